@@ -1,0 +1,32 @@
+# make demo    a simulated town: train, evaluate, forecast, report (about three minutes after set-up)
+# make test    everything that must hold (under five minutes after set-up)
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test test-slow format clean
+
+demo: .venv/installed
+	$(BIN)/frigate demo -o demo
+
+test: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: .venv/installed
+	$(BIN)/python -m pytest -m slow
+
+format: .venv/installed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv demo build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

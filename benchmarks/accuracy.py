@@ -1,0 +1,104 @@
+"""Train and evaluate runs on one machine and write what came of each as JSON.
+
+    python benchmarks/accuracy.py RESULTS --city CITY --seen SPLIT.txt --preset paper --seed 0 [--set train.epochs=20]
+
+CITY is a city folder or its cache; the split file lists the seen nodes. The file written is RESULTS/NAME.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from frigate.city import open_city
+from frigate.config import change, preset
+from frigate.evaluate import evaluate
+from frigate.split import read_seen_file
+from frigate.train import Tick, train
+
+
+def hardware(device: str) -> str:
+    return torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
+
+
+def command() -> str:
+    """The command line with the names of files and folders alone: where they lie is nobody's business."""
+    words = [Path(word).name if "/" in word else word for word in sys.argv[1:]]
+    return " ".join(["python benchmarks/accuracy.py", *words])
+
+
+def parse_changes(pairs: list[str]) -> dict[str, dict[str, Any]]:
+    changes: dict[str, dict[str, Any]] = {}
+    for pair in pairs:
+        name, value = pair.split("=", 1)
+        part, setting = name.split(".", 1)
+        changes.setdefault(part, {})[setting] = json.loads(value)
+    return changes
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--city", type=Path, required=True)
+    parser.add_argument("--seen", type=Path, required=True)
+    parser.add_argument("--preset", default="default")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--set", action="append", default=[], metavar="PART.NAME=JSON")
+    parser.add_argument("--stride", type=int, default=1)
+    parser.add_argument("--name")
+    args = parser.parse_args()
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    city = open_city(args.city)
+    settings = change(preset(args.preset), {"train": {"seed": args.seed}})
+    settings = change(settings, parse_changes(args.set))
+    name = args.name or f"{args.seen.stem}-{args.preset}-seed{args.seed}"
+    began = time.perf_counter()
+    history: list[dict[str, Any]] = []
+
+    def on_tick(tick: Tick) -> None:
+        if tick.metrics is not None:
+            history.append(tick.metrics)
+            print(name, tick.metrics, flush=True)
+
+    run = train(city, seen=read_seen_file(args.seen, city.network), settings=settings, device=device, on_tick=on_tick)
+    train_s = time.perf_counter() - began
+    evaluation = evaluate(run, stride=args.stride, device=device)
+    result = {
+        "name": name,
+        "command": command(),
+        "hardware": hardware(device),
+        "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
+        "seed": args.seed,
+        "settings": settings.to_json(),
+        "parameters": sum(p.numel() for p in run.model.parameters()),
+        "train_seconds": round(train_s, 1),
+        "peak_gpu_gb": round(torch.cuda.max_memory_allocated() / 1e9, 2) if device == "cuda" else None,
+        "progress": vars(run.progress),
+        "history": history,
+        "evaluation": {k: v for k, v in evaluation.to_json().items() if k != "nodes"},
+    }
+    args.results.mkdir(parents=True, exist_ok=True)
+    (args.results / f"{name}.json").write_text(json.dumps(result, indent=1), encoding="utf-8")
+    model, zero = evaluation.model, evaluation.row("zero")
+    assert model.unseen is not None
+    assert zero.unseen is not None
+    share = model.share_of_sensor
+    print(
+        f"RESULT {name}: MAE {model.unseen.mae.value:.4f} of zero {model.relative_to_zero:.4f} "
+        f"share {share.value if share else float('nan'):.3f} best epoch {run.progress.best_epoch}/{run.progress.epoch} "
+        f"train {train_s:.0f} s",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()

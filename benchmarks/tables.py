@@ -1,0 +1,274 @@
+"""Write the tables of the documents from the JSON files in benchmarks/results.
+
+    python benchmarks/tables.py            rewrite what stands between the markers
+    python benchmarks/tables.py --check    change nothing; status 1 where a document is out of date
+
+A document holds `<!-- table: NAME -->` and, below it, `<!-- end -->`. No number between them is written by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from textwrap import fill
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+DOCUMENTS = ("README.md", "docs/results.md", "docs/paper-to-code.md")
+BLOCK = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+PRESETS = ("default", "paper")
+GATE = "default-gate-positions"  # the default preset with 16 anchors, which only its gates see
+
+
+@dataclass(frozen=True)
+class Result:
+    """One file of benchmarks/results/accuracy: a run trained and evaluated."""
+
+    split: str  # "sf-taxi-core-30-0": the file of seen nodes
+    variant: str
+    seed: int
+    data: dict[str, Any]
+
+    @property
+    def city(self) -> str:
+        return self.split.rsplit("-", 2)[0]
+
+    @property
+    def model(self) -> dict[str, Any]:
+        row: dict[str, Any] = self.data["evaluation"]["rows"][0]
+        return row
+
+    def row(self, name: str) -> dict[str, Any]:
+        row: dict[str, Any] = next(row for row in self.data["evaluation"]["rows"] if row["name"] == name)
+        return row
+
+    def rivals(self, *kinds: str) -> list[dict[str, Any]]:
+        return [row for row in self.data["evaluation"]["rows"] if row["kind"] in kinds]
+
+
+def read_results(folder: Path) -> list[Result]:
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        match = re.fullmatch(r"(.+-\d+-\d+)-(.+)-seed(\d+)", path.stem)
+        if match:
+            found.append(Result(match[1], match[2], int(match[3]), json.loads(path.read_text(encoding="utf-8"))))
+    return found
+
+
+def chosen(results: Iterable[Result], *, city: str | None = None, variant: str | None = None) -> list[Result]:
+    return [r for r in results if city in (None, r.city) and variant in (None, r.variant)]
+
+
+def cities(results: Iterable[Result]) -> list[str]:
+    return sorted({r.city for r in results}, reverse=True)
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def number(value: float) -> str:
+    return f"{value:.3f}" if value < 10 else f"{value:.1f}"
+
+
+def measured(measure: dict[str, float]) -> str:
+    return f"{number(measure['value'])} [{number(measure['low'])}, {number(measure['high'])}]"
+
+
+def percent(measure: dict[str, float]) -> str:
+    return f"{100 * measure['value']:.0f} % [{100 * measure['low']:.0f}, {100 * measure['high']:.0f}]"
+
+
+def maes(results: list[Result]) -> list[float]:
+    return [r.model["unseen"]["mae"]["value"] for r in results]
+
+
+def clear(r: Result) -> bool:
+    """Whether the interval of the model's MAE lies below the interval of every naive rival's."""
+    return all(r.model["unseen"]["mae"]["high"] < row["unseen"]["mae"]["low"] for row in r.rivals("rival"))
+
+
+def summary(results: list[Result]) -> str:
+    """Means over the runs of a city."""
+    rows = []
+    for city in cities(results):
+        for variant in PRESETS:
+            runs = chosen(results, city=city, variant=variant)
+            if not runs:
+                continue
+            best = [min(r.rivals("rival"), key=lambda row: row["unseen"]["mae"]["value"]) for r in runs]
+            rows.append(
+                [
+                    f"{city}, `{variant}`",
+                    str(len(runs)),
+                    f"{mean(maes(runs)):.3f} ({min(maes(runs)):.3f} to {max(maes(runs)):.3f})",
+                    f"{mean(r.model['relative_to_zero'] for r in runs):.3f}",
+                    f"{100 * mean(r.model['share_of_sensor']['value'] for r in runs):.0f} %",
+                    f"{mean(row['unseen']['mae']['value'] for row in best):.3f} "
+                    f"({', '.join(dict.fromkeys(row['name'] for row in best))})",
+                ]
+            )
+    return table(["city, preset", "runs", "MAE", "of zero", "share of a sensor", "best naive rival"], rows)
+
+
+def runs(results: list[Result]) -> str:
+    """Every run of both presets, with its intervals."""
+    rows = []
+    for city in cities(results):
+        for variant in PRESETS:
+            for r in chosen(results, city=city, variant=variant):
+                progress = r.data["progress"]
+                rows.append(
+                    [
+                        f"{r.split}, `{r.variant}`",
+                        str(r.seed),
+                        measured(r.model["unseen"]["mae"]),
+                        measured(r.model["unseen"]["rmse"]),
+                        f"{r.model['relative_to_zero']:.3f}",
+                        percent(r.model["share_of_sensor"]),
+                        "yes" if clear(r) else "no",
+                        f"{r.model['at_sensors']['mae']['value']:.3f}",
+                        f"{progress['best_epoch']} of {progress['epoch']}",
+                        f"{r.data['train_seconds']:.0f} s",
+                    ]
+                )
+    head = ["split, preset", "seed", "MAE", "RMSE", "of zero", "share of a sensor", "clear of naive"]
+    return table([*head, "MAE at sensors", "best epoch", "training"], rows)
+
+
+def naive(results: list[Result]) -> str:
+    """The rivals and the yardstick, at the unseen nodes of each split."""
+    first = {r.split: r for r in chosen(results, variant="default")}
+    names = [row["name"] for row in next(iter(first.values())).rivals("rival", "yardstick")]
+    rows = [[name, *(measured(r.row(name)["unseen"]["mae"]) for r in first.values())] for name in names]
+    return table(["forecaster", *first], rows)
+
+
+def hops(results: list[Result]) -> str:
+    """MAE of the default preset by roads to the nearest sensor."""
+    runs = [r for r in chosen(results, variant="default") if r.seed == int(r.split.rsplit("-", 1)[1])]
+    names = list(dict.fromkeys(name for r in runs for name in r.model["by_hops"]))
+
+    def cell(r: Result, name: str) -> str:
+        group = r.model["by_hops"].get(name)
+        return f"{group['mae']['value']:.3f} ({group['nodes']})" if group else "-"
+
+    rows = [[name, *(cell(r, name) for r in runs)] for name in names]
+    return table(["roads to the nearest sensor", *(r.split for r in runs)], rows)
+
+
+def facts(results: list[Result]) -> str:
+    """What was scored, on what, with what."""
+    lines = []
+    for city in cities(results):
+        r = chosen(results, city=city, variant="default")[0]
+        test, unseen = r.data["evaluation"]["test"], r.model["unseen"]
+        lines.append(
+            f"- {city}: {test['windows']:,} windows of {test['past']} past and {test['horizon']} future steps of "
+            f"{test['step_s'] // 60} minutes from {test['start']} to {test['end']}, at {unseen['nodes']:,} nodes."
+        )
+    for variant in PRESETS:
+        of = chosen(results, variant=variant)
+        sizes, peak = {r.data["parameters"] for r in of}, max(r.data["peak_gpu_gb"] for r in of)
+        size = ", ".join(f"{n:,}" for n in sorted(sizes))
+        lines.append(f"- `{variant}`: {size} parameters in every city, at most {peak:.0f} GB of GPU memory.")
+    machine = results[0].data
+    versions = ", ".join(f"{k} {v}" for k, v in machine["versions"].items())
+    lines.append(f"- Trained and evaluated on one {machine['hardware']} ({versions}).")
+    return "\n".join(fill(line, 118, subsequent_indent="  ") for line in lines)
+
+
+def gate_positions(results: list[Result]) -> str:
+    """Positions in the gate alone, split by split."""
+    with_, without = chosen(results, variant=GATE), {r.split: r for r in chosen(results, variant="default")}
+    pairs = [(r, without[r.split]) for r in with_]
+    rows = [[pair[0].split, *(f"{mae:.4f}" for mae in maes([*pair]))] for pair in pairs]
+    rows.append(["mean", *(f"{mean(maes([*column])):.4f}" for column in zip(*pairs, strict=True))])
+    return table(["split", "16 anchors in the gate", "none (the default)"], rows)
+
+
+def history(results: list[Result]) -> str:
+    """How the preset `paper` learns and then forgets its neighbours."""
+    rows = []
+    for r in chosen(results, variant="paper"):
+        epochs, steps = r.data["history"], r.data["settings"]["train"]["steps_per_epoch"]
+        best = min(epochs, key=lambda epoch: epoch["validation_mae"])
+        left_out = sum(epoch["skipped_steps"] for epoch in epochs)
+        maes = (epochs[0]["validation_mae"], best["validation_mae"], epochs[-1]["validation_mae"])
+        losses = (epochs[0]["loss"], best["loss"], epochs[-1]["loss"])
+        rows.append(
+            [
+                f"{r.split}, seed {r.seed}",
+                " / ".join(f"{x:.3f}" for x in maes),
+                " / ".join(f"{x:.3f}" for x in losses),
+                f"{steps} / {best['epoch'] * steps} / {len(epochs) * steps}",
+                str(left_out),
+            ]
+        )
+    head = ["run", "validation MAE: first, best, last", "training loss: the same", "after steps", "steps left out"]
+    return table(head, rows)
+
+
+def forecast_cpu(_: list[Result]) -> str:
+    path = RESULTS / "forecast-cpu.json"
+    if not path.exists():
+        return "Not measured yet: `python benchmarks/forecast_cpu.py`, then `python benchmarks/tables.py`."
+    data = json.loads(path.read_text(encoding="utf-8"))
+    rows = [
+        [f"`{name}`", f"{x['csr_s']:.3f} s", f"{x['index_add_s']:.3f} s", f"{x['ratio']:.2f}"]
+        for name, x in data["presets"].items()
+    ]
+    about = (
+        f"{data['nodes']:,} nodes, {data['roads']:,} roads, {data['threads']} threads, {data['repeats']} repeats: "
+        f"{data['what']}."
+    )
+    return about + "\n\n" + table(["preset", "CSR (what is used)", "gather and index_add", "times faster"], rows)
+
+
+TABLES: dict[str, Callable[[list[Result]], str]] = {
+    "summary": summary,
+    "facts": facts,
+    "runs": runs,
+    "naive": naive,
+    "hops": hops,
+    "gate-positions": gate_positions,
+    "history": history,
+    "forecast-cpu": forecast_cpu,
+}
+
+
+def filled(text: str, results: list[Result]) -> str:
+    """A document with its tables as the results have them."""
+    return BLOCK.sub(lambda m: f"{m[1]}\n{TABLES[m['name']](results)}\n\n{m[3]}", text)
+
+
+def main() -> int:
+    results = read_results(RESULTS / "accuracy")
+    stale = []
+    for name in DOCUMENTS:
+        path = ROOT / name
+        old = path.read_text(encoding="utf-8")
+        new = filled(old, results)
+        if new != old:
+            stale.append(name)
+            if "--check" not in sys.argv[1:]:
+                path.write_text(new, encoding="utf-8")
+    if not stale:
+        print("All tables are up to date.")
+    elif "--check" in sys.argv[1:]:
+        print(f"Out of date: {', '.join(stale)}. Run: python benchmarks/tables.py")
+        return 1
+    else:
+        print(f"Written: {', '.join(stale)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""Forecast traffic at every intersection of a road network from sensors at a few of them.
+
+>>> import frigate as fg
+>>> city = fg.read_city("luxembourg")
+>>> run = fg.train(city, seen=0.3)
+>>> fg.evaluate(run)
+>>> fg.forecast(run, city.network.close([(41, 42)]))
+"""
+
+import warnings
+
+# `python -m frigate.train` finds its module imported already, by the lines below, and would warn of it.
+warnings.filterwarnings("ignore", message=".*found in sys.modules after import of package 'frigate'")
+
+from frigate.checkpoint import Run, load_run
+from frigate.city import City, read_city, write_city
+from frigate.config import Settings, preset
+from frigate.errors import CheckpointError, CityError, FrigateError, MissingExtraError, SettingsError
+from frigate.evaluate import Evaluation, evaluate
+from frigate.forecast import Forecast, forecast
+from frigate.network import RoadNetwork
+from frigate.simulate import simulate
+from frigate.stream import RoadNetworkStream, make_stream
+from frigate.train import train
+
+__all__ = [
+    "CheckpointError",
+    "City",
+    "CityError",
+    "Evaluation",
+    "Forecast",
+    "FrigateError",
+    "MissingExtraError",
+    "RoadNetwork",
+    "RoadNetworkStream",
+    "Run",
+    "Settings",
+    "SettingsError",
+    "evaluate",
+    "forecast",
+    "load_run",
+    "make_stream",
+    "preset",
+    "read_city",
+    "simulate",
+    "train",
+    "write_city",
+]

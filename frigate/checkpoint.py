@@ -1,0 +1,282 @@
+"""A run on disk: never a pickle, never half-written.
+
+    RUN/metrics.jsonl               a line for each epoch
+    RUN/checkpoint-0012/            the last finished epoch, renamed into place as one
+        weights.safetensors         the best weights so far: what forecasts are made with
+        state.safetensors           the current weights and the optimiser's moments, to go on from
+        run.json                    settings, scales, anchors, split, network, versions, progress
+
+The random state is not stored: every epoch draws from a generator seeded with (seed, epoch).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from frigate.city import City, open_city
+from frigate.config import ModelSettings, Settings
+from frigate.errors import CheckpointError, FrigateError, SettingsError
+from frigate.kept import Kept
+from frigate.network import haversine_m
+from frigate.nn.frigate import Frigate, default, paper
+from frigate.positions import SAME_PLACE_M
+from frigate.roads import FEATURE_WIDTH
+from frigate.split import Period, Split
+
+FORMAT = 1
+PREFIX = "checkpoint-"
+WEIGHTS, STATE, DESCRIPTION = "weights.safetensors", "state.safetensors", "run.json"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained model with all that it needs to forecast."""
+
+    model: Frigate
+    settings: Settings
+    kept: Kept
+    split: Split
+    city: City
+    folder: Path | None
+    progress: Progress
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far training has come."""
+
+    epoch: int = 0  # finished epochs
+    best_epoch: int = 0
+    best_mae: float = float("inf")  # at the validation nodes and times
+    seconds: float = 0.0
+    finished: bool = False
+
+
+def build_model(settings: ModelSettings, kept: Kept) -> Frigate:
+    if settings.preset == "paper":
+        return paper(
+            settings, value_offset=kept.value_offset, value_scale=kept.value_scale, length_scale_m=kept.length_scale_m
+        )
+    return default(
+        settings,
+        road_features=FEATURE_WIDTH,
+        value_offset=kept.value_offset,
+        value_scale=kept.value_scale,
+        length_scale_m=kept.length_scale_m,
+    )
+
+
+def save_checkpoint(folder: Path, run: Run, *, weights: dict[str, Tensor], state: dict[str, Tensor]) -> None:
+    """Write the epoch beside, rename it into place, then drop the older ones. No epoch is written twice."""
+    name = f"{PREFIX}{run.progress.epoch:04d}"
+    beside = folder / f".{name}.writing"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for left in folder.glob(f".{PREFIX}*.writing"):  # of a training that was killed
+            shutil.rmtree(left)
+        beside.mkdir()
+        save_file({k: v.detach().cpu().contiguous() for k, v in weights.items()}, beside / WEIGHTS)
+        save_file({k: v.detach().cpu().contiguous() for k, v in state.items()}, beside / STATE)
+        text = json.dumps(_run_json(run), indent=1, allow_nan=False)
+        (beside / DESCRIPTION).write_text(text, encoding="utf-8")
+        for path in (*beside.iterdir(), beside):
+            _sync(path)
+        os.replace(beside, folder / name)
+        _sync(folder)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{folder}: the epoch cannot be written: {error}. Make room, then go on") from None
+    for old in _checkpoints(folder)[:-1]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def load_run(folder: str | Path, *, city: str | Path | City | None = None) -> Run:
+    """Open a run for forecasting, on the CPU. `city` replaces the folder that the run was trained on."""
+    run, weights, _ = _load(Path(folder), city)
+    run.model.load_state_dict(weights)
+    run.model.eval()
+    return run
+
+
+def load_checkpoint(
+    folder: Path, *, city: str | Path | City | None = None
+) -> tuple[Run, dict[str, Tensor], dict[str, Tensor]]:
+    """To go on training: the run with an unfilled model, its best weights, and the state to go on from."""
+    run, weights, at = _load(folder, city)
+    then, now = _read_description(at)["city"], _city_json(run.city)
+    changed = [name for name in ("network", "start_s", "snapshots") if then.get(name) != now[name]]
+    if changed:
+        raise CheckpointError(
+            f"{at / DESCRIPTION}: the city has changed since ({', '.join(changed)}). Give it as it was, or train again"
+        )
+    state = _read_tensors(at / STATE)
+    _same_tensors(at / STATE, run.model, {k[6:]: v for k, v in state.items() if k.startswith("model.")})
+    return run, weights, state
+
+
+def load_settings_of(folder: str | Path) -> Settings:
+    """The settings of the run in a folder."""
+    at = _last_checkpoint(Path(folder))
+    with _whole(at / DESCRIPTION):
+        return Settings.from_json(_read_description(at)["settings"])
+
+
+def _load(folder: Path, city: str | Path | City | None) -> tuple[Run, dict[str, Tensor], Path]:
+    """The run with an unfilled model, its best weights, and the checkpoint's folder."""
+    at = _last_checkpoint(folder)
+    data = _read_description(at)
+    with _whole(at / DESCRIPTION):
+        settings = Settings.from_json(data["settings"])
+        kept = Kept.from_json(data["kept"])
+        told = {**data["progress"]}
+        progress = Progress(**told | {"best_mae": math.inf if told["best_mae"] is None else told["best_mae"]})
+        where, step_s, start_s, quantity = (data["city"][name] for name in ("folder", "step_s", "start_s", "quantity"))
+    if city is None:
+        city = _own_city(where and folder / where, at)
+    elif not isinstance(city, City):
+        city = open_city(city)
+    stream = city.stream
+    for name, trained, here in (("step_s", step_s, stream.step_s), ("quantity", quantity, stream.quantity)):
+        if trained != here:
+            raise CheckpointError(
+                f"{folder}: trained on {name} = {trained!r}, but the city has {here!r}. Use another run, or train again"
+            )
+    with _whole(at / DESCRIPTION):
+        split = Split.from_json(data["split"], stream.node_ids)
+        split = _shifted(split, (start_s - stream.start_s) // step_s)  # the city may have lost or won early readings
+        away_m = float(haversine_m(*np.array(data["city"]["centre"]), *_centre(city, split)))
+    if not away_m <= SAME_PLACE_M:
+        raise CheckpointError(
+            f"{folder}: the nodes it was trained on are {away_m:,.0f} m away from those of the same ids in this city. "
+            "Use the run's own city, or train on this one"
+        )
+    run = Run(build_model(settings.model, kept), settings, kept, split, city, folder, progress)
+    weights = _read_tensors(at / WEIGHTS)
+    _same_tensors(at / WEIGHTS, run.model, weights)
+    return run, weights, at
+
+
+def _shifted(split: Split, snapshots: int) -> Split:
+    def later(period: Period) -> Period:
+        return period[0] + snapshots, period[1] + snapshots
+
+    return replace(split, train=later(split.train), validate=later(split.validate), test=later(split.test))
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[None]:
+    """What a damaged description lacks is said with its path."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, SettingsError) as error:
+        raise CheckpointError(f"{path}: {type(error).__name__}: {error}. It is damaged; train again") from None
+
+
+def _same_tensors(path: Path, model: Frigate, tensors: dict[str, Tensor]) -> None:
+    if {k: v.shape for k, v in tensors.items()} != {k: v.shape for k, v in model.state_dict().items()}:
+        raise CheckpointError(f"{path}: its tensors are not those of this version's model. Train again")
+
+
+def _own_city(folder: Path | None, at: Path) -> City:
+    if folder is None:
+        raise CheckpointError(f"{at / 'run.json'}: it was trained on a city in memory. Pass the city with --city CITY")
+    try:
+        return open_city(folder)
+    except FrigateError as error:
+        raise CheckpointError(
+            f"{at / 'run.json'}: its city cannot be opened: {error}. Pass another with --city CITY"
+        ) from error
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """Oldest first."""
+    found = [path for path in folder.glob(f"{PREFIX}*") if path.is_dir() and path.name[len(PREFIX) :].isdigit()]
+    return sorted(found, key=lambda path: int(path.name[len(PREFIX) :]))
+
+
+def _last_checkpoint(folder: Path) -> Path:
+    remedy = "Name the folder that `frigate train -o` wrote"
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder}: {'not a folder' if folder.exists() else 'there is no such folder'}. {remedy}")
+    found = _checkpoints(folder)
+    if not found:
+        raise CheckpointError(f"{folder}: no finished epoch ({PREFIX}NNNN) in it. {remedy}, or train without --resume")
+    return found[-1]
+
+
+def _city_json(city: City) -> dict[str, Any]:
+    stream = city.stream
+    return {
+        "name": city.name,
+        "network": city.network.fingerprint,
+        "start_s": stream.start_s,
+        "step_s": stream.step_s,
+        "snapshots": stream.num_snapshots,
+        "quantity": stream.quantity,
+        "unit": stream.unit,
+        "timezone": stream.timezone,
+    }
+
+
+def _centre(city: City, split: Split) -> NDArray[np.float64]:
+    """lon, lat of the middle of the seen nodes: ids alone do not tell one town from another."""
+    return np.array([city.network.lon[split.seen].mean(), city.network.lat[split.seen].mean()])
+
+
+def _run_json(run: Run) -> dict[str, Any]:
+    where = None
+    if run.city.folder is not None and run.folder is not None:
+        where = os.path.relpath(run.city.folder.resolve(), run.folder.resolve())
+    best_mae = run.progress.best_mae if math.isfinite(run.progress.best_mae) else None  # JSON has no infinity
+    return {
+        "format": FORMAT,
+        "settings": run.settings.to_json(),
+        "kept": run.kept.to_json(),
+        "split": run.split.to_json(run.city.stream.node_ids),
+        "progress": vars(run.progress) | {"best_mae": best_mae},
+        "city": {"folder": where, "centre": _centre(run.city, run.split).tolist(), **_city_json(run.city)},
+        "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
+    }
+
+
+def _read_description(at: Path) -> dict[str, Any]:
+    path = at / DESCRIPTION
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}. Train again") from None
+    if not isinstance(data, dict):
+        raise CheckpointError(f"{path}: not a run's description. Train again")
+    if data.get("format") != FORMAT:
+        raise CheckpointError(f"{path}: format {data.get('format')!r}, this version reads {FORMAT}. Train again")
+    return data
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path}: cut short or damaged ({error}). Train again") from None
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

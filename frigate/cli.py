@@ -1,0 +1,348 @@
+"""The command line. Each command reads, calls one function of the package, and says what came of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from frigate.check import check_city
+from frigate.checkpoint import Run, load_run
+from frigate.city import City, open_city, read_city, write_city
+from frigate.city.network_tables import ATTRIBUTES
+from frigate.demo import run_demo
+from frigate.errors import CheckpointError, FrigateError, SettingsError
+from frigate.evaluate import Evaluation, evaluate
+from frigate.forecast import edit_network, forecast
+from frigate.sources.matrix import import_matrix
+from frigate.stream import RoadNetworkStream
+from frigate.train import seen_from, settings_from, told, train
+from frigate.trainer import Tick, epoch_line
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=(
+    "Forecast traffic at every intersection of a road network from sensors at a few of them."
+))  # fmt: skip
+import_app = typer.Typer(no_args_is_help=True, help="Make a city folder from other data.")
+app.add_typer(import_app, name="import")
+
+OURS = ("node_id", "lon", "lat", "source", "target", "length_m", *ATTRIBUTES)  # columns of nodes and roads
+WITH_INTERVAL = ("MAE", "share of a sensor")
+STOPPED = 130  # the exit status of a program that Ctrl-C ended
+
+out = Console()
+err = Console(stderr=True)
+
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A folder that `frigate train` wrote.")]
+CityFolder = Annotated[Path, typer.Argument(metavar="CITY", help="A city folder.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+OnDevice = Annotated[str | None, typer.Option("--device", help="cpu or cuda; what there is if not said.")]
+OtherCity = Annotated[Path | None, typer.Option("--city", help="Use this city instead of the run's own.")]
+
+
+def main() -> None:
+    """Run the command line; a mistake of the user ends with one line and status 2, never a traceback."""
+    try:
+        app()
+    except FrigateError as error:
+        _fail(str(error))
+    except OSError as error:  # a full disk, a folder without permission
+        _fail(": ".join(filter(None, (str(error.filename or ""), error.strerror or str(error)))))
+    except SystemExit as ended:
+        if ended.code == STOPPED:
+            err.print("frigate: stopped", markup=False)
+        raise
+
+
+def _fail(message: str) -> NoReturn:
+    err.print(f"frigate: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
+    sys.exit(2)
+
+
+def say(text: str) -> None:
+    out.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def notice(*texts: str) -> None:
+    for text in texts:
+        err.print(f"note: {text}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+
+def read(folder: Path) -> City:
+    """A city, with what has to be said about it."""
+    with err.status(f"Reading {escape(str(folder))}"):
+        city = read_city(folder)
+    notice(*city.notices)
+    return city
+
+
+@contextmanager
+def bar(title: str) -> Iterator[Callable[[int, int, str], None]]:
+    """A progress bar with the time left: call it with done, total and a word or two."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
+        task = progress.add_task(title, total=None)
+
+        def update(done: int, total: int, words: str) -> None:
+            progress.update(task, completed=done, total=total, description=f"{title} {words}")
+
+        yield update
+
+
+def print_json(data: dict[str, Any]) -> None:
+    typer.echo(json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False))
+
+
+@import_app.command("matrix")
+def import_matrix_command(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A matrix [time, node]: .npz, .npy, .h5 or a wide .csv.")
+    ],
+    nodes: Annotated[Path, typer.Option(help="Table of nodes: node_id, lon, lat.")],
+    edges: Annotated[
+        Path, typer.Option(help="Table of roads: source, target [, length_m, road_class, lanes, speed_kph].")
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="CITY", help="The city folder to write.")],
+    values: Annotated[str | None, typer.Option(help="Name of the matrix in the file.")] = None,
+    time: Annotated[str | None, typer.Option(help="Name of the array of times in the file.")] = None,
+    valid: Annotated[
+        str | None, typer.Option(help="Name of the array that says which rows or cells are valid.")
+    ] = None,
+    start: Annotated[str | None, typer.Option(help="Time of the first row, where the file has no times.")] = None,
+    step: Annotated[str | None, typer.Option(help="Time between rows, such as 5min.")] = None,
+    timezone: Annotated[str, typer.Option(help="The city's time zone, such as Europe/Luxembourg.")] = "UTC",
+    columns: Annotated[str, typer.Option("--map", help="Column names: theirs=ours, separated by commas.")] = "",
+    quantity: Annotated[str, typer.Option(help="count (summed) or a gauge such as speed.")] = "count",
+    unit: Annotated[str, typer.Option(help="Unit of the values, for display.")] = "",
+    name: Annotated[str | None, typer.Option(help="Name of the city.")] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="Write CSV tables instead of Parquet.")] = False,
+) -> None:
+    """A matrix of readings with a table of nodes and a table of roads."""
+    with err.status(f"Importing {escape(str(file))}"):
+        city = import_matrix(
+            file, values=values, time=time, valid=valid, start=start, step=step, timezone=timezone, nodes=nodes,
+            edges=edges, rename=parse_map(columns), quantity=quantity, unit=unit, name=name or output.resolve().name,
+        )  # fmt: skip
+        write_city(city, output, csv=csv)
+    notice(*city.notices)
+    stream = city.stream
+    say(f"{stream.num_nodes} nodes, {city.network.num_edges} roads, {stream.num_snapshots} snapshots: {output}")
+
+
+def parse_map(text: str) -> dict[str, str]:
+    """{"src": "source", ...} from "src=source,...": theirs to ours."""
+    pairs = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        theirs, equals, ours = part.partition("=")
+        if not (theirs and equals and ours):
+            raise SettingsError(f'--map "{part}": write theirs=ours, such as src=source,dst=target')
+        if ours.strip() not in OURS:
+            close = get_close_matches(ours.strip(), OURS, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"ours are {', '.join(OURS)}"
+            raise SettingsError(f'--map "{part}": {ours.strip()} is not a column that is read; {hint}')
+        pairs[theirs.strip()] = ours.strip()
+    return pairs
+
+
+@app.command("check")
+def check_command(
+    city: CityFolder,
+    positions: Annotated[bool, typer.Option("--positions", help="Measure the distortion of positions.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """What is in a city, and what is wrong with it."""
+    with err.status(f"Reading {escape(str(city))}"):
+        report = check_city(read_city(city), positions=positions)
+    if as_json:
+        print_json(report.to_json())
+    else:
+        for line in report.lines():
+            say(line)
+
+
+@app.command("train")
+def train_command(
+    city: CityFolder,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="RUN", help="The run folder to write.")],
+    seen: Annotated[
+        str | None, typer.Option(help="Sensors to use: 30%, 0.3, a file of node ids, or all. 80 % if not said.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="Unseen nodes: random, or a contiguous region.")] = "random",
+    preset: Annotated[str | None, typer.Option(help="paper or default; default if not said.")] = None,
+    settings_file: Annotated[
+        Path | None, typer.Option("--settings", metavar="FILE", help="TOML with [task], [model], [train].")
+    ] = None,
+    past: Annotated[int | None, typer.Option(help="Past snapshots in a window.")] = None,
+    horizon: Annotated[int | None, typer.Option(help="Steps to forecast.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="At most so many epochs.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Windows in one step of the optimiser.")] = None,
+    validation: Annotated[str | None, typer.Option(help="seen, or unseen: the paper's setting.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Fixes validation nodes, anchors, first weights and order.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
+    device: OnDevice = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a model on a city. Ctrl-C keeps the finished epochs; --resume goes on."""
+    said: dict[str, dict[str, Any]] = {
+        "task": {"past": past, "horizon": horizon},
+        "train": {"epochs": epochs, "batch_size": batch_size, "validation": validation, "seed": seed},
+    }
+    settings = settings_from(preset_name=preset, file=settings_file, said=said, resume=output if resume else None)
+    opened = read(city)
+    if settings.train.validation == "unseen":
+        notice("validation = unseen: the checkpoint is chosen at the test nodes, as in the paper. Scores are flattered")
+    with training_bar("Training") as on_tick:
+        run = train(
+            opened, seen=seen_from(seen, opened), mode=split, settings=settings, folder=output, resume=resume,
+            device=device, on_tick=on_tick,
+        )  # fmt: skip
+    if as_json:
+        mae = run.progress.best_mae
+        facts = {**vars(run.progress), "best_mae": mae if math.isfinite(mae) else None}
+        print_json({"run": str(output), **facts, "parameters": sum(p.numel() for p in run.model.parameters())})
+    else:
+        say(told(run))
+    if not run.progress.finished:
+        raise typer.Exit(STOPPED)
+
+
+@contextmanager
+def training_bar(title: str) -> Iterator[Callable[[Tick], None]]:
+    """A progress bar over all epochs, and a line for each."""
+    with bar(title) as update:
+
+        def on_tick(tick: Tick) -> None:
+            words = f"epoch {tick.epoch + 1}/{tick.epochs} loss {tick.loss:.4f}"
+            update(tick.epoch * tick.steps + tick.step, tick.epochs * tick.steps, words)
+            if tick.metrics is not None:
+                err.print(epoch_line(tick.metrics), highlight=False, markup=False)
+
+        yield on_tick
+
+
+@app.command("evaluate")
+def evaluate_command(
+    run: RunFolder,
+    city: OtherCity = None,
+    stride: Annotated[int, typer.Option(help="Score every so many windows; 1 is all.")] = 1,
+    device: OnDevice = None,
+    as_json: AsJson = False,
+) -> None:
+    """Score a run on the test period, beside naive rivals."""
+    opened = load_run(run, city=city)
+    with bar("Evaluating") as update:
+        result = evaluate(opened, stride=stride, device=device, progress=lambda done, total: update(done, total, ""))
+    if as_json:
+        print_json(result.to_json())
+        return
+    print_evaluation(result)
+
+
+def print_evaluation(result: Evaluation) -> None:
+    rows = result.table_rows()
+    nodes = f"{len(result.unseen)} unseen nodes" if result.model.unseen is not None else f"{len(result.seen)} sensors"
+    say(f"{result.city}: {nodes}, {result.windows} windows from {result.start} to {result.end}")
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    for name in rows[0]:
+        table.add_column(name, justify="left" if name == "forecaster" else "right")
+    for scored, row in zip(result.rows, rows, strict=True):
+        if scored.kind == "yardstick":
+            table.add_section()
+        # The intervals of the rest are in --json: with all of them no terminal is wide enough.
+        cells = (text if name in WITH_INTERVAL else text.partition(" [")[0] for name, text in row.items())
+        table.add_row(*map(escape, cells), style="dim" if scored.kind == "yardstick" else None)
+    (out if out.is_terminal else Console(width=140)).print(table)
+    if result.note:
+        notice(result.note)
+    say("In brackets: 95 % intervals, nodes resampled.")
+    say(result.footnote)
+
+
+@app.command("forecast")
+def forecast_command(
+    run: RunFolder,
+    at: Annotated[
+        str | None, typer.Option(help="Forecast from this time on; the end of the readings if not said.")
+    ] = None,
+    close: Annotated[list[str] | None, typer.Option(help="Close the road from A to B: A,B. May be repeated.")] = None,
+    add: Annotated[
+        list[str] | None, typer.Option(help="Add a road from A to B: A,B or A,B,METRES. May be repeated.")
+    ] = None,
+    past: Annotated[int | None, typer.Option(help="Past snapshots to use.")] = None,
+    horizon: Annotated[int | None, typer.Option(help="Steps to forecast.")] = None,
+    all_sensors: Annotated[
+        bool, typer.Option("--all-sensors", help="Also use readings of nodes held out as test.")
+    ] = False,
+    city: OtherCity = None,
+    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a long table.")] = None,
+    parquet: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a long table.")] = None,
+    geojson: Annotated[Path | None, typer.Option(metavar="FILE", help="Write points with their forecasts.")] = None,
+    device: OnDevice = None,
+    as_json: AsJson = False,
+) -> None:
+    """Forecast every node; with roads closed or added, on any network."""
+    with err.status(f"Opening {escape(str(run))}"):
+        opened, stream = open_run(run, city)
+        network = None
+        if close or add:
+            network = edit_network((stream or opened.city.stream).network, close=close or [], add=add or [])
+        result = forecast(
+            opened, network, stream, at=at, past=past, horizon=horizon, sensors="all" if all_sensors else "seen",
+            device=device,
+        )  # fmt: skip
+    notice(*result.notices)
+    asked = ((csv, ".csv"), (parquet, ".parquet"), (geojson, ".geojson"))
+    files = [(path, suffix) for path, suffix in asked if path is not None]
+    if not files and not as_json:
+        files = [(run / "forecast.parquet", ".parquet")]
+    for path, suffix in files:
+        result.write(path, suffix=suffix)
+    if as_json:
+        print_json(result.to_json())
+    else:
+        say(f"{result.summary()}: {', '.join(str(path) for path, _ in files)}")
+
+
+def open_run(folder: Path, city: Path | None) -> tuple[Run, RoadNetworkStream | None]:
+    """A run, and the stream of another city. Where the run's own city is gone, the other one stands in for it."""
+    if city is None:
+        return load_run(folder), None
+    other = open_city(city)
+    notice(*other.notices)
+    try:
+        return load_run(folder), other.stream
+    except CheckpointError:
+        return load_run(folder, city=other), None
+
+
+@app.command("demo")
+def demo_command(
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FOLDER", help="For the city, the run and the report.")
+    ] = Path("demo"),
+    seed: Annotated[int, typer.Option(help="Another town, other people, other weights.")] = 0,
+) -> None:
+    """Simulate a small town, train, evaluate, forecast, and write a report."""
+    with bar("Demo") as update:
+        result = run_demo(
+            output, seed=seed, say=lambda text: err.print(text, markup=False, highlight=False), progress=update
+        )
+    print_evaluation(result.evaluation)
+    say(result.verdict)
+    say(f"Report, with maps, to open in a browser: {result.report}")

@@ -1,0 +1,203 @@
+"""Settings: what is forecast (Task), by which model (ModelSettings), trained how (TrainSettings).
+
+Frozen dataclasses that check themselves. `load_settings` reads TOML over a preset; `to_json` writes what a run keeps.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from dataclasses import asdict, dataclass, field, fields, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from frigate.errors import SettingsError
+
+PRESETS = ("paper", "default")
+ANCHOR_CHOICES = ("random", "farthest", "bourgain", "full")
+MOST_SEED = 2**32 - 1
+
+
+def _require(ok: bool, name: str, value: object, rule: str) -> None:
+    if not ok:
+        raise SettingsError(f"{name} = {value!r}: {rule}")
+
+
+def _require_kinds(settings: Task | ModelSettings | TrainSettings) -> None:
+    """Refuse a value of another kind than its field's: a file or JSON may hold anything."""
+    kinds: dict[str, tuple[tuple[type, ...], str]] = {
+        "int": ((int,), "give a whole number"),
+        "float": ((int, float), "give a number"),
+        "str": ((str,), "give a text in quotes"),
+    }
+    for each in fields(settings):
+        value, kind = getattr(settings, each.name), str(each.type)
+        if kind.startswith("tuple"):
+            ok = isinstance(value, list | tuple) and all(isinstance(v, int | float) for v in value)
+            _require(ok, each.name, value, "give a list of numbers, as [0.2, 0.8]")
+        elif not (value is None and kind.endswith("| None")):
+            types, rule = kinds[kind.removesuffix(" | None")]
+            ok = isinstance(value, types) and not isinstance(value, bool)
+            _require(ok and (kind == "str" or math.isfinite(value)), each.name, value, rule)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is forecast: `horizon` snapshots from `past` snapshots."""
+
+    past: int = 12  # T
+    horizon: int = 12  # H
+
+    def __post_init__(self) -> None:
+        _require_kinds(self)
+        _require(self.past >= 1, "past", self.past, "at least one past snapshot is needed")
+        _require(self.horizon >= 1, "horizon", self.horizon, "at least one step ahead is needed")
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """The sizes of one model. The number of parameters does not depend on the network."""
+
+    preset: str = "default"
+    width: int = 64  # D
+    layers: int = 6  # L
+    anchors: int = 0  # K; 0: no positions at all
+    anchor_choice: str = "random"
+    length_width: int = 16  # d_delta
+    gate_width: int = 16  # d_Le
+    hidden: int = 32  # of every MLP
+    dropout: float = 0.2
+    edge_dropout: float = 0.3
+
+    def __post_init__(self) -> None:
+        _require_kinds(self)
+        _require(self.preset in PRESETS, "preset", self.preset, f"choose one of {', '.join(PRESETS)}")
+        _require(
+            self.anchor_choice in ANCHOR_CHOICES,
+            "anchor_choice",
+            self.anchor_choice,
+            f"choose one of {', '.join(ANCHOR_CHOICES)}",
+        )
+        for name in ("layers", "length_width", "gate_width", "hidden"):
+            _require(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
+        _require(
+            self.width > self.anchors >= 0, "width", self.width, f"must be above the number of anchors ({self.anchors})"
+        )
+        for name in ("dropout", "edge_dropout"):
+            _require(0 <= getattr(self, name) < 1, name, getattr(self, name), "must be in [0, 1)")
+        if self.preset == "paper":
+            _require(self.anchors > 0, "anchors", self.anchors, "the paper's model needs positions")
+            _require(self.dropout == self.edge_dropout == 0, "dropout", self.dropout, "the paper's model has none")
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """How a model is trained. The batch size is part of the result; memory only decides the micro-batch."""
+
+    epochs: int = 20
+    steps_per_epoch: int | None = 100  # None: every training window once
+    batch_size: int = 16
+    learning_rate: float = 1e-3
+    weight_decay: float = 1e-4
+    warmup_steps: int = 100
+    clip_norm: float = 1.0
+    patience: int = 15
+    hide: tuple[float, float] = (0.2, 0.8)  # share of the sensors hidden in each training window, drawn between these
+    visible_weight: float = 0.1  # of a sensor that is not hidden, in the loss
+    validation: str = "seen"  # "unseen": the paper's setting, which looks at the test nodes
+    validation_share: float = 0.2  # of the seen nodes
+    validation_windows: int = 64  # spread evenly over the validation period
+    memory_gb: float | None = None  # None: 4 on a CPU, what is free on a GPU
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _require_kinds(self)
+        object.__setattr__(self, "hide", tuple(self.hide))
+        for name in ("epochs", "batch_size", "patience", "validation_windows"):
+            _require(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
+        _require(
+            self.steps_per_epoch is None or self.steps_per_epoch >= 1,
+            "steps_per_epoch",
+            self.steps_per_epoch,
+            "must be at least 1",
+        )
+        for name in ("learning_rate", "clip_norm"):
+            _require(getattr(self, name) > 0, name, getattr(self, name), "must be above 0")
+        for name in ("weight_decay", "warmup_steps"):
+            _require(getattr(self, name) >= 0, name, getattr(self, name), "must not be negative")
+        _require(
+            len(self.hide) == 2 and 0 <= self.hide[0] <= self.hide[1] < 1,
+            "hide",
+            self.hide,
+            "give two shares in [0, 1), the lower first",
+        )
+        _require(0 <= self.visible_weight <= 1, "visible_weight", self.visible_weight, "must be in [0, 1]")
+        _require(
+            self.visible_weight > 0 or self.hide[1] > 0,
+            "visible_weight",
+            self.visible_weight,
+            "with no sensor hidden nothing is left to learn from. Raise it, or hide",
+        )
+        _require(self.validation in ("seen", "unseen"), "validation", self.validation, 'choose "seen" or "unseen"')
+        _require(0 < self.validation_share < 1, "validation_share", self.validation_share, "must be between 0 and 1")
+        _require(self.memory_gb is None or self.memory_gb > 0, "memory_gb", self.memory_gb, "must be above 0")
+        _require(0 <= self.seed <= MOST_SEED, "seed", self.seed, f"give a whole number from 0 to {MOST_SEED}")
+
+
+@dataclass(frozen=True)
+class Settings:
+    task: Task = field(default_factory=Task)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    train: TrainSettings = field(default_factory=TrainSettings)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Settings:
+        return cls(Task(**data["task"]), ModelSettings(**data["model"]), TrainSettings(**data["train"]))
+
+
+def preset(name: str) -> Settings:
+    """`paper`: the paper's equations and sizes and nothing else. `default`: what forecasts best."""
+    if name == "paper":
+        model = ModelSettings(preset="paper", layers=10, anchors=16, dropout=0.0, edge_dropout=0.0)
+        # Without hiding the model first learns to read its neighbours, then to copy its own reading. Nodes without a
+        # sensor are forecast best between the two, after some 70 steps: short epochs let early stopping find it.
+        train = TrainSettings(hide=(0.0, 0.0), visible_weight=1.0, epochs=60, steps_per_epoch=10, warmup_steps=50)
+        return Settings(model=model, train=train)
+    if name == "default":
+        return Settings()
+    raise SettingsError(f'preset "{name}": choose one of {", ".join(PRESETS)}')
+
+
+def change(settings: Settings, changes: dict[str, Any], *, place: str = "settings") -> Settings:
+    """Settings with some values replaced, given as {"train": {"epochs": 5}, ...}; an unknown name is refused."""
+    parts: dict[str, Any] = {"task": settings.task, "model": settings.model, "train": settings.train}
+    for part, values in changes.items():
+        if part not in parts or not isinstance(values, dict):
+            raise SettingsError(f"{place}: [{part}] is not a section. Use [task], [model] or [train]")
+        known = [f.name for f in fields(parts[part])]
+        for name in values:
+            if name not in known:
+                close = get_close_matches(name, known, n=1)
+                hint = f"; did you mean {close[0]}?" if close else f"; known: {', '.join(known)}"
+                raise SettingsError(f"{place}: [{part}] has no setting {name!r}{hint}")
+        try:
+            parts[part] = replace(parts[part], **values)
+        except SettingsError as error:
+            raise SettingsError(f"{place}: [{part}] {error}") from None
+    return Settings(**parts)
+
+
+def load_settings(path: str | Path, base: Settings) -> Settings:
+    """A TOML file with [task], [model] and [train] laid over `base`."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        data = tomllib.loads(text)
+    except OSError as error:
+        raise SettingsError(f"{path}: {error.strerror}") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"{path}: not a TOML file: {error}") from None
+    return change(base, data, place=str(path))

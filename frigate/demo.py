@@ -1,0 +1,110 @@
+"""The demo: a simulated town, a model trained on sensors at 30 % of its intersections, an honest table, a report."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from frigate.city import City, read_city, write_city
+from frigate.config import Settings, change, preset
+from frigate.errors import SettingsError
+from frigate.evaluate import Evaluation, evaluate
+from frigate.forecast import forecast
+from frigate.report import write_report
+from frigate.report.words import verdict
+from frigate.simulate import simulate
+from frigate.stream import DAY_S, RoadNetworkStream
+from frigate.streets import TOWN
+from frigate.train import train
+from frigate.trainer import Tick
+
+SEEN = 0.3
+SHOWN_S = 17 * 3600  # time of day of the forecast on the map: at the end of the record, midnight, streets are empty
+STRIDE = 2
+CITY, RUN, REPORT = "city", "run", "report.html"
+
+
+@dataclass(frozen=True)
+class Demo:
+    evaluation: Evaluation
+    verdict: str
+    report: Path
+
+
+def demo_settings(seed: int) -> Settings:
+    """A smaller model than the full preset, so that two cores train it in two minutes."""
+    return change(
+        preset("default"),
+        {
+            "model": {"width": 24, "layers": 3},
+            "train": {"seed": seed, "epochs": 16, "steps_per_epoch": 24, "batch_size": 8, "warmup_steps": 30,
+                      "learning_rate": 4e-3, "validation_windows": 40},
+        },
+    )  # fmt: skip
+
+
+def run_demo(
+    folder: Path,
+    *,
+    seed: int,
+    say: Callable[[str], None],
+    progress: Callable[[int, int, str], None],
+    settings: Settings | None = None,
+    intersections: int = 400,
+    days: int = 14,
+) -> Demo:
+    """Simulate, train, evaluate, forecast, report. An earlier demo in the folder is replaced."""
+    began = time.perf_counter()
+    _clear(folder)
+    settings = settings or demo_settings(seed)
+    town = simulate(seed=seed, intersections=intersections, days=days)
+    write_city(City(name=town.name, stream=town.stream), folder / CITY)
+    city = read_city(folder / CITY)
+    say(
+        f"{town.name}: {city.stream.num_nodes} intersections, {city.network.num_edges} roads, "
+        f"{city.stream.num_snapshots} snapshots, {len(town.closures)} closures"
+    )
+
+    def on_tick(tick: Tick) -> None:
+        words = f"training, epoch {tick.epoch + 1}/{tick.epochs}"
+        progress(tick.epoch * tick.steps + tick.step, tick.epochs * tick.steps, words)
+
+    run = train(city, seen=SEEN, settings=settings, folder=folder / RUN, on_tick=on_tick)
+    if not run.progress.finished:
+        raise KeyboardInterrupt
+    parameters, model, full = sum(p.numel() for p in run.model.parameters()), settings.model, preset("default").model
+    note = (
+        f"A small model for a quick demo: width {model.width} and {model.layers} layers (the preset has {full.width} "
+        f"and {full.layers}), {parameters:,} parameters, {run.progress.epoch} epochs in {run.progress.seconds:.0f} s."
+    )
+    say(note)
+    evaluation = evaluate(run, stride=STRIDE, progress=lambda done, total: progress(done, total, "evaluating"))
+    shown = forecast(run, at=last_afternoon_s(city.stream))
+    report = write_report(folder / REPORT, run, evaluation, shown, note=note)
+    say(f"All in {time.perf_counter() - began:.0f} s.")
+    return Demo(evaluation, verdict(evaluation), report)
+
+
+def last_afternoon_s(stream: RoadNetworkStream) -> int:
+    """17:00, in the city's time, of the last whole day of the readings; seconds since 1970 UTC."""
+    local_s = stream.times_s + stream.utc_offset_s
+    whole_days = (int(local_s[-1]) + stream.step_s) // DAY_S
+    later = local_s >= (whole_days - 1) * DAY_S + SHOWN_S
+    return int(stream.times_s[np.argmax(later)])
+
+
+def _clear(folder: Path) -> None:
+    """Take an earlier demo's run away; refuse to touch anything that no demo wrote."""
+    if folder.exists() and not folder.is_dir():
+        raise SettingsError(f"{folder}: that is a file. Name a folder with -o")
+    names = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    ours = names <= {CITY, RUN, REPORT} and (CITY not in names or read_city(folder / CITY).name == TOWN)
+    if not ours or (RUN in names and CITY not in names):
+        raise SettingsError(f"{folder}: there are other files in it. Name an empty or a new folder with -o")
+    if RUN in names:
+        shutil.rmtree(folder / RUN)

@@ -1,0 +1,31 @@
+"""What can go wrong, in one small tree.
+
+FrigateError
+├── CityError          a table, folder or argument describes no valid city; names place, value and remedy
+├── SettingsError      a setting is out of its range or does not fit the city
+├── CheckpointError    a run folder is missing, cut short, or from another version
+└── MissingExtraError  an optional package is needed; names the extra that installs it
+"""
+
+
+class FrigateError(Exception):
+    """Every error that a user can cause and can mend. The message says where, what and how to mend it."""
+
+
+class CityError(FrigateError):
+    """A table, folder or argument describes no valid city."""
+
+
+class SettingsError(FrigateError):
+    """A setting is out of its range or does not fit the city."""
+
+
+class CheckpointError(FrigateError):
+    """A run folder is missing, cut short, or from another version."""
+
+
+class MissingExtraError(FrigateError):
+    """An optional package is not installed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} is not installed. Run: pip install 'frigate-forecast[{extra}]'")

@@ -1,0 +1,188 @@
+"""How wrong forecasts are: running sums for each step and node, and the measures made from them.
+
+No forecast is kept. A cell is one (window, step, node) with truth; MAE, RMSE, sMAPE and WAPE pool all cells.
+Intervals resample nodes, not cells: the cells of one node are not independent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from frigate.errors import SettingsError
+
+HOUR_S = 3600
+GOOD_GEH = 5.0
+DRAWS = 1000
+BOOTSTRAP_STREAM = 2  # keeps these draws apart from others with the same seed
+
+Sums = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A value with its 95 % bootstrap interval; NaN where it is undefined."""
+
+    value: float
+    low: float
+    high: float
+
+    def to_json(self) -> dict[str, float | None]:
+        return {name: x if math.isfinite(x) else None for name, x in asdict(self).items()}
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Measures pooled over some nodes, in the user's unit or in percent."""
+
+    mae: Measure
+    rmse: Measure
+    smape: Measure  # percent, 0 to 200
+    wape: Measure  # percent
+    geh_share: Measure | None  # percent of hourly sums with GEH < 5; None for other quantities than counts
+    cells: int
+    nodes: int  # with at least one cell
+
+    def to_json(self) -> dict[str, Any]:
+        measures = {name: getattr(self, name) for name in ("mae", "rmse", "smape", "wape", "geh_share")}
+        return {
+            **{name: None if x is None else x.to_json() for name, x in measures.items()},
+            "cells": self.cells,
+            "nodes": self.nodes,
+        }
+
+
+def geh(forecast: Tensor, truth: Tensor) -> Tensor:
+    """Geoffrey E. Havers' statistic of hourly volumes; 0/0 = 0."""
+    total = forecast + truth
+    squared = 2 * (forecast - truth) ** 2
+    # Volumes are not negative; a negative forecast that cancels the truth is still as wrong as can be.
+    return torch.where(total > 0, (squared / total).sqrt(), torch.where(squared > 0, torch.inf, 0.0))
+
+
+class Scores:
+    """Running sums over windows, in float64 on the device of the forecasts. Add batches; read summaries."""
+
+    def __init__(self, *, horizon: int, num_nodes: int, step_s: int, quantity: str) -> None:
+        self.horizon, self.num_nodes = horizon, num_nodes
+        steps = HOUR_S // step_s if quantity == "count" and HOUR_S % step_s == 0 else 0
+        self.hour_steps = steps if steps <= horizon else 0  # 0: no hourly sums
+        self._cells: Tensor | None = None  # [5,H,N] count, |e|, e^2, sMAPE, |y|
+        self._hours: Tensor | None = None  # [2,N] hourly sums, those with GEH < 5
+
+    def add(self, forecast: Tensor, target: Tensor, target_observed: Tensor) -> None:
+        """Add forecasts [B,H,N]. What stands where `target_observed` is False does not matter, be it NaN."""
+        shape = (len(target), self.horizon, self.num_nodes)
+        if forecast.shape != shape or target.shape != shape or target_observed.shape != shape:
+            raise SettingsError(
+                f"forecast {tuple(forecast.shape)}, target {tuple(target.shape)} and target_observed "
+                f"{tuple(target_observed.shape)} must all be {shape}"
+            )
+        p = torch.where(target_observed, forecast.double(), 0.0)
+        y = torch.where(target_observed, target.double(), 0.0)
+        error = (p - y).abs()
+        size = p.abs() + y.abs()
+        smape = torch.where(size == 0, 0.0, 200 * error / size.clamp(min=torch.finfo(torch.float64).tiny))
+        sums = torch.stack(
+            [x.sum(0) for x in (target_observed.double(), error, error * error, smape, y.abs())]
+        )
+        self._cells = sums if self._cells is None else self._cells + sums
+        if self.hour_steps:
+            hour = slice(0, self.hour_steps)
+            whole = target_observed[:, hour].all(1)  # [B,N]
+            good = whole & (geh(p[:, hour].sum(1), y[:, hour].sum(1)) < GOOD_GEH)
+            hours = torch.stack([whole.double().sum(0), good.double().sum(0)])
+            self._hours = hours if self._hours is None else self._hours + hours
+
+    @property
+    def cell_sums(self) -> Sums:
+        """[5,H,N] number of cells; sums of |e|, e^2, sMAPE and |y|."""
+        if self._cells is None:
+            return np.zeros((5, self.horizon, self.num_nodes))
+        return np.asarray(self._cells.cpu().numpy())
+
+    @property
+    def hour_sums(self) -> Sums:
+        """[2,N] number of hourly sums, and of those with GEH < 5."""
+        return np.zeros((2, self.num_nodes)) if self._hours is None else np.asarray(self._hours.cpu().numpy())
+
+    def summary(self, nodes: NDArray[np.bool_], *, seed: int = 0) -> Summary | None:
+        """All steps ahead, pooled over these nodes [N]; None where they have no cell."""
+        return _summary(self.cell_sums.sum(1), self.hour_sums if self.hour_steps else None, nodes, seed)
+
+    def by_step(self, nodes: NDArray[np.bool_], *, seed: int = 0) -> tuple[Summary | None, ...]:
+        """One summary for each step ahead. Hourly sums have no step: their share is None."""
+        cells = self.cell_sums
+        return tuple(_summary(cells[:, step], None, nodes, seed) for step in range(self.horizon))
+
+    def by_group(
+        self, group_of: NDArray[np.int64], names: Sequence[str], *, seed: int = 0
+    ) -> dict[str, Summary]:
+        """One summary for each group that has a cell; `group_of` [N] is an index into `names`, or -1."""
+        summaries = {name: self.summary(group_of == group, seed=seed) for group, name in enumerate(names)}
+        return {name: summary for name, summary in summaries.items() if summary is not None}
+
+    def mae_draws(self, nodes: NDArray[np.bool_], *, seed: int = 0) -> tuple[float, Sums]:
+        """The pooled MAE and its draws. With one seed and one truth every forecaster has the same draws."""
+        count, error = self.cell_sums[:2].sum(1)
+        count, error = count[nodes & (count > 0)], error[nodes & (count > 0)]
+        if len(count) == 0:
+            return math.nan, np.full(DRAWS, np.nan)
+        weights = bootstrap_weights(len(count), seed=seed)
+        return float(error.sum() / count.sum()), (weights @ error) / (weights @ count)
+
+
+@lru_cache(maxsize=2)
+def bootstrap_weights(count: int, *, seed: int) -> Sums:
+    """[DRAWS,count] how often each of `count` nodes is drawn when as many are drawn with replacement."""
+    rng = np.random.default_rng([seed, BOOTSTRAP_STREAM])
+    drawn = rng.integers(count, size=(DRAWS, count)) + count * np.arange(DRAWS)[:, None]
+    weights = np.bincount(drawn.ravel(), minlength=DRAWS * count).reshape(DRAWS, count).astype(np.float64)
+    weights.flags.writeable = False  # shared by every caller
+    return weights
+
+
+def interval(value: float, draws: Sums) -> Measure:
+    """A value with the middle 95 % of its defined draws."""
+    defined = draws[np.isfinite(draws)]
+    if len(defined) == 0:
+        return Measure(value, math.nan, math.nan)
+    low, high = np.quantile(defined, [0.025, 0.975])
+    return Measure(value, float(low), float(high))
+
+
+def _summary(cells: Sums, hours: Sums | None, nodes: NDArray[np.bool_], seed: int) -> Summary | None:
+    """`cells` [5,N], `hours` [2,N]."""
+    scored = nodes & (cells[0] > 0)
+    if not scored.any():
+        return None
+    sums = cells if hours is None else np.concatenate([cells, hours])
+    sums = sums[:, scored]
+    drawn = bootstrap_weights(int(scored.sum()), seed=seed) @ sums.T  # [DRAWS,5 or 7]
+    table = np.concatenate([sums.sum(1)[None], drawn])  # the value, then its draws
+
+    def ratio(above: int, below: int, scale: float = 1.0) -> Sums:
+        bottom = table[:, below]
+        defined = bottom > 0
+        return np.where(defined, scale * table[:, above] / np.where(defined, bottom, 1), np.nan)
+
+    def measure(column: Sums) -> Measure:
+        return interval(float(column[0]), column[1:])
+
+    return Summary(
+        mae=measure(ratio(1, 0)),
+        rmse=measure(np.sqrt(ratio(2, 0))),
+        smape=measure(ratio(3, 0)),
+        wape=measure(ratio(1, 4, 100)),
+        geh_share=None if hours is None else measure(ratio(6, 5, 100)),
+        cells=int(cells[0, scored].sum()),
+        nodes=int(scored.sum()),
+    )

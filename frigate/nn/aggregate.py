@@ -1,0 +1,136 @@
+"""The gated sum over outgoing and over incoming neighbours: one operation, three implementations.
+
+    m_out[v] = sum over roads v -> u of gate[v,u] * h[u]      eq:aggregation_out
+    m_in[v]  = sum over roads u -> v of gate[u,v] * h[u]      eq:aggregation_in
+
+`reference` is the equations in the fewest words (gather and index_add, E x C in memory). `csr` sums each row's roads in
+place on a CPU. `triton` does the same on a GPU. They agree in value and gradient; `aggregate` picks by the device.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from frigate.batch import Topology
+
+Aggregate = Callable[[Tensor, Tensor, Topology], tuple[Tensor, Tensor]]
+
+
+def aggregate(features: Tensor, gates: Tensor, topology: Topology) -> tuple[Tensor, Tensor]:
+    """(m_out, m_in), each [N,C], from features [N,C] and gates [E]."""
+    return implementation(features.device)(features, gates, topology)
+
+
+def implementation(device: torch.device) -> Aggregate:
+    """The implementation that `aggregate` uses on a device."""
+    if device.type == "cpu":
+        return csr
+    if device.type == "cuda" and _has_triton():
+        return triton
+    return reference
+
+
+def reference(features: Tensor, gates: Tensor, topology: Topology) -> tuple[Tensor, Tensor]:
+    gates = gates.to(features.dtype)[:, None]
+    nothing = torch.zeros_like(features)
+    out = nothing.index_add(0, topology.senders, gates * features[topology.receivers])
+    in_ = nothing.index_add(0, topology.receivers, gates * features[topology.senders])
+    return out, in_
+
+
+def csr(features: Tensor, gates: Tensor, topology: Topology) -> tuple[Tensor, Tensor]:
+    out, in_ = _Csr.apply(features, gates, topology)  # type: ignore[no-untyped-call]
+    return out, in_
+
+
+def triton(features: Tensor, gates: Tensor, topology: Topology) -> tuple[Tensor, Tensor]:
+    out, in_ = _Triton.apply(features.contiguous(), gates.float(), topology)  # type: ignore[no-untyped-call]
+    return out, in_
+
+
+def _has_triton() -> bool:
+    try:
+        import triton  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+class _Csr(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, features: Tensor, gates: Tensor, topology: Topology) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(features, gates)
+        ctx.topology = topology
+        gates = gates.to(features.dtype)
+        return _out_sum(features, gates, topology), _in_sum(features, gates, topology)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        features, gates = ctx.saved_tensors
+        topology: Topology = ctx.topology
+        grad_out, grad_in = grads[0].contiguous(), grads[1].contiguous()
+        grad_features = grad_gates = None
+        if ctx.needs_input_grad[0]:
+            weight = gates.to(features.dtype)
+            grad_features = _in_sum(grad_out, weight, topology) + _out_sum(grad_in, weight, topology)
+        if ctx.needs_input_grad[1]:
+            # The product of a sparse row and a dense column at the roads alone: no E x C in between.
+            roads = _zeros_at_roads(topology, features.dtype)
+            dots = torch.sparse.sampled_addmm(roads, grad_out, features.T)
+            dots = torch.sparse.sampled_addmm(dots, features, grad_in.T)
+            grad_gates = dots.values().to(gates.dtype)
+        return grad_features, grad_gates, None
+
+
+def _out_sum(features: Tensor, gates: Tensor, topology: Topology) -> Tensor:
+    return _bag(features, topology.receivers, topology.out_start, gates)
+
+
+def _in_sum(features: Tensor, gates: Tensor, topology: Topology) -> Tensor:
+    order = topology.in_order
+    return _bag(features, topology.senders[order], topology.in_start, gates[order])
+
+
+def _bag(features: Tensor, index: Tensor, start: Tensor, weights: Tensor) -> Tensor:
+    if len(index) == 0:
+        return torch.zeros_like(features)
+    return functional.embedding_bag(index, features, start[:-1], mode="sum", per_sample_weights=weights)
+
+
+def _zeros_at_roads(topology: Topology, dtype: torch.dtype) -> Tensor:
+    N, E = topology.num_nodes, topology.num_edges
+    with warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", message="Sparse"
+        )  # CSR tensors are "in beta state"; ours are valid by construction
+        return torch.sparse_csr_tensor(
+            topology.out_start, topology.receivers, torch.zeros(E, dtype=dtype), (N, N), check_invariants=False
+        )
+
+
+class _Triton(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, features: Tensor, gates: Tensor, topology: Topology) -> tuple[Tensor, Tensor]:
+        from frigate.nn import kernels
+
+        ctx.save_for_backward(features, gates)
+        ctx.topology = topology
+        return kernels.both_sums(features, gates, topology)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        from frigate.nn import kernels
+
+        features, gates = ctx.saved_tensors
+        grad_out, grad_in = grads[0].contiguous(), grads[1].contiguous()
+        grad_features = (
+            kernels.grad_features(grad_out, grad_in, gates, ctx.topology) if ctx.needs_input_grad[0] else None
+        )
+        grad_gates = kernels.grad_gates(grad_out, grad_in, features, ctx.topology) if ctx.needs_input_grad[1] else None
+        return grad_features, grad_gates, None

@@ -1,0 +1,240 @@
+"""Frigate: siamese GNNs over the snapshots, an LSTM encoder, the moments as a prior, an LSTM decoder (paper, Alg. 1).
+
+`Frigate` is the forward pass; what differs between the presets are its parts, put together by `paper` and `default`
+below. To try another part, build a model and replace the part; there are no flags for it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from frigate.batch import Batch
+from frigate.config import ModelSettings
+from frigate.nn.gated_conv import Gate, GatedConv, ResidualGatedConv
+from frigate.nn.moments import MOMENTS, KernelMean, moments
+from frigate.stream import CALENDAR
+
+PAPER_CALENDAR = 4  # sine and cosine of the time of day and of the day of the week: the first columns of CALENDAR
+
+
+class MLP(nn.Sequential):
+    """One hidden layer."""
+
+    def __init__(self, inputs: int, hidden: int, outputs: int, dropout: float = 0.0) -> None:
+        super().__init__(nn.Linear(inputs, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, outputs))
+
+
+class Reading(nn.Module):
+    """w_tau * tau; a learned vector where there is no reading."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(width))  # w_tau
+        self.missing = nn.Parameter(torch.randn(width))
+
+    def forward(self, batch: Batch, scaled: Tensor) -> Tensor:
+        """[N,B,T,width]"""
+        value = scaled.permute(2, 0, 1)[..., None] * self.weight
+        return torch.where(batch.observed.permute(2, 0, 1)[..., None], value, self.missing)
+
+
+class PaperEmbedding(nn.Module):
+    """h0: the reading beside the position."""
+
+    def __init__(self, width: int, anchors: int) -> None:
+        super().__init__()
+        self.reading = Reading(width - anchors)
+
+    def forward(self, batch: Batch, scaled: Tensor) -> Tensor:
+        """[N,B,T,D]"""
+        return torch.cat([self.reading(batch, scaled), snapshot_positions(batch)], dim=-1)  # eq:h0
+
+
+class DefaultEmbedding(nn.Module):
+    """h0 from the reading, the road features, the snapshot's calendar and the kernel mean of the visible sensors."""
+
+    def __init__(self, width: int, road_features: int, kernel: KernelMean) -> None:
+        super().__init__()
+        self.reading = Reading(width)
+        self.kernel = kernel
+        self.context = nn.Linear(road_features + len(CALENDAR) + kernel.width, width)
+
+    def forward(self, batch: Batch, scaled: Tensor) -> Tensor:
+        """[N,B,T,D]"""
+        N, B, T = batch.num_nodes, batch.num_windows, batch.past
+        roads = per_snapshot(batch, [topology.road_features for topology in batch.topologies])
+        context = [roads, batch.calendar_past.expand(N, B, T, -1), self.kernel(batch, scaled)]
+        h: Tensor = self.reading(batch, scaled) + self.context(torch.cat(context, dim=-1))
+        return h
+
+
+class MomentPrior(nn.Module):
+    """m_v = MLP3(moments)."""
+
+    def __init__(self, hidden: int, width: int) -> None:
+        super().__init__()
+        self.mlp = MLP(len(MOMENTS), hidden, width)  # MLP3
+        self.width = width
+
+    def forward(self, batch: Batch, scaled: Tensor) -> Tensor:
+        """[N,B,width]"""
+        prior: Tensor = self.mlp(moments(batch, scaled))  # the unnumbered equation of m_v^t, Alg. line 7
+        return prior
+
+
+class DefaultPrior(nn.Module):
+    """m_v from the moments and the road features."""
+
+    def __init__(self, hidden: int, width: int, road_features: int) -> None:
+        super().__init__()
+        self.mlp = MLP(len(MOMENTS) + road_features, hidden, width)
+        self.width = width
+
+    def forward(self, batch: Batch, scaled: Tensor) -> Tensor:
+        """[N,B,width]"""
+        roads = per_snapshot(batch, [topology.road_features for topology in batch.topologies])[:, :, -1]
+        prior: Tensor = self.mlp(torch.cat([moments(batch, scaled), roads], dim=-1))
+        return prior
+
+
+class Frigate(nn.Module):
+    """The forward pass (paper, Alg. 1), for all nodes of all windows at once."""
+
+    value_offset: Tensor
+    value_scale: Tensor
+    length_scale_m: Tensor
+
+    def __init__(
+        self,
+        settings: ModelSettings,
+        *,
+        embedding: nn.Module,
+        convolutions: list[nn.Module],
+        prior: MomentPrior | DefaultPrior,
+        calendar_start: int,
+        calendar_future: int,
+        value_offset: float,
+        value_scale: float,
+        length_scale_m: float,
+    ) -> None:
+        super().__init__()
+        D, hidden = settings.width, settings.hidden
+        self.calendar_start, self.calendar_future = calendar_start, calendar_future
+        self.register_buffer("value_offset", torch.tensor(float(value_offset)))
+        self.register_buffer("value_scale", torch.tensor(float(value_scale)))
+        self.register_buffer("length_scale_m", torch.tensor(float(length_scale_m)))
+        self.length = nn.Parameter(torch.randn(settings.length_width) / settings.length_width**0.5)  # w_delta
+        self.embedding = embedding
+        self.convolutions = nn.ModuleList(convolutions)
+        self.start = MLP(calendar_start + D, hidden, 2 * D)  # MLP1
+        self.encoder = nn.LSTM(D, D, batch_first=True)
+        self.prior = prior
+        self.first = MLP(2 * D + prior.width, hidden, 1, settings.dropout)  # MLP2
+        self.decoder = nn.LSTMCell(1 + calendar_future, D)
+        self.readout = MLP(2 * D + prior.width, hidden, 1, settings.dropout)  # MLP4
+
+    def forward(self, batch: Batch) -> Tensor:
+        """[B,H,N] in the user's unit, not clamped."""
+        scaled = ((batch.values - self.value_offset) / self.value_scale).where(batch.observed, 0.0)
+        z = self.snapshots(batch, scaled)
+        state = self.encode(batch, z)
+        prior = self.prior(batch, scaled).flatten(0, 1)
+        return self.decode(batch, state, prior)
+
+    def snapshots(self, batch: Batch, scaled: Tensor) -> Tensor:
+        """z [N,B,T,D]: the GNN on every snapshot, with the same weights and its own topology (Alg. line 4)."""
+        h: Tensor = self.embedding(batch, scaled)
+        if torch.is_autocast_enabled(h.device.type):
+            h = h.to(torch.get_autocast_dtype(h.device.type))  # the wide tensors of a step: half the bytes
+        N, B, T, D = h.shape
+        h = h.reshape(N, B * T, D)
+        z = h
+        for i, topology in enumerate(batch.topologies):
+            columns = batch.columns_of(i)
+            part = h if columns is None else h[:, columns]
+            length = (topology.length_m / self.length_scale_m)[:, None] * self.length
+            for convolution in self.convolutions:
+                part = convolution(part, length, topology)
+            z = part if columns is None else z.index_copy(1, columns, part.to(z.dtype))
+        return z.view(N, B, T, D)
+
+    def encode(self, batch: Batch, z: Tensor) -> tuple[Tensor, Tensor]:
+        """s: hidden and cell state, each [N*B,D], after the last snapshot."""
+        N, B, T, D = z.shape
+        t = batch.calendar_past[:, -1, : self.calendar_start].expand(N, B, -1)
+        start = self.start(torch.cat([t, z[:, :, 0]], dim=-1)).view(N * B, 2 * D)  # Alg. line 1
+        hidden, cell = (part[None].contiguous() for part in start.chunk(2, dim=-1))
+        _, (hidden, cell) = self.encoder(z.reshape(N * B, T, D), (hidden, cell))  # eq:lstm, Alg. line 5
+        return hidden[0], cell[0]
+
+    def decode(self, batch: Batch, state: tuple[Tensor, Tensor], prior: Tensor) -> Tensor:
+        """[B,H,N] in the user's unit."""
+        N, B = batch.num_nodes, batch.num_windows
+        y = self.first(torch.cat([*state, prior], dim=-1))  # y_0, Alg. line 8
+        known = batch.calendar_future[..., : self.calendar_future]
+        steps = []
+        for k in range(batch.horizon):  # q_0 = s, Alg. line 9
+            inputs = torch.cat([y, known[:, k].repeat(N, 1)], dim=-1)
+            state = self.decoder(inputs, state)  # eq:decoder, Alg. line 11
+            y = self.readout(torch.cat([*state, prior], dim=-1))  # y_k, Alg. line 12; fed back as it is
+            steps.append(y)
+        scaled = torch.cat(steps, dim=-1).view(N, B, batch.horizon).permute(1, 2, 0)
+        return scaled.to(self.value_scale.dtype) * self.value_scale + self.value_offset
+
+
+def per_snapshot(batch: Batch, tables: list[Tensor]) -> Tensor:
+    """[N,B,T,X] from one table [N,X] for each topology."""
+    N, B, T = batch.num_nodes, batch.num_windows, batch.past
+    if len(tables) == 1:
+        return tables[0][:, None, None].expand(N, B, T, -1)
+    return torch.stack(tables, dim=1)[:, batch.topology_of.to(tables[0].device)]
+
+
+def snapshot_positions(batch: Batch) -> Tensor:
+    """[N,B,T,K]"""
+    return per_snapshot(batch, [topology.positions for topology in batch.topologies])
+
+
+def paper(settings: ModelSettings, *, value_offset: float, value_scale: float, length_scale_m: float) -> Frigate:
+    """The paper's equations and nothing else."""
+    gates = [
+        Gate(positions=settings.anchors, length_width=settings.length_width, width=settings.gate_width)
+        for _ in range(settings.layers)
+    ]
+    return Frigate(
+        settings,
+        embedding=PaperEmbedding(settings.width, settings.anchors),
+        convolutions=[GatedConv(settings.width, gate) for gate in gates],
+        prior=MomentPrior(settings.hidden, settings.hidden),
+        calendar_start=PAPER_CALENDAR,
+        calendar_future=0,
+        value_offset=value_offset,
+        value_scale=value_scale,
+        length_scale_m=length_scale_m,
+    )
+
+
+def default(
+    settings: ModelSettings, *, road_features: int, value_offset: float, value_scale: float, length_scale_m: float
+) -> Frigate:
+    """The same architecture with normalised residual layers, road features, calendar and kernel mean."""
+    kernel = KernelMean(road_features=road_features, length_scale_m=length_scale_m)
+    gates = [
+        Gate(positions=settings.anchors, length_width=settings.length_width, width=settings.gate_width)
+        for _ in range(settings.layers)
+    ]
+    return Frigate(
+        settings,
+        embedding=DefaultEmbedding(settings.width, road_features, kernel),
+        convolutions=[
+            ResidualGatedConv(settings.width, gate, dropout=settings.dropout, edge_dropout=settings.edge_dropout)
+            for gate in gates
+        ],
+        prior=DefaultPrior(settings.hidden, settings.hidden, road_features),
+        calendar_start=len(CALENDAR),
+        calendar_future=len(CALENDAR),
+        value_offset=value_offset,
+        value_scale=value_scale,
+        length_scale_m=length_scale_m,
+    )

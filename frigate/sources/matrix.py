@@ -1,0 +1,348 @@
+"""The commonest form of traffic data: a matrix [time, node] beside a table of nodes and a table of roads.
+
+The matrix is in an .npz, .npy or .h5 file, its columns in the order of the rows of the node table; or it is a wide .csv
+whose first column is the time and whose other columns are named by node. Its rows need not be a step apart: a row goes
+to the snapshot that its time falls in, and snapshots without a row are not observed.
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from frigate.city import City
+from frigate.city.city_toml import parse_step, whole_step
+from frigate.city.clock import Clock, NotATimeError, times_us
+from frigate.city.network_tables import note_network, read_edges, read_nodes
+from frigate.city.notices import Notices, Spot
+from frigate.city.readings import Span, align_start_s, count_snapshots, valid_values
+from frigate.city.tables import ROW, SPEED_KPH, NodeIndex, Table, column_names, did_you_mean, numbers, read_table
+from frigate.errors import CityError, MissingExtraError
+from frigate.network import RoadNetwork
+from frigate.stream import RoadNetworkStream, make_stream, zone
+
+
+@dataclass(frozen=True)
+class _Matrix:
+    values: NDArray[np.generic]  # [rows, columns]
+    time_us: NDArray[np.int64] | None  # [rows]
+    valid: NDArray[np.bool_] | None  # [rows] or [rows, columns]
+    columns: NDArray[np.int64] | None  # [columns] row of the node table; None: in its order
+
+
+def import_matrix(
+    file: str | Path,
+    *,
+    nodes: str | Path,
+    edges: str | Path,
+    values: str | None = None,
+    time: str | None = None,
+    valid: str | None = None,
+    start: str | None = None,
+    step: str | None = None,
+    timezone: str = "UTC",
+    rename: Mapping[str, str] | None = None,
+    quantity: str = "count",
+    unit: str = "",
+    name: str | None = None,
+) -> City:
+    """A city from a matrix. Either `time` names an array of times in the file, or `start` and `step` say them.
+
+    Numbers are seconds since 1970 UTC; text without a zone, also `start`, is local time in `timezone`. `valid` names an
+    array that is true where a row, or a cell, was observed. `rename` maps columns of the tables to ours and converts
+    units on the way: {"speed_mph": "speed_kph"}.
+    """
+    path = _existing(file)
+    notices = Notices()
+    network = _network(_existing(nodes), _existing(edges), rename or {}, notices)
+    clock = Clock(zone(timezone), "")
+    if (time is not None or path.suffix == ".csv") and start is not None:
+        raise CityError(f"{path.name}: start is for a matrix without times. Leave it out")
+    reader = {".npz": _from_npz, ".npy": _from_npy, ".h5": _from_h5, ".hdf5": _from_h5, ".csv": _from_csv}.get(
+        path.suffix
+    )
+    if reader is None:
+        raise CityError(f'{path.name}: files that end in "{path.suffix}" are not read. Give .npz, .npy, .h5 or .csv')
+    matrix = reader(path, _Wanted(values, time, valid, clock, network, notices))
+    _check_shape(path, matrix, network, nodes)
+    time_us, step_s = _times(path, matrix, start=start, step=step, clock=clock)
+    stream = _stream(
+        matrix,
+        time_us,
+        network,
+        step_s=step_s,
+        timezone=timezone,
+        quantity=quantity,
+        unit=unit or _unit_of(values),
+        notices=notices,
+    )
+    if not stream.observed.any():
+        raise CityError(f"{path.name} has no reading: every cell is missing, not valid or left out")
+    told = notices.told()
+    return City(name or path.resolve().parent.name, stream, tuple(told), places=told)
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What to look for in the file, and how to read it."""
+
+    values: str | None
+    time: str | None
+    valid: str | None
+    clock: Clock
+    network: RoadNetwork
+    notices: Notices
+
+
+def _existing(path: str | Path) -> Path:
+    if not Path(path).is_file():
+        raise CityError(f"{path}: there is no such file")
+    return Path(path)
+
+
+def _network(nodes: Path, edges: Path, rename: Mapping[str, str], notices: Notices) -> RoadNetwork:
+    columns = [c for path in (nodes, edges) for c in column_names(path)]
+    for source in rename:
+        if source not in columns:
+            there = f"Their columns are: {', '.join(dict.fromkeys(columns))}"
+            raise CityError(f'map: neither table has a column "{source}"{did_you_mean(source, columns)}. {there}')
+    network = read_nodes(nodes, notices=notices, rename=rename)
+    network = read_edges(edges, network, notices=notices, rename=rename)
+    if not network.num_edges:
+        raise CityError(f"{edges.name} has no roads. A city needs roads between its nodes")
+    note_network(network, notices)
+    return network
+
+
+def _unit_of(name: str | None) -> str:
+    return next((suffix[1:] for suffix in SPEED_KPH if name and name.endswith(suffix)), "")
+
+
+# Files
+
+
+def _from_npz(path: Path, wanted: _Wanted) -> _Matrix:
+    try:
+        with np.load(path, allow_pickle=False) as held:
+            if isinstance(held, np.ndarray):
+                raise CityError(f"{path.name} is a single array. Name it .npy")
+            return _from_arrays(path, {n: partial(held.__getitem__, n) for n in held.files}, wanted)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise CityError(f"{path.name} is not a readable .npz file: {error}. Save it with numpy.savez") from None
+
+
+def _from_npy(path: Path, wanted: _Wanted) -> _Matrix:
+    try:
+        values = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise CityError(f"{path.name} is not a readable .npy file: {error}. Save it with numpy.save") from None
+    if not isinstance(values, np.ndarray):
+        raise CityError(f"{path.name} holds several arrays. Name it .npz")
+    if wanted.time is not None or wanted.valid is not None:
+        raise CityError(f"{path.name} holds one array. Times or a mask beside it need an .npz")
+    return _Matrix(values, None, None, None)
+
+
+def _from_h5(path: Path, wanted: _Wanted) -> _Matrix:
+    try:
+        import h5py
+    except ImportError:
+        raise MissingExtraError("h5py", "h5") from None
+    try:
+        with h5py.File(path, "r") as file:
+            found: dict[str, Callable[[], NDArray[Any]]] = {}
+
+            def visit(name: str, item: Any) -> None:
+                if isinstance(item, h5py.Dataset):
+                    found[name] = partial(_read_dataset, item)
+
+            file.visititems(visit)
+            return _from_arrays(path, found, wanted)
+    except (OSError, RuntimeError, ValueError, TypeError) as error:
+        raise CityError(f"{path.name} is not a readable HDF5 file: {error}") from None
+
+
+def _read_dataset(item: Any) -> NDArray[Any]:
+    whole = np.asarray(item[()])
+    return whole.astype(np.bytes_) if whole.dtype.kind == "O" else whole  # text of varying length
+
+
+def _from_arrays(path: Path, arrays: Mapping[str, Callable[[], NDArray[Any]]], wanted: _Wanted) -> _Matrix:
+    def named(name: str) -> NDArray[Any]:
+        if name not in arrays:
+            there = ", ".join(arrays) or "none"
+            raise CityError(f'{path.name} has no array "{name}"{did_you_mean(name, list(arrays))}. Its arrays: {there}')
+        return arrays[name]()
+
+    name = wanted.values
+    if name is None:
+        flat = [n for n, read in arrays.items() if read().ndim == 2 and n not in (wanted.time, wanted.valid)]
+        if len(flat) != 1:
+            raise CityError(f"{path.name} has {len(flat)} matrices. Say which with values: {', '.join(arrays)}")
+        name = flat[0]
+    valid = None if wanted.valid is None else named(wanted.valid)
+    if valid is not None and valid.dtype.kind not in "biu":
+        raise CityError(f'{path.name}: "{wanted.valid}" holds {valid.dtype}. True and false are expected')
+    time_us = None
+    if wanted.time is not None:
+        time_us = _array_times(path, wanted.time, named(wanted.time), wanted)
+    return _Matrix(named(name), time_us, None if valid is None else valid.astype(bool), None)
+
+
+def _array_times(path: Path, name: str, times: NDArray[Any], wanted: _Wanted) -> NDArray[np.int64]:
+    if times.ndim != 1 or times.dtype.kind not in "iufMSU":
+        raise CityError(f'{path.name}: "{name}" is {times.dtype} of shape {times.shape}. One time a row is expected')
+    if times.dtype.kind == "M":
+        times = times.astype("datetime64[us]")
+    elif times.dtype.kind == "S":
+        times = np.char.decode(times, "utf-8", "replace")
+    column = pl.Series(times if times.dtype.kind != "U" else times.tolist())
+    rows = pl.Series(range(len(column)), dtype=pl.UInt32)
+    table = Table(path, pl.DataFrame({ROW: rows, name: column}))
+    return times_us(table, name, clock=wanted.clock, notices=wanted.notices)
+
+
+def _from_csv(path: Path, wanted: _Wanted) -> _Matrix:
+    names = column_names(path)
+    time = wanted.time or names[0]
+    if wanted.values is not None or wanted.valid is not None:
+        raise CityError(f"{path.name}: a wide csv has no named arrays. Leave values and valid out")
+    others = [n for n in names if n != time]
+    table = read_table(path, needed=[time, *others], notices=wanted.notices)
+    if not len(table) or not others:
+        raise CityError(f"{path.name} has {len(table)} rows and {len(others)} nodes. A matrix needs both")
+    index = NodeIndex(wanted.network.node_ids)
+    heads = Table(path, pl.DataFrame({ROW: range(len(others)), "node": others}))
+    columns = index.rows(heads, "node")
+    lost = [n for n, row in zip(others, columns.tolist(), strict=True) if row < 0]
+    if len(lost) * 2 > len(others):
+        hint = f'"{lost[0]}"{index.nearest(lost[0])}'
+        raise CityError(
+            f"{path.name}: column {hint} is not a node. So are {len(lost)} of {len(others)}: is it another network's?"
+        )
+    wanted.notices.add_rows(
+        "Columns left out, their node is not in the network",
+        columns < 0,
+        lambda i: Spot(f'"{others[i]}"{index.nearest(others[i])}'),
+    )
+    if len(set(columns[columns >= 0].tolist())) < int((columns >= 0).sum()):
+        raise CityError(f"{path.name}: two columns name the same node. Take one away")
+    time_us = times_us(table, time, clock=wanted.clock, notices=wanted.notices)
+    kept = [n for n, row in zip(others, columns.tolist(), strict=True) if row >= 0]
+    values = np.stack([numbers(table, n)[0] for n in kept], axis=1)
+    return _Matrix(values, time_us, None, columns[columns >= 0])
+
+
+# Times and snapshots
+
+
+def _check_shape(path: Path, matrix: _Matrix, network: RoadNetwork, nodes: str | Path) -> None:
+    shape, N = matrix.values.shape, network.num_nodes
+    if len(shape) != 2:
+        raise CityError(f"{path.name}: the matrix has shape {shape}. [time, node] is expected: save one feature of it")
+    if matrix.values.dtype.kind not in "biuf":
+        raise CityError(f"{path.name}: the matrix holds {matrix.values.dtype}. Numbers are expected")
+    if not shape[0]:
+        raise CityError(f"{path.name}: the matrix has no rows")
+    if matrix.columns is None and shape[1] != N:
+        turned = " It looks turned: save its transpose" if shape[0] == N else " Give the nodes in the columns' order"
+        raise CityError(f"{path.name}: {shape[1]} columns, but {Path(nodes).name} has {N} nodes.{turned}")
+    if matrix.time_us is not None and len(matrix.time_us) != shape[0]:
+        raise CityError(f"{path.name}: {len(matrix.time_us)} times, but {shape[0]} rows")
+    if matrix.valid is not None and matrix.valid.shape not in (shape, shape[:1]):
+        raise CityError(f"{path.name}: valid has shape {matrix.valid.shape}. {shape[:1]} or {shape} is expected")
+
+
+def _times(
+    path: Path, matrix: _Matrix, *, start: str | None, step: str | None, clock: Clock
+) -> tuple[NDArray[np.int64], int]:
+    step_s = None if step is None else parse_step(step, where="step")
+    if matrix.time_us is not None:
+        return matrix.time_us, step_s or _usual_step_s(path, matrix.time_us)
+    if start is None or step_s is None:
+        raise CityError(f"{path.name}: when is its first row? Name its times with time, or give start and step")
+    try:
+        start_us, _ = clock.read(start)
+    except (NotATimeError, OverflowError) as error:
+        raise CityError(f'start "{start}" {error}') from None
+    return start_us + step_s * 1_000_000 * np.arange(len(matrix.values), dtype=np.int64), step_s
+
+
+def _usual_step_s(path: Path, time_us: NDArray[np.int64]) -> int:
+    gaps, count = np.unique(np.diff(np.unique(time_us)), return_counts=True)
+    if not len(gaps):
+        raise CityError(f"{path.name}: one time only, so the step cannot be told. Give step, such as 5min")
+    usual_us = int(gaps[np.argmax(count)])
+    if usual_us % 1_000_000:
+        raise CityError(f"{path.name}: its times are mostly {usual_us / 1e6:g} s apart. Give step, such as 5min")
+    return whole_step(usual_us // 1_000_000, where=path.name)
+
+
+def _stream(
+    matrix: _Matrix,
+    time_us: NDArray[np.int64],
+    network: RoadNetwork,
+    *,
+    step_s: int,
+    timezone: str,
+    quantity: str,
+    unit: str,
+    notices: Notices,
+) -> RoadNetworkStream:
+    order, time_us = _in_order(time_us, notices)
+    start_s = align_start_s(int(time_us[0]), step_s=step_s, timezone=timezone)
+    N = network.num_nodes
+    ends = (Spot(f"row {int(row) + 1} of the matrix") for row in (order[0], order[-1]))
+    span = Span(int(time_us[0]), int(time_us[-1]), *ends)
+    S = count_snapshots(span, start_s=start_s, step_s=step_s, num_nodes=N, num_readings=matrix.values.size)
+    columns = np.arange(N) if matrix.columns is None else matrix.columns
+    values, observed = np.zeros((S, N), np.float32), np.zeros((S, N), bool)
+    for row, snapshot in zip(order.tolist(), ((time_us // 1_000_000 - start_s) // step_s).tolist(), strict=True):
+        kept = np.ones(len(columns), bool) if matrix.valid is None else np.broadcast_to(matrix.valid[row], len(columns))
+
+        def spot(column: int, row: int = row) -> Spot:
+            return Spot(f'row {row + 1} of the matrix, node "{network.node_ids[columns[column]]}"')
+
+        held, keep = valid_values(matrix.values[row], kept, quantity=quantity, notices=notices, spot=spot)
+        into = columns[keep]
+        # Rows are in order of time: of several in one snapshot, counts add up and the latest of a gauge stands.
+        values[snapshot, into] = held[keep] + (values[snapshot, into] if quantity == "count" else 0)
+        observed[snapshot, into] = True
+    seen = np.flatnonzero(observed.any(axis=1))
+    first, stop = (int(seen[0]), int(seen[-1]) + 1) if len(seen) else (0, 0)
+    notices.add("Snapshots without any reading before the first or after the last, left out", S - (stop - first))
+    return make_stream(
+        values[first:stop],
+        network,
+        start_s=start_s + first * step_s,
+        step_s=step_s,
+        observed=observed[first:stop],
+        timezone=timezone,
+        quantity=quantity,
+        unit=unit,
+    )
+
+
+def _in_order(time_us: NDArray[np.int64], notices: Notices) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows in order of time, and their times; of several rows with the same time, the last."""
+
+    def spot(row: int) -> Spot:
+        return Spot(f"row {row + 1}")
+
+    earlier = np.diff(time_us, prepend=time_us[:1]) < 0
+    notices.add_rows("Rows of the matrix earlier than the row above, sorted", earlier, spot)
+    order = np.argsort(time_us, kind="stable")
+    last = np.append(np.diff(time_us[order]) != 0, True)
+    again = np.zeros(len(order), bool)
+    again[order[~last]] = True
+    notices.add_rows("Rows of the matrix with the time of a later row, left out", again, spot)
+    return order[last], time_us[order[last]]

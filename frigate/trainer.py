@@ -1,0 +1,284 @@
+"""The loop: AdamW with warm-up and decay, MAE at seen nodes, sensors hidden at random, early stopping on others.
+
+Everything is drawn from (seed, epoch), so a resumed run equals a straight one bit for bit on a CPU.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from frigate.batch import Batch, Windows
+from frigate.checkpoint import Progress, Run, save_checkpoint
+from frigate.config import TrainSettings
+from frigate.errors import CheckpointError, SettingsError
+from frigate.split import windows_in
+
+LAST_RATE = 0.02  # of the learning rate, at the end of the cosine
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Where training is, given to `on_tick` after every step and, with `metrics`, after every epoch."""
+
+    epoch: int
+    step: int  # within the epoch
+    steps: int  # of an epoch
+    epochs: int
+    loss: float
+    metrics: dict[str, Any] | None = None
+
+
+class Trainer:
+    """The state of one training: model, optimiser, best weights, progress."""
+
+    def __init__(self, run: Run, windows: Windows) -> None:
+        self.run = run
+        self.windows = windows
+        self.device = windows.device
+        self.settings = run.settings.train
+        self.task = run.settings.task
+        self.model = run.model.to(self.device)
+        self.train_at = windows_in(run.split.train, past=self.task.past, horizon=self.task.horizon)
+        self.validate_at = spread(
+            windows_in(run.split.validate, past=self.task.past, horizon=self.task.horizon),
+            self.settings.validation_windows,
+        )
+        self.inputs = torch.from_numpy(run.split.training).to(self.device)
+        scored = run.split.unseen if self.settings.validation == "unseen" else run.split.validation
+        self._require_targets(scored)
+        self.scored = torch.from_numpy(scored).to(self.device)
+        self.optimiser = torch.optim.AdamW(
+            self.model.parameters(), lr=self.settings.learning_rate, weight_decay=self.settings.weight_decay
+        )
+        whole = math.ceil(len(self.train_at) / self.settings.batch_size)
+        self.steps = min(whole, self.settings.steps_per_epoch or whole)
+        self.micro_batch = micro_batch(run, self.device)
+        self.best = {k: v.clone() for k, v in self.model.state_dict().items()}
+        self.progress = run.progress
+
+    def _require_targets(self, scored: NDArray[np.bool_]) -> None:
+        ahead = np.unique(self.validate_at[:, None] + np.arange(1, self.task.horizon + 1))
+        if not self.run.city.stream.observed[np.ix_(ahead, np.flatnonzero(scored))].any():
+            raise SettingsError(
+                f"none of the {int(scored.sum())} validation nodes has a reading in any of the {len(self.validate_at)} "
+                "validation windows. Use another --seed, or raise validation_windows"
+            )
+
+    def fit(self, on_tick: Callable[[Tick], None] | None = None) -> Run:
+        """All epochs that are left. Ctrl-C ends it early."""
+        board = open_tensorboard(self.run.folder, first_epoch=self.progress.epoch + 1)
+        # Dropout draws from torch's own random state: the caller's stays as it was.
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+            try:
+                while not self.progress.finished:
+                    metrics = self._epoch(on_tick or (lambda tick: None))
+                    if board is not None:
+                        write_tensorboard(board, metrics)
+            except KeyboardInterrupt:
+                pass
+            finally:
+                if board is not None:
+                    board.close()
+        return self._result()
+
+    def restore(self, best: dict[str, Tensor], state: dict[str, Tensor]) -> None:
+        """Go on from a checkpoint."""
+        self.best = {k: v.to(self.device) for k, v in best.items()}
+        self.model.load_state_dict({k.removeprefix("model."): v for k, v in state.items() if k.startswith("model.")})
+        slots = self.optimiser.state_dict()
+        for index, (name, _) in enumerate(self.model.named_parameters()):
+            if f"step.{name}" in state:  # a parameter that never had a finite gradient has none
+                slots["state"][index] = {key: state[f"{key}.{name}"] for key in ("step", "exp_avg", "exp_avg_sq")}
+        self.optimiser.load_state_dict(slots)
+
+    def _state(self) -> dict[str, Tensor]:
+        state = {f"model.{k}": v for k, v in self.model.state_dict().items()}
+        for name, parameter in self.model.named_parameters():
+            for key, value in self.optimiser.state[parameter].items():
+                state[f"{key}.{name}"] = value
+        return state
+
+    def _epoch(self, on_tick: Callable[[Tick], None]) -> dict[str, Any]:
+        began = time.perf_counter()
+        epoch = self.progress.epoch
+        torch.manual_seed(self.settings.seed * 100_003 + epoch)
+        rng = np.random.default_rng([self.settings.seed, epoch])
+        order = rng.permutation(self.train_at)
+        total, skipped = 0.0, 0
+        for step in range(self.steps):
+            current = order[step * self.settings.batch_size : (step + 1) * self.settings.batch_size]
+            loss, finite = self._step(current, rng, epoch * self.steps + step)
+            total, skipped = total + loss, skipped + (not finite)
+            on_tick(Tick(epoch, step + 1, self.steps, self.settings.epochs, loss))
+        mae = self.validate()
+        seconds = self.progress.seconds + time.perf_counter() - began
+        better = mae < self.progress.best_mae
+        if better:
+            self.best = {k: v.clone() for k, v in self.model.state_dict().items()}
+        best_epoch = epoch + 1 if better else self.progress.best_epoch
+        self.progress = Progress(
+            epoch=epoch + 1,
+            best_epoch=best_epoch,
+            best_mae=mae if better else self.progress.best_mae,
+            seconds=seconds,
+            finished=epoch + 1 >= self.settings.epochs or epoch + 1 - best_epoch >= self.settings.patience,
+        )
+        loss = total / self.steps
+        metrics = {
+            "epoch": epoch + 1,
+            "loss": loss if math.isfinite(loss) else None,
+            "validation_mae": mae if math.isfinite(mae) else None,
+            "best": better,
+            "skipped_steps": skipped,
+            "seconds": round(seconds, 3),
+        }
+        self._keep(metrics)
+        on_tick(Tick(epoch, self.steps, self.steps, self.settings.epochs, loss, metrics))
+        return metrics
+
+    def _step(self, current: NDArray[np.int64], rng: np.random.Generator, step: int) -> tuple[float, bool]:
+        """One step of the optimiser; False where the gradient was not finite and the step was left out."""
+        for group in self.optimiser.param_groups:
+            group["lr"] = learning_rate(step, self.settings.epochs * self.steps, self.settings)
+        self.model.train()
+        self.optimiser.zero_grad(set_to_none=True)
+        batch = self.windows.batch(current, past=self.task.past, horizon=self.task.horizon, inputs=self.inputs)
+        drawn = draw_hidden(rng, self.run.split.training, len(current), self.settings.hide)
+        hidden = torch.from_numpy(drawn).to(self.device)
+        weight = torch.where(hidden, 1.0, self.settings.visible_weight) * self.inputs  # [B,N]
+        loss_sum, cells = 0.0, self._cells(batch, weight)
+        first = 0
+        for part in batch.hide(hidden).split(self.micro_batch):
+            loss = self._loss(part, weight[first : first + part.num_windows]) / cells
+            loss.backward()  # type: ignore[no-untyped-call]
+            loss_sum += float(loss.detach())
+            first += part.num_windows
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
+        finite = bool(torch.isfinite(norm))
+        if finite:
+            self.optimiser.step()
+        return loss_sum, finite
+
+    def _cells(self, batch: Batch, weight: Tensor) -> Tensor:
+        assert batch.target_observed is not None
+        return (batch.target_observed * weight[:, None]).sum().clamp(min=1)
+
+    def _loss(self, batch: Batch, weight: Tensor) -> Tensor:
+        """The weighted sum of absolute errors in the model's unit."""
+        assert batch.target is not None and batch.target_observed is not None
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+            forecast = self.model(batch)
+        error = (forecast - batch.target).abs() / self.run.kept.value_scale  # eq:mae
+        loss: Tensor = (error * (batch.target_observed * weight[:, None])).sum()
+        return loss
+
+    @torch.inference_mode()
+    def validate(self) -> float:
+        """MAE in the user's unit at the validation nodes and times, without their own readings."""
+        self.model.eval()
+        error, cells = 0.0, 0.0
+        for first in range(0, len(self.validate_at), self.micro_batch):
+            current = self.validate_at[first : first + self.micro_batch]
+            batch = self.windows.batch(current, past=self.task.past, horizon=self.task.horizon, inputs=self.inputs)
+            assert batch.target is not None and batch.target_observed is not None
+            mask = batch.target_observed & self.scored
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+                forecast = self.model(batch)
+            error += float(((forecast - batch.target).abs() * mask).sum(dtype=torch.float64))
+            cells += float(mask.sum())
+        return error / cells if cells else math.inf
+
+    def _keep(self, metrics: dict[str, Any]) -> None:
+        folder = self.run.folder
+        if folder is None:
+            return
+        # The line first: if the epoch's checkpoint is not reached, the epoch is done again and its line replaced.
+        log, beside = folder / "metrics.jsonl", folder / ".metrics.writing"
+        try:
+            lines = log.read_text(encoding="utf-8").splitlines()[: metrics["epoch"] - 1] if log.exists() else []
+            beside.write_text("\n".join([*lines, json.dumps(metrics)]) + "\n", encoding="utf-8")
+            os.replace(beside, log)
+        except OSError as error:
+            raise CheckpointError(f"{log}: cannot be written: {error.strerror}. Make room, then --resume") from None
+        save_checkpoint(folder, replace(self.run, progress=self.progress), weights=self.best, state=self._state())
+
+    def _result(self) -> Run:
+        model = copy.deepcopy(self.model).cpu()
+        model.load_state_dict(self.best)
+        model.eval()
+        return replace(self.run, model=model, progress=self.progress)
+
+
+def learning_rate(step: int, steps: int, settings: TrainSettings) -> float:
+    """Linear warm-up, then a cosine down to a fiftieth."""
+    if step < settings.warmup_steps:
+        return settings.learning_rate * (step + 1) / settings.warmup_steps
+    done = (step - settings.warmup_steps) / max(1, steps - settings.warmup_steps)
+    return settings.learning_rate * (LAST_RATE + (1 - LAST_RATE) * (1 + math.cos(math.pi * min(1.0, done))) / 2)
+
+
+def draw_hidden(
+    rng: np.random.Generator, sensors: NDArray[np.bool_], windows: int, hide: tuple[float, float]
+) -> NDArray[np.bool_]:
+    """[B,N] which sensors are hidden in each window: a share drawn for the window, then sensors at random."""
+    share = rng.uniform(*hide, size=(windows, 1))
+    return (rng.random((windows, len(sensors))) < share) & sensors
+
+
+def spread(items: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """At most `count` of the items, evenly spread."""
+    if len(items) <= count:
+        return items
+    return items[np.linspace(0, len(items) - 1, count).round().astype(np.int64)]
+
+
+def micro_batch(run: Run, device: torch.device) -> int:
+    """How many windows fit into memory at once. The speed changes; of the result, rounding and dropout's draws."""
+    settings, N = run.settings, run.city.stream.num_nodes
+    size = 2 if device.type == "cuda" else 4
+    # What backward needs of one node and snapshot.
+    per_cell = settings.model.width * size * (8 * settings.model.layers + 24)
+    window = N * (settings.task.past * per_cell + settings.task.horizon * 24 * settings.model.width * size)
+    if settings.train.memory_gb is not None:
+        limit = settings.train.memory_gb * 2**30
+    elif device.type == "cuda":
+        limit = 0.7 * torch.cuda.mem_get_info(device)[0]
+    else:
+        limit = 4 * 2**30
+    return max(1, min(settings.train.batch_size, int(limit // window)))
+
+
+def open_tensorboard(folder: Path | None, *, first_epoch: int) -> Any | None:
+    """A writer of the same numbers for TensorBoard, where it is installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    # What a killed training wrote of this epoch and later ones is dropped.
+    return folder and SummaryWriter(str(folder / "tensorboard"), purge_step=first_epoch)
+
+
+def write_tensorboard(writer: Any, metrics: dict[str, Any]) -> None:
+    for name in ("loss", "validation_mae"):
+        if metrics[name] is not None:
+            writer.add_scalar(name, metrics[name], metrics["epoch"])
+    writer.flush()
+
+
+def epoch_line(metrics: dict[str, Any]) -> str:
+    """One epoch for a person to read; a star where it is the best so far."""
+    loss, mae = ("not finite" if metrics[k] is None else f"{metrics[k]:.4f}" for k in ("loss", "validation_mae"))
+    return f"epoch {metrics['epoch']}: loss {loss}, validation MAE {mae}{' *' if metrics['best'] else ''}"
