@@ -20,7 +20,7 @@ from rich.table import Table
 
 from frigate.check import check_city
 from frigate.checkpoint import Run, load_run
-from frigate.city import City, open_city, read_city, write_city
+from frigate.city import City, ensure_road_features, open_city, read_city, write_city
 from frigate.city.network_tables import ATTRIBUTES
 from frigate.demo import run_demo
 from frigate.errors import CheckpointError, FrigateError, SettingsError
@@ -31,10 +31,11 @@ from frigate.stream import RoadNetworkStream
 from frigate.train import seen_from, settings_from, told, train
 from frigate.trainer import Tick, epoch_line
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=(
+PLAIN: dict[str, Any] = {"no_args_is_help": True, "rich_markup_mode": None}  # square brackets in help are brackets
+app = typer.Typer(**PLAIN, add_completion=False, pretty_exceptions_enable=False, help=(
     "Forecast traffic at every intersection of a road network from sensors at a few of them."
 ))  # fmt: skip
-import_app = typer.Typer(no_args_is_help=True, help="Make a city folder from other data.")
+import_app = typer.Typer(**PLAIN, help="Make a city folder from other data.")
 app.add_typer(import_app, name="import")
 
 OURS = ("node_id", "lon", "lat", "source", "target", "length_m", *ATTRIBUTES)  # columns of nodes and roads
@@ -140,6 +141,7 @@ def import_matrix_command(
             edges=edges, rename=parse_map(columns), quantity=quantity, unit=unit, name=name or output.resolve().name,
         )  # fmt: skip
         write_city(city, output, csv=csv)
+        ensure_road_features(read_city(output))  # into its cache, so that a bare machine can train on it
     notice(*city.notices)
     stream = city.stream
     say(f"{stream.num_nodes} nodes, {city.network.num_edges} roads, {stream.num_snapshots} snapshots: {output}")
@@ -168,7 +170,7 @@ def check_command(
 ) -> None:
     """What is in a city, and what is wrong with it."""
     with err.status(f"Reading {escape(str(city))}"):
-        report = check_city(read_city(city), positions=positions)
+        report = check_city(ensure_road_features(read_city(city)), positions=positions)
     if as_json:
         print_json(report.to_json())
     else:
@@ -341,7 +343,10 @@ def demo_command(
     """Simulate a small town, train, evaluate, forecast, and write a report."""
     with bar("Demo") as update:
         result = run_demo(
-            output, seed=seed, say=lambda text: err.print(text, markup=False, highlight=False), progress=update
+            output,
+            seed=seed,
+            say=lambda text: err.print(text, markup=False, highlight=False, soft_wrap=True),
+            progress=update,
         )
     print_evaluation(result.evaluation)
     say(result.verdict)

@@ -42,7 +42,7 @@ def demo_settings(seed: int) -> Settings:
         preset("default"),
         {
             "model": {"width": 24, "layers": 3},
-            "train": {"seed": seed, "epochs": 16, "steps_per_epoch": 24, "batch_size": 8, "warmup_steps": 30,
+            "train": {"seed": seed, "epochs": 12, "steps_per_epoch": 20, "batch_size": 8, "warmup_steps": 30,
                       "learning_rate": 4e-3, "validation_windows": 40},
         },
     )  # fmt: skip

@@ -91,9 +91,7 @@ class Scores:
         error = (p - y).abs()
         size = p.abs() + y.abs()
         smape = torch.where(size == 0, 0.0, 200 * error / size.clamp(min=torch.finfo(torch.float64).tiny))
-        sums = torch.stack(
-            [x.sum(0) for x in (target_observed.double(), error, error * error, smape, y.abs())]
-        )
+        sums = torch.stack([x.sum(0) for x in (target_observed.double(), error, error * error, smape, y.abs())])
         self._cells = sums if self._cells is None else self._cells + sums
         if self.hour_steps:
             hour = slice(0, self.hour_steps)
@@ -123,9 +121,7 @@ class Scores:
         cells = self.cell_sums
         return tuple(_summary(cells[:, step], None, nodes, seed) for step in range(self.horizon))
 
-    def by_group(
-        self, group_of: NDArray[np.int64], names: Sequence[str], *, seed: int = 0
-    ) -> dict[str, Summary]:
+    def by_group(self, group_of: NDArray[np.int64], names: Sequence[str], *, seed: int = 0) -> dict[str, Summary]:
         """One summary for each group that has a cell; `group_of` [N] is an index into `names`, or -1."""
         summaries = {name: self.summary(group_of == group, seed=seed) for group, name in enumerate(names)}
         return {name: summary for name, summary in summaries.items() if summary is not None}

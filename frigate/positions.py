@@ -52,9 +52,7 @@ class Anchors:
         return cls(choice=str(stored["choice"]), seed=int(stored["seed"]), **nested)
 
 
-def choose_anchors(
-    network: RoadNetwork, *, count: int = 16, choice: str = "random", seed: int = 0
-) -> Anchors:
+def choose_anchors(network: RoadNetwork, *, count: int = 16, choice: str = "random", seed: int = 0) -> Anchors:
     """Anchors among the present nodes. `full` takes ceil(log2 n)^2 sets whatever the count.
 
     The choice depends on the node ids, not on their order. A network with fewer nodes than `count` has some
@@ -115,9 +113,7 @@ def _farthest(
     return np.array(chosen)
 
 
-def locate_anchors(
-    network: RoadNetwork, anchors: Anchors, *, within_m: float = SAME_PLACE_M
-) -> tuple[Anchors, str]:
+def locate_anchors(network: RoadNetwork, anchors: Anchors, *, within_m: float = SAME_PLACE_M) -> tuple[Anchors, str]:
     """A model's anchors on this network, and a notice to be said aloud ("" when there is nothing to say).
 
     An anchor is found by id and place both; one that is not found leaves its set, and an empty set gives a
@@ -198,9 +194,7 @@ def distances_m(network: RoadNetwork, anchors: Anchors) -> NDArray[np.float64]:
     metres = np.full((network.num_nodes, len(anchors)), np.inf)
     single = [k for k, rows in enumerate(members) if len(rows) == 1]
     if single:
-        metres[:, single] = two_way_m(
-            network, np.concatenate([members[k] for k in single])
-        ).T  # def:lipschitz
+        metres[:, single] = two_way_m(network, np.concatenate([members[k] for k in single])).T  # def:lipschitz
     several = [k for k, rows in enumerate(members) if len(rows) > 1]
     if several:
         forward, backward = _roads_csr(network), _roads_csr(network, backward=True)
@@ -246,9 +240,7 @@ def distortion(
     rng = np.random.default_rng(seed)
     every = len(nodes) * (len(nodes) - 1) // 2 <= pairs
     each = 50  # one search for shortest paths serves many pairs
-    sources = (
-        nodes if every else rng.choice(nodes, size=min(len(nodes), math.ceil(pairs / each)), replace=False)
-    )
+    sources = nodes if every else rng.choice(nodes, size=min(len(nodes), math.ceil(pairs / each)), replace=False)
     ratios: list[NDArray[np.float64]] = []
     for source, d_x in zip(sources, two_way_m(network, sources), strict=True):
         others = np.flatnonzero(np.isfinite(d_x) & (d_x > 0))

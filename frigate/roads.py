@@ -160,9 +160,7 @@ def whole_betweenness(network: RoadNetwork, cost: NDArray[np.float64]) -> NDArra
     return np.array(search.run().scores(), np.float64)
 
 
-def local_betweenness(
-    network: RoadNetwork, cost: NDArray[np.float64], *, cutoff: float
-) -> NDArray[np.float64]:
+def local_betweenness(network: RoadNetwork, cost: NDArray[np.float64], *, cutoff: float) -> NDArray[np.float64]:
     """As `whole_betweenness`, exact, over the pairs no farther apart than the cut-off."""
     order = np.argsort(network.senders, kind="stable")
     starts = np.concatenate([[0], np.cumsum(np.bincount(network.senders, minlength=network.num_nodes))])
@@ -232,8 +230,8 @@ def _needed(package: str) -> Any:
         return importlib.import_module(package)
     except ImportError as error:
         raise FrigateError(
-            f"{package} is not installed here, and road features need it. Compute them where the city is "
-            "read: read_city keeps them in its cache, which this machine can open."
+            f"{package} is not installed here, and road features need it. Run `frigate check CITY` "
+            "where it is installed: that keeps them in CITY/cache, which this machine can open."
         ) from error
 
 

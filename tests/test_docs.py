@@ -13,6 +13,7 @@ import json
 import re
 import shlex
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -25,7 +26,7 @@ import typer.main
 
 import frigate
 from frigate.cli import app
-from frigate.config import PRESETS, preset
+from frigate.config import PRESETS, change, preset
 from frigate.streets import build_town
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -196,6 +197,13 @@ def test_every_setting_is_there_with_its_values(part: str) -> None:
     assert {name: value for name, value in told.items() if name != "---"} == known
 
 
+def test_every_settings_file_is_accepted() -> None:
+    blocks = [b for path in DOCUMENTS for b in re.findall(r"```toml\n(.*?)```", read(path), re.DOTALL)]
+    assert len(blocks) >= 2
+    for block in blocks:
+        assert change(preset("default"), tomllib.loads(block)) != preset("default")
+
+
 def test_every_message_is_one_that_the_code_says() -> None:
     source = "\n".join(read(path) for path in sorted((ROOT / "frigate").rglob("*.py")))
     text = read(ROOT / "docs" / "formats.md").split("## What is accepted and what is refused")[1].split("\n## ")[0]
@@ -208,7 +216,7 @@ def test_every_kind_of_bad_table_is_told() -> None:
     """The accepted kinds of tests/test_bad_input.py, by their notices."""
     from tests.test_bad_input import ACCEPTED
 
-    text = read(ROOT / "docs" / "formats.md")
+    text = read(ROOT / "docs" / "formats.md").split("Accepted with a notice")[1].split("Refused, with")[0]
     notices = [re.sub(r"\\|: \d.*|\(.*", "", notice).strip() for _, notice, _ in ACCEPTED.values()]
     told = [m for row in rows(text) for m in re.findall(r"`([^`]+)`", row[-1])]
     left_out = [n for n in notices if n and not any(n in m or m in n for m in told)]

@@ -95,9 +95,7 @@ def test_cells_are_those_with_truth_in_test_windows() -> None:
     for c in current:
         for step in range(1, HORIZON + 1):
             for n in np.flatnonzero(stream.observed[c + step]):
-                errors["unseen" if split.unseen[n] else "at_sensors"].append(
-                    abs(float(stream.values[c + step, n]) - 3)
-                )
+                errors["unseen" if split.unseen[n] else "at_sensors"].append(abs(float(stream.values[c + step, n]) - 3))
     assert result.windows == len(current)
     for where, wrong in errors.items():
         summary = getattr(result.model, where)
@@ -186,9 +184,7 @@ def test_hop_groups_partition() -> None:
     north, east = np.divmod(np.arange(36), 6)
     hops = (5 - north) + (5 - east)
     label = [HOPS[g] if g >= 0 else "" for g in group]
-    expected = [
-        "1" if h == 1 else "2" if h == 2 else "3" if h == 3 else "4-5" if h <= 5 else "6-10" for h in hops
-    ]
+    expected = ["1" if h == 1 else "2" if h == 2 else "3" if h == 3 else "4-5" if h <= 5 else "6-10" for h in hops]
     assert label[1:35] == expected[1:35]
     assert label[0] == "no road to a sensor"
     assert label[35] == ""

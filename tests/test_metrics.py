@@ -25,9 +25,7 @@ def cells(seed: int, *, windows: int = 7, horizon: int = 12, nodes: int = 5) -> 
     return torch.from_numpy(forecast), torch.from_numpy(target), torch.from_numpy(observed)
 
 
-def scored(
-    batch: tuple[torch.Tensor, ...], *, step_s: int = 300, quantity: str = "count", size: int = 100
-) -> Scores:
+def scored(batch: tuple[torch.Tensor, ...], *, step_s: int = 300, quantity: str = "count", size: int = 100) -> Scores:
     forecast, target, observed = batch
     scores = Scores(horizon=forecast.shape[1], num_nodes=forecast.shape[2], step_s=step_s, quantity=quantity)
     for first in range(0, len(forecast), size):
@@ -44,9 +42,7 @@ def test_measures_equal_their_literal_definition(seed: int) -> None:
     pairs, hours = [], []
     for b in range(7):
         for n in np.flatnonzero(nodes):
-            pairs += [
-                (float(target[b, h, n]), float(forecast[b, h, n])) for h in range(12) if observed[b, h, n]
-            ]
+            pairs += [(float(target[b, h, n]), float(forecast[b, h, n])) for h in range(12) if observed[b, h, n]]
             if all(observed[b, h, n] for h in range(12)):
                 hours.append((float(target[b, :, n].sum()), float(forecast[b, :, n].sum())))
     summary = scored((forecast, target, observed)).summary(nodes)
@@ -58,9 +54,7 @@ def test_measures_equal_their_literal_definition(seed: int) -> None:
     assert summary.rmse.value == pytest.approx(math.sqrt(sum((y - p) ** 2 for y, p in pairs) / size))
     smape = sum(200 * abs(y - p) / (abs(y) + abs(p)) if y or p else 0 for y, p in pairs) / size
     assert summary.smape.value == pytest.approx(smape)
-    assert summary.wape.value == pytest.approx(
-        100 * sum(abs(y - p) for y, p in pairs) / sum(abs(y) for y, _ in pairs)
-    )
+    assert summary.wape.value == pytest.approx(100 * sum(abs(y - p) for y, p in pairs) / sum(abs(y) for y, _ in pairs))
     good = [math.sqrt(2 * (p - y) ** 2 / (p + y)) < 5 if p + y else True for y, p in hours]
     assert summary.geh_share is not None
     if hours:
@@ -149,9 +143,7 @@ def test_no_cell_no_summary() -> None:
 
 def test_wape_of_nothing_is_undefined() -> None:
     one = torch.ones(2, 3, 4)
-    summary = scored((one, torch.zeros_like(one), torch.ones_like(one, dtype=torch.bool))).summary(
-        np.ones(4, bool)
-    )
+    summary = scored((one, torch.zeros_like(one), torch.ones_like(one, dtype=torch.bool))).summary(np.ones(4, bool))
     assert summary is not None
     assert math.isnan(summary.wape.value)
     assert summary.to_json()["wape"] == {"value": None, "low": None, "high": None}

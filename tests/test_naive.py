@@ -31,9 +31,7 @@ from tests.test_split import grid_network
 START_S = 1_704_067_200  # Monday 2024-01-01 00:00 UTC
 
 
-def town(
-    *, snapshots: int = 900, step_s: int = 1800, silent: float = 0.1, seed: int = 0
-) -> RoadNetworkStream:
+def town(*, snapshots: int = 900, step_s: int = 1800, silent: float = 0.1, seed: int = 0) -> RoadNetworkStream:
     """Counts with a daily tide on a 6 x 6 grid; two roads at a corner are closed in the last twentieth."""
     rng = np.random.default_rng(seed)
     network = grid_network(6)
@@ -54,16 +52,12 @@ def windows_of(stream: RoadNetworkStream, sensors: NDArray[np.bool_], *, device:
         near, near_m = nearest_sensors(network, sensors, count=32, cutoff_m=1e4)
         nothing = np.zeros((network.num_nodes, 0), np.float32)
         made.append(
-            make_topology(
-                network, positions=nothing, road_features=nothing, near_sensor=near, near_distance_m=near_m
-            )
+            make_topology(network, positions=nothing, road_features=nothing, near_sensor=near, near_distance_m=near_m)
         )
     return Windows(stream, made, device)
 
 
-def batch_at(
-    stream: RoadNetworkStream, split: Split, current: list[int], *, past: int = 6, horizon: int = 4
-) -> Batch:
+def batch_at(stream: RoadNetworkStream, split: Split, current: list[int], *, past: int = 6, horizon: int = 4) -> Batch:
     inputs = torch.from_numpy(split.seen)
     return windows_of(stream, split.seen).batch(np.array(current), past=past, horizon=horizon, inputs=inputs)
 
@@ -93,17 +87,13 @@ def test_profiles_equal_literal_medians() -> None:
     own = fit_own_median(stream, split, otherwise=middle).profile
     for weekend, hour in itertools.product([False, True], [0, 7, 23]):
         rows = [
-            s
-            for s in range(*split.train)
-            if s * 1800 // 3600 % 24 == hour and (s * 1800 // 86_400 % 7 >= 5) == weekend
+            s for s in range(*split.train) if s * 1800 // 3600 % 24 == hour and (s * 1800 // 86_400 % 7 >= 5) == weekend
         ]
         values, observed = stream.values[rows], stream.observed[rows]
         seen = values[:, split.seen][observed[:, split.seen]]
         assert profile[hour + 24 * weekend] == pytest.approx(float(np.median(seen)))
         node = int(np.flatnonzero(split.unseen)[0])
-        assert own[hour + 24 * weekend, node] == pytest.approx(
-            float(np.median(values[observed[:, node], node]))
-        )
+        assert own[hour + 24 * weekend, node] == pytest.approx(float(np.median(values[observed[:, node], node])))
 
 
 def test_medians_fall_back() -> None:
@@ -121,9 +111,7 @@ def test_medians_fall_back() -> None:
     np.testing.assert_array_equal(np.flatnonzero(profile == -1), [5])
 
 
-def brute_nearest(
-    network: RoadNetwork, mean: NDArray[np.float64], known: NDArray[np.bool_]
-) -> NDArray[np.float64]:
+def brute_nearest(network: RoadNetwork, mean: NDArray[np.float64], known: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Floyd and Warshall, then five nearest by sorting."""
     N = network.num_nodes
     far = np.full((N, N), np.inf)
@@ -140,9 +128,7 @@ def brute_nearest(
     return out
 
 
-def dense_harmonic(
-    network: RoadNetwork, mean: NDArray[np.float64], known: NDArray[np.bool_]
-) -> NDArray[np.float64]:
+def dense_harmonic(network: RoadNetwork, mean: NDArray[np.float64], known: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Solve the whole system as it is written: x = label at sensors, x = mean of the neighbours elsewhere."""
     N = network.num_nodes
     joined = np.zeros((N, N))
@@ -211,9 +197,7 @@ def test_an_unseen_node_cannot_matter(poison: float) -> None:
     poisoned = replace(stream, values=values)
     later = values.copy()
     later[split.train[1] :] = poison
-    before, after, past_training = (
-        naive_rivals(s, split) for s in (stream, poisoned, replace(stream, values=later))
-    )
+    before, after, past_training = (naive_rivals(s, split) for s in (stream, poisoned, replace(stream, values=later)))
     # A batch as it would be were the mask the only guard.
     dirty = replace(clean, values=torch.where(clean.observed, clean.values, poison))
     for name in before:

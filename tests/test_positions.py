@@ -50,9 +50,7 @@ def street_network(seed: int, num_nodes: int) -> RoadNetwork:
     return RoadNetwork(np.arange(num_nodes), corners[:, 0] / 1e5, corners[:, 1] / 1e5, edges)
 
 
-def two_way_streets(
-    num_nodes: int, streets: list[tuple[int, int]], length_m: float | list[float] = 1.0
-) -> RoadNetwork:
+def two_way_streets(num_nodes: int, streets: list[tuple[int, int]], length_m: float | list[float] = 1.0) -> RoadNetwork:
     ends = np.array(streets, np.int64).reshape(-1, 2)
     length = np.broadcast_to(np.asarray(length_m, np.float64), len(ends))
     edges = Edges.of(
@@ -78,17 +76,13 @@ def permuted(network: RoadNetwork, order: NDArray[np.int64]) -> RoadNetwork:
     """The same network with row i now holding what was row order[i]."""
     new_row = np.argsort(order)
     edges = replace(network.edges, senders=new_row[network.senders], receivers=new_row[network.receivers])
-    return RoadNetwork(
-        network.node_ids[order], network.lon[order], network.lat[order], edges, network.present[order]
-    )
+    return RoadNetwork(network.node_ids[order], network.lon[order], network.lat[order], edges, network.present[order])
 
 
 def single(*node_ids: int, network: RoadNetwork) -> Anchors:
     rows = network.rows_of(node_ids)
     lon, lat = network.lon[rows].tolist(), network.lat[rows].tolist()
-    return Anchors(
-        "random", 0, tuple((i,) for i in node_ids), tuple((x,) for x in lon), tuple((y,) for y in lat)
-    )
+    return Anchors("random", 0, tuple((i,) for i in node_ids), tuple((x,) for x in lon), tuple((y,) for y in lat))
 
 
 graphs = st.builds(random_network, st.integers(0, 10_000), st.integers(2, 24))
@@ -103,9 +97,7 @@ def test_lemma_1_two_way_distance_is_a_metric(network: RoadNetwork) -> None:
     assert (np.diag(d) == 0).all()
     assert (d[apart] > 0).all()
     assert (d == d.T).all()
-    assert (
-        d[:, None, :] <= d[:, :, None] + d[None, :, :]
-    ).all()  # d(u,w) <= d(u,v) + d(v,w), exact in half metres
+    assert (d[:, None, :] <= d[:, :, None] + d[None, :, :]).all()  # d(u,w) <= d(u,v) + d(v,w), exact in half metres
 
 
 def test_lemma_1_needs_both_ways() -> None:
@@ -155,9 +147,7 @@ def test_distortion_of_the_full_embedding_is_of_order_log_n() -> None:
         anchors = choose_anchors(network, choice="full", seed=seed)
         assert len(anchors) == math.ceil(math.log2(num_nodes)) ** 2
         measured = fp.distortion(network, distances_m(network, anchors), pairs=20_000)
-        assert (
-            measured.pairs > 0.95 * num_nodes * (num_nodes - 1) / 2
-        )  # a corner may be cut off by one-way streets
+        assert measured.pairs > 0.95 * num_nodes * (num_nodes - 1) / 2  # a corner may be cut off by one-way streets
         worst = max(worst, measured.distortion / math.log2(num_nodes))
     assert 0 < worst <= 8
 
@@ -172,8 +162,7 @@ def test_the_nearest_member_each_way_is_not_the_distance_to_the_set() -> None:
         ours = distances_m(network, anchors)
         assert (ours <= exact).all()
         assert (
-            fp.distortion(network, ours, pairs=5000).distortion
-            > fp.distortion(network, exact, pairs=5000).distortion
+            fp.distortion(network, ours, pairs=5000).distortion > fp.distortion(network, exact, pairs=5000).distortion
         )
 
 
@@ -361,9 +350,7 @@ def nearest_by_hand(
 @given(st.integers(0, 10_000), st.integers(2, 30), st.integers(1, 6), st.sampled_from([200.0, 700.0, 1e6]))
 def test_nearest_sensors_by_hand_and_permuted(seed: int, num_nodes: int, count: int, cutoff_m: float) -> None:
     network = random_network(seed, num_nodes)
-    network = replace(
-        network, edges=replace(network.edges, length_m=np.ceil(network.length_m / 100) * 100)
-    )  # ties
+    network = replace(network, edges=replace(network.edges, length_m=np.ceil(network.length_m / 100) * 100))  # ties
     rng = np.random.default_rng(seed)
     sensors = rng.random(num_nodes) < 0.6
     index, metres = fp.nearest_sensors(network, sensors, count=count, cutoff_m=cutoff_m)
@@ -371,9 +358,7 @@ def test_nearest_sensors_by_hand_and_permuted(seed: int, num_nodes: int, count: 
     assert (index == expected[0]).all()
     assert (metres == expected[1]).all()
     order = rng.permutation(num_nodes)
-    shuffled, same = fp.nearest_sensors(
-        permuted(network, order), sensors[order], count=count, cutoff_m=cutoff_m
-    )
+    shuffled, same = fp.nearest_sensors(permuted(network, order), sensors[order], count=count, cutoff_m=cutoff_m)
     assert (np.where(shuffled < 0, -1, order[shuffled]) == index[order]).all()
     assert (same == metres[order]).all()
 
@@ -415,9 +400,7 @@ def test_sixteen_anchors_on_a_large_network(choice: str) -> None:
     nodes, table = pl.read_parquet(folder / "nodes.parquet"), pl.read_parquet(folder / "edges.parquet")
     edges, left_out = clean_edges(Edges.of(table["src"], table["dst"], table["length_m"]))
     assert left_out.self_loops == 117
-    network = RoadNetwork(
-        nodes["node_id"].to_numpy(), nodes["lon"].to_numpy(), nodes["lat"].to_numpy(), edges
-    )
+    network = RoadNetwork(nodes["node_id"].to_numpy(), nodes["lon"].to_numpy(), nodes["lat"].to_numpy(), edges)
     raw = distances_m(network, choose_anchors(network, choice=choice))
     assert raw.shape == (30_826, 16)
     assert np.isfinite(raw).all()  # strongly connected

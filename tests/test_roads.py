@@ -24,9 +24,7 @@ def random_network(seed: int, num_nodes: int, **attributes: object) -> RoadNetwo
     ends = rng.integers(0, num_nodes, (2, 3 * num_nodes))
     edges, _ = clean_edges(Edges.of(ends[0], ends[1], rng.integers(1, 5, 3 * num_nodes) * 100))
     edges = Edges.of(edges.senders, edges.receivers, edges.length_m, **attributes)
-    return RoadNetwork(
-        np.arange(num_nodes), rng.uniform(6, 7, num_nodes), rng.uniform(49, 50, num_nodes), edges
-    )
+    return RoadNetwork(np.arange(num_nodes), rng.uniform(6, 7, num_nodes), rng.uniform(49, 50, num_nodes), edges)
 
 
 def column(features: NDArray[np.float32], name: str) -> NDArray[np.float32]:
@@ -100,9 +98,7 @@ def test_features_by_hand() -> None:
     assert features.shape == (4, len(FEATURES))
     assert column(features, "in_degree").tolist() == [1, 2, 1, 0]
     assert column(features, "out_degree").tolist() == [1, 2, 1, 0]
-    np.testing.assert_allclose(
-        column(features, "log_mean_length"), np.log([400, 700, 1000, np.nan]), rtol=1e-6
-    )
+    np.testing.assert_allclose(column(features, "log_mean_length"), np.log([400, 700, 1000, np.nan]), rtol=1e-6)
     np.testing.assert_array_equal(column(features, "class_max"), [4, 4, 1, np.nan])
     np.testing.assert_array_equal(column(features, "class_mean"), [4, 3, 1, np.nan])
     np.testing.assert_allclose(column(features, "class_share_4"), [1, 2 / 3, 0, np.nan], rtol=1e-6)
@@ -116,9 +112,7 @@ def test_features_by_hand() -> None:
 
 
 def test_travel_time_takes_speed_then_class_then_fifty() -> None:
-    network = line_of_three(
-        road_class=["residential", "residential", "", "?"], speed_kph=[72, np.nan, np.nan, 0]
-    )
+    network = line_of_three(road_class=["residential", "residential", "", "?"], speed_kph=[72, np.nan, np.nan, 0])
     np.testing.assert_allclose(roads.travel_time_s(network), [20, 36, 72, 72])
 
 
@@ -233,11 +227,9 @@ def test_scaling_survives_json() -> None:
 
 @pytest.mark.parametrize("package", ["networkit", "numba"])
 def test_missing_package_says_where_to_compute(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(
-        sys.modules, package, None
-    )  # what Python itself does for a module that cannot be imported
+    monkeypatch.setitem(sys.modules, package, None)  # what Python itself does for a module that cannot be imported
     roads._compiled_passing.cache_clear()
-    with pytest.raises(FrigateError, match=f"{package} is not installed.*where the city is read"):
+    with pytest.raises(FrigateError, match=f"{package} is not installed.*frigate check CITY"):
         road_features(line_of_three())
 
 
@@ -249,9 +241,7 @@ def test_san_francisco() -> None:
     nodes, table = pl.read_parquet(folder / "nodes.parquet"), pl.read_parquet(folder / "edges.parquet")
     words = table["road_class"].to_numpy().astype(np.str_)
     edges, _ = clean_edges(Edges.of(table["src"], table["dst"], table["length_m"], road_class=words))
-    network = RoadNetwork(
-        nodes["node_id"].to_numpy(), nodes["lon"].to_numpy(), nodes["lat"].to_numpy(), edges
-    )
+    network = RoadNetwork(nodes["node_id"].to_numpy(), nodes["lon"].to_numpy(), nodes["lat"].to_numpy(), edges)
     features = road_features(network)
     assert np.isfinite(column(features, "class_mean")).all()
     assert np.isnan(column(features, "lanes_max")).all()

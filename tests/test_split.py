@@ -25,9 +25,7 @@ def grid_network(side: int, *, ids: str = "int") -> RoadNetwork:
     length_m = np.random.default_rng(5).uniform(80, 160, len(one))
     edges = Edges.of(np.r_[one, other], np.r_[other, one], np.r_[length_m, length_m])
     north, east = np.divmod(np.arange(side * side), side)
-    node_ids = (
-        np.arange(side * side) + 100 if ids == "int" else np.array([f"n{i}" for i in range(side * side)])
-    )
+    node_ids = np.arange(side * side) + 100 if ids == "int" else np.array([f"n{i}" for i in range(side * side)])
     return RoadNetwork(node_ids, 6.1 + east / 1000, 49.6 + north / 1000, edges)
 
 
@@ -106,9 +104,7 @@ def test_validation_nodes_have_something_to_validate() -> None:
 )
 def test_windows_stay_in_their_period(first: int, length: int, past: int, horizon: int, stride: int) -> None:
     current = windows_in((first, first + length), past=past, horizon=horizon, stride=stride)
-    inside = [
-        c for c in range(first, first + length) if c - past + 1 >= first and c + horizon <= first + length - 1
-    ]
+    inside = [c for c in range(first, first + length) if c - past + 1 >= first and c + horizon <= first + length - 1]
     np.testing.assert_array_equal(current, inside[::stride])
 
 
@@ -189,9 +185,7 @@ def test_smallest_city_that_can_train() -> None:
 
 
 def test_short_record_is_refused() -> None:
-    with pytest.raises(
-        SettingsError, match=r"test period has 20 of the record's 200 .*12 past \+ 12 ahead = 24.*240"
-    ):
+    with pytest.raises(SettingsError, match=r"test period has 20 of the record's 200 .*12 past \+ 12 ahead = 24.*240"):
         make_split(grid_stream(snapshots=200))
     assert make_split(grid_stream(snapshots=240)).test == (216, 240)
     assert make_split(grid_stream(snapshots=200), past=8).test == (180, 200)

@@ -98,7 +98,7 @@ def _in_sum(features: Tensor, gates: Tensor, topology: Topology) -> Tensor:
 
 
 def _bag(features: Tensor, index: Tensor, start: Tensor, weights: Tensor) -> Tensor:
-    if len(index) == 0:
+    if len(index) == 0 or features.numel() == 0:
         return torch.zeros_like(features)
     return functional.embedding_bag(index, features, start[:-1], mode="sum", per_sample_weights=weights)
 

@@ -235,8 +235,7 @@ def column_medians(values: NDArray[np.float32], observed: NDArray[np.bool_]) -> 
     count = observed.sum(0)
     column = np.arange(values.shape[1])
     middle = (
-        ordered[np.maximum(count - 1, 0) // 2, column]
-        + ordered[np.minimum(count // 2, len(values) - 1), column]
+        ordered[np.maximum(count - 1, 0) // 2, column] + ordered[np.minimum(count // 2, len(values) - 1), column]
     ) / 2
     return np.where(count > 0, middle, np.nan).astype(np.float32)
 
