@@ -14,8 +14,9 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components, depth_first_order, dijkstra
+from scipy.sparse.csgraph import connected_components, dijkstra
 
+from frigate.assign import AssignedRoads, Demand, Loading, assign, assigned_roads
 from frigate.errors import SettingsError
 from frigate.network import Road, RoadNetwork
 from frigate.stream import DAY_S, RoadNetworkStream, make_stream, zone
@@ -32,9 +33,6 @@ PARTS_H = (
     (3.0, 9.0, 11.5, 16.0, 20.0),  # Saturdays
     (3.0, 10.0, 15.0, 18.0, 21.5),  # Sundays
 )
-ROUNDS = 3  # of assignment: each is a third of the drivers, who see the delays that those before them made
-CAPACITY_PER_LANE = 800.0  # vehicles an hour through a green that others share
-JUNCTION_S = np.array([8.0, 7.0, 7.0, 7.0, 8.0])  # lost at the end of a road, by class
 DISPERSION = 40.0  # gamma shape of the platoons that signals make: counts vary somewhat more than Poisson
 
 Curve = tuple[tuple[float, float, float], ...]  # a sum of (trips a resident, hour of departure, spread in hours)
@@ -103,40 +101,6 @@ class Simulation:
     closures: tuple[Closure, ...]
 
 
-@dataclass(frozen=True)
-class Demand:
-    """Who goes where: trips between zones and nodes, each flow summing to 1 over both tables."""
-
-    roots: Ints  # [Z] the node that stands for a zone
-    to_root: Floats  # [P,Z,N] from a node to a zone
-    from_root: Floats  # [P,Z,N] from a zone to a node
-
-
-@dataclass(frozen=True)
-class Loading:
-    """Where one trip of each flow passes, on average over the drivers, and the traffic that made it so."""
-
-    passages: Floats  # [P,Z,N] trips through a node, by the zone they start or end at
-    elapsed_s: Floats  # [N] mean time since departure
-    road_flow: Floats  # [E] vehicles an hour; 0 on closed roads
-
-
-@dataclass(frozen=True)
-class _Roads:
-    """What assignment needs of the roads, sorted by sender and receiver."""
-
-    num_nodes: int
-    senders: Ints  # [E]
-    receivers: Ints  # [E]
-    free_s: Floats  # [E]
-    capacity: Floats  # [E] vehicles an hour
-    perceived: Floats  # [ROUNDS,E] how drivers differ in what they think of a road
-
-    def matrix(self, cost: Floats, open_: NDArray[np.bool_]) -> csr_array:
-        ends = (self.senders[open_], self.receivers[open_])
-        return csr_array((cost[open_], ends), shape=(self.num_nodes, self.num_nodes))
-
-
 def simulate(
     *, seed: int = 0, intersections: int = 400, days: int = 14, step_s: int = 300, closures: int = 3
 ) -> Simulation:
@@ -152,7 +116,7 @@ def simulate(
     # One generator a concern: other closures or more days leave streets, people and the days before as they were.
     of = [np.random.default_rng([seed, concern]) for concern in range(4)]
     town = build_town(of[0], intersections=intersections)
-    roads = _roads(of[1], town)
+    roads = assigned_roads(of[1], town)
     demand = _demand(of[2], town, roads)
     schedule = _schedule(of[3], town, count=closures, days=days)
     shut = _shut(schedule, days=days, step_s=step_s)
@@ -168,18 +132,6 @@ def simulate(
         step_s=step_s, timezone=TIMEZONE, quantity="count", unit="vehicles",
     )  # fmt: skip
     return Simulation(TOWN, stream, town, tuple(schedule))
-
-
-def _roads(rng: np.random.Generator, town: Town) -> _Roads:
-    e = town.network.edges
-    order = np.lexsort((e.receivers, e.senders))
-    e = e.take(order)
-    lost_s = JUNCTION_S[town.node_class[e.receivers]]
-    free_s = e.length_m / (e.speed_kph / 3.6) + lost_s
-    green = np.select([e.road_class == "trunk", e.road_class == "residential"], [1.3, 0.5], 1.0)
-    capacity = e.lanes * CAPACITY_PER_LANE * green
-    perceived = rng.lognormal(0, 0.12, (ROUNDS, len(e)))
-    return _Roads(town.network.num_nodes, e.senders, e.receivers, free_s, capacity, perceived)
 
 
 def _land_use(rng: np.random.Generator, town: Town) -> dict[str, Floats]:
@@ -224,7 +176,7 @@ def _smooth(xy: Floats, reach_m: float) -> Floats:
     return field
 
 
-def _demand(rng: np.random.Generator, town: Town, roads: _Roads) -> Demand:
+def _demand(rng: np.random.Generator, town: Town, roads: AssignedRoads) -> Demand:
     """A gravity model, constrained at home. One end of a trip is a zone, the other any node; half of them each way."""
     use = _land_use(rng, town)
     roots = _zones(town)
@@ -256,54 +208,6 @@ def _zones(town: Town) -> Ints:
         roots.append(int(good[gap.argmax()]))
         gap = np.minimum(gap, np.linalg.norm(town.xy_m[good] - town.xy_m[roots[-1]], axis=1))
     return np.array(roots, np.int64)
-
-
-def climb(before: NDArray[np.int32], load: Floats) -> Floats:
-    """Sums over subtrees: `load` [Z,N,C] of every node and all nodes behind it, in Z trees of predecessors [Z,N].
-
-    Depth first, a subtree is a run of nodes, and its sum the difference of two running sums.
-    """
-    Z, N, C = load.shape
-    top = Z * N  # one more node, above all roots
-    up = np.where(before < 0, top, before + N * np.arange(Z)[:, None]).ravel()
-    forest = csr_array((np.ones(top), (up, np.arange(top))), shape=(top + 1, top + 1))
-    order = depth_first_order(forest, top, return_predecessors=False)[1:]
-    size, up = np.ones(top + 1), np.append(up, top)
-    while (up < top).any():  # pointer doubling: after k rounds a node has counted all within 2^k roads
-        size[:top] += np.bincount(up, size, top + 1)[:top]
-        up = up[up]
-    running = np.zeros((top + 1, C))
-    np.cumsum(load.reshape(top, C)[order], axis=0, out=running[1:])
-    first = np.argsort(order)
-    return (running[first + size[:top].astype(np.int64)] - running[first]).reshape(Z, N, C)
-
-
-def assign(roads: _Roads, demand: Demand, open_: NDArray[np.bool_], per_hour: Floats) -> Loading:
-    """Routes by travel time under congestion: successive averages over rounds of drivers who differ in taste."""
-    Z, N = len(demand.roots), roads.num_nodes
-    flow = np.zeros(len(open_))
-    passages = np.zeros((Z, N, len(per_hour)))
-    moment = np.zeros(N)
-    key = roads.senders * N + roads.receivers
-    for done in range(ROUNDS):
-        delay = 1 + 0.8 * np.minimum(flow / max(done, 1) / roads.capacity, 1.5) ** 4  # BPR curve
-        graph = roads.matrix(roads.free_s * delay * roads.perceived[done], open_)
-        for table, directed in ((demand.from_root, graph), (demand.to_root, graph.T.tocsr())):
-            time_s, before = dijkstra(directed, indices=demand.roots, return_predecessors=True)
-            load = table.transpose(1, 2, 0)
-            trips_s = (load @ per_hour) * time_s
-            through = climb(before, np.concatenate([load, trips_s[..., None]], -1))
-            passages += through[..., :-1]
-            by_node = through[..., :-1] @ per_hour  # [Z,N]
-            outbound = table is demand.from_root
-            moment += (by_node * time_s if outbound else through[..., -1] - by_node * time_s).sum(0)
-            z, n = np.nonzero(before >= 0)
-            p = before[z, n].astype(np.int64)
-            road = np.searchsorted(key, p * N + n if outbound else n * N + p)
-            flow += np.bincount(road, by_node[z, n], len(flow))
-    total = passages.sum(0) @ per_hour
-    elapsed_s = moment / np.maximum(total, 1e-12)
-    return Loading(passages.transpose(2, 0, 1) / ROUNDS, elapsed_s, flow / ROUNDS)
 
 
 def _schedule(rng: np.random.Generator, town: Town, *, count: int, days: int) -> list[Closure]:
@@ -400,7 +304,7 @@ def _departures(seed: int, *, residents: float, days: int, step_s: int) -> Float
 
 
 def _counts(
-    seed: int, town: Town, roads: _Roads, demand: Demand, networks: Sequence[RoadNetwork], topology_of: Ints,
+    seed: int, town: Town, roads: AssignedRoads, demand: Demand, networks: Sequence[RoadNetwork], topology_of: Ints,
     *, days: int, step_s: int,
 ) -> NDArray[np.float32]:  # fmt: skip
     """[S,N] whole vehicles, day by day."""

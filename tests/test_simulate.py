@@ -7,9 +7,10 @@ import pytest
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
+from frigate.assign import assign, assigned_roads, climb
 from frigate.errors import SettingsError
 from frigate.network import RoadNetwork, haversine_m
-from frigate.simulate import _demand, _per_hour, _roads, assign, climb, simulate
+from frigate.simulate import _demand, _per_hour, simulate
 from frigate.streets import RESIDENTIAL, TRUNK, build_town
 
 SMALL = 160
@@ -85,7 +86,7 @@ def test_subtree_sums_equal_a_walk_up_every_tree():
 
 def test_assignment_conserves_vehicles():
     town = build_town(np.random.default_rng(1), intersections=SMALL)
-    roads = _roads(np.random.default_rng(2), town)
+    roads = assigned_roads(np.random.default_rng(2), town)
     demand = _demand(np.random.default_rng(3), town, roads)
     per_hour = _per_hour(0, 7.6, residents=20_000.0)
     open_ = np.ones(len(roads.senders), bool)
@@ -106,9 +107,9 @@ def test_assignment_conserves_vehicles():
     assert loading.elapsed_s.max() < 1800
 
 
-def test_congestion_drives_traffic_off_the_busiest_roads():
+def test_congestion_drives_traffic_off_the_busiestassigned_roads():
     town = build_town(np.random.default_rng(1), intersections=SMALL)
-    roads = _roads(np.random.default_rng(2), town)
+    roads = assigned_roads(np.random.default_rng(2), town)
     demand = _demand(np.random.default_rng(3), town, roads)
     open_ = np.ones(len(roads.senders), bool)
     few, many = (assign(roads, demand, open_, _per_hour(0, 7.6, residents=n)).road_flow / n for n in (1e3, 6e4))
@@ -163,7 +164,7 @@ def test_days_have_tides(undisturbed):
 
 def test_morning_flows_in_and_evening_flows_out():
     town = build_town(np.random.default_rng(1), intersections=SMALL)
-    roads = _roads(np.random.default_rng(2), town)
+    roads = assigned_roads(np.random.default_rng(2), town)
     demand = _demand(np.random.default_rng(3), town, roads)
     open_ = np.ones(len(roads.senders), bool)
     far = np.linalg.norm(town.xy_m, axis=1)
