@@ -1,4 +1,4 @@
-# make demo    a simulated town: train, evaluate, forecast, report (about three minutes after set-up)
+# make demo    a simulated town: train, evaluate, forecast, report (about two minutes after set-up)
 # make test    everything that must hold (under five minutes after set-up)
 PYTHON ?= python3
 BIN := .venv/bin

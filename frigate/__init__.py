@@ -7,10 +7,12 @@
 >>> fg.forecast(run, city.network.close([(41, 42)]))
 """
 
+import sys
 import warnings
 
-# `python -m frigate.train` finds its module imported already, by the lines below, and would warn of it.
-warnings.filterwarnings("ignore", message=".*found in sys.modules after import of package 'frigate'")
+if sys.argv[:1] == ["-m"]:
+    # `python -m frigate.train` finds its module imported already, by the lines below, and would warn of it.
+    warnings.filterwarnings("ignore", message=".*found in sys.modules after import of package 'frigate'")
 
 from frigate.checkpoint import Run, load_run
 from frigate.city import City, read_city, write_city

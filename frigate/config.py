@@ -15,7 +15,7 @@ from typing import Any
 from frigate.errors import SettingsError
 
 PRESETS = ("paper", "default")
-ANCHOR_CHOICES = ("random", "farthest", "bourgain", "full")
+ANCHOR_CHOICES = ("random", "farthest", "bourgain")  # `full` has as many as the network asks for: no model can
 MOST_SEED = 2**32 - 1
 
 

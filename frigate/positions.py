@@ -116,9 +116,9 @@ def _farthest(
 def locate_anchors(network: RoadNetwork, anchors: Anchors, *, within_m: float = SAME_PLACE_M) -> tuple[Anchors, str]:
     """A model's anchors on this network, and a notice to be said aloud ("" when there is nothing to say).
 
-    An anchor is found by id and place both; one that is not found leaves its set, and an empty set gives a
-    position of 0. Fewer than half of the sets found (each at least by half): as many new ones by the same
-    rule and seed. Do this once for a network, not for each snapshot: the paper keeps its anchors across them.
+    An anchor is found by id and place both, present or not: all topologies of one node table have the same anchors.
+    One that is not found leaves its set, and an empty set gives a position of 0. Fewer than half of the sets found
+    (each at least by half): as many new ones by the same rule and seed.
     """
     kept: list[NDArray[np.bool_]] = []
     found = 0
@@ -127,7 +127,7 @@ def locate_anchors(network: RoadNetwork, anchors: Anchors, *, within_m: float = 
         metres = haversine_m(np.array(lon), np.array(lat), network.lon[rows], network.lat[rows])
         here = (rows >= 0) & (metres <= within_m)
         kept.append(here)
-        found += bool(2 * (here & network.present[rows]).sum() >= max(len(members), 1))
+        found += bool(2 * here.sum() >= max(len(members), 1))
     if 2 * found < len(anchors):
         new = _draw_anchors(network, count=len(anchors), choice=anchors.choice, seed=anchors.seed)
         return new, (

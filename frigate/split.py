@@ -96,7 +96,7 @@ def make_split(
 
     `seen` is a share of the nodes that ever have a reading, their ids, "all" (nothing is left to score), or
     None: 80 %. A listed node that never has a reading is no sensor and is left out. `region` puts the unseen
-    nodes in one contiguous area.
+    nodes in one contiguous area. A validation share of 0 leaves every seen node to training.
     """
     sensors = stream.sensors
     if not sensors.any():
@@ -110,6 +110,8 @@ def make_split(
             f"none of the {int(chosen.sum())} seen nodes has a reading in the training period "
             f"(the first {stop} of {stream.num_snapshots} snapshots). Give a record that starts later"
         )
+    if validation_share == 0:
+        return Split(chosen, np.zeros(stream.num_nodes, bool), sensors & ~chosen, train, validate, test)
     # A node that is silent in the validation period cannot be a target there.
     target = chosen & stream.observed[slice(*validate)].any(axis=0)
     if not target.any():

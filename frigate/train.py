@@ -76,10 +76,10 @@ def _new_run(city: City, seen: Seen, mode: str, settings: Settings, folder: Path
 
 def _split(city: City, seen: Seen, mode: str, settings: Settings) -> Split:
     task, train = settings.task, settings.train
+    share = train.validation_share if train.validation == "seen" else 0.0  # the paper trains on every seen node
     return make_split(
-        city.stream, seen=seen, seed=train.seed, validation_share=train.validation_share, mode=mode,
-        past=task.past, horizon=task.horizon,
-    )  # fmt: skip
+        city.stream, seen=seen, seed=train.seed, validation_share=share, mode=mode, past=task.past, horizon=task.horizon
+    )
 
 
 def _refuse_folder(folder: Path) -> None:
@@ -214,7 +214,8 @@ def told(run: Run) -> str:
         return "Stopped before the first epoch was finished: nothing was kept"
     if progress.best_epoch == 0:
         return f"No epoch of {progress.epoch} gave a finite error{stopped}. Lower learning_rate: {run.folder}"
-    best = f"Validation MAE {progress.best_mae:.4g} after epoch {progress.best_epoch} of {progress.epoch}"
+    where = " at the test nodes" if run.settings.train.validation == "unseen" else ""
+    best = f"Validation MAE{where} {progress.best_mae:.4g} after epoch {progress.best_epoch} of {progress.epoch}"
     return f"{best}{stopped}: {run.folder}"
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from frigate.check import check_city
 from frigate.city import City, open_cache, read_city, write_city
+from frigate.city.city_toml import parse_quantity
 from frigate.errors import CityError, FrigateError
 
 GOOD = {
@@ -433,3 +434,15 @@ def test_no_damaged_parquet_gives_a_traceback(tmp_path: Path, at: int, noise: by
     (tmp_path / "readings.parquet").write_bytes(whole[:at] if cut else whole[:at] + noise + whole[at + len(noise) :])
     with suppress(FrigateError):
         read_city(tmp_path, cache=False)
+
+
+@pytest.mark.parametrize("quantity", ["counts", "cout", "Counts"])
+def test_a_quantity_that_is_nearly_count_is_refused(quantity: str) -> None:
+    with pytest.raises(CityError, match=f'quantity "{quantity}" would be a gauge.*Write "count"'):
+        parse_quantity(quantity, where="city.toml")
+
+
+def test_a_quantity_is_count_in_any_case_or_a_gauge() -> None:
+    assert [parse_quantity(text, where="") for text in ("Count", " COUNT ", "", "speed", "flow")] == [
+        "count", "count", "count", "speed", "flow"
+    ]  # fmt: skip

@@ -173,6 +173,24 @@ def test_what_the_results_are_said_to_show(written: ModuleType) -> None:
     assert {tuple(r.data["settings"]["train"]["hide"]) for r in gate} == {(0.2, 0.8)}
 
 
+def test_the_results_reach_what_was_asked_of_them() -> None:
+    """The limits that were set before anything was trained: MAE of that of forecasting zero, mean of three runs."""
+    folder = ROOT / "benchmarks" / "results"
+
+    def mean(pattern: str, name: str) -> float:
+        files = sorted(folder.glob(f"accuracy/{pattern}"))
+        models = [json.loads(read(path))["evaluation"]["rows"][0] for path in files]
+        assert len(models) == 3
+        found = [m[name] if name == "relative_to_zero" else m[name]["value"] for m in models]
+        return sum(found) / 3
+
+    assert mean("sf-taxi-core-30-?-paper-seed?.json", "relative_to_zero") <= 0.87
+    assert mean("sf-taxi-core-30-?-default-seed?.json", "relative_to_zero") <= 0.70
+    assert mean("sf-taxi-core-30-?-default-seed?.json", "share_of_sensor") >= 0.70
+    assert mean("lux-sim-30-0-default-seed?.json", "relative_to_zero") <= 0.55
+    assert json.loads(read(folder / "forecast-cpu.json"))["presets"]["paper"]["ratio"] >= 1.5
+
+
 def test_the_benchmarks_are_of_the_settings_that_are_documented(written: ModuleType) -> None:
     for r in written.read_results(written.RESULTS / "accuracy"):
         if r.variant in PRESETS:

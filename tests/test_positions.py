@@ -15,7 +15,7 @@ from scipy.spatial import Delaunay
 
 from frigate import positions as fp
 from frigate.errors import CityError, SettingsError
-from frigate.network import Edges, RoadNetwork, clean_edges
+from frigate.network import Edges, NodeId, RoadNetwork, clean_edges
 from frigate.positions import Anchors, choose_anchors, distances_m, locate_anchors
 from tests.conftest import shared_data
 
@@ -327,8 +327,25 @@ def test_half_of_the_anchors_is_enough() -> None:
     network = random_network(2, 40)
     anchors = choose_anchors(network, count=8, seed=1)
     ids = [members[0] for members in anchors.sets]
-    assert locate_anchors(network.remove_nodes(ids[:4]), anchors)[1] == ""
-    assert locate_anchors(network.remove_nodes(ids[:5]), anchors)[1].startswith("3 of the model's 8")
+    assert locate_anchors(unknown_to(network, ids[:4]), anchors)[1] == ""
+    assert locate_anchors(unknown_to(network, ids[:5]), anchors)[1].startswith("3 of the model's 8")
+
+
+def test_deleted_anchors_are_not_replaced() -> None:
+    # As in the paper: a deleted anchor is infinitely far, however many are. Otherwise the snapshots of one stream would
+    # have different anchors, and so would training and a forecast.
+    network = random_network(2, 40)
+    anchors = choose_anchors(network, count=8, seed=1)
+    gone = network.remove_nodes([members[0] for members in anchors.sets[:7]])
+    assert locate_anchors(gone, anchors) == (anchors, "")
+    assert np.isinf(distances_m(gone, anchors)[:, :7]).all()
+
+
+def unknown_to(network: RoadNetwork, ids: list[NodeId]) -> RoadNetwork:
+    """The network under a node table in which these nodes have other ids."""
+    node_ids = network.node_ids.copy()
+    node_ids[network.rows_of(ids)] += 1_000_000
+    return replace(network, node_ids=node_ids)
 
 
 def nearest_by_hand(

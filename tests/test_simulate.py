@@ -107,7 +107,7 @@ def test_assignment_conserves_vehicles():
     assert loading.elapsed_s.max() < 1800
 
 
-def test_congestion_drives_traffic_off_the_busiestassigned_roads():
+def test_congestion_drives_traffic_off_the_busiest_roads():
     town = build_town(np.random.default_rng(1), intersections=SMALL)
     roads = assigned_roads(np.random.default_rng(2), town)
     demand = _demand(np.random.default_rng(3), town, roads)

@@ -200,3 +200,10 @@ def test_silent_periods_are_refused() -> None:
     stream.observed[210:270] = False
     with pytest.raises(CityError, match="reading in the validation period"):
         make_split(stream)
+
+
+def test_no_validation_share_leaves_every_seen_node_to_training() -> None:
+    # --validation unseen, the paper's setting: its validation nodes are the unseen ones.
+    split = make_split(grid_stream(), seen=0.5, validation_share=0.0)
+    assert not split.validation.any()
+    assert np.array_equal(split.training, split.seen)

@@ -6,6 +6,7 @@ import json
 import re
 import tomllib
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 
 from frigate.city.clock import Clock
@@ -71,6 +72,16 @@ def whole_step(step_s: int, *, where: str) -> int:
     raise CityError(f"{where}: a step of {step_text(step_s)} does not divide a day. The nearest that do: {names}")
 
 
+def parse_quantity(text: str, *, where: str) -> str:
+    """`count` in any case, or the name of a gauge. What is nearly `count` is refused: a gauge would not be summed."""
+    quantity = text.strip() or "count"
+    if quantity.lower() == "count":
+        return "count"
+    if get_close_matches(quantity.lower(), ["count"], cutoff=0.75):
+        raise CityError(f'{where}: quantity "{text}" would be a gauge, whose readings are not summed. Write "count"')
+    return quantity
+
+
 def read_city_file(folder: Path) -> CityFile:
     path = folder / "city.toml"
     try:
@@ -101,7 +112,7 @@ def read_city_file(folder: Path) -> CityFile:
         name=str(raw.get("name") or folder.resolve().name),
         step_s=parse_step(str(raw["step"]), where="city.toml"),
         timezone=timezone,
-        quantity=str(raw.get("quantity", "count")) or "count",
+        quantity=parse_quantity(str(raw.get("quantity", "count")), where="city.toml"),
         unit=str(raw.get("unit", "")),
         text_ids="node_ids" in raw,
         clock=Clock(local if "timezone" in raw else None, remedy),

@@ -20,7 +20,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from frigate.city import City
-from frigate.city.city_toml import parse_step, whole_step
+from frigate.city.city_toml import parse_quantity, parse_step, whole_step
 from frigate.city.clock import Clock, NotATimeError, times_us
 from frigate.city.network_tables import note_network, read_edges, read_nodes
 from frigate.city.notices import Notices, Spot
@@ -81,7 +81,7 @@ def import_matrix(
         network,
         step_s=step_s,
         timezone=timezone,
-        quantity=quantity,
+        quantity=parse_quantity(quantity, where="--quantity"),
         unit=unit or _unit_of(values),
         notices=notices,
     )
