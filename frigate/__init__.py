@@ -17,11 +17,12 @@ if sys.argv[:1] == ["-m"]:
 from frigate.checkpoint import Run, load_run
 from frigate.city import City, read_city, write_city
 from frigate.config import Settings, preset
+from frigate.demo import demo_city
 from frigate.errors import CheckpointError, CityError, FrigateError, MissingExtraError, SettingsError
-from frigate.evaluate import Evaluation, evaluate
+from frigate.evaluate import evaluate
+from frigate.evaluation import Evaluation
 from frigate.forecast import Forecast, forecast
 from frigate.network import RoadNetwork
-from frigate.simulate import simulate
 from frigate.stream import RoadNetworkStream, make_stream
 from frigate.train import train
 
@@ -38,13 +39,13 @@ __all__ = [
     "Run",
     "Settings",
     "SettingsError",
+    "demo_city",
     "evaluate",
     "forecast",
     "load_run",
     "make_stream",
     "preset",
     "read_city",
-    "simulate",
     "train",
     "write_city",
 ]

@@ -11,6 +11,7 @@ The random state is not stored: every epoch draws from a generator seeded with (
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -24,7 +25,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -33,14 +33,15 @@ from frigate.city import City, open_city
 from frigate.config import ModelSettings, Settings
 from frigate.errors import CheckpointError, FrigateError, SettingsError
 from frigate.kept import Kept
-from frigate.network import haversine_m
+from frigate.network import SAME_PLACE_M, Edges, RoadNetwork, haversine_m
 from frigate.nn.frigate import Frigate, default, paper
-from frigate.positions import SAME_PLACE_M
 from frigate.roads import FEATURE_WIDTH
 from frigate.split import Period, Split
+from frigate.stream import RoadNetworkStream
 
-FORMAT = 1
+FORMAT = 2
 PREFIX = "checkpoint-"
+SAME_TO_GO_ON = ("network", "changes", "start_s", "snapshots", "timezone", "readings")  # of a city
 WEIGHTS, STATE, DESCRIPTION = "weights.safetensors", "state.safetensors", "run.json"
 
 
@@ -52,7 +53,7 @@ class Run:
     settings: Settings
     kept: Kept
     split: Split
-    city: City
+    city: City  # the one trained on; opened without it: its sensors alone, without roads or readings
     folder: Path | None
     progress: Progress
 
@@ -105,9 +106,14 @@ def save_checkpoint(folder: Path, run: Run, *, weights: dict[str, Tensor], state
         shutil.rmtree(old, ignore_errors=True)
 
 
-def load_run(folder: str | Path, *, city: str | Path | City | None = None) -> Run:
-    """Open a run for forecasting, on the CPU. `city` replaces the folder that the run was trained on."""
-    run, weights, _ = _load(Path(folder), city)
+def load_run(folder: str | Path, *, city: str | Path | City | None = None, without_city: bool = False) -> Run:
+    """Open a run for forecasting, on the CPU. `city` replaces the folder that the run was trained on.
+
+    `without_city` opens it with none, wherever that folder is: to forecast on the streams of other cities.
+    """
+    if without_city and city is not None:
+        raise SettingsError("without_city: leave out the city, or open the run with it")
+    run, weights, _ = _load(Path(folder), city, without_city=without_city)
     run.model.load_state_dict(weights)
     run.model.eval()
     return run
@@ -119,10 +125,13 @@ def load_checkpoint(
     """To go on training: the run with an unfilled model, its best weights, and the state to go on from."""
     run, weights, at = _load(folder, city)
     then, now = _read_description(at)["city"], _city_json(run.city)
-    changed = [name for name in ("network", "start_s", "snapshots") if then.get(name) != now[name]]
+    changed = [name for name in SAME_TO_GO_ON if then.get(name) != now[name]]
+    if "network" in changed:
+        changed.remove("changes")  # which lead to the network, so that they are others too
     if changed:
         raise CheckpointError(
-            f"{at / DESCRIPTION}: the city has changed since ({', '.join(changed)}). Give it as it was, or train again"
+            f"{at / DESCRIPTION}: the city has changed since ({', '.join(changed)}). Give it as it was, or train into "
+            "another folder"
         )
     state = _read_tensors(at / STATE)
     _same_tensors(at / STATE, run.model, {k[6:]: v for k, v in state.items() if k.startswith("model.")})
@@ -136,7 +145,9 @@ def load_settings_of(folder: str | Path) -> Settings:
         return Settings.from_json(_read_description(at)["settings"])
 
 
-def _load(folder: Path, city: str | Path | City | None) -> tuple[Run, dict[str, Tensor], Path]:
+def _load(
+    folder: Path, city: str | Path | City | None, *, without_city: bool = False
+) -> tuple[Run, dict[str, Tensor], Path]:
     """The run with an unfilled model, its best weights, and the checkpoint's folder."""
     at = _last_checkpoint(folder)
     data = _read_description(at)
@@ -146,7 +157,10 @@ def _load(folder: Path, city: str | Path | City | None) -> tuple[Run, dict[str, 
         told = {**data["progress"]}
         progress = Progress(**told | {"best_mae": math.inf if told["best_mae"] is None else told["best_mae"]})
         where, step_s, start_s, quantity = (data["city"][name] for name in ("folder", "step_s", "start_s", "quantity"))
-    if city is None:
+        sensors = _sensors(data)
+    if without_city:
+        city = sensors
+    elif city is None:
         city = _own_city(where and folder / where, at)
     elif not isinstance(city, City):
         city = open_city(city)
@@ -159,7 +173,7 @@ def _load(folder: Path, city: str | Path | City | None) -> tuple[Run, dict[str, 
     with _whole(at / DESCRIPTION):
         split = Split.from_json(data["split"], stream.node_ids)
         split = _shifted(split, (start_s - stream.start_s) // step_s)  # the city may have lost or won early readings
-        away_m = float(haversine_m(*np.array(data["city"]["centre"]), *_centre(city, split)))
+    away_m = _away_m(sensors.network, city.network)
     if not away_m <= SAME_PLACE_M:
         raise CheckpointError(
             f"{folder}: the nodes it was trained on are {away_m:,.0f} m away from those of the same ids in this city. "
@@ -169,6 +183,28 @@ def _load(folder: Path, city: str | Path | City | None) -> tuple[Run, dict[str, 
     weights = _read_tensors(at / WEIGHTS)
     _same_tensors(at / WEIGHTS, run.model, weights)
     return run, weights, at
+
+
+def _sensors(data: dict[str, Any]) -> City:
+    """What a run knows of its city by itself: the nodes of its split, and how their readings were taken."""
+    told, split = data["city"], data["split"]
+    lon, lat = (np.array(told[name], np.float64) for name in ("lon", "lat"))
+    node_ids = np.array([*split["seen"], *split["unseen"]])
+    if not lon.shape == lat.shape == node_ids.shape:
+        raise ValueError(f"{len(node_ids)} nodes in the split, {len(lon)} lon, {len(lat)} lat")
+    none = np.zeros(0, np.int64)
+    stream = RoadNetworkStream(
+        np.zeros((0, len(lon)), np.float32), np.zeros((0, len(lon)), bool),
+        (RoadNetwork(node_ids, lon, lat, Edges.none()),), none, told["start_s"], told["step_s"], none,
+        told["timezone"], told["quantity"], told["unit"],
+    )  # fmt: skip
+    return City(told["name"], stream)
+
+
+def _away_m(then: RoadNetwork, now: RoadNetwork) -> float:
+    """How far nodes have moved, half of them at most: ids alone do not tell one town from another."""
+    row = now.rows_of(then.node_ids.tolist())
+    return float(np.median(haversine_m(then.lon, then.lat, now.lon[row], now.lat[row])))
 
 
 def _shifted(split: Split, snapshots: int) -> Split:
@@ -224,6 +260,8 @@ def _city_json(city: City) -> dict[str, Any]:
     return {
         "name": city.name,
         "network": city.network.fingerprint,
+        "changes": _changes_digest(stream),
+        "readings": stream.digest,
         "start_s": stream.start_s,
         "step_s": stream.step_s,
         "snapshots": stream.num_snapshots,
@@ -233,9 +271,12 @@ def _city_json(city: City) -> dict[str, Any]:
     }
 
 
-def _centre(city: City, split: Split) -> NDArray[np.float64]:
-    """lon, lat of the middle of the seen nodes: ids alone do not tell one town from another."""
-    return np.array([city.network.lon[split.seen].mean(), city.network.lat[split.seen].mean()])
+def _changes_digest(stream: RoadNetworkStream) -> str:
+    """Sixteen hex digits that change with the topologies and with the times at which one follows another."""
+    prints = np.array([network.fingerprint for network in stream.topologies])[stream.topology_of]  # [S]
+    turns = np.flatnonzero(prints[1:] != prints[:-1]) + 1
+    course = [*prints[:1].tolist(), *(f"{stream.times_s[turn]} {prints[turn]}" for turn in turns)]
+    return hashlib.sha256("\n".join(course).encode()).hexdigest()[:16]
 
 
 def _run_json(run: Run) -> dict[str, Any]:
@@ -243,13 +284,20 @@ def _run_json(run: Run) -> dict[str, Any]:
     if run.city.folder is not None and run.folder is not None:
         where = os.path.relpath(run.city.folder.resolve(), run.folder.resolve())
     best_mae = run.progress.best_mae if math.isfinite(run.progress.best_mae) else None  # JSON has no infinity
+    network = run.city.network
+    nodes = np.concatenate([np.flatnonzero(run.split.seen), np.flatnonzero(run.split.unseen)])  # as in "split"
     return {
         "format": FORMAT,
         "settings": run.settings.to_json(),
         "kept": run.kept.to_json(),
         "split": run.split.to_json(run.city.stream.node_ids),
         "progress": vars(run.progress) | {"best_mae": best_mae},
-        "city": {"folder": where, "centre": _centre(run.city, run.split).tolist(), **_city_json(run.city)},
+        "city": {
+            "folder": where,
+            **_city_json(run.city),
+            "lon": network.lon[nodes].tolist(),
+            "lat": network.lat[nodes].tolist(),
+        },
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
     }
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -15,39 +13,33 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from frigate.check import check_city
-from frigate.checkpoint import Run, load_run
-from frigate.city import City, ensure_road_features, open_city, read_city, write_city
-from frigate.city.network_tables import ATTRIBUTES
+from frigate.check_page import write_check_page
+from frigate.checkpoint import load_run
+from frigate.city import ensure_road_features, open_city, read_city
+from frigate.cli_import import export_app, import_app
+from frigate.console import PLAIN, AsJson, bar, err, notice, out, print_json, read, say
 from frigate.demo import run_demo
-from frigate.errors import CheckpointError, FrigateError, SettingsError
-from frigate.evaluate import Evaluation, evaluate
-from frigate.forecast import edit_network, forecast
-from frigate.sources.matrix import import_matrix
-from frigate.stream import RoadNetworkStream
+from frigate.errors import FrigateError
+from frigate.evaluate import evaluate
+from frigate.evaluation import Evaluation
+from frigate.forecast import forecast
 from frigate.train import seen_from, settings_from, told, train
 from frigate.trainer import Tick, epoch_line
 
-PLAIN: dict[str, Any] = {"no_args_is_help": True, "rich_markup_mode": None}  # square brackets in help are brackets
 app = typer.Typer(**PLAIN, add_completion=False, pretty_exceptions_enable=False, help=(
     "Forecast traffic at every intersection of a road network from sensors at a few of them."
 ))  # fmt: skip
-import_app = typer.Typer(**PLAIN, help="Make a city folder from other data.")
 app.add_typer(import_app, name="import")
+app.add_typer(export_app, name="export")
 
-OURS = ("node_id", "lon", "lat", "source", "target", "length_m", *ATTRIBUTES)  # columns of nodes and roads
 WITH_INTERVAL = ("MAE", "share of a sensor")
 STOPPED = 130  # the exit status of a program that Ctrl-C ended
 
-out = Console()
-err = Console(stderr=True)
-
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A folder that `frigate train` wrote.")]
 CityFolder = Annotated[Path, typer.Argument(metavar="CITY", help="A city folder.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 OnDevice = Annotated[str | None, typer.Option("--device", help="cpu or cuda; what there is if not said.")]
 OtherCity = Annotated[Path | None, typer.Option("--city", help="Use this city instead of the run's own.")]
 
@@ -71,111 +63,27 @@ def _fail(message: str) -> NoReturn:
     sys.exit(2)
 
 
-def say(text: str) -> None:
-    out.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def notice(*texts: str) -> None:
-    for text in texts:
-        err.print(f"note: {text}", style="yellow", markup=False, highlight=False, soft_wrap=True)
-
-
-def read(folder: Path) -> City:
-    """A city, with what has to be said about it."""
-    with err.status(f"Reading {escape(str(folder))}"):
-        city = read_city(folder)
-    notice(*city.notices)
-    return city
-
-
-@contextmanager
-def bar(title: str) -> Iterator[Callable[[int, int, str], None]]:
-    """A progress bar with the time left: call it with done, total and a word or two."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
-        task = progress.add_task(title, total=None)
-
-        def update(done: int, total: int, words: str) -> None:
-            progress.update(task, completed=done, total=total, description=f"{title} {words}")
-
-        yield update
-
-
-def print_json(data: dict[str, Any]) -> None:
-    typer.echo(json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False))
-
-
-@import_app.command("matrix")
-def import_matrix_command(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A matrix [time, node]: .npz, .npy, .h5 or a wide .csv.")
-    ],
-    nodes: Annotated[Path, typer.Option(help="Table of nodes: node_id, lon, lat.")],
-    edges: Annotated[
-        Path, typer.Option(help="Table of roads: source, target [, length_m, road_class, lanes, speed_kph].")
-    ],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="CITY", help="The city folder to write.")],
-    values: Annotated[str | None, typer.Option(help="Name of the matrix in the file.")] = None,
-    time: Annotated[str | None, typer.Option(help="Name of the array of times in the file.")] = None,
-    valid: Annotated[
-        str | None, typer.Option(help="Name of the array that says which rows or cells are valid.")
-    ] = None,
-    start: Annotated[str | None, typer.Option(help="Time of the first row, where the file has no times.")] = None,
-    step: Annotated[str | None, typer.Option(help="Time between rows, such as 5min.")] = None,
-    timezone: Annotated[str, typer.Option(help="The city's time zone, such as Europe/Luxembourg.")] = "UTC",
-    columns: Annotated[str, typer.Option("--map", help="Column names: theirs=ours, separated by commas.")] = "",
-    quantity: Annotated[str, typer.Option(help="count (summed) or a gauge such as speed.")] = "count",
-    unit: Annotated[str, typer.Option(help="Unit of the values, for display.")] = "",
-    name: Annotated[str | None, typer.Option(help="Name of the city.")] = None,
-    csv: Annotated[bool, typer.Option("--csv", help="Write CSV tables instead of Parquet.")] = False,
-) -> None:
-    """A matrix of readings with a table of nodes and a table of roads."""
-    with err.status(f"Importing {escape(str(file))}"):
-        city = import_matrix(
-            file, values=values, time=time, valid=valid, start=start, step=step, timezone=timezone, nodes=nodes,
-            edges=edges, rename=parse_map(columns), quantity=quantity, unit=unit, name=name or output.resolve().name,
-        )  # fmt: skip
-        write_city(city, output, csv=csv)
-        ensure_road_features(read_city(output))  # into its cache, so that a bare machine can train on it
-    notice(*city.notices)
-    stream = city.stream
-    say(f"{stream.num_nodes} nodes, {city.network.num_edges} roads, {stream.num_snapshots} snapshots: {output}")
-
-
-def parse_map(text: str) -> dict[str, str]:
-    """{"src": "source", ...} from "src=source,...": theirs to ours."""
-    pairs = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        theirs, equals, ours = part.partition("=")
-        if not (theirs and equals and ours):
-            raise SettingsError(f'--map "{part}": write theirs=ours, such as src=source,dst=target')
-        if ours.strip() not in OURS:
-            close = get_close_matches(ours.strip(), OURS, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"ours are {', '.join(OURS)}"
-            raise SettingsError(f'--map "{part}": {ours.strip()} is not a column that is read; {hint}')
-        pairs[theirs.strip()] = ours.strip()
-    return pairs
-
-
 @app.command("check")
 def check_command(
     city: CityFolder,
     positions: Annotated[bool, typer.Option("--positions", help="Measure the distortion of positions.")] = False,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a page with the network, its sensors and their gaps.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """What is in a city, and what is wrong with it."""
     with err.status(f"Reading {escape(str(city))}"):
-        report = check_city(ensure_road_features(read_city(city)), positions=positions)
+        opened = ensure_road_features(read_city(city))
+        report = check_city(opened, positions=positions)
+        page = None if html is None else write_check_page(html, opened, report)
     if as_json:
         print_json(report.to_json())
-    else:
-        for line in report.lines():
-            say(line)
+        return
+    for line in report.lines():
+        say(line)
+    if page is not None:
+        say(f"Page: {page}")
 
 
 @app.command("train")
@@ -243,6 +151,9 @@ def evaluate_command(
     run: RunFolder,
     city: OtherCity = None,
     stride: Annotated[int, typer.Option(help="Score every so many windows; 1 is all.")] = 1,
+    details: Annotated[
+        bool, typer.Option("--details", help="Also by step ahead, by how busy a node is, by roads to a sensor.")
+    ] = False,
     device: OnDevice = None,
     as_json: AsJson = False,
 ) -> None:
@@ -254,6 +165,21 @@ def evaluate_command(
         print_json(result.to_json())
         return
     print_evaluation(result)
+    if details:
+        print_details(result)
+
+
+def print_details(result: Evaluation) -> None:
+    for title, rows in result.detail_tables().items():
+        table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+        for name in rows[0]:
+            # A long title goes over several lines; a number does not.
+            width = max(*(len(row[name]) for row in rows), *map(len, name.split()), min(len(name), 12))
+            table.add_column(name, justify="left" if name == next(iter(rows[0])) else "right", width=width)
+        for row in rows:
+            table.add_row(*map(escape, row.values()))
+        say(title)
+        (out if out.is_terminal else Console(width=140)).print(table)
 
 
 def print_evaluation(result: Evaluation) -> None:
@@ -300,14 +226,13 @@ def forecast_command(
 ) -> None:
     """Forecast every node; with roads closed or added, on any network."""
     with err.status(f"Opening {escape(str(run))}"):
-        opened, stream = open_run(run, city)
-        network = None
-        if close or add:
-            network = edit_network((stream or opened.city.stream).network, close=close or [], add=add or [])
+        other = None if city is None else open_city(city)
         result = forecast(
-            opened, network, stream, at=at, past=past, horizon=horizon, sensors="all" if all_sensors else "seen",
-            device=device,
+            load_run(run, without_city=other is not None), stream=other, at=at, close=close or (), add=add or (),
+            past=past, horizon=horizon, sensors="all" if all_sensors else "seen", device=device,
         )  # fmt: skip
+    if other is not None:
+        notice(*other.notices)
     notice(*result.notices)
     asked = ((csv, ".csv"), (parquet, ".parquet"), (geojson, ".geojson"))
     files = [(path, suffix) for path, suffix in asked if path is not None]
@@ -319,18 +244,6 @@ def forecast_command(
         print_json(result.to_json())
     else:
         say(f"{result.summary()}: {', '.join(str(path) for path, _ in files)}")
-
-
-def open_run(folder: Path, city: Path | None) -> tuple[Run, RoadNetworkStream | None]:
-    """A run, and the stream of another city. Where the run's own city is gone, the other one stands in for it."""
-    if city is None:
-        return load_run(folder), None
-    other = open_city(city)
-    notice(*other.notices)
-    try:
-        return load_run(folder), other.stream
-    except CheckpointError:
-        return load_run(folder, city=other), None
 
 
 @app.command("demo")

@@ -13,7 +13,8 @@ import numpy as np
 from frigate.city import City, read_city, write_city
 from frigate.config import Settings, change, preset
 from frigate.errors import SettingsError
-from frigate.evaluate import Evaluation, evaluate
+from frigate.evaluate import evaluate
+from frigate.evaluation import Evaluation
 from frigate.forecast import forecast
 from frigate.report import write_report
 from frigate.report.words import verdict
@@ -48,6 +49,12 @@ def demo_settings(seed: int) -> Settings:
     )  # fmt: skip
 
 
+def demo_city(*, seed: int = 0, intersections: int = 400, days: int = 14, step_s: int = 300, closures: int = 3) -> City:
+    """An invented town with counts of passing vehicles at every intersection, from a Monday on, all from one seed."""
+    town = simulate(seed=seed, intersections=intersections, days=days, step_s=step_s, closures=closures)
+    return City(name=town.name, stream=town.stream)
+
+
 def run_demo(
     folder: Path,
     *,
@@ -62,12 +69,13 @@ def run_demo(
     began = time.perf_counter()
     _clear(folder)
     settings = settings or demo_settings(seed)
-    town = simulate(seed=seed, intersections=intersections, days=days)
-    write_city(City(name=town.name, stream=town.stream), folder / CITY)
+    write_city(demo_city(seed=seed, intersections=intersections, days=days), folder / CITY)
     city = read_city(folder / CITY)
+    most = max(network.num_edges for network in city.stream.topologies)
+    closed = np.array([network.num_edges < most for network in city.stream.topologies])[city.stream.topology_of]
     say(
-        f"{town.name}: {city.stream.num_nodes} intersections, {city.network.num_edges} roads, "
-        f"{city.stream.num_snapshots} snapshots, {len(town.closures)} closures"
+        f"{city.name}: {city.stream.num_nodes} intersections, {most} roads, {city.stream.num_snapshots} snapshots, "
+        f"roads closed in {int(closed.sum())} of them"
     )
 
     def on_tick(tick: Tick) -> None:

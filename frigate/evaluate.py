@@ -5,13 +5,12 @@ Windows are streamed: each batch is cut once, given to every forecaster, scored 
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta, timezone
-from typing import Any, Literal
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -22,7 +21,9 @@ from frigate.batch import Batch, Windows
 from frigate.checkpoint import Run, load_run
 from frigate.city import City
 from frigate.errors import FrigateError, SettingsError
-from frigate.metrics import Measure, Scores, Summary, interval
+from frigate.evaluation import Evaluation, Row, as_text
+from frigate.kept import NEAR_SENSORS
+from frigate.metrics import Measure, Scores, interval
 from frigate.positions import hops_to
 from frigate.rivals.naive import Forecaster, fit_own_median, naive_rivals, seen_median
 from frigate.split import Split, windows_in
@@ -35,105 +36,11 @@ OWN = "own median (a sensor there)"  # E_own: what a sensor at the node would ha
 TERCILES = ("low", "medium", "high", "no training reading")
 HOPS = ("1", "2", "3", "4-5", "6-10", ">10", "no road to a sensor")
 HOPS_UP_TO = (1, 2, 3, 5, 10)
+MOST_WINDOWS = 16  # scored at once: more are no faster
+FORWARD_TENSORS = 6  # of a node, a snapshot and the model's width each, held at once; measured
+SCORE_TENSORS = 10  # of a node and a step ahead each, in double
 
 Progress = Callable[[int, int], None]  # windows done, windows in all
-
-
-@dataclass(frozen=True)
-class Row:
-    """How one forecaster did. The groups are of the nodes the table is about: unseen, or else sensors."""
-
-    name: str
-    kind: Literal["model", "rival", "yardstick"]  # a yardstick knows what no forecaster may know
-    unseen: Summary | None  # None: no unseen node has truth in the test period
-    at_sensors: Summary | None
-    by_step: tuple[Summary | None, ...]  # [H]
-    by_tercile: dict[str, Summary]  # of the mean reading in the training period
-    by_hops: dict[str, Summary]  # roads to the nearest sensor
-    share_of_sensor: Measure | None  # recovered, 1 is all; None: undefined
-    relative_to_zero: float | None  # MAE over that of forecasting zero
-
-    @property
-    def label(self) -> str:
-        """The name as a table shows it: with a star at the yardstick, which `Evaluation.footnote` explains."""
-        return f"{self.name} *" if self.kind == "yardstick" else self.name
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "unseen": _json(self.unseen),
-            "at_sensors": _json(self.at_sensors),
-            "by_step": [_json(summary) for summary in self.by_step],
-            "by_tercile": {name: _json(summary) for name, summary in self.by_tercile.items()},
-            "by_hops": {name: _json(summary) for name, summary in self.by_hops.items()},
-            "share_of_sensor": None if self.share_of_sensor is None else self.share_of_sensor.to_json(),
-            "relative_to_zero": self.relative_to_zero,
-        }
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """A model's row, then the naive rivals', then the yardstick's; and what they were scored on."""
-
-    city: str
-    rows: tuple[Row, ...]
-    note: str  # what a reader must know; "" where all is usual
-    seen: tuple[str | int, ...]  # node ids
-    unseen: tuple[str | int, ...]
-    start: str  # of the test period, ISO-8601, the city's time
-    end: str
-    windows: int
-    stride: int
-    past: int
-    horizon: int
-    step_s: int
-    quantity: str
-    unit: str
-    seed: int  # of the intervals
-    node_mae: NDArray[np.float64] = field(repr=False, compare=False)  # [N] the model's; NaN where there is no truth
-
-    @property
-    def model(self) -> Row:
-        return self.rows[0]
-
-    def row(self, name: str) -> Row:
-        for row in self.rows:
-            if row.name == name:
-                return row
-        raise SettingsError(f'no row "{name}"; there are {", ".join(row.name for row in self.rows)}')
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "city": self.city,
-            "note": self.note,
-            "test": {
-                "start": self.start,
-                "end": self.end,
-                "windows": self.windows,
-                "stride": self.stride,
-                "past": self.past,
-                "horizon": self.horizon,
-                "step_s": self.step_s,
-            },
-            "quantity": self.quantity,
-            "unit": self.unit,
-            "seed": self.seed,
-            "interval": "95 %, nodes resampled",
-            "nodes": {"seen": list(self.seen), "unseen": list(self.unseen)},
-            "rows": [row.to_json() for row in self.rows],
-        }
-
-    def table_rows(self) -> list[dict[str, str]]:
-        """The table to print: a dict of columns for each forecaster, at unseen nodes or else at sensors."""
-        return [_table_row(row, any_unseen=self.model.unseen is not None) for row in self.rows]
-
-    @property
-    def footnote(self) -> str:
-        """What the star in the table means."""
-        if self.model.unseen is None:
-            return "* A yardstick, not a rival: each sensor's own median for the hour and kind of day."
-        return "* A yardstick, not a rival: it knows the past of the very nodes that are scored, as no forecaster may."
 
 
 def evaluate(
@@ -141,10 +48,13 @@ def evaluate(
     *,
     stride: int = 1,
     device: str | None = None,
-    batch_size: int = 16,
+    batch_size: int | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Score a run over its test period beside every naive rival, in the user's unit."""
+    """Score a run over its test period beside every naive rival, in the user's unit.
+
+    `batch_size` is how many windows are scored at once; as many as fit into memory where nothing is said.
+    """
     at = best_device(device)
     first, stop = run.split.test
     if first < 0 or stop > run.city.stream.num_snapshots:
@@ -159,7 +69,7 @@ def evaluate(
         horizon=run.settings.task.horizon,
         stride=stride,
         seed=run.settings.train.seed,
-        batch_size=batch_size,
+        batch_size=windows_at_once(run, at) if batch_size is None else batch_size,
         progress=progress,
     )
     return replace(evaluation, note=" ".join(filter(None, [evaluation.note, *_run_notes(run)])))
@@ -174,7 +84,7 @@ def _run_notes(run: Run) -> list[str]:
 
 def forecaster(run: Run, device: torch.device) -> Forecaster:
     """The run's model on a device: bf16 on a GPU, counts not below 0."""
-    model = run.model.to(device).eval()
+    model = copy.deepcopy(run.model).to(device).eval()  # the run's own stays where and as it is
     least = 0.0 if run.city.stream.quantity == "count" else -torch.inf
 
     def forecast(batch: Batch) -> Tensor:
@@ -183,6 +93,23 @@ def forecaster(run: Run, device: torch.device) -> Forecaster:
         return result.clamp(min=least)
 
     return forecast
+
+
+def windows_at_once(run: Run, device: torch.device) -> int:
+    """How many windows fit into memory, with what the rivals and the scores need of it."""
+    stream, task, memory_gb = run.city.stream, run.settings.task, run.settings.train.memory_gb
+    N, E = stream.num_nodes, max(network.num_edges for network in stream.topologies)
+    layers = 4 * N * task.past * run.settings.model.width * FORWARD_TENSORS
+    neighbours = 4 * task.past * (3 * NEAR_SENSORS * N + 8 * E)  # of the kernel mean, and of the moments
+    scores = 8 * N * (task.horizon * SCORE_TENSORS + 4 * NEAR_SENSORS)
+    window = layers + neighbours + scores
+    if memory_gb is not None:
+        limit = memory_gb * 2**30
+    elif device.type == "cuda":
+        limit = 0.7 * torch.cuda.mem_get_info(device)[0]
+    else:
+        limit = 4 * 2**30
+    return max(1, min(MOST_WINDOWS, int(limit // window)))
 
 
 def score(
@@ -263,8 +190,8 @@ def evaluate_forecaster(
         note=_note(scores[name], split),
         seen=tuple(stream.node_ids[split.seen].tolist()),
         unseen=tuple(stream.node_ids[split.unseen].tolist()),
-        start=_local_iso(stream, split.test[0]),
-        end=_local_iso(stream, split.test[1]),
+        start=stream.local_time(stream.start_s + split.test[0] * stream.step_s),
+        end=stream.local_time(stream.start_s + split.test[1] * stream.step_s),
         windows=len(current),
         stride=stride,
         past=past,
@@ -354,41 +281,6 @@ def _note(scores: Scores, split: Split) -> str:
     return ""
 
 
-def _local_iso(stream: RoadNetworkStream, snapshot: int) -> str:
-    # From the stream's own offsets: the machine that evaluates may have no time-zone database.
-    last = min(snapshot, stream.num_snapshots - 1)
-    offset = timezone(timedelta(seconds=int(stream.utc_offset_s[last])))
-    return datetime.fromtimestamp(stream.start_s + snapshot * stream.step_s, UTC).astimezone(offset).isoformat()
-
-
-def _json(summary: Summary | None) -> dict[str, Any] | None:
-    return None if summary is None else summary.to_json()
-
-
-def _table_row(row: Row, *, any_unseen: bool) -> dict[str, str]:
-    summary = row.unseen if any_unseen else row.at_sensors
-    columns = {"forecaster": row.label}
-    for title, name in (("MAE", "mae"), ("RMSE", "rmse"), ("sMAPE %", "smape"), ("WAPE %", "wape")):
-        columns[title] = "-" if summary is None else _with_interval(getattr(summary, name))
-    if summary is not None and summary.geh_share is not None:
-        columns["GEH<5 %"] = _with_interval(summary.geh_share)
-    columns["of zero"] = "-" if row.relative_to_zero is None else f"{row.relative_to_zero:.3f}"
-    if any_unseen:
-        share = row.share_of_sensor
-        columns["share of a sensor"] = "undefined" if share is None else _with_interval(share, percent=True)
-        columns["MAE at sensors"] = "-" if row.at_sensors is None else _with_interval(row.at_sensors.mae)
-    return columns
-
-
-def _with_interval(measure: Measure, *, percent: bool = False) -> str:
-    if not np.isfinite(measure.value):
-        return "undefined"
-    if percent:
-        return f"{100 * measure.value:z.0f} % [{100 * measure.low:z.0f}, {100 * measure.high:z.0f}]"  # z: 0, never -0
-    digits = 3 if abs(measure.value) < 10 else 1
-    return f"{measure.value:.{digits}f} [{measure.low:.{digits}f}, {measure.high:.{digits}f}]"
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """`python -m frigate.evaluate`: what `frigate evaluate` does, with nothing installed but the compute path."""
     parser = ArgumentParser(prog="python -m frigate.evaluate", description="Score a run on the test period.")
@@ -396,6 +288,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--city", help="use this city, or cache, instead of the run's own")
     parser.add_argument("--stride", type=int, default=1, help="score every so many windows; 1 is all")
     parser.add_argument("--device", help="cpu or cuda; what there is if not said")
+    parser.add_argument("--details", action="store_true", help="also by step, by how busy a node is and by roads")
     parser.add_argument("--json", action="store_true", help="print JSON, for machines")
     said = parser.parse_args(arguments)
     try:
@@ -403,17 +296,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except FrigateError as error:
         print(f"frigate: {error}", file=sys.stderr)
         return 2
-    print(json.dumps(result.to_json(), indent=1, allow_nan=False) if said.json else as_text(result))
+    print(
+        json.dumps(result.to_json(), indent=1, allow_nan=False) if said.json else as_text(result, details=said.details)
+    )
     return 0
-
-
-def as_text(evaluation: Evaluation) -> str:
-    """The table, its columns aligned."""
-    rows = evaluation.table_rows()
-    lines = [list(rows[0]), *(list(row.values()) for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
-    return "\n".join([*text, evaluation.footnote, *([evaluation.note] if evaluation.note else [])])
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ A forecast made at X reads only snapshots that are complete at X. It goes out wi
 from __future__ import annotations
 
 import copy
+import io
 import json
 import math
 from collections.abc import Sequence
@@ -20,14 +21,13 @@ from numpy.typing import NDArray
 
 from frigate.batch import Batch, Topology
 from frigate.checkpoint import Run
-from frigate.city import ensure_road_features
+from frigate.city import City, ensure_road_features
 from frigate.config import Task
 from frigate.errors import CityError, SettingsError
 from frigate.kept import build_topologies
-from frigate.network import NodeId, RoadNetwork, haversine_m
-from frigate.positions import SAME_PLACE_M
+from frigate.network import SAME_PLACE_M, Road, RoadNetwork
 from frigate.roads import road_features
-from frigate.stream import RoadNetworkStream, calendar, utc_offsets_s, zone
+from frigate.stream import RoadNetworkStream, calendar, local_iso, utc_offsets_s, zone
 from frigate.train import best_device
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Forecast:
 
     def local_times(self) -> list[str]:
         """[H] ISO-8601 in the city's time zone."""
-        return [_iso(time_s, self.timezone) for time_s in self.times_s.tolist()]
+        return [local_iso(time_s, self.timezone) for time_s in self.times_s.tolist()]
 
     def to_frame(self) -> pl.DataFrame:
         """A long table, a row for each node and step: node_id, time (UTC), local_time, step_ahead, value."""
@@ -104,7 +104,9 @@ class Forecast:
         """What is forecast, in one line."""
         H, N = self.values.shape
         sensors = int(self.sensor.sum())
-        return f"{N} nodes from {sensors} sensors, {H} steps of {self.step_s} s from {_iso(self.at_s, self.timezone)}"
+        return (
+            f"{N} nodes from {sensors} sensors, {H} steps of {self.step_s} s from {local_iso(self.at_s, self.timezone)}"
+        )
 
     def write(self, path: str | Path, *, suffix: str | None = None) -> Path:
         """Write a .csv, .parquet, .geojson or .json file, by the path's suffix where none is given."""
@@ -112,15 +114,24 @@ class Forecast:
         form = (path.suffix if suffix is None else suffix).lower()
         if form not in SUFFIXES:
             raise SettingsError(f'{path}: "{form}" is not a form of forecast. Use {", ".join(SUFFIXES)}')
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if form == ".csv":
-            self.to_frame().write_csv(path, datetime_format="%Y-%m-%dT%H:%M:%SZ")
-        elif form == ".parquet":
-            self.to_frame().write_parquet(path)
-        else:
-            data = self.to_geojson() if form == ".geojson" else self.to_json()
-            path.write_text(json.dumps(data, ensure_ascii=False, allow_nan=False), encoding="utf-8")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(self._file(form))
+        except OSError as error:
+            remedy = "Name a file in a folder that can be written"
+            raise SettingsError(f"{path}: cannot be written: {error.strerror}. {remedy}") from None
         return path
+
+    def _file(self, form: str) -> bytes:
+        if form in (".csv", ".parquet"):
+            held = io.BytesIO()
+            if form == ".csv":
+                self.to_frame().write_csv(held, datetime_format="%Y-%m-%dT%H:%M:%SZ")
+            else:
+                self.to_frame().write_parquet(held)
+            return held.getvalue()
+        data = self.to_geojson() if form == ".geojson" else self.to_json()
+        return json.dumps(data, ensure_ascii=False, allow_nan=False).encode()
 
     def _rows(self) -> tuple[list[Any], ...]:
         values = [[None if math.isnan(x) else round(x, 4) for x in row] for row in self.values.T.tolist()]
@@ -128,7 +139,7 @@ class Forecast:
 
     def _about(self) -> dict[str, Any]:
         return {
-            "at": _iso(self.at_s, self.timezone),
+            "at": local_iso(self.at_s, self.timezone),
             "times": self.local_times(),
             "step_s": self.step_s,
             "timezone": self.timezone,
@@ -141,9 +152,11 @@ class Forecast:
 def forecast(
     run: Run,
     network: RoadNetwork | None = None,
-    stream: RoadNetworkStream | None = None,
+    stream: RoadNetworkStream | City | None = None,
     *,
     at: datetime | str | int | None = None,
+    close: Sequence[str | Road] = (),
+    add: Sequence[str | Road] = (),
     past: int | None = None,
     horizon: int | None = None,
     sensors: Literal["seen", "all"] = "seen",
@@ -151,13 +164,14 @@ def forecast(
 ) -> Forecast:
     """Forecast the `horizon` steps after `at` (the end of the stream where nothing is said).
 
-    A `network` stands in for the topology of every snapshot: what if it had been so all along. A time without
-    zone is the city's own. Nodes held out as test (unseen in the run's split) are not read unless `sensors`
-    is "all".
+    A `network` stands in for the topology of every snapshot: what if it had been so all along. So does the topology
+    of the last snapshot complete at `at` with roads closed and added, "A,B" or (A, B) each. A time without zone is
+    the city's own. Nodes held out as test (unseen in the run's split) are not read unless `sensors` is "all".
     """
     if sensors not in ("seen", "all"):
         raise SettingsError(f'sensors = "{sensors}": choose "seen" or "all"')
-    stream = run.city.stream if stream is None else stream
+    source = run.city if stream is None else stream
+    stream = source.stream if isinstance(source, City) else source
     notices = _check_stream(run, stream)
     task = Task(
         run.settings.task.past if past is None else past,
@@ -168,10 +182,13 @@ def forecast(
     late = (at_s - stream.start_s) // stream.step_s - stop  # steps between the last reading and the forecast
     window = stream.slice(max(0, stop - task.past), stop)
     notices += said + _about_window(stream, window, past=task.past, late=late)
+    if len(close) or len(add):
+        network = edit_network(window.network if network is None else network, close=close, add=add)
     if network is not None:
         notices += _left_out(window, network)
         window = window.on(network)
-    window, topologies, inputs, more = _as_model_sees(run, window, sensors, edited=network is not None)
+    city = source if network is None and isinstance(source, City) else None
+    window, topologies, inputs, more = _as_model_sees(run, window, sensors, city=city)
     times_s = at_s + stream.step_s * np.arange(-late, task.horizon, dtype=np.int64)
     values = _run_model(run, window, topologies, inputs, times_s, device=device)[late:]
     now = window.network
@@ -191,29 +208,36 @@ def forecast(
     )
 
 
-def edit_network(network: RoadNetwork, *, close: Sequence[str] = (), add: Sequence[str] = ()) -> RoadNetwork:
-    """The network with roads closed ("A,B") and added ("A,B" or "A,B,length_m"), each one way."""
-    network = network.close([_ends(text, "--close") for text in close])
-    new = [_new_road(text) for text in add]
+def edit_network(
+    network: RoadNetwork, *, close: Sequence[str | Road] = (), add: Sequence[str | Road] = ()
+) -> RoadNetwork:
+    """The network with roads closed and added, each one way: "A,B" or (A, B), or to add "A,B,metres"."""
+    close, add = ([roads] if isinstance(roads, str) else roads for roads in (close, add))
+    network = network.close([_ends(road, "--close") for road in close])
+    new = [_new_road(road) for road in add]
     return network.add(roads=[road for road, _ in new], length_m=[length_m for _, length_m in new])
 
 
-def _ends(text: str, option: str) -> tuple[NodeId, NodeId]:
-    parts = [part.strip() for part in text.split(",")]
+def _ends(road: str | Road, option: str) -> Road:
+    if not isinstance(road, str):
+        return road  # the network checks it
+    parts = [part.strip() for part in road.split(",")]
     if len(parts) != 2 or not all(parts):
-        raise CityError(f'{option} "{text}": name a one-way road by its two end nodes, as {option} 41,42')
+        raise CityError(f'{option} "{road}": name a one-way road by its two end nodes, as {option} 41,42')
     return parts[0], parts[1]
 
 
-def _new_road(text: str) -> tuple[tuple[NodeId, NodeId], float | None]:
-    ends, _, last = text.rpartition(",")
+def _new_road(road: str | Road) -> tuple[Road, float | None]:
+    if not isinstance(road, str):
+        return road, None
+    ends, _, last = road.rpartition(",")
     if "," not in ends:
-        return _ends(text, "--add"), None
+        return _ends(road, "--add"), None
     try:
         length_m = float(last)
     except ValueError:
         raise CityError(
-            f'--add "{text}": "{last.strip()}" is not a length in metres. Give --add A,B or --add A,B,120'
+            f'--add "{road}": "{last.strip()}" is not a length in metres. Give --add A,B or --add A,B,120'
         ) from None
     return _ends(ends, "--add"), length_m
 
@@ -231,7 +255,7 @@ def _check_stream(run: Run, stream: RoadNetworkStream) -> list[str]:
             "Use a model trained on that quantity"
         )
     if stream.num_snapshots == 0:
-        raise CityError("the stream has no snapshot to forecast from")
+        raise CityError("the stream has no snapshot to forecast from. Give a city, or a stream, that has readings")
     if stream.unit != trained.unit:
         return [f'the stream\'s unit is "{stream.unit}"; the model reads and forecasts "{trained.unit}".']
     return []
@@ -246,39 +270,41 @@ def _moment(stream: RoadNetworkStream, at: datetime | str | int | None, *, horiz
     first_s, last_s = stream.start_s + stream.step_s, end_s + horizon * stream.step_s
     if not first_s <= time_s <= last_s:
         raise SettingsError(
-            f"at {_iso(time_s, stream.timezone)}: a forecast can be made from "
-            f"{_iso(first_s, stream.timezone)}, when the stream's first snapshot is complete, until "
-            f"{_iso(last_s, stream.timezone)}, {horizon} steps after its end"
+            f"at {local_iso(time_s, stream.timezone)}: a forecast can be made from "
+            f"{local_iso(first_s, stream.timezone)}, when the stream's first snapshot is complete, until "
+            f"{local_iso(last_s, stream.timezone)}, {horizon} steps after its end"
         )
     floored_s = time_s - (time_s - stream.start_s) % stream.step_s
     if floored_s != time_s:
         notices.append(
-            f"{_iso(time_s, stream.timezone)} is inside a step of {stream.step_s} s: "
-            f"the forecast is made at {_iso(floored_s, stream.timezone)}."
+            f"{local_iso(time_s, stream.timezone)} is inside a step of {stream.step_s} s: "
+            f"the forecast is made at {local_iso(floored_s, stream.timezone)}."
         )
     return floored_s, notices
 
 
 def _seconds(at: datetime | str | int, timezone: str) -> tuple[int, list[str]]:
-    if isinstance(at, int | np.integer):
-        return int(at), []
-    if isinstance(at, str):
-        try:
-            at = datetime.fromisoformat(at.strip())
-        except ValueError:
-            raise SettingsError(
-                f'at "{at}": not a time. Give ISO-8601, as 2024-03-04T08:00 (the city\'s time) or '
-                "2024-03-04T07:00Z, or leave it out for the end of the stream"
-            ) from None
-    if at.tzinfo is not None:
-        return int(at.timestamp() // 1), []
-    one, other = (at.replace(tzinfo=zone(timezone), fold=fold) for fold in (0, 1))
+    not_a_time = SettingsError(
+        f'at "{at}": not a time. Give ISO-8601, as 2024-03-04T08:00 (the city\'s time) or '
+        "2024-03-04T07:00Z, or leave it out for the end of the stream"
+    )
+    try:
+        when = datetime.fromisoformat(at.strip()) if isinstance(at, str) else at
+        if isinstance(when, int | np.integer):
+            when = datetime.fromtimestamp(int(when), UTC)
+        if not isinstance(when, datetime) or not 1 < when.year < 9999:  # its local time is in a calendar, too
+            raise not_a_time
+    except (ValueError, OverflowError, OSError):
+        raise not_a_time from None
+    if when.tzinfo is not None:
+        return int(when.timestamp() // 1), []
+    one, other = (when.replace(tzinfo=zone(timezone), fold=fold) for fold in (0, 1))
     time_s = int(one.timestamp() // 1)
     if one.utcoffset() == other.utcoffset():
         return time_s, []
     return time_s, [
-        f"{at.isoformat()} is not one moment in {timezone}, where the clocks change then: "
-        f"taken as {_iso(time_s, timezone)}. Add a UTC offset to be exact."
+        f"{when.isoformat()} is not one moment in {timezone}, where the clocks change then: "
+        f"taken as {local_iso(time_s, timezone)}. Add a UTC offset to be exact."
     ]
 
 
@@ -289,35 +315,39 @@ def _about_window(stream: RoadNetworkStream, window: RoadNetworkStream, *, past:
     if late:
         end_s = window.start_s + window.num_snapshots * window.step_s
         said.append(
-            f"the stream ends at {_iso(end_s, stream.timezone)}, {late} steps before the forecast: "
+            f"the stream ends at {local_iso(end_s, stream.timezone)}, {late} steps before the forecast: "
             "its last readings are that old."
         )
     return said
 
 
 def _left_out(window: RoadNetworkStream, network: RoadNetwork) -> list[str]:
-    there = set(network.node_ids[network.present].tolist())
-    ids = window.node_ids[window.sensors].tolist()
-    lost = sum(node_id not in there for node_id in ids)
-    return [f"{lost} of {len(ids)} nodes with readings are not on this network: left out."] if lost else []
+    column = network.same_nodes(window.topologies[0])
+    there = np.isin(np.arange(window.num_nodes), column[network.present])
+    lost, all_ = int((window.sensors & ~there).sum()), int(window.sensors.sum())
+    where = f"are not on this network, by id and place (within {SAME_PLACE_M:g} m)"
+    return [f"{lost} of {all_} nodes with readings {where}: left out."] if lost else []
 
 
 def _as_model_sees(
-    run: Run, window: RoadNetworkStream, sensors: str, *, edited: bool
+    run: Run, window: RoadNetworkStream, sensors: str, *, city: City | None
 ) -> tuple[RoadNetworkStream, tuple[Topology, ...], NDArray[np.bool_], list[str]]:
-    """The window with only the topologies it uses, those as the model sees them, the nodes to read [N], notices."""
+    """The window with only the topologies it uses, those as the model sees them, the nodes to read [N], notices.
+
+    `city` is the one that the window is of, which may keep the features of its roads; None for another network.
+    """
     used, topology_of = np.unique(window.topology_of, return_inverse=True)
     networks = [window.topologies[i] for i in used]
     notices = []
-    features: list[NDArray[np.float32] | None] = [None] * len(networks)
+    features: list[NDArray[np.float32]] | None = None
     if run.kept.roads is not None:
-        if not edited and window.topologies is run.city.stream.topologies:
-            ready = ensure_road_features(run.city).road_features
-            features = [ready[i] for i in used]
+        if city is None:
+            features = [road_features(network) for network in networks]
         else:
-            raw = [road_features(network) for network in networks]
-            features = [*raw]
-            notices.append(run.kept.roads.notice(raw[-1]))
+            ready = ensure_road_features(city).road_features
+            features = [ready[i] for i in used]
+        if city is not run.city:
+            notices.append(run.kept.roads.notice(features[-1]))
     seen, unseen = _split_here(run, networks[-1])
     inputs = seen | window.sensors
     inputs = inputs | unseen if sensors == "all" else inputs & ~unseen
@@ -334,12 +364,8 @@ def _as_model_sees(
 
 def _split_here(run: Run, network: RoadNetwork) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """[N] which nodes are the seen, and the unseen, of the run's split: by id and place, as anchors are."""
-    trained = run.city.stream
-    row_of = {node_id: row for row, node_id in enumerate(trained.node_ids.tolist())}
-    row = np.array([row_of.get(node_id, -1) for node_id in network.node_ids.tolist()], np.int64)
-    home = trained.network
-    same = (row >= 0) & (haversine_m(network.lon, network.lat, home.lon[row], home.lat[row]) <= SAME_PLACE_M)
-    return run.split.seen[row] & same, run.split.unseen[row] & same
+    row = network.same_nodes(run.city.stream.topologies[0])
+    return run.split.seen[row] & (row >= 0), run.split.unseen[row] & (row >= 0)
 
 
 @torch.inference_mode()
@@ -356,7 +382,8 @@ def _run_model(
     held = next(run.model.parameters()).device
     where = best_device(device)
     there = where.type == held.type and where.index in (None, held.index)
-    model = run.model if there else copy.deepcopy(run.model).to(where)  # the run's own stays where it is
+    ready = there and not run.model.training
+    model = run.model if ready else copy.deepcopy(run.model).to(where).eval()  # the run's own stays where and as it is
     observed = window.observed & inputs
     future = calendar(times_s + utc_offsets_s(times_s, window.timezone))
     batch = Batch(
@@ -367,11 +394,6 @@ def _run_model(
         topologies=tuple(topology.to(where) for topology in topologies),
         topology_of=torch.from_numpy(window.topology_of)[None],
     )
-    model.eval()
     with torch.autocast(where.type, torch.bfloat16, enabled=where.type == "cuda"):
         values = model(batch)[0]
     return np.asarray(values.double().cpu().numpy())
-
-
-def _iso(time_s: int, timezone: str) -> str:
-    return datetime.fromtimestamp(time_s, UTC).astimezone(zone(timezone)).isoformat()

@@ -47,7 +47,7 @@ class Summary:
     rmse: Measure
     smape: Measure  # percent, 0 to 200
     wape: Measure  # percent
-    geh_share: Measure | None  # percent of hourly sums with GEH < 5; None for other quantities than counts
+    geh_share: Measure | None  # percent of the whole hours ahead with GEH < 5; None for other quantities than counts
     cells: int
     nodes: int  # with at least one cell
 
@@ -94,10 +94,17 @@ class Scores:
         sums = torch.stack([x.sum(0) for x in (target_observed.double(), error, error * error, smape, y.abs())])
         self._cells = sums if self._cells is None else self._cells + sums
         if self.hour_steps:
-            hour = slice(0, self.hour_steps)
-            whole = target_observed[:, hour].all(1)  # [B,N]
-            good = whole & (geh(p[:, hour].sum(1), y[:, hour].sum(1)) < GOOD_GEH)
-            hours = torch.stack([whole.double().sum(0), good.double().sum(0)])
+            used = self.horizon - self.horizon % self.hour_steps
+            by_hour = (
+                len(target),
+                -1,
+                self.hour_steps,
+                self.num_nodes,
+            )  # what is left after the last whole hour is not
+            p, y, observed = (x[:, :used].reshape(by_hour) for x in (p, y, target_observed))
+            whole = observed.all(2)
+            good = whole & (geh(p.sum(2), y.sum(2)) < GOOD_GEH)
+            hours = torch.stack([x.double().sum((0, 1)) for x in (whole, good)])
             self._hours = hours if self._hours is None else self._hours + hours
 
     @property

@@ -7,6 +7,8 @@ that is taken away stays in it with `present` False, so that column n of a strea
 from __future__ import annotations
 
 import hashlib
+import math
+import operator
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -18,6 +20,7 @@ from numpy.typing import NDArray
 from frigate.errors import CityError
 
 EARTH_RADIUS_M = 6_371_008.8
+SAME_PLACE_M = 50.0  # a node of the same id no farther away is the same node on another network
 
 NodeId = str | int
 Road = tuple[NodeId, NodeId]
@@ -45,6 +48,12 @@ class Edges:
     speed_kph: NDArray[np.float64]  # [E]
     name: NDArray[np.str_]  # [E]
     geometry: NDArray[np.object_]  # [E] WKB line strings
+
+    def __post_init__(self) -> None:
+        sizes = {f.name: len(getattr(self, f.name)) for f in fields(self)}
+        if len(set(sizes.values())) > 1:
+            told = ", ".join(f"{name} {size}" for name, size in sizes.items() if size != sizes["senders"])
+            raise CityError(f"{sizes['senders']} roads have columns of other lengths ({told}). Give one value a road")
 
     @classmethod
     def of(
@@ -116,6 +125,17 @@ class RoadNetwork:
             ends = np.concatenate([self.edges.senders, self.edges.receivers])
             if ends.min() < 0 or ends.max() >= len(self.node_ids):
                 raise CityError(f"a road ends at row {int(ends.max())} of a table of {len(self.node_ids)} nodes")
+            self._refuse_unclean()
+
+    def _refuse_unclean(self) -> None:
+        N = len(self.node_ids)
+        key = np.sort(self.edges.senders * N + self.edges.receivers)
+        wrong = np.concatenate([key[1:][key[1:] == key[:-1]], key[key // N == key % N]])
+        if len(wrong):
+            a, b = divmod(int(wrong[0]), N)
+            what = "a road from a node to itself" if a == b else "there are two of it"
+            remedy = "Clean the table of roads with frigate.network.clean_edges"
+            raise CityError(f"road {self.node_ids[a]},{self.node_ids[b]}: {what}. {remedy}")
 
     @property
     def num_nodes(self) -> int:
@@ -140,6 +160,19 @@ class RoadNetwork:
     @cached_property
     def _row_of(self) -> dict[NodeId, int]:
         return {node_id: row for row, node_id in enumerate(self.node_ids.tolist())}
+
+    def same_nodes(self, other: RoadNetwork) -> NDArray[np.int64]:
+        """[N] the row of `other` that each node is, by id and place; -1 where it is none."""
+        a, b = self.node_ids, other.node_ids
+        if all(np.array_equal(x, y) for x, y in ((a, b), (self.lon, other.lon), (self.lat, other.lat))):
+            return np.arange(len(a))
+        if len(b) == 0:
+            return np.full(len(a), -1)
+        alike = (a.dtype.kind == "U") == (b.dtype.kind == "U")  # 41 and "41" are one id
+        there = other._row_of if alike else {str(node_id): row for node_id, row in other._row_of.items()}
+        row = np.array([there.get(x if alike else str(x), -1) for x in a.tolist()], np.int64)
+        away_m = haversine_m(self.lon, self.lat, other.lon[row], other.lat[row])
+        return np.where(away_m <= SAME_PLACE_M, row, -1)
 
     def rows_of(self, node_ids: Iterable[NodeId]) -> NDArray[np.int64]:
         """Rows of these nodes. Text is understood as an integer where the network's ids are integers."""
@@ -181,7 +214,7 @@ class RoadNetwork:
 
     def reopen(self, roads: Iterable[Road]) -> RoadNetwork:
         """The network with these closed roads open again."""
-        roads = list(roads)
+        roads = _pairs(roads)
         hit = self._find(roads, self.closed, "was not closed")
         there = set(zip(self.senders.tolist(), self.receivers.tolist(), strict=True))
         for a, b in roads:
@@ -200,15 +233,21 @@ class RoadNetwork:
         speed_kph: Sequence[float] | None = None,
     ) -> RoadNetwork:
         """The network with more nodes (id, lon, lat) and directed roads by their ends; no length: haversine."""
-        grown = self._add_nodes(nodes) if nodes else self
+        grown = self._add_nodes(nodes) if len(nodes) else self
+        roads = _pairs(roads)
         if not roads:
             return grown
         senders = grown.rows_of(a for a, _ in roads)
         receivers = grown.rows_of(b for _, b in roads)
         straight = haversine_m(grown.lon[senders], grown.lat[senders], grown.lon[receivers], grown.lat[receivers])
         given = [None] * len(roads) if length_m is None else list(length_m)
-        metres = np.array([s if g is None else g for s, g in zip(straight, given, strict=True)], np.float64)
-        new = Edges.of(senders, receivers, metres, road_class=road_class, lanes=lanes, speed_kph=speed_kph)
+        if len(given) != len(roads):
+            raise CityError(f"{len(given)} lengths for {len(roads)} roads. Give one a road, None where it is not known")
+        try:
+            metres = np.array([s if g is None else g for s, g in zip(straight, given, strict=True)], np.float64)
+            new = Edges.of(senders, receivers, metres, road_class=road_class, lanes=lanes, speed_kph=speed_kph)
+        except (TypeError, ValueError) as error:
+            raise CityError(f"length_m, lanes and speed_kph of the roads to add: {error}. Give numbers") from None
         there = set(zip(self.senders.tolist(), self.receivers.tolist(), strict=True))
         for (a, b), pair, metre in zip(
             roads, zip(senders.tolist(), receivers.tolist(), strict=True), metres, strict=True
@@ -235,10 +274,13 @@ class RoadNetwork:
     def _add_nodes(self, nodes: Sequence[tuple[NodeId, float, float]]) -> RoadNetwork:
         present = self.present.copy()
         new: list[tuple[NodeId, float, float]] = []
-        for node_id, lon, lat in nodes:
+        for node in nodes:
+            if isinstance(node, str) or len(node) != 3:
+                raise CityError(f"node {node!r}: give its id, lon and lat, as (41, 6.13, 49.61)")
+            node_id = self._own_id(node[0])
             row = self._row_of.get(node_id)
             if row is None:
-                new.append((node_id, lon, lat))
+                new.append((node_id, *_place(*node)))
             elif self.present[row]:
                 raise CityError(f'node "{node_id}" is already there')
             else:
@@ -252,12 +294,23 @@ class RoadNetwork:
             present=np.concatenate([present, np.ones(len(new), bool)]),
         )
 
+    def _own_id(self, node_id: object) -> NodeId:
+        """The id as the network has them: text, or a whole number."""
+        if self.node_ids.dtype.kind == "U":
+            return str(node_id)
+        try:
+            number = operator.index(int(node_id) if isinstance(node_id, str) else node_id)  # type: ignore[arg-type]
+            np.array(number, self.node_ids.dtype)
+        except (TypeError, ValueError, OverflowError):
+            raise CityError(f'node "{node_id}": the ids of this network are whole numbers. Give one') from None
+        return number
+
     def _find(self, roads: Iterable[Road], table: Edges, otherwise: str) -> NDArray[np.bool_]:
         row_of_pair = {
             pair: i for i, pair in enumerate(zip(table.senders.tolist(), table.receivers.tolist(), strict=True))
         }
         hit = np.zeros(len(table), bool)
-        for a, b in roads:
+        for a, b in _pairs(roads):
             row = row_of_pair.get((self.row_of(a), self.row_of(b)))
             if row is None:
                 raise CityError(f"road {a},{b} {otherwise}{self._roads_from(a)}")
@@ -267,6 +320,24 @@ class RoadNetwork:
     def _roads_from(self, node_id: NodeId) -> str:
         ends = self.node_ids[self.receivers[self.senders == self.row_of(node_id)]].tolist()
         return f" (open roads from {node_id} lead to {', '.join(map(str, ends[:8]))})" if ends else ""
+
+
+def _pairs(roads: Iterable[Road]) -> list[Road]:
+    pairs = list(roads)
+    for road in pairs:
+        if isinstance(road, str) or len(road) != 2:
+            raise CityError(f"road {road!r}: name a one-way road by its two end nodes, as (41, 42)")
+    return pairs
+
+
+def _place(node_id: NodeId, lon: float, lat: float) -> tuple[float, float]:
+    try:
+        there = float(lon), float(lat)
+    except (TypeError, ValueError):
+        there = math.nan, math.nan
+    if not (abs(there[0]) <= 180 and abs(there[1]) <= 90):  # nor is NaN
+        raise CityError(f'node "{node_id}": lon {lon}, lat {lat} is no place. Give degrees: lon to 180, lat to 90')
+    return there
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,8 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components, dijkstra
 
 from frigate.errors import CityError, SettingsError
-from frigate.network import NodeId, RoadNetwork, haversine_m
+from frigate.network import SAME_PLACE_M, NodeId, RoadNetwork, haversine_m
 
-SAME_PLACE_M = 50.0
 CHUNK_CELLS = 4_000_000  # distances held at once where sensors are searched from: 32 MB
 
 T = TypeVar("T")

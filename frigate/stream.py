@@ -5,9 +5,10 @@ Snapshot t covers [t, t + step) and is known at t + step. Windows are views into
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from functools import cached_property
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -18,6 +19,7 @@ from frigate.errors import CityError
 from frigate.network import RoadNetwork
 
 DAY_S = 86_400
+DIGEST_ROWS = 256  # snapshots hashed at once: readings lie in a file that need not be in memory whole
 CALENDAR = ("day_sin", "day_cos", "week_sin", "week_cos", "weekend")
 
 
@@ -80,14 +82,6 @@ class RoadNetworkStream:
         """[S,C] see CALENDAR; local time at the start of each snapshot."""
         return calendar(self.times_s + self.utc_offset_s)
 
-    def window(self, first: int, length: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """Values and observed mask [length,N] from snapshot `first` on, as views."""
-        if first < 0 or first + length > self.num_snapshots:
-            raise CityError(
-                f"snapshots {first} to {first + length - 1} are not all among the stream's {self.num_snapshots}"
-            )
-        return self.values[first : first + length], self.observed[first : first + length]
-
     def slice(self, first: int, stop: int) -> RoadNetworkStream:
         """The snapshots from `first` up to `stop`, as views."""
         part = slice(first, stop)
@@ -103,13 +97,12 @@ class RoadNetworkStream:
     def on(self, network: RoadNetwork) -> RoadNetworkStream:
         """The same readings on another network in *every* snapshot: what if it had been so all along.
 
-        Nodes are matched by id; a reading at a node that is not there, or not present, is dropped.
+        Nodes are matched by id and place; a reading at a node that is not there, or not present, is dropped.
         """
-        if np.array_equal(network.node_ids, self.node_ids):
+        column = network.same_nodes(self.topologies[0])
+        if np.array_equal(column, np.arange(self.num_nodes)):
             values, observed = self.values, self.observed & network.present
         else:
-            column_of = {node_id: i for i, node_id in enumerate(self.node_ids.tolist())}
-            column = np.array([column_of.get(x, -1) for x in network.node_ids.tolist()], np.int64)
             values = self.values[:, column]
             observed = self.observed[:, column] & (column >= 0) & network.present
         if not np.array_equal(observed, self.observed):
@@ -117,9 +110,22 @@ class RoadNetworkStream:
         topology_of = np.zeros(self.num_snapshots, np.int64)
         return replace(self, values=values, observed=observed, topologies=(network,), topology_of=topology_of)
 
+    @cached_property
+    def digest(self) -> str:
+        """Sixteen hex digits that change with any reading."""
+        digest = hashlib.sha256()
+        for first in range(0, self.num_snapshots, DIGEST_ROWS):
+            for array in (self.values, self.observed):
+                digest.update(np.ascontiguousarray(array[first : first + DIGEST_ROWS]).data)
+        return digest.hexdigest()[:16]
+
     def local_time(self, time_s: int) -> str:
-        """ISO-8601 in the city's time zone."""
-        return datetime.fromtimestamp(time_s, UTC).astimezone(zone(self.timezone)).isoformat()
+        """ISO-8601 in the city's time zone. Inside the record it needs no time-zone database."""
+        snapshot = (time_s - self.start_s) // self.step_s
+        if not 0 <= snapshot <= self.num_snapshots or self.num_snapshots == 0:
+            return local_iso(time_s, self.timezone)
+        offset_s = int(self.utc_offset_s[min(snapshot, self.num_snapshots - 1)])
+        return _iso(time_s, timezone(timedelta(seconds=offset_s)))
 
 
 def calendar(local_s: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -129,6 +135,15 @@ def calendar(local_s: NDArray[np.int64]) -> NDArray[np.float32]:
     week = 2 * np.pi * weekday_s / (7 * DAY_S)
     weekend = weekday_s >= 5 * DAY_S
     return np.stack([np.sin(day), np.cos(day), np.sin(week), np.cos(week), weekend], axis=-1).astype(np.float32)
+
+
+def local_iso(time_s: int, timezone_name: str) -> str:
+    """ISO-8601 in a time zone, from seconds since 1970 UTC."""
+    return _iso(time_s, zone(timezone_name))
+
+
+def _iso(time_s: int, at: tzinfo) -> str:
+    return datetime.fromtimestamp(time_s, UTC).astimezone(at).isoformat()
 
 
 def zone(name: str) -> ZoneInfo:

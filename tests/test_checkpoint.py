@@ -135,7 +135,7 @@ def test_a_state_cut_short_stops_only_going_on(moved: Path) -> None:
         load_checkpoint(moved)
 
 
-@pytest.mark.parametrize("content", ["[]", "3", "null", "{", "\xff", '{"format": 1}'])
+@pytest.mark.parametrize("content", ["[]", "3", "null", "{", "\xff", '{"format": 2}'])
 def test_a_description_that_is_something_else_is_refused(content: str, moved: Path) -> None:
     (last(moved) / "run.json").write_text(content, encoding="latin-1")
     for load in (load_run, load_settings_of):
@@ -152,10 +152,10 @@ def test_a_part_of_the_description_that_is_wrong_is_refused(key: str, value: Any
 
 
 def test_another_version_is_refused(moved: Path) -> None:
-    edit(moved, format=2)
-    with pytest.raises(CheckpointError, match=r"format 2, this version reads 1\. Train again"):
-        load_run(moved)
     edit(moved, format=1)
+    with pytest.raises(CheckpointError, match=r"format 1, this version reads 2\. Train again"):
+        load_run(moved)
+    edit(moved, format=2)
     kept = json.loads((last(moved) / "run.json").read_text())["kept"]
     edit(moved, kept={**kept, "roads": {**kept["roads"], "features": ["something"]}})
     with pytest.raises(CheckpointError, match="road features are another version's"):
@@ -242,6 +242,78 @@ def test_a_city_with_other_nodes_cannot_stand_in(home: Path) -> None:
         load_run(home / "default", city=City("Elsewhere", elsewhere))
 
 
+@pytest.mark.parametrize("name", ["paper", "default"])
+def test_without_its_city_a_run_forecasts_on_others(name: str, home: Path, tmp_path: Path) -> None:
+    shutil.copytree(home / name, tmp_path / "run")  # the run alone
+    own, alone = load_run(home / name), load_run(tmp_path / "run", without_city=True)
+    sensors = own.split.seen | own.split.unseen
+    assert sorted(alone.city.stream.node_ids) == sorted(own.city.stream.node_ids[sensors])
+    assert alone.split.seen.sum() == own.split.seen.sum()
+    for stream in (own.city.stream, town(attributes=False, seed=4).stream, renamed().stream):
+        for who in ("seen", "all"):
+            known, unknown = (forecast(run, stream=stream, sensors=who) for run in (own, alone))
+            np.testing.assert_array_equal(known.values, unknown.values)
+            np.testing.assert_array_equal(known.sensor, unknown.sensor)
+            assert (known.notices, known.unit, known.quantity) == (unknown.notices, unknown.unit, unknown.quantity)
+    assert not (forecast(alone, stream=own.city.stream).sensor & own.split.unseen).any()
+    with pytest.raises(CityError, match=r"no snapshot to forecast from\. Give a city"):
+        forecast(alone)
+    with pytest.raises(SettingsError, match="lacks some or all of the run's test period"):
+        evaluate(alone, device="cpu")
+    with pytest.raises(SettingsError, match="step is 300 s"):
+        forecast(alone, stream=replace(own.city.stream, step_s=300))
+    with pytest.raises(SettingsError, match="leave out the city"):
+        load_run(tmp_path / "run", city=town(), without_city=True)
+
+
+def renamed() -> City:
+    stream = town().stream
+    network = replace(stream.network, node_ids=stream.node_ids + 1)
+    return City("Renamed", replace(stream, topologies=(network,)))
+
+
+@pytest.mark.parametrize("name", ["lon", "lat"])
+def test_places_that_do_not_fit_the_split_are_refused(name: str, moved: Path) -> None:
+    told = json.loads((last(moved) / "run.json").read_text())["city"]
+    for wrong in (told[name][:-1], None, ["east"] * len(told[name])):
+        edit(moved, city={**told, name: wrong})
+        with pytest.raises(CheckpointError, match=r"run.json: .*It is damaged; train again"):
+            load_run(moved, without_city=True)
+
+
+def test_a_few_nodes_may_have_moved(home: Path) -> None:
+    stream = town().stream
+    few = np.arange(stream.num_nodes) < 5
+    network = replace(stream.network, lon=stream.network.lon + 0.01 * few)
+    assert load_run(home / "default", city=City("Mended", replace(stream, topologies=(network,)))).split.seen.any()
+
+
+def test_other_readings_or_changes_are_not_gone_on_with(moved: Path) -> None:
+    run = load_run(moved)
+    stream, network = run.city.stream, run.city.network
+    load_checkpoint(moved, city=run.city)
+    load_checkpoint(moved, city=City("Same", replace(stream, values=stream.values.copy())))
+    t, n = np.argwhere(stream.observed)[7]
+    values, observed = stream.values.copy(), stream.observed.copy()
+    values[t, n] += 1
+    observed[t, n] = False
+    shut = network.close([(network.node_ids[network.senders[0]], network.node_ids[network.receivers[0]])])
+    for other, words in (
+        (replace(stream, values=values), "readings"),
+        (replace(stream, values=stream.values * observed, observed=observed), "readings"),
+        (replace(stream, topologies=(shut, network), topology_of=(np.arange(S) > 9).astype(np.int64)), "changes"),
+        (replace(stream, timezone="Asia/Tokyo"), "timezone"),
+    ):
+        with pytest.raises(CheckpointError, match=rf"city has changed since \({words}\)\. Give it as it was, or train"):
+            load_checkpoint(moved, city=City("Changed", other))
+        with pytest.raises(CheckpointError, match="city has changed since"):
+            train(City("Changed", other), folder=moved, resume=True, settings=run.settings, device="cpu")
+        load_run(moved, city=City("Changed", other))  # a forecast may well be made from them
+    # The same course of topologies, kept in another way.
+    twice = replace(stream, topologies=(shut, network, network), topology_of=np.where(np.arange(S) > 9, 1, 2))
+    load_checkpoint(moved, city=City("Same", twice))
+
+
 def test_the_test_period_stays_where_it_was_when_the_record_changes(home: Path) -> None:
     whole = load_run(home / "default")
     first, stop = whole.split.test
@@ -256,5 +328,5 @@ def test_the_test_period_stays_where_it_was_when_the_record_changes(home: Path) 
         assert np.isfinite(forecast(short).values).all()
         with pytest.raises(SettingsError, match="lacks some or all of the run's test period"):
             evaluate(short, device="cpu")
-    with pytest.raises(CheckpointError, match=r"has changed since \(start_s, snapshots\)"):
+    with pytest.raises(CheckpointError, match=r"has changed since \(start_s, snapshots, readings\)"):
         load_checkpoint(home / "default", city=City("Later", town().stream.slice(20, S)))

@@ -21,7 +21,8 @@ import polars as pl
 import pytest
 
 from frigate.city import City, ensure_road_features, read_city, write_city
-from frigate.cli import app, main, parse_map
+from frigate.cli import app, main
+from frigate.cli_import import OURS, parse_map
 from frigate.config import change
 from frigate.demo import Demo, demo_settings, run_demo
 from frigate.errors import SettingsError
@@ -133,7 +134,7 @@ def test_help_names_the_commands_that_exist(frigate: Frigate) -> None:
     said = frigate("--help")
     assert said.status == 0
     named = re.findall(r"^[│ ]+([a-z]+)  +[A-Z]", said.out, re.MULTILINE)
-    assert sorted(named) == ["check", "demo", "evaluate", "forecast", "import", "train"]
+    assert sorted(named) == ["check", "demo", "evaluate", "export", "forecast", "import", "train"]
     for command in named:
         assert frigate(command, "--help").status == 0
     assert "matrix" in frigate("import", "--help").out
@@ -145,7 +146,8 @@ def test_import_then_check(frigate: Frigate, tmp_path: Path, monkeypatch: pytest
     said = frigate("import", "matrix", "counts.npz", *IMPORT.split(), "-o", "city", "--csv", "--unit", "cars")
     assert said.status == 0, said.err
     network = town().network
-    assert said.out == f"30 nodes, {network.num_edges} roads, {S} snapshots: city\n"
+    sensors = int(read_city("city").stream.sensors.sum())
+    assert said.out == f"30 nodes, {network.num_edges} roads, {S} snapshots, sensors at {sensors}: city\n"
     assert (tmp_path / "city" / "readings.csv").exists()
     city = read_city(tmp_path / "city")
     np.testing.assert_array_equal(city.stream.values, town().stream.values)
@@ -217,6 +219,30 @@ def test_evaluate_prints_a_table_or_json(frigate: Frigate, here: Path) -> None:
     assert told["rows"][0]["unseen"]["mae"]["value"] > 0
 
 
+def test_evaluate_shows_details_when_asked(frigate: Frigate, here: Path) -> None:
+    plain, said = (frigate("evaluate", "run", "--device", "cpu", *more) for more in ((), ("--details",)))
+    assert said.status == 0, said.err
+    assert said.out.startswith(plain.out)
+    told = json.loads(frigate("evaluate", "run", "--json", "--device", "cpu").out)["rows"]
+    titles = ["MAE by step ahead", "MAE by mean training reading", "MAE by roads to the nearest sensor"]
+    parts = re.split("|".join(titles), said.out[len(plain.out) :])
+    assert len(parts) == 4
+    groups = [
+        [(f"{i} ({i * 60} min)", [row["by_step"][i - 1] for row in told]) for i in range(1, 5)],
+        *([(name, [row[by].get(name) for row in told]) for name in told[0][by]] for by in ("by_tercile", "by_hops")),
+    ]
+    for part, rows in zip(parts[1:], groups, strict=True):
+        lines = [line.strip() for line in part.splitlines() if line.strip()][-len(rows) :]
+        for line, (name, summaries) in zip(lines, rows, strict=True):
+            assert line.startswith(f"{name} ")
+            assert line.endswith(f" {summaries[0]['nodes']}")
+            for summary in summaries:
+                mae = summary["mae"]["value"]
+                assert f" {mae:.{3 if mae < 10 else 1}f} " in line
+            low = summaries[0]["mae"]["low"]
+            assert f"[{low:.{3 if summaries[0]['mae']['value'] < 10 else 1}f}, " in line
+
+
 def test_forecast_writes_what_is_asked_for(frigate: Frigate, here: Path, tmp_path: Path) -> None:
     files = {kind: tmp_path / f"f.{kind}" for kind in ("csv", "parquet", "geojson")}
     asked = [word for kind, path in files.items() for word in (f"--{kind}", path)]
@@ -271,7 +297,37 @@ def test_forecast_on_another_city(frigate: Frigate, copy: Path) -> None:
     (copy / "city").rename(copy / "gone")
     assert "Pass another with --city CITY" in frigate("forecast", "run").err
     assert len(values_of(frigate("forecast", "run", "--city", "gone", "--json", "--device", "cpu"))) == 30
-    assert "Use the run's own city" in frigate("forecast", "run", "--city", "other").err
+    without = frigate("forecast", "run", "--city", "other", "--json", "--device", "cpu")
+    assert (without.out, without.err) == (said.out, said.err)
+    assert "Use the run's own city" in frigate("evaluate", "run", "--city", "other").err
+
+
+def test_a_what_if_starts_from_the_roads_of_its_time(frigate: Frigate, copy: Path) -> None:
+    def told(*words: object) -> list[list[float]]:
+        return values_of(frigate("forecast", "run", *words, "--json", "--device", "cpu"))
+
+    (a, b), stream = first_road(town()), read_city(copy / "city").stream
+    shut = stream.network.close([(a, b)])
+    u, v = next(
+        (u, v) for u, v in zip(shut.senders.tolist(), shut.receivers.tolist(), strict=True) if shut.node_ids[u] != a
+    )
+    also = f"{shut.node_ids[u]},{shut.node_ids[v]}"
+    late = (np.arange(S) >= S - 20).astype(np.int64)
+    write_city(City("Town", replace(stream, topologies=(stream.network, shut), topology_of=late)), copy / "recorded")
+    before = ("--at", "2024-01-03T08:00")
+    assert told("--city", "recorded", *before, "--close", also) == told(*before, "--close", also)
+    assert told("--city", "recorded", "--close", also) == told("--close", f"{a},{b}", "--close", also)
+    assert frigate("forecast", "run", "--city", "recorded", *before, "--close", f"{a},{b}", "--json").status == 0
+    refused = frigate("forecast", "run", "--city", "recorded", "--close", f"{a},{b}")
+    assert "is not an open road" in refused.err
+
+
+def test_resume_over_other_readings_is_refused(frigate: Frigate, copy: Path) -> None:
+    stream = read_city(copy / "city").stream
+    write_city(City("city", replace(stream, values=stream.values + stream.observed)), copy / "city")
+    said = frigate("train", "city", "-o", "run", "--resume", "--device", "cpu")
+    assert said.status == 2
+    assert re.search(r"frigate: .*the city has changed since \(readings\)\. Give it as it was, or train", said.err)
 
 
 # What does not
@@ -320,8 +376,9 @@ def test_forecast_on_another_city(frigate: Frigate, copy: Path) -> None:
         ("forecast run --past -2", "past = -2: at least one"),
         ("forecast run --device gpu", 'device "gpu" is not known'),
         ("forecast run --city nowhere", "nowhere: there is no such folder"),
-        ("forecast run --csv city", "city"),
-        ("forecast run --geojson nodes.csv/f.geojson", "nodes.csv"),
+        ("forecast run --csv city", "city: cannot be written: .* Name a file in a folder that can be written"),
+        ("forecast run --csv /proc/x.csv", "/proc/x.csv: cannot be written: .* Name a file in a folder"),
+        ("forecast run --geojson nodes.csv/f.geojson", "nodes.csv/f.geojson: cannot be written: .* Name a file"),
         (f"import matrix none.npz {IMPORT} -o new", "none.npz: there is no such file"),
         (f"import matrix counts.npz {IMPORT} --map id -o new", '--map "id": write theirs=ours'),
         (f"import matrix counts.npz {IMPORT} --map x=node_id -o new", 'neither table has a column "x"'),
@@ -400,7 +457,7 @@ def test_the_map_of_columns() -> None:
     assert parse_map("") == {}
     for text in ("src", "=source", "src=", "src=sauce"):
         with pytest.raises(SettingsError, match="--map"):
-            parse_map(text)
+            parse_map(text, known=OURS)
 
 
 def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(copy: Path, frigate: Frigate) -> None:
@@ -440,7 +497,9 @@ sys.meta_path.insert(0, Blocked())
 
 
 TYPED = """
-import contextlib, io, json, runpy, sys
+import contextlib, io, json, runpy, sys, warnings
+
+warnings.filterwarnings("ignore", message=".*found in sys.modules")  # of several modules run in one process
 
 def python_m(line):
     sys.argv = line.split()
@@ -471,7 +530,7 @@ def test_a_bare_machine_trains_and_evaluates(tmp_path: Path) -> None:
         "frigate.train cache paper --settings s.toml --preset paper --seen 60%",
         "frigate.train cache run --seen 60",
         "frigate.evaluate run --json --stride 2",
-        "frigate.evaluate paper --city cache",
+        "frigate.evaluate paper --city cache --details",
         "frigate.evaluate nowhere",
     ]
     process = subprocess.run(
@@ -496,6 +555,7 @@ def test_a_bare_machine_trains_and_evaluates(tmp_path: Path) -> None:
     assert json.loads(scored.out)["rows"][0]["name"] == "frigate (default)"
     assert table.out.splitlines()[0].startswith("forecaster ")
     assert table.out.splitlines()[1].startswith("frigate (paper) ")
+    assert "\nMAE by step ahead\nstep ahead  " in table.out
     assert nowhere == Said(
         2, "", "frigate: nowhere: there is no such folder. Name the folder that `frigate train -o` wrote\n"
     )

@@ -27,11 +27,13 @@ import typer.main
 import frigate
 from frigate.cli import app
 from frigate.config import PRESETS, change, preset
+from frigate.sources.benchmarks import KINDS, PEMS
+from frigate.sources.osm_tags import DRIVABLE
 from frigate.streets import build_town
 
 ROOT = Path(__file__).resolve().parents[1]
 MAP = ROOT / "docs" / "paper-to-code.md"
-DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PLACE = re.compile(r"`(?P<path>(?:frigate|tests|benchmarks)/[\w/]+\.py):(?P<line>\d+)`\s+`(?P<words>[^`]+)`")
 LABELS = (
     "eq:mae", "eq:hl", "eq:aggregation_out", "eq:aggregation_in", "eq:sigmoid", "eq:edgescalar", "eq:edgeposition",
@@ -239,6 +241,25 @@ def test_every_kind_of_bad_table_is_told() -> None:
     told = [m for row in rows(text) for m in re.findall(r"`([^`]+)`", row[-1])]
     left_out = [n for n in notices if n and not any(n in m or m in n for m in told)]
     assert left_out == []
+
+
+def test_every_source_has_its_page_and_its_rules_on_it() -> None:
+    kinds = set(typer.main.get_command(app).commands["import"].commands)  # type: ignore[attr-defined]
+    pages = {path.stem: read(path) for path in (ROOT / "docs" / "sources").glob("*.md")}
+    assert {kind.replace("benchmark", "benchmarks") for kind in kinds - {"matrix"}} == set(pages)
+    for kind in sorted(kinds - {"matrix"}):
+        page = pages[kind.replace("benchmark", "benchmarks")]
+        for step in (f"import {kind}", "check", "train", "evaluate", "forecast"):
+            assert re.search(rf"^frigate {step} ", page, re.MULTILINE), f"{kind}: {step}"
+    roads = pages["osm"].split("## Which roads")[1].split("```")[0]
+    named = set(re.findall(r"`([a-z_]{4,})`", roads)) - {"highway", "_link"}
+    assert {word.removesuffix("_link") for word in DRIVABLE} == named
+    told = {row[0].strip("`"): row for row in rows(pages["benchmarks"])}
+    assert set(KINDS) <= set(told)
+    units = {"m": "metres", "mi": "miles"}
+    assert {(k, told[k][3], told[k][4]) for k in PEMS} == {
+        (k, units[facts.length_unit], f"from {facts.start}") for k, facts in PEMS.items()
+    }
 
 
 def shell_lines() -> Iterator[str]:

@@ -11,24 +11,31 @@ import torch
 from torch import Tensor
 
 from frigate.batch import Batch
+from frigate.checkpoint import Run
 from frigate.city import City
+from frigate.config import change, preset
 from frigate.errors import SettingsError
 from frigate.evaluate import (
     HOPS,
+    MOST_WINDOWS,
     NONE,
     OWN,
     TERCILES,
-    Evaluation,
-    as_text,
+    evaluate,
     evaluate_forecaster,
+    forecaster,
     hop_groups,
     score,
     terciles,
+    windows_at_once,
 )
+from frigate.evaluation import Evaluation, as_text
 from frigate.metrics import Measure, Scores
+from frigate.network import Edges, RoadNetwork
 from frigate.rivals.naive import Constant, Forecaster
 from frigate.split import Split, make_split, read_seen_file, windows_in
-from frigate.stream import RoadNetworkStream
+from frigate.stream import RoadNetworkStream, make_stream
+from frigate.train import run_windows, train
 from tests.conftest import shared_data
 from tests.test_naive import town, windows_of
 
@@ -148,6 +155,83 @@ def test_batch_size_changes_nothing_and_progress_is_told() -> None:
     assert mae[0] is not None
     assert mae[1] is not None
     assert mae[0].mae.value == pytest.approx(mae[1].mae.value, rel=1e-6)
+
+
+def small_run(**training: object) -> Run:
+    settings = change(
+        preset("default"),
+        {
+            "task": {"past": PAST, "horizon": HORIZON},
+            "model": {"width": 8, "layers": 1, "hidden": 8},
+            "train": {"epochs": 1, "steps_per_epoch": 1, "batch_size": 4, "validation_windows": 4, **training},
+        },
+    )
+    return train(City("town", town()), seen=0.4, settings=settings, device="cpu")
+
+
+def test_memory_decides_how_many_windows_are_scored_at_once() -> None:
+    run = small_run()
+    ticks: list[list[int]] = []
+    for memory_gb in (None, 1e-6):
+        ticks.append([])
+        limited = replace(run, settings=change(run.settings, {"train": {"memory_gb": memory_gb}}))
+        result = evaluate(limited, device="cpu", progress=lambda done, total: ticks[-1].append(done))
+        assert ticks[-1][-1] == result.windows
+    assert np.diff(ticks[0])[0] == MOST_WINDOWS
+    assert set(np.diff(ticks[1])) == {1}
+
+
+def test_a_large_network_is_scored_in_small_batches() -> None:
+    run, cpu = small_run(), torch.device("cpu")
+    wide = change(run.settings, {"model": {"width": 64}, "task": {"past": 12, "horizon": 12}})
+
+    def at_once(N: int) -> int:
+        network = RoadNetwork(np.arange(N), np.zeros(N), np.zeros(N), Edges.none())
+        nothing = make_stream(np.zeros((1, N), np.float32), network, start_s=0, step_s=300)
+        return windows_at_once(replace(run, settings=wide, city=City("big", nothing)), cpu)
+
+    assert at_once(2_000) == MOST_WINDOWS
+    assert 2 <= at_once(30_826) <= 6  # 16 of them would take 13 GB
+    assert at_once(1_000_000) == 1
+
+
+def test_the_runs_own_model_is_not_touched() -> None:
+    run = small_run()
+    run.model.train()
+    inputs = torch.from_numpy(run.split.seen)
+    batch = run_windows(run, "cpu").batch(np.array([50]), past=PAST, horizon=HORIZON, inputs=inputs)
+    forecast = forecaster(run, torch.device("cpu"))
+    with torch.inference_mode():
+        one = forecast(batch)
+    evaluate(run, stride=20, device="cpu")
+    assert run.model.training
+    with torch.no_grad():
+        next(run.model.parameters()).fill_(9.0)  # nor does what is done to it later reach the forecaster
+    with torch.inference_mode():
+        assert torch.equal(one, forecast(batch))
+
+
+def test_details_have_every_group_and_forecaster() -> None:
+    stream = town()
+    result = judged(Constant(1.0), stream, small_split(stream))
+    tables = result.detail_tables()
+    by_step, by_tercile, by_hops = tables.values()
+    assert [row["step ahead"] for row in by_step] == ["1 (30 min)", "2 (60 min)", "3 (90 min)", "4 (120 min)"]
+    assert [row["reading"] for row in by_tercile] == ["low", "medium", "high"]
+    assert [row["roads"] for row in by_hops] == list(result.model.by_hops)
+    for row in (*by_step, *by_tercile, *by_hops):
+        assert list(row)[1:-1] == [scored.label for scored in result.rows]
+    first, zero = result.model.by_step[0], result.row("zero").by_step[0]
+    assert first is not None
+    assert zero is not None
+    assert by_step[0]["model"] == f"{first.mae.value:.3f} [{first.mae.low:.3f}, {first.mae.high:.3f}]"
+    assert by_step[0]["zero"] == f"{zero.mae.value:.1f}"
+    assert sum(int(row["nodes"]) for row in by_hops) == 22
+    said = as_text(result, details=True)
+    assert said.startswith(as_text(result))
+    assert [line for line in said.splitlines() if line in tables] == list(tables)
+    at_sensors = judged(Constant(1.0), stream, small_split(stream, "all"))
+    assert list(at_sensors.detail_tables()) == list(tables)[:2]  # a sensor is no road away from itself
 
 
 def test_terciles_partition_by_mean_training_reading() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from functools import cache
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from frigate.checkpoint import Run
-from frigate.city import City
+from frigate.city import City, ensure_road_features
 from frigate.config import change, preset
 from frigate.errors import CityError, SettingsError
 from frigate.forecast import edit_network, forecast
@@ -138,6 +138,31 @@ def test_a_closed_road_is_a_network_without_it_in_every_snapshot(name: str) -> N
 
 
 @BOTH
+def test_an_edit_starts_from_the_topology_at_that_time(name: str) -> None:
+    run = small_run(name)
+    stream, whole = run.city.stream, run.city.network
+    morning, evening = whole.close([(0, 1), (1, 0)]), whole.close([(23, 24), (24, 23)])
+    recorded = replace(stream, topologies=(whole, morning, evening), topology_of=np.arange(S) // 50)  # 0, 1, 2
+    for at, then in ((40, whole), (50, whole), (51, morning), (100, morning), (101, evening), (None, evening)):
+        moment = None if at is None else START_S + at * STEP_S
+        made = forecast(run, stream=recorded, at=moment, close=["6,7", (7, 6)], add=["0,6,250"])
+        edited = edit_network(then, close=["6,7", "7,6"], add=["0,6,250"])
+        expected = forecast(run, edited, recorded, at=moment)
+        np.testing.assert_array_equal(made.values, expected.values)
+        others = [
+            edit_network(n, close=["6,7", "7,6"], add=["0,6,250"]) for n in (whole, morning, evening) if n is not then
+        ]
+        for other in others:
+            assert not np.array_equal(made.values, forecast(run, other, recorded, at=moment).values)
+    # A road that is closed then cannot be closed again, and one that is closed only later can.
+    with pytest.raises(CityError, match="0,1 is not an open road"):
+        forecast(run, stream=recorded, at=START_S + 60 * STEP_S, close=["0,1"])
+    forecast(run, stream=recorded, close="0,1")
+    shut = forecast(run, morning, recorded, close=[(6, 7)])  # on the network that is given
+    np.testing.assert_array_equal(shut.values, forecast(run, morning.close([(6, 7)]), recorded).values)
+
+
+@BOTH
 def test_another_place_is_forecast_and_said_aloud(name: str) -> None:
     run = small_run(name)
     town = grid(first_id=1000, lon=8.0, road_class="")
@@ -170,9 +195,46 @@ def test_readings_are_matched_to_another_network_by_id() -> None:
     made = forecast(run, shuffled)
     np.testing.assert_allclose(made.values, forecast(run).values[:, order], rtol=1e-4, atol=1e-4)
     elsewhere = forecast(run, grid(first_id=1000, lon=8.0))
-    assert any("not on this network" in notice for notice in elsewhere.notices)
+    sensors = int(run.city.stream.observed[-4:].any(0).sum())
+    assert any(f"{sensors} of {sensors} nodes with readings are not on this" in n for n in elsewhere.notices)
     assert any("map and the clock alone" in notice for notice in elsewhere.notices)
     assert not elsewhere.sensor.any()
+
+
+def test_readings_do_not_follow_an_id_to_another_place() -> None:
+    run = small_run()
+    home = run.city.network
+    away = np.arange(home.num_nodes) < 6
+    moved = replace(home, lat=home.lat + np.where(away, 60 / 111_195, 0))
+    made = forecast(run, moved)
+    assert not made.sensor[away].any()
+    np.testing.assert_array_equal(made.sensor[~away], forecast(run).sensor[~away])
+    sensors = run.city.stream.observed[-4:].any(0)
+    lost = f"{(sensors & away).sum()} of {sensors.sum()} nodes with readings are not on this network"
+    assert any(notice.startswith(lost) and "id and place (within 50 m)" in notice for notice in made.notices)
+    near = forecast(run, replace(home, lat=home.lat + np.where(away, 40 / 111_195, 0)))
+    np.testing.assert_array_equal(near.sensor, forecast(run).sensor)
+    assert not any("not on this network" in notice for notice in near.notices)
+
+
+def test_a_city_is_as_good_as_its_stream(tmp_path: Path) -> None:
+    run = small_run()
+    other = City("Other", readings(grid(first_id=1000, lon=8.0), seed=3))
+    made = forecast(run, stream=other)
+    np.testing.assert_array_equal(made.values, forecast(run, stream=other.stream).values)
+    assert made.notices == forecast(run, stream=other.stream).notices
+    # The features that a city keeps are used, not computed again.
+    (raw,) = ensure_road_features(other).road_features
+    assert not np.array_equal(forecast(run, stream=replace(other, road_features=(raw + 1,))).values, made.values)
+
+
+def test_the_runs_own_model_stays_as_it_is() -> None:
+    run = small_run()
+    made = forecast(run)
+    run.model.train()
+    np.testing.assert_array_equal(forecast(run).values, made.values)
+    assert run.model.training
+    run.model.eval()
 
 
 @BOTH
@@ -307,6 +369,12 @@ def test_another_unit_is_said() -> None:
         ({"at": START_S + STEP_S - 1}, "from 2024-03-04T02:00:00"),
         ({"at": START_S + (S + 3) * STEP_S + 1}, "until 2024-03-09T14:00:00"),
         ({"at": "yesterday"}, 'at "yesterday": not a time'),
+        ({"at": 1.5}, 'at "1.5": not a time. Give ISO-8601'),
+        ({"at": date(2024, 3, 6)}, 'at "2024-03-06": not a time'),
+        ({"at": 10**18}, "not a time"),
+        ({"at": datetime.min}, "not a time"),
+        ({"at": "9999-12-31T23:59"}, "not a time"),
+        ({"at": "0001-01-01"}, "not a time"),
         ({"past": 0}, "at least one past snapshot"),
         ({"horizon": 0}, "at least one step ahead"),
         ({"sensors": "some"}, 'sensors = "some": choose'),
@@ -322,6 +390,13 @@ def test_an_unknown_form_of_file_is_refused(tmp_path: Path) -> None:
     made = forecast(small_run())
     with pytest.raises(SettingsError, match=r"\.xlsx.*\.csv, \.parquet, \.geojson, \.json"):
         made.write(tmp_path / "out.xlsx")
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path, tmp_path / "file" / "x", Path("/proc/none/x")):
+        for form in (".csv", ".parquet", ".geojson", ".json"):
+            with pytest.raises(
+                SettingsError, match=rf"{path}: cannot be written: .*\. Name a file in a folder that can"
+            ):
+                made.write(path, suffix=form)
     assert made.write(tmp_path / "table", suffix=".csv").read_text(encoding="utf-8").startswith("node_id,time")
 
 

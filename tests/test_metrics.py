@@ -63,6 +63,34 @@ def test_measures_equal_their_literal_definition(seed: int) -> None:
         assert math.isnan(summary.geh_share.value)
 
 
+@pytest.mark.parametrize(("horizon", "whole_hours"), [(12, 3), (7, 1), (8, 2), (4, 1)])
+def test_every_whole_hour_ahead_has_its_geh(horizon: int, whole_hours: int) -> None:
+    forecast, target, observed = cells(5, horizon=horizon)
+    counted, good = np.zeros(5), np.zeros(5)
+    for b in range(7):
+        for n in range(5):
+            for hour in range(whole_hours):
+                part = slice(4 * hour, 4 * hour + 4)
+                if observed[b, part, n].all():
+                    counted[n] += 1
+                    good[n] += bool(geh(forecast[b, part, n].double().sum(), target[b, part, n].double().sum()) < 5)
+    assert counted.sum() > 10 * whole_hours
+    sums = scored((forecast, target, observed), step_s=900).hour_sums
+    np.testing.assert_array_equal(sums, [counted, good])
+
+
+def test_a_later_hour_that_is_wrong_shows() -> None:
+    target = torch.full((2, 8, 3), 10.0)
+    forecast = target.clone()
+    forecast[:, 4:] = 1000
+    summary = scored((forecast, target, torch.ones_like(target, dtype=torch.bool)), step_s=900).summary(
+        np.ones(3, bool)
+    )
+    assert summary is not None
+    assert summary.geh_share is not None
+    assert summary.geh_share.value == 50
+
+
 def test_splitting_batches_changes_nothing() -> None:
     batch = cells(1)
     whole, parts = scored(batch), scored(batch, size=2)

@@ -150,7 +150,8 @@ def test_space_rivals_equal_brute_force(rival: str) -> None:
     assert forecast.shape == (5, 4, 36)
     readable = set()
     for b, c in enumerate(current):
-        values, observed = stream.window(c - 5, 6)
+        window = stream.slice(c - 5, c + 1)
+        values, observed = window.values, window.observed
         observed = observed & split.seen
         known = np.asarray(observed.any(0))
         readable.add(known.tobytes())

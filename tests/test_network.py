@@ -140,6 +140,36 @@ REFUSED: dict[str, tuple[Callable[[RoadNetwork], object], str]] = {
     "remove an unknown node": (lambda n: n.remove_nodes(["x"]), 'node "x" is not in the network'),
     "ids that repeat": (lambda n: triangle(("a", "b", "a")), "node ids are not unique"),
     "columns of two lengths": (lambda n: replace(n, lon=n.lon[:2]), "differ in length"),
+    "two roads with the same ends": (
+        lambda n: replace(n, edges=Edges.of([2, 0, 0], [0, 1, 1], [9.0, 1.0, 2.0])),
+        "road a,b: there are two of it. Clean the table of roads with frigate.network.clean_edges",
+    ),
+    "a loop in the table": (
+        lambda n: replace(n, edges=Edges.of([0, 2], [1, 2], [1.0, 2.0])),
+        "road c,c: a road from a node to itself. Clean",
+    ),
+    "a column too short": (
+        lambda n: n.add(roads=[("a", "c"), ("c", "b")], road_class=["primary"]),
+        r"2 roads have columns of other lengths \(road_class 1\). Give one value a road",
+    ),
+    "a length too few": (lambda n: n.add(roads=[("a", "c"), ("c", "b")], length_m=[1]), "1 lengths for 2 roads"),
+    "a length that is a word": (lambda n: n.add(roads=[("a", "c")], length_m=["far"]), "'far'. Give numbers"),
+    "lanes that are a word": (lambda n: n.add(roads=[("a", "c")], lanes=["two"]), "'two'. Give numbers"),
+    "a road as text": (lambda n: n.add(roads=["a,c"]), r"road 'a,c': name .* as \(41, 42\)"),
+    "a road to close as text": (lambda n: n.close(["ab"]), r"road 'ab': name .* as \(41, 42\)"),
+    "a road of three": (lambda n: n.reopen([("a", "b", "c")]), "name a one-way road by its two end nodes"),
+    "a node without a place": (lambda n: n.add(nodes=[("d", 6.1)]), "give its id, lon and lat"),
+    "a place that is none": (lambda n: n.add(nodes=[("d", np.nan, 49.6)]), 'node "d": lon nan, lat 49.6 is no place'),
+    "a longitude too far": (lambda n: n.add(nodes=[("d", 181, 0)]), "lon 181, lat 0 is no place"),
+    "a latitude too far": (lambda n: n.add(nodes=[("d", 49.6, -91)]), "lon 49.6, lat -91 is no place"),
+    "a place in words": (lambda n: n.add(nodes=[("d", "east", 0)]), "lon east, lat 0 is no place"),
+    "a word among numbers": (
+        lambda n: triangle((1, 2, 3)).add(nodes=[("N1", 6.1, 49.6)]),
+        'node "N1": the ids of this network are whole numbers',
+    ),
+    "a fraction among numbers": (lambda n: triangle((1, 2, 3)).add(nodes=[(4.5, 6.1, 49.6)]), "are whole numbers"),
+    "a number too large": (lambda n: triangle((1, 2, 3)).add(nodes=[(2**70, 6.1, 49.6)]), "are whole numbers"),
+    "a number that is there as text": (lambda n: triangle((1, 2, 3)).add(nodes=[("2", 0, 0)]), "already there"),
     "a road to nowhere": (lambda n: replace(n, edges=Edges.of([0], [7], [1.0])), "row 7 of a table of 3 nodes"),
 }
 
@@ -158,6 +188,24 @@ def test_ids_are_found_as_text_or_as_numbers() -> None:
     for wrong in ("1.0", "--10", "²", "", "9" * 5000):
         with pytest.raises(CityError, match=r"is not in the network of 3 nodes \(10, 20, -30"):
             numbered.row_of(wrong)
+
+
+def test_new_ids_are_as_the_networks_own() -> None:
+    assert triangle((1, 2, 3)).add(nodes=[("4", 6.1, 49.6)]).node_ids.tolist() == [1, 2, 3, 4]
+    assert triangle().add(nodes=[(4, 6.1, 49.6)]).node_ids.tolist() == ["a", "b", "c", "4"]
+
+
+def test_the_same_nodes_are_those_of_one_id_and_place() -> None:
+    network = triangle((10, 20, 30))
+    assert network.same_nodes(network).tolist() == [0, 1, 2]
+    assert network.same_nodes(network.close([(10, 20)])).tolist() == [0, 1, 2]
+    grown = network.add(nodes=[(40, 6.2, 49.7)])
+    assert grown.same_nodes(network).tolist() == [0, 1, 2, -1]
+    assert network.same_nodes(grown).tolist() == [0, 1, 2]
+    assert network.same_nodes(replace(network, node_ids=np.array([30, 20, 10]))).tolist() == [-1, 1, -1]
+    shifted = replace(network, lat=network.lat + np.array([0, 40, 60]) / 111_195)
+    assert network.same_nodes(shifted).tolist() == [0, 1, -1]
+    assert network.same_nodes(replace(network, node_ids=np.array(["10", "x", "30"]))).tolist() == [0, -1, 2]
 
 
 # Fingerprint

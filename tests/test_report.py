@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from frigate.checkpoint import Run
 from frigate.city import City
 from frigate.demo import last_afternoon_s
-from frigate.evaluate import Evaluation, evaluate_forecaster
+from frigate.evaluate import evaluate_forecaster
+from frigate.evaluation import Evaluation
 from frigate.forecast import forecast
 from frigate.metrics import Measure
 from frigate.report import write_report

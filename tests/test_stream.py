@@ -76,22 +76,15 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
 # Views
 
 
-def test_windows_and_slices_are_views() -> None:
+def test_windows_are_views() -> None:
     stream = small_stream()
-    values, observed = stream.window(2, 3)
     part = stream.slice(2, 5)
-    for array, whole in ((values, stream.values), (observed, stream.observed)):
-        assert np.shares_memory(array, whole)
     assert np.shares_memory(part.values, stream.values)
     assert np.shares_memory(part.observed, stream.observed)
     assert part.num_snapshots == 3
     assert part.times_s.tolist() == stream.times_s[2:5].tolist()
-    np.testing.assert_array_equal(part.values, values)
+    np.testing.assert_array_equal(part.values, stream.values[2:5])
     np.testing.assert_array_equal(part.calendar, stream.calendar[2:5])
-    assert stream.window(0, 6)[0].shape == (6, 3)
-    for first, length in ((-1, 2), (4, 3), (7, 1)):
-        with pytest.raises(CityError, match="not all among the stream's 6"):
-            stream.window(first, length)
 
 
 def test_another_network_holds_in_every_snapshot() -> None:
@@ -109,12 +102,41 @@ def test_another_network_holds_in_every_snapshot() -> None:
     assert stream.topologies[0].num_edges == 2  # and the stream itself is as it was
 
 
-def test_on_another_node_table_readings_go_by_id() -> None:
+def moved(network: RoadNetwork, ids: list[int], metres: list[float]) -> RoadNetwork:
+    """These nodes of the network, or unknown ones, in this order and so far north of where they were."""
+    row_of = {int(x): row for row, x in enumerate(network.node_ids)}
+    rows = np.array([row_of.get(x, 0) for x in ids], np.int64)
+    return RoadNetwork(
+        np.array(ids, np.int64), network.lon[rows], network.lat[rows] + np.array(metres) / 111_195, Edges.none()
+    )
+
+
+def test_on_another_node_table_readings_go_by_id_and_place() -> None:
     stream = small_stream(2)
-    moved = stream.on(line(30, 99, 10))
-    assert moved.observed.tolist() == [[True, False, True]] * 2
-    assert moved.values.tolist() == [[3, 0, 1], [6, 0, 4]]
-    assert moved.node_ids.tolist() == [30, 99, 10]
+    other = stream.on(moved(stream.network, [30, 99, 10], [0, 0, 0]))
+    assert other.observed.tolist() == [[True, False, True]] * 2  # nobody was at 99
+    assert other.values.tolist() == [[3, 0, 1], [6, 0, 4]]
+    assert other.node_ids.tolist() == [30, 99, 10]
+    near = stream.on(moved(stream.network, [30, 20, 10], [49, 51, -49]))
+    assert near.observed.tolist() == [[True, False, True]] * 2
+    assert near.values.tolist() == [[3, 0, 1], [6, 0, 4]]
+    elsewhere = stream.on(moved(stream.network, [10, 20, 30], [0, 600, 600]))  # another town, with the same ids
+    assert elsewhere.observed.tolist() == [[True, False, False]] * 2
+    assert stream.on(moved(stream.network, [], [])).values.shape == (2, 0)
+    as_text = stream.on(replace(stream.network, node_ids=np.array(["10", "20", "30"])))
+    np.testing.assert_array_equal(as_text.values, stream.values)
+
+
+def test_the_digest_knows_every_reading() -> None:
+    stream = small_stream(600)
+    assert replace(stream, values=stream.values.copy()).digest == stream.digest
+    assert replace(stream, values=np.asfortranarray(stream.values)).digest == stream.digest
+    for t, n in ((0, 0), (599, 2), (255, 1), (256, 0)):
+        values, observed = stream.values.copy(), stream.observed.copy()
+        values[t, n] += 1
+        observed[t, n] = False
+        assert replace(stream, values=values).digest != stream.digest
+        assert replace(stream, observed=observed).digest != stream.digest
 
 
 # Buckets
@@ -216,6 +238,15 @@ def test_a_day_of_a_clock_change_has_its_hour_twice() -> None:
     hours = [stream.local_time(int(t))[11:13] for t in stream.times_s]
     assert hours == ["00", "01", "02", "02", *(f"{h:02d}" for h in range(3, 24))]
     np.testing.assert_array_equal(stream.calendar[2], stream.calendar[3])
+
+
+def test_local_time_inside_the_record_needs_no_time_zone_database() -> None:
+    stream = replace(small_stream(timezone="Europe/Paris"), timezone="Not/Installed")
+    assert stream.local_time(MONDAY_S) == "2024-01-01T01:00:00+01:00"
+    assert stream.local_time(MONDAY_S + 6 * 300) == "2024-01-01T01:30:00+01:00"  # its end
+    for outside_s in (MONDAY_S - 1, MONDAY_S + 7 * 300):
+        with pytest.raises(CityError, match="is not known"):
+            stream.local_time(outside_s)
 
 
 def test_an_unknown_time_zone_is_refused() -> None:

@@ -6,14 +6,16 @@ import subprocess
 import sys
 import types
 
+import numpy as np
 import pytest
 
 import frigate as fg
+from frigate.config import change
 
 PUBLIC = {
     "CheckpointError", "City", "CityError", "Evaluation", "Forecast", "FrigateError", "MissingExtraError",
-    "RoadNetwork", "RoadNetworkStream", "Run", "Settings", "SettingsError", "evaluate", "forecast", "load_run",
-    "make_stream", "preset", "read_city", "simulate", "train", "write_city",
+    "RoadNetwork", "RoadNetworkStream", "Run", "Settings", "SettingsError", "demo_city", "evaluate", "forecast",
+    "load_run", "make_stream", "preset", "read_city", "train", "write_city",
 }  # fmt: skip
 
 
@@ -31,6 +33,20 @@ def test_the_modules_run_without_a_warning() -> None:
     for module in ("frigate.train", "frigate.evaluate"):
         done = subprocess.run([sys.executable, "-m", module, "--help"], capture_output=True, text=True, check=True)
         assert done.stderr == ""
+
+
+def test_the_invented_town_is_a_city_to_train_on() -> None:
+    city = fg.demo_city(seed=1, intersections=100, days=2, step_s=1800)
+    assert isinstance(city, fg.City)
+    assert not np.array_equal(
+        city.stream.values, fg.demo_city(seed=2, intersections=100, days=2, step_s=1800).stream.values
+    )
+    model, task = {"width": 8, "layers": 1, "hidden": 8}, {"past": 2, "horizon": 2}
+    few = {"epochs": 1, "steps_per_epoch": 1, "batch_size": 2, "validation_windows": 2}
+    settings = change(fg.preset("default"), {"model": model, "task": task, "train": few})
+    run = fg.train(city, seen=0.3, settings=settings, device="cpu")
+    assert fg.evaluate(run, device="cpu").city == city.name
+    assert fg.forecast(run, device="cpu").values.shape == (2, city.stream.num_nodes)
 
 
 def test_every_error_is_a_frigate_error() -> None:

@@ -123,13 +123,15 @@ def times_us(table: Table, column: str, *, clock: Clock, notices: Notices) -> ND
     empty = raw.is_null().to_numpy()
     if empty.any():
         raise table.refuse(int(np.argmax(empty)), f"{column} is empty")
-    if isinstance(raw.dtype, pl.Datetime) and raw.dtype.time_zone is not None:
+    if isinstance(raw.dtype, pl.Datetime):
         us = raw.dt.timestamp("us").to_numpy()
-        outside = (us < EARLIEST_US) | (us >= LATEST_US)
+        outside = (us < EARLIEST_US) | (us >= LATEST_US)  # such a time may be more than Python's can hold
         if outside.any():
             row = int(np.argmax(outside))
-            raise table.refuse(row, f'{column} "{raw[row]}" is not between the years 1900 and 2200')
-        return us
+            told = utc_text(int(us[row])).removesuffix("" if raw.dtype.time_zone else "Z")
+            raise table.refuse(row, f'{column} "{told}" is not between the years 1900 and 2200')
+        if raw.dtype.time_zone is not None:
+            return us
     distinct = raw.unique()
     numbered = pl.Series(range(len(distinct)), dtype=pl.Int64)
     codes = raw.replace_strict(distinct, numbered, return_dtype=pl.Int64).to_numpy()

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frigate.city.notices import Notices, Spot, place
+from frigate.city.parquet_pages import check_parquet_sizes
 from frigate.errors import CityError
 
 if TYPE_CHECKING:
@@ -135,6 +136,8 @@ def unit_factor(source: str, target: str) -> float:
 
 
 def column_names(path: Path) -> list[str]:
+    if path.suffix == ".parquet":
+        check_parquet_sizes(path)
     with _readable(path):
         return _scan(path).collect_schema().names()
 

@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from frigate.checkpoint import Run
-from frigate.evaluate import Evaluation
+from frigate.evaluation import Evaluation
 from frigate.forecast import Forecast
 from frigate.report.charts import error_charts
 from frigate.report.day import day_panels, day_title, rolling_day

@@ -11,7 +11,8 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.evaluate import HOPS, Evaluation
+from frigate.evaluate import HOPS
+from frigate.evaluation import Evaluation
 from frigate.metrics import Measure
 from frigate.report.words import round_number
 

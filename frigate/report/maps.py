@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frigate.checkpoint import Run
-from frigate.evaluate import Evaluation
+from frigate.evaluation import Evaluation
 from frigate.forecast import Forecast
 from frigate.network import RoadNetwork
 from frigate.report.words import clock, round_number, span
@@ -139,6 +139,10 @@ class Sheet:
     shapes: tuple[tuple[str, str], ...]  # of the key: a shape's CSS class and what it stands for
     unit: str
     by_factors: bool  # colours by factors of about two, for what is skewed
+    edges: tuple[float, ...] | None = None  # where one colour ends and the next begins; None: round numbers
+    bins: tuple[str, ...] = ()  # the key's word for each colour; (): by its edges
+    said: tuple[str, ...] = ()  # [N] what the pointer tells of a node in place of its value
+    marks: str = ""  # SVG above the dots
 
 
 def forecast_map(plan: Plan, forecast: Forecast, unit: str) -> str:
@@ -164,7 +168,7 @@ def forecast_map(plan: Plan, forecast: Forecast, unit: str) -> str:
         unit=unit,
         by_factors=forecast.quantity == "count",
     )
-    return _draw(plan, sheet)
+    return draw_map(plan, sheet)
 
 
 def error_map(plan: Plan, run: Run, evaluation: Evaluation, unit: str) -> str:
@@ -186,17 +190,19 @@ def error_map(plan: Plan, run: Run, evaluation: Evaluation, unit: str) -> str:
         unit=unit,
         by_factors=True,
     )
-    return _draw(plan, sheet)
+    return draw_map(plan, sheet)
 
 
-def _draw(plan: Plan, sheet: Sheet) -> str:
+def draw_map(plan: Plan, sheet: Sheet) -> str:
+    """A figure with the map, its key, and what its script needs."""
     x, y = plan.xy(sheet.lon, sheet.lat)
-    edges = bin_edges(sheet.frames, by_factors=sheet.by_factors)
+    edges = bin_edges(sheet.frames, by_factors=sheet.by_factors) if sheet.edges is None else list(sheet.edges)
     title = escape(sheet.title)
     return (
         f'<figure class="map"><figcaption>{title}</figcaption>{sheet.aside}'
         f'<div class="sheet"><svg viewBox="0 0 {MAP_W:g} {plan.height:.0f}" role="img" aria-label="{title}">'
-        f'{plan.roads()}{_dots(plan, sheet, edges, x, y)}{plan.ruler()}</svg><div class="tip" hidden></div></div>'
+        f"{plan.roads()}{_dots(plan, sheet, edges, x, y)}{sheet.marks}{plan.ruler()}</svg>"
+        f'<div class="tip" hidden></div></div>'
         f"{_key(sheet, edges)}{_data(plan, sheet, edges, x, y)}</figure>"
     )
 
@@ -242,6 +248,7 @@ def _data(plan: Plan, sheet: Sheet, edges: list[float], x: list[float], y: list[
         "unit": sheet.unit,
         "reach": max(28.0, 2.4 * plan.dot),
         "what": "MAE " if sheet.kind == "error" else "",
+        "said": sheet.said,
     }
     inline = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     return f'<script type="application/json">{inline}</script>'
@@ -257,6 +264,7 @@ def _key(sheet: Sheet, edges: list[float]) -> str:
     texts = ["all"] if not ends else [f"below {ends[0]}", *ends[:-1], f"{ends[-1]} and more"]
     for k in range(1, len(ends)):
         texts[k] = f"{ends[k - 1]} to {ends[k]}"
+    texts = list(sheet.bins) or texts
     shapes = "".join(f'<span><i class="{css}"></i>{escape(words)}</span>' for css, words in sheet.shapes)
     swatches = "".join(
         f'<span><i class="swatch {sheet.kind} b{_shade(k, edges)}"></i>{text}</span>' for k, text in enumerate(texts)

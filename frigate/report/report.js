@@ -31,7 +31,7 @@ for (const box of document.querySelectorAll(".map")) {
     tip.hidden = best < 0;
     if (best < 0) return;
     const value = d.frames[shown][best];
-    const said = value === null ? "no value" : d.what + value + " " + d.unit;
+    const said = d.said.length ? d.said[best] : value === null ? "no value" : d.what + value + " " + d.unit;
     tip.textContent = d.id[best] + (d.sensor[best] ? " (sensor)" : "") + ": " + said;
     tip.style.left = d.x[best] / scale + "px";
     tip.style.top = d.y[best] / scale + "px";

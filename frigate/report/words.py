@@ -7,7 +7,7 @@ from datetime import datetime
 from html import escape
 
 from frigate.checkpoint import Run
-from frigate.evaluate import Evaluation, Row
+from frigate.evaluation import Evaluation, Row
 from frigate.metrics import Measure, Summary
 from frigate.stream import DAY_S
 

@@ -7,9 +7,9 @@ to the snapshot that its time falls in, and snapshots without a row are not obse
 
 from __future__ import annotations
 
-import zipfile
-import zlib
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,9 +24,9 @@ from frigate.city.city_toml import parse_quantity, parse_step, whole_step
 from frigate.city.clock import Clock, NotATimeError, times_us
 from frigate.city.network_tables import note_network, read_edges, read_nodes
 from frigate.city.notices import Notices, Spot
-from frigate.city.readings import Span, align_start_s, count_snapshots, valid_values
+from frigate.city.readings import MOST_CELLS, Span, align_start_s, count_snapshots, valid_values
 from frigate.city.tables import ROW, SPEED_KPH, NodeIndex, Table, column_names, did_you_mean, numbers, read_table
-from frigate.errors import CityError, MissingExtraError
+from frigate.errors import CityError, FrigateError, MissingExtraError
 from frigate.network import RoadNetwork
 from frigate.stream import RoadNetworkStream, make_stream, zone
 
@@ -130,26 +130,49 @@ def _unit_of(name: str | None) -> str:
 # Files
 
 
-def _from_npz(path: Path, wanted: _Wanted) -> _Matrix:
+@contextmanager
+def _parsing(path: Path, kind: str) -> Iterator[None]:
+    """Whatever a parser stumbles over in a damaged file, from a lost bracket to a size that no memory has."""
     try:
-        with np.load(path, allow_pickle=False) as held:
-            if isinstance(held, np.ndarray):
-                raise CityError(f"{path.name} is a single array. Name it .npy")
-            return _from_arrays(path, {n: partial(held.__getitem__, n) for n in held.files}, wanted)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise CityError(f"{path.name} is not a readable .npz file: {error}. Save it with numpy.savez") from None
+        yield
+    except FrigateError:
+        raise
+    except Exception as error:
+        detail = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise CityError(f"{path.name} is not a readable {kind} file: {detail}. Save it again") from None
+
+
+def _bounded(path: Path, name: str, count: int) -> None:
+    if count > MOST_CELLS:
+        raise CityError(
+            f'{path.name}: "{name}" claims {count:,} cells. At most {MOST_CELLS:,} are read: cut it in parts'
+        )
+
+
+def _from_npz(path: Path, wanted: _Wanted) -> _Matrix:
+    with _parsing(path, ".npz"):
+        opened = np.load(path, allow_pickle=False)
+    if isinstance(opened, np.ndarray):
+        raise CityError(f"{path.name} is a single array. Name it .npy")
+    with opened as held:
+
+        def read(name: str) -> NDArray[Any]:
+            with _parsing(path, ".npz"):
+                member = next(m for m in held.zip.infolist() if m.filename in (name, f"{name}.npy"))
+                _bounded(path, name, member.file_size // 8)
+                return np.asarray(held[name])
+
+        return _from_arrays(path, {n: partial(read, n) for n in held.files}, wanted)
 
 
 def _from_npy(path: Path, wanted: _Wanted) -> _Matrix:
-    try:
-        values = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise CityError(f"{path.name} is not a readable .npy file: {error}. Save it with numpy.save") from None
+    with _parsing(path, ".npy"):
+        values = np.load(path, allow_pickle=False, mmap_mode="r")  # a false size takes no memory
     if not isinstance(values, np.ndarray):
         raise CityError(f"{path.name} holds several arrays. Name it .npz")
     if wanted.time is not None or wanted.valid is not None:
         raise CityError(f"{path.name} holds one array. Times or a mask beside it need an .npz")
-    return _Matrix(values, None, None, None)
+    return _Matrix(np.asarray(values), None, None, None)
 
 
 def _from_h5(path: Path, wanted: _Wanted) -> _Matrix:
@@ -157,23 +180,25 @@ def _from_h5(path: Path, wanted: _Wanted) -> _Matrix:
         import h5py
     except ImportError:
         raise MissingExtraError("h5py", "h5") from None
-    try:
-        with h5py.File(path, "r") as file:
-            found: dict[str, Callable[[], NDArray[Any]]] = {}
+    found: dict[str, Callable[[], NDArray[Any]]] = {}
 
-            def visit(name: str, item: Any) -> None:
-                if isinstance(item, h5py.Dataset):
-                    found[name] = partial(_read_dataset, item)
+    def visit(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset):
+            found[name] = partial(_read_dataset, path, name, item)
 
+    with _parsing(path, "HDF5"):
+        file = h5py.File(path, "r")
+    with file:
+        with _parsing(path, "HDF5"):
             file.visititems(visit)
-            return _from_arrays(path, found, wanted)
-    except (OSError, RuntimeError, ValueError, TypeError) as error:
-        raise CityError(f"{path.name} is not a readable HDF5 file: {error}") from None
+        return _from_arrays(path, found, wanted)
 
 
-def _read_dataset(item: Any) -> NDArray[Any]:
-    whole = np.asarray(item[()])
-    return whole.astype(np.bytes_) if whole.dtype.kind == "O" else whole  # text of varying length
+def _read_dataset(path: Path, name: str, item: Any) -> NDArray[Any]:
+    with _parsing(path, "HDF5"):
+        _bounded(path, name, math.prod(item.shape or ()))  # a few bytes can claim any number of cells
+        whole = np.asarray(item[()])
+        return whole.astype(np.bytes_) if whole.dtype.kind == "O" else whole  # text of varying length
 
 
 def _from_arrays(path: Path, arrays: Mapping[str, Callable[[], NDArray[Any]]], wanted: _Wanted) -> _Matrix:

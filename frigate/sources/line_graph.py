@@ -1,0 +1,231 @@
+"""A city on its roads (`--on roads`): the line graph, whose nodes are road segments and whose edges are allowed turns.
+
+Detectors sit on roads, not on intersections: here a link detector is the reading of a node and means what it measured.
+A segment stands at the middle of its course. A turn runs from the middle of one segment to the middle of the next, so
+that its length is half of each and its course the street itself; class, lanes, speed and name are those of the segment
+it enters. What comes out is an ordinary network: closing an edge of it closes a turn. E roads, K turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frigate.city import City
+from frigate.city.notices import Notices, Spot
+from frigate.errors import CityError
+from frigate.network import Edges, NodeId, Road, RoadNetwork
+from frigate.sources.lines import Line, NotALineError, read_line, write_line
+
+Restriction = tuple[
+    NodeId, NodeId, NodeId, str
+]  # from, via, to, and "no" or "only" or OpenStreetMap's no_..., only_...
+
+
+class OnRoads(NamedTuple):
+    """The line graph of a network's open roads."""
+
+    network: RoadNetwork  # a node for each road, an edge for each allowed turn
+    node_of_edge: NDArray[np.int64]  # [E] the row in `network` of each road of the network it was made from
+
+
+def on_roads(
+    base: RoadNetwork | City,
+    *,
+    ids: Sequence[NodeId] | NDArray[np.generic] | None = None,
+    turns: NDArray[np.integer] | None = None,
+    restrictions: Iterable[Restriction] = (),
+    notices: Notices | None = None,
+) -> OnRoads:
+    """The line graph of the roads open now.
+
+    `ids` are the roads' own; without them a road from A to B is "A>B". `turns` [K,2] are rows of the roads left and
+    entered; without them every turn is allowed but the U-turn, which is for dead ends. Of the `restrictions` "no"
+    forbids a turn, and "only" forbids every other one from that road; one whose roads are not in the network says
+    nothing, and is counted.
+    """
+    network = base.network if isinstance(base, City) else base
+    return line_graph(network, network.edges, ids=ids, turns=turns, restrictions=restrictions, notices=notices)
+
+
+def line_graph(
+    nodes: RoadNetwork,
+    edges: Edges,
+    *,
+    ids: Sequence[NodeId] | NDArray[np.generic] | None = None,
+    turns: NDArray[np.integer] | None = None,
+    restrictions: Iterable[Restriction] = (),
+    notices: Notices | None = None,
+) -> OnRoads:
+    """The same of any roads between these nodes: parallel ones, and those that lead back, stay apart."""
+    if not len(edges):
+        raise CityError("the network has no open road, so that there is nothing to build a city of roads from")
+    forbidden = _Forbidden(nodes.node_ids, edges, restrictions, notices or Notices())
+    if turns is None:
+        left, entered = _possible_turns(edges, forbidden)
+    else:
+        left, entered = _given_turns(edges, turns)
+        allowed = ~forbidden.of(left, entered)
+        left, entered = left[allowed], entered[allowed]
+    lon, lat, first, second = _halves(nodes, edges)
+    course = np.empty(len(left), np.object_)
+    course[:] = [write_line(np.concatenate([second[a], first[b][1:]])) for a, b in zip(left, entered, strict=True)]
+    turn = replace(
+        edges.take(entered),
+        senders=left,
+        receivers=entered,
+        length_m=(edges.length_m[left] + edges.length_m[entered]) / 2,
+        geometry=course,
+    )
+    road_ids = _road_ids(nodes.node_ids, edges, ids)
+    return OnRoads(RoadNetwork(road_ids, lon, lat, turn), np.arange(len(edges), dtype=np.int64))
+
+
+def road_readings(
+    on: OnRoads, values: NDArray[np.floating], observed: NDArray[np.bool_] | None = None
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Readings by road of the first network [S,E] as values and mask [S,N] of the line graph; NaN is not observed."""
+    if values.ndim != 2 or values.shape[1] != len(on.node_of_edge):
+        raise CityError(f"readings of shape {values.shape} for {len(on.node_of_edge)} roads. [time, road] is expected")
+    seen = np.isfinite(values) if observed is None else observed & np.isfinite(values)
+    held = np.zeros((len(values), on.network.num_nodes), np.float32)
+    mask = np.zeros(held.shape, bool)
+    held[:, on.node_of_edge] = np.where(seen, values, 0)
+    mask[:, on.node_of_edge] = seen
+    return held, mask
+
+
+def turns_of(network: RoadNetwork, road: NodeId) -> list[Road]:
+    """The turns of a line graph into and out of one of its roads. To close the road, close them all."""
+    row = network.row_of(road)
+    at = np.flatnonzero((network.senders == row) | (network.receivers == row))
+    ids = network.node_ids
+    return list(zip(ids[network.senders[at]].tolist(), ids[network.receivers[at]].tolist(), strict=True))
+
+
+# Nodes
+
+
+def _road_ids(
+    node_ids: NDArray[np.generic], edges: Edges, given: Sequence[NodeId] | NDArray[np.generic] | None
+) -> NDArray[np.str_] | NDArray[np.int64]:
+    names = node_ids.tolist()
+    ends = zip(edges.senders.tolist(), edges.receivers.tolist(), strict=True)
+    ids: NDArray[np.str_] | NDArray[np.int64]
+    if given is None:
+        ids = np.array([f"{names[a]}>{names[b]}" for a, b in ends], np.str_)
+    elif len(given) != len(edges):
+        raise CityError(f"{len(given)} ids for {len(edges)} roads. Give one for each")
+    else:
+        own = np.asarray(given)
+        ids = own.astype(np.int64) if own.dtype.kind in "iu" else own.astype(np.str_)
+    unique, first, count = np.unique(ids, return_index=True, return_counts=True)
+    if len(unique) < len(ids):
+        which = int(np.argmax(count > 1))
+        twice = f'road id "{unique[which]}" stands for {int(count[which])} roads (the first is row {int(first[which])})'
+        raise CityError(f"{twice}. Every road, each direction on its own, needs an id of its own")
+    return ids
+
+
+def _halves(
+    nodes: RoadNetwork, edges: Edges
+) -> tuple[NDArray[np.float64], NDArray[np.float64], list[Line], list[Line]]:
+    """The middle of every road, and its course up to there and from there on."""
+    first: list[Line] = []
+    second: list[Line] = []
+    places = np.stack([nodes.lon, nodes.lat], axis=1)
+    for a, b, wkb in zip(edges.senders, edges.receivers, edges.geometry, strict=True):
+        try:
+            points = read_line(wkb)
+        except NotALineError:
+            points = places[[a, b]]
+        step = np.diff(points, axis=0)
+        step[:, 0] = (step[:, 0] + 180) % 360 - 180  # a road may cross the date line
+        metre = np.hypot(step[:, 0] * np.cos(np.radians(points[0, 1])), step[:, 1])
+        along = np.concatenate([[0], np.cumsum(metre)])
+        at = min(int(np.searchsorted(along, along[-1] / 2, side="right")) - 1, len(step) - 1)
+        share = (along[-1] / 2 - along[at]) / metre[at] if metre[at] > 0 else 0.0
+        middle = points[at] + share * step[at]
+        middle[0] = (middle[0] + 180) % 360 - 180
+        first.append(np.concatenate([points[: at + 1], middle[None]]))
+        second.append(np.concatenate([middle[None], points[at + 1 :]]))
+    middles = np.array([half[0] for half in second])
+    return middles[:, 0], middles[:, 1], first, second
+
+
+# Turns
+
+
+def _possible_turns(edges: Edges, forbidden: _Forbidden) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Roads left and entered [K], by the ends of the roads alone."""
+    order = np.argsort(edges.senders, kind="stable")
+    begins = np.searchsorted(edges.senders[order], edges.receivers, side="left")
+    choices = np.searchsorted(edges.senders[order], edges.receivers, side="right") - begins
+    left = np.repeat(np.arange(len(edges)), choices)
+    nth = np.arange(len(left)) - np.repeat(np.cumsum(choices) - choices, choices)
+    entered = order[np.repeat(begins, choices) + nth]
+    allowed = ~forbidden.of(left, entered) & (left != entered)
+    back = edges.receivers[entered] == edges.senders[left]
+    onward = np.bincount(left[allowed & ~back], minlength=len(edges))
+    keep = allowed & (~back | (onward[left] == 0))
+    return left[keep], entered[keep]
+
+
+def _given_turns(edges: Edges, turns: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    pairs = np.unique(np.asarray(turns, np.int64).reshape(-1, 2), axis=0)
+    left, entered = pairs[pairs[:, 0] != pairs[:, 1]].T  # a road that ends where it begins does not turn into itself
+    if len(left) and (pairs.min() < 0 or pairs.max() >= len(edges)):
+        raise CityError(f"a turn names road row {int(pairs.max())} of a table of {len(edges)} roads")
+    apart = edges.receivers[left] != edges.senders[entered]
+    if apart.any():
+        at = int(np.argmax(apart))
+        raise CityError(f"turn {left[at]},{entered[at]}: the second road does not begin where the first ends")
+    return left, entered
+
+
+class _Forbidden:
+    """Which turns the restrictions forbid."""
+
+    def __init__(
+        self, node_ids: NDArray[np.generic], edges: Edges, restrictions: Iterable[Restriction], notices: Notices
+    ) -> None:
+        self._roads = len(edges)
+        no: set[int] = set()
+        only: set[int] = set()
+        between: dict[tuple[NodeId, NodeId], list[int]] = {}
+        restrictions = list(restrictions)
+        if restrictions:
+            names = node_ids.tolist()
+            for row, (a, b) in enumerate(zip(edges.senders.tolist(), edges.receivers.tolist(), strict=True)):
+                between.setdefault((names[a], names[b]), []).append(row)
+        lost = np.zeros(len(restrictions), bool)
+        for i, (a, via, b, kind) in enumerate(restrictions):
+            word = kind.partition("_")[0]
+            if word not in ("no", "only"):
+                raise CityError(
+                    f'turn restriction from {a} over {via} to {b}: kind "{kind}" is neither "no" nor "only"'
+                )
+            lefts, entereds = between.get((a, via), []), between.get((via, b), [])
+            lost[i] = not (lefts and entereds)
+            (no if word == "no" else only).update(
+                left * self._roads + entered for left in lefts for entered in entereds
+            )
+        self._no = np.array(sorted(no), np.int64)
+        self._only = np.array(sorted(only), np.int64)
+
+        def spot(i: int) -> Spot:
+            a, via, b, _ = restrictions[i]
+            return Spot(f"from {a} over {via} to {b}")
+
+        notices.add_rows("Turn restrictions left out, one of their roads is not in the network", lost, spot)
+
+    def of(self, left: NDArray[np.int64], entered: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """[K] true where a turn is forbidden."""
+        turn = left * self._roads + entered
+        bound = np.isin(left, self._only // max(self._roads, 1))
+        forbidden: NDArray[np.bool_] = np.isin(turn, self._no) | (bound & ~np.isin(turn, self._only))
+        return forbidden
