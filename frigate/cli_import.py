@@ -20,7 +20,6 @@ from frigate.sources.osm import osm_city
 from frigate.sources.osm_tags import DRIVABLE
 from frigate.sources.sumo import import_sumo
 from frigate.sources.tables import attach_readings, import_tables
-from frigate.sources.traces import import_traces
 
 import_app = typer.Typer(**PLAIN, help="Make a city folder from other data.")
 export_app = typer.Typer(**PLAIN, help="Write a city in other formats.")
@@ -193,6 +192,8 @@ def traces_command(
     csv: AsCsv = False,
 ) -> None:
     """GPS positions (vehicle, time, lon, lat) matched to roads: vehicles passing each node in each step."""
+    from frigate.sources.traces import import_traces  # its compiler takes a second to load
+
     with bar("Matching") as update:
         city = import_traces(
             files, read_city(network), rename=parse_map(columns), step=step or "5min", timezone=timezone, sigma_m=sigma,

@@ -446,3 +446,9 @@ def test_a_quantity_is_count_in_any_case_or_a_gauge() -> None:
     assert [parse_quantity(text, where="") for text in ("Count", " COUNT ", "", "speed", "flow")] == [
         "count", "count", "count", "speed", "flow"
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("digits", [20, 400, 5000])
+def test_a_time_of_too_many_digits_is_refused_in_words(digits: int, tmp_path: Path) -> None:
+    with pytest.raises(CityError):
+        city_of(tmp_path, readings__csv=f"time,node_id,value\n{'9' * digits},1,2\n")

@@ -39,7 +39,7 @@ class Clock:
         if isinstance(when, str):
             text = when.strip()
             if re.fullmatch(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?", text):
-                when = int(text) if text.isdigit() else float(text)
+                when = int(text) if text.isdigit() and len(text) < 20 else float(text)
             else:
                 when = _iso(text)
         if isinstance(when, int | float):
