@@ -17,7 +17,7 @@ import math
 import os
 import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,11 +30,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from frigate.city import City, open_city
-from frigate.config import ModelSettings, Settings
+from frigate.config import RivalSettings, Settings
 from frigate.errors import CheckpointError, FrigateError, SettingsError
 from frigate.kept import Kept
 from frigate.network import SAME_PLACE_M, Edges, RoadNetwork, haversine_m
 from frigate.nn.frigate import Frigate, default, paper
+from frigate.rivals.graph_networks import Rival, build_rival
 from frigate.roads import FEATURE_WIDTH
 from frigate.split import Period, Split
 from frigate.stream import RoadNetworkStream
@@ -49,7 +50,7 @@ WEIGHTS, STATE, DESCRIPTION = "weights.safetensors", "state.safetensors", "run.j
 class Run:
     """A trained model with all that it needs to forecast."""
 
-    model: Frigate
+    model: Model
     settings: Settings
     kept: Kept
     split: Split
@@ -69,18 +70,18 @@ class Progress:
     finished: bool = False
 
 
-def build_model(settings: ModelSettings, kept: Kept) -> Frigate:
-    if settings.preset == "paper":
-        return paper(
-            settings, value_offset=kept.value_offset, value_scale=kept.value_scale, length_scale_m=kept.length_scale_m
-        )
-    return default(
-        settings,
-        road_features=FEATURE_WIDTH,
-        value_offset=kept.value_offset,
-        value_scale=kept.value_scale,
-        length_scale_m=kept.length_scale_m,
-    )
+Model = Frigate | Rival
+Build = Callable[[Settings, Kept], Model]
+
+
+def build_model(settings: Settings, kept: Kept) -> Model:
+    model = settings.model
+    if isinstance(model, RivalSettings):
+        return build_rival(model, settings.task, kept)
+    scales = {
+        "value_offset": kept.value_offset, "value_scale": kept.value_scale, "length_scale_m": kept.length_scale_m
+    }  # fmt: skip
+    return default(model, road_features=FEATURE_WIDTH, **scales) if model.roads else paper(model, **scales)
 
 
 def save_checkpoint(folder: Path, run: Run, *, weights: dict[str, Tensor], state: dict[str, Tensor]) -> None:
@@ -106,24 +107,31 @@ def save_checkpoint(folder: Path, run: Run, *, weights: dict[str, Tensor], state
         shutil.rmtree(old, ignore_errors=True)
 
 
-def load_run(folder: str | Path, *, city: str | Path | City | None = None, without_city: bool = False) -> Run:
+def load_run(
+    folder: str | Path,
+    *,
+    city: str | Path | City | None = None,
+    without_city: bool = False,
+    build: Build = build_model,
+) -> Run:
     """Open a run for forecasting, on the CPU. `city` replaces the folder that the run was trained on.
 
-    `without_city` opens it with none, wherever that folder is: to forecast on the streams of other cities.
+    `without_city` opens it with none, wherever that folder is: to forecast on the streams of other cities. `build` is
+    what the run was trained with.
     """
     if without_city and city is not None:
         raise SettingsError("without_city: leave out the city, or open the run with it")
-    run, weights, _ = _load(Path(folder), city, without_city=without_city)
+    run, weights, _ = _load(Path(folder), city, without_city=without_city, build=build)
     run.model.load_state_dict(weights)
     run.model.eval()
     return run
 
 
 def load_checkpoint(
-    folder: Path, *, city: str | Path | City | None = None
+    folder: Path, *, city: str | Path | City | None = None, build: Build = build_model
 ) -> tuple[Run, dict[str, Tensor], dict[str, Tensor]]:
     """To go on training: the run with an unfilled model, its best weights, and the state to go on from."""
-    run, weights, at = _load(folder, city)
+    run, weights, at = _load(folder, city, build=build)
     then, now = _read_description(at)["city"], _city_json(run.city)
     changed = [name for name in SAME_TO_GO_ON if then.get(name) != now[name]]
     if "network" in changed:
@@ -146,7 +154,7 @@ def load_settings_of(folder: str | Path) -> Settings:
 
 
 def _load(
-    folder: Path, city: str | Path | City | None, *, without_city: bool = False
+    folder: Path, city: str | Path | City | None, *, without_city: bool = False, build: Build
 ) -> tuple[Run, dict[str, Tensor], Path]:
     """The run with an unfilled model, its best weights, and the checkpoint's folder."""
     at = _last_checkpoint(folder)
@@ -179,7 +187,7 @@ def _load(
             f"{folder}: the nodes it was trained on are {away_m:,.0f} m away from those of the same ids in this city. "
             "Use the run's own city, or train on this one"
         )
-    run = Run(build_model(settings.model, kept), settings, kept, split, city, folder, progress)
+    run = Run(build(settings, kept), settings, kept, split, city, folder, progress)
     weights = _read_tensors(at / WEIGHTS)
     _same_tensors(at / WEIGHTS, run.model, weights)
     return run, weights, at
@@ -223,7 +231,7 @@ def _whole(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{path}: {type(error).__name__}: {error}. It is damaged; train again") from None
 
 
-def _same_tensors(path: Path, model: Frigate, tensors: dict[str, Tensor]) -> None:
+def _same_tensors(path: Path, model: Model, tensors: dict[str, Tensor]) -> None:
     if {k: v.shape for k, v in tensors.items()} != {k: v.shape for k, v in model.state_dict().items()}:
         raise CheckpointError(f"{path}: its tensors are not those of this version's model. Train again")
 

@@ -1,4 +1,4 @@
-"""Settings: what is forecast (Task), by which model (ModelSettings), trained how (TrainSettings).
+"""Settings: what is forecast (Task), by which model (ModelSettings or RivalSettings), trained how (TrainSettings).
 
 Frozen dataclasses that check themselves. `load_settings` reads TOML over a preset; `to_json` writes what a run keeps.
 """
@@ -15,6 +15,14 @@ from typing import Any
 from frigate.errors import SettingsError
 
 PRESETS = ("paper", "default")
+RIVALS = {  # the networks that the paper compares with, and how their authors write them
+    "dcrnn": "DCRNN",
+    "stgcn": "STGCN",
+    "graph-wavenet": "GraphWaveNet",
+    "stgode": "STGODE",
+    "localegn": "LocaleGN",
+    "stnn": "STNN",
+}
 ANCHOR_CHOICES = ("random", "farthest", "bourgain")  # `full` has as many as the network asks for: no model can
 MOST_SEED = 2**32 - 1
 
@@ -24,12 +32,13 @@ def _require(ok: bool, name: str, value: object, rule: str) -> None:
         raise SettingsError(f"{name} = {value!r}: {rule}")
 
 
-def _require_kinds(settings: Task | ModelSettings | TrainSettings) -> None:
+def _require_kinds(settings: Task | ModelSettings | RivalSettings | TrainSettings) -> None:
     """Refuse a value of another kind than its field's: a file or JSON may hold anything."""
     kinds: dict[str, tuple[tuple[type, ...], str]] = {
         "int": ((int,), "give a whole number"),
         "float": ((int, float), "give a number"),
         "str": ((str,), "give a text in quotes"),
+        "bool": ((bool,), "give true or false"),
     }
     for each in fields(settings):
         value, kind = getattr(settings, each.name), str(each.type)
@@ -38,8 +47,8 @@ def _require_kinds(settings: Task | ModelSettings | TrainSettings) -> None:
             _require(ok, each.name, value, "give a list of numbers, as [0.2, 0.8]")
         elif not (value is None and kind.endswith("| None")):
             types, rule = kinds[kind.removesuffix(" | None")]
-            ok = isinstance(value, types) and not isinstance(value, bool)
-            _require(ok and (kind == "str" or math.isfinite(value)), each.name, value, rule)
+            ok = isinstance(value, types) and (kind == "bool" or not isinstance(value, bool))
+            _require(ok and (kind in ("str", "bool") or math.isfinite(value)), each.name, value, rule)
 
 
 @dataclass(frozen=True)
@@ -89,6 +98,36 @@ class ModelSettings:
         if self.preset == "paper":
             _require(self.anchors > 0, "anchors", self.anchors, "the paper's model needs positions")
             _require(self.dropout == self.edge_dropout == 0, "dropout", self.dropout, "the paper's model has none")
+
+    @property
+    def roads(self) -> bool:
+        """Whether the model reads road features."""
+        return self.preset == "default"
+
+    @property
+    def label(self) -> str:
+        """The model's name in a table."""
+        return f"frigate ({self.preset})"
+
+
+@dataclass(frozen=True)
+class RivalSettings:
+    """The sizes of one of the paper's rivals; `preset` says which."""
+
+    preset: str
+    width: int
+    layers: int  # of what, each rival's file says
+    roads: bool = False  # road features beside the readings, as `default` has them; no rival has them of its own
+
+    def __post_init__(self) -> None:
+        _require_kinds(self)
+        _require(self.preset in RIVALS, "preset", self.preset, f"choose one of {', '.join(RIVALS)}")
+        for name in ("width", "layers"):
+            _require(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
+
+    @property
+    def label(self) -> str:
+        return RIVALS[self.preset] + (" + roads" if self.roads else "")
 
 
 @dataclass(frozen=True)
@@ -148,7 +187,7 @@ class TrainSettings:
 @dataclass(frozen=True)
 class Settings:
     task: Task = field(default_factory=Task)
-    model: ModelSettings = field(default_factory=ModelSettings)
+    model: ModelSettings | RivalSettings = field(default_factory=ModelSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
 
     def to_json(self) -> dict[str, Any]:
@@ -156,20 +195,38 @@ class Settings:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Settings:
-        return cls(Task(**data["task"]), ModelSettings(**data["model"]), TrainSettings(**data["train"]))
+        kind = RivalSettings if data["model"]["preset"] in RIVALS else ModelSettings
+        return cls(Task(**data["task"]), kind(**data["model"]), TrainSettings(**data["train"]))
 
 
 def preset(name: str) -> Settings:
-    """`paper`: the paper's equations and sizes and nothing else. `default`: what forecasts best."""
+    """`paper`: the paper's equations and sizes and nothing else. `default`: what forecasts best. Or a rival's name."""
+    # Without hiding a model first learns to read its neighbours, then to copy its own reading. Nodes without a
+    # sensor are forecast best between the two, after some 70 steps: short epochs let early stopping find it.
+    protocol = TrainSettings(hide=(0.0, 0.0), visible_weight=1.0, epochs=60, steps_per_epoch=10, warmup_steps=50)
     if name == "paper":
         model = ModelSettings(preset="paper", layers=10, anchors=16, dropout=0.0, edge_dropout=0.0)
-        # Without hiding the model first learns to read its neighbours, then to copy its own reading. Nodes without a
-        # sensor are forecast best between the two, after some 70 steps: short epochs let early stopping find it.
-        train = TrainSettings(hide=(0.0, 0.0), visible_weight=1.0, epochs=60, steps_per_epoch=10, warmup_steps=50)
-        return Settings(model=model, train=train)
+        return Settings(model=model, train=protocol)
     if name == "default":
         return Settings()
-    raise SettingsError(f'preset "{name}": choose one of {", ".join(PRESETS)}')
+    if name in RIVALS:
+        return Settings(model=RIVAL_SIZES[name], train=protocol)
+    known = (*PRESETS, *RIVALS)
+    close = get_close_matches(name, known, n=1)
+    raise SettingsError(
+        f'preset "{name}": choose one of {", ".join(known)}' + (f"; did you mean {close[0]}?" if close else "")
+    )
+
+
+# As each rival's own paper or code has them.
+RIVAL_SIZES = {
+    "dcrnn": RivalSettings("dcrnn", width=64, layers=2),
+    "stgcn": RivalSettings("stgcn", width=64, layers=2),
+    "graph-wavenet": RivalSettings("graph-wavenet", width=32, layers=8),
+    "stgode": RivalSettings("stgode", width=64, layers=2),
+    "localegn": RivalSettings("localegn", width=64, layers=1),
+    "stnn": RivalSettings("stnn", width=64, layers=2),
+}
 
 
 def change(settings: Settings, changes: dict[str, Any], *, place: str = "settings") -> Settings:

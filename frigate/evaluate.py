@@ -25,10 +25,12 @@ from frigate.evaluation import Evaluation, Row, as_text
 from frigate.kept import NEAR_SENSORS
 from frigate.metrics import Measure, Scores, interval
 from frigate.positions import hops_to
+from frigate.rivals.graph_networks import Rival
 from frigate.rivals.naive import Forecaster, fit_own_median, naive_rivals, seen_median
 from frigate.split import Split, windows_in
 from frigate.stream import RoadNetworkStream
 from frigate.train import best_device, run_notices, run_windows
+from frigate.trainer import memory_limit
 
 ZERO = "zero"
 NONE = "constant median"  # E_none: no knowledge of the node
@@ -64,7 +66,7 @@ def evaluate(
         run.city,
         run.split,
         run_windows(run, at),
-        name=f"frigate ({run.settings.model.preset})",
+        name=run.settings.model.label,
         past=run.settings.task.past,
         horizon=run.settings.task.horizon,
         stride=stride,
@@ -97,19 +99,16 @@ def forecaster(run: Run, device: torch.device) -> Forecaster:
 
 def windows_at_once(run: Run, device: torch.device) -> int:
     """How many windows fit into memory, with what the rivals and the scores need of it."""
-    stream, task, memory_gb = run.city.stream, run.settings.task, run.settings.train.memory_gb
+    stream, task = run.city.stream, run.settings.task
     N, E = stream.num_nodes, max(network.num_edges for network in stream.topologies)
-    layers = 4 * N * task.past * run.settings.model.width * FORWARD_TENSORS
+    if isinstance(run.model, Rival):  # a bound: forward holds no more than backward keeps
+        layers = 4 * run.model.kept_numbers(nodes=N, edges=E, past=task.past, horizon=task.horizon)
+    else:
+        layers = 4 * N * task.past * run.settings.model.width * FORWARD_TENSORS
     neighbours = 4 * task.past * (3 * NEAR_SENSORS * N + 8 * E)  # of the kernel mean, and of the moments
     scores = 8 * N * (task.horizon * SCORE_TENSORS + 4 * NEAR_SENSORS)
     window = layers + neighbours + scores
-    if memory_gb is not None:
-        limit = memory_gb * 2**30
-    elif device.type == "cuda":
-        limit = 0.7 * torch.cuda.mem_get_info(device)[0]
-    else:
-        limit = 4 * 2**30
-    return max(1, min(MOST_WINDOWS, int(limit // window)))
+    return max(1, min(MOST_WINDOWS, memory_limit(run.settings.train, device) // window))
 
 
 def score(

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frigate.batch import Topology, make_topology
-from frigate.config import ModelSettings
+from frigate.config import ModelSettings, RivalSettings
 from frigate.network import RoadNetwork
 from frigate.positions import (
     Anchors,
@@ -70,7 +70,7 @@ class Kept:
 def fit_kept(
     stream: RoadNetworkStream,
     split: Split,
-    settings: ModelSettings,
+    settings: ModelSettings | RivalSettings,
     *,
     features: NDArray[np.float32] | None,
     seed: int,
@@ -86,7 +86,7 @@ def fit_kept(
     offset = 0.0 if stream.quantity == "count" or not len(readings) else float(readings.mean())
     spread = float(readings.std()) if len(readings) else 0.0
     anchors, scale_m = None, 1.0
-    if settings.anchors:
+    if isinstance(settings, ModelSettings) and settings.anchors:
         anchors = choose_anchors(network, count=settings.anchors, choice=settings.anchor_choice, seed=seed)
         scale_m = position_scale_m(distances_m(network, anchors))
     return Kept(

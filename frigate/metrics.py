@@ -78,6 +78,13 @@ class Scores:
         self._cells: Tensor | None = None  # [5,H,N] count, |e|, e^2, sMAPE, |y|
         self._hours: Tensor | None = None  # [2,N] hourly sums, those with GEH < 5
 
+    @classmethod
+    def from_sums(cls, cells: Sums, hours: Sums, *, step_s: int, quantity: str) -> Scores:
+        """What `cell_sums` and `hour_sums` gave, to read summaries from again."""
+        scores = cls(horizon=cells.shape[1], num_nodes=cells.shape[2], step_s=step_s, quantity=quantity)
+        scores._cells, scores._hours = (torch.from_numpy(np.array(sums, np.float64)) for sums in (cells, hours))
+        return scores
+
     def add(self, forecast: Tensor, target: Tensor, target_observed: Tensor) -> None:
         """Add forecasts [B,H,N]. What stands where `target_observed` is False does not matter, be it NaN."""
         shape = (len(target), self.horizon, self.num_nodes)

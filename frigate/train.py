@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from frigate.batch import Windows
-from frigate.checkpoint import Progress, Run, build_model, load_checkpoint, load_settings_of
+from frigate.checkpoint import Build, Progress, Run, build_model, load_checkpoint, load_settings_of
 from frigate.city import City, ensure_road_features, open_city
 from frigate.config import Settings, change, load_settings, preset
 from frigate.errors import FrigateError, SettingsError
@@ -35,26 +35,36 @@ def train(
     resume: bool = False,
     device: str | None = None,
     on_tick: Callable[[Tick], None] | None = None,
+    build: Build = build_model,
 ) -> Run:
     """Train a model on a city. With a folder every epoch is kept there, and `resume` goes on from the last one.
 
     Ctrl-C ends training after the last finished epoch and returns what there is. What is said beside `resume` has to
-    agree with the run that is there.
+    agree with the run that is there. Another model than the settings' is made by `build`, here and to open the run.
     """
     where, on = None if folder is None else Path(folder), best_device(device)
     if not resume:
-        run = _new_run(city, seen, mode, settings or preset("default"), where)
+        run = new_run(city, seen=seen, mode=mode, settings=settings or preset("default"), folder=where, build=build)
         return Trainer(run, run_windows(run, on)).fit(on_tick)
     if where is None:
         raise SettingsError("resume: name the folder of the run to go on with")
-    run, best, state = load_checkpoint(where, city=city)
+    run, best, state = load_checkpoint(where, city=city, build=build)
     _refuse_another(run, seen, mode, settings)
     trainer = Trainer(run, run_windows(run, on))
     trainer.restore(best, state)
     return trainer.fit(on_tick)
 
 
-def _new_run(city: City, seen: Seen, mode: str, settings: Settings, folder: Path | None) -> Run:
+def new_run(
+    city: City,
+    *,
+    settings: Settings,
+    seen: Seen = None,
+    mode: str = "random",
+    folder: Path | None = None,
+    build: Build = build_model,
+) -> Run:
+    """A run before its first step: the split, what is kept with the model, and its first weights."""
     if folder is not None:
         _refuse_folder(folder)
     seed = settings.train.seed
@@ -64,13 +74,13 @@ def _new_run(city: City, seen: Seen, mode: str, settings: Settings, folder: Path
     if folder is not None:
         _make_folder(folder)
     features = None
-    if settings.model.preset == "default":
+    if settings.model.roads:
         city = ensure_road_features(city)
         features = city.road_features[int(city.stream.topology_of[-1])]
     kept = fit_kept(city.stream, split, settings.model, features=features, seed=seed)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        model = build_model(settings.model, kept)
+        model = build(settings, kept)
     return Run(model, settings, kept, split, city, folder, Progress())
 
 

@@ -247,18 +247,24 @@ def spread(items: NDArray[np.int64], count: int) -> NDArray[np.int64]:
 
 def micro_batch(run: Run, device: torch.device) -> int:
     """How many windows fit into memory at once. The speed changes; of the result, rounding and dropout's draws."""
-    settings, N = run.settings, run.city.stream.num_nodes
-    size = 2 if device.type == "cuda" else 4
-    # What backward needs of one node and snapshot.
-    per_cell = settings.model.width * size * (8 * settings.model.layers + 24)
-    window = N * (settings.task.past * per_cell + settings.task.horizon * 24 * settings.model.width * size)
-    if settings.train.memory_gb is not None:
-        limit = settings.train.memory_gb * 2**30
-    elif device.type == "cuda":
-        limit = 0.7 * torch.cuda.mem_get_info(device)[0]
-    else:
-        limit = 4 * 2**30
-    return max(1, min(settings.train.batch_size, int(limit // window)))
+    settings, stream = run.settings, run.city.stream
+    edges = max(network.num_edges for network in stream.topologies)
+    numbers = run.model.kept_numbers(
+        nodes=stream.num_nodes, edges=edges, past=settings.task.past, horizon=settings.task.horizon
+    )
+    window = numbers * (2 if device.type == "cuda" else 4)
+    return max(1, min(settings.train.batch_size, memory_limit(settings.train, device) // window))
+
+
+def memory_limit(settings: TrainSettings, device: torch.device) -> int:
+    """The bytes that activations may take: as said, else most of what is free on a GPU, 4 GiB on a CPU."""
+    if settings.memory_gb is not None:
+        return int(settings.memory_gb * 2**30)
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        # A process that shares the GPU with others is given its part of it, whatever is free just now.
+        return int(0.7 * min(free, torch.cuda.get_per_process_memory_fraction(device) * total))
+    return 4 * 2**30
 
 
 def open_tensorboard(folder: Path | None, *, first_epoch: int) -> Any | None:

@@ -1,10 +1,11 @@
-"""The gated sum over outgoing and over incoming neighbours: one operation, three implementations.
+"""The gated messages of a layer: one operation, three implementations.
 
     m_out[v] = sum over roads v -> u of gate[v,u] * h[u]      eq:aggregation_out
     m_in[v]  = sum over roads u -> v of gate[u,v] * h[u]      eq:aggregation_in
 
-`reference` is the equations in the fewest words (gather and index_add, E x C in memory). `csr` sums each row's roads in
-place on a CPU. `triton` does the same on a GPU. They agree in value and gradient; `aggregate` picks by the device.
+The result is [h, m_out, m_in] side by side, as W_1 reads it. `reference` is the equations in the fewest words (gather
+and index_add, E x C in memory). `csr` sums each row's roads in place on a CPU. `triton` does the same on a GPU, writing
+the three parts where they belong. They agree in value and gradient; `gated_messages` picks by the device.
 """
 
 from __future__ import annotations
@@ -19,42 +20,43 @@ from torch.nn import functional
 
 from frigate.batch import Topology
 
-Aggregate = Callable[[Tensor, Tensor, Topology], tuple[Tensor, Tensor]]
+Messages = Callable[[Tensor, Tensor, Topology], Tensor]
 
 
-def aggregate(features: Tensor, gates: Tensor, topology: Topology) -> tuple[Tensor, Tensor]:
-    """(m_out, m_in), each [N,C], from features [N,C] and gates [E]."""
-    return implementation(features.device)(features, gates, topology)
+def gated_messages(h: Tensor, gates: Tensor, topology: Topology) -> Tensor:
+    """[N,M,3D]: h [N,M,D], and its gated sums over out- and over in-neighbours; gates [E]."""
+    return implementation(h.device)(h, gates, topology)
 
 
-def implementation(device: torch.device) -> Aggregate:
-    """The implementation that `aggregate` uses on a device."""
+def implementation(device: torch.device) -> Messages:
+    """The implementation that `gated_messages` uses on a device."""
     if device.type == "cpu":
         return csr
-    if device.type == "cuda" and _has_triton():
+    if device.type == "cuda" and has_triton():
         return triton
     return reference
 
 
-def reference(features: Tensor, gates: Tensor, topology: Topology) -> tuple[Tensor, Tensor]:
-    gates = gates.to(features.dtype)[:, None]
-    nothing = torch.zeros_like(features)
-    out = nothing.index_add(0, topology.senders, gates * features[topology.receivers])
-    in_ = nothing.index_add(0, topology.receivers, gates * features[topology.senders])
-    return out, in_
+def reference(h: Tensor, gates: Tensor, topology: Topology) -> Tensor:
+    gates = gates.to(h.dtype)[:, None, None]
+    nothing = torch.zeros_like(h)
+    out = nothing.index_add(0, topology.senders, gates * h[topology.receivers])
+    in_ = nothing.index_add(0, topology.receivers, gates * h[topology.senders])
+    return torch.cat([h, out, in_], dim=-1)
 
 
-def csr(features: Tensor, gates: Tensor, topology: Topology) -> tuple[Tensor, Tensor]:
-    out, in_ = _Csr.apply(features, gates, topology)  # type: ignore[no-untyped-call]
-    return out, in_
+def csr(h: Tensor, gates: Tensor, topology: Topology) -> Tensor:
+    N, M, D = h.shape
+    out, in_ = _Csr.apply(h.reshape(N, M * D), gates, topology)  # type: ignore[no-untyped-call]
+    return torch.cat([h, out.view(N, M, D), in_.view(N, M, D)], dim=-1)
 
 
-def triton(features: Tensor, gates: Tensor, topology: Topology) -> tuple[Tensor, Tensor]:
-    out, in_ = _Triton.apply(features.contiguous(), gates.float(), topology)  # type: ignore[no-untyped-call]
-    return out, in_
+def triton(h: Tensor, gates: Tensor, topology: Topology) -> Tensor:
+    messages: Tensor = _Triton.apply(h.contiguous(), gates.float(), topology)  # type: ignore[no-untyped-call]
+    return messages
 
 
-def _has_triton() -> bool:
+def has_triton() -> bool:
     try:
         import triton  # noqa: F401
     except ImportError:
@@ -116,21 +118,19 @@ def _zeros_at_roads(topology: Topology, dtype: torch.dtype) -> Tensor:
 
 class _Triton(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, features: Tensor, gates: Tensor, topology: Topology) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, h: Tensor, gates: Tensor, topology: Topology) -> Tensor:
         from frigate.nn import kernels
 
-        ctx.save_for_backward(features, gates)
+        ctx.save_for_backward(h, gates)
         ctx.topology = topology
-        return kernels.both_sums(features, gates, topology)
+        return kernels.messages(h, gates, topology)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         from frigate.nn import kernels
 
-        features, gates = ctx.saved_tensors
-        grad_out, grad_in = grads[0].contiguous(), grads[1].contiguous()
-        grad_features = (
-            kernels.grad_features(grad_out, grad_in, gates, ctx.topology) if ctx.needs_input_grad[0] else None
-        )
-        grad_gates = kernels.grad_gates(grad_out, grad_in, features, ctx.topology) if ctx.needs_input_grad[1] else None
-        return grad_features, grad_gates, None
+        h, gates = ctx.saved_tensors
+        grad = grads[0].contiguous()
+        grad_h = kernels.grad_h(grad, gates, ctx.topology) if ctx.needs_input_grad[0] else None
+        grad_gates = kernels.grad_gates(grad, h, ctx.topology) if ctx.needs_input_grad[1] else None
+        return grad_h, grad_gates, None

@@ -69,7 +69,13 @@ class DefaultEmbedding(nn.Module):
         return h
 
 
-class MomentPrior(nn.Module):
+class Prior(nn.Module):
+    """m_v, what is known of a node beside its encoding: [N,B,width] from (batch, scaled)."""
+
+    width: int
+
+
+class MomentPrior(Prior):
     """m_v = MLP3(moments)."""
 
     def __init__(self, hidden: int, width: int) -> None:
@@ -83,7 +89,7 @@ class MomentPrior(nn.Module):
         return prior
 
 
-class DefaultPrior(nn.Module):
+class DefaultPrior(Prior):
     """m_v from the moments and the road features."""
 
     def __init__(self, hidden: int, width: int, road_features: int) -> None:
@@ -111,7 +117,7 @@ class Frigate(nn.Module):
         *,
         embedding: nn.Module,
         convolutions: list[nn.Module],
-        prior: MomentPrior | DefaultPrior,
+        prior: Prior,
         calendar_start: int,
         calendar_future: int,
         value_offset: float,
@@ -133,6 +139,11 @@ class Frigate(nn.Module):
         self.first = MLP(2 * D + prior.width, hidden, 1, settings.dropout)  # MLP2
         self.decoder = nn.LSTMCell(1 + calendar_future, D)
         self.readout = MLP(2 * D + prior.width, hidden, 1, settings.dropout)  # MLP4
+
+    def kept_numbers(self, *, nodes: int, edges: int, past: int, horizon: int) -> int:
+        """How many numbers backward keeps of one window. `edges` plays no part: nothing is kept for each road."""
+        D, layers = self.encoder.hidden_size, len(self.convolutions)
+        return nodes * D * (past * (8 * layers + 24) + horizon * 24)
 
     def forward(self, batch: Batch) -> Tensor:
         """[B,H,N] in the user's unit, not clamped."""

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from frigate.batch import Topology
-from frigate.nn.aggregate import aggregate
+from frigate.nn.aggregate import gated_messages
+from frigate.nn.norm import ShortNorm
 
 # sigmoid(-1) = 0.27: with two to three roads each way, the gates of one direction sum to about 0.7 at the start.
 GATE_BIAS_AT_START = -1.0
@@ -42,7 +43,7 @@ class GatedConv(nn.Module):
         start_mixing(self.linear.weight)
 
     def forward(self, h: Tensor, length: Tensor, topology: Topology) -> Tensor:
-        messages = gated_messages(h, self.gate(length, topology), topology)
+        messages = gated_messages(h, self.gate(length, topology), topology)  # eq:aggregation_out, eq:aggregation_in
         return torch.relu(self.linear(messages))  # eq:hl
 
 
@@ -52,23 +53,16 @@ class ResidualGatedConv(nn.Module):
     def __init__(self, width: int, gate: Gate, *, dropout: float, edge_dropout: float) -> None:
         super().__init__()
         self.gate = gate
-        self.norm = nn.LayerNorm(width)
+        self.norm = ShortNorm(width)
         self.linear = nn.Linear(3 * width, width)
         self.dropout = nn.Dropout(dropout)
         self.edge_dropout = nn.Dropout(edge_dropout)
 
     def forward(self, h: Tensor, length: Tensor, topology: Topology) -> Tensor:
         gates = self.edge_dropout(self.gate(length, topology))
-        messages = gated_messages(self.norm(h).to(h.dtype), gates, topology)  # autocast normalises in fp32
+        messages = gated_messages(self.norm(h), gates, topology)
         update: Tensor = self.dropout(torch.relu(self.linear(messages)))
         return h + update
-
-
-def gated_messages(h: Tensor, gates: Tensor, topology: Topology) -> Tensor:
-    """[N,M,3D]: h, and the gated sums over out- and in-neighbours, side by side."""
-    N, M, D = h.shape
-    out, in_ = aggregate(h.reshape(N, M * D), gates, topology)  # eq:aggregation_out, eq:aggregation_in
-    return torch.cat([h, out.view(N, M, D), in_.view(N, M, D)], dim=-1)
 
 
 @torch.no_grad()

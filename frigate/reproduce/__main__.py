@@ -1,0 +1,90 @@
+"""`python -m frigate.reproduce`: what `frigate reproduce` does, with nothing installed but the compute path."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from frigate.city import open_city
+from frigate.errors import FrigateError, SettingsError
+from frigate.reproduce import QUICK, Effort, Plan, named
+from frigate.reproduce.runner import reproduce
+from frigate.split import parse_seen
+
+
+def make_plan(
+    city: str | Path,
+    results: str | Path,
+    *,
+    seen: str = "30%",
+    seeds: str | None = None,
+    quick: bool = False,
+    splits: str | Path | None = None,
+    models: str | None = None,
+    device: str | None = None,
+) -> Plan:
+    """What a user said, as a plan."""
+    share = parse_seen(seen)
+    if not isinstance(share, float) or share == 1:
+        raise SettingsError(f'--seen "{seen}": give a share below 100 %, such as 30%')
+    if splits is not None and not Path(splits).is_dir():
+        raise SettingsError(f"--splits {splits}: no such folder. Name one with files CITY-SHARE-SEED.txt")
+    effort = QUICK if quick else Effort()
+    if seeds is not None:
+        effort = replace(effort, seeds=_numbers(seeds))
+    return Plan(
+        city=open_city(city),
+        results=Path(results),
+        seen=share,
+        effort=effort,
+        splits=None if splits is None else Path(splits),
+        device=device,
+        models=tuple(models.split(",")) if models else (),
+    )
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        seeds = tuple(dict.fromkeys(int(word) for word in text.split(",")))
+    except ValueError:
+        raise SettingsError(f'--seeds "{text}": give whole numbers with commas, as 0,1,2') from None
+    if min(seeds) < 0:
+        raise SettingsError(f'--seeds "{text}": a seed is not negative')
+    return seeds
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = ArgumentParser(prog="python -m frigate.reproduce", description="The paper's tables and figures.")
+    parser.add_argument("names", metavar="NAME", help="an experiment, several with commas, or all")
+    parser.add_argument("city", metavar="CITY", help="a city folder, or its cache")
+    parser.add_argument("-o", "--output", metavar="RESULTS", required=True)
+    parser.add_argument("--seen", default="30%", help="share of the nodes with a sensor; 30%% if not said")
+    parser.add_argument("--seeds", help="0,1,2 if not said")
+    parser.add_argument("--quick", action="store_true", help="small models, few steps: does it work at all?")
+    parser.add_argument("--splits", metavar="FOLDER", help="files CITY-SHARE-SEED.txt of seen node ids")
+    parser.add_argument("--models", help="only these, with commas")
+    parser.add_argument("--jobs", type=int, default=1, help="trainings at once")
+    parser.add_argument("--device", help="cpu or cuda; what there is if not said")
+    said = parser.parse_args(arguments)
+    try:
+        experiments = [experiment for name in said.names.split(",") for experiment in named(name)]
+        plan = make_plan(
+            said.city, said.output, seen=said.seen, seeds=said.seeds, quick=said.quick, splits=said.splits,
+            models=said.models, device=said.device,
+        )  # fmt: skip
+        done = reproduce(experiments, plan, jobs=said.jobs, say=lambda text: print(text, flush=True))
+    except FrigateError as error:
+        print(f"frigate: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("frigate: stopped; the same command goes on", file=sys.stderr)
+        return 130
+    print(f"Report: {done.page}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
