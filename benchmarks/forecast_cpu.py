@@ -67,12 +67,12 @@ def measure(name: str) -> dict[str, float]:
     results = {}
     for repeat in range(REPEATS + 2):
         for variant, function in variants.items():
-            gated_conv.aggregate = function
+            gated_conv.gated_messages = function
             began = time.perf_counter()
             results[variant] = model(batch)
             if repeat >= 2:
                 seconds[variant].append(time.perf_counter() - began)
-    gated_conv.aggregate = aggregate.aggregate
+    gated_conv.gated_messages = aggregate.gated_messages
     torch.testing.assert_close(results["csr"], results["index_add"], rtol=1e-4, atol=1e-4)
     median = {variant: statistics.median(times) for variant, times in seconds.items()}
     return {

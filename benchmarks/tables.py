@@ -232,6 +232,76 @@ def forecast_cpu(_: list[Result]) -> str:
     return about + "\n\n" + table(["preset", "CSR (what is used)", "gather and index_add", "times faster"], rows)
 
 
+def reproduced(name: str) -> dict[str, dict[str, Any]]:
+    """What `frigate reproduce NAME` found, by city."""
+    paths = sorted((RESULTS / "reproduce").glob(f"*/{name}.json"), reverse=True)
+    return {path.parent.name: json.loads(path.read_text(encoding="utf-8")) for path in paths}
+
+
+def by_city(name: str, key: str, cell: Callable[[dict[str, Any]], str]) -> str:
+    """A row for each value of `key`, a column for each city; a cell of the first row that has both."""
+    found = reproduced(name)
+    keys = list(dict.fromkeys(row[key] for data in found.values() for row in data["rows"]))
+    rows = []
+    for each in keys:
+        cells = [next((cell(row) for row in data["rows"] if row[key] == each), "-") for data in found.values()]
+        rows.append([str(each), *cells])
+    return table([key.replace("_", " "), *found], rows)
+
+
+def mae_cell(row: dict[str, Any]) -> str:
+    spread = "" if row.get("mae_spread") is None else f" ± {number(row['mae_spread'])}"
+    return f"{number(row['mae'])}{spread} [{number(row['mae_low'])}, {number(row['mae_high'])}]"
+
+
+def rivals(_: list[Result]) -> str:
+    """MAE of every model in every city, worst first in the first city."""
+    return by_city("accuracy", "model", mae_cell)
+
+
+def rivals_more(_: list[Result]) -> str:
+    """The paper's other two measures, and ours."""
+
+    def cell(row: dict[str, Any]) -> str:
+        share = "-" if row["share_of_sensor"] is None else f"{100 * row['share_of_sensor']:.0f} %"
+        sensors = number(row["mae_at_sensors"])
+        return f"{row['smape']:.1f} / {number(row['rmse'])} / {row['of_zero']:.3f} / {share} / {sensors}"
+
+    return by_city("accuracy", "model", cell)
+
+
+def reproduced_facts(_: list[Result]) -> str:
+    lines = []
+    for city, data in reproduced("accuracy").items():
+        seeds = ", ".join(map(str, data["seeds"]))
+        lines.append(f"- {city}: {data['seen']:.0%} of the nodes seen, seeds {seeds}; {data['hardware']}.")
+    return "\n".join(fill(line, 118, subsequent_indent="  ") for line in lines)
+
+
+def ablation(_: list[Result]) -> str:
+    def cell(row: dict[str, Any]) -> str:
+        return f"{number(row['mae'])} ({row['more_percent']:+.1f} %)"
+
+    return by_city("ablation", "replaced", cell)
+
+
+def irregular(_: list[Result]) -> str:
+    rows = [
+        [city, row["model"], row["past"], mae_cell(row), f"{row['more_percent']:+.1f} %"]
+        for city, data in reproduced("irregular").items()
+        for row in data["rows"]
+    ]
+    return table(["city", "model", "past", "MAE", "more"], rows)
+
+
+def parameters(_: list[Result]) -> str:
+    rows = [
+        [row["model"], f"{row['parameters']:,}", "-" if row.get("paper") is None else f"{row['paper']:,}"]
+        for row in next(iter(reproduced("parameters").values()))["rows"]
+    ]
+    return table(["model", "parameters", "in the paper"], rows)
+
+
 TABLES: dict[str, Callable[[list[Result]], str]] = {
     "summary": summary,
     "facts": facts,
@@ -241,6 +311,12 @@ TABLES: dict[str, Callable[[list[Result]], str]] = {
     "gate-positions": gate_positions,
     "history": history,
     "forecast-cpu": forecast_cpu,
+    "rivals": rivals,
+    "rivals-more": rivals_more,
+    "reproduced": reproduced_facts,
+    "ablation": ablation,
+    "irregular": irregular,
+    "parameters": parameters,
 }
 
 

@@ -20,12 +20,14 @@ from frigate.check_page import write_check_page
 from frigate.checkpoint import load_run
 from frigate.city import ensure_road_features, open_city, read_city
 from frigate.cli_import import export_app, import_app
+from frigate.cli_reproduce import reproduce_command
 from frigate.console import PLAIN, AsJson, bar, err, notice, out, print_json, read, say
 from frigate.demo import run_demo
 from frigate.errors import FrigateError
 from frigate.evaluate import evaluate
 from frigate.evaluation import Evaluation
 from frigate.forecast import forecast
+from frigate.parallel import current, joined, only_the_first_speaks
 from frigate.train import seen_from, settings_from, told, train
 from frigate.trainer import Tick, epoch_line
 
@@ -34,6 +36,7 @@ app = typer.Typer(**PLAIN, add_completion=False, pretty_exceptions_enable=False,
 ))  # fmt: skip
 app.add_typer(import_app, name="import")
 app.add_typer(export_app, name="export")
+app.command("reproduce")(reproduce_command)
 
 WITH_INTERVAL = ("MAE", "share of a sensor")
 STOPPED = 130  # the exit status of a program that Ctrl-C ended
@@ -46,6 +49,11 @@ OtherCity = Annotated[Path | None, typer.Option("--city", help="Use this city in
 
 def main() -> None:
     """Run the command line; a mistake of the user ends with one line and status 2, never a traceback."""
+    with only_the_first_speaks(), joined():
+        _main()
+
+
+def _main() -> None:
     try:
         app()
     except FrigateError as error:
@@ -94,7 +102,9 @@ def train_command(
         str | None, typer.Option(help="Sensors to use: 30%, 0.3, a file of node ids, or all. 80 % if not said.")
     ] = None,
     split: Annotated[str, typer.Option(help="Unseen nodes: random, or a contiguous region.")] = "random",
-    preset: Annotated[str | None, typer.Option(help="paper or default; default if not said.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="default, paper, or a rival such as dcrnn; default if not said.")
+    ] = None,
     settings_file: Annotated[
         Path | None, typer.Option("--settings", metavar="FILE", help="TOML with [task], [model], [train].")
     ] = None,
@@ -113,13 +123,17 @@ def train_command(
         "task": {"past": past, "horizon": horizon},
         "train": {"epochs": epochs, "batch_size": batch_size, "validation": validation, "seed": seed},
     }
-    settings = settings_from(preset_name=preset, file=settings_file, said=said, resume=output if resume else None)
-    opened = read(city)
+    group = current()
+    settings = group.agree(
+        lambda: settings_from(preset_name=preset, file=settings_file, said=said, resume=output if resume else None)
+    )
+    opened = group.in_turn(lambda: read(city))  # which keeps a cache
+    sensors = group.agree(lambda: seen_from(seen, opened))
     if settings.train.validation == "unseen":
         notice("validation = unseen: the checkpoint is chosen at the test nodes, as in the paper. Scores are flattered")
     with training_bar("Training") as on_tick:
         run = train(
-            opened, seen=seen_from(seen, opened), mode=split, settings=settings, folder=output, resume=resume,
+            opened, seen=sensors, mode=split, settings=settings, folder=output, resume=resume,
             device=device, on_tick=on_tick,
         )  # fmt: skip
     if as_json:

@@ -1,7 +1,8 @@
-"""`frigate import ...` and `frigate export ...`: from other data to a city folder, and back."""
+"""`frigate import ...` and `frigate export ...`: from other data to a city folder, and to other programs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
@@ -9,10 +10,12 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from frigate.checkpoint import Run, load_run
 from frigate.city import City, ensure_road_features, read_city, write_city
 from frigate.city.network_tables import ATTRIBUTES
 from frigate.console import PLAIN, bar, err, notice, say
 from frigate.errors import SettingsError
+from frigate.export import Exported, export_onnx, export_program, write_sample
 from frigate.sources.benchmarks import KINDS, import_benchmark
 from frigate.sources.libcity_export import export_libcity
 from frigate.sources.matrix import import_matrix
@@ -22,7 +25,7 @@ from frigate.sources.sumo import import_sumo
 from frigate.sources.tables import attach_readings, import_tables
 
 import_app = typer.Typer(**PLAIN, help="Make a city folder from other data.")
-export_app = typer.Typer(**PLAIN, help="Write a city in other formats.")
+export_app = typer.Typer(**PLAIN, help="Write a city, or a run's forecast, for other programs.")
 
 OURS = ("node_id", "lon", "lat", "source", "target", "length_m", *ATTRIBUTES)  # columns of nodes and roads
 
@@ -41,6 +44,9 @@ Snap = Annotated[float | None, typer.Option(metavar="METRES", help="Attach senso
 DateOrder = Annotated[str | None, typer.Option(help="Order of 03/04/2024, where no value decides: dmy or mdy.")]
 Encoding = Annotated[str, typer.Option(help="Of text tables, such as latin-1.")]
 Rejected = Annotated[Path | None, typer.Option("--report", help="Write the rows that could not be used, as CSV.")]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A folder that `frigate train` wrote.")]
+Sample = Annotated[Path | None, typer.Option(metavar="FILE.npz", help="Also write inputs, and their forecast.")]
+OtherCity = Annotated[Path | None, typer.Option("--city", help="Use this city instead of the run's own.")]
 
 
 def written(city: City, output: Path, *, csv: bool) -> None:
@@ -259,3 +265,34 @@ def libcity_command(
         lost = export_libcity(read_city(city), output)
     notice(*lost)
     say(f"Atomic files: {output}")
+
+
+@export_app.command("program")
+def program_command(
+    run: RunFolder,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE.pt2", help="The program to write.")],
+    sample: Sample = None,
+    city: OtherCity = None,
+) -> None:
+    """A run's forecast as a torch.export program: torch alone runs it, on networks of any size."""
+    _exported(export_program, load_run(run, city=city), output, sample)
+
+
+@export_app.command("onnx")
+def onnx_command(
+    run: RunFolder,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE.onnx", help="The model to write.")],
+    sample: Sample = None,
+    city: OtherCity = None,
+) -> None:
+    """A run's forecast as ONNX, on networks of any size. Needs the extra: export."""
+    _exported(export_onnx, load_run(run, city=city), output, sample)
+
+
+def _exported(export: Callable[[Run, Path], Exported], run: Run, output: Path, sample: Path | None) -> None:
+    with err.status(f"Exporting and comparing with the model: {escape(str(output))}"):
+        made = export(run, output)
+        held = None if sample is None else write_sample(run, sample)
+    say(made.summary())
+    if held is not None:
+        say(f"Its inputs at the end of {run.city.name}, and their forecast: {held}")

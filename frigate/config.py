@@ -212,7 +212,7 @@ def preset(name: str) -> Settings:
     if name in RIVALS:
         return Settings(model=RIVAL_SIZES[name], train=protocol)
     known = (*PRESETS, *RIVALS)
-    close = get_close_matches(name, known, n=1)
+    close = get_close_matches(name.lower(), known, n=1)
     raise SettingsError(
         f'preset "{name}": choose one of {", ".join(known)}' + (f"; did you mean {close[0]}?" if close else "")
     )

@@ -1,21 +1,18 @@
 """What the map says about a node: degrees, class, lanes and speed of its roads, shortest paths that pass it.
 
-networkit and numba are needed here, so features are computed where a city is read, and kept in its cache.
+numba is needed for betweenness, so features are computed where a city is read, and kept in its cache.
 N nodes, E roads, R raw features, W features as a model sees them.
 """
 
 from __future__ import annotations
 
-import heapq
-import importlib
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.errors import FrigateError
+from frigate.betweenness import EXACT_NODES, SAMPLES, local_betweenness, whole_betweenness
 from frigate.network import RoadNetwork
 
 # Importance of a road, by the words of OpenStreetMap and of city tables. A link ranks one below its road.
@@ -34,9 +31,6 @@ SPEED_KPH = 50.0  # where the class is unknown too
 
 LOCAL_M = 1000.0
 LOCAL_S = 90.0  # about LOCAL_M in a town, at 40 km/h
-EXACT_NODES = 10_000  # beyond, whole-network betweenness is estimated
-SAMPLES = 512
-SAMPLE_SEED = 0
 
 FEATURES: tuple[str, ...] = (
     "in_degree",
@@ -58,12 +52,20 @@ GROUPS = ("class", "lanes", "speed")  # attributes that a city may lack
 FEATURE_WIDTH = len(FEATURES) + len(GROUPS)
 CLIP = 5.0
 
+METHOD = f"betweenness exact up to {EXACT_NODES}, then {SAMPLES} searches"  # of features that are kept on disk
+
 
 def road_features(network: RoadNetwork) -> NDArray[np.float32]:
     """Raw features of the nodes [N, R], in the order of FEATURES; NaN where unknown, and for absent nodes.
 
     Every road counts at both of its ends, each direction of a two-way street on its own.
     """
+    return features_and_notice(network)[0]
+
+
+def features_and_notice(network: RoadNetwork) -> tuple[NDArray[np.float32], str]:
+    """The same, and what has to be said of them: how far off betweenness is where it is estimated; "" where exact."""
+    between, error = _betweenness(network)
     edges, N = network.edges, network.num_nodes
     ends = np.concatenate([edges.senders, edges.receivers])  # [2E]
     level = class_levels(edges.road_class)
@@ -76,11 +78,16 @@ def road_features(network: RoadNetwork) -> NDArray[np.float32]:
         np.bincount(edges.senders, minlength=N),
         np.log(_at_nodes(edges.length_m, ends, N)[1]),
         class_max, class_mean, *shares, lanes_max, lanes_sum, speed_max, speed_mean,
-        *_betweenness(network),
+        *between,
     ]  # fmt: skip
     features = np.stack(columns, axis=1).astype(np.float32)
     features[~network.present] = np.nan
-    return features
+    if error == 0:
+        return features, ""
+    return features, (
+        f"betweenness is estimated from {SAMPLES:,} searches (it is exact up to {EXACT_NODES:,} nodes): "
+        f"off by about {error:.1%} of its spread, to judge by two independent samples."
+    )
 
 
 def class_levels(road_class: NDArray[np.str_]) -> NDArray[np.float64]:
@@ -121,8 +128,8 @@ def _at_nodes(
     return most, total / np.maximum(count, 1), total
 
 
-def _betweenness(network: RoadNetwork) -> list[NDArray[np.float64]]:
-    """Whole network by length and by time, then local by length and by time, logarithms [N] each.
+def _betweenness(network: RoadNetwork) -> tuple[list[NDArray[np.float64]], float]:
+    """Whole network by length and by time, then local by length and by time, logarithms [N] each; and the error.
 
     Local: log1p of the number of pairs (within the cut-off) whose shortest path passes; it does not grow with
     the network. Whole: log1p of the per cent of the network's mean, since the number itself does grow.
@@ -130,109 +137,26 @@ def _betweenness(network: RoadNetwork) -> list[NDArray[np.float64]]:
     # In whole centimetres and milliseconds, so that equal paths are equal whatever the order of adding.
     length = np.maximum(np.rint(network.length_m * 100), 1)
     time = np.maximum(np.rint(travel_time_s(network) * 1000), 1)
-    columns = []
+    columns, error = [], 0.0
     for cost in (length, time):
         passing = whole_betweenness(network, cost)
-        mean = passing[network.present].mean() if network.present.any() else 0.0
-        columns.append(np.log1p(100 * passing / mean) if mean > 0 else np.zeros(network.num_nodes))
+        columns.append(_log_share(passing.count, network))
+        if passing.samples is not None:
+            one, other = (_log_share(sample, network) for sample in passing.samples)
+            error = max(error, _rms((one - other) / 2) / max(float(columns[-1].std()), 1e-9))
     columns.append(np.log1p(local_betweenness(network, length, cutoff=LOCAL_M * 100)))
     columns.append(np.log1p(local_betweenness(network, time, cutoff=LOCAL_S * 1000)))
-    # Threads add up in any order: the last digits are noise, and a seeded run must not see them.
-    return [np.round(column, 4) for column in columns]
+    # The last digits are rounding, not the same on every machine, and a seeded run must not see them.
+    return [np.round(column, 4) for column in columns], error
 
 
-def whole_betweenness(network: RoadNetwork, cost: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Ordered pairs whose shortest path passes each node, shared among equal paths [N].
-
-    Exact up to EXACT_NODES nodes, from a fixed sample above. Costs are whole numbers above 0.
-    """
-    nk = _needed("networkit")
-    nk.setLogLevel("ERROR")
-    if network.num_edges == 0:
-        return np.zeros(network.num_nodes)
-    ends = (network.senders.astype(np.uint64), network.receivers.astype(np.uint64))
-    graph = nk.graph.GraphFromCoo((cost, ends), n=network.num_nodes, weighted=True, directed=True)
-    if network.num_nodes <= EXACT_NODES:
-        search = nk.centrality.Betweenness(graph)
-    else:
-        nk.setSeed(SAMPLE_SEED, False)
-        search = nk.centrality.EstimateBetweenness(graph, SAMPLES)
-    return np.array(search.run().scores(), np.float64)
+def _log_share(passing: NDArray[np.float64], network: RoadNetwork) -> NDArray[np.float64]:
+    mean = passing[network.present].mean() if network.present.any() else 0.0
+    return np.log1p(100 * passing / mean) if mean > 0 else np.zeros(network.num_nodes)
 
 
-def local_betweenness(network: RoadNetwork, cost: NDArray[np.float64], *, cutoff: float) -> NDArray[np.float64]:
-    """As `whole_betweenness`, exact, over the pairs no farther apart than the cut-off."""
-    order = np.argsort(network.senders, kind="stable")
-    starts = np.concatenate([[0], np.cumsum(np.bincount(network.senders, minlength=network.num_nodes))])
-    counted: NDArray[np.float64] = _compiled_passing()(
-        starts.astype(np.int64), network.receivers[order], cost[order].astype(np.int64), int(cutoff)
-    )
-    return counted
-
-
-@cache
-def _compiled_passing() -> Any:
-    return _needed("numba").njit(cache=True)(_count_passing)
-
-
-def _count_passing(
-    starts: NDArray[np.int64], heads: NDArray[np.int64], cost: NDArray[np.int64], cutoff: int
-) -> NDArray[np.float64]:
-    """Brandes's algorithm, every search cut off; compiled by numba. Touches only what a search reaches."""
-    N = len(starts) - 1
-    passing = np.zeros(N)
-    far = np.iinfo(np.int64).max
-    distance = np.full(N, far)
-    paths = np.zeros(N)  # number of shortest paths from the source
-    beyond = np.zeros(N)  # Brandes's dependency of the source on a node
-    done = np.zeros(N, np.bool_)
-    reached = np.empty(N, np.int64)
-    for source in range(N):
-        count = 0
-        distance[source] = 0
-        paths[source] = 1.0
-        heap = [(np.int64(0), np.int64(source))]
-        while len(heap) > 0:
-            _, u = heapq.heappop(heap)
-            if done[u]:
-                continue
-            done[u] = True
-            reached[count] = u
-            count += 1
-            for e in range(starts[u], starts[u + 1]):
-                v = heads[e]
-                there = distance[u] + cost[e]
-                if there > cutoff or there > distance[v]:
-                    continue
-                if there < distance[v]:
-                    distance[v] = there
-                    paths[v] = 0.0
-                    heapq.heappush(heap, (there, v))
-                paths[v] += paths[u]
-        for i in range(count - 1, 0, -1):  # farthest first; the source itself is an end, not passed
-            u = reached[i]
-            for e in range(starts[u], starts[u + 1]):
-                v = heads[e]
-                if distance[v] == distance[u] + cost[e]:
-                    beyond[u] += paths[u] / paths[v] * (1.0 + beyond[v])
-            passing[u] += beyond[u]
-        for i in range(count):
-            u = reached[i]
-            distance[u] = far
-            paths[u] = 0.0
-            beyond[u] = 0.0
-            done[u] = False
-    return passing
-
-
-def _needed(package: str) -> Any:
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        raise FrigateError(
-            f"{package} is not installed here, and road features need it. Run `frigate check CITY` "
-            "where it is installed: that keeps them in CITY/cache, which this machine can open."
-        ) from error
+def _rms(difference: NDArray[np.float64]) -> float:
+    return float(np.sqrt((difference**2).mean()))
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,22 @@
 """Train a model on a city, or go on with a run. The loop itself is in `trainer`.
 
-`python -m frigate.train CITY RUN` does it where only numpy, scipy, torch and safetensors are installed.
+`python -m frigate.train CITY RUN` does it where only numpy, scipy, torch and safetensors are installed. Started by
+torchrun, the processes train one model together.
 """
 
 from __future__ import annotations
 
+import json
 import sys
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from frigate.batch import Windows
 from frigate.checkpoint import Build, Progress, Run, build_model, load_checkpoint, load_settings_of
@@ -20,9 +24,12 @@ from frigate.city import City, ensure_road_features, open_city
 from frigate.config import Settings, change, load_settings, preset
 from frigate.errors import FrigateError, SettingsError
 from frigate.kept import build_topologies, fit_kept
+from frigate.parallel import Group, joined, only_the_first_speaks
 from frigate.positions import locate_anchors
 from frigate.split import Seen, Split, make_split, parse_seen, read_seen_file
 from frigate.trainer import Tick, Trainer, epoch_line
+
+Left = tuple[dict[str, Tensor], dict[str, Tensor]]  # of a run: its best weights, and the state to go on from
 
 
 def train(
@@ -41,18 +48,46 @@ def train(
 
     Ctrl-C ends training after the last finished epoch and returns what there is. What is said beside `resume` has to
     agree with the run that is there. Another model than the settings' is made by `build`, here and to open the run.
+    Among processes that torchrun has started, the first alone writes and calls `on_tick`; all return the same run.
     """
-    where, on = None if folder is None else Path(folder), best_device(device)
-    if not resume:
-        run = new_run(city, seen=seen, mode=mode, settings=settings or preset("default"), folder=where, build=build)
-        return Trainer(run, run_windows(run, on)).fit(on_tick)
-    if where is None:
+    where = None if folder is None else Path(folder)
+
+    def begin() -> tuple[Run, Left | None]:
+        if resume:
+            return _old_run(city, seen, mode, settings, where, build)
+        chosen = settings or preset("default")
+        return new_run(city, seen=seen, mode=mode, settings=chosen, folder=where, build=build), None
+
+    with joined() as group:
+        on = group.agree(lambda: best_device(group.device_name(device)))
+        run, left = group.in_turn(begin)
+        if group.size > 1:
+            group.require_same(_facts(run, on))
+        trainer = group.agree(lambda: Trainer(run, run_windows(run, on), group=group))
+        if left is not None:
+            trainer.restore(*left)
+        return trainer.fit(on_tick)
+
+
+def _old_run(
+    city: City, seen: Seen, mode: str, settings: Settings | None, folder: Path | None, build: Build
+) -> tuple[Run, Left]:
+    """The run to go on with, and how it was left."""
+    if folder is None:
         raise SettingsError("resume: name the folder of the run to go on with")
-    run, best, state = load_checkpoint(where, city=city, build=build)
+    run, best, state = load_checkpoint(folder, city=city, build=build)
     _refuse_another(run, seen, mode, settings)
-    trainer = Trainer(run, run_windows(run, on))
-    trainer.restore(best, state)
-    return trainer.fit(on_tick)
+    if run.kept.roads is not None:
+        run = replace(run, city=ensure_road_features(run.city))
+    return run, (best, state)
+
+
+def _facts(run: Run, device: torch.device) -> str:
+    """What all processes that train a run must have alike."""
+    stream = run.city.stream
+    prints = [network.fingerprint for network in stream.topologies]
+    split, epoch = run.split.to_json(stream.node_ids), run.progress.epoch
+    return json.dumps([run.settings.to_json(), split, prints, stream.digest, epoch, device.type])
 
 
 def new_run(
@@ -189,27 +224,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("city", metavar="CITY", help="a city folder, or its cache")
     parser.add_argument("run", metavar="RUN", help="the folder to write")
     parser.add_argument("--seen", help="30%%, 0.3, a file of node ids, or all; 80 %% if not said")
-    parser.add_argument("--preset", help="paper or default")
+    parser.add_argument("--preset", help="default, paper, or a rival such as dcrnn")
     parser.add_argument("--settings", metavar="FILE", help="TOML with [task], [model], [train]")
     parser.add_argument("--seed", type=int)
     parser.add_argument("--resume", action="store_true", help="go on with the run in the folder")
     parser.add_argument("--device", help="cpu or cuda; what there is if not said")
-    said = parser.parse_args(arguments)
-    try:
-        settings = settings_from(
-            preset_name=said.preset, file=said.settings, said={"train": {"seed": said.seed}},
+    with only_the_first_speaks(), joined() as group:
+        try:
+            run = _train(parser.parse_args(arguments), group)
+        except FrigateError as error:
+            print(f"frigate: {error}", file=sys.stderr)
+            return 2
+        print(told(run))
+        return 0 if run.progress.finished else 130
+
+
+def _train(said: Namespace, group: Group) -> Run:
+    settings = group.agree(
+        lambda: settings_from(
+            preset_name=said.preset,
+            file=said.settings,
+            said={"train": {"seed": said.seed}},
             resume=said.run if said.resume else None,
-        )  # fmt: skip
-        city = open_city(said.city)
-        run = train(
-            city, seen=seen_from(said.seen, city), settings=settings, folder=said.run, resume=said.resume,
-            device=said.device, on_tick=_print_epoch,
-        )  # fmt: skip
-    except FrigateError as error:
-        print(f"frigate: {error}", file=sys.stderr)
-        return 2
-    print(told(run))
-    return 0 if run.progress.finished else 130
+        )
+    )
+    city = group.in_turn(lambda: open_city(said.city))  # which keeps a cache
+    seen = group.agree(lambda: seen_from(said.seen, city))
+    return train(
+        city, seen=seen, settings=settings, folder=said.run, resume=said.resume, device=said.device,
+        on_tick=_print_epoch,
+    )  # fmt: skip
 
 
 def _print_epoch(tick: Tick) -> None:

@@ -1,6 +1,7 @@
 """The loop: AdamW with warm-up and decay, MAE at seen nodes, sensors hidden at random, early stopping on others.
 
-Everything is drawn from (seed, epoch), so a resumed run equals a straight one bit for bit on a CPU.
+Everything is drawn from (seed, epoch), so a resumed run equals a straight one bit for bit on a CPU. Several processes
+draw the same batches, take a share of the windows each, and sum their gradients: the update is that of one process.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,9 +26,11 @@ from frigate.batch import Batch, Windows
 from frigate.checkpoint import Progress, Run, save_checkpoint
 from frigate.config import TrainSettings
 from frigate.errors import CheckpointError, SettingsError
+from frigate.parallel import Group, on_ctrl_c
 from frigate.split import windows_in
 
 LAST_RATE = 0.02  # of the learning rate, at the end of the cosine
+ALONE = Group()
 
 
 @dataclass(frozen=True)
@@ -44,8 +48,10 @@ class Tick:
 class Trainer:
     """The state of one training: model, optimiser, best weights, progress."""
 
-    def __init__(self, run: Run, windows: Windows) -> None:
+    def __init__(self, run: Run, windows: Windows, *, group: Group = ALONE) -> None:
         self.run = run
+        self.group = group
+        self.stopping = False
         self.windows = windows
         self.device = windows.device
         self.settings = run.settings.train
@@ -79,9 +85,14 @@ class Trainer:
 
     def fit(self, on_tick: Callable[[Tick], None] | None = None) -> Run:
         """All epochs that are left. Ctrl-C ends it early."""
-        board = open_tensorboard(self.run.folder, first_epoch=self.progress.epoch + 1)
-        # Dropout draws from torch's own random state: the caller's stays as it was.
-        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+        folder = self.run.folder if self.group.leads else None
+        board = open_tensorboard(folder, first_epoch=self.progress.epoch + 1)
+        self.group.copy_from_leader(self.model)
+        with ExitStack() as stack:
+            # Dropout draws from torch's own random state: the caller's stays as it was.
+            stack.enter_context(torch.random.fork_rng([self.device] if self.device.type == "cuda" else []))
+            if self.group.size > 1:
+                stack.enter_context(on_ctrl_c(self._stop))
             try:
                 while not self.progress.finished:
                     metrics = self._epoch(on_tick or (lambda tick: None))
@@ -93,6 +104,19 @@ class Trainer:
                 if board is not None:
                     board.close()
         return self._result()
+
+    def _stop(self) -> None:
+        """Ask all processes to stop, which they do in the same step: none must wait for one that has gone."""
+        self.stopping = True
+
+    def _tell(self, on_tick: Callable[[Tick], None], tick: Tick) -> None:
+        try:
+            if self.group.leads:
+                on_tick(tick)
+        except KeyboardInterrupt:
+            if self.group.size == 1:
+                raise
+            self._stop()
 
     def restore(self, best: dict[str, Tensor], state: dict[str, Tensor]) -> None:
         """Go on from a checkpoint."""
@@ -114,7 +138,7 @@ class Trainer:
     def _epoch(self, on_tick: Callable[[Tick], None]) -> dict[str, Any]:
         began = time.perf_counter()
         epoch = self.progress.epoch
-        torch.manual_seed(self.settings.seed * 100_003 + epoch)
+        torch.manual_seed(dropout_seed(self.settings.seed, epoch, self.group.rank))
         rng = np.random.default_rng([self.settings.seed, epoch])
         order = rng.permutation(self.train_at)
         total, skipped = 0.0, 0
@@ -122,7 +146,7 @@ class Trainer:
             current = order[step * self.settings.batch_size : (step + 1) * self.settings.batch_size]
             loss, finite = self._step(current, rng, epoch * self.steps + step)
             total, skipped = total + loss, skipped + (not finite)
-            on_tick(Tick(epoch, step + 1, self.steps, self.settings.epochs, loss))
+            self._tell(on_tick, Tick(epoch, step + 1, self.steps, self.settings.epochs, loss))
         mae = self.validate()
         seconds = self.progress.seconds + time.perf_counter() - began
         better = mae < self.progress.best_mae
@@ -145,8 +169,8 @@ class Trainer:
             "skipped_steps": skipped,
             "seconds": round(seconds, 3),
         }
-        self._keep(metrics)
-        on_tick(Tick(epoch, self.steps, self.steps, self.settings.epochs, loss, metrics))
+        self.group.agree(lambda: self._keep(metrics))
+        self._tell(on_tick, Tick(epoch, self.steps, self.steps, self.settings.epochs, loss, metrics))
         return metrics
 
     def _step(self, current: NDArray[np.int64], rng: np.random.Generator, step: int) -> tuple[float, bool]:
@@ -155,17 +179,24 @@ class Trainer:
             group["lr"] = learning_rate(step, self.settings.epochs * self.steps, self.settings)
         self.model.train()
         self.optimiser.zero_grad(set_to_none=True)
-        batch = self.windows.batch(current, past=self.task.past, horizon=self.task.horizon, inputs=self.inputs)
         drawn = draw_hidden(rng, self.run.split.training, len(current), self.settings.hide)
+        current, drawn = current[self.group.share], drawn[self.group.share]
+        batch = self.windows.batch(current, past=self.task.past, horizon=self.task.horizon, inputs=self.inputs)
         hidden = torch.from_numpy(drawn).to(self.device)
         weight = torch.where(hidden, 1.0, self.settings.visible_weight) * self.inputs  # [B,N]
         loss_sum, cells = 0.0, self._cells(batch, weight)
-        first = 0
+        first, buffers_before = 0, [buffer.clone() for buffer in self.model.buffers()] if self.group.size > 1 else []
         for part in batch.hide(hidden).split(self.micro_batch):
             loss = self._loss(part, weight[first : first + part.num_windows]) / cells
             loss.backward()  # type: ignore[no-untyped-call]
             loss_sum += float(loss.detach())
             first += part.num_windows
+        if self.group.size > 1:
+            loss_sum, stop = self.group.join_step(
+                self.model, loss=loss_sum, stop=self.stopping, buffers_before=buffers_before
+            )
+            if stop:
+                raise KeyboardInterrupt
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
         finite = bool(torch.isfinite(norm))
         if finite:
@@ -173,8 +204,9 @@ class Trainer:
         return loss_sum, finite
 
     def _cells(self, batch: Batch, weight: Tensor) -> Tensor:
+        """The weight of all targets of the step, those of the other processes with them."""
         assert batch.target_observed is not None
-        return (batch.target_observed * weight[:, None]).sum().clamp(min=1)
+        return self.group.sum_((batch.target_observed * weight[:, None]).sum()).clamp(min=1)
 
     def _loss(self, batch: Batch, weight: Tensor) -> Tensor:
         """The weighted sum of absolute errors in the model's unit."""
@@ -190,8 +222,9 @@ class Trainer:
         """MAE in the user's unit at the validation nodes and times, without their own readings."""
         self.model.eval()
         error, cells = 0.0, 0.0
-        for first in range(0, len(self.validate_at), self.micro_batch):
-            current = self.validate_at[first : first + self.micro_batch]
+        mine = self.validate_at[self.group.share]
+        for first in range(0, len(mine), self.micro_batch):
+            current = mine[first : first + self.micro_batch]
             batch = self.windows.batch(current, past=self.task.past, horizon=self.task.horizon, inputs=self.inputs)
             assert batch.target is not None and batch.target_observed is not None
             mask = batch.target_observed & self.scored
@@ -199,11 +232,12 @@ class Trainer:
                 forecast = self.model(batch)
             error += float(((forecast - batch.target).abs() * mask).sum(dtype=torch.float64))
             cells += float(mask.sum())
+        error, cells = self.group.sums(error, cells)
         return error / cells if cells else math.inf
 
     def _keep(self, metrics: dict[str, Any]) -> None:
         folder = self.run.folder
-        if folder is None:
+        if folder is None or not self.group.leads:
             return
         # The line first: if the epoch's checkpoint is not reached, the epoch is done again and its line replaced.
         log, beside = folder / "metrics.jsonl", folder / ".metrics.writing"
@@ -220,6 +254,13 @@ class Trainer:
         model.load_state_dict(self.best)
         model.eval()
         return replace(self.run, model=model, progress=self.progress)
+
+
+def dropout_seed(seed: int, epoch: int, rank: int) -> int:
+    """Of torch's random state in an epoch: other processes have other windows, so they drop other things."""
+    if rank == 0:
+        return seed * 100_003 + epoch
+    return int(np.random.SeedSequence([seed, epoch, rank]).generate_state(1)[0])
 
 
 def learning_rate(step: int, steps: int, settings: TrainSettings) -> float:
@@ -263,7 +304,7 @@ def memory_limit(settings: TrainSettings, device: torch.device) -> int:
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         # A process that shares the GPU with others is given its part of it, whatever is free just now.
-        return int(0.7 * min(free, torch.cuda.get_per_process_memory_fraction(device) * total))
+        return int(0.7 * min(free, torch.cuda.get_per_process_memory_fraction(device.index) * total))
     return 4 * 2**30
 
 

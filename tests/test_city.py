@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,12 +16,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from frigate.betweenness import whole_betweenness
 from frigate.check import check_city
 from frigate.city import City, ensure_road_features, open_cache, open_city, read_city, write_city
 from frigate.errors import CityError
 from frigate.network import Edges, RoadNetwork
 from frigate.stream import RoadNetworkStream, make_stream
 from tests.conftest import shared_data
+from tests.towns import random_network, random_stream
 
 START_S = 1_704_067_200  # Monday 2024-01-01, UTC
 
@@ -165,6 +168,57 @@ def test_a_closed_road_can_be_reopened_after_reading(tmp_path: Path) -> None:
     assert_same_roads(back.reopen([(100, 101)]), base)
 
 
+@pytest.mark.parametrize("csv", [False, True])
+def test_forbidden_turns_come_back(tmp_path: Path, csv: bool) -> None:
+    turns = np.array([[0, 1, 2], [4, 0, 4], [1, 0, 2]])  # the last enters a road that is opened later
+    folder = tmp_path / "ring"
+    write_city(City("Ring", changing_stream(), forbidden_turns=turns), folder, csv=csv)
+    for back in (read_city(folder, cache=False), read_city(folder), read_city(folder), open_cache(folder / "cache")):
+        np.testing.assert_array_equal(back.forbidden_turns, turns)
+        assert back.forbidden_turns.dtype == np.int64
+    (folder / "cache" / "forbidden_turns.npy").unlink()
+    with pytest.raises(CityError, match="not a whole cache"):
+        open_cache(folder / "cache")
+    write_city(City("Ring", changing_stream()), folder, csv=csv)
+    assert not list(folder.glob("turns.*"))
+    assert read_city(folder).forbidden_turns.shape == (0, 3)
+
+
+def test_a_cache_from_before_there_were_turns_opens_and_follows_them(tmp_path: Path) -> None:
+    folder = write_tables(tmp_path / "c")
+    read_city(folder)
+    facts = json.loads((folder / "cache" / "cache.json").read_text())
+    del facts["forbidden_turns"]
+    (folder / "cache" / "cache.json").write_text(json.dumps(facts))
+    (folder / "cache" / "forbidden_turns.npy").unlink()
+    assert open_cache(folder).forbidden_turns.shape == (0, 3)
+    assert read_city(folder).forbidden_turns.shape == (0, 3)
+    (folder / "turns.csv").write_text("source,via,target\n1,2,3\n")
+    with pytest.raises(CityError, match="has changed since its cache was made"):
+        open_cache(folder)
+    assert read_city(folder).forbidden_turns.tolist() == open_cache(folder).forbidden_turns.tolist() == [[0, 1, 2]]
+
+
+def test_forbidden_turns_are_checked(tmp_path: Path) -> None:
+    rows = "source,via,target\n1,2,3\n2,1,3\n1,2,3\n3,2,1\n"
+    city = read_city(write_tables(tmp_path / "c", turns__csv=rows))
+    assert city.forbidden_turns.tolist() == [[0, 1, 2]]
+    said = "\n".join(city.notices)
+    assert "one of their roads is not in the network: 2 (first: turns.csv line 3, source 2, via 1, target 3)." in said
+    assert "Forbidden turns named again, taken once: 1 (first: turns.csv line 4," in said
+    for text, message in (
+        ("source,via,target\n1,2,9\n", 'turns.csv line 2: target "9" is not in the network'),
+        ("source,via,target\n1,,3\n", "turns.csv line 2: via is empty"),
+        ("source,over,target\n1,2,3\n", "turns.csv has no column via"),
+    ):
+        with pytest.raises(CityError, match=message):
+            read_city(write_tables(tmp_path / "c", turns__csv=text))
+    assert read_city(write_tables(tmp_path / "c", turns__csv="source,via,target\n")).forbidden_turns.shape == (0, 3)
+    (tmp_path / "c" / "turns.parquet").write_bytes(b"")
+    with pytest.raises(CityError, match=r"has both turns\.parquet and turns\.csv"):
+        read_city(tmp_path / "c")
+
+
 def write_tables(folder: Path, **tables: str) -> Path:
     folder.mkdir(exist_ok=True)
     defaults = {
@@ -276,7 +330,7 @@ def test_the_cache_opens_with_numpy_alone(tmp_path: Path) -> None:
     write_city(City("ring", changing_stream()), tmp_path / "ring")
     read_city(tmp_path / "ring")
     bare = (
-        "import sys\nfor m in ('polars', 'numba', 'networkit', 'typer', 'rich', 'h5py'): sys.modules[m] = None\n"
+        "import sys\nfor m in ('polars', 'numba', 'typer', 'rich', 'h5py'): sys.modules[m] = None\n"
         "import frigate.train, frigate.evaluate\n"
         "from frigate.city import open_cache, read_city\n"
         "print(open_cache(sys.argv[1] + '/cache').stream.values.sum(), read_city(sys.argv[1]).stream.values.sum())"
@@ -407,3 +461,16 @@ def test_the_whole_of_san_francisco_loads_under_two_gigabytes(tmp_path: Path) ->
         )  # fmt: skip
         assert run.returncode == 0, run.stderr
         assert int(run.stdout) * 1024 < 2e9
+
+
+def test_estimated_betweenness_is_said_and_stays_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network above the limit: the notice comes with the features, when computed and when read from the cache."""
+    monkeypatch.setattr("frigate.roads.whole_betweenness", partial(whole_betweenness, exact_nodes=10))
+    n = random_network(60, seed=0)
+    write_city(City("large", random_stream([n], seed=0)), tmp_path / "large")
+    city = ensure_road_features(read_city(tmp_path / "large"))
+    said = [notice for notice in city.notices if "betweenness is estimated" in notice]
+    assert len(said) == 1
+    assert said[0] in read_city(tmp_path / "large").notices
+    assert said[0] in ensure_road_features(open_city(tmp_path / "large" / "cache")).notices
+    assert list(ensure_road_features(city).notices).count(said[0]) == 1

@@ -123,10 +123,11 @@ def test_what_libcity_cannot_hold_is_told(tmp_path: Path) -> None:
         step_s=300,
         topology_of=np.array([0, 0, 1, 1]),
     )
-    told = export_libcity(City("t", stream), tmp_path / "out")
+    told = export_libcity(City("t", stream, forbidden_turns=np.array([[0, 1, 2]])), tmp_path / "out")
     assert told == (
         "Networks over time, of which LibCity holds only the last: 2.",
         "Closed roads, which LibCity cannot hold: 1.",
+        "Forbidden turns, which LibCity cannot hold: 1.",
     )
     assert import_libcity(tmp_path / "out").network.num_edges == network.num_edges - 1
 

@@ -64,6 +64,20 @@ def test_turns_are_what_restrictions_and_dead_ends_leave(seed: int, data: st.Dat
     np.testing.assert_array_equal(node_of_edge, np.arange(base.num_edges))
 
 
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6), data=st.data())
+def test_a_city_forbids_its_own_turns(seed: int, data: st.DataObject) -> None:
+    base = random_network(8, seed=seed, roads_per_node=2.5)
+    row = st.integers(0, 7)
+    turns = np.array(data.draw(st.lists(st.tuples(row, row, row), min_size=1, max_size=30)), np.int64)
+    city = City("Nodes", random_stream([base], seed=0), forbidden_turns=turns)
+    more = [(base.node_ids[0].item(), base.node_ids[1].item(), base.node_ids[2].item(), "no")]
+    rules = [(a, via, b, "no") for a, via, b in base.node_ids[turns].tolist()]
+    for given_too in ([], more):
+        line = on_roads(city, restrictions=given_too).network
+        assert turns_by_nodes(line, base) == allowed(base, [*rules, *given_too])
+
+
 def cross() -> RoadNetwork:
     """N, E, S, W around M, both ways, and a road from N on to a dead end T."""
     lon, lat = np.array([0, 0, 1, 0, -1, 0]), np.array([0, 1, 0, -1, 0, 2])

@@ -23,10 +23,12 @@ from frigate.city import read_city, write_city
 from frigate.city.notices import Notices
 from frigate.errors import CityError
 from frigate.network import RoadNetwork, haversine_m
+from frigate.sources.line_graph import on_roads
 from frigate.sources.osm import DRIVABLE, forbidden_turns, import_osm, read_osm
 from frigate.sources.osm_files import open_map, read_osmium
 from frigate.sources.osm_roads import Gathered
 from frigate.sources.osm_tags import RoadKind, road_kind, speed_kph
+from frigate.sources.tables import import_tables
 from tests.conftest import shared_data
 
 SORTS = {"n": "node", "w": "way"}
@@ -488,6 +490,43 @@ def test_restrictions_for_others_are_passed_over(tmp_path: Path) -> None:
     except_cars = restricted("no_left_turn", TURN, **{"except": "bus;motorcar"})
     assert read_osm(write(tmp_path, except_cars.xml())).restrictions == ()
     assert read_osm(write(tmp_path, restricted("give_way", TURN).xml())).restrictions == ()
+
+
+@settings(max_examples=25, deadline=None)
+@given(town=maps(), data=st.data())
+def test_a_written_city_forbids_what_the_map_does(
+    town: Map, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The line graph of the city's folder is that of the map: also where ways were merged, or a kind is only_..."""
+    ways = st.sampled_from(town.ways)
+    for number in range(data.draw(st.integers(1, 12))):
+        (one, refs, _), (other, _, _) = data.draw(ways), data.draw(ways)
+        members: list[Member] = [("from", "w", one), ("via", "n", data.draw(st.sampled_from(refs))), ("to", "w", other)]
+        kind = data.draw(st.sampled_from(["no_left_turn", "only_straight_on", "no_u_turn"]))
+        town.relations.append((number, members, {"type": "restriction", "restriction": kind}))
+    folder = tmp_path_factory.mktemp("turns")
+    path = write(folder, town.xml())
+    try:
+        city = import_osm(path, keep_all=True)
+    except CityError:
+        return  # a map without a road
+    write_city(city, folder / "city")
+    kept, direct = on_roads(read_city(folder / "city")).network, import_osm(path, keep_all=True, on="roads")
+    assert roads_of(kept).keys() == roads_of(direct.network).keys()
+    assert len(direct.forbidden_turns) == 0  # they are its edges
+
+
+def test_a_written_city_has_its_turns_in_a_table(tmp_path: Path) -> None:
+    city = import_osm(small_files(tmp_path)["osm.pbf"])
+    assert city.network.node_ids[city.forbidden_turns].tolist() == [[1, 5, 4]]
+    write_city(city, tmp_path / "city", csv=True)
+    assert (tmp_path / "city" / "turns.csv").read_text().splitlines() == ["source,via,target", "1,5,4"]
+    on = import_tables(network=tmp_path / "city", on="roads")
+    direct = import_osm(small_files(tmp_path)["osm.pbf"], on="roads")
+    assert roads_of(on.network).keys() == roads_of(direct.network).keys()
+    assert ("1>5", "5>4") not in roads_of(on.network)
+    for other in (import_tables(network=tmp_path / "city"), import_tables(network=city, timezone="Asia/Tokyo")):
+        np.testing.assert_array_equal(other.forbidden_turns, city.forbidden_turns)
 
 
 # Hand-edited and cut maps

@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from frigate import roads
+from frigate import betweenness, roads
+from frigate.batch import Batch, Topology
+from frigate.betweenness import local_betweenness, whole_betweenness
+from frigate.checkpoint import Run
 from frigate.errors import FrigateError
+from frigate.forecast import forecast
 from frigate.network import Edges, RoadNetwork, clean_edges
-from frigate.roads import FEATURE_WIDTH, FEATURES, FeatureScaling, fit_feature_scaling, road_features
+from frigate.roads import (
+    FEATURE_WIDTH,
+    FEATURES,
+    FeatureScaling,
+    features_and_notice,
+    fit_feature_scaling,
+    road_features,
+)
 from tests.conftest import shared_data
+from tests.test_forecast import S, small_run
 
 
 def random_network(seed: int, num_nodes: int, **attributes: object) -> RoadNetwork:
@@ -64,22 +80,98 @@ def test_betweenness_against_a_walk_along_every_path(seed: int, num_nodes: int, 
     network = random_network(seed, num_nodes)
     cost = network.length_m
     whole = passing_by_hand(network, cost, np.inf)
-    np.testing.assert_allclose(roads.whole_betweenness(network, cost), whole, rtol=1e-9)
+    np.testing.assert_allclose(whole_betweenness(network, cost).count, whole, rtol=1e-9)
     local = passing_by_hand(network, cost, cutoff)
-    np.testing.assert_allclose(roads.local_betweenness(network, cost, cutoff=cutoff), local, rtol=1e-9)
-    np.testing.assert_allclose(roads.local_betweenness(network, cost, cutoff=1e9), whole, rtol=1e-9)
+    np.testing.assert_allclose(local_betweenness(network, cost, cutoff=cutoff), local, rtol=1e-9)
+    np.testing.assert_allclose(local_betweenness(network, cost, cutoff=1e9), whole, rtol=1e-9)
 
 
-def test_betweenness_of_large_networks_is_estimated_the_same_every_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    network = random_network(1, 300)
-    exact = roads.whole_betweenness(network, network.length_m)
-    monkeypatch.setattr(roads, "EXACT_NODES", 299)
-    estimate = roads.whole_betweenness(network, network.length_m)
-    assert (estimate == roads.whole_betweenness(network, network.length_m)).all()
-    assert (estimate != exact).any()
-    assert np.corrcoef(estimate, exact)[0, 1] > 0.95
+def test_more_paths_than_a_number_holds() -> None:
+    """A chain of diamonds, one way: 2^1100 paths from end to end, and half of what passes takes either side."""
+    n = 1100
+    hub = 3 * np.arange(n)
+    senders = np.concatenate([hub, hub, hub + 1, hub + 2])
+    receivers = np.concatenate([hub + 1, hub + 2, hub + 3, hub + 3])
+    edges = Edges.of(senders, receivers, np.full(4 * n, 50.0))
+    network = RoadNetwork(np.arange(3 * n + 1), np.linspace(6, 7, 3 * n + 1), np.zeros(3 * n + 1), edges)
+    passing = whole_betweenness(network, network.length_m).count
+    np.testing.assert_allclose(passing[:-1:3], hub * (3 * n - hub), rtol=1e-9)
+    side = (hub + 1) * (3 * n - 2 - hub) / 2
+    np.testing.assert_allclose([passing[1::3], passing[2::3]], [side, side], rtol=1e-9)
+
+
+# Estimated betweenness
+
+
+def crooked_grid(side: int, *, seed: int = 0) -> RoadNetwork:
+    """Streets of uneven length, some missing, some one-way."""
+    rng = np.random.default_rng(seed)
+    row = np.arange(side**2)
+    east, north = row[row % side < side - 1], row[: -side or None]
+    one, other = np.concatenate([east, north]), np.concatenate([east + 1, north + side])
+    kept = rng.random(len(one)) > 0.15
+    one, other, metres = one[kept], other[kept], rng.uniform(50, 250, int(kept.sum()))
+    both = rng.random(len(one)) > 0.2
+    edges = Edges.of(np.append(one, other[both]), np.append(other, one[both]), np.append(metres, metres[both]))
+    at = np.linspace(0, 0.002 * side, side)
+    return RoadNetwork(row, 6 + at[row % side], 49 + at[row // side], edges)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 10_000), st.sampled_from([betweenness.SAMPLES // 4, betweenness.SAMPLES // 8]))
+def test_an_estimate_from_every_node_is_exact(seed: int, num_nodes: int) -> None:
+    """Forward and backward, on one-way roads: each stretch of the curve is one node, or half of one."""
+    network = random_network(seed, num_nodes)
+    estimate = whole_betweenness(network, network.length_m, exact_nodes=0)
+    np.testing.assert_allclose(estimate.count, whole_betweenness(network, network.length_m).count, rtol=1e-9, atol=1e-9)
+    assert estimate.samples is not None
+    np.testing.assert_allclose(estimate.samples[0], estimate.samples[1], rtol=1e-9, atol=1e-9)
+
+
+def test_an_estimate_is_close_and_says_how_close() -> None:
+    network = crooked_grid(71)
+    assert network.num_nodes > betweenness.EXACT_NODES
+    features, notice = features_and_notice(network)
+    exact = whole_betweenness(network, np.rint(network.length_m * 100), exact_nodes=network.num_nodes)
+    assert exact.samples is None
+    by_length = np.log1p(100 * exact.count / exact.count.mean())
+    off = float(np.sqrt(((column(features, "between_length") - by_length) ** 2).mean()) / by_length.std())
+    assert 0 < off < 0.06
+    match = re.fullmatch(
+        r"betweenness is estimated from 512 searches \(.*\): off by about (.*)% of its spread.*", notice
+    )
+    assert match is not None
+    assert 0.5 < float(match[1]) / 100 / off < 2
+    assert features_and_notice(crooked_grid(20))[1] == ""
+
+
+def test_an_estimate_depends_on_places_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not on the order of nodes and roads, on threads, or on a road closed in another part of the network."""
+    left, right = crooked_grid(20), crooked_grid(20, seed=1)
+    a, b = left.edges, right.edges
+    whole = RoadNetwork(
+        np.arange(800),
+        np.concatenate([left.lon, right.lon + 1]),
+        np.concatenate([left.lat, right.lat]),
+        Edges.of(*(np.append(x, y) for x, y in ((a.senders, b.senders + 400), (a.receivers, b.receivers + 400),
+                                                (a.length_m, b.length_m)))),
+    )  # fmt: skip
+
+    def estimate(network: RoadNetwork) -> NDArray[np.float64]:
+        return whole_betweenness(network, np.rint(network.length_m * 100), exact_nodes=0).count
+
+    found = estimate(whole)
+    monkeypatch.setattr(betweenness, "threads", lambda: 1)
+    np.testing.assert_array_equal(estimate(whole), found)
+    rng = np.random.default_rng(5)
+    order, roads_order = rng.permutation(800), rng.permutation(whole.num_edges)
+    new_row, e = np.argsort(order), whole.edges.take(roads_order)
+    moved = Edges.of(new_row[e.senders], new_row[e.receivers], e.length_m)
+    shuffled = RoadNetwork(whole.node_ids[order], whole.lon[order], whole.lat[order], moved)
+    np.testing.assert_array_equal(estimate(shuffled), found[order])
+    closed = estimate(whole.close([(int(whole.senders[0]), int(whole.receivers[0]))]))
+    np.testing.assert_array_equal(closed[400:], found[400:])
+    assert (closed[:400] != found[:400]).any()
 
 
 def line_of_three(**attributes: object) -> RoadNetwork:
@@ -180,6 +272,63 @@ def test_features_follow_their_nodes_and_the_closed_road() -> None:
     assert (column(road_features(closed), "in_degree") != column(features, "in_degree")).any()
 
 
+def two_way_by_hand(network: RoadNetwork) -> NDArray[np.float64]:
+    """Mean road distance of both directions between all nodes [N,N]."""
+    shortest = np.full((network.num_nodes, network.num_nodes), np.inf)
+    np.fill_diagonal(shortest, 0)
+    shortest[network.senders, network.receivers] = network.length_m
+    for k in range(network.num_nodes):
+        shortest = np.minimum(shortest, shortest[:, k : k + 1] + shortest[k : k + 1])
+    return np.asarray((shortest + shortest.T) / 2)
+
+
+def seen_by_the_model(run: Run, **options: Any) -> Batch:
+    """What reached the model when a forecast was made."""
+    seen: list[Batch] = []
+    hook = run.model.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    try:
+        forecast(run, device="cpu", **options)
+    finally:
+        hook.remove()
+    return seen[-1]
+
+
+@pytest.mark.parametrize("name", ["paper", "default"])
+def test_a_closure_moves_what_the_model_sees_of_the_map(name: str) -> None:
+    """Positions and features are those of the roads that are open: in a what-if, and from a recorded closure on."""
+    run = small_run(name)
+    stream, network = run.city.stream, run.city.network
+    shut = [(6, 7), (7, 6), (7, 12)]
+    closed = network.close(shut)
+
+    def check(topology: Topology, open_roads: RoadNetwork) -> None:
+        if run.kept.anchors is not None:
+            anchors = [open_roads.row_of(node) for (node,) in run.kept.anchors.sets]
+            metres = two_way_by_hand(open_roads)[:, anchors]
+            at = run.kept.position_scale_m / (run.kept.position_scale_m + metres)
+            np.testing.assert_allclose(topology.positions.numpy(), at, rtol=1e-5)
+        if run.kept.roads is not None:
+            features = run.kept.roads.apply(road_features(open_roads))
+            np.testing.assert_allclose(topology.road_features.numpy(), features, rtol=1e-5, atol=1e-5)
+
+    (before,) = seen_by_the_model(run).topologies
+    check(before, network)
+    for options in ({"network": closed}, {"close": shut}):
+        (after,) = seen_by_the_model(run, **options).topologies
+        check(after, closed)
+        table = "positions" if name == "paper" else "road_features"
+        assert not torch.allclose(getattr(after, table), getattr(before, table))
+        assert not torch.allclose(after.near_distance_m, before.near_distance_m)
+    # Recorded: closed in the last two of the four snapshots that the model reads.
+    recorded = replace(stream, topologies=(network, closed), topology_of=(np.arange(S) >= S - 2).astype(np.int64))
+    batch = seen_by_the_model(run, stream=recorded)
+    then = [batch.topologies[i] for i in batch.topology_of[0].tolist()]
+    for topology, open_roads in zip(then, [network, network, closed, closed], strict=True):
+        check(topology, open_roads)
+    reopened = forecast(run, closed.reopen(shut), device="cpu")
+    np.testing.assert_allclose(reopened.values, forecast(run, device="cpu").values, rtol=1e-5, atol=1e-5)
+
+
 def test_scaling_standardises_the_fitted_rows_and_ignores_the_others() -> None:
     features = np.random.default_rng(0).normal(7, 3, (200, len(FEATURES))).astype(np.float32)
     features[::3, FEATURES.index("lanes_max")] = np.nan
@@ -225,11 +374,10 @@ def test_scaling_survives_json() -> None:
     np.testing.assert_array_equal(again.apply(features), scaling.apply(features))
 
 
-@pytest.mark.parametrize("package", ["networkit", "numba"])
-def test_missing_package_says_where_to_compute(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, package, None)  # what Python itself does for a module that cannot be imported
-    roads._compiled_passing.cache_clear()
-    with pytest.raises(FrigateError, match=f"{package} is not installed.*frigate check CITY"):
+def test_missing_package_says_where_to_compute(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numba", None)  # what Python itself does for a module that cannot be imported
+    betweenness._compiled.cache_clear()
+    with pytest.raises(FrigateError, match=r"numba is not installed.*frigate check CITY"):
         road_features(line_of_three())
 
 

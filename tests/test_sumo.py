@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from frigate.city import City, read_city, write_city
 from frigate.errors import CityError, FrigateError
+from frigate.sources.line_graph import on_roads
 from frigate.sources.lines import read_line
 from frigate.sources.sumo import import_sumo
 from frigate.sources.sumo_net import road_class
@@ -219,6 +220,39 @@ def test_a_net_without_connections_allows_every_turn_but_back(tmp_path: Path) ->
     turns = set(zip(ids[network.senders].tolist(), ids[network.receivers].tolist(), strict=True))
     assert turns == TURNS | {("DB", "BC2")}
     assert any(n.startswith("Networks without connections") for n in city.notices)
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_a_written_city_forbids_what_no_connection_makes(data: st.DataObject, tmp_path_factory: Any) -> None:
+    """Its line graph has the turns of the net's own: also at dead ends, and where a road ends without a way on."""
+    folder = tmp_path_factory.mktemp("turns")
+    net = re.sub(r'<edge id="BC2".*?</edge>|<connection [^>]*"BC2"[^>]*/>', "", net_xml(), flags=re.DOTALL)
+    links = re.findall(r"<connection [^:>]*/>", net)
+    for link in data.draw(st.sets(st.sampled_from(links[1:]))):  # a net without any turn is refused
+        net = net.replace(link, "")
+    path = write(folder, "town.net.xml", net)
+    direct = import_sumo(path, on="roads")
+    write_city(import_sumo(path), folder / "city")
+    kept = on_roads(read_city(folder / "city")).network
+    ends = [[x.replace(">", "") for x in kept.node_ids[side].tolist()] for side in (kept.senders, kept.receivers)]
+    line = direct.network
+    theirs = zip(line.node_ids[line.senders].tolist(), line.node_ids[line.receivers].tolist(), strict=True)
+    assert set(zip(*ends, strict=True)) == set(theirs)
+    assert len(direct.forbidden_turns) == 0  # they are its edges
+
+
+def test_a_turn_is_forbidden_where_no_parallel_road_makes_it(tmp_path: Path) -> None:
+    def forbidden(net: str) -> list[str]:
+        city = import_sumo(write(tmp_path, "n.net.xml", net))
+        return ["".join(turn) for turn in city.network.node_ids[city.forbidden_turns].tolist()]
+
+    assert forbidden(net_xml()) == []
+    links = net_xml().splitlines()
+    without = [line for line in links if 'from="AB" to="BC"' not in line]  # BC2 is still entered from AB
+    assert forbidden("\n".join(without)) == []
+    assert forbidden("\n".join(line for line in without if 'from="AB" to="BC2"' not in line)) == ["ABC"]
+    assert forbidden(re.sub(r"<connection [^>]*/>", "", net_xml())) == []
 
 
 @pytest.mark.parametrize(

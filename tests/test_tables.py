@@ -6,6 +6,7 @@ import csv
 import struct
 import tempfile
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -398,7 +399,35 @@ def test_a_time_without_a_zone_needs_one(files: dict[str, Path], tmp_path: Path)
     assert any(n.startswith("Times without a zone, read as local time (m.csv): 2") for n in city.notices)
 
 
+def test_the_network_of_a_city_brings_its_time_zone(files: dict[str, Path], tmp_path: Path) -> None:
+    local = put(tmp_path, "r.csv", long_readings().replace("Z", ""))
+    city = imported(files, timezone="Asia/Tokyo")
+    write_city(city, tmp_path / "city")
+    taken = "Time zones taken over from the network's city (Asia/Tokyo), as none was given: 1."
+    for network in (city, tmp_path / "city"):
+        there = import_tables(network=network, readings=local)
+        assert (there.stream.timezone, there.stream.start_s) == ("Asia/Tokyo", int(START.timestamp()) - 9 * 3600)
+        assert taken in there.notices
+    assert attach_readings(city, local).stream.start_s == there.stream.start_s
+    assert import_tables(network=city).stream.timezone == "Asia/Tokyo"
+    given_zone = import_tables(network=city, readings=local, timezone="UTC")
+    assert (given_zone.stream.timezone, given_zone.stream.start_s) == ("UTC", int(START.timestamp()))
+    assert taken not in given_zone.notices
+
+
 # On roads
+
+
+def test_turns_that_the_city_forbids_are_no_edges(files: dict[str, Path], tmp_path: Path) -> None:
+    city = imported(files)
+    turn = city.network.rows_of(["A", "B", "C"])[None]
+    write_city(replace(city, forbidden_turns=turn), tmp_path / "city")
+    readings = put(tmp_path, "r.csv", long_readings("node_id").replace(",A,", ",A>B,").replace(",C,", ",B>A,"))
+    free, bound = (import_tables(network=n, readings=readings, on="roads") for n in (city, tmp_path / "city"))
+    assert roads(free) - roads(bound) == {("A>B", "B>C")}
+    np.testing.assert_array_equal(free.stream.values, bound.stream.values)
+    kept = import_tables(network=tmp_path / "city", readings=files["readings.csv"])
+    np.testing.assert_array_equal(kept.forbidden_turns, turn)
 
 
 def test_a_detector_on_a_road_is_a_node_of_the_line_graph(files: dict[str, Path], tmp_path: Path) -> None:

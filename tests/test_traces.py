@@ -153,6 +153,19 @@ def test_roads_can_be_the_nodes(tmp_path: Path) -> None:
         import_traces(path, TOWN, on="lanes")
 
 
+def test_turns_that_the_city_forbids_are_no_edges(tmp_path: Path) -> None:
+    path = written(drive(2)[0], tmp_path)
+    nothing = make_stream(np.zeros((0, TOWN.num_nodes)), TOWN, start_s=0, step_s=300)
+    turns = np.array([[0, 1, 2], [2, 1, 0]])
+    write_city(City("town", nothing, forbidden_turns=turns), tmp_path / "town")
+    town = read_city(tmp_path / "town")
+    np.testing.assert_array_equal(import_traces(path, town).forbidden_turns, turns)
+    free, bound = (import_traces(path, network, on="roads") for network in (TOWN, town))
+    same_counts(free, bound)
+    assert free.network.num_edges == bound.network.num_edges + len(turns)
+    assert len(bound.forbidden_turns) == 0
+
+
 def test_a_city_gives_its_network_name_and_time_zone_and_the_result_can_be_written(tmp_path: Path) -> None:
     nothing = make_stream(np.zeros((0, TOWN.num_nodes)), TOWN, start_s=0, step_s=300, timezone="Europe/Luxembourg")
     frame, _ = drive(3)
@@ -162,6 +175,9 @@ def test_a_city_gives_its_network_name_and_time_zone_and_the_result_can_be_writt
     city = import_traces(written(naive, tmp_path), town)
     assert (city.name, city.stream.timezone) == ("town", "Europe/Luxembourg")
     assert str(len(frame)) in said(city, "read as local time")
+    assert "(Europe/Luxembourg), as none was given" in said(city, "Time zones taken over from the network's city")
+    given = import_traces(written(naive, tmp_path), town, timezone="UTC")
+    assert given.stream.timezone == "UTC" and not any("taken over" in notice for notice in given.notices)
     same_counts(city, import_traces(written(frame, tmp_path, "utc.parquet"), town))
     write_city(city, tmp_path / "city")
     np.testing.assert_array_equal(

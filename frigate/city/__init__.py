@@ -5,9 +5,10 @@
     edges       source, target [, length_m, road_class, lanes, speed_kph, name, geometry (WKB)]
     readings    time, node_id, value              no row is no observation; a 0 is a real zero
     changes     time, action, source, target, node_id, lon, lat, length_m [, road_class, lanes, speed_kph]
+    turns       source, via, target               a turn that is forbidden
 
-Each table is .parquet or .csv. `changes` and `readings` may be absent. How a table is understood stands in the module
-of its name; nodes and edges are in `network_tables`.
+Each table is .parquet or .csv. `readings`, `changes` and `turns` may be absent. How a table is understood stands in the
+module of its name; nodes and edges are in `network_tables`.
 
 `CITY/cache` keeps what was read as .npy files and one JSON, and is made again when a table changes. It opens with numpy
 alone, on a machine that has nothing to read tables with.
@@ -25,11 +26,12 @@ from frigate.city.cache import ensure_road_features, load_cache, open_cache, sav
 from frigate.city.changes import Timeline, change_frame, read_changes, reopenable
 from frigate.city.city_toml import CityFile, read_city_file
 from frigate.city.clock import utc_text
-from frigate.city.folder import City, check_replaceable, city_folder, find_sources, mark, replacing
+from frigate.city.folder import City, check_replaceable, city_folder, find_sources, mark, no_turns, replacing
 from frigate.city.network_tables import edge_frame, note_network, read_edges, read_nodes
 from frigate.city.notices import Notices, Spot
 from frigate.city.readings import Snapshots, read_snapshots, write_readings
 from frigate.city.tables import INTEGER_ID, write_table
+from frigate.city.turns import read_turns, turn_frame
 from frigate.errors import CityError
 from frigate.stream import RoadNetworkStream, make_stream
 
@@ -75,6 +77,7 @@ def _read_tables(folder: Path, sources: dict[str, Path]) -> City:
     if not any(network.num_edges for network in timeline.networks):
         raise CityError(f"{sources['edges'].name} has no roads. A city needs roads between its nodes")
     base = timeline.networks[0]
+    turns = read_turns(sources["turns"], timeline.networks, notices=notices) if "turns" in sources else no_turns()
     held = Snapshots.none(base.num_nodes)
     if "readings" in sources:
         held = read_snapshots(
@@ -91,7 +94,7 @@ def _read_tables(folder: Path, sources: dict[str, Path]) -> City:
     if not stream.observed.any():
         notices.add("Nodes without any reading: the city has no sensor and cannot be trained on", stream.num_nodes)
     told = notices.told()
-    return City(settings.name, stream, tuple(told), folder, places=told)
+    return City(settings.name, stream, tuple(told), folder, places=told, forbidden_turns=turns)
 
 
 def _stream(held: Snapshots, timeline: Timeline, settings: CityFile, notices: Notices) -> RoadNetworkStream:
@@ -151,4 +154,6 @@ def _write_tables(city: City, folder: Path, *, csv: bool) -> None:
     changes = change_frame(stream, first, closed)
     if changes is not None:
         write_table(changes, folder, "changes", csv=csv)
+    if len(city.forbidden_turns):
+        write_table(turn_frame(city.forbidden_turns, stream.node_ids), folder, "turns", csv=csv)
     write_readings(stream, folder, csv=csv)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frigate import roads
-from frigate.city.folder import City, find_sources, mark, replacing
+from frigate.city.folder import City, find_sources, mark, no_turns, replacing
 from frigate.errors import CityError
 from frigate.network import Edges, RoadNetwork
 from frigate.stream import RoadNetworkStream
@@ -59,14 +59,17 @@ def save_cache(city: City, folder: Path, marks: dict[str, list[Any]]) -> None:
         "timezone": stream.timezone,
         "quantity": stream.quantity,
         "unit": stream.unit,
+        "forbidden_turns": len(city.forbidden_turns),
     }
     with replacing(folder) as new:
-        for name, array in _arrays(stream).items():
+        arrays = _arrays(stream) | {"forbidden_turns": city.forbidden_turns}
+        for name, array in arrays.items():
             np.save(new / f"{name}.npy", array, allow_pickle=False)
         for network in stream.topologies:  # their features took long, and hold while the network does
-            kept = _features_file(folder, network)
-            if kept.is_file():
-                shutil.copy2(kept, new / kept.name)
+            at = _features_file(folder, network)
+            for kept in (at, at.with_suffix(".txt")):
+                if kept.is_file():
+                    shutil.copy2(kept, new / kept.name)
         (new / "cache.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
 
 
@@ -126,13 +129,15 @@ def _loaded(folder: Path, facts: dict[str, Any]) -> City:
     )
     features = [_stored_features(folder, network) for network in topologies]
     whole = tuple(f for f in features if f is not None)
+    told = [_stored_notice(folder, network) for network in topologies] if len(whole) == len(features) else []
     return City(
         str(facts["name"]),
         stream,
-        tuple(facts["notices"]),
+        tuple(dict.fromkeys([*facts["notices"], *filter(None, told)])),
         folder,
         whole if len(whole) == len(features) else (),
         {notice: tuple(where) for notice, where in facts.get("places", {}).items()},
+        _array(folder, "forbidden_turns") if facts.get("forbidden_turns") else no_turns(),  # older caches have none
     )
 
 
@@ -166,11 +171,14 @@ def ensure_road_features(city: City) -> City:
     cache = None
     if city.folder is not None:
         cache = city.folder if (city.folder / "cache.json").is_file() else city.folder / "cache"
-    return replace(city, road_features=tuple(_features(network, cache) for network in city.stream.topologies))
+    found = [_features(network, cache) for network in city.stream.topologies]
+    notices = dict.fromkeys([*city.notices, *(notice for _, notice in found if notice)])
+    return replace(city, road_features=tuple(features for features, _ in found), notices=tuple(notices))
 
 
 def _features_file(folder: Path, network: RoadNetwork) -> Path:
-    key = hashlib.sha256("\n".join([network.fingerprint, *roads.FEATURES]).encode()).hexdigest()[:16]
+    words = [network.fingerprint, *roads.FEATURES, roads.METHOD]
+    key = hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
     return folder / f"road_features-{key}.npy"
 
 
@@ -183,17 +191,25 @@ def _stored_features(folder: Path, network: RoadNetwork) -> NDArray[np.float32] 
     return np.asarray(stored) if fits else None
 
 
-def _features(network: RoadNetwork, cache: Path | None) -> NDArray[np.float32]:
+def _stored_notice(folder: Path, network: RoadNetwork) -> str:
+    beside = _features_file(folder, network).with_suffix(".txt")
+    return beside.read_text(encoding="utf-8") if beside.is_file() else ""
+
+
+def _features(network: RoadNetwork, cache: Path | None) -> tuple[NDArray[np.float32], str]:
+    """The features of a network, and what has to be said of them, "" where nothing."""
     stored = None if cache is None else _stored_features(cache, network)
-    if stored is not None:
-        return stored
-    computed = roads.road_features(network)
+    if stored is not None and cache is not None:
+        return stored, _stored_notice(cache, network)
+    computed, notice = roads.features_and_notice(network)
     if cache is not None and cache.is_dir():
         path = _features_file(cache, network)
         try:
+            if notice:
+                path.with_suffix(".txt").write_text(notice, encoding="utf-8")
             with tempfile.NamedTemporaryFile(dir=cache, suffix=".partial", delete=False) as file:
                 np.save(file, computed, allow_pickle=False)
             os.replace(file.name, path)
         except OSError:
             pass  # a cache that cannot be written costs time, nothing else
-    return computed
+    return computed, notice

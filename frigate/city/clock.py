@@ -65,6 +65,13 @@ class Clock:
         return _utc_us(first), said
 
 
+def given_or_taken(timezone: str | None, own: str, notices: Notices) -> str:
+    """The time zone given, or else that of the city whose network is used: which is said."""
+    if timezone is None:
+        notices.add(f"Time zones taken over from the network's city ({own}), as none was given", 1)
+    return own if timezone is None else timezone
+
+
 def _utc_us(when: datetime) -> int:
     since = when.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds

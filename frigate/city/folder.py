@@ -22,7 +22,12 @@ from frigate.errors import CityError
 from frigate.network import RoadNetwork
 from frigate.stream import RoadNetworkStream
 
-TABLES = ("nodes", "edges", "readings", "changes")
+TABLES = ("nodes", "edges", "readings", "changes", "turns")
+
+
+def no_turns() -> NDArray[np.int64]:
+    """A table of forbidden turns without any."""
+    return np.zeros((0, 3), np.int64)
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,7 @@ class City:
     folder: Path | None = None  # where it was read: a city folder, or a cache that has none beside it
     road_features: tuple[NDArray[np.float32], ...] = ()  # [N,R] raw, one a topology; empty until computed
     places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by notice: its first places, one by one
+    forbidden_turns: NDArray[np.int64] = field(default_factory=no_turns)  # [K,3] rows of nodes: from, via, to
 
     @property
     def network(self) -> RoadNetwork:

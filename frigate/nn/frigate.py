@@ -6,10 +6,13 @@ below. To try another part, build a model and replace the part; there are no fla
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
-from frigate.batch import Batch
+from frigate.batch import Batch, Topology
 from frigate.config import ModelSettings
 from frigate.nn.gated_conv import Gate, GatedConv, ResidualGatedConv
 from frigate.nn.moments import MOMENTS, KernelMean, moments
@@ -60,11 +63,11 @@ class DefaultEmbedding(nn.Module):
         self.kernel = kernel
         self.context = nn.Linear(road_features + len(CALENDAR) + kernel.width, width)
 
-    def forward(self, batch: Batch, scaled: Tensor) -> Tensor:
+    def forward(self, batch: Batch, scaled: Tensor, weights_of: Sequence[Tensor] | None = None) -> Tensor:
         """[N,B,T,D]"""
         N, B, T = batch.num_nodes, batch.num_windows, batch.past
         roads = per_snapshot(batch, [topology.road_features for topology in batch.topologies])
-        context = [roads, batch.calendar_past.expand(N, B, T, -1), self.kernel(batch, scaled)]
+        context = [roads, batch.calendar_past.expand(N, B, T, -1), self.kernel(batch, scaled, weights_of)]
         h: Tensor = self.reading(batch, scaled) + self.context(torch.cat(context, dim=-1))
         return h
 
@@ -102,6 +105,14 @@ class DefaultPrior(Prior):
         roads = per_snapshot(batch, [topology.road_features for topology in batch.topologies])[:, :, -1]
         prior: Tensor = self.mlp(torch.cat([moments(batch, scaled), roads], dim=-1))
         return prior
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """What a model computes from a topology alone: made once, it serves all snapshots until a weight changes."""
+
+    gates: tuple[Tensor | None, ...]  # [E] of each layer; None for a layer that has none
+    weights: Tensor | None  # [N,M,G] of the kernel mean; None for an embedding without
 
 
 class Frigate(nn.Module):
@@ -145,17 +156,37 @@ class Frigate(nn.Module):
         D, layers = self.encoder.hidden_size, len(self.convolutions)
         return nodes * D * (past * (8 * layers + 24) + horizon * 24)
 
-    def forward(self, batch: Batch) -> Tensor:
-        """[B,H,N] in the user's unit, not clamped."""
-        scaled = ((batch.values - self.value_offset) / self.value_scale).where(batch.observed, 0.0)
-        z = self.snapshots(batch, scaled)
+    def forward(self, batch: Batch, fixed: Sequence[Fixed] | None = None) -> Tensor:
+        """[B,H,N] in the user's unit, not clamped. In use, `fixed` saves the work that the topologies alone decide."""
+        scaled = self.scaled(batch)
+        return self.from_snapshots(batch, scaled, self.snapshots(batch, scaled, fixed))
+
+    def scaled(self, batch: Batch) -> Tensor:
+        """[B,T,N] the readings in the model's unit, 0 where there is none."""
+        return ((batch.values - self.value_offset) / self.value_scale).where(batch.observed, 0.0)
+
+    def from_snapshots(self, batch: Batch, scaled: Tensor, z: Tensor) -> Tensor:
+        """[B,H,N] from the encodings of the snapshots."""
         state = self.encode(batch, z)
         prior = self.prior(batch, scaled).flatten(0, 1)
         return self.decode(batch, state, prior)
 
-    def snapshots(self, batch: Batch, scaled: Tensor) -> Tensor:
-        """z [N,B,T,D]: the GNN on every snapshot, with the same weights and its own topology (Alg. line 4)."""
-        h: Tensor = self.embedding(batch, scaled)
+    def fixed(self, topology: Topology) -> Fixed:
+        """What of `snapshots` depends on neither readings nor time."""
+        length = self._length(topology)
+        gated = (GatedConv, ResidualGatedConv)
+        gates = (layer.gate(length, topology) if isinstance(layer, gated) else None for layer in self.convolutions)
+        embedding = self.embedding
+        weights = embedding.kernel.weights(topology) if isinstance(embedding, DefaultEmbedding) else None
+        return Fixed(tuple(gates), weights)
+
+    def snapshots(self, batch: Batch, scaled: Tensor, fixed: Sequence[Fixed] | None = None) -> Tensor:
+        """z [N,B,T,D]: the GNN on every snapshot, with the same weights and its own topology (Alg. line 4).
+
+        A snapshot's z depends on its own readings, topology and calendar alone. `fixed` is one for each topology.
+        """
+        weights = None if fixed is None else [part.weights for part in fixed if part.weights is not None]
+        h: Tensor = self.embedding(batch, scaled, weights) if weights else self.embedding(batch, scaled)
         if torch.is_autocast_enabled(h.device.type):
             h = h.to(torch.get_autocast_dtype(h.device.type))  # the wide tensors of a step: half the bytes
         N, B, T, D = h.shape
@@ -164,11 +195,16 @@ class Frigate(nn.Module):
         for i, topology in enumerate(batch.topologies):
             columns = batch.columns_of(i)
             part = h if columns is None else h[:, columns]
-            length = (topology.length_m / self.length_scale_m)[:, None] * self.length
-            for convolution in self.convolutions:
-                part = convolution(part, length, topology)
+            length = self._length(topology)
+            for layer, convolution in enumerate(self.convolutions):
+                gates = None if fixed is None else fixed[i].gates[layer]
+                known = () if gates is None else (gates,)
+                part = convolution(part, length, topology, *known)
             z = part if columns is None else z.index_copy(1, columns, part.to(z.dtype))
         return z.view(N, B, T, D)
+
+    def _length(self, topology: Topology) -> Tensor:
+        return (topology.length_m / self.length_scale_m)[:, None] * self.length
 
     def encode(self, batch: Batch, z: Tensor) -> tuple[Tensor, Tensor]:
         """s: hidden and cell state, each [N*B,D], after the last snapshot."""
@@ -183,6 +219,13 @@ class Frigate(nn.Module):
         """[B,H,N] in the user's unit."""
         N, B = batch.num_nodes, batch.num_windows
         y = self.first(torch.cat([*state, prior], dim=-1))  # y_0, Alg. line 8
+        plain = self.training or torch.is_grad_enabled() or y.device.type != "cpu" or torch.compiler.is_compiling()
+        steps = (self._decode if plain else self._decode_in_use)(batch, state, prior, y)
+        scaled = torch.cat(steps, dim=-1).view(N, B, batch.horizon).permute(1, 2, 0)
+        return scaled.to(self.value_scale.dtype) * self.value_scale + self.value_offset
+
+    def _decode(self, batch: Batch, state: tuple[Tensor, Tensor], prior: Tensor, y: Tensor) -> list[Tensor]:
+        N = batch.num_nodes
         known = batch.calendar_future[..., : self.calendar_future]
         steps = []
         for k in range(batch.horizon):  # q_0 = s, Alg. line 9
@@ -190,8 +233,25 @@ class Frigate(nn.Module):
             state = self.decoder(inputs, state)  # eq:decoder, Alg. line 11
             y = self.readout(torch.cat([*state, prior], dim=-1))  # y_k, Alg. line 12; fed back as it is
             steps.append(y)
-        scaled = torch.cat(steps, dim=-1).view(N, B, batch.horizon).permute(1, 2, 0)
-        return scaled.to(self.value_scale.dtype) * self.value_scale + self.value_offset
+        return steps
+
+    def _decode_in_use(self, batch: Batch, state: tuple[Tensor, Tensor], prior: Tensor, y: Tensor) -> list[Tensor]:
+        """`_decode` on a CPU without gradient: a fused LSTM over one step, the prior's part of MLP4 computed once."""
+        N, cell = batch.num_nodes, self.decoder
+        weights = [cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh]
+        inner, outer = (layer for layer in self.readout if isinstance(layer, nn.Linear))
+        of_hidden, of_memory, of_prior = torch.split(inner.weight.T, [cell.hidden_size] * 2 + [prior.shape[1]])
+        always = torch.addmm(inner.bias, prior, of_prior)
+        known = batch.calendar_future[..., : self.calendar_future]
+        steps = []
+        for k in range(batch.horizon):
+            inputs = torch.cat([y, known[:, k].repeat(N, 1)], dim=-1)
+            before = [part[None] for part in state]
+            _, hidden, memory = torch.lstm(inputs[None], before, weights, True, 1, 0.0, False, False, False)
+            state = hidden[0], memory[0]
+            y = outer(torch.addmm(always, state[0], of_hidden).addmm_(state[1], of_memory).relu_())
+            steps.append(y)
+        return steps
 
 
 def per_snapshot(batch: Batch, tables: list[Tensor]) -> Tensor:

@@ -42,8 +42,9 @@ class GatedConv(nn.Module):
         self.linear = nn.Linear(3 * width, width, bias=False)  # W_1
         start_mixing(self.linear.weight)
 
-    def forward(self, h: Tensor, length: Tensor, topology: Topology) -> Tensor:
-        messages = gated_messages(h, self.gate(length, topology), topology)  # eq:aggregation_out, eq:aggregation_in
+    def forward(self, h: Tensor, length: Tensor, topology: Topology, gates: Tensor | None = None) -> Tensor:
+        gates = self.gate(length, topology) if gates is None else gates
+        messages = gated_messages(h, gates, topology)  # eq:aggregation_out, eq:aggregation_in
         return torch.relu(self.linear(messages))  # eq:hl
 
 
@@ -58,9 +59,9 @@ class ResidualGatedConv(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.edge_dropout = nn.Dropout(edge_dropout)
 
-    def forward(self, h: Tensor, length: Tensor, topology: Topology) -> Tensor:
-        gates = self.edge_dropout(self.gate(length, topology))
-        messages = gated_messages(self.norm(h), gates, topology)
+    def forward(self, h: Tensor, length: Tensor, topology: Topology, gates: Tensor | None = None) -> Tensor:
+        gates = self.gate(length, topology) if gates is None else gates
+        messages = gated_messages(self.norm(h), self.edge_dropout(gates), topology)
         update: Tensor = self.dropout(torch.relu(self.linear(messages)))
         return h + update
 

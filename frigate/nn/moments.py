@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -69,15 +71,19 @@ class KernelMean(nn.Module):
         nn.init.normal_(self.key.weight, std=0.02)
         self.width = 2 * heads
 
-    def forward(self, batch: Batch, scaled: Tensor) -> Tensor:
-        """[N,B,T,2G]: for each of the G heads the mean, and the share of the weight that is visible (0: nothing is)."""
+    def forward(self, batch: Batch, scaled: Tensor, weights_of: Sequence[Tensor] | None = None) -> Tensor:
+        """[N,B,T,2G]: for each of the G heads the mean, and the share of the weight that is visible (0: nothing is).
+
+        `weights_of` are the `weights` of the batch's topologies where they are there already.
+        """
         B, T, N = scaled.shape
         x = scaled.permute(2, 0, 1).reshape(N, B * T)
         observed = batch.observed.permute(2, 0, 1).reshape(N, B * T).to(x.dtype)
         result = x.new_zeros(N, B * T, self.width)
         for i, topology in enumerate(batch.topologies):
             columns = batch.columns_of(i)
-            weights, near = self.weights(topology).to(x.dtype), topology.near_sensor
+            weights = self.weights(topology) if weights_of is None else weights_of[i]
+            weights, near = weights.to(x.dtype), topology.near_sensor
             xs, there = (x, observed) if columns is None else (x[:, columns], observed[:, columns])
             total = torch.einsum("nmg,nmc->ncg", weights, (xs * there)[near])
             weight = torch.einsum("nmg,nmc->ncg", weights, there[near])

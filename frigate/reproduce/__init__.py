@@ -82,6 +82,6 @@ def named(name: str) -> Sequence[Experiment]:
     names = [experiment.name for experiment in EXPERIMENTS]
     if name not in names:
         close = get_close_matches(name, ["all", *names], n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise SettingsError(f'no experiment "{name}"{hint}. There are all, {", ".join(names)}')
+        hint = f"; did you mean {close[0]}?" if close else "."
+        raise SettingsError(f'no experiment "{name}"{hint} There are all, {", ".join(names)}')
     return [experiment for experiment in EXPERIMENTS if experiment.name == name]

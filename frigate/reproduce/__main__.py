@@ -5,55 +5,12 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 
 from frigate.city import open_city
-from frigate.errors import FrigateError, SettingsError
-from frigate.reproduce import QUICK, Effort, Plan, named
+from frigate.errors import FrigateError
+from frigate.reproduce import named
+from frigate.reproduce.plan import make_plan
 from frigate.reproduce.runner import reproduce
-from frigate.split import parse_seen
-
-
-def make_plan(
-    city: str | Path,
-    results: str | Path,
-    *,
-    seen: str = "30%",
-    seeds: str | None = None,
-    quick: bool = False,
-    splits: str | Path | None = None,
-    models: str | None = None,
-    device: str | None = None,
-) -> Plan:
-    """What a user said, as a plan."""
-    share = parse_seen(seen)
-    if not isinstance(share, float) or share == 1:
-        raise SettingsError(f'--seen "{seen}": give a share below 100 %, such as 30%')
-    if splits is not None and not Path(splits).is_dir():
-        raise SettingsError(f"--splits {splits}: no such folder. Name one with files CITY-SHARE-SEED.txt")
-    effort = QUICK if quick else Effort()
-    if seeds is not None:
-        effort = replace(effort, seeds=_numbers(seeds))
-    return Plan(
-        city=open_city(city),
-        results=Path(results),
-        seen=share,
-        effort=effort,
-        splits=None if splits is None else Path(splits),
-        device=device,
-        models=tuple(models.split(",")) if models else (),
-    )
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    try:
-        seeds = tuple(dict.fromkeys(int(word) for word in text.split(",")))
-    except ValueError:
-        raise SettingsError(f'--seeds "{text}": give whole numbers with commas, as 0,1,2') from None
-    if min(seeds) < 0:
-        raise SettingsError(f'--seeds "{text}": a seed is not negative')
-    return seeds
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -72,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         experiments = [experiment for name in said.names.split(",") for experiment in named(name)]
         plan = make_plan(
-            said.city, said.output, seen=said.seen, seeds=said.seeds, quick=said.quick, splits=said.splits,
+            open_city(said.city), said.output, seen=said.seen, seeds=said.seeds, quick=said.quick, splits=said.splits,
             models=said.models, device=said.device,
         )  # fmt: skip
         done = reproduce(experiments, plan, jobs=said.jobs, say=lambda text: print(text, flush=True))

@@ -51,7 +51,11 @@ def measure(plan: Plan, scored: Scored) -> Table:
             row
             | {"more_percent": more, "of_zero": scored.of_zero(trial), "parameters": scored.facts(recipe)["parameters"]}
         )
-    notes = ["One seed and one split: differences of a few per cent are within what another seed would give."]
+    notes = [
+        "One seed and one split: differences of a few per cent are within what another seed would give.",
+        "GraphSAGE has neither gates nor directions nor lengths: its row is all three. Without directions both sums "
+        "are one, but the gate still sees which end of a road is which.",
+    ]
     return Table("ablation", "What each part of the paper's model is worth", rows, COLUMNS, notes)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -45,13 +45,14 @@ def first_trials(plan: Plan) -> list[Trial]:
     models = plan.wanted(*NAIVE, *FITTED, *RIVALS, "paper", "default")
     seeds = plan.effort.seeds
     trials = [trial for seed in seeds for trial in yardsticks(plan, seed=seed)]
-    return [*trials, *(Trial(plan.recipe(model, seed=seed)) for model in models for seed in seeds)]
+    trials += [Trial(plan.recipe(model, seed=seed)) for model in models for seed in seeds]
+    return list(dict.fromkeys(trials))  # some yardsticks are simple models too
 
 
 def trials(plan: Plan, scored: Scored) -> list[Trial]:
     first = first_trials(plan)
     rivals = [trial for trial in first if trial.recipe.model in RIVALS]
-    if not rivals or not all(scored.has(trial) for trial in rivals):
+    if not rivals or not all(scored.settled(trial) for trial in rivals):
         return first
     seeds = plan.effort.seeds
     best = best_rivals(plan, scored)
@@ -64,7 +65,12 @@ def best_rivals(plan: Plan, scored: Scored) -> list[str]:
     def mae(model: str) -> float:
         return float(np.mean([_mae(scored, plan.recipe(model, seed=seed)) for seed in plan.effort.seeds]))
 
-    return sorted(plan.wanted(*RIVALS), key=mae)[:BEST_RIVALS]
+    there = [
+        model
+        for model in plan.wanted(*RIVALS)
+        if all(scored.has(Trial(plan.recipe(model, seed=seed))) for seed in plan.effort.seeds)
+    ]
+    return sorted(there, key=mae)[:BEST_RIVALS]
 
 
 def _mae(scored: Scored, recipe: Recipe) -> float:
@@ -114,12 +120,8 @@ def _row(scored: Scored, trials: Sequence[Trial]) -> dict[str, Cell]:
     row["share_of_sensor"] = _mean(shares)
     row["mae_at_sensors"] = _mean([summary.mae.value for summary in sensors])
     row["seeds"] = len(trials)
-    row["steps"] = _mean([_steps(scored.facts(trial.recipe)) for trial in trials]) if recipe.trained else None
+    row["steps"] = _mean([scored.facts(trial.recipe)["best_step"] for trial in trials]) if recipe.trained else None
     return row
-
-
-def _steps(facts: dict[str, Any]) -> float:
-    return float(facts["best_epoch"] * facts["most_steps"] / facts["settings"]["train"]["epochs"])
 
 
 def kind(recipe: Recipe) -> str:

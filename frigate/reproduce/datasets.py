@@ -169,8 +169,6 @@ def _map(network: RoadNetwork, count: NDArray[np.int64], total: NDArray[np.float
 
 def draw(table: Table) -> Figure:
     """The map of the nodes, coloured by their mean reading."""
-    from matplotlib.collections import LineCollection
-
     from frigate.reproduce import plots
 
     here = table.more["map"]
@@ -178,7 +176,10 @@ def draw(table: Table) -> Figure:
     mean = np.array([np.nan if value is None else value for value in here["mean"]])
     tall = np.ptp(lat) / max(np.ptp(lon) * np.cos(np.radians(lat.mean())), 1e-9)
     width = min(6.0, 6.5 / max(tall, 0.3))
-    figure, (ax, *_) = plots.figure(width + 2.4, max(width * tall, 3.0) + 1.0)
+    figure, (ax, *_) = plots.figure(width + 2.4, max(width * tall, 3.0) + 1.0)  # says so where matplotlib is missing
+
+    from matplotlib.collections import LineCollection
+
     place = np.stack([lon, lat], axis=1)
     streets = place[np.stack([here["from"], here["to"]], axis=1).astype(int)]
     # As pixels even in an SVG: ten thousand streets would make it megabytes.

@@ -57,6 +57,7 @@ pre { overflow-x: auto; background: var(--card); border-radius: 8px; padding: 10
   dd { margin-bottom: 6px }
 }
 """
+PLAN = "plan.json"  # beside the experiments, but none: of which city and with what effort they are
 LEAST_SCALE = 0.65  # of a figure on a narrow screen; below it is scrolled, for its words could not be read
 MOST_OPEN = 40  # rows of a table; a longer one is folded away, for the figure tells more
 NOT_DRAWN = (
@@ -89,7 +90,8 @@ class Found:
 def write_page(results: Path, *, order: Sequence[str] = ()) -> Path:
     """Write the page over RESULTS/*.json, those of `order` first and in its order, and return its path."""
     rank = {name: at for at, name in enumerate(order)}
-    paths = sorted(results.glob("*.json"), key=lambda path: (rank.get(path.stem, len(rank)), path.stem))
+    paths = [path for path in results.glob("*.json") if path.name != PLAN]
+    paths.sort(key=lambda path: (rank.get(path.stem, len(rank)), path.stem))
     found = [_read(path, at) for at, path in enumerate(paths)]
     results.mkdir(parents=True, exist_ok=True)
     page = results / "report.html"

@@ -5,14 +5,15 @@ A *recipe* is one model fitted on one city with one split and seed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from frigate.city import City
 from frigate.config import PRESETS, RIVALS, Settings, change, preset
+from frigate.errors import SettingsError
 from frigate.evaluate import NONE, OWN, ZERO
-from frigate.split import Seen, read_seen_file
+from frigate.split import Seen, parse_seen, read_seen_file
 
 NAIVE = (ZERO, NONE, "clock profile", "nearest sensors", "label propagation")
 FITTED = ("kriging", "lightgbm")  # learnt, but not by gradient steps
@@ -122,3 +123,49 @@ class Plan:
         if recipe.model == "paper" and "width" in changes.get("model", {}):
             changes["model"]["anchors"] = changes["model"]["width"] // 2
         return changes
+
+
+def make_plan(
+    city: City,
+    results: str | Path,
+    *,
+    seen: str = "30%",
+    seeds: str | None = None,
+    quick: bool = False,
+    splits: str | Path | None = None,
+    models: str | None = None,
+    device: str | None = None,
+) -> Plan:
+    """What a user said, as a plan."""
+    share = parse_seen(seen)
+    if not isinstance(share, float) or share == 1:
+        raise SettingsError(f'--seen "{seen}": give a share below 100 %, such as 30%')
+    if splits is not None and not Path(splits).is_dir():
+        raise SettingsError(f"--splits {splits}: no such folder. Name one with files CITY-SHARE-SEED.txt")
+    effort = QUICK if quick else Effort()
+    if seeds is not None:
+        effort = replace(effort, seeds=_numbers(seeds))
+    names = tuple(models.split(",")) if models else ()
+    known = (*NAIVE, *FITTED, *RIVALS, *PRESETS)
+    for name in names:
+        if name not in known:
+            raise SettingsError(f'--models: no model "{name}". There are {", ".join(known)}')
+    return Plan(
+        city=city,
+        results=Path(results),
+        seen=share,
+        effort=effort,
+        splits=None if splits is None else Path(splits),
+        device=device,
+        models=names,
+    )
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        seeds = tuple(dict.fromkeys(int(word) for word in text.split(",")))
+    except ValueError:
+        raise SettingsError(f'--seeds "{text}": give whole numbers with commas, as 0,1,2') from None
+    if min(seeds) < 0:
+        raise SettingsError(f'--seeds "{text}": a seed is not negative')
+    return seeds

@@ -18,14 +18,13 @@ from torch import cuda
 from frigate.city import City, open_city
 from frigate.errors import FrigateError, MissingExtraError, SettingsError
 from frigate.reproduce import EXPERIMENTS, Experiment, plots
-from frigate.reproduce.page import write_page
+from frigate.reproduce.page import PLAN, write_page
 from frigate.reproduce.plan import Plan, Recipe
 from frigate.reproduce.table import Table, as_json, surroundings, write_atomically
 from frigate.reproduce.trials import Change, Scored, Trial, carry_out
 from frigate.train import best_device
 from frigate.trainer import Tick
 
-PLAN = "plan.json"
 Say = Callable[[str], None]
 Progress = Callable[[int, int, str], None]
 
@@ -50,13 +49,13 @@ def reproduce(
     if jobs < 1:
         raise SettingsError(f"jobs = {jobs}: must be at least 1")
     _same_plan(plan)
-    scored, left_out = Scored(plan), dict[str, str]()
-    while wanted := _missing(experiments, plan, scored, left_out):
-        left_out |= _do(plan, wanted, jobs, say, progress)
+    scored = Scored(plan)
+    while wanted := _missing(experiments, plan, scored):
+        scored.left_out |= _do(plan, wanted, jobs, say, progress)
     for experiment in experiments:
-        _write(experiment, plan, scored, left_out, say)
+        _write(experiment, plan, scored, say)
     page = write_page(plan.results, order=[experiment.name for experiment in EXPERIMENTS])
-    return Reproduced(page, left_out)
+    return Reproduced(page, scored.left_out)
 
 
 def _same_plan(plan: Plan) -> None:
@@ -89,13 +88,11 @@ def _same_plan(plan: Plan) -> None:
         )
 
 
-def _missing(
-    experiments: Sequence[Experiment], plan: Plan, scored: Scored, left_out: dict[str, str]
-) -> dict[Recipe, list[Change]]:
+def _missing(experiments: Sequence[Experiment], plan: Plan, scored: Scored) -> dict[Recipe, list[Change]]:
     wanted: dict[Recipe, list[Change]] = {}
     asked = dict.fromkeys(trial for experiment in experiments for trial in experiment.trials(plan, scored))
     for trial in asked:
-        if trial.recipe.name not in left_out and not scored.has(trial):
+        if not scored.settled(trial):
             wanted.setdefault(trial.recipe, []).append(trial.change)
     # The longest first, so that at the end no single one is waited for.
     return dict(sorted(wanted.items(), key=lambda item: -_length(item[0])))
@@ -170,7 +167,7 @@ def _in_process(folder: Path, bare: dict[str, Any], recipe: Recipe, changes: lis
     return _attempt(plan, recipe, changes, None)
 
 
-def _write(experiment: Experiment, plan: Plan, scored: Scored, left_out: dict[str, str], say: Say) -> None:
+def _write(experiment: Experiment, plan: Plan, scored: Scored, say: Say) -> None:
     """NAME.json and NAME.csv, and the plot where there is something to draw it with."""
     path = plan.results / f"{experiment.name}.json"
     trials = experiment.trials(plan, scored)
@@ -179,7 +176,8 @@ def _write(experiment: Experiment, plan: Plan, scored: Scored, left_out: dict[st
     if table is None:
         began = time.perf_counter()
         table = experiment.measure(plan, scored)
-        missing = {trial.recipe.label: left_out[trial.recipe.name] for trial in trials if trial.recipe.name in left_out}
+        why = scored.left_out
+        missing = {trial.recipe.label: why[trial.recipe.name] for trial in trials if trial.recipe.name in why}
         notes = [*table.notes, *(f"Left out: {label} ({reason})." for label, reason in missing.items())]
         about = _about(plan, trials, scored, asked, time.perf_counter() - began)
         table = replace(table, notes=notes, more={**about, **table.more})

@@ -63,7 +63,7 @@ def perturbed(network: RoadNetwork, *, percent: float, seed: int) -> RoadNetwork
     count = round(percent / 200 * network.num_edges)
     ids = network.node_ids.tolist()
     gone = rng.permutation(network.num_edges)[:count]
-    pairs = rng.permutation(_near_pairs(network))[:count]
+    pairs = rng.permuted(rng.permutation(_near_pairs(network))[:count], axis=1)  # a road each, one way or the other
     length_m = rng.choice(network.length_m, size=len(pairs))
     return network.close([(ids[network.senders[e]], ids[network.receivers[e]]) for e in gone]).add(
         roads=[(ids[u], ids[v]) for u, v in pairs], length_m=length_m.tolist()
@@ -71,7 +71,7 @@ def perturbed(network: RoadNetwork, *, percent: float, seed: int) -> RoadNetwork
 
 
 def _near_pairs(network: RoadNetwork) -> NDArray[np.int64]:
-    """[P,2] the nodes within the threshold of each other and without a road either way, both directions."""
+    """[P,2] the nodes within the threshold of each other and without a road either way, each pair once."""
     at = np.flatnonzero(network.present)
     lon, lat = np.radians(network.lon[at]), np.radians(network.lat[at])
     x_m = EARTH_M * np.stack([lon * np.cos(lat.mean()), lat], axis=1)  # a town is flat enough
@@ -80,8 +80,7 @@ def _near_pairs(network: RoadNetwork) -> NDArray[np.int64]:
     joined = np.concatenate(
         [network.senders * N + network.receivers, network.receivers * N + network.senders]
     )  # a one-way street may not get its other direction: its nodes are connected
-    free = near[~np.isin(near[:, 0] * N + near[:, 1], joined)]
-    return np.concatenate([free, free[:, ::-1]]).astype(np.int64)
+    return np.asarray(near[~np.isin(near[:, 0] * N + near[:, 1], joined)], np.int64)
 
 
 def trials(plan: Plan, scored: Scored) -> list[Trial]:

@@ -10,6 +10,7 @@ A file is written beside and renamed into place: what is there is whole, and is 
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -156,7 +157,14 @@ def _simple(plan: Plan, recipe: Recipe, split: Split, windows: Windows, settings
         return fit_kriging(stream, split, windows, past=task.past, horizon=task.horizon)
     if recipe.model == "lightgbm":
         return fit_trees(
-            stream, split, windows, past=task.past, horizon=task.horizon, seed=recipe.seed, trees=plan.effort.trees
+            stream,
+            split,
+            windows,
+            past=task.past,
+            horizon=task.horizon,
+            seed=recipe.seed,
+            trees=plan.effort.trees,
+            n_jobs=torch.get_num_threads(),  # idle threads of LightGBM wait by spinning: never more than torch's
         )
     raise SettingsError(f'no model "{recipe.model}"')
 
@@ -197,12 +205,16 @@ def _keep_facts(plan: Plan, recipe: Recipe, fitted: Fitted, device: torch.device
     facts: dict[str, Any] = {"model": recipe.label, "seen": recipe.seen, "seed": recipe.seed, "seconds": seconds}
     if fitted.run is not None:
         run = fitted.run
-        train = run.settings.train
+        settings = run.settings
+        at = windows_in(run.split.train, past=settings.task.past, horizon=settings.task.horizon)
+        whole = math.ceil(len(at) / settings.train.batch_size)
+        steps = min(whole, settings.train.steps_per_epoch or whole)  # of an epoch
         facts |= {
             "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
             "epochs": run.progress.epoch,
             "best_epoch": run.progress.best_epoch,
-            "most_steps": train.epochs * (train.steps_per_epoch or 0),
+            "steps": run.progress.epoch * steps,
+            "best_step": run.progress.best_epoch * steps,
             "best_validation_mae": run.progress.best_mae,
             "seconds": run.progress.seconds,
             "settings": run.settings.to_json(),
@@ -217,9 +229,14 @@ class Scored:
         self.plan = plan
         self._splits: dict[tuple[float, int], Split] = {}
         self._scores: dict[Trial, Scores] = {}
+        self.left_out: dict[str, str] = {}  # recipes that could not be done, and why
 
     def has(self, trial: Trial) -> bool:
         return _sums_path(self.plan, trial).exists()
+
+    def settled(self, trial: Trial) -> bool:
+        """Whether there is nothing to wait for."""
+        return self.has(trial) or trial.recipe.name in self.left_out
 
     def scores(self, trial: Trial) -> Scores:
         if trial not in self._scores:

@@ -85,6 +85,8 @@ def fit_trees(
     """Fit at training nodes and times; stop, and choose the objective, by MAE at validation nodes and times.
 
     Where no objective is named, counts are fitted with both and the better is kept; another quantity with L1.
+    Training stops before `trees` where validation does. Two cores forecast about 180,000 rows a second with 70 trees of
+    63 leaves, features and all, and 70,000 with 260.
     """
     if objective not in (None, L1, POISSON):
         raise SettingsError(f'objective = "{objective}": choose one of {L1}, {POISSON}')

@@ -41,6 +41,7 @@ def export_libcity(city: City, folder: str | Path) -> tuple[str, ...]:
         notices.add("Networks over time, of which LibCity holds only the last", len(stream.topologies))
     notices.add("Closed roads, which LibCity cannot hold", len(network.closed))
     notices.add("Nodes that have been removed, written without a road", int((~network.present).sum()))
+    notices.add("Forbidden turns, which LibCity cannot hold", len(city.forbidden_turns))
     stem = re.sub(r"[^\w-]+", "_", city.name).strip("_") or "city"
     feature = f"traffic_{'flow' if stream.quantity == 'count' else re.sub(r'[^a-z0-9]+', '_', stream.quantity.lower())}"
     try:

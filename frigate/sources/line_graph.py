@@ -44,11 +44,14 @@ def on_roads(
     """The line graph of the roads open now.
 
     `ids` are the roads' own; without them a road from A to B is "A>B". `turns` [K,2] are rows of the roads left and
-    entered; without them every turn is allowed but the U-turn, which is for dead ends. Of the `restrictions` "no"
-    forbids a turn, and "only" forbids every other one from that road; one whose roads are not in the network says
-    nothing, and is counted.
+    entered; without them every turn is allowed but the U-turn, which is for dead ends, and what a city forbids. Of the
+    `restrictions` "no" forbids a turn, and "only" forbids every other one from that road; one whose roads are not in
+    the network says nothing, and is counted.
     """
     network = base.network if isinstance(base, City) else base
+    if isinstance(base, City):
+        own = network.node_ids[base.forbidden_turns].tolist()
+        restrictions = [*((a, via, b, "no") for a, via, b in own), *restrictions]
     return line_graph(network, network.edges, ids=ids, turns=turns, restrictions=restrictions, notices=notices)
 
 
@@ -161,18 +164,23 @@ def _halves(
 
 
 def _possible_turns(edges: Edges, forbidden: _Forbidden) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Roads left and entered [K], by the ends of the roads alone."""
-    order = np.argsort(edges.senders, kind="stable")
-    begins = np.searchsorted(edges.senders[order], edges.receivers, side="left")
-    choices = np.searchsorted(edges.senders[order], edges.receivers, side="right") - begins
-    left = np.repeat(np.arange(len(edges)), choices)
-    nth = np.arange(len(left)) - np.repeat(np.cumsum(choices) - choices, choices)
-    entered = order[np.repeat(begins, choices) + nth]
+    """Roads left and entered [K] where no connections are given."""
+    left, entered = every_turn(edges)
     allowed = ~forbidden.of(left, entered) & (left != entered)
     back = edges.receivers[entered] == edges.senders[left]
     onward = np.bincount(left[allowed & ~back], minlength=len(edges))
     keep = allowed & (~back | (onward[left] == 0))
     return left[keep], entered[keep]
+
+
+def every_turn(edges: Edges) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Roads left and entered [K], by the ends of the roads alone: also U-turns."""
+    order = np.argsort(edges.senders, kind="stable")
+    begins = np.searchsorted(edges.senders[order], edges.receivers, side="left")
+    choices = np.searchsorted(edges.senders[order], edges.receivers, side="right") - begins
+    left = np.repeat(np.arange(len(edges)), choices)
+    nth = np.arange(len(left)) - np.repeat(np.cumsum(choices) - choices, choices)
+    return left, order[np.repeat(begins, choices) + nth]
 
 
 def _given_turns(edges: Edges, turns: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

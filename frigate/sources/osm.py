@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from frigate.city import City
 from frigate.city.city_toml import parse_step
+from frigate.city.folder import no_turns
 from frigate.city.network_tables import note_network
 from frigate.city.notices import Notices
 from frigate.errors import CityError
@@ -93,8 +94,10 @@ def osm_city(
     step_s = parse_step(step, where="step")
     zone(timezone)
     roads = read_osm(file, highways=highways, keep_all=keep_all)
-    network, table = roads.network, None
-    if on == "roads":
+    network, table, turns = roads.network, None, no_turns()
+    if on == "nodes":
+        turns = np.array([network.rows_of(turn) for turn in sorted(forbidden_turns(roads))], np.int64).reshape(-1, 3)
+    else:
         restrictions = [(r.sender, r.via, r.receiver, r.kind) for r in roads.restrictions]
         line_graph = on_roads(network, restrictions=restrictions, notices=roads.notices)
         network, table = line_graph.network, RoadTable(network, line_graph.node_of_edge)
@@ -102,7 +105,7 @@ def osm_city(
         np.zeros((0, network.num_nodes), np.float32), network, start_s=0, step_s=step_s, timezone=timezone
     )
     told = roads.notices.told()
-    return City(name or _plain_name(Path(file)), stream, tuple(told), places=told), table
+    return City(name or _plain_name(Path(file)), stream, tuple(told), places=told, forbidden_turns=turns), table
 
 
 def read_osm(file: str | Path, *, highways: Collection[str] = DRIVABLE, keep_all: bool = False) -> OsmRoads:

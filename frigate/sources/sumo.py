@@ -13,15 +13,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from frigate.city import City
 from frigate.city.city_toml import parse_step
 from frigate.city.clock import Clock, NotATimeError
+from frigate.city.folder import no_turns
 from frigate.city.network_tables import note_network
 from frigate.city.notices import Notices, Spot
 from frigate.errors import CityError
 from frigate.network import RoadNetwork, clean_edges
-from frigate.sources.line_graph import line_graph
+from frigate.sources.line_graph import every_turn, line_graph
 from frigate.sources.sumo_counts import Counts, counts_stream
 from frigate.sources.sumo_net import SumoNet, read_net
 from frigate.sources.sumo_xml import elements
@@ -75,7 +77,9 @@ def import_sumo(
         target = counts.road if on == "roads" else sumo.roads.receivers[counts.road]
         stream = counts_stream(counts, target, network, step_s=step_s, timezone=timezone, notices=notices)
     told = notices.told()
-    return City(name or path.name.split(".")[0] or path.name, stream, tuple(told), places=told)
+    turns = _forbidden_turns(sumo, network) if on == "nodes" else no_turns()
+    named = name or path.name.split(".")[0] or path.name
+    return City(named, stream, tuple(told), places=told, forbidden_turns=turns)
 
 
 def _on_nodes(sumo: SumoNet, notices: Notices) -> RoadNetwork:
@@ -87,6 +91,30 @@ def _on_nodes(sumo: SumoNet, notices: Notices) -> RoadNetwork:
     if not len(edges):
         raise CityError("the network has no road between two junctions")
     return replace(sumo.junctions, edges=edges)
+
+
+def _forbidden_turns(sumo: SumoNet, network: RoadNetwork) -> NDArray[np.int64]:
+    """[K,3] turns between the roads of the junctions' network that no connection makes.
+
+    A road stands for all that are parallel to it, so a turn is forbidden where none of them may be left or entered so.
+    U-turns are named only where the road leads nowhere else: they are for dead ends anyway.
+    """
+    if sumo.turns is None:
+        return no_turns()
+    edges, N, E = network.edges, network.num_nodes, network.num_edges
+    ends, own = (roads.senders * N + roads.receivers for roads in (edges, sumo.roads))
+    order = np.argsort(ends)
+    nearest = order[np.minimum(np.searchsorted(ends[order], own), E - 1)]
+    stands_for = np.where(ends[nearest] == own, nearest, -1)  # -1: a road from a junction to itself
+    made = stands_for[sumo.turns]
+    made = made[(made >= 0).all(axis=1)]
+    left, entered = every_turn(edges)
+    allowed = np.isin(left * E + entered, made[:, 0] * E + made[:, 1])
+    back = edges.receivers[entered] == edges.senders[left]
+    onward = np.bincount(left[allowed & ~back], minlength=E)
+    forbidden = ~allowed & (~back | (onward[left] == 0))
+    left, entered = left[forbidden], entered[forbidden]
+    return np.stack([edges.senders[left], edges.receivers[left], edges.receivers[entered]], axis=1)
 
 
 def _on_roads(sumo: SumoNet, notices: Notices) -> RoadNetwork:

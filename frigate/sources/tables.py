@@ -17,7 +17,7 @@ import numpy as np
 
 from frigate.city import City, open_city
 from frigate.city.city_toml import parse_step
-from frigate.city.clock import Clock
+from frigate.city.clock import Clock, given_or_taken
 from frigate.city.notices import Notices
 from frigate.city.readings import Snapshots
 from frigate.city.tables import did_you_mean
@@ -36,7 +36,7 @@ from frigate.sources.own_readings import (
 )
 from frigate.sources.own_table import OwnTable, open_table
 from frigate.sources.rejected import Rejected, Told
-from frigate.stream import make_stream, zone
+from frigate.stream import RoadNetworkStream, make_stream, zone
 
 OURS = tuple(dict.fromkeys((*NODE_COLUMNS, *EDGE_COLUMNS, *READING_COLUMNS)))
 DEFAULT_STEP_S = 300
@@ -64,7 +64,8 @@ def import_tables(
     """A city from tables of nodes, edges and readings, or from readings on the network of another city.
 
     `rename` maps columns of any of the tables to ours and converts units on the way ({"length_km": "length_m"}).
-    `on="roads"` makes every road a node. `report` takes the rows that could not be used.
+    `timezone` is that of the network's city where it is not given. `on="roads"` makes every road a node and every turn
+    an edge, but those that the network's city forbids. `report` takes the rows that could not be used.
     """
     if on not in ("nodes", "roads"):
         raise CityError(f'on "{on}" is not known. Give nodes or roads')
@@ -83,20 +84,21 @@ def import_tables(
             if "nodes" in tables:
                 node_table = files.named(tables["nodes"], NODE_COLUMNS, told, needed=NODE_COLUMNS)
             own = own_network(node_table, edge_table, told)
-            city = _bare_city(name or Path(str(edges)).resolve().parent.name, own.network, timezone)
+            city = City(name or Path(str(edges)).resolve().parent.name, _bare_stream(own.network, timezone))
             road_ids = own.road_ids
         else:
             city = network if isinstance(network, City) else open_city(network)
             city, road_ids = replace(city, name=name or city.name, notices=(), places={}), {}
+            timezone = given_or_taken(timezone, city.stream.timezone, told.notices)
         roads = None
         if on == "roads":
-            line_graph = on_roads(city.network, notices=told.notices)
+            line_graph = on_roads(city, notices=told.notices)
             roads = RoadTable(city.network, line_graph.node_of_edge, road_ids)
-            city = _bare_city(city.name, line_graph.network, city.stream.timezone)
+            city = City(city.name, _bare_stream(line_graph.network, city.stream.timezone))
         if "readings" not in tables:
             told.rejected.note(told.notices, report=told.report)
             if step is not None or timezone is not None or network is not None:
-                city = _bare_city(city.name, city.network, timezone or city.stream.timezone, step)
+                city = replace(city, stream=_bare_stream(city.network, timezone or city.stream.timezone, step))
             return _told(replace(city, stream=replace(city.stream, quantity=quantity, unit=unit)), told)
         options = _Options(snap_m, step, timezone, date_order, quantity, unit)
         return _attached(city, tables["readings"], tables.get("sensors"), files, options, roads, told)
@@ -118,7 +120,7 @@ def attach_readings(
     unit: str = "",
     report: str | Path | None = None,
 ) -> City:
-    """The city with these readings in place of its own: for any source that brings a network.
+    """The city with these readings in place of its own: for any source that brings a network, and a time zone.
 
     Where the city stands on its roads, `roads` says which node is which road, so that a detector is attached to the
     nearest road and not to the nearest middle of one.
@@ -128,6 +130,7 @@ def attach_readings(
         files = _Files(Path(scratch), encoding, dict(rename or {}))
         tables = {what: files.open(p) for what, p in _given(None, None, readings, sensors)}
         _check_rename(files.rename, [n for t in tables.values() for n in t.names])
+        timezone = given_or_taken(timezone, city.stream.timezone, told.notices)
         options = _Options(snap_m, step, timezone, date_order, quantity, unit)
         return _attached(city, tables["readings"], tables.get("sensors"), files, options, roads, told)
 
@@ -181,12 +184,11 @@ def _check_rename(rename: Mapping[str, str], names: list[str]) -> None:
             raise CityError(f'map: "{ours}" is no column of ours{did_you_mean(ours, OURS)}. Ours: {", ".join(OURS)}')
 
 
-def _bare_city(name: str, network: RoadNetwork, timezone: str | None, step: str | None = None) -> City:
-    """A city without readings."""
+def _bare_stream(network: RoadNetwork, timezone: str | None, step: str | None = None) -> RoadNetworkStream:
+    """A stream without readings."""
     none = Snapshots.none(network.num_nodes)
     step_s = DEFAULT_STEP_S if step is None else parse_step(step, where="step")
-    stream = make_stream(none.values, network, start_s=0, step_s=step_s, timezone=timezone or "UTC")
-    return City(name, stream)
+    return make_stream(none.values, network, start_s=0, step_s=step_s, timezone=timezone or "UTC")
 
 
 def _told(city: City, told: Told) -> City:

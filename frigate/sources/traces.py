@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from frigate.city import City
 from frigate.city.city_toml import parse_step
-from frigate.city.clock import Clock
+from frigate.city.clock import Clock, given_or_taken
 from frigate.city.notices import Notices, Spot
 from frigate.city.readings import Span, align_start_s, count_snapshots
 from frigate.errors import CityError
@@ -118,6 +118,7 @@ def match_traces(
     if isinstance(network, City):
         forms = len(network.stream.topologies)
         notices.add("Forms of the network over time, the last of them used throughout", forms if forms > 1 else 0)
+        timezone = given_or_taken(timezone, network.stream.timezone, notices)
     names = {vehicle: "vehicle", time: "time", lon: "lon", lat: "lat", **(rename or {})}
     paths = [Path(files)] if isinstance(files, str | Path) else [Path(file) for file in files]
     clock = Clock(zone(_timezone(network, timezone)), "")
@@ -195,9 +196,12 @@ def import_traces(
     named = network.name if isinstance(network, City) else Path(files[0]).resolve().parent.name
     counted = network.network if isinstance(network, City) else network
     if on == "roads":
-        line_graph = on_roads(counted, notices=matched.notices)
+        line_graph = on_roads(network, notices=matched.notices)
         counted, matched = line_graph.network, replace(matched, node=line_graph.node_of_edge[matched.road])
-    return count_passages(matched, counted, step_s=step_s, timezone=_timezone(network, timezone), name=name or named)
+    city = count_passages(matched, counted, step_s=step_s, timezone=_timezone(network, timezone), name=name or named)
+    if on == "nodes" and isinstance(network, City):
+        return replace(city, forbidden_turns=network.forbidden_turns)
+    return city
 
 
 def count_passages(matched: MatchedTraces, network: RoadNetwork, *, step_s: int, timezone: str, name: str) -> City:
