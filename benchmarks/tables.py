@@ -302,6 +302,20 @@ def parameters(_: list[Result]) -> str:
     return table(["model", "parameters", "in the paper"], rows)
 
 
+def inference_time(_: list[Result]) -> str:
+    [(city, data)] = reproduced("inference-time").items()
+    rows = [
+        [
+            row["model"],
+            f"{1000 * row['median_s']:.1f} ms",
+            "-" if row["paper_s"] is None else f"{1000 * row['paper_s']:.1f} ms",
+        ]
+        for row in data["rows"]
+    ]
+    where = f"{city}: {data['nodes']:,} nodes, one window, {data['surroundings']['hardware']}, medians.\n\n"
+    return where + table(["model", "ours", "the paper's"], rows)
+
+
 TABLES: dict[str, Callable[[list[Result]], str]] = {
     "summary": summary,
     "facts": facts,
@@ -317,6 +331,7 @@ TABLES: dict[str, Callable[[list[Result]], str]] = {
     "ablation": ablation,
     "irregular": irregular,
     "parameters": parameters,
+    "inference-time": inference_time,
 }
 
 

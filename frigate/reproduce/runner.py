@@ -217,7 +217,9 @@ def _about(plan: Plan, trials: list[Trial], scored: Scored, asked: str, seconds:
     hardware = sorted({scored.facts(recipe)["hardware"] for recipe in done}) or [where["hardware"]]
     return {
         "city": plan.city.name,
-        "unit": f"{stream.unit} per {stream.step_s / 60:g} min" if stream.quantity == "count" else stream.unit,
+        "unit": f"{stream.unit or 'count'} per {stream.step_s / 60:g} min"
+        if stream.quantity == "count"
+        else stream.unit,
         "seen": plan.seen,
         "seeds": list(plan.effort.seeds),
         "effort": asdict(plan.effort),
