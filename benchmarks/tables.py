@@ -316,6 +316,14 @@ def inference_time(_: list[Result]) -> str:
     return where + table(["model", "ours", "the paper's"], rows)
 
 
+def rival_check(_: list[Result]) -> str:
+    data = json.loads((RESULTS / "rival-check-graph-wavenet.json").read_text(encoding="utf-8"))
+    found = {**data["mae"], "GraphWaveNet's paper, four months": data["published on four months"]}
+    steps = list(data["published on four months"])
+    rows = [[name, *(f"{maes[step]:.2f}" for step in steps)] for name, maes in found.items()]
+    return table(["MAE, mph", *steps], rows)
+
+
 TABLES: dict[str, Callable[[list[Result]], str]] = {
     "summary": summary,
     "facts": facts,
@@ -332,6 +340,7 @@ TABLES: dict[str, Callable[[list[Result]], str]] = {
     "irregular": irregular,
     "parameters": parameters,
     "inference-time": inference_time,
+    "rival-check": rival_check,
 }
 
 

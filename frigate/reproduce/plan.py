@@ -71,10 +71,10 @@ class Effort:
 QUICK = Effort(
     changes={
         "model": {"width": 16},
-        "train": {"epochs": 3, "steps_per_epoch": 6, "batch_size": 4, "warmup_steps": 4, "learning_rate": 4e-3,
-                  "validation_windows": 8},
+        "train": {"epochs": 2, "steps_per_epoch": 4, "batch_size": 3, "warmup_steps": 3, "learning_rate": 4e-3,
+                  "validation_windows": 4},
     },
-    stride=24, seeds=(0,), shares=(0.1, 0.5, 0.9), layers=(1, 4, 10), anchors=(1, 4, 16), timings=5, trees=40,
+    stride=48, seeds=(0,), shares=(0.1, 0.5, 0.9), layers=(1, 4, 10), anchors=(1, 4, 16), timings=5, trees=40,
 )  # fmt: skip
 
 
