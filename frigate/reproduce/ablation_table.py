@@ -70,5 +70,5 @@ def draw(table: Table) -> Figure:
         high=[row["mae_high"] for row in rows],
         colours=[plots.colour("Frigate (paper)" if row["replaced"] == WHOLE else "DCRNN") for row in rows],
     )
-    plots.label(ax, x=f"MAE ({table.more.get('unit') or 'city unit'})", y="taken out")
+    plots.label(ax, x=f"MAE ({table.unit})", y="taken out")
     return figure

@@ -167,5 +167,5 @@ def draw(table: Table) -> Figure:
         high=[row["mae_high"] for row in rows],
         colours=[plots.colour(name) for name in names],
     )
-    plots.label(ax, x=f"MAE at nodes without a sensor ({table.more.get('unit') or 'city unit'})", y="")
+    plots.label(ax, x=f"MAE at nodes without a sensor ({table.unit})", y="")
     return figure

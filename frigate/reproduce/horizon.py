@@ -63,6 +63,6 @@ def draw(table: Table) -> Figure:
             high=[row["mae_high"] for row in these] if enveloped else None,
             dashed=name == OWN,
         )
-    plots.label(ax, x="minutes ahead", y=f"MAE ({table.more.get('unit') or 'city unit'})")
+    plots.label(ax, x="minutes ahead", y=f"MAE ({table.unit})")
     plots.legend_beside(ax)
     return figure

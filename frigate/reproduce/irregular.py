@@ -110,5 +110,5 @@ def draw(table: Table) -> Figure:
         high=[row["mae_high"] for row in rows],
         colours=[plots.colour(str(row["model"])) for row in rows],
     )
-    plots.label(ax, x=f"MAE ({table.more.get('unit') or 'city unit'})", y="")
+    plots.label(ax, x=f"MAE ({table.unit})", y="")
     return figure

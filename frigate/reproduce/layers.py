@@ -62,5 +62,5 @@ def draw(table: Table) -> Figure:
         high=[row["mae_high"] for row in rows],
     )
     ax.set_xticks([int(row["layers"]) for row in rows if isinstance(row["layers"], int)])
-    plots.label(ax, x="layers", y=f"MAE at nodes without a sensor ({table.more.get('unit') or 'city unit'})")
+    plots.label(ax, x="layers", y=f"MAE at nodes without a sensor ({table.unit})")
     return figure

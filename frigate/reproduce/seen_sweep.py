@@ -69,7 +69,7 @@ def draw(table: Table) -> Figure:
                 low=[row["mae_low"] for row in these],
                 high=[row["mae_high"] for row in these],
             )
-        y = f"MAE ({table.more.get('unit') or 'city unit'})" if ax is axes[0] else ""
+        y = f"MAE ({table.unit})" if ax is axes[0] else ""
         plots.label(ax, x="minutes ahead", y=y, title=f"{share:g} % seen")
     plots.legend_beside(axes[-1])
     return figure

@@ -31,6 +31,11 @@ class Table:
     notes: Sequence[str] = ()  # what a reader must know
     more: Mapping[str, Any] = field(default_factory=dict)  # for the plot and for machines; not in the CSV
 
+    @property
+    def unit(self) -> str:
+        """Of the readings, for labels."""
+        return str(self.more.get("unit") or "city unit")
+
     def to_json(self) -> dict[str, Any]:
         return {
             "experiment": self.experiment,

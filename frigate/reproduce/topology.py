@@ -122,7 +122,7 @@ def draw(table: Table) -> Figure:
             low=[row["mae_low"] for row in these],
             high=[row["mae_high"] for row in these],
         )
-    plots.label(ax, x="roads changed (%)", y=f"MAE at nodes without a sensor ({table.more.get('unit') or 'city unit'})")
+    plots.label(ax, x="roads changed (%)", y=f"MAE at nodes without a sensor ({table.unit})")
     ax.set_ylim(bottom=0)
     ax.legend(frameon=False)
     return figure

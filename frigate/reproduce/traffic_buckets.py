@@ -62,5 +62,5 @@ def draw(table: Table) -> Figure:
             high=[row.get("mae_high") for row in found],
             colours=[plots.colour(name) for name in names],
         )
-        plots.label(ax, x=f"MAE ({table.more.get('unit') or 'city unit'})", y="", title=f"{traffic} traffic")
+        plots.label(ax, x=f"MAE ({table.unit})", y="", title=f"{traffic} traffic")
     return figure
