@@ -1,8 +1,11 @@
-"""All-node forecast of one window on a CPU: the CSR sum against gather and index_add_, in the same run.
+"""A forecast of all nodes on a CPU: the usual way, ours, and a tick of a live forecast, in the same run.
 
     python benchmarks/forecast_cpu.py [RESULTS]
 
-A Chengdu-sized network (3,192 nodes, 7,269 roads) is generated. Both variants run in turn; the ratio is of medians.
+A Chengdu-sized network (3,192 nodes, 7,269 roads) is generated. The usual way is the same model with gather and
+index_add_ in its layers, an LSTM cell in its decoder, and gates made anew at each call. A tick is a push of one
+snapshot and the forecast after it; readings come in as an array on the host, and the forecast goes out as one. All run
+in turn; ratios are of medians.
 """
 
 from __future__ import annotations
@@ -17,17 +20,21 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from frigate.batch import Batch, Windows
+from frigate.batch import Windows
+from frigate.checkpoint import Progress, Run, build_model
+from frigate.city import City
 from frigate.config import preset
 from frigate.kept import build_topologies, fit_kept
 from frigate.network import Edges, RoadNetwork, clean_edges, haversine_m
 from frigate.nn import aggregate, gated_conv
-from frigate.nn.frigate import Frigate, default, paper
-from frigate.roads import FEATURE_WIDTH, FEATURES
+from frigate.nn.frigate import Frigate
+from frigate.roads import FEATURES
 from frigate.split import make_split
 from frigate.stream import make_stream
+from frigate.tick import Live
 
-NODES, ROADS, REPEATS, SEED = 3_192, 7_269, 15, 0
+NODES, ROADS, SEED = 3_192, 7_269, 0
+REPEATS, WARM, FIRST = 15, 3, 200
 
 
 def network(rng: np.random.Generator) -> RoadNetwork:
@@ -44,51 +51,78 @@ def network(rng: np.random.Generator) -> RoadNetwork:
     return RoadNetwork(np.arange(NODES), lon, lat, edges)
 
 
-def window(name: str, rng: np.random.Generator) -> tuple[Frigate, Batch]:
-    settings = preset(name).model
+def invented_run(name: str) -> Run:
+    """A run of untrained weights: the time does not depend on them."""
+    rng = np.random.default_rng(SEED)
+    settings, roads = preset(name), network(rng)
     values = rng.poisson(4, (300, NODES)).astype(np.float32)
-    stream = make_stream(values, network(rng), start_s=1_700_000_000, step_s=300)
+    stream = make_stream(values, roads, start_s=1_700_000_000, step_s=300, quantity="speed")  # not clamped at 0
     split = make_split(stream, seen=0.5, seed=SEED)
-    features = rng.normal(size=(NODES, len(FEATURES))).astype(np.float32) if name == "default" else None
-    kept = fit_kept(stream, split, settings, features=features, seed=SEED)
-    topologies, _ = build_topologies(stream.topologies, kept, sensors=split.seen, features=[features])
-    scales = {"value_offset": 0.0, "value_scale": kept.value_scale, "length_scale_m": kept.length_scale_m}
+    features = rng.normal(size=(NODES, len(FEATURES))).astype(np.float32)
+    raw = features if name == "default" else None
+    kept = fit_kept(stream, split, settings.model, features=raw, seed=SEED)
     torch.manual_seed(SEED)
-    model = paper(settings, **scales) if name == "paper" else default(settings, road_features=FEATURE_WIDTH, **scales)
-    inputs = torch.from_numpy(split.seen)
-    return model.eval(), Windows(stream, topologies).batch(np.array([200]), past=12, horizon=12, inputs=inputs)
+    model = build_model(settings, kept).eval()
+    return Run(model, settings, kept, split, City("Random", stream, road_features=(features,)), None, Progress())
 
 
 @torch.inference_mode()
 def measure(name: str) -> dict[str, float]:
-    model, batch = window(name, np.random.default_rng(SEED))
-    variants = {"csr": aggregate.csr, "index_add": aggregate.reference}
-    seconds: dict[str, list[float]] = {variant: [] for variant in variants}
-    results = {}
-    for repeat in range(REPEATS + 2):
-        for variant, function in variants.items():
-            gated_conv.gated_messages = function
+    run = invented_run(name)
+    model, stream = run.model, run.city.stream
+    assert isinstance(model, Frigate)
+    features = run.city.road_features if run.kept.roads is not None else None
+    topologies, _ = build_topologies(stream.topologies, run.kept, sensors=run.split.seen, features=features)
+    windows, inputs = Windows(stream, topologies), torch.from_numpy(run.split.seen)
+    fixed = [model.fixed(topology) for topology in topologies]
+    live = Live(run, stream.network, sensors=run.split.seen, device="cpu")
+    live.push(int(stream.times_s[FIRST - 12]), stream.values[FIRST - 12 : FIRST], stream.observed[FIRST - 12 : FIRST])
+    live.forecast()
+    seconds: dict[str, list[float]] = {"usual": [], "full": [], "tick": []}
+    for repeat in range(WARM + REPEATS):
+        now = FIRST + repeat
+        batch = windows.batch(np.array([now]), past=12, horizon=12, inputs=inputs)
+
+        def usual(batch=batch) -> np.ndarray:
+            gated_conv.gated_messages, ours = aggregate.reference, model._decode_in_use
+            model._decode_in_use = model._decode
+            try:
+                return model(batch)[0].double().numpy()
+            finally:
+                gated_conv.gated_messages, model._decode_in_use = aggregate.gated_messages, ours
+
+        def full(batch=batch) -> np.ndarray:
+            return model(batch, fixed)[0].double().numpy()
+
+        def tick(now=now) -> np.ndarray:
+            live.push(int(stream.times_s[now]), stream.values[now], stream.observed[now])
+            return live.forecast().values
+
+        made = {}
+        for variant, function in (("usual", usual), ("full", full), ("tick", tick)):
             began = time.perf_counter()
-            results[variant] = model(batch)
-            if repeat >= 2:
+            made[variant] = function()
+            if repeat >= WARM:
                 seconds[variant].append(time.perf_counter() - began)
-    gated_conv.gated_messages = aggregate.gated_messages
-    torch.testing.assert_close(results["csr"], results["index_add"], rtol=1e-4, atol=1e-4)
+        for variant in ("full", "tick"):
+            np.testing.assert_allclose(made[variant], made["usual"], rtol=1e-4, atol=1e-4)
+    assert live.encoded == 12 + WARM + REPEATS
     median = {variant: statistics.median(times) for variant, times in seconds.items()}
     return {
-        **{f"{k}_s": round(v, 4) for k, v in median.items()},
-        "ratio": round(median["index_add"] / median["csr"], 2),
+        **{f"{variant}_s": round(value, 4) for variant, value in median.items()},
+        "usual_to_full": round(median["usual"] / median["full"], 2),
+        "full_to_tick": round(median["full"] / median["tick"], 2),
+        "usual_to_tick": round(median["usual"] / median["tick"], 2),
     }
 
 
 def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "results"
-    roads = network(np.random.default_rng(SEED)).num_edges
     result = {
         "command": "python benchmarks/forecast_cpu.py",
-        "what": "one window, all nodes, T = H = 12, fp32; median seconds, the two variants alternating",
+        "what": "all nodes, T = H = 12, fp32; median seconds of a full forecast the usual way, of ours, and of a tick",
         "nodes": NODES,
-        "roads": roads,
+        "roads": network(np.random.default_rng(SEED)).num_edges,
         "repeats": REPEATS,
         "seed": SEED,
         "threads": torch.get_num_threads(),

@@ -23,7 +23,7 @@ from frigate.checkpoint import build_model
 from frigate.city import open_city
 from frigate.config import RIVALS, preset
 from frigate.kept import build_topologies, fit_kept
-from frigate.rivals.naive import fit_own_median
+from frigate.rivals.naive import Forecaster, fit_own_median
 from frigate.split import Split, windows_in
 from frigate.stream import RoadNetworkStream
 
@@ -39,7 +39,7 @@ def whole_split(stream: RoadNetworkStream) -> Split:
     return Split(stream.sensors, none, none, *((ends[i], ends[i + 1]) for i in range(3)))
 
 
-def maes(forecast, windows: Windows, at: np.ndarray, inputs: torch.Tensor) -> dict[str, float]:  # type: ignore[no-untyped-def]
+def maes(forecast: Forecaster, windows: Windows, at: np.ndarray, inputs: torch.Tensor) -> dict[str, float]:
     error, cells = torch.zeros(12, dtype=torch.float64), torch.zeros(12, dtype=torch.float64)
     with torch.inference_mode():
         for first in range(0, len(at), 64):

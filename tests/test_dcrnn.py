@@ -15,29 +15,18 @@ from frigate.batch import Batch, Topology
 from frigate.config import RivalSettings, Task, preset
 from frigate.kept import Kept
 from frigate.rivals.dcrnn import DCGRU, DCRNN, SUPPORTS, WINDOWS_A_STEP
-from tests.towns import Town, in_float64, make_town, random_network, random_stream, random_town, small_settings
+from tests.rival_towns import assert_it_learns_tides, exactly, forecast, noisy
+from tests.towns import Town, in_float64, random_town
 
 Array = NDArray[np.float64]
 
 
 def dcrnn(kept: Kept, *, width: int = 6, layers: int = 2, roads: bool = False, seed: int = 0) -> DCRNN:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = DCRNN(RivalSettings("dcrnn", width=width, layers=layers, roads=roads), Task(4, 3), kept)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.add_(torch.randn_like(parameter), alpha=0.2)
-    return model.eval()
-
-
-def forecast(model: DCRNN, batch: Batch) -> Tensor:
-    with torch.no_grad():
-        found: Tensor = model(batch)
-    return found
-
-
-def exactly(model: DCRNN, batch: Batch) -> Tensor:
-    return forecast(model.double(), in_float64(batch))
+    return noisy(
+        lambda: DCRNN(RivalSettings("dcrnn", width=width, layers=layers, roads=roads), Task(4, 3), kept),
+        noise=0.2,
+        seed=seed,
+    ).eval()
 
 
 # The equations, for one window at a time, with N x N matrices in float64
@@ -384,32 +373,4 @@ def test_what_backward_keeps_is_what_it_says(past: int, horizon: int) -> None:
 
 
 def test_it_learns() -> None:
-    """Tides that differ from node to node, as a gauge: from the mean, the loss in use falls by more than half."""
-    stream = random_stream([random_network(13, seed=0)], seed=0, silent=0.2, quantity="speed")
-    hours = np.arange(stream.num_snapshots)[:, None] + np.arange(stream.num_nodes) % 4 * 3
-    values = (6 + 5 * np.sin(2 * np.pi * hours / 12)).astype(np.float32)
-    town = make_town(replace(stream, values=values * stream.observed), small_settings("paper"))
-    batch = town.batch(list(range(4, 26)), past=4, horizon=3)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = DCRNN(RivalSettings("dcrnn", width=16, layers=2), Task(4, 3), town.kept)
-        optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
-
-        def loss() -> Tensor:
-            assert batch.target is not None and batch.target_observed is not None
-            error: Tensor = (model(batch) - batch.target).abs() * batch.target_observed
-            return error.sum() / batch.target_observed.sum()
-
-        def in_use() -> float:
-            model.eval()
-            with torch.no_grad():
-                return float(loss())
-
-        before = in_use()
-        assert 3 < before < 3.5  # 5 * 2 / pi is the mean's
-        model.train()
-        for _ in range(30):
-            optimiser.zero_grad()
-            torch.autograd.backward(loss())
-            optimiser.step()
-        assert in_use() < 0.5 * before
+    assert_it_learns_tides(lambda kept: DCRNN(RivalSettings("dcrnn", width=16, layers=2), Task(4, 3), kept))

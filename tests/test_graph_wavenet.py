@@ -15,7 +15,8 @@ from frigate.config import RivalSettings, Task, preset
 from frigate.errors import SettingsError
 from frigate.kept import Kept
 from frigate.rivals.graph_wavenet import DiffusionLayer, GatedTime, GraphWaveNet
-from tests.towns import Town, in_float64, make_town, random_network, random_stream, random_town, small_settings
+from tests.rival_towns import assert_it_learns_tides, exactly, forecast, noisy
+from tests.towns import in_float64, random_town
 
 Array = NDArray[np.float64]
 FIELD = 13
@@ -24,24 +25,8 @@ FIELD = 13
 def graph_wavenet(
     kept: Kept, *, width: int = 5, layers: int = 8, roads: bool = False, horizon: int = 3, noise: float = 0.2
 ) -> GraphWaveNet:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        settings = RivalSettings("graph-wavenet", width=width, layers=layers, roads=roads)
-        model = GraphWaveNet(settings, Task(4, horizon), kept)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.add_(torch.randn_like(parameter), alpha=noise)
-    return model.eval()
-
-
-def forecast(model: GraphWaveNet, batch: Batch) -> Tensor:
-    with torch.no_grad():
-        found: Tensor = model(batch)
-    return found
-
-
-def exactly(model: GraphWaveNet, batch: Batch) -> Tensor:
-    return forecast(model.double(), in_float64(batch))
+    settings = RivalSettings("graph-wavenet", width=width, layers=layers, roads=roads)
+    return noisy(lambda: GraphWaveNet(settings, Task(4, horizon), kept), noise=noise, seed=0).eval()
 
 
 def assert_same(left: Tensor, right: Tensor) -> None:
@@ -300,37 +285,5 @@ def test_what_backward_keeps_is_what_it_says() -> None:
         assert 0.7 * 2 * said <= kept_by_backward(model, batch) - weights <= 2 * said
 
 
-def tides() -> Town:
-    stream = random_stream([random_network(13, seed=0)], seed=0, silent=0.2, quantity="speed")
-    hours = np.arange(stream.num_snapshots)[:, None] + np.arange(stream.num_nodes) % 4 * 3
-    values = (6 + 5 * np.sin(2 * np.pi * hours / 12)).astype(np.float32)
-    return make_town(replace(stream, values=values * stream.observed), small_settings("paper"))
-
-
 def test_it_learns() -> None:
-    """Tides that differ from node to node, as a gauge: from the mean, the loss in use falls by more than half."""
-    town = tides()
-    batch = town.batch(list(range(4, 26)), past=4, horizon=3)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = graph_wavenet(town.kept, width=8, noise=0.0)
-        optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
-
-        def loss() -> Tensor:
-            assert batch.target is not None and batch.target_observed is not None
-            error: Tensor = (model(batch) - batch.target).abs() * batch.target_observed
-            return error.sum() / batch.target_observed.sum()
-
-        def in_use() -> float:
-            model.eval()
-            with torch.no_grad():
-                return float(loss())
-
-        before = in_use()
-        assert 3 < before < 3.5  # 5 * 2 / pi is the mean's
-        model.train()
-        for _ in range(30):
-            optimiser.zero_grad()
-            torch.autograd.backward(loss())
-            optimiser.step()
-        assert in_use() < 0.5 * before
+    assert_it_learns_tides(lambda kept: graph_wavenet(kept, width=8, noise=0.0))

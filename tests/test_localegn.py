@@ -15,29 +15,18 @@ from frigate.config import RivalSettings, Task
 from frigate.errors import SettingsError
 from frigate.kept import Kept
 from frigate.rivals.localegn import GraphNetwork, LocaleGN
-from tests.towns import bare_topology, in_float64, random_town
+from tests.rival_towns import exactly, forecast, noisy
+from tests.towns import bare_topology, random_town
 
 Array = NDArray[np.float64]
 
 
 def localegn(kept: Kept, *, width: int = 5, layers: int = 2, roads: bool = False, seed: int = 0) -> LocaleGN:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = LocaleGN(RivalSettings("localegn", width=width, layers=layers, roads=roads), Task(4, 3), kept)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.add_(torch.randn_like(parameter), alpha=0.1)
-    return model.eval()
-
-
-def forecast(model: LocaleGN, batch: Batch) -> Tensor:
-    with torch.inference_mode():
-        found: Tensor = model(batch)
-    return found
-
-
-def exactly(model: LocaleGN, batch: Batch) -> Tensor:
-    return forecast(model.double(), in_float64(batch))
+    return noisy(
+        lambda: LocaleGN(RivalSettings("localegn", width=width, layers=layers, roads=roads), Task(4, 3), kept),
+        noise=0.1,
+        seed=seed,
+    ).eval()
 
 
 # The equations, for one window, one road and one node at a time

@@ -12,31 +12,14 @@ from torch import Tensor
 from frigate.batch import Batch, Topology, Windows
 from frigate.config import RivalSettings, Task, preset
 from frigate.errors import SettingsError
-from frigate.kept import Kept, build_topologies, fit_kept
+from frigate.kept import Kept
 from frigate.rivals.stgcn import STGCN, Block, GatedTemporal, Residual
-from frigate.split import Split
-from frigate.stream import RoadNetworkStream
-from tests.towns import edited, in_float64, random_network, random_stream
+from tests.rival_towns import dense_normalised, noisy, view, whole_town
+from tests.towns import in_float64, random_network, random_stream
 
 N = 11
 SMALL = RivalSettings("stgcn", width=20, layers=2)  # wider than the bottleneck and than what is read
 TASK = Task(past=10, horizon=3)
-
-
-def town(*, topologies: int = 1, num_nodes: int = N) -> tuple[Windows, Kept]:
-    """A town with a node without roads and some without readings."""
-    networks = [random_network(num_nodes, seed=3, isolated=1)]
-    for i in range(1, topologies):
-        networks.append(edited(networks[-1], seed=i))
-    return view(random_stream(networks, seed=3))
-
-
-def view(stream: RoadNetworkStream) -> tuple[Windows, Kept]:
-    none = np.zeros(stream.num_nodes, bool)
-    split = Split(stream.sensors, none, none, (0, stream.num_snapshots), (0, 0), (0, 0))
-    kept = fit_kept(stream, split, SMALL, features=None, seed=0)
-    topologies, _ = build_topologies(stream.topologies, kept, sensors=stream.sensors)
-    return Windows(stream, topologies), kept
 
 
 def windows_of(windows: Windows, current: list[int], task: Task = TASK) -> Batch:
@@ -46,13 +29,7 @@ def windows_of(windows: Windows, current: list[int], task: Task = TASK) -> Batch
 
 def build(kept: Kept, settings: RivalSettings = SMALL, task: Task = TASK, *, noise: float = 0.2) -> STGCN:
     """Noise on all weights: biases and norms start at 0 and 1, which would hide exchanged ones."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(5)
-        model = STGCN(settings, task, kept)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.add_(torch.randn_like(parameter), alpha=noise)
-    return model
+    return noisy(lambda: STGCN(settings, task, kept), noise=noise, seed=5)
 
 
 # The equations
@@ -60,17 +37,8 @@ def build(kept: Kept, settings: RivalSettings = SMALL, task: Task = TASK, *, noi
 
 def scaled_laplacian(topology: Topology, length_scale_m: float) -> Tensor:
     """[N,N] 2 L / lambda_max - I with lambda_max = 2."""
-    size = topology.num_nodes
-    weight = torch.zeros(size, size, dtype=torch.float64)
-    roads = zip(topology.senders.tolist(), topology.receivers.tolist(), topology.length_m.tolist(), strict=True)
-    for sender, receiver, length_m in roads:
-        close = float(np.exp(-((length_m / (2 * length_scale_m)) ** 2)))
-        weight[sender, receiver] = max(float(weight[sender, receiver]), close)
-        weight[receiver, sender] = weight[sender, receiver] = max(weight[sender, receiver], weight[receiver, sender])
-    degree = weight.sum(dim=1)
-    root = torch.where(degree > 0, degree, 1.0).rsqrt()
-    identity = torch.eye(size, dtype=torch.float64)
-    laplacian = identity - root[:, None] * weight * root[None, :]
+    identity = torch.eye(topology.num_nodes, dtype=torch.float64)
+    laplacian = identity - dense_normalised(topology, length_scale_m)
     return 2 * laplacian / 2 - identity
 
 
@@ -136,7 +104,7 @@ def by_hand(model: STGCN, kept: Kept, batch: Batch) -> Tensor:
 @pytest.mark.parametrize("topologies", [1, 2])
 @pytest.mark.parametrize("layers", [1, 2])
 def test_it_is_its_equations(topologies: int, layers: int) -> None:
-    windows, kept = town(topologies=topologies)
+    windows, kept = whole_town(SMALL, topologies=topologies)
     batch = in_float64(windows_of(windows, [10, 16, 19]))
     assert len(batch.topologies) == topologies
     assert topologies == 1 or 0 < batch.topology_of[1].sum() < TASK.past  # the roads change within a window
@@ -150,7 +118,7 @@ def test_it_is_its_equations(topologies: int, layers: int) -> None:
 
 def test_roads_of_every_snapshot_that_meets_them_matter() -> None:
     """The first two snapshots of a window are only convolved before the roads are met."""
-    windows, kept = town(topologies=2)
+    windows, kept = whole_town(SMALL, topologies=2)
     batch = replace(windows_of(windows, [16]), topology_of=torch.zeros(1, 10, dtype=torch.int64))
     model = build(kept).eval()
     with torch.inference_mode():
@@ -167,7 +135,7 @@ def test_roads_of_every_snapshot_that_meets_them_matter() -> None:
 
 @pytest.mark.parametrize("sensors", [True, False])
 def test_gradients_are_finite(sensors: bool) -> None:
-    windows, kept = town(topologies=2)
+    windows, kept = whole_town(SMALL, topologies=2)
     batch = windows_of(windows, [12, 16])
     if not sensors:
         batch = batch.hide(torch.ones(2, N, dtype=torch.bool))
@@ -183,7 +151,7 @@ def test_it_learns() -> None:
     stream = random_stream([random_network(40, seed=1)], seed=1, snapshots=60, silent=0, missing=0)
     rng = np.random.default_rng(0)
     swing = 1 + 0.5 * np.sin(2 * np.pi * np.arange(60) / 24)
-    windows, kept = view(replace(stream, values=np.outer(swing, rng.uniform(1, 20, 40)).astype(np.float32)))
+    windows, kept = view(replace(stream, values=np.outer(swing, rng.uniform(1, 20, 40)).astype(np.float32)), SMALL)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = STGCN(SMALL, TASK, kept)
@@ -204,7 +172,7 @@ def test_it_learns() -> None:
 
 def test_autocast() -> None:
     """A GPU trains in bf16: no step may mix dtypes."""
-    windows, kept = town(topologies=2)
+    windows, kept = whole_town(SMALL, topologies=2)
     batch = windows_of(windows, [12, 16])
     model = build(kept, noise=0.0)
     with torch.autocast("cpu", torch.bfloat16):
@@ -214,7 +182,7 @@ def test_autocast() -> None:
 
 
 def test_kept_numbers_are_what_backward_keeps() -> None:
-    windows, kept = town(num_nodes=60)
+    windows, kept = whole_town(SMALL, num_nodes=60)
     batch = windows_of(windows, [12, 16, 20])
     model = build(kept)
     parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
@@ -236,7 +204,7 @@ def test_kept_numbers_are_what_backward_keeps() -> None:
 
 
 def test_too_few_snapshots_for_the_blocks() -> None:
-    _, kept = town()
+    _, kept = whole_town(SMALL)
     assert STGCN(SMALL, Task(past=9, horizon=1), kept).last.kernel == 1
     with pytest.raises(SettingsError, match=r"past = 8: .* Use past = 9 or more, or layers = 1$"):
         STGCN(SMALL, Task(past=8, horizon=1), kept)
@@ -246,7 +214,7 @@ def test_too_few_snapshots_for_the_blocks() -> None:
 
 @pytest.mark.parametrize(("name", "task"), [("past", Task(past=9, horizon=3)), ("horizon", Task(past=10, horizon=4))])
 def test_another_task_is_refused(name: str, task: Task) -> None:
-    windows, kept = town()
+    windows, kept = whole_town(SMALL)
     with pytest.raises(SettingsError, match=f"{name} = .*STGCN was built for .*train again"):
         build(kept)(windows_of(windows, [12], task))
 
@@ -254,6 +222,6 @@ def test_another_task_is_refused(name: str, task: Task) -> None:
 def test_the_presets_size() -> None:
     settings = preset("stgcn")
     assert isinstance(settings.model, RivalSettings)
-    _, kept = town()
+    _, kept = whole_town(SMALL)
     model = STGCN(settings.model, settings.task, kept)
     assert sum(parameter.numel() for parameter in model.parameters()) == 82_348

@@ -10,34 +10,17 @@ import scipy.linalg
 import torch
 from torch import Tensor
 
-from frigate.batch import Batch, Topology, Windows
+from frigate.batch import Batch, Windows
 from frigate.config import RivalSettings, Task, preset
 from frigate.errors import SettingsError
-from frigate.kept import Kept, build_topologies, fit_kept
+from frigate.kept import Kept
 from frigate.rivals.stgode import STGODE, TCN, Block, Branch, Causal, GraphODE
-from frigate.split import Split
-from frigate.stream import RoadNetworkStream
-from tests.towns import edited, in_float64, random_network, random_stream
+from tests.rival_towns import dense_normalised, noisy, view, whole_town
+from tests.towns import in_float64, random_network, random_stream
 
 N = 11
 SMALL = RivalSettings("stgode", width=10, layers=2)
 TASK = Task(past=6, horizon=3)
-
-
-def town(*, topologies: int = 1, num_nodes: int = N) -> tuple[Windows, Kept]:
-    """A town with a node without roads and some without readings."""
-    networks = [random_network(num_nodes, seed=3, isolated=1)]
-    for i in range(1, topologies):
-        networks.append(edited(networks[-1], seed=i))
-    return view(random_stream(networks, seed=3))
-
-
-def view(stream: RoadNetworkStream) -> tuple[Windows, Kept]:
-    none = np.zeros(stream.num_nodes, bool)
-    split = Split(stream.sensors, none, none, (0, stream.num_snapshots), (0, 0), (0, 0))
-    kept = fit_kept(stream, split, SMALL, features=None, seed=0)
-    topologies, _ = build_topologies(stream.topologies, kept, sensors=stream.sensors)
-    return Windows(stream, topologies), kept
 
 
 def windows_of(windows: Windows, current: list[int], task: Task = TASK) -> Batch:
@@ -47,30 +30,10 @@ def windows_of(windows: Windows, current: list[int], task: Task = TASK) -> Batch
 
 def build(kept: Kept, settings: RivalSettings = SMALL, task: Task = TASK, *, noise: float = 0.2) -> STGODE:
     """Noise on all weights: U and W start as the identity, which would hide exchanged ones."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(5)
-        model = STGODE(settings, task, kept)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.add_(torch.randn_like(parameter), alpha=noise)
-    return model
+    return noisy(lambda: STGODE(settings, task, kept), noise=noise, seed=5)
 
 
 # The equations
-
-
-def normalised(topology: Topology, length_scale_m: float) -> Tensor:
-    """[N,N] D^-1/2 W D^-1/2"""
-    size = topology.num_nodes
-    weight = torch.zeros(size, size, dtype=torch.float64)
-    roads = zip(topology.senders.tolist(), topology.receivers.tolist(), topology.length_m.tolist(), strict=True)
-    for sender, receiver, length_m in roads:
-        close = float(np.exp(-((length_m / (2 * length_scale_m)) ** 2)))
-        weight[sender, receiver] = max(float(weight[sender, receiver]), close)
-        weight[receiver, sender] = weight[sender, receiver] = max(weight[sender, receiver], weight[receiver, sender])
-    degree = weight.sum(dim=1)
-    root = torch.where(degree > 0, degree, 1.0).rsqrt()
-    return root[:, None] * weight * root[None, :]
 
 
 def matrices(ode: GraphODE, roads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -140,7 +103,7 @@ def by_hand(model: STGODE, kept: Kept, batch: Batch) -> Tensor:
     """[B,H,N] in the user's unit, window by window; a window has the roads of its last snapshot."""
     forecasts = []
     for b in range(batch.num_windows):
-        roads = normalised(batch.topologies[int(batch.topology_of[b, -1])], kept.length_scale_m)
+        roads = dense_normalised(batch.topologies[int(batch.topology_of[b, -1])], kept.length_scale_m)
         observed = batch.observed[b].T  # [N,T]
         value = torch.where(observed, (batch.values[b].T - kept.value_offset) / kept.value_scale, 0.0)
         calendar = batch.calendar_past[b].expand(batch.num_nodes, -1, -1)
@@ -154,7 +117,7 @@ def by_hand(model: STGODE, kept: Kept, batch: Batch) -> Tensor:
 @pytest.mark.parametrize("topologies", [1, 2])
 @pytest.mark.parametrize("past", [2, 6])
 def test_it_is_its_equations(topologies: int, past: int) -> None:
-    windows, kept = town(topologies=topologies)
+    windows, kept = whole_town(SMALL, topologies=topologies)
     task = replace(TASK, past=past)
     batch = in_float64(windows_of(windows, [10, 15, 19], task))
     assert len(batch.topologies) == topologies
@@ -185,8 +148,8 @@ def solved(ode: GraphODE, x: Tensor, roads: Tensor) -> tuple[Tensor, Tensor, Ten
 @pytest.mark.parametrize("spread", [0.0, 0.5, 1.0])
 def test_ten_steps_come_near_the_solution_and_one_does_not(spread: float) -> None:
     """Departs from the authors' code. `spread` is how far eigenvalues are from 1, where they start."""
-    windows, kept = town()
-    roads = normalised(windows.topologies[0], kept.length_scale_m)
+    windows, kept = whole_town(SMALL)
+    roads = dense_normalised(windows.topologies[0], kept.length_scale_m)
     generator = torch.Generator().manual_seed(0)
     ode = GraphODE(4, past=3).double()
     with torch.no_grad():
@@ -201,8 +164,8 @@ def test_ten_steps_come_near_the_solution_and_one_does_not(spread: float) -> Non
 
 
 def test_no_weights_make_it_diverge() -> None:
-    windows, kept = town()
-    roads = normalised(windows.topologies[0], kept.length_scale_m)
+    windows, kept = whole_town(SMALL)
+    roads = dense_normalised(windows.topologies[0], kept.length_scale_m)
     generator = torch.Generator().manual_seed(1)
     ode = GraphODE(5, past=4).double()
     x = torch.randn(N, 4, 5, generator=generator, dtype=torch.float64)
@@ -221,7 +184,7 @@ def test_no_weights_make_it_diverge() -> None:
 
 @pytest.mark.parametrize("sensors", [True, False])
 def test_gradients_are_finite(sensors: bool) -> None:
-    windows, kept = town(topologies=2)
+    windows, kept = whole_town(SMALL, topologies=2)
     batch = windows_of(windows, [12, 16])
     if not sensors:
         batch = batch.hide(torch.ones(2, N, dtype=torch.bool))
@@ -239,7 +202,7 @@ def test_it_learns() -> None:
     stream = random_stream([random_network(25, seed=1)], seed=1, snapshots=60, silent=0, missing=0)
     rng = np.random.default_rng(0)
     swing = 1 + 0.5 * np.sin(2 * np.pi * np.arange(60) / 24)
-    windows, kept = view(replace(stream, values=np.outer(swing, rng.uniform(1, 20, 25)).astype(np.float32)))
+    windows, kept = view(replace(stream, values=np.outer(swing, rng.uniform(1, 20, 25)).astype(np.float32)), SMALL)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = STGODE(replace(SMALL, width=16), TASK, kept)
@@ -260,7 +223,7 @@ def test_it_learns() -> None:
 
 def test_autocast() -> None:
     """A GPU trains in bf16: no step may mix dtypes."""
-    windows, kept = town(topologies=2)
+    windows, kept = whole_town(SMALL, topologies=2)
     batch = windows_of(windows, [12, 16])
     model = build(kept, noise=0.0).eval()
     with torch.autocast("cpu", torch.bfloat16):
@@ -270,7 +233,7 @@ def test_autocast() -> None:
 
 
 def test_kept_numbers_are_what_backward_keeps() -> None:
-    windows, kept = town(num_nodes=100)
+    windows, kept = whole_town(SMALL, num_nodes=100)
     batch = windows_of(windows, [12, 16, 20])
     model = build(kept)
     parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
@@ -293,7 +256,7 @@ def test_kept_numbers_are_what_backward_keeps() -> None:
 
 @pytest.mark.parametrize(("name", "task"), [("past", Task(past=7, horizon=3)), ("horizon", Task(past=6, horizon=4))])
 def test_another_task_is_refused(name: str, task: Task) -> None:
-    windows, kept = town()
+    windows, kept = whole_town(SMALL)
     with pytest.raises(SettingsError, match=f"{name} = .*STGODE was built for .*train again"):
         build(kept)(windows_of(windows, [12], task))
 
@@ -302,7 +265,7 @@ def test_the_presets_size() -> None:
     """The FRIGATE paper's 558,582, less what the authors keep for each node, for what else is read and learned here."""
     settings = preset("stgode")
     assert isinstance(settings.model, RivalSettings)
-    _, kept = town()
+    _, kept = whole_town(SMALL)
     model = STGODE(settings.model, settings.task, kept)
     for_nodes = 6 * 3 * 3193  # an alpha, and a batch norm's scale and shift, in each block for each node of Chengdu
     features = 3 * (7 - 2) * (2 * 64 + 64)  # the first convolution and residual of a branch: here 7 numbers, there 2

@@ -17,10 +17,10 @@ from frigate.errors import SettingsError
 from frigate.kept import Kept
 from frigate.network import RoadNetwork
 from frigate.rivals.stnn import CONTEXT, HOPS, STNN, Block, Locale
+from tests.rival_towns import exactly, forecast, noisy
 from tests.towns import (
     Town,
     bare_topology,
-    in_float64,
     make_town,
     random_network,
     random_stream,
@@ -32,23 +32,11 @@ Array = NDArray[np.float64]
 
 
 def stnn(kept: Kept, *, width: int = 16, layers: int = 2, roads: bool = False, seed: int = 0) -> STNN:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = STNN(RivalSettings("stnn", width=width, layers=layers, roads=roads), Task(4, 3), kept)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.add_(torch.randn_like(parameter), alpha=0.1)
-    return model.eval()
-
-
-def forecast(model: STNN, batch: Batch) -> Tensor:
-    with torch.inference_mode():
-        found: Tensor = model(batch)
-    return found
-
-
-def exactly(model: STNN, batch: Batch) -> Tensor:
-    return forecast(model.double(), in_float64(batch))
+    return noisy(
+        lambda: STNN(RivalSettings("stnn", width=width, layers=layers, roads=roads), Task(4, 3), kept),
+        noise=0.1,
+        seed=seed,
+    ).eval()
 
 
 # The equations, for one node of one window at a time

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import multiprocessing
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -19,7 +20,7 @@ from frigate.city import City, open_city
 from frigate.errors import FrigateError, MissingExtraError, SettingsError
 from frigate.reproduce import EXPERIMENTS, Experiment, plots
 from frigate.reproduce.page import PLAN, write_page
-from frigate.reproduce.plan import Plan, Recipe
+from frigate.reproduce.plan import QUICK, Plan, Recipe
 from frigate.reproduce.table import Table, as_json, surroundings, write_atomically
 from frigate.reproduce.trials import Change, Scored, Trial, carry_out
 from frigate.train import best_device
@@ -179,7 +180,7 @@ def _write(experiment: Experiment, plan: Plan, scored: Scored, say: Say) -> None
         why = scored.left_out
         missing = {trial.recipe.label: why[trial.recipe.name] for trial in trials if trial.recipe.name in why}
         notes = [*table.notes, *(f"Left out: {label} ({reason})." for label, reason in missing.items())]
-        about = _about(plan, trials, scored, asked, time.perf_counter() - began)
+        about = _about(experiment, plan, trials, scored, asked, time.perf_counter() - began)
         table = replace(table, notes=notes, more={**about, **table.more})
         write_atomically(path, as_json(table.to_json()))
         write_atomically(path.with_suffix(".csv"), table.to_csv())
@@ -209,23 +210,38 @@ def _there(path: Path, asked: str) -> Table | None:
         return None
 
 
-def _about(plan: Plan, trials: list[Trial], scored: Scored, asked: str, seconds: float) -> dict[str, Any]:
+def _about(
+    experiment: Experiment, plan: Plan, trials: list[Trial], scored: Scored, asked: str, seconds: float
+) -> dict[str, Any]:
     """All that is needed to do it again."""
-    stream = plan.city.stream
-    where = surroundings(best_device(plan.device))
-    done = dict.fromkeys(trial.recipe for trial in trials if scored.has(trial))
-    hardware = sorted({scored.facts(recipe)["hardware"] for recipe in done}) or [where["hardware"]]
+    stream, effort = plan.city.stream, plan.effort
+    here = surroundings(best_device(plan.device))
+    facts = {trial.recipe.name: scored.facts(trial.recipe) for trial in trials if scored.has(trial)}
+    machines = [{name: told[name] for name in here} for told in facts.values()] or [here]
+    machines = [machine for at, machine in enumerate(machines) if machine not in machines[:at]]
     return {
         "city": plan.city.name,
+        "command": _command(experiment, plan),
         "unit": f"{stream.unit or 'count'} per {stream.step_s / 60:g} min"
         if stream.quantity == "count"
         else stream.unit,
         "seen": plan.seen,
-        "seeds": list(plan.effort.seeds),
-        "effort": asdict(plan.effort),
+        "seeds": list(effort.seeds),
+        "effort": asdict(effort),
         "splits": None if plan.splits is None else plan.splits.name,
-        "hardware": ", ".join(hardware),
-        "versions": where["versions"],
+        "hardware": ", ".join(dict.fromkeys(machine["hardware"] for machine in machines)),
+        "machines": machines,  # that fitted and scored the models
+        "versions": here["versions"],  # that made this table of it
+        "settings": {name: told["settings"] for name, told in facts.items() if "settings" in told},
         "seconds": round(seconds, 3),
         "asked": asked,
     }
+
+
+def _command(experiment: Experiment, plan: Plan) -> str:
+    """As a user would type it; of folders only their names."""
+    words = ["frigate", "reproduce", experiment.name, plan.city.name, "--seen", f"{plan.seen:.0%}"]
+    words += ["--seeds", ",".join(map(str, plan.effort.seeds))]
+    words += ["--splits", plan.splits.name] if plan.splits is not None else []
+    words += ["--models", ",".join(plan.models)] if plan.models else []
+    return shlex.join([*words, *(["--quick"] if plan.effort.changes == QUICK.changes else [])])
