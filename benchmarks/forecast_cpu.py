@@ -26,7 +26,7 @@ from frigate.city import City
 from frigate.config import preset
 from frigate.kept import build_topologies, fit_kept
 from frigate.network import Edges, RoadNetwork, clean_edges, haversine_m
-from frigate.nn import aggregate, gated_conv
+from frigate.nn.choice import kernels
 from frigate.nn.frigate import Frigate
 from frigate.roads import FEATURES
 from frigate.split import make_split
@@ -84,12 +84,8 @@ def measure(name: str) -> dict[str, float]:
         batch = windows.batch(np.array([now]), past=12, horizon=12, inputs=inputs)
 
         def usual(batch=batch) -> np.ndarray:
-            gated_conv.gated_messages, ours = aggregate.reference, model._decode_in_use
-            model._decode_in_use = model._decode
-            try:
+            with kernels("reference"):
                 return model(batch)[0].double().numpy()
-            finally:
-                gated_conv.gated_messages, model._decode_in_use = aggregate.gated_messages, ours
 
         def full(batch=batch) -> np.ndarray:
             return model(batch, fixed)[0].double().numpy()

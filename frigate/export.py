@@ -33,7 +33,6 @@ from frigate.errors import FrigateError, MissingExtraError, SettingsError
 from frigate.forecast import Forecast, forecast
 from frigate.kept import NEAR_SENSORS
 from frigate.network import Edges, Road, RoadNetwork
-from frigate.nn.aggregate import reference
 from frigate.nn.frigate import Frigate
 from frigate.nn.gated_conv import GatedConv, ResidualGatedConv
 from frigate.roads import FEATURE_WIDTH
@@ -140,23 +139,11 @@ def check_parity(run: Run, program: Program, cases: dict[str, Inputs]) -> dict[s
 _REMEDY = "It is not written. Export with another version of torch (or of onnx, onnxscript, onnxruntime)"
 
 
-class PlainConv(nn.Module):
-    """A gated convolution with the reference's sum: index_add, which every runtime has, in place of our kernels."""
-
-    def __init__(self, conv: GatedConv | ResidualGatedConv) -> None:
-        super().__init__()
-        self.gate, self.linear = conv.gate, conv.linear
-        self.norm = conv.norm if isinstance(conv, ResidualGatedConv) else None
-
-    def forward(self, h: Tensor, length: Tensor, topology: Topology) -> Tensor:
-        gates = self.gate(length, topology)
-        if self.norm is None:
-            return torch.relu(self.linear(reference(h, gates, topology)))
-        return h + torch.relu(self.linear(reference(self.norm(h), gates, topology)))
-
-
 class PlainForecast(nn.Module):
-    """The model's forecast [H,N] from plain tensors. Not clamped: below 0 no difference would show in a check."""
+    """The model's forecast [H,N] from plain tensors. Not clamped: below 0 no difference would show in a check.
+
+    While it is traced, the model computes as the reference does: with index_add, which every runtime has.
+    """
 
     def __init__(self, model: Frigate) -> None:
         super().__init__()
@@ -207,7 +194,6 @@ def _plain(run: Run) -> PlainForecast:
             raise SettingsError(
                 f"layer {i + 1} is a {type(conv).__name__}: only those of paper and default are exported"
             )
-        model.convolutions[i] = PlainConv(conv)
     return PlainForecast(model)
 
 

@@ -18,7 +18,8 @@ from torch.nn import functional
 
 from frigate.batch import Topology
 from frigate.nn import aggregate as module
-from frigate.nn.aggregate import Messages, csr, gated_messages, has_triton, implementation, reference
+from frigate.nn.aggregate import Messages, csr, gated_messages, implementation, reference
+from frigate.nn.choice import has_triton
 from frigate.nn.norm import _on_gpu as module_norm
 from frigate.nn.sparse import Sparse
 from tests.towns import bare_topology

@@ -5,7 +5,8 @@
 
 The result is [h, m_out, m_in] side by side, as W_1 reads it. `reference` is the equations in the fewest words (gather
 and index_add, E x C in memory). `csr` sums each row's roads in place on a CPU. `triton` does the same on a GPU, writing
-the three parts where they belong. They agree in value and gradient; `gated_messages` picks by the device.
+the three parts where they belong. They agree in value and gradient; `gated_messages` picks by the device
+and `choice`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from frigate.batch import Topology
+from frigate.nn.choice import on_gpu, plain
 
 Messages = Callable[[Tensor, Tensor, Topology], Tensor]
 
@@ -30,11 +32,9 @@ def gated_messages(h: Tensor, gates: Tensor, topology: Topology) -> Tensor:
 
 def implementation(device: torch.device) -> Messages:
     """The implementation that `gated_messages` uses on a device."""
-    if device.type == "cpu":
+    if device.type == "cpu" and not plain():
         return csr
-    if device.type == "cuda" and has_triton():
-        return triton
-    return reference
+    return triton if on_gpu(device) else reference
 
 
 def reference(h: Tensor, gates: Tensor, topology: Topology) -> Tensor:
@@ -54,14 +54,6 @@ def csr(h: Tensor, gates: Tensor, topology: Topology) -> Tensor:
 def triton(h: Tensor, gates: Tensor, topology: Topology) -> Tensor:
     messages: Tensor = _Triton.apply(h.contiguous(), gates.float(), topology)  # type: ignore[no-untyped-call]
     return messages
-
-
-def has_triton() -> bool:
-    try:
-        import triton  # noqa: F401
-    except ImportError:
-        return False
-    return True
 
 
 class _Csr(torch.autograd.Function):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from frigate.batch import Batch, Topology
 from frigate.config import ModelSettings
+from frigate.nn.choice import plain
 from frigate.nn.gated_conv import Gate, GatedConv, ResidualGatedConv
 from frigate.nn.moments import MOMENTS, KernelMean, moments
 from frigate.stream import CALENDAR
@@ -219,8 +220,8 @@ class Frigate(nn.Module):
         """[B,H,N] in the user's unit."""
         N, B = batch.num_nodes, batch.num_windows
         y = self.first(torch.cat([*state, prior], dim=-1))  # y_0, Alg. line 8
-        plain = self.training or torch.is_grad_enabled() or y.device.type != "cpu" or torch.compiler.is_compiling()
-        steps = (self._decode if plain else self._decode_in_use)(batch, state, prior, y)
+        in_use = y.device.type == "cpu" and not (self.training or torch.is_grad_enabled() or plain())
+        steps = (self._decode_in_use if in_use else self._decode)(batch, state, prior, y)
         scaled = torch.cat(steps, dim=-1).view(N, B, batch.horizon).permute(1, 2, 0)
         return scaled.to(self.value_scale.dtype) * self.value_scale + self.value_offset
 

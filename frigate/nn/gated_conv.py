@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from frigate.batch import Topology
-from frigate.nn.aggregate import gated_messages
+from frigate.nn.layer import gated_layer
 from frigate.nn.norm import ShortNorm
 
 # sigmoid(-1) = 0.27: with two to three roads each way, the gates of one direction sum to about 0.7 at the start.
@@ -44,8 +44,7 @@ class GatedConv(nn.Module):
 
     def forward(self, h: Tensor, length: Tensor, topology: Topology, gates: Tensor | None = None) -> Tensor:
         gates = self.gate(length, topology) if gates is None else gates
-        messages = gated_messages(h, gates, topology)  # eq:aggregation_out, eq:aggregation_in
-        return torch.relu(self.linear(messages))  # eq:hl
+        return gated_layer(h, gates, self.linear.weight, None, topology)  # eq:aggregation_out, eq:aggregation_in, eq:hl
 
 
 class ResidualGatedConv(nn.Module):
@@ -61,9 +60,10 @@ class ResidualGatedConv(nn.Module):
 
     def forward(self, h: Tensor, length: Tensor, topology: Topology, gates: Tensor | None = None) -> Tensor:
         gates = self.gate(length, topology) if gates is None else gates
-        messages = gated_messages(self.norm(h), self.edge_dropout(gates), topology)
-        update: Tensor = self.dropout(torch.relu(self.linear(messages)))
-        return h + update
+        gates = self.edge_dropout(gates)
+        update = gated_layer(self.norm(h), gates, self.linear.weight, self.linear.bias, topology)
+        dropped: Tensor = self.dropout(update)
+        return h + dropped
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from frigate.nn.aggregate import has_triton
+from frigate.nn.choice import on_gpu
 
 
 class ShortNorm(nn.LayerNorm):
@@ -16,7 +16,7 @@ class ShortNorm(nn.LayerNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
-            if x.is_cuda and has_triton():
+            if on_gpu(x.device):
                 return _on_gpu(x, self.weight, self.bias, self.eps)
             weight, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)
             return functional.layer_norm(x, self.normalized_shape, weight, bias, self.eps)

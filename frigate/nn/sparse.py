@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from frigate.nn.aggregate import has_triton
+from frigate.nn.choice import on_gpu
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class _Product(torch.autograd.Function):
 def _row_sums(features: Tensor, start: Tensor, index: Tensor, weight: Tensor) -> Tensor:
     if len(index) == 0 or features.numel() == 0:
         return torch.zeros_like(features)
-    if features.is_cuda and has_triton():
+    if on_gpu(features.device):
         from frigate.nn import kernels
 
         return kernels.row_sums(features, weight, start, index)
