@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -83,6 +84,9 @@ def make_topology(
     )
 
 
+BATCH_TENSORS = ("values", "observed", "calendar_past", "calendar_future", "target", "target_observed")
+
+
 @dataclass(frozen=True)
 class Batch:
     """B windows of T past snapshots and H future steps, in the user's unit."""
@@ -120,6 +124,18 @@ class Batch:
     @property
     def horizon(self) -> int:
         return self.calendar_future.shape[1]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All that is on the device and of this batch alone."""
+        found = (getattr(self, name) for name in BATCH_TENSORS)
+        return [tensor for tensor in found if tensor is not None]
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> Batch:
+        """The batch with other numbers, in the order of `tensors`."""
+        names = [name for name in BATCH_TENSORS if getattr(self, name) is not None]
+        told: dict[str, Any] = dict(zip(names, tensors, strict=True))
+        return replace(self, **told)
 
     def columns_of(self, topology: int) -> Tensor | None:
         """Which of the B*T snapshots have this topology; None where all have."""

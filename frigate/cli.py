@@ -19,6 +19,7 @@ from frigate.check import check_city
 from frigate.check_page import write_check_page
 from frigate.checkpoint import load_run
 from frigate.city import ensure_road_features, open_city, read_city
+from frigate.cli_bench import bench_command
 from frigate.cli_import import export_app, import_app
 from frigate.cli_reproduce import reproduce_command
 from frigate.console import PLAIN, AsJson, bar, err, notice, out, print_json, read, say
@@ -37,6 +38,7 @@ app = typer.Typer(**PLAIN, add_completion=False, pretty_exceptions_enable=False,
 app.add_typer(import_app, name="import")
 app.add_typer(export_app, name="export")
 app.command("reproduce")(reproduce_command)
+app.command("bench")(bench_command)
 
 WITH_INTERVAL = ("MAE", "share of a sensor")
 STOPPED = 130  # the exit status of a program that Ctrl-C ended
@@ -112,6 +114,9 @@ def train_command(
     horizon: Annotated[int | None, typer.Option(help="Steps to forecast.")] = None,
     epochs: Annotated[int | None, typer.Option(help="At most so many epochs.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Windows in one step of the optimiser.")] = None,
+    parts: Annotated[
+        int | None, typer.Option(help="Train on so many parts of the network, one to a step; for large networks.")
+    ] = None,
     validation: Annotated[str | None, typer.Option(help="seen, or unseen: the paper's setting.")] = None,
     seed: Annotated[int | None, typer.Option(help="Fixes validation nodes, anchors, first weights and order.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
@@ -121,7 +126,13 @@ def train_command(
     """Train a model on a city. Ctrl-C keeps the finished epochs; --resume goes on."""
     said: dict[str, dict[str, Any]] = {
         "task": {"past": past, "horizon": horizon},
-        "train": {"epochs": epochs, "batch_size": batch_size, "validation": validation, "seed": seed},
+        "train": {
+            "epochs": epochs,
+            "batch_size": batch_size,
+            "parts": parts,
+            "validation": validation,
+            "seed": seed,
+        },
     }
     group = current()
     settings = group.agree(
@@ -235,6 +246,9 @@ def forecast_command(
     csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a long table.")] = None,
     parquet: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a long table.")] = None,
     geojson: Annotated[Path | None, typer.Option(metavar="FILE", help="Write points with their forecasts.")] = None,
+    memory_gb: Annotated[
+        float | None, typer.Option(help="For activations; 4 on a CPU, what is free on a GPU if not said.")
+    ] = None,
     device: OnDevice = None,
     as_json: AsJson = False,
 ) -> None:
@@ -244,6 +258,7 @@ def forecast_command(
         result = forecast(
             load_run(run, without_city=other is not None), stream=other, at=at, close=close or (), add=add or (),
             past=past, horizon=horizon, sensors="all" if all_sensors else "seen", device=device,
+            memory_gb=memory_gb,
         )  # fmt: skip
     if other is not None:
         notice(*other.notices)

@@ -36,6 +36,9 @@ def reproduce_command(
         Path | None, typer.Option(metavar="FOLDER", help="Files CITY-SHARE-SEED.txt of seen node ids, used if there.")
     ] = None,
     models: Annotated[str | None, typer.Option(help="Only these models, with commas.")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Windows of a training step; each preset's own if not said.")
+    ] = None,
     jobs: Annotated[int, typer.Option(help="So many trainings at once, sharing a GPU.")] = 1,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; what there is if not said.")] = None,
     as_json: AsJson = False,
@@ -44,7 +47,7 @@ def reproduce_command(
     experiments = named(name)
     plan = make_plan(
         _city(city, output, quick), output, seen=seen, seeds=seeds, quick=quick, splits=splits, models=models,
-        device=device,
+        batch_size=batch_size, device=device,
     )  # fmt: skip
     with bar("Reproducing") as update:
         try:

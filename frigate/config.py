@@ -148,12 +148,13 @@ class TrainSettings:
     validation_share: float = 0.2  # of the seen nodes
     validation_windows: int = 64  # spread evenly over the validation period
     memory_gb: float | None = None  # None: 4 on a CPU, what is free on a GPU
+    parts: int = 1  # of the network, one to a step; 1: the whole network in every step
     seed: int = 0
 
     def __post_init__(self) -> None:
         _require_kinds(self)
         object.__setattr__(self, "hide", tuple(self.hide))
-        for name in ("epochs", "batch_size", "patience", "validation_windows"):
+        for name in ("epochs", "batch_size", "patience", "validation_windows", "parts"):
             _require(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
         _require(
             self.steps_per_epoch is None or self.steps_per_epoch >= 1,

@@ -24,8 +24,8 @@ from frigate.errors import FrigateError, SettingsError
 from frigate.evaluation import Evaluation, Row, as_text
 from frigate.kept import NEAR_SENSORS
 from frigate.metrics import Measure, Scores, interval
+from frigate.parts import forecast_bytes, in_blocks
 from frigate.positions import hops_to
-from frigate.rivals.graph_networks import Rival
 from frigate.rivals.naive import Forecaster, fit_own_median, naive_rivals, seen_median
 from frigate.split import Split, windows_in
 from frigate.stream import RoadNetworkStream
@@ -39,7 +39,6 @@ TERCILES = ("low", "medium", "high", "no training reading")
 HOPS = ("1", "2", "3", "4-5", "6-10", ">10", "no road to a sensor")
 HOPS_UP_TO = (1, 2, 3, 5, 10)
 MOST_WINDOWS = 16  # scored at once: more are no faster
-FORWARD_TENSORS = 6  # of a node, a snapshot and the model's width each, held at once; measured
 SCORE_TENSORS = 10  # of a node and a step ahead each, in double
 
 Progress = Callable[[int, int], None]  # windows done, windows in all
@@ -87,11 +86,12 @@ def _run_notes(run: Run) -> list[str]:
 def forecaster(run: Run, device: torch.device) -> Forecaster:
     """The run's model on a device: bf16 on a GPU, counts not below 0."""
     model = copy.deepcopy(run.model).to(device).eval()  # the run's own stays where and as it is
+    network, limit = run.city.network, memory_limit(run.settings.train, device)
     least = 0.0 if run.city.stream.quantity == "count" else -torch.inf
 
     def forecast(batch: Batch) -> Tensor:
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            result: Tensor = model(batch)
+            result = in_blocks(model, batch, lon=network.lon, lat=network.lat, limit=limit)
         return result.clamp(min=least)
 
     return forecast
@@ -101,13 +101,8 @@ def windows_at_once(run: Run, device: torch.device) -> int:
     """How many windows fit into memory, with what the rivals and the scores need of it."""
     stream, task = run.city.stream, run.settings.task
     N, E = stream.num_nodes, max(network.num_edges for network in stream.topologies)
-    if isinstance(run.model, Rival):  # a bound: forward holds no more than backward keeps
-        layers = 4 * run.model.kept_numbers(nodes=N, edges=E, past=task.past, horizon=task.horizon)
-    else:
-        layers = 4 * N * task.past * run.settings.model.width * FORWARD_TENSORS
-    neighbours = 4 * task.past * (3 * NEAR_SENSORS * N + 8 * E)  # of the kernel mean, and of the moments
-    scores = 8 * N * (task.horizon * SCORE_TENSORS + 4 * NEAR_SENSORS)
-    window = layers + neighbours + scores
+    model = forecast_bytes(run.model, nodes=N, edges=E, past=task.past, horizon=task.horizon)
+    window = model + 8 * N * (task.horizon * SCORE_TENSORS + 4 * NEAR_SENSORS)
     return max(1, min(MOST_WINDOWS, memory_limit(run.settings.train, device) // window))
 
 

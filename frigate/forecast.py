@@ -10,7 +10,7 @@ import io
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -26,9 +26,11 @@ from frigate.config import Task
 from frigate.errors import CityError, SettingsError
 from frigate.kept import build_topologies
 from frigate.network import SAME_PLACE_M, Road, RoadNetwork
+from frigate.parts import in_blocks, reach_of
 from frigate.roads import road_features
 from frigate.stream import RoadNetworkStream, calendar, local_iso, utc_offsets_s, zone
 from frigate.train import best_device
+from frigate.trainer import memory_limit
 
 if TYPE_CHECKING:
     import polars as pl
@@ -161,12 +163,15 @@ def forecast(
     horizon: int | None = None,
     sensors: Literal["seen", "all"] = "seen",
     device: str | None = None,
+    memory_gb: float | None = None,
 ) -> Forecast:
     """Forecast the `horizon` steps after `at` (the end of the stream where nothing is said).
 
     A `network` stands in for the topology of every snapshot: what if it had been so all along. So does the topology
     of the last snapshot complete at `at` with roads closed and added, "A,B" or (A, B) each. A time without zone is
     the city's own. Nodes held out as test (unseen in the run's split) are not read unless `sensors` is "all".
+    Where activations would take more than `memory_gb` (4 on a CPU, most of what is free on a GPU where nothing is
+    said) the network is forecast in blocks of nodes, with the same result up to rounding.
     """
     if sensors not in ("seen", "all"):
         raise SettingsError(f'sensors = "{sensors}": choose "seen" or "all"')
@@ -190,7 +195,11 @@ def forecast(
     city = source if network is None and isinstance(source, City) else None
     window, topologies, inputs, more = _as_model_sees(run, window, sensors, city=city)
     times_s = at_s + stream.step_s * np.arange(-late, task.horizon, dtype=np.int64)
-    values = _run_model(run, window, topologies, inputs, times_s, device=device)[late:]
+    where = best_device(device)
+    limit = memory_limit(replace(run.settings.train, memory_gb=memory_gb), where)
+    values = _run_model(run, window, topologies, inputs, times_s, device=where, limit=limit)[late:]
+    if memory_gb is not None and reach_of(run.model) is None:
+        more.append(f"how far {run.settings.model.label} looks is not known: the whole network was forecast at once.")
     now = window.network
     return Forecast(
         node_ids=now.node_ids,
@@ -376,11 +385,11 @@ def _run_model(
     inputs: NDArray[np.bool_],
     times_s: NDArray[np.int64],
     *,
-    device: str | None,
+    device: torch.device,
+    limit: int,
 ) -> NDArray[np.float64]:
     """[H,N] in the user's unit, not clamped."""
-    held = next(run.model.parameters()).device
-    where = best_device(device)
+    held, where = next(run.model.parameters()).device, device
     there = where.type == held.type and where.index in (None, held.index)
     ready = there and not run.model.training
     model = run.model if ready else copy.deepcopy(run.model).to(where).eval()  # the run's own stays where and as it is
@@ -395,5 +404,5 @@ def _run_model(
         topology_of=torch.from_numpy(window.topology_of)[None],
     )
     with torch.autocast(where.type, torch.bfloat16, enabled=where.type == "cuda"):
-        values = model(batch)[0]
+        values = in_blocks(model, batch, lon=window.network.lon, lat=window.network.lat, limit=limit, must_fit=True)[0]
     return np.asarray(values.double().cpu().numpy())

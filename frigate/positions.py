@@ -7,7 +7,7 @@ N nodes, K anchors (or anchor sets), M nearest sensors.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
@@ -20,9 +20,14 @@ from frigate.errors import CityError, SettingsError
 from frigate.network import SAME_PLACE_M, NodeId, RoadNetwork, haversine_m
 
 CHUNK_CELLS = 4_000_000  # distances held at once where sensors are searched from: 32 MB
+FIRST_RADII = np.array(
+    [1 / 16, 1 / 8, 1 / 4, 1 / 2, 1]
+)  # of the farthest: where sensors are dense, near ones are enough
+SEARCHED_TOGETHER = 128  # sensors of one area
 
 T = TypeVar("T")
 Nested = tuple[tuple[T, ...], ...]
+_Both = tuple[csr_array[np.float64], csr_array[np.float64]]  # roads by the node they leave, and by the one they reach
 
 
 @dataclass(frozen=True)
@@ -273,47 +278,102 @@ def nearest_sensors(
     """The `count` sensors nearest to each node by road, in the nearer of the two directions, itself left out.
 
     Returns rows of sensors [N, M], padded with -1, and distances [N, M], padded with infinity, nearest first.
-    Equal distances go by lon, lat, id, so that the answer does not depend on the order of the nodes. Memory
-    is N x M and a chunk.
+    Equal distances go by lon, lat, id, so that the answer does not depend on the order of the nodes. Searches are short
+    first, and longer only around nodes that lack sensors: time grows with N x M, not with N times the sensors.
     """
     N = network.num_nodes
     rows = np.flatnonzero(sensors & network.present)
     rows = rows[np.lexsort((network.node_ids[rows], network.lat[rows], network.lon[rows]))]
-    forward, backward = _roads_csr(network), _roads_csr(network, backward=True)
-    index = np.full((N, count), -1)
+    rank = np.full((N, count), len(rows), np.int32)  # which of these; one more than the last: none
     metres = np.full((N, count), np.inf)
-    chunk = max(1, CHUNK_CELLS // max(N, 1))
-    for start in range(0, len(rows), chunk):
-        some = rows[start : start + chunk]
-        away = dijkstra(forward, indices=some, limit=cutoff_m)
-        near = np.minimum(away, dijkstra(backward, indices=some, limit=cutoff_m)).T  # [N, chunk]
-        near[some, np.arange(len(some))] = np.inf
-        # Of two sensors equally far the earlier stays: a later one must be nearer than the last kept.
-        node, local = np.nonzero(near < metres[:, -1:])
-        _merge_nearest(index, metres, node, some[local], near[node, local])
-    return index, metres.astype(np.float32)
+    both = _roads_csr(network), _roads_csr(network, backward=True)
+    lacks = np.full(N, count > 0)
+    for radius_m in cutoff_m * FIRST_RADII:
+        if not lacks.any():
+            break
+        rank[lacks], metres[lacks] = len(rows), np.inf
+        near = _within(both, np.flatnonzero(lacks), radius_m)[rows]
+        for some, at, away_m in _searches(network, both, rows, np.flatnonzero(near), radius_m):
+            here = lacks[at]
+            local, which = np.nonzero(away_m[here] <= np.minimum(metres[at[here], -1:], radius_m))
+            _merge_nearest(rank, metres, at[here][local], some[which], away_m[here][local, which])
+        lacks &= np.isinf(metres[:, -1])
+    return np.concatenate([rows, [-1]])[rank], metres.astype(np.float32)
+
+
+def _within(both: _Both, sources: NDArray[np.int64], radius_m: float) -> NDArray[np.bool_]:
+    """[N] the nodes that are no farther from or to any of the sources."""
+    away = [dijkstra(roads, indices=sources, min_only=True, limit=radius_m) for roads in both]
+    return np.isfinite(np.minimum(*away))
+
+
+def _searches(
+    network: RoadNetwork, both: _Both, rows: NDArray[np.int64], some: NDArray[np.int64], radius_m: float
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]]:
+    """Sensors b, nodes n and the distances between them [n, b], each sensor's own infinite.
+
+    A search clears memory of the size of its network, so sensors of one area are searched from on their area's roads:
+    every node of a path is itself within the radius.
+    """
+    todo = [(both, np.arange(network.num_nodes), some)] if len(some) else []
+    while todo:
+        (forward, backward), at, some = todo.pop()
+        local = np.searchsorted(at, rows[some])
+        if len(some) > SEARCHED_TOGETHER:
+            for area in divide(network.lon[rows[some]], network.lat[rows[some]], 8):
+                keep = np.flatnonzero(_within((forward, backward), local[area], radius_m))
+                smaller = forward[keep][:, keep], backward[keep][:, keep]
+                todo.append((smaller, at[keep], some[area]))
+            continue
+        chunk = max(1, CHUNK_CELLS // len(at))
+        for start in range(0, len(some), chunk):
+            here = local[start : start + chunk]
+            away_m = dijkstra(forward, indices=here, limit=radius_m)
+            away_m = np.minimum(away_m, dijkstra(backward, indices=here, limit=radius_m)).T
+            away_m[here, np.arange(len(here))] = np.inf
+            yield some[start : start + chunk], at, away_m
 
 
 def _merge_nearest(
-    index: NDArray[np.int64],
+    rank: NDArray[np.int32],
     metres: NDArray[np.float64],
     node: NDArray[np.int64],
     sensor: NDArray[np.int64],
     distance: NDArray[np.float64],
 ) -> None:
-    """Put new triples into the running best, in place. The sort is stable: the earlier of equals stays."""
+    """Put new triples into the running best, in place."""
     touched = np.unique(node)
     if len(touched) == 0:
         return
-    M = index.shape[1]
+    M = rank.shape[1]
     nodes = np.concatenate([np.repeat(touched, M), node])
-    sensors = np.concatenate([index[touched].ravel(), sensor])
+    sensors = np.concatenate([rank[touched].ravel(), sensor])
     distances = np.concatenate([metres[touched].ravel(), distance])
-    order = np.lexsort((distances, nodes))
+    order = np.lexsort((sensors, distances, nodes))
     first = np.searchsorted(nodes[order], touched)
     best = order[first[:, None] + np.arange(M)]  # each touched node brings at least its M old entries
-    index[touched] = sensors[best]
+    rank[touched] = sensors[best]
     metres[touched] = distances[best]
+
+
+def divide(lon: NDArray[np.float64], lat: NDArray[np.float64], count: int) -> list[NDArray[np.int64]]:
+    """Rows of `count` areas with nearly as many places each: cut across the longer side, again and again.
+
+    No area is empty: fewer places than areas make as many areas as places.
+    """
+    x = np.nan_to_num(lon) * np.cos(np.radians(np.nan_to_num(lat).mean() if len(lat) else 0.0))
+    y = np.nan_to_num(lat)
+    todo, areas = [(np.arange(len(x)), min(count, len(x)))], []
+    while todo:
+        rows, parts = todo.pop()
+        if parts <= 1:
+            areas.append(rows)
+            continue
+        wide = np.ptp(x[rows]) >= np.ptp(y[rows])
+        along = rows[np.argsort((x if wide else y)[rows], kind="stable")]
+        cut = len(rows) * (parts // 2) // parts
+        todo += [(np.sort(along[cut:]), parts - parts // 2), (np.sort(along[:cut]), parts // 2)]
+    return areas
 
 
 def hops_to(network: RoadNetwork, sensors: NDArray[np.bool_]) -> NDArray[np.int64]:

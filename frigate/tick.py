@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,13 +31,16 @@ from frigate.errors import CityError, SettingsError
 from frigate.forecast import Forecast
 from frigate.kept import build_topologies
 from frigate.network import NodeId, RoadNetwork
+from frigate.nn.choice import on_gpu
 from frigate.nn.frigate import Fixed, Frigate
 from frigate.positions import locate_anchors
+from frigate.replay import Replay
 from frigate.roads import road_features
 from frigate.stream import calendar, local_iso, utc_offsets_s
 from frigate.train import best_device
 
 ALWAYS_S = -(2**62)  # before every snapshot
+MOST_RECORDED = 4
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,7 @@ class Live:
         self._kept = replace(run.kept, anchors=anchors)
         self._window: deque[_Snapshot] = deque(maxlen=self._task.past)
         self._encodings: dict[int, _Encoded] = {}  # by time
+        self._recorded: dict[tuple[Any, ...], Replay] = {}  # each holds its memory on the GPU
         self._node_ids = network.node_ids
         self._tried: _Roads | None = None  # the last what-if: it may be asked for again
         self._changes: list[tuple[int, _Roads]] = []  # since when, in time order
@@ -230,9 +235,13 @@ class Live:
         values = torch.from_numpy(np.stack([snapshot.values for snapshot in snapshots])).to(self.device)
         observed = torch.from_numpy(np.stack([snapshot.observed for snapshot in snapshots])).to(self.device)
         clock = self._calendar(times_s)
-        batch, distinct = self._batch(values, observed, clock, roads, clock[:0])
-        with self._autocast():
-            z = self._model.snapshots(batch, self._model.scaled(batch), [on.fixed for on in distinct])[:, 0]
+
+        def encoded(values: Tensor, observed: Tensor, clock: Tensor) -> Tensor:
+            batch, distinct = self._batch(values, observed, clock, roads, clock[:0])
+            with self._autocast():
+                return self._model.snapshots(batch, self._model.scaled(batch), [on.fixed for on in distinct])[:, 0]
+
+        z = self._computed(encoded, roads, values, observed, clock)
         # Copies: a part of a tensor would hold the memory of all of it.
         return [
             _Encoded(
@@ -255,10 +264,14 @@ class Live:
             torch.stack([getattr(encoding, name) for encoding in encodings])
             for name in ("values", "observed", "calendar", "z")
         )
-        batch, _ = self._batch(values, observed, clock, roads, self._calendar(times_s))
-        with self._autocast():
-            ahead = self._model.from_snapshots(batch, self._model.scaled(batch), z.transpose(0, 1)[:, None])[0]
-        forecast = ahead.double().cpu().numpy()
+
+        def ahead(values: Tensor, observed: Tensor, clock: Tensor, z: Tensor, future: Tensor) -> Tensor:
+            batch, _ = self._batch(values, observed, clock, roads, future)
+            with self._autocast():
+                return self._model.from_snapshots(batch, self._model.scaled(batch), z.transpose(0, 1)[:, None])[0]
+
+        made = self._computed(ahead, roads, values, observed, clock, z, self._calendar(times_s))
+        forecast = made.double().cpu().numpy()
         used = np.any([encoding.snapshot.observed for encoding in encodings], axis=0) & now.present
         return Forecast(
             node_ids=now.node_ids,
@@ -276,6 +289,18 @@ class Live:
             unit=self._stream.unit,
             notices=self._notices(roads[-1], used),
         )
+
+    def _computed(self, function: Callable[..., Tensor], roads: Sequence[_Roads], *tensors: Tensor) -> Tensor:
+        """function(*tensors). On a GPU it is recorded, unless the roads change in the window or are only tried."""
+        networks = {on.network.fingerprint for on in roads}
+        if not on_gpu(self.device) or len(networks) > 1 or roads[0] is self._tried:
+            return function(*tensors)
+        key = (function.__name__, *networks, *(tensor.shape for tensor in tensors))
+        if key not in self._recorded:
+            self._recorded[key] = Replay(function, tensors)
+            while len(self._recorded) > MOST_RECORDED:
+                self._recorded.pop(next(iter(self._recorded)))
+        return self._recorded[key](*tensors).clone()
 
     def _batch(
         self, values: Tensor, observed: Tensor, past: Tensor, roads: Sequence[_Roads], future: Tensor

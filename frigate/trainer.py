@@ -11,7 +11,8 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,17 +21,23 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from frigate.batch import Batch, Windows
 from frigate.checkpoint import Progress, Run, save_checkpoint
 from frigate.config import TrainSettings
 from frigate.errors import CheckpointError, SettingsError
+from frigate.nn.choice import on_gpu
+from frigate.nn.frigate import Frigate
 from frigate.parallel import Group, on_ctrl_c
+from frigate.parts import Part, cut, in_parts, own_forecast, reach_of
+from frigate.positions import divide
+from frigate.replay import Replay
 from frigate.split import windows_in
 
 LAST_RATE = 0.02  # of the learning rate, at the end of the cosine
 ALONE = Group()
+PART_DRAWS = 5  # apart from the draws of an epoch, which are from (seed, epoch)
 
 
 @dataclass(frozen=True)
@@ -67,13 +74,19 @@ class Trainer:
         self._require_targets(scored)
         self.scored = torch.from_numpy(scored).to(self.device)
         self.optimiser = torch.optim.AdamW(
-            self.model.parameters(), lr=self.settings.learning_rate, weight_decay=self.settings.weight_decay
+            self.model.parameters(),
+            lr=self.settings.learning_rate,
+            weight_decay=self.settings.weight_decay,
+            fused=self.device.type == "cuda",  # it leaves out a step on the device itself
         )
         whole = math.ceil(len(self.train_at) / self.settings.batch_size)
         self.steps = min(whole, self.settings.steps_per_epoch or whole)
-        self.micro_batch = micro_batch(run, self.device)
+        self.parts = self._cut_parts(run.split.training | scored) if self.settings.parts > 1 else []
+        self.micro_batch = micro_batch(run, self.device, self.parts)
         self.best = {k: v.clone() for k, v in self.model.state_dict().items()}
         self.progress = run.progress
+        self.recorded: _Recorded | None = None
+        self.behind = 1 if self.device.type == "cuda" else 0  # steps
 
     def _require_targets(self, scored: NDArray[np.bool_]) -> None:
         ahead = np.unique(self.validate_at[:, None] + np.arange(1, self.task.horizon + 1))
@@ -82,6 +95,16 @@ class Trainer:
                 f"none of the {int(scored.sum())} validation nodes has a reading in any of the {len(self.validate_at)} "
                 "validation windows. Use another --seed, or raise validation_windows"
             )
+
+    def _cut_parts(self, wanted: NDArray[np.bool_]) -> list[Part]:
+        """Parts that have these nodes, those with targets, for their own: equally many each."""
+        reach = reach_of(self.model)
+        if reach is None:
+            label = self.run.settings.model.label
+            raise SettingsError(f"parts = {self.settings.parts}: how far {label} looks is not known. Use parts = 1")
+        network, rows = self.run.city.stream.network, np.flatnonzero(wanted)
+        areas = divide(network.lon[rows], network.lat[rows], self.settings.parts)
+        return list(cut(self.windows.topologies, [rows[area] for area in areas], reach))
 
     def fit(self, on_tick: Callable[[Tick], None] | None = None) -> Run:
         """All epochs that are left. Ctrl-C ends it early."""
@@ -142,11 +165,16 @@ class Trainer:
         rng = np.random.default_rng([self.settings.seed, epoch])
         order = rng.permutation(self.train_at)
         total, skipped = 0.0, 0
+        waiting: deque[tuple[Tensor, Tensor]] = deque()
         for step in range(self.steps):
             current = order[step * self.settings.batch_size : (step + 1) * self.settings.batch_size]
-            loss, finite = self._step(current, rng, epoch * self.steps + step)
-            total, skipped = total + loss, skipped + (not finite)
-            self._tell(on_tick, Tick(epoch, step + 1, self.steps, self.settings.epochs, loss))
+            waiting.append(self._step(current, rng, epoch * self.steps + step))
+            # To read the loss of a step is to wait for it: on a GPU, that of the step before the one under way.
+            while waiting and (len(waiting) > self.behind or step + 1 == self.steps):
+                loss, finite = (float(number) for number in waiting.popleft())
+                total, skipped = total + loss, skipped + (not finite)
+                done = step + 1 - len(waiting)
+                self._tell(on_tick, Tick(epoch, done, self.steps, self.settings.epochs, loss))
         mae = self.validate()
         seconds = self.progress.seconds + time.perf_counter() - began
         better = mae < self.progress.best_mae
@@ -173,35 +201,64 @@ class Trainer:
         self._tell(on_tick, Tick(epoch, self.steps, self.steps, self.settings.epochs, loss, metrics))
         return metrics
 
-    def _step(self, current: NDArray[np.int64], rng: np.random.Generator, step: int) -> tuple[float, bool]:
-        """One step of the optimiser; False where the gradient was not finite and the step was left out."""
+    def _step(self, current: NDArray[np.int64], rng: np.random.Generator, step: int) -> tuple[Tensor, Tensor]:
+        """One step of the optimiser: its loss, and whether the gradient was finite; if not, the step was left out."""
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate(step, self.settings.epochs * self.steps, self.settings)
         self.model.train()
-        self.optimiser.zero_grad(set_to_none=True)
         drawn = draw_hidden(rng, self.run.split.training, len(current), self.settings.hide)
         current, drawn = current[self.group.share], drawn[self.group.share]
         batch = self.windows.batch(current, past=self.task.past, horizon=self.task.horizon, inputs=self.inputs)
-        hidden = torch.from_numpy(drawn).to(self.device)
+        hidden = self._on_device(drawn)
         weight = torch.where(hidden, 1.0, self.settings.visible_weight) * self.inputs  # [B,N]
-        loss_sum, cells = 0.0, self._cells(batch, weight)
-        first, buffers_before = 0, [buffer.clone() for buffer in self.model.buffers()] if self.group.size > 1 else []
-        for part in batch.hide(hidden).split(self.micro_batch):
-            loss = self._loss(part, weight[first : first + part.num_windows]) / cells
-            loss.backward()  # type: ignore[no-untyped-call]
-            loss_sum += float(loss.detach())
-            first += part.num_windows
+        cells = self._cells(batch, weight)
+        buffers_before = [buffer.clone() for buffer in self.model.buffers()] if self.group.size > 1 else []
+        batch = batch.hide(hidden)
+        if self.parts:
+            part_of_step = self.parts[draw_part(self.settings.seed, step, len(self.parts))]
+            # As many times the loss of one part as there are parts: the mean over the parts is the whole network's.
+            batch, weight = part_of_step.of(batch), weight[:, part_of_step.own] * len(self.parts)
+        loss = self._gradients(batch, weight, cells)
         if self.group.size > 1:
-            loss_sum, stop = self.group.join_step(
-                self.model, loss=loss_sum, stop=self.stopping, buffers_before=buffers_before
+            whole, stop = self.group.join_step(
+                self.model, loss=float(loss), stop=self.stopping, buffers_before=buffers_before
             )
             if stop:
                 raise KeyboardInterrupt
+            loss = torch.tensor(whole)
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
-        finite = bool(torch.isfinite(norm))
-        if finite:
+        finite = torch.isfinite(norm)
+        if self.device.type == "cuda":
+            self.optimiser.found_inf = (~finite).float()  # type: ignore[attr-defined]
             self.optimiser.step()
-        return loss_sum, finite
+        elif finite:
+            self.optimiser.step()
+        return loss, finite
+
+    def _on_device(self, array: NDArray[np.bool_]) -> Tensor:
+        tensor = torch.from_numpy(array)
+        return tensor.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else tensor
+
+    def _gradients(self, batch: Batch, weight: Tensor, cells: Tensor) -> Tensor:
+        """The loss of a step; its gradients are those of the parameters."""
+        if self._alike(batch):
+            if self.recorded is None:
+                self.recorded = _Recorded(self.model, self._loss, batch, weight, cells)
+            return self.recorded(batch, weight, cells)
+        self.optimiser.zero_grad(set_to_none=True)
+        first, total = 0, torch.zeros((), device=self.device)
+        for part in batch.split(self.micro_batch):
+            loss = self._loss(part, weight[first : first + part.num_windows]) / cells
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += loss.detach()
+            first += part.num_windows
+        return total
+
+    def _alike(self, batch: Batch) -> bool:
+        """Whether the step is one of many that differ in their numbers alone, so that it is recorded."""
+        whole = batch.num_windows == self.settings.batch_size <= self.micro_batch and not self.parts
+        single = len(batch.topologies) == 1 and (self.recorded is None or batch.topologies[0] is self.recorded.topology)
+        return on_gpu(self.device) and isinstance(self.model, Frigate) and whole and single
 
     def _cells(self, batch: Batch, weight: Tensor) -> Tensor:
         """The weight of all targets of the step, those of the other processes with them."""
@@ -212,7 +269,7 @@ class Trainer:
         """The weighted sum of absolute errors in the model's unit."""
         assert batch.target is not None and batch.target_observed is not None
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
-            forecast = self.model(batch)
+            forecast = own_forecast(self.model, batch, weight.shape[1]) if self.parts else self.model(batch)
         error = (forecast - batch.target).abs() / self.run.kept.value_scale  # eq:mae
         loss: Tensor = (error * (batch.target_observed * weight[:, None])).sum()
         return loss
@@ -229,7 +286,7 @@ class Trainer:
             assert batch.target is not None and batch.target_observed is not None
             mask = batch.target_observed & self.scored
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
-                forecast = self.model(batch)
+                forecast = in_parts(self.model, batch, self.parts) if self.parts else self.model(batch)
             error += float(((forecast - batch.target).abs() * mask).sum(dtype=torch.float64))
             cells += float(mask.sum())
         error, cells = self.group.sums(error, cells)
@@ -254,6 +311,33 @@ class Trainer:
         model.load_state_dict(self.best)
         model.eval()
         return replace(self.run, model=model, progress=self.progress)
+
+
+class _Recorded:
+    """Loss and gradients of a batch of one size on one network, as a CUDA graph."""
+
+    def __init__(
+        self, model: nn.Module, loss_of: Callable[[Batch, Tensor], Tensor], batch: Batch, weight: Tensor, cells: Tensor
+    ) -> None:
+        (self.topology,) = batch.topologies
+        self.parameters = list(model.parameters())
+
+        def compute(*tensors: Tensor) -> Tensor:
+            for parameter in self.parameters:
+                parameter.grad = None  # so that backward writes, and does not add
+            *of_batch, weight, cells = tensors
+            loss = loss_of(batch.with_tensors(of_batch), weight) / cells
+            loss.backward()  # type: ignore[no-untyped-call]
+            return loss.detach()
+
+        self.replay = Replay(compute, [*batch.tensors, weight, cells])
+        self.gradients = [parameter.grad for parameter in self.parameters]
+
+    def __call__(self, batch: Batch, weight: Tensor, cells: Tensor) -> Tensor:
+        loss = self.replay(*batch.tensors, weight, cells)
+        for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
+            parameter.grad = gradient
+        return loss.clone()
 
 
 def dropout_seed(seed: int, epoch: int, rank: int) -> int:
@@ -286,13 +370,18 @@ def spread(items: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     return items[np.linspace(0, len(items) - 1, count).round().astype(np.int64)]
 
 
-def micro_batch(run: Run, device: torch.device) -> int:
+def draw_part(seed: int, step: int, parts: int) -> int:
+    """The part of a step, the same on all processes: in every `parts` steps each part once, in another order."""
+    around, place = divmod(step, parts)
+    return int(np.random.default_rng([seed, around, PART_DRAWS]).permutation(parts)[place])
+
+
+def micro_batch(run: Run, device: torch.device, parts: Sequence[Part] = ()) -> int:
     """How many windows fit into memory at once. The speed changes; of the result, rounding and dropout's draws."""
     settings, stream = run.settings, run.city.stream
     edges = max(network.num_edges for network in stream.topologies)
-    numbers = run.model.kept_numbers(
-        nodes=stream.num_nodes, edges=edges, past=settings.task.past, horizon=settings.task.horizon
-    )
+    nodes, edges = max(((part.num_nodes, part.num_edges) for part in parts), default=(stream.num_nodes, edges))
+    numbers = run.model.kept_numbers(nodes=nodes, edges=edges, past=settings.task.past, horizon=settings.task.horizon)
     window = numbers * (2 if device.type == "cuda" else 4)
     return max(1, min(settings.train.batch_size, memory_limit(settings.train, device) // window))
 

@@ -54,6 +54,7 @@ REFUSED: list[tuple[type, dict[str, Any], str]] = [
     (TrainSettings, {"validation_share": 1}, "validation_share = 1: must be between"),
     (TrainSettings, {"validation_share": 0}, "validation_share = 0: must be between"),
     (TrainSettings, {"memory_gb": 0}, "memory_gb = 0: must be above 0"),
+    (TrainSettings, {"parts": 0}, "parts = 0: must be at least 1"),
     (TrainSettings, {"seed": -1}, "seed = -1: give a whole number from 0"),
     (TrainSettings, {"seed": 2**32}, "seed = 4294967296: give"),
     (TrainSettings, {"seed": None}, "seed = None: give a whole number"),

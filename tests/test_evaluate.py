@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from frigate.batch import Batch
-from frigate.checkpoint import Run
+from frigate.checkpoint import Run, build_model
 from frigate.city import City
 from frigate.config import change, preset
 from frigate.errors import SettingsError
@@ -184,11 +184,12 @@ def test_memory_decides_how_many_windows_are_scored_at_once() -> None:
 def test_a_large_network_is_scored_in_small_batches() -> None:
     run, cpu = small_run(), torch.device("cpu")
     wide = change(run.settings, {"model": {"width": 64}, "task": {"past": 12, "horizon": 12}})
+    model = build_model(wide, run.kept)
 
     def at_once(N: int) -> int:
         network = RoadNetwork(np.arange(N), np.zeros(N), np.zeros(N), Edges.none())
         nothing = make_stream(np.zeros((1, N), np.float32), network, start_s=0, step_s=300)
-        return windows_at_once(replace(run, settings=wide, city=City("big", nothing)), cpu)
+        return windows_at_once(replace(run, model=model, settings=wide, city=City("big", nothing)), cpu)
 
     assert at_once(2_000) == MOST_WINDOWS
     assert 2 <= at_once(30_826) <= 6  # 16 of them would take 13 GB

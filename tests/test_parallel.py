@@ -44,6 +44,7 @@ CASES: dict[str, Settings] = {  # which several processes do exactly as one does
     "indivisible": tiny("paper", batch_size=5, validation_windows=5, learning_rate=1e-3),
     "fewer windows than processes": tiny("paper", batch_size=1, validation_windows=1),
     "little memory": tiny("paper", epochs=1, memory_gb=1e-9),
+    "parts": tiny("paper", parts=3),
     "patience": tiny("paper", epochs=50, patience=2, learning_rate=1e-30, weight_decay=0.0),
     "diverged": tiny(learning_rate=1e30, warmup_steps=0, patience=2, clip_norm=1e9, model=STILL),
     "a spare parameter": tiny("paper", epochs=1),

@@ -385,6 +385,7 @@ def test_nearest_sensors_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     sensors = np.arange(60) % 3 > 0
     whole = fp.nearest_sensors(network, sensors, count=5, cutoff_m=1500)
     monkeypatch.setattr(fp, "CHUNK_CELLS", 7 * 60)
+    monkeypatch.setattr(fp, "SEARCHED_TOGETHER", 3)
     chunks = fp.nearest_sensors(network, sensors, count=5, cutoff_m=1500)
     assert (whole[0] == chunks[0]).all()
     assert (whole[0] == nearest_by_hand(network, sensors, 5, 1500)[0]).all()

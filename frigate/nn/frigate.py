@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from frigate.batch import Batch, Topology
 from frigate.config import ModelSettings
+from frigate.nn import decoder, lstm
 from frigate.nn.choice import plain
-from frigate.nn.gated_conv import Gate, GatedConv, ResidualGatedConv
+from frigate.nn.gated_conv import Gate, GatedConv, ResidualGatedConv, gates_of
 from frigate.nn.moments import MOMENTS, KernelMean, moments
 from frigate.stream import CALENDAR
 
@@ -39,8 +40,9 @@ class Reading(nn.Module):
 
     def forward(self, batch: Batch, scaled: Tensor) -> Tensor:
         """[N,B,T,width]"""
-        value = scaled.permute(2, 0, 1)[..., None] * self.weight
-        return torch.where(batch.observed.permute(2, 0, 1)[..., None], value, self.missing)
+        # tau is 0 where there is none: one product of two numbers with two vectors.
+        both = torch.stack([scaled, (~batch.observed).to(scaled.dtype)], dim=-1).permute(2, 0, 1, 3)
+        return both @ torch.stack([self.weight, self.missing])
 
 
 class PaperEmbedding(nn.Module):
@@ -154,8 +156,9 @@ class Frigate(nn.Module):
 
     def kept_numbers(self, *, nodes: int, edges: int, past: int, horizon: int) -> int:
         """How many numbers backward keeps of one window. `edges` plays no part: nothing is kept for each road."""
-        D, layers = self.encoder.hidden_size, len(self.convolutions)
-        return nodes * D * (past * (8 * layers + 24) + horizon * 24)
+        kept = {GatedConv: 2, ResidualGatedConv: 6}  # of a snapshot of a node, in D numbers; a layer of another kind: 8
+        layers = sum(kept.get(type(layer), 8) for layer in self.convolutions)
+        return nodes * self.encoder.hidden_size * (past * (layers + 28) + horizon * 28)
 
     def forward(self, batch: Batch, fixed: Sequence[Fixed] | None = None) -> Tensor:
         """[B,H,N] in the user's unit, not clamped. In use, `fixed` saves the work that the topologies alone decide."""
@@ -174,12 +177,16 @@ class Frigate(nn.Module):
 
     def fixed(self, topology: Topology) -> Fixed:
         """What of `snapshots` depends on neither readings nor time."""
-        length = self._length(topology)
-        gated = (GatedConv, ResidualGatedConv)
-        gates = (layer.gate(length, topology) if isinstance(layer, gated) else None for layer in self.convolutions)
         embedding = self.embedding
         weights = embedding.kernel.weights(topology) if isinstance(embedding, DefaultEmbedding) else None
-        return Fixed(tuple(gates), weights)
+        return Fixed(self._gates(topology), weights)
+
+    def _gates(self, topology: Topology) -> tuple[Tensor | None, ...]:
+        gated = [layer for layer in self.convolutions if isinstance(layer, GatedConv | ResidualGatedConv)]
+        if not gated:
+            return (None,) * len(self.convolutions)
+        made = iter(gates_of([layer.gate for layer in gated], self._length(topology), topology))
+        return tuple(next(made) if layer in gated else None for layer in self.convolutions)
 
     def snapshots(self, batch: Batch, scaled: Tensor, fixed: Sequence[Fixed] | None = None) -> Tensor:
         """z [N,B,T,D]: the GNN on every snapshot, with the same weights and its own topology (Alg. line 4).
@@ -197,8 +204,8 @@ class Frigate(nn.Module):
             columns = batch.columns_of(i)
             part = h if columns is None else h[:, columns]
             length = self._length(topology)
-            for layer, convolution in enumerate(self.convolutions):
-                gates = None if fixed is None else fixed[i].gates[layer]
+            gates_of_layers = self._gates(topology) if fixed is None else fixed[i].gates
+            for convolution, gates in zip(self.convolutions, gates_of_layers, strict=True):
                 known = () if gates is None else (gates,)
                 part = convolution(part, length, topology, *known)
             z = part if columns is None else z.index_copy(1, columns, part.to(z.dtype))
@@ -212,22 +219,30 @@ class Frigate(nn.Module):
         N, B, T, D = z.shape
         t = batch.calendar_past[:, -1, : self.calendar_start].expand(N, B, -1)
         start = self.start(torch.cat([t, z[:, :, 0]], dim=-1)).view(N * B, 2 * D)  # Alg. line 1
+        if z.device.type == "cpu" and isinstance(self.encoder, nn.LSTM) and not plain():
+            hidden, cell = start.chunk(2, dim=-1)
+            return time_major(self.encoder, z.permute(2, 0, 1, 3).reshape(T, N * B, D), (hidden, cell))
+        z = z.reshape(N * B, T, D)
+        if lstm.fused(self.encoder, z):
+            return lstm.last_state(self.encoder, z, *start.chunk(2, dim=-1))
         hidden, cell = (part[None].contiguous() for part in start.chunk(2, dim=-1))
-        _, (hidden, cell) = self.encoder(z.reshape(N * B, T, D), (hidden, cell))  # eq:lstm, Alg. line 5
+        _, (hidden, cell) = self.encoder(z, (hidden, cell))  # eq:lstm, Alg. line 5
         return hidden[0], cell[0]
 
     def decode(self, batch: Batch, state: tuple[Tensor, Tensor], prior: Tensor) -> Tensor:
         """[B,H,N] in the user's unit."""
         N, B = batch.num_nodes, batch.num_windows
         y = self.first(torch.cat([*state, prior], dim=-1))  # y_0, Alg. line 8
-        in_use = y.device.type == "cpu" and not (self.training or torch.is_grad_enabled() or plain())
-        steps = (self._decode_in_use if in_use else self._decode)(batch, state, prior, y)
+        on_cpu = y.device.type == "cpu" and not plain()
+        steps = (self._decode_on_cpu if on_cpu else self._decode)(batch, state, prior, y)
         scaled = torch.cat(steps, dim=-1).view(N, B, batch.horizon).permute(1, 2, 0)
         return scaled.to(self.value_scale.dtype) * self.value_scale + self.value_offset
 
     def _decode(self, batch: Batch, state: tuple[Tensor, Tensor], prior: Tensor, y: Tensor) -> list[Tensor]:
         N = batch.num_nodes
         known = batch.calendar_future[..., : self.calendar_future]
+        if decoder.fused(self.decoder, self.readout, state[0]):
+            return [decoder.forecasts(self.decoder, self.readout, state, prior, y, known)]
         steps = []
         for k in range(batch.horizon):  # q_0 = s, Alg. line 9
             inputs = torch.cat([y, known[:, k].repeat(N, 1)], dim=-1)
@@ -236,23 +251,30 @@ class Frigate(nn.Module):
             steps.append(y)
         return steps
 
-    def _decode_in_use(self, batch: Batch, state: tuple[Tensor, Tensor], prior: Tensor, y: Tensor) -> list[Tensor]:
-        """`_decode` on a CPU without gradient: a fused LSTM over one step, the prior's part of MLP4 computed once."""
-        N, cell = batch.num_nodes, self.decoder
-        weights = [cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh]
-        inner, outer = (layer for layer in self.readout if isinstance(layer, nn.Linear))
-        of_hidden, of_memory, of_prior = torch.split(inner.weight.T, [cell.hidden_size] * 2 + [prior.shape[1]])
+    def _decode_on_cpu(self, batch: Batch, state: tuple[Tensor, Tensor], prior: Tensor, y: Tensor) -> list[Tensor]:
+        """`_decode` with a fused LSTM over one step, and the prior's part of MLP4 computed once."""
+        N, D = batch.num_nodes, self.decoder.hidden_size
+        inner, *rest = self.readout
+        assert isinstance(inner, nn.Linear)
+        of_hidden, of_memory, of_prior = torch.split(inner.weight.T, [D, D, prior.shape[1]])
         always = torch.addmm(inner.bias, prior, of_prior)
         known = batch.calendar_future[..., : self.calendar_future]
         steps = []
         for k in range(batch.horizon):
             inputs = torch.cat([y, known[:, k].repeat(N, 1)], dim=-1)
-            before = [part[None] for part in state]
-            _, hidden, memory = torch.lstm(inputs[None], before, weights, True, 1, 0.0, False, False, False)
-            state = hidden[0], memory[0]
-            y = outer(torch.addmm(always, state[0], of_hidden).addmm_(state[1], of_memory).relu_())
+            state = time_major(self.decoder, inputs[None], state)
+            y = torch.addmm(always, state[0], of_hidden).addmm_(state[1], of_memory)
+            for part in rest:
+                y = part(y)
             steps.append(y)
         return steps
+
+
+def time_major(net: nn.LSTM | nn.LSTMCell, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """The last hidden and cell state, each [R,D], of x [T,R,X]: torch's fused LSTM as it wants its input on a CPU."""
+    before, weights = (tuple(part[None].contiguous() for part in state), tuple(net.parameters()))
+    _, hidden, memory = torch.lstm(x, before, weights, True, 1, 0.0, torch.is_grad_enabled(), False, False)
+    return hidden[0], memory[0]
 
 
 def per_snapshot(batch: Batch, tables: list[Tensor]) -> Tensor:

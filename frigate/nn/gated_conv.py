@@ -5,10 +5,14 @@ Snapshots that share a topology are columns of one matrix: h is [N,M,D], M of th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from frigate.batch import Topology
+from frigate.nn.choice import plain
 from frigate.nn.layer import gated_layer
 from frigate.nn.norm import ShortNorm
 
@@ -27,10 +31,25 @@ class Gate(nn.Module):
 
     def forward(self, length: Tensor, topology: Topology) -> Tensor:
         """[E] from w_delta * delta [E,d_delta] and the positions of both ends."""
-        ends = (topology.positions[topology.senders], topology.positions[topology.receivers])
-        edge = torch.relu(self.edge(torch.cat([length, *ends], dim=-1)))  # eq:edgeposition
+        edge = torch.relu(self.edge(_ends(length, topology)))  # eq:edgeposition
         omega = self.weight(edge).squeeze(-1)  # eq:edgescalar
         return torch.sigmoid(omega)  # eq:sigmoid
+
+
+def gates_of(layers: Sequence[Gate], length: Tensor, topology: Topology) -> list[Tensor]:
+    """The gates [E] of each of these layers: `Gate` for all of them at once, since they read the same."""
+    if plain():
+        return [gate(length, topology) for gate in layers]
+    edge = functional.linear(_ends(length, topology), torch.cat([gate.edge.weight for gate in layers])).relu()
+    weight = torch.cat([gate.weight.weight for gate in layers])  # [L,width]
+    edge = edge.view(topology.num_edges, *weight.shape)
+    omega = (edge * weight).sum(-1) + torch.cat([gate.weight.bias for gate in layers])
+    return list(torch.sigmoid(omega).T.contiguous())
+
+
+def _ends(length: Tensor, topology: Topology) -> Tensor:
+    ends = (topology.positions[topology.senders], topology.positions[topology.receivers])
+    return torch.cat([length, *ends], dim=-1)
 
 
 class GatedConv(nn.Module):

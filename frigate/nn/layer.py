@@ -2,7 +2,8 @@
 
     relu(W_1 [h, m_out, m_in] + b)      eq:hl
 
-The messages m_out and m_in are those of `aggregate`. `reference` says it in these words, with the messages between.
+The messages m_out and m_in are those of `aggregate`. `reference` says it in these words, with the messages between; the
+others never write them.
 """
 
 from __future__ import annotations
@@ -13,10 +14,18 @@ from torch.nn import functional
 
 from frigate.batch import Topology
 from frigate.nn.aggregate import gated_messages
+from frigate.nn.choice import on_gpu, plain
+from frigate.nn.cpu_layer import cpu_layer
+from frigate.nn.gpu_layer import gpu_layer
+from frigate.nn.lstm import suits
 
 
 def gated_layer(h: Tensor, gates: Tensor, weight: Tensor, bias: Tensor | None, topology: Topology) -> Tensor:
     """[N,M,D] from h [N,M,D], gates [E], W_1 [D,3D] and b [D]."""
+    if on_gpu(h.device) and suits(h):
+        return gpu_layer(h, gates, weight, bias, topology)
+    if h.device.type == "cpu" and not plain():
+        return cpu_layer(h, gates, weight, bias, topology)
     return reference(h, gates, weight, bias, topology)
 
 

@@ -19,6 +19,9 @@ class ShortNorm(nn.LayerNorm):
             if on_gpu(x.device):
                 return _on_gpu(x, self.weight, self.bias, self.eps)
             weight, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)
+            if x.dim() == 3 and not x.is_contiguous():  # torch copies what is not: encodings lie snapshot by snapshot
+                x = x.transpose(0, 1)
+                return functional.layer_norm(x, self.normalized_shape, weight, bias, self.eps).transpose(0, 1)
             return functional.layer_norm(x, self.normalized_shape, weight, bias, self.eps)
 
 

@@ -23,6 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="small models, few steps: does it work at all?")
     parser.add_argument("--splits", metavar="FOLDER", help="files CITY-SHARE-SEED.txt of seen node ids")
     parser.add_argument("--models", help="only these, with commas")
+    parser.add_argument("--batch-size", type=int, help="windows of a training step; each preset's own if not said")
     parser.add_argument("--jobs", type=int, default=1, help="trainings at once")
     parser.add_argument("--device", help="cpu or cuda; what there is if not said")
     said = parser.parse_args(arguments)
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         experiments = [experiment for name in said.names.split(",") for experiment in named(name)]
         plan = make_plan(
             open_city(said.city), said.output, seen=said.seen, seeds=said.seeds, quick=said.quick, splits=said.splits,
-            models=said.models, device=said.device,
+            models=said.models, batch_size=said.batch_size, device=said.device,
         )  # fmt: skip
         done = reproduce(experiments, plan, jobs=said.jobs, say=lambda text: print(text, flush=True))
     except FrigateError as error:

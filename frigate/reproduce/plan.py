@@ -134,6 +134,7 @@ def make_plan(
     quick: bool = False,
     splits: str | Path | None = None,
     models: str | None = None,
+    batch_size: int | None = None,
     device: str | None = None,
 ) -> Plan:
     """What a user said, as a plan."""
@@ -145,6 +146,10 @@ def make_plan(
     effort = QUICK if quick else Effort()
     if seeds is not None:
         effort = replace(effort, seeds=_numbers(seeds))
+    if batch_size is not None:
+        told = {**effort.changes, "train": {**effort.changes.get("train", {}), "batch_size": batch_size}}
+        effort = replace(effort, changes=told)
+        change(preset(PRESETS[0]), {"train": {"batch_size": batch_size}})  # refuses what is no size
     names = tuple(models.split(",")) if models else ()
     known = (*NAIVE, *FITTED, *RIVALS, *PRESETS)
     for name in names:

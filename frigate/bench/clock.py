@@ -1,0 +1,146 @@
+"""Clocks, memory and ceilings, on a CPU and on a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from frigate.bench.work import Ceilings
+
+CUDA_PEAK = "torch.cuda.max_memory_allocated: all that tensors hold on the GPU, weights and readings with it"
+RSS_PEAK = "the most of the process's resident memory, less what it held before"
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """How often each thing is measured, after `warm` times that do not count; medians are told."""
+
+    warm: int
+    step: int
+    forecast: int
+    tick: int
+
+
+ON_GPU = Repeats(warm=10, step=50, forecast=50, tick=50)
+ON_CPU = Repeats(warm=2, step=3, forecast=9, tick=15)
+
+
+def median_ms(
+    calls: Mapping[str, Callable[[], object]], device: torch.device, *, warm: int, repeats: int
+) -> dict[str, float]:
+    """Of each call: on a GPU by its events, one call after the other; on a CPU in turn, so that all see one machine."""
+    if device.type == "cuda":
+        return {name: _events_ms(call, warm=warm, repeats=repeats) for name, call in calls.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    for repeat in range(warm + repeats):
+        for name, call in calls.items():
+            began = time.perf_counter()
+            call()
+            if repeat >= warm:
+                seconds[name].append(time.perf_counter() - began)
+    return {name: _median_ms(times) for name, times in seconds.items()}
+
+
+def host_ms(call: Callable[[], object], *, warm: int, repeats: int) -> float:
+    """By the host's clock, of a call that ends on the host."""
+    return median_ms({"": call}, torch.device("cpu"), warm=warm, repeats=repeats)[""]
+
+
+def _median_ms(seconds: list[float]) -> float:
+    return round(1e3 * statistics.median(seconds), 4)
+
+
+def _events_ms(call: Callable[[], object], *, warm: int, repeats: int) -> float:
+    for _ in range(warm):
+        call()
+    pairs = [(_event(), _event()) for _ in range(repeats)]
+    for start, stop in pairs:
+        start.record()
+        call()
+        stop.record()
+    torch.cuda.synchronize()
+    return _median_ms([start.elapsed_time(stop) / 1e3 for start, stop in pairs])
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
+def captured(call: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    """The call as a CUDA graph; each replay writes the same tensor again."""
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):  # what is made once, as a kernel is compiled, must not be captured
+            call()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = call()
+
+    def replay() -> Tensor:
+        graph.replay()
+        return result
+
+    return replay
+
+
+def peak_bytes(call: Callable[[], object], device: torch.device) -> int | None:
+    """CUDA_PEAK or RSS_PEAK during one call; None where the system does not tell."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+        call()
+        torch.cuda.synchronize(device)
+        return int(torch.cuda.max_memory_allocated(device))
+    try:
+        ctypes.CDLL(None).malloc_trim(0)  # what is free but still held would hide what the call takes
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak starts anew
+        before = _status_bytes("VmRSS")
+        call()
+        return max(0, _status_bytes("VmHWM") - before)
+    except (OSError, AttributeError, StopIteration):  # not Linux, another C library, or not allowed
+        return None
+
+
+def _status_bytes(name: str) -> int:
+    lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith(f"{name}:")).split()[1])
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Of the GPU, or of the machine; None where the system does not tell."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        return 1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1])
+    except (OSError, StopIteration):
+        return None
+
+
+def ceilings(
+    device: torch.device, *, copied_bytes: int = 2**31, side: int = 8192, repeats: int = 50, warm: int = 10
+) -> Ceilings:
+    """What a plain copy and a plain matrix product reach here; the product in bf16 on a GPU, in fp32 on a CPU."""
+    kind = torch.bfloat16 if device.type == "cuda" else torch.float32
+    copy_ms = _copy_ms(device, copied_bytes, warm=warm, repeats=repeats)
+    a, b = (torch.randn(side, side, device=device).to(kind) for _ in range(2))
+    product = torch.empty_like(a)
+    product_ms = median_ms({"": lambda: torch.mm(a, b, out=product)}, device, warm=warm, repeats=repeats)[""]
+    return Ceilings(2 * copied_bytes / copy_ms * 1e3, 2 * side**3 / product_ms * 1e3)
+
+
+def _copy_ms(device: torch.device, copied_bytes: int, *, warm: int, repeats: int) -> float:
+    source = torch.zeros(copied_bytes, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return median_ms({"": lambda: target.copy_(source)}, device, warm=warm, repeats=repeats)[""]

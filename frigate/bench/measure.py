@@ -1,0 +1,310 @@
+"""How fast it is here, beside the same equations written in the usual way, in one run.
+
+A training step is the trainer's own: forward, loss, backward, clipping and optimiser, its windows cut from data on the
+device. A forecast is of one window, its inputs on the device, moments included, gates and positions there already. A
+tick takes a snapshot from an array on the host and gives the forecast back as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from itertools import count
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from frigate.batch import Windows
+from frigate.bench.clock import (
+    CUDA_PEAK,
+    ON_CPU,
+    ON_GPU,
+    RSS_PEAK,
+    Repeats,
+    captured,
+    ceilings,
+    free_bytes,
+    host_ms,
+    median_ms,
+    peak_bytes,
+)
+from frigate.bench.invented import Size, invent_network, invent_run, parse_size, windows_for
+from frigate.bench.machine import surroundings
+from frigate.bench.usual import usual_bytes, usual_model
+from frigate.bench.work import Ceilings, Sizes, forecast_work, step_work, work_json
+from frigate.checkpoint import Run
+from frigate.config import PRESETS, ModelSettings, Settings, change, preset
+from frigate.errors import FrigateError, SettingsError
+from frigate.kept import build_topologies
+from frigate.network import RoadNetwork
+from frigate.nn.choice import described, kernels
+from frigate.nn.frigate import Fixed, Frigate
+from frigate.positions import choose_anchors, distances_m, position_scale_m, positions
+from frigate.roads import road_features
+from frigate.tick import Live
+from frigate.train import best_device
+from frigate.trainer import Trainer
+
+AGREE = {"cuda": 0.1, "cpu": 1e-3}  # ||ours - usual|| / ||usual||: rounding to bf16 and to fp32
+ANCHORS = 16
+MOST_WINDOWS = 1024
+FIRST = 200  # the snapshot that is forecast from; ticks go on from there
+
+
+def bench(
+    *,
+    size: str = "chengdu",
+    device: str | None = None,
+    presets: str = "both",
+    windows: int | None = None,
+    seed: int = 0,
+    repeats: Repeats | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:
+    """Measure all, for JSON. `windows` of a training step; `repeats` of each measurement."""
+    sized, on = parse_size(size), best_device(device)
+    if presets not in (*PRESETS, "both"):
+        raise SettingsError(f'--preset "{presets}": choose one of {", ".join(PRESETS)}, both')
+    if windows is not None and not 1 <= windows <= MOST_WINDOWS:
+        raise SettingsError(f"--windows {windows}: give 1 to {MOST_WINDOWS}")
+    taken, often = windows or windows_for(sized, on), repeats or (ON_GPU if on.type == "cuda" else ON_CPU)
+    names = PRESETS if presets == "both" else (presets,)
+    settings = [change(preset(name), {"train": {"batch_size": taken, "seed": seed}}) for name in names]
+    for each in settings:
+        _require_memory(each, sized, on, windows=1)
+    with torch.random.fork_rng([on] if on.type == "cuda" else []):  # dropout draws from torch's own random state
+        torch.manual_seed(seed)
+        try:
+            reached = ceilings(on) if on.type == "cuda" else None
+            measured = {each.model.preset: _measure(each, sized, on, often, reached, say) for each in settings}
+        except (torch.OutOfMemoryError, MemoryError):
+            raise SettingsError(
+                f"--size {sized.name}: there is not the memory for {taken} windows. "
+                "Give a smaller --size, or fewer --windows"
+            ) from None
+    say("positions and road features")
+    network = invent_network(np.random.default_rng(seed), nodes=sized.nodes, roads=sized.roads)
+    return {
+        "command": _command(size, device, presets, windows, seed),
+        **surroundings(on),
+        "seed": seed,
+        "size": sized.name,
+        "nodes": sized.nodes,
+        "roads": network.num_edges,
+        "past": preset("paper").task.past,
+        "horizon": preset("paper").task.horizon,
+        "dtype": "bf16 autocast" if on.type == "cuda" else "fp32",
+        "kernels": described(on),
+        "clock": "CUDA events; a tick: the host's clock" if on.type == "cuda" else "the host's clock, ways in turn",
+        "repeats": asdict(often),
+        "peak_is": CUDA_PEAK if on.type == "cuda" else RSS_PEAK,
+        "ceilings": None if reached is None else reached.to_json(),
+        **_static(network, seed=seed),
+        "presets": measured,
+    }
+
+
+def _measure(
+    settings: Settings,
+    size: Size,
+    device: torch.device,
+    often: Repeats,
+    reached: Ceilings | None,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    run, name, windows = invent_run(settings, size), settings.model.preset, settings.train.batch_size
+    ours = run.model.to(device)
+    assert isinstance(ours, Frigate) and isinstance(run.settings.model, ModelSettings)
+    theirs, usual_way = usual_model(ours)
+    features = run.city.road_features if run.kept.roads is not None else None
+    stream = run.city.stream
+    topologies, _ = build_topologies(stream.topologies, run.kept, sensors=run.split.seen, features=features)
+    data = Windows(stream, topologies, device)
+
+    say(f"{name}: forecast")
+    told = _forecasts(run, ours, theirs, data, often)
+    say(f"{name}: tick")
+    told["ours"]["tick_ms"] = _ticks(run, data, often)
+    say(f"{name}: training step")
+    at_once, steps = _steps(run, theirs, data, often, size)
+    for way, step in steps.items():
+        told[way] |= step
+    mine, other = told["ours"], told["usual"]
+    faster = {key: _ratio(other[f"{key}_ms"], mine[f"{key}_ms"]) for key in ("step", "forecast", "forecast_graph")}
+    sizes = Sizes(
+        run.settings.model,
+        run.settings.task,
+        nodes=size.nodes,
+        edges=stream.network.num_edges,
+        windows=windows,
+        features=topologies[0].road_features.shape[1],
+        parameters=sum(p.numel() for p in ours.parameters()),
+        number=2 if device.type == "cuda" else 4,
+    )
+    work = {
+        "step": work_json(step_work(sizes), reached),
+        "forecast": work_json(forecast_work(replace(sizes, windows=1)), reached),
+    }
+    best = min(filter(None, (mine["forecast_ms"], mine["forecast_graph_ms"])))
+    return {
+        "windows": windows,
+        "windows_at_once": at_once,
+        "usual_way": usual_way,
+        **told,
+        "usual_to_ours": faster | {"tick": _ratio(other["forecast_ms"], mine["tick_ms"])},
+        "work": work,
+        "over_floor": {
+            "step": _ratio(mine["step_ms"], work["step"]["floor_ms"]),
+            "forecast": _ratio(best, work["forecast"]["floor_ms"]),
+        },
+    }
+
+
+def _forecasts(run: Run, ours: Frigate, theirs: Frigate, data: Windows, often: Repeats) -> dict[str, Any]:
+    """One window of all nodes, both ways; on a GPU also replayed from a CUDA graph."""
+    device, task = data.device, run.settings.task
+    inputs = torch.from_numpy(run.split.seen).to(device)
+    batch = data.batch(np.array([FIRST]), past=task.past, horizon=task.horizon, inputs=inputs)
+    fixed = _fixed(ours.eval(), data)
+
+    def mine() -> Tensor:
+        with torch.inference_mode(), _autocast(device):
+            return ours(batch, fixed)  # type: ignore[no-any-return]
+
+    def other() -> Tensor:
+        with torch.inference_mode(), _autocast(device), kernels("reference"):
+            return theirs(batch)  # type: ignore[no-any-return]
+
+    theirs.eval()
+    off = _require_same("the usual way and ours", mine(), other(), run)
+    told: dict[str, Any] = {"difference": off}
+    calls = {"ours": mine, "usual": other}
+    times = median_ms(calls, device, warm=often.warm, repeats=often.forecast)
+    for way, call in calls.items():
+        told[way] = {"forecast_ms": times[way], "forecast_peak_bytes": peak_bytes(call, device)}
+        told[way] |= _replayed(call, run, device, often)
+    return told
+
+
+def _replayed(call: Callable[[], Tensor], run: Run, device: torch.device, often: Repeats) -> dict[str, Any]:
+    """A forecast from a CUDA graph; None, and why, where there is none."""
+    if device.type != "cuda":
+        return {"forecast_graph_ms": None}
+    wanted = call()
+    try:
+        replay = captured(call)
+    except RuntimeError as error:  # something in it cannot be captured
+        return {"forecast_graph_ms": None, "forecast_graph_reason": str(error).splitlines()[0]}
+    _require_same("a replayed graph and its forecast", replay(), wanted, run)
+    times = median_ms({"": replay}, device, warm=often.warm, repeats=often.forecast)
+    return {"forecast_graph_ms": times[""]}
+
+
+def _ticks(run: Run, data: Windows, often: Repeats) -> float:
+    """A push of one snapshot and the forecast after it, arrays on the host in and out."""
+    stream, task, device = run.city.stream, run.settings.task, data.device
+    live = Live(run, stream.network, sensors=run.split.seen, device=str(device))
+    before = slice(FIRST - task.past, FIRST)
+    live.push(int(stream.times_s[FIRST - task.past]), stream.values[before], stream.observed[before])
+    made, at = [live.forecast()], count(FIRST)
+
+    def tick() -> None:
+        now = next(at)
+        live.push(int(stream.times_s[now]), stream.values[now], stream.observed[now])
+        made[0] = live.forecast()
+
+    time_ms = host_ms(tick, warm=often.warm, repeats=often.tick)
+    inputs, last = torch.from_numpy(run.split.seen).to(device), np.array([next(at) - 1])
+    batch = data.batch(last, past=task.past, horizon=task.horizon, inputs=inputs)
+    model = run.model
+    assert isinstance(model, Frigate)
+    fixed = _fixed(model, data)
+    with torch.inference_mode(), _autocast(device):
+        full = model(batch, fixed)[0]
+    _require_same("a tick and the full forecast", torch.from_numpy(made[0].values), full, run)
+    return time_ms
+
+
+def _steps(
+    run: Run, theirs: Frigate, data: Windows, often: Repeats, size: Size
+) -> tuple[int, dict[str, dict[str, Any]]]:
+    """How many windows a training step computes at once, and what it takes, both ways."""
+    trainers = {"ours": Trainer(run, data), "usual": Trainer(replace(run, model=theirs), data)}
+    at_once = trainers["ours"].micro_batch
+    _require_memory(run.settings, size, data.device, windows=at_once)
+    calls = {way: _stepping(trainer, usual=way == "usual") for way, trainer in trainers.items()}
+    # The peak of the first step, in which ours is recorded on a GPU: replayed, it asks for no memory.
+    peaks = {way: peak_bytes(call, data.device) for way, call in calls.items()}
+    times = median_ms(calls, data.device, warm=often.warm, repeats=often.step)
+    return at_once, {way: {"step_ms": times[way], "step_peak_bytes": peaks[way]} for way in calls}
+
+
+def _stepping(trainer: Trainer, *, usual: bool) -> Callable[[], object]:
+    """The trainer's own step on other windows each time, as it trains."""
+    rng, steps = np.random.default_rng(trainer.settings.seed), count()
+
+    def step() -> None:
+        current = rng.permutation(trainer.train_at)[: trainer.settings.batch_size]
+        with kernels("reference" if usual else "auto"):
+            trainer._step(current, rng, next(steps))
+
+    return step
+
+
+@torch.inference_mode()
+def _fixed(model: Frigate, data: Windows) -> list[Fixed]:
+    with _autocast(data.device):
+        return [model.fixed(topology) for topology in data.topologies]
+
+
+def _autocast(device: torch.device) -> torch.autocast:
+    return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
+
+
+def _static(network: RoadNetwork, *, seed: int) -> dict[str, Any]:
+    """Positions and road features, on the host; a small network first, so that no compiling is timed."""
+
+    def place() -> None:
+        metres = distances_m(network, choose_anchors(network, count=ANCHORS, seed=seed))
+        positions(metres, position_scale_m(metres))
+
+    told: dict[str, Any] = {"anchors": ANCHORS, "positions_ms": host_ms(place, warm=0, repeats=3)}
+    try:
+        road_features(invent_network(np.random.default_rng(seed), nodes=50, roads=100))
+        return told | {"features_ms": host_ms(lambda: road_features(network), warm=0, repeats=1)}
+    except FrigateError as error:  # numba is not installed
+        return told | {"features_ms": None, "features_reason": str(error).partition(". ")[0]}
+
+
+def _require_same(what: str, one: Tensor, other: Tensor, run: Run) -> float:
+    """||one - other|| / ||other|| in the model's unit; FrigateError where that is more than rounding."""
+    device = other.device
+    a, b = one.to(device).double(), other.double()
+    off = float((a - b).norm() / (b - run.kept.value_offset).norm())
+    if not off <= AGREE[device.type]:
+        raise FrigateError(f"{what} differ by {off:.2g} of their size: more than rounding. Nothing is timed; report it")
+    return float(f"{off:.2g}")
+
+
+def _require_memory(settings: Settings, size: Size, device: torch.device, *, windows: int) -> None:
+    free = free_bytes(device)
+    assert isinstance(settings.model, ModelSettings)
+    number = 2 if device.type == "cuda" else 4
+    window = usual_bytes(settings.model, settings.task, nodes=size.nodes, edges=size.roads, number=number)
+    if free is not None and windows * window > free:
+        needed_gib, free_gib = windows * window / 2**30, free / 2**30
+        raise SettingsError(
+            f"--size {size.name}: a training step the usual way, {windows} windows at once, takes about "
+            f"{needed_gib:,.0f} GiB, and {free_gib:,.0f} GiB are free. Give a smaller --size"
+        )
+
+
+def _ratio(one: float | None, other: float | None) -> float | None:
+    return None if one is None or not other else round(one / other, 2)
+
+
+def _command(size: str, device: str | None, presets: str, windows: int | None, seed: int) -> str:
+    said = {"size": size, "device": device, "preset": presets, "windows": windows, "seed": seed}
+    return "frigate bench " + " ".join(f"--{key} {value}" for key, value in said.items() if value is not None)
