@@ -169,7 +169,13 @@ def measure(size: int) -> dict[str, Any]:
     for name in PRESETS:
         train_it = partial(train, models[name], network, batches[name], sensors)
         measured(stages, f"step_{name}", train_it, repeats=repeats)
-    return {"nodes": size, "roads": network.num_edges, "load": round(os.getloadavg()[0], 1), "stages": stages}
+    return {
+        "nodes": size,
+        "roads": network.num_edges,
+        "load": round(os.getloadavg()[0], 1),
+        "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY", "not set"),
+        "stages": stages,
+    }
 
 
 def exponents(rows: list[dict[str, Any]]) -> dict[str, float]:
@@ -189,7 +195,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
 
     rows = result["sizes"]
     nodes = [row["nodes"] for row in rows]
-    figure, (time_axes, memory_axes) = plt.subplots(1, 2, figsize=(11, 4.8), layout="constrained")
+    figure, (time_axes, memory_axes) = plt.subplots(1, 2, figsize=(11, 5.2), layout="constrained")
     for (stage, label), colour, marker in zip(STAGES.items(), COLOURS, MARKERS, strict=True):
         style = {"color": colour, "marker": marker, "markersize": 5, "linewidth": 1.4}
         power = result["exponent"][stage]
@@ -205,9 +211,10 @@ def draw(result: dict[str, Any], path: Path) -> None:
         axes.grid(True, which="major", alpha=0.3)
     time_axes.set_yscale("log")
     time_axes.set_ylabel("CPU seconds, all threads")
-    time_axes.legend(title="exponent of the fit", fontsize=8, title_fontsize=8)
     memory_axes.set_ylabel("peak memory of the process, GiB")
     memory_axes.set_ylim(0, 17)
+    handles, labels = time_axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8, title="exponent of the fit to time")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
 

@@ -298,6 +298,40 @@ def irregular(_: list[Result]) -> str:
     return table(["city", "model", "past", "MAE", "more"], rows)
 
 
+def seen_sweep(_: list[Result]) -> str:
+    """MAE over all steps ahead, a column for each share of sensors."""
+    [(_city, data)] = reproduced("seen-sweep").items()
+    whole = [row for row in data["rows"] if row["step"] is None]
+    shares = list(dict.fromkeys(row["seen"] for row in whole))
+    found = {(row["model"], row["seen"]): mae_cell(row) for row in whole}
+    models = list(dict.fromkeys(row["model"] for row in whole))
+    return table(
+        ["model", *(f"{share:g} % seen" for share in shares)],
+        [[model, *(found[model, share] for share in shares)] for model in models],
+    )
+
+
+def layers(_: list[Result]) -> str:
+    [(_city, data)] = reproduced("layers").items()
+    return table(
+        ["layers", *(str(row["layers"]) for row in data["rows"])],
+        [
+            ["MAE", *(number(row["mae"]) for row in data["rows"])],
+            ["of zero", *(f"{row['of_zero']:.3f}" for row in data["rows"])],
+        ],
+    )
+
+
+def topology(_: list[Result]) -> str:
+    [(_city, data)] = reproduced("topology").items()
+    shares = list(dict.fromkeys(row["changed"] for row in data["rows"]))
+    rows = []
+    for model in dict.fromkeys(row["model"] for row in data["rows"]):
+        mine = [row for row in data["rows"] if row["model"] == model]
+        rows.append([model, *(f"{number(row['mae'])} ({row['more_percent']:+.1f} %)" for row in mine)])
+    return table(["model", *(f"{share:g} % changed" for share in shares)], rows)
+
+
 def parameters(_: list[Result]) -> str:
     rows = [
         [row["model"], f"{row['parameters']:,}", "-" if row.get("paper") is None else f"{row['paper']:,}"]
@@ -461,6 +495,9 @@ TABLES: dict[str, Callable[[list[Result]], str]] = {
     "reproduced": reproduced_facts,
     "ablation": ablation,
     "irregular": irregular,
+    "seen-sweep": seen_sweep,
+    "layers": layers,
+    "topology": topology,
     "parameters": parameters,
     "inference-time": inference_time,
     "rival-check": rival_check,

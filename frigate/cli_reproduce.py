@@ -20,7 +20,7 @@ NAMES = ", ".join(experiment.name for experiment in EXPERIMENTS)
 
 
 def reproduce_command(
-    name: Annotated[str, typer.Argument(metavar="NAME", help=f"all, or one of {NAMES}.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help=f"all, or one or several with commas of {NAMES}.")],
     city: Annotated[
         Path | None, typer.Argument(metavar="CITY", help="A city folder; with --quick the demo town if not said.")
     ] = None,

@@ -63,7 +63,7 @@ class GatedConv(nn.Module):
 
     def forward(self, h: Tensor, length: Tensor, topology: Topology, gates: Tensor | None = None) -> Tensor:
         gates = self.gate(length, topology) if gates is None else gates
-        return gated_layer(h, gates, self.linear.weight, None, topology)  # eq:aggregation_out, eq:aggregation_in, eq:hl
+        return gated_layer(h, gates, self.linear.weight, None, topology)
 
 
 class ResidualGatedConv(nn.Module):

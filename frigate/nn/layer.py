@@ -1,6 +1,6 @@
 """One gated layer, from the encodings of a layer to those of the next:
 
-    relu(W_1 [h, m_out, m_in] + b)      eq:hl
+    relu(W_1 [h, m_out, m_in] + b)
 
 The messages m_out and m_in are those of `aggregate`. `reference` says it in these words, with the messages between; the
 others never write them.
@@ -31,4 +31,4 @@ def gated_layer(h: Tensor, gates: Tensor, weight: Tensor, bias: Tensor | None, t
 
 def reference(h: Tensor, gates: Tensor, weight: Tensor, bias: Tensor | None, topology: Topology) -> Tensor:
     messages = gated_messages(h, gates, topology)  # eq:aggregation_out, eq:aggregation_in
-    return torch.relu(functional.linear(messages, weight, bias))
+    return torch.relu(functional.linear(messages, weight, bias))  # eq:hl

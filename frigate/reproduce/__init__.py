@@ -75,13 +75,13 @@ EXPERIMENTS = (
 )
 
 
-def named(name: str) -> Sequence[Experiment]:
-    """The experiment of a name, or `all`."""
-    if name == "all":
-        return EXPERIMENTS
-    names = [experiment.name for experiment in EXPERIMENTS]
-    if name not in names:
-        close = get_close_matches(name, ["all", *names], n=1)
-        hint = f"; did you mean {close[0]}?" if close else "."
-        raise SettingsError(f'no experiment "{name}"{hint} There are all, {", ".join(names)}')
-    return [experiment for experiment in EXPERIMENTS if experiment.name == name]
+def named(names: str) -> Sequence[Experiment]:
+    """The experiments of these names, with commas, or `all`."""
+    known = {experiment.name: experiment for experiment in EXPERIMENTS}
+    wanted = [name.strip() for name in names.split(",")]
+    for name in wanted:
+        if name not in known and name != "all":
+            close = get_close_matches(name, ["all", *known], n=1)
+            hint = f"; did you mean {close[0]}?" if close else "."
+            raise SettingsError(f'no experiment "{name}"{hint} There are all, {", ".join(known)}')
+    return EXPERIMENTS if "all" in wanted else [known[name] for name in dict.fromkeys(wanted)]

@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", help="cpu or cuda; what there is if not said")
     said = parser.parse_args(arguments)
     try:
-        experiments = [experiment for name in said.names.split(",") for experiment in named(name)]
+        experiments = named(said.names)
         plan = make_plan(
             open_city(said.city), said.output, seen=said.seen, seeds=said.seeds, quick=said.quick, splits=said.splits,
             models=said.models, batch_size=said.batch_size, device=said.device,

@@ -124,5 +124,6 @@ def draw(table: Table) -> Figure:
         )
     plots.label(ax, x="roads changed (%)", y=f"MAE at nodes without a sensor ({table.unit})")
     ax.set_ylim(bottom=0)
+    ax.set_xticks(sorted({float(row["changed"]) for row in table.rows if isinstance(row["changed"], int | float)}))
     ax.legend(frameon=False)
     return figure
