@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import reverse_cuthill_mckee
 from torch import Tensor
 
 from frigate.errors import CityError
@@ -36,6 +38,7 @@ class Topology:
     out_start: Tensor  # [N+1] the roads of row v are out_start[v] .. out_start[v+1]
     in_start: Tensor  # [N+1]
     in_order: Tensor  # [E] roads sorted by receiver, then sender
+    visits: Tensor  # [N] the nodes in an order in which neighbours come soon after each other
     neighbour_of: Tensor  # [P] nodes v, and
     neighbour: Tensor  # [P] their in- or out-neighbours u, each once
     near_sensor: Tensor  # [N,M] the nearest other sensors by road; the row itself where there are fewer
@@ -77,11 +80,21 @@ def make_topology(
         out_start=torch.from_numpy(np.searchsorted(senders, np.arange(N + 1))),
         in_start=torch.from_numpy(np.searchsorted(receivers[in_order], np.arange(N + 1))),
         in_order=torch.from_numpy(in_order),
+        visits=torch.from_numpy(visits(senders, receivers, N)),
         neighbour_of=torch.from_numpy(pairs // N),
         neighbour=torch.from_numpy(pairs % N),
         near_sensor=torch.from_numpy(np.where(missing, np.arange(N)[:, None], near_sensor)),
         near_distance_m=torch.from_numpy(near_distance_m),
     )
+
+
+def visits(senders: NDArray[np.int64], receivers: NDArray[np.int64], num_nodes: int) -> NDArray[np.int64]:
+    """The nodes in an order in which neighbours come soon after each other (reverse Cuthill-McKee)."""
+    if len(senders) == 0:
+        return np.arange(num_nodes)
+    ones = np.ones(len(senders), np.int8)
+    joined = csr_array((ones, (senders, receivers)), (num_nodes, num_nodes))
+    return reverse_cuthill_mckee(joined + joined.T, symmetric_mode=True).astype(np.int64)
 
 
 BATCH_TENSORS = ("values", "observed", "calendar_past", "calendar_future", "target", "target_observed")

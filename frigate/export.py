@@ -177,6 +177,7 @@ class PlainForecast(nn.Module):
             out_start=unread,
             in_start=unread,
             in_order=unread,
+            visits=unread,
             neighbour_of=neighbour_of,
             neighbour=neighbour,
             near_sensor=none.long() if near_sensor is None else near_sensor,

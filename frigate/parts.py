@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from frigate.batch import Batch, Topology
+from frigate.batch import Batch, Topology, visits
 from frigate.errors import SettingsError
 from frigate.kept import NEAR_SENSORS
 from frigate.nn.frigate import DefaultEmbedding, DefaultPrior, Frigate, MomentPrior, PaperEmbedding
@@ -155,6 +155,7 @@ def _within(
         out_start=torch.from_numpy(np.searchsorted(senders, np.arange(n + 1))),
         in_start=torch.from_numpy(np.searchsorted(receivers[in_order], np.arange(n + 1))),
         in_order=torch.from_numpy(in_order),
+        visits=torch.from_numpy(visits(senders, receivers, n)),
         neighbour_of=torch.from_numpy(neighbour_of),
         neighbour=torch.from_numpy(local[topology.neighbour.numpy()[pairs]]),
         near_sensor=torch.from_numpy(near),

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from frigate.batch import Topology
 from frigate.nn.choice import has_triton, kernels
-from frigate.nn.gpu_layer import gpu_layer
-from frigate.nn.layer import gated_layer, reference
+from frigate.nn.gpu_layer import gpu_layer, gpu_layers
+from frigate.nn.layer import gated_layer, gated_layers, reference
 from tests.test_aggregate import random_roads
 from tests.towns import bare_topology
 
@@ -76,6 +76,23 @@ def test_the_kernels_are_the_layer(topology: Topology, M: int, D: int, bias: boo
     limit = 2e-2 if GPU else 1e-5
     assert got.keys() == want.keys()
     assert {name: away(got[name], want[name]) <= limit for name in want} == dict.fromkeys(want, True)
+
+
+@needs_triton
+@pytest.mark.parametrize("D", [16, 64])
+def test_layers_in_a_row_are_one_after_the_other(D: int) -> None:
+    device, kind = ("cuda", torch.bfloat16) if GPU else ("cpu", torch.float32)
+    topology = random_roads(11, 30, 6)
+    draws = [inputs(topology, 4, D, seed, bias=False) for seed in range(3)]
+    found = {}
+    for name, in_a_row in {"row": gpu_layers, "loop": gated_layers}.items():
+        h = draws[0][0].to(device, kind).requires_grad_()
+        gates, weights = ([draw[i].to(device, copy=True).requires_grad_() for draw in draws] for i in (1, 2))
+        z = in_a_row(h, gates, weights, topology.to(device))
+        z.float().square().sum().backward()
+        found[name] = [z.detach(), h.grad, *(each.grad for each in (*gates, *weights))]
+    limit = 5e-2 if GPU else 1e-5
+    assert all(away(row.double(), loop.double()) <= limit for row, loop in zip(*found.values(), strict=True))
 
 
 @needs_triton

@@ -17,6 +17,7 @@ from frigate.config import ModelSettings
 from frigate.nn import decoder, lstm
 from frigate.nn.choice import plain
 from frigate.nn.gated_conv import Gate, GatedConv, ResidualGatedConv, gates_of
+from frigate.nn.layer import gated_layers
 from frigate.nn.moments import MOMENTS, KernelMean, moments
 from frigate.stream import CALENDAR
 
@@ -203,13 +204,20 @@ class Frigate(nn.Module):
         for i, topology in enumerate(batch.topologies):
             columns = batch.columns_of(i)
             part = h if columns is None else h[:, columns]
-            length = self._length(topology)
-            gates_of_layers = self._gates(topology) if fixed is None else fixed[i].gates
-            for convolution, gates in zip(self.convolutions, gates_of_layers, strict=True):
-                known = () if gates is None else (gates,)
-                part = convolution(part, length, topology, *known)
+            part = self._convolved(part, topology, self._gates(topology) if fixed is None else fixed[i].gates)
             z = part if columns is None else z.index_copy(1, columns, part.to(z.dtype))
         return z.view(N, B, T, D)
+
+    def _convolved(self, h: Tensor, topology: Topology, gates_of_layers: Sequence[Tensor | None]) -> Tensor:
+        """h [N,M,D] after the last layer."""
+        plain_layers = [layer for layer in self.convolutions if type(layer) is GatedConv]
+        if len(plain_layers) == len(self.convolutions):
+            gates = [gate for gate in gates_of_layers if gate is not None]
+            return gated_layers(h, gates, [layer.linear.weight for layer in plain_layers], topology)
+        length = self._length(topology)
+        for convolution, gate in zip(self.convolutions, gates_of_layers, strict=True):
+            h = convolution(h, length, topology, *(() if gate is None else (gate,)))
+        return h
 
     def _length(self, topology: Topology) -> Tensor:
         return (topology.length_m / self.length_scale_m)[:, None] * self.length

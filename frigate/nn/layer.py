@@ -8,6 +8,8 @@ others never write them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -16,7 +18,7 @@ from frigate.batch import Topology
 from frigate.nn.aggregate import gated_messages
 from frigate.nn.choice import on_gpu, plain
 from frigate.nn.cpu_layer import cpu_layer
-from frigate.nn.gpu_layer import gpu_layer
+from frigate.nn.gpu_layer import gpu_layer, gpu_layers
 from frigate.nn.lstm import suits
 
 
@@ -27,6 +29,15 @@ def gated_layer(h: Tensor, gates: Tensor, weight: Tensor, bias: Tensor | None, t
     if h.device.type == "cpu" and not plain():
         return cpu_layer(h, gates, weight, bias, topology)
     return reference(h, gates, weight, bias, topology)
+
+
+def gated_layers(h: Tensor, gates: Sequence[Tensor], weights: Sequence[Tensor], topology: Topology) -> Tensor:
+    """One layer after the other, as the paper has them: without biases, and with nothing between."""
+    if on_gpu(h.device) and suits(h) and weights:
+        return gpu_layers(h, gates, weights, topology)
+    for gate, weight in zip(gates, weights, strict=True):
+        h = gated_layer(h, gate, weight, None, topology)
+    return h
 
 
 def reference(h: Tensor, gates: Tensor, weight: Tensor, bias: Tensor | None, topology: Topology) -> Tensor:

@@ -55,9 +55,9 @@ def _part(weight, part, columns, D: tl.constexpr, TURNED: tl.constexpr):
 
 
 @triton.jit
-def _layer(h, gates, weight, bias, senders, receivers, out_start, in_start, in_order, y, M,
+def _layer(h, gates, weight, bias, visits, senders, receivers, out_start, in_start, in_order, y, M,
            D: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, BIAS: tl.constexpr):  # fmt: skip
-    v = tl.program_id(0)
+    v = tl.load(visits + tl.program_id(0))
     rows, columns = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDE)
     inside = (rows < M)[:, None] & (columns < D)[None, :]
     kind: tl.constexpr = y.dtype.element_ty
@@ -83,10 +83,13 @@ def _layer(h, gates, weight, bias, senders, receivers, out_start, in_start, in_o
 
 
 @triton.jit
-def _back(grad, h, gates, weight, senders, receivers, out_start, in_start, in_order, grad_h, out_sums, in_sums, dots,
-          M, E, D: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
-    """grad h, s_out and s_in; for each road and snapshot, both parts of its gate's gradient."""
-    v = tl.program_id(0)
+def _back(grad, h, gates, weight, visits, senders, receivers, out_start, in_start, in_order, grad_h, out_sums, in_sums,
+          dots, M, E, D: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, MASK: tl.constexpr):  # fmt: skip
+    """grad h, s_out and s_in; for each road and snapshot, both parts of its gate's gradient.
+
+    MASK: h comes from a relu, and its gradient is already that before the relu.
+    """
+    v = tl.load(visits + tl.program_id(0))
     rows, columns = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDE)
     inside = (rows < M)[:, None] & (columns < D)[None, :]
     kind: tl.constexpr = h.dtype.element_ty
@@ -113,6 +116,8 @@ def _back(grad, h, gates, weight, senders, receivers, out_start, in_start, in_or
     total = tl.dot(_tile(grad, v, rows, columns, M, M, D), _part(weight, 0, columns, D, False))
     total = tl.dot(s_out.to(kind), _part(weight, 1, columns, D, False), total)
     total = tl.dot(s_in.to(kind), _part(weight, 2, columns, D, False), total)
+    if MASK:
+        total = tl.where(x > 0, total, 0.0)
     tl.store(grad_h + at, total.to(kind), inside)
 
 
@@ -155,9 +160,12 @@ def layer(h: Tensor, gates: Tensor, weight: Tensor, bias: Tensor | None, topolog
 
 
 def grad_layer(
-    grad: Tensor, h: Tensor, gates: Tensor, weight: Tensor, topology: Topology
+    grad: Tensor, h: Tensor, gates: Tensor, weight: Tensor, topology: Topology, *, mask: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """From the gradient before the relu [N,M,D], those of h; and in fp32 of the gates [E], of W_1 [D,3D] and b [D]."""
+    """From the gradient before the relu [N,M,D], those of h; and in fp32 of the gates [E], of W_1 [D,3D] and b [D].
+
+    With `mask` h is what a relu gave, and the gradient is that before this relu.
+    """
     N, M, D = h.shape
     E, wide, (rows, warps) = topology.num_edges, triton.next_power_of_2(D), _cut(M)
     grad_h, out_sums, in_sums = (torch.empty_like(h) for _ in range(3))
@@ -168,7 +176,7 @@ def grad_layer(
     if h.numel():
         _back[(N, triton.cdiv(M, rows))](
             grad, h, gates, weight, *_roads(topology), grad_h, out_sums, in_sums, dots, M, E,
-            D=D, WIDE=wide, ROWS=rows, num_warps=warps,
+            D=D, WIDE=wide, ROWS=rows, MASK=mask, num_warps=warps,
         )  # fmt: skip
         loops = triton.cdiv(N * M, programs * TUNING.product_rows)
         _products[(programs,)](
@@ -184,4 +192,11 @@ def _cut(M: int) -> tuple[int, int]:
 
 
 def _roads(topology: Topology) -> tuple[Tensor, ...]:
-    return topology.senders, topology.receivers, topology.out_start, topology.in_start, topology.in_order
+    return (
+        topology.visits,
+        topology.senders,
+        topology.receivers,
+        topology.out_start,
+        topology.in_start,
+        topology.in_order,
+    )
