@@ -225,6 +225,9 @@ def forecast_cpu(_: list[Result]) -> str:
             *(f"{x[f'{variant}_s']:.3f} s" for variant in ("usual", "full", "tick")),
             f"{x['usual_to_full']:.2f}",
             f"{x['usual_to_tick']:.2f}",
+            f"{x['step_usual_s']:.1f} s",
+            f"{x['step_s']:.1f} s",
+            f"{x['usual_to_step']:.2f}",
         ]
         for name, x in data["presets"].items()
     ]
@@ -233,6 +236,7 @@ def forecast_cpu(_: list[Result]) -> str:
         f"{data['what']}."
     )
     head = ["preset", "the usual way", "ours", "a tick", "ours, times faster", "a tick, times faster"]
+    head += ["a training step, the usual way", "ours", "times faster"]
     return fill(about, 118) + "\n\n" + table(head, rows)
 
 

@@ -1,9 +1,9 @@
-"""The gated layer on a CPU: a few snapshots at a time, so that all that lies between stays in the cache.
+"""Gated layers on a CPU: a few snapshots at a time through all layers, so that what lies between stays in the cache.
 
 A snapshot's messages are summed and multiplied by their part of W_1 at once: neither [h, m_out, m_in] nor its gradient
 is ever whole in memory. The snapshots lie one after the other in memory, [M,N,D], whatever the order of the dimensions;
-the result of a layer does so too, and the next layer copies nothing. Backward keeps h and the result. With g the
-gradient before the relu:
+the result does so too, and what reads it next copies nothing. Backward keeps the input and each layer's result. With g
+the gradient before a layer's relu:
 
     g_out[u] = sum over roads v -> u of gate * g[v]         grad h = g W_self + g_out W_out + g_in W_in
     g_in[v]  = sum over roads v -> u of gate * g[u]         grad W_1 = [g^T h, g_out^T h, g_in^T h]
@@ -13,7 +13,7 @@ gradient before the relu:
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,59 +28,83 @@ BLOCK_ROWS = 4096  # nodes of the snapshots of a block: with D = 64, a megabyte 
 
 def cpu_layer(h: Tensor, gates: Tensor, weight: Tensor, bias: Tensor | None, topology: Topology) -> Tensor:
     """[N,M,D] as `layer.reference`."""
-    result: Tensor = _Layer.apply(h, gates.to(h.dtype), weight, bias, topology)  # type: ignore[no-untyped-call]
+    biases = () if bias is None else (bias,)
+    result: Tensor = _Layers.apply(h, topology, 1, gates.to(h.dtype), weight, *biases)  # type: ignore[no-untyped-call]
     return result
 
 
-class _Layer(torch.autograd.Function):
+def cpu_layers(h: Tensor, gates: Sequence[Tensor], weights: Sequence[Tensor], topology: Topology) -> Tensor:
+    """One layer after the other, without biases."""
+    told = [gate.to(h.dtype) for gate in gates]
+    result: Tensor = _Layers.apply(h, topology, len(told), *told, *weights)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Layers(torch.autograd.Function):
+    """L layers; the tensors are L times gates [E], L times W_1 [D,3D], and L times or no time b [D]."""
+
     @staticmethod
-    def forward(ctx: Any, h: Tensor, gates: Tensor, weight: Tensor, bias: Tensor | None, topology: Topology) -> Tensor:
+    def forward(ctx: Any, h: Tensor, topology: Topology, count: int, *tensors: Tensor) -> Tensor:
+        gates, weights, biases = tensors[:count], tensors[count : 2 * count], tensors[2 * count :]
         snapshots = h.transpose(0, 1).contiguous()  # [M,N,D]
-        M, N, _ = snapshots.shape
-        of_self, of_out, of_in = weight.T.contiguous().chunk(3)  # as a product reads them fastest
-        result = h.new_empty(M, N, len(weight))
+        M, N, D = snapshots.shape
+        turned = [weight.T.contiguous().chunk(3) for weight in weights]  # as a product reads them fastest
+        keeps = any(ctx.needs_input_grad)
+        results = [h.new_empty(M, N, D) for _ in range(count if keeps else 1)]
         for part, roads in _blocks(M, topology, gates):
-            rows, into = snapshots[part].flatten(0, 1), result[part].flatten(0, 1)
-            torch.mm(rows, of_self, out=into)
-            into.addmm_(roads.over_out(rows), of_out)
-            into.addmm_(roads.over_in(rows), of_in)
-            if bias is not None:
-                into.add_(bias)
-            into.clamp_min_(0)
-        result = result.transpose(0, 1)
-        ctx.save_for_backward(snapshots, gates, weight, result)
-        ctx.topology = topology
-        return result
+            rows = snapshots[part].flatten(0, 1)
+            between = [torch.empty_like(rows) for _ in range(0 if keeps else min(2, count - 1))]
+            for layer, (of_self, of_out, of_in) in enumerate(turned):
+                last = layer == count - 1
+                into = results[layer if keeps else 0][part].flatten(0, 1) if keeps or last else between[layer % 2]
+                torch.mm(rows, of_self, out=into)
+                into.addmm_(roads.over_out(rows, layer), of_out)
+                into.addmm_(roads.over_in(rows, layer), of_in)
+                if biases:
+                    into.add_(biases[layer])
+                rows = into.clamp_min_(0)
+        if keeps:
+            ctx.save_for_backward(*gates, *weights, snapshots, *results)
+            ctx.topology, ctx.count = topology, count
+        return results[-1].transpose(0, 1)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        snapshots, gates, weight, result = ctx.saved_tensors
-        need_h, need_gates, need_weight, need_bias, _ = ctx.needs_input_grad
-        M = len(snapshots)
-        of_self, of_out, of_in = weight.chunk(3, dim=1)
-        above, result = grads[0].transpose(0, 1), result.transpose(0, 1)
-        grad_h = torch.empty_like(snapshots) if need_h else None
-        grad_gates = torch.zeros_like(gates) if need_gates else None
-        grad_weight = torch.zeros_like(weight) if need_weight else None
-        grad_bias = weight.new_zeros(len(weight)) if need_bias else None
+        count, saved = ctx.count, ctx.saved_tensors
+        gates, weights, kept = saved[:count], saved[count : 2 * count], saved[2 * count :]
+        need_h, _, _, *needs = ctx.needs_input_grad
+        need_gates, need_weights, need_biases = needs[:count], needs[count : 2 * count], needs[2 * count :]
+        above, M = grads[0].transpose(0, 1), len(kept[0])
+        grad_h = torch.empty_like(kept[0]) if need_h else None
+        of_gates = [torch.zeros_like(gate) if need else None for gate, need in zip(gates, need_gates, strict=True)]
+        of_weights = [torch.zeros_like(w) if need else None for w, need in zip(weights, need_weights, strict=True)]
+        of_biases = [weights[0].new_zeros(len(weights[0])) if need else None for need in need_biases]
         for part, roads in _blocks(M, ctx.topology, gates):
-            rows = snapshots[part].flatten(0, 1)
-            g = torch.ops.aten.threshold_backward(above[part].contiguous(), result[part], 0).flatten(0, 1)
-            if grad_gates is not None:
-                grad_gates += roads.dots(g, rows @ of_out.T, rows @ of_in.T)
-            if grad_bias is not None:
-                grad_bias += g.sum(0)
-            if grad_h is None and grad_weight is None:
-                continue
-            g_out, g_in = roads.over_in(g), roads.over_out(g)
-            if grad_h is not None:
-                into = grad_h[part].flatten(0, 1)
-                torch.mm(g, of_self, out=into)
-                into.addmm_(g_out, of_out).addmm_(g_in, of_in)
-            if grad_weight is not None:
-                for into, gradient in zip(grad_weight.chunk(3, dim=1), (g, g_out, g_in), strict=True):
-                    into.addmm_(gradient.T, rows)
-        return None if grad_h is None else grad_h.transpose(0, 1), grad_gates, grad_weight, grad_bias, None
+            rows = kept[-1][part].flatten(0, 1)
+            g = _before_relu(above[part].contiguous().flatten(0, 1), rows)
+            turns = [torch.empty_like(g) for _ in range(2)]
+            for layer in reversed(range(count)):
+                rows, (of_self, of_out, of_in) = kept[layer][part].flatten(0, 1), weights[layer].chunk(3, dim=1)
+                if (of_gate := of_gates[layer]) is not None:
+                    of_gate += roads.dots(g, rows @ of_out.T, rows @ of_in.T)
+                if need_biases and (of_bias := of_biases[layer]) is not None:
+                    of_bias += g.sum(0)
+                g_out, g_in = roads.over_in(g, layer), roads.over_out(g, layer)
+                if (of_weight := of_weights[layer]) is not None:
+                    for total, gradient in zip(of_weight.chunk(3, dim=1), (g, g_out, g_in), strict=True):
+                        total.addmm_(gradient.T, rows)
+                if layer > 0 or grad_h is not None:
+                    into = turns[layer % 2] if layer > 0 or grad_h is None else grad_h[part].flatten(0, 1)
+                    torch.mm(g, of_self, out=into)
+                    into.addmm_(g_out, of_out).addmm_(g_in, of_in)
+                    g = _before_relu(into, rows) if layer > 0 else into
+        return None if grad_h is None else grad_h.transpose(0, 1), None, None, *of_gates, *of_weights, *of_biases
+
+
+def _before_relu(grad: Tensor, y: Tensor) -> Tensor:
+    """The gradient before a relu that gave y."""
+    before: Tensor = torch.ops.aten.threshold_backward(grad, y, 0)
+    return before
 
 
 @dataclass(frozen=True)
@@ -90,17 +114,17 @@ class _Roads:
     num_edges: int  # of one copy
     receivers: Tensor  # [C*E] sorted by sender, as the topology's
     out_start: Tensor  # [C*N+1]
-    out_gates: Tensor  # [C*E]
+    out_gates: tuple[Tensor, ...]  # [C*E] of each layer
     senders: Tensor  # [C*E] sorted by receiver
     in_start: Tensor  # [C*N+1]
-    in_gates: Tensor  # [C*E]
+    in_gates: tuple[Tensor, ...]  # [C*E] of each layer
 
-    def over_out(self, rows: Tensor) -> Tensor:
+    def over_out(self, rows: Tensor, layer: int) -> Tensor:
         """The gated sum over the out-neighbours of each of the rows [C*N,D]."""
-        return _sums(rows, self.receivers, self.out_start, self.out_gates)
+        return _sums(rows, self.receivers, self.out_start, self.out_gates[layer])
 
-    def over_in(self, rows: Tensor) -> Tensor:
-        return _sums(rows, self.senders, self.in_start, self.in_gates)
+    def over_in(self, rows: Tensor, layer: int) -> Tensor:
+        return _sums(rows, self.senders, self.in_start, self.in_gates[layer])
 
     def dots(self, g: Tensor, of_out: Tensor, of_in: Tensor) -> Tensor:
         """[E] g[v] . of_out[u] + of_in[v] . g[u] of each road v -> u, summed over the copies."""
@@ -117,7 +141,7 @@ class _Roads:
         return total
 
 
-def _blocks(M: int, topology: Topology, gates: Tensor) -> Iterator[tuple[slice, _Roads]]:
+def _blocks(M: int, topology: Topology, gates: Sequence[Tensor]) -> Iterator[tuple[slice, _Roads]]:
     """M snapshots in blocks: which, and their roads."""
     size = max(1, min(M, BLOCK_ROWS // max(1, topology.num_nodes)))
     roads = _copies(topology, gates, size)
@@ -126,7 +150,7 @@ def _blocks(M: int, topology: Topology, gates: Tensor) -> Iterator[tuple[slice, 
         yield slice(first, last), roads if last - first == size else _copies(topology, gates, last - first)
 
 
-def _copies(topology: Topology, gates: Tensor, count: int) -> _Roads:
+def _copies(topology: Topology, gates: Sequence[Tensor], count: int) -> _Roads:
     N, E, order = topology.num_nodes, topology.num_edges, topology.in_order
     copy = torch.arange(count)[:, None]
 
@@ -137,10 +161,10 @@ def _copies(topology: Topology, gates: Tensor, count: int) -> _Roads:
         num_edges=E,
         receivers=(topology.receivers + N * copy).flatten(),
         out_start=starts(topology.out_start),
-        out_gates=gates.repeat(count),
+        out_gates=tuple(gate.repeat(count) for gate in gates),
         senders=(topology.senders[order] + N * copy).flatten(),
         in_start=starts(topology.in_start),
-        in_gates=gates[order].repeat(count),
+        in_gates=tuple(gate[order].repeat(count) for gate in gates),
     )
 
 

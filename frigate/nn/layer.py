@@ -17,7 +17,7 @@ from torch.nn import functional
 from frigate.batch import Topology
 from frigate.nn.aggregate import gated_messages
 from frigate.nn.choice import on_gpu, plain
-from frigate.nn.cpu_layer import cpu_layer
+from frigate.nn.cpu_layer import cpu_layer, cpu_layers
 from frigate.nn.gpu_layer import gpu_layer, gpu_layers
 from frigate.nn.lstm import suits
 
@@ -35,6 +35,8 @@ def gated_layers(h: Tensor, gates: Sequence[Tensor], weights: Sequence[Tensor], 
     """One layer after the other, as the paper has them: without biases, and with nothing between."""
     if on_gpu(h.device) and suits(h) and weights:
         return gpu_layers(h, gates, weights, topology)
+    if h.device.type == "cpu" and not plain() and weights:
+        return cpu_layers(h, gates, weights, topology)
     for gate, weight in zip(gates, weights, strict=True):
         h = gated_layer(h, gate, weight, None, topology)
     return h

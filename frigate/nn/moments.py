@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from frigate.batch import Batch, Topology
 
@@ -95,7 +96,8 @@ class KernelMean(nn.Module):
         """[N,M,G] the weight of each node's nearest sensors, summing to 1; 0 where there is no sensor."""
         near, distance_m = topology.near_sensor, topology.near_distance_m
         q = self.query(topology.road_features).unflatten(-1, (self.heads, -1))[:, None]
-        k = self.key(topology.road_features).unflatten(-1, (self.heads, -1))[near]
+        # Not k[near], whose gradient several threads add up in any order.
+        k = functional.embedding(near, self.key(topology.road_features)).view(*near.shape, self.heads, -1)
         there = torch.isfinite(distance_m)[..., None]
         distance_m = distance_m.where(there[..., 0], 0.0)
         logits = (q * k).sum(-1).float() - distance_m[..., None] / self.log_bandwidth_m.exp()
