@@ -38,7 +38,7 @@ class Gate(nn.Module):
 
 def gates_of(layers: Sequence[Gate], length: Tensor, topology: Topology) -> list[Tensor]:
     """The gates [E] of each of these layers: `Gate` for all of them at once, since they read the same."""
-    if plain():
+    if plain() or any(type(gate) is not Gate for gate in layers):
         return [gate(length, topology) for gate in layers]
     edge = functional.linear(_ends(length, topology), torch.cat([gate.edge.weight for gate in layers])).relu()
     weight = torch.cat([gate.weight.weight for gate in layers])  # [L,width]
