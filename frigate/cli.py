@@ -28,8 +28,9 @@ from frigate.errors import FrigateError
 from frigate.evaluate import evaluate
 from frigate.evaluation import Evaluation
 from frigate.forecast import forecast
+from frigate.nn.choice import described, kernels
 from frigate.parallel import current, joined, only_the_first_speaks
-from frigate.train import seen_from, settings_from, told, train
+from frigate.train import best_device, seen_from, settings_from, told, train
 from frigate.trainer import Tick, epoch_line
 
 app = typer.Typer(**PLAIN, add_completion=False, pretty_exceptions_enable=False, help=(
@@ -45,6 +46,9 @@ STOPPED = 130  # the exit status of a program that Ctrl-C ended
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A folder that `frigate train` wrote.")]
 CityFolder = Annotated[Path, typer.Argument(metavar="CITY", help="A city folder.")]
+With = Annotated[
+    str, typer.Option("--kernels", help="auto, or reference: the equations in plain operations, to compare with.")
+]
 OnDevice = Annotated[str | None, typer.Option("--device", help="cpu or cuda; what there is if not said.")]
 OtherCity = Annotated[Path | None, typer.Option("--city", help="Use this city instead of the run's own.")]
 
@@ -121,6 +125,7 @@ def train_command(
     seed: Annotated[int | None, typer.Option(help="Fixes validation nodes, anchors, first weights and order.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
     device: OnDevice = None,
+    with_kernels: With = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Train a model on a city. Ctrl-C keeps the finished epochs; --resume goes on."""
@@ -142,15 +147,19 @@ def train_command(
     sensors = group.agree(lambda: seen_from(seen, opened))
     if settings.train.validation == "unseen":
         notice("validation = unseen: the checkpoint is chosen at the test nodes, as in the paper. Scores are flattered")
-    with training_bar("Training") as on_tick:
+    with kernels(with_kernels), training_bar("Training") as on_tick:
+        on = best_device(group.device_name(device))
+        how = described(on)
         run = train(
             opened, seen=sensors, mode=split, settings=settings, folder=output, resume=resume,
             device=device, on_tick=on_tick,
         )  # fmt: skip
+        err.print(f"trained on {on.type}: {how}", highlight=False)
     if as_json:
         mae = run.progress.best_mae
         facts = {**vars(run.progress), "best_mae": mae if math.isfinite(mae) else None}
-        print_json({"run": str(output), **facts, "parameters": sum(p.numel() for p in run.model.parameters())})
+        parameters = sum(p.numel() for p in run.model.parameters())
+        print_json({"run": str(output), **facts, "parameters": parameters, "kernels": how})
     else:
         say(told(run))
     if not run.progress.finished:
@@ -180,11 +189,12 @@ def evaluate_command(
         bool, typer.Option("--details", help="Also by step ahead, by how busy a node is, by roads to a sensor.")
     ] = False,
     device: OnDevice = None,
+    with_kernels: With = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Score a run on the test period, beside naive rivals."""
     opened = load_run(run, city=city)
-    with bar("Evaluating") as update:
+    with kernels(with_kernels), bar("Evaluating") as update:
         result = evaluate(opened, stride=stride, device=device, progress=lambda done, total: update(done, total, ""))
     if as_json:
         print_json(result.to_json())
@@ -250,10 +260,11 @@ def forecast_command(
         float | None, typer.Option(help="For activations; 4 on a CPU, what is free on a GPU if not said.")
     ] = None,
     device: OnDevice = None,
+    with_kernels: With = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Forecast every node; with roads closed or added, on any network."""
-    with err.status(f"Opening {escape(str(run))}"):
+    with kernels(with_kernels), err.status(f"Opening {escape(str(run))}"):
         other = None if city is None else open_city(city)
         result = forecast(
             load_run(run, without_city=other is not None), stream=other, at=at, close=close or (), add=add or (),

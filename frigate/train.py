@@ -191,6 +191,8 @@ def best_device(name: str | None) -> torch.device:
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)
+        if device.type == "cuda" and device.index is not None:
+            torch.cuda.set_device(device)  # where kernels are launched
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise SettingsError(f'device "{name}" cannot be used: {reason}. {remedy}') from None

@@ -167,7 +167,8 @@ def test_train_says_every_epoch_and_one_line_at_the_end(frigate: Frigate, here: 
     words = ("train", "city", "-o", tmp_path / "run", "--settings", "settings.toml", "--seed", "3", "--device", "cpu")
     said = frigate(*words, "--epochs", "3", "--preset", "default")
     assert said.status == 0, said.err
-    assert [line.split(":")[0] for line in said.err.splitlines()] == ["epoch 1", "epoch 2", "epoch 3"]
+    parts = [line.split(":")[0] for line in said.err.splitlines()]
+    assert parts == ["epoch 1", "epoch 2", "epoch 3", "trained on cpu"]
     assert re.fullmatch(rf"Validation MAE [\d.]+ after epoch \d of 3: {tmp_path / 'run'}\n", said.out)
     told = json.loads(frigate(*words, "--epochs", "3", "--resume", "--json").out)
     assert (told["epoch"], told["finished"]) == (3, True)
@@ -175,6 +176,23 @@ def test_train_says_every_epoch_and_one_line_at_the_end(frigate: Frigate, here: 
     data = json.loads(next((tmp_path / "run").glob("checkpoint-*/run.json")).read_text())
     assert data["settings"]["train"]["seed"] == 3
     assert data["settings"]["model"]["width"] == 8
+
+
+def test_the_reference_trains_to_the_same_and_says_so(frigate: Frigate, here: Path, tmp_path: Path) -> None:
+    words = ("train", "city", "--settings", "settings.toml", "--device", "cpu", "--epochs", "1", "--json")
+    told = {
+        name: json.loads(frigate(*words, "-o", tmp_path / name, "--kernels", name).out)
+        for name in ("auto", "reference")
+    }
+    assert [each["kernels"] for each in told.values()] == ["CSR on the CPU", "reference"]
+    assert told["auto"]["best_mae"] == pytest.approx(told["reference"]["best_mae"], rel=0.2)  # dropout draws otherwise
+    forecasts = []
+    for name in told:
+        made = json.loads(frigate("forecast", tmp_path / "auto", "--kernels", name, "--json").out)
+        forecasts.append(np.array([node["values"] for node in made["nodes"]], float))
+    assert np.allclose(*forecasts, rtol=1e-4, atol=1e-4, equal_nan=True)
+    refused = frigate("forecast", tmp_path / "auto", "--kernels", "fast")
+    assert (refused.status, "there are auto and reference" in refused.err) == (2, True)
 
 
 @pytest.mark.parametrize(
