@@ -32,7 +32,7 @@ from frigate.reproduce.ablation import PARTS, without
 from frigate.reproduce.accuracy import best_rivals
 from frigate.reproduce.irregular import drop, kept_snapshots, mask
 from frigate.reproduce.page import NOT_DRAWN
-from frigate.reproduce.plan import FITTED, LABELS, NAIVE
+from frigate.reproduce.plan import FITTED, LABELS, NAIVE, make_plan
 from frigate.reproduce.runner import Reproduced, reproduce
 from frigate.reproduce.topology import THRESHOLD, OtherRoads, perturbed
 from frigate.reproduce.trials import Scored, split_of
@@ -362,6 +362,18 @@ def test_a_file_of_sensors_is_used_where_there_is_one(city: City, tmp_path: Path
     (tmp_path / "splits" / "tiny-30-0.txt").write_text("nowhere")
     with pytest.raises(CityError, match=r"tiny-30-0\.txt line 1"):
         plan.sensors(plan.recipe("dcrnn", seen=0.3))
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_another_size_of_batches_is_used_and_told(quick: bool, city: City, tmp_path: Path) -> None:
+    plan = make_plan(city, tmp_path / "results", quick=quick, batch_size=5, models="zero")
+    assert {plan.settings(plan.recipe(name)).train.batch_size for name in (*PRESETS, *RIVALS)} == {5}
+    reproduce(named("datasets,parameters"), plan)
+    for name in ("datasets", "parameters"):
+        command = read(plan.results, name)["command"]
+        assert "--batch-size 5" in command and ("--quick" in command) == quick
+    with pytest.raises(SettingsError, match="batch_size"):
+        make_plan(city, tmp_path / "results", batch_size=0)
 
 
 def test_the_command_of_a_bare_machine(done: Done, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

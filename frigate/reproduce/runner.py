@@ -244,4 +244,7 @@ def _command(experiment: Experiment, plan: Plan) -> str:
     words += ["--seeds", ",".join(map(str, plan.effort.seeds))]
     words += ["--splits", plan.splits.name] if plan.splits is not None else []
     words += ["--models", ",".join(plan.models)] if plan.models else []
-    return shlex.join([*words, *(["--quick"] if plan.effort.changes == QUICK.changes else [])])
+    quick = plan.effort.stride == QUICK.stride
+    size, usual = (x.get("train", {}).get("batch_size") for x in (plan.effort.changes, QUICK.changes if quick else {}))
+    words += [] if size == usual else ["--batch-size", str(size)]
+    return shlex.join([*words, *(["--quick"] if quick else [])])
