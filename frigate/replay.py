@@ -31,12 +31,6 @@ class Replay:
         with torch.cuda.device(device), torch.cuda.graph(self.graph):
             self.result = function(*self.inputs)
 
-    def fits(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether it can be called with these."""
-        pairs = zip(self.inputs, tensors, strict=False)
-        same = all(mine.shape == other.shape and mine.dtype == other.dtype for mine, other in pairs)
-        return same and len(self.inputs) == len(tensors)
-
     def __call__(self, *tensors: Tensor) -> Tensor:
         for mine, given in zip(self.inputs, tensors, strict=True):
             mine.copy_(given, non_blocking=True)

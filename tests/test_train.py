@@ -391,6 +391,43 @@ def new_trainer(settings: Settings) -> Trainer:
     return Trainer(stopped, run_windows(stopped, "cpu"))
 
 
+def test_a_loss_that_is_read_a_step_late_is_told_with_its_own_step() -> None:
+    """As on a GPU, where to read a step's loss is to wait for it."""
+    told: dict[int, list[tuple[int, int, float]]] = {}
+    for behind in (0, 1):
+        trainer, told[behind] = new_trainer(tiny(epochs=2)), []
+        trainer.behind = behind
+        run = trainer.fit(lambda tick, said=told[behind]: said.append((tick.epoch, tick.step, tick.loss)))
+        assert run.progress.epoch == 2
+    assert told[1] == told[0] and len(told[0]) > 4
+
+
+def test_a_batch_is_its_tensors() -> None:
+    trainer = new_trainer(tiny())
+    one, other = (trainer.windows.batch(np.array([at]), past=4, horizon=4, inputs=trainer.inputs) for at in (10, 20))
+    moved = one.with_tensors(other.tensors)
+    assert all(torch.equal(a, b) for a, b in zip(moved.tensors, other.tensors, strict=True))
+    assert moved.topologies == one.topologies and not torch.equal(one.values, moved.values)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_recorded_step_is_the_step() -> None:
+    stopped = train(town(), settings=tiny(model={"width": 16}), device="cuda", on_tick=stop_at_once)
+    trainer = Trainer(stopped, run_windows(stopped, "cuda"))
+    size = trainer.settings.batch_size
+    found = {}
+    for alike in (True, False):
+        torch.manual_seed(0)
+        batch = trainer.windows.batch(trainer.train_at[:size], past=4, horizon=4, inputs=trainer.inputs)
+        weight = trainer.inputs.float().expand(size, -1)
+        if not alike:
+            trainer.settings = replace(trainer.settings, batch_size=size + 1)  # no step of a full size: not recorded
+        loss = trainer._gradients(batch, weight, trainer._cells(batch, weight))
+        found[alike] = [loss.clone(), *(p.grad.clone() for p in trainer.model.parameters() if p.grad is not None)]
+    assert trainer.recorded is not None
+    assert all(torch.allclose(a, b, rtol=1e-2, atol=1e-3) for a, b in zip(*found.values(), strict=True))
+
+
 def stop_at_once(tick: Tick) -> None:
     raise KeyboardInterrupt
 
