@@ -3,6 +3,7 @@
     python benchmarks/accuracy.py RESULTS --city CITY --seen SPLIT.txt --preset paper --seed 0 [--set train.epochs=20]
 
 CITY is a city folder or its cache; the split file lists the seen nodes. The file written is RESULTS/NAME.json.
+With `--kernels reference` nothing is fused: the equations in plain torch operations.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import torch
 from frigate.city import open_city
 from frigate.config import change, preset
 from frigate.evaluate import evaluate
+from frigate.nn.choice import CHOICES, described, kernels
 from frigate.split import read_seen_file
 from frigate.train import Tick, train
 
@@ -53,14 +55,19 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--set", action="append", default=[], metavar="PART.NAME=JSON")
     parser.add_argument("--stride", type=int, default=1)
+    parser.add_argument("--kernels", choices=CHOICES, default="auto")
     parser.add_argument("--name")
     args = parser.parse_args()
+    with kernels(args.kernels):
+        measure(args)
 
+
+def measure(args: argparse.Namespace) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     city = open_city(args.city)
     settings = change(preset(args.preset), {"train": {"seed": args.seed}})
     settings = change(settings, parse_changes(args.set))
-    name = args.name or f"{args.seen.stem}-{args.preset}-seed{args.seed}"
+    name = args.name or f"{args.seen.stem}-{args.preset}{'-reference' * (args.kernels != 'auto')}-seed{args.seed}"
     began = time.perf_counter()
     history: list[dict[str, Any]] = []
 
@@ -77,6 +84,7 @@ def main() -> None:
         "command": command(),
         "hardware": hardware(device),
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
+        "kernels": described(torch.device(device)),
         "seed": args.seed,
         "settings": settings.to_json(),
         "parameters": sum(p.numel() for p in run.model.parameters()),

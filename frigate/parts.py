@@ -188,10 +188,7 @@ def _ranges(first: NDArray[np.int64], last: NDArray[np.int64]) -> tuple[NDArray[
 def own_forecast(model: nn.Module, batch: Batch, own: int) -> Tensor:
     """[B,H,O] at the own nodes of a part, whose batch this is: the halo is encoded, and not decoded."""
     assert isinstance(model, Frigate)
-    scaled = model.scaled(batch)
-    z, prior = model.snapshots(batch, scaled)[:own], model.prior(batch, scaled)[:own]
-    mine = replace(batch, values=batch.values[:, :, :own], observed=batch.observed[:, :, :own], topologies=())
-    return model.decode(mine, model.encode(mine, z), prior.flatten(0, 1))
+    return model.forecast_at(batch, slice(own))
 
 
 def in_parts(model: nn.Module, batch: Batch, parts: Iterable[Part]) -> Tensor:

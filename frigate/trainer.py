@@ -27,7 +27,7 @@ from frigate.batch import Batch, Windows
 from frigate.checkpoint import Progress, Run, save_checkpoint
 from frigate.config import TrainSettings
 from frigate.errors import CheckpointError, SettingsError
-from frigate.nn.choice import on_gpu
+from frigate.nn.choice import on_gpu, plain
 from frigate.nn.frigate import Frigate
 from frigate.parallel import Group, on_ctrl_c
 from frigate.parts import Part, cut, in_parts, own_forecast, reach_of
@@ -73,6 +73,7 @@ class Trainer:
         scored = run.split.unseen if self.settings.validation == "unseen" else run.split.validation
         self._require_targets(scored)
         self.scored = torch.from_numpy(scored).to(self.device)
+        self.inputs_at, self.scored_at = self.inputs.nonzero()[:, 0], self.scored.nonzero()[:, 0]
         self.optimiser = torch.optim.AdamW(
             self.model.parameters(),
             lr=self.settings.learning_rate,
@@ -267,12 +268,25 @@ class Trainer:
 
     def _loss(self, batch: Batch, weight: Tensor) -> Tensor:
         """The weighted sum of absolute errors in the model's unit."""
+        at: Tensor | slice = slice(None)
+        with self._autocast():
+            if self.parts:
+                forecast = own_forecast(self.model, batch, weight.shape[1])
+            else:
+                forecast, at = self._forecast(batch, self.inputs_at)
         assert batch.target is not None and batch.target_observed is not None
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
-            forecast = own_forecast(self.model, batch, weight.shape[1]) if self.parts else self.model(batch)
-        error = (forecast - batch.target).abs() / self.run.kept.value_scale  # eq:mae
-        loss: Tensor = (error * (batch.target_observed * weight[:, None])).sum()
+        error = (forecast - batch.target[..., at]).abs() / self.run.kept.value_scale  # eq:mae
+        loss: Tensor = (error * (batch.target_observed[..., at] * weight[:, None, at])).sum()
         return loss
+
+    def _forecast(self, batch: Batch, wanted: Tensor) -> tuple[Tensor, Tensor | slice]:
+        """The forecast [B,H,n] and of which nodes it is: the wanted, or all where the model knows no better."""
+        if isinstance(self.model, Frigate) and not plain():
+            return self.model.forecast_at(batch, wanted), wanted
+        return self.model(batch), slice(None)
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda")
 
     @torch.inference_mode()
     def validate(self) -> float:
@@ -284,10 +298,14 @@ class Trainer:
             current = mine[first : first + self.micro_batch]
             batch = self.windows.batch(current, past=self.task.past, horizon=self.task.horizon, inputs=self.inputs)
             assert batch.target is not None and batch.target_observed is not None
-            mask = batch.target_observed & self.scored
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
-                forecast = in_parts(self.model, batch, self.parts) if self.parts else self.model(batch)
-            error += float(((forecast - batch.target).abs() * mask).sum(dtype=torch.float64))
+            at: Tensor | slice = slice(None)
+            with self._autocast():
+                if self.parts:
+                    forecast = in_parts(self.model, batch, self.parts)
+                else:
+                    forecast, at = self._forecast(batch, self.scored_at)
+            mask = (batch.target_observed & self.scored)[..., at]
+            error += float(((forecast - batch.target[..., at]).abs() * mask).sum(dtype=torch.float64))
             cells += float(mask.sum())
         error, cells = self.group.sums(error, cells)
         return error / cells if cells else math.inf

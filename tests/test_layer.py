@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import frigate.nn.cpu_layer
 from frigate.batch import Topology
 from frigate.nn import layer
 from frigate.nn.choice import kernels
-from frigate.nn.cpu_layer import BLOCK_ROWS, cpu_layer
+from frigate.nn.cpu_layer import BLOCK_ROWS, cpu_layer, cpu_layers
 from tests.test_aggregate import random_roads
 from tests.towns import PRESETS, bare_topology, build_model, in_float64, random_town
 
@@ -146,6 +147,37 @@ def test_layers_one_after_the_other_copy_nothing() -> None:
     topology = random_roads(9, 20, seed=6)
     inputs = random_inputs(topology, M=3, D=4, dtype=torch.float32, seed=6)
     assert cpu_layer(*inputs, topology).transpose(0, 1).is_contiguous()
+
+
+@pytest.mark.parametrize("M", [1, 5])
+def test_without_gradients_it_is_the_same_and_keeps_nothing(M: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    topology = random_roads(30, 90, seed=8)
+    monkeypatch.setattr(frigate.nn.cpu_layer, "BLOCK_ROWS", 64)
+    h, gates, weight, _ = random_inputs(topology, M=M, D=4, dtype=torch.float32, seed=8, bias=False)
+    gates_of, weights = [gates] * 3, [torch.nn.Parameter(weight) for _ in range(3)]
+    kept = cpu_layers(h, gates_of, weights, topology)
+    made: list[torch.Size] = []
+    real = torch.empty_like
+    monkeypatch.setattr(torch, "empty_like", lambda x: (x.ndim == 3 and made.append(x.shape)) or real(x))
+    with torch.no_grad():
+        assert torch.equal(cpu_layers(h, gates_of, weights, topology), kept)
+    assert made == [(M, 30, 4)]  # the result: nothing for a layer before the last
+    cpu_layers(h, gates_of, weights, topology)
+    assert len(made) == 4
+
+
+@pytest.mark.parametrize("name", ["gated_layer", "gated_layers"])
+def test_a_type_that_has_no_sparse_product_is_computed_by_the_reference(name: str) -> None:
+    topology = random_roads(8, 15, seed=4)
+    h, gates, weight, _ = (x.bfloat16() for x in random_inputs(topology, M=2, D=4, dtype=torch.float32, seed=4))
+    expected = layer.reference(h, gates, weight, None, topology)
+    one = name == "gated_layer"
+    found = (
+        layer.gated_layer(h, gates, weight, None, topology)
+        if one
+        else layer.gated_layers(h, [gates], [weight], topology)
+    )
+    assert torch.equal(found, expected)
 
 
 def test_the_device_and_the_choice_decide() -> None:

@@ -1,65 +1,80 @@
 """Gated layers on a CPU: a few snapshots at a time through all layers, so that what lies between stays in the cache.
 
-A snapshot's messages are summed and multiplied by their part of W_1 at once: neither [h, m_out, m_in] nor its gradient
-is ever whole in memory. The snapshots lie one after the other in memory, [M,N,D], whatever the order of the dimensions;
-the result does so too, and what reads it next copies nothing. Backward keeps the input and each layer's result. With g
-the gradient before a layer's relu:
+A layer multiplies first and sums then. One product gives each node's own part and what it sends either way, and one sum
+over a node and its neighbours gives the result; no message is ever in memory by itself. With W_1 in three parts:
 
-    g_out[u] = sum over roads v -> u of gate * g[v]         grad h = g W_self + g_out W_out + g_in W_in
-    g_in[v]  = sum over roads v -> u of gate * g[u]         grad W_1 = [g^T h, g_out^T h, g_in^T h]
-    grad gate[v,u] = g[v] . W_out h[u] + W_in h[v] . g[u]
+    p = [W_self h, W_out h, W_in h]
+    y[v] = relu(p_self[v] + sum over roads v -> u of gate * p_out[u] + sum over roads u -> v of gate * p_in[u] + b)
+
+The snapshots lie one after the other in memory, [M,N,D], whatever the order of the dimensions; the result does so too,
+and what reads it next copies nothing. Backward keeps the input and each layer's result. With g the gradient before the
+relu it goes the same way, the roads turned round; for the weights g itself is summed over the neighbours:
+
+    q = [g W_self, g W_out, g W_in]
+    grad h[v] = q_self[v] + sum over roads u -> v of gate * q_out[u] + sum over roads v -> u of gate * q_in[u]
+    grad gate[v,u] = q_out[v] . h[u] + h[v] . q_in[u]
+    grad W_1 = [g^T h, g_out^T h, g_in^T h], g_out[v] = sum over roads u -> v of gate * g[u], g_in[v] over roads v -> u
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from frigate.batch import Topology
 
-BLOCK_ROWS = 4096  # nodes of the snapshots of a block: with D = 64, a megabyte for each tensor in between
+BLOCK_ROWS = 8192  # nodes of the snapshots of a block: with D = 64, two megabytes for each tensor in between
+Roads = TypeVar("Roads")
+TYPES = (torch.float32, torch.float64)  # that sums over roads can be had in
 
 
 def cpu_layer(h: Tensor, gates: Tensor, weight: Tensor, bias: Tensor | None, topology: Topology) -> Tensor:
     """[N,M,D] as `layer.reference`."""
     biases = () if bias is None else (bias,)
-    result: Tensor = _Layers.apply(h, topology, 1, gates.to(h.dtype), weight, *biases)  # type: ignore[no-untyped-call]
-    return result
+    return _apply(h, topology, [gates], [weight], biases)
 
 
 def cpu_layers(h: Tensor, gates: Sequence[Tensor], weights: Sequence[Tensor], topology: Topology) -> Tensor:
     """One layer after the other, without biases."""
+    return _apply(h, topology, gates, weights, ())
+
+
+def _apply(
+    h: Tensor, topology: Topology, gates: Sequence[Tensor], weights: Sequence[Tensor], biases: Sequence[Tensor]
+) -> Tensor:
     told = [gate.to(h.dtype) for gate in gates]
-    result: Tensor = _Layers.apply(h, topology, len(told), *told, *weights)  # type: ignore[no-untyped-call]
+    # Asked here: in `forward` torch never wants gradients.
+    result: Tensor = _Layers.apply(h, topology, len(told), torch.is_grad_enabled(), *told, *weights, *biases)  # type: ignore[no-untyped-call]
     return result
 
 
 class _Layers(torch.autograd.Function):
-    """L layers; the tensors are L times gates [E], L times W_1 [D,3D], and L times or no time b [D]."""
+    """L layers; the tensors are L times gates [E], L times W_1 [D,3D], and L times or no time b [D].
+
+    What lies between is written to the same place again and again: fresh memory would cost as much as the work.
+    """
 
     @staticmethod
-    def forward(ctx: Any, h: Tensor, topology: Topology, count: int, *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, h: Tensor, topology: Topology, count: int, keeps: bool, *tensors: Tensor) -> Tensor:
         gates, weights, biases = tensors[:count], tensors[count : 2 * count], tensors[2 * count :]
         snapshots = h.transpose(0, 1).contiguous()  # [M,N,D]
         M, N, D = snapshots.shape
-        turned = [weight.T.contiguous().chunk(3) for weight in weights]  # as a product reads them fastest
-        keeps = any(ctx.needs_input_grad)
-        results = [h.new_empty(M, N, D) for _ in range(count if keeps else 1)]
-        for part, roads in _blocks(M, topology, gates):
+        across = [torch.cat([part.T for part in weight.chunk(3, dim=1)], dim=1) for weight in weights]  # [D,3D]
+        results = [torch.empty_like(snapshots) for _ in range(count if keeps else 1)]
+        items, block = _items(topology), _block_of(M, N)
+        sent, between = h.new_empty(block * N, 3 * D), h.new_empty(block * N, D)
+        for part, around in _blocks(M, block, lambda copies: items.along(gates, copies)):
             rows = snapshots[part].flatten(0, 1)
-            between = [torch.empty_like(rows) for _ in range(0 if keeps else min(2, count - 1))]
-            for layer, (of_self, of_out, of_in) in enumerate(turned):
-                last = layer == count - 1
-                into = results[layer if keeps else 0][part].flatten(0, 1) if keeps or last else between[layer % 2]
-                torch.mm(rows, of_self, out=into)
-                into.addmm_(roads.over_out(rows, layer), of_out)
-                into.addmm_(roads.over_in(rows, layer), of_in)
+            p, aside = sent[: len(rows)], between[: len(rows)]
+            for layer in range(count):
+                into = results[layer if keeps else 0][part].flatten(0, 1) if keeps or layer == count - 1 else aside
+                torch.mm(rows, across[layer], out=p)
+                _sum(around[layer], _thirds(p), into)
                 if biases:
                     into.add_(biases[layer])
                 rows = into.clamp_min_(0)
@@ -72,105 +87,161 @@ class _Layers(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         count, saved = ctx.count, ctx.saved_tensors
         gates, weights, kept = saved[:count], saved[count : 2 * count], saved[2 * count :]
-        need_h, _, _, *needs = ctx.needs_input_grad
+        need_h, _, _, _, *needs = ctx.needs_input_grad
         need_gates, need_weights, need_biases = needs[:count], needs[count : 2 * count], needs[2 * count :]
-        above, M = grads[0].transpose(0, 1), len(kept[0])
+        above, items = grads[0].transpose(0, 1), _items(ctx.topology)
+        M, N, D = above.shape
         grad_h = torch.empty_like(kept[0]) if need_h else None
-        of_gates = [torch.zeros_like(gate) if need else None for gate, need in zip(gates, need_gates, strict=True)]
-        of_weights = [torch.zeros_like(w) if need else None for w, need in zip(weights, need_weights, strict=True)]
-        of_biases = [weights[0].new_zeros(len(weights[0])) if need else None for need in need_biases]
-        for part, roads in _blocks(M, ctx.topology, gates):
-            rows = kept[-1][part].flatten(0, 1)
-            g = _before_relu(above[part].contiguous().flatten(0, 1), rows)
-            turns = [torch.empty_like(g) for _ in range(2)]
+        of_items = [above.new_zeros(items.count) if need else None for need in need_gates]
+        of_weights = [above.new_zeros(D, 3 * D) if need else None for need in need_weights]
+        of_biases = [above.new_zeros(D) if need else None for need in need_biases]
+        block = _block_of(M, N)
+        sent, around, between = (
+            above.new_empty(block * N, 3 * D),
+            above.new_empty(block * N, 3 * D),
+            above.new_empty(block * N, D),
+        )
+        for part, roads in _blocks(M, block, lambda copies: items.turned(gates, copies)):
+            y = kept[-1][part].flatten(0, 1)
+            q, sums, g = sent[: len(y)], around[: len(y)], between[: len(y)]
+            _before_relu(above[part].reshape(len(y), D), y, g)
             for layer in reversed(range(count)):
-                rows, (of_self, of_out, of_in) = kept[layer][part].flatten(0, 1), weights[layer].chunk(3, dim=1)
-                if (of_gate := of_gates[layer]) is not None:
-                    of_gate += roads.dots(g, rows @ of_out.T, rows @ of_in.T)
+                rows = kept[layer][part].flatten(0, 1)
                 if need_biases and (of_bias := of_biases[layer]) is not None:
                     of_bias += g.sum(0)
-                g_out, g_in = roads.over_in(g, layer), roads.over_out(g, layer)
                 if (of_weight := of_weights[layer]) is not None:
-                    for total, gradient in zip(of_weight.chunk(3, dim=1), (g, g_out, g_in), strict=True):
-                        total.addmm_(gradient.T, rows)
-                if layer > 0 or grad_h is not None:
-                    into = turns[layer % 2] if layer > 0 or grad_h is None else grad_h[part].flatten(0, 1)
-                    torch.mm(g, of_self, out=into)
-                    into.addmm_(g_out, of_out).addmm_(g_in, of_in)
-                    g = _before_relu(into, rows) if layer > 0 else into
-        return None if grad_h is None else grad_h.transpose(0, 1), None, None, *of_gates, *of_weights, *of_biases
+                    _sum(roads.beside[layer], g, _thirds(sums))
+                    of_weight.addmm_(rows.T, sums)
+                torch.mm(g, weights[layer], out=q)
+                if (of_item := of_items[layer]) is not None:
+                    of_item += roads.dots(rows, _thirds(q))
+                if layer > 0:
+                    _before_relu(_sum(roads.against[layer], _thirds(q), g), rows, g)
+                elif grad_h is not None:
+                    _sum(roads.against[layer], _thirds(q), grad_h[part].flatten(0, 1))
+        return (
+            None if grad_h is None else grad_h.transpose(0, 1),
+            *(None, None, None),
+            *(None if each is None else each[items.out] + each[items.in_] for each in of_items),
+            *(None if each is None else _upright(each) for each in of_weights),
+            *of_biases,
+        )
 
 
-def _before_relu(grad: Tensor, y: Tensor) -> Tensor:
+def _before_relu(grad: Tensor, y: Tensor, into: Tensor) -> None:
     """The gradient before a relu that gave y."""
-    before: Tensor = torch.ops.aten.threshold_backward(grad, y, 0)
-    return before
+    torch.ops.aten.threshold_backward(grad, y, 0, grad_input=into)
+
+
+def _upright(of_weight: Tensor) -> Tensor:
+    """[D,3D] the gradient of W_1 from [h^T g, h^T g_in, h^T g_out]."""
+    of_self, of_in, of_out = of_weight.chunk(3, dim=1)
+    return torch.cat([of_self.T, of_out.T, of_in.T], dim=1)
+
+
+def _thirds(wide: Tensor) -> Tensor:
+    """[3*R,D] from [R,3*D]"""
+    return wide.view(3 * len(wide), wide.shape[1] // 3)
+
+
+def _sum(roads: Tensor, rows: Tensor, into: Tensor) -> Tensor:
+    """The product of a sparse matrix and rows."""
+    if into.numel():
+        torch.addmm(into, roads, rows, beta=0, out=into)
+    return into
 
 
 @dataclass(frozen=True)
-class _Roads:
-    """The roads of C snapshots that lie one after the other: C copies of one network, row c * N + v."""
+class _Turned:
+    """The matrices of backward."""
 
-    num_edges: int  # of one copy
-    receivers: Tensor  # [C*E] sorted by sender, as the topology's
-    out_start: Tensor  # [C*N+1]
-    out_gates: tuple[Tensor, ...]  # [C*E] of each layer
-    senders: Tensor  # [C*E] sorted by receiver
-    in_start: Tensor  # [C*N+1]
-    in_gates: tuple[Tensor, ...]  # [C*E] of each layer
+    beside: list[Tensor]  # [3R,R] of each layer
+    against: list[Tensor]  # [R,3R] of each layer
+    places: Tensor  # as against
+    copies: int
 
-    def over_out(self, rows: Tensor, layer: int) -> Tensor:
-        """The gated sum over the out-neighbours of each of the rows [C*N,D]."""
-        return _sums(rows, self.receivers, self.out_start, self.out_gates[layer])
+    def dots(self, h: Tensor, q: Tensor) -> Tensor:
+        """[N+2E] the product of each item's q with its node's h: of two dense matrices at these places alone."""
+        if h.numel():
+            torch.sparse.sampled_addmm(self.places, h, q.T, beta=0, out=self.places)
+        return self.places.values().view(self.copies, -1).sum(0)
 
-    def over_in(self, rows: Tensor, layer: int) -> Tensor:
-        return _sums(rows, self.senders, self.in_start, self.in_gates[layer])
 
-    def dots(self, g: Tensor, of_out: Tensor, of_in: Tensor) -> Tensor:
-        """[E] g[v] . of_out[u] + of_in[v] . g[u] of each road v -> u, summed over the copies."""
-        if len(self.receivers) == 0:
-            return g.new_zeros(self.num_edges)
+@dataclass(frozen=True)
+class _Items:
+    """What a node sums over: itself, then the nodes that its roads lead to, then those whose roads lead to it.
+
+    All items of all nodes are one row after the other of a sparse matrix, N + 2E in all. The matrices are of C copies
+    of the network, for C snapshots that lie one after the other.
+    """
+
+    itself: Tensor  # [N] which items are the nodes themselves: the first of each node
+    out: Tensor  # [E] which item is this road at its sender
+    in_: Tensor  # [E] and at its receiver
+    first_in: Tensor  # [N] the first of the items whose roads lead to a node
+    node: Tensor  # [N+2E] the node that the item is
+    kind: Tensor  # [N+2E] 0 the node itself, 1 out, 2 in
+    road: Tensor  # [N+2E] 1 + the road; 0 for the node itself
+
+    @property
+    def count(self) -> int:
+        return len(self.node)
+
+    def along(self, gates: Sequence[Tensor], copies: int) -> list[Tensor]:
+        """[C*N,3*C*N] of each layer: p_self + p_out + p_in from p."""
+        return self._matrices(self.itself, 3 * self.node + self.kind, 3, self._values(gates), copies)
+
+    def turned(self, gates: Sequence[Tensor], copies: int) -> _Turned:
+        values, against = self._values(gates), 3 * self.node + (3 - self.kind) % 3
+        starts = torch.stack([self.itself, self.itself + 1, self.first_in], dim=1).flatten()
+        return _Turned(
+            beside=self._matrices(starts, self.node, 1, values, copies),
+            against=self._matrices(self.itself, against, 3, values, copies),
+            places=self._matrices(self.itself, against, 3, torch.zeros_like(values[:1]), copies)[0],
+            copies=copies,
+        )
+
+    def _values(self, gates: Sequence[Tensor]) -> Tensor:
+        """[L,N+2E] the gate of each item; 1 for a node itself."""
+        return torch.stack([torch.cat([gate.new_ones(1), gate]) for gate in gates])[:, self.road]
+
+    def _matrices(self, starts: Tensor, columns: Tensor, wide: int, values: Tensor, copies: int) -> list[Tensor]:
+        copy, shape = torch.arange(copies)[:, None], (copies * len(starts), copies * wide * len(self.itself))
+        crow = torch.cat([(starts + self.count * copy).flatten(), starts.new_tensor([copies * self.count])]).int()
+        col = (columns + wide * len(self.itself) * copy).flatten().int()
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Sparse")  # CSR tensors are "in beta state"; ours are valid
-            roads = torch.sparse_csr_tensor(
-                self.out_start, self.receivers, g.new_zeros(len(self.receivers)), (len(g),) * 2, check_invariants=False
-            )
-        # The product of two dense matrices at the roads alone: no E x D in between.
-        found = torch.sparse.sampled_addmm(torch.sparse.sampled_addmm(roads, g, of_out.T), of_in, g.T)
-        total: Tensor = found.values().view(-1, self.num_edges).sum(0)
-        return total
+            return [
+                torch.sparse_csr_tensor(crow, col, each, shape, check_invariants=False)
+                for each in values.repeat(1, copies)
+            ]
 
 
-def _blocks(M: int, topology: Topology, gates: Sequence[Tensor]) -> Iterator[tuple[slice, _Roads]]:
-    """M snapshots in blocks: which, and their roads."""
-    size = max(1, min(M, BLOCK_ROWS // max(1, topology.num_nodes)))
-    roads = _copies(topology, gates, size)
-    for first in range(0, M, size):
-        last = min(M, first + size)
-        yield slice(first, last), roads if last - first == size else _copies(topology, gates, last - first)
+def _items(topology: Topology) -> _Items:
+    N, E, senders, receivers = topology.num_nodes, topology.num_edges, topology.senders, topology.receivers
+    out_start, in_start = topology.out_start, topology.in_start
+    nodes, roads = torch.arange(N), torch.arange(E)
+    by_receiver = torch.empty_like(roads)
+    by_receiver[topology.in_order] = roads
+    itself = nodes + out_start[:-1] + in_start[:-1]
+    first_in = itself + 1 + out_start.diff()
+    out = itself[senders] + 1 + roads - out_start[senders]
+    in_ = first_in[receivers] + by_receiver - in_start[receivers]
+    node, kind, road = (torch.zeros(N + 2 * E, dtype=torch.int64) for _ in range(3))
+    node[itself], node[out], node[in_] = nodes, receivers, senders
+    kind[out], kind[in_] = 1, 2
+    road[out] = road[in_] = roads + 1
+    return _Items(itself, out, in_, first_in, node, kind, road)
 
 
-def _copies(topology: Topology, gates: Sequence[Tensor], count: int) -> _Roads:
-    N, E, order = topology.num_nodes, topology.num_edges, topology.in_order
-    copy = torch.arange(count)[:, None]
-
-    def starts(start: Tensor) -> Tensor:
-        return torch.cat([(start[:-1] + E * copy).flatten(), start.new_tensor([E * count])])
-
-    return _Roads(
-        num_edges=E,
-        receivers=(topology.receivers + N * copy).flatten(),
-        out_start=starts(topology.out_start),
-        out_gates=tuple(gate.repeat(count) for gate in gates),
-        senders=(topology.senders[order] + N * copy).flatten(),
-        in_start=starts(topology.in_start),
-        in_gates=tuple(gate[order].repeat(count) for gate in gates),
-    )
+def _block_of(M: int, N: int) -> int:
+    """How many of M snapshots make a block."""
+    return max(1, min(M, BLOCK_ROWS // max(1, N)))
 
 
-def _sums(rows: Tensor, index: Tensor, start: Tensor, weights: Tensor) -> Tensor:
-    if len(index) == 0 or rows.numel() == 0:
-        return torch.zeros_like(rows)
-    return functional.embedding_bag(
-        index, rows, start, mode="sum", per_sample_weights=weights, include_last_offset=True
-    )
+def _blocks(M: int, block: int, make: Callable[[int], Roads]) -> Iterator[tuple[slice, Roads]]:
+    """M snapshots in blocks: which, and what was made for as many copies of the network."""
+    roads = make(block)
+    for first in range(0, M, block):
+        last = min(M, first + block)
+        yield slice(first, last), roads if last - first == block else make(last - first)

@@ -7,7 +7,7 @@ below. To try another part, build a model and replace the part; there are no fla
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from frigate.batch import Batch, Topology
 from frigate.config import ModelSettings
 from frigate.nn import decoder, lstm
 from frigate.nn.choice import plain
+from frigate.nn.cpu_lstm import CpuLstm
 from frigate.nn.gated_conv import Gate, GatedConv, ResidualGatedConv, gates_of
 from frigate.nn.layer import gated_layers
 from frigate.nn.moments import MOMENTS, KernelMean, moments
@@ -42,8 +43,11 @@ class Reading(nn.Module):
     def forward(self, batch: Batch, scaled: Tensor) -> Tensor:
         """[N,B,T,width]"""
         # tau is 0 where there is none: one product of two numbers with two vectors.
-        both = torch.stack([scaled, (~batch.observed).to(scaled.dtype)], dim=-1).permute(2, 0, 1, 3)
-        return both @ torch.stack([self.weight, self.missing])
+        both = torch.stack([scaled, (~batch.observed).to(scaled.dtype)], dim=-1)  # [B,T,N,2]
+        weights = torch.stack([self.weight, self.missing])
+        if both.device.type == "cpu":
+            return nodes_first(both @ weights)
+        return nodes_first(both) @ weights
 
 
 class PaperEmbedding(nn.Module):
@@ -55,7 +59,7 @@ class PaperEmbedding(nn.Module):
 
     def forward(self, batch: Batch, scaled: Tensor) -> Tensor:
         """[N,B,T,D]"""
-        return torch.cat([self.reading(batch, scaled), snapshot_positions(batch)], dim=-1)  # eq:h0
+        return side_by_side([self.reading(batch, scaled), snapshot_positions(batch)])  # eq:h0
 
 
 class DefaultEmbedding(nn.Module):
@@ -176,6 +180,13 @@ class Frigate(nn.Module):
         prior = self.prior(batch, scaled).flatten(0, 1)
         return self.decode(batch, state, prior)
 
+    def forecast_at(self, batch: Batch, nodes: Tensor | slice) -> Tensor:
+        """[B,H,n] at these nodes: all are encoded by the GNN, the others go no further."""
+        scaled = self.scaled(batch)
+        z, prior = rows_of(self.snapshots(batch, scaled), nodes), self.prior(batch, scaled)[nodes]
+        mine = replace(batch, values=batch.values[..., nodes], observed=batch.observed[..., nodes], topologies=())
+        return self.decode(mine, self.encode(mine, z), prior.flatten(0, 1))
+
     def fixed(self, topology: Topology) -> Fixed:
         """What of `snapshots` depends on neither readings nor time."""
         embedding = self.embedding
@@ -227,9 +238,8 @@ class Frigate(nn.Module):
         N, B, T, D = z.shape
         t = batch.calendar_past[:, -1, : self.calendar_start].expand(N, B, -1)
         start = self.start(torch.cat([t, z[:, :, 0]], dim=-1)).view(N * B, 2 * D)  # Alg. line 1
-        if z.device.type == "cpu" and isinstance(self.encoder, nn.LSTM) and not plain():
-            hidden, cell = start.chunk(2, dim=-1)
-            return time_major(self.encoder, z.permute(2, 0, 1, 3).reshape(T, N * B, D), (hidden, cell))
+        if z.device.type == "cpu" and not plain() and lstm.plain_lstm(self.encoder):
+            return CpuLstm(self.encoder)(z, *start.chunk(2, dim=-1))
         z = z.reshape(N * B, T, D)
         if lstm.fused(self.encoder, z):
             return lstm.last_state(self.encoder, z, *start.chunk(2, dim=-1))
@@ -241,7 +251,7 @@ class Frigate(nn.Module):
         """[B,H,N] in the user's unit."""
         N, B = batch.num_nodes, batch.num_windows
         y = self.first(torch.cat([*state, prior], dim=-1))  # y_0, Alg. line 8
-        on_cpu = y.device.type == "cpu" and not plain()
+        on_cpu = y.device.type == "cpu" and not plain() and lstm.plain_lstm(self.decoder)
         steps = (self._decode_on_cpu if on_cpu else self._decode)(batch, state, prior, y)
         scaled = torch.cat(steps, dim=-1).view(N, B, batch.horizon).permute(1, 2, 0)
         return scaled.to(self.value_scale.dtype) * self.value_scale + self.value_offset
@@ -260,17 +270,17 @@ class Frigate(nn.Module):
         return steps
 
     def _decode_on_cpu(self, batch: Batch, state: tuple[Tensor, Tensor], prior: Tensor, y: Tensor) -> list[Tensor]:
-        """`_decode` with a fused LSTM over one step, and the prior's part of MLP4 computed once."""
+        """`_decode` with the gates of a step at once, and the prior's part of MLP4 computed once."""
         N, D = batch.num_nodes, self.decoder.hidden_size
         inner, *rest = self.readout
         assert isinstance(inner, nn.Linear)
         of_hidden, of_memory, of_prior = torch.split(inner.weight.T, [D, D, prior.shape[1]])
-        always = torch.addmm(inner.bias, prior, of_prior)
+        always, cell = torch.addmm(inner.bias, prior, of_prior), CpuLstm(self.decoder)
         known = batch.calendar_future[..., : self.calendar_future]
         steps = []
         for k in range(batch.horizon):
             inputs = torch.cat([y, known[:, k].repeat(N, 1)], dim=-1)
-            state = time_major(self.decoder, inputs[None], state)
+            state = cell(inputs.view(N, batch.num_windows, 1, -1), *state)
             y = torch.addmm(always, state[0], of_hidden).addmm_(state[1], of_memory)
             for part in rest:
                 y = part(y)
@@ -278,11 +288,24 @@ class Frigate(nn.Module):
         return steps
 
 
-def time_major(net: nn.LSTM | nn.LSTMCell, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """The last hidden and cell state, each [R,D], of x [T,R,X]: torch's fused LSTM as it wants its input on a CPU."""
-    before, weights = (tuple(part[None].contiguous() for part in state), tuple(net.parameters()))
-    _, hidden, memory = torch.lstm(x, before, weights, True, 1, 0.0, torch.is_grad_enabled(), False, False)
-    return hidden[0], memory[0]
+def nodes_first(each: Tensor) -> Tensor:
+    """[N,B,T,X] from [B,T,N,X]"""
+    return each.permute(2, 0, 1, 3)
+
+
+def side_by_side(parts: Sequence[Tensor]) -> Tensor:
+    """[N,B,T,X+Y+..] from [N,B,T,X], [N,B,T,Y] and so on. On a CPU, where a layer takes snapshot after snapshot, they
+    lie so in memory."""
+    if parts[0].device.type == "cpu":
+        return nodes_first(torch.cat([part.permute(1, 2, 0, 3) for part in parts], dim=-1))
+    return torch.cat(list(parts), dim=-1)
+
+
+def rows_of(z: Tensor, nodes: Tensor | slice) -> Tensor:
+    """[n,B,T,D] of z [N,B,T,D], which lies in memory as z does: snapshots one after the other, or nodes."""
+    if isinstance(nodes, slice) or z.is_contiguous():
+        return z[nodes]
+    return z.permute(1, 2, 0, 3).index_select(2, nodes).permute(2, 0, 1, 3)
 
 
 def per_snapshot(batch: Batch, tables: list[Tensor]) -> Tensor:

@@ -20,6 +20,10 @@ def gpu_layer(h: Tensor, gates: Tensor, weight: Tensor, bias: Tensor | None, top
 def gpu_layers(h: Tensor, gates: Sequence[Tensor], weights: Sequence[Tensor], topology: Topology) -> Tensor:
     """One layer after the other, without biases. Backward then need not apply a relu's mask on its own."""
     told = [gate.float() for gate in gates]
+    if not torch.is_grad_enabled():
+        for gate, weight in zip(told, weights, strict=True):
+            h = gpu_layer(h, gate, weight, None, topology)
+        return h
     z: Tensor = _Layers.apply(h.contiguous(), topology, *told, *weights)  # type: ignore[no-untyped-call]
     return z
 

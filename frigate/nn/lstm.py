@@ -35,9 +35,18 @@ def able(device: torch.device) -> bool:
 
 def fits(net: nn.Module, x: Tensor) -> bool:
     """Whether the kernels compute what `net` computes: one layer, one direction, with biases, as wide as x."""
-    if type(net) is not nn.LSTM or net.num_layers > 1 or net.bidirectional or not net.bias or net.proj_size:
+    if not isinstance(net, nn.LSTM) or not plain_lstm(net):
         return False
     return net.batch_first and net.hidden_size == net.input_size == x.shape[-1] and suits(x)
+
+
+def plain_lstm(net: nn.Module) -> bool:
+    """Whether `net` is one layer in one direction with biases, and nothing more."""
+    if type(net) is nn.LSTMCell:
+        return net.bias
+    if type(net) is not nn.LSTM:
+        return False
+    return net.num_layers == 1 and not net.bidirectional and net.bias and not net.proj_size
 
 
 def suits(x: Tensor) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -23,34 +24,65 @@ def moments(batch: Batch, scaled: Tensor) -> Tensor:
         B, T, N = scaled.shape
         x = scaled.permute(2, 0, 1).reshape(N, B * T)
         observed = batch.observed.permute(2, 0, 1).reshape(N, B * T).to(x.dtype)
+        parts = [_part(batch, i, x, observed) for i in range(len(batch.topologies))]
 
-        def over_neighbours(power: int, mean: Tensor | None) -> Tensor:
-            """[N,B] the sum over neighbours and snapshots of (x_u - mean_v) ** power."""
-            total = x.new_zeros(N, B)
-            for i, topology in enumerate(batch.topologies):
-                columns = batch.columns_of(i)
-                window = torch.arange(B * T, device=x.device) // T if columns is None else columns // T
-                xs, there = (x, observed) if columns is None else (x[:, columns], observed[:, columns])
-                of, at = topology.neighbour_of, topology.neighbour
-                if mean is None:
-                    term = there[at] * xs[at] ** power if power else there[at]
-                else:
-                    term = there[at] * (xs[at] - mean[of][:, window]) ** power
-                by_window = term.new_zeros(len(of), B).index_add(1, window, term)
-                total = total.index_add(0, of, by_window)
-            return total
+        def over_neighbours(terms: Iterable[Tensor], kinds: int) -> Tensor:
+            """[kinds,N,B] from terms [P,kinds*B] of each pair of neighbours, for each topology."""
+            total = x.new_zeros(N, kinds * B)
+            for topology, term in zip(batch.topologies, terms, strict=True):
+                total = total.index_add(0, topology.neighbour_of, term)
+            return total.view(N, kinds, B).transpose(0, 1)
 
-        count = over_neighbours(0, None)
+        count, total = over_neighbours((part.sums()[part.neighbour] for part in parts), 2)
         n = count.clamp(min=1)
-        mean = over_neighbours(1, None) / n
-        variance = over_neighbours(2, mean) / n
+        mean = total / n
+        variance, third, fourth = over_neighbours((part.powers(mean) for part in parts), 3) / n
         std = variance.sqrt()
         flat = std <= 1e-6 * (1 + mean.abs())  # rounding alone; skewness and kurtosis are then undefined
         safe = torch.where(flat, 1.0, std)
-        skewness = torch.where(flat, 0.0, over_neighbours(3, mean) / n / safe**3).clamp(-10, 10)
-        kurtosis = torch.where(flat, 0.0, over_neighbours(4, mean) / n / safe**4 - 3).clamp(-30, 30)
+        skewness = torch.where(flat, 0.0, third / safe**3).clamp(-10, 10)
+        kurtosis = torch.where(flat, 0.0, fourth / safe**4 - 3).clamp(-30, 30)
         std = torch.where(flat, 0.0, std)
         return torch.stack([torch.log1p(count), mean, std, skewness, kurtosis, (count == 0).to(x.dtype)], dim=-1)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The snapshots of one topology: which window each is of, and who is whose neighbour."""
+
+    x: Tensor  # [N,C]
+    observed: Tensor  # [N,C] 1 or 0
+    window: Tensor | None  # [C]; None: all snapshots of all windows
+    windows: int
+    neighbour_of: Tensor  # [P]
+    neighbour: Tensor  # [P]
+
+    def in_windows(self, term: Tensor) -> Tensor:
+        """[...,B] the sum over the snapshots of each window."""
+        if self.window is None:
+            return term.reshape(term.shape[0], self.windows, term.shape[1] // self.windows).sum(2)
+        return term.new_zeros(len(term), self.windows).index_add(1, self.window, term)
+
+    def sums(self) -> Tensor:
+        """[N,2*B] how many readings a node has, and what they come to."""
+        return torch.cat([self.in_windows(self.observed), self.in_windows(self.x * self.observed)], dim=1)
+
+    def powers(self, mean: Tensor) -> Tensor:
+        """[P,3*B] the sums over u's readings of (x_u - mean_v) ** 2, 3 and 4, of each pair of neighbours."""
+        mean = mean[self.neighbour_of]
+        if self.window is None:
+            mean = mean.repeat_interleave(self.x.shape[1] // self.windows, dim=1)
+        else:
+            mean = mean[:, self.window]
+        apart = (self.x[self.neighbour] - mean) * self.observed[self.neighbour]
+        return torch.cat([self.in_windows(apart**power) for power in (2, 3, 4)], dim=1)
+
+
+def _part(batch: Batch, i: int, x: Tensor, observed: Tensor) -> _Part:
+    columns, of, at = batch.columns_of(i), batch.topologies[i].neighbour_of, batch.topologies[i].neighbour
+    if columns is None:
+        return _Part(x, observed, None, batch.num_windows, of, at)
+    return _Part(x[:, columns], observed[:, columns], columns // batch.past, batch.num_windows, of, at)
 
 
 class KernelMean(nn.Module):
