@@ -217,27 +217,17 @@ def history(results: list[Result]) -> str:
     return table(head, rows)
 
 
-def forecast_cpu(_: list[Result]) -> str:
-    data = json.loads((RESULTS / "forecast-cpu.json").read_text(encoding="utf-8"))
-    rows = [
-        [
-            f"`{name}`",
-            *(f"{x[f'{variant}_s']:.3f} s" for variant in ("usual", "full", "tick")),
-            f"{x['usual_to_full']:.2f}",
-            f"{x['usual_to_tick']:.2f}",
-            f"{x['step_usual_s']:.1f} s",
-            f"{x['step_s']:.1f} s",
-            f"{x['usual_to_step']:.2f}",
-        ]
-        for name, x in data["presets"].items()
-    ]
-    about = (
-        f"{data['nodes']:,} nodes, {data['roads']:,} roads, {data['threads']} threads, {data['repeats']} repeats: "
-        f"{data['what']}."
-    )
-    head = ["preset", "the usual way", "ours", "a tick", "ours, times faster", "a tick, times faster"]
-    head += ["a training step, the usual way", "ours", "times faster"]
-    return fill(about, 118) + "\n\n" + table(head, rows)
+def kernels(_: list[Result]) -> str:
+    """The same trainings with the kernels and with the reference."""
+    found, rows = read_results(RESULTS / "kernels"), []
+    if not found:
+        return not_measured(["kernels/*"])
+    for variant in PRESETS:
+        fused, plain = chosen(found, variant=variant), chosen(found, variant=f"{variant}-reference")
+        for a, b in zip(fused, plain, strict=True):
+            rows.append([f"{a.split}, `{variant}`", *(measured(r.model["unseen"]["mae"]) for r in (a, b))])
+        rows.append([f"mean, `{variant}`", *(f"{mean(maes(each)):.3f}" for each in (fused, plain))])
+    return table(["split, preset", "MAE, kernels", "MAE, `--kernels reference`"], rows)
 
 
 def reproduced(name: str) -> dict[str, dict[str, Any]]:
@@ -417,7 +407,13 @@ def bench_times(_: list[Result]) -> str:
     found, rows = benches(), []
     if not found:
         return not_measured(BENCHES)
-    words = {"step": "training step", "forecast": "forecast", "forecast_graph": "forecast, CUDA graph", "tick": "tick"}
+    words = {
+        "step": "training step",
+        "step_every": "the same, every node decoded",
+        "forecast": "forecast",
+        "forecast_graph": "forecast, CUDA graph",
+        "tick": "tick",
+    }
     for label, told in bench_presets(found):
         for key, what in words.items():
             ours, usual, ratio = told["ours"], told["usual"], told["usual_to_ours"][key]
@@ -493,7 +489,7 @@ TABLES: dict[str, Callable[[list[Result]], str]] = {
     "hops": hops,
     "gate-positions": gate_positions,
     "history": history,
-    "forecast-cpu": forecast_cpu,
+    "kernels": kernels,
     "rivals": rivals,
     "rivals-more": rivals_more,
     "reproduced": reproduced_facts,

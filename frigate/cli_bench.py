@@ -29,11 +29,10 @@ def bench_command(
 ) -> None:
     """How fast it is here, beside the same equations written in the usual way: minutes on two cores."""
     require_place(file, as_json=as_json)
-    with err.status("Measuring") as status:
-        result = bench(
-            size=size, device=device, presets=preset, windows=windows, seed=seed,
-            say=lambda text: status.update(f"Measuring {escape(text)}"),
-        )  # fmt: skip
+    result = bench(
+        size=size, device=device, presets=preset, windows=windows, seed=seed,
+        say=lambda text: err.print(f"Measuring: {escape(text)}"),  # nothing that turns: on two cores it is measured too
+    )  # fmt: skip
     if file is not None:
         file.write_text(json_of(result) + "\n", encoding="utf-8")
     elif as_json:

@@ -49,7 +49,8 @@ def bar(title: str) -> Iterator[Callable[[int, int, str], None]]:
         TextColumn("{task.percentage:>3.0f}%"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
+    # Twice a second: what draws it takes its time from what it shows.
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal, refresh_per_second=2) as progress:
         task = progress.add_task(title, total=None)
 
         def update(done: int, total: int, words: str) -> None:

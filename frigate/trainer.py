@@ -73,7 +73,7 @@ class Trainer:
         scored = run.split.unseen if self.settings.validation == "unseen" else run.split.validation
         self._require_targets(scored)
         self.scored = torch.from_numpy(scored).to(self.device)
-        self.inputs_at, self.scored_at = self.inputs.nonzero()[:, 0], self.scored.nonzero()[:, 0]
+        self.targets_at, self.scored_at = self.inputs.nonzero()[:, 0], self.scored.nonzero()[:, 0]
         self.optimiser = torch.optim.AdamW(
             self.model.parameters(),
             lr=self.settings.learning_rate,
@@ -273,14 +273,14 @@ class Trainer:
             if self.parts:
                 forecast = own_forecast(self.model, batch, weight.shape[1])
             else:
-                forecast, at = self._forecast(batch, self.inputs_at)
+                forecast, at = self._forecast(batch, self.targets_at)
         assert batch.target is not None and batch.target_observed is not None
         error = (forecast - batch.target[..., at]).abs() / self.run.kept.value_scale  # eq:mae
         loss: Tensor = (error * (batch.target_observed[..., at] * weight[:, None, at])).sum()
         return loss
 
     def _forecast(self, batch: Batch, wanted: Tensor) -> tuple[Tensor, Tensor | slice]:
-        """The forecast [B,H,n] and of which nodes it is: the wanted, or all where the model knows no better."""
+        """The forecast [B,H,n] and of which nodes it is: the wanted; of a rival, and as the reference has it, all."""
         if isinstance(self.model, Frigate) and not plain():
             return self.model.forecast_at(batch, wanted), wanted
         return self.model(batch), slice(None)

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +141,7 @@ def sizes_of(name: str, **changed: Any) -> Sizes:
 
 
 def test_counts_are_those_of_the_sizes() -> None:
-    step = {part.name: part for part in step_work(sizes_of("paper"))}
+    step = {part.name: part for part in step_work(sizes_of("paper"), targets=3192)}
     wide = 3192 * 32 * 12 * 64 * 2
     assert step["layers"].bytes == 10 * 2 * wide and step["layers, back"].bytes == 10 * 6 * wide
     product, sums = 6 * 64 * 64 * 3192 * 384, 4 * 7269 * 384 * 64
@@ -148,6 +149,10 @@ def test_counts_are_those_of_the_sizes() -> None:
     assert step["layers, back"].flops == 10 * (2 * product + 3 * sums)
     assert step["encoder"].bytes == 3 * wide + 4 * 3192 * 32 * 64 * 2
     assert step["encoder"].flops == 2 * 3192 * 32 * 12 * 128 * 256
+    some = {part.name: part for part in step_work(sizes_of("paper"), targets=1596)}
+    halved = {name for name in step if some[name] != step[name]}
+    assert halved == {"encoder", "encoder, back", "decoder", "decoder, back"}
+    assert all(2 * some[name].bytes == step[name].bytes for name in halved)
     forecast = {part.name: part for part in forecast_work(sizes_of("paper"))}
     assert forecast["encoder"].bytes == step["encoder"].bytes - 2 * wide  # nothing is kept
     assert forecast["layers"] == step["layers"]
@@ -156,10 +161,10 @@ def test_counts_are_those_of_the_sizes() -> None:
 @pytest.mark.parametrize("name", PRESETS)
 def test_counts_grow_in_proportion(name: str) -> None:
     one, two = (sizes_of(name, windows=windows, parameters=0) for windows in (1, 2))
-    for work in (step_work, forecast_work):
+    for work in (partial(step_work, targets=100), forecast_work):
         for small_part, large in zip(work(one), work(two), strict=True):
             assert (large.bytes, large.flops) == (2 * small_part.bytes, 2 * small_part.flops)
-    fp32, bf16 = (sum(p.bytes for p in step_work(replace(one, number=number))) for number in (4, 2))
+    fp32, bf16 = (sum(p.bytes for p in step_work(replace(one, number=number), targets=3192)) for number in (4, 2))
     assert 1.9 < fp32 / bf16 <= 2
 
 
@@ -223,15 +228,16 @@ def test_the_result_says_what_was_measured(result: dict[str, Any]) -> None:
             assert ours[f"{key}_peak_bytes"] is None or ours[f"{key}_peak_bytes"] >= 0
             assert told["usual_to_ours"][key] == pytest.approx(usual[f"{key}_ms"] / ours[f"{key}_ms"], abs=0.01)
             assert told["work"][key]["bytes"] == sum(part["bytes"] for part in told["work"][key]["parts"])
+        every = usual["step_ms"] / ours["step_every_ms"]
+        assert told["usual_to_ours"]["step_every"] == pytest.approx(every, abs=0.01) and 0 < told["targets"] < 40
         assert told["usual_to_ours"]["tick"] == pytest.approx(usual["forecast_ms"] / ours["tick_ms"], abs=0.01)
         assert told["over_floor"] == {"step": None, "forecast": None} and ours["forecast_graph_ms"] is None
 
 
 def test_a_person_is_told_each_number_once(result: dict[str, Any]) -> None:
     rows = rows_of(result)
-    assert [row[""] for row in rows] == [
-        f"{name}: {words}" for name in PRESETS for words in ("training step, windows: 2", "forecast", "tick")
-    ]
+    told = ("training step, windows: 2", "the same, every node decoded", "forecast", "tick")
+    assert [row[""] for row in rows] == [f"{name}: {words}" for name in PRESETS for words in told]
     assert all(row["ours"].endswith(("ms", "s")) for row in rows)
     assert "40 nodes, 91 roads" in notes_of(result)[0]
     without = notes_of({**result, "features_ms": None, "features_reason": "numba is not installed here"})
@@ -262,7 +268,7 @@ def test_the_page_has_what_was_measured_and_says_what_was_not(
     (tmp_path / "bench-cpu-chengdu.json").write_text(json.dumps(result), encoding="utf-8")
     gpu = json.loads(json.dumps(result)) | {"device": "cuda", "ceilings": CEILINGS.to_json(), "features_ms": None}
     for name, told in gpu["presets"].items():
-        told["work"] = {"step": work_json(step_work(sizes_of(name)), CEILINGS)}
+        told["work"] = {"step": work_json(step_work(sizes_of(name), targets=1400), CEILINGS)}
         told["work"]["forecast"] = work_json(forecast_work(sizes_of(name)), CEILINGS)
         told["over_floor"] = {"step": 1.5, "forecast": 2.5}
         told["ours"]["forecast_graph_ms"], told["usual_to_ours"]["forecast_graph"] = 0.001, None

@@ -81,12 +81,26 @@ def test_gradcheck() -> None:
 def test_without_gradients_only_one_state_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     net, (x, h, c) = net_of(3, 4), (each.detach() for each in inputs(6, 1, 9, 3, 4))
     made = []
-    real = cpu_lstm._places
-    monkeypatch.setattr(cpu_lstm, "_places", lambda *a, **k: made.append(real(*a, **k)) or made[-1])
-    with torch.no_grad():
+    real = Tensor.new_empty
+    monkeypatch.setattr(Tensor, "new_empty", lambda self, *size: made.append(size) or real(self, *size))
+
+    def states() -> int:
+        made.clear()
         CpuLstm(net)(x, h, c)
-    CpuLstm(net)(x, h, c)
-    assert [len({place.data_ptr() for place in places}) for places in made] == [1, 1, 9, 9]
+        return made.count((h.shape,))
+
+    with torch.no_grad():
+        assert states() == 2
+    assert states() == 18
+    assert [each.requires_grad_(False) for each in net.parameters()] and states() == 2
+
+
+def test_backward_can_be_had_twice(sizes: tuple[int, ...]) -> None:
+    N, B, T, X, D = sizes
+    net, given = net_of(X, D), inputs(N, B, T, X, D)
+    h, c = CpuLstm(net)(*given)
+    first, again = (torch.autograd.grad((h + c).sum(), given, retain_graph=True) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
 
 
 def test_no_nodes() -> None:

@@ -190,7 +190,31 @@ def test_the_results_reach_what_was_asked_of_them() -> None:
     assert mean("sf-taxi-core-30-?-default-seed?.json", "relative_to_zero") <= 0.70
     assert mean("sf-taxi-core-30-?-default-seed?.json", "share_of_sensor") >= 0.70
     assert mean("lux-sim-30-0-default-seed?.json", "relative_to_zero") <= 0.55
-    assert json.loads(read(folder / "forecast-cpu.json"))["presets"]["paper"]["usual_to_full"] >= 1.5
+
+    def bench(name: str) -> dict[str, Any]:
+        told: dict[str, Any] = json.loads(read(folder / f"bench-{name}.json"))["presets"]["paper"]
+        return told
+
+    for name, windows, step_ms, step_gb, forecast_ms in (("chengdu", 32, 20, 10, 1.5), ("beijing", 4, 25, 12, 3)):
+        told = bench(f"h200-{name}")
+        assert told["windows"] == windows and told["ours"]["forecast_graph_ms"] <= forecast_ms
+        for step in ("step", "step_every"):
+            assert told["ours"][f"{step}_ms"] <= step_ms and told["ours"][f"{step}_peak_bytes"] <= step_gb * 1e9
+    faster = bench("cpu-chengdu")["usual_to_ours"]
+    assert faster["forecast"] >= 3 and faster["tick"] >= 5 and faster["step"] >= 5
+
+
+def test_the_kernels_are_as_accurate_as_the_reference(written: ModuleType) -> None:
+    """Within what the seeds and splits differ by."""
+    results = written.read_results(written.RESULTS / "kernels")
+    for variant in PRESETS:
+        pairs = [written.chosen(results, variant=v) for v in (variant, f"{variant}-reference")]
+        fused, plain = (written.maes(runs) for runs in pairs)
+        assert len(fused) == len(plain) == 3
+        assert abs(np.mean(fused) - np.mean(plain)) < max(np.ptp(fused), np.ptp(plain))
+        for a, b in zip(*pairs, strict=True):
+            one, other = (r.model["unseen"]["mae"] for r in (a, b))
+            assert one["low"] < other["high"] and other["low"] < one["high"]
 
 
 def test_the_benchmarks_are_of_the_settings_that_are_documented(written: ModuleType) -> None:

@@ -164,20 +164,46 @@ def test_without_gradients_it_is_the_same_and_keeps_nothing(M: int, monkeypatch:
     assert made == [(M, 30, 4)]  # the result: nothing for a layer before the last
     cpu_layers(h, gates_of, weights, topology)
     assert len(made) == 4
+    cpu_layers(h, gates_of, [weight.detach() for weight in weights], topology)  # nothing asks for gradients
+    assert len(made) == 5
 
 
-@pytest.mark.parametrize("name", ["gated_layer", "gated_layers"])
-def test_a_type_that_has_no_sparse_product_is_computed_by_the_reference(name: str) -> None:
+def test_nothing_that_happened_to_be_in_memory_matters() -> None:
+    """torch then fills fresh memory with what is no number."""
+    topology = random_roads(30, 50, seed=2)
+    inputs = random_inputs(topology, M=4, D=4, dtype=torch.float64, seed=2)
+    expected = run(cpu_layer, inputs, topology)
+    torch.use_deterministic_algorithms(True)
+    try:
+        found = run(cpu_layer, inputs, topology)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_backward_can_be_had_twice() -> None:
+    topology = random_roads(12, 30, seed=3)
+    h, gates, weight, _ = (None if x is None else x.requires_grad_() for x in
+                           random_inputs(topology, M=3, D=4, dtype=torch.float64, seed=3, bias=False))  # fmt: skip
+    y = cpu_layers(h, [gates, gates], [weight, weight], topology)
+    first, again = (torch.autograd.grad(y.sum(), [h, gates, weight], retain_graph=True) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+
+
+@pytest.mark.parametrize("in_a_row", [False, True])
+def test_a_type_that_has_no_sparse_product_is_computed_too(in_a_row: bool) -> None:
     topology = random_roads(8, 15, seed=4)
-    h, gates, weight, _ = (x.bfloat16() for x in random_inputs(topology, M=2, D=4, dtype=torch.float32, seed=4))
-    expected = layer.reference(h, gates, weight, None, topology)
-    one = name == "gated_layer"
-    found = (
-        layer.gated_layer(h, gates, weight, None, topology)
-        if one
-        else layer.gated_layers(h, [gates], [weight], topology)
-    )
-    assert torch.equal(found, expected)
+    told = [x for x in random_inputs(topology, M=2, D=4, dtype=torch.float64, seed=4, bias=False) if x is not None]
+
+    def gradients(kind: torch.dtype) -> list[Tensor]:
+        h, gates, weight = (x.detach().to(kind).requires_grad_() for x in told)
+        row, one = layer.gated_layers, layer.gated_layer
+        y = row(h, [gates], [weight], topology) if in_a_row else one(h, gates, weight, None, topology)
+        return [y.detach(), *torch.autograd.grad(y.sum(), [h, gates, weight])]
+
+    for short, double in zip(gradients(torch.bfloat16), gradients(torch.float64), strict=True):
+        assert short.dtype == torch.bfloat16
+        assert float((short.double() - double).norm() / double.norm()) < 0.05
 
 
 def test_the_device_and_the_choice_decide() -> None:
@@ -187,6 +213,16 @@ def test_the_device_and_the_choice_decide() -> None:
     with kernels("reference"):
         assert torch.equal(layer.gated_layer(*inputs, topology), layer.reference(*inputs, topology))
     assert layer.gated_layer(*(x.to("meta") for x in inputs), topology.to("meta")).shape == (8, 2, 4)
+
+
+@pytest.mark.parametrize("topologies", [1, 2])
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_forecast_at_some_nodes_is_that_of_all(preset: str, topologies: int) -> None:
+    town = random_town(preset, seed=3, topologies=topologies)
+    model, batch = build_model(town.settings, town.kept).eval(), town.batch([14, 15, 16])
+    expected = model(batch)
+    for nodes in (torch.tensor([5, 0, 3]), slice(4), torch.tensor([], dtype=torch.int64)):
+        torch.testing.assert_close(model.forecast_at(batch, nodes), expected[..., nodes], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("topologies", [1, 2])

@@ -30,7 +30,6 @@ from frigate.evaluate import evaluate
 from frigate.forecast import forecast
 from frigate.network import Edges
 from frigate.nn.choice import kernels
-from frigate.nn.frigate import Frigate
 from frigate.split import make_split
 from frigate.stream import RoadNetworkStream, make_stream
 from frigate.train import best_device, run_windows, train
@@ -404,15 +403,15 @@ def test_a_loss_that_is_read_a_step_late_is_told_with_its_own_step() -> None:
     assert told[1] == told[0] and len(told[0]) > 4
 
 
+@pytest.mark.parametrize("validation", ["seen", "unseen"])
 @BOTH
-def test_what_no_target_needs_is_not_decoded_and_changes_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_no_target_needs_is_not_decoded_and_changes_nothing(name: str, validation: str) -> None:
     """The loss, its gradients and the validation's score are those of a forecast of all nodes."""
-    trainer = new_trainer(tiny(name, model={"dropout": 0.0, "edge_dropout": 0.0} if name == "default" else {}))
-    size, decoded = trainer.settings.batch_size, []
-    real = Frigate.decode
-    monkeypatch.setattr(
-        Frigate, "decode", lambda self, batch, *rest: decoded.append(batch.num_nodes) or real(self, batch, *rest)
-    )
+    still = {"dropout": 0.0, "edge_dropout": 0.0} if name == "default" else {}
+    trainer = new_trainer(tiny(name, validation=validation, model=still))
+    scored = trainer.run.split.unseen if validation == "unseen" else trainer.run.split.validation
+    size, rows = trainer.settings.batch_size, set()
+    trainer.model.get_submodule("first").register_forward_hook(lambda module, inputs, y: rows.add(len(y)))
     batch = trainer.windows.batch(trainer.train_at[:size], past=4, horizon=4, inputs=trainer.inputs)
     weight = trainer.inputs * torch.rand(size, N)
     found = []
@@ -421,8 +420,10 @@ def test_what_no_target_needs_is_not_decoded_and_changes_nothing(name: str, monk
             loss = trainer._gradients(batch, weight, trainer._cells(batch, weight))
             gradients = [p.grad for p in trainer.model.parameters()]
             found.append([loss, *gradients, torch.tensor(trainer.validate())])
-    split = trainer.run.split
-    assert set(decoded) == {N, int(split.training.sum()), int(split.validation.sum())}
+    seen, held = int(trainer.run.split.training.sum()), int(scored.sum())
+    firsts = range(0, len(trainer.validate_at), trainer.micro_batch)
+    windows = [len(trainer.validate_at[first : first + trainer.micro_batch]) for first in firsts]
+    assert rows == {size * N, size * seen, *(n * N for n in windows), *(n * held for n in windows)}
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6, check_dtype=False)
 

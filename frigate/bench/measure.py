@@ -133,6 +133,7 @@ def _measure(
         told[way] |= step
     mine, other = told["ours"], told["usual"]
     faster = {key: _ratio(other[f"{key}_ms"], mine[f"{key}_ms"]) for key in ("step", "forecast", "forecast_graph")}
+    faster["step_every"] = _ratio(other["step_ms"], mine["step_every_ms"])
     sizes = Sizes(
         run.settings.model,
         run.settings.task,
@@ -143,14 +144,16 @@ def _measure(
         parameters=sum(p.numel() for p in ours.parameters()),
         number=2 if device.type == "cuda" else 4,
     )
+    targets = int(run.split.training.sum())
     work = {
-        "step": work_json(step_work(sizes), reached),
+        "step": work_json(step_work(sizes, targets=targets), reached),
         "forecast": work_json(forecast_work(replace(sizes, windows=1)), reached),
     }
     best = min(filter(None, (mine["forecast_ms"], mine["forecast_graph_ms"])))
     return {
         "windows": windows,
         "windows_at_once": at_once,
+        "targets": targets,
         "usual_way": usual_way,
         **told,
         "usual_to_ours": faster | {"tick": _ratio(other["forecast_ms"], mine["tick_ms"])},
@@ -230,15 +233,25 @@ def _ticks(run: Run, data: Windows, often: Repeats) -> float:
 def _steps(
     run: Run, theirs: Frigate, data: Windows, often: Repeats, size: Size
 ) -> tuple[int, dict[str, dict[str, Any]]]:
-    """How many windows a training step computes at once, and what it takes, both ways."""
-    trainers = {"ours": Trainer(run, data), "usual": Trainer(replace(run, model=theirs), data)}
+    """How many windows a training step computes at once, and what it takes, both ways.
+
+    Ours decodes the nodes that have targets, the usual way all; what ours takes to decode all is measured too.
+    """
+    trainers = {
+        "ours": Trainer(run, data),
+        "every": Trainer(run, data),
+        "usual": Trainer(replace(run, model=theirs), data),
+    }
+    trainers["every"].targets_at = torch.arange(size.nodes, device=data.device)
     at_once = trainers["ours"].micro_batch
     _require_memory(run.settings, size, data.device, windows=at_once)
     calls = {way: _stepping(trainer, usual=way == "usual") for way, trainer in trainers.items()}
     # The peak of the first step, in which ours is recorded on a GPU: replayed, it asks for no memory.
     peaks = {way: peak_bytes(call, data.device) for way, call in calls.items()}
     times = median_ms(calls, data.device, warm=often.warm, repeats=often.step)
-    return at_once, {way: {"step_ms": times[way], "step_peak_bytes": peaks[way]} for way in calls}
+    told = {way: {"step_ms": times[way], "step_peak_bytes": peaks[way]} for way in ("ours", "usual")}
+    told["ours"] |= {"step_every_ms": times["every"], "step_every_peak_bytes": peaks["every"]}
+    return at_once, told
 
 
 def _stepping(trainer: Trainer, *, usual: bool) -> Callable[[], object]:

@@ -14,7 +14,7 @@ N nodes, E roads, B windows, T past and H future steps, D width; R = N B sequenc
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from frigate.config import ModelSettings, Task
@@ -84,15 +84,16 @@ def forecast_work(sizes: Sizes) -> tuple[Part, ...]:
     return (_embedding(sizes), _layers(sizes), _encoder(sizes, kept=False), _decoder(sizes, kept=False))
 
 
-def step_work(sizes: Sizes) -> tuple[Part, ...]:
-    """Forward, backward and the optimiser."""
+def step_work(sizes: Sizes, *, targets: int) -> tuple[Part, ...]:
+    """Forward, backward and the optimiser. `targets` of the nodes have any; the others need no encoder, no decoder."""
+    decoded = replace(sizes, nodes=targets)
     return (
         _embedding(sizes),
         _layers(sizes),
-        _encoder(sizes, kept=True),
-        _decoder(sizes, kept=True),
-        _decoder_back(sizes),
-        _encoder_back(sizes),
+        _encoder(decoded, kept=True),
+        _decoder(decoded, kept=True),
+        _decoder_back(decoded),
+        _encoder_back(decoded),
         _layers_back(sizes),
         _embedding_back(sizes),
         Part("optimiser", ADAM * FP32 * sizes.parameters, 12 * sizes.parameters),

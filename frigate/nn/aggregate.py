@@ -27,14 +27,19 @@ Messages = Callable[[Tensor, Tensor, Topology], Tensor]
 
 def gated_messages(h: Tensor, gates: Tensor, topology: Topology) -> Tensor:
     """[N,M,3D]: h [N,M,D], and its gated sums over out- and over in-neighbours; gates [E]."""
-    return implementation(h.device)(h, gates, topology)
+    return implementation(h)(h, gates, topology)
 
 
-def implementation(device: torch.device) -> Messages:
-    """The implementation that `gated_messages` uses on a device."""
-    if device.type == "cpu" and not plain():
+def implementation(h: Tensor) -> Messages:
+    """The implementation that `gated_messages` uses for h."""
+    if on_cpu(h):
         return csr
-    return triton if on_gpu(device) else reference
+    return triton if on_gpu(h.device) else reference
+
+
+def on_cpu(h: Tensor) -> bool:
+    """Whether h is on a CPU, and of a type that has sparse products there."""
+    return h.device.type == "cpu" and h.dtype in (torch.float32, torch.float64) and not plain()
 
 
 def reference(h: Tensor, gates: Tensor, topology: Topology) -> Tensor:
@@ -99,13 +104,18 @@ def _bag(features: Tensor, index: Tensor, start: Tensor, weights: Tensor) -> Ten
 
 def _zeros_at_roads(topology: Topology, dtype: torch.dtype) -> Tensor:
     N, E = topology.num_nodes, topology.num_edges
-    with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", message="Sparse"
-        )  # CSR tensors are "in beta state"; ours are valid by construction
-        return torch.sparse_csr_tensor(
-            topology.out_start, topology.receivers, torch.zeros(E, dtype=dtype), (N, N), check_invariants=False
-        )
+    return sparse_matrix(topology.out_start, topology.receivers, torch.zeros(E, dtype=dtype), (N, N))
+
+
+def sparse_matrix(start: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
+    """A matrix of which row r has the columns and values from start[r] to before start[r+1], in any order."""
+    return torch.sparse_csr_tensor(start, columns, values, shape, check_invariants=False)  # which ask for an order
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    # The first of all CSR tensors says that they are "in beta state", once and for all.
+    sparse_matrix(torch.zeros(1, dtype=torch.int32), torch.zeros(0, dtype=torch.int32), torch.zeros(0), (0, 0))
 
 
 class _Triton(torch.autograd.Function):

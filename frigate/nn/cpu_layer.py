@@ -1,4 +1,4 @@
-"""Gated layers on a CPU: a few snapshots at a time through all layers, so that what lies between stays in the cache.
+"""Gated layers on a CPU: a few snapshots at a time through all layers, so that what lies between stays near.
 
 A layer multiplies first and sums then. One product gives each node's own part and what it sends either way, and one sum
 over a node and its neighbours gives the result; no message is ever in memory by itself. With W_1 in three parts:
@@ -18,19 +18,19 @@ relu it goes the same way, the roads turned round; for the weights g itself is s
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from frigate.batch import Topology
+from frigate.nn.aggregate import sparse_matrix
 
-BLOCK_ROWS = 8192  # nodes of the snapshots of a block: with D = 64, two megabytes for each tensor in between
+BLOCK_ROWS = 8192  # nodes of the snapshots of a block: with D = 64, eight megabytes between the layers
 Roads = TypeVar("Roads")
-TYPES = (torch.float32, torch.float64)  # that sums over roads can be had in
 
 
 def cpu_layer(h: Tensor, gates: Tensor, weight: Tensor, bias: Tensor | None, topology: Topology) -> Tensor:
@@ -56,7 +56,7 @@ def _apply(
 class _Layers(torch.autograd.Function):
     """L layers; the tensors are L times gates [E], L times W_1 [D,3D], and L times or no time b [D].
 
-    What lies between is written to the same place again and again: fresh memory would cost as much as the work.
+    What lies between is written to the same place again and again: fresh memory is slow to get.
     """
 
     @staticmethod
@@ -65,6 +65,7 @@ class _Layers(torch.autograd.Function):
         snapshots = h.transpose(0, 1).contiguous()  # [M,N,D]
         M, N, D = snapshots.shape
         across = [torch.cat([part.T for part in weight.chunk(3, dim=1)], dim=1) for weight in weights]  # [D,3D]
+        keeps = keeps and any(ctx.needs_input_grad)
         results = [torch.empty_like(snapshots) for _ in range(count if keeps else 1)]
         items, block = _items(topology), _block_of(M, N)
         sent, between = h.new_empty(block * N, 3 * D), h.new_empty(block * N, D)
@@ -84,6 +85,7 @@ class _Layers(torch.autograd.Function):
         return results[-1].transpose(0, 1)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         count, saved = ctx.count, ctx.saved_tensors
         gates, weights, kept = saved[:count], saved[count : 2 * count], saved[2 * count :]
@@ -147,6 +149,8 @@ def _thirds(wide: Tensor) -> Tensor:
 def _sum(roads: Tensor, rows: Tensor, into: Tensor) -> Tensor:
     """The product of a sparse matrix and rows."""
     if into.numel():
+        if not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
+            into.zero_()  # 0 times what happens to be there may be no number
         torch.addmm(into, roads, rows, beta=0, out=into)
     return into
 
@@ -157,12 +161,13 @@ class _Turned:
 
     beside: list[Tensor]  # [3R,R] of each layer
     against: list[Tensor]  # [R,3R] of each layer
-    places: Tensor  # as against
+    places: Tensor  # as against; its values are written over
     copies: int
 
     def dots(self, h: Tensor, q: Tensor) -> Tensor:
         """[N+2E] the product of each item's q with its node's h: of two dense matrices at these places alone."""
         if h.numel():
+            self.places.values().zero_()  # as in `_sum`
             torch.sparse.sampled_addmm(self.places, h, q.T, beta=0, out=self.places)
         return self.places.values().view(self.copies, -1).sum(0)
 
@@ -209,12 +214,7 @@ class _Items:
         copy, shape = torch.arange(copies)[:, None], (copies * len(starts), copies * wide * len(self.itself))
         crow = torch.cat([(starts + self.count * copy).flatten(), starts.new_tensor([copies * self.count])]).int()
         col = (columns + wide * len(self.itself) * copy).flatten().int()
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Sparse")  # CSR tensors are "in beta state"; ours are valid
-            return [
-                torch.sparse_csr_tensor(crow, col, each, shape, check_invariants=False)
-                for each in values.repeat(1, copies)
-            ]
+        return [sparse_matrix(crow, col, each, shape) for each in values.repeat(1, copies)]
 
 
 def _items(topology: Topology) -> _Items:

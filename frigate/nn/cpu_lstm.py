@@ -53,7 +53,7 @@ class _Lstm(torch.autograd.Function):
     def forward(
         ctx: Any, weights: Tensor, x: Tensor, h0: Tensor, c0: Tensor, keeps: bool, lstm: CpuLstm
     ) -> tuple[Tensor, Tensor]:
-        T = x.shape[2]
+        T, keeps = x.shape[2], keeps and any(ctx.needs_input_grad)
         # The state before each step and after the last; where nothing is kept, each is written over the last.
         hs, cs = ([first, *_places(first, T, apart=keeps)] for first in (h0, c0))
         for nodes, rows, room in lstm.blocks(x):

@@ -7,7 +7,7 @@ below. To try another part, build a model and replace the part; there are no fla
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -45,9 +45,7 @@ class Reading(nn.Module):
         # tau is 0 where there is none: one product of two numbers with two vectors.
         both = torch.stack([scaled, (~batch.observed).to(scaled.dtype)], dim=-1)  # [B,T,N,2]
         weights = torch.stack([self.weight, self.missing])
-        if both.device.type == "cpu":
-            return nodes_first(both @ weights)
-        return nodes_first(both) @ weights
+        return nodes_first(both @ weights) if snapshot_by_snapshot(both) else nodes_first(both) @ weights
 
 
 class PaperEmbedding(nn.Module):
@@ -160,7 +158,7 @@ class Frigate(nn.Module):
         self.readout = MLP(2 * D + prior.width, hidden, 1, settings.dropout)  # MLP4
 
     def kept_numbers(self, *, nodes: int, edges: int, past: int, horizon: int) -> int:
-        """How many numbers backward keeps of one window. `edges` plays no part: nothing is kept for each road."""
+        """How many numbers backward keeps of one window, at the most. `edges` plays no part: a road keeps nothing."""
         kept = {GatedConv: 2, ResidualGatedConv: 6}  # of a snapshot of a node, in D numbers; a layer of another kind: 8
         layers = sum(kept.get(type(layer), 8) for layer in self.convolutions)
         return nodes * self.encoder.hidden_size * (past * (layers + 28) + horizon * 28)
@@ -184,8 +182,7 @@ class Frigate(nn.Module):
         """[B,H,n] at these nodes: all are encoded by the GNN, the others go no further."""
         scaled = self.scaled(batch)
         z, prior = rows_of(self.snapshots(batch, scaled), nodes), self.prior(batch, scaled)[nodes]
-        mine = replace(batch, values=batch.values[..., nodes], observed=batch.observed[..., nodes], topologies=())
-        return self.decode(mine, self.encode(mine, z), prior.flatten(0, 1))
+        return self.decode(batch, self.encode(batch, z), prior.flatten(0, 1))
 
     def fixed(self, topology: Topology) -> Fixed:
         """What of `snapshots` depends on neither readings nor time."""
@@ -248,22 +245,22 @@ class Frigate(nn.Module):
         return hidden[0], cell[0]
 
     def decode(self, batch: Batch, state: tuple[Tensor, Tensor], prior: Tensor) -> Tensor:
-        """[B,H,N] in the user's unit."""
-        N, B = batch.num_nodes, batch.num_windows
+        """[B,H,n] in the user's unit, from state and prior of n nodes, each [n*B,*]."""
         y = self.first(torch.cat([*state, prior], dim=-1))  # y_0, Alg. line 8
-        on_cpu = y.device.type == "cpu" and not plain() and lstm.plain_lstm(self.decoder)
+        on_cpu = y.device.type == "cpu" and not plain() and lstm.plain_lstm(self.decoder) and type(self.readout) is MLP
         steps = (self._decode_on_cpu if on_cpu else self._decode)(batch, state, prior, y)
-        scaled = torch.cat(steps, dim=-1).view(N, B, batch.horizon).permute(1, 2, 0)
+        n, B = prior.shape[0] // batch.num_windows, batch.num_windows
+        scaled = torch.cat(steps, dim=-1).view(n, B, batch.horizon).permute(1, 2, 0)
         return scaled.to(self.value_scale.dtype) * self.value_scale + self.value_offset
 
     def _decode(self, batch: Batch, state: tuple[Tensor, Tensor], prior: Tensor, y: Tensor) -> list[Tensor]:
-        N = batch.num_nodes
+        n = prior.shape[0] // batch.num_windows
         known = batch.calendar_future[..., : self.calendar_future]
         if decoder.fused(self.decoder, self.readout, state[0]):
             return [decoder.forecasts(self.decoder, self.readout, state, prior, y, known)]
         steps = []
         for k in range(batch.horizon):  # q_0 = s, Alg. line 9
-            inputs = torch.cat([y, known[:, k].repeat(N, 1)], dim=-1)
+            inputs = torch.cat([y, known[:, k].repeat(n, 1)], dim=-1)
             state = self.decoder(inputs, state)  # eq:decoder, Alg. line 11
             y = self.readout(torch.cat([*state, prior], dim=-1))  # y_k, Alg. line 12; fed back as it is
             steps.append(y)
@@ -271,7 +268,7 @@ class Frigate(nn.Module):
 
     def _decode_on_cpu(self, batch: Batch, state: tuple[Tensor, Tensor], prior: Tensor, y: Tensor) -> list[Tensor]:
         """`_decode` with the gates of a step at once, and the prior's part of MLP4 computed once."""
-        N, D = batch.num_nodes, self.decoder.hidden_size
+        n, D = len(prior) // batch.num_windows, self.decoder.hidden_size
         inner, *rest = self.readout
         assert isinstance(inner, nn.Linear)
         of_hidden, of_memory, of_prior = torch.split(inner.weight.T, [D, D, prior.shape[1]])
@@ -279,13 +276,18 @@ class Frigate(nn.Module):
         known = batch.calendar_future[..., : self.calendar_future]
         steps = []
         for k in range(batch.horizon):
-            inputs = torch.cat([y, known[:, k].repeat(N, 1)], dim=-1)
-            state = cell(inputs.view(N, batch.num_windows, 1, -1), *state)
+            inputs = torch.cat([y, known[:, k].repeat(n, 1)], dim=-1)
+            state = cell(inputs.view(n, batch.num_windows, 1, inputs.shape[1]), *state)
             y = torch.addmm(always, state[0], of_hidden).addmm_(state[1], of_memory)
             for part in rest:
                 y = part(y)
             steps.append(y)
         return steps
+
+
+def snapshot_by_snapshot(each: Tensor) -> bool:
+    """Whether encodings lie in memory as [B,T,N,D], which is how layers on a CPU read them; else [N,B,T,D]."""
+    return each.device.type == "cpu" and not plain()
 
 
 def nodes_first(each: Tensor) -> Tensor:
@@ -294,9 +296,8 @@ def nodes_first(each: Tensor) -> Tensor:
 
 
 def side_by_side(parts: Sequence[Tensor]) -> Tensor:
-    """[N,B,T,X+Y+..] from [N,B,T,X], [N,B,T,Y] and so on. On a CPU, where a layer takes snapshot after snapshot, they
-    lie so in memory."""
-    if parts[0].device.type == "cpu":
+    """[N,B,T,X+Y+..] from [N,B,T,X], [N,B,T,Y] and so on."""
+    if snapshot_by_snapshot(parts[0]):
         return nodes_first(torch.cat([part.permute(1, 2, 0, 3) for part in parts], dim=-1))
     return torch.cat(list(parts), dim=-1)
 

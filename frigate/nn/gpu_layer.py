@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from frigate.batch import Topology
 
@@ -20,7 +21,7 @@ def gpu_layer(h: Tensor, gates: Tensor, weight: Tensor, bias: Tensor | None, top
 def gpu_layers(h: Tensor, gates: Sequence[Tensor], weights: Sequence[Tensor], topology: Topology) -> Tensor:
     """One layer after the other, without biases. Backward then need not apply a relu's mask on its own."""
     told = [gate.float() for gate in gates]
-    if not torch.is_grad_enabled():
+    if not torch.is_grad_enabled():  # one at a time: none but the last two are in memory
         for gate, weight in zip(told, weights, strict=True):
             h = gpu_layer(h, gate, weight, None, topology)
         return h
@@ -40,6 +41,7 @@ class _Layer(torch.autograd.Function):
         return y
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         from frigate.nn import layer_kernels
 
@@ -66,6 +68,7 @@ class _Layers(torch.autograd.Function):
         return kept[-1]
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         from frigate.nn import layer_kernels
 

@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from frigate.batch import Topology
-from frigate.nn.aggregate import gated_messages
-from frigate.nn.choice import on_gpu, plain
-from frigate.nn.cpu_layer import TYPES, cpu_layer, cpu_layers
+from frigate.nn.aggregate import gated_messages, on_cpu
+from frigate.nn.choice import on_gpu
+from frigate.nn.cpu_layer import cpu_layer, cpu_layers
 from frigate.nn.gpu_layer import gpu_layer, gpu_layers
 from frigate.nn.lstm import suits
 
@@ -26,7 +26,7 @@ def gated_layer(h: Tensor, gates: Tensor, weight: Tensor, bias: Tensor | None, t
     """[N,M,D] from h [N,M,D], gates [E], W_1 [D,3D] and b [D]."""
     if on_gpu(h.device) and suits(h):
         return gpu_layer(h, gates, weight, bias, topology)
-    if _on_cpu(h):
+    if on_cpu(h):
         return cpu_layer(h, gates, weight, bias, topology)
     return reference(h, gates, weight, bias, topology)
 
@@ -35,15 +35,11 @@ def gated_layers(h: Tensor, gates: Sequence[Tensor], weights: Sequence[Tensor], 
     """One layer after the other, as the paper has them: without biases, and with nothing between."""
     if on_gpu(h.device) and suits(h) and weights:
         return gpu_layers(h, gates, weights, topology)
-    if _on_cpu(h) and weights:
+    if on_cpu(h) and weights:
         return cpu_layers(h, gates, weights, topology)
     for gate, weight in zip(gates, weights, strict=True):
         h = gated_layer(h, gate, weight, None, topology)
     return h
-
-
-def _on_cpu(h: Tensor) -> bool:
-    return h.device.type == "cpu" and h.dtype in TYPES and not plain()
 
 
 def reference(h: Tensor, gates: Tensor, weight: Tensor, bias: Tensor | None, topology: Topology) -> Tensor:

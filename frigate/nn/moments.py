@@ -58,7 +58,7 @@ class _Part:
     neighbour: Tensor  # [P]
 
     def in_windows(self, term: Tensor) -> Tensor:
-        """[...,B] the sum over the snapshots of each window."""
+        """[R,B] the sum over the snapshots of each window, from [R,C]."""
         if self.window is None:
             return term.reshape(term.shape[0], self.windows, term.shape[1] // self.windows).sum(2)
         return term.new_zeros(len(term), self.windows).index_add(1, self.window, term)
