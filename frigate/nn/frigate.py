@@ -235,11 +235,11 @@ class Frigate(nn.Module):
         N, B, T, D = z.shape
         t = batch.calendar_past[:, -1, : self.calendar_start].expand(N, B, -1)
         start = self.start(torch.cat([t, z[:, :, 0]], dim=-1)).view(N * B, 2 * D)  # Alg. line 1
+        if lstm.fused(self.encoder, z):
+            return lstm.last_state(self.encoder, z.reshape(N * B, T, D), *start.chunk(2, dim=-1))
         if z.device.type == "cpu" and not plain() and lstm.plain_lstm(self.encoder):
             return CpuLstm(self.encoder)(z, *start.chunk(2, dim=-1))
         z = z.reshape(N * B, T, D)
-        if lstm.fused(self.encoder, z):
-            return lstm.last_state(self.encoder, z, *start.chunk(2, dim=-1))
         hidden, cell = (part[None].contiguous() for part in start.chunk(2, dim=-1))
         _, (hidden, cell) = self.encoder(z, (hidden, cell))  # eq:lstm, Alg. line 5
         return hidden[0], cell[0]
@@ -247,37 +247,38 @@ class Frigate(nn.Module):
     def decode(self, batch: Batch, state: tuple[Tensor, Tensor], prior: Tensor) -> Tensor:
         """[B,H,n] in the user's unit, from state and prior of n nodes, each [n*B,*]."""
         y = self.first(torch.cat([*state, prior], dim=-1))  # y_0, Alg. line 8
-        on_cpu = y.device.type == "cpu" and not plain() and lstm.plain_lstm(self.decoder) and type(self.readout) is MLP
-        steps = (self._decode_on_cpu if on_cpu else self._decode)(batch, state, prior, y)
+        known = batch.calendar_future[..., : self.calendar_future]
+        if decoder.fused(self.decoder, self.readout, state[0]):
+            steps = [decoder.forecasts(self.decoder, self.readout, state, prior, y, known)]
+        elif y.device.type == "cpu" and not plain() and lstm.plain_lstm(self.decoder) and type(self.readout) is MLP:
+            steps = self._decode_on_cpu(known, state, prior, y)
+        else:
+            steps = self._decode(known, state, prior, y)
         n, B = prior.shape[0] // batch.num_windows, batch.num_windows
         scaled = torch.cat(steps, dim=-1).view(n, B, batch.horizon).permute(1, 2, 0)
         return scaled.to(self.value_scale.dtype) * self.value_scale + self.value_offset
 
-    def _decode(self, batch: Batch, state: tuple[Tensor, Tensor], prior: Tensor, y: Tensor) -> list[Tensor]:
-        n = prior.shape[0] // batch.num_windows
-        known = batch.calendar_future[..., : self.calendar_future]
-        if decoder.fused(self.decoder, self.readout, state[0]):
-            return [decoder.forecasts(self.decoder, self.readout, state, prior, y, known)]
+    def _decode(self, known: Tensor, state: tuple[Tensor, Tensor], prior: Tensor, y: Tensor) -> list[Tensor]:
+        B, H = known.shape[:2]
         steps = []
-        for k in range(batch.horizon):  # q_0 = s, Alg. line 9
-            inputs = torch.cat([y, known[:, k].repeat(n, 1)], dim=-1)
+        for k in range(H):  # q_0 = s, Alg. line 9
+            inputs = torch.cat([y, known[:, k].repeat(prior.shape[0] // B, 1)], dim=-1)
             state = self.decoder(inputs, state)  # eq:decoder, Alg. line 11
             y = self.readout(torch.cat([*state, prior], dim=-1))  # y_k, Alg. line 12; fed back as it is
             steps.append(y)
         return steps
 
-    def _decode_on_cpu(self, batch: Batch, state: tuple[Tensor, Tensor], prior: Tensor, y: Tensor) -> list[Tensor]:
+    def _decode_on_cpu(self, known: Tensor, state: tuple[Tensor, Tensor], prior: Tensor, y: Tensor) -> list[Tensor]:
         """`_decode` with the gates of a step at once, and the prior's part of MLP4 computed once."""
-        n, D = len(prior) // batch.num_windows, self.decoder.hidden_size
+        (B, H, C), D, n = known.shape, self.decoder.hidden_size, len(prior) // known.shape[0]
         inner, *rest = self.readout
         assert isinstance(inner, nn.Linear)
         of_hidden, of_memory, of_prior = torch.split(inner.weight.T, [D, D, prior.shape[1]])
         always, cell = torch.addmm(inner.bias, prior, of_prior), CpuLstm(self.decoder)
-        known = batch.calendar_future[..., : self.calendar_future]
         steps = []
-        for k in range(batch.horizon):
+        for k in range(H):
             inputs = torch.cat([y, known[:, k].repeat(n, 1)], dim=-1)
-            state = cell(inputs.view(n, batch.num_windows, 1, inputs.shape[1]), *state)
+            state = cell(inputs.view(n, B, 1, 1 + C), *state)
             y = torch.addmm(always, state[0], of_hidden).addmm_(state[1], of_memory)
             for part in rest:
                 y = part(y)
