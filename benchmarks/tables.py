@@ -481,6 +481,25 @@ def bench_parts(_: list[Result]) -> str:
     return about + table(["part", "bytes", "GFLOP", "by bytes", "by operations"], rows)
 
 
+def bench_profile(_: list[Result]) -> str:
+    """Where a step's time goes."""
+    data = json.loads((RESULTS / "profile-h200-chengdu.json").read_text(encoding="utf-8"))
+    parts = {
+        "layers": ("_layer",),
+        "layers, back": ("_back", "_products"),
+        "encoder": ("_lstm",),
+        "encoder, back": ("_grad_lstm",),
+        "decoder": ("_decoder",),
+        "decoder, back": ("_grad_decoder",),
+        "sums for the weights of both": ("_sums",),
+    }
+    took = {name: sum(row["ms"] for row in data["rows"] if row["kernel"] in kernels) for name, kernels in parts.items()}
+    known = sum(row["times"] for row in data["rows"] if row["kernel"] in {k for each in parts.values() for k in each})
+    took[f"{data['launches'] - known:.0f} others"] = data["kernels_ms"] - sum(took.values())
+    rows = [[name, milliseconds(ms), f"{100 * ms / data['kernels_ms']:.0f} %"] for name, ms in took.items()]
+    return table(["kernels", "time", "share"], [*rows, ["all", milliseconds(data["kernels_ms"]), ""]])
+
+
 TABLES: dict[str, Callable[[list[Result]], str]] = {
     "summary": summary,
     "facts": facts,
@@ -506,6 +525,7 @@ TABLES: dict[str, Callable[[list[Result]], str]] = {
     "bench-static": bench_static,
     "bench-roofline": bench_roofline,
     "bench-parts": bench_parts,
+    "profile": bench_profile,
 }
 
 

@@ -346,3 +346,14 @@ def test_it_needs_the_compute_path_alone() -> None:
     code = f"{blocked}import frigate.bench.__main__ as bench\nbench.main(['--help'])"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ran.returncode == 0 and "--windows" in ran.stdout, ran.stderr
+
+
+def test_a_profile_says_which_operations_take_the_time() -> None:
+    spec = importlib.util.spec_from_file_location("profile_step", ROOT / "benchmarks" / "profile_step.py")
+    assert spec is not None and spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    told = json.loads(json.dumps(script.measure("30", "paper", CPU), allow_nan=False))
+    times = [row["ms"] for row in told["rows"]]
+    assert "aten::mm" in {row["kernel"] for row in told["rows"]} and times == sorted(times, reverse=True)
+    assert 0 < times[0] < told["kernels_ms"] and told["command"].endswith("--size 30 --preset paper --device cpu")
