@@ -256,7 +256,7 @@ def test_where_numba_is_absent_features_are_null_with_the_reason(monkeypatch: py
 def test_the_page_has_what_was_measured_and_says_what_was_not(
     result: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = importlib.util.spec_from_file_location("bench_tables", ROOT / "benchmarks" / "tables.py")
+    spec = importlib.util.spec_from_file_location("bench_tables", ROOT / "benchmarks" / "bench_tables.py")
     assert spec is not None and spec.loader is not None
     tables = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "bench_tables", tables)  # dataclasses look their module up

@@ -123,6 +123,7 @@ def written() -> Iterator[ModuleType]:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "benchmarks")
         patch.setitem(sys.modules, "tables", module)  # dataclasses look their module up
         spec.loader.exec_module(module)
         yield module
