@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from frigate.city import open_city
 from frigate.config import change, preset
-from frigate.evaluate import evaluate
+from frigate.data.city import open_city
+from frigate.data.split import read_seen_file
+from frigate.evaluation.evaluate import evaluate
 from frigate.nn.choice import CHOICES, described, kernels
-from frigate.split import read_seen_file
-from frigate.train import Tick, train
+from frigate.training.train import Tick, train
 
 
 def hardware(device: str) -> str:
@@ -71,12 +71,12 @@ def measure(args: argparse.Namespace) -> None:
     began = time.perf_counter()
     history: list[dict[str, Any]] = []
 
-    def on_tick(tick: Tick) -> None:
+    def on_step(tick: Tick) -> None:
         if tick.metrics is not None:
             history.append(tick.metrics)
             print(name, tick.metrics, flush=True)
 
-    run = train(city, seen=read_seen_file(args.seen, city.network), settings=settings, device=device, on_tick=on_tick)
+    run = train(city, seen=read_seen_file(args.seen, city.network), settings=settings, device=device, on_step=on_step)
     train_s = time.perf_counter() - began
     evaluation = evaluate(run, stride=args.stride, device=device)
     result = {

@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
-from frigate import betweenness
-from frigate.betweenness import whole_betweenness
-from frigate.city import open_city
-from frigate.network import Edges, RoadNetwork, clean_edges, haversine_m
-from frigate.roads import features_and_notice, travel_time_s
+from frigate.data.city import open_city
+from frigate.data.network import Edges, RoadNetwork, clean_edges, haversine_m
+from frigate.graph import betweenness
+from frigate.graph.betweenness import whole_betweenness
+from frigate.graph.road_features import features_and_notice, travel_time_s
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 COMPARED = 10_000  # nodes: the most for which the exact count is made as well

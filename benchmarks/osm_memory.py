@@ -66,7 +66,7 @@ def measured(others: int) -> dict[str, Any]:
 
 def imported(path: str) -> dict[str, Any]:
     """What the import took, and gave. The memory before it is that of Python and its packages."""
-    from frigate.sources.osm import import_osm
+    from frigate.sources.osm.importer import import_osm
 
     before, began, busy = peak_mib(), time.perf_counter(), time.process_time()
     city = import_osm(path)

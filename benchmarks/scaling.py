@@ -30,17 +30,17 @@ import torch
 from features import streets
 from numpy.typing import NDArray
 
-from frigate.batch import Batch, Topology
-from frigate.betweenness import threads
-from frigate.checkpoint import build_model
 from frigate.config import Settings, preset
-from frigate.kept import Kept, build_topologies
-from frigate.network import RoadNetwork
-from frigate.nn.frigate import Frigate
-from frigate.parts import cut, in_blocks, own_forecast, reach_of
-from frigate.positions import choose_anchors, distances_m, divide, position_scale_m, positions
-from frigate.roads import fit_feature_scaling, road_features
-from frigate.stream import calendar
+from frigate.data.network import RoadNetwork
+from frigate.data.stream import calendar
+from frigate.graph.betweenness import threads
+from frigate.graph.positions import choose_anchors, distances_m, divide, position_scale_m, positions
+from frigate.graph.road_features import fit_feature_scaling, road_features
+from frigate.nn.batch import Batch, Topology
+from frigate.nn.model import Frigate
+from frigate.nn.scaling import Scaling, build_topologies
+from frigate.training.checkpoint import build_model
+from frigate.training.partition import cut, in_blocks, own_forecast, reach_of
 
 SIZES = (1_000, 3_000, 10_000, 30_000, 100_000, 1_000_000)
 PRESETS = ("paper", "default")
@@ -85,13 +85,13 @@ def peak_gb() -> float:
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 2**20
 
 
-def fit(network: RoadNetwork, features: NDArray[np.float32]) -> dict[str, Kept]:
+def fit(network: RoadNetwork, features: NDArray[np.float32]) -> dict[str, Scaling]:
     """What training would keep, without readings."""
     anchors = choose_anchors(network, seed=SEED)
     scales = {"value_offset": 0.0, "value_scale": 4.0, "length_scale_m": float(np.median(network.length_m))}
     scaling = fit_feature_scaling(features, np.flatnonzero(network.present))
     scale_m = position_scale_m(distances_m(network, anchors))
-    both = Kept(**scales, position_scale_m=scale_m, anchors=anchors, roads=scaling)
+    both = Scaling(**scales, position_scale_m=scale_m, anchors=anchors, roads=scaling)
     return {"both": both, "paper": replace(both, roads=None), "default": replace(both, anchors=None)}
 
 
@@ -108,9 +108,9 @@ def window(topology: Topology, sensors: NDArray[np.bool_]) -> Batch:
     )  # fmt: skip
 
 
-def model_of(settings: Settings, kept: Kept) -> Frigate:
+def model_of(settings: Settings, scaling: Scaling) -> Frigate:
     torch.manual_seed(SEED)
-    model = build_model(settings, kept)
+    model = build_model(settings, scaling)
     assert isinstance(model, Frigate)
     return model
 
@@ -152,17 +152,17 @@ def measure(size: int) -> dict[str, Any]:
 
     measured(stages, "positions", place, repeats=repeats)
     features = measured(stages, "features", lambda: road_features(network), repeats=repeats)
-    kept = fit(network, features)
+    scaling = fit(network, features)
     (topology,), _ = measured(
         stages, "topology",
-        lambda: build_topologies([network], kept["both"], sensors=sensors, features=[features]), repeats=repeats,
+        lambda: build_topologies([network], scaling["both"], sensors=sensors, features=[features]), repeats=repeats,
     )  # fmt: skip
     without = torch.zeros(size, 0)
     batches = {
         "paper": window(replace(topology, road_features=without), sensors),
         "default": window(replace(topology, positions=without), sensors),
     }
-    models = {name: model_of(preset(name), kept[name]) for name in PRESETS}
+    models = {name: model_of(preset(name), scaling[name]) for name in PRESETS}
     for name in PRESETS:
         forecast_it = partial(forecast, models[name], network, batches[name])
         measured(stages, f"forecast_{name}", forecast_it, repeats=repeats)
@@ -230,8 +230,8 @@ def main() -> None:
         print(json.dumps(measure(asked.one)))
         return
     file = asked.results / "scaling-cpu.json"
-    kept = json.loads(file.read_text(encoding="utf-8"))["sizes"] if file.exists() else []
-    rows = {row["nodes"]: row for row in kept}  # of sizes that are not asked for
+    scaling = json.loads(file.read_text(encoding="utf-8"))["sizes"] if file.exists() else []
+    rows = {row["nodes"]: row for row in scaling}  # of sizes that are not asked for
     for size in asked.sizes:
         command = [sys.executable, __file__, "--one", str(size)]
         env = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}  # a thread that waits for another is not at work

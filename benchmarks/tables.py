@@ -49,7 +49,7 @@ class Result:
         row: dict[str, Any] = next(row for row in self.data["evaluation"]["rows"] if row["name"] == name)
         return row
 
-    def rivals(self, *kinds: str) -> list[dict[str, Any]]:
+    def baselines(self, *kinds: str) -> list[dict[str, Any]]:
         return [row for row in self.data["evaluation"]["rows"] if row["kind"] in kinds]
 
 
@@ -87,8 +87,8 @@ def maes(results: list[Result]) -> list[float]:
 
 
 def clear(r: Result) -> bool:
-    """Whether the interval of the model's MAE lies below the interval of every naive rival's."""
-    return all(r.model["unseen"]["mae"]["high"] < row["unseen"]["mae"]["low"] for row in r.rivals("rival"))
+    """Whether the interval of the model's MAE lies below the interval of every naive baseline's."""
+    return all(r.model["unseen"]["mae"]["high"] < row["unseen"]["mae"]["low"] for row in r.baselines("baseline"))
 
 
 def summary(results: list[Result]) -> str:
@@ -99,7 +99,7 @@ def summary(results: list[Result]) -> str:
             runs = chosen(results, city=city, variant=variant)
             if not runs:
                 continue
-            best = [min(r.rivals("rival"), key=lambda row: row["unseen"]["mae"]["value"]) for r in runs]
+            best = [min(r.baselines("baseline"), key=lambda row: row["unseen"]["mae"]["value"]) for r in runs]
             rows.append(
                 [
                     f"{city}, `{variant}`",
@@ -111,7 +111,7 @@ def summary(results: list[Result]) -> str:
                     f"({', '.join(dict.fromkeys(row['name'] for row in best))})",
                 ]
             )
-    return table(["city, preset", "runs", "MAE", "of zero", "share of a sensor", "best naive rival"], rows)
+    return table(["city, preset", "runs", "MAE", "of zero", "share of a sensor", "best naive baseline"], rows)
 
 
 def runs(results: list[Result]) -> str:
@@ -140,9 +140,9 @@ def runs(results: list[Result]) -> str:
 
 
 def naive(results: list[Result]) -> str:
-    """The rivals and the yardstick, at the unseen nodes of each split."""
+    """The baselines and the yardstick, at the unseen nodes of each split."""
     first = {r.split: r for r in chosen(results, variant="default")}
-    names = [row["name"] for row in next(iter(first.values())).rivals("rival", "yardstick")]
+    names = [row["name"] for row in next(iter(first.values())).baselines("baseline", "yardstick")]
     rows = [[name, *(measured(r.row(name)["unseen"]["mae"]) for r in first.values())] for name in names]
     return table(["forecaster", *first], rows)
 
@@ -247,12 +247,12 @@ def mae_cell(row: dict[str, Any]) -> str:
     return f"{number(row['mae'])}{spread} [{number(row['mae_low'])}, {number(row['mae_high'])}]"
 
 
-def rivals(_: list[Result]) -> str:
+def baselines(_: list[Result]) -> str:
     """MAE of every model in every city, worst first in the first city."""
     return by_city("accuracy", "model", mae_cell)
 
 
-def rivals_more(_: list[Result]) -> str:
+def baselines_more(_: list[Result]) -> str:
     """The paper's other two measures, and ours."""
 
     def cell(row: dict[str, Any]) -> str:
@@ -343,8 +343,8 @@ def inference_time(_: list[Result]) -> str:
     return where + table(["model", "ours", "the paper's"], rows)
 
 
-def rival_check(_: list[Result]) -> str:
-    data = json.loads((RESULTS / "rival-check-graph-wavenet.json").read_text(encoding="utf-8"))
+def baseline_check(_: list[Result]) -> str:
+    data = json.loads((RESULTS / "baseline-check-graph-wavenet.json").read_text(encoding="utf-8"))
     found = {**data["mae"], "GraphWaveNet's paper, four months": data["published on four months"]}
     steps = list(data["published on four months"])
     rows = [[name, *(f"{maes[step]:.2f}" for step in steps)] for name, maes in found.items()]
@@ -360,8 +360,8 @@ TABLES: dict[str, Callable[[list[Result]], str]] = {
     "gate-positions": gate_positions,
     "history": history,
     "kernels": kernels,
-    "rivals": rivals,
-    "rivals-more": rivals_more,
+    "baselines": baselines,
+    "baselines-more": baselines_more,
     "reproduced": reproduced_facts,
     "ablation": ablation,
     "irregular": irregular,
@@ -370,7 +370,7 @@ TABLES: dict[str, Callable[[list[Result]], str]] = {
     "topology": topology,
     "parameters": parameters,
     "inference-time": inference_time,
-    "rival-check": rival_check,
+    "baseline-check": baseline_check,
     **bench_tables.TABLES,
 }
 

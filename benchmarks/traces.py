@@ -41,8 +41,8 @@ def measure(streets: Path, taxi: Path, scratch: Path) -> dict[str, Any]:
     import numpy as np
     import polars as pl
 
-    from frigate.sources.tables import import_tables
-    from frigate.sources.traces import import_traces, match_traces
+    from frigate.sources.tables.importer import import_tables
+    from frigate.sources.traces.importer import import_traces, match_traces
 
     city = import_tables(edges=streets / "streets.parquet", timezone="America/Los_Angeles")
     frame = pl.read_parquet(streets / TRACES)

@@ -11,20 +11,20 @@ import sys
 import warnings
 
 if sys.argv[:1] == ["-m"]:
-    # `python -m frigate.train` finds its module imported already, by the lines below, and would warn of it.
-    warnings.filterwarnings("ignore", message=".*found in sys.modules after import of package 'frigate'")
+    # `python -m frigate.training.train` finds its module imported already, by the lines below, and would warn of it.
+    warnings.filterwarnings("ignore", message=".*found in sys.modules after import of package 'frigate")
 
-from frigate.checkpoint import Run, load_run
-from frigate.city import City, read_city, write_city
 from frigate.config import Settings, preset
-from frigate.demo import demo_city
+from frigate.data.city import City, read_city, write_city
+from frigate.data.network import RoadNetwork
+from frigate.data.stream import RoadNetworkStream, make_stream
 from frigate.errors import CheckpointError, CityError, FrigateError, MissingExtraError, SettingsError
-from frigate.evaluate import evaluate
-from frigate.evaluation import Evaluation
-from frigate.forecast import Forecast, forecast
-from frigate.network import RoadNetwork
-from frigate.stream import RoadNetworkStream, make_stream
-from frigate.train import train
+from frigate.evaluation.evaluate import evaluate
+from frigate.evaluation.results import Evaluation
+from frigate.forecasting.forecast import Forecast, forecast
+from frigate.simulate.demo_city import demo_city
+from frigate.training.checkpoint import Run, load_run
+from frigate.training.train import train
 
 __all__ = [
     "CheckpointError",

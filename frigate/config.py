@@ -1,4 +1,4 @@
-"""Settings: what is forecast (Task), by which model (ModelSettings or RivalSettings), trained how (TrainSettings).
+"""Settings: what is forecast (Task), by which model (ModelSettings or BaselineSettings), trained how (TrainSettings).
 
 Frozen dataclasses that check themselves. `load_settings` reads TOML over a preset; `to_json` writes what a run keeps.
 """
@@ -15,7 +15,7 @@ from typing import Any
 from frigate.errors import SettingsError
 
 PRESETS = ("paper", "default")
-RIVALS = {  # the networks that the paper compares with, and how their authors write them
+BASELINES = {  # the networks that the paper compares with, and how their authors write them
     "dcrnn": "DCRNN",
     "stgcn": "STGCN",
     "graph-wavenet": "GraphWaveNet",
@@ -24,7 +24,7 @@ RIVALS = {  # the networks that the paper compares with, and how their authors w
     "stnn": "STNN",
 }
 ANCHOR_CHOICES = ("random", "farthest", "bourgain")  # `full` has as many as the network asks for: no model can
-MOST_SEED = 2**32 - 1
+MAX_SEED = 2**32 - 1
 
 
 def _require(ok: bool, name: str, value: object, rule: str) -> None:
@@ -32,7 +32,7 @@ def _require(ok: bool, name: str, value: object, rule: str) -> None:
         raise SettingsError(f"{name} = {value!r}: {rule}")
 
 
-def _require_kinds(settings: Task | ModelSettings | RivalSettings | TrainSettings) -> None:
+def _require_kinds(settings: Task | ModelSettings | BaselineSettings | TrainSettings) -> None:
     """Refuse a value of another kind than its field's: a file or JSON may hold anything."""
     kinds: dict[str, tuple[tuple[type, ...], str]] = {
         "int": ((int,), "give a whole number"),
@@ -111,23 +111,23 @@ class ModelSettings:
 
 
 @dataclass(frozen=True)
-class RivalSettings:
-    """The sizes of one of the paper's rivals; `preset` says which."""
+class BaselineSettings:
+    """The sizes of one of the paper's baselines; `preset` says which."""
 
     preset: str
     width: int
-    layers: int  # of what, each rival's file says
-    roads: bool = False  # road features beside the readings, as `default` has them; no rival has them of its own
+    layers: int  # of what, each baseline's file says
+    roads: bool = False  # road features beside the readings, as `default` has them; no baseline has them of its own
 
     def __post_init__(self) -> None:
         _require_kinds(self)
-        _require(self.preset in RIVALS, "preset", self.preset, f"choose one of {', '.join(RIVALS)}")
+        _require(self.preset in BASELINES, "preset", self.preset, f"choose one of {', '.join(BASELINES)}")
         for name in ("width", "layers"):
             _require(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
 
     @property
     def label(self) -> str:
-        return RIVALS[self.preset] + (" + roads" if self.roads else "")
+        return BASELINES[self.preset] + (" + roads" if self.roads else "")
 
 
 @dataclass(frozen=True)
@@ -182,13 +182,13 @@ class TrainSettings:
         _require(self.validation in ("seen", "unseen"), "validation", self.validation, 'choose "seen" or "unseen"')
         _require(0 < self.validation_share < 1, "validation_share", self.validation_share, "must be between 0 and 1")
         _require(self.memory_gb is None or self.memory_gb > 0, "memory_gb", self.memory_gb, "must be above 0")
-        _require(0 <= self.seed <= MOST_SEED, "seed", self.seed, f"give a whole number from 0 to {MOST_SEED}")
+        _require(0 <= self.seed <= MAX_SEED, "seed", self.seed, f"give a whole number from 0 to {MAX_SEED}")
 
 
 @dataclass(frozen=True)
 class Settings:
     task: Task = field(default_factory=Task)
-    model: ModelSettings | RivalSettings = field(default_factory=ModelSettings)
+    model: ModelSettings | BaselineSettings = field(default_factory=ModelSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
 
     def to_json(self) -> dict[str, Any]:
@@ -196,12 +196,12 @@ class Settings:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Settings:
-        kind = RivalSettings if data["model"]["preset"] in RIVALS else ModelSettings
+        kind = BaselineSettings if data["model"]["preset"] in BASELINES else ModelSettings
         return cls(Task(**data["task"]), kind(**data["model"]), TrainSettings(**data["train"]))
 
 
 def preset(name: str) -> Settings:
-    """`paper`: the paper's equations and sizes and nothing else. `default`: what forecasts best. Or a rival's name."""
+    """`paper`: the paper's equations and sizes, nothing else. `default`: what forecasts best. Or a baseline."""
     # Without hiding a model first learns to read its neighbours, then to copy its own reading. Nodes without a
     # sensor are forecast best between the two, after some 70 steps: short epochs let early stopping find it.
     protocol = TrainSettings(hide=(0.0, 0.0), visible_weight=1.0, epochs=60, steps_per_epoch=10, warmup_steps=50)
@@ -210,23 +210,23 @@ def preset(name: str) -> Settings:
         return Settings(model=model, train=protocol)
     if name == "default":
         return Settings()
-    if name in RIVALS:
-        return Settings(model=RIVAL_SIZES[name], train=protocol)
-    known = (*PRESETS, *RIVALS)
+    if name in BASELINES:
+        return Settings(model=BASELINE_SIZES[name], train=protocol)
+    known = (*PRESETS, *BASELINES)
     close = get_close_matches(name.lower(), known, n=1)
     raise SettingsError(
         f'preset "{name}": choose one of {", ".join(known)}' + (f"; did you mean {close[0]}?" if close else "")
     )
 
 
-# As each rival's own paper or code has them.
-RIVAL_SIZES = {
-    "dcrnn": RivalSettings("dcrnn", width=64, layers=2),
-    "stgcn": RivalSettings("stgcn", width=64, layers=2),
-    "graph-wavenet": RivalSettings("graph-wavenet", width=32, layers=8),
-    "stgode": RivalSettings("stgode", width=64, layers=2),
-    "localegn": RivalSettings("localegn", width=64, layers=1),
-    "stnn": RivalSettings("stnn", width=64, layers=2),
+# As each baseline's own paper or code has them.
+BASELINE_SIZES = {
+    "dcrnn": BaselineSettings("dcrnn", width=64, layers=2),
+    "stgcn": BaselineSettings("stgcn", width=64, layers=2),
+    "graph-wavenet": BaselineSettings("graph-wavenet", width=32, layers=8),
+    "stgode": BaselineSettings("stgode", width=64, layers=2),
+    "localegn": BaselineSettings("localegn", width=64, layers=1),
+    "stnn": BaselineSettings("stnn", width=64, layers=2),
 }
 
 

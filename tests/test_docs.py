@@ -25,11 +25,11 @@ import pytest
 import typer.main
 
 import frigate
-from frigate.cli import app
+from frigate.cli.main import app
 from frigate.config import PRESETS, Settings, change, preset
-from frigate.sources.benchmarks import KINDS, PEMS
-from frigate.sources.osm_tags import DRIVABLE
-from frigate.streets import build_town
+from frigate.simulate.streets import build_town
+from frigate.sources.benchmarks.importer import KINDS, PEMS
+from frigate.sources.osm.tags import DRIVABLE
 
 ROOT = Path(__file__).resolve().parents[1]
 MAP = ROOT / "docs" / "paper-to-code.md"
@@ -258,8 +258,8 @@ def test_every_message_is_one_that_the_code_says() -> None:
 
 
 def test_every_kind_of_bad_table_is_told() -> None:
-    """The accepted kinds of tests/test_bad_input.py, by their notices."""
-    from tests.test_bad_input import ACCEPTED
+    """The accepted kinds of tests/data/test_bad_input.py, by their notices."""
+    from tests.data.test_bad_input import ACCEPTED
 
     text = read(ROOT / "docs" / "formats.md").split("Accepted with a notice")[1].split("Refused, with")[0]
     notices = [re.sub(r"\\|: \d.*|\(.*", "", notice).strip() for _, notice, _ in ACCEPTED.values()]
@@ -305,7 +305,7 @@ def test_every_command_can_be_parsed(line: str) -> None:
     command.make_context("it", words, parent=context)  # raises where an option is not known
 
 
-@pytest.mark.parametrize("name", ["frigate.train", "frigate.evaluate"])
+@pytest.mark.parametrize("name", ["frigate.training.train", "frigate.evaluation.evaluate"])
 def test_every_option_of_the_bare_commands_is_there(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         importlib.import_module(name).main(["--help"])

@@ -25,12 +25,12 @@ def test_the_public_names() -> None:
 
 @pytest.mark.parametrize("name", sorted(PUBLIC))
 def test_no_module_hides_a_public_name(name: str) -> None:
-    # `frigate.train` is a module too; whoever imports it must not lose the function.
+    # `frigate.training.train` is a module too; whoever imports it must not lose the function.
     assert not isinstance(getattr(fg, name), types.ModuleType)
 
 
 def test_the_modules_run_without_a_warning() -> None:
-    for module in ("frigate.train", "frigate.evaluate"):
+    for module in ("frigate.training.train", "frigate.evaluation.evaluate"):
         done = subprocess.run([sys.executable, "-m", module, "--help"], capture_output=True, text=True, check=True)
         assert done.stderr == ""
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from frigate.bench.measure import bench
-from frigate.bench.shown import json_of, notes_of, require_place, rows_of
+from frigate.bench.output import json_of, notes_of, require_place, rows_of
 from frigate.errors import FrigateError
 
 

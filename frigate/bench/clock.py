@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from frigate.bench.work import Ceilings
+from frigate.bench.roofline import Ceilings
 
 CUDA_PEAK = "torch.cuda.max_memory_allocated: all that tensors hold on the GPU, weights and readings with it"
 RSS_PEAK = "the most of the process's resident memory, less what it held before"

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from frigate.batch import Windows
 from frigate.bench.clock import (
     CUDA_PEAK,
     ON_CPU,
@@ -30,26 +29,27 @@ from frigate.bench.clock import (
     median_ms,
     peak_bytes,
 )
-from frigate.bench.invented import Size, invent_network, invent_run, parse_size, windows_for
 from frigate.bench.machine import surroundings
-from frigate.bench.usual import usual_bytes, usual_model
-from frigate.bench.work import Ceilings, Sizes, forecast_work, step_work, work_json
-from frigate.checkpoint import Run
+from frigate.bench.pyg_baseline import usual_bytes, usual_model
+from frigate.bench.roofline import Ceilings, Sizes, forecast_work, step_work, work_json
+from frigate.bench.synthetic import Size, invent_network, invent_run, parse_size, windows_for
 from frigate.config import PRESETS, ModelSettings, Settings, change, preset
+from frigate.data.network import RoadNetwork
 from frigate.errors import FrigateError, SettingsError
-from frigate.kept import build_topologies
-from frigate.network import RoadNetwork
+from frigate.forecasting.live import Live
+from frigate.graph.positions import choose_anchors, distances_m, position_scale_m, positions
+from frigate.graph.road_features import road_features
+from frigate.nn.batch import Windows
 from frigate.nn.choice import described, kernels
-from frigate.nn.frigate import Fixed, Frigate
-from frigate.positions import choose_anchors, distances_m, position_scale_m, positions
-from frigate.roads import road_features
-from frigate.tick import Live
-from frigate.train import best_device
-from frigate.trainer import Trainer
+from frigate.nn.model import Fixed, Frigate
+from frigate.nn.scaling import build_topologies
+from frigate.training.checkpoint import Run
+from frigate.training.train import best_device
+from frigate.training.trainer import Trainer
 
 AGREE = {"cuda": 0.1, "cpu": 1e-3}  # ||ours - usual|| / ||usual||: rounding to bf16 and to fp32
 ANCHORS = 16
-MOST_WINDOWS = 1024
+MAX_WINDOWS = 1024
 FIRST = 200  # the snapshot that is forecast from; ticks go on from there
 
 
@@ -67,8 +67,8 @@ def bench(
     sized, on = parse_size(size), best_device(device)
     if presets not in (*PRESETS, "both"):
         raise SettingsError(f'--preset "{presets}": choose one of {", ".join(PRESETS)}, both')
-    if windows is not None and not 1 <= windows <= MOST_WINDOWS:
-        raise SettingsError(f"--windows {windows}: give 1 to {MOST_WINDOWS}")
+    if windows is not None and not 1 <= windows <= MAX_WINDOWS:
+        raise SettingsError(f"--windows {windows}: give 1 to {MAX_WINDOWS}")
     taken, often = windows or windows_for(sized, on), repeats or (ON_GPU if on.type == "cuda" else ON_CPU)
     names = PRESETS if presets == "both" else (presets,)
     settings = [change(preset(name), {"train": {"batch_size": taken, "seed": seed}}) for name in names]
@@ -118,9 +118,9 @@ def _measure(
     ours = run.model.to(device)
     assert isinstance(ours, Frigate) and isinstance(run.settings.model, ModelSettings)
     theirs, usual_way = usual_model(ours)
-    features = run.city.road_features if run.kept.roads is not None else None
+    features = run.city.road_features if run.scaling.roads is not None else None
     stream = run.city.stream
-    topologies, _ = build_topologies(stream.topologies, run.kept, sensors=run.split.seen, features=features)
+    topologies, _ = build_topologies(stream.topologies, run.scaling, sensors=run.split.seen, features=features)
     data = Windows(stream, topologies, device)
 
     say(f"{name}: forecast")
@@ -295,7 +295,7 @@ def _require_same(what: str, one: Tensor, other: Tensor, run: Run) -> float:
     """||one - other|| / ||other|| in the model's unit; FrigateError where that is more than rounding."""
     device = other.device
     a, b = one.to(device).double(), other.double()
-    off = float((a - b).norm() / (b - run.kept.value_offset).norm())
+    off = float((a - b).norm() / (b - run.scaling.value_offset).norm())
     if not off <= AGREE[device.type]:
         raise FrigateError(f"{what} differ by {off:.2g} of their size: more than rounding. Nothing is timed; report it")
     return float(f"{off:.2g}")

@@ -1,1 +1,4 @@
-"""The model: the gated sum (aggregate), the gated convolution (gated_conv), the priors (moments), Frigate itself."""
+"""The model: what it sees (batch, scaling); the paper's equations (model, layers, moments); the kernels behind.
+
+May import: `graph`, `data` and below.
+"""

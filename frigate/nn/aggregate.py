@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from frigate.batch import Topology
+from frigate.nn.batch import Topology
 from frigate.nn.choice import on_gpu, plain
 
 Messages = Callable[[Tensor, Tensor, Topology], Tensor]

@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from frigate.batch import Topology
 from frigate.nn.aggregate import sparse_matrix
+from frigate.nn.batch import Topology
 
 BLOCK_ROWS = 8192  # nodes of the snapshots of a block: with D = 64, eight megabytes between the layers
 Roads = TypeVar("Roads")

@@ -16,8 +16,8 @@ from torch.nn import functional
 
 from frigate.nn.lstm import able, suits
 
-MOST_KNOWN = 14  # with y and a column of ones: the 16 columns of one product
-MOST_UNITS = 64  # of the readout's hidden layer
+MAX_KNOWN = 14  # with y and a column of ones: the 16 columns of one product
+MAX_UNITS = 64  # of the readout's hidden layer
 
 
 def fused(cell: nn.Module, readout: nn.Module, hidden: Tensor) -> bool:
@@ -32,7 +32,7 @@ def fits(cell: nn.Module, readout: nn.Module, hidden: Tensor) -> bool:
     if [type(layer) for layer in readout] != [nn.Linear, nn.ReLU, nn.Dropout, nn.Linear]:
         return False
     inner, outer = _linear(readout)
-    few = 1 <= cell.input_size <= 1 + MOST_KNOWN and inner.out_features <= MOST_UNITS and outer.out_features == 1
+    few = 1 <= cell.input_size <= 1 + MAX_KNOWN and inner.out_features <= MAX_UNITS and outer.out_features == 1
     biased = cell.bias and inner.bias is not None and outer.bias is not None
     return few and biased and cell.hidden_size == hidden.shape[1] and suits(hidden)
 

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from frigate.batch import Topology
+from frigate.nn.batch import Topology
 
 BLOCK = 1024
 

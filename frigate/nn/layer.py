@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from frigate.batch import Topology
 from frigate.nn.aggregate import gated_messages, on_cpu
+from frigate.nn.batch import Topology
 from frigate.nn.choice import on_gpu
 from frigate.nn.cpu_layer import cpu_layer, cpu_layers
 from frigate.nn.gpu_layer import gpu_layer, gpu_layers

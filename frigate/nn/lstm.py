@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from frigate.nn.choice import on_gpu
 
 TYPES = (torch.bfloat16, torch.float16)
-MOST_WIDTH = 128
+MAX_WIDTH = 128
 # The tiles need up to 146 KiB for one program: there is room on an H100, an H200 and what came after them for data
 # centres. It also leaves out what does not speak NVIDIA's assembler.
 SHARED_BYTES = 200 * 1024
@@ -52,7 +52,7 @@ def plain_lstm(net: nn.Module) -> bool:
 def suits(x: Tensor) -> bool:
     """Whether x, of any shape [...,D], has a type and a width that matrix units take."""
     D = x.shape[-1]
-    return x.dtype in TYPES and D % 16 == 0 and 0 < D <= MOST_WIDTH
+    return x.dtype in TYPES and D % 16 == 0 and 0 < D <= MAX_WIDTH
 
 
 def last_state(net: nn.LSTM, x: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:

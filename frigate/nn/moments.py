@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from frigate.batch import Batch, Topology
+from frigate.nn.batch import Batch, Topology
 
 MOMENTS = ("log_count", "mean", "std", "skewness", "kurtosis", "empty")
 
@@ -47,7 +47,7 @@ def moments(batch: Batch, scaled: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _SharedTopology:
     """The snapshots of one topology: which window each is of, and who is whose neighbour."""
 
     x: Tensor  # [N,C]
@@ -78,11 +78,11 @@ class _Part:
         return torch.cat([self.in_windows(apart**power) for power in (2, 3, 4)], dim=1)
 
 
-def _part(batch: Batch, i: int, x: Tensor, observed: Tensor) -> _Part:
+def _part(batch: Batch, i: int, x: Tensor, observed: Tensor) -> _SharedTopology:
     columns, of, at = batch.columns_of(i), batch.topologies[i].neighbour_of, batch.topologies[i].neighbour
     if columns is None:
-        return _Part(x, observed, None, batch.num_windows, of, at)
-    return _Part(x[:, columns], observed[:, columns], columns // batch.past, batch.num_windows, of, at)
+        return _SharedTopology(x, observed, None, batch.num_windows, of, at)
+    return _SharedTopology(x[:, columns], observed[:, columns], columns // batch.past, batch.num_windows, of, at)
 
 
 class KernelMean(nn.Module):

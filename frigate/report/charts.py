@@ -11,9 +11,9 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.evaluate import HOPS
-from frigate.evaluation import Evaluation
-from frigate.metrics import Measure
+from frigate.evaluation.evaluate import HOPS
+from frigate.evaluation.metrics import Measure
+from frigate.evaluation.results import Evaluation
 from frigate.report.words import round_number
 
 Floats = NDArray[np.float64]

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from frigate.checkpoint import Run
-from frigate.positions import hops_to
+from frigate.baselines.naive import Forecaster, naive_baselines
+from frigate.data.stream import DAY_S
+from frigate.graph.positions import hops_to
 from frigate.report.charts import Chart, axis_bottom, axis_top, clock_ticks
 from frigate.report.words import span
-from frigate.rivals.naive import Forecaster, naive_rivals
-from frigate.stream import DAY_S
-from frigate.train import run_windows
+from frigate.training.checkpoint import Run
+from frigate.training.train import run_windows
 
 Floats = NDArray[np.float64]
 
@@ -32,11 +32,11 @@ class Day:
     local_s: NDArray[np.int64]  # [n]
     truth: Floats  # [n,M] NaN where not observed
     model: Floats  # [n,M]
-    rival: Floats  # [n,M]; [n,0] where there is none
-    rival_name: str
+    baseline: Floats  # [n,M]; [n,0] where there is none
+    baseline_name: str
 
 
-def rolling_day(run: Run, *, rival: str) -> Day:
+def rolling_day(run: Run, *, baseline: str) -> Day:
     """The last day of the test period (less where the period is shorter), every step forecast once."""
     stream, split, task = run.city.stream, run.split, run.settings.task
     count = max(1, DAY_S // (stream.step_s * task.horizon))
@@ -45,8 +45,8 @@ def rolling_day(run: Run, *, rival: str) -> Day:
     rows = (current[:, None] + np.arange(1, task.horizon + 1)).ravel()
     picked = _pick_nodes(run, rows)
     nodes = np.array([row for row, _ in picked], np.int64)
-    naive = naive_rivals(stream, split)
-    forecasters: list[Forecaster] = [run.model] + ([naive[rival]] if rival in naive else [])
+    naive = naive_baselines(stream, split)
+    forecasters: list[Forecaster] = [run.model] + ([naive[baseline]] if baseline in naive else [])
     made = _forecast_rows(run, forecasters, current, nodes)
     truth = np.where(stream.observed[rows][:, nodes], stream.values[rows][:, nodes], np.nan)
     return Day(
@@ -55,8 +55,8 @@ def rolling_day(run: Run, *, rival: str) -> Day:
         local_s=stream.times_s[rows] + stream.utc_offset_s[rows],
         truth=truth.astype(np.float64),
         model=made[0],
-        rival=made[1] if len(made) > 1 else np.empty((len(rows), 0)),
-        rival_name=rival,
+        baseline=made[1] if len(made) > 1 else np.empty((len(rows), 0)),
+        baseline_name=baseline,
     )
 
 
@@ -112,16 +112,18 @@ def day_title(run: Run) -> str:
 
 
 def day_panels(day: Day, run: Run, unit: str) -> str:
-    """A chart for each node: truth, the model, the best rival."""
+    """A chart for each node: truth, the model, the best baseline."""
     if not day.nodes:
         return "<p>No intersection has enough readings in the test period to show.</p>"
     stream, task = run.city.stream, run.settings.task
     ahead = span(task.horizon * stream.step_s)
     without = " without any reading of the intersection itself" if run.split.unseen.any() else ""
-    lines = [("truth", "truth"), ("s0", "the model")] + ([("rival", day.rival_name)] if day.rival.shape[1] else [])
+    lines = [("truth", "truth"), ("s0", "the model")] + (
+        [("baseline", day.baseline_name)] if day.baseline.shape[1] else []
+    )
     panels = []
     for m, (row, words) in enumerate(zip(day.nodes, day.words, strict=True)):
-        series = [day.truth[:, m], day.model[:, m]] + ([day.rival[:, m]] if day.rival.shape[1] else [])
+        series = [day.truth[:, m], day.model[:, m]] + ([day.baseline[:, m]] if day.baseline.shape[1] else [])
         chart = Chart.of(day.local_s[[0, -1]], axis_top(series), height=230, low=axis_bottom(series, stream.quantity))
         inner = chart.frame(clock_ticks(day.local_s), label=unit)
         order = [0, 2, 1] if len(series) > 2 else [0, 1]  # the model on top

@@ -11,12 +11,12 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.checkpoint import Run
-from frigate.evaluation import Evaluation
-from frigate.forecast import Forecast
-from frigate.network import RoadNetwork
+from frigate.data.network import RoadNetwork
+from frigate.evaluation.results import Evaluation
+from frigate.forecasting.forecast import Forecast
+from frigate.graph.road_features import class_levels
 from frigate.report.words import clock, round_number, span
-from frigate.roads import class_levels
+from frigate.training.checkpoint import Run
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -26,7 +26,7 @@ BINS = 7  # colours of a map; report.css has as many
 
 
 @dataclass(frozen=True)
-class Plan:
+class MapProjection:
     """Where things lie on a map: local metres, north up, fitted into the view box."""
 
     lon0: float
@@ -37,7 +37,7 @@ class Plan:
     network: RoadNetwork
 
     @classmethod
-    def of(cls, network: RoadNetwork) -> Plan:
+    def of(cls, network: RoadNetwork) -> MapProjection:
         here = network.present if network.present.any() else np.ones(network.num_nodes, bool)
         lon, lat = network.lon[here], network.lat[here]
         squeeze = max(0.01, math.cos(math.radians(float(lat.mean()))))
@@ -145,7 +145,7 @@ class Sheet:
     marks: str = ""  # SVG above the dots
 
 
-def forecast_map(plan: Plan, forecast: Forecast, unit: str) -> str:
+def forecast_map(plan: MapProjection, forecast: Forecast, unit: str) -> str:
     """The forecast at every node, with a slider through its steps."""
     times = [clock(time) for time in forecast.local_times()]
     labels = tuple(f"{time}, {span((k + 1) * forecast.step_s)} ahead" for k, time in enumerate(times))
@@ -171,7 +171,7 @@ def forecast_map(plan: Plan, forecast: Forecast, unit: str) -> str:
     return draw_map(plan, sheet)
 
 
-def error_map(plan: Plan, run: Run, evaluation: Evaluation, unit: str) -> str:
+def error_map(plan: MapProjection, run: Run, evaluation: Evaluation, unit: str) -> str:
     """The model's MAE at each node that was scored; sensors are hollow where it was scored without them."""
     network, split = run.city.network, run.split
     any_unseen = evaluation.model.unseen is not None
@@ -193,7 +193,7 @@ def error_map(plan: Plan, run: Run, evaluation: Evaluation, unit: str) -> str:
     return draw_map(plan, sheet)
 
 
-def draw_map(plan: Plan, sheet: Sheet) -> str:
+def draw_map(plan: MapProjection, sheet: Sheet) -> str:
     """A figure with the map, its key, and what its script needs."""
     x, y = plan.xy(sheet.lon, sheet.lat)
     edges = bin_edges(sheet.frames, by_factors=sheet.by_factors) if sheet.edges is None else list(sheet.edges)
@@ -207,7 +207,7 @@ def draw_map(plan: Plan, sheet: Sheet) -> str:
     )
 
 
-def _dots(plan: Plan, sheet: Sheet, edges: list[float], x: list[float], y: list[float]) -> str:
+def _dots(plan: MapProjection, sheet: Sheet, edges: list[float], x: list[float], y: list[float]) -> str:
     """The last frame, as few paths as there are colours; data-k tells the script which nodes belong in a path."""
     at = [f"M{a:g} {b:g}h0" for a, b in zip(x, y, strict=True)]
     shown, sensor, dot = sheet.frames[-1], sheet.sensor, plan.dot
@@ -235,7 +235,7 @@ def _dots(plan: Plan, sheet: Sheet, edges: list[float], x: list[float], y: list[
     return "".join(parts)
 
 
-def _data(plan: Plan, sheet: Sheet, edges: list[float], x: list[float], y: list[float]) -> str:
+def _data(plan: MapProjection, sheet: Sheet, edges: list[float], x: list[float], y: list[float]) -> str:
     """What report.js needs to move the slider and to name what is under the pointer."""
     data = {
         "x": x,

@@ -6,10 +6,10 @@ import math
 from datetime import datetime
 from html import escape
 
-from frigate.checkpoint import Run
-from frigate.evaluation import Evaluation, Row
-from frigate.metrics import Measure, Summary
-from frigate.stream import DAY_S
+from frigate.data.stream import DAY_S
+from frigate.evaluation.metrics import Measure, Summary
+from frigate.evaluation.results import Evaluation, Row
+from frigate.training.checkpoint import Run
 
 
 def unit_text(quantity: str, unit: str, step_s: int) -> str:
@@ -19,10 +19,10 @@ def unit_text(quantity: str, unit: str, step_s: int) -> str:
     return f"{unit or 'count'} in {span(step_s)}"
 
 
-def best_rival(evaluation: Evaluation) -> Row | None:
-    """The naive rival with the least MAE where the table is scored."""
-    rivals = [row for row in evaluation.rows if row.kind == "rival" and _scored(row, evaluation) is not None]
-    return min(rivals, key=lambda row: _mae(row, evaluation).value, default=None)
+def best_baseline(evaluation: Evaluation) -> Row | None:
+    """The naive baseline with the least MAE where the table is scored."""
+    baselines = [row for row in evaluation.rows if row.kind == "baseline" and _scored(row, evaluation) is not None]
+    return min(baselines, key=lambda row: _mae(row, evaluation).value, default=None)
 
 
 def _scored(row: Row, evaluation: Evaluation) -> Summary | None:
@@ -52,16 +52,18 @@ def header(run: Run, evaluation: Evaluation, unit: str, note: str) -> str:
 
 
 def _tiles(evaluation: Evaluation, unit: str) -> str:
-    model, rival = evaluation.model, best_rival(evaluation)
+    model, baseline = evaluation.model, best_baseline(evaluation)
     where = "without a sensor" if model.unseen is not None else "at sensors"
     ours = _mae(model, evaluation)
     tiles = [(f"Mean error {where}", _number(ours.value), f"{unit}; 95 % interval {_interval(ours)}")]
-    if rival is not None:
-        theirs = _mae(rival, evaluation)
-        tiles.append(("Best simple rival", _number(theirs.value), f"{rival.name}; {_interval(theirs)}"))
+    if baseline is not None:
+        theirs = _mae(baseline, evaluation)
+        tiles.append(("Best simple baseline", _number(theirs.value), f"{baseline.name}; {_interval(theirs)}"))
         if theirs.value > 0:
             less = 100 * (1 - ours.value / theirs.value)
-            tiles.append(("Against that rival", f"{round(-less):+d} %".replace("-", "−"), "error; below 0 is better"))
+            tiles.append(
+                ("Against that baseline", f"{round(-less):+d} %".replace("-", "−"), "error; below 0 is better")
+            )
     share = model.share_of_sensor
     if share is not None:
         low, value, high = (round(100 * x) if math.isfinite(x) else x for x in (share.low, share.value, share.high))
@@ -73,18 +75,18 @@ def _tiles(evaluation: Evaluation, unit: str) -> str:
 
 
 def verdict(evaluation: Evaluation) -> str:
-    """Whether the model beats the best naive rival outside the intervals, in one sentence."""
-    rival = best_rival(evaluation)
+    """Whether the model beats the best naive baseline outside the intervals, in one sentence."""
+    baseline = best_baseline(evaluation)
     ours = _mae(evaluation.model, evaluation)
-    if rival is None or not math.isfinite(ours.value):
+    if baseline is None or not math.isfinite(ours.value):
         return "There is nothing to compare the model with."
-    theirs = _mae(rival, evaluation)
+    theirs = _mae(baseline, evaluation)
     where = "At intersections without a sensor" if evaluation.model.unseen is not None else "At sensors"
     if ours.high < theirs.low:
-        return f"{where} the model beats every simple rival, and its interval is clear of theirs."
+        return f"{where} the model beats every simple baseline, and its interval is clear of theirs."
     if ours.value < theirs.value:
-        return f"{where} the model is ahead of every simple rival, but the intervals overlap: not a clear win."
-    return f"{where} the model does not beat the simple rivals: {rival.name} is as good or better."
+        return f"{where} the model is ahead of every simple baseline, but the intervals overlap: not a clear win."
+    return f"{where} the model does not beat the simple baselines: {baseline.name} is as good or better."
 
 
 def table(evaluation: Evaluation, unit: str) -> str:
@@ -95,7 +97,7 @@ def table(evaluation: Evaluation, unit: str) -> str:
     for row, cells in zip(evaluation.rows, rows, strict=True):
         _, *scores = cells.values()
         inner = "".join(f"<td>{_with_small_interval(text)}</td>" for text in scores)
-        mark = "<small>a yardstick, not a rival</small>" if row.kind == "yardstick" else ""
+        mark = "<small>a yardstick, not a baseline</small>" if row.kind == "yardstick" else ""
         body += f'<tr class="{row.kind}"><th>{escape(row.label)}{mark}</th>{inner}</tr>'
     where = "intersections without a sensor" if evaluation.model.unseen is not None else "sensors"
     return (
@@ -125,7 +127,7 @@ def glossary(evaluation: Evaluation, run: Run) -> str:
         "Share of a sensor: 0 % is one constant for the whole city, 100 % is as good as knowing the intersection's own "
         "median for that hour and kind of day.",
         "Hops: roads between an intersection and its nearest sensor.",
-        "Zero, constant median, clock profile, nearest sensors, label propagation: rivals without any learning.",
+        "Zero, constant median, clock profile, nearest sensors, label propagation: baselines without any learning.",
         f"Model: preset {settings.model.preset}, width {settings.model.width}, {settings.model.layers} layers, "
         f"{parameters:,} parameters, {run.progress.epoch} epochs, seed {settings.train.seed}. "
         f"{evaluation.past} snapshots of {span(evaluation.step_s)} in, {evaluation.horizon} out.",

@@ -15,11 +15,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.city import City
-from frigate.city.notices import Notices, Spot
+from frigate.data.city import City
+from frigate.data.network import Edges, NodeId, Road, RoadNetwork
+from frigate.data.notices import Notices, Spot
 from frigate.errors import CityError
-from frigate.network import Edges, NodeId, Road, RoadNetwork
-from frigate.sources.lines import Line, NotALineError, read_line, write_line
+from frigate.sources.geometry import Line, NotALineError, read_line, write_line
 
 Restriction = tuple[
     NodeId, NodeId, NodeId, str

@@ -19,16 +19,16 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from frigate.city import City
-from frigate.city.city_toml import parse_quantity, parse_step, whole_step
-from frigate.city.clock import Clock, NotATimeError, times_us
-from frigate.city.network_tables import note_network, read_edges, read_nodes
-from frigate.city.notices import Notices, Spot
-from frigate.city.readings import MOST_CELLS, Span, align_start_s, count_snapshots, valid_values
-from frigate.city.tables import ROW, SPEED_KPH, NodeIndex, Table, column_names, did_you_mean, numbers, read_table
+from frigate.data.city import City
+from frigate.data.city_toml import parse_quantity, parse_step, whole_step
+from frigate.data.network import RoadNetwork
+from frigate.data.network_tables import note_network, read_edges, read_nodes
+from frigate.data.notices import Notices, Spot
+from frigate.data.readings import MAX_CELLS, Span, align_start_s, count_snapshots, valid_values
+from frigate.data.stream import RoadNetworkStream, make_stream, zone
+from frigate.data.tables import ROW, SPEED_KPH, NodeIndex, Table, column_names, did_you_mean, numbers, read_table
+from frigate.data.times import Clock, NotATimeError, times_us
 from frigate.errors import CityError, FrigateError, MissingExtraError
-from frigate.network import RoadNetwork
-from frigate.stream import RoadNetworkStream, make_stream, zone
 
 
 @dataclass(frozen=True)
@@ -143,9 +143,9 @@ def _parsing(path: Path, kind: str) -> Iterator[None]:
 
 
 def _bounded(path: Path, name: str, count: int) -> None:
-    if count > MOST_CELLS:
+    if count > MAX_CELLS:
         raise CityError(
-            f'{path.name}: "{name}" claims {count:,} cells. At most {MOST_CELLS:,} are read: cut it in parts'
+            f'{path.name}: "{name}" claims {count:,} cells. At most {MAX_CELLS:,} are read: cut it in parts'
         )
 
 

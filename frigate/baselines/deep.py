@@ -1,0 +1,141 @@
+"""What the paper's six baselines share: what they read, how they meet the roads, and their place in the harness.
+
+A `DeepBaseline` gets inputs [N,B,T,F] in the model's unit and returns forecasts [N,B,H] in it; scaling is done here, by
+the same numbers as Frigate's. All are inductive: no parameter belongs to a node, so that each forecasts on networks
+that it was not trained on, and at nodes without a sensor. A missing reading is 0 beside a mask that says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from frigate.config import BaselineSettings, Task
+from frigate.data.stream import CALENDAR
+from frigate.errors import SettingsError
+from frigate.graph.road_features import FEATURE_WIDTH
+from frigate.nn.batch import Batch, Topology
+from frigate.nn.model import per_snapshot
+from frigate.nn.scaling import Scaling
+from frigate.nn.sparse import Sparse
+
+READING = 2  # the value, and whether there is one
+
+
+class DeepBaseline(nn.Module):
+    """One of the six. A subclass has `forecast`; its constructor takes (settings, task, kept) and calls this one."""
+
+    value_offset: Tensor
+    value_scale: Tensor
+
+    def __init__(self, settings: BaselineSettings, task: Task, scaling: Scaling) -> None:
+        super().__init__()
+        self.settings, self.task = settings, task
+        self.length_scale_m = scaling.length_scale_m
+        self.register_buffer("value_offset", torch.tensor(float(scaling.value_offset)))
+        self.register_buffer("value_scale", torch.tensor(float(scaling.value_scale)))
+
+    @property
+    def inputs(self) -> int:
+        """F, the numbers read of a node and snapshot."""
+        return READING + len(CALENDAR) + (FEATURE_WIDTH if self.settings.roads else 0)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """[B,H,N] in the user's unit, not clamped."""
+        scaled = self.scaled(batch.values).where(batch.observed, 0.0).permute(2, 0, 1)  # [N,B,T]
+        parts = [torch.stack([scaled, batch.observed.permute(2, 0, 1).to(scaled.dtype)], dim=-1)]
+        parts.append(batch.calendar_past.expand(batch.num_nodes, -1, -1, -1))
+        if self.settings.roads:
+            parts.append(per_snapshot(batch, [topology.road_features for topology in batch.topologies]))
+        forecast = self.forecast(torch.cat(parts, dim=-1), batch).permute(1, 2, 0)
+        return forecast.to(self.value_scale.dtype) * self.value_scale + self.value_offset
+
+    def scaled(self, values: Tensor) -> Tensor:
+        return (values - self.value_offset) / self.value_scale
+
+    def forecast(self, x: Tensor, batch: Batch) -> Tensor:
+        """[N,B,H] in the model's unit, from x [N,B,T,F]."""
+        raise NotImplementedError
+
+    def kept_numbers(self, *, nodes: int, edges: int, past: int, horizon: int) -> int:
+        """How many numbers backward keeps of one window: what decides the micro-batch."""
+        raise NotImplementedError
+
+    def refuse_other_task(self, batch: Batch) -> None:
+        """For baselines whose weights belong to one number of past snapshots and steps ahead."""
+        for name, here, trained in (
+            ("past", batch.past, self.task.past),
+            ("horizon", batch.horizon, self.task.horizon),
+        ):
+            if here != trained:
+                raise SettingsError(
+                    f"{name} = {here}: {self.settings.label} was built for {trained} and takes no other. "
+                    f"Use {name} = {trained}, or train again"
+                )
+
+
+def build_baseline(settings: BaselineSettings, task: Task, scaling: Scaling) -> DeepBaseline:
+    from frigate.baselines.dcrnn import DCRNN
+    from frigate.baselines.graph_wavenet import GraphWaveNet
+    from frigate.baselines.localegn import LocaleGN
+    from frigate.baselines.stgcn import STGCN
+    from frigate.baselines.stgode import STGODE
+    from frigate.baselines.stnn import STNN
+
+    baselines: dict[str, Callable[[BaselineSettings, Task, Scaling], DeepBaseline]] = {
+        "dcrnn": DCRNN,
+        "stgcn": STGCN,
+        "graph-wavenet": GraphWaveNet,
+        "stgode": STGODE,
+        "localegn": LocaleGN,
+        "stnn": STNN,
+    }
+    return baselines[settings.preset](settings, task, scaling)
+
+
+def closeness(topology: Topology, length_scale_m: float) -> Tensor:
+    """[E] exp(-(length / sigma)^2), as DCRNN and STGCN weigh roads; sigma is two median roads, kept with the model."""
+    return torch.exp(-((topology.length_m / (2 * length_scale_m)) ** 2))
+
+
+def random_walks(topology: Topology, length_scale_m: float) -> tuple[Sparse, Sparse]:
+    """The forward walk D_O^-1 W along the roads, and the backward walk D_I^-1 W^T against them."""
+    weight, N = closeness(topology, length_scale_m), topology.num_nodes
+    leaving = weight.new_zeros(N).index_add(0, topology.senders, weight)
+    arriving = weight.new_zeros(N).index_add(0, topology.receivers, weight)
+    # A road so long that its closeness is 0 in fp32 carries nothing; it must not divide by it.
+    forward = weight / leaving[topology.senders].clamp(min=1e-30)
+    backward = weight / arriving[topology.receivers].clamp(min=1e-30)
+    return (
+        Sparse.of(topology.senders, topology.receivers, forward, num_nodes=N),
+        Sparse.of(topology.receivers, topology.senders, backward, num_nodes=N),
+    )
+
+
+def symmetric(topology: Topology, length_scale_m: float) -> Sparse:
+    """D^-1/2 W D^-1/2 of the roads taken both ways; a pair with roads each way has the closer one's weight."""
+    weight, N = closeness(topology, length_scale_m), topology.num_nodes
+    rows = torch.cat([topology.senders, topology.receivers])
+    columns = torch.cat([topology.receivers, topology.senders])
+    pairs, which = torch.unique(rows * N + columns, return_inverse=True)
+    weight = weight.new_zeros(len(pairs)).scatter_reduce(0, which, weight.repeat(2), "amax")
+    rows, columns = pairs // N, pairs % N
+    degree = weight.new_zeros(N).index_add(0, rows, weight)
+    scale = degree.clamp(min=1e-30).rsqrt()
+    return Sparse.of(rows, columns, weight * scale[rows] * scale[columns], num_nodes=N)
+
+
+def on_roads(batch: Batch, topology_of: Tensor, h: Tensor, layer: Callable[[Tensor, int], Tensor]) -> Tensor:
+    """`layer` on the columns of h [N,M,...] that share a topology, for each topology, put together again.
+
+    `topology_of` [M], on the CPU, is the topology of each column. `layer(part, i)` sees the columns of topology i.
+    """
+    if len(batch.topologies) == 1:
+        return layer(h, 0)
+    parts: list[tuple[Tensor, Tensor]] = []
+    for i in sorted(set(topology_of.tolist())):
+        columns = torch.nonzero(topology_of == i).squeeze(1).to(h.device)
+        parts.append((columns, layer(h[:, columns], i)))
+    order = torch.argsort(torch.cat([columns for columns, _ in parts]))
+    return torch.cat([part for _, part in parts], dim=1)[:, order]

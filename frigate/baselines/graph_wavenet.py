@@ -1,0 +1,135 @@
+"""Graph WaveNet: gated dilated convolutions in time, diffusion over the roads (Wu et al., IJCAI 2019).
+
+`layers` layers with dilations 1, 2, 1, 2, ... and kernels of 2: with 8 (their 4 blocks of 2) the last step has seen 13
+snapshots. Each layer is a gated temporal convolution (their eq. 8), from which the forecast is made through a skip
+connection, and a diffusion convolution (their eq. 4, which is DCRNN's) with a residual on the way to the next. Fewer
+past snapshots are padded on the left with missing readings, more are cut off, so any number is taken; the last layer
+has one output for each step ahead, so no other horizon is.
+
+What was adapted, and why:
+- No adaptive adjacency matrix, as in the paper that compares with it: its node embeddings belong to one network.
+- LayerNorm over the channels in place of BatchNorm. BatchNorm's running means are those of one network and one share of
+  sensors, and we forecast on others; in training it would mix the windows of a batch, and what memory allows would
+  change the result. Little is lost with the scale that LayerNorm takes: the tanh before every skip connection bounds
+  it in the original as well.
+- The forecast reads the last step alone, so skip connections are computed there alone, and all in one product.
+- No diffusion after the last layer: in the original nothing reads it.
+- A step's roads are those of the last snapshot that it has seen; padded steps have the first snapshot's.
+
+247,756 parameters at width 32 with 8 layers, 7 inputs and 12 steps ahead; the paper has 247,660. For that the last
+hidden layer has 416 channels where the original has 512 (273,580 parameters). The paper's number is that of the
+original's code with 512 and every diffusion switched off, residual 1x1 convolutions in their place.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from frigate.baselines.dcrnn import SUPPORTS, Diffusion
+from frigate.baselines.deep import DeepBaseline
+from frigate.config import BaselineSettings, Task
+from frigate.errors import SettingsError
+from frigate.nn.batch import Batch
+from frigate.nn.scaling import Scaling
+
+SKIP, END = 8, 13  # widths of the skip connections and of the last hidden layer, in residual widths: 256 and 416
+DROPOUT = 0.3
+
+
+class GatedTime(nn.Module):
+    """tanh(filter) * sigmoid(gate) of a step and the one `dilation` before it (their eq. 8)."""
+
+    def __init__(self, width: int, dilation: int) -> None:
+        super().__init__()
+        self.dilation = dilation
+        self.linear = nn.Linear(2 * width, 2 * width)  # both kernels of 2 are one product on two slices of time
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N,B,T-dilation,D] from x [N,B,T,D]"""
+        pairs = torch.cat([x[:, :, : -self.dilation], x[:, :, self.dilation :]], dim=-1)
+        filtered, gate = self.linear(pairs).chunk(2, dim=-1)
+        return torch.tanh(filtered) * torch.sigmoid(gate)
+
+
+class DiffusionLayer(nn.Module):
+    """Diffusion convolution (their eq. 4) with dropout, residual and norm."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(SUPPORTS * width, width)
+        self.dropout = nn.Dropout(DROPOUT)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, gated: Tensor, residual: Tensor, diffusion: Diffusion, topology_of: Tensor) -> Tensor:
+        """[N,B,T,D] from `gated` and `residual` of that shape and the topology [B,T] of each step."""
+        N, B, T, D = gated.shape
+        spread = diffusion(gated.reshape(N, B * T, D), topology_of.reshape(-1)).view(N, B, T, -1)
+        h: Tensor = self.norm(self.dropout(self.linear(spread)) + residual)
+        return h.to(gated.dtype)  # autocast normalises in fp32
+
+
+class GraphWaveNet(DeepBaseline):
+    """A stack of gated temporal convolutions with a diffusion between each two."""
+
+    def __init__(self, settings: BaselineSettings, task: Task, scaling: Scaling) -> None:
+        super().__init__(settings, task, scaling)
+        D, L = settings.width, settings.layers
+        self.start = nn.Linear(self.inputs, D)
+        self.times = nn.ModuleList([GatedTime(D, dilation) for dilation in dilations(L)])
+        self.diffusions = nn.ModuleList([DiffusionLayer(D) for _ in range(L - 1)])
+        self.skip = nn.Linear(L * D, SKIP * D)  # the sum of one 1x1 convolution for each layer
+        self.end = nn.Linear(SKIP * D, END * D)
+        self.readout = nn.Linear(END * D, task.horizon)
+
+    @property
+    def receptive_field(self) -> int:
+        """How many snapshots the last step has seen."""
+        return 1 + sum(dilations(self.settings.layers))
+
+    def kept_numbers(self, *, nodes: int, edges: int, past: int, horizon: int) -> int:
+        """How many numbers backward keeps of one window.
+
+        `edges`, `past` and `horizon` play no part: nothing is kept for each road, and the snapshots are always as many.
+        """
+        D, steps = self.settings.width, self.receptive_field
+        numbers = steps * (self.inputs + D)
+        for dilation in dilations(self.settings.layers):
+            steps -= dilation
+            # Two slices, filter and gate, the spread, what dropout left, and the norm's input and output in fp32.
+            numbers += steps * D * (2 + 2 + SUPPORTS + 1 + 4)
+        return nodes * (numbers + (self.settings.layers + SKIP + END) * D)
+
+    def forecast(self, x: Tensor, batch: Batch) -> Tensor:
+        """[N,B,H] in the model's unit, from x [N,B,T,F]."""
+        self.refuse_other_horizon(batch)
+        field = self.receptive_field
+        missing = max(0, field - batch.past)
+        x = functional.pad(x[:, :, -field:], (0, 0, missing, 0))
+        topology_of = batch.topology_of[:, -field:]
+        topology_of = torch.cat([topology_of[:, :1].expand(-1, missing), topology_of], dim=1)  # [B,field]
+        diffusion = Diffusion(batch, self.length_scale_m)
+        x = self.start(x)
+        skips = []
+        for i, time in enumerate(self.times):
+            gated = time(x)
+            skips.append(gated[:, :, -1])
+            if i < len(self.diffusions):
+                left = gated.shape[2]
+                x = self.diffusions[i](gated, x[:, :, -left:], diffusion, topology_of[:, -left:])
+        skip = torch.relu(self.skip(torch.cat(skips, dim=-1)))
+        forecast: Tensor = self.readout(torch.relu(self.end(skip)))
+        return forecast
+
+    def refuse_other_horizon(self, batch: Batch) -> None:
+        here, trained = batch.horizon, self.task.horizon
+        if here != trained:
+            raise SettingsError(
+                f"horizon = {here}: {self.settings.label} was built for {trained} and takes no other. "
+                f"Use horizon = {trained}, or train again"
+            )
+
+
+def dilations(layers: int) -> list[int]:
+    return [1 + i % 2 for i in range(layers)]

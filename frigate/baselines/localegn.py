@@ -1,0 +1,182 @@
+"""LocaleGN (Li, Tang, Ma: Few-Sample Traffic Prediction with Graph Networks using Locale as Relational Inductive
+Biases, IEEE T-ITS 2023, arXiv 2203.03965): a recurrent graph network over the snapshots, beside a GRU for every node.
+
+At snapshot t, with v = ReLU(W_v x_t), e = ReLU(W_e length), and the state h, g, u of nodes, roads and city, 0 at first:
+
+    g' = ReLU(Phi_e [e, g, v_s, h_s, v_r, h_r, u])                                   of a road s -> r
+    h' = ReLU(Phi_v [v, h, sum of g' of the roads out, sum of g' of the roads in, u])
+    u' = ReLU(Phi_u [u, mean of g', mean of h'])
+
+and the forecast is MLP(h_T) + W_o GRU(x_1 .. x_T).
+
+Of the paper only the abstract was to be had; the equations are those of its authors' code (MingxiLii/LocaleGN) and
+could not be held against its text. The Frigate paper seems to have run that code as it is: for one input and one step
+ahead it has the 333,636 parameters of that paper's table, 246,144 of them in a second graph network that is never
+called. It is left out here. A switch of that code, on where nothing is said, returns the GRU's part alone; here the
+forecast is the sum, without which there would be no graph network.
+
+Adapted:
+- H steps ahead from one last layer (theirs: one step), all inputs of `DeepBaseline` where they have the reading alone.
+  Any T will do; another H will not.
+- `layers` graph networks a snapshot, each with weights and a state of its own, the upper reading v + h' and g' of the
+  one below, as the authors' residual variant stacks them. Theirs is 1.
+- A road's length is log(1 + length / median road); theirs is divided by the longest, which no other city shares.
+- Snapshots may differ in their roads: g stays with a road by its two ends and is 0 while the road is not there.
+- The city's mean of h' is over nodes with a road, so that a removed node counts for nothing.
+- Phi_e is applied by its columns, the nodes' at the nodes: of each road and snapshot only g' is kept for backward, on a
+  GPU also in float32, in which it is summed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from frigate.baselines.deep import DeepBaseline
+from frigate.config import BaselineSettings, Task
+from frigate.errors import SettingsError
+from frigate.nn.batch import Batch, Topology
+from frigate.nn.model import MLP
+from frigate.nn.scaling import Scaling
+
+
+class State(NamedTuple):
+    """What one graph network remembers."""
+
+    nodes: Tensor  # h [N,B,D]
+    roads: Tensor  # g [E,B,D]
+    city: Tensor  # u [B,D]
+
+
+@dataclass(frozen=True)
+class EdgeIndex:
+    """The roads of some topologies taken together, each pair of ends once, or those of one snapshot of B windows.
+
+    X is the topologies in the one case, the windows in the other; it is 1 where all share one topology.
+    """
+
+    senders: Tensor  # [E]
+    receivers: Tensor  # [E]
+    length: Tensor  # [E,X,1] log(1 + length / median road)
+    there: Tensor  # [E,X,1] whether the road is there, 1 or 0
+    connected: Tensor  # [N,X,1] whether the node has a road, 1 or 0
+    change: bool  # whether the topologies are several
+
+    @classmethod
+    def of(cls, topologies: Sequence[Topology], *, length_scale_m: float) -> EdgeIndex:
+        N = topologies[0].num_nodes
+        keys = [topology.senders * N + topology.receivers for topology in topologies]
+        union = keys[0] if len(keys) == 1 else torch.unique(torch.cat(keys))
+        length, there, connected = [], [], []
+        for topology, key in zip(topologies, keys, strict=True):
+            at, nothing = torch.searchsorted(union, key), topology.length_m.new_zeros(len(union))
+            length.append(nothing.index_copy(0, at, torch.log1p(topology.length_m / length_scale_m)))
+            there.append(nothing.index_fill(0, at, 1))
+            ends = torch.cat([topology.senders, topology.receivers])
+            connected.append(topology.length_m.new_zeros(N).index_fill(0, ends, 1))
+        parts = [torch.stack(part, dim=1)[:, :, None] for part in (length, there, connected)]
+        return cls(union // N, union % N, parts[0], parts[1], parts[2], change=len(topologies) > 1)
+
+    def of_snapshot(self, topology_of: Tensor) -> EdgeIndex:
+        """`topology_of` [B] is the topology of each window at the snapshot."""
+        if not self.change:
+            return self
+        which = topology_of.to(self.senders.device)
+        return replace(
+            self, length=self.length[:, which], there=self.there[:, which], connected=self.connected[:, which]
+        )
+
+
+class GraphNetwork(nn.Module):
+    """One step of the recurrence."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+        self.road = nn.Linear(7 * width, width)  # Phi_e
+        self.node = nn.Linear(5 * width, width)  # Phi_v
+        self.city = nn.Linear(3 * width, width)  # Phi_u
+
+    def forward(self, nodes: Tensor, edges: Tensor, state: State, roads: EdgeIndex) -> State:
+        """From nodes v [N,B,D] and edges e [E,1 or B,D]."""
+        D = self.width
+        of_edge, of_state, *of_ends, of_city = torch.split(self.road.weight, [D, D, 2 * D, 2 * D, D], dim=1)
+        both = torch.cat([nodes, state.nodes], dim=-1)
+        sender, receiver = functional.linear(both, torch.cat(of_ends)).chunk(2, dim=-1)
+        g = functional.linear(edges, of_edge, self.road.bias) + functional.linear(state.city, of_city)
+        g = g + functional.linear(state.roads, of_state)
+        g = g + sender.index_select(0, roads.senders) + receiver.index_select(0, roads.receivers)
+        g = torch.relu(g)
+        if roads.change:
+            g = g * roads.there.to(g.dtype)
+
+        of_node, of_sums, of_city = torch.split(self.node.weight, [2 * D, 2 * D, D], dim=1)
+        wide = g.to(torch.promote_types(g.dtype, torch.float32))  # once: index_add keeps what it adds
+        nothing = wide.new_zeros(nodes.shape)
+        sums = torch.cat([nothing.index_add(0, ends, wide) for ends in (roads.senders, roads.receivers)], dim=-1)
+        h = functional.linear(both, of_node, self.node.bias) + functional.linear(sums, of_sums)
+        h = torch.relu(h + functional.linear(state.city, of_city))
+
+        means = [mean(g, roads.there), mean(h * roads.connected.to(h.dtype), roads.connected)]
+        u = torch.relu(self.city(torch.cat([state.city.to(means[0].dtype), *means], dim=-1)))
+        return State(h, g, u)
+
+
+def mean(part: Tensor, counted: Tensor) -> Tensor:
+    """[B,D] of part [X,B,D], which is 0 where not counted [X,1 or B,1]; 0 where nothing is."""
+    wide = torch.promote_types(part.dtype, torch.float32)
+    return part.sum(dim=0, dtype=wide) / counted.sum(dim=0, dtype=wide).clamp(min=1)
+
+
+class LocaleGN(DeepBaseline):
+    """`layers` is the number of graph networks; `width` D is that of everything."""
+
+    def __init__(self, settings: BaselineSettings, task: Task, scaling: Scaling) -> None:
+        super().__init__(settings, task, scaling)
+        D = settings.width
+        self.node_encoder = nn.Linear(self.inputs, D)  # W_v
+        self.road_encoder = nn.Linear(1, D)  # W_e
+        self.networks = nn.ModuleList([GraphNetwork(D) for _ in range(settings.layers)])
+        self.decoder = MLP(D, D, task.horizon)
+        self.history = nn.GRU(self.inputs, D, batch_first=True)
+        self.of_history = nn.Linear(D, task.horizon)  # W_o
+
+    def forecast(self, x: Tensor, batch: Batch) -> Tensor:
+        if batch.horizon != self.task.horizon:
+            raise SettingsError(
+                f"horizon = {batch.horizon}: {self.settings.label} was built for {self.task.horizon} and takes no "
+                f"other. Use horizon = {self.task.horizon}, or train again"
+            )
+        N, B, T, F = x.shape
+        alone = self.history(x.reshape(N * B, T, F))[1][0].view(N, B, -1)
+        forecast: Tensor = self.decoder(self.neighbourhood(x, batch)) + self.of_history(alone)
+        return forecast
+
+    def neighbourhood(self, x: Tensor, batch: Batch) -> Tensor:
+        """h of the topmost graph network [N,B,D] after the last snapshot."""
+        encoded = torch.relu(self.node_encoder(x))  # [N,B,T,D]
+        roads = EdgeIndex.of(batch.topologies, length_scale_m=self.length_scale_m)
+        N, B, T, D = encoded.shape
+        nothing = encoded.new_zeros(1, 1, 1)
+        start = State(
+            nothing.expand(N, B, D), nothing.expand(len(roads.senders), B, D), nothing.expand(1, B, D)[0]
+        )  # all 0
+        states = [start] * len(self.networks)
+        for t in range(T):
+            here = roads.of_snapshot(batch.topology_of[:, t])
+            nodes, edges = encoded[:, :, t], torch.relu(self.road_encoder(here.length))
+            for i, network in enumerate(self.networks):
+                states[i] = network(nodes, edges, states[i], here)
+                nodes, edges = nodes + states[i].nodes, states[i].roads
+        return states[-1].nodes
+
+    def kept_numbers(self, *, nodes: int, edges: int, past: int, horizon: int) -> int:
+        D, layers = self.settings.width, self.settings.layers
+        of_nodes = nodes * (self.inputs + (10 + 7 * layers) * D)  # input, GRU and encoder; [v, h], sums, h
+        of_roads = edges * 4 * layers * D  # g, g where the road is there, and that in float32, which counts twice
+        return past * (of_nodes + of_roads) + nodes * (4 * D + 2 * horizon)

@@ -1,0 +1,251 @@
+"""Simple forecasters that a model must beat: callables from a Batch to forecasts [B,H,N] in the user's unit.
+
+All but OwnMedian are fitted on seen nodes and training times alone. OwnMedian reads every node's own past: it
+is the yardstick "a sensor there", never a baseline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import csc_array, csr_array, diags_array
+from scipy.sparse.csgraph import connected_components
+from scipy.sparse.linalg import SuperLU, splu
+from torch import Tensor
+
+from frigate.data.split import Split
+from frigate.data.stream import CALENDAR, RoadNetworkStream
+from frigate.nn.batch import Batch, Topology
+
+Forecaster = Callable[[Batch], Tensor]
+
+HOURS = 24
+CLOCK_BINS = 2 * HOURS  # weekday hours, then weekend hours
+NEAREST = 5
+KEPT_FACTORS = 8
+DAY_SIN, DAY_COS, WEEKEND = (CALENDAR.index(name) for name in ("day_sin", "day_cos", "weekend"))
+
+
+def clock_bins(calendar: Tensor) -> Tensor:
+    """[...] which of CLOCK_BINS a calendar row [...,C] falls in: weekday or weekend, and local hour."""
+    turn = torch.atan2(calendar[..., DAY_SIN].double(), calendar[..., DAY_COS].double()) / (2 * torch.pi)
+    # float32 sines place a time to about a hundredth of a second; snapshots start on whole seconds.
+    second = (turn * 86_400).round().long() % 86_400
+    return second // 3600 + HOURS * (calendar[..., WEEKEND] > 0.5).long()
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same value everywhere and always."""
+
+    value: float
+
+    def __call__(self, batch: Batch) -> Tensor:
+        return batch.values.new_full((batch.num_windows, batch.horizon, batch.num_nodes), self.value)
+
+
+@dataclass(frozen=True)
+class ClockProfile:
+    """The same value everywhere, by weekday or weekend and local hour."""
+
+    profile: Tensor  # [CLOCK_BINS]
+
+    def __call__(self, batch: Batch) -> Tensor:
+        value = self.profile.to(batch.values.device)[clock_bins(batch.calendar_future)]  # [B,H]
+        return value[:, :, None].expand(-1, -1, batch.num_nodes)
+
+
+@dataclass(frozen=True)
+class OwnMedian:
+    """Each node's own median by weekday or weekend and local hour: what a sensor there would have given."""
+
+    profile: Tensor  # [CLOCK_BINS,N]
+
+    def __call__(self, batch: Batch) -> Tensor:
+        return self.profile.to(batch.values.device)[clock_bins(batch.calendar_future)]
+
+
+@dataclass(frozen=True)
+class NearestSensors:
+    """The mean of the nearest sensors by road over the past window, weighted by 1 / (distance + 1 m).
+
+    Only sensors with a reading in the window count, the node itself at distance 0 among them: at a sensor it
+    is all but the sensor's own mean.
+    """
+
+    otherwise: float  # where no sensor is near
+    count: int = NEAREST
+
+    def __call__(self, batch: Batch) -> Tensor:
+        mean, known = window_means(batch)
+        forecast = torch.empty_like(mean)
+        for topology, rows in last_topologies(batch):
+            forecast[rows] = self._on(topology, mean[rows], known[rows])
+        return forecast[:, None, :].expand(-1, batch.horizon, -1)
+
+    def _on(self, topology: Topology, mean: Tensor, known: Tensor) -> Tensor:
+        itself = torch.arange(topology.num_nodes, device=mean.device)[:, None]
+        distance_m = torch.cat([torch.zeros_like(itself, dtype=torch.float32), topology.near_distance_m], 1)
+        order = distance_m.argsort(dim=1, stable=True)
+        distance_m = distance_m.gather(1, order)  # [N,1+M]
+        sensor = torch.cat([itself, topology.near_sensor], 1).gather(1, order)
+        usable = known[:, sensor] & torch.isfinite(distance_m)  # [B,N,1+M]
+        usable &= usable.cumsum(-1) <= self.count
+        weight = torch.where(usable, 1 / (distance_m + 1), 0.0)
+        total = weight.sum(-1)
+        near = (weight * mean[:, sensor]).sum(-1) / torch.where(total > 0, total, 1.0)
+        return torch.where(total > 0, near, self.otherwise)
+
+
+@dataclass(frozen=True)
+class LabelPropagation:
+    """The harmonic function on the undirected road graph, from the sensors' means over the past window.
+
+    Every other node is the plain mean of its neighbours. A part of the network without any sensor gets a
+    constant.
+    """
+
+    otherwise: float
+    # (topology, known nodes, factor): factorising is dear, and the sensors rarely change between windows.
+    _factors: list[tuple[Topology, NDArray[np.bool_], _Harmonic]] = field(
+        default_factory=list, init=False, repr=False, compare=False
+    )
+
+    def __call__(self, batch: Batch) -> Tensor:
+        mean, known = (x.cpu().numpy() for x in window_means(batch))  # the solver is SciPy's
+        forecast = np.empty_like(mean)
+        for topology, on_device in last_topologies(batch):
+            rows = on_device.cpu().numpy()
+            masks, which = np.unique(known[rows], axis=0, return_inverse=True)
+            for i, mask in enumerate(masks):
+                some = rows[which == i]
+                forecast[some] = self._factor(topology, mask).solve(mean[some], self.otherwise)
+        return torch.from_numpy(forecast).to(batch.values)[:, None, :].expand(-1, batch.horizon, -1)
+
+    def _factor(self, topology: Topology, known: NDArray[np.bool_]) -> _Harmonic:
+        for where, mask, factor in self._factors:
+            if where is topology and np.array_equal(mask, known):
+                return factor
+        factor = _harmonic(topology, known)
+        self._factors.append((topology, known, factor))
+        del self._factors[:-KEPT_FACTORS]
+        return factor
+
+
+@dataclass(frozen=True)
+class _Harmonic:
+    """The Laplacian of the nodes to be found, factorised, and their ties to those that are known."""
+
+    known: NDArray[np.bool_]  # [N]
+    wanted: NDArray[np.int64]  # [U] those with a path to a known node
+    ties: csr_array  # [U,N] roads from the wanted to the known
+    factor: SuperLU | None  # of [U,U]; None where nothing is wanted
+
+    def solve(self, label: NDArray[np.float32], otherwise: float) -> NDArray[np.float64]:
+        """[B,N] from labels [B,N], of which only the known count."""
+        value = np.where(self.known, label.astype(np.float64), otherwise)
+        if self.factor is not None:
+            value[:, self.wanted] = self.factor.solve(self.ties @ value.T).T
+        return value
+
+
+def _harmonic(topology: Topology, known: NDArray[np.bool_]) -> _Harmonic:
+    N = topology.num_nodes
+    one, other = topology.neighbour_of.cpu().numpy(), topology.neighbour.cpu().numpy()
+    graph = csr_array((np.ones(len(one)), (one, other)), shape=(N, N))
+    _, part = connected_components(graph, directed=False)
+    wanted = np.flatnonzero(~known & np.isin(part, part[known]))
+    roads = csr_array(graph[wanted])
+    between = csr_array(roads[:, wanted])
+    laplacian = csc_array(diags_array(np.asarray(roads.sum(axis=1))) - between)
+    ties = csr_array(roads @ diags_array(known.astype(np.float64)))
+    return _Harmonic(known, wanted, ties, splu(laplacian) if len(wanted) else None)
+
+
+def window_means(batch: Batch) -> tuple[Tensor, Tensor]:
+    """[B,N] mean of each node's readings in the past window (0 where none), and whether there is any."""
+    count = batch.observed.sum(1)
+    # Not a product: NaN or infinity at a node that is not observed must not pass.
+    total = torch.where(batch.observed, batch.values, 0.0).sum(1)
+    return total / count.clamp(min=1), count > 0
+
+
+def last_topologies(batch: Batch) -> list[tuple[Topology, Tensor]]:
+    """The topologies of the windows' last snapshots, each with its windows."""
+    last = batch.topology_of[:, -1]
+    return [
+        (batch.topologies[i], torch.nonzero(last == i).squeeze(1).to(batch.values.device))
+        for i in sorted(set(last.tolist()))
+    ]
+
+
+def naive_baselines(stream: RoadNetworkStream, split: Split) -> dict[str, Forecaster]:
+    """The baselines of every table, by name, fitted on seen nodes and training times only."""
+    middle = seen_median(stream, split)
+    return {
+        "zero": Constant(0.0),
+        "constant median": Constant(middle),
+        "clock profile": fit_clock_profile(stream, split, otherwise=middle),
+        "nearest sensors": NearestSensors(middle),
+        "label propagation": LabelPropagation(middle),
+    }
+
+
+def seen_median(stream: RoadNetworkStream, split: Split) -> float:
+    """The median of the seen nodes' training readings; 0 where there are none."""
+    values, observed = _training(stream, split, split.seen)
+    readings = values[observed]
+    return float(np.median(readings)) if len(readings) else 0.0
+
+
+def fit_clock_profile(stream: RoadNetworkStream, split: Split, *, otherwise: float) -> ClockProfile:
+    """Medians over all seen nodes; an hour without a training reading gets `otherwise`."""
+    values, observed = _training(stream, split, split.seen)
+    bins = _training_bins(stream, split)
+    profile = np.full(CLOCK_BINS, otherwise, np.float32)
+    for b in np.unique(bins):
+        readings = values[bins == b][observed[bins == b]]
+        if len(readings):
+            profile[b] = np.median(readings)
+    return ClockProfile(torch.from_numpy(profile))
+
+
+def fit_own_median(stream: RoadNetworkStream, split: Split, *, otherwise: float) -> OwnMedian:
+    """Medians of every node's own training readings; an hour without any: of all hours; else `otherwise`."""
+    values, observed = _training(stream, split, np.ones(stream.num_nodes, bool))
+    bins = _training_bins(stream, split)
+    whole = column_medians(values, observed)
+    whole = np.where(np.isnan(whole), otherwise, whole)
+    profile = np.tile(whole, (CLOCK_BINS, 1))
+    for b in np.unique(bins):
+        own = column_medians(values[bins == b], observed[bins == b])
+        profile[b] = np.where(np.isnan(own), whole, own)
+    return OwnMedian(torch.from_numpy(profile.astype(np.float32)))
+
+
+def column_medians(values: NDArray[np.float32], observed: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """[N] medians of the observed of each column of [S,N]; NaN where there are none."""
+    if len(values) == 0:
+        return np.full(values.shape[1], np.nan, np.float32)
+    ordered = np.sort(np.where(observed, values, np.inf), axis=0)
+    count = observed.sum(0)
+    column = np.arange(values.shape[1])
+    middle = (
+        ordered[np.maximum(count - 1, 0) // 2, column] + ordered[np.minimum(count // 2, len(values) - 1), column]
+    ) / 2
+    return np.where(count > 0, middle, np.nan).astype(np.float32)
+
+
+def _training(
+    stream: RoadNetworkStream, split: Split, nodes: NDArray[np.bool_]
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    part = slice(*split.train)
+    return stream.values[part][:, nodes], stream.observed[part][:, nodes]
+
+
+def _training_bins(stream: RoadNetworkStream, split: Split) -> NDArray[np.int64]:
+    return np.asarray(clock_bins(torch.from_numpy(stream.calendar[slice(*split.train)])).numpy())

@@ -1,0 +1,161 @@
+"""STGCN: gated temporal convolutions around a Chebyshev graph convolution (Yu, Yin, Zhu, IJCAI 2018).
+
+A block is v' = norm(G1 *T relu(Theta *G (G0 *T v))) (the paper's eq. 8): a gated convolution over 3 snapshots, a graph
+convolution of order 3 through a bottleneck of 16 channels, another gated convolution. `settings.layers` blocks (2 in
+the paper), each of which takes 4 snapshots, then a gated convolution over all that are left and a linear layer. As in
+the authors' code every convolution has a residual: its input's last snapshots, with zeros for channels that it has not,
+or a linear map to fewer. Their dropout is there with a keep probability of 1: none.
+
+Adapted, and why:
+- Sparse: Theta *G v are two sparse products with the roads, never a matrix of all pairs of nodes.
+- The Laplacian is scaled with lambda_max = 2, the largest that the normalised one can have on any network. The largest
+  on the network of the moment takes an eigensolver for each topology, and weights trained with one network's number
+  would mean something else on another's. With it L~ = 2 L / lambda_max - I = -D^-1/2 W D^-1/2, its spectrum in [-1, 1].
+- W: roads both ways, weighed by exp(-(length/sigma)^2) as in the paper, but never cut off: they are already few.
+- Layer norm over the channels of a node and snapshot. The authors' is over all nodes and channels, with two parameters
+  for each node: that fits one network only, and lets every node see every other.
+- All H steps at once from the last layer. The authors forecast one step and feed it back as a reading; at a node
+  without a sensor there was no reading to begin with, and the calendar would have to be invented beside it.
+- The layer's bias is one for each step, not for each node.
+- Both temporal convolutions are gated, as the paper has it; in the authors' code the second has a plain ReLU, and there
+  is one more sigmoid layer before the last.
+- It reads the mask and the calendar beside the value, as all baselines do here.
+
+The kernel over the last snapshots belongs to one T, the last layer to one H: other windows are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from frigate.baselines.deep import DeepBaseline, on_roads, symmetric
+from frigate.config import BaselineSettings, Task
+from frigate.errors import SettingsError
+from frigate.nn.batch import Batch
+from frigate.nn.scaling import Scaling
+
+KERNEL = 3  # snapshots of a temporal convolution
+TAKEN = 2 * (KERNEL - 1)  # snapshots that a block takes away
+ORDER = 3  # of the Chebyshev polynomial: T_0, T_1, T_2
+BOTTLENECK = 16  # channels of the graph convolution
+
+
+class STGCN(DeepBaseline):
+    def __init__(self, settings: BaselineSettings, task: Task, scaling: Scaling) -> None:
+        super().__init__(settings, task, scaling)
+        D, left = settings.width, task.past - TAKEN * settings.layers
+        if left < 1:
+            fewer = (task.past - 1) // TAKEN
+            raise SettingsError(
+                f"past = {task.past}: each of STGCN's {settings.layers} blocks takes {TAKEN} snapshots away, and one "
+                f"must be left. Use past = {TAKEN * settings.layers + 1} or more"
+                + (f", or layers = {fewer}" if fewer else "")
+            )
+        self.blocks = nn.ModuleList(Block(D if i else self.inputs, D) for i in range(settings.layers))
+        self.last = GatedTemporal(D, D, kernel=left)
+        self.norm = nn.LayerNorm(D)
+        self.readout = nn.Linear(D, task.horizon)
+
+    def forecast(self, x: Tensor, batch: Batch) -> Tensor:
+        """[N,B,H] in the model's unit, from x [N,B,T,F]."""
+        self.refuse_other_task(batch)
+        matrices = [symmetric(topology, self.length_scale_m) for topology in batch.topologies]
+
+        def spread(h: Tensor) -> Tensor:
+            """D^-1/2 W D^-1/2 h for h [N,B,T',C]: a column stands for the last snapshot that it has seen."""
+            N, B, left, C = h.shape
+            last_seen = batch.topology_of[:, -left:].reshape(-1)
+            return on_roads(batch, last_seen, h.reshape(N, B * left, C), lambda part, i: matrices[i] @ part).view_as(h)
+
+        h = x
+        for block in self.blocks:
+            h = block(h, spread)
+        h = self.last(h).squeeze(2)
+        steps: Tensor = self.readout(self.norm(h).to(h.dtype))  # autocast normalises in fp32
+        return steps
+
+    def kept_numbers(self, *, nodes: int, edges: int, past: int, horizon: int) -> int:
+        """`edges` plays no part: nothing is kept for each road.
+
+        A gated convolution keeps its slices, both factors and the product; a norm its input, twice as wide under
+        autocast.
+        """
+        D, inputs, numbers, left = self.settings.width, self.inputs, 0, past
+        for _ in self.blocks:
+            left -= KERNEL - 1
+            numbers += left * (KERNEL * inputs + 3 * D + 2 * BOTTLENECK)
+            left -= KERNEL - 1
+            numbers += left * (KERNEL * BOTTLENECK + 6 * D)
+            inputs = D
+        return nodes * (numbers + left * D + 6 * D + horizon)
+
+
+class Block(nn.Module):
+    """ST-Conv: time, roads, time."""
+
+    def __init__(self, inputs: int, width: int) -> None:
+        super().__init__()
+        self.before = GatedTemporal(inputs, width, kernel=KERNEL)
+        self.roads = Chebyshev(width, BOTTLENECK)
+        self.after = GatedTemporal(BOTTLENECK, width, kernel=KERNEL)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x: Tensor, spread: Callable[[Tensor], Tensor]) -> Tensor:
+        """[N,B,T-4,D]"""
+        h: Tensor = self.after(self.roads(self.before(x), spread))
+        normalised: Tensor = self.norm(h)
+        return normalised.to(h.dtype)  # autocast normalises in fp32
+
+
+class GatedTemporal(nn.Module):
+    """(P + residual) * sigmoid(Q), both convolutions over `kernel` snapshots: no padding, T' = T - kernel + 1."""
+
+    def __init__(self, inputs: int, outputs: int, *, kernel: int) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.linear = nn.Linear(kernel * inputs, 2 * outputs)
+        self.residual = Residual(inputs, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N,B,T',outputs] from x [N,B,T,inputs]."""
+        left = x.shape[2] - self.kernel + 1
+        slices = torch.cat([x[:, :, k : k + left] for k in range(self.kernel)], dim=-1)
+        value, gate = self.linear(slices).chunk(2, dim=-1)
+        gated: Tensor = (value + self.residual(x[:, :, -left:]).to(value.dtype)) * torch.sigmoid(gate)
+        return gated
+
+
+class Chebyshev(nn.Module):
+    """relu(Theta *G h + residual), Theta *G h = sum over k of T_k(L~) h Theta_k, L~ = -S and S = D^-1/2 W D^-1/2.
+
+    Channels and roads mix in any order, so channels are mixed first: the products with the roads are then of the few
+    channels that go out. With T_0 = 1, T_1 = -S and T_2 = 2 S S - 1 the sum is z_0 - z_2 - S (z_1 - 2 S z_2).
+    """
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.theta = nn.Linear(inputs, ORDER * outputs, bias=False)
+        self.bias = nn.Parameter(torch.zeros(outputs))
+        self.residual = Residual(inputs, outputs)
+
+    def forward(self, h: Tensor, spread: Callable[[Tensor], Tensor]) -> Tensor:
+        z_0, z_1, z_2 = self.theta(h).chunk(ORDER, dim=-1)
+        mixed = z_0 - z_2 - spread(z_1 - 2 * spread(z_2))
+        return torch.relu(mixed + self.bias.to(mixed.dtype) + self.residual(h).to(mixed.dtype))
+
+
+class Residual(nn.Module):
+    """The input with as many channels as the output: a linear map to fewer, zeros for those that it has not."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.missing = max(0, outputs - inputs)
+        self.linear = nn.Linear(inputs, outputs, bias=False) if inputs > outputs else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        fewer: Tensor = self.linear(x)
+        return functional.pad(fewer, (0, self.missing)) if self.missing else fewer

@@ -1,0 +1,221 @@
+"""STNN (Yang, Liu, Zhao: Space Meets Time: Local Spacetime Neural Network for Traffic Flow Forecasting, ICDM 2021,
+arXiv 2109.05225): each node is forecast from its local spacetime alone, by weights that all nodes of all cities share.
+
+The local spacetime of a node is a picture: its M = 15 nearest nodes, itself first, by T snapshots. A point of it, an
+event, holds what was read there and how near its node is. `layers` blocks, with Z the events of a block:
+
+    Z = W_0 Z
+    A = Z + gamma * softmax(Q K^T) V                  attention among all M*T events; Q, K of C/8, V of C channels
+    Z = s(W_r Z + s(W_c [s(A * region), s(A * time), s(A * space)]))     convolutions 3 x 3, 1 x 3 and 3 x 1
+
+with s the leaky ReLU of slope 0.2; then dropout, and one linear layer from all M*T*C numbers to the H steps ahead.
+
+Of the paper the abstract and introduction were to be had; the equations are those of its authors' code
+(songyangme/STNN) and could not be held against the rest of its text. The Frigate paper seems to have run that code as
+it is: with three inputs and T = H = 12 it has the 313,906 parameters of that paper's table, 69,132 of them in a linear
+layer that is never called. It is left out here.
+
+Adapted:
+- Their nodes are sensors, near each other by a Gaussian of the road distance. Here they are intersections: the local
+  spacetime is of nodes within HOPS roads, upstream or downstream, the nearest by road first; equally near ones go by
+  the length of the roads at them, which does not depend on the order of the nodes. How near is
+  exp(-(distance / sigma)^2) with sigma two median roads, as the other baselines have it.
+- All inputs of `DeepBaseline` beside that nearness, where they have reading and time of day.
+- Rows without a node are 0, as theirs. Nearness is that of each snapshot's own roads, as theirs in changing networks;
+  the nodes are chosen by the last snapshot's roads (theirs: by the nearest that each ever is, which needs the future).
+- Channels double from block to block up to `width`: 32 and 64, as theirs.
+The weights belong to one T and H.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from frigate.baselines.deep import DeepBaseline
+from frigate.config import BaselineSettings, Task
+from frigate.nn.batch import Batch, Topology
+from frigate.nn.scaling import Scaling
+
+CONTEXT = 15  # M, the nodes of a local spacetime
+HOPS = 3
+SLOPE = 0.2
+DROPOUT = 0.3
+
+
+@dataclass(frozen=True)
+class Locale:
+    """Who is near whom in one topology."""
+
+    nodes: Tensor  # [N,M] the nearest nodes, itself first; N where there are fewer
+    pairs: Tensor  # [P] node * N + the other, ascending, for all within HOPS roads
+    nearness: Tensor  # [P] in [0, 1]
+
+    @classmethod
+    def of(cls, topology: Topology, *, length_scale_m: float) -> Locale:
+        # Scaling for later batches, so it must be fit for training although it may be made in use.
+        with torch.inference_mode(False), torch.no_grad():
+            pairs, distance_m = within_hops(topology)
+            return cls(
+                nearest(topology, pairs, distance_m), pairs, torch.exp(-((distance_m / (2 * length_scale_m)) ** 2))
+            )
+
+    def nearness_of(self, nodes: Tensor) -> Tensor:
+        """[N,M] of the nodes of any locale [N,M]; 0 where they are not within HOPS roads here."""
+        N = len(nodes)
+        wanted = torch.arange(N, device=nodes.device)[:, None] * N + nodes
+        at = torch.searchsorted(self.pairs, wanted).clamp(max=len(self.pairs) - 1)
+        return self.nearness[at].where((self.pairs[at] == wanted) & (nodes < N), 0.0)
+
+
+def within_hops(topology: Topology) -> tuple[Tensor, Tensor]:
+    """Pairs v * N + u, ascending, of nodes within HOPS roads one way or the other, and the shorter way's length."""
+    N, device = topology.num_nodes, topology.senders.device
+    pairs = torch.arange(N, device=device) * (N + 1)  # each node and itself
+    distance_m = topology.length_m.new_zeros(N)
+    roads_out = topology.out_start.diff()
+    for _ in range(HOPS):
+        last = pairs % N
+        count = roads_out[last]
+        which = torch.repeat_interleave(torch.arange(len(pairs), device=device), count)
+        nth = torch.arange(len(which), device=device) - (count.cumsum(0) - count)[which]
+        road = topology.out_start[last[which]] + nth
+        longer = pairs[which] - last[which] + topology.receivers[road]
+        pairs, distance_m = _shortest(
+            torch.cat([pairs, longer]), torch.cat([distance_m, distance_m[which] + topology.length_m[road]])
+        )
+    back = pairs % N * N + pairs // N
+    return _shortest(torch.cat([pairs, back]), distance_m.repeat(2))
+
+
+def _shortest(pairs: Tensor, distance_m: Tensor) -> tuple[Tensor, Tensor]:
+    pairs, which = torch.unique(pairs, return_inverse=True)
+    far = distance_m.new_full((len(pairs),), torch.inf)
+    return pairs, far.scatter_reduce(0, which, distance_m, "amin")
+
+
+def nearest(topology: Topology, pairs: Tensor, distance_m: Tensor) -> Tensor:
+    """[N,M] the nearest of each node's pairs, N where there are fewer."""
+    N, device = topology.num_nodes, pairs.device
+    node, other = pairs // N, pairs % N
+    order = torch.arange(len(pairs), device=device)
+    for ends in (topology.senders, topology.receivers):  # equally near: by the roads at the other
+        at_ends = topology.length_m.new_zeros(N).index_add(0, ends, topology.length_m)
+        order = order[torch.argsort(at_ends[other][order], stable=True)]
+    order = order[torch.argsort(distance_m[order], stable=True)]
+    order = order[torch.argsort(node[order], stable=True)]
+    node, other = node[order], other[order]
+    first = torch.searchsorted(node, torch.arange(N, device=device))
+    place = torch.arange(len(node), device=device) - first[node]
+    near = place < CONTEXT
+    found = torch.full((N, CONTEXT), N, device=device)
+    found[node[near], place[near]] = other[near]
+    return found
+
+
+class Block(nn.Module):
+    """One block, on pictures [S,M,T,channels]."""
+
+    def __init__(self, inputs: int, channels: int) -> None:
+        super().__init__()
+        C = self.channels = channels
+        self.start = nn.Linear(inputs, C)  # W_0
+        self.query, self.key = (nn.Linear(C, max(1, C // 8)) for _ in range(2))
+        self.value = nn.Linear(C, C)
+        self.gamma = nn.Parameter(torch.zeros(1))
+        self.region = nn.Conv2d(C, C, (3, 3), padding=(1, 1))
+        self.time = nn.Conv2d(C, C, (1, 3), padding=(0, 1))
+        self.space = nn.Conv2d(C, C, (3, 1), padding=(1, 0))
+        self.condense = nn.Linear(3 * C, C)  # W_c
+        self.residual = nn.Linear(C, C)  # W_r
+
+    def forward(self, z: Tensor) -> Tensor:
+        z = self.start(z)
+        a = (z + self.gamma.to(z.dtype) * self.attention(z)).permute(0, 3, 1, 2)  # channels last, for a convolution
+        convolved = [leaky(convolution(a)).permute(0, 2, 3, 1) for convolution in (self.region, self.time, self.space)]
+        # W_c by its columns: the three side by side would be one more copy of them.
+        region, time, space = map(functional.linear, convolved, self.condense.weight.chunk(3, dim=1))
+        local = leaky(region + time + space + self.condense.bias.to(z.dtype))
+        return leaky(self.residual(z) + local)
+
+    def attention(self, z: Tensor) -> Tensor:
+        S, M, T, C = z.shape
+        value = self.value(z)
+        # One width for all three is what the fused kernels take, which keep no (M*T)^2; zeros add nothing to a product.
+        parts = [functional.pad(part(z), (0, C - part.out_features)) for part in (self.query, self.key)]
+        q, k, v = (part.view(S, 1, M * T, C) for part in (*parts, value))
+        return functional.scaled_dot_product_attention(q, k, v, scale=1.0).view(S, M, T, C)
+
+
+def leaky(z: Tensor) -> Tensor:
+    return functional.leaky_relu(z, SLOPE)
+
+
+class STNN(DeepBaseline):
+    """`layers` is the number of blocks; `width` is the channels of the last."""
+
+    pictures_at_once = 32_768  # a GPU's attention kernel takes no more than 65,535
+
+    def __init__(self, settings: BaselineSettings, task: Task, scaling: Scaling) -> None:
+        super().__init__(settings, task, scaling)
+        self.blocks = nn.ModuleList()
+        channels = self.inputs + 1
+        for i in reversed(range(settings.layers)):
+            self.blocks.append(Block(channels, max(1, settings.width // 2**i)))
+            channels = max(1, settings.width // 2**i)
+        self.dropout = nn.Dropout(DROPOUT)
+        self.readout = nn.Linear(CONTEXT * task.past * channels, task.horizon)
+        self.locales: WeakKeyDictionary[Topology, Locale] = WeakKeyDictionary()
+
+    def forecast(self, x: Tensor, batch: Batch) -> Tensor:
+        self.refuse_other_task(batch)
+        steps = []
+        for events in self.pictures(x, batch):
+            z = events.flatten(0, 1)  # [S,M,T,F+1]
+            for block in self.blocks:
+                z = block(z)
+            steps.append(self.readout(self.dropout(z).flatten(1)))
+        return torch.cat(steps).view(*x.shape[:2], -1)
+
+    def pictures(self, x: Tensor, batch: Batch) -> Iterator[Tensor]:
+        """The local spacetimes [n,B,M,T,F+1] of the nodes, some nodes at a time."""
+        _, B, T, F = x.shape
+        nodes, nearness = self.context(batch)
+        with_none = torch.cat([x, x.new_zeros(1, B, T, F)])
+        windows = torch.arange(B, device=x.device)[:, None]
+        size = max(1, self.pictures_at_once // B)
+        for some, near in zip(torch.split(nodes, size), torch.split(nearness, size), strict=True):
+            events = with_none[some, windows]  # [n,B,M,T,F]
+            yield torch.cat([events, near.to(x.dtype).expand(*events.shape[:-1])[..., None]], dim=-1)
+
+    def context(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The nodes [N,B,M] of each node's local spacetime, and how near each is at each snapshot [N,B,M,T].
+
+        B and T are 1 where all snapshots have one topology.
+        """
+        locales = [self.locale(topology) for topology in batch.topologies]
+        if len(locales) == 1:
+            nodes = locales[0].nodes
+            return nodes[:, None].expand(-1, batch.num_windows, -1), locales[0].nearness_of(nodes)[:, None, :, None]
+        J, device = len(locales), batch.values.device
+        last = batch.topology_of[:, -1]
+        used, which = torch.unique(last[:, None] * J + batch.topology_of, return_inverse=True)
+        tables = [locales[i % J].nearness_of(locales[i // J].nodes) for i in used.tolist()]
+        nearness = torch.stack(tables)[which.to(device)].permute(2, 0, 3, 1)
+        return torch.stack([locales[i].nodes for i in last.tolist()], dim=1), nearness
+
+    def locale(self, topology: Topology) -> Locale:
+        """Made once for a topology: it needs the host to wait for the device."""
+        if topology not in self.locales:
+            self.locales[topology] = Locale.of(topology, length_scale_m=self.length_scale_m)
+        return self.locales[topology]
+
+    def kept_numbers(self, *, nodes: int, edges: int, past: int, horizon: int) -> int:
+        """Nothing is kept for each road."""
+        channels = sum(block.channels for block in self.blocks if isinstance(block, Block))
+        return nodes * (CONTEXT * past * (self.inputs + 1 + 16 * channels) + horizon)

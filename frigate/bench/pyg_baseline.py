@@ -1,0 +1,92 @@
+"""The same equations written in the usual way, to be compared with.
+
+Where PyTorch Geometric is installed, each layer's sums are its MessagePassing; else gather and index_add_. Either way
+the rest is torch's own: concatenation, a linear layer, LSTM and LSTM cell, and gates made anew at each call.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from frigate.config import ModelSettings, Task
+from frigate.nn.batch import Topology
+from frigate.nn.layers import GatedConv, ResidualGatedConv
+from frigate.nn.model import Frigate
+
+INDEX_ADD = "gather and index_add_"
+
+
+def usual_model(model: Frigate) -> tuple[Frigate, str]:
+    """A copy with equal weights, and how it computes; to be called in `kernels("reference")`."""
+    copied = copy.deepcopy(model)
+    copied.encoder.flatten_parameters()  # cuDNN wants its weights side by side, and a copy's are not
+    geometric = _geometric()
+    if geometric is None:
+        return copied, INDEX_ADD
+    layers = [_MessagePassingLayer(layer, geometric) for layer in copied.convolutions]
+    copied.convolutions = nn.ModuleList(layers)
+    return copied, f"PyTorch Geometric {geometric.__version__}'s MessagePassing"
+
+
+def usual_bytes(settings: ModelSettings, task: Task, *, nodes: int, edges: int, number: int) -> int:
+    """About what a step keeps of one window: 27 GB for 32 windows of Chengdu's size in bf16, as measured."""
+    D, layers = settings.width, settings.layers
+    of_nodes = nodes * D * (task.past * (8 * layers + 24) + task.horizon * 24)
+    return number * (of_nodes + 2 * edges * D * task.past * layers)
+
+
+def _geometric() -> Any | None:
+    """torch_geometric, or None where it is not installed."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it uses what torch has since deprecated
+            package = importlib.import_module("torch_geometric")
+            importlib.import_module("torch_geometric.nn")
+    except ImportError:
+        return None
+    return package
+
+
+def _gated_sum(geometric: Any, flow: str) -> nn.Module:
+    """The gated sum of one direction: messages from the far end of a road to the near one."""
+
+    class GatedSum(geometric.nn.MessagePassing):  # type: ignore[misc]
+        def forward(self, h: Tensor, gates: Tensor, roads: Tensor) -> Tensor:
+            summed: Tensor = self.propagate(roads, h=h, gates=gates)
+            return summed
+
+        def message(self, h_j: Tensor, gates: Tensor) -> Tensor:
+            return gates[:, None, None] * h_j
+
+    module: nn.Module = GatedSum(aggr="add", flow=flow, node_dim=0)
+    return module
+
+
+class _MessagePassingLayer(nn.Module):
+    """A layer of either preset, with its own parameters."""
+
+    def __init__(self, layer: nn.Module, geometric: Any) -> None:
+        super().__init__()
+        assert isinstance(layer, GatedConv | ResidualGatedConv)
+        self.layer = layer
+        self.out = _gated_sum(geometric, "target_to_source")
+        self.into = _gated_sum(geometric, "source_to_target")
+
+    def forward(self, h: Tensor, length: Tensor, topology: Topology) -> Tensor:
+        layer, gates = self.layer, self.layer.gate(length, topology)
+        roads = torch.stack([topology.senders, topology.receivers])
+        if isinstance(layer, GatedConv):
+            return self._update(h, gates, roads)
+        update: Tensor = layer.dropout(self._update(layer.norm(h), layer.edge_dropout(gates), roads))
+        return h + update
+
+    def _update(self, h: Tensor, gates: Tensor, roads: Tensor) -> Tensor:
+        gates = gates.to(h.dtype)
+        sums = (self.out(h, gates, roads), self.into(h, gates, roads))
+        return torch.relu(self.layer.linear(torch.cat([h, *sums], dim=-1)))

@@ -1,0 +1,100 @@
+"""The networks, readings and runs that are measured: invented, of given sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import minimum_spanning_tree
+from scipy.spatial import Delaunay
+
+from frigate.config import Settings
+from frigate.data.city import City
+from frigate.data.network import Edges, RoadNetwork, clean_edges, haversine_m
+from frigate.data.split import make_split
+from frigate.data.stream import make_stream
+from frigate.errors import SettingsError
+from frigate.graph.road_features import FEATURES
+from frigate.nn.scaling import fit_scaling
+from frigate.training.checkpoint import Run, TrainingState, build_model
+
+ROADS_A_NODE = 2.28  # Chengdu's; Beijing has 2.27
+FEWEST, MOST = 20, 10**8  # nodes
+CELLS = {"cuda": 102_144, "cpu": 12_768}  # nodes x windows of a step: 32 and 4 windows of Chengdu's size
+MAX_WINDOWS = {"cuda": 64, "cpu": 8}  # of a small network, if not said
+SENSORS, STEP_S, START_S, SNAPSHOTS = 0.5, 300, 1_700_000_000, 300
+
+
+@dataclass(frozen=True)
+class Size:
+    name: str
+    nodes: int
+    roads: int
+
+
+SIZES = (Size("chengdu", 3_192, 7_269), Size("beijing", 28_392, 64_478))
+
+
+def parse_size(text: str) -> Size:
+    for size in SIZES:
+        if text.strip().lower() == size.name:
+            return size
+    remedy = f"Give {', '.join(size.name for size in SIZES)}, or a number of nodes from {FEWEST} on"
+    try:
+        nodes = int(text.replace(",", ""))
+    except ValueError:
+        raise SettingsError(f'--size "{text}" is no size. {remedy}') from None
+    if not FEWEST <= nodes <= MOST:
+        raise SettingsError(f"--size {text}: {'too few' if nodes < FEWEST else 'too many'} nodes. {remedy}")
+    return Size(f"{nodes}", nodes, round(ROADS_A_NODE * nodes))
+
+
+def windows_for(size: Size, device: torch.device) -> int:
+    """As many as make a step of about the same work whatever the size; fewer on a CPU, for its time and memory."""
+    return min(MAX_WINDOWS[device.type], max(1, round(CELLS[device.type] / size.nodes)))
+
+
+def invent_network(rng: np.random.Generator, *, nodes: int, roads: int) -> RoadNetwork:
+    """Random places, as dense as Chengdu's, joined by streets both ways: the shortest that join all, and more.
+
+    It has as many roads as asked for, at least 2 (nodes - 1). Every place can be reached from every other, as in a
+    city: positions and betweenness would be cheap otherwise.
+    """
+    side = 0.3 * (nodes / 3_192) ** 0.5
+    lon, lat = 104.0 + rng.uniform(0, side, nodes), 30.6 + rng.uniform(0, side, nodes)
+    corners = Delaunay(np.stack([lon, lat], 1)).simplices
+    sides = np.sort(np.concatenate([corners[:, [0, 1]], corners[:, [1, 2]], corners[:, [0, 2]]]), axis=1)
+    a, b = np.unique(sides, axis=0).astype(np.int64).T
+    metres = haversine_m(lon[a], lat[a], lon[b], lat[b])
+    tree = minimum_spanning_tree(coo_array((metres, (a, b)), shape=(nodes, nodes))).tocoo()
+    rest = np.flatnonzero(~np.isin(a * nodes + b, tree.row.astype(np.int64) * nodes + tree.col))
+    more, one_way = divmod(roads - 2 * (nodes - 1), 2)
+    near = rest[np.argsort(metres[rest])][: max(more + one_way, len(rest) // 2)]  # the hull's sides are long
+    chosen = rng.permutation(near)[: more + one_way]
+    first, second = np.concatenate([tree.row, a[chosen]]), np.concatenate([tree.col, b[chosen]])
+    back = slice(0, len(first) - one_way)
+    senders, receivers = np.concatenate([first, second[back]]), np.concatenate([second, first[back]])
+    length_m = haversine_m(lon[senders], lat[senders], lon[receivers], lat[receivers])
+    edges, _ = clean_edges(Edges.of(senders, receivers, length_m))
+    return RoadNetwork(np.arange(nodes), lon, lat, edges)
+
+
+def invent_run(settings: Settings, size: Size) -> Run:
+    """A run of untrained weights on invented readings and road features: the time depends on none of them."""
+    seed, windows = settings.train.seed, settings.train.batch_size
+    rng = np.random.default_rng(seed)
+    network = invent_network(rng, nodes=size.nodes, roads=size.roads)
+    snapshots = max(SNAPSHOTS, 2 * (windows + settings.task.past + settings.task.horizon))
+    values = rng.poisson(4, (snapshots, size.nodes)).astype(np.float32)
+    stream = make_stream(values, network, start_s=START_S, step_s=STEP_S, quantity="speed")  # not clamped at 0
+    split = make_split(stream, seen=SENSORS, seed=seed)
+    features = rng.normal(size=(size.nodes, len(FEATURES))).astype(np.float32)
+    scaling = fit_scaling(stream, split, settings.model, features=features if settings.model.roads else None, seed=seed)
+    with torch.random.fork_rng([]):
+        torch.manual_seed(seed)
+        model = build_model(settings, scaling).eval()
+    return Run(
+        model, settings, scaling, split, City("Invented", stream, road_features=(features,)), None, TrainingState()
+    )

@@ -1,0 +1,257 @@
+"""What is in a city and what is wrong with it, in plain words or as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frigate.check.sensors import ONLY_ZERO, SensorCheck, check_sensors
+from frigate.data.city import City
+from frigate.data.city_toml import step_text
+from frigate.data.network import NodeId, RoadNetwork
+from frigate.data.network_tables import connected_parts, isolated_nodes
+from frigate.data.stream import DAY_S, RoadNetworkStream
+from frigate.graph.positions import choose_anchors, distances_m, distortion, hops_to
+
+ANCHORS = 16
+HOPS = (1, 2, 3, 5, 10)
+SHOWN = 5  # sensors, and times without any reading, that the words name; the JSON has all
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """Counts and lists; a sensor is named by the user's id."""
+
+    name: str
+    quantity: str
+    unit: str
+    nodes: int
+    absent_nodes: int  # in the table, but not in the network as it is now
+    roads: int
+    road_km: float
+    parts: int  # strongly connected
+    largest_part: int
+    isolated: tuple[NodeId, ...]
+    sensors: int
+    sensor_share: float
+    unseen: int  # nodes present without a sensor
+    unseen_within: Mapping[int, float]  # by road hops: share of them with a sensor so near, directions ignored
+    unseen_apart: int  # those that no road joins to a sensor
+    first: str | None  # start of the first snapshot, local time
+    last: str | None  # start of the last one
+    timezone: str
+    step: str
+    step_s: int
+    snapshots: int
+    observed_share: float  # of all cells
+    observed_at_sensors: float  # of the sensors' cells
+    gaps: tuple[tuple[str, int], ...]  # where nothing was read at all: local start, snapshots
+    by_sensor: tuple[SensorCheck, ...]  # the one that misses most first
+    dead: tuple[NodeId, ...]
+    stuck: tuple[NodeId, ...]
+    silent: tuple[NodeId, ...]
+    topologies: int
+    changes: int  # snapshots whose topology is not that of the one before
+    distortions: dict[str, dict[str, float]] | None  # by choice of anchors
+    advice: tuple[str, ...]  # what stands in the way of training
+    notices: tuple[str, ...]
+    places: Mapping[str, tuple[str, ...]]  # by notice: its first places, one by one
+
+    def to_json(self) -> dict[str, Any]:
+        measured = {
+            choice: {k: v if np.isfinite(v) else None for k, v in of.items()}  # JSON has no infinity
+            for choice, of in (self.distortions or {}).items()
+        }
+        return asdict(self) | {"distortions": measured or None}
+
+    def lines(self) -> list[str]:
+        lines = [
+            f"{self.name}: {self.nodes:,} nodes, {self.roads:,} roads, {self.road_km:,.1f} km",
+            f"Sensors: {self.sensors:,} ({self.sensor_share:.1%} of the nodes)",
+            *([self.hops_line()] if self.unseen and self.sensors else []),
+            self.period(),
+            f"Observed: {self.observed_share:.1%} of all cells, {self.observed_at_sensors:.1%} of the sensors' cells",
+            *self._gap_lines(),
+            *self._fault_lines(),
+            f"Strongly connected parts: {self.parts:,}, the largest of {self.largest_part:,} nodes",
+            f"Topologies: {self.topologies:,}, changed at {self.changes:,} snapshots",
+        ]
+        if self.absent_nodes:
+            lines.append(f"Nodes that are not there any more, or not yet: {self.absent_nodes:,}")
+        for choice, measured in (self.distortions or {}).items():
+            shown = ", ".join(f"{k} {measured[k]:.3g}" for k in ("distortion", "expansion", "contraction"))
+            lines.append(f"Positions, {ANCHORS} {choice} anchors: {shown} over {measured['pairs']:,} pairs")
+        for notice in self.notices:
+            lines += [notice, *(f"  {place}" for place in self.places.get(notice, ()))]
+        return lines + [f"Before training: {words}" for words in self.advice]
+
+    def period(self) -> str:
+        if self.first is None:
+            return f"No readings; a step is {self.step}"
+        what = f"{self.quantity} ({self.unit})" if self.unit else self.quantity
+        return f"{what}, {self.snapshots:,} snapshots of {self.step} from {self.first} to {self.last} ({self.timezone})"
+
+    def hops_line(self) -> str:
+        near = ", ".join(f"{hops}: {share:.1%}" for hops, share in self.unseen_within.items())
+        apart = f"; joined to none: {self.unseen_apart:,}" if self.unseen_apart else ""
+        return f"Nodes without a sensor: {self.unseen:,}, those with one within so many roads: {near}{apart}"
+
+    def _gap_lines(self) -> list[str]:
+        shown = [
+            f"No reading at all from {start} for {count:,} snapshots"
+            for start, count in sorted(self.gaps, key=lambda gap: -gap[1])[:SHOWN]
+        ]
+        if len(self.gaps) > SHOWN:
+            shown.append(f"Nor at {len(self.gaps) - SHOWN:,} other times, none of them longer")
+        common = sum(count for _, count in self.gaps) / max(1, self.snapshots)
+        worst = [sensor for sensor in self.by_sensor if sensor.missing_share > common + 1e-9]
+        if not worst:
+            return shown
+        half = sum(sensor.missing_share > 0.5 for sensor in worst)
+        usual = float(np.median([sensor.missing_share for sensor in self.by_sensor]))
+        return [
+            *shown,
+            f"Gaps: {len(worst):,} of {self.sensors:,} sensors miss readings{' at other times too' * bool(shown)}, "
+            f"the median sensor {usual:.1%}" + (f"; more than half are missing at {half:,}" if half else ""),
+            *(f"  {sensor.node_id}: {self.gap_words(sensor)}" for sensor in worst[:SHOWN]),
+        ]
+
+    def gap_words(self, sensor: SensorCheck) -> str:
+        lasting = lasting_words(sensor.longest_gap * self.step_s)
+        return f"{sensor.missing_share:.1%} missing, the longest gap {lasting} from {sensor.gap_from}"
+
+    def _fault_lines(self) -> list[str]:
+        lines = []
+        for what, ids in (
+            ("read only 0", self.dead),
+            ("read one value for hours", self.stuck),
+            ("read nothing in the last tenth of the period", self.silent),
+        ):
+            if ids:
+                lines.append(f"Sensors that {what}: {len(ids):,} ({_some(ids)})")
+        faulty = [sensor for sensor in self.by_sensor if set(sensor.faults) - {ONLY_ZERO}]
+        lines += [f"  {sensor.node_id}: {'; '.join(sensor.faults)}" for sensor in faulty[:SHOWN]]
+        return lines
+
+
+def _some(ids: Sequence[NodeId]) -> str:
+    return ", ".join(map(str, ids[:SHOWN])) + (", ..." if len(ids) > SHOWN else "")
+
+
+def lasting_words(seconds: int) -> str:
+    """A length of time in its two largest units: "2 days 4 h"."""
+    parts = []
+    for size, word in ((DAY_S, "day"), (3600, "h"), (60, "min"), (1, "s")):
+        count, seconds = divmod(seconds, size)
+        if count:
+            parts.append(f"{count:,} {word}{'s' * (word == 'day' and count > 1)}")
+        elif parts:
+            break
+    return " ".join(parts[:2]) or "0 s"
+
+
+def percent(share: float) -> str:
+    """A share as people read it: neither all nor nothing unless it is."""
+    shown = f"{100 * share:.1f}" if share < 0.1 or share > 0.9 else f"{100 * share:.0f}"
+    if share < 1 and float(shown) == 100:
+        return "over 99.9 %"
+    if share > 0 and float(shown) == 0:
+        return "under 0.1 %"
+    return f"{float(shown):g} %"
+
+
+def check_city(city: City, *, positions: bool = False) -> CheckReport:
+    """Look a city over. `positions` measures the distortion for each choice of anchors, which takes a little longer."""
+    stream, network = city.stream, city.network
+    parts = connected_parts(network)
+    found = check_sensors(stream)
+    sensor = found.count > 0
+    M, S, N = len(found.each), stream.num_snapshots, stream.num_nodes
+    cells = int(found.count.sum())
+    unseen, within, apart = _unseen(network, sensor)
+
+    def named(which: NDArray[np.generic]) -> tuple[NodeId, ...]:
+        return tuple(network.node_ids[which].tolist())
+
+    return CheckReport(
+        name=city.name,
+        quantity=stream.quantity,
+        unit=stream.unit,
+        nodes=N,
+        absent_nodes=int((~network.present).sum()),
+        roads=network.num_edges,
+        road_km=float(network.length_m.sum()) / 1000,
+        parts=len(parts),
+        largest_part=int(parts[0]) if len(parts) else 0,
+        isolated=named(isolated_nodes(network)),
+        sensors=M,
+        sensor_share=M / max(1, N),
+        unseen=unseen,
+        unseen_within=within,
+        unseen_apart=apart,
+        first=stream.local_time(stream.start_s) if S else None,
+        last=stream.local_time(int(stream.times_s[-1])) if S else None,
+        timezone=stream.timezone,
+        step=step_text(stream.step_s),
+        step_s=stream.step_s,
+        snapshots=S,
+        observed_share=cells / (S * N) if S * N else 0.0,
+        observed_at_sensors=cells / int(found.due[sensor].sum()) if M else 0.0,
+        gaps=_gaps(stream),
+        by_sensor=found.each,
+        dead=named(found.dead),
+        stuck=named(found.stuck),
+        silent=named(found.silent),
+        topologies=len(stream.topologies),
+        changes=int((np.diff(stream.topology_of) != 0).sum()),
+        distortions=_distortions(city) if positions else None,
+        advice=_advice(stream, M),
+        notices=city.notices,
+        places={notice: where for notice, where in city.places.items() if where},
+    )
+
+
+def _unseen(network: RoadNetwork, sensors: NDArray[np.bool_]) -> tuple[int, dict[int, float], int]:
+    """How many nodes have no sensor; the share of them with one within each number of roads; those joined to none."""
+    unseen = network.present & ~sensors
+    count = int(unseen.sum())
+    if not count:
+        return 0, {}, 0
+    hops = hops_to(network, sensors)[unseen]
+    return count, {h: float(((hops >= 0) & (hops <= h)).mean()) for h in HOPS}, int((hops < 0).sum())
+
+
+def _advice(stream: RoadNetworkStream, sensors: int) -> tuple[str, ...]:
+    S, seconds = stream.num_snapshots, stream.num_snapshots * stream.step_s
+    if not sensors:
+        return ("there is nothing to learn from. Import readings",)
+    told = []
+    if S < 240:
+        told.append(
+            f"the last tenth, on which forecasts are judged, has {S // 10} snapshots, and a window takes 12 past and "
+            "12 ahead if not said otherwise (--past, --horizon). More readings would serve better"
+        )
+    if seconds < 7 * DAY_S:
+        told.append(f"the readings span {lasting_words(seconds)}. Less than a week cannot teach weekdays from weekends")
+    return tuple(told)
+
+
+def _gaps(stream: RoadNetworkStream) -> tuple[tuple[str, int], ...]:
+    silent = np.concatenate([[False], ~stream.observed.any(axis=1), [False]])
+    turns = np.flatnonzero(np.diff(silent))
+    return tuple(
+        (stream.local_time(int(stream.times_s[a])), int(b - a)) for a, b in zip(turns[::2], turns[1::2], strict=True)
+    )
+
+
+def _distortions(city: City) -> dict[str, dict[str, float]]:
+    network = city.network
+    measured = {}
+    for choice in ("random", "farthest", "bourgain"):
+        anchors = choose_anchors(network, count=ANCHORS, choice=choice)
+        measured[choice] = asdict(distortion(network, distances_m(network, anchors)))
+    return measured

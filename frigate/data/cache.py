@@ -1,0 +1,157 @@
+"""What was read of a city, kept as .npy files and one JSON in `CITY/cache`. It opens with numpy alone.
+
+Values and the observed mask are used from their files, not loaded. A road that is in several topologies is kept once.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import fields, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frigate.data.folder import City, find_sources, mark, no_turns, replacing
+from frigate.data.network import Edges, RoadNetwork
+from frigate.data.stream import RoadNetworkStream
+from frigate.errors import CityError
+
+CACHE_FORMAT = 1
+
+
+def open_cache(path: str | Path) -> City:
+    """The city as it was last read, with numpy alone: from a city folder or from its cache folder."""
+    folder = Path(path)
+    inside = folder / "cache"
+    if not (folder / "cache.json").is_file() and not (inside / "cache.json").is_file():
+        raise CityError(f"{folder} has no cache of a city. Make one with: frigate check {folder}")
+    if (folder / "cache.json").is_file():
+        home = folder.parent if (folder.parent / "city.toml").is_file() else folder
+        return replace(load_cache(folder)[0], folder=home.resolve())
+    city, marks = load_cache(inside)
+    if (folder / "city.toml").is_file() and marks != mark(find_sources(folder)):
+        raise CityError(f"{folder} has changed since its cache was made. Make it again with: frigate check {folder}")
+    return replace(city, folder=folder.resolve())
+
+
+def derived_prefix(network: RoadNetwork) -> str:
+    """How the names of files begin that hold what was derived from a network: they outlive a change of readings."""
+    return f"{network.fingerprint[:16]}-"
+
+
+# Saving
+
+
+def save_cache(city: City, folder: Path, marks: dict[str, list[Any]]) -> None:
+    """Keep a city, with the marks of the files it was read from."""
+    stream = city.stream
+    facts = {
+        "format": CACHE_FORMAT,
+        "tables": marks,
+        "name": city.name,
+        "notices": city.notices,
+        "places": city.places,
+        "start_s": stream.start_s,
+        "step_s": stream.step_s,
+        "timezone": stream.timezone,
+        "quantity": stream.quantity,
+        "unit": stream.unit,
+        "forbidden_turns": len(city.forbidden_turns),
+    }
+    with replacing(folder) as new:
+        arrays = _arrays(stream) | {"forbidden_turns": city.forbidden_turns}
+        for name, array in arrays.items():
+            np.save(new / f"{name}.npy", array, allow_pickle=False)
+        for network in stream.topologies:  # what was derived from it took long, and holds while the network does
+            for derived in folder.glob(f"{derived_prefix(network)}*"):
+                shutil.copy2(derived, new / derived.name)
+        (new / "cache.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
+
+
+def _arrays(stream: RoadNetworkStream) -> dict[str, NDArray[Any]]:
+    tables = [t for network in stream.topologies for t in (network.edges, network.closed)]
+    every = Edges(*(np.concatenate([getattr(t, f.name) for t in tables]) for f in fields(Edges)))
+    codes = [np.unique(getattr(every, f.name), return_inverse=True)[1] for f in fields(Edges)]
+    _, first, rows = np.unique(np.stack(codes, axis=1), axis=0, return_index=True, return_inverse=True)
+    pool = every.take(first)
+    return {f.name: getattr(pool, f.name) for f in fields(Edges) if f.name != "geometry"} | {
+        "values": stream.values,
+        "observed": stream.observed,
+        "topology_of": stream.topology_of,
+        "utc_offset_s": stream.utc_offset_s,
+        "node_ids": stream.node_ids,
+        "lon": stream.network.lon,
+        "lat": stream.network.lat,
+        "present": np.stack([network.present for network in stream.topologies]),
+        "roads": rows.reshape(-1),  # rows of the pool: open and closed of each topology, one after the other
+        "roads_end": np.cumsum([len(t) for t in tables]),
+        "geometry": np.frombuffer(b"".join(pool.geometry.tolist()), np.uint8),
+        "geometry_end": np.cumsum([len(g) for g in pool.geometry.tolist()], dtype=np.int64),
+    }
+
+
+# Loading
+
+
+def load_cache(folder: Path) -> tuple[City, dict[str, list[Any]]]:
+    """The city in a cache folder, and the marks of the files it was read from."""
+    try:
+        facts = json.loads((folder / "cache.json").read_text(encoding="utf-8"))
+        if facts["format"] != CACHE_FORMAT:
+            raise CityError(f"{folder} is a cache of another version. Take it away, then: frigate check CITY")
+        return _loaded(folder, facts), facts["tables"]
+    except (OSError, ValueError, KeyError, TypeError, IndexError, EOFError) as error:
+        raise CityError(f"{folder} is not a whole cache ({error}). Take it away, then: frigate check CITY") from None
+
+
+def _loaded(folder: Path, facts: dict[str, Any]) -> City:
+    def mapped(name: str) -> NDArray[Any]:
+        whole = np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+        return np.asarray(whole)  # a plain view, still of the file
+
+    topologies = _topologies(folder)
+    stream = RoadNetworkStream(
+        mapped("values"),
+        mapped("observed"),
+        topologies,
+        _array(folder, "topology_of"),
+        int(facts["start_s"]),
+        int(facts["step_s"]),
+        _array(folder, "utc_offset_s"),
+        str(facts["timezone"]),
+        str(facts["quantity"]),
+        str(facts["unit"]),
+    )
+    return City(
+        str(facts["name"]),
+        stream,
+        tuple(facts["notices"]),
+        folder,
+        (),
+        {notice: tuple(where) for notice, where in facts.get("places", {}).items()},
+        _array(folder, "forbidden_turns") if facts.get("forbidden_turns") else no_turns(),  # older caches have none
+    )
+
+
+def _array(folder: Path, name: str) -> NDArray[Any]:
+    return np.asarray(np.load(folder / f"{name}.npy", allow_pickle=False))
+
+
+def _topologies(folder: Path) -> tuple[RoadNetwork, ...]:
+    blob, ends = _array(folder, "geometry").tobytes(), [0, *_array(folder, "geometry_end").tolist()]
+    geometry = np.full(len(ends) - 1, b"", np.object_)
+    geometry[:] = [blob[a:b] for a, b in pairwise(ends)]
+    columns: dict[str, Any] = {
+        f.name: geometry if f.name == "geometry" else _array(folder, f.name) for f in fields(Edges)
+    }
+    pool = Edges(**columns)
+    tables = [pool.take(rows) for rows in np.split(_array(folder, "roads"), _array(folder, "roads_end")[:-1])]
+    node_ids, lon, lat = (_array(folder, name) for name in ("node_ids", "lon", "lat"))
+    return tuple(
+        RoadNetwork(node_ids, lon, lat, tables[2 * i], here, tables[2 * i + 1])
+        for i, here in enumerate(_array(folder, "present"))
+    )

@@ -1,0 +1,159 @@
+"""A city on disk: tables in, a network and a stream out, and back.
+
+    city.toml   format = 1, name, step ("5min"), timezone, quantity ("count" or a gauge such as "speed"), unit
+    nodes       node_id, lon, lat
+    edges       source, target [, length_m, road_class, lanes, speed_kph, name, geometry (WKB)]
+    readings    time, node_id, value              no row is no observation; a 0 is a real zero
+    changes     time, action, source, target, node_id, lon, lat, length_m [, road_class, lanes, speed_kph]
+    turns       source, via, target               a turn that is forbidden
+
+Each table is .parquet or .csv. `readings`, `changes` and `turns` may be absent. How a table is understood stands in the
+module of its name; nodes and edges are in `network_tables`.
+
+`CITY/cache` keeps what was read as .npy files and one JSON, and is made again when a table changes. It opens with numpy
+alone, on a machine that has nothing to read tables with.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from frigate.data.cache import load_cache, open_cache, save_cache
+from frigate.data.changes import Timeline, change_frame, read_changes, reopenable
+from frigate.data.city_toml import CityFile, read_city_file
+from frigate.data.folder import City, check_replaceable, city_folder, find_sources, mark, no_turns, replacing
+from frigate.data.network_tables import edge_frame, note_network, read_edges, read_nodes
+from frigate.data.notices import Notices, Spot
+from frigate.data.readings import Snapshots, read_snapshots, write_readings
+from frigate.data.stream import RoadNetworkStream, make_stream
+from frigate.data.tables import INTEGER_ID, write_table
+from frigate.data.times import utc_text
+from frigate.data.turns import read_turns, turn_frame
+from frigate.errors import CityError
+
+__all__ = ["City", "open_cache", "open_city", "read_city", "write_city"]
+
+
+def open_city(path: str | Path) -> City:
+    """The city in a city folder or in a bare cache."""
+    bare = Path(path).is_dir() and not (Path(path) / "city.toml").is_file()
+    return open_cache(path) if bare else read_city(path)
+
+
+def read_city(path: str | Path, *, cache: bool = True) -> City:
+    """The city in this folder. With `cache`, what was read is kept beside the tables and used until they change."""
+    folder = city_folder(Path(path))
+    sources = find_sources(folder)
+    marks = mark(sources) if cache else {}
+    if cache and (folder / "cache" / "cache.json").exists():
+        try:
+            kept, kept_marks = load_cache(folder / "cache")
+            if kept_marks == marks:
+                return replace(kept, folder=folder)
+        except CityError:
+            pass  # a cache that cannot be read is made again
+    city = _read_tables(folder, sources)
+    if cache:
+        try:
+            save_cache(city, folder / "cache", marks)
+        except OSError:
+            return city  # a folder that cannot be written is no fault of the city
+        return replace(load_cache(folder / "cache")[0], folder=folder)
+    return city
+
+
+def _read_tables(folder: Path, sources: dict[str, Path]) -> City:
+    notices = Notices()
+    settings = read_city_file(folder)
+    base = read_nodes(sources["nodes"], notices=notices, text=settings.text_ids)
+    base = read_edges(sources["edges"], base, notices=notices)
+    timeline = Timeline((base,), np.array([], np.int64))
+    if "changes" in sources:
+        timeline = read_changes(sources["changes"], base, clock=settings.clock, notices=notices)
+    if not any(network.num_edges for network in timeline.networks):
+        raise CityError(f"{sources['edges'].name} has no roads. A city needs roads between its nodes")
+    base = timeline.networks[0]
+    turns = read_turns(sources["turns"], timeline.networks, notices=notices) if "turns" in sources else no_turns()
+    held = Snapshots.none(base.num_nodes)
+    if "readings" in sources:
+        held = read_snapshots(
+            sources["readings"],
+            base,
+            step_s=settings.step_s,
+            timezone=settings.timezone,
+            quantity=settings.quantity,
+            clock=settings.clock,
+            notices=notices,
+        )
+    stream = _stream(held, timeline, settings, notices)
+    note_network(stream.network, notices)
+    if not stream.observed.any():
+        notices.add("Nodes without any reading: the city has no sensor and cannot be trained on", stream.num_nodes)
+    told = notices.told()
+    return City(settings.name, stream, tuple(told), folder, places=told, forbidden_turns=turns)
+
+
+def _stream(held: Snapshots, timeline: Timeline, settings: CityFile, notices: Notices) -> RoadNetworkStream:
+    starts_s = held.start_s + settings.step_s * np.arange(len(held.values), dtype=np.int64)
+    topologies, topology_of = timeline.topologies(starts_s * 1_000_000)
+    if len(starts_s):
+        late = timeline.from_us > starts_s[-1] * 1_000_000
+        notices.add("Times of changes after the last reading's snapshot, which no snapshot shows", int(late.sum()))
+    stream = make_stream(
+        held.values,
+        topologies,
+        start_s=held.start_s,
+        step_s=settings.step_s,
+        observed=held.observed,
+        topology_of=topology_of,
+        timezone=settings.timezone,
+        quantity=settings.quantity,
+        unit=settings.unit,
+    )
+
+    def spot(cell: int) -> Spot:
+        snapshot, node = divmod(cell, stream.num_nodes)
+        return Spot(f'node "{stream.node_ids[node]}" at {utc_text(int(starts_s[snapshot]) * 1_000_000)}')
+
+    if not all(network.present.all() for network in topologies):
+        lost = (held.observed & ~stream.observed).reshape(-1)
+        notices.add_rows("Readings of nodes while they were absent were left out", lost, spot)
+    return stream
+
+
+def write_city(city: City, path: str | Path, *, csv: bool = False) -> None:
+    """Write the tables beside, then move them into place: never half a city. Another city there is replaced."""
+    import polars as pl
+
+    folder = Path(path).resolve()
+    check_replaceable(folder)
+    try:
+        with replacing(folder) as new:
+            _write_tables(city, new, csv=csv)
+    except (OSError, UnicodeEncodeError, pl.exceptions.PolarsError) as error:
+        detail = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise CityError(f"{folder} cannot be written: {detail}") from None
+
+
+def _write_tables(city: City, folder: Path, *, csv: bool) -> None:
+    import polars as pl
+
+    stream = city.stream
+    first = stream.topologies[int(stream.topology_of[0])] if stream.num_snapshots else stream.network
+    closed = reopenable(first)
+    text_ids = stream.node_ids.dtype.kind == "U" and all(re.fullmatch(INTEGER_ID, x) for x in stream.node_ids.tolist())
+    settings = CityFile(city.name, stream.step_s, stream.timezone, stream.quantity, stream.unit, text_ids)
+    (folder / "city.toml").write_text(settings.to_toml(), encoding="utf-8")
+    nodes = pl.DataFrame({"node_id": stream.node_ids, "lon": first.lon, "lat": first.lat})
+    write_table(nodes, folder, "nodes", csv=csv)
+    write_table(edge_frame(first.edges.join(closed), stream.node_ids), folder, "edges", csv=csv)
+    changes = change_frame(stream, first, closed)
+    if changes is not None:
+        write_table(changes, folder, "changes", csv=csv)
+    if len(city.forbidden_turns):
+        write_table(turn_frame(city.forbidden_turns, stream.node_ids), folder, "turns", csv=csv)
+    write_readings(stream, folder, csv=csv)

@@ -1,0 +1,119 @@
+"""A city and the folder it lies in: which files are there, how they are known again, how a folder is replaced whole.
+
+It needs nothing to read tables with: the cache opens by it on a machine that has numpy alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frigate.data.network import RoadNetwork
+from frigate.data.stream import RoadNetworkStream
+from frigate.errors import CityError
+
+TABLES = ("nodes", "edges", "readings", "changes", "turns")
+
+
+def no_turns() -> NDArray[np.int64]:
+    """A table of forbidden turns without any."""
+    return np.zeros((0, 3), np.int64)
+
+
+@dataclass(frozen=True)
+class City:
+    """A road network stream with a name, and what had to be said when it was read."""
+
+    name: str
+    stream: RoadNetworkStream
+    notices: tuple[str, ...] = ()  # one sentence with a count each
+    folder: Path | None = None  # where it was read: a city folder, or a cache that has none beside it
+    road_features: tuple[NDArray[np.float32], ...] = ()  # [N,R] raw, one a topology; empty until computed
+    places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by notice: its first places, one by one
+    forbidden_turns: NDArray[np.int64] = field(default_factory=no_turns)  # [K,3] rows of nodes: from, via, to
+
+    @property
+    def network(self) -> RoadNetwork:
+        """The network as it is at the last snapshot."""
+        return self.stream.network
+
+
+def city_folder(path: Path) -> Path:
+    """The folder itself, once it is sure that it can be a city."""
+    if not path.exists():
+        raise CityError(f"{path}: there is no such folder")
+    if not path.is_dir():
+        raise CityError(f"{path} is a file. A city is a folder with a city.toml")
+    if not (path / "city.toml").is_file():
+        raise CityError(f'{path} has no city.toml. Write one with at least: step = "5min"')
+    return path.resolve()
+
+
+def find_sources(folder: Path) -> dict[str, Path]:
+    """city.toml and the tables that are there, by their names without ending."""
+    found = {stem: _find_table(folder, stem) for stem in TABLES}
+    for stem in ("nodes", "edges"):
+        if found[stem] is None:
+            raise CityError(f"{folder} has no {stem}.parquet and no {stem}.csv. A city needs one of them")
+    return {"city": folder / "city.toml", **{stem: path for stem, path in found.items() if path is not None}}
+
+
+def _find_table(folder: Path, stem: str) -> Path | None:
+    there = [p for p in (folder / f"{stem}.parquet", folder / f"{stem}.csv") if p.exists()]
+    if len(there) > 1:
+        raise CityError(f"{folder.name} has both {stem}.parquet and {stem}.csv. Take one away")
+    return there[0] if there else None
+
+
+def mark(sources: Mapping[str, Path]) -> dict[str, list[Any]]:
+    """Names, sizes and contents of the files, by which a cache knows them again."""
+    marks: dict[str, list[Any]] = {}
+    for path in sources.values():
+        try:
+            with path.open("rb") as file:
+                marks[path.name] = [path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()]
+        except OSError as error:
+            raise CityError(f"{path.name} cannot be read: {error.strerror}") from None
+    return marks
+
+
+def check_replaceable(folder: Path) -> None:
+    """Refuse to write a city over anything but a city."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise CityError(f"{folder} is a file. Name a folder for the city")
+    names = sorted(p.name for p in folder.iterdir())
+    ours = {"city.toml", "cache", *(f"{stem}.{end}" for stem in TABLES for end in ("csv", "parquet"))}
+    if names and "city.toml" not in names:
+        raise CityError(f"{folder} is not empty and no city ({', '.join(names[:3])}). Name another folder")
+    foreign = [n for n in names if n not in ours]
+    if foreign:
+        raise CityError(
+            f"{folder} holds more than a city ({', '.join(foreign[:3])}). Name another folder, or move them"
+        )
+
+
+@contextmanager
+def replacing(folder: Path) -> Iterator[Path]:
+    """A new folder beside `folder` that takes its place once it is whole."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        (work / "new").mkdir()
+        yield work / "new"
+        if folder.exists():
+            os.rename(folder, work / "old")
+        os.rename(work / "new", folder)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)

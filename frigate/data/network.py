@@ -1,0 +1,365 @@
+"""A road network: a directed graph of intersections and roads (paper, Definition 1, without its readings).
+
+Immutable: `close`, `reopen`, `add` and `remove_nodes` return a new network. The node table only ever grows: a node
+that is taken away stays in it with `present` False, so that column n of a stream is node n in every topology.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import operator
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frigate.errors import CityError
+
+EARTH_RADIUS_M = 6_371_008.8
+SAME_PLACE_M = 50.0  # a node of the same id no farther away is the same node on another network
+
+NodeId = str | int
+Road = tuple[NodeId, NodeId]
+
+
+def haversine_m(
+    lon_a: NDArray[np.float64], lat_a: NDArray[np.float64], lon_b: NDArray[np.float64], lat_b: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Great-circle distance in metres between points in degrees."""
+    lon_a, lat_a, lon_b, lat_b = (np.radians(np.asarray(x, np.float64)) for x in (lon_a, lat_a, lon_b, lat_b))
+    half = np.sin((lat_b - lat_a) / 2) ** 2 + np.cos(lat_a) * np.cos(lat_b) * np.sin((lon_b - lon_a) / 2) ** 2
+    metres: NDArray[np.float64] = 2 * EARTH_RADIUS_M * np.arcsin(np.sqrt(np.clip(half, 0, 1)))
+    return metres
+
+
+@dataclass(frozen=True)
+class Edges:
+    """A table of directed roads. Attributes that are not known: NaN for numbers, "" for words, b"" for geometry."""
+
+    senders: NDArray[np.int64]  # [E] node the road leaves
+    receivers: NDArray[np.int64]  # [E] node the road reaches
+    length_m: NDArray[np.float64]  # [E]
+    road_class: NDArray[np.str_]  # [E]
+    lanes: NDArray[np.float64]  # [E]
+    speed_kph: NDArray[np.float64]  # [E]
+    name: NDArray[np.str_]  # [E]
+    geometry: NDArray[np.object_]  # [E] WKB line strings
+
+    def __post_init__(self) -> None:
+        sizes = {f.name: len(getattr(self, f.name)) for f in fields(self)}
+        if len(set(sizes.values())) > 1:
+            told = ", ".join(f"{name} {size}" for name, size in sizes.items() if size != sizes["senders"])
+            raise CityError(f"{sizes['senders']} roads have columns of other lengths ({told}). Give one value a road")
+
+    @classmethod
+    def of(
+        cls,
+        senders: object,
+        receivers: object,
+        length_m: object,
+        *,
+        road_class: object = None,
+        lanes: object = None,
+        speed_kph: object = None,
+        name: object = None,
+        geometry: object = None,
+    ) -> Edges:
+        senders = np.asarray(senders, np.int64)
+        count = len(senders)
+
+        def column(values: object, dtype: type, unknown: object) -> NDArray[np.generic]:
+            return np.full(count, unknown, dtype) if values is None else np.asarray(values, dtype)
+
+        return cls(
+            senders,
+            np.asarray(receivers, np.int64),
+            np.asarray(length_m, np.float64),
+            column(road_class, np.str_, ""),  # type: ignore[arg-type]
+            column(lanes, np.float64, np.nan),  # type: ignore[arg-type]
+            column(speed_kph, np.float64, np.nan),  # type: ignore[arg-type]
+            column(name, np.str_, ""),  # type: ignore[arg-type]
+            column(geometry, np.object_, b""),  # type: ignore[arg-type]
+        )
+
+    @classmethod
+    def none(cls) -> Edges:
+        return cls.of([], [], [])
+
+    def __len__(self) -> int:
+        return len(self.senders)
+
+    def take(self, rows: NDArray[np.generic]) -> Edges:
+        return Edges(*(getattr(self, f.name)[rows] for f in fields(self)))
+
+    def join(self, other: Edges) -> Edges:
+        return Edges(*(np.concatenate([getattr(self, f.name), getattr(other, f.name)]) for f in fields(self)))
+
+
+@dataclass(frozen=True)
+class RoadNetwork:
+    """Intersections and the directed roads between them.
+
+    There are no self-loops and no two roads with the same ends (E is a subset of V x V): `clean_edges` makes it so.
+    """
+
+    node_ids: NDArray[np.generic]  # [N] the user's own, integers or text
+    lon: NDArray[np.float64]  # [N] degrees
+    lat: NDArray[np.float64]  # [N] degrees
+    edges: Edges  # open roads
+    present: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))  # [N]; empty: all are
+    closed: Edges = field(default_factory=Edges.none)  # roads that `reopen` can bring back
+
+    def __post_init__(self) -> None:
+        if len(self.present) == 0:
+            object.__setattr__(self, "present", np.ones(len(self.node_ids), bool))
+        shapes = {len(self.node_ids), len(self.lon), len(self.lat), len(self.present)}
+        if len(shapes) != 1:
+            raise CityError(f"node_ids, lon, lat and present differ in length: {sorted(shapes)}")
+        if len(np.unique(self.node_ids)) != len(self.node_ids):
+            raise CityError("node ids are not unique")
+        if len(self.edges):
+            ends = np.concatenate([self.edges.senders, self.edges.receivers])
+            if ends.min() < 0 or ends.max() >= len(self.node_ids):
+                raise CityError(f"a road ends at row {int(ends.max())} of a table of {len(self.node_ids)} nodes")
+            self._refuse_unclean()
+
+    def _refuse_unclean(self) -> None:
+        N = len(self.node_ids)
+        key = np.sort(self.edges.senders * N + self.edges.receivers)
+        wrong = np.concatenate([key[1:][key[1:] == key[:-1]], key[key // N == key % N]])
+        if len(wrong):
+            a, b = divmod(int(wrong[0]), N)
+            what = "a road from a node to itself" if a == b else "there are two of it"
+            remedy = "Clean the table of roads with frigate.data.network.clean_edges"
+            raise CityError(f"road {self.node_ids[a]},{self.node_ids[b]}: {what}. {remedy}")
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.node_ids)
+
+    @property
+    def num_edges(self) -> int:
+        return len(self.edges)
+
+    @property
+    def senders(self) -> NDArray[np.int64]:
+        return self.edges.senders
+
+    @property
+    def receivers(self) -> NDArray[np.int64]:
+        return self.edges.receivers
+
+    @property
+    def length_m(self) -> NDArray[np.float64]:
+        return self.edges.length_m
+
+    @cached_property
+    def _row_of(self) -> dict[NodeId, int]:
+        return {node_id: row for row, node_id in enumerate(self.node_ids.tolist())}
+
+    def same_nodes(self, other: RoadNetwork) -> NDArray[np.int64]:
+        """[N] the row of `other` that each node is, by id and place; -1 where it is none."""
+        a, b = self.node_ids, other.node_ids
+        if all(np.array_equal(x, y) for x, y in ((a, b), (self.lon, other.lon), (self.lat, other.lat))):
+            return np.arange(len(a))
+        if len(b) == 0:
+            return np.full(len(a), -1)
+        alike = (a.dtype.kind == "U") == (b.dtype.kind == "U")  # 41 and "41" are one id
+        there = other._row_of if alike else {str(node_id): row for node_id, row in other._row_of.items()}
+        row = np.array([there.get(x if alike else str(x), -1) for x in a.tolist()], np.int64)
+        away_m = haversine_m(self.lon, self.lat, other.lon[row], other.lat[row])
+        return np.where(away_m <= SAME_PLACE_M, row, -1)
+
+    def rows_of(self, node_ids: Iterable[NodeId]) -> NDArray[np.int64]:
+        """Rows of these nodes. Text is understood as an integer where the network's ids are integers."""
+        return np.array([self.row_of(node_id) for node_id in node_ids], np.int64)
+
+    def row_of(self, node_id: NodeId) -> int:
+        row = self._row_of.get(node_id)
+        if row is None and isinstance(node_id, str) and self.node_ids.dtype.kind in "iu":
+            row = self._row_of.get(int(node_id)) if re.fullmatch(r"\s*-?[0-9]{1,19}\s*", node_id) else None
+        if row is None and not isinstance(node_id, str) and self.node_ids.dtype.kind == "U":
+            row = self._row_of.get(str(node_id))
+        if row is None:
+            known = ", ".join(str(x) for x in self.node_ids[:3].tolist())
+            raise CityError(f'node "{node_id}" is not in the network of {self.num_nodes} nodes ({known}, ...)')
+        return row
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Sixteen hex digits that change with any node, road, length or attribute a forecast depends on."""
+        digest = hashlib.sha256()
+        e = self.edges
+        order = np.lexsort((e.receivers, e.senders))
+        columns = (
+            self.node_ids,
+            self.lon,
+            self.lat,
+            self.present,
+            *(c[order] for c in (e.senders, e.receivers, e.length_m, e.road_class, e.lanes, e.speed_kph)),
+        )
+        for column in columns:
+            digest.update("\0".join(column.tolist()).encode() if column.dtype.kind == "U" else column.tobytes())
+            digest.update(b"\1")
+        return digest.hexdigest()[:16]
+
+    def close(self, roads: Iterable[Road]) -> RoadNetwork:
+        """The network without these directed roads, named by their end nodes. Both directions: name both."""
+        hit = self._find(roads, self.edges, "is not an open road")
+        return replace(self, edges=self.edges.take(~hit), closed=self.closed.join(self.edges.take(hit)))
+
+    def reopen(self, roads: Iterable[Road]) -> RoadNetwork:
+        """The network with these closed roads open again."""
+        roads = _pairs(roads)
+        hit = self._find(roads, self.closed, "was not closed")
+        there = set(zip(self.senders.tolist(), self.receivers.tolist(), strict=True))
+        for a, b in roads:
+            if (self.row_of(a), self.row_of(b)) in there:
+                raise CityError(f"road {a},{b} is already open")
+        return replace(self, edges=self.edges.join(self.closed.take(hit)), closed=self.closed.take(~hit))
+
+    def add(
+        self,
+        *,
+        nodes: Sequence[tuple[NodeId, float, float]] = (),
+        roads: Sequence[Road] = (),
+        length_m: Sequence[float | None] | None = None,
+        road_class: Sequence[str] | None = None,
+        lanes: Sequence[float] | None = None,
+        speed_kph: Sequence[float] | None = None,
+    ) -> RoadNetwork:
+        """The network with more nodes (id, lon, lat) and directed roads by their ends; no length: haversine."""
+        grown = self._add_nodes(nodes) if len(nodes) else self
+        roads = _pairs(roads)
+        if not roads:
+            return grown
+        senders = grown.rows_of(a for a, _ in roads)
+        receivers = grown.rows_of(b for _, b in roads)
+        straight = haversine_m(grown.lon[senders], grown.lat[senders], grown.lon[receivers], grown.lat[receivers])
+        given = [None] * len(roads) if length_m is None else list(length_m)
+        if len(given) != len(roads):
+            raise CityError(f"{len(given)} lengths for {len(roads)} roads. Give one a road, None where it is not known")
+        try:
+            metres = np.array([s if g is None else g for s, g in zip(straight, given, strict=True)], np.float64)
+            new = Edges.of(senders, receivers, metres, road_class=road_class, lanes=lanes, speed_kph=speed_kph)
+        except (TypeError, ValueError) as error:
+            raise CityError(f"length_m, lanes and speed_kph of the roads to add: {error}. Give numbers") from None
+        there = set(zip(self.senders.tolist(), self.receivers.tolist(), strict=True))
+        for (a, b), pair, metre in zip(
+            roads, zip(senders.tolist(), receivers.tolist(), strict=True), metres, strict=True
+        ):
+            if pair[0] == pair[1]:
+                raise CityError(f"road {a},{b}: a road from a node to itself is not a road")
+            if pair in there:
+                raise CityError(f"road {a},{b} is already there")
+            if not grown.present[list(pair)].all():
+                raise CityError(f"road {a},{b}: one of its ends has been removed")
+            if not (np.isfinite(metre) and metre > 0):
+                raise CityError(f"road {a},{b}: length {metre} m; give a length above 0")
+            there.add(pair)
+        return replace(grown, edges=grown.edges.join(new))
+
+    def remove_nodes(self, node_ids: Iterable[NodeId]) -> RoadNetwork:
+        """The network without these nodes and the roads at them. Their rows stay, with `present` False."""
+        present = self.present.copy()
+        present[self.rows_of(node_ids)] = False
+        keep = present[self.senders] & present[self.receivers]
+        ends = present[self.closed.senders] & present[self.closed.receivers]  # nor can they be reopened
+        return replace(self, present=present, edges=self.edges.take(keep), closed=self.closed.take(ends))
+
+    def _add_nodes(self, nodes: Sequence[tuple[NodeId, float, float]]) -> RoadNetwork:
+        present = self.present.copy()
+        new: list[tuple[NodeId, float, float]] = []
+        for node in nodes:
+            if isinstance(node, str) or len(node) != 3:
+                raise CityError(f"node {node!r}: give its id, lon and lat, as (41, 6.13, 49.61)")
+            node_id = self._own_id(node[0])
+            row = self._row_of.get(node_id)
+            if row is None:
+                new.append((node_id, *_place(*node)))
+            elif self.present[row]:
+                raise CityError(f'node "{node_id}" is already there')
+            else:
+                present[row] = True  # a node that comes back keeps its row
+        ids = np.array([n[0] for n in new], self.node_ids.dtype if self.node_ids.dtype.kind in "iu" else np.str_)
+        return replace(
+            self,
+            node_ids=np.concatenate([self.node_ids, ids]),
+            lon=np.concatenate([self.lon, np.array([n[1] for n in new], np.float64)]),
+            lat=np.concatenate([self.lat, np.array([n[2] for n in new], np.float64)]),
+            present=np.concatenate([present, np.ones(len(new), bool)]),
+        )
+
+    def _own_id(self, node_id: object) -> NodeId:
+        """The id as the network has them: text, or a whole number."""
+        if self.node_ids.dtype.kind == "U":
+            return str(node_id)
+        try:
+            number = operator.index(int(node_id) if isinstance(node_id, str) else node_id)  # type: ignore[arg-type]
+            np.array(number, self.node_ids.dtype)
+        except (TypeError, ValueError, OverflowError):
+            raise CityError(f'node "{node_id}": the ids of this network are whole numbers. Give one') from None
+        return number
+
+    def _find(self, roads: Iterable[Road], table: Edges, otherwise: str) -> NDArray[np.bool_]:
+        row_of_pair = {
+            pair: i for i, pair in enumerate(zip(table.senders.tolist(), table.receivers.tolist(), strict=True))
+        }
+        hit = np.zeros(len(table), bool)
+        for a, b in _pairs(roads):
+            row = row_of_pair.get((self.row_of(a), self.row_of(b)))
+            if row is None:
+                raise CityError(f"road {a},{b} {otherwise}{self._roads_from(a)}")
+            hit[row] = True
+        return hit
+
+    def _roads_from(self, node_id: NodeId) -> str:
+        ends = self.node_ids[self.receivers[self.senders == self.row_of(node_id)]].tolist()
+        return f" (open roads from {node_id} lead to {', '.join(map(str, ends[:8]))})" if ends else ""
+
+
+def _pairs(roads: Iterable[Road]) -> list[Road]:
+    pairs = list(roads)
+    for road in pairs:
+        if isinstance(road, str) or len(road) != 2:
+            raise CityError(f"road {road!r}: name a one-way road by its two end nodes, as (41, 42)")
+    return pairs
+
+
+def _place(node_id: NodeId, lon: float, lat: float) -> tuple[float, float]:
+    try:
+        there = float(lon), float(lat)
+    except (TypeError, ValueError):
+        there = math.nan, math.nan
+    if not (abs(there[0]) <= 180 and abs(there[1]) <= 90):  # nor is NaN
+        raise CityError(f'node "{node_id}": lon {lon}, lat {lat} is no place. Give degrees: lon to 180, lat to 90')
+    return there
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """How many roads `clean_edges` left out or mended."""
+
+    self_loops: int
+    parallel: int
+    zero_length: int
+
+
+MIN_ROAD_M = 1.0
+
+
+def clean_edges(edges: Edges) -> tuple[Edges, Cleaned]:
+    """Drop self-loops, keep the shortest of parallel roads, give roads of no length one metre."""
+    loops = edges.senders == edges.receivers
+    kept = edges.take(~loops)
+    short = kept.length_m <= 0
+    kept = replace(kept, length_m=np.where(short, MIN_ROAD_M, kept.length_m))
+    order = np.lexsort((kept.length_m, kept.receivers, kept.senders))
+    first = np.ones(len(order), bool)
+    first[1:] = (np.diff(kept.senders[order]) != 0) | (np.diff(kept.receivers[order]) != 0)
+    unique = np.sort(order[first])
+    return kept.take(unique), Cleaned(int(loops.sum()), len(kept) - len(unique), int(short.sum()))

@@ -1,0 +1,178 @@
+"""The tables of nodes and roads, read into a network and written from one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from frigate.data.network import MIN_ROAD_M, Edges, RoadNetwork, clean_edges, haversine_m
+from frigate.data.notices import Notices, Spot
+from frigate.data.tables import NodeIndex, Table, lines_wkb, new_ids, numbers, read_table, words
+from frigate.errors import CityError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+ATTRIBUTES = ("road_class", "lanes", "speed_kph", "name", "geometry")
+
+
+def read_nodes(
+    path: Path, *, notices: Notices, rename: Mapping[str, str] | None = None, text: bool = False
+) -> RoadNetwork:
+    """A network of nodes without roads."""
+    table = read_table(path, needed=("node_id", "lon", "lat"), rename=rename, notices=notices)
+    if not len(table):
+        raise CityError(f"{path.name} has no rows. A city needs nodes")
+    ids = new_ids(table, "node_id", text=text)
+    lon, lat = lon_lat(table, np.ones(len(table), bool))
+    return RoadNetwork(ids, lon, lat, Edges.none())
+
+
+def lon_lat(table: Table, wanted: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Places of the rows wanted, each somewhere on earth."""
+    lon, lat = (numbers(table, c)[0] if c in table else np.full(len(table), np.nan) for c in ("lon", "lat"))
+    with np.errstate(invalid="ignore"):
+        wrong = wanted & ~((np.abs(lon) <= 180) & (np.abs(lat) <= 90))
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        swapped = abs(lat[row]) <= 180 and abs(lon[row]) <= 90
+        hint = "lon and lat look swapped" if swapped else "lon is within 180 degrees and lat within 90"
+        raise table.refuse(row, f"lon {lon[row]:g}, lat {lat[row]:g} is not a place on earth; {hint}")
+    return lon, lat
+
+
+def read_edges(
+    path: Path, network: RoadNetwork, *, notices: Notices, rename: Mapping[str, str] | None = None
+) -> RoadNetwork:
+    """The network with the roads of this table, cleaned: what was left out or mended goes to the notices."""
+    table = read_table(
+        path, needed=("source", "target"), optional=("length_m", *ATTRIBUTES), rename=rename, notices=notices
+    )
+    index = NodeIndex(network.node_ids)
+    senders, receivers = (known_rows(table, column, index) for column in ("source", "target"))
+    edges = roads_of(table, network, senders, receivers, notices)
+    _note_cleaning(table, edges, notices)
+    edges, _ = clean_edges(edges)
+    return replace(network, edges=edges)
+
+
+def _note_cleaning(table: Table, edges: Edges, notices: Notices) -> None:
+    """Say which rows `clean_edges` leaves out or mends."""
+    loops, short = edges.senders == edges.receivers, edges.length_m == 0
+    length_m = np.where(short, MIN_ROAD_M, edges.length_m)
+    order = np.lexsort((length_m, edges.receivers, edges.senders))
+    parallel = np.zeros(len(edges), bool)
+    parallel[order[1:]] = (np.diff(edges.senders[order]) == 0) & (np.diff(edges.receivers[order]) == 0)
+    spot = table.spot("source", "target", "length_m")
+    notices.add_rows("Roads from a node to itself were left out", loops, spot)
+    notices.add_rows("Parallel roads were left out, the shortest of each kept", parallel & ~loops, spot)
+    notices.add_rows("Roads of no length were given one metre", short & ~loops, spot)
+
+
+def known_rows(
+    table: Table, column: str, index: NodeIndex, wanted: NDArray[np.bool_] | None = None
+) -> NDArray[np.int64]:
+    """[rows of the table] rows of the nodes that a column names; one that is not known is refused where wanted."""
+    rows = index.rows(table, column)
+    unknown = rows < 0 if wanted is None else (rows < 0) & wanted
+    if unknown.any():
+        row = int(np.argmax(unknown))
+        name = table.frame[column][row]
+        if name is None:
+            raise table.refuse(row, f"{column} is empty. Name a node")
+        hint = index.nearest(name)
+        raise table.refuse(
+            row, f'{column} "{name}" is not in the network{hint}. Add it to the nodes, or take the row away'
+        )
+    return rows
+
+
+def roads_of(
+    table: Table,
+    network: RoadNetwork,
+    senders: NDArray[np.int64],
+    receivers: NDArray[np.int64],
+    notices: Notices,
+) -> Edges:
+    """The roads of a table, one a row, with the lengths and attributes it gives."""
+    length_m = haversine_m(network.lon[senders], network.lat[senders], network.lon[receivers], network.lat[receivers])
+    if "length_m" in table:
+        given_m, given = numbers(table, "length_m")
+        wrong = given & ~(np.isfinite(given_m) & (given_m >= 0))
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            remedy = "Give a length of 0 or more, or leave it empty for the straight distance"
+            raise table.refuse(row, f"length_m {given_m[row]:g} is no length. {remedy}")
+        length_m = np.where(given, given_m, length_m)
+    held: dict[str, NDArray[np.float64]] = {}
+    for column in ("lanes", "speed_kph"):
+        if column in table:
+            number, _ = numbers(table, column)
+            wrong = ~np.isnan(number) & ~(np.isfinite(number) & (number > 0))
+            notices.add_rows(f"Values of {column} not above 0 were taken as unknown", wrong, table.spot(column))
+            held[column] = np.where(wrong, np.nan, number)
+    return Edges.of(
+        senders,
+        receivers,
+        length_m,
+        road_class=words(table, "road_class"),
+        name=words(table, "name"),
+        geometry=lines_wkb(table, "geometry"),
+        **held,
+    )
+
+
+def connected_parts(network: RoadNetwork) -> NDArray[np.int64]:
+    """Sizes of the strongly connected parts of the nodes present, largest first."""
+    shape = (network.num_nodes, network.num_nodes)
+    ones = np.ones(network.num_edges, np.int8)
+    graph = coo_array((ones, (network.senders, network.receivers)), shape=shape).tocsr()
+    _, part = connected_components(graph, directed=True, connection="strong")
+    return np.sort(np.unique(part[network.present], return_counts=True)[1])[::-1].astype(np.int64)
+
+
+def isolated_nodes(network: RoadNetwork) -> NDArray[np.int64]:
+    """Rows of the nodes present that no road leaves or reaches."""
+    joined = np.zeros(network.num_nodes, bool)
+    joined[network.senders] = joined[network.receivers] = True
+    return np.flatnonzero(network.present & ~joined)
+
+
+def note_network(network: RoadNetwork, notices: Notices) -> None:
+    """Say what is odd about a network that is accepted all the same."""
+    alone = np.zeros(network.num_nodes, bool)
+    alone[isolated_nodes(network)] = True
+    notices.add_rows("Nodes without any road", alone, lambda row: Spot(f'node "{network.node_ids[row]}"'))
+    parts = connected_parts(network)
+    if len(parts) > 1:
+        largest = f"the largest has {int(parts[0]):,} of {int(parts.sum()):,} nodes"
+        notices.add(f"Strongly connected parts of the network; {largest}", len(parts))
+
+
+# Writing
+
+
+def edge_frame(edges: Edges, node_ids: NDArray[np.generic]) -> pl.DataFrame:
+    """Roads as a table of edges."""
+    import polars as pl
+
+    columns: dict[str, Any] = {
+        "source": node_ids[edges.senders],
+        "target": node_ids[edges.receivers],
+        "length_m": edges.length_m,
+    }
+    for column in ATTRIBUTES:
+        values = getattr(edges, column)
+        known = ~np.isnan(values) if values.dtype.kind == "f" else values.astype(bool)
+        if known.any():  # an attribute that no road has is left out
+            kept = [v if k else None for v, k in zip(values.tolist(), known.tolist(), strict=True)]
+            kind = {"f": pl.Float64(), "U": pl.String(), "O": pl.Binary()}[values.dtype.kind]
+            columns[column] = pl.Series(kept, dtype=kind)
+    return pl.DataFrame(columns)

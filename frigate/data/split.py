@@ -1,0 +1,268 @@
+"""Which nodes are sensors and which are only scored; which times train, validate and test.
+
+Everything comes from one seed and is kept with a run. Nothing here looks at a reading's value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import dijkstra
+
+from frigate.data.network import NodeId, RoadNetwork, haversine_m
+from frigate.data.stream import RoadNetworkStream
+from frigate.errors import CityError, SettingsError
+
+DEFAULT_SHARE = 0.8  # of the sensors seen, where a user says nothing
+MIN_SEEN = 3  # one for validation, and two to learn one from the other
+SPLIT_STREAM = 1  # keeps these draws apart from others with the same seed
+
+Seen = float | Literal["all"] | Iterable[NodeId] | None
+Period = tuple[int, int]  # snapshots [first, stop)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Seen and unseen nodes, and three periods. A node that is neither is forecast but never scored."""
+
+    seen: NDArray[np.bool_]  # [N] sensors that may be used
+    validation: NDArray[np.bool_]  # [N] the seen nodes kept for validation
+    unseen: NDArray[np.bool_]  # [N] nodes with readings that are only scored
+    train: Period
+    validate: Period
+    test: Period
+
+    @property
+    def training(self) -> NDArray[np.bool_]:
+        """[N] the seen nodes that are input and loss in training."""
+        return self.seen & ~self.validation
+
+    def to_json(self, node_ids: NDArray[np.generic]) -> dict[str, Any]:
+        return {
+            "seen": node_ids[self.seen].tolist(),
+            "validation": node_ids[self.validation].tolist(),
+            "unseen": node_ids[self.unseen].tolist(),
+            "train": list(self.train),
+            "validate": list(self.validate),
+            "test": list(self.test),
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any], node_ids: NDArray[np.generic]) -> Split:
+        row_of = {node_id: row for row, node_id in enumerate(node_ids.tolist())}
+
+        def mask(name: str) -> NDArray[np.bool_]:
+            missing = [node_id for node_id in data[name] if node_id not in row_of]
+            if missing:
+                raise CityError(
+                    f'{len(missing)} {name} nodes of the split are not in the city, first "{missing[0]}". '
+                    "Use the city that the split was made for"
+                )
+            chosen = np.zeros(len(node_ids), bool)
+            chosen[[row_of[node_id] for node_id in data[name]]] = True
+            return chosen
+
+        def period(name: str) -> Period:
+            first, stop = data[name]
+            return int(first), int(stop)
+
+        return cls(
+            mask("seen"),
+            mask("validation"),
+            mask("unseen"),
+            period("train"),
+            period("validate"),
+            period("test"),
+        )
+
+
+def make_split(
+    stream: RoadNetworkStream,
+    *,
+    seen: Seen = None,
+    seed: int = 0,
+    validation_share: float = 0.2,
+    mode: str = "random",
+    past: int = 12,
+    horizon: int = 12,
+) -> Split:
+    """Split a stream's sensors and times.
+
+    `seen` is a share of the nodes that ever have a reading, their ids, "all" (nothing is left to score), or
+    None: 80 %. A listed node that never has a reading is no sensor and is left out. `region` puts the unseen
+    nodes in one contiguous area. A validation share of 0 leaves every seen node to training.
+    """
+    sensors = stream.sensors
+    if not sensors.any():
+        raise CityError("no node has a reading. To train or evaluate, a city needs readings at some of its nodes")
+    train, validate, test = _periods(stream.num_snapshots, past=past, horizon=horizon)
+    rng = np.random.default_rng([seed, SPLIT_STREAM])
+    chosen = _choose_seen(stream, seen, mode=mode, rng=rng)
+    first, stop = train
+    if not stream.observed[first:stop, chosen].any():
+        raise CityError(
+            f"none of the {int(chosen.sum())} seen nodes has a reading in the training period "
+            f"(the first {stop} of {stream.num_snapshots} snapshots). Give a record that starts later"
+        )
+    if validation_share == 0:
+        return Split(chosen, np.zeros(stream.num_nodes, bool), sensors & ~chosen, train, validate, test)
+    # A node that is silent in the validation period cannot be a target there.
+    target = chosen & stream.observed[slice(*validate)].any(axis=0)
+    if not target.any():
+        raise CityError(
+            f"none of the {int(chosen.sum())} seen nodes has a reading in the validation period "
+            f"(snapshots {validate[0]} to {validate[1] - 1}). Give a record without that gap"
+        )
+    wanted = min(max(1, round(validation_share * int(chosen.sum()))), int(target.sum()), int(chosen.sum()) - 2)
+    validation = np.zeros(stream.num_nodes, bool)
+    validation[rng.permutation(np.flatnonzero(target))[:wanted]] = True
+    if not stream.observed[first:stop, chosen & ~validation].any():
+        raise CityError(
+            f"no seen node but the {wanted} validation nodes has a reading in the training period. "
+            "Use more sensors, or another --seed"
+        )
+    return Split(chosen, validation, sensors & ~chosen, train, validate, test)
+
+
+def windows_in(period: Period, *, past: int, horizon: int, stride: int = 1) -> NDArray[np.int64]:
+    """The last past snapshots of all windows that lie, past and horizon, wholly inside the period."""
+    first, stop = period
+    return np.arange(first + past - 1, stop - horizon, stride, dtype=np.int64)
+
+
+def parse_seen(text: str) -> float | Literal["all"] | Path:
+    """What a user means by --seen: "30%", "0.3", "all" or a file of node ids."""
+    word = text.strip()
+    if word.lower() == "all":
+        return "all"
+    if Path(word).is_file():
+        return Path(word)
+    try:
+        share = float(word.removesuffix("%")) / (100 if word.endswith("%") else 1)
+    except ValueError:
+        raise SettingsError(
+            f'--seen "{text}" is neither a share nor a file. Give 30%, 0.3, all, or a file of node ids'
+        ) from None
+    if not 0 < share <= 1:
+        hint = f", {word}% perhaps" if 1 < share <= 100 else ""
+        raise SettingsError(f'--seen "{text}": a share lies above 0 and at most at 1 (100%){hint}')
+    return share
+
+
+def read_seen_file(path: str | Path, network: RoadNetwork) -> list[NodeId]:
+    """The node ids in a file, one a line. Empty lines are passed over."""
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise CityError(f"{path}: {error.strerror}. Give a text file with one node id a line") from None
+    except UnicodeDecodeError:
+        raise CityError(f"{path}: not a text file. Give one node id a line, in UTF-8") from None
+    line_of: dict[int, int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = network.row_of(line.strip())
+        except CityError as error:
+            raise CityError(f"{path} line {number}: {error}. Give one node id a line") from None
+        if row in line_of:
+            raise CityError(
+                f'{path} line {number}: node "{line.strip()}" is already on line {line_of[row]}. Remove one'
+            )
+        line_of[row] = number
+    if not line_of:
+        raise CityError(f"{path}: no node id in it. Give one id a line")
+    node_ids: list[NodeId] = network.node_ids[list(line_of)].tolist()
+    return node_ids
+
+
+def _periods(num_snapshots: int, *, past: int, horizon: int) -> tuple[Period, Period, Period]:
+    ends = (0, num_snapshots * 7 // 10, num_snapshots * 9 // 10, num_snapshots)
+    train, validate, test = ((ends[i], ends[i + 1]) for i in range(3))
+    for name, (first, stop) in (("training", train), ("validation", validate), ("test", test)):
+        if stop - first < past + horizon:
+            raise SettingsError(
+                f"the {name} period has {stop - first} of the record's {num_snapshots} snapshots (70/20/10), "
+                f"but a window takes {past} past + {horizon} ahead = {past + horizon}. "
+                f"Use fewer --past or --horizon, or at least {10 * (past + horizon)} snapshots"
+            )
+    return train, validate, test
+
+
+def _choose_seen(
+    stream: RoadNetworkStream,
+    seen: Seen,
+    *,
+    mode: str,
+    rng: np.random.Generator,
+) -> NDArray[np.bool_]:
+    sensors = stream.sensors
+    share = DEFAULT_SHARE if seen is None else 1.0 if isinstance(seen, str) and seen == "all" else seen
+    if isinstance(share, str):
+        raise SettingsError(f'seen = "{share}": give a share such as 0.3, "all", or a list of node ids')
+    if mode not in ("random", "region"):
+        raise SettingsError(f'mode = "{mode}": choose "random" or "region"')
+    if isinstance(share, int | float):
+        chosen = _by_share(stream, float(share), said=seen is not None, mode=mode, rng=rng)
+    elif mode == "region":
+        raise SettingsError('a list of seen nodes says where the sensors are: leave out mode = "region"')
+    else:
+        chosen = np.zeros(stream.num_nodes, bool)
+        listed = stream.network.rows_of(share)
+        chosen[listed] = True
+        chosen &= sensors
+        if chosen.sum() < MIN_SEEN:
+            raise SettingsError(
+                f"{int(chosen.sum())} of the {len(listed)} seen nodes listed ever have a reading; "
+                f"training needs at least {MIN_SEEN}. List more of the city's {int(sensors.sum())} sensors"
+            )
+    return chosen
+
+
+def _by_share(
+    stream: RoadNetworkStream,
+    share: float,
+    *,
+    said: bool,
+    mode: str,
+    rng: np.random.Generator,
+) -> NDArray[np.bool_]:
+    if not 0 < share <= 1:
+        raise SettingsError(f"seen = {share}: a share of the sensors lies above 0 and at most at 1")
+    sensors = np.flatnonzero(stream.sensors)
+    count = len(sensors)
+    if share == 1 and mode == "region":
+        raise SettingsError('mode = "region" leaves an area without sensors: give a share below 1 as seen')
+    kept = count if share == 1 else min(round(share * count), count - 1)
+    if kept < MIN_SEEN:
+        if count <= MIN_SEEN:
+            remedy = "Use --seen all" if count == MIN_SEEN else "Add readings of more nodes"
+        else:
+            remedy = "Give a larger share with --seen" if said else "Use --seen all"
+        raise SettingsError(
+            f"{share:.0%} of the city's {count} sensors (nodes with a reading) leaves {max(kept, 0)} seen; "
+            f"training needs at least {MIN_SEEN}. {remedy}"
+        )
+    order = rng.permutation(sensors) if mode == "random" else _inwards(stream, sensors, rng)
+    chosen = np.zeros(stream.num_nodes, bool)
+    chosen[order[:kept]] = True
+    return chosen
+
+
+def _inwards(stream: RoadNetworkStream, sensors: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+    """The sensors, farthest by road from a random one of them first; before them those no road reaches."""
+    network = stream.network
+    centre = int(rng.choice(sensors))
+    N = network.num_nodes
+    roads = csr_array((network.length_m, (network.senders, network.receivers)), shape=(N, N))
+    by_road = np.asarray(dijkstra(roads, directed=False, indices=[centre]))[0]
+    by_air = haversine_m(network.lon, network.lat, network.lon[[centre]], network.lat[[centre]])
+    nearest_first = np.lexsort((by_air, by_road))
+    inwards = nearest_first[::-1]
+    return inwards[np.isin(inwards, sensors)]

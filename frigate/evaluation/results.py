@@ -1,0 +1,181 @@
+"""What an evaluation found: rows of scores, as JSON for machines and as tables for people."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frigate.errors import SettingsError
+from frigate.evaluation.metrics import Measure, Summary
+
+Table = list[dict[str, str]]  # a dict of columns for each row
+
+
+@dataclass(frozen=True)
+class Row:
+    """How one forecaster did. The groups are of the nodes the table is about: unseen, or else sensors."""
+
+    name: str
+    kind: Literal["model", "baseline", "yardstick"]  # a yardstick knows what no forecaster may know
+    unseen: Summary | None  # None: no unseen node has truth in the test period
+    at_sensors: Summary | None
+    by_step: tuple[Summary | None, ...]  # [H]
+    by_tercile: dict[str, Summary]  # of the mean reading in the training period
+    by_hops: dict[str, Summary]  # roads to the nearest sensor
+    share_of_sensor: Measure | None  # recovered, 1 is all; None: undefined
+    relative_to_zero: float | None  # MAE over that of forecasting zero
+
+    @property
+    def label(self) -> str:
+        """The name as a table shows it: with a star at the yardstick, which `Evaluation.footnote` explains."""
+        return f"{self.name} *" if self.kind == "yardstick" else self.name
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "unseen": _json(self.unseen),
+            "at_sensors": _json(self.at_sensors),
+            "by_step": [_json(summary) for summary in self.by_step],
+            "by_tercile": {name: _json(summary) for name, summary in self.by_tercile.items()},
+            "by_hops": {name: _json(summary) for name, summary in self.by_hops.items()},
+            "share_of_sensor": None if self.share_of_sensor is None else self.share_of_sensor.to_json(),
+            "relative_to_zero": self.relative_to_zero,
+        }
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A model's row, then the naive baselines', then the yardstick's; and what they were scored on."""
+
+    city: str
+    rows: tuple[Row, ...]
+    note: str  # what a reader must know; "" where all is usual
+    seen: tuple[str | int, ...]  # node ids
+    unseen: tuple[str | int, ...]
+    start: str  # of the test period, ISO-8601, the city's time
+    end: str
+    windows: int
+    stride: int
+    past: int
+    horizon: int
+    step_s: int
+    quantity: str
+    unit: str
+    seed: int  # of the intervals
+    node_mae: NDArray[np.float64] = field(repr=False, compare=False)  # [N] the model's; NaN where there is no truth
+
+    @property
+    def model(self) -> Row:
+        return self.rows[0]
+
+    def row(self, name: str) -> Row:
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise SettingsError(f'no row "{name}"; there are {", ".join(row.name for row in self.rows)}')
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "city": self.city,
+            "note": self.note,
+            "test": {
+                "start": self.start,
+                "end": self.end,
+                "windows": self.windows,
+                "stride": self.stride,
+                "past": self.past,
+                "horizon": self.horizon,
+                "step_s": self.step_s,
+            },
+            "quantity": self.quantity,
+            "unit": self.unit,
+            "seed": self.seed,
+            "interval": "95 %, nodes resampled",
+            "nodes": {"seen": list(self.seen), "unseen": list(self.unseen)},
+            "rows": [row.to_json() for row in self.rows],
+        }
+
+    def table_rows(self) -> Table:
+        """The table to print: a row for each forecaster, at unseen nodes or else at sensors."""
+        return [_table_row(row, any_unseen=self.model.unseen is not None) for row in self.rows]
+
+    def detail_tables(self) -> dict[str, Table]:
+        """MAE by step ahead, by how busy a node is and by roads to the nearest sensor, by title. None is empty."""
+        steps = {f"{i} ({i * self.step_s / 60:g} min)": i - 1 for i in range(1, self.horizon + 1)}
+        by_step = [
+            _detail_row("step ahead", name, [row.by_step[i] for row in self.rows], self) for name, i in steps.items()
+        ]
+        tables = {"MAE by step ahead": by_step}
+        for title, first, groups in (
+            ("MAE by mean training reading", "reading", [row.by_tercile for row in self.rows]),
+            ("MAE by roads to the nearest sensor", "roads", [row.by_hops for row in self.rows]),
+        ):
+            tables[title] = [
+                _detail_row(first, name, [group.get(name) for group in groups], self) for name in groups[0]
+            ]
+        return {title: rows for title, rows in tables.items() if rows}
+
+    @property
+    def footnote(self) -> str:
+        """What the star in the table means."""
+        if self.model.unseen is None:
+            return "* A yardstick, not a baseline: each sensor's own median for the hour and kind of day."
+        return (
+            "* A yardstick, not a baseline: it knows the past of the very nodes that are scored, as no forecaster may."
+        )
+
+
+def _json(summary: Summary | None) -> dict[str, Any] | None:
+    return None if summary is None else summary.to_json()
+
+
+def _table_row(row: Row, *, any_unseen: bool) -> dict[str, str]:
+    summary = row.unseen if any_unseen else row.at_sensors
+    columns = {"forecaster": row.label}
+    for title, name in (("MAE", "mae"), ("RMSE", "rmse"), ("sMAPE %", "smape"), ("WAPE %", "wape")):
+        columns[title] = "-" if summary is None else _with_interval(getattr(summary, name))
+    if summary is not None and summary.geh_share is not None:
+        columns["GEH<5 %"] = _with_interval(summary.geh_share)
+    columns["of zero"] = "-" if row.relative_to_zero is None else f"{row.relative_to_zero:.3f}"
+    if any_unseen:
+        share = row.share_of_sensor
+        columns["share of a sensor"] = "undefined" if share is None else _with_interval(share, percent=True)
+        columns["MAE at sensors"] = "-" if row.at_sensors is None else _with_interval(row.at_sensors.mae)
+    return columns
+
+
+def _detail_row(first: str, name: str, summaries: list[Summary | None], evaluation: Evaluation) -> dict[str, str]:
+    """The model with its interval, the others without; then the nodes that were scored."""
+    columns = {first: name}
+    for row, summary in zip(evaluation.rows, summaries, strict=True):
+        text = "-" if summary is None else _with_interval(summary.mae)
+        columns[row.label] = text if row.kind == "model" else text.partition(" [")[0]
+    nodes = summaries[0].nodes if summaries[0] is not None else 0
+    return {**columns, "nodes": str(nodes)}
+
+
+def _with_interval(measure: Measure, *, percent: bool = False) -> str:
+    if not np.isfinite(measure.value):
+        return "undefined"
+    if percent:
+        return f"{100 * measure.value:z.0f} % [{100 * measure.low:z.0f}, {100 * measure.high:z.0f}]"  # z: 0, never -0
+    digits = 3 if abs(measure.value) < 10 else 1
+    return f"{measure.value:.{digits}f} [{measure.low:.{digits}f}, {measure.high:.{digits}f}]"
+
+
+def as_text(evaluation: Evaluation, *, details: bool = False) -> str:
+    """The table, its columns aligned; with `details` the three others below it."""
+    said = [*_aligned(evaluation.table_rows()), evaluation.footnote, *([evaluation.note] if evaluation.note else [])]
+    for title, rows in evaluation.detail_tables().items() if details else ():
+        said += ["", title, *_aligned(rows)]
+    return "\n".join(said)
+
+
+def _aligned(rows: Table) -> list[str]:
+    lines = [list(rows[0]), *(list(row.values()) for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]

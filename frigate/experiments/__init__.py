@@ -1,0 +1,87 @@
+"""The paper's tables and figures, one command each.
+
+`reproduce` gathers the trials that the experiments ask for, does those that are missing, then makes of each experiment
+RESULTS/NAME.json, .csv, .png and .svg, and one RESULTS/report.html over all. What is there already is not done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from frigate.errors import SettingsError
+from frigate.experiments import ablation as ablation_table
+from frigate.experiments import (
+    accuracy,
+    datasets,
+    distortion,
+    expressivity,
+    horizon,
+    inference_time,
+    irregular,
+    layers,
+    parameters,
+    seen_sweep,
+    topology,
+    traffic_buckets,
+)
+from frigate.experiments import traffic_profile as profile
+from frigate.experiments.plan import QUICK, Effort, Plan
+from frigate.experiments.table import Table
+from frigate.experiments.trials import Scored, Trial
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["EXPERIMENTS", "QUICK", "Effort", "Experiment", "Plan", "named"]
+
+
+def _no_trials(plan: Plan, scored: Scored) -> list[Trial]:
+    return []
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or figure: the trials it needs, what it makes of them, and how it is drawn."""
+
+    name: str
+    measure: Callable[[Plan, Scored], Table]
+    draw: Callable[[Table], Figure]
+    trials: Callable[[Plan, Scored], list[Trial]] = _no_trials  # may ask for more once the first are there
+
+
+def _direct(name: str, measure: Callable[[Plan], Table], draw: Callable[[Table], Figure]) -> Experiment:
+    """An experiment without any training."""
+    return Experiment(name, lambda plan, scored: measure(plan), draw)
+
+
+EXPERIMENTS = (
+    _direct("datasets", datasets.measure, datasets.draw),
+    _direct("profile", profile.measure, profile.draw),
+    Experiment("accuracy", accuracy.measure, accuracy.draw, accuracy.trials),
+    Experiment("horizon", horizon.measure, horizon.draw, horizon.trials),
+    Experiment("traffic-buckets", traffic_buckets.measure, traffic_buckets.draw, traffic_buckets.trials),
+    Experiment("seen-sweep", seen_sweep.measure, seen_sweep.draw, seen_sweep.trials),
+    Experiment("ablation", ablation_table.measure, ablation_table.draw, ablation_table.trials),
+    Experiment("layers", layers.measure, layers.draw, layers.trials),
+    Experiment("topology", topology.measure, topology.draw, topology.trials),
+    Experiment("irregular", irregular.measure, irregular.draw, irregular.trials),
+    _direct("distortion", distortion.measure, distortion.draw),
+    _direct("expressivity", expressivity.measure, expressivity.draw),
+    _direct("parameters", parameters.measure, parameters.draw),
+    _direct("inference-time", inference_time.measure, inference_time.draw),
+)
+
+
+def named(names: str) -> Sequence[Experiment]:
+    """The experiments of these names, with commas, or `all`."""
+    known = {experiment.name: experiment for experiment in EXPERIMENTS}
+    wanted = [name.strip() for name in names.split(",")]
+    for name in wanted:
+        if name not in known and name != "all":
+            close = get_close_matches(name, ["all", *known], n=1)
+            hint = f"; did you mean {close[0]}?" if close else "."
+            raise SettingsError(f'no experiment "{name}"{hint} There are all, {", ".join(known)}')
+    return EXPERIMENTS if "all" in wanted else [known[name] for name in dict.fromkeys(wanted)]

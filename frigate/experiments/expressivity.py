@@ -1,0 +1,227 @@
+"""Lemma 2 and its corollary: positions tell isomorphic neighbourhoods apart, message passing alone does not.
+
+The paper's figure is not in its source. Ours is a ring, on which the neighbourhoods of all nodes are alike at any
+number of hops: v1 has the positions [2, 2] and v2 [5, 5], as in the proof.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from frigate.config import BASELINES, PRESETS, Settings, change, preset
+from frigate.data.network import Edges, RoadNetwork
+from frigate.data.stream import make_stream
+from frigate.experiments.plan import LABELS, Plan
+from frigate.experiments.table import Cell, Table
+from frigate.graph.positions import Anchors
+from frigate.graph.road_features import FEATURES, fit_feature_scaling
+from frigate.nn.batch import Batch, Windows
+from frigate.nn.model import Frigate
+from frigate.nn.scaling import Scaling, build_topologies
+from frigate.training.checkpoint import build_model
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+NODES = 14
+ANCHORS = (0, 4)
+V1, V2 = 2, 9
+BESIDE_V1 = 3  # its reading alone is another in the control
+READING, OTHER_READING = 5.0, 9.0
+SEEDS = 5  # of the weights
+ROUNDING = 1e-5  # differences below it are the rounding of fp32, added up over the layers
+LEMMA = {"paper": ("on", "off"), "dcrnn": ("none",), "stgcn": ("none",), "stgode": ("none",)}  # what it speaks of
+WINDOWS = ("missing", "equal", "control")  # of the batch: no reading at all, the same everywhere, one other
+COLUMNS = {
+    "model": "with the sizes of its preset (Frigate (paper): two anchors), untrained",
+    "positions": "on; off: all zero; none: the model has no positions by design",
+    "compared": "embeddings: z, what the GNN makes of a snapshot; forecasts: what comes out",
+    "largest": "largest difference between v1 and v2, over their largest number; the largest of all weights drawn",
+    "least": "the same, the least of all weights drawn",
+    "equal": f"yes: never above the rounding of fp32, taken as {ROUNDING:g}; no: always above",
+    "lemma": "what Lemma 2 and its corollary say: equal, different; none: they say nothing of this model",
+    "control": "least difference where one neighbour of v1 has another reading: the model does look around",
+}
+
+
+def measure(plan: Plan) -> Table:
+    """How far apart each model puts the two nodes, over several draws of its weights. The plan's city plays no part."""
+    rows = [row for model in plan.wanted(*PRESETS, *BASELINES) for row in _rows(model)]
+    place = [_place(i) for i in range(NODES)]
+    return Table(
+        "expressivity",
+        "Lemma 2: two nodes with isomorphic neighbourhoods",
+        rows=rows,
+        columns=COLUMNS,
+        notes=[
+            f"A ring of {NODES} nodes and roads of 1 m both ways, anchors at nodes {ANCHORS[0]} and {ANCHORS[1]}: v1 "
+            f"(node {V1}) has the positions [2, 2], v2 (node {V2}) has [5, 5]. Readings: none at all, and the same at "
+            "all nodes; differences are the larger of the two.",
+            f"{SEEDS} draws of untrained weights, fp32, on the CPU. Baselines expose no embedding of a node, "
+            "so their forecasts are compared: weaker in principle, but weights drawn at random hide no difference.",
+            "It shows what Frigate can tell apart, not that it forecasts better for it. A baseline that is given the "
+            "positions as an input would tell the two nodes apart as well.",
+            "Our default preset has no positions: it forecasts better without them, and is bound by the lemma as the "
+            "baselines are. On real streets its readings and road features tell nodes apart.",
+        ],
+        more={"ring": {"x": [x for x, _ in place], "y": [y for _, y in place]}, "rounding": ROUNDING},
+    )
+
+
+def _place(node: int) -> tuple[float, float]:
+    angle = np.pi / 2 - 2 * np.pi * (node - V1) / NODES  # v1 on top, v2 at the bottom
+    return float(np.cos(angle)), float(np.sin(angle))
+
+
+def _rows(model: str) -> list[dict[str, Cell]]:
+    settings = preset(model)
+    if model == "paper":
+        settings = change(settings, {"model": {"anchors": len(ANCHORS)}})
+    scaling, batch = ring_batch(settings)
+    views = {"on": batch, "off": without_positions(batch)} if scaling.anchors is not None else {"none": batch}
+    apart: dict[tuple[str, str], list[Tensor]] = {}
+    for seed in range(SEEDS):
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            built = build_model(settings, scaling).eval()
+        for positions, view in views.items():
+            with torch.inference_mode():
+                if isinstance(built, Frigate):
+                    z = built.snapshots(view, view.values).permute(1, 0, 2, 3)  # [B,N,T,D]; the scale is 1
+                    apart.setdefault((positions, "embeddings"), []).append(difference(z.flatten(2)))
+                forecast = built(view).transpose(1, 2)  # [B,N,H]
+                apart.setdefault((positions, "forecasts"), []).append(difference(forecast))
+    return [_row(model, *key, torch.stack(found)) for key, found in apart.items()]
+
+
+def ring_batch(settings: Settings) -> tuple[Scaling, Batch]:
+    """What a model keeps of the ring, and a batch of one window for each of WINDOWS."""
+    i = np.arange(NODES)
+    ends = np.concatenate([i, (i + 1) % NODES]), np.concatenate([(i + 1) % NODES, i])
+    lon = lat = np.linspace(0, 1e-5 * (NODES - 1), NODES)  # nodes are told apart by place; roads have their own length
+    network = RoadNetwork(i, lon, lat, Edges.of(*ends, np.ones(2 * NODES)))
+    at = tuple((float(lon[a]),) for a in ANCHORS)
+    features = np.zeros((NODES, len(FEATURES)), np.float32)  # all alike: standardised they are 0
+    scaling = Scaling(
+        value_offset=0.0,
+        value_scale=1.0,
+        length_scale_m=1.0,
+        position_scale_m=3.0,
+        anchors=Anchors("random", 0, tuple((a,) for a in ANCHORS), at, at)
+        if settings.model.preset == "paper"
+        else None,
+        roads=fit_feature_scaling(features, i) if settings.model.roads else None,
+    )
+    task = settings.task
+    length = task.past + task.horizon
+    values = np.full((len(WINDOWS) * length, NODES), READING)
+    values[:length] = np.nan
+    values[length * WINDOWS.index("control") :, BESIDE_V1] = OTHER_READING
+    stream = make_stream(values, network, start_s=0, step_s=300)
+    topologies, _ = build_topologies(
+        stream.topologies, scaling, sensors=stream.sensors, features=[features] if settings.model.roads else None
+    )
+    current = task.past - 1 + length * np.arange(len(WINDOWS))
+    read = torch.ones(NODES, dtype=torch.bool)
+    return scaling, Windows(stream, topologies).batch(current, past=task.past, horizon=task.horizon, inputs=read)
+
+
+def without_positions(batch: Batch) -> Batch:
+    """As if every node were infinitely far from every anchor."""
+    return replace(
+        batch, topologies=tuple(replace(t, positions=torch.zeros_like(t.positions)) for t in batch.topologies)
+    )
+
+
+def difference(numbers: Tensor) -> Tensor:
+    """[B] how far the numbers [B,N,X] of the two nodes lie apart, over the largest of them."""
+    largest = numbers[:, [V1, V2]].abs().amax(dim=(1, 2))
+    gap = (numbers[:, V1] - numbers[:, V2]).abs().amax(dim=1)
+    return gap / largest.clamp(min=1e-30)
+
+
+def _row(model: str, positions: str, compared: str, found: Tensor) -> dict[str, Cell]:
+    """A row from differences [seeds, windows]."""
+    control = WINDOWS.index("control")
+    alike = found[:, :control].amax(dim=1)
+    largest, least = float(alike.max()), float(alike.min())
+    expected = {"on": "different", "off": "equal", "none": "equal"}[positions]
+    return {
+        "model": LABELS[model],
+        "positions": positions,
+        "compared": compared,
+        "largest": largest,
+        "least": least,
+        "equal": "yes" if largest <= ROUNDING else "no" if least > ROUNDING else "for some weights",
+        "lemma": expected if positions in LEMMA.get(model, ()) else None,
+        "control": float(found[:, control].min()),
+    }
+
+
+def draw(table: Table) -> Figure:
+    """The ring, and how far apart each model puts the two nodes."""
+    from frigate.experiments import plots
+
+    figure, (left, right) = plots.figure(10.5, 5.0, columns=2)
+    _draw_ring(left, table)
+    names, values = [], []
+    for row in table.rows:
+        what = "z" if row["compared"] == "embeddings" else "forecast"
+        positions = "" if row["positions"] == "none" else f", positions {row['positions']}"
+        names.append(f"{row['model']}{positions}: {what}")
+        values.append(float(row["largest" if row["equal"] == "yes" else "least"] or 0))
+    least = 1e-8  # of the axis: a log axis has no 0
+    colours = [plots.colour(str(row["model"])) for row in table.rows]
+    right.set_xscale("log")
+    right.barh(
+        range(len(values)), [max(value, least) - least for value in values], left=least, color=colours, height=0.7
+    )
+    for at, value in enumerate(values):
+        words = "exactly 0" if value == 0 else f"{value:.1g}"
+        right.annotate(
+            words, (max(value, least), at), xytext=(5, 0), textcoords="offset points", va="center", fontsize=9
+        )
+    right.axvline(table.more["rounding"], color=plots.INK, linestyle="--", linewidth=1.2)
+    bottom = (table.more["rounding"], len(values) - 1)
+    right.annotate(
+        "← no more than rounding", bottom, xytext=(5, 0), textcoords="offset points", va="center", fontsize=9
+    )
+    right.set_yticks(range(len(names)), names)
+    right.set_ylim(len(names) - 0.4, -0.6)
+    right.set_xlim(least, 3)
+    right.grid(visible=False, axis="y")
+    plots.label(right, x="difference between v1 and v2, relative", y="", title="What the models make of them")
+    return figure
+
+
+def _draw_ring(ax: Axes, table: Table) -> None:
+    from frigate.experiments import plots
+
+    x, y = np.array(table.more["ring"]["x"]), np.array(table.more["ring"]["y"])
+    ax.plot(np.append(x, x[0]), np.append(y, y[0]), color=plots.SOFT, linewidth=1.5, zorder=1)
+    ax.scatter(x, y, s=60, color="white", edgecolors=plots.SOFT, zorder=2)
+    for node, name, colour, marker in (
+        *((a, f"a{k + 1}", plots.INK, "s") for k, a in enumerate(ANCHORS)),
+        (V1, "v1: [2, 2]", "#d55e00", "o"),
+        (V2, "v2: [5, 5]", "#0072b2", "o"),
+    ):
+        for beside in ((node - 1) % NODES, (node + 1) % NODES) if marker == "o" else ():
+            ax.scatter(x[beside], y[beside], s=110, color=colour, alpha=0.35, linewidths=0, zorder=3)
+        ax.scatter(x[node], y[node], s=150, color=colour, marker=marker, zorder=4)
+        ax.annotate(name, (1.25 * x[node], 1.18 * y[node]), ha="center", va="center", color=colour)
+    ax.set_aspect("equal")
+    ax.set_xlim(-1.6, 1.6)
+    ax.set_ylim(-1.35, 1.35)
+    ax.grid(visible=False)
+    ax.set_xticks([])
+    ax.set_yticks([])
+    ax.spines[:].set_visible(False)
+    plots.label(
+        ax, x="positions in m, roads of 1 m;\nshaded: neighbours", y="", title="Two nodes alike but in position"
+    )

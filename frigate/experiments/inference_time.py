@@ -1,0 +1,128 @@
+"""Seconds to forecast all nodes of the city once, for each model, beside the paper's times (tab:inference)."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from frigate.config import BASELINES, PRESETS, change, preset
+from frigate.data.split import windows_in
+from frigate.evaluation.evaluate import forecaster
+from frigate.experiments.parameters import IN_PAPER, PAPER_COLOUR, beside_paper
+from frigate.experiments.plan import LABELS, Plan
+from frigate.experiments.table import Cell, Table, surroundings
+from frigate.graph.feature_cache import ensure_road_features
+from frigate.nn.batch import Batch
+from frigate.training.checkpoint import Run
+from frigate.training.train import best_device, new_run, run_windows
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PAPER_S = {"dcrnn": 0.0081, "stgode": 0.0164, "paper": 0.0207, "stnn": 0.0375, "localegn": 0.0492}  # tab:inference
+COLUMNS = {
+    "model": "with the sizes of its preset, untrained",
+    "median_s": "to forecast every node of the city for one window, s",
+    "low_s": "first quartile of the timings, s",
+    "high_s": "third quartile, s",
+    "timings": "after a fifth as many to warm up",
+    "paper_s": "as the paper has it, s; none where it gives no time",
+}
+
+
+def measure(plan: Plan) -> Table:
+    """Time each model on the last window of the test period."""
+    device, city = best_device(plan.device), plan.city
+    models = plan.wanted(*PRESETS, *BASELINES)
+    if any(preset(model).model.roads for model in models):
+        plan = replace(plan, city=ensure_road_features(city))
+    rows: list[dict[str, Cell]] = []
+    for model in models:
+        run = untrained(plan, model)
+        seconds = timed(forecaster(run, device), last_batch(run, device), times=plan.effort.timings)
+        low, median, high = np.quantile(seconds, [0.25, 0.5, 0.75]).tolist()
+        rows.append(
+            {
+                "model": LABELS[model],
+                "median_s": median,
+                "low_s": low,
+                "high_s": high,
+                "timings": plan.effort.timings,
+                "paper_s": PAPER_S.get(model),
+            }
+        )
+    task, where = preset(PRESETS[0]).task, surroundings(device)
+    return Table(
+        "inference-time",
+        f"Time to forecast all nodes once: {city.name}",
+        rows=rows,
+        columns=COLUMNS,
+        notes=[
+            f"{city.network.num_nodes:,} nodes, {city.network.num_edges:,} roads, one window of {task.past} past "
+            f"snapshots and {task.horizon} steps ahead, on {where['hardware']} ({where['device']}"
+            f"{', bf16 where autocast allows' if device.type == 'cuda' else ''}). The input is on the device before "
+            "the clock starts; positions, road features and the nearest sensors are computed once a network and not "
+            "timed, what a model itself makes of the roads is.",
+            "Weights play no part in the time, so the models are untrained. At the presets' sizes, also in quick runs.",
+            "The paper timed the authors' code on an A100 and does not say on which city, for how many nodes or "
+            "windows: its times and ours do not compare, their order may.",
+        ],
+        more={"surroundings": where, "nodes": city.network.num_nodes, "roads": city.network.num_edges},
+    )
+
+
+def untrained(plan: Plan, model: str) -> Run:
+    """The model as training would begin with it on the plan's sensors."""
+    recipe = plan.recipe(model)
+    settings = replace(preset(model), task=plan.settings(recipe).task)
+    settings = change(settings, {"train": {"seed": recipe.seed}})
+    return new_run(plan.city, seen=plan.sensors(recipe), settings=settings)
+
+
+def last_batch(run: Run, device: torch.device) -> Batch:
+    """The last window of the test period, on the device; no other snapshots go there."""
+    task, stream = run.settings.task, run.city.stream
+    last = int(windows_in(run.split.test, past=task.past, horizon=task.horizon)[-1])
+    part = stream.slice(last + 1 - task.past, last + 1 + task.horizon)
+    windows = run_windows(replace(run, city=replace(run.city, stream=part)), device)
+    inputs = torch.from_numpy(run.split.seen).to(device)
+    return windows.batch(np.array([task.past - 1]), past=task.past, horizon=task.horizon, inputs=inputs)
+
+
+def timed(forecast: Callable[[Batch], torch.Tensor], batch: Batch, *, times: int) -> list[float]:
+    """Seconds of each of so many forecasts, until the device has finished it."""
+    device = batch.values.device
+
+    def once() -> float:
+        began = time.perf_counter()
+        forecast(batch)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter() - began
+
+    with torch.inference_mode():
+        for _ in range(math.ceil(times / 5)):  # kernels are compiled and memory is found in the first
+            once()
+        return [once() for _ in range(times)]
+
+
+def draw(table: Table) -> Figure:
+    """A bar for each model with the quartiles as whiskers, and below it a grey one where the paper has a time."""
+    from frigate.experiments import plots
+
+    names, low = beside_paper(table, "low_s", "paper_s")
+    (_, median), (_, high) = beside_paper(table, "median_s", "paper_s"), beside_paper(table, "high_s", "paper_s")
+    figure, (ax, *_) = plots.figure(7.0, 0.6 + 0.36 * len(names))
+    colours = [PAPER_COLOUR if name == IN_PAPER else plots.colour(name) for name in names]
+    low, median, high = ([1000 * value for value in seconds] for seconds in (low, median, high))
+    plots.bars(ax, names, median, low=low, high=high, colours=colours)
+    plots.label(
+        ax, x="ms for one forecast of all nodes (the paper: its own data and hardware)", y="", title=table.title
+    )
+    return figure

@@ -1,0 +1,176 @@
+"""What is to be fitted, with how much effort, on which city and with which sensors.
+
+A *recipe* is one model fitted on one city with one split and seed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from frigate.config import BASELINES, PRESETS, Settings, change, preset
+from frigate.data.city import City
+from frigate.data.split import Seen, parse_seen, read_seen_file
+from frigate.errors import SettingsError
+from frigate.evaluation.evaluate import NONE, OWN, ZERO
+
+NAIVE = (ZERO, NONE, "clock profile", "nearest sensors", "label propagation")
+FITTED = ("kriging", "lightgbm")  # learnt, but not by gradient steps
+LABELS = {**BASELINES, "paper": "Frigate (paper)", "default": "Frigate (default)", "lightgbm": "LightGBM", OWN: OWN}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One model to be fitted."""
+
+    model: str  # of NAIVE, FITTED, BASELINES or PRESETS, or the yardstick OWN
+    seen: float  # share of the sensors
+    seed: int
+    layers: int | None = None  # another number of them than the preset's
+    without: str = ""  # the part that an ablation replaces
+    roads: bool = False  # a baseline with `default`'s road features and hiding
+
+    @property
+    def name(self) -> str:
+        """The folder of its results."""
+        words = [self.model.partition(" (")[0].replace(" ", "-"), f"{100 * self.seen:g}", str(self.seed)]
+        words += ["roads"] if self.roads else []
+        words += [f"layers-{self.layers}"] if self.layers is not None else []
+        words += [f"without-{self.without}"] if self.without else []
+        return "-".join(words)
+
+    @property
+    def label(self) -> str:
+        """The model's name in tables and plots."""
+        known = LABELS.get(self.model, self.model[:1].upper() + self.model[1:])
+        return f"{known} + roads, hiding" if self.roads else known
+
+    @property
+    def trained(self) -> bool:
+        return self.model in PRESETS or self.model in BASELINES
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is spent. The full effort is the presets' own settings on every test window."""
+
+    changes: dict[str, dict[str, Any]] = field(default_factory=dict)  # of the settings of every trained model
+    stride: int = 1  # every so many test windows are scored
+    seeds: tuple[int, ...] = (0, 1, 2)
+    shares: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.9)
+    layers: tuple[int, ...] = (1, 2, 4, 6, 8, 10, 12, 16)
+    changed_roads: tuple[float, ...] = (0, 2, 5, 10, 20)  # per cent
+    anchors: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
+    timings: int = 20  # of each forecast, after a fifth of them to warm up
+    trees: int = 400  # at most, of LightGBM
+
+
+# Everything smaller, so that all experiments on the demo town take minutes on two cores. Its scores say that the code
+# works, not which model is better.
+QUICK = Effort(
+    changes={
+        "model": {"width": 16},
+        "train": {"epochs": 2, "steps_per_epoch": 4, "batch_size": 3, "warmup_steps": 3, "learning_rate": 4e-3,
+                  "validation_windows": 4},
+    },
+    stride=48, seeds=(0,), shares=(0.1, 0.5, 0.9), layers=(1, 4, 10), anchors=(1, 4, 16), timings=5, trees=40,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where results go, on which city, with which sensors."""
+
+    city: City
+    results: Path
+    seen: float = 0.3
+    effort: Effort = field(default_factory=Effort)
+    splits: Path | None = None  # a folder of files CITY-SHARE-SEED.txt, used where there is one
+    device: str | None = None
+    models: tuple[str, ...] = ()  # leave out other models than these; empty: all
+
+    def recipe(self, model: str, *, seed: int | None = None, **more: Any) -> Recipe:
+        return Recipe(model, more.pop("seen", self.seen), self.effort.seeds[0] if seed is None else seed, **more)
+
+    def wanted(self, *models: str) -> list[str]:
+        return [model for model in models if not self.models or model in self.models]
+
+    def folder(self, recipe: Recipe) -> Path:
+        return self.results / "runs" / recipe.name
+
+    def sensors(self, recipe: Recipe) -> Seen:
+        """The seen nodes: of the split's file, or the share for `train` to draw with the seed."""
+        if self.splits is not None:
+            path = self.splits / f"{self.city.name}-{100 * recipe.seen:g}-{recipe.seed}.txt"
+            if path.is_file():
+                return read_seen_file(path, self.city.network)
+        return recipe.seen
+
+    def settings(self, recipe: Recipe) -> Settings:
+        """How a trained recipe is trained."""
+        settings = preset(recipe.model)
+        if recipe.roads:
+            hiding = preset("default").train
+            told = {"hide": hiding.hide, "visible_weight": hiding.visible_weight}
+            settings = change(settings, {"model": {"roads": True}, "train": told})
+        settings = change(change(settings, self._fitting(recipe)), {"train": {"seed": recipe.seed}})
+        return settings if recipe.layers is None else change(settings, {"model": {"layers": recipe.layers}})
+
+    def _fitting(self, recipe: Recipe) -> dict[str, dict[str, Any]]:
+        """The effort's changes; positions take a part of the width, so that a narrow model has fewer."""
+        changes = {part: dict(values) for part, values in self.effort.changes.items()}
+        if recipe.model == "paper" and "width" in changes.get("model", {}):
+            changes["model"]["anchors"] = changes["model"]["width"] // 2
+        return changes
+
+
+def make_plan(
+    city: City,
+    results: str | Path,
+    *,
+    seen: str = "30%",
+    seeds: str | None = None,
+    quick: bool = False,
+    splits: str | Path | None = None,
+    models: str | None = None,
+    batch_size: int | None = None,
+    device: str | None = None,
+) -> Plan:
+    """What a user said, as a plan."""
+    share = parse_seen(seen)
+    if not isinstance(share, float) or share == 1:
+        raise SettingsError(f'--seen "{seen}": give a share below 100 %, such as 30%')
+    if splits is not None and not Path(splits).is_dir():
+        raise SettingsError(f"--splits {splits}: no such folder. Name one with files CITY-SHARE-SEED.txt")
+    effort = QUICK if quick else Effort()
+    if seeds is not None:
+        effort = replace(effort, seeds=_numbers(seeds))
+    if batch_size is not None:
+        told = {**effort.changes, "train": {**effort.changes.get("train", {}), "batch_size": batch_size}}
+        effort = replace(effort, changes=told)
+        change(preset(PRESETS[0]), {"train": {"batch_size": batch_size}})  # refuses what is no size
+    names = tuple(models.split(",")) if models else ()
+    known = (*NAIVE, *FITTED, *BASELINES, *PRESETS)
+    for name in names:
+        if name not in known:
+            raise SettingsError(f'--models: no model "{name}". There are {", ".join(known)}')
+    return Plan(
+        city=city,
+        results=Path(results),
+        seen=share,
+        effort=effort,
+        splits=None if splits is None else Path(splits),
+        device=device,
+        models=names,
+    )
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        seeds = tuple(dict.fromkeys(int(word) for word in text.split(",")))
+    except ValueError:
+        raise SettingsError(f'--seeds "{text}": give whole numbers with commas, as 0,1,2') from None
+    if min(seeds) < 0:
+        raise SettingsError(f'--seeds "{text}": a seed is not negative')
+    return seeds

@@ -1,0 +1,287 @@
+"""How the figures of the experiments look: one style, and for every model one colour and marker wherever it is drawn.
+
+Built on matplotlib's objects, without pyplot: nothing here changes a caller's figures or settings. A number that is not
+there is None or NaN, and is left out of the drawing.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frigate.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Numbers = Sequence[Any] | NDArray[Any]  # as they stand in a table: numbers and None
+
+FIRST = "frigate (default)"  # drawn over all others
+YARDSTICK = "own median (a sensor there)"  # not a baseline: its bar is hollow
+
+# Label -> colour and marker. Near Okabe and Ito's colours, and told apart with each kind of colour blindness (a test
+# computes it); what learns nothing is grey. No two share a marker, so that a grey print can be read as well.
+LOOKS = {
+    FIRST: ("#0072b2", "o"),
+    "frigate (paper)": ("#56b4e9", "s"),
+    "dcrnn": ("#d55e00", "^"),
+    "stgcn": ("#cc79a7", "v"),
+    "graphwavenet": ("#089e58", "D"),
+    "stgode": ("#f7a600", "P"),
+    "localegn": ("#8f0f7a", "X"),
+    "stnn": ("#aabb54", "*"),
+    "lightgbm": ("#6b2a12", "p"),
+    "kriging": ("#2e2585", "h"),
+    "zero": ("#bdbdbd", "x"),
+    "constant median": ("#a6a6a6", "+"),
+    "clock profile": ("#8c8c8c", "<"),
+    "nearest sensors": ("#737373", ">"),
+    "label propagation": ("#595959", "d"),
+    YARDSTICK: ("#111111", "1"),
+}
+OTHER_COLOURS = ("#0072b2", "#d55e00", "#089e58", "#cc79a7", "#f7a600", "#8f0f7a", "#6b2a12", "#56b4e9")
+OTHER_MARKERS = ("o", "^", "D", "v", "P", "X", "p", "s")
+WIDTHS = {FIRST: 3.0, "frigate (paper)": 2.4}  # of lines, in points
+WIDTH = 1.6
+MAX_MARKED = 24  # points of a line; more markers would hide it
+
+INK, SOFT, GRID = "#1b2430", "#5b6675", "#e3e7ec"
+STYLE: dict[str, Any] = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib: the same everywhere
+    "font.size": 10.5,
+    "text.color": INK,
+    "axes.edgecolor": SOFT,
+    "axes.labelcolor": INK,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 11.5,
+    "axes.titleweight": "bold",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "xtick.color": SOFT,
+    "ytick.color": SOFT,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "figure.constrained_layout.h_pad": 0.08,
+    "figure.constrained_layout.w_pad": 0.08,
+    "savefig.dpi": 150,
+    "svg.hashsalt": "frigate",  # the same ids every time
+}
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    """Our settings and matplotlib's own for the rest, whatever the caller's are."""
+    try:
+        from matplotlib import style
+    except ImportError:
+        raise MissingExtraError("matplotlib", "reproduce") from None
+    with style.context(STYLE, after_reset=True):
+        yield
+
+
+def figure(
+    width: float = 7.0, height: float = 4.2, *, rows: int = 1, columns: int = 1, share_y: bool = False
+) -> tuple[Figure, list[Axes]]:
+    """An empty figure of so many inches, and its axes row by row."""
+    with _style():
+        from matplotlib.figure import Figure
+
+        made = Figure(figsize=(width, height), layout="constrained")
+        return made, made.subplots(rows, columns, sharey=share_y, squeeze=False).ravel().tolist()
+
+
+def colour(label: str) -> str:
+    """The colour of a label: a model's own; darker for a variant of it ("DCRNN + roads"); for others one of eight."""
+    base, plus, _ = label.partition(" + ")
+    look = LOOKS.get(base.casefold())
+    if look is None:
+        return OTHER_COLOURS[crc32(label.encode()) % len(OTHER_COLOURS)]
+    return _darker(look[0]) if plus else look[0]
+
+
+def _darker(hex_colour: str) -> str:
+    return "#" + "".join(f"{round(0.6 * int(hex_colour[at : at + 2], 16)):02x}" for at in (1, 3, 5))
+
+
+def marker(label: str) -> str:
+    """The marker of a label; a variant of a model has the model's."""
+    look = LOOKS.get(label.partition(" + ")[0].casefold())
+    return look[1] if look else OTHER_MARKERS[crc32(label.encode()[::-1]) % len(OTHER_MARKERS)]
+
+
+def line(
+    ax: Axes,
+    x: Numbers,
+    y: Numbers,
+    *,
+    label: str,
+    low: Numbers | None = None,
+    high: Numbers | None = None,
+    dashed: bool = False,
+) -> None:
+    """A line in the label's colour, with an envelope from `low` to `high` where both are given."""
+    xs, ys = _numbers(x), _numbers(y)
+    width = WIDTHS.get(label.casefold(), WIDTH)
+    with _style():
+        ax.plot(
+            xs, ys,
+            label=label, color=colour(label), linestyle="--" if dashed else "-",
+            linewidth=width, zorder=2 + width,
+            marker=marker(label) if len(xs) <= MAX_MARKED else "", markersize=5.5,
+        )  # fmt: skip
+        if low is not None and high is not None:
+            ends = _numbers(low), _numbers(high)
+            ax.fill_between(xs, *ends, color=colour(label), alpha=0.14, linewidth=0, zorder=1 + width / 10)
+        # Steps, minutes, layers: there is no step 2.5, and the hour is not divided into eights.
+        if ax.get_xscale() == "linear" and len(xs) and np.all(xs == np.round(xs)):
+            from matplotlib.ticker import MaxNLocator
+
+            ax.xaxis.set_major_locator(MaxNLocator(nbins="auto", integer=True, steps=[1, 2, 3, 5, 6, 10]))
+
+
+def bars(
+    ax: Axes,
+    names: Sequence[str],
+    values: Numbers,
+    *,
+    low: Numbers | None = None,
+    high: Numbers | None = None,
+    colours: Sequence[str] | None = None,
+    horizontal: bool = True,
+) -> None:
+    """A bar for every name, the first on top or at the left, its value written at its end, beyond the whisker.
+
+    `low` and `high` are the whiskers' ends, not lengths. A bar without a value is a dash.
+    """
+    lengths = _numbers(values)
+    ends = np.stack([lengths if side is None else _numbers(side) for side in (low, high)])  # [2, bars]
+    ends = np.where(np.isnan(ends), lengths, ends)
+    paint = [colour(name) for name in names] if colours is None else list(colours)
+    filling = ["white" if name.casefold() == YARDSTICK else tone for name, tone in zip(names, paint, strict=True)]
+    at = np.arange(len(names))
+    drawn = np.nan_to_num(lengths)
+    with _style():
+        if horizontal:
+            ax.barh(at, drawn, color=filling, edgecolor=paint, height=0.72)
+            ax.set_yticks(at, names)
+            ax.set_ylim(len(names) - 0.4, -0.6)
+            ax.margins(x=0.17)
+        else:
+            ax.bar(at, drawn, color=filling, edgecolor=paint, width=0.72)
+            slanted = max(map(len, names), default=0) * len(names) > 60
+            ax.set_xticks(
+                at, names, rotation=35 if slanted else 0, ha="right" if slanted else "center", rotation_mode="anchor"
+            )
+            ax.margins(y=0.12)
+        ax.grid(visible=False, axis="y" if horizontal else "x")
+        ax.tick_params(axis="y" if horizontal else "x", length=0)
+        if low is not None or high is not None:
+            _whiskers(ax, at, ends, horizontal)
+        beyond = np.nan_to_num(np.where(lengths < 0, *ends))
+        ticks = ax.get_yticklabels() if horizontal else ax.get_xticklabels()
+        for name, tick in zip(names, ticks, strict=False):  # an inner panel that shares the names has none
+            tick.set_fontweight("bold" if name.casefold() == FIRST else "normal")
+        for place, (name, text) in enumerate(zip(names, written(values), strict=True)):
+            _write_value(ax, place, beyond[place], text, name.casefold() == FIRST, horizontal)
+
+
+def _whiskers(ax: Axes, at: NDArray[Any], ends: NDArray[np.float64], horizontal: bool) -> None:
+    there = ~np.isnan(ends).any(axis=0)
+    draw = ax.hlines if horizontal else ax.vlines
+    cap = "|" if horizontal else "_"
+    for tone, width, order in (("white", 3.2, 3.0), (INK, 1.2, 3.1)):  # a white rim, or dark bars would hide them
+        draw(at[there], *ends[:, there], color=tone, linewidth=width, zorder=order)
+        for end in ends[:, there]:
+            points = (end, at[there]) if horizontal else (at[there], end)
+            ax.plot(
+                *points, color=tone, zorder=order, linestyle="", marker=cap, markersize=5 + width, markeredgewidth=width
+            )
+
+
+def _write_value(ax: Axes, place: float, end: float, text: str, first: bool, horizontal: bool) -> None:
+    away = -1 if end < 0 else 1
+    ax.annotate(
+        text,
+        (end, place) if horizontal else (place, end),
+        xytext=(5 * away, 0) if horizontal else (0, 3 * away),
+        textcoords="offset points",
+        ha=("left" if away > 0 else "right") if horizontal else "center",
+        va="center" if horizontal else "bottom" if away > 0 else "top",
+        fontsize=9,
+        fontweight="bold" if first else "normal",
+    )
+
+
+def written(values: Numbers) -> list[str]:
+    """Numbers as a reader compares them: as many decimals for all as give the middle one three digits."""
+    numbers = _numbers(values)
+    sizes = np.abs(numbers[np.isfinite(numbers) & (numbers != 0)])
+    if not sizes.size or np.allclose(sizes, np.round(sizes), rtol=1e-9, atol=0):
+        decimals = 0
+    else:
+        decimals = min(max(2 - math.floor(math.log10(float(np.median(sizes)))), 0), 9)
+    return [_number(x, decimals) for x in numbers.tolist()]
+
+
+def _number(x: float, decimals: int) -> str:
+    if not math.isfinite(x):
+        return "–"
+    text = f"{x:,.{decimals}f}"
+    if x and not float(text.replace(",", "")):
+        text = f"{x:.2g}"  # not nothing, though small beside the others
+    return text.replace("-", "−")
+
+
+def _numbers(values: Numbers) -> NDArray[np.float64]:
+    return np.array([math.nan if value is None else value for value in values], float)
+
+
+def label(ax: Axes, *, x: str, y: str, title: str = "") -> None:
+    """The words of an axis, with their units, and a title above it."""
+    with _style():
+        ax.set_xlabel(x)
+        ax.set_ylabel(y)
+        if title:
+            ax.set_title(title)
+
+
+def legend_beside(ax: Axes) -> None:
+    """What the lines are, at the right of the axes, in the order of the lines' right ends."""
+    pairs = zip(*ax.get_legend_handles_labels(), strict=True)
+    ordered = sorted(pairs, key=lambda pair: _right_end(pair[0]), reverse=True)
+    with _style():
+        ax.legend(
+            [handle for handle, _ in ordered], [words for _, words in ordered],
+            loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9.5,
+        )  # fmt: skip
+
+
+def _right_end(handle: Any) -> float:
+    heights = np.asarray(handle.get_ydata(), float) if hasattr(handle, "get_ydata") else np.empty(0)
+    there = heights[np.isfinite(heights)]
+    return float(there[-1]) if there.size else -math.inf
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write `path` with .png and .svg added: the same bytes for the same figure."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _style():
+        for kind, unsaid in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
+            data = io.BytesIO()
+            figure.savefig(data, format=kind, metadata=unsaid)
+            beside = path.with_name(f".{path.name}.{kind}.writing")
+            beside.write_bytes(data.getvalue())
+            os.replace(beside, path.with_name(f"{path.name}.{kind}"))

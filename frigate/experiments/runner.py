@@ -1,0 +1,252 @@
+"""Does what experiments ask for: trials that are missing, one after another or several at once, then the tables."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from torch import cuda
+
+from frigate.data.city import City, open_city
+from frigate.errors import FrigateError, MissingExtraError, SettingsError
+from frigate.experiments import EXPERIMENTS, Experiment, plots
+from frigate.experiments.page import PLAN, write_page
+from frigate.experiments.plan import QUICK, Plan, Recipe
+from frigate.experiments.table import Table, as_json, surroundings, write_atomically
+from frigate.experiments.trials import Change, Scored, Trial, carry_out
+from frigate.training.train import best_device
+from frigate.training.trainer import StepReport
+
+Say = Callable[[str], None]
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Reproduced:
+    """What came of it: the page, and what could not be had, by recipe or file."""
+
+    page: Path
+    left_out: dict[str, str]
+
+
+def reproduce(
+    experiments: Sequence[Experiment],
+    plan: Plan,
+    *,
+    jobs: int = 1,
+    say: Say = lambda text: None,
+    progress: Progress = lambda done, total, words: None,
+) -> Reproduced:
+    """Do these experiments; `jobs` recipes at once. Ctrl-C keeps what is finished, and the same call goes on."""
+    if jobs < 1:
+        raise SettingsError(f"jobs = {jobs}: must be at least 1")
+    _same_plan(plan)
+    scored = Scored(plan)
+    while wanted := _missing(experiments, plan, scored):
+        scored.left_out |= _do(plan, wanted, jobs, say, progress)
+    for experiment in experiments:
+        _write(experiment, plan, scored, say)
+    page = write_page(plan.results, order=[experiment.name for experiment in EXPERIMENTS])
+    return Reproduced(page, scored.left_out)
+
+
+def _same_plan(plan: Plan) -> None:
+    """A folder holds the results of one city and one effort: trials of others are not to be mixed with them."""
+    stream, effort = plan.city.stream, plan.effort
+    mine = {
+        "city": plan.city.name,
+        "network": plan.city.network.fingerprint,
+        "readings": stream.digest,
+        "settings": effort.changes,
+        "stride": effort.stride,
+        "trees": effort.trees,
+        "splits": None if plan.splits is None else plan.splits.name,
+    }
+    path = plan.results / PLAN
+    try:
+        plan.results.mkdir(parents=True, exist_ok=True)
+        there = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    except OSError as error:
+        raise SettingsError(f"{plan.results}: {error.strerror}. Name another folder with -o") from None
+    except ValueError:
+        raise SettingsError(f"{path}: damaged. Name another folder with -o") from None
+    if there is None:
+        write_atomically(path, as_json(mine))
+        return
+    others = [name for name in mine if there.get(name) != json.loads(as_json(mine))[name]]
+    if others:
+        raise SettingsError(
+            f"{plan.results}: results with another {' and '.join(others)} are in it. Name another folder with -o"
+        )
+
+
+def _missing(experiments: Sequence[Experiment], plan: Plan, scored: Scored) -> dict[Recipe, list[Change]]:
+    wanted: dict[Recipe, list[Change]] = {}
+    asked = dict.fromkeys(trial for experiment in experiments for trial in experiment.trials(plan, scored))
+    for trial in asked:
+        if not scored.settled(trial):
+            wanted.setdefault(trial.recipe, []).append(trial.change)
+    # The longest first, so that at the end no single one is waited for.
+    return dict(sorted(wanted.items(), key=lambda item: -_length(item[0])))
+
+
+def _length(recipe: Recipe) -> int:
+    return 2 if recipe.model == "default" or recipe.roads else int(recipe.trained)
+
+
+def _do(plan: Plan, wanted: dict[Recipe, list[Change]], jobs: int, say: Say, progress: Progress) -> dict[str, str]:
+    """Fit and score; what failed for a reason that a user can mend is named and left out."""
+    left_out: dict[str, str] = {}
+    began, done = time.perf_counter(), 0
+
+    def finish(recipe: Recipe, error: str | None) -> None:
+        nonlocal done
+        done += 1
+        if error is not None:
+            left_out[recipe.name] = error
+        outcome = "done" if error is None else f"left out: {error}"
+        say(f"{recipe.name}: {outcome} ({done}/{len(wanted)}, {time.perf_counter() - began:.0f} s)")
+        progress(done, len(wanted), "")
+
+    if jobs == 1:
+        for recipe, changes in wanted.items():
+
+            def on_step(tick: StepReport, name: str = recipe.name) -> None:
+                progress(done, len(wanted), f"{name}, epoch {tick.epoch + 1}/{tick.epochs}")
+
+            progress(done, len(wanted), recipe.name)
+            finish(recipe, _attempt(plan, recipe, changes, on_step))
+        return left_out
+    if plan.city.folder is None:
+        raise SettingsError("jobs: several at once need a city on disk. Write it with write_city first")
+    context = multiprocessing.get_context("spawn")  # a process that has used a GPU cannot be forked
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        bare = {name: value for name, value in vars(plan).items() if name != "city"}
+        futures: dict[Future[str | None], Recipe] = {
+            pool.submit(_in_process, plan.city.folder, bare, recipe, changes, 1 / jobs): recipe
+            for recipe, changes in wanted.items()
+        }
+        try:
+            for future in as_completed(futures):
+                finish(futures[future], future.result())
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return left_out
+
+
+def _attempt(
+    plan: Plan, recipe: Recipe, changes: list[Change], on_step: Callable[[StepReport], None] | None
+) -> str | None:
+    """Why it could not be done, where a user can do something about it."""
+    try:
+        carry_out(plan, recipe, changes, on_step)
+    except FrigateError as error:
+        return str(error)
+    except cuda.OutOfMemoryError as error:
+        return f"out of memory: {str(error).partition('. ')[0]}"
+    return None
+
+
+@lru_cache(maxsize=1)
+def _opened(folder: Path) -> City:
+    return open_city(folder)
+
+
+def _in_process(folder: Path, bare: dict[str, Any], recipe: Recipe, changes: list[Change], share: float) -> str | None:
+    """One recipe in a process of its own, with its share of the GPU's memory."""
+    plan = Plan(city=_opened(folder), **bare)
+    if best_device(plan.device).type == "cuda":
+        cuda.set_per_process_memory_fraction(share)
+    return _attempt(plan, recipe, changes, None)
+
+
+def _write(experiment: Experiment, plan: Plan, scored: Scored, say: Say) -> None:
+    """NAME.json and NAME.csv, and the plot where there is something to draw it with."""
+    path = plan.results / f"{experiment.name}.json"
+    trials = experiment.trials(plan, scored)
+    asked = _asked(plan, experiment, trials, scored)
+    table = None if trials else _there(path, asked)  # what is made of trials is made anew: it takes a moment
+    if table is None:
+        began = time.perf_counter()
+        table = experiment.measure(plan, scored)
+        why = scored.left_out
+        missing = {trial.recipe.label: why[trial.recipe.name] for trial in trials if trial.recipe.name in why}
+        notes = [*table.notes, *(f"Left out: {label} ({reason})." for label, reason in missing.items())]
+        about = _about(experiment, plan, trials, scored, asked, time.perf_counter() - began)
+        table = replace(table, notes=notes, more={**about, **table.more})
+        write_atomically(path, as_json(table.to_json()))
+        write_atomically(path.with_suffix(".csv"), table.to_csv())
+        table = Table.from_json(json.loads(path.read_text(encoding="utf-8")))
+    if not table.rows:
+        say(f"{experiment.name}: nothing to show")
+        return
+    try:
+        plots.save(experiment.draw(table), path.with_suffix(""))
+    except MissingExtraError as error:
+        say(f"{experiment.name}: no plot: {error}")
+    say(f"{experiment.name}: {path}")
+
+
+def _asked(plan: Plan, experiment: Experiment, trials: list[Trial], scored: Scored) -> str:
+    """Sixteen hex digits that change with what the experiment was asked for."""
+    told = [experiment.name, plan.seen, asdict(plan.effort), plan.models, str(best_device(plan.device))]
+    told += [sorted(f"{trial.recipe.name} {trial.change.name}" for trial in trials if scored.has(trial))]
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+
+
+def _there(path: Path, asked: str) -> Table | None:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        return Table.from_json(data) if data.get("asked") == asked else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _about(
+    experiment: Experiment, plan: Plan, trials: list[Trial], scored: Scored, asked: str, seconds: float
+) -> dict[str, Any]:
+    """All that is needed to do it again."""
+    stream, effort = plan.city.stream, plan.effort
+    here = surroundings(best_device(plan.device))
+    facts = {trial.recipe.name: scored.facts(trial.recipe) for trial in trials if scored.has(trial)}
+    machines = [{name: told[name] for name in here} for told in facts.values()] or [here]
+    machines = [machine for at, machine in enumerate(machines) if machine not in machines[:at]]
+    return {
+        "city": plan.city.name,
+        "command": _command(experiment, plan),
+        "unit": f"{stream.unit or 'count'} per {stream.step_s / 60:g} min"
+        if stream.quantity == "count"
+        else stream.unit,
+        "seen": plan.seen,
+        "seeds": list(effort.seeds),
+        "effort": asdict(effort),
+        "splits": None if plan.splits is None else plan.splits.name,
+        "hardware": ", ".join(dict.fromkeys(machine["hardware"] for machine in machines)),
+        "machines": machines,  # that fitted and scored the models
+        "versions": here["versions"],  # that made this table of it
+        "settings": {name: told["settings"] for name, told in facts.items() if "settings" in told},
+        "seconds": round(seconds, 3),
+        "asked": asked,
+    }
+
+
+def _command(experiment: Experiment, plan: Plan) -> str:
+    """As a user would type it; of folders only their names."""
+    words = ["frigate", "reproduce", experiment.name, plan.city.name, "--seen", f"{plan.seen:.0%}"]
+    words += ["--seeds", ",".join(map(str, plan.effort.seeds))]
+    words += ["--splits", plan.splits.name] if plan.splits is not None else []
+    words += ["--models", ",".join(plan.models)] if plan.models else []
+    quick = plan.effort.stride == QUICK.stride
+    size, usual = (x.get("train", {}).get("batch_size") for x in (plan.effort.changes, QUICK.changes if quick else {}))
+    words += [] if size == usual else ["--batch-size", str(size)]
+    return shlex.join([*words, *(["--quick"] if quick else [])])

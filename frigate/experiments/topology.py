@@ -1,0 +1,129 @@
+"""Roads changed at inference (fig:gchanges): some closed, as many built, and no training again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial import cKDTree
+
+from frigate.config import PRESETS
+from frigate.data.network import RoadNetwork
+from frigate.experiments import plots
+from frigate.experiments.plan import Plan, Recipe
+from frigate.experiments.table import Cell, Table
+from frigate.experiments.trials import Change, Fitted, Scored, Trial
+from frigate.graph.feature_cache import ensure_road_features
+from frigate.nn.batch import Windows
+from frigate.nn.scaling import build_topologies
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+THRESHOLD = 3.0  # median roads: new roads join nodes at most so far apart as the crow flies
+EARTH_M = 6_371_000.0
+COLUMNS = {
+    "model": "forecaster",
+    "changed": "roads changed at inference, per cent: half of them dropped, as many created",
+    "mae": "mean absolute error at nodes without a sensor, the city's unit",
+    "mae_low": "95 % interval, unseen nodes resampled",
+    "mae_high": "95 % interval, unseen nodes resampled",
+    "more_percent": "MAE above that on the true roads, per cent",
+}
+
+
+@dataclass(frozen=True)
+class OtherRoads(Change):
+    """X % of the roads changed, in every snapshot."""
+
+    percent: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return f"roads-{self.percent:g}" if self.percent else "test"
+
+    def apply(self, fitted: Fitted, plan: Plan, recipe: Recipe) -> Fitted:
+        if not self.percent:
+            return fitted
+        assert fitted.run is not None
+        stream = plan.city.stream
+        other = stream.on(perturbed(stream.network, percent=self.percent, seed=recipe.seed))
+        kept = fitted.run.scaling
+        city = replace(plan.city, stream=other, road_features=())
+        features = None if kept.roads is None else ensure_road_features(city).road_features
+        topologies, _ = build_topologies(other.topologies, kept, sensors=fitted.split.seen, features=features)
+        return replace(fitted, windows=Windows(other, topologies, fitted.windows.device))
+
+
+def perturbed(network: RoadNetwork, *, percent: float, seed: int) -> RoadNetwork:
+    """Half of `percent` of the roads dropped, as many built between near nodes without one, with lengths of others."""
+    rng = np.random.default_rng([seed, round(100 * percent)])
+    count = round(percent / 200 * network.num_edges)
+    ids = network.node_ids.tolist()
+    gone = rng.permutation(network.num_edges)[:count]
+    pairs = rng.permuted(rng.permutation(_near_pairs(network))[:count], axis=1)  # a road each, one way or the other
+    length_m = rng.choice(network.length_m, size=len(pairs))
+    return network.close([(ids[network.senders[e]], ids[network.receivers[e]]) for e in gone]).add(
+        roads=[(ids[u], ids[v]) for u, v in pairs], length_m=length_m.tolist()
+    )
+
+
+def _near_pairs(network: RoadNetwork) -> NDArray[np.int64]:
+    """[P,2] the nodes within the threshold of each other and without a road either way, each pair once."""
+    at = np.flatnonzero(network.present)
+    lon, lat = np.radians(network.lon[at]), np.radians(network.lat[at])
+    x_m = EARTH_M * np.stack([lon * np.cos(lat.mean()), lat], axis=1)  # a town is flat enough
+    near = at[cKDTree(x_m).query_pairs(THRESHOLD * float(np.median(network.length_m)), output_type="ndarray")]
+    N = network.num_nodes
+    joined = np.concatenate(
+        [network.senders * N + network.receivers, network.receivers * N + network.senders]
+    )  # a one-way street may not get its other direction: its nodes are connected
+    return np.asarray(near[~np.isin(near[:, 0] * N + near[:, 1], joined)], np.int64)
+
+
+def trials(plan: Plan, scored: Scored) -> list[Trial]:
+    return [
+        Trial(plan.recipe(model), OtherRoads(percent=percent) if percent else Change())
+        for model in plan.wanted(*PRESETS)
+        for percent in plan.effort.changed_roads
+    ]
+
+
+def measure(plan: Plan, scored: Scored) -> Table:
+    rows: list[dict[str, Cell]] = []
+    true: dict[str, float] = {}
+    for trial in trials(plan, scored):
+        summary = scored.summary(trial) if scored.has(trial) else None
+        if summary is None:
+            continue
+        change, mae, model = trial.change, summary.mae, trial.recipe.label
+        percent = change.percent if isinstance(change, OtherRoads) else 0.0
+        whole = true.setdefault(model, mae.value)
+        row: dict[str, Cell] = {"model": model, "changed": percent, "mae": mae.value, "mae_low": mae.low}
+        rows.append(row | {"mae_high": mae.high, "more_percent": 100 * (mae.value / whole - 1) if whole > 0 else None})
+    notes = [
+        "The traffic is that of the true roads: the experiment shows that a model bears a wrong map, not that it knows "
+        "where traffic would have gone. Positions, moments and road features follow the changed roads."
+    ]
+    return Table("topology", "Roads changed at inference", rows, COLUMNS, notes)
+
+
+def draw(table: Table) -> Figure:
+    figure, (ax,) = plots.figure(7, 4.2)
+    for name in dict.fromkeys(str(row["model"]) for row in table.rows):
+        these = [row for row in table.rows if row["model"] == name]
+        plots.line(
+            ax,
+            [row["changed"] for row in these],
+            [row["mae"] for row in these],
+            label=name,
+            low=[row["mae_low"] for row in these],
+            high=[row["mae_high"] for row in these],
+        )
+    plots.label(ax, x="roads changed (%)", y=f"MAE at nodes without a sensor ({table.unit})")
+    ax.set_ylim(bottom=0)
+    ax.set_xticks(sorted({float(row["changed"]) for row in table.rows if isinstance(row["changed"], int | float)}))
+    ax.legend(frameon=False)
+    return figure

@@ -1,0 +1,408 @@
+"""A run's forecast as one file that others can serve: a torch.export program, or ONNX.
+
+The numbers of nodes, roads and neighbour pairs are open; past and horizon are the run's. A file is written beside,
+opened again, run on several networks and compared with the model, and only then put in its place.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import logging
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from frigate.config import ModelSettings
+from frigate.data.city import City
+from frigate.data.network import Edges, Road, RoadNetwork
+from frigate.data.stream import CALENDAR, RoadNetworkStream
+from frigate.errors import FrigateError, MissingExtraError, SettingsError
+from frigate.forecasting.forecast import Forecast, forecast
+from frigate.graph.road_features import FEATURE_WIDTH
+from frigate.nn.batch import Batch, Topology, make_topology
+from frigate.nn.layers import GatedConv, ResidualGatedConv
+from frigate.nn.model import Frigate
+from frigate.nn.scaling import NEAR_SENSORS
+from frigate.training.checkpoint import Run
+
+OUTPUT = "forecast"  # [H,N]
+OPEN = {"N": "nodes", "E": "roads", "P": "pairs"}  # the sizes that are not fixed, under their names in a file
+SHAPES = {  # every input, in order. Those from positions on only where the model reads them
+    "values": "TN",
+    "observed": "TN",
+    "calendar_past": "TC",
+    "calendar_future": "HC",
+    "senders": "E",
+    "receivers": "E",
+    "length_m": "E",
+    "neighbour_of": "P",
+    "neighbour": "P",
+    "positions": "NK",
+    "road_features": "NR",
+    "near_sensor": "NM",
+    "near_distance_m": "NM",
+}
+WINDOW = tuple(SHAPES)[:4]  # of the readings and the clock; the rest is of the network
+TOLERANCE = 1e-5  # of the largest forecast, or of the readings' spread where that is more; rounding is some 1e-7
+NEEDED = ("onnx", "onnxscript", "onnxruntime")
+
+Inputs = dict[str, NDArray[Any]]
+Program = Callable[[Inputs], NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A file that was written, and how far it is from the model, in the user's unit."""
+
+    path: Path
+    differences: dict[str, float]  # the largest on each network that it was run on
+    seconds: float
+
+    def summary(self) -> str:
+        away = max(self.differences.values())
+        return f"{self.path}: {self.path.stat().st_size / 1e6:.1f} MB, at most {away:.1g} from the model's forecasts"
+
+
+def export_program(run: Run, path: str | Path) -> Exported:
+    """Write a torch.export program (.pt2). `torch.export.load(path).module()(**inputs)` is the forecast [H,N]."""
+    return _export(run, Path(path), ".pt2", torch.export.save, _torch_program)
+
+
+def export_onnx(run: Run, path: str | Path) -> Exported:
+    """Write an ONNX model (.onnx), for onnxruntime and others. Needs the extra `export`."""
+    for package in NEEDED:
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtraError(package, "export")
+    return _export(run, Path(path), ".onnx", _save_onnx, _onnx_program)
+
+
+def inputs(
+    run: Run,
+    network: RoadNetwork | None = None,
+    stream: RoadNetworkStream | City | None = None,
+    *,
+    at: datetime | str | int | None = None,
+    close: Sequence[str | Road] = (),
+    add: Sequence[str | Road] = (),
+    sensors: Literal["seen", "all"] = "seen",
+) -> Inputs:
+    """What the exported program reads for the forecast with these arguments, by the names of `SHAPES`.
+
+    A program has one network for all of its snapshots: where the roads change within the window, those of its last
+    snapshot stand for all.
+    """
+    return _recorded(run, network, stream, at=at, close=close, add=add, sensors=sensors)[0]
+
+
+def write_sample(run: Run, path: str | Path) -> Path:
+    """Write the inputs at the end of the run's city as .npz, with its `node_ids` and the model's `forecast` [H,N]."""
+    path = Path(path)
+    if path.suffix != ".npz":
+        raise SettingsError(f"{path}: a sample is a .npz file. Name it so")
+    arrays, made = _recorded(run, None, None)
+    node_ids = made.node_ids.astype(str) if made.node_ids.dtype == object else made.node_ids
+    with _beside(path) as beside, beside.open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays, **{OUTPUT: _by_model(run, arrays), "node_ids": node_ids})
+    return path
+
+
+def check_parity(run: Run, program: Program, cases: dict[str, Inputs]) -> dict[str, float]:
+    """The largest difference between a program and the run's model on each of these inputs. A mismatch is an error."""
+    found = {}
+    for name, arrays in cases.items():
+        want, got = _by_model(run, arrays), program(arrays)
+        if got.shape != want.shape:
+            raise FrigateError(f"{name}: the program gives {got.shape}, the model {want.shape}. {_REMEDY}")
+        difference = float(np.abs(got.astype(np.float64) - want).max())
+        limit = TOLERANCE * max(run.scaling.value_scale, float(np.abs(want).max()))
+        if not difference <= limit:  # NaN is a mismatch, too
+            raise FrigateError(
+                f"{name}: the program differs from the model by {difference:.3g}, more than {limit:.3g}. {_REMEDY}"
+            )
+        found[name] = difference
+    return found
+
+
+_REMEDY = "It is not written. Export with another version of torch (or of onnx, onnxscript, onnxruntime)"
+
+
+class PlainForecast(nn.Module):
+    """The model's forecast [H,N] from plain tensors. Not clamped: below 0 no difference would show in a check.
+
+    While it is traced, the model computes as the reference does: with index_add, which every runtime has.
+    """
+
+    def __init__(self, model: Frigate) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self,
+        values: Tensor,
+        observed: Tensor,
+        calendar_past: Tensor,
+        calendar_future: Tensor,
+        senders: Tensor,
+        receivers: Tensor,
+        length_m: Tensor,
+        neighbour_of: Tensor,
+        neighbour: Tensor,
+        positions: Tensor | None = None,
+        road_features: Tensor | None = None,
+        near_sensor: Tensor | None = None,
+        near_distance_m: Tensor | None = None,
+    ) -> Tensor:
+        T, N = values.shape
+        none, unread = values.new_zeros(N, 0), senders[:0]  # no implementation but the reference is run
+        topology = Topology(
+            senders=senders,
+            receivers=receivers,
+            length_m=length_m,
+            positions=none if positions is None else positions,
+            road_features=none if road_features is None else road_features,
+            presence=observed[0],  # only its length is read
+            out_start=unread,
+            in_start=unread,
+            in_order=unread,
+            visits=unread,
+            neighbour_of=neighbour_of,
+            neighbour=neighbour,
+            near_sensor=none.long() if near_sensor is None else near_sensor,
+            near_distance_m=none if near_distance_m is None else near_distance_m,
+        )
+        window = (values[None], observed[None], calendar_past[None], calendar_future[None])
+        made: Tensor = self.model(Batch(*window, (topology,), torch.zeros(1, T, dtype=torch.int64)))[0]
+        return made
+
+
+def _plain(run: Run) -> PlainForecast:
+    model, _ = _frigate(run)
+    for i, conv in enumerate(model.convolutions):
+        if not isinstance(conv, GatedConv | ResidualGatedConv):
+            raise SettingsError(
+                f"layer {i + 1} is a {type(conv).__name__}: only those of paper and default are exported"
+            )
+    return PlainForecast(model)
+
+
+def _export(
+    run: Run, path: Path, suffix: str, save: Callable[[Any, Path], None], load: Callable[[Path], Program]
+) -> Exported:
+    if path.suffix != suffix:
+        raise SettingsError(f"{path}: the file's name has to end in {suffix}")
+    began = time.perf_counter()
+    plain = _plain(run)
+    with _beside(path) as beside:
+        with _quiet():
+            save(_traced(plain, _invented(run, nodes=40, seed=0)), beside)
+        found = check_parity(run, load(beside), _cases(run))
+    return Exported(path, found, time.perf_counter() - began)
+
+
+def _traced(plain: PlainForecast, example: Inputs) -> torch.export.ExportedProgram:
+    dims = {letter: torch.export.Dim(name) for letter, name in OPEN.items()}
+    with torch.no_grad():
+        # strict: it follows len() of a tensor, which the other tracer takes as a fixed number
+        program = torch.export.export(
+            plain, (), _tensors(example), dynamic_shapes=_open_sizes(example, dims), strict=True
+        )
+    for part in program.graph_module.modules():
+        for node in part.graph.nodes if isinstance(part, torch.fx.GraphModule) else ():
+            node.meta.pop("stack_trace", None)  # the paths of this machine
+    return program
+
+
+def _open_sizes(names: Iterable[str], dims: Mapping[str, object]) -> dict[str, Any]:
+    """Of each input, which of its sizes are open, by the letters of SHAPES."""
+    return {name: {i: dims[letter] for i, letter in enumerate(SHAPES[name]) if letter in dims} for name in names}
+
+
+def _save_onnx(program: torch.export.ExportedProgram, path: Path) -> None:
+    names = [node.name for node in program.graph.nodes if node.name in SHAPES]
+    made = torch.onnx.export(
+        program, dynamo=True, output_names=[OUTPUT], dynamic_shapes=_open_sizes(names, OPEN), verbose=False,
+        custom_translation_table={torch.ops.aten.index_add.default: _onnx_index_add},
+    )  # fmt: skip
+    if made is None:
+        raise FrigateError("torch.onnx gave no program. Use another version of torch")
+    made.save(path, external_data=False)  # one file
+
+
+def _onnx_index_add(x: Any, dim: int, index: Any, source: Any, alpha: float = 1.0) -> Any:
+    """x.index_add(dim, index, source) in ONNX's words.
+
+    torch's own choice is ScatterND, which onnxruntime splits over threads that overwrite each other's sums where an
+    index comes twice (its issues 18048 and 23396). ScatterElements is slower, and right.
+    """
+    from onnxscript import opset18
+
+    op: Any = opset18  # its types are those of eager mode
+    others = op.Constant(value_ints=[i for i in range(len(source.shape)) if i != dim])
+    where = op.Expand(op.Unsqueeze(index, others), op.Shape(source))
+    return op.ScatterElements(x, where, source, axis=dim, reduction="add")
+
+
+def _torch_program(path: Path) -> Program:
+    module = torch.export.load(path).module()
+
+    def call(arrays: Inputs) -> NDArray[np.float32]:
+        with torch.no_grad():
+            return np.asarray(module(**_tensors(arrays)).numpy())
+
+    return call
+
+
+def _onnx_program(path: Path) -> Program:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return lambda arrays: np.asarray(session.run([OUTPUT], arrays)[0])
+
+
+def _cases(run: Run) -> dict[str, Inputs]:
+    """The run's own city, where it has the readings; and networks of other sizes."""
+    small, large = _invented(run, nodes=23, seed=1), _invented(run, nodes=171, seed=2)
+    blind = {**small, "values": np.zeros_like(small["values"]), "observed": np.zeros_like(small["observed"])}
+    own = {}
+    if run.city.stream.num_snapshots >= run.settings.task.past:
+        own[run.city.name] = inputs(run)
+    return {**own, "invented, 23 nodes": small, "invented, 171 nodes": large, "without a reading": blind}
+
+
+def _invented(run: Run, *, nodes: int, seed: int) -> Inputs:
+    """Inputs of the right shapes and plausible numbers that describe no place at all."""
+    (_, settings), task, kept = _frigate(run), run.settings.task, run.scaling
+    rng = np.random.default_rng([seed, 7])
+    T, H, N = task.past, task.horizon, nodes
+    ends = rng.integers(0, N, (2, 5 * N // 2))
+    ends = np.unique(ends[:, ends[0] != ends[1]], axis=1)
+    pairs = np.unique(np.concatenate([ends, ends[::-1]], axis=1), axis=1)
+    observed = rng.random((T, N)) < 0.5
+    delta = rng.uniform(0.2, 3, ends.shape[1])
+    near_m = rng.exponential(5 * kept.length_scale_m, (N, NEAR_SENSORS))
+    sizes = {"K": settings.anchors, "R": FEATURE_WIDTH if settings.roads else 0}
+    made: Inputs = {
+        "values": np.where(observed, kept.value_offset + kept.value_scale * rng.random((T, N)), 0),
+        "observed": observed,
+        "calendar_past": rng.uniform(-1, 1, (T, len(CALENDAR))),
+        "calendar_future": rng.uniform(-1, 1, (H, len(CALENDAR))),
+        "senders": ends[0],
+        "receivers": ends[1],
+        "length_m": np.multiply(delta, kept.length_scale_m),
+        "neighbour_of": pairs[0],
+        "neighbour": pairs[1],
+        "positions": rng.random((N, sizes["K"])),
+        "road_features": rng.normal(size=(N, sizes["R"])),
+        "near_sensor": rng.integers(0, N, (N, NEAR_SENSORS)),
+        "near_distance_m": np.where(rng.random((N, NEAR_SENSORS)) < 0.3, np.inf, near_m),
+    }
+    return {name: _typed(made[name]) for name in _names(settings)}
+
+
+def _names(settings: ModelSettings) -> list[str]:
+    """The inputs that a model reads."""
+    left_out = [] if settings.anchors else ["positions"]
+    left_out += [] if settings.roads else ["road_features", "near_sensor", "near_distance_m"]
+    return [name for name in SHAPES if name not in left_out]
+
+
+def _recorded(
+    run: Run, network: RoadNetwork | None, source: RoadNetworkStream | City | None, **options: Any
+) -> tuple[Inputs, Forecast]:
+    """What `forecast` itself gives to the model, and the forecast."""
+    model, settings = _frigate(run)
+    given: list[Batch] = []
+    model.register_forward_pre_hook(lambda _, arguments: given.append(arguments[0]))
+    made = forecast(replace(run, model=model), network, source, **options, device="cpu")
+    (batch,) = given
+    past, horizon = run.settings.task.past, run.settings.task.horizon
+    if (batch.past, batch.horizon) != (past, horizon):
+        raise SettingsError(
+            f"{batch.past} snapshots and {batch.horizon} steps after them: an exported program has exactly {past} and "
+            f"{horizon}. Take a time that has so many snapshots right before it"
+        )
+    if len(batch.topologies) > 1:
+        source = run.city if source is None else source
+        stream = source.stream if isinstance(source, City) else source
+        last = stream.topology_of[(made.at_s - stream.start_s) // stream.step_s - 1]
+        return _recorded(run, stream.topologies[last], source, **options)
+    held = {name: getattr(batch, name)[0] for name in WINDOW}
+    held |= {name: getattr(batch.topologies[0], name) for name in SHAPES if name not in held}
+    return {name: _typed(held[name].numpy()) for name in _names(settings)}, made
+
+
+def _by_model(run: Run, arrays: Inputs) -> NDArray[np.float32]:
+    """[H,N] by the model as it is, with its own sum over the roads and neighbours found anew."""
+    N = arrays["values"].shape[1]
+    nowhere, none = np.zeros(N), np.zeros((N, 0), np.float32)
+    roads = Edges.of(arrays["senders"], arrays["receivers"], arrays["length_m"])
+    topology = make_topology(
+        RoadNetwork(np.arange(N), nowhere, nowhere, roads),
+        positions=arrays.get("positions", none),
+        road_features=arrays.get("road_features", none),
+        near_sensor=arrays.get("near_sensor", none.astype(np.int64)),
+        near_distance_m=arrays.get("near_distance_m", none),
+    )
+    window = {name: torch.from_numpy(arrays[name])[None] for name in WINDOW}
+    topology_of = torch.zeros(1, run.settings.task.past, dtype=torch.int64)
+    batch = Batch(topologies=(topology,), topology_of=topology_of, **window)
+    with torch.no_grad():
+        return np.asarray(_frigate(run)[0](batch)[0].numpy())
+
+
+def _frigate(run: Run) -> tuple[Frigate, ModelSettings]:
+    """A copy of the run's model on the CPU, as it forecasts."""
+    model, settings = run.model, run.settings.model
+    if not isinstance(model, Frigate) or not isinstance(settings, ModelSettings):
+        raise SettingsError(f'preset "{settings.preset}": only paper and default can be exported. Train one of them')
+    return copy.deepcopy(model).cpu().eval().requires_grad_(False), settings
+
+
+def _typed(array: NDArray[Any]) -> NDArray[Any]:
+    """In the type of a program's input: float32, int64 or bool."""
+    kind = {"f": np.float32, "i": np.int64, "b": np.bool_}[array.dtype.kind]
+    return np.ascontiguousarray(array, kind)
+
+
+def _tensors(arrays: Inputs) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
+@contextmanager
+def _beside(path: Path) -> Iterator[Path]:
+    """A file of that name in another folder to write to, put in place when all went well."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".writing-", dir=path.parent) as folder:
+            yield Path(folder) / path.name
+            os.replace(Path(folder) / path.name, path)
+    except OSError as error:
+        reason = error.strerror or error
+        raise SettingsError(f"{path}: cannot be written: {reason}. Name a file in a folder that can be") from None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what torch says of its own affairs while it exports."""
+    talker = logging.getLogger("torch.onnx._internal.exporter._registration")  # of torchvision's absence
+    level = talker.level
+    talker.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        talker.setLevel(level)

@@ -1,0 +1,395 @@
+"""A live forecast: the encodings of past snapshots are kept, so that a new snapshot costs one GNN pass instead of T.
+
+A snapshot's encoding z depends on its own readings, topology and calendar and on nothing else, in both presets. It is
+made again when one of these has changed, and then alone: a late reading touches one snapshot, a closure those that
+start at its time or later. What depends on the whole window is computed at every forecast from what is kept: the
+moments, and the LSTM over all T snapshots, for its first state comes from the oldest z and the current time.
+
+The forecast is that of the full forward pass. In fp32 they differ by rounding, because a matrix product of fewer rows
+may add in another order: within 1e-5 of the largest forecast, or 1e-5 of the unit. On a GPU both are in bf16.
+
+Kept on the device, in bytes: T N (4 D + 5), half of the 4 D under bf16, and for each topology in use the gates, 4 E for
+each layer, and the kernel mean's weights. On the host T N * 5. Chengdu's 3,192 nodes, T = 12, D = 64: 10 MB.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from frigate.data.network import NodeId, RoadNetwork
+from frigate.data.stream import calendar, local_iso, utc_offsets_s
+from frigate.errors import CityError, SettingsError
+from frigate.forecasting.forecast import Forecast
+from frigate.graph.positions import locate_anchors
+from frigate.graph.road_features import road_features
+from frigate.nn.batch import Batch, Topology
+from frigate.nn.choice import on_gpu
+from frigate.nn.cuda_graph import Replay
+from frigate.nn.model import Fixed, Frigate
+from frigate.nn.scaling import build_topologies
+from frigate.training.checkpoint import Run
+from frigate.training.train import best_device
+
+ALWAYS_S = -(2**62)  # before every snapshot
+MAX_RECORDED = 4
+
+
+@dataclass(frozen=True)
+class _NetworkView:
+    """A network as the model sees it."""
+
+    network: RoadNetwork
+    topology: Topology
+    fixed: Fixed
+    notice: str
+
+
+@dataclass(frozen=True)
+class _Snapshot:
+    """What came in. A late reading makes a new one: arrays are never written to."""
+
+    time_s: int
+    values: NDArray[np.float32]  # [N] 0 where not observed
+    observed: NDArray[np.bool_]  # [N] at sensors alone, whether their nodes are present or not
+
+    def on(self, network: RoadNetwork) -> _Snapshot:
+        """Without the readings of nodes that are absent from the network."""
+        if network.present[self.observed].all():
+            return self
+        observed = self.observed & network.present
+        return _Snapshot(self.time_s, np.where(observed, self.values, 0), observed)
+
+    def same_readings(self, other: _Snapshot) -> bool:
+        if self is other:
+            return True
+        return np.array_equal(self.observed, other.observed) and np.array_equal(self.values, other.values)
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    """A snapshot on the device, and its encoding on one network."""
+
+    snapshot: _Snapshot  # as it was encoded
+    network: str  # fingerprint
+    values: Tensor  # [N]
+    observed: Tensor  # [N] bool
+    calendar: Tensor  # [C]
+    z: Tensor  # [N,D]
+
+
+class Live:
+    """Readings of one network as they come in, and a forecast at any time. For one thread at a time.
+
+    `sensors`, [N] bool or node ids, are the nodes that may send readings; what others send is left out and counted in
+    `left_out`. Step, unit and quantity are the run's, and so is the time zone where none is named. The model is copied:
+    training it further changes nothing here. Anchors are found on the first network and stay.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        network: RoadNetwork,
+        *,
+        sensors: NDArray[np.bool_] | Iterable[NodeId],
+        timezone: str | None = None,
+        device: str | None = None,
+    ) -> None:
+        if not isinstance(run.model, Frigate):
+            raise SettingsError(
+                f'a live forecast needs a Frigate model; the run\'s is "{run.settings.model.preset}", which encodes no '
+                "snapshot by itself. Use frigate.forecasting.forecast"
+            )
+        self.device = best_device(device)
+        self.encoded = 0  # snapshots that the GNN has encoded so far
+        self.left_out = 0  # readings of nodes that are no sensors
+        self._model = copy.deepcopy(run.model).to(self.device).eval()
+        self._run, self._stream, self._task = run, run.city.stream, run.settings.task
+        self._timezone = self._stream.timezone if timezone is None else timezone
+        self._sensors = _sensors(network, sensors)
+        anchors, self._notice = (
+            (None, "") if run.scaling.anchors is None else locate_anchors(network, run.scaling.anchors)
+        )
+        self._scaling = replace(run.scaling, anchors=anchors)
+        self._window: deque[_Snapshot] = deque(maxlen=self._task.past)
+        self._encodings: dict[int, _Encoded] = {}  # by time
+        self._recorded: dict[tuple[Any, ...], Replay] = {}  # each holds its memory on the GPU
+        self._node_ids = network.node_ids
+        self._tried: _NetworkView | None = None  # the last what-if: it may be asked for again
+        self._changes: list[tuple[int, _NetworkView]] = []  # since when, in time order
+        self._changes.append((ALWAYS_S, self._roads(network)))
+
+    @property
+    def network(self) -> RoadNetwork:
+        """That of the last snapshot; before the first, of the first."""
+        return self._roads_at(self._window[-1].time_s if self._window else ALWAYS_S).network
+
+    @property
+    def times_s(self) -> NDArray[np.int64]:
+        """Start of each snapshot of the window, at most T, seconds since 1970 UTC."""
+        return np.array([snapshot.time_s for snapshot in self._window], np.int64)
+
+    def push(self, time_s: int, values: NDArray[np.floating], observed: NDArray[np.bool_] | None = None) -> None:
+        """The next snapshot [N], or the next ones [S,N], of which the first starts at `time_s`. NaN is no reading.
+
+        Snapshots between the last one and this are taken to be without readings.
+        """
+        step_s, past = self._stream.step_s, self._task.past
+        rows = np.atleast_2d(_numbers(values))
+        there = np.isfinite(rows) if observed is None else np.atleast_2d(np.asarray(observed, bool)) & np.isfinite(rows)
+        N = len(self._sensors)
+        if rows.shape[1:] != (N,) or there.shape != rows.shape:
+            raise CityError(f"values are {np.shape(values)}, observed {there.shape}. Give [N] or [S,N], N = {N} nodes")
+        self._refuse_time(time_s)
+        if self._window and time_s <= (last_s := self._window[-1].time_s):
+            raise CityError(
+                f"snapshot {self._at(time_s)} is not after the last one, {self._at(last_s)}. "
+                "Give readings of an older snapshot to `late`"
+            )
+        if len(rows) == 0:
+            return
+        self.left_out += int((there & ~self._sensors).sum())
+        there = there & self._sensors
+        if self._window:
+            nothing = _Snapshot(0, np.zeros(N, np.float32), np.zeros(N, bool))
+            first_s = max(last_s + step_s, time_s - past * step_s)
+            self._window.extend(replace(nothing, time_s=t) for t in range(first_s, time_s, step_s))
+        for k in range(max(0, len(rows) - past), len(rows)):
+            held = np.where(there[k], rows[k], np.float32(0))
+            self._window.append(_Snapshot(time_s + k * step_s, held, there[k].copy()))
+        self._forget()
+
+    def late(self, time_s: int, node_ids: Sequence[NodeId], values: Sequence[float] | NDArray[np.floating]) -> None:
+        """Readings of a snapshot of the window: new ones, and others in place of those there. NaN takes one away."""
+        self._refuse_time(time_s)
+        index = next((i for i, snapshot in enumerate(self._window) if snapshot.time_s == time_s), None)
+        if index is None:
+            if not self._window:
+                raise CityError(f"snapshot {self._at(time_s)}: there is none yet. Give it to `push`")
+            first_s, last_s = self._window[0].time_s, self._window[-1].time_s
+            remedy = "Give it to `push`" if time_s > last_s else "A forecast reads nothing older: leave it out"
+            raise CityError(
+                f"snapshot {self._at(time_s)} is not in the window, {self._at(first_s)} to {self._at(last_s)}. {remedy}"
+            )
+        rows, readings = self.network.rows_of(node_ids), _numbers(values)
+        if readings.shape != rows.shape or len(np.unique(rows)) != len(rows):
+            raise CityError(f"{readings.size} values for {len(np.unique(rows))} nodes. Give one value for each node")
+        sent, old = self._sensors[rows], self._window[index]
+        self.left_out += int((~sent & np.isfinite(readings)).sum())
+        rows, readings = rows[sent], readings[sent]
+        new_values, observed = old.values.copy(), old.observed.copy()
+        observed[rows] = np.isfinite(readings)
+        new_values[rows] = np.where(np.isfinite(readings), readings, 0)
+        self._window[index] = replace(old, values=new_values, observed=observed)
+
+    def change(self, network: RoadNetwork, *, since_s: int | None = None) -> None:
+        """Another network in every snapshot that starts at `since_s` or later; None: from the next snapshot on.
+
+        It takes the place of changes planned for later. The nodes are the same; one that is absent has present False.
+        """
+        if since_s is None:
+            since_s = self._window[-1].time_s + self._stream.step_s if self._window else ALWAYS_S
+        roads = self._roads(network)
+        self._changes = [(since, before) for since, before in self._changes if since < since_s] + [(since_s, roads)]
+
+    def forecast(self) -> Forecast:
+        """The `horizon` steps after the last snapshot."""
+        roads = [self._roads_at(snapshot.time_s) for snapshot in self._window]
+        encodings = self._encode(roads)
+        self._encodings = {encoding.snapshot.time_s: encoding for encoding in encodings}
+        return self._finish(roads, encodings)
+
+    def what_if(self, network: RoadNetwork) -> Forecast:
+        """The forecast had this been the network in every snapshot of the window. Everything kept stays as it is."""
+        self._tried = self._roads(network)
+        roads = [self._tried] * len(self._window)
+        return self._finish(roads, self._encode(roads))
+
+    @torch.inference_mode()
+    def _encode(self, roads: Sequence[_NetworkView]) -> list[_Encoded]:
+        """The window on these networks, from what is kept where that still holds."""
+        if not self._window:
+            raise CityError("there is no snapshot to forecast from. Give one to `push`")
+        seen = [snapshot.on(on.network) for snapshot, on in zip(self._window, roads, strict=True)]
+        found = [self._encodings.get(snapshot.time_s) for snapshot in seen]
+        held: dict[int, _Encoded] = {}
+        for k, (old, snapshot, on) in enumerate(zip(found, seen, roads, strict=True)):
+            if old and old.network == on.network.fingerprint and old.snapshot.same_readings(snapshot):
+                held[k] = old
+        stale = [k for k in range(len(seen)) if k not in held]
+        if stale:
+            made = self._pass([seen[k] for k in stale], [roads[k] for k in stale])
+            held.update(zip(stale, made, strict=True))
+            self.encoded += len(stale)
+        return [held[k] for k in range(len(seen))]
+
+    def _pass(self, snapshots: list[_Snapshot], roads: list[_NetworkView]) -> list[_Encoded]:
+        """The GNN on these snapshots, in one pass."""
+        times_s = np.array([snapshot.time_s for snapshot in snapshots], np.int64)
+        values = torch.from_numpy(np.stack([snapshot.values for snapshot in snapshots])).to(self.device)
+        observed = torch.from_numpy(np.stack([snapshot.observed for snapshot in snapshots])).to(self.device)
+        clock = self._calendar(times_s)
+
+        def encoded(values: Tensor, observed: Tensor, clock: Tensor) -> Tensor:
+            batch, distinct = self._batch(values, observed, clock, roads, clock[:0])
+            with self._autocast():
+                return self._model.snapshots(batch, self._model.scaled(batch), [on.fixed for on in distinct])[:, 0]
+
+        z = self._computed(encoded, roads, values, observed, clock)
+        # Copies: a part of a tensor would hold the memory of all of it.
+        return [
+            _Encoded(
+                snapshot=snapshot,
+                network=on.network.fingerprint,
+                values=values[k].clone(),
+                observed=observed[k].clone(),
+                calendar=clock[k].clone(),
+                z=z[:, k].contiguous(),
+            )
+            for k, (snapshot, on) in enumerate(zip(snapshots, roads, strict=True))
+        ]
+
+    @torch.inference_mode()
+    def _finish(self, roads: Sequence[_NetworkView], encodings: Sequence[_Encoded]) -> Forecast:
+        step_s, now = self._stream.step_s, roads[-1].network
+        at_s = encodings[-1].snapshot.time_s + step_s
+        times_s = at_s + step_s * np.arange(self._task.horizon, dtype=np.int64)
+        values, observed, clock, z = (
+            torch.stack([getattr(encoding, name) for encoding in encodings])
+            for name in ("values", "observed", "calendar", "z")
+        )
+
+        def ahead(values: Tensor, observed: Tensor, clock: Tensor, z: Tensor, future: Tensor) -> Tensor:
+            batch, _ = self._batch(values, observed, clock, roads, future)
+            with self._autocast():
+                return self._model.from_snapshots(batch, self._model.scaled(batch), z.transpose(0, 1)[:, None])[0]
+
+        made = self._computed(ahead, roads, values, observed, clock, z, self._calendar(times_s))
+        forecast = made.double().cpu().numpy()
+        used = np.any([encoding.snapshot.observed for encoding in encodings], axis=0) & now.present
+        return Forecast(
+            node_ids=now.node_ids,
+            lon=now.lon,
+            lat=now.lat,
+            times_s=times_s,
+            values=np.where(
+                now.present, np.maximum(forecast, 0) if self._stream.quantity == "count" else forecast, np.nan
+            ),
+            sensor=used,
+            at_s=at_s,
+            step_s=step_s,
+            timezone=self._timezone,
+            quantity=self._stream.quantity,
+            unit=self._stream.unit,
+            notices=self._notices(roads[-1], used),
+        )
+
+    def _computed(self, function: Callable[..., Tensor], roads: Sequence[_NetworkView], *tensors: Tensor) -> Tensor:
+        """function(*tensors). On a GPU it is recorded, unless the roads change in the window or are only tried."""
+        networks = {on.network.fingerprint for on in roads}
+        if not on_gpu(self.device) or len(networks) > 1 or roads[0] is self._tried:
+            return function(*tensors)
+        key = (function.__name__, *networks, *(tensor.shape for tensor in tensors))
+        if key not in self._recorded:
+            self._recorded[key] = Replay(function, tensors)
+            while len(self._recorded) > MAX_RECORDED:
+                self._recorded.pop(next(iter(self._recorded)))
+        return self._recorded[key](*tensors).clone()
+
+    def _batch(
+        self, values: Tensor, observed: Tensor, past: Tensor, roads: Sequence[_NetworkView], future: Tensor
+    ) -> tuple[Batch, list[_NetworkView]]:
+        """One window, and the distinct networks of its snapshots in the order of its topologies."""
+        distinct = list({on.network.fingerprint: on for on in roads}.values())
+        order = [on.network.fingerprint for on in distinct]
+        which = torch.tensor([[order.index(on.network.fingerprint) for on in roads]])
+        topologies = tuple(on.topology for on in distinct)
+        return Batch(values[None], observed[None], past[None], future[None], topologies, which), distinct
+
+    def _notices(self, now: _NetworkView, used: NDArray[np.bool_]) -> tuple[str, ...]:
+        held, past = len(self._window), self._task.past
+        short = f"{held} snapshots are complete by then, not {past}: those are used." if held < past else ""
+        nothing = "no reading can be used: the forecast is made from the map and the clock alone."
+        said = (short, self._notice, now.notice, "" if used.any() else nothing)
+        return tuple(notice for notice in said if notice)
+
+    @torch.inference_mode()
+    def _roads(self, network: RoadNetwork) -> _NetworkView:
+        """The network as the model sees it: that costs its positions and road features, once."""
+        if not np.array_equal(network.node_ids, self._node_ids):
+            raise CityError(
+                f"the network has {network.num_nodes} nodes that are not the {len(self._node_ids)} of this live "
+                "forecast, in their order. Start another with the whole table, absent nodes with present False"
+            )
+        tried = [] if self._tried is None else [self._tried]
+        for known in [roads for _, roads in self._changes] + tried:
+            if known.network.fingerprint == network.fingerprint:
+                return known
+        features, notice = None, ""
+        if self._scaling.roads is not None:
+            city = self._run.city
+            ready = dict(zip((t.fingerprint for t in city.stream.topologies), city.road_features, strict=False))
+            features = ready.get(network.fingerprint)
+            if features is None:
+                features = road_features(network)
+                notice = self._scaling.roads.notice(features)
+        (topology,), _ = build_topologies([network], self._scaling, sensors=self._sensors, features=[features])
+        topology = topology.to(self.device)
+        with self._autocast():
+            return _NetworkView(network, topology, self._model.fixed(topology), notice)
+
+    def _roads_at(self, time_s: int) -> _NetworkView:
+        return next(roads for since_s, roads in reversed(self._changes) if since_s <= time_s)
+
+    def _forget(self) -> None:
+        """What no snapshot of the window, nor a later one, needs."""
+        first_s = self._window[0].time_s
+        self._encodings = {time_s: kept for time_s, kept in self._encodings.items() if time_s >= first_s}
+        begun = [k for k, (since_s, _) in enumerate(self._changes) if since_s <= first_s]
+        self._changes = self._changes[begun[-1] :]
+
+    def _refuse_time(self, time_s: int) -> None:
+        step_s = self._stream.step_s
+        if isinstance(time_s, bool) or not isinstance(time_s, int | np.integer) or abs(time_s) >= 2**36:
+            raise CityError(f"snapshot {time_s!r}: give its start in whole seconds since 1970 UTC")
+        if self._window and (time_s - self._window[-1].time_s) % step_s:
+            raise CityError(
+                f"snapshot {self._at(time_s)} is not a whole number of steps of {step_s} s from "
+                f"{self._at(self._window[-1].time_s)}. Bring the readings to the model's step"
+            )
+
+    def _at(self, time_s: int) -> str:
+        return local_iso(int(time_s), self._timezone)
+
+    def _calendar(self, times_s: NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(calendar(times_s + utc_offsets_s(times_s, self._timezone))).to(self.device)
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda")
+
+
+def _numbers(values: object) -> NDArray[np.float32]:
+    try:
+        with np.errstate(over="ignore"):  # too large for a reading is infinite, which is none
+            return np.asarray(values, np.float32)
+    except (TypeError, ValueError) as error:
+        raise CityError(f"values: {error}. Give numbers, NaN where there is no reading") from None
+
+
+def _sensors(network: RoadNetwork, sensors: NDArray[np.bool_] | Iterable[NodeId]) -> NDArray[np.bool_]:
+    """[N] from a mask or from node ids."""
+    if isinstance(sensors, np.ndarray) and sensors.dtype == bool:
+        if sensors.shape != (network.num_nodes,):
+            raise CityError(f"sensors are {sensors.shape}. Give one of the {network.num_nodes} nodes, or their ids")
+        return sensors.copy()
+    mask = np.zeros(network.num_nodes, bool)
+    mask[network.rows_of(sensors.tolist() if isinstance(sensors, np.ndarray) else sensors)] = True
+    return mask

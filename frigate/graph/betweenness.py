@@ -1,0 +1,258 @@
+"""How many shortest paths pass each node: counted where the network is small or the paths are, else estimated.
+
+Brandes's algorithm, compiled by numba, which is imported only when it is needed. networkit 11.2 will not do here: its
+ApproxBetweenness and KadabraBetweenness refuse directed graphs, its EstimateBetweenness is biased on them (it weighs a
+pair as if the way back were there too), and its exact Betweenness takes several times as long.
+N nodes, E roads.
+"""
+
+from __future__ import annotations
+
+import importlib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frigate.data.network import RoadNetwork
+from frigate.errors import FrigateError
+
+# A search costs time in proportion to the network and an exact count is a search from every node: a few seconds of one
+# core at this size, a hundred times as long at ten times the size. Beyond, the number of searches stays the same.
+EXACT_NODES = 5_000
+SAMPLES = 512  # searches of an estimate; 128 in each direction for each of its two samples
+SAMPLE_SEED = 0
+
+CHUNKS = 16  # of the sources; a fixed number, so that sums do not depend on the number of threads
+LIFT = 2.0**512
+
+
+@dataclass(frozen=True)
+class Passing:
+    """Ordered pairs whose shortest path passes each node, shared among equal paths."""
+
+    count: NDArray[np.float64]  # [N]
+    samples: NDArray[np.float64] | None = None  # [2,N] independent estimates whose mean `count` is; None: it is exact
+
+
+def whole_betweenness(network: RoadNetwork, cost: NDArray[np.float64], *, exact_nodes: int = EXACT_NODES) -> Passing:
+    """Over all pairs: exact up to so many nodes, from fixed samples above. Costs [E] are whole numbers above 0."""
+    order = _along_a_curve(network)
+    nodes = np.flatnonzero(network.present[order])
+    forward = _roads(network, cost, order=order)
+    if network.num_nodes <= exact_nodes:
+        return Passing(_to_rows(_search(forward, nodes), order))
+    backward = _roads(network, cost, order=order, backward=True)
+    rng = np.random.default_rng(SAMPLE_SEED)
+    samples = []
+    for _ in range(2):
+        found = np.zeros(network.num_nodes)
+        for roads in (forward, backward):
+            found += _search(roads, _spread_out(nodes, SAMPLES // 4, rng), weighted=True)
+        samples.append(_to_rows(found * (len(nodes) / (SAMPLES // 4)), order))
+    return Passing((samples[0] + samples[1]) / 2, np.stack(samples))
+
+
+def local_betweenness(network: RoadNetwork, cost: NDArray[np.float64], *, cutoff: float) -> NDArray[np.float64]:
+    """Over the pairs no farther apart than the cut-off, exact [N]; time grows with the nodes, not with their square."""
+    order = _along_a_curve(network)
+    nodes = np.flatnonzero(network.present[order])
+    return _to_rows(_search(_roads(network, cost, order=order), nodes, cutoff=int(cutoff)), order)
+
+
+# Nodes in the order of a curve through the plane
+
+
+def _along_a_curve(network: RoadNetwork) -> NDArray[np.int64]:
+    """Rows in Z-order of their places: near nodes are near in memory, and every k-th node is a fair sample.
+
+    By place and id, so that neither the order of the node table nor a closed road moves the sample.
+    """
+    code = _every_other_bit(network.lon) | (_every_other_bit(network.lat) << np.uint64(1))
+    return np.lexsort((network.node_ids, code))
+
+
+def _every_other_bit(degrees: NDArray[np.float64]) -> NDArray[np.uint64]:
+    known = np.nan_to_num(degrees)
+    if len(known) == 0:
+        return np.zeros(0, np.uint64)
+    from_0_to_1 = (known - known.min()) / max(float(np.ptp(known)), 1e-9)
+    bits: NDArray[np.uint64] = (from_0_to_1 * 0xFFFF).astype(np.uint64)
+    for shift, mask in ((8, 0x00FF00FF), (4, 0x0F0F0F0F), (2, 0x33333333), (1, 0x55555555)):
+        bits = (bits | (bits << np.uint64(shift))) & np.uint64(mask)
+    return bits
+
+
+def _spread_out(nodes: NDArray[np.int64], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """One node of each of `count` stretches of the curve; every node is as likely as any other."""
+    at = (np.arange(count) + rng.random(count)) * (len(nodes) / count)
+    return nodes[np.minimum(at.astype(np.int64), len(nodes) - 1)]
+
+
+def _to_rows(along: NDArray[np.float64], order: NDArray[np.int64]) -> NDArray[np.float64]:
+    back = np.empty_like(along)
+    back[order] = along
+    return back
+
+
+# Searches
+
+
+@dataclass(frozen=True)
+class _SearchGraph:
+    """Roads by the node they leave, nodes numbered along the curve."""
+
+    starts: NDArray[np.int64]  # [N+1]
+    heads: NDArray[np.int32]  # [E]
+    cost: NDArray[np.int64]  # [E]
+
+
+def _roads(
+    network: RoadNetwork, cost: NDArray[np.float64], *, order: NDArray[np.int64], backward: bool = False
+) -> _SearchGraph:
+    number = np.empty(network.num_nodes, np.int64)
+    number[order] = np.arange(network.num_nodes)
+    tails, heads = number[network.senders], number[network.receivers]
+    if backward:
+        tails, heads = heads, tails
+    by_tail = np.lexsort((heads, tails))
+    starts = np.concatenate([[0], np.cumsum(np.bincount(tails, minlength=network.num_nodes))])
+    return _SearchGraph(starts.astype(np.int64), heads[by_tail].astype(np.int32), cost[by_tail].astype(np.int64))
+
+
+def _search(
+    roads: _SearchGraph, sources: NDArray[np.int64], *, cutoff: int | None = None, weighted: bool = False
+) -> NDArray[np.float64]:
+    """Sum over the sources of what passes each node [N]: searches in threads, added in the order of the sources."""
+    count_passing = _compiled()
+    bound = np.iinfo(np.int64).max if cutoff is None else cutoff
+
+    def some(chunk: NDArray[np.int64]) -> NDArray[np.float64]:
+        passing: NDArray[np.float64] = count_passing(roads.starts, roads.heads, roads.cost, chunk, bound, weighted)
+        return passing
+
+    total = np.zeros(len(roads.starts) - 1)
+    if len(roads.heads) == 0 or len(sources) == 0:
+        return total
+    # Threads of Python, not of numba, whose own may not be entered from two places at once.
+    with ThreadPoolExecutor(threads()) as pool:
+        for passing in pool.map(some, np.array_split(sources, min(CHUNKS, len(sources)))):
+            total += passing
+    return total
+
+
+def threads() -> int:
+    """As many as numba would take: the cores of this process, or NUMBA_NUM_THREADS."""
+    return int(needed("numba").config.NUMBA_NUM_THREADS)
+
+
+@cache
+def _compiled() -> Any:
+    return needed("numba").njit(cache=True, nogil=True)(_count_passing)
+
+
+def _count_passing(
+    starts: NDArray[np.int64],
+    heads: NDArray[np.int32],
+    cost: NDArray[np.int64],
+    sources: NDArray[np.int64],
+    cutoff: int,
+    weighted: bool,
+) -> NDArray[np.float64]:
+    """Brandes's algorithm from these sources, every search cut off. Touches only what a search reaches.
+
+    Weighted: a pair (s, t) counts at v by d(s, v) / d(s, t). With the searches backward, which give the rest, it counts
+    once, and a node is seen well from everywhere: by plain counting only sources close to a side street see it
+    (Geisberger, Sanders, Schultes 2008, for directed graphs).
+    """
+    N = len(starts) - 1
+    passing = np.zeros(N)
+    far = np.iinfo(np.int64).max
+    distance = np.full(N, far)
+    paths = np.zeros(N)  # number of shortest paths from the source: paths * LIFT ** lift, since a grid has very many
+    lift = np.zeros(N, np.int32)
+    each = np.zeros(N)  # Brandes's dependency on a node and on what lies beyond, for each path to it
+    reached = np.empty(N, np.int32)
+    heap = np.empty(N, np.int32)  # four children a node
+    place = np.full(N, -1, np.int32)  # in the heap
+    for source in sources:
+        heap[0], size, count = source, 1, 0
+        distance[source], paths[source], lift[source] = 0, 1.0, 0
+        while size > 0:
+            u = heap[0]
+            reached[count] = u
+            count += 1
+            size -= 1
+            if size > 0:  # the last one sinks from the top
+                last, i = heap[size], 0
+                while 4 * i + 1 < size:
+                    least = 4 * i + 1
+                    for j in range(least + 1, min(least + 4, size)):
+                        if distance[heap[j]] < distance[heap[least]]:
+                            least = j
+                    if distance[heap[least]] >= distance[last]:
+                        break
+                    heap[i] = heap[least]
+                    place[heap[i]] = i
+                    i = least
+                heap[i] = last
+                place[last] = i
+            if paths[u] >= LIFT:
+                paths[u] /= LIFT
+                lift[u] += 1
+            for e in range(starts[u], starts[u + 1]):
+                v = heads[e]
+                there = distance[u] + cost[e]
+                if there > cutoff or there > distance[v]:
+                    continue
+                if there == distance[v]:
+                    if lift[u] == lift[v]:
+                        paths[v] += paths[u]
+                    elif lift[u] < lift[v]:
+                        paths[v] += paths[u] * LIFT ** (lift[u] - lift[v])
+                    else:
+                        paths[v] = paths[u] + paths[v] * LIFT ** (lift[v] - lift[u])
+                        lift[v] = lift[u]
+                    continue
+                i = place[v]
+                if i < 0:
+                    i = size
+                    size += 1
+                distance[v], paths[v], lift[v] = there, paths[u], lift[u]
+                while i > 0 and distance[heap[(i - 1) // 4]] > there:
+                    heap[i] = heap[(i - 1) // 4]
+                    place[heap[i]] = i
+                    i = (i - 1) // 4
+                heap[i] = v
+                place[v] = i
+        for k in range(count - 1, 0, -1):  # farthest first; the source itself is an end, not passed
+            u = reached[k]
+            beyond = 0.0
+            for e in range(starts[u], starts[u + 1]):
+                v = heads[e]
+                if distance[v] == distance[u] + cost[e]:
+                    beyond += each[v] if lift[u] == lift[v] else each[v] * LIFT ** (lift[u] - lift[v])
+            beyond *= paths[u]
+            if weighted:
+                passing[u] += beyond * distance[u]
+                each[u] = (1.0 / distance[u] + beyond) / paths[u]
+            else:
+                passing[u] += beyond
+                each[u] = (1.0 + beyond) / paths[u]
+        for k in range(count):
+            distance[reached[k]] = far
+            place[reached[k]] = -1
+    return passing
+
+
+def needed(package: str) -> Any:
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise FrigateError(
+            f"{package} is not installed here, and road features need it. Run `frigate check CITY` "
+            "where it is installed: that keeps them in CITY/cache, which this machine can open."
+        ) from error

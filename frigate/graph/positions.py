@@ -1,0 +1,385 @@
+"""Where a node is: anchors, the Lipschitz embedding, its distortion, and the sensors nearest by road.
+
+Distances are raw metres until `positions` bounds them; the lemmas and the distortion are about the raw ones.
+N nodes, K anchors (or anchor sets), M nearest sensors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components, dijkstra
+
+from frigate.data.network import SAME_PLACE_M, NodeId, RoadNetwork, haversine_m
+from frigate.errors import CityError, SettingsError
+
+CHUNK_CELLS = 4_000_000  # distances held at once where sensors are searched from: 32 MB
+FIRST_RADII = np.array(
+    [1 / 16, 1 / 8, 1 / 4, 1 / 2, 1]
+)  # of the farthest: where sensors are dense, near ones are enough
+SEARCHED_TOGETHER = 128  # sensors of one area
+
+T = TypeVar("T")
+Nested = tuple[tuple[T, ...], ...]
+_Both = tuple[csr_array[np.float64], csr_array[np.float64]]  # roads by the node they leave, and by the one they reach
+
+
+@dataclass(frozen=True)
+class Anchors:
+    """K sets of nodes from which positions are measured.
+
+    One node a set for `random` and `farthest`, 2^j nodes for `bourgain` and `full`. A model keeps them by id
+    and place, so that they can be found, or missed, on another network.
+    """
+
+    choice: str
+    seed: int
+    sets: Nested[NodeId]
+    lon: Nested[float]  # degrees, nested as `sets`
+    lat: Nested[float]
+
+    def __len__(self) -> int:
+        return len(self.sets)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> Anchors:
+        nested = {name: tuple(tuple(members) for members in stored[name]) for name in ("sets", "lon", "lat")}
+        return cls(choice=str(stored["choice"]), seed=int(stored["seed"]), **nested)
+
+
+def choose_anchors(network: RoadNetwork, *, count: int = 16, choice: str = "random", seed: int = 0) -> Anchors:
+    """Anchors among the present nodes. `full` takes ceil(log2 n)^2 sets whatever the count.
+
+    The choice depends on the node ids, not on their order. A network with fewer nodes than `count` has some
+    of them twice: the width of a position is the model's, not the network's.
+    """
+    if choice == "full":
+        count = _scales(int(network.present.sum())) ** 2
+    return _draw_anchors(network, count=count, choice=choice, seed=seed)
+
+
+def _draw_anchors(network: RoadNetwork, *, count: int, choice: str, seed: int) -> Anchors:
+    if count < 1:
+        raise SettingsError(f"anchors: a count of {count}; give 1 or more")
+    nodes = np.flatnonzero(network.present)
+    if len(nodes) == 0:
+        raise CityError("the network has no present node to be an anchor; add nodes")
+    nodes = nodes[np.argsort(network.node_ids[nodes], kind="stable")]
+    rng = np.random.default_rng(seed)
+    match choice:
+        case "random":
+            rows = [np.array([row]) for row in np.resize(rng.permutation(nodes), count)]
+        case "farthest":
+            rows = [np.array([row]) for row in np.resize(_farthest(network, nodes, count, rng), count)]
+        case "bourgain" | "full":
+            # thm:bourgain, after Linial, London and Rabinovich: random sets of every power of two below n
+            scale_of = np.arange(count) * _scales(len(nodes)) // count
+            rows = [rng.choice(nodes, size=2**j, replace=False) for j in scale_of.tolist()]
+        case _:
+            raise SettingsError(f'anchors: "{choice}" is not one of random, farthest, bourgain, full')
+    return Anchors(
+        choice,
+        seed,
+        sets=tuple(tuple(network.node_ids[r].tolist()) for r in rows),
+        lon=tuple(tuple(network.lon[r].tolist()) for r in rows),
+        lat=tuple(tuple(network.lat[r].tolist()) for r in rows),
+    )
+
+
+def _scales(num_nodes: int) -> int:
+    """How many powers of two, from 1, lie below the number of nodes."""
+    return max(1, math.ceil(math.log2(max(num_nodes, 1))))
+
+
+def _farthest(
+    network: RoadNetwork, nodes: NDArray[np.int64], count: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Each next anchor is the node farthest from those before, all in the largest strongly connected part.
+
+    Elsewhere the two-way distance is infinite: without this limit the anchors would go to isolated nodes.
+    """
+    _, part = connected_components(_roads_csr(network), directed=True, connection="strong")
+    nodes = nodes[part[nodes] == np.bincount(part[nodes]).argmax()]
+    chosen = [int(rng.choice(nodes))]
+    nearest = np.full(network.num_nodes, np.inf)
+    while len(chosen) < min(count, len(nodes)):
+        nearest = np.minimum(nearest, two_way_m(network, np.array(chosen[-1:]))[0])
+        chosen.append(int(nodes[nearest[nodes].argmax()]))
+    return np.array(chosen)
+
+
+def locate_anchors(network: RoadNetwork, anchors: Anchors, *, within_m: float = SAME_PLACE_M) -> tuple[Anchors, str]:
+    """A model's anchors on this network, and a notice to be said aloud ("" when there is nothing to say).
+
+    An anchor is found by id and place both, present or not: all topologies of one node table have the same anchors.
+    One that is not found leaves its set, and an empty set gives a position of 0. Fewer than half of the sets found
+    (each at least by half): as many new ones by the same rule and seed.
+    """
+    kept: list[NDArray[np.bool_]] = []
+    found = 0
+    for members, lon, lat in zip(anchors.sets, anchors.lon, anchors.lat, strict=True):
+        rows = _rows_or_none(network, members)
+        metres = haversine_m(np.array(lon), np.array(lat), network.lon[rows], network.lat[rows])
+        here = (rows >= 0) & (metres <= within_m)
+        kept.append(here)
+        found += bool(2 * here.sum() >= max(len(members), 1))
+    if 2 * found < len(anchors):
+        new = _draw_anchors(network, count=len(anchors), choice=anchors.choice, seed=anchors.seed)
+        return new, (
+            f"{found} of the model's {len(anchors)} anchors are on this network, by id and place "
+            f"(within {within_m:g} m): new ones were chosen by the same rule and seed "
+            f"({anchors.choice}, {anchors.seed})."
+        )
+    if all(here.all() for here in kept):
+        return anchors, ""
+    return replace(
+        anchors,
+        sets=_keep(anchors.sets, kept),
+        lon=_keep(anchors.lon, kept),
+        lat=_keep(anchors.lat, kept),
+    ), ""
+
+
+def _keep(nested: Nested[T], kept: list[NDArray[np.bool_]]) -> Nested[T]:
+    pairs = zip(nested, kept, strict=True)
+    return tuple(tuple(x for x, keep in zip(xs, keeps, strict=True) if keep) for xs, keeps in pairs)
+
+
+def _rows_or_none(network: RoadNetwork, node_ids: Iterable[NodeId]) -> NDArray[np.int64]:
+    """Rows of these nodes, -1 for one that the network does not know."""
+
+    def row(node_id: NodeId) -> int:
+        try:
+            return network.row_of(node_id)
+        except CityError:
+            return -1
+
+    return np.array([row(node_id) for node_id in node_ids], np.int64)
+
+
+def _roads_csr(network: RoadNetwork, *, backward: bool = False) -> csr_array[np.float64]:
+    """Road lengths, a row for each node left (reached, if backward). By hand: scipy sums parallel roads."""
+    tail, head = network.senders, network.receivers
+    if backward:
+        tail, head = head, tail
+    order = np.argsort(tail, kind="stable")
+    starts = np.concatenate([[0], np.cumsum(np.bincount(tail, minlength=network.num_nodes))])
+    shape = (network.num_nodes, network.num_nodes)
+    return csr_array((network.length_m[order], head[order], starts), shape=shape)
+
+
+def two_way_m(network: RoadNetwork, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """d_X(u, v) = (sp(u, v) + sp(v, u)) / 2 from these rows to all [rows, N]; infinite at absent nodes."""
+    away = dijkstra(_roads_csr(network), indices=rows)
+    back = dijkstra(_roads_csr(network, backward=True), indices=rows)
+    metres: NDArray[np.float64] = (away + back) / 2  # lem:metric_dist
+    metres[:, ~network.present] = np.inf
+    return metres
+
+
+def distances_m(network: RoadNetwork, anchors: Anchors) -> NDArray[np.float64]:
+    """Raw coordinates [N, K]: L_v[i] = (sp(a_i, v) + sp(v, a_i)) / 2, for a set the nearest member each way.
+
+    Infinite where unreachable, for an anchor that the network lacks or has lost, and for absent nodes. For a set
+    this is at most min_a d_X(a, v), of which thm:bourgain speaks and which takes two searches a member; expansion
+    stays at most 1, distortion is larger where nearly every road is one-way.
+    """
+    members = [_rows_or_none(network, nodes) for nodes in anchors.sets]
+    members = [rows[(rows >= 0) & network.present[rows]] for rows in members]
+    metres = np.full((network.num_nodes, len(anchors)), np.inf)
+    single = [k for k, rows in enumerate(members) if len(rows) == 1]
+    if single:
+        metres[:, single] = two_way_m(network, np.concatenate([members[k] for k in single])).T  # def:lipschitz
+    several = [k for k, rows in enumerate(members) if len(rows) > 1]
+    if several:
+        forward, backward = _roads_csr(network), _roads_csr(network, backward=True)
+        for k in several:
+            away = dijkstra(forward, indices=members[k], min_only=True)
+            back = dijkstra(backward, indices=members[k], min_only=True)
+            metres[:, k] = (away + back) / 2  # def:lipschitz, its set form (thm:bourgain)
+    return metres
+
+
+def position_scale_m(distance_m: NDArray[np.float64]) -> float:
+    """The median finite distance; 1 where there is none above 0, since any scale does then."""
+    finite = distance_m[np.isfinite(distance_m)]
+    scale = float(np.median(finite)) if len(finite) else 0.0
+    return scale if scale > 0 else 1.0
+
+
+def positions(distance_m: NDArray[np.float64], scale_m: float) -> NDArray[np.float32]:
+    """Distances as numbers that fall with distance [N, K]: 1 at the anchor, 0 where unreachable."""
+    return (scale_m / (scale_m + distance_m)).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Distortion:
+    """How well raw positions keep road distances (paper, Definition 4).
+
+    d_X is the two-way road distance. d_Y is L1 over m: the mean absolute difference of the coordinates finite
+    at both nodes. Over a sample of pairs: the true maxima are no smaller. A contraction is infinite where two
+    nodes share a position; all three are NaN where no pair was finite.
+    """
+
+    expansion: float
+    contraction: float
+    distortion: float
+    pairs: int
+
+
+def distortion(
+    network: RoadNetwork, distance_m: NDArray[np.float64], *, pairs: int = 2000, seed: int = 0
+) -> Distortion:
+    """Expansion, contraction and product over about `pairs` pairs of nodes, all where there are no more."""
+    nodes = np.flatnonzero(network.present)
+    rng = np.random.default_rng(seed)
+    every = len(nodes) * (len(nodes) - 1) // 2 <= pairs
+    each = 50  # one search for shortest paths serves many pairs
+    sources = nodes if every else rng.choice(nodes, size=min(len(nodes), math.ceil(pairs / each)), replace=False)
+    ratios: list[NDArray[np.float64]] = []
+    for source, d_x in zip(sources, two_way_m(network, sources), strict=True):
+        others = np.flatnonzero(np.isfinite(d_x) & (d_x > 0))
+        if every:
+            others = others[others > source]
+        elif len(others) > each:
+            others = rng.choice(others, size=each, replace=False)
+        d_y = _mean_gap(distance_m[others], distance_m[source])
+        ratios.append((d_y / d_x[others])[~np.isnan(d_y)])
+    ratio = np.concatenate([np.empty(0), *ratios])
+    if len(ratio) == 0:
+        return Distortion(math.nan, math.nan, math.nan, 0)
+    expansion, least = float(ratio.max()), float(ratio.min())  # def:distortion
+    contraction = 1 / least if least > 0 else math.inf  # def:distortion
+    return Distortion(expansion, contraction, expansion * contraction if least > 0 else math.inf, len(ratio))
+
+
+def _mean_gap(those: NDArray[np.float64], this: NDArray[np.float64]) -> NDArray[np.float64]:
+    """d_Y of nodes [M, K] from one [K]; NaN where they have no finite coordinate in common."""
+    both = np.isfinite(those) & np.isfinite(this)
+    total = np.abs(np.where(both, those, 0) - np.where(both, this, 0)).sum(axis=1)
+    shared = both.sum(axis=1)
+    gap = np.full(len(those), np.nan)
+    np.divide(total, shared, where=shared > 0, out=gap)
+    return gap
+
+
+def nearest_sensors(
+    network: RoadNetwork, sensors: NDArray[np.bool_], *, count: int = 32, cutoff_m: float
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """The `count` sensors nearest to each node by road, in the nearer of the two directions, itself left out.
+
+    Returns rows of sensors [N, M], padded with -1, and distances [N, M], padded with infinity, nearest first.
+    Equal distances go by lon, lat, id, so that the answer does not depend on the order of the nodes. Searches are short
+    first, and longer only around nodes that lack sensors: time grows with N x M, not with N times the sensors.
+    """
+    N = network.num_nodes
+    rows = np.flatnonzero(sensors & network.present)
+    rows = rows[np.lexsort((network.node_ids[rows], network.lat[rows], network.lon[rows]))]
+    rank = np.full((N, count), len(rows), np.int32)  # which of these; one more than the last: none
+    metres = np.full((N, count), np.inf)
+    both = _roads_csr(network), _roads_csr(network, backward=True)
+    lacks = np.full(N, count > 0)
+    for radius_m in cutoff_m * FIRST_RADII:
+        if not lacks.any():
+            break
+        rank[lacks], metres[lacks] = len(rows), np.inf
+        near = _within(both, np.flatnonzero(lacks), radius_m)[rows]
+        for some, at, away_m in _searches(network, both, rows, np.flatnonzero(near), radius_m):
+            here = lacks[at]
+            local, which = np.nonzero(away_m[here] <= np.minimum(metres[at[here], -1:], radius_m))
+            _merge_nearest(rank, metres, at[here][local], some[which], away_m[here][local, which])
+        lacks &= np.isinf(metres[:, -1])
+    return np.concatenate([rows, [-1]])[rank], metres.astype(np.float32)
+
+
+def _within(both: _Both, sources: NDArray[np.int64], radius_m: float) -> NDArray[np.bool_]:
+    """[N] the nodes that are no farther from or to any of the sources."""
+    away = [dijkstra(roads, indices=sources, min_only=True, limit=radius_m) for roads in both]
+    return np.isfinite(np.minimum(*away))
+
+
+def _searches(
+    network: RoadNetwork, both: _Both, rows: NDArray[np.int64], some: NDArray[np.int64], radius_m: float
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]]:
+    """Sensors b, nodes n and the distances between them [n, b], each sensor's own infinite.
+
+    A search clears memory of the size of its network, so sensors of one area are searched from on their area's roads:
+    every node of a path is itself within the radius.
+    """
+    todo = [(both, np.arange(network.num_nodes), some)] if len(some) else []
+    while todo:
+        (forward, backward), at, some = todo.pop()
+        local = np.searchsorted(at, rows[some])
+        if len(some) > SEARCHED_TOGETHER:
+            for area in divide(network.lon[rows[some]], network.lat[rows[some]], 8):
+                keep = np.flatnonzero(_within((forward, backward), local[area], radius_m))
+                smaller = forward[keep][:, keep], backward[keep][:, keep]
+                todo.append((smaller, at[keep], some[area]))
+            continue
+        chunk = max(1, CHUNK_CELLS // len(at))
+        for start in range(0, len(some), chunk):
+            here = local[start : start + chunk]
+            away_m = dijkstra(forward, indices=here, limit=radius_m)
+            away_m = np.minimum(away_m, dijkstra(backward, indices=here, limit=radius_m)).T
+            away_m[here, np.arange(len(here))] = np.inf
+            yield some[start : start + chunk], at, away_m
+
+
+def _merge_nearest(
+    rank: NDArray[np.int32],
+    metres: NDArray[np.float64],
+    node: NDArray[np.int64],
+    sensor: NDArray[np.int64],
+    distance: NDArray[np.float64],
+) -> None:
+    """Put new triples into the running best, in place."""
+    touched = np.unique(node)
+    if len(touched) == 0:
+        return
+    M = rank.shape[1]
+    nodes = np.concatenate([np.repeat(touched, M), node])
+    sensors = np.concatenate([rank[touched].ravel(), sensor])
+    distances = np.concatenate([metres[touched].ravel(), distance])
+    order = np.lexsort((sensors, distances, nodes))
+    first = np.searchsorted(nodes[order], touched)
+    best = order[first[:, None] + np.arange(M)]  # each touched node brings at least its M old entries
+    rank[touched] = sensors[best]
+    metres[touched] = distances[best]
+
+
+def divide(lon: NDArray[np.float64], lat: NDArray[np.float64], count: int) -> list[NDArray[np.int64]]:
+    """Rows of `count` areas with nearly as many places each: cut across the longer side, again and again.
+
+    No area is empty: fewer places than areas make as many areas as places.
+    """
+    x = np.nan_to_num(lon) * np.cos(np.radians(np.nan_to_num(lat).mean() if len(lat) else 0.0))
+    y = np.nan_to_num(lat)
+    todo, areas = [(np.arange(len(x)), min(count, len(x)))], []
+    while todo:
+        rows, parts = todo.pop()
+        if parts <= 1:
+            areas.append(rows)
+            continue
+        wide = np.ptp(x[rows]) >= np.ptp(y[rows])
+        along = rows[np.argsort((x if wide else y)[rows], kind="stable")]
+        cut = len(rows) * (parts // 2) // parts
+        todo += [(np.sort(along[cut:]), parts - parts // 2), (np.sort(along[:cut]), parts // 2)]
+    return areas
+
+
+def hops_to(network: RoadNetwork, sensors: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Roads between each node and its nearest sensor, directions ignored [N]; -1 where none is connected."""
+    rows = np.flatnonzero(sensors & network.present)
+    if len(rows) == 0:
+        return np.full(network.num_nodes, -1)
+    hops = dijkstra(_roads_csr(network), directed=False, indices=rows, unweighted=True, min_only=True)
+    return np.where(np.isfinite(hops), hops, -1).astype(np.int64)

@@ -1,0 +1,131 @@
+"""What is fitted once, kept with a model and never refitted: scales, anchors; and the topologies made with them.
+
+Fitted on the map, and on the readings of seen nodes at training times alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frigate.config import BaselineSettings, ModelSettings
+from frigate.data.network import RoadNetwork
+from frigate.data.split import Split
+from frigate.data.stream import RoadNetworkStream
+from frigate.graph.positions import (
+    Anchors,
+    choose_anchors,
+    distances_m,
+    locate_anchors,
+    nearest_sensors,
+    position_scale_m,
+    positions,
+)
+from frigate.graph.road_features import FEATURES, FeatureScaling, fit_feature_scaling, road_features
+from frigate.nn.batch import Topology, make_topology
+
+NEAR_SENSORS = 32  # M
+NEAR_CUTOFF = 50.0  # road lengths: sensors farther than 50 median roads say nothing of a node
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Scales and anchors of one trained model."""
+
+    value_offset: float
+    value_scale: float
+    length_scale_m: float  # the median road: delta = length / this
+    position_scale_m: float  # the median finite distance to an anchor
+    anchors: Anchors | None  # None: a model without positions
+    roads: FeatureScaling | None  # None: a model without road features
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "value_offset": self.value_offset,
+            "value_scale": self.value_scale,
+            "length_scale_m": self.length_scale_m,
+            "position_scale_m": self.position_scale_m,
+            "anchors": self.anchors and self.anchors.to_json(),
+            "roads": self.roads and self.roads.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Scaling:
+        if data["roads"] and data["roads"]["features"] != list(FEATURES):
+            raise ValueError("its road features are another version's")
+        return cls(
+            value_offset=float(data["value_offset"]),
+            value_scale=float(data["value_scale"]),
+            length_scale_m=float(data["length_scale_m"]),
+            position_scale_m=float(data["position_scale_m"]),
+            anchors=data["anchors"] and Anchors.from_json(data["anchors"]),
+            roads=data["roads"] and FeatureScaling.from_json(data["roads"]),
+        )
+
+
+def fit_scaling(
+    stream: RoadNetworkStream,
+    split: Split,
+    settings: ModelSettings | BaselineSettings,
+    *,
+    features: NDArray[np.float32] | None,
+    seed: int,
+) -> Scaling:
+    """`features` are the raw road features of the network, or None for a model that uses none."""
+    network = stream.network
+    first, stop = split.train
+    rows = np.flatnonzero(split.seen)
+    values = stream.values[first:stop, rows]
+    seen = stream.observed[first:stop, rows]
+    readings = values[seen].astype(np.float64)
+    # A count's zero means something, so counts are only divided; a gauge has no such point and is centred.
+    offset = 0.0 if stream.quantity == "count" or not len(readings) else float(readings.mean())
+    spread = float(readings.std()) if len(readings) else 0.0
+    anchors, scale_m = None, 1.0
+    if isinstance(settings, ModelSettings) and settings.anchors:
+        anchors = choose_anchors(network, count=settings.anchors, choice=settings.anchor_choice, seed=seed)
+        scale_m = position_scale_m(distances_m(network, anchors))
+    return Scaling(
+        value_offset=offset,
+        value_scale=spread if spread > 0 else 1.0,
+        length_scale_m=float(np.median(network.length_m)) if network.num_edges else 1.0,
+        position_scale_m=scale_m,
+        anchors=anchors,
+        roads=None if features is None else fit_feature_scaling(features, np.flatnonzero(network.present)),
+    )
+
+
+def build_topologies(
+    networks: Sequence[RoadNetwork],
+    scaling: Scaling,
+    *,
+    sensors: NDArray[np.bool_],
+    features: Sequence[NDArray[np.float32] | None] | None = None,
+) -> tuple[tuple[Topology, ...], str]:
+    """A model's view of these networks (one node table), and a notice to be said aloud, "" when there is none.
+
+    `sensors` [N] are the nodes that may have readings. Raw road features that are not given are computed.
+    """
+    anchors, notice = (None, "") if scaling.anchors is None else locate_anchors(networks[-1], scaling.anchors)
+    given = [None] * len(networks) if features is None else list(features)
+    made = []
+    for network, raw in zip(networks, given, strict=True):
+        N = network.num_nodes
+        near, near_m = nearest_sensors(
+            network, sensors, count=NEAR_SENSORS, cutoff_m=NEAR_CUTOFF * scaling.length_scale_m
+        )
+        at = (
+            np.zeros((N, 0), np.float32)
+            if anchors is None
+            else positions(distances_m(network, anchors), scaling.position_scale_m)
+        )
+        if scaling.roads is None:
+            roads = np.zeros((N, 0), np.float32)
+        else:
+            roads = scaling.roads.apply(road_features(network) if raw is None else raw)
+        made.append(make_topology(network, positions=at, road_features=roads, near_sensor=near, near_distance_m=near_m))
+    return tuple(made), notice

@@ -1,0 +1,221 @@
+"""The files that the field's data sets are made of: found by their usual names, read within bounds.
+
+An array is read once its header says that it fits the file: a few bytes can claim a terabyte.
+"""
+
+from __future__ import annotations
+
+import math
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from tokenize import TokenError
+from typing import IO, Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from frigate.errors import CityError, MissingExtraError
+from frigate.sources.benchmarks.unpickle import MAX_EXPANSION, MIN_LIMIT, Frame
+
+ZIPPED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04", b"BZh", b"\xfd7zXZ")  # polars would unpack some by itself
+DEPTH = 3  # folders below the one given
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A file of a data set: the names it is known by, `*` for anything, whatever their case."""
+
+    names: tuple[str, ...]
+    needed: bool = True
+
+
+def find_files(files: str | Path | Mapping[str, str | Path], wanted: Mapping[str, Wanted]) -> dict[str, Path]:
+    """The files of a data set by their part in it: from a folder, or from a mapping that names them."""
+    if isinstance(files, Mapping):
+        unknown = [part for part in files if part not in wanted]
+        if unknown:
+            raise CityError(f'files: "{unknown[0]}" is no part of this data set. Its parts: {", ".join(wanted)}')
+        found = {part: Path(path) for part, path in files.items()}
+        for part, path in found.items():
+            if not path.is_file():
+                raise CityError(f"{part} {path}: there is no such file")
+    else:
+        folder = Path(files)
+        if not folder.is_dir():
+            raise CityError(f"{folder}: there is no such folder. Give the folder with the files of the data set")
+        there = _files_below(folder)
+        hits = {part: _named(there, kind.names) for part, kind in wanted.items()}
+        found = {part: hit for part, hit in hits.items() if hit is not None}
+    for part, kind in wanted.items():
+        if kind.needed and part not in found:
+            where = "" if isinstance(files, Mapping) else f" in {files}"
+            raise CityError(f"There is no file of {part}{where}. Looked for: {', '.join(kind.names)}")
+    return found
+
+
+def _files_below(folder: Path, depth: int = DEPTH) -> list[Path]:
+    """Files, those nearest to the top first."""
+    try:
+        inside = sorted(folder.iterdir())
+    except OSError as error:
+        raise CityError(f"{folder} cannot be read: {error.strerror}") from None
+    below = [p for p in inside if p.is_dir() and not p.name.startswith(".")] if depth else []
+    return [p for p in inside if p.is_file()] + [path for f in below for path in _files_below(f, depth - 1)]
+
+
+def _named(there: Sequence[Path], names: Sequence[str]) -> Path | None:
+    for name in names:
+        hits = [path for path in there if fnmatch(path.name.lower(), name.lower())]
+        if "*" in name and len(hits) > 1:
+            raise CityError(f"{len(hits)} files are named {name}: {', '.join(h.name for h in hits[:4])}. Name one")
+        if hits:
+            return hits[0]
+    return None
+
+
+# Arrays
+
+
+def _limit(path: Path) -> int:
+    return max(MIN_LIMIT, MAX_EXPANSION * path.stat().st_size)
+
+
+def read_array(path: Path, name: str | None = None) -> NDArray[Any]:
+    """An array from a .npy, or the one of this name from a .npz."""
+    try:
+        with path.open("rb") as file:
+            if name is None:
+                return _checked_array(path, file, path.stat().st_size)
+            with zipfile.ZipFile(file) as archive:
+                members = {m.filename.removesuffix(".npy"): m for m in archive.infolist()}
+                if name not in members:
+                    raise CityError(f'{path.name} has no array "{name}". Its arrays: {", ".join(members) or "none"}')
+                size = members[name].file_size
+                if size > _limit(path):
+                    raise CityError(f'{path.name}: "{name}" would expand to {size:,} bytes. Unpack it first')
+                with archive.open(members[name]) as member:
+                    return _checked_array(path, member, size)
+    except OSError as error:
+        raise CityError(f"{path.name} cannot be read: {error.strerror or error}") from None
+    except (
+        *(ValueError, EOFError, TypeError, KeyError, SyntaxError, OverflowError, RecursionError, MemoryError),
+        *(zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, TokenError),
+    ) as error:
+        detail = (str(error).splitlines() or [""])[0][:100]
+        raise CityError(f"{path.name} is not a readable file of numpy arrays: {detail}. Save it again") from None
+
+
+def _checked_array(path: Path, file: IO[bytes], size: int) -> NDArray[Any]:
+    version = np.lib.format.read_magic(file)
+    reader = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
+    if reader is None:
+        raise CityError(f"{path.name}: version {version} of numpy's format is not read. Save it again")
+    shape, fortran, dtype = reader(file)
+    if dtype.hasobject or dtype.kind not in "biufSU" or not dtype.itemsize:
+        raise CityError(f"{path.name} holds {dtype}. Numbers are expected")
+    count = math.prod(shape)
+    if count * dtype.itemsize > size:
+        raise CityError(f"{path.name} is cut short: {shape} of {dtype} are more than its {size:,} bytes")
+    raw = file.read(count * dtype.itemsize)
+    return np.frombuffer(raw, dtype, count).reshape(shape, order="F" if fortran else "C")
+
+
+def read_h5_frame(path: Path) -> Frame:
+    """The frame that pandas wrote to this file in its fixed format: axis0, axis1 and block0_values of one group."""
+    try:
+        import h5py
+    except ImportError:
+        raise MissingExtraError("h5py", "h5") from None
+    try:
+        with h5py.File(path, "r") as file:
+            groups = [n for n, item in file.items() if isinstance(item, h5py.Group) and "block0_values" in item]
+            if not groups:
+                there = ", ".join(list(file)[:5]) or "nothing"
+                raise CityError(f"{path.name} holds no frame that pandas wrote in its fixed format. It holds: {there}")
+            group = file[groups[0]]
+            if "block1_values" in group:
+                raise CityError(f"{path.name}: the frame has columns of several types. Save it as one type of number")
+            arrays = {name: _dataset(path, group, name) for name in ("axis0", "axis1", "block0_values", "block0_items")}
+            kind = group["axis1"].attrs.get("kind", b"")
+            kind = kind.decode("ascii", "replace") if isinstance(kind, bytes) else str(kind)
+    except (OSError, RuntimeError, ValueError, TypeError, KeyError, AttributeError, MemoryError) as error:
+        detail = (str(error).splitlines() or [""])[0][:100]
+        raise CityError(f"{path.name} is not a readable HDF5 file: {detail}") from None
+    values, columns, index = arrays["block0_values"], arrays["block0_items"], arrays["axis1"]
+    if values.ndim != 2 or values.shape != (*index.shape, *columns.shape) or columns.shape != arrays["axis0"].shape:
+        raise CityError(f"{path.name}: values {values.shape} for {len(index)} rows and {len(columns)} columns")
+    if not kind.startswith("datetime64") or index.dtype.kind != "i":
+        raise CityError(f'{path.name}: the rows of the frame are "{kind}". Times are expected')
+    unit = kind[len("datetime64") :].strip("[]") or "ns"
+    if unit not in ("s", "ms", "us", "ns"):
+        raise CityError(f'{path.name}: the times of the frame are in "{unit}". Seconds or a part of them are expected')
+    return Frame(values, index.astype(np.int64).view(f"datetime64[{unit}]"), columns)
+
+
+def _dataset(path: Path, group: Any, name: str) -> NDArray[Any]:
+    item = group[name]
+    if item.dtype.kind not in "biufSU" or item.nbytes > _limit(path):
+        raise CityError(f"{path.name}: {name} is {item.shape} of {item.dtype}. Numbers are expected, no more than fit")
+    held: NDArray[Any] = item[()]
+    return np.asarray(held)
+
+
+# Tables without a header, or with one
+
+
+def plain_text(path: Path) -> None:
+    """Refuse a packed file under a plain name: it could unpack to anything."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(5)
+    except OSError as error:
+        raise CityError(f"{path.name} cannot be read: {error.strerror}") from None
+    if not start:
+        raise CityError(f"{path.name} is empty")
+    if start.startswith(ZIPPED):
+        raise CityError(f"{path.name} is packed. Unpack it first")
+
+
+def read_columns(path: Path, *, least: int) -> tuple[list[str] | None, pl.DataFrame]:
+    """The columns of a comma-separated file as text, and its header where the first line is one: not all numbers."""
+    plain_text(path)
+    try:
+        raw = pl.read_csv(path, has_header=False, infer_schema=False, glob=False)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+        detail = (str(error).strip().splitlines() or ["no reason given"])[0][:100]
+        raise CityError(f"{path.name} is not a readable CSV file: {detail}") from None
+    if raw.width < least:
+        raise CityError(f"{path.name} has {raw.width} columns. At least {least} are expected, separated by commas")
+    first = [cell or "" for cell in raw.row(0)]
+    if all(_is_number(cell) for cell in first[:least]):
+        return None, raw
+    return [cell.strip().lower() for cell in first], raw[1:]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def number_column(path: Path, column: pl.Series, *, first_line: int) -> NDArray[np.float64]:
+    """A column of text as numbers; one that is none is refused with its line."""
+    cast = column.str.strip_chars().cast(pl.Float64, strict=False)
+    held = cast.fill_null(float("nan")).to_numpy()
+    wrong = ~np.isfinite(held)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise CityError(f'{path.name} line {row + first_line}: "{column[row]}" is not a number')
+    return held
+
+
+def text_ids(column: pl.Series) -> list[str]:
+    """Ids as they are written, "400001.0" as "400001"."""
+    return [x.strip().removesuffix(".0") for x in column.fill_null("").to_list()]

@@ -1,0 +1,68 @@
+"""Places for nodes that come without any: invented from the lengths of the roads between them, and said aloud."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array, csr_array
+from scipy.sparse.csgraph import connected_components, dijkstra
+
+from frigate.data.network import EARTH_RADIUS_M, Edges
+
+CENTRE = (-30.0, 30.0)  # lon, lat: out in the Atlantic, so that nobody takes the places for real ones
+LANDMARKS = 64
+GAP_M = 200.0  # between parts
+SPREAD_M = 5.0  # nodes that the roads do not tell apart are put a few metres from each other
+INVENTED = "Places invented from the road lengths, around 30 N 30 W: the files have none, so maps mean nothing. Nodes"
+
+
+def invented_places(num_nodes: int, edges: Edges, *, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Longitude and latitude of each node, such that straight distances come near distances by road.
+
+    Landmark multidimensional scaling: exact shortest paths, taken both ways, from a few nodes far from each other; the
+    others are placed by their distances to those. It needs N x 64 numbers, never N x N. Parts that no road joins are
+    set side by side.
+    """
+    rng = np.random.default_rng(seed)
+    graph = coo_array((edges.length_m, (edges.senders, edges.receivers)), shape=(num_nodes, num_nodes)).tocsr()
+    count, part = connected_components(graph, directed=False)
+    xy_m = np.zeros((num_nodes, 2))
+    sizes = np.bincount(part, minlength=count)
+    parts = np.split(np.argsort(part, kind="stable"), np.cumsum(sizes)[:-1])
+    right_m = 0.0
+    for rows in sorted(parts, key=len, reverse=True):
+        here = _part_m(graph[rows][:, rows], rng) if len(rows) > 1 else np.zeros((1, 2))
+        xy_m[rows] = here - here.min(axis=0) + np.array([right_m, 0.0])
+        right_m += float(np.ptp(here[:, 0])) + GAP_M
+    xy_m += rng.uniform(-SPREAD_M, SPREAD_M, xy_m.shape)
+    return _degrees(xy_m - (xy_m.min(axis=0) + xy_m.max(axis=0)) / 2)
+
+
+def _part_m(graph: csr_array, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Places in metres of the nodes of one connected part."""
+    N = graph.shape[0]
+    landmarks, far = [int(rng.integers(N))], []
+    while len(landmarks) <= min(LANDMARKS, N):
+        far.append(dijkstra(graph, directed=False, indices=landmarks[-1:])[0])
+        landmarks.append(int(np.argmax(np.min(far, axis=0))))
+    squared = np.stack(far) ** 2  # [K,N]
+    among = squared[:, landmarks[: len(far)]]
+    mean = among.mean(axis=0)
+    centred = -0.5 * (among - mean - mean[:, None] + among.mean())
+    value, vector = np.linalg.eigh(centred)
+    top = np.argsort(value)[::-1][:2]
+    scale = np.sqrt(np.maximum(value[top], 1e-9))
+    # de Silva and Tenenbaum, 2004: the pseudo-inverse of the landmarks' places, applied to distances to them
+    placed: NDArray[np.float64] = (-0.5 * (squared - mean[:, None]).T @ vector[:, top]) / scale
+    if value[top[-1]] < 1e-6 * max(value[top[0]], 1e-9):
+        placed[:, -1] = 0  # a road in one line has no second direction
+    return np.pad(placed, ((0, 0), (0, 2 - placed.shape[1])))
+
+
+def _degrees(xy_m: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    lon, lat = CENTRE
+    per_degree_m = np.pi * EARTH_RADIUS_M / 180
+    # Distances beyond any city are clipped: a place has to stay on earth.
+    north = np.clip(lat + xy_m[:, 1] / per_degree_m, -80, 80)
+    east = np.clip(lon + xy_m[:, 0] / (per_degree_m * np.cos(np.radians(lat))), -179, 179)
+    return east, north

@@ -1,0 +1,316 @@
+"""LibCity's atomic files, read into a city.
+
+    NAME.geo       geo_id, type (Point, LineString, Polygon), coordinates ("[lon, lat]")
+    NAME.rel       rel_id, type, origin_id, destination_id [, cost or distance]
+    NAME.dyna      dyna_id, type, time, entity_id, one column for each feature
+    config.json    which columns hold what
+
+A line or polygon is a node at the middle of its points. LibCity writes local times with a Z behind them: with
+`timezone`, times are read as that zone's clocks, whatever stands behind them; without, a Z is UTC. An empty value is
+not observed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from frigate.data.city import City
+from frigate.data.city_toml import parse_quantity, whole_step
+from frigate.data.network import Edges, RoadNetwork
+from frigate.data.network_tables import note_network, read_edges
+from frigate.data.notices import Notices, Spot
+from frigate.data.readings import LOST, Snapshots, Span, align_start_s, count_snapshots, valid_values
+from frigate.data.stream import make_stream, zone
+from frigate.data.tables import (
+    NodeIndex,
+    Table,
+    column_names,
+    did_you_mean,
+    new_ids,
+    numbers,
+    read_table,
+    table_batches,
+)
+from frigate.data.times import Clock, times_us
+from frigate.errors import CityError
+from frigate.sources.benchmarks.files import Wanted, find_files, plain_text
+from frigate.sources.benchmarks.layout import INVENTED, invented_places
+from frigate.sources.benchmarks.sensor_graph import Pairs, in_metres
+from frigate.sources.benchmarks.snapshots import usual_step_s
+
+FILES = {
+    "geo": Wanted(("*.geo",)),
+    "rel": Wanted(("*.rel",)),
+    "dyna": Wanted(("*.dyna",), needed=False),
+    "config": Wanted(("config.json",), needed=False),
+}
+LENGTHS = ("length_m", "distance", "cost", "length")
+QUANTITIES = {"flow": "count", "count": "count", "volume": "count", "speed": "speed", "occupancy": "occupancy"}
+NOT_FEATURES = ("dyna_id", "type", "time", "entity_id")
+NO_LENGTH_M = 1000.0
+MAX_CONFIG_BYTES = 1_000_000
+ZEROS = "a missing one should be empty here; LibCity's METR_LA and PEMS_BAY hold 0 for it (then say: zeros missing)"
+
+
+@dataclass(frozen=True)
+class _LibcityConfig:
+    """What config.json and the caller say about the readings."""
+
+    name: str
+    feature: str | None
+    timezone: str
+    local: bool  # times are the zone's clocks, whatever stands behind them
+    ours: bool  # written by export_libcity
+    quantity: str | None
+    unit: str
+    step_s: int | None
+    text_ids: bool
+    weight: str | None  # the column of .rel that LibCity weighs pairs by
+    zeros_missing: bool
+
+
+def import_libcity(
+    files: str | Path | Mapping[str, str | Path],
+    *,
+    name: str | None = None,
+    feature: str | None = None,
+    timezone: str | None = None,
+    length_unit: str | None = None,
+    zeros: str | None = None,
+) -> City:
+    """A city from atomic files: the folder of them, or a mapping from geo, rel, dyna and config to paths."""
+    found = find_files(files, FILES)
+    for path in found.values():
+        plain_text(path)
+    config = _read_config(found["config"]) if "config" in found else {}
+    settings = _settings(config, found["geo"], name, feature, timezone, zeros)
+    notices = Notices()
+    network = _network(found, settings, length_unit, notices)
+    quantity = settings.quantity or "count"
+    held, step_s = Snapshots.none(network.num_nodes), settings.step_s or 300
+    if "dyna" in found:
+        feature = _feature(found["dyna"], settings)
+        words = [kind for word, kind in QUANTITIES.items() if word in feature.lower()]
+        quantity = settings.quantity or (words[0] if words else parse_quantity(feature, where=found["dyna"].name))
+        held, step_s = _snapshots(found["dyna"], network, settings, feature, quantity, notices)
+    stream = make_stream(
+        held.values,
+        network,
+        start_s=held.start_s,
+        step_s=step_s,
+        observed=held.observed,
+        timezone=settings.timezone,
+        quantity=quantity,
+        unit=settings.unit,
+    )
+    told = notices.told()
+    return City(settings.name, stream, tuple(told), places=told)
+
+
+# config.json
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > MAX_CONFIG_BYTES:
+            raise CityError(f"{path.name} has more than {MAX_CONFIG_BYTES:,} bytes. It is not a configuration")
+        config = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise CityError(f"{path.name} is not readable JSON: {str(error)[:100]}") from None
+    except OSError as error:
+        raise CityError(f"{path.name} cannot be read: {error.strerror}") from None
+    return config if isinstance(config, dict) else {}
+
+
+def _settings(
+    config: dict[str, Any],
+    geo: Path,
+    name: str | None,
+    feature: str | None,
+    timezone: str | None,
+    zeros: str | None,
+) -> _LibcityConfig:
+    info, ours = (part if isinstance(part := config.get(key), dict) else {} for key in ("info", "frigate"))
+
+    def text(facts: dict[str, Any], key: str) -> str | None:
+        value = facts.get(key)
+        value = value[0] if isinstance(value, list) and value else value
+        return value if isinstance(value, str) and value else None
+
+    step = ours.get("step_s")
+    zone(timezone or text(ours, "timezone") or "UTC")
+    return _LibcityConfig(
+        name=name or text(ours, "name") or geo.stem,
+        feature=feature or text(info, "data_col"),
+        timezone=timezone or text(ours, "timezone") or "UTC",
+        local=timezone is not None and not ours,
+        ours=bool(ours),
+        quantity=text(ours, "quantity"),
+        unit=text(ours, "unit") or "",
+        step_s=whole_step(step, where="config.json") if isinstance(step, int) else None,
+        text_ids=ours.get("node_ids") == "text",
+        weight=text(info, "weight_col"),
+        zeros_missing=zeros == "missing",
+    )
+
+
+# Nodes and roads
+
+
+def _network(
+    found: Mapping[str, Path], settings: _LibcityConfig, length_unit: str | None, notices: Notices
+) -> RoadNetwork:
+    table = read_table(found["geo"], needed=("geo_id", "coordinates"), optional=("type",), notices=notices)
+    if not len(table):
+        raise CityError(f"{found['geo'].name} has no rows. A city needs nodes")
+    ids = new_ids(table, "geo_id", text=settings.text_ids)
+    lon, lat = _places(table, notices)
+    network = RoadNetwork(ids, lon, lat, Edges.none())
+    path, names = found["rel"], column_names(found["rel"])
+    rename = {"origin_id": "source", "destination_id": "target"}
+    lengths = [c for c in (settings.weight, *LENGTHS) if c in LENGTHS and c in names]
+    if lengths:
+        rename |= {lengths[0]: "length_m"}
+    network = read_edges(path, network, notices=notices, rename=rename)
+    if not network.num_edges:
+        raise CityError(f"{path.name} has no roads. A city needs roads between its nodes")
+    edges = network.edges
+    unknown = np.isnan(edges.length_m)
+    notices.add("Roads without a length and without places, given 1,000 m", int(unknown.sum()))
+    edges = replace(edges, length_m=np.where(unknown, NO_LENGTH_M, edges.length_m))
+    if lengths and not settings.ours:
+        pairs = in_metres(Pairs(edges.senders, edges.receivers, edges.length_m), path, length_unit, notices)
+        edges = replace(edges, length_m=pairs.distance)
+    if np.isnan(lon).all():
+        lon, lat = invented_places(len(ids), edges)
+        notices.add(INVENTED, len(ids))
+    network = RoadNetwork(ids, lon, lat, edges)
+    note_network(network, notices)
+    return network
+
+
+def _places(table: Table, notices: Notices) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The middle of each row's points; NaN everywhere where no row has any."""
+    places = np.full((len(table), 2), np.nan)
+    several = np.zeros(len(table), bool)
+    for row, text in enumerate(table.frame["coordinates"].to_list()):
+        try:
+            points = _points(json.loads(text or "[]"))
+        except (ValueError, TypeError, RecursionError):
+            raise table.refuse(row, f"coordinates {str(text)[:40]!r} are not understood. Write [lon, lat]") from None
+        if len(points):
+            places[row], several[row] = points.mean(axis=0), len(points) > 1
+            lon, lat = places[row]
+            if not (abs(lon) <= 180 and abs(lat) <= 90):
+                hint = "; they look swapped" if abs(lon) <= 90 and abs(lat) <= 180 else ""
+                raise table.refuse(row, f"lon {lon:g}, lat {lat:g} is not a place on earth{hint}")
+    nowhere = np.isnan(places[:, 0])
+    if nowhere.any() and not nowhere.all():
+        raise table.refuse(int(np.argmax(nowhere)), "coordinates are empty. Give every node a place, or none")
+    spot = table.spot("geo_id")
+    notices.add_rows("Lines and areas, each a node at the middle of its points", several, spot)
+    notices.add_rows("Nodes placed at 0, 0", (places == 0).all(axis=1), spot)
+    return places[:, 0], places[:, 1]
+
+
+def _points(held: Any) -> NDArray[np.float64]:
+    """[points, 2] whatever the depth of the lists: a polygon has its points two lists down."""
+    while isinstance(held, list) and held and isinstance(held[0], list) and held[0] and isinstance(held[0][0], list):
+        held = held[0]
+    array = np.asarray(held, np.float64).reshape(-1, 2) if held else np.zeros((0, 2))
+    if not np.isfinite(array).all():
+        raise ValueError("not finite")
+    return array
+
+
+# Readings
+
+
+def _feature(path: Path, settings: _LibcityConfig) -> str:
+    names = column_names(path)
+    features = [n for n in names if n not in NOT_FEATURES]
+    if settings.feature is not None:
+        if settings.feature not in features:
+            hint = did_you_mean(settings.feature, features)
+            raise CityError(
+                f'{path.name} has no feature "{settings.feature}"{hint}. Its features: {", ".join(features)}'
+            )
+        return settings.feature
+    if not features:
+        raise CityError(f"{path.name} has no column of readings. Its columns are: {', '.join(names)}")
+    return features[0]
+
+
+def _snapshots(
+    path: Path, network: RoadNetwork, settings: _LibcityConfig, feature: str, quantity: str, notices: Notices
+) -> tuple[Snapshots, int]:
+    """The readings in their snapshots, from the first row's to the last's, also where those hold none."""
+    time_us, node, value = _readings(path, network, settings, feature, quantity, notices)
+    if not len(time_us):
+        return Snapshots.none(network.num_nodes), settings.step_s or 300
+    step_s = settings.step_s or usual_step_s(path, time_us)
+    start_s = align_start_s(int(time_us.min()), step_s=step_s, timezone=settings.timezone)
+    ends = (Spot(f"row {row + 1}", None) for row in (int(np.argmin(time_us)), int(np.argmax(time_us))))
+    span = Span(int(time_us.min()), int(time_us.max()), *ends)
+    N = network.num_nodes
+    S = count_snapshots(span, start_s=start_s, step_s=step_s, num_nodes=N, num_readings=len(time_us))
+    kept = ~np.isnan(value)
+    time_us, node, value = time_us[kept], node[kept], value[kept]
+    if (np.diff(time_us) < 0).any():
+        order = np.argsort(time_us, kind="stable")
+        time_us, node, value = time_us[order], node[order], value[order]
+    snapshot = (time_us // 1_000_000 - start_s) // step_s
+    held = Snapshots(np.zeros((S, N), np.float32), np.zeros((S, N), bool), start_s)
+    held.values[snapshot, node] = value  # in order of time: the last of a cell stands
+    held.observed[snapshot, node] = True
+    again = len(value) - int(held.observed.sum())
+    notices.add(f"Rows of {path.name} left out, a later one of their node falls into the same snapshot", again)
+    return held, step_s
+
+
+def _readings(
+    path: Path, network: RoadNetwork, settings: _LibcityConfig, feature: str, quantity: str, notices: Notices
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]:
+    """Times, nodes and values of the rows whose node is known; NaN where nothing was observed."""
+    index = NodeIndex(network.node_ids)
+    clock = Clock(zone(settings.timezone), "")
+    parts: list[tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]] = []
+    total, lost, zeros = 0, 0, 0
+    optional = ("dyna_id", "type")
+    for table in table_batches(path, needed=("time", "entity_id", feature), optional=optional, notices=notices):
+        time_us = times_us(_without_zones(table) if settings.local else table, "time", clock=clock, notices=notices)
+        node = index.rows(table, "entity_id")
+        notices.add_rows(LOST, node < 0, table.spot("entity_id"))
+        total, lost = total + len(table), lost + int((node < 0).sum())
+        raw = numbers(table, feature)[0]
+        value, keep = valid_values(raw, node >= 0, quantity=quantity, notices=notices, spot=table.spot("entity_id"))
+        zero = keep & (value == 0)
+        zeros += int(zero.sum())
+        if settings.zeros_missing:
+            keep &= ~zero
+        known = node >= 0
+        parts.append(
+            (time_us[known], node[known].astype(np.int32), np.where(keep, value, np.nan)[known].astype(np.float32))
+        )
+    if lost * 2 > total:
+        raise CityError(f"{path.name}: {lost:,} of {total:,} rows name no known node. Is it another network's?")
+    if not settings.ours:
+        rule = "taken as not observed: asked for" if settings.zeros_missing else f"kept as readings of 0: {ZEROS}"
+        notices.counts[f"Zeros {rule}"] = zeros
+        said = "Times read as UTC, as they are written; LibCity mostly writes local times so (then give timezone)"
+        notices.add(said, 0 if settings.local else total)
+    times, nodes, values = (np.concatenate([part[i] for part in parts]) for i in range(3))
+    return times, nodes, values
+
+
+def _without_zones(table: Table) -> Table:
+    bare = pl.col("time").cast(pl.String).str.strip_chars().str.replace(r"(Z|[+-]\d\d:?\d\d)$", "")
+    return replace(table, frame=table.frame.with_columns(bare))

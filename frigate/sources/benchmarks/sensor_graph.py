@@ -1,0 +1,218 @@
+"""Networks of sensors, as the field's data sets have them: sensors, and pairs of them with a distance by road."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+
+from frigate.data.network import Edges, RoadNetwork, clean_edges, haversine_m
+from frigate.data.network_tables import note_network
+from frigate.data.notices import Notices, Spot
+from frigate.data.tables import INTEGER_ID
+from frigate.errors import CityError
+from frigate.sources.benchmarks.files import number_column, read_columns, text_ids
+from frigate.sources.benchmarks.layout import INVENTED, invented_places
+from frigate.sources.benchmarks.unpickle import unpickle
+
+UNIT_M = {"m": 1.0, "km": 1000.0, "mi": 1609.344}
+UNIT_NAMES = {"m": "metres", "km": "kilometres", "mi": "miles"}
+MIN_MEDIAN_M = 10.0  # roads that are mostly shorter are not in metres
+MIN_WEIGHT = 0.1
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Directed pairs of nodes, by their rows, and the distance of each."""
+
+    senders: NDArray[np.int64]  # [E]
+    receivers: NDArray[np.int64]  # [E]
+    distance: NDArray[np.float64]  # [E]
+
+    def take(self, rows: NDArray[Any]) -> Pairs:
+        return Pairs(self.senders[rows], self.receivers[rows], self.distance[rows])
+
+
+def id_array(path: Path, names: Sequence[str]) -> NDArray[np.generic]:
+    """Ids of nodes: integers where every one is written as one, else text."""
+    if not names:
+        raise CityError(f"{path.name} names no sensor")
+    seen: set[str] = set()
+    for name in names:
+        if not name or "\0" in name or name in seen:
+            raise CityError(f'{path.name}: id "{name}" is empty or there twice. Every sensor needs an id of its own')
+        seen.add(name)
+    if all(re.fullmatch(INTEGER_ID, name) for name in names):
+        return np.array([int(name) for name in names], np.int64)
+    return np.array(names, np.str_)
+
+
+def labels(values: NDArray[Any]) -> list[str]:
+    """The names of a frame's columns as text."""
+    if values.dtype.kind == "S":
+        return [str(x.decode("utf-8", "replace")) for x in values.tolist()]
+    return [x.decode("utf-8", "replace") if isinstance(x, bytes) else str(x) for x in values.tolist()]
+
+
+# Tables
+
+
+def read_locations(path: Path, ids: Sequence[str], notices: Notices) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Longitude and latitude of these sensors: columns sensor_id, latitude, longitude, or the same without a header."""
+    header, rows = read_columns(path, least=3)
+    names = ["sensor_id", "latitude", "longitude"]
+    if header is None:
+        at = [0, 1, 2] if rows.width == 3 else [1, 2, 3]  # four: an index stands before them
+    else:
+        missing = [name for name in names if name not in header]
+        if missing:
+            raise CityError(f"{path.name} has no column {', '.join(missing)}. Its columns are: {', '.join(header)}")
+        at = [header.index(name) for name in names]
+    first_line = 1 if header is None else 2
+    lat, lon = (number_column(path, rows.to_series(i), first_line=first_line) for i in at[1:])
+    wrong = ~((np.abs(lon) <= 180) & (np.abs(lat) <= 90))
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        swapped = abs(lat[row]) <= 180 and abs(lon[row]) <= 90
+        hint = "they look swapped" if swapped else "a latitude is within 90 degrees"
+        place = f"{path.name} line {row + first_line}"
+        raise CityError(f"{place}: latitude {lat[row]:g}, longitude {lon[row]:g} is not a place on earth; {hint}")
+    row_of = {name: row for row, name in enumerate(text_ids(rows.to_series(at[0])))}
+    lost = [name for name in ids if name not in row_of]
+    if lost:
+        more = f", and {len(lost) - 1} more" if len(lost) > 1 else ""
+        raise CityError(f'{path.name} has no place of sensor "{lost[0]}"{more}. Add its line, or give its own file')
+    notices.add(f"Sensors of {path.name} that have no readings, left out", len(row_of) - len(ids))
+    pick = np.array([row_of[name] for name in ids], np.int64)
+    zero = (lon[pick] == 0) & (lat[pick] == 0)
+    notices.add_rows("Sensors placed at 0, 0", zero, lambda i: Spot(f'sensor "{ids[i]}"'))
+    return lon[pick], lat[pick]
+
+
+def read_pairs(path: Path, ids: Sequence[str], notices: Notices) -> Pairs:
+    """Pairs of known sensors and their distance: the first three columns, from, to and cost or distance."""
+    header, rows = read_columns(path, least=3)
+    if rows.width > 3 and (header is None or header[:2] != ["from", "to"]):  # some pass on the whole matrix so
+        raise CityError(f"{path.name} has {rows.width} columns. Pairs are expected: from, to and their distance")
+    first_line = 1 if header is None else 2
+    distance = number_column(path, rows.to_series(2), first_line=first_line)
+    if (distance < 0).any():
+        row = int(np.argmax(distance < 0))
+        raise CityError(f"{path.name} line {row + first_line}: {distance[row]:g} is no distance")
+    row_of = {name: row for row, name in enumerate(ids)}
+    ends = [np.array([row_of.get(x, -1) for x in text_ids(rows.to_series(i))], np.int64) for i in (0, 1)]
+    known = (ends[0] >= 0) & (ends[1] >= 0)
+    if not known.any():
+        names = f'"{rows.to_series(0)[0]}"' if rows.height else "none"
+        raise CityError(
+            f"{path.name}: none of its pairs is of two known sensors (first: {names}; known: {ids[0]}, ...)"
+        )
+    notices.add(f"Pairs of {path.name} left out, one of them is not among the sensors", int((~known).sum()))
+    return Pairs(ends[0], ends[1], distance).take(known)
+
+
+def near_pairs(pairs: Pairs, path: Path, notices: Notices) -> Pairs:
+    """The usual choice of METR-LA and PEMS-BAY: pairs whose weight exp(-(d / s)^2) is at least 0.1.
+
+    s is the standard deviation of the distances of all pairs, those of a sensor to itself included.
+    """
+    _, last = np.unique(np.stack([pairs.senders, pairs.receivers])[:, ::-1], axis=1, return_index=True)
+    pairs = pairs.take(np.sort(len(pairs.senders) - 1 - last))  # of a pair that is there twice, the last
+    spread = float(pairs.distance.std())
+    near = np.exp(-np.square(pairs.distance / max(spread, 1e-9))) >= MIN_WEIGHT
+    said = f"Pairs of {path.name} too far apart to be a road, weight exp(-(d/s)^2) under 0.1 with s = {spread:,.0f} m"
+    notices.add(said, int((~near).sum()))
+    return pairs.take(near)
+
+
+# Matrices
+
+
+def adjacency(path: Path, ids: Sequence[str]) -> Pairs:
+    """Pairs with a weight above 0 in a pickled matrix: [ids, row of each id, matrix], or the matrix alone."""
+    held = unpickle(path)
+    names: list[str] = list(ids)
+    if isinstance(held, list | tuple) and len(held) == 3:
+        names = [x.decode("utf-8", "replace") if isinstance(x, bytes) else str(x) for x in held[0]]
+        held = held[2]
+    if not isinstance(held, np.ndarray | coo_array) or held.dtype.kind not in "biuf":
+        raise CityError(
+            f"{path.name} holds a {type(held).__name__}. A matrix, or ids, their rows and a matrix are read"
+        )
+    if held.shape != (len(names), len(names)):
+        raise CityError(f"{path.name}: a matrix {held.shape} for {len(names)} sensors")
+    if sorted(names) != sorted(ids):
+        odd = next(iter(set(names) ^ set(ids)))
+        raise CityError(f'{path.name}: sensor "{odd}" is only here or only in the readings. Is it another data set\'s?')
+    row_of = {name: row for row, name in enumerate(ids)}
+    row = np.array([row_of[name] for name in names], np.int64)
+    matrix = coo_array(held)
+    open_ = matrix.data > 0
+    return Pairs(row[matrix.row[open_]], row[matrix.col[open_]], matrix.data[open_].astype(np.float64))
+
+
+def with_lengths(
+    chosen: Pairs, measured: Pairs | None, lon: NDArray[np.float64], lat: NDArray[np.float64], notices: Notices
+) -> Pairs:
+    """The pairs chosen, at their measured distance or, where there is none, at the straight one."""
+    straight = haversine_m(lon[chosen.senders], lat[chosen.senders], lon[chosen.receivers], lat[chosen.receivers])
+    known: dict[tuple[int, int], float] = {}
+    if measured is not None:
+        ends = zip(measured.senders.tolist(), measured.receivers.tolist(), strict=True)
+        known = dict(zip(ends, measured.distance.tolist(), strict=True))
+    pairs = zip(chosen.senders.tolist(), chosen.receivers.tolist(), strict=True)
+    given = np.array([known.get(pair, np.nan) for pair in pairs], np.float64).reshape(-1)
+    apart = chosen.senders != chosen.receivers
+    notices.add("Pairs without a distance, given the straight one", int((np.isnan(given) & apart).sum()))
+    return replace(chosen, distance=np.where(np.isnan(given), straight, given))
+
+
+# Networks
+
+
+def in_metres(pairs: Pairs, path: Path, unit: str | None, notices: Notices) -> Pairs:
+    """The pairs with distances in metres. What unit they are in is given, or metres if that can be."""
+    if unit is not None and unit not in UNIT_M:
+        raise CityError(f'length_unit "{unit}" is not known. Give one of: {", ".join(UNIT_M)}')
+    apart = pairs.distance[(pairs.senders != pairs.receivers) & (pairs.distance > 0)]
+    median = float(np.median(apart)) if len(apart) else 0.0
+    if unit is None and len(apart) and median < MIN_MEDIAN_M:
+        raise CityError(
+            f"{path.name}: half of its lengths are under {median:.3g}, so they are not metres. "
+            "Give length_unit: km for kilometres or mi for miles"
+        )
+    notices.add(f"Lengths of {path.name} read as {UNIT_NAMES[unit or 'm']}", len(apart))
+    with np.errstate(over="ignore"):
+        metres = pairs.distance * UNIT_M[unit or "m"]
+    if not np.isfinite(metres).all():
+        raise CityError(f"{path.name}: a length of {pairs.distance[~np.isfinite(metres)][0]:g} is none")
+    return replace(pairs, distance=metres)
+
+
+def sensor_network(
+    node_ids: NDArray[np.generic],
+    pairs: Pairs,
+    path: Path,
+    notices: Notices,
+    *,
+    places: tuple[NDArray[np.float64], NDArray[np.float64]] | None,
+) -> RoadNetwork:
+    """A network of these sensors and pairs. Without places, they are invented, and it is said."""
+    edges, cleaned = clean_edges(Edges.of(pairs.senders, pairs.receivers, pairs.distance))
+    notices.add("Pairs of a sensor and itself were left out", cleaned.self_loops)
+    notices.add("Pairs that are there twice were left out, the shortest kept", cleaned.parallel)
+    notices.add("Roads of no length were given one metre", cleaned.zero_length)
+    if not len(edges):
+        raise CityError(f"{path.name} has no roads. A city needs roads between its nodes")
+    if places is None:
+        places = invented_places(len(node_ids), edges)
+        notices.add(INVENTED, len(node_ids))
+    network = RoadNetwork(node_ids, *places, edges)
+    note_network(network, notices)
+    return network

@@ -1,0 +1,250 @@
+"""Which kind of map file it is, told by its first bytes and never by its name; and reading PBF and XML with pyosmium.
+
+A PBF or XML file is streamed twice: first its ways and relations, then its nodes, of which only those that a kept road
+passes are kept. Memory grows with those nodes and with the roads between intersections, not with the file.
+XML with a document type is refused before a parser sees it, and so is a compressed file that expands out of proportion.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import re
+import zlib
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import osmium
+from numpy.typing import NDArray
+
+from frigate.errors import CityError
+from frigate.sources.osm.pbf_strings import check_pbf_strings
+from frigate.sources.osm.tags import KEYS
+from frigate.sources.osm.ways import Gathered, RawRoads, checked_places
+
+HEAD = 1 << 20  # a prolog of XML longer than this is refused
+MAX_EXPANSION, FREE_BYTES = 200, 256 << 20  # maps in XML shrink 10 to 30 times
+LARGE = 16 << 20  # of a PBF file; Python looks at each node of a smaller one, which takes seconds
+ID_SPAN_BITS = 30  # osmium's set of ids takes a bit for each id of its span: 128 MiB, two of them at a time
+MAX_ID_BITS = 40
+NOWHERE = 2**31 - 1  # osmium's coordinate of a node without a place
+PER_DEGREE = 1e7  # osmium keeps places as whole numbers
+
+PBF, XML, XML_GZ, XML_BZ2, JSON, GRAPHML = "OSM PBF", "OSM XML", "OSM XML, gzip", "OSM XML, bzip2", "JSON", "GraphML"
+OSMIUM = {PBF: "pbf", XML: "osm", XML_GZ: "osm.gz", XML_BZ2: "osm.bz2"}
+NAMED = {
+    ".osm.pbf": PBF, ".pbf": PBF, ".osm": XML, ".osm.xml": XML, ".xml": XML, ".osm.gz": XML_GZ, ".osm.xml.gz": XML_GZ,
+    ".osm.bz2": XML_BZ2, ".json": JSON, ".graphml": GRAPHML,
+}  # fmt: skip
+FOREIGN = {
+    b"PK\x03\x04": "a zip archive", b"\xfd7zXZ": "an xz archive", b"\x28\xb5\x2f\xfd": "a zstandard archive",
+    b"7z\xbc\xaf": "a 7z archive", b"PAR1": "a Parquet table", b"\x89HDF": "an HDF5 file",
+    b"SQLite format 3": "an SQLite or GeoPackage file", b"\xff\xe0\x04o5": "an o5m file", b"%PDF": "a PDF",
+    b"\x80": "a Python pickle",
+}  # fmt: skip
+ROOTS = {"net": "a SUMO network", "gpx": "a GPX track", "kml": "a KML file", "html": "a web page", "svg": "a drawing"}
+READ = "Give .osm.pbf, .osm, .osm.gz, Overpass .json or OSMnx .graphml"
+
+
+@dataclass(frozen=True)
+class MapFile:
+    """A file and what it really is."""
+
+    path: Path
+    kind: str
+    named: str | None  # what its name says it is
+
+
+def open_map(file: str | Path) -> MapFile:
+    """The file, once it is sure that it holds a map of a kind that is read, and no more than can be read."""
+    path = Path(file)
+    if not path.is_file():
+        raise CityError(f"{path}: there is no such file")
+    try:
+        with path.open("rb") as opened:
+            head = opened.read(HEAD)
+    except OSError as error:
+        raise CityError(f"{path.name} cannot be read: {error.strerror}") from None
+    ending = next((e for e in sorted(NAMED, key=len, reverse=True) if path.name.lower().endswith(e)), None)
+    return MapFile(path, _kind(path, head), None if ending is None else NAMED[ending])
+
+
+def _kind(path: Path, head: bytes) -> str:
+    if not head.strip(b"\0 \t\r\n"):
+        raise CityError(f"{path.name} is empty. {READ}")
+    if b"OSMHeader" in head[:64]:
+        return PBF
+    for start, opener, kind in ((b"\x1f\x8b", gzip.open, XML_GZ), (b"BZh", bz2.open, XML_BZ2)):
+        if head.startswith(start):
+            with _unpacking(path), opener(path, "rb") as packed:
+                inside = _text_kind(path, packed.read(HEAD))
+            if inside != XML:
+                raise CityError(f"{path.name} is compressed {inside}, of which only OSM XML is read. Unpack it first")
+            with _unpacking(path), opener(path, "rb") as packed:
+                _check_expansion(path, packed)
+            return kind
+    for start, what in FOREIGN.items():
+        if head.startswith(start):
+            raise CityError(f"{path.name} is {what}, not a map. {READ}")
+    return _text_kind(path, head)
+
+
+@contextmanager
+def _unpacking(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise CityError(
+            f"{path.name} cannot be unpacked: {error}. Fetch it again: it is damaged or cut short"
+        ) from None
+
+
+def _check_expansion(path: Path, packed: gzip.GzipFile | bz2.BZ2File) -> None:
+    most = max(FREE_BYTES, MAX_EXPANSION * path.stat().st_size)
+    size = 0
+    while chunk := packed.read(HEAD):
+        size += len(chunk)
+        if size > most:
+            raise CityError(
+                f"{path.name} expands to over {most:,} bytes from {path.stat().st_size:,}. "
+                "No map does: it is damaged or made to fill the memory"
+            )
+
+
+def _text_kind(path: Path, head: bytes) -> str:
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")) or head[:2] in (b"<\0", b"\0<"):
+        raise CityError(f"{path.name} is text in UTF-16. Save it as UTF-8")
+    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if text.startswith((b"{", b"[")):
+        return JSON
+    if not text.startswith(b"<"):
+        shown = head[:12].decode("latin-1")
+        raise CityError(f"{path.name} is no map: it begins with {shown!r}. {READ}")
+    root = _root(path, text)
+    if root == "graphml":
+        return GRAPHML
+    if root != "osm":
+        what = ROOTS.get(root.lower(), f"XML that begins with <{root[:40]}>, where <osm> or <graphml> is expected")
+        raise CityError(f"{path.name} is {what}, not a map. {READ}")
+    return XML
+
+
+def _root(path: Path, text: bytes) -> str:
+    """The name of the first element. Comments and instructions may stand before it, a document type may not."""
+    at = re.match(rb"(?:\s+|<\?.*?\?>|<!--.*?-->)*", text, re.DOTALL)
+    rest = text[at.end() if at else 0 :]
+    if re.match(rb"<!doctype\s+html", rest, re.IGNORECASE):
+        return "html"
+    if rest.startswith(b"<!"):
+        raise CityError(
+            f"{path.name} declares a document type or entities, by which a small file can fill the memory or read "
+            "other files. No map needs them: take the <!DOCTYPE ...> away"
+        )
+    name = re.match(rb"<([A-Za-z_][\w.:-]{0,200})", rest)
+    encoding = re.match(rb"<\?xml[^>]*encoding\s*=\s*[\"']([\w.-]+)", text)
+    if encoding and encoding[1].lower() not in (b"utf-8", b"utf8", b"us-ascii", b"ascii", b"iso-8859-1"):
+        raise CityError(f"{path.name} is in {encoding[1].decode()}. Save it as UTF-8")
+    if not name:
+        raise CityError(f"{path.name} is not whole XML: it has no first element. Fetch it again")
+    return name[1].decode().rpartition(":")[2]
+
+
+# Reading with pyosmium
+
+
+@contextmanager
+def _parsing(path: Path) -> Iterator[None]:
+    """osmium's exceptions come from C++ and have the types that its binding gives them."""
+    try:
+        yield
+    except CityError:
+        raise
+    except (
+        osmium.InvalidLocationError,
+        RuntimeError,
+        ValueError,
+        LookupError,
+        ArithmeticError,
+        OSError,
+        MemoryError,
+    ) as error:
+        raise CityError(f"{path.name} is damaged or cut short: {error}. Fetch it again") from None
+
+
+def read_osmium(file: MapFile, gathered: Gathered, *, filtered: bool | None = None) -> RawRoads:
+    """The roads of a PBF or XML file. `filtered` lets osmium sift the nodes: by default in large PBF files."""
+    if file.kind == PBF:
+        check_pbf_strings(file.path)
+    source = osmium.io.File(str(file.path.resolve()), OSMIUM[file.kind])
+    with _parsing(file.path):
+        _read_ways(source, gathered)
+        wanted = gathered.wanted()
+        ordinary = not len(wanted) or (wanted[0] >= 0 and int(wanted[-1]).bit_length() <= MAX_ID_BITS)
+        if filtered is None:
+            filtered = file.kind == PBF and file.path.stat().st_size >= LARGE
+        x = np.full(len(wanted), NOWHERE, np.int32)
+        y = np.full(len(wanted), NOWHERE, np.int32)
+        again = 0
+        for part in _node_passes(source, wanted, sifted=filtered and ordinary):
+            again += _keep_places(part, wanted, x, y)
+    gathered.notices.add("Nodes with the id of an earlier node: the last of each stands", again)
+    lon, lat = (np.where(c == NOWHERE, np.nan, c / PER_DEGREE) for c in (x, y))
+    return gathered.roads(wanted, *checked_places(file.path, lon, lat, gathered.notices))
+
+
+def _read_ways(source: osmium.io.File, gathered: Gathered) -> None:
+    roads, turns = osmium.filter.KeyFilter("highway"), osmium.filter.TagFilter(("type", "restriction"))
+    roads.enable_for(osmium.osm.WAY)
+    turns.enable_for(osmium.osm.RELATION)
+    items = osmium.FileProcessor(source, osmium.osm.WAY | osmium.osm.RELATION).with_filter(roads).with_filter(turns)
+    for item in items:
+        if isinstance(item, osmium.osm.Way) and not item.deleted:
+            gathered.add_way(item.id, [node.ref for node in item.nodes], _tags(item, KEYS, gathered))
+        elif isinstance(item, osmium.osm.Relation) and not item.deleted:
+            tags = _tags(item, ("restriction", "restriction:motorcar", "except"), gathered)
+            gathered.add_turn(tags, [(m.role, m.type, m.ref) for m in item.members])
+
+
+def _tags(item: osmium.osm.Way | osmium.osm.Relation, keys: tuple[str, ...], gathered: Gathered) -> dict[str, str]:
+    found = {}
+    for key in keys:
+        try:
+            value = item.tags.get(key)
+        except UnicodeDecodeError:
+            gathered.notices.add("Tags that are not UTF-8 text were passed over", 1)
+            continue
+        if value is not None:
+            found[key] = value
+    return found
+
+
+def _node_passes(source: osmium.io.File, wanted: NDArray[np.int64], *, sifted: bool) -> Iterator[osmium.FileProcessor]:
+    """Passes over the file that meet every wanted node. Sifted: one for each span of ids, to bound osmium's set."""
+    if not sifted:
+        yield osmium.FileProcessor(source, osmium.osm.NODE)
+        return
+    span = wanted >> ID_SPAN_BITS
+    for part in np.split(wanted, np.flatnonzero(np.diff(span)) + 1):
+        sieve = osmium.filter.IdFilter(array("q", part.tobytes()))  # not a list: an object for each id is too much
+        yield osmium.FileProcessor(source, osmium.osm.NODE).with_filter(sieve)
+
+
+def _keep_places(
+    nodes: osmium.FileProcessor, wanted: NDArray[np.int64], x: NDArray[np.int32], y: NDArray[np.int32]
+) -> int:
+    """Fill in the places of wanted nodes; how many came again. Of other nodes only the id is looked at."""
+    again = 0
+    ids = array("q", wanted.tobytes())
+    for node in nodes:
+        if isinstance(node, osmium.osm.Node):
+            row = bisect_left(ids, node.id)
+            if row < len(ids) and ids[row] == node.id and not node.deleted:
+                again += bool(x[row] != NOWHERE)
+                place = node.location
+                x[row], y[row] = place.x, place.y
+    return again

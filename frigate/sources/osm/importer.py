@@ -1,0 +1,223 @@
+"""A road network from OpenStreetMap: .osm.pbf, .osm, .osm.gz, .osm.bz2, Overpass JSON, GraphML as OSMnx writes it.
+
+Which ways are roads and which way they are driven: `osm_tags`. How files are read: `osm_files` and `osm_text`. How ways
+become a network of intersections: `osm_simplify`. Node ids are those of the map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frigate.data.city import City
+from frigate.data.city_toml import parse_step
+from frigate.data.folder import no_turns
+from frigate.data.network import RoadNetwork
+from frigate.data.network_tables import note_network
+from frigate.data.notices import Notices
+from frigate.data.stream import make_stream, zone
+from frigate.errors import CityError
+from frigate.sources.line_graph import on_roads
+from frigate.sources.osm.files import GRAPHML, JSON, NAMED, open_map, read_osmium
+from frigate.sources.osm.overpass_graphml import read_graphml, read_overpass
+from frigate.sources.osm.simplify import (
+    Chains,
+    Segments,
+    intersections,
+    make_chains,
+    make_edges,
+    make_segments,
+    strong_part,
+)
+from frigate.sources.osm.tags import DRIVABLE
+from frigate.sources.osm.ways import Gathered, RawRoads
+from frigate.sources.tables.detectors import RoadTable
+
+__all__ = ["DRIVABLE", "OsmRoads", "TurnRestriction", "forbidden_turns", "import_osm", "read_osm"]
+
+
+@dataclass(frozen=True)
+class TurnRestriction:
+    """At `via`, coming from `sender`: a turn to `receiver` that is forbidden (no_...) or the only one (only_...)."""
+
+    kind: str
+    sender: int
+    via: int
+    receiver: int
+
+
+@dataclass(frozen=True)
+class OsmRoads:
+    """A network and the turns at its nodes that the map restricts, by the network's node ids."""
+
+    network: RoadNetwork
+    restrictions: tuple[TurnRestriction, ...]
+    notices: Notices
+
+
+def import_osm(
+    file: str | Path,
+    *,
+    name: str | None = None,
+    step: str = "5min",
+    timezone: str = "UTC",
+    highways: Collection[str] = DRIVABLE,
+    keep_all: bool = False,
+    on: str = "nodes",
+) -> City:
+    """A city without readings from a map file. `step` and `timezone` are those of the readings that will come.
+
+    `highways` are the values of the tag `highway` that are roads. Of the roads, the largest strongly connected part is
+    kept, where everywhere can be reached from everywhere; `keep_all` keeps the rest too. `on="roads"` makes every road
+    a node and every turn that the map allows an edge.
+    """
+    return osm_city(file, name=name, step=step, timezone=timezone, highways=highways, keep_all=keep_all, on=on)[0]
+
+
+def osm_city(
+    file: str | Path,
+    *,
+    name: str | None,
+    step: str,
+    timezone: str,
+    highways: Collection[str],
+    keep_all: bool,
+    on: str,
+) -> tuple[City, RoadTable | None]:
+    """The city and, where it stands on roads, which node is which road: `attach_readings` asks for it."""
+    if on not in ("nodes", "roads"):
+        raise CityError(f'on "{on}" is not known. Give nodes or roads')
+    step_s = parse_step(step, where="step")
+    zone(timezone)
+    roads = read_osm(file, highways=highways, keep_all=keep_all)
+    network, table, turns = roads.network, None, no_turns()
+    if on == "nodes":
+        turns = np.array([network.rows_of(turn) for turn in sorted(forbidden_turns(roads))], np.int64).reshape(-1, 3)
+    else:
+        restrictions = [(r.sender, r.via, r.receiver, r.kind) for r in roads.restrictions]
+        line_graph = on_roads(network, restrictions=restrictions, notices=roads.notices)
+        network, table = line_graph.network, RoadTable(network, line_graph.node_of_edge)
+    stream = make_stream(
+        np.zeros((0, network.num_nodes), np.float32), network, start_s=0, step_s=step_s, timezone=timezone
+    )
+    told = roads.notices.told()
+    return City(name or _plain_name(Path(file)), stream, tuple(told), places=told, forbidden_turns=turns), table
+
+
+def read_osm(file: str | Path, *, highways: Collection[str] = DRIVABLE, keep_all: bool = False) -> OsmRoads:
+    """The roads of a map file, simplified to intersections, and its turn restrictions."""
+    wanted = frozenset([highways] if isinstance(highways, str) else highways)
+    notices = Notices()
+    source = open_map(file)
+    if source.named not in (None, source.kind):
+        notices.add(f"Files named as {source.named} that are {source.kind}, read as that", 1)
+    gathered = Gathered(source.path, wanted, notices)
+    if source.kind == JSON:
+        raw = read_overpass(source, gathered)
+    elif source.kind == GRAPHML:
+        raw = read_graphml(source, gathered)
+    else:
+        raw = read_osmium(source, gathered)
+    if not len(raw.refs):
+        few = ", ".join(sorted(wanted)[:4])
+        raise CityError(f"{source.path.name} has no road to be driven (highway: {few}, ...). Name others with highways")
+    return _network(source.path, raw, notices, keep_all=keep_all)
+
+
+def _network(path: Path, raw: RawRoads, notices: Notices, *, keep_all: bool) -> OsmRoads:
+    M = len(raw.node_ids)
+    segments = make_segments(raw, notices)
+    if not len(segments):
+        raise CityError(f"{path.name} has roads but not the places of their nodes. Fetch it with its nodes")
+    if not keep_all:
+        segments = _strong(path, segments, M, notices)
+    chains = make_chains(segments, M, notices=notices)
+    nodes = np.unique(np.concatenate([chains.senders, chains.receivers]))
+    edges = make_edges(raw, segments, chains, nodes, notices)
+    network = RoadNetwork(raw.node_ids[nodes], raw.lon[nodes], raw.lat[nodes], edges)
+    note_network(network, notices)
+    return OsmRoads(network, _restrictions(raw, segments, chains, notices), notices)
+
+
+def _strong(path: Path, segments: Segments, M: int, notices: Notices) -> Segments:
+    inside = strong_part(segments, M)
+    if not inside.any():
+        raise CityError(f"{path.name}: no two nodes can be reached from each other. Keep all roads with keep_all")
+    kept = segments.take(np.flatnonzero(inside))
+    reached = np.zeros(M, bool)
+    reached[kept.senders] = True
+    lost_m = float(segments.length_m.sum() - kept.length_m.sum())
+    what = "outside the largest strongly connected part were left out"
+    notices.add(f"Intersections {what}", int((intersections(segments, M) & ~reached).sum()))
+    notices.add(f"Kilometres of directed road {what}", 0 if inside.all() else max(1, round(lost_m / 1000)))
+    return kept
+
+
+def _plain_name(path: Path) -> str:
+    ending = next((e for e in sorted(NAMED, key=len, reverse=True) if path.name.lower().endswith(e)), path.suffix)
+    return path.name[: len(path.name) - len(ending)] or path.name
+
+
+# Turn restrictions
+
+
+def _restrictions(raw: RawRoads, segments: Segments, chains: Chains, notices: Notices) -> tuple[TurnRestriction, ...]:
+    """Restrictions between the network's roads: by the road that ends at the node and the road that leaves it."""
+    if not raw.turns:
+        return ()
+    ends_at, starts_at = _rows_by(segments.receivers), _rows_by(segments.senders)
+    nodes = np.unique(np.concatenate([chains.senders, chains.receivers]))
+    row_of = dict(zip(raw.node_ids[nodes].tolist(), nodes.tolist(), strict=True))
+    found: dict[TurnRestriction, None] = {}
+    for turn in raw.turns:
+        via = row_of.get(turn.via_node)
+        if via is None:
+            notices.add("Turn restrictions at places that are no intersection of the network were left out", 1)
+            continue
+        arriving = [s for s in ends_at(via) if raw.way_ids[segments.way[s]] == turn.from_way]
+        leaving = [s for s in starts_at(via) if raw.way_ids[segments.way[s]] == turn.to_way]
+        if not arriving or not leaving:
+            notices.add("Turn restrictions whose roads are not in the network were left out", 1)
+        elif len(arriving) > 1 or len(leaving) > 1:
+            notices.add("Turn restrictions whose roads pass the node, so that they name no turn, were left out", 1)
+        else:
+            senders = chains.senders[chains.chain_of[arriving[0]]]
+            receivers = chains.receivers[chains.chain_of[leaving[0]]]
+            ids = (int(raw.node_ids[row]) for row in (senders, via, receivers))
+            found[TurnRestriction(turn.kind, *ids)] = None
+    return tuple(found)
+
+
+def _rows_by(nodes: NDArray[np.int64]) -> Callable[[int], list[int]]:
+    """A look-up of the rows at which a node stands."""
+    order = np.argsort(nodes, kind="stable")
+    in_order = nodes[order]
+
+    def rows(node: int) -> list[int]:
+        first, stop = np.searchsorted(in_order, [node, node + 1])
+        found: list[int] = order[first:stop].tolist()
+        return found
+
+    return rows
+
+
+def forbidden_turns(roads: OsmRoads) -> set[tuple[int, int, int]]:
+    """(sender, via, receiver) of the turns that may not be driven: those of no_..., and all but those of only_..."""
+    leaving: dict[int, list[int]] = {}
+    ids = roads.network.node_ids
+    for a, b in zip(ids[roads.network.senders].tolist(), ids[roads.network.receivers].tolist(), strict=True):
+        leaving.setdefault(a, []).append(b)
+    only: dict[tuple[int, int], set[int]] = {}
+    forbidden = set()
+    for turn in roads.restrictions:
+        if turn.kind.startswith("only_"):
+            only.setdefault((turn.sender, turn.via), set()).add(turn.receiver)
+        else:
+            forbidden.add((turn.sender, turn.via, turn.receiver))
+    for (sender, via), allowed in only.items():
+        forbidden |= {(sender, via, receiver) for receiver in leaving.get(via, []) if receiver not in allowed}
+    return forbidden

@@ -1,0 +1,250 @@
+"""Maps as Overpass and OSMnx write them: JSON and GraphML. They are read whole, so memory grows with the file."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from xml.parsers import expat
+
+import numpy as np
+
+from frigate.errors import CityError
+from frigate.sources.osm.files import MapFile
+from frigate.sources.osm.tags import road_kind
+from frigate.sources.osm.ways import IDS, Gathered, RawRoads, checked_places
+
+MAX_BYTES = 2 << 30  # of a file that is read whole
+Place = tuple[float, float]  # lon, lat
+
+
+def read_overpass(file: MapFile, gathered: Gathered) -> RawRoads:
+    """The roads of an Overpass answer: `out body` with its nodes, or `out geom`."""
+    _check_size(file)
+    try:
+        answer = json.loads(file.path.read_bytes())
+    except (ValueError, RecursionError, OSError) as error:
+        raise CityError(f"{file.path.name} is not whole JSON: {error}. Fetch it again") from None
+    if not isinstance(answer, dict) or not isinstance(answer.get("elements"), list):
+        found = ", ".join(list(answer)[:5]) if isinstance(answer, dict) else type(answer).__name__
+        raise CityError(f'{file.path.name} has no list "elements" ({found}). Ask Overpass with [out:json]')
+    remark = answer.get("remark")
+    if isinstance(remark, str) and remark:
+        if not answer["elements"]:
+            raise CityError(f"{file.path.name}: Overpass answered nothing but: {remark[:200]}. Ask again")
+        gathered.notices.add(f'Remarks of Overpass ("{remark[:100]}"): the map may not be whole', 1)
+    places: dict[int, Place] = {}
+    unnamed: dict[Place, int] = {}
+    for item in answer["elements"]:
+        if not _take_element(item, gathered, places, unnamed):
+            gathered.notices.add("Elements not understood were left out", 1)
+    return _located(file, gathered, places)
+
+
+def _take_element(item: Any, gathered: Gathered, places: dict[int, Place], unnamed: dict[Place, int]) -> bool:
+    """Keep what an element says; False where it cannot be understood."""
+    if not isinstance(item, dict):
+        return False
+    tags = {k: v for k, v in _dict(item.get("tags")).items() if isinstance(v, str)}
+    sort, ident = item.get("type"), _id(item.get("id"))
+    if sort == "node":
+        place = _place(item)
+        if ident is None or place is None:
+            return False
+        if places.get(ident, place) != place:
+            gathered.notices.add("Nodes with the id of an earlier node: the last of each stands", 1)
+        places[ident] = place
+    elif sort == "way":
+        if "highway" not in tags:
+            return True
+        line = item.get("geometry")
+        spots = [_place(p) for p in line] if isinstance(line, list) else []
+        refs = _refs(item.get("nodes"), spots, unnamed)
+        if ident is None or refs is None:
+            return False
+        if len(spots) == len(refs):
+            places |= {r: p for r, p in zip(refs, spots, strict=True) if p is not None and r not in places}
+        gathered.add_way(ident, refs, tags)
+    elif sort == "relation" and tags.get("type") == "restriction":
+        members = [_dict(m) for m in item["members"]] if isinstance(item.get("members"), list) else []
+        found = [(str(m.get("role")), str(m.get("type"))[:1], _id(m.get("ref"))) for m in members]
+        gathered.add_turn(tags, [(role, kind, ref) for role, kind, ref in found if ref is not None])
+    return True
+
+
+def _refs(nodes: Any, spots: Sequence[Place | None], unnamed: dict[Place, int]) -> list[int] | None:
+    """The ids of a way's nodes. Where only places are given, a place is a node and gets a negative id."""
+    if isinstance(nodes, list):
+        refs = [_id(n) for n in nodes]
+        return None if None in refs else [r for r in refs if r is not None]
+    if not spots:
+        return None
+    return [-1 - unnamed.setdefault(p, len(unnamed)) for p in spots if p is not None]
+
+
+def _dict(item: Any) -> Mapping[str, Any]:
+    return item if isinstance(item, dict) else {}
+
+
+def _id(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and IDS.min < value < IDS.max else None
+
+
+def _place(item: Any) -> Place | None:
+    lon, lat = _dict(item).get("lon"), _dict(item).get("lat")
+    if not isinstance(lon, int | float) or not isinstance(lat, int | float):
+        return None
+    return (float(lon), float(lat)) if abs(lon) < 1e9 and abs(lat) < 1e9 else None
+
+
+def _located(file: MapFile, gathered: Gathered, places: Mapping[int, Place], *, hint: str = "") -> RawRoads:
+    wanted = gathered.wanted()
+    found = [places.get(node_id, (math.nan, math.nan)) for node_id in wanted.tolist()]
+    lon, lat = np.array(found, np.float64).reshape(-1, 2).T
+    return gathered.roads(wanted, *checked_places(file.path, lon, lat, gathered.notices, hint=hint))
+
+
+def _check_size(file: MapFile) -> None:
+    size = file.path.stat().st_size
+    if size > MAX_BYTES:
+        raise CityError(f"{file.path.name} has {size:,} bytes and would be read whole. Give the map as .osm.pbf")
+
+
+# GraphML
+
+
+@dataclass
+class _Graph:
+    """What a GraphML file holds, gathered while it is parsed. Attributes go by their names."""
+
+    keys: dict[str, str] = field(default_factory=dict)
+    directed: bool = True
+    nodes: dict[str, dict[str, str]] = field(default_factory=dict)
+    edges: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
+    item: dict[str, str] | None = None  # the node or edge that is open
+    key: str | None = None  # the attribute that is open
+    text: list[str] = field(default_factory=list)
+
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
+        tag = tag.rpartition(":")[2]
+        if tag == "key" and "id" in attributes:
+            self.keys[attributes["id"]] = attributes.get("attr.name", attributes["id"])
+        elif tag == "graph":
+            self.directed = attributes.get("edgedefault", "directed") != "undirected"
+        elif tag == "node":
+            self.item = self.nodes.setdefault(attributes.get("id", ""), {})
+        elif tag == "edge":
+            self.item = {}
+            self.edges.append((attributes.get("source", ""), attributes.get("target", ""), self.item))
+        elif tag == "data":
+            self.key = self.keys.get(attributes.get("key", ""))
+            self.text.clear()
+
+    def end(self, tag: str) -> None:
+        tag = tag.rpartition(":")[2]
+        if tag == "data":
+            if self.item is not None and self.key is not None:
+                self.item[self.key] = "".join(self.text).strip()
+            self.key = None
+        elif tag in ("node", "edge"):
+            self.item = None
+
+    def data(self, text: str) -> None:
+        if self.key is not None:
+            self.text.append(text)
+
+
+def read_graphml(file: MapFile, gathered: Gathered) -> RawRoads:
+    """The roads of a graph that OSMnx saved, simplified or not. Its edges have a direction each already.
+
+    Points within an edge's geometry become nodes with negative ids, which the simplification takes out again.
+    """
+    _check_size(file)
+    graph = _parse(file)
+    places: dict[int, Place] = {}
+    for name, attributes in graph.nodes.items():
+        x, y = (_number(attributes.get(key, "")) for key in ("x", "y"))
+        places[_node_id(file, name)] = (x, y)
+    free = min([0, *places])
+    within: dict[tuple[int, int, Place], int] = {}
+    for row, (source, target, attributes) in enumerate(graph.edges):
+        u, v = _node_id(file, source), _node_id(file, target)
+        line = _line(attributes.get("geometry", ""))
+        refs = [u]
+        for place in line[1:-1]:
+            new = within.setdefault((min(u, v), max(u, v), place), free - 1 - len(within))
+            places[new] = place
+            refs.append(new)
+        _add_edge(gathered, row, [*refs, v], attributes, directed=graph.directed)
+    hint = "Save the graph in degrees: ox.project_graph(G, to_latlong=True)"
+    return _located(file, gathered, places, hint=hint)
+
+
+def _parse(file: MapFile) -> _Graph:
+    graph = _Graph()
+    parser = expat.ParserCreate()
+    parser.buffer_text = True
+    parser.StartElementHandler, parser.EndElementHandler = graph.start, graph.end
+    parser.CharacterDataHandler = graph.data
+
+    def refuse(*_: object) -> None:
+        raise CityError(f"{file.path.name} declares a document type or entities. Take the <!DOCTYPE ...> away")
+
+    parser.StartDoctypeDeclHandler = parser.EntityDeclHandler = refuse
+    try:
+        with file.path.open("rb") as opened:
+            parser.ParseFile(opened)
+    except (expat.ExpatError, ValueError, LookupError, OSError) as error:
+        raise CityError(f"{file.path.name} is damaged or cut short: {error}. Save it again") from None
+    return graph
+
+
+def _add_edge(gathered: Gathered, row: int, refs: list[int], attributes: Mapping[str, str], *, directed: bool) -> None:
+    tags = {key: _first(text) for key, text in attributes.items() if key != "maxspeed"}
+    tags["maxspeed"] = ";".join(_listed(attributes.get("maxspeed", "")))
+    tags["lanes"] = ";".join(_listed(attributes.get("lanes", "")))
+    kind = road_kind(tags, highways=gathered.highways, notices=gathered.notices)
+    if kind is None:
+        return
+    if directed:  # the edge is one direction of the road, whatever the road is
+        other = _first(attributes.get("reversed", "")).lower() == "true" and not (kind.forward and not kind.backward)
+        lanes = kind.lanes_backward if other else kind.lanes_forward
+        speed = kind.speed_backward_kph if other else kind.speed_forward_kph
+        kind = replace(kind, forward=True, backward=False, lanes_forward=lanes, speed_forward_kph=speed)
+    gathered.add_kind(row, refs, kind, length_m=_number(attributes.get("length", "")))
+
+
+def _node_id(file: MapFile, name: str) -> int:
+    if not re.fullmatch(r"-?[0-9]{1,18}", name.strip()):
+        raise CityError(f'{file.path.name}: node "{name[:40]}" has no whole number as its id, as OSMnx gives them')
+    return int(name)
+
+
+def _number(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        return math.nan
+    return number if abs(number) < 1e9 else math.nan
+
+
+def _listed(text: str) -> list[str]:
+    """The words of "['a', 'b']", as OSMnx writes several values; of plain text, the text."""
+    if text.startswith("[") and text.endswith("]"):
+        return re.findall(r"['\"]([^'\"]*)['\"]", text) or [w.strip() for w in text[1:-1].split(",")]
+    return [text]
+
+
+def _first(text: str) -> str:
+    return next(iter(_listed(text)), "")
+
+
+def _line(wkt: str) -> list[Place]:
+    """The points of "LINESTRING (6.1 49.6, 6.2 49.7)"; none where it is no line."""
+    inside = re.fullmatch(r"\s*LINESTRING\s*(?:Z\s*)?\(([^()]*)\)\s*", wkt, re.IGNORECASE)
+    points = [p.split() for p in inside[1].split(",")] if inside else []
+    line = [(_number(p[0]), _number(p[1])) for p in points if len(p) >= 2]
+    return [p for p in line if not (math.isnan(p[0]) or math.isnan(p[1]))]

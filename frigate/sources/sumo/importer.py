@@ -1,0 +1,292 @@
+"""A city from the SUMO traffic simulator: its network, and the counts of edge data or of induction loops (E1).
+
+A junction's count in an interval is the vehicles that left a road into it for a road out of it: the sum of `left` over
+the roads for cars that reach it. A trip that ends on a road has `arrived` there and passes no junction. A road's count
+is its own `left`. An induction loop counts the vehicles that passed it, `nVehContrib`; the loops on the lanes of a road
+are summed, and belong to the road or to the junction that it reaches. A sum is observed only where all its parts are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frigate.data.city import City
+from frigate.data.city_toml import parse_step
+from frigate.data.folder import no_turns
+from frigate.data.network import RoadNetwork, clean_edges
+from frigate.data.network_tables import note_network
+from frigate.data.notices import Notices, Spot
+from frigate.data.stream import make_stream, zone
+from frigate.data.times import Clock, NotATimeError
+from frigate.errors import CityError
+from frigate.sources.line_graph import every_turn, line_graph
+from frigate.sources.sumo.counts import Counts, counts_stream
+from frigate.sources.sumo.net import SumoNet, read_net
+from frigate.sources.sumo.xml import elements
+
+DEFAULT_STEP = "5min"  # of a city without readings
+
+
+def import_sumo(
+    net: str | Path,
+    *,
+    edgedata: Sequence[str | Path] = (),
+    detectors: Sequence[str | Path] = (),
+    on: str = "nodes",
+    start: str | Sequence[str] = "2024-01-01T00:00",
+    timezone: str = "UTC",
+    step: str | None = None,
+    name: str | None = None,
+) -> City:
+    """A city from a net.xml and either edge data or induction loops; without both it has no readings.
+
+    `detectors` are the additional files that place the loops and the files the loops wrote, in any order. SUMO counts
+    seconds: `start` says when second 0 is, for all files or for each of them; without a zone it is local time. `on` is
+    "nodes" (junctions) or "roads" (the line graph, with SUMO's own edges and connections). `step` is taken from the
+    intervals; a longer one sums them.
+    """
+    if on not in ("nodes", "roads"):
+        raise CityError(f'on "{on}" is not known. Choose "nodes" or "roads"')
+    if edgedata and detectors:
+        raise CityError("edge data and detectors count different things. Give one of them, or import two cities")
+    notices, clock = Notices(), Clock(zone(timezone), "")
+    step_s = None if step is None else parse_step(step, where="step")
+    path = Path(net)
+    sumo = read_net(path, notices=notices)
+    network = _on_nodes(sumo, notices) if on == "nodes" else _on_roads(sumo, notices)
+    note_network(network, notices)
+    counts: Counts | None = None
+    if edgedata:
+        counts = _edge_counts([Path(p) for p in edgedata], sumo, start=_Start(start, clock), notices=notices)
+    elif detectors:
+        counts = _loop_counts([Path(p) for p in detectors], sumo, on=on, start=_Start(start, clock), notices=notices)
+    if counts is None:
+        step_s = step_s or parse_step(DEFAULT_STEP, where="step")
+        none = np.zeros((0, network.num_nodes))
+        stream = make_stream(none, network, start_s=0, step_s=step_s, timezone=timezone, unit="vehicles")
+        notices.add("Nodes without any reading: the city has no sensor and cannot be trained on", network.num_nodes)
+    else:
+        if edgedata and on == "nodes":
+            reached = np.bincount(sumo.roads.receivers, minlength=network.num_nodes) > 0
+            notices.add("Junctions that no road reaches, which nothing passes: not observed", int((~reached).sum()))
+        target = counts.road if on == "roads" else sumo.roads.receivers[counts.road]
+        stream = counts_stream(counts, target, network, step_s=step_s, timezone=timezone, notices=notices)
+    told = notices.told()
+    turns = _forbidden_turns(sumo, network) if on == "nodes" else no_turns()
+    named = name or path.name.split(".")[0] or path.name
+    return City(named, stream, tuple(told), places=told, forbidden_turns=turns)
+
+
+def _on_nodes(sumo: SumoNet, notices: Notices) -> RoadNetwork:
+    """Junctions as nodes; what leaves a road is counted at the junction, whether or not its edge is kept."""
+    edges, cleaned = clean_edges(sumo.roads)
+    counted = "their vehicles are counted all the same"
+    notices.add(f"Roads from a junction to itself were left out; {counted}", cleaned.self_loops)
+    notices.add(f"Parallel roads were left out, the shortest of each kept; {counted}", cleaned.parallel)
+    if not len(edges):
+        raise CityError("the network has no road between two junctions")
+    return replace(sumo.junctions, edges=edges)
+
+
+def _forbidden_turns(sumo: SumoNet, network: RoadNetwork) -> NDArray[np.int64]:
+    """[K,3] turns between the roads of the junctions' network that no connection makes.
+
+    A road stands for all that are parallel to it, so a turn is forbidden where none of them may be left or entered so.
+    U-turns are named only where the road leads nowhere else: they are for dead ends anyway.
+    """
+    if sumo.turns is None:
+        return no_turns()
+    edges, N, E = network.edges, network.num_nodes, network.num_edges
+    ends, own = (roads.senders * N + roads.receivers for roads in (edges, sumo.roads))
+    order = np.argsort(ends)
+    nearest = order[np.minimum(np.searchsorted(ends[order], own), E - 1)]
+    stands_for = np.where(ends[nearest] == own, nearest, -1)  # -1: a road from a junction to itself
+    made = stands_for[sumo.turns]
+    made = made[(made >= 0).all(axis=1)]
+    left, entered = every_turn(edges)
+    allowed = np.isin(left * E + entered, made[:, 0] * E + made[:, 1])
+    back = edges.receivers[entered] == edges.senders[left]
+    onward = np.bincount(left[allowed & ~back], minlength=E)
+    forbidden = ~allowed & (~back | (onward[left] == 0))
+    left, entered = left[forbidden], entered[forbidden]
+    return np.stack([edges.senders[left], edges.receivers[left], edges.receivers[entered]], axis=1)
+
+
+def _on_roads(sumo: SumoNet, notices: Notices) -> RoadNetwork:
+    notices.add("Networks without connections: every turn but the U-turn is taken as allowed", int(sumo.turns is None))
+    notices.add("U-turns left out, the road leads on", sumo.u_turns)
+    network = line_graph(sumo.junctions, sumo.roads, ids=sumo.road_ids, turns=sumo.turns, notices=notices).network
+    if not network.num_edges:
+        raise CityError("the network has no turn from one road to another")
+    return network
+
+
+# Reading
+
+
+class _Start:
+    """When second 0 of each file is."""
+
+    def __init__(self, given: str | Sequence[str], clock: Clock) -> None:
+        self._texts = [given] if isinstance(given, str) else list(given)
+        self._ms: list[int] = []
+        for text in self._texts:
+            try:
+                self._ms.append(clock.read(text)[0] // 1000)
+            except (NotATimeError, OverflowError) as error:
+                raise CityError(f'start "{text}" {error}') from None
+
+    def of(self, files: Sequence[Path]) -> list[int]:
+        """Milliseconds since 1970 UTC, for each file."""
+        if len(self._ms) not in (1, len(files)):
+            raise CityError(f"{len(self._ms)} starts for {len(files)} files. Give one for all, or one for each")
+        return self._ms * len(files) if len(self._ms) == 1 else self._ms
+
+
+def _edge_counts(files: list[Path], sumo: SumoNet, *, start: _Start, notices: Notices) -> Counts:
+    counts = Counts(sumo.road_ids.tolist(), np.arange(len(sumo.road_ids)))
+    row_of = {road: row for row, road in enumerate(counts.names)}
+    unknown, total = _Unknown("Roads of the edge data that are not in the network, left out"), 0
+    for path, start_ms in zip(files, start.of(files), strict=True):
+        interval, counted, roads = -1, len(counts.value), total
+        for element in elements(path, roots=["meandata"]):
+            if element.name == "interval":
+                interval = counts.interval_of(element, start_ms)
+            elif element.name == "edge":
+                road = element.text("id")
+                total += 1
+                if road in row_of and "left" in element.attributes:
+                    counts.add(interval, row_of[road], element, "left")
+                elif road not in row_of and road not in sumo.not_for_cars and not road.startswith(":"):
+                    unknown.add(road)
+        if len(counts.value) == counted and total > roads:
+            unknown.check(total, path)
+            what = "no road of the network has an attribute left, the number of vehicles that left it"
+            raise CityError(f"{path.name}: {what}. Write plain <edgeData> with SUMO, not lane data or emissions")
+    unknown.check(total, files[0])
+    unknown.tell(notices)
+    return _listed(counts, notices)
+
+
+def _listed(counts: Counts, notices: Notices) -> Counts:
+    """Where intervals list different roads, SUMO left out those without a vehicle (excludeEmpty): they counted 0."""
+    if not len(counts.value):
+        return counts
+    _, interval, sensor, _ = counts.arrays()
+    ever = np.unique(sensor)
+    sizes = np.bincount(interval, minlength=len(counts.index_of))
+    if (sizes == len(ever)).all():
+        notices.add("Roads that the edge data do not list, taken as not observed", len(counts.names) - len(ever))
+        return counts
+    zeros = len(counts.index_of) * len(counts.names) - len(interval)
+    notices.add("Counts taken as 0, since an interval does not list the road (excludeEmpty)", zeros)
+    return replace(counts, unlisted_are_zero=True)
+
+
+def _loop_counts(files: list[Path], sumo: SumoNet, *, on: str, start: _Start, notices: Notices) -> Counts:
+    kinds = [next(elements(path, roots=["additional", "detector"])).name for path in files]
+    placing, outputs = (
+        [path for path, kind in zip(files, kinds, strict=True) if kind == wanted]
+        for wanted in ("additional", "detector")
+    )
+    if not placing or not outputs:
+        found = f"{len(placing)} additional files and {len(outputs)} output files"
+        raise CityError(f"detectors: {found}. Both are needed: where the loops are, and what they counted")
+    loops, left_out = _place_loops(placing, sumo, notices)
+    counts = Counts(list(loops), np.array([sumo.lanes[lane].road for lane in loops.values()], np.int64))
+    _note_coverage(counts, sumo, on, notices)
+    row_of = {loop: row for row, loop in enumerate(counts.names)}
+    unknown, total = _Unknown("Detectors in the output that no loop of the additional files is, left out"), 0
+    for path, start_ms in zip(outputs, start.of(outputs), strict=True):
+        for element in elements(path, roots=["detector"]):
+            if element.name != "interval":
+                continue
+            total += 1
+            loop = element.text("id")
+            if "nVehContrib" not in element.attributes:
+                raise element.refuse("an interval without nVehContrib. Output of E1 induction loops is expected")
+            if loop in row_of:
+                counts.add(counts.interval_of(element, start_ms), row_of[loop], element, "nVehContrib")
+            elif loop not in left_out:
+                unknown.add(loop)
+    unknown.check(total, outputs[0])
+    unknown.tell(notices)
+    return counts
+
+
+def _place_loops(files: list[Path], sumo: SumoNet, notices: Notices) -> tuple[dict[str, str], set[str]]:
+    """The lane of each loop, and the loops left out; of several on one lane, that nearest to its end is kept."""
+    found: dict[str, tuple[str, float]] = {}
+    lost, others, total = _Unknown("Loops on lanes that are not in the network, left out"), 0, 0
+    named: set[str] = set()
+    for path in files:
+        for element in elements(path, roots=["additional"]):
+            if element.name not in ("inductionLoop", "e1Detector"):
+                continue
+            loop, lane = element.text("id"), element.text("lane")
+            total += 1
+            if loop in named:
+                raise element.refuse(f'loop "{loop}" is there already')
+            named.add(loop)
+            road = lane.rpartition("_")[0]
+            if road in sumo.not_for_cars or (lane in sumo.lanes and not sumo.lanes[lane].for_cars):
+                others += 1
+            elif lane not in sumo.lanes:
+                lost.add(lane)
+            else:
+                at_m = element.number("pos") if "pos" in element.attributes else 0.0
+                found[loop] = (lane, at_m if at_m >= 0 else at_m + sumo.lanes[lane].length_m)
+    if total:
+        lost.check(total, files[0])
+    if not found:
+        raise CityError(f"{files[0].name} has no induction loop on a lane for cars")
+    lost.tell(notices)
+    notices.add("Loops on lanes that passenger cars may not use, left out", others)
+    last: dict[str, tuple[float, str]] = {}
+    for loop, (lane, at_m) in found.items():
+        last[lane] = max(last.get(lane, (-np.inf, "")), (at_m, loop))
+    kept = {loop for _, loop in last.values()}
+    notices.add("Loops before another one on the same lane, left out", len(found) - len(kept))
+    return {loop: lane for loop, (lane, _) in found.items() if loop in kept}, named - kept
+
+
+def _note_coverage(counts: Counts, sumo: SumoNet, on: str, notices: Notices) -> None:
+    loops = np.bincount(counts.road, minlength=len(sumo.roads))
+    partly = (loops > 0) & (loops < sumo.roads.lanes)
+    what = "Roads with loops on some of their lanes only, whose vehicles alone are counted"
+    notices.add_rows(what, partly, lambda row: Spot(f'road "{sumo.road_ids[row]}"'))
+    if on == "nodes":
+        reached, N = sumo.roads.receivers, sumo.junctions.num_nodes
+        roads = np.bincount(reached, minlength=N)
+        counted = np.bincount(reached[loops > 0], minlength=N)
+        what = "Junctions with loops on some of the roads that reach them, which alone are counted; --on roads is exact"
+        partly = (counted > 0) & (counted < roads)
+        notices.add_rows(what, partly, lambda row: Spot(f'junction "{sumo.junctions.node_ids[row]}"'))
+
+
+class _Unknown:
+    """Ids that are not in the network, in the order they came."""
+
+    def __init__(self, what: str) -> None:
+        self._what, self._count = what, 0
+        self._names: dict[str, None] = {}
+
+    def add(self, name: str) -> None:
+        self._count += 1
+        self._names[name] = None
+
+    def check(self, total: int, path: Path) -> None:
+        if not total:
+            raise CityError(f"{path.name} has no interval with a count")
+        if self._count * 2 > total:
+            most = f"So are {self._count:,} of {total:,}: is it another network's?"
+            raise CityError(f'{path.name}: id "{next(iter(self._names))}" is not known. {most}')
+
+    def tell(self, notices: Notices) -> None:
+        names = list(self._names)
+        notices.add_rows(self._what, np.ones(len(names), bool), lambda row: Spot(f'"{names[row]}"'))

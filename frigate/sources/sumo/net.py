@@ -1,0 +1,242 @@
+"""SUMO's road network file: junctions, roads for cars and the connections between them, in degrees.
+
+J junctions, E roads, K turns.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frigate.data.network import MIN_ROAD_M, Edges, RoadNetwork
+from frigate.data.notices import Notices, Spot
+from frigate.errors import CityError, MissingExtraError
+from frigate.sources.geometry import write_line
+from frigate.sources.sumo.xml import Element, elements
+
+NO_ROAD = ("internal", "crossing", "walkingarea")  # functions of edges inside a junction or beside the road
+FASTEST_MPS, MAX_M = 100.0, 1e6
+UNPLACED = ("!", "-", "")  # projections that SUMO cannot take back to degrees
+
+
+@dataclass(frozen=True)
+class Lane:
+    road: int  # row of the road
+    length_m: float
+    for_cars: bool
+
+
+@dataclass(frozen=True)
+class SumoNet:
+    """The network that cars may use, with every road in it: also parallel ones, and those that lead back."""
+
+    junctions: RoadNetwork  # that a road leaves or reaches, without the roads
+    roads: Edges  # [E]
+    road_ids: NDArray[np.str_]  # [E] SUMO's own
+    turns: NDArray[np.int64] | None  # [K,2] rows of the roads left and entered; None: the file has no connections
+    lanes: dict[str, Lane]
+    not_for_cars: frozenset[str]  # ids of the other roads
+    u_turns: int  # left out of the turns, since the road leads on
+
+
+@dataclass
+class _Read:
+    """What the elements said, as it stands in the file."""
+
+    location: Element | None = None
+    junctions: dict[str, tuple[float, float]] = field(default_factory=dict)
+    roads: dict[str, tuple[Element, list[Element]]] = field(default_factory=dict)  # an edge and its lanes
+    connections: list[tuple[str, str, str, str, bool]] = field(default_factory=list)  # roads, lanes, whether back
+
+
+def read_net(path: Path, *, notices: Notices) -> SumoNet:
+    read = _read(path)
+    cars = {name: [lane for lane in lanes if for_cars(lane)] for name, (_, lanes) in read.roads.items()}
+    kept = [name for name in read.roads if cars[name]]
+    if not kept:
+        raise CityError(f"{path.name} has no road that passenger cars may use, of {len(read.roads)} roads")
+    notices.add("Roads that passenger cars may not use, left out", len(read.roads) - len(kept))
+    ends = [(read.roads[name][0].text("from"), read.roads[name][0].text("to")) for name in kept]
+    used = {junction for pair in ends for junction in pair}
+    for name, pair in zip(kept, ends, strict=True):
+        for junction in pair:
+            if junction not in read.junctions:
+                raise read.roads[name][0].refuse(
+                    f'road "{name}" ends at junction "{junction}", which is not in the file'
+                )
+    notices.add("Junctions without a road for cars, left out", len(read.junctions) - len(used))
+    junctions = [junction for junction in read.junctions if junction in used]
+    row_of = {junction: row for row, junction in enumerate(junctions)}
+    to_degrees = _projection(path, read.location)
+    place = to_degrees(np.array([read.junctions[junction] for junction in junctions]))
+    edges = _edges(read, kept, cars, np.array([[row_of[a], row_of[b]] for a, b in ends]), to_degrees, notices)
+    road_of = {name: row for row, name in enumerate(kept)}
+    lanes = {
+        lane.text("id"): Lane(road_of[name], lane.number("length"), for_cars(lane))
+        for name in kept
+        for lane in read.roads[name][1]
+    }
+    turns, u_turns = _turns(read, road_of, lanes)
+    return SumoNet(
+        RoadNetwork(np.array(junctions, np.str_), place[:, 0], place[:, 1], Edges.none()),
+        edges,
+        np.array(kept, np.str_),
+        turns,
+        lanes,
+        frozenset(read.roads) - frozenset(kept),
+        u_turns,
+    )
+
+
+def _read(path: Path) -> _Read:
+    read = _Read()
+    lanes: list[Element] | None = None  # of the edge that is open; None where it is not a road
+    for element in elements(path, roots=["net"]):
+        match element.name:
+            case "edge":
+                name = element.text("id")
+                if element.attributes.get("function") in NO_ROAD or name.startswith(":"):
+                    lanes = None
+                    continue
+                if name in read.roads:
+                    raise element.refuse(f'road "{name}" is there already, at line {read.roads[name][0].line}')
+                lanes = []
+                read.roads[name] = (element, lanes)
+            case "lane":
+                if lanes is not None:
+                    lanes.append(element)
+            case "junction":
+                name = element.text("id")
+                if element.attributes.get("type") != "internal" and not name.startswith(":"):
+                    if name in read.junctions:
+                        raise element.refuse(f'junction "{name}" is there already')
+                    read.junctions[name] = (element.number("x"), element.number("y"))
+            case "connection":
+                a, b = element.text("from"), element.text("to")
+                if not a.startswith(":") and not b.startswith(":") and for_cars(element):
+                    ends = (f"{a}_{element.text('fromLane')}", f"{b}_{element.text('toLane')}")
+                    read.connections.append((a, b, *ends, element.attributes.get("dir") == "t"))
+            case "location":
+                read.location = element
+    if not read.roads or not read.junctions:
+        raise CityError(f"{path.name} has {len(read.roads)} roads and {len(read.junctions)} junctions. It needs both")
+    return read
+
+
+def for_cars(element: Element) -> bool:
+    """Whether a lane or connection may be used by SUMO's vehicle class "passenger"."""
+    allow, disallow = element.attributes.get("allow"), element.attributes.get("disallow")
+    if allow is not None:
+        return bool({"passenger", "all"} & set(allow.split()))
+    return not {"passenger", "all"} & set((disallow or "").split())
+
+
+def _projection(path: Path, location: Element | None) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
+    """From the file's metres [P,2] to longitude and latitude."""
+    parameter = "" if location is None else location.attributes.get("projParameter", "").strip()
+    if location is None or parameter in UNPLACED:
+        raise CityError(
+            f'{path.name} has no place on earth (projParameter="{parameter}"). '
+            "Build it with netconvert from OpenStreetMap, or with --proj.utm from nodes in degrees"
+        )
+    try:
+        import pyproj
+    except ImportError:
+        raise MissingExtraError("pyproj", "sumo") from None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of an old way to write a projection
+            project = pyproj.Proj(parameter)
+    except (pyproj.exceptions.ProjError, ValueError, TypeError):
+        raise location.refuse(f'projParameter "{parameter[:80]}" is not a projection that PROJ knows') from None
+    offset = location.points("netOffset", location.text("netOffset"))
+    if len(offset) != 1:
+        raise location.refuse(f'netOffset "{location.text("netOffset")[:40]}" is not one point x,y')
+
+    def to_degrees(xy: NDArray[np.float64]) -> NDArray[np.float64]:
+        metres = xy - np.array(offset[0])
+        lon, lat = project(metres[:, 0], metres[:, 1], inverse=True)
+        place = np.stack([lon, lat], axis=1)
+        with np.errstate(invalid="ignore"):
+            wrong = ~((np.abs(place) <= [180, 90]).all(axis=1))
+        if wrong.any():
+            x, y = xy[int(np.argmax(wrong))]
+            raise location.refuse(f"{x:g},{y:g} in the net is no place on earth by this netOffset and projParameter")
+        return place
+
+    return to_degrees
+
+
+def _edges(
+    read: _Read,
+    kept: list[str],
+    cars: dict[str, list[Element]],
+    ends: NDArray[np.int64],
+    to_degrees: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+    notices: Notices,
+) -> Edges:
+    """The roads [E], with course, true length and attributes."""
+    lines, length_m, speed_kph = [], np.zeros(len(kept)), np.zeros(len(kept))
+    for row, name in enumerate(kept):
+        edge, lane = read.roads[name][0], cars[name][0]
+        line = edge.points("shape", edge.attributes.get("shape", ""))
+        if len(line) < 2:  # straight from junction to junction
+            line = [read.junctions[edge.text("from")], read.junctions[edge.text("to")]]
+        lines.append(np.array(line))
+        length_m[row] = lane.number("length")
+        if not 0 <= length_m[row] <= MAX_M:
+            raise lane.refuse(f"length {length_m[row]:g} of a lane is no length in metres, SUMO's unit")
+        # A lane ends at the junction's border: the stretch inside belongs to the way from junction to junction.
+        length_m[row] += max(0.0, _metres(lines[-1]) - _metres(np.array(lane.points("shape", lane.text("shape")))))
+        fastest_mps = max(each.number("speed") for each in cars[name])
+        if not 0 <= fastest_mps <= FASTEST_MPS:
+            raise lane.refuse(f"speed {fastest_mps:g} of a lane is no speed in metres a second, SUMO's unit")
+        speed_kph[row] = 3.6 * fastest_mps if fastest_mps > 0 else np.nan
+    short = length_m < MIN_ROAD_M
+    notices.add_rows("Roads shorter than a metre were given one metre", short, lambda row: Spot(f'road "{kept[row]}"'))
+    cuts = np.cumsum([len(line) for line in lines])[:-1]
+    geometry = np.empty(len(kept), np.object_)
+    geometry[:] = [write_line(line) for line in np.split(to_degrees(np.concatenate(lines)), cuts)]
+    of = [read.roads[name][0].attributes for name in kept]
+    return Edges.of(
+        ends[:, 0],
+        ends[:, 1],
+        np.maximum(length_m, MIN_ROAD_M),
+        road_class=[road_class(edge.get("type", "")) for edge in of],
+        lanes=[len(cars[name]) for name in kept],
+        speed_kph=speed_kph,
+        name=[edge.get("name", "") for edge in of],
+        geometry=geometry,
+    )
+
+
+def _metres(line: NDArray[np.float64]) -> float:
+    return float(np.hypot(*np.diff(line, axis=0).T).sum()) if len(line) > 1 else 0.0
+
+
+def road_class(sumo_type: str) -> str:
+    """ "highway.residential|railway.tram" is residential; what is not OpenStreetMap's is kept as it is."""
+    for part in sumo_type.split("|"):
+        if part.startswith("highway."):
+            return part.removeprefix("highway.")
+    return sumo_type
+
+
+def _turns(read: _Read, road_of: dict[str, int], lanes: dict[str, Lane]) -> tuple[NDArray[np.int64] | None, int]:
+    """Allowed turns from lane to lane, and how many were left out: turning round is for roads with no other way on."""
+    if not read.connections:
+        return None, 0
+    onward: set[tuple[int, int]] = set()
+    back: set[tuple[int, int]] = set()
+    for a, b, lane_a, lane_b, turns_round in read.connections:
+        ends = (lanes.get(lane_a), lanes.get(lane_b))
+        if a in road_of and b in road_of and all(lane is not None and lane.for_cars for lane in ends):
+            (back if turns_round else onward).add((road_of[a], road_of[b]))
+    leading = {a for a, _ in onward}
+    kept = onward | {(a, b) for a, b in back if a not in leading}
+    return np.array(sorted(kept), np.int64).reshape(-1, 2), len(onward | back) - len(kept)

@@ -1,0 +1,171 @@
+"""SUMO's XML files, plain or gzip, element by element.
+
+Nothing is kept of what was read, document types and entities are refused, and so is what no SUMO file has: an element
+of megabytes, a hundred levels, a compressed file that expands hundreds of times.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import IO, NamedTuple
+from xml.parsers import expat
+
+import numpy as np
+
+from frigate.errors import CityError
+
+CHUNK_BYTES = 1 << 16
+MAX_ELEMENT_BYTES = 4 << 20
+DEEPEST = 100
+FREE_BYTES = 16 << 20  # so much may come out of any compressed file
+LARGEST = 1e12  # of any number
+MAX_EXPANSION = 250  # SUMO's own output shrinks to between a tenth and a thirtieth
+
+KINDS = {
+    "net": "a road network (.net.xml)",
+    "meandata": "edge data (meandata output)",
+    "detector": "detector output",
+    "additional": "an additional file",
+    "routes": "routes or trips",
+    "configuration": "a configuration",
+    "sumoConfiguration": "a configuration",
+    "nodes": "plain nodes; netconvert makes a network of them",
+    "edges": "plain edges; netconvert makes a network of them",
+    "osm": "OpenStreetMap data; use `frigate import osm`, or netconvert",
+}
+
+
+class Element(NamedTuple):
+    """The start of an element, and where it stands."""
+
+    name: str
+    attributes: dict[str, str]
+    path: Path
+    line: int
+
+    def refuse(self, message: str) -> CityError:
+        return CityError(f"{self.path.name} line {self.line}: {message}")
+
+    def text(self, attribute: str) -> str:
+        found = self.attributes.get(attribute)
+        if not found:
+            raise self.refuse(f"<{self.name}> has no {attribute}")
+        return found
+
+    def number(self, attribute: str) -> float:
+        return self._number(attribute, self.text(attribute))
+
+    def seconds(self, attribute: str) -> float:
+        """A time: seconds, or [days:]hours:minutes:seconds as SUMO's --human-readable-time writes it."""
+        text = self.text(attribute)
+        parts = text.split(":")
+        if len(parts) not in (1, 3, 4):
+            raise self.refuse(f'{attribute} "{text}" is not a time. Seconds, or hours:minutes:seconds, are expected')
+        units = (86_400, 3600, 60, 1)[-len(parts) :]
+        return sum(unit * self._number(attribute, part) for unit, part in zip(units, parts, strict=True))
+
+    def points(self, attribute: str, text: str) -> list[tuple[float, float]]:
+        """A shape "x,y x,y ..."; heights are passed over."""
+        found = []
+        for point in text.split():
+            numbers = point.split(",")
+            if len(numbers) not in (2, 3):
+                raise self.refuse(f'{attribute} "{text[:40]}": "{point[:40]}" is not x,y or x,y,z')
+            found.append((self._number(attribute, numbers[0]), self._number(attribute, numbers[1])))
+        return found
+
+    def _number(self, attribute: str, text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = np.nan
+        if not abs(number) <= LARGEST:
+            raise self.refuse(f'{attribute} "{text[:40]}" is not a number, or far too large')
+        return number
+
+
+def elements(path: Path, *, roots: Collection[str]) -> Iterator[Element]:
+    """Every element of a file in order, the outermost first, which has to be one of `roots`."""
+    found: list[Element] = []
+    depth = 0
+
+    def start(name: str, attributes: dict[str, str]) -> None:
+        nonlocal depth
+        depth += 1
+        line = parser.CurrentLineNumber
+        if depth == 1 and not seen_root and name not in roots:
+            raise CityError(_wrong_root(path, name, roots))
+        if depth > DEEPEST:
+            raise CityError(f"{path.name} line {line}: elements in elements {DEEPEST} deep. This is no file of SUMO's")
+        found.append(Element(name, attributes, path, line))
+
+    def end(_: str) -> None:
+        nonlocal depth
+        depth -= 1
+
+    def doctype(*_: object) -> None:
+        place = f"{path.name} line {parser.CurrentLineNumber}"
+        raise CityError(f"{place}: a document type (<!DOCTYPE>) is refused, for its entities. Take it away")
+
+    parser = expat.ParserCreate()
+    parser.StartElementHandler, parser.EndElementHandler = start, end
+    parser.StartDoctypeDeclHandler = doctype
+    seen_root, silent = False, 0
+    for chunk in _chunks(path):
+        try:
+            parser.Parse(chunk, not chunk)
+        except (expat.ExpatError, ValueError, LookupError) as error:
+            raise CityError(_not_xml(path, error, cut=not chunk)) from None
+        silent = 0 if found else silent + len(chunk)
+        if silent > MAX_ELEMENT_BYTES:
+            at = f"{path.name} line {parser.CurrentLineNumber}"
+            raise CityError(f"{at}: no element ends within {silent >> 20} MiB. This is no file of SUMO's")
+        seen_root = seen_root or bool(found)
+        yield from found
+        found.clear()
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    """The bytes of a file, expanded where it is gzip whatever its name; an empty piece ends them."""
+    try:
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+            file.seek(0)
+            source: IO[bytes] | gzip.GzipFile = gzip.GzipFile(fileobj=file) if packed else file
+            count = 0
+            while chunk := source.read(CHUNK_BYTES):
+                count += len(chunk)
+                if packed and count > FREE_BYTES and count > MAX_EXPANSION * file.tell():
+                    what = f"expands more than {MAX_EXPANSION} times"
+                    raise CityError(f"{path.name} {what}, which no file of SUMO's does. Unpack it if it is sound")
+                yield chunk
+            if not count:
+                raise CityError(f"{path.name} is empty")
+    except FileNotFoundError:
+        raise CityError(f"{path}: there is no such file") from None
+    except EOFError:
+        raise CityError(f"{path.name} is cut short: its gzip stream has no end. Copy or write it again") from None
+    except (OSError, zlib.error) as error:
+        detail = getattr(error, "strerror", None) or error
+        raise CityError(f"{path.name} cannot be read: {detail}") from None
+    yield b""
+
+
+def _wrong_root(path: Path, name: str, roots: Collection[str]) -> str:
+    wanted = " or ".join(f"{KINDS[root]}, <{root}>," for root in roots)
+    is_what = KINDS.get(name, "something else")
+    return (
+        f"{path.name} is {is_what}: its outermost element is <{name[:40]}>. {wanted[0].upper()}{wanted[1:]} is expected"
+    )
+
+
+def _not_xml(path: Path, error: Exception, *, cut: bool) -> str:
+    if isinstance(error, expat.ExpatError):
+        place = f"{path.name} line {error.lineno}"
+        if cut:
+            return f"{place}: the file is cut short, an element has no end. Copy or write it again"
+        return f"{place}: not readable XML ({expat.errors.messages.get(error.code, 'no reason given')})"
+    return f"{path.name}: its encoding is not known ({error}). Save it as UTF-8"

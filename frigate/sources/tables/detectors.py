@@ -1,0 +1,405 @@
+"""Detectors: where each stands in the network, and their readings brought together at its nodes.
+
+Several detectors on one node: counts are summed only where all of them report, gauges are averaged over those that do.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from scipy.spatial import cKDTree
+
+from frigate.data.city_toml import step_text, whole_step
+from frigate.data.network import EARTH_RADIUS_M, RoadNetwork
+from frigate.data.notices import Notices, Spot
+from frigate.data.readings import Span, align_start_s, count_snapshots
+from frigate.data.stream import DAY_S, bucket
+from frigate.data.tables import ROW, NodeIndex, Table
+from frigate.errors import CityError
+from frigate.sources.geometry import RoadIndex, bearing_gap_deg, on_sphere_m
+from frigate.sources.tables.user_table import OwnTable
+
+SNAP_M = 50.0  # how far a detector may be from its node or road where nothing is said
+SAME_M = 1.0  # roads or nodes this close together are one place
+FEW_GAPS = 4  # between readings: fewer do not show that a detector is coarse, missing readings do the same
+ALONG_DEG = 60.0  # how far a road may turn from a detector's bearing
+
+COMPASS = {
+    word: deg
+    for deg, words in {
+        0: ("n", "north", "northbound", "nb"),
+        45: ("ne", "northeast", "northeastbound"),
+        90: ("e", "east", "eastbound", "eb"),
+        135: ("se", "southeast", "southeastbound"),
+        180: ("s", "south", "southbound", "sb"),
+        225: ("sw", "southwest", "southwestbound"),
+        270: ("w", "west", "westbound", "wb"),
+        315: ("nw", "northwest", "northwestbound"),
+    }.items()
+    for word in words
+}
+
+
+@dataclass(frozen=True)
+class Readings:
+    """Readings of D detectors, in any order."""
+
+    time_us: NDArray[np.int64]  # [R]
+    detector: NDArray[np.int32]  # [R]
+    value: NDArray[np.float32]  # [R]
+    row: NDArray[np.int64]  # [R] of the file
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def take(self, rows: NDArray[np.generic]) -> Readings:
+        return Readings(*(getattr(self, f.name)[rows] for f in fields(self)))
+
+    @staticmethod
+    def join(parts: Sequence[Readings]) -> Readings:
+        if not parts:
+            return Readings(
+                np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int64)
+            )
+        return Readings(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Readings)))
+
+
+@dataclass(frozen=True)
+class Place:
+    """What is known of where a detector stands."""
+
+    node_id: str | None = None
+    road_id: str | None = None
+    source: str | None = None
+    target: str | None = None
+    lon: float = math.nan
+    lat: float = math.nan
+    bearing: str | None = None  # degrees or a compass word, or forward and backward with a road_id
+
+    @property
+    def has_point(self) -> bool:
+        return math.isfinite(self.lon) and math.isfinite(self.lat)
+
+
+@dataclass(frozen=True)
+class RoadTable:
+    """The roads that detectors are attached to, and the node that stands for each of them."""
+
+    network: RoadNetwork  # of intersections, with the roads as edges
+    node_of: NDArray[np.int64]  # [E] row of the node of the line graph, -1 where the road has none
+    ids: Mapping[str, tuple[tuple[int, bool], ...]] = field(default_factory=dict)  # road id -> rows of edges, forward?
+
+
+# Attaching
+
+
+def attach(
+    places: Sequence[Place | None], network: RoadNetwork, *, roads: RoadTable | None, snap_m: float | None
+) -> tuple[NDArray[np.int64], list[str]]:
+    """[D] row of the node of each detector, -1 where it has none, and why not."""
+    node_of = np.full(len(places), -1, np.int64)
+    reasons = [""] * len(places)
+    within_m = SNAP_M if snap_m is None else snap_m
+    finder = _NodeFinder(network, places) if roads is None else _RoadFinder(network, roads, places)
+    for i, place in enumerate(places):
+        if place is None:
+            reasons[i] = "is not among the sensors"
+            continue
+        found = finder.find(i, place, within_m)
+        if isinstance(found, str):
+            reasons[i] = found
+        else:
+            node_of[i] = found
+    return node_of, reasons
+
+
+class _NodeFinder:
+    def __init__(self, network: RoadNetwork, places: Sequence[Place | None]) -> None:
+        self.network = network
+        self.index = NodeIndex(network.node_ids)
+        self.known = rows_of(self.index, [p.node_id if p else None for p in places])
+        here = np.flatnonzero(network.present)
+        self.here = here
+        self.tree = cKDTree(on_sphere_m(network.lon[here], network.lat[here]))
+
+    def find(self, i: int, place: Place, within_m: float) -> int | str:
+        if place.node_id is not None:
+            if self.known[i] >= 0:
+                return int(self.known[i])
+            if not place.has_point:
+                hint = self.index.nearest(place.node_id)
+                return f'stands at node "{place.node_id}", which is not in the network{hint}'
+        if not place.has_point:
+            return "has no place: give lon and lat, or a node_id"
+        wrong = not_on_earth(place.lon, place.lat)
+        if wrong:
+            return wrong
+        metres, at = self._nearest(place.lon, place.lat)
+        names = self.network.node_ids[self.here]
+        if metres[0] > within_m:
+            return _too_far(f"the nearest node, {names[at[0]]}", metres[0], self._if_swapped(place))
+        if len(at) > 1 and metres[1] - metres[0] < 0.01:
+            return f"stands where two nodes are, {names[at[0]]} and {names[at[1]]}. Name one with node_id"
+        return int(self.here[at[0]])
+
+    def _nearest(self, lon: float, lat: float) -> tuple[list[float], list[int]]:
+        k = min(2, len(self.here))
+        point = on_sphere_m(np.float64(lon), np.float64(lat))  # type: ignore[arg-type]
+        chord, at = (np.asarray(x) for x in self.tree.query(point, k=np.arange(1, k + 1)))
+        arc = 2 * EARTH_RADIUS_M * np.arcsin(np.clip(chord / (2 * EARTH_RADIUS_M), 0, 1))
+        return arc.tolist(), at.tolist()
+
+    def _if_swapped(self, place: Place) -> float:
+        if abs(place.lon) > 90:
+            return math.inf
+        return self._nearest(place.lat, place.lon)[0][0]
+
+
+class _RoadFinder:
+    def __init__(self, line_graph: RoadNetwork, roads: RoadTable, places: Sequence[Place | None]) -> None:
+        self.roads = roads
+        self.known = rows_of(NodeIndex(line_graph.node_ids), [p.node_id if p else None for p in places])
+        self.network = roads.network
+        index = NodeIndex(self.network.node_ids)
+        self.ends = [rows_of(index, [getattr(p, end) if p else None for p in places]) for end in ("source", "target")]
+        self.lines = RoadIndex.of(self.network)
+        pairs = zip(self.network.senders.tolist(), self.network.receivers.tolist(), strict=True)
+        self.of_pair = {pair: row for row, pair in enumerate(pairs)}
+
+    def find(self, i: int, place: Place, within_m: float) -> int | str:
+        if self.known[i] >= 0:
+            return int(self.known[i])
+        if place.road_id is not None:
+            found = self._by_id(place)
+        elif place.source is not None and place.target is not None:
+            known = self.of_pair.get((int(self.ends[0][i]), int(self.ends[1][i])))
+            found = f"stands on a road {place.source},{place.target} that is not there" if known is None else known
+        elif place.has_point:
+            found = self._by_point(place, within_m)
+        else:
+            found = "has no road: give lon and lat, source and target, or a road_id"
+        if isinstance(found, str):
+            return found
+        node = int(self.roads.node_of[found])
+        return node if node >= 0 else f"stands on road {self._name(found)}, which is left out of the network"
+
+    def _by_id(self, place: Place) -> int | str:
+        there = self.roads.ids.get(str(place.road_id), ())
+        if not there:
+            return "stands on a road that is not in the network"
+        word = (place.bearing or "").lower()
+        if word in ("forward", "backward"):
+            there = tuple(r for r in there if r[1] == (word == "forward"))
+            return there[0][0] if len(there) == 1 else f"stands on a road that has no {word} direction"
+        rows = np.array([row for row, _ in there])
+        if len(rows) == 1:
+            return int(rows[0])
+        bearing = bearing_deg(place.bearing)
+        if isinstance(bearing, str):
+            return bearing
+        if bearing is None:
+            return self._both(rows)
+        turn = [bearing_gap_deg(self.lines.bearing_deg[self.lines.road == r], bearing).min() for r in rows]
+        return int(rows[int(np.argmin(turn))])
+
+    def _by_point(self, place: Place, within_m: float) -> int | str:
+        wrong = not_on_earth(place.lon, place.lat)
+        if wrong:
+            return wrong
+        bearing = bearing_deg(place.bearing)
+        if isinstance(bearing, str):
+            return bearing
+        roads, metres, heading = self.lines.near(place.lon, place.lat, within_m)
+        if metres[0] > within_m:
+            swapped_m = math.inf if abs(place.lon) > 90 else self.lines.near(place.lat, place.lon, 0)[1][0]
+            return _too_far(f"the nearest road, {self._name(int(roads[0]))},", float(metres[0]), float(swapped_m))
+        if bearing is not None:
+            along = bearing_gap_deg(heading, bearing) <= ALONG_DEG
+            if not along.any():
+                return f"has no road within {within_m:g} m that leads towards {bearing:g} degrees"
+            return int(roads[along][0])
+        tied = roads[metres <= metres[0] + SAME_M]
+        return int(tied[0]) if len(tied) == 1 else self._both(tied)
+
+    def _both(self, rows: NDArray[np.int64]) -> str:
+        names = " or ".join(self._name(int(r)) for r in rows[:3])
+        return f"could be on road {names}. Say which way it measures with a column bearing (degrees, or N, NE, ...)"
+
+    def _name(self, row: int) -> str:
+        ids = self.network.node_ids
+        return f"{ids[self.network.senders[row]]}-{ids[self.network.receivers[row]]}"
+
+
+def rows_of(index: NodeIndex, names: Sequence[str | None]) -> NDArray[np.int64]:
+    frame = pl.DataFrame({ROW: range(len(names)), "id": pl.Series(names, dtype=pl.String)})
+    return index.rows(Table(Path("ids"), frame), "id")
+
+
+def not_on_earth(lon: float, lat: float) -> str:
+    """Why this is no place, or ""."""
+    if abs(lon) <= 180 and abs(lat) <= 90:
+        return "stands at (0, 0), which means an unknown place" if lon == lat == 0 else ""
+    if abs(lat) <= 180 and abs(lon) <= 90:
+        return f"stands at lon {lon:g}, lat {lat:g}, which look swapped"
+    return f"stands at lon {lon:g}, lat {lat:g}, which is not on earth. Degrees of WGS84 are expected"
+
+
+def bearing_deg(text: str | None) -> float | str | None:
+    """Degrees clockwise from north; text says why it is none."""
+    if text is None or not text.strip():
+        return None
+    word = re.sub(r"[\s_-]", "", text.lower()).removesuffix("°")
+    if word in COMPASS:
+        return float(COMPASS[word])
+    try:
+        degrees = float(word.replace(",", "."))
+    except ValueError:
+        return f'has a bearing "{text}" that is neither degrees nor a compass word'
+    return degrees % 360 if math.isfinite(degrees) else f'has a bearing "{text}" that is no number of degrees'
+
+
+def _too_far(what: str, metres: float, swapped_m: float) -> str:
+    if metres > 10 * swapped_m and metres > 1000:
+        return f"is {_distance(metres)} from {what.rstrip(',')}: lon and lat look swapped"
+    if metres > 5_000:
+        return f"is {_distance(metres)} from {what.rstrip(',')}: is it another city's?"
+    return f"is {_distance(metres)} from {what.rstrip(',')}. Pass --snap {_round_up(metres)} to attach it"
+
+
+def _distance(metres: float) -> str:
+    return f"{math.ceil(metres):,} m" if metres < 10_000 else f"{metres / 1000:,.0f} km"
+
+
+def _round_up(metres: float) -> int:
+    power = 10 ** math.floor(math.log10(max(metres, 1)))
+    return int(next(k * power for k in (1, 2, 5, 10) if k * power >= metres))
+
+
+# Time
+
+
+def settle_step(readings: Readings, names: Sequence[str], *, step_s: int | None, quantity: str, where: str) -> int:
+    """The step, found where none is given. A detector that reports less often than every step is refused."""
+    every_s, gaps = _intervals_s(readings, len(names))
+    known = every_s[every_s > 0]
+    if step_s is None:
+        if not len(known):
+            raise CityError(f"{where}: how far apart its readings are cannot be told. Pass --step, such as 5min")
+        each, count = np.unique(known, return_counts=True)
+        step_s = whole_step(int(each[len(each) - 1 - np.argmax(count[::-1])]), where=where)
+    every_s = np.where(gaps >= FEW_GAPS, every_s, 0)
+    coarse = np.flatnonzero(every_s > step_s)
+    if len(coarse):
+        needed_s = int(every_s.max())
+        fits = next((s for s in range(needed_s, DAY_S + 1) if DAY_S % s == 0 and s % needed_s == 0), None)
+        worst = int(coarse[np.argmax(every_s[coarse])])
+        remedy = f"Pass --step {step_text(fits)}" if fits else "Take their readings away"
+        raise CityError(
+            f'{where}: sensor "{names[worst]}" reports every {step_text(needed_s)}, coarser than the step of '
+            f"{step_text(step_s)} (so do {len(coarse)} of {len(names)} sensors). {remedy}"
+        )
+    uneven = np.flatnonzero((every_s > 0) & (step_s % np.maximum(every_s, 1) != 0))
+    if len(uneven) and quantity == "count":
+        first = int(uneven[0])
+        raise CityError(
+            f'{where}: sensor "{names[first]}" counts every {step_text(int(every_s[first]))}, which does not divide '
+            f"the step of {step_text(step_s)}. Pass a --step that is a multiple of it"
+        )
+    return step_s
+
+
+def _intervals_s(readings: Readings, num_detectors: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """[D] the usual seconds between a detector's readings, 0 where there is no usual one; and how many gaps say so."""
+    order = np.lexsort((readings.time_us, readings.detector))
+    detector, time_us = readings.detector[order], readings.time_us[order]
+    gap_us = np.diff(time_us)
+    inside = (np.diff(detector) == 0) & (gap_us > 0)
+    of, gap_us = detector[1:][inside], gap_us[inside]
+    every_s, seen = np.zeros(num_detectors, np.int64), np.zeros(num_detectors, np.int64)
+    for i, gaps in zip(*_groups(of, gap_us), strict=True):
+        each, count = np.unique(gaps, return_counts=True)
+        usual = int(each[np.argmax(count)])
+        # Readings at odd times, such as one a passing vehicle, have no usual gap.
+        regular = count.max() * 2 >= len(gaps) and (gaps % usual == 0).mean() >= 0.9 and len(gaps) >= 2
+        every_s[i] = usual // 1_000_000 if regular and usual % 1_000_000 == 0 else 0
+        seen[i] = len(gaps)
+    return every_s, seen
+
+
+def _groups(of: NDArray[np.int32], values: NDArray[np.int64]) -> tuple[list[int], list[NDArray[np.int64]]]:
+    which, first = np.unique(of, return_index=True)
+    return which.tolist(), np.split(values, first[1:]) if len(which) else []
+
+
+def last_of_equals(readings: Readings) -> NDArray[np.bool_]:
+    """[R] False where a later row has the same detector and time."""
+    order = np.lexsort((readings.row, readings.time_us, readings.detector))
+    detector, time_us = readings.detector[order], readings.time_us[order]
+    last = np.ones(len(order), bool)
+    last[:-1] = (np.diff(detector) != 0) | (np.diff(time_us) != 0)
+    kept = np.zeros(len(order), bool)
+    kept[order] = last
+    return kept
+
+
+# Together
+
+
+def snapshots_of(
+    readings: Readings,
+    node_of: NDArray[np.int64],  # [D]
+    network: RoadNetwork,
+    *,
+    step_s: int,
+    timezone: str,
+    quantity: str,
+    table: OwnTable,
+    notices: Notices,
+) -> tuple[NDArray[np.float32], NDArray[np.bool_], int]:
+    """Values and observed mask [S,N] of the nodes, and the start of the first snapshot."""
+    low, high = int(np.argmin(readings.time_us)), int(np.argmax(readings.time_us))
+    first, last = (Spot(table.place(int(readings.row[i]))) for i in (low, high))
+    span = Span(int(readings.time_us[low]), int(readings.time_us[high]), first, last)
+    start_s = align_start_s(span.first_us, step_s=step_s, timezone=timezone)
+    D, N = len(node_of), network.num_nodes
+    S = count_snapshots(span, start_s=start_s, step_s=step_s, num_nodes=max(D, N), num_readings=len(readings))
+    by_detector, seen = bucket(
+        readings.time_us / 1e6,
+        readings.detector,
+        readings.value,
+        num_nodes=D,
+        start_s=start_s,
+        step_s=step_s,
+        num_snapshots=S,
+        quantity=quantity,
+    )
+    values, observed = np.zeros((S, N), np.float32), np.zeros((S, N), bool)
+    lost = np.zeros(N, np.int64)
+    shared = 0
+    for node in np.unique(node_of[node_of >= 0]).tolist():
+        here = np.flatnonzero(node_of == node)
+        shared += len(here) > 1
+        report = seen[:, here]
+        total = np.where(report, by_detector[:, here], 0).sum(axis=1)
+        if quantity == "count":
+            observed[:, node] = report.all(axis=1)
+            lost[node] = int(report.any(axis=1).sum() - observed[:, node].sum())
+            values[:, node] = np.where(observed[:, node], total, 0)
+        else:
+            observed[:, node] = report.any(axis=1)
+            values[:, node] = total / np.maximum(report.sum(axis=1), 1)
+    rule = "summed where all of them report" if quantity == "count" else "averaged"
+    notices.add(f"Nodes with several detectors, their readings {rule}", shared)
+    notices.add_rows(
+        "Nodes with snapshots left out because only some of their detectors report",
+        lost > 0,
+        lambda n: Spot(f"node {network.node_ids[n]}, {int(lost[n]):,} snapshots"),
+    )
+    return values, observed, start_s

@@ -1,0 +1,293 @@
+"""A road network from a user's own tables of nodes and edges, or of edges alone whose lines say where the nodes are.
+
+An edge with a `direction` (forward, backward, both) or a `oneway` flag is one or two roads; without either it is one,
+from source to target. The line of a backward road is reversed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from frigate.data.network import Edges, RoadNetwork, clean_edges, haversine_m
+from frigate.data.network_tables import note_network
+from frigate.data.tables import ROW, NodeIndex, Table, new_ids
+from frigate.errors import CityError
+from frigate.sources.geometry import Line, NotALineError, line_length_m, read_line, write_line
+from frigate.sources.tables.detectors import not_on_earth
+from frigate.sources.tables.rejected import Told
+from frigate.sources.tables.user_table import OwnTable, number_styles, read_numbers, read_words
+
+NODE_COLUMNS = ("node_id", "lon", "lat")
+EDGE_COLUMNS = (
+    *("source", "target", "length_m", "road_class", "lanes", "speed_kph", "name"),
+    *("geometry", "direction", "oneway", "road_id"),
+)
+FORWARD = ("forward", "forwards", "fwd", "f", "ft", "along", "1", "yes", "true", "y", "t")
+BACKWARD = ("backward", "backwards", "bwd", "tf", "against", "-1", "reverse")
+BOTH = ("both", "bothways", "b", "0", "2way", "two-way", "no", "false", "n")
+SAME_PLACE_DECIMALS = 6  # degrees: line ends that agree so far, a tenth of a metre, meet
+APART_M = 50.0
+
+
+@dataclass(frozen=True)
+class OwnNetwork:
+    """A network, and the user's own ids of its roads."""
+
+    network: RoadNetwork
+    road_ids: Mapping[str, tuple[tuple[int, bool], ...]]  # road id -> rows of edges, and whether forward
+
+
+def own_network(nodes: OwnTable | None, edges: OwnTable, told: Told) -> OwnNetwork:
+    """The network of these tables, cleaned: what was left out or mended is told."""
+    base = None if nodes is None else _nodes(nodes, told)
+    rows = _Rows.of(edges, told)
+    if base is None:
+        base, senders, receivers = _nodes_of_lines(edges, rows, told)
+    else:
+        edges.need(["source", "target"])
+        index = NodeIndex(base.node_ids)
+        table = Table(edges.path, rows.frame)
+        senders, receivers = index.rows(table, "source"), index.rows(table, "target")
+        for column, found in (("source", senders), ("target", receivers)):
+            rows.reject(column, found < 0, "is not in the nodes", told)
+    told.rejected.refuse_most(edges, len(rows.frame), report=told.report)
+    network, road_ids = _roads(base, rows, senders, receivers, told)
+    if not network.num_edges:
+        raise CityError(f"{edges.path.name} has no roads. A city needs roads between its nodes")
+    note_network(network, told.notices)
+    return OwnNetwork(network, road_ids)
+
+
+# Nodes
+
+
+def _nodes(table: OwnTable, told: Told) -> RoadNetwork:
+    frame = table.read(NODE_COLUMNS)
+    if not len(frame):
+        raise CityError(f"{table.path.name} has no rows. A city needs nodes")
+    frame = frame.with_columns(read_words(frame, "node_id").alias("node_id"))
+    styles = number_styles(table, ["lon", "lat"])
+    keep = np.ones(len(frame), bool)
+
+    def reject(column: str, mask: NDArray[np.bool_], reason: str | list[str]) -> None:
+        at = np.flatnonzero(mask & keep)
+        reasons = reason if isinstance(reason, str) else [reason[i] for i in at]
+        told.rejected.add(table, frame[ROW].to_numpy()[at], column, frame[column][at], reasons)
+        keep[at] = False
+
+    reject("node_id", frame["node_id"].is_null().to_numpy(), "is empty. Every node needs an id of its own")
+    lon, lat = (read_numbers(table, frame, c, styles[c]) for c in ("lon", "lat"))
+    for column, held in (("lon", lon), ("lat", lat)):
+        reject(column, ~held.given, "is not a number")
+    why = [
+        "" if not ok else not_on_earth(x, y).removeprefix("stands ")
+        for x, y, ok in zip(lon.values.tolist(), lat.values.tolist(), keep.tolist(), strict=True)
+    ]
+    reject("lat", np.array([bool(w) for w in why], bool), [f"is {w}" for w in why])
+    again = keep.copy()
+    again[np.flatnonzero(keep)] = ~frame["node_id"].filter(pl.Series(keep)).is_first_distinct().to_numpy()
+    reject("node_id", again & keep, "is there already: ids are not unique")
+    told.rejected.refuse_most(table, len(frame), report=told.report)
+    kept = frame.filter(pl.Series(keep))
+    return RoadNetwork(new_ids(Table(table.path, kept), "node_id"), lon.values[keep], lat.values[keep], Edges.none())
+
+
+def _nodes_of_lines(
+    table: OwnTable, rows: _Rows, told: Told
+) -> tuple[RoadNetwork, NDArray[np.int64], NDArray[np.int64]]:
+    """Nodes where lines end: by the ids that the edges name, or else by the place itself, numbered from 0."""
+    if "geometry" not in table:
+        raise CityError(
+            f"{table.path.name} does not say where its nodes are. Pass --nodes FILE, or add lines (WKT, WKB)"
+        )
+    kept = np.flatnonzero(rows.keep)
+    if not len(kept):
+        told.rejected.refuse_most(table, len(rows.frame), report=told.report)
+        raise CityError(f"{table.path.name} has no rows. A city needs roads")
+    lines = [line for line, keep in zip(rows.lines, rows.keep, strict=True) if keep and line is not None]
+    ends = np.array([(line[0], line[-1]) for line in lines]).reshape(-1, 2)  # first, last, first, ...
+    senders, receivers = (np.full(len(rows.frame), -1, np.int64) for _ in range(2))
+    if "source" in table and "target" in table:
+        for column in ("source", "target"):
+            rows.reject(column, rows.frame[column].is_null().to_numpy(), "is empty. Name a node", told)
+        named = rows.frame.filter(pl.Series(rows.keep))
+        names = named.select(pl.concat_list("source", "target").explode().alias("node_id"))
+        ends = ends[np.repeat(rows.keep[kept], 2)]
+        kept = np.flatnonzero(rows.keep)
+        if not len(kept):
+            told.rejected.refuse_most(table, len(rows.frame), report=told.report)
+        first = names["node_id"].is_first_distinct().to_numpy()
+        ids = new_ids(Table(table.path, names.filter(pl.Series(first)).with_row_index(ROW)), "node_id")
+        at = NodeIndex(ids).rows(Table(table.path, names.with_row_index(ROW)), "node_id")
+        lon, lat = ends[first].T
+        apart_m = haversine_m(ends[:, 0], ends[:, 1], lon[at], lat[at])
+        off = np.zeros(len(ids), bool)
+        off[at[apart_m > APART_M]] = True
+        told.notices.add(f"Nodes at which lines end more than {APART_M:g} m apart", int(off.sum()))
+    else:
+        places, first_at, at = np.unique(
+            np.round(ends, SAME_PLACE_DECIMALS), axis=0, return_index=True, return_inverse=True
+        )
+        lon, lat = ends[first_at].T
+        ids, at = np.arange(len(places)), at.reshape(-1)
+        told.notices.add("Nodes made where lines meet, numbered from 0", len(places))
+    senders[kept], receivers[kept] = at[0::2], at[1::2]
+    return RoadNetwork(ids, lon.copy(), lat.copy(), Edges.none()), senders, receivers
+
+
+# Edges
+
+
+@dataclass
+class _Rows:
+    """The rows of a table of edges while they are looked through."""
+
+    table: OwnTable
+    frame: pl.DataFrame
+    lines: list[Line | None]
+    ways: NDArray[np.int64]  # 1 forward, -1 backward, 0 both
+    numbers: Mapping[str, NDArray[np.float64]]
+    keep: NDArray[np.bool_]
+
+    def reject(self, column: str, mask: NDArray[np.bool_], reason: str | list[str], told: Told) -> None:
+        at = np.flatnonzero(mask & self.keep)
+        reasons = reason if isinstance(reason, str) else [reason[i] for i in at]
+        values = self.frame[column][at]
+        shown = values.bin.encode("hex") if values.dtype == pl.Binary else values.cast(pl.String)
+        told.rejected.add(self.table, self.frame[ROW].to_numpy()[at], column, shown.str.slice(0, 200), reasons)
+        self.keep[at] = False
+
+    @staticmethod
+    def of(table: OwnTable, told: Told) -> _Rows:
+        frame = table.read(EDGE_COLUMNS)
+        if not len(frame):
+            raise CityError(f"{table.path.name} has no rows. A city needs roads between its nodes")
+        texts = [c for c in EDGE_COLUMNS if c in table and c not in ("geometry", "length_m", "lanes", "speed_kph")]
+        frame = frame.with_columns(read_words(frame, c).alias(c) for c in texts)
+        count = len(frame)
+        rows = _Rows(table, frame, [None] * count, np.ones(count, np.int64), {}, np.ones(count, bool))
+        rows.ways = rows._ways(told)
+        rows.lines = rows._lines(told)
+        rows.numbers = rows._numbers(told)
+        return rows
+
+    def _ways(self, told: Told) -> NDArray[np.int64]:
+        column = next((c for c in ("direction", "oneway") if c in self.table), None)
+        if column is None:
+            return np.ones(len(self.frame), np.int64)
+        words = self.frame[column].str.to_lowercase()
+        if column == "oneway":
+            words = words.fill_null("no")
+        else:
+            told.notices.add("Roads without a direction, taken as both", int(words.is_null().sum()))
+            words = words.fill_null("both")
+        way_of = {word: way for way, known in ((1, FORWARD), (-1, BACKWARD), (0, BOTH)) for word in known}
+        ways = words.replace_strict(way_of, default=9, return_dtype=pl.Int64).to_numpy()
+        self.reject(column, ways == 9, "is not known. Directions are: forward, backward, both", told)
+        return ways
+
+    def _lines(self, told: Told) -> list[Line | None]:
+        lines: list[Line | None] = [None] * len(self.frame)
+        if "geometry" not in self.table:
+            return lines
+        why = [""] * len(lines)
+        raw = self.frame["geometry"]
+        if raw.dtype not in (pl.String, pl.Binary, pl.Null):
+            raise CityError(
+                f"{self.table.path.name}: column {self.table.source_of['geometry']} holds {raw.dtype}. WKT is expected"
+            )
+        for i, value in enumerate(raw.to_list()):
+            try:
+                if value:
+                    lines[i] = read_line(value)
+                else:
+                    why[i] = "is empty"
+            except NotALineError as error:
+                why[i] = str(error)
+        self.reject("geometry", np.array([bool(w) for w in why], bool), why, told)
+        return lines
+
+    def _numbers(self, told: Told) -> dict[str, NDArray[np.float64]]:
+        held = {}
+        styles = number_styles(self.table, ["length_m", "lanes", "speed_kph"])
+        for column, style in styles.items():
+            found = read_numbers(self.table, self.frame, column, style)
+            bad = found.wrong | (found.given & ~(np.isfinite(found.values) & (found.values >= 0)))
+            if column == "length_m":
+                self.reject(column, bad, "is no length. Give 0 or more, or nothing", told)
+                held[column] = found.values
+            else:
+                unknown = bad | (found.given & ~(found.values > 0))
+                told.notices.add(f"Values of {column} that are no number above 0, taken as unknown", int(unknown.sum()))
+                held[column] = np.where(unknown, np.nan, found.values)
+        return held
+
+
+def _roads(
+    base: RoadNetwork, rows: _Rows, senders: NDArray[np.int64], receivers: NDArray[np.int64], told: Told
+) -> tuple[RoadNetwork, dict[str, tuple[tuple[int, bool], ...]]]:
+    forward, backward = np.flatnonzero(rows.keep & (rows.ways >= 0)), np.flatnonzero(rows.keep & (rows.ways <= 0))
+    at = np.concatenate([forward, backward])
+    ahead = np.arange(len(at)) < len(forward)
+    a, b = np.where(ahead, senders[at], receivers[at]), np.where(ahead, receivers[at], senders[at])
+    straight_m = haversine_m(base.lon[a], base.lat[a], base.lon[b], base.lat[b])
+    along_m = np.array([np.nan if (line := rows.lines[i]) is None else line_length_m(line) for i in at.tolist()])
+    given_m = rows.numbers["length_m"][at] if "length_m" in rows.numbers else np.full(len(at), np.nan)
+    length_m = np.where(np.isnan(given_m), np.where(np.isnan(along_m), straight_m, along_m), given_m)
+    geometry = np.full(len(at), b"", np.object_)
+    for k, i in enumerate(at.tolist()):
+        line = rows.lines[i]
+        if line is not None:
+            geometry[k] = write_line(line if ahead[k] else line[::-1])
+    _note_ends(base, rows, senders, receivers, told)
+
+    def words(column: str) -> Any:
+        return np.array(rows.frame[column].fill_null("").to_list(), np.str_)[at] if column in rows.table else None
+
+    edges = Edges.of(
+        a,
+        b,
+        length_m,
+        road_class=words("road_class"),
+        name=words("name"),
+        geometry=geometry,
+        **{c: v[at] for c, v in rows.numbers.items() if c != "length_m"},
+    )
+    edges, cleaned = clean_edges(edges)
+    told.notices.add("Roads from a node to itself were left out", cleaned.self_loops)
+    told.notices.add("Parallel roads were left out, the shortest of each kept", cleaned.parallel)
+    told.notices.add("Roads of no length were given one metre", cleaned.zero_length)
+    row_of = {pair: row for row, pair in enumerate(zip(edges.senders.tolist(), edges.receivers.tolist(), strict=True))}
+    road_ids: dict[str, list[tuple[int, bool]]] = {}
+    if "road_id" in rows.table:
+        names = rows.frame["road_id"].to_list()
+        for i, pair, way in zip(at.tolist(), zip(a.tolist(), b.tolist(), strict=True), ahead.tolist(), strict=True):
+            if pair in row_of and names[i] is not None:
+                road_ids.setdefault(names[i], []).append((row_of[pair], way))
+    return replace(base, edges=edges), {name: tuple(held) for name, held in road_ids.items()}
+
+
+def _note_ends(
+    base: RoadNetwork, rows: _Rows, senders: NDArray[np.int64], receivers: NDArray[np.int64], told: Told
+) -> None:
+    """Lines that do not end at the nodes they name: swapped as a whole, they are refused; a few are told."""
+    lines = [(i, line) for i, line in enumerate(rows.lines) if rows.keep[i] and line is not None]
+    if not lines:
+        return
+    have = np.array([i for i, _ in lines])
+    ends = np.array([line[k] for _, line in lines for k in (0, -1)])
+    at = np.stack([senders[have], receivers[have]], axis=1).reshape(-1)
+    off = haversine_m(ends[:, 0], ends[:, 1], base.lon[at], base.lat[at]) > APART_M
+    if off.mean() > 0.5:
+        with np.errstate(invalid="ignore"):
+            swapped = haversine_m(ends[:, 1], np.clip(ends[:, 0], -90, 90), base.lon[at], base.lat[at]) <= APART_M
+        hint = "its coordinates look swapped" if swapped.mean() > 0.5 else "are these the lines of other nodes?"
+        place = rows.table.place(int(rows.frame[ROW][int(have[int(np.argmax(off)) // 2])]))
+        raise CityError(f"{place}: the line does not end at its nodes, nor do most others; {hint}")
+    told.notices.add(f"Ends of lines more than {APART_M:g} m from their node", int(off.sum()))

@@ -1,0 +1,1 @@
+"""GPS traces, matched to the roads and counted."""

@@ -1,0 +1,259 @@
+"""Tables of GPS positions, read and cleaned: every position that cannot be used is counted by its reason."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from frigate.data.network import RoadNetwork, haversine_m
+from frigate.data.notices import Notices, Spot
+from frigate.data.tables import Table, column_names, did_you_mean, numbers, table_batches
+from frigate.data.times import Clock, times_us, utc_text
+from frigate.errors import CityError
+
+COLUMNS = ("vehicle", "time", "lon", "lat")
+MERGE_M = 40.0  # positions closer than this are of one place: of a standing vehicle, or of one clock tick
+MARGIN_DEG = 0.1  # around the network: swapped coordinates are told by it
+MAX_POSITIONS = 200_000_000  # 5.6 GB
+COMPRESSED = (
+    b"\x1f\x8b",
+    b"\x28\xb5\x2f\xfd",
+    b"PK\x03\x04",
+    b"BZh",
+    b"\xfd7zXZ",
+    b"\x78\x9c",
+    b"\x78\x01",
+    b"\x78\xda",
+)
+
+NO_VEHICLE = "Positions without a vehicle were left out"
+NO_TIME = "Positions without a time were left out"
+NO_PLACE = "Positions without a place (empty, NaN or infinite) were left out"
+ZERO = "Positions at (0, 0), which stands for an unknown place, were left out"
+SWAPPED = "Positions whose lon and lat look swapped were left out"
+NOT_ON_EARTH = "Positions that are not on earth were left out"
+TWO_PLACES = "Positions of a vehicle in two places at once were left out"
+REPEATED = "Positions repeated for the same vehicle and time, the first kept"
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Positions by vehicle and then by time, no two of a vehicle at one time."""
+
+    vehicle: NDArray[np.int32]  # [P] row of names
+    time_us: NDArray[np.int64]  # [P]
+    lon: NDArray[np.float64]  # [P]
+    lat: NDArray[np.float64]  # [P]
+    names: tuple[str, ...]
+    read: int  # rows of the tables
+    dropped: Mapping[str, int]  # by reason
+
+
+@dataclass(frozen=True)
+class _Positions:
+    vehicle: NDArray[np.int32]
+    time_us: NDArray[np.int64]
+    lon: NDArray[np.float64]
+    lat: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.vehicle)
+
+    def take(self, rows: NDArray[np.generic]) -> _Positions:
+        return _Positions(*(getattr(self, f.name)[rows] for f in fields(self)))
+
+
+@dataclass
+class _Reading:
+    """The state of reading: what is known across tables."""
+
+    network: RoadNetwork
+    clock: Clock
+    notices: Notices
+    codes: dict[str, int] = field(default_factory=dict)  # vehicle -> its number
+    read: int = 0
+    swapped: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+
+    def drop(self, reason: str, rows: NDArray[np.bool_], table: Table, *columns: str) -> None:
+        if rows.any():
+            self.dropped[reason] = self.dropped.get(reason, 0) + int(rows.sum())
+            self.notices.add_rows(reason, rows, table.spot(*columns))
+
+
+def read_traces(
+    paths: Sequence[Path], network: RoadNetwork, *, names: Mapping[str, str], clock: Clock, notices: Notices
+) -> Trace:
+    """The positions of all files that can be used. `names` maps their columns to ours."""
+    if not paths:
+        raise CityError("no file of traces is given")
+    reading = _Reading(network, clock, notices)
+    runs: list[_Positions] = []
+    for path in paths:
+        _check_file(path)
+        rename, scale = _columns(path, names)
+        for table in table_batches(path, needed=COLUMNS, rename=rename, notices=notices):
+            runs.append(_usable(table, reading, scale))
+            if reading.read > MAX_POSITIONS:
+                raise CityError(
+                    f"{path.name}: over {MAX_POSITIONS:,} positions. Import a part of the vehicles at a time"
+                )
+    whole = _Positions(*(np.concatenate([getattr(run, f.name) for run in runs]) for f in fields(_Positions)))
+    if not len(whole):
+        raise CityError(_nothing(paths, reading))
+    ordered = _in_order(whole, list(reading.codes), notices)
+    single = _one_place_each(ordered, list(reading.codes), reading)
+    if not len(single):
+        raise CityError(_nothing(paths, reading))
+    held = (single.vehicle, single.time_us, single.lon, single.lat)
+    return Trace(*held, tuple(reading.codes), reading.read, dict(reading.dropped))
+
+
+def _check_file(path: Path) -> None:
+    if not path.is_file():
+        raise CityError(f"{path}: there is no such file")
+    if path.suffix not in (".csv", ".parquet"):
+        raise CityError(f'{path.name}: files that end in "{path.suffix}" are not read. Give .csv or .parquet')
+    with path.open("rb") as file:
+        head = file.read(5)
+    if head.startswith(COMPRESSED):
+        raise CityError(f"{path.name} is compressed. Unpack it first")
+
+
+def _columns(path: Path, names: Mapping[str, str]) -> tuple[dict[str, str], dict[str, float]]:
+    """Which columns of a file are ours, and what lon and lat are divided by: lon_e5 is in 100,000ths of a degree."""
+    there = column_names(path)
+    rename, scale = {}, {}
+    for source, target in names.items():
+        if target not in COLUMNS:
+            known = f"A trace has: {', '.join(COLUMNS)}"
+            raise CityError(f'map: {source}={target}: "{target}" is not a column of traces. {known}')
+        if source not in there:
+            if source == target:
+                continue  # another may be mapped to it; if none is, the table says so
+            hint = f"{did_you_mean(source, there)}. Its columns are: {', '.join(there)}"
+            raise CityError(f'map: {path.name} has no column "{source}"{hint}')
+        rename[source] = target
+        unit = re.search(r"_e([567])$", source.lower())
+        if target in ("lon", "lat") and unit:
+            scale[target] = 10.0 ** int(unit[1])
+    return rename, scale
+
+
+def _usable(table: Table, reading: _Reading, scale: Mapping[str, float]) -> _Positions:
+    """The rows of a table that have a vehicle, a time and a place on earth."""
+    reading.read += len(table)
+    raw = table.frame["time"]
+    no_time = raw.is_null() | (raw.is_nan() if raw.dtype.is_float() else False)
+    no_vehicle = table.frame["vehicle"].is_null() & ~no_time
+    reading.drop(NO_TIME, no_time.to_numpy(), table)
+    reading.drop(NO_VEHICLE, no_vehicle.to_numpy(), table)
+    table = Table(table.path, table.frame.filter(~no_time & ~no_vehicle), table.scaled)
+    lon, lat = (numbers(table, column)[0] / scale.get(column, 1.0) for column in ("lon", "lat"))
+    _check_digits(table)
+    time_us = times_us(table, "time", clock=reading.clock, notices=reading.notices)
+    kept = _on_earth(table, lon, lat, reading)
+    return _Positions(_vehicle_codes(table, reading.codes), time_us, lon, lat).take(kept)
+
+
+def _check_digits(table: Table) -> None:
+    """Refuse numbers of more digits than a time can have: they do not fit what `times_us` reckons with."""
+    raw = table.frame["time"]
+    if raw.dtype == pl.String and (long := raw.str.contains(r"^\s*\d{20,}\s*$")).any():
+        row = long.arg_max() or 0
+        raise table.refuse(row, f'time "{raw[row][:24]}" is not a time')
+
+
+def _vehicle_codes(table: Table, codes: dict[str, int]) -> NDArray[np.int32]:
+    raw = table.frame["vehicle"]
+    if raw.dtype.is_nested() or raw.dtype == pl.Binary:
+        raise CityError(f"{table.path.name}: column vehicle holds {raw.dtype}. Names or numbers are expected")
+    text = raw.cast(pl.String)
+    distinct = text.unique(maintain_order=True)
+    numbered = [codes.setdefault(name, len(codes)) for name in distinct.to_list()]
+    return text.replace_strict(distinct, pl.Series(numbered, dtype=pl.Int32), return_dtype=pl.Int32).to_numpy()
+
+
+def _on_earth(table: Table, lon: NDArray[np.float64], lat: NDArray[np.float64], reading: _Reading) -> NDArray[np.bool_]:
+    finite = np.isfinite(lon) & np.isfinite(lat)
+    zero = finite & (lon == 0) & (lat == 0)
+    placed = finite & ~zero
+    swapped = placed & ~_near(reading.network, lon, lat) & _near(reading.network, lat, lon)
+    with np.errstate(invalid="ignore"):
+        astray = placed & ~swapped & ~((np.abs(lon) <= 180) & (np.abs(lat) <= 90))
+    reading.drop(NO_PLACE, ~finite, table, "lon", "lat")
+    reading.drop(ZERO, zero, table)
+    reading.drop(SWAPPED, swapped, table, "lon", "lat")
+    reading.drop(NOT_ON_EARTH, astray, table, "lon", "lat")
+    kept: NDArray[np.bool_] = placed & ~swapped & ~astray
+    return kept
+
+
+def _near(network: RoadNetwork, lon: NDArray[np.float64], lat: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which places are in the box around a network."""
+    here = network.present
+    near = np.ones(len(lon), bool)
+    with np.errstate(invalid="ignore"):
+        for value, box in ((lon, network.lon[here]), (lat, network.lat[here])):
+            near &= (value >= box.min() - MARGIN_DEG) & (value <= box.max() + MARGIN_DEG)
+    return near
+
+
+def _nothing(paths: Sequence[Path], reading: _Reading) -> str:
+    """Why no position is left."""
+    named = ", ".join(path.name for path in paths[:3])
+    if not reading.read:
+        return f"{named} has no rows. Traces need positions"
+    said = "; ".join(f"{reason}: {count:,}" for reason, count in reading.dropped.items())
+    most = max(reading.dropped, key=lambda reason: reading.dropped[reason])
+    remedy = {
+        SWAPPED: " Map them the other way round: lon=lat and lat=lon",
+        NOT_ON_EARTH: " Are they degrees? Of a column in 100,000ths of a degree say so by its name: lon_e5=lon",
+    }.get(most, "")
+    return f"{named}: no position can be used. {said}.{remedy}"
+
+
+# Across tables
+
+
+def _in_order(whole: _Positions, names: list[str], notices: Notices) -> _Positions:
+    by_vehicle = np.argsort(whole.vehicle, kind="stable")
+    vehicle, time_us = whole.vehicle[by_vehicle], whole.time_us[by_vehicle]
+    earlier = np.zeros(len(whole), bool)
+    earlier[1:] = (np.diff(time_us) < 0) & (np.diff(vehicle) == 0)
+
+    def spot(row: int) -> Spot:
+        return Spot(f"vehicle {names[vehicle[row]]} at {utc_text(int(time_us[row]))}")
+
+    notices.add_rows("Positions earlier than the one above of the same vehicle; all were sorted by time", earlier, spot)
+    if not earlier.any():
+        return whole.take(by_vehicle)
+    return whole.take(np.lexsort((whole.time_us, whole.vehicle)))
+
+
+def _one_place_each(held: _Positions, names: list[str], reading: _Reading) -> _Positions:
+    """One position for each vehicle and time: the first of near ones; none where they are far apart."""
+    same = np.zeros(len(held), bool)
+    same[1:] = (np.diff(held.vehicle) == 0) & (np.diff(held.time_us) == 0)
+    if not same.any():
+        return held
+    group = np.cumsum(~same) - 1
+    first = np.flatnonzero(~same)[group]
+    far = haversine_m(held.lon, held.lat, held.lon[first], held.lat[first]) > MERGE_M
+    torn = np.bincount(group, far)[group] > 0
+
+    def spot(row: int) -> Spot:
+        when = utc_text(int(held.time_us[row]))
+        return Spot(f"vehicle {names[held.vehicle[row]]} at {when}, lon {held.lon[row]:g}, lat {held.lat[row]:g}")
+
+    for reason, rows in ((TWO_PLACES, torn), (REPEATED, same & ~torn)):
+        if rows.any():
+            reading.dropped[reason] = int(rows.sum())
+            reading.notices.add_rows(reason, rows, spot)
+    return held.take(~torn & ~(same & ~torn))

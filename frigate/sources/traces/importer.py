@@ -1,0 +1,300 @@
+"""GPS traces to counts: the number of vehicles that passed each intersection in each step.
+
+A trace table has a row for each position: vehicle, time, lon, lat. Positions are cleaned, those of a vehicle that
+stands are merged, the rest are matched to the roads (`matching`), and every node on the way counts once
+for each time it was passed, when the share of the way to it had been driven. A 0 is a real zero of this fleet; a step
+in which no vehicle reported is not observed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frigate.data.city import City
+from frigate.data.city_toml import parse_step
+from frigate.data.network import RoadNetwork
+from frigate.data.notices import Notices, Spot
+from frigate.data.readings import Span, align_start_s, count_snapshots
+from frigate.data.stream import bucket, make_stream, zone
+from frigate.data.times import Clock, given_or_taken
+from frigate.errors import CityError
+from frigate.sources.line_graph import on_roads
+from frigate.sources.traces.files import MERGE_M, Trace, read_traces
+from frigate.sources.traces.matching import INSIDE_M, MatchingNetwork, Progress, Work, match
+from frigate.sources.traces.road_index import frozen, lay_grid, plane_of
+from frigate.sources.traces.viterbi import MATCHED, NO_ROAD, OUTSIDE, Matches, MatchSettings, Positions, merge_standing
+
+
+@dataclass(frozen=True)
+class MatchReport:
+    """What became of the positions."""
+
+    read: int
+    dropped: Mapping[str, int]  # reason -> positions that could not be used
+    standing: int  # closer than MERGE_M to the one kept before, merged with it
+    moving: int  # the rest
+    outside: int  # of the moving: no road within INSIDE_M
+    no_road: int  # of those inside: no road within the radius
+    alone: int  # of those inside: on a road, but no other position to drive from or to
+    matched: int  # of those inside: on a road, with a route from or to another position
+    broken: int  # places where no route led from a position to the next
+    cut: int  # places where more than the longest gap lay between positions
+    vehicles: int
+    vehicles_outside: int  # with no position inside the network
+    passages: int
+    mean_distance_m: float  # of the matched to their roads
+    detour: float  # routes against straight distances, by their sums
+    sigma_m: float
+    beta_m: float
+
+    @property
+    def inside(self) -> int:
+        return self.moving - self.outside
+
+    @property
+    def matched_share(self) -> float:
+        """Of the moving positions inside the network."""
+        return self.matched / self.inside if self.inside else 0.0
+
+    def sentences(self) -> tuple[str, ...]:
+        """For a person to read."""
+        found = f"{self.matched:,} of {self.inside:,} moving positions inside the network ({self.matched_share:.1%})"
+        return (
+            f"Matched to a road: {found}, {self.mean_distance_m:.1f} m from it on average.",
+            f"Moving positions without a road near: {self.no_road:,}; with no other to link to: {self.alone:,}.",
+            f"Positions outside the network: {self.outside:,}. Of a standing vehicle, merged: {self.standing:,}.",
+            f"Traces cut at long gaps: {self.cut:,}; broken where no route led on: {self.broken:,}.",
+            f"Passages counted: {self.passages:,}, of {self.vehicles - self.vehicles_outside:,} vehicles.",
+            f"Matched with sigma {self.sigma_m:.1f} m and beta {self.beta_m:.1f} m.",
+        )
+
+
+@dataclass(frozen=True)
+class MatchedTraces:
+    """Passages of vehicles at nodes, by vehicle and then by time."""
+
+    time_us: NDArray[np.int64]  # [passages] microseconds since 1970 UTC
+    node: NDArray[np.integer]  # [passages] row of the node
+    road: NDArray[np.int32]  # [passages] row of the road by which it was reached
+    trace: Trace  # the positions that could be used
+    report: MatchReport
+    notices: Notices
+
+
+def match_traces(
+    files: str | Path | Iterable[str | Path],
+    network: City | RoadNetwork,
+    *,
+    vehicle: str = "vehicle",
+    time: str = "time",
+    lon: str = "lon",
+    lat: str = "lat",
+    rename: Mapping[str, str] | None = None,
+    timezone: str | None = None,
+    sigma_m: float | None = None,
+    beta_m: float | None = None,
+    max_gap_s: float = 240.0,
+    radius_m: float = 50.0,
+    workers: int = 1,
+    engine: str = "local",
+    on_progress: Progress | None = None,
+) -> MatchedTraces:
+    """The passages of all vehicles of these files at the nodes of a network. The options are `import_traces`'s."""
+    work = Work(workers, engine)
+    for option, value in (("sigma_m", sigma_m), ("beta_m", beta_m), ("max_gap_s", max_gap_s), ("radius_m", radius_m)):
+        if value is not None and not (np.isfinite(value) and value > 0):
+            raise CityError(f"{option}: {value:g}. Give a number above 0")
+    if radius_m > INSIDE_M:
+        raise CityError(f"radius_m: {radius_m:g}. Give at most {INSIDE_M:g} m")
+    notices = Notices()
+    roads = network.network if isinstance(network, City) else network
+    if not roads.num_edges:
+        raise CityError("the network has no roads, so that no trace can be matched to it")
+    if isinstance(network, City):
+        forms = len(network.stream.topologies)
+        notices.add("Forms of the network over time, the last of them used throughout", forms if forms > 1 else 0)
+        timezone = given_or_taken(timezone, network.stream.timezone, notices)
+    names = {vehicle: "vehicle", time: "time", lon: "lon", lat: "lat", **(rename or {})}
+    paths = [Path(files)] if isinstance(files, str | Path) else [Path(file) for file in files]
+    clock = Clock(zone(_timezone(network, timezone)), "")
+    trace = read_traces(paths, roads, names=names, clock=clock, notices=notices)
+    plane = plane_of(roads)
+    grid = lay_grid(roads, plane, radius_m=radius_m, margin_m=INSIDE_M, notices=notices)
+    positions = _moving(trace)
+    found, settings = match(
+        MatchingNetwork(plane, grid, radius_m),
+        positions,
+        sigma_m=sigma_m,
+        beta_m=beta_m,
+        max_gap_s=max_gap_s,
+        work=work,
+        on_progress=on_progress,
+    )
+    if (found.state == OUTSIDE).all():
+        raise CityError(_elsewhere(paths, trace, roads))
+    report = _report(trace, positions, found, settings)
+    notices.add("Vehicles without any position inside the network", report.vehicles_outside)
+    return MatchedTraces(found.passage_us, found.passage_node, found.passage_road, trace, report, notices)
+
+
+def import_traces(
+    files: str | Path | Iterable[str | Path],
+    network: City | RoadNetwork,
+    *,
+    vehicle: str = "vehicle",
+    time: str = "time",
+    lon: str = "lon",
+    lat: str = "lat",
+    rename: Mapping[str, str] | None = None,
+    timezone: str | None = None,
+    step: str = "5min",
+    on: str = "nodes",
+    sigma_m: float | None = None,
+    beta_m: float | None = None,
+    max_gap_s: float = 240.0,
+    radius_m: float = 50.0,
+    workers: int = 1,
+    engine: str = "local",
+    name: str | None = None,
+    on_progress: Progress | None = None,
+) -> City:
+    """A city of counts: vehicles that passed each node of a network in each step.
+
+    `vehicle`, `time`, `lon` and `lat` name the columns; `rename` maps others to them, and {"lon_e5": "lon"} divides by
+    100,000 on the way (_e5, _e6, _e7). Times without a zone are local time in `timezone`, the city's where it has one.
+    `sigma_m` is how far positions lie off their road, `beta_m` how far routes differ from straight distances: both are
+    estimated where they are not given. Roads within `radius_m` of a position are considered; a trace is cut where more
+    than `max_gap_s` lies between positions. `on="roads"` makes every road a node, which is passed at its end.
+    `workers` share the work on this machine; the engine "ray" takes it to a Ray cluster.
+    """
+    step_s = parse_step(step, where="step")
+    if on not in ("nodes", "roads"):
+        raise CityError(f'on "{on}" is not known. Give nodes or roads')
+    files = [files] if isinstance(files, str | Path) else list(files)
+    matched = match_traces(
+        files,
+        network,
+        vehicle=vehicle,
+        time=time,
+        lon=lon,
+        lat=lat,
+        rename=rename,
+        timezone=timezone,
+        sigma_m=sigma_m,
+        beta_m=beta_m,
+        max_gap_s=max_gap_s,
+        radius_m=radius_m,
+        workers=workers,
+        engine=engine,
+        on_progress=on_progress,
+    )
+    named = network.name if isinstance(network, City) else Path(files[0]).resolve().parent.name
+    counted = network.network if isinstance(network, City) else network
+    if on == "roads":
+        line_graph = on_roads(network, notices=matched.notices)
+        counted, matched = line_graph.network, replace(matched, node=line_graph.node_of_edge[matched.road])
+    city = count_passages(matched, counted, step_s=step_s, timezone=_timezone(network, timezone), name=name or named)
+    if on == "nodes" and isinstance(network, City):
+        return replace(city, forbidden_turns=network.forbidden_turns)
+    return city
+
+
+def count_passages(matched: MatchedTraces, network: RoadNetwork, *, step_s: int, timezone: str, name: str) -> City:
+    """Passages as the readings of a city, from the step of the first position to that of the last."""
+    first, last = int(matched.trace.time_us.min()), int(matched.trace.time_us.max())
+    N = network.num_nodes
+    start_s = align_start_s(first, step_s=step_s, timezone=timezone)
+    span = Span(first, last, Spot("the first position"), Spot("the last position"))
+    S = count_snapshots(span, start_s=start_s, step_s=step_s, num_nodes=N, num_readings=matched.report.read)
+    passed_s, given_s = matched.time_us // 1_000_000, matched.trace.time_us // 1_000_000
+    counts, _ = bucket(
+        passed_s,
+        matched.node,
+        np.ones(len(passed_s), np.float32),
+        num_nodes=N,
+        start_s=start_s,
+        step_s=step_s,
+        num_snapshots=S,
+        quantity="count",
+    )
+    reported = np.zeros(S, bool)
+    reported[(np.concatenate([passed_s, given_s]) - start_s) // step_s] = True
+    joined = np.zeros(N, bool)
+    joined[network.senders] = joined[network.receivers] = True  # a node without a road cannot be passed
+    matched.notices.add("Steps in which no vehicle reported, taken as not observed", int((~reported).sum()))
+    stream = make_stream(
+        counts,
+        network,
+        start_s=start_s,
+        step_s=step_s,
+        observed=reported[:, None] & joined,
+        timezone=timezone,
+        quantity="count",
+        unit="vehicles",
+    )
+    told = matched.notices.told()
+    return City(name, stream, (*matched.report.sentences(), *told), places=told)
+
+
+def _timezone(network: City | RoadNetwork, timezone: str | None) -> str:
+    return timezone or (network.stream.timezone if isinstance(network, City) else "UTC")
+
+
+def _moving(trace: Trace) -> Positions:
+    """The positions of moving vehicles. One that stands has one position, with the times of its first and its last."""
+    kept = np.flatnonzero(merge_standing(trace.vehicle, trace.lon, trace.lat, MERGE_M))
+    lasts = np.append(kept[1:] - 1, len(trace.vehicle) - 1)
+    return Positions(
+        vehicle=frozen(trace.vehicle[kept], np.int32),
+        lon=frozen(trace.lon[kept], np.float64),
+        lat=frozen(trace.lat[kept], np.float64),
+        arrive_us=frozen(trace.time_us[kept], np.int64),
+        depart_us=frozen(trace.time_us[lasts], np.int64),
+    )
+
+
+def _report(trace: Trace, positions: Positions, found: Matches, settings: MatchSettings) -> MatchReport:
+    on_road, linked = found.state == MATCHED, found.before >= 0
+    joined = linked.copy()
+    joined[found.before[linked]] = True
+    matched = on_road & joined
+    inside = found.state != OUTSIDE
+    names = np.unique(trace.vehicle)
+    head = np.diff(positions.vehicle[on_road], prepend=-1) != 0
+    straight_m = float(found.straight_m[linked].sum(dtype=np.float64))
+    return MatchReport(
+        read=trace.read,
+        dropped=dict(trace.dropped),
+        standing=len(trace.vehicle) - len(positions.vehicle),
+        moving=len(positions.vehicle),
+        outside=int((~inside).sum()),
+        no_road=int((found.state == NO_ROAD).sum()),
+        alone=int((on_road & ~joined).sum()),
+        matched=int(matched.sum()),
+        broken=int(found.broken.sum()),
+        cut=int((on_road & ~linked & ~found.broken).sum()) - int(head.sum()),
+        vehicles=len(names),
+        vehicles_outside=len(names) - len(np.unique(positions.vehicle[inside])),
+        passages=len(found.passage_us),
+        mean_distance_m=float(found.distance_m[matched].mean(dtype=np.float64)) if matched.any() else 0.0,
+        detour=float(found.route_m[linked].sum(dtype=np.float64)) / straight_m if straight_m else 1.0,
+        sigma_m=settings.sigma_m,
+        beta_m=settings.beta_m,
+    )
+
+
+def _elsewhere(paths: list[Path], trace: Trace, network: RoadNetwork) -> str:
+    def area(lon: NDArray[np.float64], lat: NDArray[np.float64]) -> str:
+        return f"lon {lon.min():.4f} to {lon.max():.4f}, lat {lat.min():.4f} to {lat.max():.4f}"
+
+    here, there = area(trace.lon, trace.lat), area(network.lon[network.present], network.lat[network.present])
+    named = paths[0].name if len(paths) == 1 else f"{paths[0].name} and {len(paths) - 1} more"
+    return (
+        f"{named}: no position is within {INSIDE_M:g} m of a road. The positions lie at {here}, the network "
+        f"at {there}. Is it another city's?"
+    )

@@ -1,0 +1,250 @@
+"""Map matching: which road each position of a vehicle was on, and which nodes it passed when.
+
+A hidden Markov model (Newson and Krumm 2009). A position lies off its road by a Gaussian of sigma_m; the route between
+two positions differs from their straight distance by an exponential of beta_m. Both are estimated from the data where
+they are not given, as that paper does, from medians. Routes are the shortest by length, and bounded; most are looked up
+in a table made beforehand, the rest are searched for, with the same answer.
+
+Vehicles do not depend on one another: they are matched in chunks of whole vehicles, by threads here (the compiled
+functions do without Python's lock) or by tasks on a Ray cluster, with the same result.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frigate.data.network import haversine_m
+from frigate.errors import CityError, MissingExtraError
+from frigate.sources.traces.road_index import Candidates, Plane, RoadGrid, find_candidates, frozen
+from frigate.sources.traces.viterbi import (
+    DETOUR,
+    DETOUR_M,
+    MATCHED,
+    Matches,
+    MatchSettings,
+    Positions,
+    RouteTable,
+    fill_rows,
+    match_positions,
+    new_search,
+)
+
+ENGINES = ("local", "ray")
+CHUNK = 10_000  # positions matched at once, about
+SAMPLE = 20_000  # positions that sigma and beta are estimated from, about
+FIRST_SIGMA_M, FIRST_BETA_M = 10.0, 50.0  # what the estimation begins with
+MIN_M = 1.0  # for either
+INSIDE_M = 200.0  # a position farther than this from every road is outside the network
+TABLE_RADIUS_M = 3000.0  # longest route in the table
+TABLE_ROUTES = 40_000_000  # routes in it: 480 MB
+ROUTES_AT_ONCE = 2_000_000
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Work:
+    """How the work is shared out."""
+
+    workers: int = 1
+    engine: str = "local"
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise CityError(f"workers: {self.workers}. Give 1 or more")
+        if self.engine not in ENGINES:
+            raise CityError(f'engine "{self.engine}" is not known. Engines: {", ".join(ENGINES)}')
+
+
+@dataclass(frozen=True)
+class MatchingNetwork:
+    """Where roads run and how to find them."""
+
+    plane: Plane
+    grid: RoadGrid
+    radius_m: float  # roads farther from a position are not considered
+
+    def near(self, positions: Positions) -> Candidates:
+        return find_candidates(
+            self.grid, *self.plane.metres(positions.lon, positions.lat), float(self.radius_m), INSIDE_M
+        )
+
+
+def match(
+    roads: MatchingNetwork,
+    positions: Positions,
+    *,
+    sigma_m: float | None,
+    beta_m: float | None,
+    max_gap_s: float,
+    work: Work,
+    on_progress: Progress | None = None,
+) -> tuple[Matches, MatchSettings]:
+    """The roads of all positions and the passages of all vehicles, and the settings they were found with."""
+    table = make_table(roads, positions, max_gap_s=max_gap_s, workers=work.workers)
+    settings = MatchSettings(float(sigma_m or FIRST_SIGMA_M), float(beta_m or FIRST_BETA_M), int(max_gap_s * 1e6))
+    if sigma_m is None or beta_m is None:
+        sample, fixed = _sample(positions), (sigma_m, beta_m)
+        for _ in range(2):
+            found = join(list(_on_threads(roads, table, sample, settings, work.workers)))
+            settings = _estimate(found, settings, *fixed)
+    chunks = [take(positions, part) for part in chunk_slices(positions.vehicle, CHUNK)]
+    engine = _on_ray if work.engine == "ray" else _on_threads
+    parts, done = [], 0
+    for part in engine(roads, table, chunks, settings, work.workers):
+        parts.append(part)
+        done += len(part.road)
+        if on_progress is not None:
+            on_progress(done, len(positions.vehicle))
+    return join(parts), settings
+
+
+def take(positions: Positions, rows: slice | NDArray[np.generic]) -> Positions:
+    columns: Iterable[NDArray[Any]] = positions
+    return Positions(*(frozen(column[rows], column.dtype.type) for column in columns))
+
+
+def join(parts: Sequence[Matches]) -> Matches:
+    """Matches of one chunk after the other as those of one."""
+    firsts = np.cumsum([0, *(len(part.road) for part in parts)])
+    moved = [p._replace(before=np.where(p.before >= 0, p.before + f, -1)) for p, f in zip(parts, firsts, strict=False)]
+    return Matches(*(np.concatenate(columns) for columns in zip(*moved, strict=True)))
+
+
+def chunk_slices(vehicle: NDArray[np.int32], size: int) -> list[slice]:
+    """Runs of whole vehicles with about so many positions."""
+    heads = np.flatnonzero(np.diff(vehicle, prepend=vehicle[:1] - 1))
+    chosen = [0]
+    for head in heads.tolist():
+        if head - chosen[-1] >= size:
+            chosen.append(head)
+    return [slice(a, b) for a, b in zip(chosen, [*chosen[1:], len(vehicle)], strict=True) if b > a]
+
+
+# The table of routes
+
+
+def make_table(roads: MatchingNetwork, positions: Positions, *, max_gap_s: float, workers: int) -> RouteTable:
+    """Routes from the nodes where one may begin, those of the most positions first while there is room."""
+    grid, N = roads.grid, len(roads.grid.out_starts) - 1
+    reach_m = _usual_route_m(positions, max_gap_s)
+    with ThreadPoolExecutor(workers) as pool:
+        chunks = (take(positions, part) for part in chunk_slices(positions.vehicle, CHUNK))
+        uses = np.sum(list(pool.map(partial(_uses, roads), chunks)), axis=0)
+        order = np.argsort(-uses, kind="stable")[: int((uses > 0).sum())]
+        shares = [np.ascontiguousarray(order[k::workers]) for k in range(workers)]
+        rows = [r for part in pool.map(partial(_rows, grid, reach_m, TABLE_ROUTES // workers), shares) for r in part]
+    row_of = np.full(N, -1, np.int32)
+    sources = np.concatenate([sources for sources, *_ in rows]) if rows else np.zeros(0, np.int64)
+    row_of[sources] = np.arange(len(sources))
+    sizes = np.concatenate([[0], *(size for _, size, *_ in rows)])
+    columns = [np.concatenate(c) if c else np.zeros(0) for c in ([row[k] for row in rows] for k in (2, 3, 4))]
+    return RouteTable(
+        row_of=frozen(row_of, np.int32),
+        starts=frozen(np.cumsum(sizes), np.int64),
+        targets=frozen(columns[0], np.int32),
+        metres=frozen(columns[1], np.float32),
+        last_roads=frozen(columns[2], np.int32),
+        radius_m=reach_m,
+    )
+
+
+def _uses(roads: MatchingNetwork, positions: Positions) -> NDArray[np.int64]:
+    """[N] how often a route may begin at each node: at the end of a road near a position."""
+    near = roads.near(positions)
+    held = np.arange(near.road.shape[1]) < near.number[:, None]
+    return np.bincount(roads.grid.receivers[near.road[held]], minlength=len(roads.grid.out_starts) - 1)
+
+
+def _usual_route_m(positions: Positions, max_gap_s: float) -> float:
+    """A length that few routes between positions of these vehicles may exceed."""
+    lon, lat = positions.lon, positions.lat
+    linked = np.diff(positions.vehicle) == 0
+    linked &= positions.arrive_us[1:] - positions.depart_us[:-1] <= max_gap_s * 1e6
+    straight_m = haversine_m(lon[:-1], lat[:-1], lon[1:], lat[1:])[linked]
+    usual_m = float(np.quantile(straight_m, 0.97)) if len(straight_m) else 0.0
+    return min(TABLE_RADIUS_M, DETOUR * usual_m + DETOUR_M)
+
+
+def _rows(grid: RoadGrid, reach_m: float, most: int, sources: NDArray[np.int64]) -> list[tuple[NDArray[Any], ...]]:
+    """Rows of the table in parts: sources, sizes, targets, metres, last roads."""
+    search = new_search(grid)
+    parts: list[tuple[NDArray[Any], ...]] = []
+    held = 0
+    while len(sources) and held < most:
+        room = max(ROUTES_AT_ONCE, len(grid.out_starts))
+        starts = np.zeros(len(sources) + 1, np.int64)
+        targets, metres, last_roads = np.empty(room, np.int32), np.empty(room, np.float32), np.empty(room, np.int32)
+        done = fill_rows(grid, search, sources, reach_m, starts, targets, metres, last_roads)
+        stop = int(starts[done])
+        columns = (column[:stop].copy() for column in (targets, metres, last_roads))
+        parts.append((sources[:done], np.diff(starts[: done + 1]), *columns))
+        sources, held = sources[done:], held + stop
+    return parts
+
+
+# Sigma and beta
+
+
+def _estimate(found: Matches, settings: MatchSettings, sigma_m: float | None, beta_m: float | None) -> MatchSettings:
+    """MatchSettings that these matches speak for, where they are not given."""
+    matched, linked = found.state == MATCHED, found.before >= 0
+    if sigma_m is None and matched.any():
+        # The median of the absolute value of a Gaussian is sigma / 1.4826.
+        settings = settings._replace(sigma_m=max(MIN_M, 1.4826 * float(np.median(found.distance_m[matched]))))
+    if beta_m is None and linked.any():
+        # That of an exponential is beta ln 2.
+        differ_m = np.abs(found.route_m[linked] - found.straight_m[linked])
+        settings = settings._replace(beta_m=max(MIN_M, float(np.median(differ_m)) / float(np.log(2))))
+    return settings
+
+
+def _sample(positions: Positions) -> list[Positions]:
+    """Every so many vehicles, so that about SAMPLE positions are left."""
+    each = max(1, len(positions.vehicle) // SAMPLE)
+    names = np.unique(positions.vehicle)[::each]
+    chosen = take(positions, np.isin(positions.vehicle, names))
+    return [take(chosen, part) for part in chunk_slices(chosen.vehicle, CHUNK)]
+
+
+# Where the work is done
+
+
+def _match(roads: MatchingNetwork, table: RouteTable, chunk: Positions, settings: MatchSettings) -> Matches:
+    return match_positions(roads.grid, table, chunk, roads.near(chunk), settings)
+
+
+def _on_threads(
+    roads: MatchingNetwork, table: RouteTable, chunks: Iterable[Positions], settings: MatchSettings, workers: int
+) -> Iterator[Matches]:
+    with ThreadPoolExecutor(workers) as pool:
+        yield from pool.map(lambda chunk: _match(roads, table, chunk, settings), chunks)
+
+
+def _on_ray(
+    roads: MatchingNetwork, table: RouteTable, chunks: Iterable[Positions], settings: MatchSettings, workers: int
+) -> Iterator[Matches]:
+    """The same on a Ray cluster: the one joined already or that RAY_ADDRESS names, else one on this machine."""
+    try:
+        import ray
+    except ImportError:
+        raise MissingExtraError("ray", "cluster") from None
+    started = not ray.is_initialized()
+    if started:
+        ray.init(num_cpus=None if "RAY_ADDRESS" in os.environ else workers, include_dashboard=False)
+    try:
+        held = (ray.put(roads), ray.put(table))  # once for all tasks of a machine
+        task = ray.remote(_match)
+        for waiting in [task.remote(*held, chunk, settings) for chunk in chunks]:
+            yield ray.get(waiting)
+    finally:
+        if started:
+            ray.shutdown()

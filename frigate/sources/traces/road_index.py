@@ -1,0 +1,292 @@
+"""Where the roads run: their lines on a plane, cut into straight pieces, and a uniform grid to find the near ones.
+
+The plane touches the earth at the middle latitude of the network. Over a city its distances are right to a few parts in
+a thousand; lengths of roads and distances between positions are not taken from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from frigate.data.network import EARTH_RADIUS_M, RoadNetwork
+from frigate.data.notices import Notices, Spot
+from frigate.sources.geometry import NotALineError, read_line
+
+CELL_M = 100.0
+MAX_CANDIDATES = 16  # roads considered for one position, the nearest; a four-armed crossing has 8
+MAX_CELLS = 4_000_000  # a network so wide gets larger cells
+LINE_ENDS_M = 100.0  # a line that ends farther from the nodes of its road is another's
+
+Function = TypeVar("Function", bound=Callable[..., object])
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+
+def compiled(function: Function) -> Function:
+    return cast(Function, numba.njit(cache=True, nogil=True)(function))
+
+
+class RoadGrid(NamedTuple):
+    """Roads, their straight pieces, and a uniform grid of cells that know which pieces are near."""
+
+    senders: NDArray[np.int32]  # [E]
+    receivers: NDArray[np.int32]  # [E]
+    length_m: NDArray[np.float64]  # [E]
+    out_starts: NDArray[np.int64]  # [N+1] into out_roads
+    out_roads: NDArray[np.int32]  # [E] by sender
+    piece_x_m: NDArray[np.float64]  # [G] where a piece begins, on the plane
+    piece_y_m: NDArray[np.float64]  # [G]
+    piece_dx_m: NDArray[np.float64]  # [G]
+    piece_dy_m: NDArray[np.float64]  # [G]
+    piece_road: NDArray[np.int32]  # [G]
+    piece_before: NDArray[np.float64]  # [G] share of the road's length before the piece
+    piece_share: NDArray[np.float64]  # [G] share of the road's length in it
+    cell_starts: NDArray[np.int64]  # [cells+1] into cell_pieces
+    cell_pieces: NDArray[np.int32]  # pieces within radius_m of the cell
+    left_m: float
+    bottom_m: float
+    cell_m: float
+    columns: int
+    rows: int
+
+
+class Candidates(NamedTuple):
+    """The roads near each position, M at most; unordered."""
+
+    number: NDArray[np.int64]  # [P] how many
+    road: NDArray[np.int32]  # [P,M]
+    offset_m: NDArray[np.float64]  # [P,M] how far along the road
+    distance_m: NDArray[np.float64]  # [P,M] from the road
+    inside: NDArray[np.bool_]  # [P] whether any road is within inside_m
+
+
+@dataclass(frozen=True)
+class Plane:
+    """Metres east and north of a place."""
+
+    lon: float
+    lat: float
+
+    def metres(
+        self, lon: NDArray[np.float64], lat: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        east = (lon - self.lon + 180.0) % 360.0 - 180.0  # the short way round, also across 180 degrees
+        scale = np.radians(1.0) * EARTH_RADIUS_M
+        return east * scale * np.cos(np.radians(self.lat)), (lat - self.lat) * scale
+
+
+def plane_of(network: RoadNetwork) -> Plane:
+    lat = network.lat[network.present]
+    return Plane(float(network.lon[network.present][0]), float((lat.min() + lat.max()) / 2))
+
+
+def lay_grid(network: RoadNetwork, plane: Plane, *, radius_m: float, margin_m: float, notices: Notices) -> RoadGrid:
+    """The grid of a network: cells know the pieces within radius_m, and reach margin_m beyond the network."""
+    edges = network.edges
+    x, y, road = _lines(network, plane, notices)
+    same = road[1:] == road[:-1]
+    piece_road = road[:-1][same]
+    dx, dy = np.diff(x)[same], np.diff(y)[same]
+    piece_m = np.hypot(dx, dy)
+    whole_m = np.bincount(piece_road, piece_m, len(edges))
+    first = np.concatenate([[True], piece_road[1:] != piece_road[:-1]])
+    before_m = np.cumsum(piece_m) - piece_m
+    before_m -= before_m[first][np.cumsum(first) - 1]
+    whole_m = np.where(whole_m > 0, whole_m, 1.0)[piece_road]
+    left_m, bottom_m = float(x.min()) - margin_m, float(y.min()) - margin_m
+    wide_m, high_m = float(x.max()) + margin_m - left_m, float(y.max()) + margin_m - bottom_m
+    cell_m = max(CELL_M, float(np.sqrt(wide_m * high_m / MAX_CELLS)))
+    columns, rows = int(wide_m // cell_m) + 1, int(high_m // cell_m) + 1
+    order = np.argsort(edges.senders, kind="stable")
+    grid = RoadGrid(
+        senders=frozen(edges.senders, np.int32),
+        receivers=frozen(edges.receivers, np.int32),
+        length_m=frozen(edges.length_m, np.float64),
+        out_starts=frozen(np.searchsorted(edges.senders[order], np.arange(network.num_nodes + 1)), np.int64),
+        out_roads=frozen(order, np.int32),
+        piece_x_m=frozen(x[:-1][same], np.float64),
+        piece_y_m=frozen(y[:-1][same], np.float64),
+        piece_dx_m=frozen(dx, np.float64),
+        piece_dy_m=frozen(dy, np.float64),
+        piece_road=frozen(piece_road, np.int32),
+        piece_before=frozen(before_m / whole_m, np.float64),
+        piece_share=frozen(piece_m / whole_m, np.float64),
+        cell_starts=frozen(np.zeros(1), np.int64),
+        cell_pieces=frozen(np.zeros(0), np.int32),
+        left_m=left_m,
+        bottom_m=bottom_m,
+        cell_m=cell_m,
+        columns=columns,
+        rows=rows,
+    )
+    starts = np.zeros(columns * rows + 1, np.int64)
+    fill_cells(grid, radius_m, starts, np.zeros(0, np.int32), False)
+    starts = np.cumsum(starts)
+    pieces = np.zeros(int(starts[-1]), np.int32)
+    fill_cells(grid, radius_m, starts[:-1].copy(), pieces, True)
+    return grid._replace(cell_starts=frozen(starts, np.int64), cell_pieces=frozen(pieces, np.int32))
+
+
+def frozen(values: NDArray[Any], dtype: type[Scalar]) -> NDArray[Scalar]:
+    """The array, of this type and read-only."""
+    held = np.ascontiguousarray(values, dtype)
+    held = held.copy() if held is values else held
+    held.setflags(write=False)
+    return held
+
+
+@compiled
+def fill_cells(
+    grid: RoadGrid, radius_m: float, cell_starts: NDArray[np.int64], cell_pieces: NDArray[np.int32], fill: bool
+) -> None:
+    """Count the pieces within radius_m of each cell (into the place after it), or put them in."""
+    reach_m = radius_m + grid.cell_m * np.sqrt(0.5)  # from the middle of a cell to a point that near its corner
+    for piece in range(len(grid.piece_x_m)):
+        x, y = grid.piece_x_m[piece] - grid.left_m, grid.piece_y_m[piece] - grid.bottom_m
+        dx, dy = grid.piece_dx_m[piece], grid.piece_dy_m[piece]
+        first_column = max(0, int((min(x, x + dx) - radius_m) // grid.cell_m))
+        last_column = min(grid.columns - 1, int((max(x, x + dx) + radius_m) // grid.cell_m))
+        first_row = max(0, int((min(y, y + dy) - radius_m) // grid.cell_m))
+        last_row = min(grid.rows - 1, int((max(y, y + dy) + radius_m) // grid.cell_m))
+        for row in range(first_row, last_row + 1):
+            for column in range(first_column, last_column + 1):
+                middle_x = grid.left_m + (column + 0.5) * grid.cell_m
+                middle_y = grid.bottom_m + (row + 0.5) * grid.cell_m
+                if _to_piece(grid, piece, middle_x, middle_y)[1] > reach_m:
+                    continue
+                cell = row * grid.columns + column
+                if fill:
+                    cell_pieces[cell_starts[cell]] = piece
+                    cell_starts[cell] += 1
+                else:
+                    cell_starts[cell + 1] += 1
+
+
+# Finding
+
+
+@compiled
+def find_candidates(
+    grid: RoadGrid, x_m: NDArray[np.float64], y_m: NDArray[np.float64], radius_m: float, inside_m: float
+) -> Candidates:
+    """The nearest roads within radius_m of each place, which is at most the radius that the grid was laid for."""
+    P = len(x_m)
+    shape = (P, MAX_CANDIDATES)
+    number, inside = np.zeros(P, np.int64), np.ones(P, np.bool_)
+    road, offset_m, distance_m = np.empty(shape, np.int32), np.empty(shape), np.empty(shape)
+    for i in range(P):
+        column, row = int((x_m[i] - grid.left_m) // grid.cell_m), int((y_m[i] - grid.bottom_m) // grid.cell_m)
+        if 0 <= column < grid.columns and 0 <= row < grid.rows:
+            cell = row * grid.columns + column
+            number[i] = _near(grid, cell, x_m[i], y_m[i], radius_m, road[i], offset_m[i], distance_m[i])
+        if number[i] == 0:
+            inside[i] = _is_inside(grid, column, row, x_m[i], y_m[i], inside_m)
+    return Candidates(number, road, offset_m, distance_m, inside)
+
+
+@compiled
+def _near(
+    grid: RoadGrid,
+    cell: int,
+    x_m: float,
+    y_m: float,
+    radius_m: float,
+    road: NDArray[np.int32],
+    offset_m: NDArray[np.float64],
+    distance_m: NDArray[np.float64],
+) -> int:
+    """Fill in the candidates of one place, each road once, at its nearest point."""
+    count = 0
+    for at in range(grid.cell_starts[cell], grid.cell_starts[cell + 1]):
+        piece = grid.cell_pieces[at]
+        share, away_m = _to_piece(grid, piece, x_m, y_m)
+        if away_m > radius_m:
+            continue
+        slot = -1
+        for i in range(count):
+            if road[i] == grid.piece_road[piece]:
+                slot = i
+        if slot < 0 and count < MAX_CANDIDATES:
+            slot = count
+            count += 1
+            distance_m[slot] = np.inf
+        elif slot < 0:
+            slot = int(np.argmax(distance_m))
+        if away_m < distance_m[slot]:
+            road[slot], distance_m[slot] = grid.piece_road[piece], away_m
+            offset_m[slot] = (grid.piece_before[piece] + share * grid.piece_share[piece]) * grid.length_m[road[slot]]
+    return count
+
+
+@compiled
+def _is_inside(grid: RoadGrid, column: int, row: int, x_m: float, y_m: float, inside_m: float) -> bool:
+    reach = int(np.ceil(inside_m / grid.cell_m))
+    for r in range(max(0, row - reach), min(grid.rows, row + reach + 1)):
+        for c in range(max(0, column - reach), min(grid.columns, column + reach + 1)):
+            cell = r * grid.columns + c
+            for at in range(grid.cell_starts[cell], grid.cell_starts[cell + 1]):
+                if _to_piece(grid, grid.cell_pieces[at], x_m, y_m)[1] <= inside_m:
+                    return True
+    return False
+
+
+@compiled
+def _to_piece(grid: RoadGrid, piece: int, x_m: float, y_m: float) -> tuple[float, float]:
+    """How far along a piece, from 0 to 1, its nearest point is, and how far away."""
+    to_x, to_y = x_m - grid.piece_x_m[piece], y_m - grid.piece_y_m[piece]
+    dx, dy = grid.piece_dx_m[piece], grid.piece_dy_m[piece]
+    square = dx * dx + dy * dy
+    share = min(1.0, max(0.0, (to_x * dx + to_y * dy) / square)) if square > 0.0 else 0.0
+    return share, np.sqrt((to_x - share * dx) ** 2 + (to_y - share * dy) ** 2)
+
+
+# Lines
+
+
+def _lines(
+    network: RoadNetwork, plane: Plane, notices: Notices
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+    """The points of all roads' lines on the plane, one road after the other, and the road of each."""
+    edges = network.edges
+    ends = np.stack([edges.senders, edges.receivers], axis=1)  # [E,2]
+    straight = np.stack([network.lon[ends], network.lat[ends]], axis=2)  # [E,2,2]
+    lines = list(straight)
+    unread = np.zeros(len(edges), bool)
+    for road in np.flatnonzero(edges.geometry != b"").tolist():
+        try:
+            lines[road] = read_line(edges.geometry[road])
+        except NotALineError:
+            unread[road] = True
+    along_m, against_m = (_apart_m(plane, lines, straight, order) for order in ((0, -1), (-1, 0)))
+    astray = np.minimum(along_m, against_m) > LINE_ENDS_M
+    for road in np.flatnonzero(astray).tolist():
+        lines[road] = straight[road]
+    for road in np.flatnonzero((against_m < along_m) & ~astray).tolist():
+        lines[road] = lines[road][::-1]
+
+    def spot(road: int) -> Spot:
+        source, target = network.node_ids[ends[road]]
+        return Spot(f"road {source},{target}")
+
+    notices.add_rows("Roads whose geometry is not a line, taken as straight", unread, spot)
+    said = f"Roads whose geometry ends over {LINE_ENDS_M:g} m from their nodes, taken as straight"
+    notices.add_rows(said, astray, spot)
+    points = np.concatenate(lines)
+    x, y = plane.metres(points[:, 0], points[:, 1])
+    return x, y, np.repeat(np.arange(len(edges)), [len(line) for line in lines])
+
+
+def _apart_m(
+    plane: Plane, lines: list[NDArray[np.float64]], straight: NDArray[np.float64], order: tuple[int, int]
+) -> NDArray[np.float64]:
+    """[E] how far the ends of the lines, taken in this order, are from the nodes at most."""
+    given = np.stack([[line[at] for line in lines] for at in order], axis=1)  # [E,2,2]
+    x, y = plane.metres(given[..., 0], given[..., 1])
+    node_x, node_y = plane.metres(straight[..., 0], straight[..., 1])
+    apart: NDArray[np.float64] = np.hypot(x - node_x, y - node_y).max(axis=1)
+    return apart

@@ -1,0 +1,438 @@
+"""The loop: AdamW with warm-up and decay, MAE at seen nodes, sensors hidden at random, early stopping on others.
+
+Everything is drawn from (seed, epoch), so a resumed run equals a straight one bit for bit on a CPU. Several processes
+draw the same batches, take a share of the windows each, and sum their gradients: the update is that of one process.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from frigate.config import TrainSettings
+from frigate.data.split import windows_in
+from frigate.errors import CheckpointError, SettingsError
+from frigate.graph.positions import divide
+from frigate.nn.batch import Batch, Windows
+from frigate.nn.choice import on_gpu, plain
+from frigate.nn.cuda_graph import Replay
+from frigate.nn.model import Frigate
+from frigate.training.checkpoint import Run, TrainingState, save_checkpoint
+from frigate.training.distributed import Group, on_ctrl_c
+from frigate.training.partition import Part, cut, in_parts, own_forecast, reach_of
+
+LAST_RATE = 0.02  # of the learning rate, at the end of the cosine
+ALONE = Group()
+PART_DRAWS = 5  # apart from the draws of an epoch, which are from (seed, epoch)
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """Where training is, given to `on_step` after every step and, with `metrics`, after every epoch."""
+
+    epoch: int
+    step: int  # within the epoch
+    steps: int  # of an epoch
+    epochs: int
+    loss: float
+    metrics: dict[str, Any] | None = None
+
+
+class Trainer:
+    """The state of one training: model, optimiser, best weights, progress."""
+
+    def __init__(self, run: Run, windows: Windows, *, group: Group = ALONE) -> None:
+        self.run = run
+        self.group = group
+        self.stopping = False
+        self.windows = windows
+        self.device = windows.device
+        self.settings = run.settings.train
+        self.task = run.settings.task
+        self.model = run.model.to(self.device)
+        self.train_at = windows_in(run.split.train, past=self.task.past, horizon=self.task.horizon)
+        self.validate_at = spread(
+            windows_in(run.split.validate, past=self.task.past, horizon=self.task.horizon),
+            self.settings.validation_windows,
+        )
+        self.inputs = torch.from_numpy(run.split.training).to(self.device)
+        scored = run.split.unseen if self.settings.validation == "unseen" else run.split.validation
+        self._require_targets(scored)
+        self.scored = torch.from_numpy(scored).to(self.device)
+        self.targets_at, self.scored_at = self.inputs.nonzero()[:, 0], self.scored.nonzero()[:, 0]
+        self.optimiser = torch.optim.AdamW(
+            self.model.parameters(),
+            lr=self.settings.learning_rate,
+            weight_decay=self.settings.weight_decay,
+            fused=self.device.type == "cuda",  # it leaves out a step on the device itself
+        )
+        whole = math.ceil(len(self.train_at) / self.settings.batch_size)
+        self.steps = min(whole, self.settings.steps_per_epoch or whole)
+        self.parts = self._cut_parts(run.split.training | scored) if self.settings.parts > 1 else []
+        self.micro_batch = micro_batch(run, self.device, self.parts)
+        self.best = {k: v.clone() for k, v in self.model.state_dict().items()}
+        self.progress = run.progress
+        self.recorded: _Recorded | None = None
+        self.behind = 1 if self.device.type == "cuda" else 0  # steps
+
+    def _require_targets(self, scored: NDArray[np.bool_]) -> None:
+        ahead = np.unique(self.validate_at[:, None] + np.arange(1, self.task.horizon + 1))
+        if not self.run.city.stream.observed[np.ix_(ahead, np.flatnonzero(scored))].any():
+            raise SettingsError(
+                f"none of the {int(scored.sum())} validation nodes has a reading in any of the {len(self.validate_at)} "
+                "validation windows. Use another --seed, or raise validation_windows"
+            )
+
+    def _cut_parts(self, wanted: NDArray[np.bool_]) -> list[Part]:
+        """Parts that have these nodes, those with targets, for their own: equally many each."""
+        reach = reach_of(self.model)
+        if reach is None:
+            label = self.run.settings.model.label
+            raise SettingsError(f"parts = {self.settings.parts}: how far {label} looks is not known. Use parts = 1")
+        network, rows = self.run.city.stream.network, np.flatnonzero(wanted)
+        areas = divide(network.lon[rows], network.lat[rows], self.settings.parts)
+        return list(cut(self.windows.topologies, [rows[area] for area in areas], reach))
+
+    def fit(self, on_step: Callable[[StepReport], None] | None = None) -> Run:
+        """All epochs that are left. Ctrl-C ends it early."""
+        folder = self.run.folder if self.group.leads else None
+        board = open_tensorboard(folder, first_epoch=self.progress.epoch + 1)
+        self.group.copy_from_leader(self.model)
+        with ExitStack() as stack:
+            # Dropout draws from torch's own random state: the caller's stays as it was.
+            stack.enter_context(torch.random.fork_rng([self.device] if self.device.type == "cuda" else []))
+            if self.group.size > 1:
+                stack.enter_context(on_ctrl_c(self._stop))
+            try:
+                while not self.progress.finished:
+                    metrics = self._epoch(on_step or (lambda tick: None))
+                    if board is not None:
+                        write_tensorboard(board, metrics)
+            except KeyboardInterrupt:
+                pass
+            finally:
+                if board is not None:
+                    board.close()
+        return self._result()
+
+    def _stop(self) -> None:
+        """Ask all processes to stop, which they do in the same step: none must wait for one that has gone."""
+        self.stopping = True
+
+    def _tell(self, on_step: Callable[[StepReport], None], tick: StepReport) -> None:
+        try:
+            if self.group.leads:
+                on_step(tick)
+        except KeyboardInterrupt:
+            if self.group.size == 1:
+                raise
+            self._stop()
+
+    def restore(self, best: dict[str, Tensor], state: dict[str, Tensor]) -> None:
+        """Go on from a checkpoint."""
+        self.best = {k: v.to(self.device) for k, v in best.items()}
+        self.model.load_state_dict({k.removeprefix("model."): v for k, v in state.items() if k.startswith("model.")})
+        slots = self.optimiser.state_dict()
+        for index, (name, _) in enumerate(self.model.named_parameters()):
+            if f"step.{name}" in state:  # a parameter that never had a finite gradient has none
+                slots["state"][index] = {key: state[f"{key}.{name}"] for key in ("step", "exp_avg", "exp_avg_sq")}
+        self.optimiser.load_state_dict(slots)
+
+    def _state(self) -> dict[str, Tensor]:
+        state = {f"model.{k}": v for k, v in self.model.state_dict().items()}
+        for name, parameter in self.model.named_parameters():
+            for key, value in self.optimiser.state[parameter].items():
+                state[f"{key}.{name}"] = value
+        return state
+
+    def _epoch(self, on_step: Callable[[StepReport], None]) -> dict[str, Any]:
+        began = time.perf_counter()
+        epoch = self.progress.epoch
+        torch.manual_seed(dropout_seed(self.settings.seed, epoch, self.group.rank))
+        rng = np.random.default_rng([self.settings.seed, epoch])
+        order = rng.permutation(self.train_at)
+        total, skipped = 0.0, 0
+        waiting: deque[tuple[Tensor, Tensor]] = deque()
+        for step in range(self.steps):
+            current = order[step * self.settings.batch_size : (step + 1) * self.settings.batch_size]
+            waiting.append(self._step(current, rng, epoch * self.steps + step))
+            # To read the loss of a step is to wait for it: on a GPU, that of the step before the one under way.
+            while waiting and (len(waiting) > self.behind or step + 1 == self.steps):
+                loss, finite = (float(number) for number in waiting.popleft())
+                total, skipped = total + loss, skipped + (not finite)
+                done = step + 1 - len(waiting)
+                self._tell(on_step, StepReport(epoch, done, self.steps, self.settings.epochs, loss))
+        mae = self.validate()
+        seconds = self.progress.seconds + time.perf_counter() - began
+        better = mae < self.progress.best_mae
+        if better:
+            self.best = {k: v.clone() for k, v in self.model.state_dict().items()}
+        best_epoch = epoch + 1 if better else self.progress.best_epoch
+        self.progress = TrainingState(
+            epoch=epoch + 1,
+            best_epoch=best_epoch,
+            best_mae=mae if better else self.progress.best_mae,
+            seconds=seconds,
+            finished=epoch + 1 >= self.settings.epochs or epoch + 1 - best_epoch >= self.settings.patience,
+        )
+        loss = total / self.steps
+        metrics = {
+            "epoch": epoch + 1,
+            "loss": loss if math.isfinite(loss) else None,
+            "validation_mae": mae if math.isfinite(mae) else None,
+            "best": better,
+            "skipped_steps": skipped,
+            "seconds": round(seconds, 3),
+        }
+        self.group.agree(lambda: self._keep(metrics))
+        self._tell(on_step, StepReport(epoch, self.steps, self.steps, self.settings.epochs, loss, metrics))
+        return metrics
+
+    def _step(self, current: NDArray[np.int64], rng: np.random.Generator, step: int) -> tuple[Tensor, Tensor]:
+        """One step of the optimiser: its loss, and whether the gradient was finite; if not, the step was left out."""
+        for group in self.optimiser.param_groups:
+            group["lr"] = learning_rate(step, self.settings.epochs * self.steps, self.settings)
+        self.model.train()
+        drawn = draw_hidden(rng, self.run.split.training, len(current), self.settings.hide)
+        current, drawn = current[self.group.share], drawn[self.group.share]
+        batch = self.windows.batch(current, past=self.task.past, horizon=self.task.horizon, inputs=self.inputs)
+        hidden = self._on_device(drawn)
+        weight = torch.where(hidden, 1.0, self.settings.visible_weight) * self.inputs  # [B,N]
+        cells = self._cells(batch, weight)
+        buffers_before = [buffer.clone() for buffer in self.model.buffers()] if self.group.size > 1 else []
+        batch = batch.hide(hidden)
+        if self.parts:
+            part_of_step = self.parts[draw_part(self.settings.seed, step, len(self.parts))]
+            # As many times the loss of one part as there are parts: the mean over the parts is the whole network's.
+            batch, weight = part_of_step.of(batch), weight[:, part_of_step.own] * len(self.parts)
+        loss = self._gradients(batch, weight, cells)
+        if self.group.size > 1:
+            whole, stop = self.group.join_step(
+                self.model, loss=float(loss), stop=self.stopping, buffers_before=buffers_before
+            )
+            if stop:
+                raise KeyboardInterrupt
+            loss = torch.tensor(whole)
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
+        finite = torch.isfinite(norm)
+        if self.device.type == "cuda":
+            self.optimiser.found_inf = (~finite).float()  # type: ignore[attr-defined]
+            self.optimiser.step()
+        elif finite:
+            self.optimiser.step()
+        return loss, finite
+
+    def _on_device(self, array: NDArray[np.bool_]) -> Tensor:
+        tensor = torch.from_numpy(array)
+        return tensor.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else tensor
+
+    def _gradients(self, batch: Batch, weight: Tensor, cells: Tensor) -> Tensor:
+        """The loss of a step; its gradients are those of the parameters."""
+        if self._alike(batch):
+            if self.recorded is None:
+                self.recorded = _Recorded(self.model, self._loss, batch, weight, cells)
+            return self.recorded(batch, weight, cells)
+        self.optimiser.zero_grad(set_to_none=True)
+        first, total = 0, torch.zeros((), device=self.device)
+        for part in batch.split(self.micro_batch):
+            loss = self._loss(part, weight[first : first + part.num_windows]) / cells
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += loss.detach()
+            first += part.num_windows
+        return total
+
+    def _alike(self, batch: Batch) -> bool:
+        """Whether the step is one of many that differ in their numbers alone, so that it is recorded."""
+        whole = batch.num_windows == self.settings.batch_size <= self.micro_batch and not self.parts
+        single = len(batch.topologies) == 1 and (self.recorded is None or batch.topologies[0] is self.recorded.topology)
+        return on_gpu(self.device) and isinstance(self.model, Frigate) and whole and single
+
+    def _cells(self, batch: Batch, weight: Tensor) -> Tensor:
+        """The weight of all targets of the step, those of the other processes with them."""
+        assert batch.target_observed is not None
+        return self.group.sum_((batch.target_observed * weight[:, None]).sum()).clamp(min=1)
+
+    def _loss(self, batch: Batch, weight: Tensor) -> Tensor:
+        """The weighted sum of absolute errors in the model's unit."""
+        at: Tensor | slice = slice(None)
+        with self._autocast():
+            if self.parts:
+                forecast = own_forecast(self.model, batch, weight.shape[1])
+            else:
+                forecast, at = self._forecast(batch, self.targets_at)
+        assert batch.target is not None and batch.target_observed is not None
+        error = (forecast - batch.target[..., at]).abs() / self.run.scaling.value_scale  # eq:mae
+        loss: Tensor = (error * (batch.target_observed[..., at] * weight[:, None, at])).sum()
+        return loss
+
+    def _forecast(self, batch: Batch, wanted: Tensor) -> tuple[Tensor, Tensor | slice]:
+        """The forecast [B,H,n] and of which nodes it is: the wanted; of a baseline or the reference, all."""
+        if isinstance(self.model, Frigate) and not plain():
+            return self.model.forecast_at(batch, wanted), wanted
+        return self.model(batch), slice(None)
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda")
+
+    @torch.inference_mode()
+    def validate(self) -> float:
+        """MAE in the user's unit at the validation nodes and times, without their own readings."""
+        self.model.eval()
+        error, cells = 0.0, 0.0
+        mine = self.validate_at[self.group.share]
+        for first in range(0, len(mine), self.micro_batch):
+            current = mine[first : first + self.micro_batch]
+            batch = self.windows.batch(current, past=self.task.past, horizon=self.task.horizon, inputs=self.inputs)
+            assert batch.target is not None and batch.target_observed is not None
+            at: Tensor | slice = slice(None)
+            with self._autocast():
+                if self.parts:
+                    forecast = in_parts(self.model, batch, self.parts)
+                else:
+                    forecast, at = self._forecast(batch, self.scored_at)
+            mask = (batch.target_observed & self.scored)[..., at]
+            error += float(((forecast - batch.target[..., at]).abs() * mask).sum(dtype=torch.float64))
+            cells += float(mask.sum())
+        error, cells = self.group.sums(error, cells)
+        return error / cells if cells else math.inf
+
+    def _keep(self, metrics: dict[str, Any]) -> None:
+        folder = self.run.folder
+        if folder is None or not self.group.leads:
+            return
+        # The line first: if the epoch's checkpoint is not reached, the epoch is done again and its line replaced.
+        log, beside = folder / "metrics.jsonl", folder / ".metrics.writing"
+        try:
+            lines = log.read_text(encoding="utf-8").splitlines()[: metrics["epoch"] - 1] if log.exists() else []
+            beside.write_text("\n".join([*lines, json.dumps(metrics)]) + "\n", encoding="utf-8")
+            os.replace(beside, log)
+        except OSError as error:
+            raise CheckpointError(f"{log}: cannot be written: {error.strerror}. Make room, then --resume") from None
+        save_checkpoint(folder, replace(self.run, progress=self.progress), weights=self.best, state=self._state())
+
+    def _result(self) -> Run:
+        model = copy.deepcopy(self.model).cpu()
+        model.load_state_dict(self.best)
+        model.eval()
+        return replace(self.run, model=model, progress=self.progress)
+
+
+class _Recorded:
+    """Loss and gradients of a batch of one size on one network, as a CUDA graph."""
+
+    def __init__(
+        self, model: nn.Module, loss_of: Callable[[Batch, Tensor], Tensor], batch: Batch, weight: Tensor, cells: Tensor
+    ) -> None:
+        (self.topology,) = batch.topologies
+        self.parameters = list(model.parameters())
+
+        def compute(*tensors: Tensor) -> Tensor:
+            for parameter in self.parameters:
+                parameter.grad = None  # so that backward writes, and does not add
+            *of_batch, weight, cells = tensors
+            loss = loss_of(batch.with_tensors(of_batch), weight) / cells
+            loss.backward()  # type: ignore[no-untyped-call]
+            return loss.detach()
+
+        self.replay = Replay(compute, [*batch.tensors, weight, cells])
+        self.gradients = [parameter.grad for parameter in self.parameters]
+
+    def __call__(self, batch: Batch, weight: Tensor, cells: Tensor) -> Tensor:
+        loss = self.replay(*batch.tensors, weight, cells)
+        for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
+            parameter.grad = gradient
+        return loss.clone()
+
+
+def dropout_seed(seed: int, epoch: int, rank: int) -> int:
+    """Of torch's random state in an epoch: other processes have other windows, so they drop other things."""
+    if rank == 0:
+        return seed * 100_003 + epoch
+    return int(np.random.SeedSequence([seed, epoch, rank]).generate_state(1)[0])
+
+
+def learning_rate(step: int, steps: int, settings: TrainSettings) -> float:
+    """Linear warm-up, then a cosine down to a fiftieth."""
+    if step < settings.warmup_steps:
+        return settings.learning_rate * (step + 1) / settings.warmup_steps
+    done = (step - settings.warmup_steps) / max(1, steps - settings.warmup_steps)
+    return settings.learning_rate * (LAST_RATE + (1 - LAST_RATE) * (1 + math.cos(math.pi * min(1.0, done))) / 2)
+
+
+def draw_hidden(
+    rng: np.random.Generator, sensors: NDArray[np.bool_], windows: int, hide: tuple[float, float]
+) -> NDArray[np.bool_]:
+    """[B,N] which sensors are hidden in each window: a share drawn for the window, then sensors at random."""
+    share = rng.uniform(*hide, size=(windows, 1))
+    return (rng.random((windows, len(sensors))) < share) & sensors
+
+
+def spread(items: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """At most `count` of the items, evenly spread."""
+    if len(items) <= count:
+        return items
+    return items[np.linspace(0, len(items) - 1, count).round().astype(np.int64)]
+
+
+def draw_part(seed: int, step: int, parts: int) -> int:
+    """The part of a step, the same on all processes: in every `parts` steps each part once, in another order."""
+    around, place = divmod(step, parts)
+    return int(np.random.default_rng([seed, around, PART_DRAWS]).permutation(parts)[place])
+
+
+def micro_batch(run: Run, device: torch.device, parts: Sequence[Part] = ()) -> int:
+    """How many windows fit into memory at once. The speed changes; of the result, rounding and dropout's draws."""
+    settings, stream = run.settings, run.city.stream
+    edges = max(network.num_edges for network in stream.topologies)
+    nodes, edges = max(((part.num_nodes, part.num_edges) for part in parts), default=(stream.num_nodes, edges))
+    numbers = run.model.kept_numbers(nodes=nodes, edges=edges, past=settings.task.past, horizon=settings.task.horizon)
+    window = numbers * (2 if device.type == "cuda" else 4)
+    return max(1, min(settings.train.batch_size, memory_limit(settings.train, device) // window))
+
+
+def memory_limit(settings: TrainSettings, device: torch.device) -> int:
+    """The bytes that activations may take: as said, else most of what is free on a GPU, 4 GiB on a CPU."""
+    if settings.memory_gb is not None:
+        return int(settings.memory_gb * 2**30)
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        # A process that shares the GPU with others is given its part of it, whatever is free just now.
+        return int(0.7 * min(free, torch.cuda.get_per_process_memory_fraction(device.index) * total))
+    return 4 * 2**30
+
+
+def open_tensorboard(folder: Path | None, *, first_epoch: int) -> Any | None:
+    """A writer of the same numbers for TensorBoard, where it is installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    # What a killed training wrote of this epoch and later ones is dropped.
+    return folder and SummaryWriter(str(folder / "tensorboard"), purge_step=first_epoch)
+
+
+def write_tensorboard(writer: Any, metrics: dict[str, Any]) -> None:
+    for name in ("loss", "validation_mae"):
+        if metrics[name] is not None:
+            writer.add_scalar(name, metrics[name], metrics["epoch"])
+    writer.flush()
+
+
+def epoch_line(metrics: dict[str, Any]) -> str:
+    """One epoch for a person to read; a star where it is the best so far."""
+    loss, mae = ("not finite" if metrics[k] is None else f"{metrics[k]:.4f}" for k in ("loss", "validation_mae"))
+    return f"epoch {metrics['epoch']}: loss {loss}, validation MAE {mae}{' *' if metrics['best'] else ''}"

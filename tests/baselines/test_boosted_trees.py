@@ -1,0 +1,362 @@
+"""Boosted trees and kriging: nothing hidden or unseen reaches them, and they beat what knows no place."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from frigate.baselines.boosted_trees import L1, POISSON, Trees, features, fit_trees
+from frigate.baselines.kriging import (
+    Covariance,
+    Kriging,
+    find_place,
+    fit_covariance,
+    fit_kriging,
+    kriging_weights,
+    window_anomalies,
+)
+from frigate.baselines.naive import Forecaster, clock_bins
+from frigate.config import preset
+from frigate.data.city import City
+from frigate.data.network import Edges, RoadNetwork
+from frigate.data.split import Split, make_split, windows_in
+from frigate.data.stream import RoadNetworkStream, make_stream
+from frigate.errors import MissingExtraError, SettingsError
+from frigate.evaluation.evaluate import evaluate_forecaster
+from frigate.graph.feature_cache import ensure_road_features
+from frigate.nn.batch import Batch, Topology, Windows
+from frigate.nn.scaling import build_topologies, fit_scaling
+from frigate.simulate.demo_city import demo_city
+from tests.baselines.test_naive import windows_of
+from tests.support.towns import random_network
+
+PAST, HORIZON = 6, 4
+SMALL = {"past": PAST, "horizon": HORIZON, "rows": 8_000, "trees": 40, "leaves": 15, "n_jobs": 1}
+
+
+@dataclass(frozen=True)
+class Place:
+    city: City
+    split: Split
+    windows: Windows
+
+    def with_stream(self, stream: RoadNetworkStream) -> Place:
+        return Place(replace(self.city, stream=stream), self.split, Windows(stream, self.windows.topologies))
+
+    def batch(self, current: list[int], *, inputs: NDArray[np.bool_] | None = None) -> Batch:
+        read = torch.from_numpy(self.split.seen if inputs is None else inputs)
+        return self.windows.batch(np.array(current), past=PAST, horizon=HORIZON, inputs=read)
+
+    def trees(self, *, seed: int = 0, objective: str | None = L1) -> Trees:
+        return fit_trees(self.city.stream, self.split, self.windows, seed=seed, objective=objective, **SMALL)
+
+    def kriging(self) -> Kriging:
+        return fit_kriging(self.city.stream, self.split, self.windows, past=PAST, horizon=HORIZON)
+
+
+@cache
+def town() -> Place:
+    """A simulated town of half-hours over nine days; a road is closed for some of them. Some readings are missing."""
+    city = ensure_road_features(demo_city(seed=1, intersections=100, days=9, step_s=1800, closures=2))
+    observed = city.stream.observed & (np.random.default_rng(0).random(city.stream.values.shape) > 0.1)
+    stream = replace(city.stream, observed=observed, values=np.where(observed, city.stream.values, 0))
+    split = make_split(stream, seen=0.5, past=PAST, horizon=HORIZON)
+    last = int(stream.topology_of[-1])
+    scaling = fit_scaling(stream, split, preset("default").model, features=city.road_features[last], seed=0)
+    topologies, _ = build_topologies(stream.topologies, scaling, sensors=split.seen, features=city.road_features)
+    return Place(replace(city, stream=stream), split, Windows(stream, topologies))
+
+
+@cache
+def fitted(name: str) -> Trees | Kriging:
+    return town().trees() if name == "trees" else town().kriging()
+
+
+both = pytest.mark.parametrize("name", ["trees", "kriging"])
+
+
+@both
+def test_beats_the_clock_profile_where_there_is_no_sensor(name: str) -> None:
+    place = town()
+    result = evaluate_forecaster(
+        fitted(name), place.city, place.split, place.windows, name=name, past=PAST, horizon=HORIZON, stride=3
+    )
+    ours, clock = result.row(name).unseen, result.row("clock profile").unseen
+    assert ours is not None
+    assert clock is not None
+    assert ours.mae.value < 0.95 * clock.mae.value
+
+
+@both
+@pytest.mark.parametrize("poison", [np.nan, 1e30])
+def test_an_unseen_node_cannot_matter(name: str, poison: float) -> None:
+    """Neither for what is fitted, nor for the forecast of a batch whose mask is the only guard."""
+    place, before = town(), fitted(name)
+    values = place.city.stream.values.copy()
+    values[:, place.split.unseen] = poison
+    other = place.with_stream(replace(place.city.stream, values=values))
+    after = other.trees() if name == "trees" else other.kriging()
+    if isinstance(before, Trees):
+        assert isinstance(after, Trees)
+        assert after.booster.model_to_string() == before.booster.model_to_string()
+    clean = place.batch([100, 400, 420])
+    dirty = replace(clean, values=torch.where(clean.observed, clean.values, poison))
+    assert torch.isfinite(before(clean)).all()
+    torch.testing.assert_close(after(dirty), before(clean), rtol=0, atol=0)
+
+
+def test_kriging_is_fitted_on_training_times_alone() -> None:
+    place = town()
+    values = place.city.stream.values.copy()
+    values[place.split.train[1] :] = 1e6
+    after = place.with_stream(replace(place.city.stream, values=values)).kriging()
+    before = fitted("kriging")
+    assert isinstance(before, Kriging)
+    assert (after.of_profile, after.of_anomaly, after.fading) == (before.of_profile, before.of_anomaly, before.fading)
+    torch.testing.assert_close(after.profile, before.profile, equal_nan=True, rtol=0, atol=0)
+
+
+def test_validation_readings_never_are_input_of_the_trees() -> None:
+    """They stop the training as targets: their readings at training times change no tree before it stops."""
+    place = town()
+    values = place.city.stream.values.copy()
+    values[: place.split.validate[0], place.split.validation] += 1000
+    after = place.with_stream(replace(place.city.stream, values=values)).trees()
+    before = fitted("trees")
+    assert isinstance(before, Trees)
+    assert after.booster.model_to_string() == before.booster.model_to_string()
+
+
+@both
+def test_hidden_sensors_cannot_matter(name: str) -> None:
+    """Not their readings, and not what was learnt of their usual day."""
+    place, model = town(), fitted(name)
+    hidden = np.flatnonzero(place.split.seen)[::2]
+    batch = place.batch([400])
+    mask = torch.zeros(1, batch.num_nodes, dtype=torch.bool)
+    mask[0, hidden] = True
+    profile = model.profile.clone()
+    profile[:, hidden] = 1e9
+    expected = model(batch.hide(mask))
+    values = batch.values.clone()
+    values[:, :, hidden] = 1e9
+    torch.testing.assert_close(replace(model, profile=profile)(replace(batch, values=values).hide(mask)), expected)
+    assert not torch.allclose(model(batch), expected)
+
+
+def test_no_feature_is_one_of_the_node_itself() -> None:
+    place, model = town(), fitted("trees")
+    assert isinstance(model, Trees)
+    node = int(np.flatnonzero(place.split.seen)[3])
+    batch = place.batch([400])
+    batch = replace(batch, observed=batch.observed | (torch.arange(batch.num_nodes) == node))
+    values = batch.values.clone()
+    values[:, :, node] = 1e6
+    changed = replace(batch, values=values)
+    profile = model.profile.clone()
+    profile[:, node] = 1e6
+    every = torch.arange(batch.num_nodes)
+
+    def rows(batch: Batch, profile: Tensor) -> Tensor:
+        return features(batch, profile, length_scale_m=100.0, steps=torch.arange(HORIZON), nodes=every)
+
+    before, after = rows(batch, model.profile), rows(changed, profile)
+    city = 7  # after step, calendar and hour: means over the whole city, of which the node is one sensor of many
+    keep = [i for i in range(before.shape[-1]) if i not in (city, city + 1)]
+    torch.testing.assert_close(after[:, node, keep], before[:, node, keep], equal_nan=True, rtol=0, atol=0)
+    near = int(torch.nonzero((place.windows.topologies[-1].near_sensor == node).any(1))[0])
+    assert not torch.equal(after[:, near], before[:, near])
+
+
+def test_the_same_seed_gives_the_same_trees_and_another_seed_others() -> None:
+    first = fitted("trees")
+    assert isinstance(first, Trees)
+    again, other = (town().trees(seed=seed).booster.model_to_string() for seed in (0, 1))
+    assert again == first.booster.model_to_string() != other
+
+
+def test_counts_take_the_better_objective() -> None:
+    place = town()
+    chosen = place.trees(objective=None)
+    each = {name: place.trees(objective=name).validation_mae for name in (L1, POISSON)}
+    assert chosen.objective == min(each, key=lambda name: each[name])
+    assert chosen.validation_mae == min(each.values())
+
+
+def test_a_split_without_validation_nodes_keeps_some_of_its_own() -> None:
+    place = town()
+    split = make_split(place.city.stream, seen=0.5, past=PAST, horizon=HORIZON, validation_share=0)
+    trees = replace(place, split=split).trees()
+    assert 0 < trees.validation_mae < np.inf
+
+
+@both
+def test_several_topologies_and_parts_of_a_batch(name: str) -> None:
+    place, model = town(), fitted(name)
+    topology_of = place.city.stream.topology_of
+    changes = (np.flatnonzero(np.diff(topology_of)) + 1).tolist()
+    current = [c + i for c in changes[:2] for i in (0, 2)]
+    batch = place.batch(current)
+    assert len(batch.topologies) > 1
+    whole = model(batch)
+    assert whole.shape == (len(current), HORIZON, batch.num_nodes)
+    torch.testing.assert_close(torch.cat([model(place.batch([c])) for c in current]), whole)
+    last = batch.topologies[int(batch.topology_of[1, -1])]
+    elsewhere = next(t for t in place.windows.topologies if t is not last)
+    moved = replace(
+        batch, topologies=(elsewhere,) * len(batch.topologies), topology_of=torch.zeros_like(batch.topology_of)
+    )
+    assert not torch.equal(model(moved)[1], whole[1])  # the roads matter
+
+
+@both
+def test_without_any_reading_the_forecast_is_finite(name: str) -> None:
+    place, model = town(), fitted(name)
+    forecast = model(place.batch([400], inputs=np.zeros(place.city.stream.num_nodes, bool)))
+    assert torch.isfinite(forecast).all()
+    if isinstance(model, Kriging):
+        expected = model.otherwise.profile[clock_bins(place.batch([400]).calendar_future)]
+        torch.testing.assert_close(forecast, expected[:, :, None].expand_as(forecast))
+
+
+@both
+def test_another_number_of_nodes_is_refused(name: str) -> None:
+    model: Forecaster = replace(fitted(name), profile=fitted(name).profile[:, :-1])
+    with pytest.raises(SettingsError, match="Fit"):
+        model(town().batch([400]))
+
+
+def test_settings_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = town()
+    with pytest.raises(SettingsError, match="choose one of"):
+        place.trees(objective="huber")
+    speeds = place.with_stream(replace(place.city.stream, quantity="speed"))
+    with pytest.raises(SettingsError, match="for counts"):
+        speeds.trees(objective=POISSON)
+    monkeypatch.setitem(sys.modules, "lightgbm", None)
+    with pytest.raises(MissingExtraError, match=r"frigate-forecast\[trees\]"):
+        place.trees()
+
+
+def metres_both_ways(network: RoadNetwork) -> NDArray[np.float64]:
+    """Floyd and Warshall, every road taken both ways."""
+    N = network.num_nodes
+    far = np.full((N, N), np.inf)
+    np.fill_diagonal(far, 0)
+    np.minimum.at(far, (network.senders, network.receivers), network.length_m)
+    np.minimum(far, far.T.copy(), out=far)
+    for k in range(N):
+        np.minimum(far, far[:, k : k + 1] + far[k], out=far)
+    return far
+
+
+def still(network: RoadNetwork) -> RoadNetworkStream:
+    return make_stream(np.ones((2, network.num_nodes)), network, start_s=0, step_s=3600)
+
+
+def topology_of(network: RoadNetwork, sensors: NDArray[np.bool_]) -> Topology:
+    return windows_of(still(network), sensors).topologies[0]
+
+
+@pytest.mark.parametrize("smooth", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_weights_equal_a_textbook_solve(seed: int, smooth: bool) -> None:
+    """With fewer sensors than are near, local kriging is kriging from all visible sensors."""
+    rng = np.random.default_rng(seed)
+    network = random_network(25, seed=seed, isolated=1)
+    sensors = rng.random(25) < 0.5
+    known = sensors & (rng.random(25) < 0.7)
+    covariance = Covariance(range_m=900.0, nugget=0.4)
+    place = find_place(topology_of(network, sensors))
+    local = kriging_weights(place, torch.from_numpy(known)[place.sensor], covariance, smooth=smooth)
+    weights = torch.zeros(25, 25, dtype=torch.float64).scatter_add(1, place.sensor, local).numpy()
+    far = metres_both_ways(network)
+    for v in range(25):
+        rows = np.flatnonzero(known & np.isfinite(far[v]))
+        K = len(rows)
+        if K == 0:  # a node without a road
+            assert not weights[v].any()
+            continue
+        system = np.ones((K + 1, K + 1))
+        system[:K, :K] = np.exp(-far[np.ix_(rows, rows)] / 900) + 0.4 * np.eye(K)
+        system[K, K] = 0
+        here = np.exp(-far[v, rows] / 900) + (0.0 if smooth else 0.4) * (rows == v)
+        expected = np.zeros(25)
+        expected[rows] = np.linalg.solve(system, np.append(here, 1))[:K]
+        np.testing.assert_allclose(weights[v], expected, atol=1e-9)
+        assert weights[v].sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("smooth", [False, True])
+def test_without_a_nugget_a_sensor_keeps_its_reading(smooth: bool) -> None:
+    network = random_network(25, seed=3)
+    sensors = np.arange(25) % 2 == 0
+    place = find_place(topology_of(network, sensors))
+    visible = torch.from_numpy(sensors)[place.sensor]
+    weights = kriging_weights(place, visible, Covariance(500.0, nugget=0.0), smooth=smooth)
+    own = torch.zeros_like(weights[sensors])
+    own[:, 0] = 1
+    torch.testing.assert_close(weights[sensors], own, atol=1e-8, rtol=0)
+
+
+def test_a_covariance_that_is_not_positive_definite_is_lifted() -> None:
+    """Two squares with shared corners: the exponential of its shortest paths has an eigenvalue below 0."""
+    one, other = np.repeat([0, 1], 6), np.tile(np.arange(2, 8), 2)
+    network = RoadNetwork(np.arange(8), np.arange(8.0), np.zeros(8), Edges.of(one, other, np.full(12, 100.0)))
+    raw = np.exp(-metres_both_ways(network) / 1000)
+    assert np.linalg.eigvalsh(raw).min() < -1e-3
+    sensors = np.arange(8) != 4
+    place = find_place(topology_of(network, sensors))
+    weights = kriging_weights(place, torch.from_numpy(sensors)[place.sensor], Covariance(1000.0, 0.0), smooth=True)
+    torch.testing.assert_close(weights.sum(1), torch.ones(8, dtype=torch.float64))
+    torch.testing.assert_close(weights[torch.from_numpy(sensors)][:, 0], torch.ones(7, dtype=torch.float64))
+
+
+def test_the_variogram_finds_range_and_nugget() -> None:
+    """Of many fields drawn with a known covariance on a line of nodes."""
+    N, rng = 120, np.random.default_rng(0)
+    line = Edges.of(np.arange(N - 1), np.arange(1, N), np.full(N - 1, 50.0))
+    network = RoadNetwork(np.arange(N), np.arange(N) / 1000, np.zeros(N), line)
+    covariance = np.exp(-metres_both_ways(network) / 400) + 0.5 * np.eye(N)
+    drawn = 7 * np.linalg.cholesky(covariance) @ rng.normal(size=(N, 400))
+    found = fit_covariance(find_place(topology_of(network, np.ones(N, bool))), torch.from_numpy(drawn.T))
+    assert found.range_m == pytest.approx(400, rel=0.2)
+    assert found.nugget == pytest.approx(0.5, rel=0.2)
+
+
+def test_the_anomaly_fades_as_it_did_in_training() -> None:
+    """One AR(1) process over the whole town, of which every node has its share of noise."""
+    S, ratio, rng = 3000, 0.8, np.random.default_rng(0)
+    process = np.zeros(S)
+    for t in range(1, S):
+        process[t] = ratio * process[t - 1] + rng.normal()
+    network = random_network(20, seed=0)
+    values = 40 + np.arange(20) + process[:, None] + 0.1 * rng.normal(size=(S, 20))
+    stream = make_stream(values, network, start_s=0, step_s=600, quantity="speed")
+    split = make_split(stream, seen=0.6, past=1, horizon=HORIZON)
+    kriging = fit_kriging(stream, split, windows_of(stream, split.seen), past=1, horizon=HORIZON)
+    assert kriging.fading.ratio == pytest.approx(ratio, abs=0.1)
+    assert kriging.fading.first == pytest.approx(ratio, abs=0.1)
+    current = windows_in(split.test, past=1, horizon=HORIZON)[:5]
+    batch = windows_of(stream, split.seen).batch(current, past=1, horizon=HORIZON, inputs=torch.from_numpy(split.seen))
+    anomaly, known = window_anomalies(batch, kriging.profile)
+    np.testing.assert_array_equal(known[0], split.seen)
+    expected = batch.values[:, 0] - kriging.profile[clock_bins(batch.calendar_past)][:, 0]
+    torch.testing.assert_close(anomaly[:, split.seen], expected[:, split.seen])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@both
+def test_gpu_equals_cpu(name: str) -> None:
+    place, model = town(), fitted(name)
+    there = Windows(place.city.stream, place.windows.topologies, "cuda").batch(
+        np.array([100, 400]), past=PAST, horizon=HORIZON, inputs=torch.from_numpy(place.split.seen).cuda()
+    )
+    torch.testing.assert_close(model(there).cpu(), model(place.batch([100, 400])), rtol=1e-3, atol=1e-3)

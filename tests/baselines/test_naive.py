@@ -1,0 +1,228 @@
+"""The naive baselines against brute force, and that nothing of an unseen node reaches them."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from frigate.baselines.naive import (
+    CLOCK_BINS,
+    LabelPropagation,
+    NearestSensors,
+    clock_bins,
+    column_medians,
+    fit_clock_profile,
+    fit_own_median,
+    naive_baselines,
+    seen_median,
+)
+from frigate.data.network import RoadNetwork
+from frigate.data.split import Split, make_split
+from frigate.data.stream import RoadNetworkStream, calendar, make_stream
+from frigate.graph.positions import nearest_sensors
+from frigate.nn.batch import Batch, Windows, make_topology
+from tests.data.test_split import grid_network
+
+START_S = 1_704_067_200  # Monday 2024-01-01 00:00 UTC
+
+
+def town(*, snapshots: int = 900, step_s: int = 1800, silent: float = 0.1, seed: int = 0) -> RoadNetworkStream:
+    """Counts with a daily tide on a 6 x 6 grid; two roads at a corner are closed in the last twentieth."""
+    rng = np.random.default_rng(seed)
+    network = grid_network(6)
+    hour = (np.arange(snapshots) * step_s / 3600) % 24
+    tide = 1 + np.sin(np.pi * hour / 24)[:, None]
+    values = rng.poisson(tide * rng.gamma(2, 3, 36)).astype(np.float32)
+    observed = rng.random(values.shape) >= silent
+    closed = network.close([(100, 101), (101, 100)])
+    topology_of = (np.arange(snapshots) >= snapshots * 19 // 20).astype(np.int64)
+    return make_stream(
+        values, [network, closed], start_s=START_S, step_s=step_s, observed=observed, topology_of=topology_of
+    )
+
+
+def windows_of(stream: RoadNetworkStream, sensors: NDArray[np.bool_], *, device: str = "cpu") -> Windows:
+    made = []
+    for network in stream.topologies:
+        near, near_m = nearest_sensors(network, sensors, count=32, cutoff_m=1e4)
+        nothing = np.zeros((network.num_nodes, 0), np.float32)
+        made.append(
+            make_topology(network, positions=nothing, road_features=nothing, near_sensor=near, near_distance_m=near_m)
+        )
+    return Windows(stream, made, device)
+
+
+def batch_at(stream: RoadNetworkStream, split: Split, current: list[int], *, past: int = 6, horizon: int = 4) -> Batch:
+    inputs = torch.from_numpy(split.seen)
+    return windows_of(stream, split.seen).batch(np.array(current), past=past, horizon=horizon, inputs=inputs)
+
+
+def test_clock_bins_are_the_local_hour_of_every_second() -> None:
+    local_s = START_S + np.concatenate([np.arange(0, 8 * 86_400, 7), np.arange(0, 8 * 86_400, 3600) - 1])
+    bins = clock_bins(torch.from_numpy(calendar(local_s))).numpy()
+    weekend = (local_s - START_S) // 86_400 % 7 >= 5
+    np.testing.assert_array_equal(bins, local_s // 3600 % 24 + 24 * weekend)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 8])
+def test_column_medians(rows: int) -> None:
+    rng = np.random.default_rng(rows)
+    values = rng.normal(size=(rows, 40)).astype(np.float32)
+    observed = rng.random((rows, 40)) < 0.6
+    expected = [np.median(values[o, i]) if o.any() else np.nan for i, o in enumerate(observed.T)]
+    np.testing.assert_allclose(column_medians(values, observed), expected, rtol=1e-6)
+    assert np.isnan(column_medians(values[:0], observed[:0])).all()
+
+
+def test_profiles_equal_literal_medians() -> None:
+    stream = town()
+    split = make_split(stream, seen=0.4, past=6, horizon=4)
+    middle = seen_median(stream, split)
+    profile = fit_clock_profile(stream, split, otherwise=middle).profile
+    own = fit_own_median(stream, split, otherwise=middle).profile
+    for weekend, hour in itertools.product([False, True], [0, 7, 23]):
+        rows = [
+            s for s in range(*split.train) if s * 1800 // 3600 % 24 == hour and (s * 1800 // 86_400 % 7 >= 5) == weekend
+        ]
+        values, observed = stream.values[rows], stream.observed[rows]
+        seen = values[:, split.seen][observed[:, split.seen]]
+        assert profile[hour + 24 * weekend] == pytest.approx(float(np.median(seen)))
+        node = int(np.flatnonzero(split.unseen)[0])
+        assert own[hour + 24 * weekend, node] == pytest.approx(float(np.median(values[observed[:, node], node])))
+
+
+def test_medians_fall_back() -> None:
+    stream = town()
+    bins = clock_bins(torch.from_numpy(stream.calendar)).numpy()
+    stream.observed[bins == 5] = False  # an hour when nobody reads
+    stream.observed[:, 3] = False
+    stream.observed[700:, 3] = True  # a node without a training reading
+    split = make_split(stream, seen=0.5, past=6, horizon=4)
+    own = fit_own_median(stream, split, otherwise=-1.0).profile
+    assert (own[:, 3] == -1).all()
+    part = slice(*split.train)
+    assert own[5, 8] == np.median(stream.values[part, 8][stream.observed[part, 8]])
+    profile = fit_clock_profile(stream, split, otherwise=-1.0).profile
+    np.testing.assert_array_equal(np.flatnonzero(profile == -1), [5])
+
+
+def brute_nearest(network: RoadNetwork, mean: NDArray[np.float64], known: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Floyd and Warshall, then five nearest by sorting."""
+    N = network.num_nodes
+    far = np.full((N, N), np.inf)
+    np.fill_diagonal(far, 0)
+    far[network.senders, network.receivers] = network.length_m
+    for k in range(N):
+        far = np.minimum(far, far[:, k : k + 1] + far[k])
+    far = np.minimum(far, far.T)
+    out = np.empty(N)
+    for v in range(N):
+        best = sorted((far[v, u], u) for u in np.flatnonzero(known))[:5]
+        weight = np.array([1 / (d + 1) for d, _ in best])
+        out[v] = weight @ mean[[u for _, u in best]] / weight.sum()
+    return out
+
+
+def dense_harmonic(network: RoadNetwork, mean: NDArray[np.float64], known: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Solve the whole system as it is written: x = label at sensors, x = mean of the neighbours elsewhere."""
+    N = network.num_nodes
+    joined = np.zeros((N, N))
+    joined[network.senders, network.receivers] = joined[network.receivers, network.senders] = 1
+    system = np.where(known[:, None], np.eye(N), np.eye(N) - joined / joined.sum(1, keepdims=True))
+    return np.asarray(np.linalg.solve(system, np.where(known, mean, 0)))
+
+
+@pytest.mark.parametrize("baseline", ["nearest", "harmonic"])
+def test_space_baselines_equal_brute_force(baseline: str) -> None:
+    """In windows with different readable sensors and with the topology of their last snapshot."""
+    stream = town(silent=0.8)
+    split = make_split(stream, seen=0.4, past=6, horizon=4)
+    current = [100, 400, 856, 870, 880]  # 855 is the first snapshot with the closed roads
+    batch = batch_at(stream, split, current)
+    forecaster = NearestSensors(0.0) if baseline == "nearest" else LabelPropagation(0.0)
+    literal = brute_nearest if baseline == "nearest" else dense_harmonic
+    forecast = forecaster(batch)
+    assert forecast.shape == (5, 4, 36)
+    readable = set()
+    for b, c in enumerate(current):
+        window = stream.slice(c - 5, c + 1)
+        values, observed = window.values, window.observed
+        observed = observed & split.seen
+        known = np.asarray(observed.any(0))
+        readable.add(known.tobytes())
+        mean = (values * observed).sum(0, dtype=np.float64) / np.maximum(observed.sum(0), 1)
+        expected = literal(stream.topologies[stream.topology_of[c]], mean, known)
+        for step in range(4):
+            np.testing.assert_allclose(forecast[b, step], expected, rtol=1e-4)
+    assert len(readable) > 1
+
+
+@pytest.mark.parametrize("baseline", [NearestSensors(7.5), LabelPropagation(7.5)])
+def test_without_a_sensor_in_reach_there_is_a_constant(baseline: NearestSensors | LabelPropagation) -> None:
+    stream = town()
+    network = stream.topologies[0]
+    corner = network.close([(100, 101), (101, 100), (100, 106), (106, 100)])  # node 100 is cut off
+    stream = stream.on(corner)
+    split = replace(make_split(stream, seen=0.4, past=6, horizon=4), seen=np.arange(36) == 20)
+    forecast = baseline(batch_at(stream, split, [50]))
+    assert (forecast[0, :, 0] == 7.5).all()
+    own = stream.values[45:51, 20][stream.observed[45:51, 20]].mean()
+    np.testing.assert_allclose(forecast[0, :, 1:], own, rtol=1e-5)
+    silent = batch_at(stream, replace(split, seen=np.zeros(36, bool)), [50])
+    assert (baseline(silent) == 7.5).all()
+
+
+def test_splitting_a_batch_changes_nothing() -> None:
+    stream = town(silent=0.5)
+    split = make_split(stream, seen=0.4, past=6, horizon=4)
+    batch = batch_at(stream, split, [100, 400, 853, 856, 859, 870])
+    for name, baseline in naive_baselines(stream, split).items():
+        parts = torch.cat([baseline(part) for part in batch.split(2)])
+        assert parts.shape == (6, 4, 36)
+        torch.testing.assert_close(baseline(batch), parts, msg=name)
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf, 1e30])
+def test_an_unseen_node_cannot_matter(poison: float) -> None:
+    """Nor can a reading outside the training period, for what is fitted."""
+    stream = town()
+    split = make_split(stream, seen=0.4, past=6, horizon=4)
+    clean = batch_at(stream, split, [855, 870])
+    values = stream.values.copy()
+    values[:, split.unseen] = poison
+    poisoned = replace(stream, values=values)
+    later = values.copy()
+    later[split.train[1] :] = poison
+    before, after, past_training = (
+        naive_baselines(s, split) for s in (stream, poisoned, replace(stream, values=later))
+    )
+    # A batch as it would be were the mask the only guard.
+    dirty = replace(clean, values=torch.where(clean.observed, clean.values, poison))
+    for name in before:
+        expected = before[name](clean)
+        assert torch.isfinite(expected).all()
+        for forecaster, batch in ((after[name], dirty), (past_training[name], clean)):
+            torch.testing.assert_close(forecaster(batch), expected, rtol=0, atol=0, msg=name)
+    # The yardstick is the one that does look.
+    own, poisoned_own = (fit_own_median(s, split, otherwise=0.0).profile for s in (stream, poisoned))
+    assert own.shape == (CLOCK_BINS, 36)
+    assert not torch.equal(own[:, split.unseen], poisoned_own[:, split.unseen])
+    torch.testing.assert_close(own[:, split.seen], poisoned_own[:, split.seen])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+def test_gpu_equals_cpu() -> None:
+    stream = town(silent=0.5)
+    split = make_split(stream, seen=0.4, past=6, horizon=4)
+    current = np.array([100, 853, 870])
+    here = batch_at(stream, split, current.tolist())
+    there = windows_of(stream, split.seen, device="cuda").batch(
+        current, past=6, horizon=4, inputs=torch.from_numpy(split.seen).cuda()
+    )
+    for name, baseline in naive_baselines(stream, split).items():
+        torch.testing.assert_close(baseline(there).cpu(), baseline(here), msg=name)

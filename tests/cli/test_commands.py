@@ -1,0 +1,665 @@
+"""The command line as a person types it, with typos; the demo; and the two commands of a bare machine."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from frigate.cli.demo import Demo, demo_settings, run_demo
+from frigate.cli.imports import OURS, parse_map
+from frigate.cli.main import app, main
+from frigate.config import change
+from frigate.data.city import City, read_city, write_city
+from frigate.errors import SettingsError
+from frigate.evaluation.metrics import Measure
+from frigate.graph.feature_cache import ensure_road_features
+from frigate.report.words import verdict
+from tests.training.test_train import S, first_road, town
+
+SETTINGS = """
+[task]
+past = 4
+horizon = 4
+[model]
+width = 8
+layers = 2
+hidden = 8
+[train]
+epochs = 2
+steps_per_epoch = 2
+batch_size = 4
+validation_windows = 4
+"""
+
+
+@dataclass(frozen=True)
+class Said:
+    status: int
+    out: str
+    err: str
+
+
+Frigate = Callable[..., Said]
+
+
+@pytest.fixture
+def frigate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Frigate:
+    """Type a command; exit status, what it printed, what it complained about."""
+
+    def run(*words: object) -> Said:
+        monkeypatch.setattr(sys, "argv", ["frigate", *map(str, words)])
+        status = 0
+        try:
+            main()
+        except SystemExit as ended:
+            status = int(ended.code or 0)
+        out, err = capsys.readouterr()
+        return Said(status, out, err)
+
+    return run
+
+
+def write_sources(folder: Path) -> None:
+    """What a user has: a matrix, a table of nodes and a table of roads, with names of their own."""
+    stream = town().stream
+    network, ids = stream.network, stream.node_ids.tolist()
+    np.savez(folder / "counts.npz", counts=np.where(stream.observed, stream.values, np.nan))
+    nodes = [f"{i},{x},{y}" for i, x, y in zip(ids, network.lon, network.lat, strict=True)]
+    (folder / "nodes.csv").write_text("\n".join(["id,lon,lat", *nodes]))
+    roads = zip(network.senders.tolist(), network.receivers.tolist(), network.length_m.tolist(), strict=True)
+    (folder / "edges.csv").write_text("\n".join(["src,dst,metres", *(f"{ids[a]},{ids[b]},{m}" for a, b, m in roads)]))
+    (folder / "settings.toml").write_text(SETTINGS)
+
+
+IMPORT = (
+    "--values counts --start 2024-01-01T08:00 --step 1h --nodes nodes.csv --edges edges.csv "
+    "--map id=node_id,src=source,dst=target,metres=length_m"
+)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with sources, the city imported from them, and a run."""
+    folder = tmp_path_factory.mktemp("cli")
+    write_sources(folder)
+    for words in (
+        f"import matrix counts.npz {IMPORT} -o city",
+        "train city -o run --settings settings.toml --seen 60% --device cpu",
+    ):
+        app_in(folder, words.split())
+    return folder
+
+
+def app_in(folder: Path, words: list[str]) -> None:
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        app(words, standalone_mode=False)
+    finally:
+        os.chdir(before)
+
+
+@pytest.fixture
+def here(kept: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(kept)
+    return kept
+
+
+@pytest.fixture
+def copy(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same folder to be spoiled."""
+    shutil.copytree(kept, tmp_path / "copy")
+    monkeypatch.chdir(tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+# What works
+
+
+def test_help_names_the_commands_that_exist(frigate: Frigate) -> None:
+    said = frigate("--help")
+    assert said.status == 0
+    named = re.findall(r"^[│ ]+([a-z]+)  +[A-Z]", said.out, re.MULTILINE)
+    wanted = "bench check demo evaluate export forecast import reproduce train"
+    assert sorted(named) == wanted.split()
+    for command in named:
+        assert frigate(command, "--help").status == 0
+    assert "matrix" in frigate("import", "--help").out
+
+
+def test_import_then_check(frigate: Frigate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_sources(tmp_path)
+    said = frigate("import", "matrix", "counts.npz", *IMPORT.split(), "-o", "city", "--csv", "--unit", "cars")
+    assert said.status == 0, said.err
+    network = town().network
+    sensors = int(read_city("city").stream.sensors.sum())
+    assert said.out == f"30 nodes, {network.num_edges} roads, {S} snapshots, sensors at {sensors}: city\n"
+    assert (tmp_path / "city" / "readings.csv").exists()
+    city = read_city(tmp_path / "city")
+    np.testing.assert_array_equal(city.stream.values, town().stream.values)
+    np.testing.assert_array_equal(city.stream.observed, town().stream.observed)
+    said = frigate("check", "city", "--positions")
+    assert said.status == 0
+    assert "30 nodes" in said.out
+    assert "16 random anchors: distortion" in said.out
+    told = json.loads(frigate("check", "city", "--positions", "--json").out)
+    assert (told["nodes"], told["snapshots"], told["unit"]) == (30, S, "cars")
+    assert told["distortions"]["bourgain"]["expansion"] <= 1
+    assert json.loads(frigate("check", "city", "--json").out)["distortions"] is None
+
+
+def test_train_says_every_epoch_and_one_line_at_the_end(frigate: Frigate, here: Path, tmp_path: Path) -> None:
+    words = ("train", "city", "-o", tmp_path / "run", "--settings", "settings.toml", "--seed", "3", "--device", "cpu")
+    said = frigate(*words, "--epochs", "3", "--preset", "default")
+    assert said.status == 0, said.err
+    parts = [line.split(":")[0] for line in said.err.splitlines()]
+    assert parts == ["epoch 1", "epoch 2", "epoch 3", "trained on cpu"]
+    assert re.fullmatch(rf"Validation MAE [\d.]+ after epoch \d of 3: {tmp_path / 'run'}\n", said.out)
+    told = json.loads(frigate(*words, "--epochs", "3", "--resume", "--json").out)
+    assert (told["epoch"], told["finished"]) == (3, True)
+    assert told["parameters"] > 100
+    data = json.loads(next((tmp_path / "run").glob("checkpoint-*/run.json")).read_text())
+    assert data["settings"]["train"]["seed"] == 3
+    assert data["settings"]["model"]["width"] == 8
+
+
+def test_the_reference_trains_to_the_same_and_says_so(frigate: Frigate, here: Path, tmp_path: Path) -> None:
+    words = ("train", "city", "--settings", "settings.toml", "--device", "cpu", "--epochs", "1", "--json")
+    told = {
+        name: json.loads(frigate(*words, "-o", tmp_path / name, "--kernels", name).out)
+        for name in ("auto", "reference")
+    }
+    assert [each["kernels"] for each in told.values()] == ["CSR on the CPU", "reference"]
+    assert told["auto"]["best_mae"] == pytest.approx(told["reference"]["best_mae"], rel=0.2)  # dropout draws otherwise
+    forecasts = []
+    for name in told:
+        made = json.loads(frigate("forecast", tmp_path / "auto", "--kernels", name, "--json").out)
+        forecasts.append(np.array([node["values"] for node in made["nodes"]], float))
+    assert np.allclose(*forecasts, rtol=1e-4, atol=1e-4, equal_nan=True)
+    refused = frigate("forecast", tmp_path / "auto", "--kernels", "fast")
+    assert (refused.status, "there are auto and reference" in refused.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--preset", "paper", "--settings", "paper.toml"], ""),
+        (["--split", "region", "--seen", "0.6"], ""),
+        (["--seen", "all"], ""),
+        (["--seen", "seen.txt"], ""),
+        (["--validation", "unseen"], "note: validation = unseen: the checkpoint is chosen at the test nodes"),
+    ],
+)
+def test_train_as_told(more: list[str], words: str, frigate: Frigate, here: Path, tmp_path: Path) -> None:
+    (here / "paper.toml").write_text(SETTINGS.replace("width = 8", "width = 8\nanchors = 4"))
+    sensors = town().stream.node_ids[town().stream.sensors].tolist()
+    (here / "seen.txt").write_text("\n".join(map(str, sensors[:12])))
+    if "--settings" not in more:
+        more = [*more, "--settings", "settings.toml"]
+    said = frigate("train", "city", "-o", tmp_path / "run", *more, "--epochs", "1", "--device", "cpu")
+    assert said.status == 0, said.err
+    assert words in said.err
+    result = frigate("evaluate", tmp_path / "run", "--json", "--device", "cpu")
+    told = json.loads(result.out)
+    if "all" in more:
+        assert told["nodes"]["unseen"] == []
+        assert "All nodes with readings are seen" in told["note"]
+        table = frigate("evaluate", tmp_path / "run", "--device", "cpu")
+        assert "say nothing about nodes without a sensor" in table.err
+        assert f"{len(sensors)} sensors" in table.out
+    if "seen.txt" in more:
+        assert sorted(told["nodes"]["seen"]) == sorted(sensors[:12])
+    assert ("flattered" in told["note"]) == ("unseen" in more)
+
+
+def test_evaluate_prints_a_table_or_json(frigate: Frigate, here: Path) -> None:
+    said = frigate("evaluate", "run", "--device", "cpu")
+    assert said.status == 0, said.err
+    for name in ("frigate (default)", "zero", "constant median", "clock profile", "nearest sensors", "own median"):
+        assert name in said.out
+    told = json.loads(frigate("evaluate", "run", "--stride", "2", "--json", "--device", "cpu").out)
+    assert told["test"]["stride"] == 2
+    assert told["rows"][0]["kind"] == "model"
+    assert told["rows"][0]["unseen"]["mae"]["value"] > 0
+
+
+def test_evaluate_shows_details_when_asked(frigate: Frigate, here: Path) -> None:
+    plain, said = (frigate("evaluate", "run", "--device", "cpu", *more) for more in ((), ("--details",)))
+    assert said.status == 0, said.err
+    assert said.out.startswith(plain.out)
+    told = json.loads(frigate("evaluate", "run", "--json", "--device", "cpu").out)["rows"]
+    titles = ["MAE by step ahead", "MAE by mean training reading", "MAE by roads to the nearest sensor"]
+    parts = re.split("|".join(titles), said.out[len(plain.out) :])
+    assert len(parts) == 4
+    groups = [
+        [(f"{i} ({i * 60} min)", [row["by_step"][i - 1] for row in told]) for i in range(1, 5)],
+        *([(name, [row[by].get(name) for row in told]) for name in told[0][by]] for by in ("by_tercile", "by_hops")),
+    ]
+    for part, rows in zip(parts[1:], groups, strict=True):
+        lines = [line.strip() for line in part.splitlines() if line.strip()][-len(rows) :]
+        for line, (name, summaries) in zip(lines, rows, strict=True):
+            assert line.startswith(f"{name} ")
+            assert line.endswith(f" {summaries[0]['nodes']}")
+            for summary in summaries:
+                mae = summary["mae"]["value"]
+                assert f" {mae:.{3 if mae < 10 else 1}f} " in line
+            low = summaries[0]["mae"]["low"]
+            assert f"[{low:.{3 if summaries[0]['mae']['value'] < 10 else 1}f}, " in line
+
+
+def test_forecast_writes_what_is_asked_for(frigate: Frigate, here: Path, tmp_path: Path) -> None:
+    files = {kind: tmp_path / f"f.{kind}" for kind in ("csv", "parquet", "geojson")}
+    asked = [word for kind, path in files.items() for word in (f"--{kind}", path)]
+    said = frigate("forecast", "run", *asked, "--device", "cpu")
+    assert said.status == 0, said.err
+    assert said.out.endswith(f": {', '.join(map(str, files.values()))}\n")
+    rows = list(csv.DictReader(files["csv"].read_text().splitlines()))
+    assert len(rows) == 30 * 4
+    assert {int(row["node_id"]) for row in rows} == set(town().stream.node_ids.tolist())
+    table = pl.read_parquet(files["parquet"])
+    np.testing.assert_allclose(table["value"], [float(row["value"]) for row in rows], rtol=1e-6)
+    points = json.loads(files["geojson"].read_text())["features"]
+    assert len(points) == 30
+    told = json.loads(frigate("forecast", "run", "--json", "--device", "cpu").out)
+    assert [n["values"][0] for n in told["nodes"]] == [p["properties"]["step_1"] for p in points]
+    assert not (here / "run" / "forecast.parquet").exists()
+    assert frigate("forecast", "run", "--device", "cpu").out.endswith(": run/forecast.parquet\n")
+    assert len(pl.read_parquet(here / "run" / "forecast.parquet")) == 30 * 4
+    (here / "run" / "forecast.parquet").unlink()
+
+
+def values_of(said: Said) -> list[list[float]]:
+    assert said.status == 0, said.err
+    return [node["values"] for node in json.loads(said.out)["nodes"]]
+
+
+def test_forecast_what_if_and_when(frigate: Frigate, here: Path) -> None:
+    def told(*words: object) -> list[list[float]]:
+        return values_of(frigate("forecast", "run", *words, "--json", "--device", "cpu"))
+
+    a, b = first_road(town())
+    plain = told()
+    assert told() == plain
+    closed = told("--close", f"{a},{b}")
+    assert closed != plain
+    ids = town().stream.node_ids.tolist()
+    roads = set(zip(town().network.senders.tolist(), town().network.receivers.tolist(), strict=True))
+    u, v = next((u, v) for u in range(30) for v in range(30) if u != v and (u, v) not in roads)
+    assert told("--add", f"{ids[u]},{ids[v]}") != told("--add", f"{ids[u]},{ids[v]},9000")
+    assert told("--at", "2024-01-03T08:00") != plain
+    assert len(told("--horizon", "7", "--past", "2")[0]) == 7
+    assert told("--all-sensors") != plain
+    assert told("--city", "city") == plain
+    said = frigate("forecast", "run", "--at", "2024-01-03T08:10", "--json", "--device", "cpu")
+    assert said.err.startswith("note: 2024-01-03T08:10:00+00:00 is inside a step")
+
+
+def test_forecast_on_another_city(frigate: Frigate, copy: Path) -> None:
+    write_city(replace(town(attributes=False, seed=4), name="Other"), copy / "other")
+    said = frigate("forecast", "run", "--city", "other", "--json", "--device", "cpu")
+    assert len(values_of(said)) == 30
+    (copy / "city").rename(copy / "gone")
+    assert "Pass another with --city CITY" in frigate("forecast", "run").err
+    assert len(values_of(frigate("forecast", "run", "--city", "gone", "--json", "--device", "cpu"))) == 30
+    without = frigate("forecast", "run", "--city", "other", "--json", "--device", "cpu")
+    assert (without.out, without.err) == (said.out, said.err)
+    assert "Use the run's own city" in frigate("evaluate", "run", "--city", "other").err
+
+
+def test_a_what_if_starts_from_the_roads_of_its_time(frigate: Frigate, copy: Path) -> None:
+    def told(*words: object) -> list[list[float]]:
+        return values_of(frigate("forecast", "run", *words, "--json", "--device", "cpu"))
+
+    (a, b), stream = first_road(town()), read_city(copy / "city").stream
+    shut = stream.network.close([(a, b)])
+    u, v = next(
+        (u, v) for u, v in zip(shut.senders.tolist(), shut.receivers.tolist(), strict=True) if shut.node_ids[u] != a
+    )
+    also = f"{shut.node_ids[u]},{shut.node_ids[v]}"
+    late = (np.arange(S) >= S - 20).astype(np.int64)
+    write_city(City("Town", replace(stream, topologies=(stream.network, shut), topology_of=late)), copy / "recorded")
+    before = ("--at", "2024-01-03T08:00")
+    assert told("--city", "recorded", *before, "--close", also) == told(*before, "--close", also)
+    assert told("--city", "recorded", "--close", also) == told("--close", f"{a},{b}", "--close", also)
+    assert frigate("forecast", "run", "--city", "recorded", *before, "--close", f"{a},{b}", "--json").status == 0
+    refused = frigate("forecast", "run", "--city", "recorded", "--close", f"{a},{b}")
+    assert "is not an open road" in refused.err
+
+
+def test_resume_over_other_readings_is_refused(frigate: Frigate, copy: Path) -> None:
+    stream = read_city(copy / "city").stream
+    write_city(City("city", replace(stream, values=stream.values + stream.observed)), copy / "city")
+    said = frigate("train", "city", "-o", "run", "--resume", "--device", "cpu")
+    assert said.status == 2
+    assert re.search(r"frigate: .*the city has changed since \(readings\)\. Give it as it was, or train", said.err)
+
+
+# What does not
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("check nowhere", "nowhere: there is no such folder"),
+        ("check counts.npz", "counts.npz is a file. A city is a folder"),
+        ("check run", "no city.toml"),
+        ("train nowhere -o new", "nowhere: there is no such folder"),
+        ("train city -o run", "there is a run in it already. Go on with --resume"),
+        ("train city -o city", "that is a city"),
+        ("train city -o counts.npz", "that is a file"),
+        ("train city -o new --seen 30", "--seen .30.: a share lies .* 30% perhaps"),
+        ("train city -o new --seen sensors.txt", "--seen .sensors.txt. is neither a share nor a file"),
+        ("train city -o new --seen nodes.csv", "nodes.csv line 1: node .id,lon,lat. is not in the network"),
+        (
+            "train city -o new --seen 1% --settings settings.toml",
+            "leaves 0 seen; training needs at least 3. Give a larger share",
+        ),
+        ("train city -o new --preset papr", "preset .papr.: choose one of paper, default"),
+        ("train city -o new --split regoin --settings settings.toml", 'choose "random" or "region"'),
+        ("train city -o new --device gpu", 'device "gpu" is not known. Use cpu'),
+        ("train city -o new --epochs 0", "epochs = 0: must be at least 1"),
+        ("train city -o new --seed -1", "seed = -1: give a whole number from 0"),
+        ("train city -o new --settings nowhere.toml", "nowhere.toml: No such file"),
+        ("train city -o new --settings nodes.csv", "nodes.csv: not a TOML file"),
+        ("train city -o new --past 200", "the training period has 84 .* Use fewer --past"),
+        ("train city -o new --resume", "new: there is no such folder"),
+        ("train city -o run --resume --epochs 9", "epochs = 9, but the run in run has 2"),
+        ("train city -o run --resume --preset paper", 'preset "paper", but the run in run has "default"'),
+        ("evaluate nowhere", "nowhere: there is no such folder"),
+        ("evaluate counts.npz", "counts.npz: not a folder"),
+        ("evaluate city", "no finished epoch"),
+        ("evaluate run --stride 0", "stride = 0"),
+        ("evaluate run --city nowhere", "nowhere: there is no such folder"),
+        ("evaluate run --device cuda:99", 'device "cuda:99" cannot be used'),
+        ("forecast run --at tomorrow", 'at "tomorrow": not a time'),
+        ("forecast run --at 2030-01-01", "a forecast can be made from"),
+        ("forecast run --close 1", '--close "1": name a one-way road by its two end nodes'),
+        ("forecast run --close 1,2", 'node "1" is not in the network of 30 nodes'),
+        ("forecast run --add 1000,1007,far", '"far" is not a length in metres'),
+        ("forecast run --horizon 0", "horizon = 0: at least one step"),
+        ("forecast run --past -2", "past = -2: at least one"),
+        ("forecast run --device gpu", 'device "gpu" is not known'),
+        ("forecast run --city nowhere", "nowhere: there is no such folder"),
+        ("forecast run --csv city", "city: cannot be written: .* Name a file in a folder that can be written"),
+        ("forecast run --csv /proc/x.csv", "/proc/x.csv: cannot be written: .* Name a file in a folder"),
+        ("forecast run --geojson nodes.csv/f.geojson", "nodes.csv/f.geojson: cannot be written: .* Name a file"),
+        (f"import matrix none.npz {IMPORT} -o new", "none.npz: there is no such file"),
+        (f"import matrix counts.npz {IMPORT} --map id -o new", '--map "id": write theirs=ours'),
+        (f"import matrix counts.npz {IMPORT} --map x=node_id -o new", 'neither table has a column "x"'),
+        (f"import matrix counts.npz {IMPORT} --map metres=lenght_m -o new", "did you mean length_m"),
+        (f"import matrix counts.npz {IMPORT} --values count -o new", 'no array "count"'),
+        (f"import matrix counts.npz {IMPORT} --step 7min -o new", "7min does not divide a day"),
+        (f"import matrix counts.npz {IMPORT} --start noon -o new", 'start "noon"'),
+        (f"import matrix counts.npz {IMPORT} --timezone Mars -o new", 'time zone "Mars" is not known'),
+        (f"import matrix counts.npz {IMPORT} -o run", "is not empty and no city"),
+        ("demo -o city", "there are other files in it"),
+        ("demo -o counts.npz", "that is a file"),
+        ("demo --seed -1 -o new", "seed = -1"),
+    ],
+)
+def test_a_mistake_ends_with_one_line_and_status_2(command: str, words: str, frigate: Frigate, here: Path) -> None:
+    before = {p: p.stat().st_mtime_ns for p in here.rglob("*") if p.is_file()}
+    said = frigate(*command.split())
+    assert said.status == 2
+    assert said.out == ""
+    assert re.match(rf"frigate: .*{words}", said.err), said.err
+    assert said.err.count("\n") == 1
+    assert {p: p.stat().st_mtime_ns for p in here.rglob("*") if p.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("trian city -o new", "No such command"),
+        ("train city", "Missing option"),
+        ("train city -o new --epoch 3", "No such option"),
+        ("train city -o new --epochs three", "--epochs"),
+        ("evaluate", "Missing argument"),
+    ],
+)
+def test_a_mistyped_command_is_told_how_to_get_help(command: str, words: str, frigate: Frigate) -> None:
+    said = frigate(*command.split())
+    assert said.status == 2
+    assert words in said.err
+    assert "--help" in said.err
+    assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize(
+    ("sensors", "snapshots", "words"),
+    [(0, S, "no node has a reading"), (1, S, "1 sensors .* Add readings of more nodes"), (9, 50, "at least 80 snap")],
+)
+def test_a_city_that_cannot_be_trained_on_is_refused(
+    sensors: int, snapshots: int, words: str, frigate: Frigate, tmp_path: Path
+) -> None:
+    stream = town().stream.slice(0, snapshots)
+    observed = stream.observed.copy()
+    observed[:, np.flatnonzero(stream.sensors)[sensors:]] = False
+    write_city(City("Town", replace(stream, observed=observed)), tmp_path / "city")
+    (tmp_path / "settings.toml").write_text(SETTINGS)
+    said = frigate("train", tmp_path / "city", "-o", tmp_path / "run", "--settings", tmp_path / "settings.toml")
+    assert said.status == 2
+    assert re.search(f"^frigate: .*{words}", said.err, re.MULTILINE), said.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_broken_files_are_told_apart(frigate: Frigate, copy: Path) -> None:
+    path = next((copy / "run").glob("checkpoint-*/weights.safetensors"))
+    path.write_bytes(path.read_bytes()[:-9])
+    for command in ("evaluate", "forecast"):
+        said = frigate(command, "run")
+        assert (said.status, said.err.count("\n")) == (2, 1)
+        assert "weights.safetensors: cut short or damaged" in said.err
+    (copy / "city" / "nodes.parquet").write_bytes(b"PAR1")
+    said = frigate("check", "city")
+    assert (said.status, said.err.count("\n")) == (2, 1)
+    assert "nodes.parquet" in said.err
+
+
+def test_the_map_of_columns() -> None:
+    assert parse_map("src=source, dst = target,") == {"src": "source", "dst": "target"}
+    assert parse_map("") == {}
+    for text in ("src", "=source", "src=", "src=sauce"):
+        with pytest.raises(SettingsError, match="--map"):
+            parse_map(text, known=OURS)
+
+
+def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(copy: Path, frigate: Frigate) -> None:
+    # A shell may have started this with Ctrl-C ignored, which children inherit.
+    ctrl_c = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    start = f"{ctrl_c}; from frigate.cli.main import main; main()"
+    words = ["train", "city", "-o", "long", "--settings", "settings.toml", "--epochs", "500", "--device", "cpu"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", start, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    while process.poll() is None and not any((copy / "long").glob("checkpoint-*")):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "stopped; go on with --resume" in out
+    assert "Traceback" not in err
+    done = len((copy / "long" / "metrics.jsonl").read_text().splitlines())
+    assert 1 <= done < 500
+    assert values_of(frigate("forecast", "long", "--json", "--device", "cpu"))
+    # With so many epochs left only that it goes on is looked at; that it ends the same is in test_train.
+    said = frigate("train", "city", "-o", "long", "--resume", "--epochs", "501")
+    assert "epochs = 501, but the run in long has 500" in said.err
+
+
+# A machine with nothing but the compute path
+
+BLOCK = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("polars", "typer", "rich", "numba", "h5py", "tzdata", "tensorboard"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Blocked())
+"""
+
+
+TYPED = """
+import contextlib, io, json, runpy, sys, warnings
+
+warnings.filterwarnings("ignore", message=".*found in sys.modules")  # of several modules run in one process
+
+def python_m(line):
+    sys.argv = line.split()
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            runpy.run_module(sys.argv[0], run_name="__main__")
+        except SystemExit as ended:
+            return ended.code, out.getvalue(), err.getvalue()
+
+said = [python_m(line) for line in json.load(sys.stdin)]
+assert not {"polars", "typer", "rich", "numba"} & set(sys.modules)
+print(json.dumps(said))
+"""
+
+
+def test_a_bare_machine_trains_and_evaluates(tmp_path: Path) -> None:
+    write_city(town(), tmp_path / "city")
+    ensure_road_features(read_city(tmp_path / "city"))
+    bare = tmp_path / "bare"
+    shutil.copytree(tmp_path / "city" / "cache", bare / "cache")  # all that is carried there
+    (bare / "sitecustomize.py").write_text(BLOCK)
+    (bare / "s.toml").write_text(SETTINGS.replace("width = 8", "width = 8\nanchors = 4"))
+    root = Path(__file__).resolve().parents[2]
+    lines = [
+        "frigate.training.train cache run --settings s.toml --seen 60% --seed 2",
+        "frigate.training.train cache run --resume",
+        "frigate.training.train cache paper --settings s.toml --preset paper --seen 60%",
+        "frigate.training.train cache run --seen 60",
+        "frigate.evaluation.evaluate run --json --stride 2",
+        "frigate.evaluation.evaluate paper --city cache --details",
+        "frigate.evaluation.evaluate nowhere",
+    ]
+    process = subprocess.run(
+        [sys.executable, "-c", TYPED],
+        check=False,
+        cwd=bare,
+        env={**os.environ, "PYTHONPATH": f"{bare}{os.pathsep}{root}"},
+        input=json.dumps(lines),
+        capture_output=True,
+        text=True,
+    )
+    assert process.returncode == 0, process.stderr
+    made, again, paper, refused, scored, table, nowhere = (Said(*said) for said in json.loads(process.stdout))
+    assert made.status == 0, made.err
+    assert re.fullmatch(r"Validation MAE [\d.]+ after epoch \d of 2: run\n", made.out)
+    assert [line.split(":")[0] for line in made.err.splitlines()] == ["epoch 1", "epoch 2"]
+    assert again == Said(0, made.out, "")
+    assert paper.status == 0
+    assert paper.out.endswith(": paper\n")
+    assert refused.status == 2
+    assert re.fullmatch(r"frigate: .*60% perhaps\n", refused.err)
+    assert json.loads(scored.out)["rows"][0]["name"] == "frigate (default)"
+    assert table.out.splitlines()[0].startswith("forecaster ")
+    assert table.out.splitlines()[1].startswith("frigate (paper) ")
+    assert "\nMAE by step ahead\nstep ahead  " in table.out
+    assert nowhere == Said(
+        2, "", "frigate: nowhere: there is no such folder. Name the folder that `frigate train -o` wrote\n"
+    )
+
+
+# The demo
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Demo, Path, list[str], list[tuple[int, int, str]]]:
+    folder = tmp_path_factory.mktemp("demo") / "out"
+    said: list[str] = []
+    ticks: list[tuple[int, int, str]] = []
+    result = run_demo(
+        folder, seed=1, say=said.append, progress=lambda *tick: ticks.append(tick), settings=small_demo(),
+        intersections=100, days=4,
+    )  # fmt: skip
+    return result, folder, said, ticks
+
+
+def small_demo() -> Any:
+    training = {"epochs": 1, "steps_per_epoch": 2, "batch_size": 4, "validation_windows": 4}
+    return change(demo_settings(1), {"model": {"width": 8, "layers": 1}, "train": training})
+
+
+def test_the_demo_ends_with_a_city_a_run_and_a_report(
+    demo: tuple[Demo, Path, list[str], list[tuple[int, int, str]]], frigate: Frigate
+) -> None:
+    result, folder, said, ticks = demo
+    assert sorted(p.name for p in folder.iterdir()) == ["city", "report.html", "run"]
+    assert result.report == folder / "report.html"
+    assert "A small model for a quick demo" in result.report.read_text()
+    assert any("small model" in line for line in said)
+    assert all(0 < done <= total for done, total, _ in ticks)
+    assert {words.split(",")[0] for _, _, words in ticks} == {"training", "evaluating"}
+    seen, unseen = len(result.evaluation.seen), len(result.evaluation.unseen)
+    assert seen == round(0.3 * (seen + unseen))
+    assert frigate("check", folder / "city").status == 0
+    assert frigate("forecast", folder / "run", "--device", "cpu").status == 0
+
+
+def test_the_demo_tells_the_truth_whoever_wins(
+    demo: tuple[Demo, Path, list[str], list[tuple[int, int, str]]],
+) -> None:
+    result = demo[0]
+    assert result.verdict == verdict(result.evaluation)
+    baselines = [row.unseen.mae for row in result.evaluation.rows if row.kind == "baseline" and row.unseen is not None]
+    best = min(baselines, key=lambda mae: mae.value)
+
+    def told(value: float, low: float, high: float) -> str:
+        model = result.evaluation.model
+        assert model.unseen is not None
+        scored = replace(model, unseen=replace(model.unseen, mae=Measure(value, low, high)))
+        return verdict(replace(result.evaluation, rows=(scored, *result.evaluation.rows[1:])))
+
+    clear, close, lost = best.low / 2, (best.low + best.value) / 2, best.value * 2
+    assert "beats every simple baseline" in told(clear, clear * 0.9, clear * 1.1)
+    assert "not a clear win" in told(close, close * 0.9, best.value)
+    assert "does not beat" in told(lost, lost * 0.9, lost * 1.1)
+
+
+def test_the_demo_replaces_an_earlier_demo_and_nothing_else(
+    demo: tuple[Demo, Path, list[str], list[tuple[int, int, str]]], tmp_path: Path
+) -> None:
+    shutil.copytree(demo[1], tmp_path / "again")
+    old = next((tmp_path / "again" / "run").glob("checkpoint-*/run.json")).stat().st_mtime_ns
+
+    def again(folder: Path) -> Demo:
+        return run_demo(
+            folder, seed=1, say=lambda text: None, progress=lambda *tick: None, settings=small_demo(),
+            intersections=100, days=4,
+        )  # fmt: skip
+
+    again(tmp_path / "again")
+    assert next((tmp_path / "again" / "run").glob("checkpoint-*/run.json")).stat().st_mtime_ns != old
+    write_city(town(), tmp_path / "mine" / "city")
+    (tmp_path / "mine" / "run").mkdir()
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "todo.txt").write_text("")
+    for folder in (tmp_path / "mine", tmp_path / "notes"):
+        before = sorted(folder.rglob("*"))
+        with pytest.raises(SettingsError, match="there are other files in it"):
+            again(folder)
+        assert [p for p in sorted(folder.rglob("*")) if "cache" not in p.parts] == [
+            p for p in before if "cache" not in p.parts
+        ]

@@ -1,0 +1,157 @@
+"""Every `frigate import` and `frigate export` command, typed as a user would, from files to a forecast."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from typer.testing import CliRunner
+
+import frigate as fg
+from frigate.cli.main import app
+from frigate.errors import FrigateError
+from tests.conftest import shared_data
+from tests.sources import test_benchmarks, test_osm, test_sumo, test_tables
+
+TINY = """
+[task]
+past = 3
+horizon = 3
+[model]
+width = 8
+layers = 1
+[train]
+epochs = 1
+steps_per_epoch = 2
+batch_size = 4
+validation_windows = 4
+"""
+
+
+def frigate(*words: object) -> str:
+    """What the command said; the error that it ends with, where it does."""
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    if isinstance(done.exception, FrigateError):
+        raise done.exception
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def readings_at(network: fg.RoadNetwork, path: Path, *, snapshots: int = 120) -> Path:
+    """A detector's table at every third node, by place: a time in German, and a count."""
+    rows = np.arange(0, network.num_nodes, 3)
+    start, rng = datetime(2024, 5, 6), np.random.default_rng(0)
+    lines = ["when;lon;lat;vehicles"]
+    for k in range(snapshots):
+        when = (start + timedelta(minutes=15 * k)).strftime("%d.%m.%Y %H:%M")
+        lines += [f"{when};{network.lon[r]:.6f};{network.lat[r]:.6f};{rng.poisson(9)}" for r in rows]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def test_a_map_and_a_table_of_readings_make_a_forecast(tmp_path: Path) -> None:
+    pbf = shared_data("osm-extracts") / "helsinki_small.osm.pbf"
+    frigate("import", "osm", pbf, "-o", tmp_path / "map")
+    network = fg.read_city(tmp_path / "map").network
+    table = readings_at(network, tmp_path / "readings.csv")
+    (tmp_path / "tiny.toml").write_text(TINY)
+    told = (
+        "--readings",
+        table,
+        "--map",
+        "when=time,vehicles=value",
+        "--timezone",
+        "Europe/Helsinki",
+        "--step",
+        "15min",
+    )
+    said = frigate("import", "osm", pbf, *told, "-o", tmp_path / "town")
+    assert f"{network.num_nodes} nodes, {network.num_edges} roads, 120 snapshots" in said
+    frigate("train", tmp_path / "town", "-o", tmp_path / "run", "--settings", tmp_path / "tiny.toml")
+    frigate("forecast", tmp_path / "run", "--parquet", tmp_path / "forecast.parquet")
+    assert len(pl.read_parquet(tmp_path / "forecast.parquet")) == 3 * network.num_nodes
+
+
+@pytest.mark.parametrize("kind", ["osm", "osm.gz", "osm.pbf", "overpass-body.json", "graphml"])
+def test_a_map(kind: str, tmp_path: Path) -> None:
+    files = test_osm.small_files(tmp_path)
+    frigate("import", "osm", files[kind], "--keep-all", "-o", tmp_path / "town")
+    assert fg.read_city(tmp_path / "town").network.num_edges > 0
+
+
+def test_osm_on_roads_respects_turn_restrictions(tmp_path: Path) -> None:
+    files = test_osm.small_files(tmp_path)
+    frigate("import", "osm", files["osm"], "--keep-all", "-o", tmp_path / "nodes")
+    frigate("import", "osm", files["osm"], "--keep-all", "--on", "roads", "-o", tmp_path / "roads")
+    nodes, roads = (fg.read_city(tmp_path / name).network for name in ("nodes", "roads"))
+    assert roads.num_nodes == nodes.num_edges
+
+
+def test_tables_on_the_network_of_another_city(tmp_path: Path) -> None:
+    files = test_tables.small_files(tmp_path / "files")
+    frigate("import", "tables", "--nodes", files["nodes.csv"], "--edges", files["edges.csv"], "-o", tmp_path / "map")
+    said = frigate(
+        "import", "tables", "--network", tmp_path / "map", "--readings", files["readings.csv"], "-o", tmp_path / "town"
+    )
+    assert "snapshots" in said
+    assert fg.read_city(tmp_path / "town").stream.observed.any()
+
+
+def test_traces(tmp_path: Path) -> None:
+    town = fg.demo_city(intersections=100, days=1).network
+    stream = fg.make_stream(np.zeros((0, 100), np.float32), town, start_s=0, step_s=300)
+    fg.write_city(fg.City("map", stream), tmp_path / "map")
+    rng = np.random.default_rng(0)
+    rows, row = [], 0
+    for k in range(40):  # a vehicle that drives on at every crossing, seen once at each
+        rows.append((1, 1_700_000_000 + 30 * k, town.lon[row], town.lat[row]))
+        row = int(rng.choice(town.receivers[town.senders == row]))
+    table = pl.DataFrame(rows, schema=["cab", "t", "x", "y"], orient="row")
+    table.write_parquet(tmp_path / "traces.parquet")
+    for on in ("nodes", "roads"):
+        words = ("--network", tmp_path / "map", "--map", "cab=vehicle,t=time,x=lon,y=lat", "--on", on)
+        frigate("import", "traces", tmp_path / "traces.parquet", *words, "-o", tmp_path / on)
+    on_nodes, on_roads = (fg.read_city(tmp_path / on).stream for on in ("nodes", "roads"))
+    assert on_nodes.values.sum() > 20
+    assert on_roads.num_nodes == town.num_edges
+    assert on_roads.values.sum() > 20
+
+
+def test_a_simulation(tmp_path: Path) -> None:
+    files = test_sumo.small_files(tmp_path)
+    for on in ("nodes", "roads"):
+        words = ("--edgedata", files["edgedata_gz"], "--on", on, "-o", tmp_path / on)
+        assert "2 snapshots" in frigate("import", "sumo", files["net"], *words)
+    words = ("--detectors", files["loops"], "--detectors", files["loop_output"], "-o", tmp_path / "loops")
+    assert "1 snapshots" in frigate("import", "sumo", files["net_gz"], *words)
+
+
+@pytest.mark.parametrize("kind", ["metr-la", "pems-bay", "pems03", "pems04", "frigate", "libcity"])
+def test_benchmarks_there_and_back(kind: str, tmp_path: Path) -> None:
+    test_benchmarks.small_files(tmp_path / "files")
+    frigate("import", "benchmark", kind, tmp_path / "files" / kind, "-o", tmp_path / "town")
+    frigate("export", "libcity", tmp_path / "town", "-o", tmp_path / "atomic")
+    frigate("import", "benchmark", "libcity", tmp_path / "atomic", "-o", tmp_path / "back")
+    there, back = (fg.read_city(tmp_path / name).stream for name in ("town", "back"))
+    assert np.array_equal(there.values, back.values)
+    assert np.array_equal(there.observed, back.observed)
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (("osm", "nowhere.osm.pbf"), "nowhere.osm.pbf"),
+        (("sumo", "nowhere.net.xml"), "nowhere.net.xml"),
+        (("tables",), "Give either a table of edges or the city"),
+        (("traces", "t.csv", "--network", "nowhere"), "nowhere"),
+        (("benchmark", "metr", "."), 'did you mean "metr-la"'),
+        (("osm", "x.osm", "--on", "lanes"), "Give nodes or roads"),
+    ],
+)
+def test_a_mistake_is_answered(words: tuple[str, ...], remedy: str, tmp_path: Path) -> None:
+    with pytest.raises(FrigateError, match=remedy):
+        frigate("import", *words, "-o", tmp_path / "town")
+    assert not (tmp_path / "town").exists()

@@ -1,0 +1,286 @@
+"""An exported program is the model's forecast, on networks of other sizes, without this package."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from zipfile import ZipFile
+
+import numpy as np
+import pytest
+import torch
+
+from frigate.cli.imports import export_app
+from frigate.config import change, preset
+from frigate.data.city import City, write_city
+from frigate.data.stream import RoadNetworkStream
+from frigate.errors import CityError, FrigateError, MissingExtraError, SettingsError
+from frigate.forecasting.export import NEEDED, OUTPUT, SHAPES, Inputs, check_parity, export_onnx, export_program, inputs
+from frigate.forecasting.forecast import Forecast, forecast
+from frigate.training.checkpoint import Run, build_model
+from frigate.training.train import train
+from tests.forecasting.test_forecast import START_S, STEP_S, S, grid, readings
+from tests.support.towns import random_network, random_stream
+
+BOTH = pytest.mark.parametrize("name", ["paper", "default"])
+HAVE_ONNX = all(importlib.util.find_spec(package) for package in NEEDED)
+TOWN = ("senders", "neighbour")
+
+
+@cache
+def small_run(name: str, folder: Path | None = None) -> Run:
+    """A gauge is not clamped, so that all of a forecast is compared. `paper` has positions, `default` has none."""
+    model = {"width": 6, "layers": 1, "hidden": 5, "length_width": 3, "gate_width": 4}
+    task, training = {"past": 2, "horizon": 2}, {"epochs": 1, "steps_per_epoch": 2, "batch_size": 4}
+    model |= {"anchors": 3} if name == "paper" else {}
+    settings = change(preset(name), {"model": model, "task": task, "train": training})
+    city = City("Grid", readings(grid(), quantity="speed"))
+    return train(city, seen=0.5, settings=settings, device="cpu", folder=folder)
+
+
+def another_town(*, seed: int, nodes: int) -> RoadNetworkStream:
+    stream = random_stream([random_network(nodes, seed=seed, isolated=1)], seed=seed, quantity="speed")
+    return replace(stream, timezone="Europe/Luxembourg", unit="vehicles")
+
+
+def without_readings(stream: RoadNetworkStream) -> RoadNetworkStream:
+    return replace(stream, values=np.zeros_like(stream.values), observed=np.zeros_like(stream.observed))
+
+
+def cases(run: Run) -> dict[str, tuple[Inputs, Forecast]]:
+    """Inputs of several networks, and the forecasts that they are of."""
+    small, large = another_town(seed=1, nodes=11), another_town(seed=2, nodes=60)
+    asked = {
+        "own": {},
+        "own, edited": {"close": ["6,7"], "add": ["0,6,250"], "at": START_S + 50 * STEP_S, "sensors": "all"},
+        "own, a node removed": {"network": run.city.network.remove_nodes([12])},
+        "small": {"stream": small},
+        "large": {"stream": large},
+        "large, blind": {"stream": without_readings(large)},
+    }
+    return {
+        name: (inputs(run, **words), forecast(run, **words, device="cpu"))  # type: ignore[arg-type]
+        for name, words in asked.items()
+    }
+
+
+Program = Callable[[Inputs], "np.ndarray[tuple[int, ...], np.dtype[np.float32]]"]
+
+
+@cache
+def opened(path: Path) -> Program:
+    if path.suffix == ".pt2":
+        module = torch.export.load(path).module()
+        return lambda arrays: module(**{k: torch.from_numpy(v) for k, v in arrays.items()}).detach().numpy()
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path)
+    return lambda arrays: session.run(None, arrays)[0]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("exported")
+
+
+@pytest.fixture(scope="module")
+def program(folder: Path) -> Callable[[str], Path]:
+    """The file of a preset, exported once: `default` by the command, with a sample beside it."""
+    path = folder / "default.pt2"
+
+    @cache
+    def made(name: str) -> Path:
+        if name == "paper":
+            return export_program(small_run(name), folder / "paper.pt2").path
+        write_city(small_run(name, folder / "run").city, folder / "city")
+        words = ["program", folder / "run", "--city", folder / "city", "-o", path, "--sample", folder / "sample.npz"]
+        export_app([str(word) for word in words], standalone_mode=False)
+        return path
+
+    return made
+
+
+def compare(run: Run, call: Program) -> None:
+    sizes = set()
+    for name, (arrays, made) in cases(run).items():
+        got = call(arrays)
+        there = ~np.isnan(made.values)
+        assert there.any() and got.shape == made.values.shape
+        np.testing.assert_allclose(got[there], made.values[there], rtol=1e-5, atol=1e-4, err_msg=name)
+        sizes.add((got.shape[1], *(len(arrays[key]) for key in TOWN)))
+    assert all(len({size[i] for size in sizes}) >= 3 for i in range(3))  # N, E and P are all open
+    no_roads = {k: v[:0] if SHAPES[k] in ("E", "P") else v for k, v in arrays.items()}
+    check_parity(run, call, {"no roads": no_roads})
+
+
+@BOTH
+def test_a_program_gives_the_forecast_on_any_network(name: str, program: Callable[[str], Path]) -> None:
+    compare(small_run(name), opened(program(name)))
+
+
+@pytest.mark.skipif(not HAVE_ONNX, reason="the extra `export` is absent")
+@pytest.mark.slow
+@BOTH
+def test_onnx_gives_the_forecast_on_any_network(name: str, tmp_path: Path) -> None:
+    import onnx
+    import onnxruntime
+
+    run = small_run(name)
+    made = export_onnx(run, tmp_path / "it.onnx")
+    assert [path.name for path in tmp_path.iterdir()] == ["it.onnx"]  # in one file, nothing left beside it
+    compare(run, opened(made.path))
+    # Its sums are wrong in onnxruntime with several threads, now and then, where a node has several roads.
+    assert "ScatterND" not in {node.op_type for node in onnx.load(made.path).graph.node}
+    session = onnxruntime.InferenceSession(made.path)
+    sizes = {"N": "nodes", "E": "roads", "P": "pairs", "T": 2, "H": 2, "C": 5, "K": 3, "R": 23, "M": 32}
+    told = {i.name: i.shape for i in session.get_inputs()}
+    assert told == {key: [sizes[letter] for letter in SHAPES[key]] for key in inputs(run)}
+    assert [(o.name, o.shape) for o in session.get_outputs()] == [(OUTPUT, [2, "nodes"])]
+
+
+def test_torch_alone_runs_what_the_command_wrote(program: Callable[[str], Path]) -> None:
+    """In a process that cannot import this package: the sample's inputs give the sample's forecast."""
+    folder = program("default").parent
+    code = """
+        import sys
+        sys.modules["frigate"] = None
+        import numpy as np, torch
+        sample = dict(np.load("sample.npz"))
+        want, ids = sample.pop("forecast"), sample.pop("node_ids")
+        program = torch.export.load("default.pt2").module()
+        got = program(**{name: torch.from_numpy(array) for name, array in sample.items()}).detach().numpy()
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+        np.savez("got.npz", got=got, ids=ids)
+    """
+    script = "\n".join(line.strip() for line in code.splitlines())
+    done = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    made, out = forecast(small_run("default"), device="cpu"), np.load(folder / "got.npz")
+    np.testing.assert_allclose(out["got"], made.values, rtol=1e-5, atol=1e-4)
+    np.testing.assert_array_equal(out["ids"], made.node_ids)
+    assert set(np.load(folder / "sample.npz")) == {*SHAPES, OUTPUT, "node_ids"} - {"positions"}
+
+
+def test_a_program_names_no_path_of_this_machine(program: Callable[[str], Path]) -> None:
+    with ZipFile(program("paper")) as archive:
+        held = b"".join(archive.read(name) for name in archive.namelist())
+    assert str(Path(__file__).parents[2]).encode() not in held
+
+
+@BOTH
+def test_the_order_of_roads_and_values_without_a_reading_do_not_matter(
+    name: str, program: Callable[[str], Path]
+) -> None:
+    run, call = small_run(name), opened(program(name))
+    arrays = inputs(run, stream=another_town(seed=2, nodes=60))
+    order = np.random.default_rng(0).permutation(len(arrays["senders"]))
+    turned = {k: v[order] if SHAPES[k] == "E" else v for k, v in arrays.items()}
+    turned["values"] = np.where(arrays["observed"], arrays["values"], np.nan)
+    np.testing.assert_allclose(call(turned), call(arrays), rtol=1e-5, atol=1e-5)
+
+
+@BOTH
+def test_inputs_are_of_the_types_and_sizes_that_are_documented(name: str) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "export.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| \[([A-Z,]+)\] \| (\w+) \|", text, re.MULTILINE)
+    assert [(key, shape.replace(",", "")) for key, shape, _ in rows] == list(SHAPES.items())
+    types = {key: kind for key, _, kind in rows}
+    arrays = inputs(small_run(name))
+    sizes: dict[str, set[int]] = {}
+    for key, array in arrays.items():
+        assert array.dtype == types[key] and array.flags.c_contiguous
+        for letter, size in zip(SHAPES[key], array.shape, strict=True):
+            sizes.setdefault(letter, set()).add(size)
+    assert all(len(of) == 1 for of in sizes.values())
+    assert sizes["N"] == {25} and sizes["T"] == {2} and sizes["H"] == {2}
+    assert ("near_sensor" in arrays) == ("road_features" in arrays) == (name == "default")
+
+
+def test_where_the_roads_change_those_of_the_last_snapshot_stand_for_all() -> None:
+    run = small_run("default")
+    stream, whole = run.city.stream, run.city.network
+    shut = whole.close([(6, 7), (7, 6)])
+    recorded = replace(stream, topologies=(whole, shut), topology_of=(np.arange(S) >= 60).astype(np.int64))
+    for at, network in ((59, whole), (61, shut), (62, shut), (90, shut)):
+        got = inputs(run, stream=recorded, at=START_S + at * STEP_S)
+        want = inputs(run, network, stream, at=START_S + at * STEP_S)
+        for key in want:
+            np.testing.assert_array_equal(got[key], want[key])
+    assert len(got["senders"]) < whole.num_edges
+
+
+def test_a_difference_is_an_error() -> None:
+    run = small_run("paper")
+    arrays = inputs(run)
+    right = forecast(run, device="cpu").values.astype(np.float32)
+    off, nan = right.copy(), right.copy()
+    off[1, 7] += 1e-4 * max(run.scaling.value_scale, float(np.abs(right).max()))
+    nan[0, 3] = np.nan
+    assert check_parity(run, lambda _: right, {"Grid": arrays})["Grid"] < 1e-4
+    for wrong in (off, nan):
+        with pytest.raises(FrigateError, match=r"Grid: the program differs from the model by .* It is not written"):
+            check_parity(run, lambda _, wrong=wrong: wrong, {"Grid": arrays})  # type: ignore[misc]
+    with pytest.raises(FrigateError, match=r"gives \(2, 24\), the model \(2, 25\)"):
+        check_parity(run, lambda _: right[:, 1:], {"Grid": arrays})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("export", [export_program, export_onnx])
+def test_a_program_that_differs_is_not_written(export: Callable[[Run, Path], object], tmp_path: Path) -> None:
+    run = small_run("paper")
+    broken = build_model(run.settings, run.scaling)
+    with torch.no_grad():
+        broken.value_scale.fill_(torch.nan)
+    path = tmp_path / ("it.pt2" if export is export_program else "it.onnx")
+    path.write_text("the one before")
+    with pytest.raises(FrigateError, match="differs from the model by nan"):
+        export(replace(run, model=broken), path)
+    assert path.read_text() == "the one before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_run_stays_as_it_is(program: Callable[[str], Path]) -> None:
+    run = small_run("default")
+    before = forecast(run, device="cpu").values
+    run.model.train()
+    inputs(run)
+    program("default")
+    assert run.model.training and all(parameter.requires_grad for parameter in run.model.parameters())
+    assert not run.model._forward_pre_hooks
+    run.model.eval()
+    np.testing.assert_array_equal(forecast(run, device="cpu").values, before)
+
+
+def test_what_cannot_be_exported_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = small_run("paper")
+    baseline = change(preset("dcrnn"), {"task": {"past": 2, "horizon": 2}})
+    theirs = replace(run, settings=baseline, model=build_model(baseline, run.scaling))
+    for refuse in (lambda: export_program(theirs, tmp_path / "it.pt2"), lambda: inputs(theirs)):
+        with pytest.raises(SettingsError, match='preset "dcrnn": only paper and default can be exported'):
+            refuse()
+    other = build_model(run.settings, run.scaling)
+    other.convolutions[0] = torch.nn.Identity()  # type: ignore[operator, assignment]
+    with pytest.raises(SettingsError, match="layer 1 is a Identity: only those of paper and default"):
+        export_program(replace(run, model=other), tmp_path / "it.pt2")
+    with pytest.raises(SettingsError, match=r"it\.onnx: the file's name has to end in \.pt2"):
+        export_program(run, tmp_path / "it.onnx")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SettingsError, match=r"cannot be written: .* Name a file in a folder that can be"):
+        export_program(run, tmp_path / "file" / "it.pt2")
+    for at, words in ((1, "1 snapshots and 2 steps"), (S + 1, "2 snapshots and 3 steps")):
+        with pytest.raises(SettingsError, match=f"{words} after them: an exported program has exactly 2 and 2"):
+            inputs(run, at=START_S + at * STEP_S)
+    with pytest.raises(CityError, match="has no snapshot"):
+        inputs(run, stream=run.city.stream.slice(0, 0))
+    for package in NEEDED:
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, package, None)
+            with pytest.raises(MissingExtraError, match=rf"{package} .*\[export\]"):
+                export_onnx(run, tmp_path / "it.onnx")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

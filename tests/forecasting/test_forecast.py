@@ -1,0 +1,434 @@
+"""A forecast at one moment: what it may read, on which roads, and what comes out of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from frigate.config import change, preset
+from frigate.data.city import City
+from frigate.data.network import Edges, RoadNetwork
+from frigate.data.stream import RoadNetworkStream, make_stream
+from frigate.errors import CityError, SettingsError
+from frigate.forecasting.forecast import edit_network, forecast
+from frigate.graph.feature_cache import ensure_road_features
+from frigate.training.checkpoint import Run
+from frigate.training.train import run_windows, train
+
+START_S = 1_709_510_400  # Monday 2024-03-04 00:00 UTC, 01:00 in Luxembourg
+STEP_S = 3600
+S = 130
+SIDE = 5
+
+
+def grid(*, first_id: int = 0, text: bool = False, lon: float = 6.0, road_class: str = "primary") -> RoadNetwork:
+    """SIDE x SIDE nodes, both directions of every street."""
+    ids = np.arange(first_id, first_id + SIDE**2)
+    row = np.arange(SIDE**2)
+    east, north = row[row % SIDE < SIDE - 1], row[row < SIDE * (SIDE - 1)]
+    one, other = np.concatenate([east, north]), np.concatenate([east + 1, north + SIDE])
+    senders, receivers = np.concatenate([one, other]), np.concatenate([other, one])
+    length_m = 100.0 + 10 * (senders + receivers)
+    edges = Edges.of(senders, receivers, length_m, road_class=np.full(len(senders), road_class))
+    return RoadNetwork(
+        np.array([f"n{i}" for i in ids]) if text else ids,
+        np.asarray(lon + 0.002 * (row % SIDE), np.float64),
+        np.asarray(49.0 + 0.002 * (row // SIDE), np.float64),
+        edges,
+    )
+
+
+def readings(network: RoadNetwork, *, seed: int = 0, quantity: str = "count") -> RoadNetworkStream:
+    rng = np.random.default_rng(seed)
+    hour = np.arange(S)[:, None] % 24
+    level = rng.uniform(1, 20, network.num_nodes)
+    values = rng.poisson(level * (1.2 + np.sin(hour * 2 * np.pi / 24))).astype(np.float64)
+    values[rng.random(values.shape) < 0.1] = np.nan
+    values[:, -4:] = np.nan  # four nodes never have a reading
+    return make_stream(
+        values,
+        network,
+        start_s=START_S,
+        step_s=STEP_S,
+        timezone="Europe/Luxembourg",
+        quantity=quantity,
+        unit="vehicles",
+    )
+
+
+@cache
+def small_run(name: str = "default", text: bool = False, quantity: str = "count") -> Run:
+    model = {"width": 8, "layers": 2, "hidden": 8, **({"anchors": 4} if name == "paper" else {})}
+    task, training = {"past": 4, "horizon": 3}, {"epochs": 1, "steps_per_epoch": 2, "batch_size": 4}
+    settings = change(preset(name), {"model": model, "task": task, "train": training})
+    stream = readings(grid(text=text), quantity=quantity)
+    return train(City(name="Grid", stream=stream), seen=0.5, settings=settings, device="cpu")
+
+
+BOTH = pytest.mark.parametrize("name", ["paper", "default"])
+
+
+@BOTH
+def test_it_is_what_the_model_says_at_that_window(name: str) -> None:
+    run = small_run(name)
+    made = forecast(run, at=START_S + 60 * STEP_S)
+    batch = run_windows(run, "cpu").batch(np.array([59]), past=4, horizon=3, inputs=torch.from_numpy(run.split.seen))
+    with torch.inference_mode():
+        expected = run.model(batch)[0].numpy()
+    np.testing.assert_allclose(made.values, np.maximum(expected, 0), rtol=1e-5, atol=1e-5)
+    assert made.times_s.tolist() == [START_S + (60 + k) * STEP_S for k in range(3)]
+    assert made.notices == ()
+
+
+@BOTH
+def test_only_snapshots_complete_at_the_time_are_read(name: str) -> None:
+    run = small_run(name)
+    stream = run.city.stream
+    for at, known in ((START_S + 60 * STEP_S, 60), (START_S + 61 * STEP_S - 1, 60), (None, S)):
+        made = forecast(run, at=at)
+        rng = np.random.default_rng(1)
+        values, observed = stream.values.copy(), stream.observed.copy()
+        observed[known:] = rng.random(observed[known:].shape) < 0.5
+        values[known:] = rng.uniform(0, 500, values[known:].shape) * observed[known:]
+        later = forecast(run, stream=replace(stream, values=values, observed=observed), at=at)
+        np.testing.assert_array_equal(made.values, later.values)
+        values[known - 1] += 50 * observed[known - 1]
+        last = forecast(run, stream=replace(stream, values=values, observed=observed), at=at)
+        assert not np.array_equal(made.values, last.values)
+
+
+def test_readings_held_out_as_test_are_not_read_unless_asked() -> None:
+    run = small_run()
+    stream = run.city.stream
+    poisoned = replace(
+        stream, values=np.where(run.split.unseen & stream.observed, 900, stream.values).astype(np.float32)
+    )
+    made, other = forecast(run), forecast(run, stream=poisoned)
+    np.testing.assert_array_equal(made.values, other.values)
+    assert not (made.sensor & run.split.unseen).any()
+    everything, poisoned_too = forecast(run, sensors="all"), forecast(run, stream=poisoned, sensors="all")
+    assert not np.array_equal(everything.values, made.values)
+    assert not np.array_equal(everything.values, poisoned_too.values)
+    assert (everything.sensor & run.split.unseen).any()
+
+
+@BOTH
+def test_a_closed_road_is_a_network_without_it_in_every_snapshot(name: str) -> None:
+    run = small_run(name)
+    stream = run.city.stream
+    closed = edit_network(stream.network, close=["6,7", "7,6"])
+    made = forecast(run, closed)
+    keep = ~np.isin(stream.network.senders * 100 + stream.network.receivers, [607, 706])
+    without = replace(stream.network, edges=stream.network.edges.take(keep))
+    np.testing.assert_array_equal(made.values, forecast(run, without).values)
+    all_along = replace(stream, topologies=(without,))
+    np.testing.assert_allclose(made.values, forecast(run, stream=all_along).values, rtol=1e-5, atol=1e-5)
+    recorded = replace(stream, topologies=(stream.network, without), topology_of=np.arange(S) // (S - 1))
+    last_only = forecast(run, stream=recorded)
+    assert not np.allclose(made.values, forecast(run).values, rtol=1e-5, atol=1e-5)
+    assert not np.allclose(made.values, last_only.values, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(made.values, forecast(run, closed, stream=recorded).values)
+
+
+@BOTH
+def test_an_edit_starts_from_the_topology_at_that_time(name: str) -> None:
+    run = small_run(name)
+    stream, whole = run.city.stream, run.city.network
+    morning, evening = whole.close([(0, 1), (1, 0)]), whole.close([(23, 24), (24, 23)])
+    recorded = replace(stream, topologies=(whole, morning, evening), topology_of=np.arange(S) // 50)  # 0, 1, 2
+    for at, then in ((40, whole), (50, whole), (51, morning), (100, morning), (101, evening), (None, evening)):
+        moment = None if at is None else START_S + at * STEP_S
+        made = forecast(run, stream=recorded, at=moment, close=["6,7", (7, 6)], add=["0,6,250"])
+        edited = edit_network(then, close=["6,7", "7,6"], add=["0,6,250"])
+        expected = forecast(run, edited, recorded, at=moment)
+        np.testing.assert_array_equal(made.values, expected.values)
+        others = [
+            edit_network(n, close=["6,7", "7,6"], add=["0,6,250"]) for n in (whole, morning, evening) if n is not then
+        ]
+        for other in others:
+            assert not np.array_equal(made.values, forecast(run, other, recorded, at=moment).values)
+    # A road that is closed then cannot be closed again, and one that is closed only later can.
+    with pytest.raises(CityError, match="0,1 is not an open road"):
+        forecast(run, stream=recorded, at=START_S + 60 * STEP_S, close=["0,1"])
+    forecast(run, stream=recorded, close="0,1")
+    shut = forecast(run, morning, recorded, close=[(6, 7)])  # on the network that is given
+    np.testing.assert_array_equal(shut.values, forecast(run, morning.close([(6, 7)]), recorded).values)
+
+
+@BOTH
+def test_another_place_is_forecast_and_said_aloud(name: str) -> None:
+    run = small_run(name)
+    town = grid(first_id=1000, lon=8.0, road_class="")
+    stream = readings(town, seed=3)
+    made = forecast(run, stream=stream)
+    assert np.isfinite(made.values).all()
+    assert made.sensor.sum() == stream.observed[-4:].any(0).sum()  # nothing of another place was held out
+    said = " ".join(made.notices)
+    assert ("anchors are on this network" in said) == (name == "paper")
+    assert ("road class: known in training, unknown here" in said) == (name == "default")
+
+
+def test_the_same_ids_at_another_place_hold_nothing_out() -> None:
+    run = small_run()
+    stream = readings(grid(lon=8.0))
+    assert forecast(run, stream=stream).sensor.sum() > forecast(run).sensor.sum()
+
+
+def test_readings_are_matched_to_another_network_by_id() -> None:
+    run = small_run()
+    home = run.city.network
+    order = np.random.default_rng(0).permutation(home.num_nodes)
+    row_of = np.argsort(order)
+    shuffled = RoadNetwork(
+        home.node_ids[order],
+        home.lon[order],
+        home.lat[order],
+        replace(home.edges, senders=row_of[home.senders], receivers=row_of[home.receivers]),
+    )
+    made = forecast(run, shuffled)
+    np.testing.assert_allclose(made.values, forecast(run).values[:, order], rtol=1e-4, atol=1e-4)
+    elsewhere = forecast(run, grid(first_id=1000, lon=8.0))
+    sensors = int(run.city.stream.observed[-4:].any(0).sum())
+    assert any(f"{sensors} of {sensors} nodes with readings are not on this" in n for n in elsewhere.notices)
+    assert any("map and the clock alone" in notice for notice in elsewhere.notices)
+    assert not elsewhere.sensor.any()
+
+
+def test_readings_do_not_follow_an_id_to_another_place() -> None:
+    run = small_run()
+    home = run.city.network
+    away = np.arange(home.num_nodes) < 6
+    moved = replace(home, lat=home.lat + np.where(away, 60 / 111_195, 0))
+    made = forecast(run, moved)
+    assert not made.sensor[away].any()
+    np.testing.assert_array_equal(made.sensor[~away], forecast(run).sensor[~away])
+    sensors = run.city.stream.observed[-4:].any(0)
+    lost = f"{(sensors & away).sum()} of {sensors.sum()} nodes with readings are not on this network"
+    assert any(notice.startswith(lost) and "id and place (within 50 m)" in notice for notice in made.notices)
+    near = forecast(run, replace(home, lat=home.lat + np.where(away, 40 / 111_195, 0)))
+    np.testing.assert_array_equal(near.sensor, forecast(run).sensor)
+    assert not any("not on this network" in notice for notice in near.notices)
+
+
+def test_a_city_is_as_good_as_its_stream(tmp_path: Path) -> None:
+    run = small_run()
+    other = City("Other", readings(grid(first_id=1000, lon=8.0), seed=3))
+    made = forecast(run, stream=other)
+    np.testing.assert_array_equal(made.values, forecast(run, stream=other.stream).values)
+    assert made.notices == forecast(run, stream=other.stream).notices
+    # The features that a city keeps are used, not computed again.
+    (raw,) = ensure_road_features(other).road_features
+    assert not np.array_equal(forecast(run, stream=replace(other, road_features=(raw + 1,))).values, made.values)
+
+
+def test_the_runs_own_model_stays_as_it_is() -> None:
+    run = small_run()
+    made = forecast(run)
+    run.model.train()
+    np.testing.assert_array_equal(forecast(run).values, made.values)
+    assert run.model.training
+    run.model.eval()
+
+
+@BOTH
+def test_an_absent_node_has_no_forecast(name: str) -> None:
+    run = small_run(name)
+    made = forecast(run, run.city.network.remove_nodes([12]))
+    assert np.isnan(made.values[:, 12]).all()
+    assert np.isfinite(np.delete(made.values, 12, axis=1)).all()
+    assert not made.sensor[12]
+    assert made.to_frame().filter(pl.col("node_id") == 12)["value"].null_count() == 3
+
+
+@BOTH
+@pytest.mark.parametrize(("past", "horizon"), [(1, 1), (9, 7), (4, 24)])
+def test_any_past_and_any_horizon(name: str, past: int, horizon: int) -> None:
+    run = small_run(name)
+    made = forecast(run, past=past, horizon=horizon)
+    assert made.values.shape == (horizon, 25)
+    assert np.isfinite(made.values).all()
+    assert (made.values >= 0).all()
+    shorter = forecast(run, past=past, horizon=1)
+    np.testing.assert_allclose(made.values[:1], shorter.values, rtol=1e-5, atol=1e-5)
+
+
+def test_fewer_snapshots_than_asked_for_are_used_and_said() -> None:
+    run = small_run()
+    made = forecast(run, at=START_S + 2 * STEP_S)
+    np.testing.assert_array_equal(made.values, forecast(run, at=START_S + 2 * STEP_S, past=2).values)
+    assert made.notices == ("2 snapshots are complete by then, not 4: those are used.",)
+
+
+def test_after_the_end_the_forecast_reaches_further() -> None:
+    run = small_run()
+    later = forecast(run, at=START_S + (S + 2) * STEP_S)
+    np.testing.assert_allclose(later.values, forecast(run, horizon=5).values[2:], rtol=1e-5, atol=1e-5)
+    assert later.times_s[0] == later.at_s == START_S + (S + 2) * STEP_S
+    assert "2 steps before" in later.notices[0]
+
+
+def test_a_time_without_zone_is_the_citys_own() -> None:
+    run = small_run()
+    expected = int(datetime(2024, 3, 6, 7, tzinfo=UTC).timestamp())
+    for at in (
+        "2024-03-06T08:00",
+        "2024-03-06T07:00Z",
+        datetime(2024, 3, 6, 8),
+        expected,
+        np.int64(expected),
+    ):
+        made = forecast(run, at=at)  # type: ignore[arg-type]
+        assert made.at_s == expected
+        assert made.notices == ()
+    assert made.local_times()[0] == "2024-03-06T08:00:00+01:00"
+    inside = forecast(run, at="2024-03-06T08:59:59.5")
+    assert inside.at_s == expected
+    assert "is inside a step" in inside.notices[0]
+
+
+def test_the_hour_that_comes_twice_is_taken_as_the_first_and_said() -> None:
+    run = small_run()
+    october = replace(run.city.stream, start_s=int(datetime(2024, 10, 26, tzinfo=UTC).timestamp()))
+    made = forecast(run, stream=october, at="2024-10-27T02:00")
+    assert made.at_s == int(datetime(2024, 10, 27, 0, tzinfo=UTC).timestamp())
+    assert "not one moment" in made.notices[0]
+    assert made.local_times() == [
+        "2024-10-27T02:00:00+02:00",
+        "2024-10-27T02:00:00+01:00",
+        "2024-10-27T03:00:00+01:00",
+    ]
+
+
+def test_only_counts_are_kept_above_zero() -> None:
+    run = small_run(quantity="speed")
+    with torch.no_grad():
+        model = run.model
+        kept = model.value_offset.clone()
+        model.value_offset.fill_(-1000.0)
+        made = forecast(run)
+        model.value_offset.copy_(kept)
+    assert (made.values < 0).all()
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_tables_and_maps_carry_the_users_ids(text: bool, tmp_path: Path) -> None:
+    run = small_run(text=text)
+    made = forecast(run, run.city.network.remove_nodes(["n12" if text else 12]))
+    frame = made.to_frame()
+    assert frame.height == 3 * 25
+    assert frame["node_id"].dtype == (pl.String if text else pl.Int64)
+    expected = {
+        (node, step + 1): None if np.isnan(value) else pytest.approx(value, abs=1e-4)
+        for step, row in enumerate(made.values.tolist())
+        for node, value in zip(made.node_ids.tolist(), row, strict=True)
+    }
+    for read, name in ((pl.read_csv, "out.csv"), (pl.read_parquet, "out.parquet")):
+        table = read(made.write(tmp_path / name))
+        assert {(n, s): v for n, s, v in table.select("node_id", "step_ahead", "value").rows()} == expected
+        first = table.filter(pl.col("step_ahead") == 1)["time"][0]
+        assert str(first).replace(" ", "T")[:19] == datetime.fromtimestamp(made.at_s, UTC).isoformat()[:19]
+    features = json.loads(made.write(tmp_path / "out.geojson").read_text(encoding="utf-8"))
+    assert features["type"] == "FeatureCollection"
+    assert len(features["times"]) == 3
+    points = {(f["id"], s): f["properties"][f"step_{s}"] for f in features["features"] for s in (1, 2, 3)}
+    assert points == expected
+    assert features["features"][3]["geometry"] == {"type": "Point", "coordinates": [made.lon[3], made.lat[3]]}
+    plain = json.loads(made.write(tmp_path / "out.json").read_text(encoding="utf-8"))
+    assert {(n["node_id"], s): n["values"][s - 1] for n in plain["nodes"] for s in (1, 2, 3)} == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"step_s": 300}, r"step is 300 s.*steps of 3600 s"),
+        ({"quantity": "speed"}, r'"speed".*"count"'),
+    ],
+)
+def test_another_step_or_quantity_is_refused(changes: dict[str, object], words: str) -> None:
+    run = small_run()
+    with pytest.raises(SettingsError, match=words):
+        forecast(run, stream=replace(run.city.stream, **changes))  # type: ignore[arg-type]
+
+
+def test_another_unit_is_said() -> None:
+    run = small_run()
+    made = forecast(run, stream=replace(run.city.stream, unit="lorries"))
+    assert made.notices == ('the stream\'s unit is "lorries"; the model reads and forecasts "vehicles".',)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"at": START_S + STEP_S - 1}, "from 2024-03-04T02:00:00"),
+        ({"at": START_S + (S + 3) * STEP_S + 1}, "until 2024-03-09T14:00:00"),
+        ({"at": "yesterday"}, 'at "yesterday": not a time'),
+        ({"at": 1.5}, 'at "1.5": not a time. Give ISO-8601'),
+        ({"at": date(2024, 3, 6)}, 'at "2024-03-06": not a time'),
+        ({"at": 10**18}, "not a time"),
+        ({"at": datetime.min}, "not a time"),
+        ({"at": "9999-12-31T23:59"}, "not a time"),
+        ({"at": "0001-01-01"}, "not a time"),
+        ({"past": 0}, "at least one past snapshot"),
+        ({"horizon": 0}, "at least one step ahead"),
+        ({"sensors": "some"}, 'sensors = "some": choose'),
+        ({"device": "nonsense"}, "nonsense"),
+    ],
+)
+def test_what_cannot_be_forecast_is_refused(options: dict[str, object], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        forecast(small_run(), **options)  # type: ignore[arg-type]
+
+
+def test_an_unknown_form_of_file_is_refused(tmp_path: Path) -> None:
+    made = forecast(small_run())
+    with pytest.raises(SettingsError, match=r"\.xlsx.*\.csv, \.parquet, \.geojson, \.json"):
+        made.write(tmp_path / "out.xlsx")
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path, tmp_path / "file" / "x", Path("/proc/none/x")):
+        for form in (".csv", ".parquet", ".geojson", ".json"):
+            with pytest.raises(
+                SettingsError, match=rf"{path}: cannot be written: .*\. Name a file in a folder that can"
+            ):
+                made.write(path, suffix=form)
+    assert made.write(tmp_path / "table", suffix=".csv").read_text(encoding="utf-8").startswith("node_id,time")
+
+
+def test_roads_are_closed_and_added_by_their_ends() -> None:
+    network = grid()
+    edited = edit_network(network, close=["0,1"], add=["0,6", " 6 , 0 ,250.5"])
+    pairs = dict(
+        zip(zip(edited.senders.tolist(), edited.receivers.tolist(), strict=True), edited.length_m, strict=True)
+    )
+    assert (0, 1) not in pairs
+    assert (1, 0) in pairs
+    assert pairs[6, 0] == 250.5
+    assert 200 < pairs[0, 6] < 300  # as the crow flies
+    assert edit_network(network).fingerprint == network.fingerprint
+    assert edit_network(grid(text=True), close=["n0,n1"]).num_edges == network.num_edges - 1
+
+
+@pytest.mark.parametrize(
+    ("close", "add", "words"),
+    [
+        (["0"], [], '--close "0": name a one-way road'),
+        (["0,1,2"], [], '--close "0,1,2": name a one-way road'),
+        (["0,"], [], '--close "0,": name'),
+        (["0,12"], [], "0,12 is not an open road .open roads from 0 lead to 1, 5"),
+        (["0,99"], [], 'node "99" is not in the network'),
+        ([], ["0,6,far"], '"far" is not a length'),
+        ([], ["0,6,-1"], "length -1.0 m"),
+        ([], ["0,1"], "already there"),
+        ([], ["0"], '--add "0": name a one-way road'),
+    ],
+)
+def test_a_road_that_cannot_be_changed_is_refused(close: list[str], add: list[str], words: str) -> None:
+    with pytest.raises(CityError, match=words):
+        edit_network(grid(), close=close, add=add)

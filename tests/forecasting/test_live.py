@@ -1,0 +1,349 @@
+"""A live forecast is the full forward pass over the same history, and encodes what it must and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from frigate.config import BASELINES, Settings, Task, change, preset
+from frigate.data.city import City
+from frigate.data.network import RoadNetwork
+from frigate.data.split import Split
+from frigate.data.stream import make_stream
+from frigate.errors import CityError, SettingsError
+from frigate.forecasting.forecast import forecast
+from frigate.forecasting.live import Live
+from frigate.graph.road_features import road_features
+from frigate.nn.batch import Windows
+from frigate.nn.model import Frigate
+from frigate.nn.scaling import build_topologies
+from frigate.training.checkpoint import Run, TrainingState, build_model
+from tests.support.towns import PRESETS, START_S, edited, random_town
+from tests.support.towns import build_model as noisy_model
+
+T, H, N, STEP_S = 4, 3, 13, 3600
+TOLERANCE = 1e-5  # of the largest forecast, or of the unit: stated in frigate.forecasting.live
+BOTH = pytest.mark.parametrize("name", PRESETS)
+
+
+@cache
+def live_run(name: str, quantity: str = "count") -> Run:
+    town = random_town(name, num_nodes=N, quantity=quantity)
+    none, all_ = np.zeros(N, bool), (0, town.stream.num_snapshots)
+    split = Split(town.stream.sensors, none, none, all_, all_, all_)
+    model = noisy_model(town.settings, town.scaling)
+    chosen = Settings(Task(T, H), town.settings)
+    return Run(model, chosen, town.scaling, split, City("Town", town.stream), None, TrainingState())
+
+
+@cache
+def networks() -> tuple[RoadNetwork, ...]:
+    """The town's, one with roads closed and one added, and one without some nodes."""
+    town = live_run("paper").city.stream.network
+    return town, edited(town, seed=5), town.remove_nodes(town.node_ids[[1, 4]].tolist())
+
+
+@cache
+def features_of(which: int) -> NDArray[np.float32]:
+    return road_features(networks()[which])
+
+
+def start(name: str, *, quantity: str = "count", which: int = 0) -> Live:
+    run = live_run(name, quantity)
+    return Live(run, networks()[which], sensors=run.split.seen, device="cpu")
+
+
+@dataclass
+class History:
+    """Everything that was said to a live forecast, and the forecast made of it from the beginning."""
+
+    name: str
+    quantity: str
+    values: dict[int, NDArray[np.float64]] = field(default_factory=dict)  # by time; NaN is no reading
+    network_of: dict[int, int] = field(default_factory=dict)
+    changes: list[tuple[float, int]] = field(default_factory=lambda: [(-np.inf, 0)])
+    encoded_as: dict[int, bytes] = field(default_factory=dict)
+    count: int = 0
+
+    @property
+    def times_s(self) -> list[int]:
+        return sorted(self.values)[-T:]
+
+    def change(self, since: float, which: int) -> None:
+        self.changes = [c for c in self.changes if c[0] < since] + [(since, which)]
+
+    def at(self, time_s: int) -> int:
+        return [which for since, which in self.changes if since <= time_s][-1]
+
+    def forecast(self, every: int | None = None) -> NDArray[np.float64]:
+        """[H,N] of the whole forward pass; it counts the snapshots whose inputs are not those last counted."""
+        run, times_s = live_run(self.name, self.quantity), self.times_s
+        which = [self.at(time_s) if every is None else every for time_s in times_s]
+        used = sorted(set(which))
+        rows = np.stack([self.values[time_s] for time_s in times_s] + [np.full(N, np.nan)] * H)
+        stream = make_stream(
+            rows, [networks()[i] for i in used], start_s=times_s[0], step_s=STEP_S, quantity=self.quantity,
+            topology_of=np.array([used.index(i) for i in which] + [0] * H),
+        )  # fmt: skip
+        raw = [features_of(i) for i in used] if self.name == "default" else None
+        topologies, _ = build_topologies(stream.topologies, run.scaling, sensors=run.split.seen, features=raw)
+        inputs = torch.from_numpy(run.split.seen)
+        batch = Windows(stream, topologies).batch(
+            np.array([len(times_s) - 1]), past=len(times_s), horizon=H, inputs=inputs
+        )
+        for k, time_s in enumerate(times_s):
+            seen_as = batch.values[0, k].numpy().tobytes() + batch.observed[0, k].numpy().tobytes() + bytes([which[k]])
+            self.count += self.encoded_as.get(time_s) != seen_as
+            if every is None:
+                self.encoded_as[time_s] = seen_as
+        with torch.inference_mode():
+            ahead = run.model(batch)[0].double().numpy()
+        ahead = np.maximum(ahead, 0) if self.quantity == "count" else ahead
+        return np.where(networks()[which[-1]].present, ahead, np.nan)
+
+
+def assert_same(found: NDArray[np.float64], expected: NDArray[np.float64]) -> None:
+    largest = max(1.0, float(np.nanmax(np.abs(expected))))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE * largest, equal_nan=True)
+
+
+def readings(rng: np.random.Generator, size: tuple[int, ...] = (N,)) -> NDArray[np.float64]:
+    values = rng.poisson(4.0, size).astype(np.float64)
+    return np.where(rng.random(size) < 0.3, np.nan, values)
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["push", "push", "push", "late", "late", "change", "since", "what_if", "again"]),
+        st.integers(0, 7),
+        st.integers(0, 2**16),
+    ),
+    max_size=9,
+)
+
+
+@BOTH
+@settings(max_examples=40, deadline=None)
+@given(steps=STEPS, lazy=st.booleans(), quantity=st.sampled_from(["count", "speed"]))
+def test_it_is_the_full_forward_pass_and_encodes_no_more_than_it_must(
+    name: str, steps: list[tuple[str, int, int]], lazy: bool, quantity: str
+) -> None:
+    live, history = start(name, quantity=quantity), History(name, quantity)
+    for action, choice, seed in [("push", 0, 1), *steps, ("again", 0, 0)]:
+        rng = np.random.default_rng(seed)
+        last_s = max(history.values, default=START_S - STEP_S)
+        window, which = history.times_s, choice % 3
+        match action:
+            case "push":
+                first_s = last_s + STEP_S * (1 + (choice if choice > 4 else 0))
+                rows = readings(rng, (1 + choice % 2, N))
+                history.values |= {t: np.full(N, np.nan) for t in range(last_s + STEP_S, first_s, STEP_S)}
+                history.values |= {first_s + k * STEP_S: row.copy() for k, row in enumerate(rows)}
+                live.push(first_s, rows if choice else rows[0])
+            case "late":
+                time_s, nodes = window[choice % len(window)], rng.choice(N, choice, replace=False)
+                values = readings(rng, (choice,))
+                history.values[time_s][nodes] = values
+                live.late(time_s, networks()[0].node_ids[nodes].tolist(), values)
+            case "change":
+                history.change(last_s + STEP_S, which)
+                live.change(networks()[which])
+            case "since":
+                since_s = window[0] + (choice - 1) * STEP_S + 1
+                history.change(since_s, which)
+                live.change(networks()[which], since_s=since_s)
+            case "what_if":
+                assert_same(live.what_if(networks()[which]).values, history.forecast(every=which))
+                assert live.encoded == history.count
+        if not lazy or action == "again":
+            assert_same(live.forecast().values, history.forecast())
+            assert live.encoded == history.count
+
+
+@BOTH
+def test_what_each_event_costs(name: str) -> None:
+    live, rng = start(name), np.random.default_rng(0)
+    sensor = networks()[0].node_ids[np.flatnonzero(live_run(name).split.seen)[0]]
+    now_s = START_S + T * STEP_S
+    live.push(START_S, rng.poisson(4.0, (T, N)).astype(np.float32))
+
+    def cost(event: Callable[[], object]) -> int:
+        before = live.encoded
+        event()
+        live.forecast()
+        return live.encoded - before
+
+    assert cost(lambda: None) == T
+    assert cost(lambda: None) == 0
+    assert cost(lambda: live.push(now_s, readings(rng))) == 1
+    assert cost(lambda: live.late(now_s - STEP_S, [sensor], [50.0])) == 1
+    assert cost(lambda: live.late(now_s - STEP_S, [sensor], [50.0])) == 0  # said twice
+    assert cost(lambda: live.late(now_s - STEP_S, [sensor], [np.nan])) == 1
+    assert cost(lambda: live.late(now_s - STEP_S, [sensor], [0.0])) == 1  # a true 0 is not nothing
+    assert cost(lambda: live.change(networks()[1])) == 0  # of the next snapshot alone
+    assert cost(lambda: live.push(now_s + STEP_S, readings(rng))) == 1
+    assert cost(lambda: live.change(networks()[2], since_s=now_s)) == 2
+    assert cost(lambda: live.change(networks()[0], since_s=now_s)) == 2
+    live.change(networks()[1], since_s=0)
+    assert cost(lambda: live.change(networks()[0], since_s=0)) == 0  # shut and open again
+    assert cost(lambda: live.what_if(networks()[1])) == T
+    assert cost(lambda: live.push(now_s + 3 * STEP_S, readings(rng))) == 2  # one was skipped
+    assert cost(lambda: live.push(now_s + 90 * STEP_S, readings(rng))) == T
+
+
+@BOTH
+def test_it_is_the_forecast_of_the_stream(name: str) -> None:
+    run = live_run(name)
+    stream = run.city.stream
+    live = Live(run, stream.network, sensors=stream.node_ids[run.split.seen].tolist(), device="cpu")
+    for k in range(5, 12):
+        live.push(int(stream.times_s[k]), stream.values[k], stream.observed[k])
+        made = live.forecast()
+    expected = forecast(run, at=START_S + 12 * STEP_S, device="cpu")
+    assert_same(made.values, expected.values)
+    for part in ("node_ids", "times_s", "sensor"):
+        np.testing.assert_array_equal(getattr(made, part), getattr(expected, part))
+    same = {"at_s", "step_s", "timezone", "quantity", "unit"}
+    assert {part: getattr(made, part) for part in same} == {part: getattr(expected, part) for part in same}
+    closed = networks()[1]
+    assert_same(live.what_if(closed).values, forecast(run, closed, at=START_S + 12 * STEP_S, device="cpu").values)
+
+
+@BOTH
+def test_what_is_fixed_changes_nothing(name: str) -> None:
+    town = random_town(name, num_nodes=N, topologies=2)
+    model, batch = noisy_model(town.settings, town.scaling), town.batch([12, 15, 18])
+    assert len(batch.topologies) == 2
+    with torch.inference_mode():
+        fixed = [model.fixed(topology) for topology in batch.topologies]
+        torch.testing.assert_close(model(batch, fixed), model(batch), rtol=0, atol=0)
+        shut = [replace(part, gates=tuple(gate * 0 for gate in part.gates if gate is not None)) for part in fixed]
+        assert not torch.equal(model(batch, shut), model(batch))
+
+
+@BOTH
+def test_the_decoder_is_the_same_with_and_without_a_gradient(name: str) -> None:
+    town = random_town(name, num_nodes=N)
+    model, batch = noisy_model(town.settings, town.scaling), town.batch([12, 15, 18])
+    expected = model(batch).detach()
+    with torch.inference_mode():
+        torch.testing.assert_close(model(batch), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_training_on_does_not_reach_it() -> None:
+    run = live_run("paper")
+    model = noisy_model(random_town("paper").settings, run.scaling)
+    live = Live(replace(run, model=model), networks()[0], sensors=run.split.seen, device="cpu")
+    live.push(START_S, np.ones(N))
+    before = live.forecast().values
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    live.push(START_S + STEP_S, np.ones(N))
+    live.late(START_S + STEP_S, [networks()[0].node_ids[0]], [2.0])
+    assert not np.array_equal(live.forecast().values, before)
+    assert np.ptp(live.forecast().values) > 0
+
+
+def test_short_windows_and_empty_ones_are_said() -> None:
+    live = start("paper")
+    with pytest.raises(CityError, match="no snapshot to forecast from"):
+        live.forecast()
+    live.push(START_S, np.full(N, np.nan))
+    said = " ".join(live.forecast().notices)
+    assert f"1 snapshots are complete by then, not {T}" in said and "no reading can be used" in said
+    live.push(START_S + STEP_S, np.ones((T, N)))
+    assert live.forecast().notices == ()
+
+
+def test_readings_of_other_nodes_are_left_out_and_counted() -> None:
+    run = live_run("paper")
+    seen = run.split.seen
+    one, other = start("paper"), start("paper")
+    one.push(START_S, np.where(seen, 3.0, 900.0))
+    other.push(START_S, np.where(seen, 3.0, np.nan))
+    one.late(START_S, networks()[0].node_ids.tolist(), np.where(seen, 3.0, 700.0))
+    np.testing.assert_array_equal(one.forecast().values, other.forecast().values)
+    assert (one.left_out, other.left_out) == (2 * int((~seen).sum()), 0)
+    assert (~seen).any()
+
+
+def test_only_what_the_window_needs_is_kept() -> None:
+    live, rng = start("default"), np.random.default_rng(0)
+    for k in range(40):
+        live.change(networks()[k % 3])
+        live.push(START_S + k * STEP_S, readings(rng))
+        live.forecast()
+        assert len(live._encodings) <= T and len(live._changes) <= T
+        assert all(a < b for (a, _), (b, _) in pairwise(live._changes))
+    assert live.encoded == 40
+    assert live.times_s.tolist() == [START_S + k * STEP_S for k in range(36, 40)]
+
+
+REFUSED: dict[str, tuple[str, Callable[[Live], object]]] = {
+    "unknown node": ("not in the network", lambda live: live.late(START_S, [5], [1.0])),
+    "older than the window": ("is not in the window", lambda live: live.late(START_S - STEP_S, [1000], [1.0])),
+    "not yet there": ("Give it to `push`", lambda live: live.late(START_S + 9 * STEP_S, [1000], [1.0])),
+    "another step": ("steps of 3600 s", lambda live: live.push(START_S + 8 * STEP_S + 300, np.ones(N))),
+    "late at another step": ("steps of 3600 s", lambda live: live.late(START_S + 300, [1000], [1.0])),
+    "backwards": ("is not after the last one", lambda live: live.push(START_S, np.ones(N))),
+    "the same again": ("is not after the last one", lambda live: live.push(START_S + STEP_S, np.ones(N))),
+    "milliseconds": ("whole seconds", lambda live: live.push(START_S * 1000, np.ones(N))),
+    "another number of nodes": ("N = 13 nodes", lambda live: live.push(START_S + 2 * STEP_S, np.ones(N + 1))),
+    "a mask of another shape": (
+        "N = 13 nodes",
+        lambda live: live.push(START_S + 2 * STEP_S, np.ones(N), np.ones((2, N), bool)),
+    ),
+    "no numbers": ("Give numbers", lambda live: live.late(START_S, [1000], ["many"])),  # type: ignore[list-item]
+    "too few values": ("one value for each node", lambda live: live.late(START_S, [1000, 1007], [1.0])),
+    "a node twice": ("one value for each node", lambda live: live.late(START_S, [1000, 1000], [1.0, 2.0])),
+    "other nodes": ("not the 13 of this", lambda live: live.change(live.network.add(nodes=[(5, 6.1, 49.6)]))),
+    "a what-if of other nodes": (
+        "not the 13 of this",
+        lambda live: live.what_if(live.network.add(nodes=[(5, 6.1, 49.6)])),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused_and_leaves_everything_as_it_was(case: str) -> None:
+    live = start("paper")
+    live.push(START_S, np.ones((2, N)))
+    before = live.forecast()
+    said, call = REFUSED[case]
+    with pytest.raises(CityError, match=said):
+        call(live)
+    np.testing.assert_array_equal(live.forecast().values, before.values)
+    assert live.forecast().at_s == before.at_s
+    assert live.encoded == 2
+
+
+def test_late_before_the_first_snapshot_is_refused() -> None:
+    with pytest.raises(CityError, match="there is none yet"):
+        start("paper").late(START_S, [1000], [1.0])
+
+
+def test_sensors_that_are_no_nodes_are_refused() -> None:
+    with pytest.raises(CityError, match="not in the network"):
+        Live(live_run("paper"), networks()[0], sensors=[5], device="cpu")
+    with pytest.raises(CityError, match="the 13 nodes"):
+        Live(live_run("paper"), networks()[0], sensors=np.ones(N + 1, bool), device="cpu")
+
+
+def test_a_baseline_is_refused() -> None:
+    run = live_run("paper")
+    baseline = change(preset(next(iter(BASELINES))), {"task": {"past": 12, "horizon": 12}})
+    scaling = replace(run.scaling, anchors=None)
+    model = build_model(baseline, scaling)
+    assert not isinstance(model, Frigate)
+    with pytest.raises(SettingsError, match=r"Use frigate\.forecast"):
+        Live(replace(run, model=model, settings=baseline, scaling=scaling), networks()[0], sensors=[1000], device="cpu")

@@ -1,0 +1,115 @@
+"""The gated layer's Triton kernels against the layer in plain operations, values and gradients.
+
+Without a GPU they are tested where Triton is installed and interprets them (TRITON_INTERPRET=1).
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from torch import Tensor
+
+from frigate.nn.batch import Topology
+from frigate.nn.choice import has_triton, kernels
+from frigate.nn.gpu_layer import gpu_layer, gpu_layers
+from frigate.nn.layer import gated_layer, gated_layers, reference
+from tests.nn.test_aggregate import random_roads
+from tests.support.towns import bare_topology
+
+GPU = torch.cuda.is_available()
+needs_triton = pytest.mark.skipif(
+    not has_triton() or not (GPU or os.environ.get("TRITON_INTERPRET") == "1"), reason="no GPU"
+)
+NAMES = ("y", "h", "gates", "weight", "bias")
+
+
+def hub(spokes: int) -> Topology:
+    """Node 0 has a road from and to every other; the last node has none."""
+    ends = list(range(1, spokes + 1))
+    return bare_topology(spokes + 2, [0] * spokes + ends, ends + [0] * spokes)
+
+
+def inputs(topology: Topology, M: int, D: int, seed: int, *, bias: bool = True) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    h = torch.randn(topology.num_nodes, M, D, generator=generator)
+    gates = torch.rand(topology.num_edges, generator=generator)
+    weight = torch.randn(D, 3 * D, generator=generator) / (3 * D) ** 0.5
+    return [h, gates, weight, *([torch.randn(D, generator=generator)] if bias else [])]
+
+
+def run(layer, topology: Topology, told: list[Tensor], kind: torch.dtype, device: str) -> dict[str, Tensor]:  # type: ignore[no-untyped-def]
+    """The layer's output and the gradients of a random linear function of it, in fp64."""
+    h, *others = (x.to(device).clone().requires_grad_() for x in told)
+    bias = others[2] if len(others) == 3 else None
+    y = layer(h.to(kind), others[0], others[1], bias, topology.to(device))
+    direction = torch.randn(y.shape, generator=torch.Generator().manual_seed(9)).to(device)
+    (y.float() * direction).sum().backward()
+    found = [y.detach(), h.grad, *(x.grad for x in others)]
+    return {name: value.double().cpu() for name, value in zip(NAMES, found, strict=False) if value is not None}
+
+
+def away(got: Tensor, want: Tensor) -> float:
+    return float((got - want).norm() / want.norm().clamp(min=1e-9))
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    ("topology", "M", "D", "bias"),
+    [
+        (random_roads(13, 40, 0), 5, 16, True),
+        (random_roads(7, 12, 1), 17, 48, False),
+        (random_roads(5, 9, 2), 70, 64, True),
+        (hub(60), 3, 32, False),
+        (bare_topology(4, [], []), 2, 16, True),
+        (bare_topology(2, [0], [1]), 1, 128, False),
+    ],
+    ids=["sparse", "odd", "tall", "hub", "no roads", "wide"],
+)
+def test_the_kernels_are_the_layer(topology: Topology, M: int, D: int, bias: bool) -> None:
+    told = inputs(topology, M, D, 3, bias=bias)
+    device, kind = ("cuda", torch.bfloat16) if GPU else ("cpu", torch.float32)
+    got = run(gpu_layer, topology, told, kind, device)
+    with kernels("reference"):
+        want = run(reference, topology, [x.to(kind).double() for x in told], torch.float64, "cpu")
+    limit = 2e-2 if GPU else 1e-5
+    assert got.keys() == want.keys()
+    assert {name: away(got[name], want[name]) <= limit for name in want} == dict.fromkeys(want, True)
+
+
+@needs_triton
+@pytest.mark.parametrize("D", [16, 64])
+def test_layers_in_a_row_are_one_after_the_other(D: int) -> None:
+    device, kind = ("cuda", torch.bfloat16) if GPU else ("cpu", torch.float32)
+    topology = random_roads(11, 30, 6)
+    draws = [inputs(topology, 4, D, seed, bias=False) for seed in range(3)]
+    found = {}
+    for name, in_a_row in {"row": gpu_layers, "loop": gated_layers}.items():
+        h = draws[0][0].to(device, kind).requires_grad_()
+        gates, weights = ([draw[i].to(device, copy=True).requires_grad_() for draw in draws] for i in (1, 2))
+        z = in_a_row(h, gates, weights, topology.to(device))
+        z.float().square().sum().backward()
+        found[name] = [z.detach(), h.grad, *(each.grad for each in (*gates, *weights))]
+    limit = 5e-2 if GPU else 1e-5
+    assert all(away(row.double(), loop.double()) <= limit for row, loop in zip(*found.values(), strict=True))
+
+
+@needs_triton
+@pytest.mark.parametrize("shape", [(0, 2, 16), (3, 0, 16)])
+def test_nothing_to_do_is_no_fault(shape: tuple[int, int, int]) -> None:
+    N, M, D = shape
+    topology = bare_topology(N, [0] * (N > 0), [1] * (N > 0))
+    told = inputs(topology, M, D, 0)
+    got = run(gpu_layer, topology, told, torch.float32, "cuda" if GPU else "cpu")
+    assert got["y"].shape == shape
+    assert all(not got[name].any() for name in ("gates", "weight", "bias"))
+
+
+def test_the_choice_of_kernels_changes_no_layer() -> None:
+    topology = random_roads(9, 20, 4)
+    told = inputs(topology, 3, 16, 5)
+    got = run(gated_layer, topology, told, torch.float32, "cpu")
+    with kernels("reference"):
+        want = run(gated_layer, topology, told, torch.float32, "cpu")
+    assert max(away(got[name], want[name]) for name in want) < 1e-5

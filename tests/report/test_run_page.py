@@ -1,0 +1,282 @@
+"""The report: complete in one file, true to the numbers, and safe whatever things are called."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from frigate.cli.demo import last_afternoon_s
+from frigate.data.city import City
+from frigate.data.stream import make_stream
+from frigate.evaluation.evaluate import evaluate_forecaster
+from frigate.evaluation.metrics import Measure
+from frigate.evaluation.results import Evaluation
+from frigate.forecasting.forecast import forecast
+from frigate.report.charts import axis_bottom, axis_top
+from frigate.report.day import rolling_day
+from frigate.report.maps import BINS, bin_edges
+from frigate.report.run_page import write_report
+from frigate.report.words import best_baseline, unit_text, verdict
+from frigate.training.checkpoint import Run
+from frigate.training.train import run_windows, train
+from tests.forecasting.test_forecast import SIDE, START_S, grid, small_run
+
+VOID = {"meta", "input", "br"}
+ODD_NAME = 'Ville <img src=x onerror=alert(1)> & "Co"'
+
+
+@cache
+def judged(quantity: str = "count") -> tuple[Run, Evaluation]:
+    run = small_run(quantity=quantity)
+    return run, _evaluate(run)
+
+
+def _evaluate(run: Run) -> Evaluation:
+    task = run.settings.task
+    return evaluate_forecaster(
+        run.model, run.city, run.split, run_windows(run, "cpu"), name="Frigate", past=task.past, horizon=task.horizon
+    )
+
+
+class Page(HTMLParser):
+    """The tags, attributes and words of a page; fails on tags that do not close in order."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.data: list[Any] = []
+        self._open: list[str] = []
+        self.raw = path.read_text(encoding="utf-8")
+        self.feed(self.raw)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open and self._open[-1] == "script" and self.tags[-1][1].get("type") == "application/json":
+            self.data.append(json.loads(data))
+        else:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.words)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
+    run, evaluation = judged()
+    path = tmp_path_factory.mktemp("report") / "made" / "report.html"
+    assert write_report(path, run, evaluation, forecast(run), note="A small model.") == path
+    return Page(path)
+
+
+def test_nothing_is_fetched(page: Page) -> None:
+    assert not re.search(r"https?://|//\w+\.|url\(|@import|fetch\(|XMLHttp", page.raw)
+    for tag, attributes in page.tags:
+        assert tag not in {"link", "img", "iframe", "object", "embed", "base", "image", "use"}
+        assert not {"src", "href", "srcset", "xlink:href", "action"} & set(attributes)
+
+
+def test_every_forecaster_is_there_with_its_numbers(page: Page) -> None:
+    _, evaluation = judged()
+    for row, cells in zip(evaluation.rows, evaluation.table_rows(), strict=True):
+        assert row.name in page.text
+        value, _, interval = cells["MAE"].partition(" ")
+        assert value in page.text
+        assert interval in page.text
+    assert "A small model." in page.text
+    assert verdict(evaluation) in page.text
+    assert len([tag for tag, a in page.tags if tag == "figure"]) == 2 + 4 + 2
+
+
+def test_the_yardstick_is_set_apart(page: Page) -> None:
+    _, evaluation = judged()
+    *baselines, yardstick = evaluation.rows
+    assert f"{yardstick.name} *" in page.text
+    assert not any(f"{row.name} *" in page.text for row in baselines)
+    assert page.text.count("a yardstick, not a baseline") == 1
+    assert evaluation.footnote in page.text
+
+
+def test_every_series_and_shade_has_a_colour_in_light_and_dark(page: Page) -> None:
+    used = {name for _, a in page.tags for name in (a.get("class") or "").split() if re.fullmatch(r"[sb]\d", name)}
+    assert {"s0", "s6", "b0"} <= used
+    for kind in ("s", "f", "e"):
+        defined = re.findall(rf"--{kind}(\d): #", page.raw)
+        assert sorted(map(int, defined)) == sorted([*range(BINS)] * 2)
+    for k in range(BINS):
+        assert f".s{k} {{ --c: var(--s{k}) }}" in page.raw
+        for name in ("forecast", "error"):
+            assert f".{name}.b{k} {{ --m: var(--{name[0]}{k}); stroke: var(--m) }}" in page.raw
+
+
+def test_the_maps_hold_the_forecast_and_the_error(page: Page) -> None:
+    run, evaluation = judged()
+    made = forecast(run)
+    shown, error = page.data
+    np.testing.assert_allclose(np.array(shown["frames"], float), made.values, rtol=6e-3)
+    assert shown["id"] == [str(i) for i in run.city.stream.node_ids.tolist()]
+    assert shown["sensor"] == made.sensor.astype(int).tolist()
+    assert len(shown["labels"]) == made.horizon
+    expected = np.where(run.split.unseen, evaluation.node_mae, np.nan)
+    np.testing.assert_allclose(np.array(error["frames"][0], float), expected, rtol=6e-3)
+    assert np.isfinite(expected).sum() == run.split.unseen.sum()
+    assert error["sensor"] == run.split.seen.astype(int).tolist()
+
+
+def test_every_node_is_drawn_once_and_sensors_are_squares(page: Page) -> None:
+    run, _ = judged()
+    made = forecast(run)
+    drawn = [(a.get("data-k"), a["d"] or "") for tag, a in page.tags if tag == "path" and a.get("data-k")]
+    edges = page.data[0]["edges"]
+    first = drawn[: 2 * (len(edges) + 1)]
+    assert sum(d.count("M") for k, d in first if k and k[0] == "q") == made.sensor.sum()
+    assert sum(d.count("M") for k, d in first if k and k[0] == "c") == (~made.sensor).sum()
+    x, y = page.data[0]["x"], page.data[0]["y"]
+    for key, d in first:
+        for i in range(len(x)):
+            here = f"M{x[i]:g} {y[i]:g}h0" in d
+            group = int(np.searchsorted(edges, made.values[-1, i], side="right"))
+            assert here == (key == f"{'q' if made.sensor[i] else 'c'}{group}")
+
+
+def test_names_are_escaped(tmp_path: Path) -> None:
+    run = small_run(text=True)
+    stream = run.city.stream
+    ids = np.array([f'</script><img src="{i}">' for i in range(stream.num_nodes)])
+    networks = tuple(replace(network, node_ids=ids) for network in stream.topologies)
+    odd = replace(run, city=City(name=ODD_NAME, stream=replace(stream, topologies=networks, unit="<b>cars</b>")))
+    made = Page(write_report(tmp_path / "odd.html", odd, _evaluate(odd), forecast(odd), note="<i>note</i>"))
+    assert {"img", "b", "i"} & {tag for tag, a in made.tags if "class" not in a} == {"b"}  # the tiles' own
+    assert ODD_NAME in made.text
+    assert made.data[0]["id"] == ids.tolist()
+    assert "<b>cars</b>" in made.text
+    assert "<i>note</i>" in made.text
+
+
+def test_an_absent_node_is_drawn_without_a_value(tmp_path: Path) -> None:
+    run, evaluation = judged()
+    made = Page(write_report(tmp_path / "r.html", run, evaluation, forecast(run, run.city.network.remove_nodes([12]))))
+    assert [frame[12] for frame in made.data[0]["frames"]] == [None] * 3
+
+
+def test_a_gauge_below_zero_is_drawn(tmp_path: Path) -> None:
+    run, evaluation = judged("temperature")
+    made = forecast(run)
+    cold = replace(made, values=made.values - 100)
+    page = Page(write_report(tmp_path / "r.html", run, evaluation, cold))
+    assert page.data[0]["edges"] == sorted(page.data[0]["edges"])
+    assert "vehicles in" not in page.text
+
+
+def test_a_run_with_every_sensor_seen_says_so(tmp_path: Path) -> None:
+    run = small_run()
+    all_seen = train(run.city, seen="all", settings=run.settings, device="cpu")
+    page = Page(write_report(tmp_path / "r.html", all_seen, _evaluate(all_seen), forecast(all_seen)))
+    assert "say nothing about nodes without a sensor" in page.text
+    assert "At sensors the model" in page.text
+    assert "judged at the sensors themselves" in page.text
+
+
+def test_the_day_is_forecast_as_it_would_have_been() -> None:
+    run, evaluation = judged()
+    best = best_baseline(evaluation)
+    assert best is not None
+    day = rolling_day(run, baseline=best.name)
+    stream, split = run.city.stream, run.split
+    first = split.test[1] - len(day.local_s)
+    rows = np.arange(first, split.test[1])
+    assert first >= split.test[0] + run.settings.task.past
+    assert len(rows) % 3 == 0
+    np.testing.assert_array_equal(day.local_s, stream.times_s[rows] + 3600)
+    for m, node in enumerate(day.nodes):
+        assert split.unseen[node]
+        np.testing.assert_array_equal(
+            day.truth[:, m], np.where(stream.observed[rows, node], stream.values[rows, node], np.nan)
+        )
+        for start in range(0, len(rows), 3):
+            made = forecast(run, at=int(stream.times_s[rows[start]]))
+            np.testing.assert_allclose(day.model[start : start + 3, m], made.values[:, node], rtol=1e-4, atol=1e-4)
+    assert day.baseline.shape == day.model.shape
+    assert len(set(day.nodes)) == 4
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "words"),
+    [
+        ((1.0, 0.9, 1.1), (2.0, 1.8, 2.2), "beats every simple baseline"),
+        ((1.0, 0.9, 1.9), (2.0, 1.8, 2.2), "not a clear win"),
+        ((2.1, 1.9, 2.3), (2.0, 1.8, 2.2), "does not beat"),
+    ],
+)
+def test_the_verdict_is_honest(
+    ours: tuple[float, float, float], theirs: tuple[float, float, float], words: str
+) -> None:
+    _, evaluation = judged()
+    rows = []
+    for row in evaluation.rows:
+        assert row.unseen is not None
+        measure = Measure(*(ours if row.kind == "model" else theirs))
+        rows.append(replace(row, unseen=replace(row.unseen, mae=measure)))
+    assert words in verdict(replace(evaluation, rows=tuple(rows)))
+
+
+@given(st.lists(st.floats(-1e6, 1e6, allow_subnormal=False), max_size=30), st.booleans())
+def test_map_colours_part_the_range(values: list[float], by_factors: bool) -> None:
+    array = np.array([*values, np.nan])
+    edges = bin_edges(array, by_factors=by_factors)
+    assert len(edges) <= BINS - 1
+    assert edges == sorted(set(edges))
+    if edges:
+        assert np.nanmin(array) < edges[0]
+        assert edges[-1] <= np.nanmax(array)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30), st.sampled_from(["speed", "temperature"]))
+def test_axes_hold_every_value(values: list[float], quantity: str) -> None:
+    series = [np.array([*values, np.nan])]
+    assert axis_top(series) >= max(values)
+    assert axis_bottom(series, quantity) <= min(values)
+
+
+@pytest.mark.parametrize(("zone", "days", "day"), [("UTC", 3.0, 2), ("Asia/Tokyo", 3.0, 2), ("Asia/Tokyo", 2.7, 2)])
+def test_the_demo_shows_the_last_whole_afternoon(zone: str, days: float, day: int) -> None:
+    values = np.ones((round(days * 48), SIDE**2))
+    stream = make_stream(values, grid(), start_s=START_S, step_s=1800, timezone=zone)
+    local = datetime.fromtimestamp(last_afternoon_s(stream), ZoneInfo(zone))
+    first = datetime.fromtimestamp(START_S, ZoneInfo(zone))
+    assert (local.hour, local.minute) == (17, 0)
+    assert (local.date() - first.date()).days == day
+    end = datetime.fromtimestamp(START_S + len(values) * 1800, ZoneInfo(zone))
+    assert local.date() < end.date() <= local.date() + timedelta(days=1)
+
+
+def test_units_are_said_in_words() -> None:
+    assert unit_text("count", "vehicles", 300) == "vehicles in 5 min"
+    assert unit_text("count", "", 7200) == "count in 2 hours"
+    assert unit_text("speed", "km/h", 300) == "km/h"
+    assert unit_text("speed", "", 300) == "speed"

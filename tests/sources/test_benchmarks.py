@@ -1,0 +1,445 @@
+"""The field's data sets, written here as their publishers write them, and imported."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+from frigate.data.city import City, read_city, write_city
+from frigate.data.network import Edges, haversine_m
+from frigate.errors import CityError, FrigateError
+from frigate.sources.benchmarks.importer import KINDS, import_benchmark, read_seen
+from frigate.sources.benchmarks.layout import invented_places
+from tests.conftest import shared_data
+
+IDS = ["773869", "767541", "767542", "717447"]
+PLACES = [(34.15497, -118.31829), (34.11621, -118.23799), (34.11641, -118.23819), (34.07248, -118.26772)]
+COSTS = np.array([[0, 9000, 9050, 4000], [8000, 0, 30, 5000], [8000, 35, 0, 5010], [4200, 5100, 5200, 0]], float)
+SPEEDS = np.array([[64.375, 67.625, 0, 61.5], [62.5, 0, 66.25, 60], [64, 63.75, 65.5, 59.25]])
+
+
+def frame_h5(path: Path, values: np.ndarray, ids: Any, times: np.ndarray, *, key: str = "df") -> None:
+    """A frame in the fixed format of pandas, with h5py alone."""
+    with h5py.File(path, "w") as file:
+        group = file.create_group(key)
+        group["axis0"] = group["block0_items"] = np.array(ids)
+        group["axis1"] = times.astype("datetime64[ns]").astype(np.int64)
+        group["axis1"].attrs["kind"] = np.bytes_("datetime64")
+        group["block0_values"] = values
+
+
+def write_metr_la(folder: Path, *, values: np.ndarray = SPEEDS, start: str = "2012-03-01T00:00") -> Path:
+    (folder / "sensor_graph").mkdir(parents=True, exist_ok=True)
+    times = np.datetime64(start, "s") + 300 * np.arange(len(values))
+    frame_h5(folder / "metr-la.h5", values, [i.encode() for i in IDS], times)
+    lines = [f"{n},{i},{lat},{lon}" for n, (i, (lat, lon)) in enumerate(zip(IDS, PLACES, strict=True))]
+    where = folder / "sensor_graph" / "graph_sensor_locations.csv"
+    where.write_text("\n".join(["index,sensor_id,latitude,longitude", *lines]) + "\n")
+    pairs = [f"{a},{b},{COSTS[i, j]}" for i, a in enumerate(IDS) for j, b in enumerate(IDS)]
+    text = "\n".join(["from,to,cost", "1201054,1201054,0.0", "1201054,773869,2610.9", *pairs]) + "\n"
+    (folder / "sensor_graph" / "distances_la_2012.csv").write_text(text)
+    return folder
+
+
+def write_pems_bay(folder: Path) -> Path:
+    """PEMS-BAY's tables have no header, and its columns are integers."""
+    folder.mkdir(parents=True, exist_ok=True)
+    times = np.datetime64("2017-01-01T00:00", "s") + 300 * np.arange(len(SPEEDS))
+    frame_h5(folder / "pems-bay.h5", SPEEDS, [int(i) for i in IDS], times, key="speed")
+    places = [f"{i},{lat},{lon}" for i, (lat, lon) in zip(IDS, PLACES, strict=True)]
+    (folder / "graph_sensor_locations_bay.csv").write_text("\n".join(places) + "\n")
+    pairs = [f"{a},{b},{COSTS[i, j]}" for i, a in enumerate(IDS) for j, b in enumerate(IDS)]
+    (folder / "distances_bay_2017.csv").write_text("\n".join(pairs) + "\n")
+    return folder
+
+
+def write_pems(folder: Path, kind: str, *, ids: list[str] | None = None, features: int = 3, rows: int = 4) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    data = np.arange(rows * 4 * features, dtype=float).reshape(rows, 4, features)
+    np.savez_compressed(folder / f"{kind.upper()}.npz", data=data)
+    names = ids or [str(i) for i in range(4)]
+    scale = 1609.344 if kind in ("pems03", "pems07") else 1
+    edges = [(0, 1, 400.0), (1, 2, 500.0), (2, 3, 300.0), (3, 3, 0.0), (1, 0, 410.0)]
+    lines = [f"{names[a]},{names[b]},{d / scale:.6f}" for a, b, d in edges]
+    (folder / f"{kind.upper()}.csv").write_text("\n".join(["from,to,cost", *lines]) + "\n")
+    if ids:
+        (folder / f"{kind.upper()}.txt").write_text("\n".join(ids) + "\n")
+    return folder
+
+
+def write_authors(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    times = pd.date_range("2015-06-01", periods=4, freq="5min")
+    pd.DataFrame(np.arange(12).reshape(4, 3), index=times).to_pickle(folder / "traffic_df.pkl.gz")
+    matrix = {"v": np.array([120.0, 80.0, 95.5]), "ij": np.array([[0, 1, 2], [1, 2, 0]]), "shape": (3, 3)}
+    (folder / "adj_mx.pkl").write_bytes(pickle.dumps(matrix, protocol=4))
+    np.save(folder / "seen_30.npy", np.array([2, 0]))
+    return folder
+
+
+def write_libcity(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    places = [f'{i},Point,"[{lon}, {lat}]"' for i, (lat, lon) in zip(IDS, PLACES, strict=True)]
+    (folder / "LA.geo").write_text("\n".join(["geo_id,type,coordinates", *places]) + "\n")
+    pairs = [(a, b, COSTS[i, j]) for i, a in enumerate(IDS) for j, b in enumerate(IDS) if a != b]
+    rel = [f"{n},geo,{a},{b},{c}" for n, (a, b, c) in enumerate(pairs)]
+    (folder / "LA.rel").write_text("\n".join(["rel_id,type,origin_id,destination_id,cost", *rel]) + "\n")
+    dyna = [f"state,2012-03-01T00:{5 * t:02d}:00Z,{i},{SPEEDS[t, n]}" for n, i in enumerate(IDS) for t in range(3)]
+    rows = [f"{n},{row}" for n, row in enumerate(dyna)]
+    (folder / "LA.dyna").write_text("\n".join(["dyna_id,type,time,entity_id,traffic_speed", *rows]) + "\n")
+    (folder / "config.json").write_text('{"info": {"data_col": ["traffic_speed"], "weight_col": "cost"}}')
+    return folder
+
+
+def small_files(folder: Path) -> dict[str, Path]:
+    """Tiny valid inputs of each format, by "KIND/file". Each lies in a folder of its own that imports as that kind:
+    `import_benchmark(key.split("/")[0], files=FOLDER)` with FOLDER = `folder / KIND`; alter any file and try again."""
+    write_metr_la(folder / "metr-la")
+    write_pems_bay(folder / "pems-bay")
+    adjacency = [IDS, {x: n for n, x in enumerate(IDS)}, np.eye(4, k=1, dtype=np.float32)]
+    (folder / "pems-bay" / "adj_mx_bay.pkl").write_bytes(pickle.dumps(adjacency, protocol=2))
+    write_pems(folder / "pems03", "pems03", ids=["317842", "318711", "318721", "315955"], features=1)
+    write_pems(folder / "pems04", "pems04")
+    write_authors(folder / "frigate")
+    write_libcity(folder / "libcity")
+    made = sorted(p for p in folder.rglob("*") if p.is_file())
+    return {f"{p.relative_to(folder).parts[0]}/{p.name}": p for p in made}
+
+
+def edges_of(city: City) -> dict[tuple[str, str], float]:
+    ids = [str(x) for x in city.stream.node_ids.tolist()]
+    ends = zip(city.network.senders.tolist(), city.network.receivers.tolist(), strict=True)
+    return {(ids[a], ids[b]): m for (a, b), m in zip(ends, city.network.length_m.tolist(), strict=True)}
+
+
+def near() -> dict[tuple[str, str], float]:
+    weight = np.exp(-np.square(COSTS / COSTS.std()))
+    chosen = {(a, b): COSTS[i, j] for i, a in enumerate(IDS) for j, b in enumerate(IDS) if weight[i, j] >= 0.1}
+    assert 4 < len(chosen) < 16  # some are too far
+    return {pair: metres for pair, metres in chosen.items() if pair[0] != pair[1]}
+
+
+# METR-LA and PEMS-BAY
+
+
+@pytest.mark.parametrize(("kind", "write"), [("metr-la", write_metr_la), ("pems-bay", write_pems_bay)])
+def test_loops_keep_the_usual_pairs_and_zeros_are_missing(tmp_path: Path, kind: str, write: Any) -> None:
+    city = import_benchmark(kind, files=write(tmp_path))
+    stream = city.stream
+    assert stream.node_ids.tolist() == [int(i) for i in IDS]
+    np.testing.assert_array_equal(stream.observed, SPEEDS != 0)
+    np.testing.assert_array_equal(stream.values, SPEEDS.astype(np.float32))
+    np.testing.assert_allclose(np.stack([city.network.lat, city.network.lon], axis=1), PLACES)
+    assert edges_of(city) == pytest.approx(near())
+    assert (stream.quantity, stream.unit, stream.step_s) == ("speed", "mph", 300)
+    assert stream.local_time(stream.start_s).endswith("01T00:00:00-08:00")
+    assert f"Zeros taken as not observed: in {kind.upper()} a speed of 0 means missing: 2." in city.notices
+    assert any("weight exp(-(d/s)^2) under 0.1" in n for n in city.notices)
+
+
+def test_zeros_are_kept_when_asked_and_the_rule_is_always_told(tmp_path: Path) -> None:
+    kept = import_benchmark("METR_LA", files=write_metr_la(tmp_path), zeros="kept", name="LA")
+    assert kept.stream.observed.all() and kept.name == "LA"
+    assert "Zeros kept as readings of 0: asked for: 2." in kept.notices
+    full = import_benchmark("metr-la", files=write_metr_la(tmp_path, values=SPEEDS + 1))
+    assert "Zeros taken as not observed: in METR-LA a speed of 0 means missing: 0." in full.notices
+
+
+def test_adjacency_chooses_the_pairs_and_distances_their_lengths(tmp_path: Path) -> None:
+    folder = write_metr_la(tmp_path)
+    order = [2, 0, 3, 1]  # the matrix has an order of its own
+    weight = np.zeros((4, 4), np.float32)
+    weight[0, 2] = 0.3  # from 767542 to 717447
+    weight[1, 1] = 1
+    held = [[IDS[i] for i in order], {IDS[i]: n for n, i in enumerate(order)}, weight]
+    (folder / "adj_mx.pkl").write_bytes(pickle.dumps(held, protocol=2))
+    assert edges_of(import_benchmark("metr-la", files=folder)) == {("767542", "717447"): 5010.0}
+    (folder / "sensor_graph" / "distances_la_2012.csv").unlink()
+    straight = import_benchmark("metr-la", files=folder)
+    (lat_a, lon_a), (lat_b, lon_b) = PLACES[2], PLACES[3]
+    metres = haversine_m(*(np.array([x]) for x in (lon_a, lat_a, lon_b, lat_b)))
+    assert edges_of(straight)["767542", "717447"] == pytest.approx(float(metres[0]))
+    assert "Pairs without a distance, given the straight one: 1." in straight.notices
+
+
+def test_an_hour_that_the_clocks_leave_out_gives_way(tmp_path: Path) -> None:
+    """METR-LA's rows are 5 minutes apart across 2012-03-11 02:00, when clocks went on to 03:00."""
+    values = np.arange(1, 4 * 36 + 1, dtype=float).reshape(36, 4)
+    city = import_benchmark("metr-la", files=write_metr_la(tmp_path, values=values, start="2012-03-11T01:00"))
+    rows = np.r_[0:12, 24:36]
+    np.testing.assert_array_equal(city.stream.values, values[rows].astype(np.float32))
+    assert any(n.startswith("Local times that a clock change leaves out") for n in city.notices)
+    assert any("a later one falls into the same snapshot: 12 (first: row 13)" in n for n in city.notices)
+
+
+def test_what_pandas_writes_is_read(tmp_path: Path) -> None:
+    pytest.importorskip("tables")
+    folder = write_metr_la(tmp_path)
+    times = pd.date_range("2012-03-01", periods=3, freq="5min")
+    for unit in ("ns", "us", "s"):
+        frame = pd.DataFrame(SPEEDS, index=times.as_unit(unit), columns=[int(i) for i in IDS])
+        frame.to_hdf(folder / "metr-la.h5", key="df", mode="w")
+        city = import_benchmark("metr-la", files=folder)
+        assert city.stream.local_time(city.stream.start_s) == "2012-03-01T00:00:00-08:00"
+        np.testing.assert_array_equal(city.stream.values, SPEEDS.astype(np.float32))
+
+
+@pytest.mark.shared
+def test_the_week_of_metr_la_comes_back(tmp_path: Path) -> None:
+    folder = shared_data("metr-la-week")
+    nodes, edges = pl.read_parquet(folder / "nodes.parquet"), pl.read_parquet(folder / "edges.parquet")
+    with np.load(folder / "speed.npz") as held:
+        speed, times = held["speed_mph"], held["t_local"].astype("datetime64[s]")
+    ids = [str(x) for x in nodes["sensor_id"].to_list()]
+    frame_h5(tmp_path / "metr-la.h5", speed, [i.encode() for i in ids], times)
+    places = nodes.select(pl.col("node_id").alias("index"), "sensor_id", pl.col("lat").alias("latitude"), "lon")
+    places.rename({"lon": "longitude"}).write_csv(tmp_path / "graph_sensor_locations.csv")
+    weight = np.zeros((len(ids), len(ids)), np.float32)
+    weight[edges["src"].to_numpy(), edges["dst"].to_numpy()] = edges["weight"].to_numpy()
+    held_adj = [ids, {x: n for n, x in enumerate(ids)}, weight]
+    (tmp_path / "adj_mx.pkl").write_bytes(pickle.dumps(held_adj, protocol=2))
+    named = [edges.select(pl.col(c).replace_strict(range(len(ids)), ids).alias(c)) for c in ("src", "dst")]
+    distances = pl.concat([*named, edges.select("road_distance_m_est")], how="horizontal")
+    distances.write_csv(tmp_path / "distances_la_2012.csv")
+    city = import_benchmark("metr-la", files=tmp_path)
+    np.testing.assert_array_equal(city.stream.values, speed.astype(np.float32))
+    assert city.network.num_edges == 1515
+    wanted = {
+        (ids[a], ids[b]): max(m, 1.0) for a, b, m in edges.select("src", "dst", "road_distance_m_est").iter_rows()
+    }
+    assert edges_of(city) == pytest.approx(wanted)
+    assert city.stream.local_time(city.stream.start_s) == "2012-03-01T00:00:00-08:00"
+
+
+# PEMS03, 04, 07, 08
+
+
+@pytest.mark.parametrize(
+    ("kind", "start"),
+    [
+        ("pems03", "2018-09-01T00:00:00-07:00"),
+        ("pems04", "2018-01-01T00:00:00-08:00"),
+        ("pems07", "2017-05-01T00:00:00-07:00"),
+        ("pems08", "2016-07-01T00:00:00-07:00"),
+    ],
+)
+def test_pems_has_its_dates_and_units(tmp_path: Path, kind: str, start: str) -> None:
+    city = import_benchmark(kind.upper(), files=write_pems(tmp_path, kind))
+    assert city.stream.local_time(city.stream.start_s) == start
+    assert (city.stream.quantity, city.stream.step_s, city.name) == ("count", 300, kind)
+    np.testing.assert_allclose(city.network.length_m, [400, 500, 300, 410], atol=0.01)
+    unit = "miles" if kind in ("pems03", "pems07") else "metres"
+    assert f"Lengths of {kind.upper()}.csv read as {unit}: 4." in city.notices
+    assert any(n.startswith("Places invented from the road lengths") for n in city.notices)
+    assert any(n.startswith("Zeros kept as readings of 0") and n.endswith(": 1.") for n in city.notices)
+    assert city.stream.observed.all()
+
+
+@pytest.mark.parametrize(
+    ("feature", "quantity", "column"),
+    [(None, "count", 0), ("flow", "count", 0), ("occupy", "occupancy", 1), ("speed", "speed", 2)],
+)
+def test_pems_features(tmp_path: Path, feature: str | None, quantity: str, column: int) -> None:
+    city = import_benchmark("pems04", files=write_pems(tmp_path, "pems04"), feature=feature)
+    assert city.stream.quantity == quantity
+    wanted = np.arange(48, dtype=np.float32).reshape(4, 4, 3)[:, :, column]
+    np.testing.assert_array_equal(city.stream.values, wanted)
+
+
+def test_pems03_names_its_sensors_in_a_file(tmp_path: Path) -> None:
+    ids = ["317842", "318711", "318721", "315955"]
+    folder = write_pems(tmp_path, "pems03", ids=ids, features=1)
+    assert [str(x) for x in import_benchmark("pems03", files=folder).stream.node_ids] == ids
+    (folder / "PEMS03.txt").unlink()
+    with pytest.raises(CityError, match="none of its pairs is of two known sensors"):
+        import_benchmark("pems03", files=folder)
+
+
+def test_a_matrix_in_place_of_pairs_is_refused(tmp_path: Path) -> None:
+    folder = write_pems(tmp_path, "pems08")
+    matrix = [",0,1,2,3", "0,0.0,0.0,55.7,0.0", "1,0.0,0.0,0.0,371.6"]
+    (folder / "PEMS08.csv").write_text("\n".join(matrix) + "\n")
+    with pytest.raises(CityError, match=r"PEMS08\.csv has 5 columns\. Pairs are expected"):
+        import_benchmark("pems08", files=folder)
+
+
+def test_rows_across_the_end_of_summer_time_leave_an_hour_open(tmp_path: Path) -> None:
+    """PEMS03 has one row for 01:00 on 2018-11-04, an hour that came twice."""
+    rows = (64 * 24 + 6) * 12
+    stream = import_benchmark("pems03", files=write_pems(tmp_path, "pems03", rows=rows)).stream
+    assert stream.num_snapshots == rows + 12
+    gap = np.flatnonzero(~stream.observed.any(axis=1))
+    assert stream.local_time(int(stream.times_s[gap[0]])) == "2018-11-04T01:00:00-08:00"
+    assert len(gap) == 12
+
+
+def test_invented_places_come_near_the_lengths() -> None:
+    n = 12
+    grid = np.arange(n * n).reshape(n, n)
+    senders = np.concatenate([grid[:-1].ravel(), grid[:, :-1].ravel()])
+    receivers = np.concatenate([grid[1:].ravel(), grid[:, 1:].ravel()])
+    edges = Edges.of(senders, receivers, np.full(len(senders), 250.0))
+    lon, lat = invented_places(n * n + 2, edges)  # and two nodes that no road reaches
+    away = haversine_m(lon[senders], lat[senders], lon[receivers], lat[receivers])
+    assert 150 < np.median(away) < 450
+    assert len(np.unique(np.stack([lon, lat]), axis=1).T) == n * n + 2
+    np.testing.assert_array_equal(invented_places(n * n + 2, edges)[0], lon)
+    assert not np.array_equal(invented_places(n * n + 2, edges, seed=1)[0], lon)
+
+
+# The authors' layout
+
+
+def test_the_authors_layout(tmp_path: Path) -> None:
+    city = import_benchmark("frigate", files=write_authors(tmp_path / "Harbin"))
+    assert city.name == "Harbin" and city.stream.node_ids.tolist() == [0, 1, 2]
+    np.testing.assert_array_equal(city.stream.values, np.arange(12).reshape(4, 3))
+    assert city.stream.local_time(city.stream.start_s) == "2015-06-01T00:00:00+08:00"
+    assert edges_of(city) == {("0", "1"): 120.0, ("1", "2"): 80.0, ("2", "0"): 95.5}
+    assert read_seen(tmp_path / "Harbin" / "seen_30.npy", city) == [0, 2]
+    assert any("cannot be told apart: 1." in n for n in city.notices)
+    assert any("seen_30.npy" in n for n in city.notices)
+    missing = import_benchmark("frigate", files=tmp_path / "Harbin", zeros="missing", timezone="UTC")
+    assert int((~missing.stream.observed).sum()) == 1
+    assert missing.stream.local_time(missing.stream.start_s) == "2015-06-01T00:00:00+00:00"
+
+
+def test_lengths_that_cannot_be_metres_want_a_unit(tmp_path: Path) -> None:
+    folder = write_authors(tmp_path)
+    matrix = {"v": np.array([0.12, 0.08, 0.0955]), "ij": np.array([[0, 1, 2], [1, 2, 0]]), "shape": (3, 3)}
+    (folder / "adj_mx.pkl").write_bytes(pickle.dumps(matrix))
+    with pytest.raises(CityError, match=r"they are not metres\. Give length_unit"):
+        import_benchmark("frigate", files=folder)
+    city = import_benchmark("frigate", files=folder, length_unit="km")
+    np.testing.assert_allclose(city.network.length_m, [120, 80, 95.5])
+
+
+# All of them
+
+
+def test_every_kind_goes_to_a_city_folder_and_back(tmp_path: Path) -> None:
+    files = small_files(tmp_path / "in")
+    kinds = {key.split("/")[0] for key in files}
+    assert kinds == set(KINDS) - {"pems07", "pems08"}
+    for kind in sorted(kinds):
+        city = import_benchmark(kind, files=tmp_path / "in" / kind)
+        write_city(city, tmp_path / "out")
+        back = read_city(tmp_path / "out", cache=False)
+        np.testing.assert_array_equal(back.stream.values, city.stream.values)
+        np.testing.assert_array_equal(back.stream.observed, city.stream.observed)
+        assert edges_of(back) == edges_of(city)
+        assert back.stream.start_s == city.stream.start_s
+
+
+def test_files_can_be_named_one_by_one(tmp_path: Path) -> None:
+    folder = write_pems(tmp_path, "pems08")
+    (folder / "PEMS08.npz").rename(folder / "mine.npz")
+    with pytest.raises(CityError, match=r"no file of readings in .*Looked for: pems08\.npz"):
+        import_benchmark("pems08", files=folder)
+    files = {"readings": folder / "mine.npz", "distances": folder / "PEMS08.csv"}
+    assert import_benchmark("pems08", files=files).network.num_nodes == 4
+    with pytest.raises(CityError, match=r'"roads" is no part.*readings, distances, ids'):
+        import_benchmark("pems08", files={**files, "roads": folder / "PEMS08.csv"})
+
+
+def spoil(folder: Path, name: str, old: str, new: str) -> None:
+    path = next(folder.rglob(name))
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "old", "new", "said"),
+    [
+        ("metr-la", "graph_sensor_locations.csv", "34.15497,-118.31829", "-118.31829,34.15497", "line 2.*look swapped"),
+        ("metr-la", "graph_sensor_locations.csv", "latitude", "north", "has no column latitude"),
+        ("metr-la", "graph_sensor_locations.csv", "773869", "773860", 'no place of sensor "773869"'),
+        ("metr-la", "distances_la_2012.csv", "2610.9", "far", 'line 3: "far" is not a number'),
+        ("metr-la", "distances_la_2012.csv", "2610.9", "-1", "line 3: -1 is no distance"),
+        ("metr-la", "distances_la_2012.csv", "2610.9", "inf", 'line 3: "inf" is not a number'),
+        ("pems03", "PEMS03.txt", "318711", "317842", 'id "317842" is empty or there twice'),
+        ("pems03", "PEMS03.txt", "318711\n", "", "names 3 sensors, but PEMS03.npz has 4"),
+    ],
+)
+def test_wrong_tables_say_where(tmp_path: Path, kind: str, name: str, old: str, new: str, said: str) -> None:
+    small_files(tmp_path)
+    spoil(tmp_path / kind, name, old, new)
+    with pytest.raises(CityError, match=said):
+        import_benchmark(kind, files=tmp_path / kind)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"kind": "metr-lo"}, r'did you mean "metr-la"\?'),
+        ({"zeros": "none"}, '"missing" or "kept"'),
+        ({"feature": "wind"}, "It has: flow, occupancy, speed"),
+        ({"length_unit": "ell"}, "one of: m, km, mi"),
+        ({"timezone": "Mars"}, 'time zone "Mars" is not known'),
+        ({"files": "nowhere"}, "there is no such folder"),
+        ({"kind": "metr-la"}, "There is no file of readings"),
+        ({"kind": "metr-la", "feature": "flow"}, "one feature only"),
+    ],
+)
+def test_wrong_options_list_the_right_ones(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+    given = {"kind": "pems04", "files": write_pems(tmp_path, "pems04"), **options}
+    with pytest.raises(CityError, match=said):
+        import_benchmark(given.pop("kind"), **given)
+
+
+def test_claims_larger_than_the_file_are_refused(tmp_path: Path) -> None:
+    folder = write_pems(tmp_path / "pems", "pems04")
+    header = b"\x93NUMPY\x01\x00\x46\x00{'descr': '<f8', 'fortran_order': False, 'shape': (10000000000, 4, 3)}"
+    with zipfile.ZipFile(folder / "PEMS04.npz", "w") as archive:
+        archive.writestr("data.npy", header)
+    with pytest.raises(CityError, match=r"PEMS04\.npz is (cut short|not a readable)"):
+        import_benchmark("pems04", files=folder)
+    with zipfile.ZipFile(folder / "PEMS04.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        archive.writestr("data.npy", bytes(1 << 26))
+    with pytest.raises(CityError, match="would expand to"):
+        import_benchmark("pems04", files=folder)
+    loops = write_metr_la(tmp_path / "loops")
+    with h5py.File(loops / "metr-la.h5", "a") as file:
+        del file["df/block0_values"]
+        file["df"].create_dataset("block0_values", (1_000_000, 1_000_000), "f8", chunks=(100, 100))
+    with pytest.raises(CityError, match="no more than fit"):
+        import_benchmark("metr-la", files=loops)
+    raw = (loops / "sensor_graph" / "distances_la_2012.csv").read_bytes()
+    (loops / "sensor_graph" / "distances_la_2012.csv").write_bytes(gzip.compress(raw))
+    write_h5 = write_metr_la(tmp_path / "again") / "metr-la.h5"
+    (loops / "metr-la.h5").write_bytes(write_h5.read_bytes())
+    with pytest.raises(CityError, match=r"distances_la_2012\.csv is packed"):
+        import_benchmark("metr-la", files=loops)
+
+
+def test_altered_files_are_read_or_refused(tmp_path: Path) -> None:
+    """A small turn of what the slow tests do in child processes; HDF5 is native and left to them."""
+    files = {key: path for key, path in small_files(tmp_path).items() if path.suffix != ".h5"}
+    rng = np.random.default_rng(0)
+    refused = 0
+    for key, path in files.items():
+        whole = path.read_bytes()
+        for turn in range(12):
+            raw = bytearray(whole)
+            if turn % 3 == 0:
+                raw = raw[: int(rng.integers(len(raw)))]
+            else:
+                for at in rng.integers(len(raw), size=2):
+                    raw[at] = int(rng.integers(256))
+            path.write_bytes(bytes(raw))
+            try:
+                import_benchmark(key.split("/")[0], files=tmp_path / key.split("/")[0])
+            except FrigateError:
+                refused += 1
+        path.write_bytes(whole)
+    assert refused > 50

@@ -1,0 +1,619 @@
+"""Importing a user's own tables of nodes, edges and readings."""
+
+from __future__ import annotations
+
+import csv
+import struct
+import tempfile
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from frigate.config import change, preset
+from frigate.data.city import City, read_city, write_city
+from frigate.data.network import Edges, RoadNetwork, haversine_m
+from frigate.data.network_tables import connected_parts
+from frigate.errors import CityError, FrigateError
+from frigate.forecasting.forecast import forecast
+from frigate.sources.geometry import NotALineError, RoadIndex, line_length_m, read_line, write_line
+from frigate.sources.osm.importer import import_osm
+from frigate.sources.tables.importer import attach_readings, import_tables
+from frigate.training.train import train
+from tests.conftest import shared_data
+
+START = datetime(2024, 1, 15, tzinfo=UTC)  # a day that no month can be mistaken for
+NODES = "node_id,lon,lat\nA,6.10,49.60\nB,6.11,49.60\nC,6.12,49.60\nD,6.11,49.61\n"
+EDGES = "source,target,length_m,direction\nA,B,730,both\nB,C,725,both\nB,D,1112,both\nD,A,1350,forward\n"
+ORDER = ["A", "B", "C", "D"]
+
+
+def steps(count: int, every_min: int = 5) -> list[datetime]:
+    return [START + timedelta(minutes=every_min * i) for i in range(count)]
+
+
+def long_readings(node: str = "node_id", *, count: int = 6) -> str:
+    rows = [f"{t:%Y-%m-%dT%H:%MZ},{who},{i + k}" for i, t in enumerate(steps(count)) for k, who in enumerate("AC")]
+    return "\n".join([f"time,{node},value", *rows]) + "\n"
+
+
+def small_files(folder: Path) -> dict[str, Path]:
+    """Tiny valid inputs, one of each kind, for whoever wants to break them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = {
+        "nodes.csv": NODES,
+        "edges.csv": EDGES,
+        "readings.csv": long_readings(),
+        "sensors.csv": "sensor_id;lon;lat\ns1;6,1001;49,6001\ns2;6,1199;49,6\n",
+        "lines.csv": 'from;to;wkt;oneway\nA;B;"LINESTRING(6.1 49.6, 6.105 49.601, 6.11 49.6)";no\n'
+        "B;C;LINESTRING(6.11 49.6, 6.12 49.6);yes\nC;A;LINESTRING(6.12 49.6, 6.11 49.59, 6.1 49.6);-1\n",
+        "wide.csv": "\n".join(["time,A,C", *(f"{t:%d.%m.%Y %H:%M}+00:00,{i},{i + 1}" for i, t in enumerate(steps(6)))]),
+    }
+    found = {}
+    for name, text in lines.items():
+        found[name] = folder / name
+        found[name].write_text(text, encoding="utf-8")
+    wkb = [write_line(np.array([[6.1, 49.6], [6.11, 49.6]])), write_line(np.array([[6.11, 49.6], [6.12, 49.6]]))]
+    found["streets.parquet"] = folder / "streets.parquet"
+    pl.DataFrame({"u": [1, 2], "v": [2, 3], "geom": wkb, "direction": ["both", "backward"]}).write_parquet(
+        found["streets.parquet"]
+    )
+    return found
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Path]:
+    return small_files(tmp_path / "in")
+
+
+def put(folder: Path, name: str, text: str | bytes) -> Path:
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def imported(files: dict[str, Path], readings: Path | None = None, **options: Any) -> City:
+    return import_tables(nodes=files["nodes.csv"], edges=files["edges.csv"], readings=readings, **options)
+
+
+def rows_of(report: Path) -> list[dict[str, str]]:
+    with report.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def roads(city: City) -> set[tuple[Any, Any]]:
+    network = city.network
+    return set(
+        zip(network.node_ids[network.senders].tolist(), network.node_ids[network.receivers].tolist(), strict=True)
+    )
+
+
+# Networks
+
+
+def test_a_direction_gives_one_road_or_two(files: dict[str, Path]) -> None:
+    city = imported(files)
+    assert roads(city) == {("A", "B"), ("B", "A"), ("B", "C"), ("C", "B"), ("B", "D"), ("D", "B"), ("D", "A")}
+    assert city.stream.num_snapshots == 0
+
+
+def test_lines_say_where_the_nodes_are_and_a_backward_road_has_its_line_reversed(files: dict[str, Path]) -> None:
+    city = import_tables(edges=files["lines.csv"])
+    network = city.network
+    assert roads(city) == {("A", "B"), ("B", "A"), ("B", "C"), ("A", "C")}
+    for a, b, wkb, metres in zip(
+        network.senders, network.receivers, network.edges.geometry, network.length_m, strict=True
+    ):
+        line = read_line(wkb)
+        np.testing.assert_allclose(line[0], [network.lon[a], network.lat[a]])
+        np.testing.assert_allclose(line[-1], [network.lon[b], network.lat[b]])
+        assert metres == pytest.approx(line_length_m(line))
+
+
+def test_lines_without_node_ids_meet_at_their_ends(tmp_path: Path) -> None:
+    path = put(tmp_path, "e.csv", "wkt,oneway\n" + "".join(f'"LINESTRING(6.{i} 49, 6.{i + 1} 49)",0\n' for i in (1, 2)))
+    city = import_tables(edges=path)
+    assert city.network.num_nodes == 3 and city.network.num_edges == 4
+
+
+def test_wkb_of_parquet_and_wkt_give_the_same(files: dict[str, Path], tmp_path: Path) -> None:
+    ours = import_tables(edges=files["streets.parquet"])
+    text = 'u,v,wkt,direction\n1,2,"LINESTRING Z (6.1 49.6 3, 6.11 49.6 3)",both\n'
+    text += '2,3,"SRID=4326;MULTILINESTRING((6.11 49.6,6.115 49.6),(6.115 49.6,6.12 49.6))",backward\n'
+    theirs = import_tables(edges=put(tmp_path, "e.csv", text))
+    assert roads(ours) == roads(theirs) == {(1, 2), (2, 1), (3, 2)}
+    np.testing.assert_allclose(ours.network.length_m, theirs.network.length_m)
+
+
+LINES = st.lists(
+    st.tuples(st.floats(-179, 179).filter(lambda x: x != 0), st.floats(-89, 89)), min_size=2, max_size=6
+).map(lambda points: np.array(points, np.float64))
+
+
+@given(LINES, st.booleans(), st.booleans(), st.integers(0, 3))
+def test_every_way_to_write_a_line_is_read_the_same(line: np.ndarray, big: bool, ewkb: bool, extra: int) -> None:
+    order, byte = (">", 0) if big else ("<", 1)
+    wide = np.concatenate([line, np.zeros((len(line), (0, 1, 1, 2)[extra]))], axis=1)
+    code = 2 | (0x20000000 | extra << 30 if ewkb else 0) if ewkb else 2 + 1000 * extra
+    srid = struct.pack(f"{order}I", 4326) if ewkb else b""
+    head = struct.pack(f"{order}BI", byte, code) + srid + struct.pack(f"{order}I", len(line))
+    wkb = head + wide.astype(f"{order}f8").tobytes()
+    np.testing.assert_array_equal(read_line(wkb), line)
+    np.testing.assert_array_equal(read_line(wkb.hex()), line)
+    np.testing.assert_array_equal(read_line(write_line(line)), line)
+    text = ", ".join(" ".join(repr(float(x)) for x in point) for point in wide)
+    np.testing.assert_array_equal(read_line(f"linestring{('', ' Z', ' M', ' ZM')[extra]}({text})"), line)
+
+
+@given(st.binary(max_size=60))
+def test_bytes_that_are_no_line_are_refused(data: bytes) -> None:
+    for value in (data, b"\1\2\0\0\0" + data, data.decode("latin-1"), "LINESTRING(" + data.decode("latin-1")):
+        with suppress(NotALineError):
+            assert len(read_line(value)) >= 2
+
+
+@settings(deadline=None)
+@given(st.integers(0, 1000), st.floats(-0.01, 0.01), st.floats(-0.01, 0.01))
+def test_the_nearest_road_is_the_nearest(seed: int, dx: float, dy: float) -> None:
+    rng = np.random.default_rng(seed)
+    lon, lat = rng.uniform(-0.01, 0.01, (2, 10)) + np.array([[6.1], [49.6]])
+    network = RoadNetwork(np.arange(10), lon, lat, Edges.of(np.arange(5), np.arange(5, 10), np.ones(5)))
+    found, metres, _ = RoadIndex.of(network).near(6.1 + dx, 49.6 + dy, 0)
+    share = np.linspace(0, 1, 2001)[:, None]
+    walked = []
+    for a, b in zip(network.senders, network.receivers, strict=True):
+        at = (1 - share) * (network.lon[a], network.lat[a]) + share * (network.lon[b], network.lat[b])
+        walked.append(haversine_m(at[:, 0], at[:, 1], np.float64(6.1 + dx), np.float64(49.6 + dy)).min())
+    assert metres[0] == pytest.approx(min(walked), abs=2.0)
+    assert walked[int(found[0])] == pytest.approx(min(walked), abs=2.0)
+
+
+# Readings
+
+
+def times_in(style: str) -> tuple[str, list[str]]:
+    """The header and the cells of six times a step apart."""
+    texts = {
+        "iso": "%Y-%m-%dT%H:%M:%S+00:00",
+        "iso space": "%Y-%m-%d %H:%M",
+        "dots": "%d.%m.%Y %H:%M",
+        "short year": "%d.%m.%y %H:%M:%S",
+        "american": "%m/%d/%Y %I:%M %p",
+        "british": "%d/%m/%Y %H:%M",
+        "slashed": "%Y/%m/%d %H:%M",
+        "compact": "%Y%m%d%H%M",
+    }
+    if style in texts:
+        return "when", [t.strftime(texts[style]) for t in steps(6)]
+    if style == "two columns":
+        return "Datum,Uhrzeit", [t.strftime("%d.%m.%Y,%H:%M") for t in steps(6)]
+    scale = {"unix": 1, "unix ms": 1000}[style]
+    return "when", [str(int(t.timestamp()) * scale) for t in steps(6)]
+
+
+STYLES = ["iso", "iso space", "dots", "short year", "american", "british"]
+STYLES += ["slashed", "compact", "two columns", "unix", "unix ms"]
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("shape", ["long", "wide"])
+def test_times_and_shapes(style: str, shape: str, files: dict[str, Path], tmp_path: Path) -> None:
+    head, times = times_in(style)
+    if shape == "wide":
+        text = "\n".join([f"{head},C,A", *(f"{t},{i + 1},{i}" for i, t in enumerate(times))])
+    else:
+        rows = [f"{t},{who},{i + k}" for i, t in enumerate(times) for k, who in enumerate("AC")]
+        text = "\n".join([f"{head},where,vehicles", *rows])
+    rename = {"Datum": "date", "Uhrzeit": "time"} if "," in head else {"when": "time"}
+    rename |= {"where": "node_id"} if shape == "long" else {}
+    city = imported(files, put(tmp_path, "r.csv", text + "\n"), rename=rename, timezone="UTC")
+    assert city.stream.start_s == int(START.timestamp()) and city.stream.step_s == 300
+    np.testing.assert_array_equal(city.stream.values[:, [0, 2]], [[i, i + 1] for i in range(6)])
+    assert city.stream.sensors.tolist() == [True, False, True, False]
+
+
+def test_days_and_months_are_never_guessed(files: dict[str, Path], tmp_path: Path) -> None:
+    text = "time,node_id,value\n" + "".join(f"03/04/2024 08:{m:02d},A,1\n" for m in (0, 5, 10))
+    path = put(tmp_path, "r.csv", text)
+    with pytest.raises(CityError, match=r'r.csv line 2: in "03/04/2024 08:00".*--date-order dmy'):
+        imported(files, path, timezone="UTC")
+    for order, month in (("dmy", 4), ("mdy", 3)):
+        start_s = imported(files, path, timezone="UTC", date_order=order).stream.start_s
+        assert datetime.fromtimestamp(start_s, UTC).month == month
+    both = put(tmp_path, "b.csv", text + "13/04/2024 08:00,A,1\n04/13/2024 08:00,A,1\n")
+    with pytest.raises(CityError, match=r"b.csv line 5 and b.csv line 6: the day comes first in one"):
+        imported(files, both, timezone="UTC")
+
+
+def test_the_end_of_a_day_is_the_next(files: dict[str, Path], tmp_path: Path) -> None:
+    rows = ["14.01.2024;23:55", "14.01.2024;24:00", "15.01.2024;00:05"]
+    text = "date;time;node_id;value\n" + "".join(f"{r};A;{i}\n" for i, r in enumerate(rows))
+    city = imported(files, put(tmp_path, "r.csv", text), timezone="Europe/Luxembourg")
+    np.testing.assert_array_equal(city.stream.values[:, 0], [0, 1, 2])
+
+
+def test_semicolons_and_decimal_commas(files: dict[str, Path], tmp_path: Path) -> None:
+    text = "time;node_id;value\n" + "".join(
+        f"{t:%Y-%m-%dT%H:%MZ};A;{v}\n" for t, v in zip(steps(3), ("1,5", "1.234,5", "1.234"), strict=True)
+    )
+    city = imported(files, put(tmp_path, "r.csv", text), quantity="speed")
+    np.testing.assert_allclose(city.stream.values[:, 0], [1.5, 1234.5, 1234])
+    mixed = put(tmp_path, "m.csv", text + "2024-01-15T00:15Z;A;1,234,567\n2024-01-15T00:20Z;A;6,13\n")
+    with pytest.raises(CityError, match="mixes decimal commas and decimal points"):
+        imported(files, mixed, quantity="speed")
+    grouped = text.replace(";", ",").replace("1,5", "7").replace("1.234,5", '"1,234"').replace("1.234", "2.5")
+    city = imported(files, put(tmp_path, "g.csv", grouped), quantity="speed")
+    np.testing.assert_allclose(city.stream.values[:, 0], [7, 1234, 2.5])
+
+
+def test_latin_1_is_named_and_read_when_asked_for(files: dict[str, Path], tmp_path: Path) -> None:
+    text = long_readings("Zähler").replace("A", "Ä")
+    path = put(tmp_path, "r.csv", text.encode("latin-1"))
+    with pytest.raises(CityError, match=r"r.csv line 1: byte 0xe4 is not utf-8. Pass --encoding latin-1"):
+        imported(files, path)
+    sensors = put(tmp_path, "s.csv", "Zähler,node_id\nÄ,A\nC,C\n".encode("latin-1"))
+    city = imported(files, path, sensors=sensors, rename={"Zähler": "sensor_id"}, encoding="latin-1")
+    assert city.stream.sensors.tolist() == [True, False, True, False]
+
+
+def test_every_rejected_row_is_listed_with_its_line_and_reason(files: dict[str, Path], tmp_path: Path) -> None:
+    good = long_readings(count=12)
+    bad = [
+        ("soon,A,1", "time", "soon", "is not a time"),
+        ("2024-01-15T00:00Z,A,many", "value", "many", "is not a number"),
+        ("2024-01-15T00:00Z,A,-3", "value", "-3", "is a negative count"),
+        ("2024-01-15T00:00Z,,3", "node_id", "", "is empty"),
+        ("2024-01-15T00:00Z,Z,3", "node_id", "Z", 'node "Z", which is not in the network'),
+        ("2024-13-15T00:00Z,A,3", "time", "2024-13-15T00:00Z", "no"),
+        ('2024-01-15T00:00Z,A,"1\n2"', "value", "1\n2", "is not a number"),
+        ("2024-01-15T00:00Z,A,5", "node_id", "A", "later row for the same time"),
+        ("2024-01-15T00:00Z,A,0", "", "", ""),
+    ]
+    path = put(tmp_path, "r.csv", good + "\n\n" + "\n".join(row for row, *_ in bad) + "\n")
+    report = tmp_path / "rejected.csv"
+    city = imported(files, path, report=report)
+    lines = path.read_text().splitlines()
+    listed = rows_of(report)
+    # The first reading of A at midnight, on line 2, also has a later row for its time.
+    assert listed[0]["line"] == "2" and "later row" in listed[0]["reason"]
+    assert len(listed) == len(bad)
+    for row, (text, column, value, reason) in zip(listed[1:], bad[:-1], strict=True):
+        assert lines[int(row["line"]) - 1] == text.splitlines()[0]
+        assert (row["file"], row["column"], row["value"]) == ("r.csv", column, value)
+        assert reason in row["reason"]
+    assert f"Rows listed in {report}: {len(listed)}." in city.notices
+    assert city.stream.observed[0, 0] and city.stream.values[0, 0] == 0
+
+
+def test_a_table_that_is_mostly_wrong_is_refused_and_still_listed(files: dict[str, Path], tmp_path: Path) -> None:
+    path = put(tmp_path, "r.csv", "time,node_id,value\n" + "x,A,1\n" * 3 + "2024-01-15T00:00Z,A,1\n")
+    report = tmp_path / "rejected.csv"
+    with pytest.raises(CityError, match=r'r.csv line 2: time "x" is not a time.*3 of 4 rows'):
+        imported(files, path, report=report)
+    assert [row["line"] for row in rows_of(report)] == ["2", "3", "4"]
+    other = put(tmp_path, "precious.csv", "mine")
+    with pytest.raises(CityError, match="is not a report of rejected rows"):
+        imported(files, path, report=other)
+    assert other.read_text() == "mine"
+
+
+def test_bad_nodes_and_edges_are_listed(tmp_path: Path) -> None:
+    nodes = put(tmp_path, "n.csv", NODES + "E,0,0\nA,7,50\n,6,49\nF,6.1,x\nG,6.1,999\n")
+    edges = put(tmp_path, "e.csv", EDGES + "A,Q,1,both\nA,C,-5,both\nA,C,5,sideways\n")
+    report = tmp_path / "rejected.csv"
+    with pytest.raises(CityError, match=r"5 of 9 rows of n.csv cannot be used"):
+        import_tables(nodes=nodes, edges=edges)
+    nodes.write_text(nodes.read_text() + "H,6.2,49.6\n")
+    city = import_tables(nodes=nodes, edges=edges, report=report)
+    told = {(row["file"], row["line"]): row["reason"] for row in rows_of(report)}
+    lines = {"n.csv": range(6, 11), "e.csv": range(6, 9)}
+    assert set(told) == {(file, str(line)) for file, held in lines.items() for line in held}
+    assert "(0, 0)" in told["n.csv", "6"] and "not unique" in told["n.csv", "7"]
+    assert "not in the nodes" in told["e.csv", "6"]
+    assert city.network.num_nodes == 5
+
+
+def test_swapped_coordinates_are_named(tmp_path: Path, files: dict[str, Path]) -> None:
+    nodes = put(tmp_path, "n.csv", "node_id,lat,lon\nA,-122.4,37.7\nB,-122.5,37.7\n")
+    with pytest.raises(CityError, match="swapped"):
+        import_tables(nodes=nodes, edges=files["edges.csv"])
+    lines = put(tmp_path, "l.csv", 'source,target,wkt\nA,B,"LINESTRING(49.6 6.1,49.6 6.11)"\n')
+    with pytest.raises(CityError, match=r"l.csv line 2: the line does not end at its nodes.*swapped"):
+        import_tables(nodes=files["nodes.csv"], edges=lines)
+    sensors = put(tmp_path, "s.csv", "sensor_id,lat,lon\nA,6.1,49.6\nC,6.12,49.6\n")
+    readings = put(tmp_path, "r.csv", long_readings("sensor_id"))
+    with pytest.raises(CityError, match=r'r.csv line 2: sensor "A" .*lon and lat look swapped.*2 of 2'):
+        imported(files, readings, sensors=sensors)
+
+
+# Sensors
+
+
+def test_sensors_are_attached_to_the_nearest_node(files: dict[str, Path], tmp_path: Path) -> None:
+    readings = put(tmp_path, "r.csv", long_readings("detector").replace(",A,", ",s1,").replace(",C,", ",s2,"))
+    city = imported(files, readings, sensors=files["sensors.csv"])
+    assert city.stream.sensors.tolist() == [True, False, True, False]
+    far = put(tmp_path, "far.csv", "sensor_id,lon,lat\ns1,6.101,49.6\ns2,6.121,49.6\n")
+    with pytest.raises(CityError, match=r'sensor "s1" is 73 m from the nearest node, A. Pass --snap 100 to attach it'):
+        imported(files, readings, sensors=far)
+    city = imported(files, readings, sensors=far, snap_m=100)
+    assert city.stream.sensors.tolist() == [True, False, True, False]
+    with pytest.raises(CityError, match='sensor "s1" is not among the sensors'):
+        imported(files, readings, sensors=put(tmp_path, "o.csv", "sensor_id,node_id\nother,A\n"))
+
+
+@given(
+    st.lists(st.lists(st.one_of(st.none(), st.integers(0, 9)), min_size=3, max_size=3), min_size=4, max_size=8),
+    st.sampled_from(["count", "speed"]),
+)
+@settings(deadline=None, max_examples=12)
+def test_several_detectors_on_a_node(cells: list[list[int | None]], quantity: str) -> None:
+    cells = [*[[1, 1, 1]] * 6, *cells, [2, 2, 2]]  # enough to show that each reports every step
+    text = "time,s1,s2,s3\n" + "".join(
+        f"{t:%Y-%m-%dT%H:%MZ}," + ",".join("" if v is None else str(v) for v in row) + "\n"
+        for t, row in zip(steps(len(cells)), cells, strict=True)
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        files = small_files(Path(folder))
+        sensors = put(Path(folder), "s.csv", "sensor_id,node_id\ns1,A\ns2,A\ns3,B\n")
+        readings = put(Path(folder), "r.csv", text)
+        city = imported(files, readings, sensors=sensors, step="5min", quantity=quantity)
+    for t, (a, b, c) in enumerate(cells):
+        there = [v for v in (a, b) if v is not None]
+        seen = len(there) == 2 if quantity == "count" else bool(there)
+        assert city.stream.observed[t].tolist() == [seen, c is not None, False, False]
+        if seen:
+            wanted = sum(there) if quantity == "count" else sum(there) / len(there)
+            assert city.stream.values[t, 0] == pytest.approx(wanted)
+
+
+def test_readings_coarser_than_the_step_are_refused_with_the_step_to_use(
+    files: dict[str, Path], tmp_path: Path
+) -> None:
+    fine = [f"{t:%Y-%m-%dT%H:%MZ},{w},1" for t in steps(12) for w in "ABD"]
+    coarse = [f"{t:%Y-%m-%dT%H:%MZ},C,1" for t in steps(6, 15)]
+    path = put(tmp_path, "r.csv", "\n".join(["time,node_id,value", *fine, *coarse]) + "\n")
+    for step in (None, "5min", "10min"):
+        with pytest.raises(CityError, match=r'sensor "C" reports every 15min, coarser.*Pass --step 15min'):
+            imported(files, path, step=step)
+    with pytest.raises(CityError, match="does not divide the step of 20min"):
+        imported(files, path, step="20min")
+    city = imported(files, path, step="15min")
+    assert city.stream.values[0].tolist() == [3, 3, 1, 3]
+
+
+def test_a_time_without_a_zone_needs_one(files: dict[str, Path], tmp_path: Path) -> None:
+    path = put(tmp_path, "r.csv", long_readings().replace("Z", ""))
+    with pytest.raises(CityError, match=r"has no time zone. Pass --timezone"):
+        imported(files, path)
+    mixed = put(tmp_path, "m.csv", long_readings().replace("T00:00Z", "T00:00").replace("T00:05Z", "T01:05+01:00"))
+    city = imported(files, mixed, timezone="UTC")
+    assert city.stream.num_snapshots == 6
+    assert any(n.startswith("Times without a zone, read as local time (m.csv): 2") for n in city.notices)
+
+
+def test_the_network_of_a_city_brings_its_time_zone(files: dict[str, Path], tmp_path: Path) -> None:
+    local = put(tmp_path, "r.csv", long_readings().replace("Z", ""))
+    city = imported(files, timezone="Asia/Tokyo")
+    write_city(city, tmp_path / "city")
+    taken = "Time zones taken over from the network's city (Asia/Tokyo), as none was given: 1."
+    for network in (city, tmp_path / "city"):
+        there = import_tables(network=network, readings=local)
+        assert (there.stream.timezone, there.stream.start_s) == ("Asia/Tokyo", int(START.timestamp()) - 9 * 3600)
+        assert taken in there.notices
+    assert attach_readings(city, local).stream.start_s == there.stream.start_s
+    assert import_tables(network=city).stream.timezone == "Asia/Tokyo"
+    given_zone = import_tables(network=city, readings=local, timezone="UTC")
+    assert (given_zone.stream.timezone, given_zone.stream.start_s) == ("UTC", int(START.timestamp()))
+    assert taken not in given_zone.notices
+
+
+# On roads
+
+
+def test_turns_that_the_city_forbids_are_no_edges(files: dict[str, Path], tmp_path: Path) -> None:
+    city = imported(files)
+    turn = city.network.rows_of(["A", "B", "C"])[None]
+    write_city(replace(city, forbidden_turns=turn), tmp_path / "city")
+    readings = put(tmp_path, "r.csv", long_readings("node_id").replace(",A,", ",A>B,").replace(",C,", ",B>A,"))
+    free, bound = (import_tables(network=n, readings=readings, on="roads") for n in (city, tmp_path / "city"))
+    assert roads(free) - roads(bound) == {("A>B", "B>C")}
+    np.testing.assert_array_equal(free.stream.values, bound.stream.values)
+    kept = import_tables(network=tmp_path / "city", readings=files["readings.csv"])
+    np.testing.assert_array_equal(kept.forbidden_turns, turn)
+
+
+def test_a_detector_on_a_road_is_a_node_of_the_line_graph(files: dict[str, Path], tmp_path: Path) -> None:
+    readings = put(tmp_path, "r.csv", long_readings("sensor_id"))
+    places = {
+        "bearing": "sensor_id,lon,lat,bearing\nA,6.105,49.6001,eastbound\nC,6.105,49.5999,268\n",
+        "ends": "sensor_id,source,target\nA,A,B\nC,B,A\n",
+        "node": "sensor_id,node_id\nA,A>B\nC,B>A\n",
+    }
+    for name, text in places.items():
+        city = imported(files, readings, sensors=put(tmp_path, f"{name}.csv", text), on="roads")
+        assert city.network.node_ids[city.stream.sensors].tolist() == ["A>B", "B>A"], name
+        at = city.network.row_of("A>B")
+        np.testing.assert_array_equal(city.stream.values[:, at], range(6))
+    both = put(tmp_path, "both.csv", "sensor_id,lon,lat\nA,6.105,49.6001\nC,6.115,49.6\n")
+    with pytest.raises(CityError, match=r'sensor "A" could be on road A-B or B-A. Say which way.*bearing'):
+        imported(files, readings, sensors=both, on="roads")
+    far = put(tmp_path, "far.csv", "sensor_id,lon,lat\nA,6.102,49.5991\nC,6.102,49.5991\n")
+    with pytest.raises(CityError, match=r"is 101 m from the nearest road, A-B. Pass --snap 200"):
+        imported(files, readings, sensors=far, on="roads")
+
+
+def test_a_road_is_named_by_the_users_own_id(tmp_path: Path) -> None:
+    edges = put(tmp_path, "e.csv", "segment_id,u,v,wkt,direction\n"
+        '10,1,2,"LINESTRING(6.1 49.6,6.11 49.6)",both\n20,2,1,"LINESTRING(6.11 49.6,6.11 49.7,6.1 49.6)",both\n'
+        '30,2,3,"LINESTRING(6.11 49.6,6.12 49.6)",forward\n')  # fmt: skip
+    rows = [f"{t:%Y-%m-%dT%H:%MZ},{s},{d},1" for t in steps(3) for s, d in ((10, "forward"), (10, "W"), (30, ""))]
+    readings = put(tmp_path, "r.csv", "\n".join(["time,sensor_id,bearing,count", *rows]) + "\n")
+    sensors = put(tmp_path, "s.csv", "sensor_id,link_id,direction\n10,10,backward\n30,30,\n")
+    city = import_tables(edges=edges, readings=readings, sensors=sensors, on="roads", rename={"count": "value"})
+    assert city.network.node_ids[city.stream.sensors].tolist() == ["2>3", "2>1"]
+    direct = put(tmp_path, "d.csv", "\n".join(["time,link_id,direction,count", *rows]).replace(",30,,", ",30,forward,"))
+    city = import_tables(edges=edges, readings=direct, on="roads")
+    assert sorted(city.network.node_ids[city.stream.sensors].tolist()) == ["1>2", "2>1", "2>3"]
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("r.csv", b"", "r.csv is empty"),
+        ("r.csv", b"\n\n \n", "r.csv is empty"),
+        ("r.csv", b"time,node_id,value\n", "r.csv has no rows"),
+        ("r.csv", b"\x1f\x8b\x08\x00rest", "is gzip by its content"),
+        ("r.csv", b"PK\x03\x04rest", "a zip or a spreadsheet by its content"),
+        ("r.csv", b"PAR1restPAR1", "is a Parquet file by its content"),
+        ("r.parquet", b"time,node_id,value\n", "is named Parquet, but is none"),
+        ("r.parquet", b"PAR1nonsensePAR1", "is not a readable Parquet file"),
+        ("r.csv", b"a\0b,c\n1,2\n", "holds zero bytes"),
+        ("r.csv", "time,node_id,value\n".encode("utf-16"), "Pass --encoding utf-16"),
+        ("r.csv", b"time,node_id,value\n2024-01-15T00:00Z,A,1,2\n", "r.csv line 2: 4 fields, but 3 columns"),
+        ("r.csv", b"time,node_id,value\n2024-01-15T00:00Z,A,\"1\n", "Is a quotation mark left open"),
+        ("r.csv", b"time,node_id,amount\n2024-01-15T00:00Z,A,1\n", "no column value"),
+        ("r.csv", b"time,count,volume,node\n1,1,1,A\n", "is count or volume the value"),
+        ("r.csv", b"time,node_id,value\n1705276800,A,1\n", "cannot be told. Pass --step"),
+        ("r.csv", b"time,node_id,value\n1705276800,Q,1\n", 'stands at node "Q", which is not in the network'),
+        ("r.csv", b"time,node_id,value\n0,A,1\n4102444800,A,1\n4102444801,A,1\n", "make 1,177,0|Pass --step|mistaken"),
+        ("r.csv", b"time,node_id,value\n1705276800,A,\n", "no reading that can be used"),
+    ],
+)  # fmt: skip
+def test_bad_readings_are_refused_in_words(
+    name: str, data: bytes, message: str, files: dict[str, Path], tmp_path: Path
+) -> None:
+    with pytest.raises(CityError, match=message):
+        imported(files, put(tmp_path, name, data))
+
+
+def test_a_parquet_file_that_expands_a_thousandfold_is_not_read(files: dict[str, Path], tmp_path: Path) -> None:
+    path = tmp_path / "bomb.parquet"
+    frame = pl.select(pl.repeat(1_705_276_800, 4_000_000).alias("time")).with_columns(node_id=pl.lit("A"), value=1)
+    frame.write_parquet(path, compression="zstd", row_group_size=4_000_000)
+    with pytest.raises(CityError, match=r"says 4,000,000 rows. It is not read"):
+        imported(files, path)
+
+
+def test_arguments_that_do_not_fit(files: dict[str, Path], tmp_path: Path) -> None:
+    city, readings = imported(files), files["readings.csv"]
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"edges": files["edges.csv"], "network": city}, "either a table of edges or"),
+        ({}, "either a table of edges or"),
+        ({"network": city, "nodes": files["nodes.csv"]}, "Leave --nodes out"),
+        ({"network": city, "sensors": files["sensors.csv"]}, "Pass both"),
+        ({"network": city, "on": "rails"}, "Give nodes or roads"),
+        ({"network": city, "readings": readings, "rename": {"nodeid": "node_id"}}, 'did you mean "node_id"'),
+        ({"network": city, "readings": readings, "rename": {"value": "walue"}}, 'did you mean "value"'),
+        ({"network": city, "readings": readings, "snap_m": -1.0}, "0 or more"),
+        ({"network": city, "readings": readings, "encoding": "klingon"}, "is not known"),
+        ({"network": city, "readings": readings, "date_order": "ymd"}, "is not known"),
+        ({"network": city, "readings": readings, "timezone": "Mars"}, "is not known"),
+        ({"network": city, "readings": readings, "step": "7min"}, "does not divide a day"),
+        ({"network": tmp_path / "none"}, "no such folder"),
+        ({"edges": files["edges.csv"]}, "does not say where its nodes are"),
+    ]
+    for options, message in refused:
+        with pytest.raises(CityError, match=message):
+            import_tables(**options)
+
+
+@pytest.mark.parametrize("name", ["nodes.csv", "edges.csv", "readings.csv", "lines.csv", "wide.csv", "streets.parquet"])
+def test_mutated_files_give_a_city_or_a_plain_error(name: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    files = small_files(tmp_path)
+    whole = files[name].read_bytes()
+    for _ in range(12):
+        data = bytearray(whole)
+        for _ in range(int(rng.integers(1, 4))):
+            at, kind = int(rng.integers(len(data))), int(rng.integers(3))
+            if kind == 0:
+                data[at] = int(rng.integers(256))
+            elif kind == 1:
+                del data[at : at + int(rng.integers(1, 20))]
+            else:
+                data[at:at] = data[at : at + 20]
+            data = data or bytearray(b"x")
+        files[name].write_bytes(bytes(data))
+        with suppress(FrigateError):
+            if name in ("lines.csv", "streets.parquet"):
+                import_tables(edges=files[name], report=tmp_path / "rejected.csv")
+            else:
+                readings = files[name if name == "wide.csv" else "readings.csv"]
+                imported(files, readings, timezone="UTC", report=tmp_path / "rejected.csv")
+
+
+# To the end
+
+
+def osm_grid(path: Path, side: int) -> Path:
+    """Streets that cross every 150 m, as OpenStreetMap writes them."""
+    nodes = [
+        f'<node id="{y * side + x + 1}" lon="{6 + x / 500}" lat="{49.6 + y / 800}"/>'
+        for y in range(side)
+        for x in range(side)
+    ]
+    rows = [[y * side + x + 1 for x in range(side)] for y in range(side)]
+    refs = ["".join(f'<nd ref="{n}"/>' for n in way) for way in (*rows, *zip(*rows, strict=True))]
+    ways = [f'<way id="{i}">{r}<tag k="highway" v="residential"/></way>' for i, r in enumerate(refs, 1)]
+    return put(path.parent, path.name, f'<osm version="0.6">{"".join(nodes + ways)}</osm>')
+
+
+def test_a_map_and_readings_with_coordinates_train_and_forecast(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    bare = import_osm(osm_grid(tmp_path / "town.osm", 4))
+    loops = [(x, y) for y in range(4) for x in range(4) if (x, y) not in ((0, 0), (0, 3), (3, 0), (3, 3))]
+    rows = [
+        f"{t:%d.%m.%Y %H:%M},loop {x}-{y},{6 + x / 500 + 1e-5:.6f},{49.6 + y / 800:.6f},{rng.poisson(9)}"
+        for t in steps(150)
+        for x, y in loops
+    ]
+    readings = put(tmp_path, "counts.csv", "\n".join(["Zeit,detector,lng,latitude,vehicles", *rows]) + "\n")
+    city = import_tables(network=bare, readings=readings, rename={"Zeit": "time"}, timezone="Europe/Luxembourg")
+    again = attach_readings(bare, readings, rename={"Zeit": "time"}, timezone="Europe/Luxembourg")
+    np.testing.assert_array_equal(again.stream.values, city.stream.values)
+    assert city.stream.sensors.sum() == len(loops) and set(again.notices) == {*bare.notices, *city.notices}
+    write_city(city, tmp_path / "city")
+    kept = read_city(tmp_path / "city")
+    np.testing.assert_array_equal(kept.stream.values, city.stream.values)
+    sizes = {
+        "model": {"width": 8, "layers": 1, "hidden": 8},
+        "train": {"epochs": 1, "steps_per_epoch": 2, "batch_size": 4},
+        "task": {"past": 4, "horizon": 4},
+    }
+    run = train(kept, settings=change(preset("default"), sizes), device="cpu")
+    made = forecast(run, device="cpu")
+    assert made.values.shape == (4, bare.network.num_nodes) and np.isfinite(made.values).all()
+
+
+# The real thing
+
+
+@pytest.mark.shared
+def test_the_streets_of_san_francisco() -> None:
+    streets = shared_data("sf-streets-traces") / "streets.parquet"
+    city = import_tables(edges=streets, timezone="America/Los_Angeles")
+    network = city.network
+    assert (network.num_nodes, network.num_edges) == (9_161, 27_176)
+    assert "Parallel roads were left out, the shortest of each kept: 786." in city.notices  # of 27,962 directions
+    assert connected_parts(network)[0] == 8_992
+    taxi = shared_data("sf-taxi")
+    nodes, edges = (pl.read_parquet(taxi / f"{name}.parquet") for name in ("nodes", "edges"))
+    theirs_of = dict(zip(nodes["node_id"].to_list(), nodes["source_id"].to_list(), strict=True))
+    theirs = {(theirs_of[a], theirs_of[b]): m for a, b, m in edges.select("src", "dst", "length_m").iter_rows()}
+    assert len(theirs) == 26_801 and set(theirs) <= roads(city)
+    ends = (network.node_ids[rows].tolist() for rows in (network.senders, network.receivers))
+    ours_m = dict(zip(zip(*ends, strict=True), network.length_m.tolist(), strict=True))
+    off = {pair: ours_m[pair] - metres for pair, metres in theirs.items() if abs(ours_m[pair] - metres) > 0.01}
+    assert len(off) == 8 and max(off.values()) < 0  # sf-taxi gives a street at least the distance of its nodes
+    assert sum(ours_m[pair] for pair in theirs) == pytest.approx(3_309_312.6, abs=1)

@@ -1,0 +1,332 @@
+"""A run on disk: whole or refused with a remedy, never a pickle, and at home wherever its city is."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from frigate.data.city import City, read_city, write_city
+from frigate.errors import CheckpointError, CityError, FrigateError, SettingsError
+from frigate.evaluation.evaluate import evaluate
+from frigate.forecasting.forecast import forecast
+from frigate.training.checkpoint import load_checkpoint, load_run, load_settings_of, save_checkpoint
+from frigate.training.train import train
+from tests.training.test_train import S, equal, tiny, town, weights
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a city and a run of each preset beside it."""
+    folder = tmp_path_factory.mktemp("home")
+    write_city(town(), folder / "city")
+    for name in ("paper", "default"):
+        train(read_city(folder / "city"), seen=0.6, settings=tiny(name), folder=folder / name, device="cpu")
+    return folder
+
+
+@pytest.fixture
+def moved(home: Path, tmp_path: Path) -> Path:
+    """A copy of the run `default` with its city, to be damaged."""
+    shutil.copytree(home, tmp_path / "home")
+    return tmp_path / "home" / "default"
+
+
+def last(run: Path) -> Path:
+    (at,) = run.glob("checkpoint-*")
+    return at
+
+
+def edit(run: Path, **changes: Any) -> None:
+    path = last(run) / "run.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+@pytest.mark.parametrize("name", ["paper", "default"])
+def test_a_run_comes_back_as_it_was_kept(name: str, home: Path) -> None:
+    city = read_city(home / "city")
+    made = train(city, seen=0.6, settings=tiny(name), device="cpu")
+    run = load_run(home / name)
+    assert equal(weights(run), weights(made))
+    assert run.settings == made.settings == load_settings_of(home / name)
+    assert run.scaling.to_json() == made.scaling.to_json()
+    assert replace(run.progress, seconds=0) == replace(made.progress, seconds=0)
+    for mask in ("seen", "validation", "unseen"):
+        np.testing.assert_array_equal(getattr(run.split, mask), getattr(made.split, mask))
+    assert (run.split.train, run.split.validate, run.split.test) == (
+        made.split.train,
+        made.split.validate,
+        made.split.test,
+    )
+    np.testing.assert_array_equal(forecast(run).values, forecast(made).values)
+    assert not run.model.training
+    assert all(p.device.type == "cpu" for p in run.model.parameters())
+
+
+def test_nothing_is_pickled(home: Path) -> None:
+    files = [p for p in (home / "default").rglob("*") if p.is_file()]
+    assert sorted(p.name for p in files) == ["metrics.jsonl", "run.json", "state.safetensors", "weights.safetensors"]
+    for path in files:
+        if path.suffix == ".safetensors":
+            size = int.from_bytes(path.read_bytes()[:8], "little")
+            json.loads(path.read_bytes()[8 : 8 + size])  # a length, a JSON header, then numbers alone
+        else:
+            for line in path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]:
+                json.loads(line)
+
+
+def test_run_json_says_what_it_is(home: Path) -> None:
+    data = json.loads((last(home / "default") / "run.json").read_text())
+    assert data["city"]["network"] == read_city(home / "city").network.fingerprint
+    assert data["city"]["folder"] == "../city"  # as seen from the run: both can be moved
+    assert set(data["versions"]) == {"python", "torch", "numpy"}
+    assert not os.path.isabs(data["city"]["folder"])
+
+
+def test_run_and_city_can_be_moved_together_and_the_run_alone(moved: Path) -> None:
+    before = forecast(load_run(moved)).values
+    city = moved.parent / "city"
+    shutil.move(city, moved.parent / "elsewhere")
+    with pytest.raises(CheckpointError, match=r"city cannot be opened: .* there is no such folder. Pass another with"):
+        load_run(moved)
+    with pytest.raises(CityError, match="nowhere: there is no such folder"):
+        load_run(moved, city="nowhere")
+    np.testing.assert_array_equal(forecast(load_run(moved, city=moved.parent / "elsewhere")).values, before)
+
+
+def test_a_run_of_a_city_in_memory_needs_it_again(tmp_path: Path) -> None:
+    run = train(town(), settings=tiny(epochs=1), folder=tmp_path, device="cpu")
+    with pytest.raises(CheckpointError, match=r"city in memory\. Pass the city with --city"):
+        load_run(tmp_path)
+    np.testing.assert_array_equal(forecast(load_run(tmp_path, city=town())).values, forecast(run).values)
+
+
+# Damage
+
+
+@pytest.mark.parametrize("file", ["weights.safetensors", "run.json"])
+def test_a_file_cut_short_anywhere_is_refused(file: str, moved: Path) -> None:
+    path = last(moved) / file
+    whole = path.read_bytes()
+    for size in (0, 1, 7, 8, 9, 100, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        with pytest.raises(CheckpointError, match=rf"{file}: .*\. Train again"):
+            load_run(moved)
+    path.unlink()
+    with pytest.raises(CheckpointError, match=rf"{file}: .*Train again"):
+        load_run(moved)
+    path.write_bytes(whole)
+    load_run(moved)
+
+
+def test_a_state_cut_short_stops_only_going_on(moved: Path) -> None:
+    path = last(moved) / "state.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    load_run(moved)
+    with pytest.raises(CheckpointError, match=r"state.safetensors: cut short or damaged"):
+        load_checkpoint(moved)
+
+
+@pytest.mark.parametrize("content", ["[]", "3", "null", "{", "\xff", '{"format": 2}'])
+def test_a_description_that_is_something_else_is_refused(content: str, moved: Path) -> None:
+    (last(moved) / "run.json").write_text(content, encoding="latin-1")
+    for load in (load_run, load_settings_of):
+        with pytest.raises(CheckpointError, match=r"run.json: .*rain again"):
+            load(moved)
+
+
+@pytest.mark.parametrize("key", ["settings", "scaling", "split", "progress", "city"])
+@pytest.mark.parametrize("value", [None, [], {}, "x", 3])
+def test_a_part_of_the_description_that_is_wrong_is_refused(key: str, value: Any, moved: Path) -> None:
+    edit(moved, **{key: value})
+    with pytest.raises(CheckpointError, match=r"run.json: .*It is damaged; train again"):
+        load_run(moved)
+
+
+def test_another_version_is_refused(moved: Path) -> None:
+    edit(moved, format=1)
+    with pytest.raises(CheckpointError, match=r"format 1, this version reads 2\. Train again"):
+        load_run(moved)
+    edit(moved, format=2)
+    scaling = json.loads((last(moved) / "run.json").read_text())["scaling"]
+    edit(moved, scaling={**scaling, "roads": {**scaling["roads"], "features": ["something"]}})
+    with pytest.raises(CheckpointError, match="road features are another version's"):
+        load_run(moved)
+
+
+@pytest.mark.parametrize("file", ["weights.safetensors", "state.safetensors"])
+def test_tensors_of_another_model_are_refused(file: str, moved: Path) -> None:
+    path = last(moved) / file
+    tensors = load_file(path)
+    name = next(k for k in tensors if k.endswith("start.0.weight") and not k.startswith("exp"))
+    save_file({**tensors, name: torch.zeros(2, 3)}, path)
+    with pytest.raises(CheckpointError, match=r"its tensors are not those of this version's model\. Train again"):
+        load_checkpoint(moved)
+    save_file({k: v for k, v in tensors.items() if k != name}, path)
+    with pytest.raises(CheckpointError, match="its tensors are not"):
+        load_checkpoint(moved)
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    for path, words in (
+        (tmp_path, "no finished epoch"),
+        (tmp_path / "none", "there is no such folder"),
+        (Path(__file__), "not a folder"),
+    ):
+        with pytest.raises(CheckpointError, match=rf"{words}.*Name the folder that `frigate train -o` wrote"):
+            load_run(path)
+
+
+# Writing
+
+
+def test_half_an_epoch_is_passed_over_and_swept_up(moved: Path) -> None:
+    half = moved / ".checkpoint-0009.writing"
+    shutil.copytree(last(moved), half)
+    (half / "run.json").unlink()
+    (moved / "checkpoint-notes").mkdir()
+    run, best, state = load_checkpoint(moved)
+    assert run.progress.epoch == 3
+    save_checkpoint(moved, replace(run, progress=replace(run.progress, epoch=4)), weights=best, state=state)
+    assert sorted(p.name for p in moved.iterdir()) == ["checkpoint-0004", "checkpoint-notes", "metrics.jsonl"]
+
+
+def test_of_two_epochs_the_later_is_read(moved: Path) -> None:
+    shutil.copytree(last(moved), moved / "checkpoint-10000")
+    data = json.loads((moved / "checkpoint-10000" / "run.json").read_text())
+    data["progress"]["epoch"] = 10_000
+    (moved / "checkpoint-10000" / "run.json").write_text(json.dumps(data))
+    shutil.copytree(moved / "checkpoint-0003", moved / "checkpoint-9999")
+    assert load_run(moved).progress.epoch == 10_000
+
+
+def test_a_disk_that_cannot_be_written_is_an_error_of_ours(moved: Path) -> None:
+    run, best, state = load_checkpoint(moved)
+    (moved / "checkpoint-0004").mkdir()
+    (moved / "checkpoint-0004" / "something").write_text("")
+    with pytest.raises(CheckpointError, match="the epoch cannot be written"):
+        save_checkpoint(moved, replace(run, progress=replace(run.progress, epoch=4)), weights=best, state=state)
+    shutil.rmtree(moved / "checkpoint-0004")
+    load_run(moved)
+
+
+# Another city
+
+
+def test_another_step_or_quantity_is_refused(home: Path) -> None:
+    stream = town().stream
+    for other, words in (
+        (replace(stream, step_s=300), "trained on step_s = 3600, but the city has 300"),
+        (replace(stream, quantity="speed"), "trained on quantity = 'count', but the city has 'speed'"),
+    ):
+        with pytest.raises(CheckpointError, match=words):
+            load_run(home / "default", city=City("Other", other))
+
+
+def test_a_city_with_other_nodes_cannot_stand_in(home: Path) -> None:
+    stream = town().stream
+    network = stream.network
+    renamed = replace(stream, topologies=(replace(network, node_ids=network.node_ids + 1),))
+    with pytest.raises(FrigateError, match=r"nodes of the split are not in the city"):
+        load_run(home / "default", city=City("Renamed", renamed))
+    elsewhere = replace(stream, topologies=(replace(network, lon=network.lon + 0.01),))
+    with pytest.raises(CheckpointError, match=r"are 72\d m away from those of the same ids in this city"):
+        load_run(home / "default", city=City("Elsewhere", elsewhere))
+
+
+@pytest.mark.parametrize("name", ["paper", "default"])
+def test_without_its_city_a_run_forecasts_on_others(name: str, home: Path, tmp_path: Path) -> None:
+    shutil.copytree(home / name, tmp_path / "run")  # the run alone
+    own, alone = load_run(home / name), load_run(tmp_path / "run", without_city=True)
+    sensors = own.split.seen | own.split.unseen
+    assert sorted(alone.city.stream.node_ids) == sorted(own.city.stream.node_ids[sensors])
+    assert alone.split.seen.sum() == own.split.seen.sum()
+    for stream in (own.city.stream, town(attributes=False, seed=4).stream, renamed().stream):
+        for who in ("seen", "all"):
+            known, unknown = (forecast(run, stream=stream, sensors=who) for run in (own, alone))
+            np.testing.assert_array_equal(known.values, unknown.values)
+            np.testing.assert_array_equal(known.sensor, unknown.sensor)
+            assert (known.notices, known.unit, known.quantity) == (unknown.notices, unknown.unit, unknown.quantity)
+    assert not (forecast(alone, stream=own.city.stream).sensor & own.split.unseen).any()
+    with pytest.raises(CityError, match=r"no snapshot to forecast from\. Give a city"):
+        forecast(alone)
+    with pytest.raises(SettingsError, match="lacks some or all of the run's test period"):
+        evaluate(alone, device="cpu")
+    with pytest.raises(SettingsError, match="step is 300 s"):
+        forecast(alone, stream=replace(own.city.stream, step_s=300))
+    with pytest.raises(SettingsError, match="leave out the city"):
+        load_run(tmp_path / "run", city=town(), without_city=True)
+
+
+def renamed() -> City:
+    stream = town().stream
+    network = replace(stream.network, node_ids=stream.node_ids + 1)
+    return City("Renamed", replace(stream, topologies=(network,)))
+
+
+@pytest.mark.parametrize("name", ["lon", "lat"])
+def test_places_that_do_not_fit_the_split_are_refused(name: str, moved: Path) -> None:
+    told = json.loads((last(moved) / "run.json").read_text())["city"]
+    for wrong in (told[name][:-1], None, ["east"] * len(told[name])):
+        edit(moved, city={**told, name: wrong})
+        with pytest.raises(CheckpointError, match=r"run.json: .*It is damaged; train again"):
+            load_run(moved, without_city=True)
+
+
+def test_a_few_nodes_may_have_moved(home: Path) -> None:
+    stream = town().stream
+    few = np.arange(stream.num_nodes) < 5
+    network = replace(stream.network, lon=stream.network.lon + 0.01 * few)
+    assert load_run(home / "default", city=City("Mended", replace(stream, topologies=(network,)))).split.seen.any()
+
+
+def test_other_readings_or_changes_are_not_gone_on_with(moved: Path) -> None:
+    run = load_run(moved)
+    stream, network = run.city.stream, run.city.network
+    load_checkpoint(moved, city=run.city)
+    load_checkpoint(moved, city=City("Same", replace(stream, values=stream.values.copy())))
+    t, n = np.argwhere(stream.observed)[7]
+    values, observed = stream.values.copy(), stream.observed.copy()
+    values[t, n] += 1
+    observed[t, n] = False
+    shut = network.close([(network.node_ids[network.senders[0]], network.node_ids[network.receivers[0]])])
+    for other, words in (
+        (replace(stream, values=values), "readings"),
+        (replace(stream, values=stream.values * observed, observed=observed), "readings"),
+        (replace(stream, topologies=(shut, network), topology_of=(np.arange(S) > 9).astype(np.int64)), "changes"),
+        (replace(stream, timezone="Asia/Tokyo"), "timezone"),
+    ):
+        with pytest.raises(CheckpointError, match=rf"city has changed since \({words}\)\. Give it as it was, or train"):
+            load_checkpoint(moved, city=City("Changed", other))
+        with pytest.raises(CheckpointError, match="city has changed since"):
+            train(City("Changed", other), folder=moved, resume=True, settings=run.settings, device="cpu")
+        load_run(moved, city=City("Changed", other))  # a forecast may well be made from them
+    # The same course of topologies, kept in another way.
+    twice = replace(stream, topologies=(shut, network, network), topology_of=np.where(np.arange(S) > 9, 1, 2))
+    load_checkpoint(moved, city=City("Same", twice))
+
+
+def test_the_test_period_stays_where_it_was_when_the_record_changes(home: Path) -> None:
+    whole = load_run(home / "default")
+    first, stop = whole.split.test
+    scores = evaluate(whole, device="cpu")
+    later = load_run(home / "default", city=City("Later", town().stream.slice(20, S)))
+    assert later.split.test == (first - 20, stop - 20)
+    part = evaluate(later, device="cpu")
+    assert (part.start, part.end) == (scores.start, scores.end)
+    assert part.model.unseen == scores.model.unseen
+    for cut in (slice(0, S - 5), slice(S - 10, S)):
+        short = load_run(home / "default", city=City("Short", town().stream.slice(cut.start, cut.stop)))
+        assert np.isfinite(forecast(short).values).all()
+        with pytest.raises(SettingsError, match="lacks some or all of the run's test period"):
+            evaluate(short, device="cpu")
+    with pytest.raises(CheckpointError, match=r"has changed since \(start_s, snapshots, readings\)"):
+        load_checkpoint(home / "default", city=City("Later", town().stream.slice(20, S)))

@@ -1,0 +1,370 @@
+"""Several processes train the model that one would, leave the same files, and stop and refuse together.
+
+Most of them are forked from one process that has imported everything, with torchrun's variables set; torchrun itself
+takes many seconds to begin, and is used once.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import chain
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import frigate.cli.main
+from frigate.config import BaselineSettings, Settings
+from frigate.data.city import City, open_city, read_city, write_city
+from frigate.errors import FrigateError
+from frigate.graph.feature_cache import ensure_road_features
+from frigate.nn.scaling import Scaling
+from frigate.training.checkpoint import Model, Run, build_model
+from frigate.training.distributed import Group, joined
+from frigate.training.train import main as train_main
+from frigate.training.train import train
+from frigate.training.trainer import StepReport, dropout_seed
+from tests.training.test_train import equal, log, tensors, tiny, town
+
+STILL = {"dropout": 0.0, "edge_dropout": 0.0}
+CASES: dict[str, Settings] = {  # which several processes do exactly as one does, up to rounding
+    "paper": tiny("paper"),
+    "default": tiny(model=STILL, learning_rate=5e-4),
+    "indivisible": tiny("paper", batch_size=5, validation_windows=5, learning_rate=1e-3),
+    "fewer windows than processes": tiny("paper", batch_size=1, validation_windows=1),
+    "little memory": tiny("paper", epochs=1, memory_gb=1e-9),
+    "parts": tiny("paper", parts=3),
+    "patience": tiny("paper", epochs=50, patience=2, learning_rate=1e-30, weight_decay=0.0),
+    "diverged": tiny(learning_rate=1e30, warmup_steps=0, patience=2, clip_norm=1e9, model=STILL),
+    "a spare parameter": tiny("paper", epochs=1),
+}
+DCRNN = replace(tiny("paper", batch_size=5), model=BaselineSettings("dcrnn", 8, 1))
+LONG = tiny(epochs=24, patience=24, steps_per_epoch=1, batch_size=3)
+TOLERANCE = 1e-5
+
+
+def spare(settings: Settings, scaling: Scaling) -> Model:
+    """A model with a parameter that nothing reads: it has no gradient, so that not even its weight decays."""
+    model = build_model(settings, scaling)
+    model.register_parameter("spare", torch.nn.Parameter(torch.ones(3)))
+    return model
+
+
+def build_of(case: str) -> Callable[[Settings, Scaling], Model]:
+    return spare if case == "a spare parameter" else build_model
+
+
+# What each process does
+
+
+def as_torchrun(rank: int, size: int, port: int, told: Path, work: Callable[..., int | None], *arguments: Any) -> None:
+    """Do the work as torchrun would have it done; what is said goes into files."""
+    facts = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in facts.items()})
+    torch.set_num_threads(1)
+    for descriptor, name in ((1, "out"), (2, "err")):
+        file = os.open(told / f"{rank}.{name}", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+        os.dup2(file, descriptor)
+    sys.exit(work(*arguments))
+
+
+def command_line(*words: str) -> None:
+    sys.argv = ["frigate", *words]
+    frigate.cli.main.main()
+
+
+def straight(place: Path) -> None:
+    train(read_city(place / "city"), settings=LONG, folder=place / "straight", device="cpu")
+
+
+def study(cities: Path, out: Path) -> None:
+    with joined() as group:
+        _study(open_city(cities), out, group)
+
+
+def _study(city: City, out: Path, group: Group) -> None:
+    for case, settings in CASES.items():
+        keep(out, group, case, train(city, settings=settings, folder=out / case, device="cpu", build=build_of(case)))
+    keep(out, group, "dropout", train(city, settings=tiny(), folder=out / "dropout", device="cpu"))
+    keep(out, group, "dcrnn", train(city, settings=DCRNN, folder=out / "dcrnn", device="cpu"))
+
+    def stop(tick: StepReport) -> None:
+        if (tick.epoch, tick.step) == (1, 1):
+            raise KeyboardInterrupt
+
+    keep(out, group, "half", train(city, settings=tiny(), folder=out / "halves", device="cpu", on_step=stop))
+    keep(out, group, "halves", train(city, folder=out / "halves", resume=True, device="cpu"))
+    refuse(out, group, "other settings", city, settings=tiny(seed=group.rank))
+    refuse(out, group, "only one refuses", city, settings=tiny(), seen="all" if group.rank != 1 else 0.0001)
+    blocked = out / "cannot be written"
+    refuse(out, group, blocked.name, city, settings=tiny(), on_step=lambda tick: block(blocked))
+    keep(out, group, "after refusals", train(city, settings=CASES["paper"], device="cpu"))
+
+
+def keep(out: Path, group: Group, case: str, run: Run) -> None:
+    mine = out / f"rank{group.rank}"
+    mine.mkdir(exist_ok=True)
+    save_file(run.model.state_dict(), mine / f"{case}.safetensors")
+    facts = {**vars(run.progress), "seconds": 0, "best_mae": str(run.progress.best_mae)}
+    (mine / f"{case}.json").write_text(json.dumps(facts))
+
+
+def refuse(out: Path, group: Group, case: str, city: City, **how: Any) -> None:
+    try:
+        train(city, folder=out / case, device="cpu", **how)
+    except FrigateError as error:
+        (out / f"rank{group.rank}" / f"{case}.txt").write_text(str(error))
+
+
+def block(folder: Path) -> None:
+    (folder / "metrics.jsonl").mkdir(exist_ok=True)
+
+
+# What is looked at
+
+
+class Processes:
+    """Several that were started together, as by torchrun, but nobody looks after them."""
+
+    def __init__(self, size: int, told: Path, work: Callable[..., int | None], *arguments: Any) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        told.mkdir()
+        self.told = told
+        self.all: list[ForkServerProcess] = [
+            context().Process(target=as_torchrun, args=(rank, size, port, told, work, *arguments))
+            for rank in range(size)
+        ]
+        for process in self.all:
+            process.start()
+
+    def end(self) -> tuple[list[int | None], list[tuple[str, str]]]:
+        """The status of each, and what it wrote to stdout and stderr."""
+        for process in self.all:
+            process.join(150)
+        told = [tuple((self.told / f"{rank}.{n}").read_text() for n in ("out", "err")) for rank in range(len(self.all))]
+        status = [process.exitcode for process in self.all]
+        for process in self.all:
+            process.kill()
+        return status, [(out, err) for out, err in told]
+
+
+def context() -> ForkServerContext:
+    return multiprocessing.get_context("forkserver")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def server() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        context().set_forkserver_preload(
+            ["tests.training.test_distributed", "torch._dynamo"]
+        )  # the optimiser imports it
+        yield
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every case, by one process."""
+    folder = tmp_path_factory.mktemp("alone")
+    for case, settings in CASES.items():
+        train(town(), settings=settings, folder=folder / case, device="cpu", build=build_of(case))
+    train(town(), settings=DCRNN, folder=folder / "dcrnn", device="cpu")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def studies(place: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """Every case, by 2 processes and by 3."""
+    folders = {size: tmp_path_factory.mktemp(f"by{size}") for size in (2, 3)}
+    begun = [Processes(size, out / "told", study, place / "city", out) for size, out in folders.items()]
+    for processes in begun:
+        status, told = processes.end()
+        assert set(status) == {0}, told
+    return folders
+
+
+SEVERAL = pytest.mark.parametrize("processes", [2, 3])
+
+
+@SEVERAL
+@pytest.mark.parametrize("case", [case for case in CASES if case != "diverged"])  # which is thrown about by rounding
+def test_several_processes_train_the_model_that_one_does(
+    processes: int, case: str, studies: dict[int, Path], alone: Path
+) -> None:
+    many, one = tensors(studies[processes] / case), tensors(alone / case)
+    assert many.keys() == one.keys()
+    assert ("step.spare" in one, "model.spare" in one) == (False, case == "a spare parameter")
+    for k, v in one.items():
+        torch.testing.assert_close(many[k], v, rtol=TOLERANCE, atol=TOLERANCE, msg=k)
+
+
+@SEVERAL
+@pytest.mark.parametrize("case", CASES)
+def test_progress_and_early_stopping_are_those_of_one(
+    processes: int, case: str, studies: dict[int, Path], alone: Path
+) -> None:
+    many, one = log(studies[processes] / case), log(alone / case)
+    assert [line["epoch"] for line in many] == list(range(1, len(one) + 1))
+    for ours, theirs in zip(many, one, strict=True):
+        for name, value in theirs.items():
+            assert ours[name] == (pytest.approx(value, rel=1e-4) if isinstance(value, float) else value), name
+    assert len(one) == {"patience": 3, "diverged": 2}.get(case, CASES[case].train.epochs)
+    assert {p.name for p in (studies[processes] / case).iterdir()} == {p.name for p in (alone / case).iterdir()}
+
+
+@SEVERAL
+def test_all_processes_end_with_the_same_run(processes: int, studies: dict[int, Path]) -> None:
+    mine = [studies[processes] / f"rank{rank}" for rank in range(processes)]
+    cases = [*CASES, "dropout", "dcrnn", "half", "halves", "after refusals"]
+    for case in cases:
+        runs = [load_file(folder / f"{case}.safetensors") for folder in mine]
+        assert all(equal_bits(run, runs[0]) for run in runs), case
+        assert len({(folder / f"{case}.json").read_text() for folder in mine}) == 1, case
+    assert equal_bits(
+        load_file(mine[0] / "after refusals.safetensors"),
+        {k[5:]: v for k, v in tensors(studies[processes] / "paper").items() if k.startswith("best.")},
+    )
+
+
+def equal_bits(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return equal({k: v.nan_to_num(7.5) for k, v in a.items()}, {k: v.nan_to_num(7.5) for k, v in b.items()})
+
+
+@SEVERAL
+def test_what_a_model_counts_is_counted_once(processes: int, studies: dict[int, Path], alone: Path) -> None:
+    """DCRNN counts the windows that it was trained with; its draws are others in several processes."""
+    many, one = tensors(studies[processes] / "dcrnn"), tensors(alone / "dcrnn")
+    windows = DCRNN.train.epochs * (DCRNN.train.steps_per_epoch or 0) * DCRNN.train.batch_size
+    assert int(many["model.sampled"]) == int(one["model.sampled"]) == windows
+    assert not equal(many, one)
+
+
+@SEVERAL
+def test_stopped_and_gone_on_with_is_the_same_as_straight(processes: int, studies: dict[int, Path]) -> None:
+    folder = studies[processes]
+    half = json.loads((folder / "rank1" / "half.json").read_text())
+    assert (half["epoch"], half["finished"]) == (1, False)
+    assert equal(tensors(folder / "halves"), tensors(folder / "dropout"))
+    assert log(folder / "halves") == log(folder / "dropout")
+
+
+@SEVERAL
+def test_a_refusal_is_everyones(processes: int, studies: dict[int, Path]) -> None:
+    def told(case: str) -> list[str]:
+        return [(studies[processes] / f"rank{rank}" / f"{case}.txt").read_text() for rank in range(processes)]
+
+    others = ", ".join(map(str, range(1, processes)))
+    assert set(told("other settings")) == {
+        f"processes 0 and {others} do not have the same city, settings, kind of device and epoch to go on from. Give "
+        "all machines the same folders; start trainings that differ without torchrun"
+    }
+    first, second, *rest = told("only one refuses")
+    assert [first, *rest] == [f"process 1: {second}"] * (processes - 1)
+    first, *rest = told("cannot be written")
+    assert "metrics.jsonl: cannot be written" in first
+    assert rest == [f"process 0: {first}"] * (processes - 1)
+
+
+def test_each_process_drops_other_things() -> None:
+    seeds = {dropout_seed(seed, epoch, rank) for seed in range(5) for epoch in range(50) for rank in range(8)}
+    assert len(seeds) == 5 * 50 * 8
+    assert [dropout_seed(3, epoch, 0) for epoch in (0, 7)] == [300_009, 300_016]  # a run of one process stays itself
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_every_window_is_in_one_share(size: int) -> None:
+    for windows in range(9):
+        shares = [list(range(windows))[Group(rank, size).share] for rank in range(size)]
+        assert sorted(chain(*shares)) == list(range(windows))
+        assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+# The commands
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a city, its features in the cache, and the settings of a long training."""
+    folder = tmp_path_factory.mktemp("place")
+    write_city(town(), folder / "city")
+    ensure_road_features(read_city(folder / "city"))
+    lines = []
+    for part, values in LONG.to_json().items():
+        lines += [f"[{part}]", *(f"{k} = {json.dumps(v)}" for k, v in values.items() if v is not None)]
+    (folder / "settings.toml").write_text("\n".join(lines))
+    return folder
+
+
+def torchrun(*words: str) -> subprocess.CompletedProcess[str]:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    return subprocess.run([*launcher, *words], text=True, capture_output=True, timeout=200, check=False)
+
+
+def wait_for_epoch(run: Path, epoch: int, alive: Callable[[], bool]) -> None:
+    while alive() and not any(int(p.name[11:]) >= epoch for p in run.glob("checkpoint-*")):
+        time.sleep(0.002)
+
+
+def test_killed_interrupted_gone_on_with_and_refused(place: Path) -> None:
+    run, city = place / "run", str(place / "city")
+    options = ["--settings", str(place / "settings.toml"), "--device", "cpu"]
+    by_two = Processes(2, place / "straight-told", straight, place)
+
+    # One of two is killed: the other cannot go on, and says nothing is finished.
+    both = Processes(2, place / "killed", train_main, [city, str(run), *options])
+    wait_for_epoch(run, 2, both.all[0].is_alive)
+    both.all[1].kill()
+    status, _ = both.end()
+    assert 0 not in status and None not in status
+    done = len(log(run))
+    assert 2 <= done < LONG.train.epochs
+
+    # One of two is asked to stop: both do, in the same step.
+    both = Processes(2, place / "stopped", train_main, [city, str(run), "--resume", *options])
+    wait_for_epoch(run, done + 3, both.all[0].is_alive)
+    os.kill(both.all[1].pid or 0, signal.SIGINT)
+    status, told = both.end()
+    assert status == [130, 130]
+    assert told[0][0].endswith(f"(stopped; go on with --resume): {run}\n")
+    assert told[1] == ("", "")
+    assert done + 3 <= len(log(run)) < LONG.train.epochs
+
+    done_by = torchrun("-m", "frigate", "train", city, "-o", str(run), "--resume", "--json", *options)
+    assert done_by.returncode == 0, done_by.stderr
+    assert json.loads(done_by.stdout)["finished"]
+    assert done_by.stderr.count(f"epoch {LONG.train.epochs}:") == 1
+    assert by_two.end()[0] == [0, 0]
+    assert equal(tensors(run), tensors(place / "straight"))
+    assert log(run) == log(place / "straight")
+    assert [line["epoch"] for line in log(run)] == list(range(1, LONG.train.epochs + 1))
+
+
+def test_a_mistake_ends_all_with_one_message(place: Path) -> None:
+    there, bare = str(place / "city"), ["--device", "cpu"]
+    words: dict[str, tuple[Callable[..., int | None], list[Any], str]] = {
+        "folder": (command_line, ["train", there, "-o", there], "that is a city. Name another folder for the run"),
+        "settings": (command_line, ["train", there, "-o", "x", "--epochs", "0"], "epochs = 0"),
+        "usage": (command_line, ["train", there], "Missing option '-o'"),
+        "bare": (train_main, [[there, there, *bare]], "that is a city. Name another folder for the run"),
+        "bare usage": (train_main, [[]], "the following arguments are required"),
+    }
+    running = {name: Processes(2, place / name, work, *given) for name, (work, given, _) in words.items()}
+    for name, processes in running.items():
+        status, told = processes.end()
+        assert status == [2, 2], name
+        assert " ".join(told[0][1].split()).count(words[name][2]) == 1, told
+        assert told[1] == ("", "")

@@ -1,0 +1,657 @@
+"""Training: it learns, it repeats itself, it can be stopped and gone on with, and it never looks where it must not."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from safetensors.torch import load_file
+
+from frigate.config import Settings, TrainSettings, change, preset
+from frigate.data.city import City, read_city, write_city
+from frigate.data.network import Edges
+from frigate.data.split import make_split
+from frigate.data.stream import RoadNetworkStream, make_stream
+from frigate.errors import CheckpointError, CityError, SettingsError
+from frigate.evaluation.evaluate import evaluate
+from frigate.forecasting.forecast import forecast
+from frigate.graph.feature_cache import ensure_road_features
+from frigate.nn.choice import kernels
+from frigate.training.checkpoint import Run, load_checkpoint, load_run
+from frigate.training.train import best_device, run_windows, train
+from frigate.training.trainer import LAST_RATE, StepReport, Trainer, draw_hidden, learning_rate, micro_batch, spread
+from tests.support.towns import START_S, random_network
+
+PRESETS = ("paper", "default")
+BOTH = pytest.mark.parametrize("name", PRESETS)
+N, S = 30, 120
+
+
+@cache
+def town(*, quantity: str = "count", attributes: bool = True, seed: int = 0) -> City:
+    """A busy and a quiet half of a town, by the hour; readings at three of four nodes."""
+    network = random_network(N, seed=seed)
+    if not attributes:
+        e = network.edges
+        network = replace(network, edges=Edges.of(e.senders, e.receivers, e.length_m))
+    rng = np.random.default_rng([seed, 3])
+    level = np.where(network.lon > np.median(network.lon), 12.0, 4.0)
+    values = rng.poisson(level * (1.3 + np.sin(2 * np.pi * np.arange(S) / 24))[:, None]).astype(np.float64)
+    if quantity != "count":
+        values = 60 - values
+    values[rng.random((S, N)) < 0.1] = np.nan
+    values[:, rng.permutation(N)[: N // 4]] = np.nan
+    stream = make_stream(values, network, start_s=START_S, step_s=3600, quantity=quantity)
+    return ensure_road_features(City("Town", stream))
+
+
+def tiny(name: str = "default", *, model: dict[str, Any] | None = None, **training: Any) -> Settings:
+    sizes = {"width": 8, "layers": 2, "hidden": 8, **({"anchors": 4} if name == "paper" else {}), **(model or {})}
+    steps = {
+        "epochs": 3,
+        "steps_per_epoch": 2,
+        "batch_size": 4,
+        "warmup_steps": 2,
+        "learning_rate": 5e-3,
+        "validation_windows": 6,
+        **training,
+    }
+    return change(preset(name), {"task": {"past": 4, "horizon": 4}, "model": sizes, "train": steps})
+
+
+def with_readings(city: City, values: NDArray[Any], observed: NDArray[np.bool_] | None = None) -> City:
+    seen = city.stream.observed if observed is None else observed
+    return replace(
+        city, stream=replace(city.stream, values=np.where(seen, values, 0).astype(np.float32), observed=seen)
+    )
+
+
+def weights(run: Run) -> dict[str, torch.Tensor]:
+    return run.model.state_dict()
+
+
+def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def log(folder: Path) -> list[dict[str, Any]]:
+    """metrics.jsonl without the seconds."""
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
+
+
+def tensors(folder: Path) -> dict[str, torch.Tensor]:
+    """Best weights and all of the state in the one checkpoint of a run."""
+    (at,) = folder.glob("checkpoint-*")
+    best = load_file(at / "weights.safetensors")
+    return {**load_file(at / "state.safetensors"), **{f"best.{k}": v for k, v in best.items()}}
+
+
+# Learning, and repeating it
+
+
+@BOTH
+def test_the_loss_falls(name: str) -> None:
+    losses: list[float] = []
+
+    def on_step(tick: StepReport) -> None:
+        if tick.metrics is not None:
+            losses.append(tick.loss)
+
+    run = train(town(), seen=0.6, settings=tiny(name, epochs=8, steps_per_epoch=5), device="cpu", on_step=on_step)
+    assert len(losses) == 8
+    assert np.mean(losses[-3:]) < 0.9 * losses[0]
+    assert run.progress.best_epoch > 1
+    assert run.progress.finished
+
+
+@BOTH
+def test_the_seed_decides_everything_and_nothing_else_is_touched(name: str) -> None:
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    one, again, other = (train(town(), settings=tiny(name, seed=seed), device="cpu") for seed in (0, 0, 1))
+    assert torch.equal(before, torch.get_rng_state())
+    assert equal(weights(one), weights(again))
+    assert not equal(weights(one), weights(other))
+    assert one.progress.best_mae == again.progress.best_mae
+
+
+def test_ticks_count_every_step() -> None:
+    ticks: list[StepReport] = []
+    train(town(), settings=tiny(epochs=2), device="cpu", on_step=ticks.append)
+    steps = [(t.epoch, t.step, t.steps, t.epochs) for t in ticks if t.metrics is None]
+    assert steps == [(0, 1, 2, 2), (0, 2, 2, 2), (1, 1, 2, 2), (1, 2, 2, 2)]
+    assert [t.metrics["epoch"] for t in ticks if t.metrics is not None] == [1, 2]
+
+
+# Stopping and going on
+
+
+@BOTH
+@pytest.mark.parametrize("at", [(1, 1), (2, 2)])
+def test_an_interrupted_run_that_goes_on_equals_a_straight_one(name: str, at: tuple[int, int], tmp_path: Path) -> None:
+    settings = tiny(name)
+    straight = train(town(), settings=settings, folder=tmp_path / "straight", device="cpu")
+
+    def stop(tick: StepReport) -> None:
+        if (tick.epoch, tick.step) == at:
+            raise KeyboardInterrupt
+
+    half = train(town(), settings=settings, folder=tmp_path / "halves", device="cpu", on_step=stop)
+    assert half.progress.epoch == at[0]
+    assert not half.progress.finished
+    assert len(log(tmp_path / "halves")) == at[0]
+    whole = train(town(), settings=settings, folder=tmp_path / "halves", resume=True, device="cpu")
+    assert equal(weights(straight), weights(whole))
+    assert equal(tensors(tmp_path / "straight"), tensors(tmp_path / "halves"))
+    assert log(tmp_path / "straight") == log(tmp_path / "halves")
+    assert replace(whole.progress, seconds=0) == replace(straight.progress, seconds=0)
+
+
+def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
+    run = train(town(), settings=tiny(), folder=tmp_path, device="cpu")
+    before = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in tmp_path.rglob("*") if p.is_file()}
+    again = train(town(), folder=tmp_path, resume=True, device="cpu", on_step=lambda tick: pytest.fail("trained"))
+    assert {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in tmp_path.rglob("*") if p.is_file()} == before
+    assert equal(weights(run), weights(again))
+
+
+def test_stopped_before_the_first_epoch_nothing_is_kept_and_training_can_begin_again(tmp_path: Path) -> None:
+    def stop(tick: StepReport) -> None:
+        raise KeyboardInterrupt
+
+    run = train(town(), settings=tiny(), folder=tmp_path, device="cpu", on_step=stop)
+    assert run.progress.epoch == 0
+    with pytest.raises(CheckpointError, match=r"no finished epoch .* train without --resume"):
+        train(town(), folder=tmp_path, resume=True)
+    assert train(town(), settings=tiny(), folder=tmp_path, device="cpu").progress.finished
+
+
+def test_what_does_not_agree_with_the_run_is_refused(tmp_path: Path) -> None:
+    train(town(), seen=0.6, settings=tiny(epochs=1), folder=tmp_path, device="cpu")
+    with pytest.raises(SettingsError, match=r"there is a run in it already\. Go on with --resume"):
+        train(town(), settings=tiny(), folder=tmp_path)
+    with pytest.raises(SettingsError, match=r"epochs = 9, but the run in .* has 1"):
+        train(town(), settings=tiny(epochs=9), folder=tmp_path, resume=True)
+    with pytest.raises(SettingsError, match="has 14 other sensors"):
+        train(town(), seen=0.5, folder=tmp_path, resume=True)
+    with pytest.raises(SettingsError, match="name the folder"):
+        train(town(), resume=True)
+    train(town(), seen=0.6, settings=tiny(epochs=1), folder=tmp_path, resume=True)
+    other = town().network.close([first_road(town())])
+    changed = replace(town(), stream=replace(town().stream, topologies=(other,)), road_features=())
+    with pytest.raises(CheckpointError, match=r"the city has changed since \(network"):
+        train(changed, folder=tmp_path, resume=True)
+
+
+def first_road(city: City) -> tuple[Any, Any]:
+    ids, network = city.stream.node_ids.tolist(), city.network
+    return ids[int(network.senders[0])], ids[int(network.receivers[0])]
+
+
+def test_a_folder_that_cannot_hold_a_run_is_refused_before_any_work(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    for folder, words in ((file, "that is a file"), (file / "run", "cannot be made: Not a directory")):
+        with pytest.raises(SettingsError, match=words):
+            train(town(), settings=tiny(), folder=folder, on_step=lambda tick: pytest.fail("trained"))
+    (tmp_path / "city.toml").write_text("")
+    with pytest.raises(SettingsError, match="that is a city"):
+        train(town(), settings=tiny(), folder=tmp_path)
+
+
+LONG = tiny(epochs=12, steps_per_epoch=1, batch_size=2)
+
+
+def write_long_run(folder: Path) -> tuple[Path, Path]:
+    """A city on disk with its features in the cache, and the settings of a run worth killing."""
+    write_city(town(), folder / "city")
+    ensure_road_features(read_city(folder / "city"))
+    settings = folder / "settings.toml"
+    lines = []
+    for part, values in LONG.to_json().items():
+        lines.append(f"[{part}]")
+        lines += [f"{k} = {json.dumps(v)}" for k, v in values.items() if v is not None]
+    settings.write_text("\n".join(lines))
+    return folder / "city", settings
+
+
+def start_training(city: Path, run: Path, settings: Path, *more: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "frigate.training.train", str(city), str(run), "--settings", str(settings), *more]
+    return subprocess.Popen([*command, "--device", "cpu"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
+def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
+    city, settings = write_long_run(tmp_path)
+    process = start_training(city, tmp_path / "killed", settings)
+    while process.poll() is None and not any((tmp_path / "killed").glob("checkpoint-000[2-9]")):
+        time.sleep(0.002)
+    kill(process)
+    opened = read_city(city)
+    assert 2 <= load_checkpoint(tmp_path / "killed", city=opened)[0].progress.epoch < 12
+    train(opened, folder=tmp_path / "killed", resume=True, device="cpu")
+    train(opened, settings=LONG, folder=tmp_path / "straight", device="cpu")
+    assert equal(tensors(tmp_path / "straight"), tensors(tmp_path / "killed"))
+    assert log(tmp_path / "straight") == log(tmp_path / "killed")
+    assert {p.name for p in (tmp_path / "killed").iterdir()} == {p.name for p in (tmp_path / "straight").iterdir()}
+
+
+@pytest.mark.slow
+def test_a_run_killed_again_and_again_loses_nothing_but_time(tmp_path: Path) -> None:
+    city, settings = write_long_run(tmp_path)
+    train(read_city(city), settings=LONG, folder=tmp_path / "straight", device="cpu")
+    folder, rng, kills, done = tmp_path / "killed", random.Random(0), 0, 0
+    while kills < 20:
+        begun = any(folder.glob("checkpoint-*"))
+        process = start_training(city, folder, settings, *(["--resume"] if begun else []))
+        while process.poll() is None and not any(folder.glob(f"checkpoint-{done + 1:04d}")):
+            time.sleep(0.001)
+        time.sleep(rng.uniform(0, 0.05))  # anywhere in the next epoch, and in the writing of it
+        if process.poll() is not None:
+            assert process.wait() == 0, process.stderr and process.stderr.read()
+            process.communicate()
+            break
+        kill(process)
+        kills += 1
+        epoch = load_checkpoint(folder, city=read_city(city))[0].progress.epoch
+        assert epoch > done
+        done = epoch
+    assert kills >= 5
+    train(read_city(city), folder=folder, resume=True, device="cpu")
+    assert equal(tensors(tmp_path / "straight"), tensors(folder))
+    assert log(tmp_path / "straight") == log(folder)
+
+
+# What training may not look at
+
+
+def garbage(stream: RoadNetworkStream, nodes: NDArray[np.bool_], period: slice = slice(None)) -> NDArray[np.float32]:
+    """The values with the readings of these nodes replaced by huge ones."""
+    values = stream.values.copy()
+    huge = np.random.default_rng(9).uniform(-1e6, 1e6, values.shape)
+    values[period, nodes] = np.where(stream.observed, huge, 0)[period, nodes]
+    return values
+
+
+@BOTH
+@pytest.mark.parametrize("kind", ["garbage", "flipped", "gone"])
+def test_unseen_readings_cannot_matter(name: str, kind: str, tmp_path: Path) -> None:
+    city = town()
+    split = make_split(city.stream, seen=0.5, past=4, horizon=4)
+    ids = city.stream.node_ids[split.seen].tolist()
+    observed = city.stream.observed.copy()
+    if kind != "garbage":
+        observed[:, split.unseen] = ~observed[:, split.unseen] if kind == "flipped" else False
+    poisoned = with_readings(city, garbage(replace(city.stream, observed=observed), split.unseen), observed)
+    settings = tiny(name)
+    clean = train(city, seen=ids, settings=settings, folder=tmp_path / "clean", device="cpu")
+    dirty = train(poisoned, seen=ids, settings=settings, folder=tmp_path / "dirty", device="cpu")
+    assert clean.split.unseen.any()
+    assert dirty.split.unseen.any() == (kind != "gone")
+    assert equal(tensors(tmp_path / "clean"), tensors(tmp_path / "dirty"))
+    assert log(tmp_path / "clean") == log(tmp_path / "dirty")
+    assert clean.scaling.to_json() == dirty.scaling.to_json()
+
+
+def test_validation_at_unseen_nodes_does_look_at_them() -> None:
+    """So the test above can fail."""
+    city, settings = town(), tiny(validation="unseen")
+    split = make_split(city.stream, seen=0.5, past=4, horizon=4)
+    ids = city.stream.node_ids[split.seen].tolist()
+    poisoned = with_readings(city, garbage(city.stream, split.unseen))
+    clean, dirty = (train(c, seen=ids, settings=settings, device="cpu") for c in (city, poisoned))
+    assert clean.progress.best_mae != dirty.progress.best_mae
+    with pytest.raises(SettingsError, match="every sensor is seen"):
+        train(city, seen="all", settings=settings)
+
+
+@BOTH
+def test_validation_nodes_are_neither_input_nor_loss_in_training(name: str, tmp_path: Path) -> None:
+    city, settings = town(), tiny(name)
+    split = make_split(city.stream, past=4, horizon=4)
+    rows = np.flatnonzero(split.validation)
+    values, observed = city.stream.values.copy(), city.stream.observed.copy()
+    # Turned about in the training period: the same readings, so the same scale, at other times.
+    values[: split.train[1], rows], observed[: split.train[1], rows] = (
+        array[: split.train[1], rows][::-1].copy() for array in (values, observed)
+    )
+    train(city, settings=settings, folder=tmp_path / "clean", device="cpu")
+    train(with_readings(city, values, observed), settings=settings, folder=tmp_path / "turned", device="cpu")
+    assert equal(tensors(tmp_path / "clean"), tensors(tmp_path / "turned"))
+    # At validation times they are the targets: another best epoch, but the same course.
+    later = with_readings(city, garbage(city.stream, split.validation, slice(*split.validate)))
+    scored = train(later, settings=settings, folder=tmp_path / "later", device="cpu")
+    assert scored.progress.best_mae > 1000
+    assert equal(*(course(tmp_path / run) for run in ("clean", "later")))
+    # A training node's readings do matter.
+    node = np.flatnonzero(split.training)[:1]
+    values = city.stream.values.copy()
+    values[: split.train[1], node] = values[: split.train[1], node][::-1]
+    train(with_readings(city, values), settings=settings, folder=tmp_path / "other", device="cpu")
+    assert not equal(*(course(tmp_path / run) for run in ("clean", "other")))
+
+
+def course(folder: Path) -> dict[str, torch.Tensor]:
+    """The state without the best weights."""
+    return {k: v for k, v in tensors(folder).items() if not k.startswith("best.")}
+
+
+@pytest.mark.parametrize("quantity", ["count", "speed"])
+def test_the_scale_is_of_seen_nodes_and_training_times_alone(quantity: str) -> None:
+    city = town(quantity=quantity)
+    run = train(city, settings=tiny(epochs=1), device="cpu")
+    stop, stream = run.split.train[1], city.stream
+    readings = stream.values[:stop, run.split.seen][stream.observed[:stop, run.split.seen]].astype(float)
+    assert math.isclose(run.scaling.value_scale, readings.std())
+    assert math.isclose(run.scaling.value_offset, 0 if quantity == "count" else readings.mean(), abs_tol=1e-9)
+    ids = stream.node_ids[run.split.seen].tolist()
+    values = garbage(stream, run.split.unseen)
+    values[stop:] = garbage(stream, np.ones(N, bool))[stop:]
+    other = train(with_readings(city, values), seen=ids, settings=tiny(epochs=1), device="cpu")
+    assert other.scaling.to_json() == run.scaling.to_json()
+
+
+# One step
+
+
+@BOTH
+def test_memory_decides_only_the_micro_batch(name: str) -> None:
+    still = {} if name == "paper" else {"model": {"dropout": 0.0, "edge_dropout": 0.0}}
+    runs = []
+    for memory_gb in (None, 1e-9):
+        settings = tiny(name, memory_gb=memory_gb, epochs=1, steps_per_epoch=3, batch_size=6, **still)
+        runs.append(train(town(), settings=settings, device="cpu"))
+    assert [micro_batch(run, torch.device("cpu")) for run in runs] == [6, 1]
+    for k, v in weights(runs[0]).items():
+        torch.testing.assert_close(weights(runs[1])[k], v, rtol=1e-3, atol=2e-5)
+    assert math.isclose(runs[0].progress.best_mae, runs[1].progress.best_mae, rel_tol=1e-4)
+
+
+def new_trainer(settings: Settings) -> Trainer:
+    """As it stands before its first epoch."""
+    stopped = train(town(), settings=settings, device="cpu", on_step=stop_at_once)
+    return Trainer(stopped, run_windows(stopped, "cpu"))
+
+
+def test_a_loss_that_is_read_a_step_late_is_told_with_its_own_step() -> None:
+    """As on a GPU, where to read a step's loss is to wait for it."""
+    told: dict[int, list[tuple[int, int, float]]] = {}
+    for behind in (0, 1):
+        trainer, told[behind] = new_trainer(tiny(epochs=2)), []
+        trainer.behind = behind
+        run = trainer.fit(lambda tick, said=told[behind]: said.append((tick.epoch, tick.step, tick.loss)))
+        assert run.progress.epoch == 2
+    assert told[1] == told[0] and len(told[0]) > 4
+
+
+@pytest.mark.parametrize("validation", ["seen", "unseen"])
+@BOTH
+def test_what_no_target_needs_is_not_decoded_and_changes_nothing(name: str, validation: str) -> None:
+    """The loss, its gradients and the validation's score are those of a forecast of all nodes."""
+    still = {"dropout": 0.0, "edge_dropout": 0.0} if name == "default" else {}
+    trainer = new_trainer(tiny(name, validation=validation, model=still))
+    scored = trainer.run.split.unseen if validation == "unseen" else trainer.run.split.validation
+    size, rows = trainer.settings.batch_size, set()
+    trainer.model.get_submodule("first").register_forward_hook(lambda module, inputs, y: rows.add(len(y)))
+    batch = trainer.windows.batch(trainer.train_at[:size], past=4, horizon=4, inputs=trainer.inputs)
+    weight = trainer.inputs * torch.rand(size, N)
+    found = []
+    for choice in ("auto", "reference"):
+        with kernels(choice):
+            loss = trainer._gradients(batch, weight, trainer._cells(batch, weight))
+            gradients = [p.grad for p in trainer.model.parameters()]
+            found.append([loss, *gradients, torch.tensor(trainer.validate())])
+    seen, held = int(trainer.run.split.training.sum()), int(scored.sum())
+    firsts = range(0, len(trainer.validate_at), trainer.micro_batch)
+    windows = [len(trainer.validate_at[first : first + trainer.micro_batch]) for first in firsts]
+    assert rows == {size * N, size * seen, *(n * N for n in windows), *(n * held for n in windows)}
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6, check_dtype=False)
+
+
+def test_a_batch_is_its_tensors() -> None:
+    trainer = new_trainer(tiny())
+    one, other = (trainer.windows.batch(np.array([at]), past=4, horizon=4, inputs=trainer.inputs) for at in (10, 20))
+    moved = one.with_tensors(other.tensors)
+    assert all(torch.equal(a, b) for a, b in zip(moved.tensors, other.tensors, strict=True))
+    assert moved.topologies == one.topologies and not torch.equal(one.values, moved.values)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_recorded_step_is_the_step() -> None:
+    stopped = train(town(), settings=tiny(model={"width": 16}), device="cuda", on_step=stop_at_once)
+    trainer = Trainer(stopped, run_windows(stopped, "cuda"))
+    size = trainer.settings.batch_size
+    found = {}
+    for alike in (True, False):
+        torch.manual_seed(0)
+        batch = trainer.windows.batch(trainer.train_at[:size], past=4, horizon=4, inputs=trainer.inputs)
+        weight = trainer.inputs.float().expand(size, -1)
+        if not alike:
+            trainer.settings = replace(trainer.settings, batch_size=size + 1)  # no step of a full size: not recorded
+        loss = trainer._gradients(batch, weight, trainer._cells(batch, weight))
+        found[alike] = [loss.clone(), *(p.grad.clone() for p in trainer.model.parameters() if p.grad is not None)]
+    assert trainer.recorded is not None
+    assert all(torch.allclose(a, b, rtol=1e-2, atol=1e-3) for a, b in zip(*found.values(), strict=True))
+
+
+def stop_at_once(tick: StepReport) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("hide", "visible"), [((0.2, 0.8), 0.1), ((0.5, 0.5), 0.0), ((0.0, 0.0), 1.0)])
+def test_the_loss_is_mostly_of_the_hidden_and_only_of_training_nodes(hide: tuple[float, float], visible: float) -> None:
+    still = {"dropout": 0.0, "edge_dropout": 0.0}
+    trainer = new_trainer(tiny(hide=hide, visible_weight=visible, model=still))
+    current = np.array([10, 20, 30, 40])
+    training = trainer.run.split.training
+    hidden = torch.from_numpy(draw_hidden(np.random.default_rng(5), training, 4, hide))
+    batch = trainer.windows.batch(current, past=4, horizon=4, inputs=torch.from_numpy(training))
+    assert batch.target is not None and batch.target_observed is not None
+    with torch.no_grad():
+        error = (trainer.model(batch.hide(hidden)) - batch.target).abs() / trainer.run.scaling.value_scale
+    total = cells = 0.0
+    for b, h, v in np.ndindex(*error.shape):
+        if training[v] and batch.target_observed[b, h, v]:
+            weight = 1.0 if hidden[b, v] else visible
+            total, cells = total + weight * float(error[b, h, v]), cells + weight
+    loss, finite = trainer._step(current, np.random.default_rng(5), 0)
+    assert finite
+    assert math.isclose(loss, total / cells, rel_tol=1e-5)
+
+
+@given(st.integers(0, 10**6), st.lists(st.floats(0, 0.99), min_size=2, max_size=2).map(sorted))
+def test_only_sensors_are_hidden_and_about_the_share_asked_for(seed: int, hide: list[float]) -> None:
+    rng = np.random.default_rng(seed)
+    sensors = np.arange(3000) % 3 != 0
+    hidden = draw_hidden(rng, sensors, 8, (hide[0], hide[1]))
+    assert hidden.shape == (8, 3000)
+    assert not hidden[:, ~sensors].any()
+    share = hidden.sum(1) / sensors.sum()
+    assert (share > hide[0] - 0.06).all()  # five deviations of 2,000 draws
+    assert (share < hide[1] + 0.06).all()
+
+
+def test_nothing_is_hidden_in_the_papers_setting() -> None:
+    assert preset("paper").train.hide == (0.0, 0.0)
+    assert not draw_hidden(np.random.default_rng(0), np.ones(500, bool), 9, (0.0, 0.0)).any()
+
+
+@given(st.integers(0, 50), st.integers(1, 400))
+def test_the_learning_rate_rises_in_a_line_then_falls_to_its_last(warmup: int, steps: int) -> None:
+    settings = TrainSettings(learning_rate=0.5, warmup_steps=warmup)
+    rates = np.array([learning_rate(step, warmup + steps, settings) for step in range(warmup + steps + 1)])
+    np.testing.assert_allclose(rates[:warmup], 0.5 * np.arange(1, warmup + 1) / max(warmup, 1))
+    assert rates[warmup] == 0.5
+    assert (np.diff(rates[warmup:]) < 0).all()
+    assert math.isclose(rates[-1], 0.5 * LAST_RATE)
+
+
+@given(st.integers(1, 300), st.integers(1, 80))
+def test_spread_keeps_the_ends_and_repeats_nothing(length: int, count: int) -> None:
+    items = np.arange(100, 100 + length)
+    some = spread(items, count)
+    assert len(some) == min(length, count)
+    assert (np.diff(some) > 0).all()
+    assert some[0] == 100
+    assert count == 1 or some[-1] == 99 + length
+
+
+# Early stopping, and what cannot be learned
+
+
+def test_patience_ends_training_where_nothing_gets_better(tmp_path: Path) -> None:
+    settings = tiny(epochs=50, patience=3, learning_rate=1e-30, weight_decay=0.0)
+    run = train(town(), settings=settings, folder=tmp_path, device="cpu")
+    assert (run.progress.best_epoch, run.progress.epoch, run.progress.finished) == (1, 4, True)
+    assert [line["best"] for line in log(tmp_path)] == [True, False, False, False]
+
+
+def test_a_diverged_run_says_so_and_its_files_stay_json(tmp_path: Path) -> None:
+    settings = tiny(learning_rate=1e30, warmup_steps=0, patience=2, clip_norm=1e9)
+    run = train(town(), settings=settings, folder=tmp_path, device="cpu")
+    assert run.progress.best_epoch == 0
+    assert run.progress.finished
+
+    def refuse(constant: str) -> float:
+        raise AssertionError(constant)
+
+    for line in (tmp_path / "metrics.jsonl").read_text().splitlines():
+        told = json.loads(line, parse_constant=refuse)
+        assert told["validation_mae"] is None
+    json.loads(next(tmp_path.glob("checkpoint-*/run.json")).read_text(), parse_constant=refuse)
+    again = load_run(tmp_path, city=town())
+    assert again.progress == run.progress
+    assert train(town(), folder=tmp_path, resume=True, device="cpu").progress == run.progress
+
+
+def test_validation_windows_without_any_target_are_refused() -> None:
+    city = town()
+    split = make_split(city.stream, past=4, horizon=4)
+    observed = city.stream.observed.copy()
+    observed[split.validate[0] + 4 : split.validate[1]] = False  # readings in the past of its first window only
+    with pytest.raises(SettingsError, match="has a reading in any of the 6 validation windows"):
+        train(with_readings(city, city.stream.values, observed), settings=tiny())
+
+
+@pytest.mark.parametrize("device", ["gpu", "meta", "cuda:99", "", "cpu:x"])
+def test_a_device_that_is_not_there_is_refused(device: str) -> None:
+    with pytest.raises(SettingsError, match=f'device "{device}"'):
+        best_device(device)
+
+
+# Any city
+
+
+@BOTH
+@pytest.mark.parametrize("attributes", [True, False])
+def test_a_gauge_is_trained_on_and_forecast_with_and_without_road_attributes(name: str, attributes: bool) -> None:
+    city = town(quantity="speed", attributes=attributes)
+    run = train(city, seen=0.6, settings=tiny(name, epochs=5, steps_per_epoch=4), device="cpu")
+    made = forecast(run)
+    assert np.isfinite(made.values).all()
+    readings = city.stream.values[city.stream.observed]
+    assert readings.min() < np.median(made.values) < readings.max()
+    result = evaluate(run, device="cpu")
+    assert result.model.unseen is not None
+    assert result.model.unseen.geh_share is None
+    assert math.isfinite(result.model.unseen.mae.value)
+
+
+def test_where_nothing_is_said_four_of_five_sensors_are_seen() -> None:
+    run = train(town(), settings=tiny(epochs=1), device="cpu")
+    sensors = int(town().stream.sensors.sum())
+    assert int(run.split.seen.sum()) == round(0.8 * sensors)
+    assert int(run.split.unseen.sum()) == sensors - round(0.8 * sensors)
+    assert int(run.split.validation.sum()) == round(0.2 * run.split.seen.sum())
+    assert run.settings.model.preset == "default"
+
+
+def test_all_sensors_seen_leaves_the_sensors_to_score_and_says_so() -> None:
+    run = train(town(), seen="all", settings=tiny(epochs=1), device="cpu")
+    assert not run.split.unseen.any()
+    result = evaluate(run, device="cpu")
+    assert result.model.unseen is None
+    assert result.model.at_sensors is not None
+    assert "All nodes with readings are seen" in result.note
+
+
+@BOTH
+def test_a_region_without_sensors_is_trained_around(name: str) -> None:
+    run = train(town(), seen=0.6, mode="region", settings=tiny(name, epochs=1), device="cpu")
+    assert run.split.unseen.any()
+    assert evaluate(run, device="cpu").model.unseen is not None
+
+
+@BOTH
+def test_a_model_meets_the_same_streets_without_their_attributes(name: str) -> None:
+    run = train(town(), seen=0.6, settings=tiny(name, epochs=1), device="cpu")
+    bare = replace(run, city=town(attributes=False))
+    result, made = evaluate(bare, device="cpu"), forecast(bare)
+    assert result.model.unseen is not None
+    assert np.isfinite(made.values).all()
+    if name == "default":
+        for group in ("class", "lanes", "speed"):
+            assert f"road {group}: known in training, unknown here" in result.note
+    else:
+        assert result.note == ""
+    assert evaluate(run, device="cpu").note == ""
+
+
+@pytest.mark.parametrize("sensors", [0, 1, 2])
+def test_too_few_sensors_are_refused(sensors: int) -> None:
+    stream = town().stream
+    observed = stream.observed.copy()
+    observed[:, np.flatnonzero(stream.sensors)[sensors:]] = False
+    words = "no node has a reading" if sensors == 0 else f"{sensors} sensors .* training needs at least 3"
+    for seen in (None, "all", 0.5):
+        with pytest.raises((CityError, SettingsError), match=words):
+            train(with_readings(town(), stream.values, observed), seen=seen, settings=tiny())  # type: ignore[arg-type]
+
+
+def test_too_few_snapshots_are_refused() -> None:
+    short = replace(town(), stream=town().stream.slice(0, 79))
+    with pytest.raises(SettingsError, match=r"the test period has 8 .* Use fewer --past or --horizon") as told:
+        train(short, settings=change(tiny(), {"task": {"horizon": 5}}))
+    assert "at least 90 snapshots" in str(told.value)
+
+
+def test_without_tensorboard_training_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    train(town(), settings=tiny(epochs=1), folder=tmp_path, device="cpu")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint-0001", "metrics.jsonl"]
+
+
+def test_with_tensorboard_the_same_numbers_are_there(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    train(town(), settings=tiny(epochs=3), folder=tmp_path, device="cpu", on_step=stop_in_the_third)
+    train(town(), folder=tmp_path, resume=True, device="cpu")
+    events = accumulator.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    told = [line["validation_mae"] for line in log(tmp_path)]
+    assert [e.step for e in events.Scalars("validation_mae")] == [1, 2, 3]
+    np.testing.assert_allclose([e.value for e in events.Scalars("validation_mae")], told, rtol=1e-6)
+
+
+def stop_in_the_third(tick: StepReport) -> None:
+    if tick.epoch == 2:
+        raise KeyboardInterrupt
