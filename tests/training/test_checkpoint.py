@@ -153,7 +153,7 @@ def test_a_part_of_the_description_that_is_wrong_is_refused(key: str, value: Any
 
 def test_another_version_is_refused(moved: Path) -> None:
     edit(moved, format=1)
-    with pytest.raises(CheckpointError, match=r"format 1, this version reads 2\. Train again"):
+    with pytest.raises(CheckpointError, match=r"format 1, this version reads 3\. Train again"):
         load_run(moved)
     edit(moved, format=2)
     scaling = json.loads((last(moved) / "run.json").read_text())["scaling"]
