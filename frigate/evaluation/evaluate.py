@@ -28,7 +28,7 @@ from frigate.graph.positions import hops_to
 from frigate.nn.batch import Batch, Windows
 from frigate.nn.scaling import NEAR_SENSORS
 from frigate.training.checkpoint import Run, load_run
-from frigate.training.partition import forecast_bytes, in_blocks
+from frigate.nn.partition import forecast_bytes, in_blocks
 from frigate.training.train import best_device, run_notices, run_windows
 from frigate.training.trainer import memory_limit
 

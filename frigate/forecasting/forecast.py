@@ -29,7 +29,7 @@ from frigate.graph.road_features import road_features
 from frigate.nn.batch import Batch, Topology
 from frigate.nn.scaling import build_topologies
 from frigate.training.checkpoint import Run
-from frigate.training.partition import in_blocks, reach_of
+from frigate.nn.partition import in_blocks, reach_of
 from frigate.training.train import best_device
 from frigate.training.trainer import memory_limit
 

@@ -33,7 +33,7 @@ from frigate.nn.cuda_graph import Replay
 from frigate.nn.model import Frigate
 from frigate.training.checkpoint import Run, TrainingState, save_checkpoint
 from frigate.training.distributed import Group, on_ctrl_c
-from frigate.training.partition import Part, cut, in_parts, own_forecast, reach_of
+from frigate.nn.partition import Part, cut, in_parts, own_forecast, reach_of
 
 LAST_RATE = 0.02  # of the learning rate, at the end of the cosine
 ALONE = Group()

@@ -24,9 +24,9 @@ from frigate.graph.feature_cache import ensure_road_features
 from frigate.graph.positions import divide
 from frigate.nn.batch import Batch
 from frigate.nn.model import Frigate, PaperEmbedding
-from frigate.training import partition as fp
+from frigate.nn import partition as fp
 from frigate.training.checkpoint import Run, load_run
-from frigate.training.partition import Reach, cut, in_parts, own_forecast, reach_of
+from frigate.nn.partition import Reach, cut, in_parts, own_forecast, reach_of
 from frigate.training.train import run_windows, train
 from frigate.training.trainer import StepReport, Trainer, draw_part, micro_batch
 from tests.support.towns import PRESETS, Town, build_model, edited, in_float64, make_town, random_stream, small_settings
