@@ -23,7 +23,7 @@ from frigate.config import change, preset
 from frigate.data.city import open_city
 from frigate.data.split import read_seen_file
 from frigate.evaluation.evaluate import evaluate
-from frigate.nn.choice import CHOICES, described, kernels
+from frigate.nn.ops import KERNELS, describe_kernels
 from frigate.training.train import Tick, train
 
 
@@ -55,11 +55,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--set", action="append", default=[], metavar="PART.NAME=JSON")
     parser.add_argument("--stride", type=int, default=1)
-    parser.add_argument("--kernels", choices=CHOICES, default="auto")
+    parser.add_argument("--kernels", choices=KERNELS, default="auto")
     parser.add_argument("--name")
-    args = parser.parse_args()
-    with kernels(args.kernels):
-        measure(args)
+    measure(parser.parse_args())
 
 
 def measure(args: argparse.Namespace) -> None:
@@ -76,15 +74,16 @@ def measure(args: argparse.Namespace) -> None:
             history.append(tick.metrics)
             print(name, tick.metrics, flush=True)
 
-    run = train(city, seen=read_seen_file(args.seen, city.network), settings=settings, device=device, on_step=on_step)
+    seen = read_seen_file(args.seen, city.network)
+    run = train(city, seen=seen, settings=settings, device=device, on_step=on_step, kernels=args.kernels)
     train_s = time.perf_counter() - began
-    evaluation = evaluate(run, stride=args.stride, device=device)
+    evaluation = evaluate(run, stride=args.stride, device=device, kernels=args.kernels)
     result = {
         "name": name,
         "command": command(),
         "hardware": hardware(device),
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
-        "kernels": described(torch.device(device)),
+        "kernels": describe_kernels(torch.device(device), args.kernels),
         "seed": args.seed,
         "settings": settings.to_json(),
         "parameters": sum(p.numel() for p in run.model.parameters()),

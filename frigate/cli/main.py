@@ -27,7 +27,7 @@ from frigate.evaluation.evaluate import evaluate
 from frigate.evaluation.results import Evaluation
 from frigate.forecasting.forecast import forecast
 from frigate.graph.feature_cache import ensure_road_features
-from frigate.nn.choice import described, kernels
+from frigate.nn.ops import describe_kernels
 from frigate.report.check_page import write_check_page
 from frigate.training.checkpoint import load_run
 from frigate.training.distributed import current, joined, only_the_first_speaks
@@ -148,12 +148,12 @@ def train_command(
     sensors = group.agree(lambda: seen_from(seen, opened))
     if settings.train.validation == "unseen":
         notice("validation = unseen: the checkpoint is chosen at the test nodes, as in the paper. Scores are flattered")
-    with kernels(with_kernels), training_bar("Training") as on_step:
+    with training_bar("Training") as on_step:
         on = best_device(group.device_name(device))
-        how = described(on)
+        how = describe_kernels(on, with_kernels)
         run = train(
             opened, seen=sensors, mode=split, settings=settings, folder=output, resume=resume,
-            device=device, on_step=on_step,
+            device=device, on_step=on_step, kernels=with_kernels,
         )  # fmt: skip
         err.print(f"trained on {on.type}: {how}", highlight=False)
     if as_json:
@@ -195,8 +195,11 @@ def evaluate_command(
 ) -> None:
     """Score a run on the test period, beside naive baselines."""
     opened = load_run(run, city=city)
-    with kernels(with_kernels), bar("Evaluating") as update:
-        result = evaluate(opened, stride=stride, device=device, progress=lambda done, total: update(done, total, ""))
+    with bar("Evaluating") as update:
+        result = evaluate(
+            opened, stride=stride, device=device, kernels=with_kernels,
+            progress=lambda done, total: update(done, total, ""),
+        )  # fmt: skip
     if as_json:
         print_json(result.to_json())
         return
@@ -265,12 +268,12 @@ def forecast_command(
     as_json: AsJson = False,
 ) -> None:
     """Forecast every node; with roads closed or added, on any network."""
-    with kernels(with_kernels), err.status(f"Opening {escape(str(run))}"):
+    with err.status(f"Opening {escape(str(run))}"):
         other = None if city is None else open_city(city)
         result = forecast(
             load_run(run, without_city=other is not None), stream=other, at=at, close=close or (), add=add or (),
             past=past, horizon=horizon, sensors="all" if all_sensors else "seen", device=device,
-            memory_gb=memory_gb,
+            memory_gb=memory_gb, kernels=with_kernels,
         )  # fmt: skip
     if other is not None:
         notice(*other.notices)

@@ -26,9 +26,9 @@ from frigate.evaluation.metrics import Measure, Scores, interval
 from frigate.evaluation.results import Evaluation, Row, as_text
 from frigate.graph.positions import hops_to
 from frigate.nn.batch import Batch, Windows
+from frigate.nn.partition import forecast_bytes, in_blocks
 from frigate.nn.scaling import NEAR_SENSORS
 from frigate.training.checkpoint import Run, load_run
-from frigate.nn.partition import forecast_bytes, in_blocks
 from frigate.training.train import best_device, run_notices, run_windows
 from frigate.training.trainer import memory_limit
 
@@ -51,6 +51,7 @@ def evaluate(
     device: str | None = None,
     batch_size: int | None = None,
     progress: Progress | None = None,
+    kernels: str = "auto",
 ) -> Evaluation:
     """Score a run over its test period beside every naive baseline, in the user's unit.
 
@@ -61,7 +62,7 @@ def evaluate(
     if first < 0 or stop > run.city.stream.num_snapshots:
         raise SettingsError("the city lacks some or all of the run's test period. Give a city that has those readings")
     evaluation = evaluate_forecaster(
-        forecaster(run, at),
+        forecaster(run, at, kernels=kernels),
         run.city,
         run.split,
         run_windows(run, at),
@@ -83,7 +84,7 @@ def _run_notes(run: Run) -> list[str]:
     return [*run_notices(run), *([paper] if run.settings.train.validation == "unseen" else [])]
 
 
-def forecaster(run: Run, device: torch.device) -> Forecaster:
+def forecaster(run: Run, device: torch.device, *, kernels: str = "auto") -> Forecaster:
     """The run's model on a device: bf16 on a GPU, counts not below 0."""
     model = copy.deepcopy(run.model).to(device).eval()  # the run's own stays where and as it is
     network, limit = run.city.network, memory_limit(run.settings.train, device)
@@ -91,7 +92,7 @@ def forecaster(run: Run, device: torch.device) -> Forecaster:
 
     def forecast(batch: Batch) -> Tensor:
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            result = in_blocks(model, batch, lon=network.lon, lat=network.lat, limit=limit)
+            result = in_blocks(model, batch, lon=network.lon, lat=network.lat, limit=limit, kernels=kernels)
         return result.clamp(min=least)
 
     return forecast

@@ -32,10 +32,10 @@ from frigate.data.stream import CALENDAR, RoadNetworkStream
 from frigate.errors import FrigateError, MissingExtraError, SettingsError
 from frigate.forecasting.forecast import Forecast, forecast
 from frigate.graph.road_features import FEATURE_WIDTH
-from frigate.nn.batch import Batch, Topology, make_topology
-from frigate.nn.layers import GatedConv, ResidualGatedConv
-from frigate.nn.model import Frigate
+from frigate.nn.batch import Batch
+from frigate.nn.forecaster import ForecastModel
 from frigate.nn.scaling import NEAR_SENSORS
+from frigate.nn.topology import Topology, make_topology
 from frigate.training.checkpoint import Run
 
 OUTPUT = "forecast"  # [H,N]
@@ -142,10 +142,10 @@ _REMEDY = "It is not written. Export with another version of torch (or of onnx, 
 class PlainForecast(nn.Module):
     """The model's forecast [H,N] from plain tensors. Not clamped: below 0 no difference would show in a check.
 
-    While it is traced, the model computes as the reference does: with index_add, which every runtime has.
+    The model computes as the reference does: with index_add, which every runtime has.
     """
 
-    def __init__(self, model: Frigate) -> None:
+    def __init__(self, model: ForecastModel) -> None:
         super().__init__()
         self.model = model
 
@@ -177,24 +177,22 @@ class PlainForecast(nn.Module):
             out_start=unread,
             in_start=unread,
             in_order=unread,
-            visits=unread,
+            visit_order=unread,
             neighbour_of=neighbour_of,
             neighbour=neighbour,
             near_sensor=none.long() if near_sensor is None else near_sensor,
             near_distance_m=none if near_distance_m is None else near_distance_m,
         )
         window = (values[None], observed[None], calendar_past[None], calendar_future[None])
-        made: Tensor = self.model(Batch(*window, (topology,), torch.zeros(1, T, dtype=torch.int64)))[0]
+        batch = Batch(*window, (topology,), torch.zeros(1, T, dtype=torch.int64))
+        made: Tensor = self.model(batch, kernels="reference")[0]
         return made
 
 
 def _plain(run: Run) -> PlainForecast:
     model, _ = _frigate(run)
-    for i, conv in enumerate(model.convolutions):
-        if not isinstance(conv, GatedConv | ResidualGatedConv):
-            raise SettingsError(
-                f"layer {i + 1} is a {type(conv).__name__}: only those of paper and default are exported"
-            )
+    if model.reach is None:
+        raise SettingsError("the model has other parts than paper and default have: only those are exported")
     return PlainForecast(model)
 
 
@@ -363,10 +361,10 @@ def _by_model(run: Run, arrays: Inputs) -> NDArray[np.float32]:
         return np.asarray(_frigate(run)[0](batch)[0].numpy())
 
 
-def _frigate(run: Run) -> tuple[Frigate, ModelSettings]:
+def _frigate(run: Run) -> tuple[ForecastModel, ModelSettings]:
     """A copy of the run's model on the CPU, as it forecasts."""
     model, settings = run.model, run.settings.model
-    if not isinstance(model, Frigate) or not isinstance(settings, ModelSettings):
+    if not isinstance(settings, ModelSettings):
         raise SettingsError(f'preset "{settings.preset}": only paper and default can be exported. Train one of them')
     return copy.deepcopy(model).cpu().eval().requires_grad_(False), settings
 

@@ -26,10 +26,11 @@ from frigate.data.stream import RoadNetworkStream, calendar, local_iso, utc_offs
 from frigate.errors import CityError, SettingsError
 from frigate.graph.feature_cache import ensure_road_features
 from frigate.graph.road_features import road_features
-from frigate.nn.batch import Batch, Topology
+from frigate.nn.batch import Batch
+from frigate.nn.partition import in_blocks
 from frigate.nn.scaling import build_topologies
+from frigate.nn.topology import Topology
 from frigate.training.checkpoint import Run
-from frigate.nn.partition import in_blocks, reach_of
 from frigate.training.train import best_device
 from frigate.training.trainer import memory_limit
 
@@ -165,6 +166,7 @@ def forecast(
     sensors: Literal["seen", "all"] = "seen",
     device: str | None = None,
     memory_gb: float | None = None,
+    kernels: str = "auto",
 ) -> Forecast:
     """Forecast the `horizon` steps after `at` (the end of the stream where nothing is said).
 
@@ -198,8 +200,8 @@ def forecast(
     times_s = at_s + stream.step_s * np.arange(-late, task.horizon, dtype=np.int64)
     where = best_device(device)
     limit = memory_limit(replace(run.settings.train, memory_gb=memory_gb), where)
-    values = _run_model(run, window, topologies, inputs, times_s, device=where, limit=limit)[late:]
-    if memory_gb is not None and reach_of(run.model) is None:
+    values = _run_model(run, window, topologies, inputs, times_s, device=where, limit=limit, kernels=kernels)[late:]
+    if memory_gb is not None and run.model.reach is None:
         more.append(f"how far {run.settings.model.label} looks is not known: the whole network was forecast at once.")
     now = window.network
     return Forecast(
@@ -388,6 +390,7 @@ def _run_model(
     *,
     device: torch.device,
     limit: int,
+    kernels: str,
 ) -> NDArray[np.float64]:
     """[H,N] in the user's unit, not clamped."""
     held, where = next(run.model.parameters()).device, device
@@ -405,5 +408,7 @@ def _run_model(
         topology_of=torch.from_numpy(window.topology_of)[None],
     )
     with torch.autocast(where.type, torch.bfloat16, enabled=where.type == "cuda"):
-        values = in_blocks(model, batch, lon=window.network.lon, lat=window.network.lat, limit=limit, must_fit=True)[0]
-    return np.asarray(values.double().cpu().numpy())
+        values = in_blocks(
+            model, batch, lon=window.network.lon, lat=window.network.lat, limit=limit, must_fit=True, kernels=kernels
+        )
+    return np.asarray(values[0].double().cpu().numpy())

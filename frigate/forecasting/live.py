@@ -31,11 +31,11 @@ from frigate.errors import CityError, SettingsError
 from frigate.forecasting.forecast import Forecast
 from frigate.graph.positions import locate_anchors
 from frigate.graph.road_features import road_features
-from frigate.nn.batch import Batch, Topology
-from frigate.nn.choice import on_gpu
-from frigate.nn.cuda_graph import Replay
-from frigate.nn.model import Fixed, Frigate
+from frigate.nn.batch import Batch
+from frigate.nn.forecaster import Fixed
+from frigate.nn.ops.cuda.recording import RecordedFunction
 from frigate.nn.scaling import build_topologies
+from frigate.nn.topology import Topology
 from frigate.training.checkpoint import Run
 from frigate.training.train import best_device
 
@@ -102,13 +102,14 @@ class Live:
         sensors: NDArray[np.bool_] | Iterable[NodeId],
         timezone: str | None = None,
         device: str | None = None,
+        kernels: str = "auto",
     ) -> None:
-        if not isinstance(run.model, Frigate):
+        if not run.model.encodes_snapshots:
             raise SettingsError(
                 f'a live forecast needs a Frigate model; the run\'s is "{run.settings.model.preset}", which encodes no '
                 "snapshot by itself. Use frigate.forecasting.forecast"
             )
-        self.device = best_device(device)
+        self.device, self.kernels = best_device(device), kernels
         self.encoded = 0  # snapshots that the GNN has encoded so far
         self.left_out = 0  # readings of nodes that are no sensors
         self._model = copy.deepcopy(run.model).to(self.device).eval()
@@ -121,7 +122,7 @@ class Live:
         self._scaling = replace(run.scaling, anchors=anchors)
         self._window: deque[_Snapshot] = deque(maxlen=self._task.past)
         self._encodings: dict[int, _Encoded] = {}  # by time
-        self._recorded: dict[tuple[Any, ...], Replay] = {}  # each holds its memory on the GPU
+        self._recorded: dict[tuple[Any, ...], RecordedFunction] = {}  # each holds its memory on the GPU
         self._node_ids = network.node_ids
         self._tried: _NetworkView | None = None  # the last what-if: it may be asked for again
         self._changes: list[tuple[int, _NetworkView]] = []  # since when, in time order
@@ -241,7 +242,8 @@ class Live:
         def encoded(values: Tensor, observed: Tensor, clock: Tensor) -> Tensor:
             batch, distinct = self._batch(values, observed, clock, roads, clock[:0])
             with self._autocast():
-                return self._model.snapshots(batch, self._model.scaled(batch), [on.fixed for on in distinct])[:, 0]
+                fixed = [on.fixed for on in distinct]
+                return self._model.encode_snapshots(batch, fixed=fixed, kernels=self.kernels)[:, 0]
 
         z = self._computed(encoded, roads, values, observed, clock)
         # Copies: a part of a tensor would hold the memory of all of it.
@@ -270,7 +272,7 @@ class Live:
         def ahead(values: Tensor, observed: Tensor, clock: Tensor, z: Tensor, future: Tensor) -> Tensor:
             batch, _ = self._batch(values, observed, clock, roads, future)
             with self._autocast():
-                return self._model.from_snapshots(batch, self._model.scaled(batch), z.transpose(0, 1)[:, None])[0]
+                return self._model.forecast_from(batch, z.transpose(0, 1)[:, None], kernels=self.kernels)[0]
 
         made = self._computed(ahead, roads, values, observed, clock, z, self._calendar(times_s))
         forecast = made.double().cpu().numpy()
@@ -295,11 +297,12 @@ class Live:
     def _computed(self, function: Callable[..., Tensor], roads: Sequence[_NetworkView], *tensors: Tensor) -> Tensor:
         """function(*tensors). On a GPU it is recorded, unless the roads change in the window or are only tried."""
         networks = {on.network.fingerprint for on in roads}
-        if not on_gpu(self.device) or len(networks) > 1 or roads[0] is self._tried:
+        recorded = self._model.can_record(self.device, self.kernels)
+        if not recorded or len(networks) > 1 or roads[0] is self._tried:
             return function(*tensors)
         key = (function.__name__, *networks, *(tensor.shape for tensor in tensors))
         if key not in self._recorded:
-            self._recorded[key] = Replay(function, tensors)
+            self._recorded[key] = RecordedFunction(function, tensors, self.device)
             while len(self._recorded) > MAX_RECORDED:
                 self._recorded.pop(next(iter(self._recorded)))
         return self._recorded[key](*tensors).clone()

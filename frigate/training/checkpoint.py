@@ -29,7 +29,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from frigate.baselines.deep import DeepBaseline, build_baseline
+from frigate.baselines.deep import build_baseline
 from frigate.config import BaselineSettings, Settings
 from frigate.data.city import City, open_city
 from frigate.data.network import SAME_PLACE_M, Edges, RoadNetwork, haversine_m
@@ -37,7 +37,8 @@ from frigate.data.split import Period, Split
 from frigate.data.stream import RoadNetworkStream
 from frigate.errors import CheckpointError, FrigateError, SettingsError
 from frigate.graph.road_features import FEATURE_WIDTH
-from frigate.nn.model import Frigate, default, paper
+from frigate.nn.forecaster import ForecastModel
+from frigate.nn.model import default, paper
 from frigate.nn.scaling import Scaling
 
 FORMAT = 3
@@ -70,7 +71,7 @@ class TrainingState:
     finished: bool = False
 
 
-Model = Frigate | DeepBaseline
+Model = ForecastModel
 Build = Callable[[Settings, Scaling], Model]
 
 

@@ -44,6 +44,7 @@ def train(
     device: str | None = None,
     on_step: Callable[[StepReport], None] | None = None,
     build: Build = build_model,
+    kernels: str = "auto",
 ) -> Run:
     """Train a model on a city. With a folder every epoch is kept there, and `resume` goes on from the last one.
 
@@ -64,7 +65,7 @@ def train(
         run, left = group.in_turn(begin)
         if group.size > 1:
             group.require_same(_facts(run, on))
-        trainer = group.agree(lambda: Trainer(run, run_windows(run, on), group=group))
+        trainer = group.agree(lambda: Trainer(run, run_windows(run, on), group=group, kernels=kernels))
         if left is not None:
             trainer.restore(*left)
         return trainer.fit(on_step)

@@ -28,12 +28,11 @@ from frigate.data.split import windows_in
 from frigate.errors import CheckpointError, SettingsError
 from frigate.graph.positions import divide
 from frigate.nn.batch import Batch, Windows
-from frigate.nn.choice import on_gpu, plain
-from frigate.nn.cuda_graph import Replay
-from frigate.nn.model import Frigate
+from frigate.nn.model import absolute_error
+from frigate.nn.ops.cuda.recording import RecordedFunction
+from frigate.nn.partition import Part, cut, in_parts
 from frigate.training.checkpoint import Run, TrainingState, save_checkpoint
 from frigate.training.distributed import Group, on_ctrl_c
-from frigate.nn.partition import Part, cut, in_parts, own_forecast, reach_of
 
 LAST_RATE = 0.02  # of the learning rate, at the end of the cosine
 ALONE = Group()
@@ -55,8 +54,9 @@ class StepReport:
 class Trainer:
     """The state of one training: model, optimiser, best weights, progress."""
 
-    def __init__(self, run: Run, windows: Windows, *, group: Group = ALONE) -> None:
+    def __init__(self, run: Run, windows: Windows, *, group: Group = ALONE, kernels: str = "auto") -> None:
         self.run = run
+        self.kernels = kernels
         self.group = group
         self.stopping = False
         self.windows = windows
@@ -73,7 +73,8 @@ class Trainer:
         scored = run.split.unseen if self.settings.validation == "unseen" else run.split.validation
         self._require_targets(scored)
         self.scored = torch.from_numpy(scored).to(self.device)
-        self.targets_at, self.scored_at = self.inputs.nonzero()[:, 0], self.scored.nonzero()[:, 0]
+        self.targets_at: Tensor | slice = self.inputs.nonzero()[:, 0]
+        self.scored_at: Tensor | slice = self.scored.nonzero()[:, 0]
         self.optimiser = torch.optim.AdamW(
             self.model.parameters(),
             lr=self.settings.learning_rate,
@@ -99,7 +100,7 @@ class Trainer:
 
     def _cut_parts(self, wanted: NDArray[np.bool_]) -> list[Part]:
         """Parts that have these nodes, those with targets, for their own: equally many each."""
-        reach = reach_of(self.model)
+        reach = self.model.reach
         if reach is None:
             label = self.run.settings.model.label
             raise SettingsError(f"parts = {self.settings.parts}: how far {label} looks is not known. Use parts = 1")
@@ -259,7 +260,7 @@ class Trainer:
         """Whether the step is one of many that differ in their numbers alone, so that it is recorded."""
         whole = batch.num_windows == self.settings.batch_size <= self.micro_batch and not self.parts
         single = len(batch.topologies) == 1 and (self.recorded is None or batch.topologies[0] is self.recorded.topology)
-        return on_gpu(self.device) and isinstance(self.model, Frigate) and whole and single
+        return whole and single and self.model.can_record(self.device, self.kernels)
 
     def _cells(self, batch: Batch, weight: Tensor) -> Tensor:
         """The weight of all targets of the step, those of the other processes with them."""
@@ -268,22 +269,12 @@ class Trainer:
 
     def _loss(self, batch: Batch, weight: Tensor) -> Tensor:
         """The weighted sum of absolute errors in the model's unit."""
-        at: Tensor | slice = slice(None)
+        at = slice(weight.shape[1]) if self.parts else self.targets_at  # of a part, its own nodes
         with self._autocast():
-            if self.parts:
-                forecast = own_forecast(self.model, batch, weight.shape[1])
-            else:
-                forecast, at = self._forecast(batch, self.targets_at)
+            forecast = self.model.forecast_at(batch, at, kernels=self.kernels)
         assert batch.target is not None and batch.target_observed is not None
-        error = (forecast - batch.target[..., at]).abs() / self.run.scaling.value_scale  # eq:mae
-        loss: Tensor = (error * (batch.target_observed[..., at] * weight[:, None, at])).sum()
-        return loss
-
-    def _forecast(self, batch: Batch, wanted: Tensor) -> tuple[Tensor, Tensor | slice]:
-        """The forecast [B,H,n] and of which nodes it is: the wanted; of a baseline or the reference, all."""
-        if isinstance(self.model, Frigate) and not plain():
-            return self.model.forecast_at(batch, wanted), wanted
-        return self.model(batch), slice(None)
+        weight = batch.target_observed[..., at] * weight[:, None, at]
+        return absolute_error(forecast, batch.target[..., at], weight, self.run.scaling.value_scale)
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda")
@@ -301,9 +292,10 @@ class Trainer:
             at: Tensor | slice = slice(None)
             with self._autocast():
                 if self.parts:
-                    forecast = in_parts(self.model, batch, self.parts)
+                    forecast = in_parts(self.model, batch, self.parts, kernels=self.kernels)
                 else:
-                    forecast, at = self._forecast(batch, self.scored_at)
+                    at = self.scored_at
+                    forecast = self.model.forecast_at(batch, at, kernels=self.kernels)
             mask = (batch.target_observed & self.scored)[..., at]
             error += float(((forecast - batch.target[..., at]).abs() * mask).sum(dtype=torch.float64))
             cells += float(mask.sum())
@@ -348,7 +340,7 @@ class _Recorded:
             loss.backward()  # type: ignore[no-untyped-call]
             return loss.detach()
 
-        self.replay = Replay(compute, [*batch.tensors, weight, cells])
+        self.replay = RecordedFunction(compute, [*batch.tensors, weight, cells], weight.device)
         self.gradients = [parameter.grad for parameter in self.parameters]
 
     def __call__(self, batch: Batch, weight: Tensor, cells: Tensor) -> Tensor:
@@ -399,7 +391,8 @@ def micro_batch(run: Run, device: torch.device, parts: Sequence[Part] = ()) -> i
     settings, stream = run.settings, run.city.stream
     edges = max(network.num_edges for network in stream.topologies)
     nodes, edges = max(((part.num_nodes, part.num_edges) for part in parts), default=(stream.num_nodes, edges))
-    numbers = run.model.kept_numbers(nodes=nodes, edges=edges, past=settings.task.past, horizon=settings.task.horizon)
+    task = settings.task
+    numbers = run.model.training_activations(nodes=nodes, edges=edges, past=task.past, horizon=task.horizon)
     window = numbers * (2 if device.type == "cuda" else 4)
     return max(1, min(settings.train.batch_size, memory_limit(settings.train, device) // window))
 
