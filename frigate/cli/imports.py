@@ -14,7 +14,7 @@ from frigate.errors import SettingsError
 if TYPE_CHECKING:
     from frigate.data.city import City
 
-BENCHMARKS = "metr-la, pems-bay, pems03, pems04, pems07, pems08, frigate, libcity"
+BENCHMARKS = "metr-la, pems-bay, pems03, pems04, pems07, pems08, libcity, frigate"
 
 
 # Arguments that several kinds of data share

@@ -171,7 +171,7 @@ def write_long_run(folder: Path) -> tuple[Path, Path]:
 
 
 def start_training(city: Path, run: Path, settings: Path, *more: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "frigate.training.train", str(city), str(run), "--settings", str(settings), *more]
+    command = [sys.executable, "-m", "frigate", "train", str(city), "-o", str(run), "--settings", str(settings), *more]
     return subprocess.Popen([*command, "--device", "cpu"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
