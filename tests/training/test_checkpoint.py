@@ -20,7 +20,7 @@ from frigate.evaluation.evaluate import evaluate
 from frigate.forecasting.forecast import forecast
 from frigate.training.checkpoint import load_checkpoint, load_run, load_settings_of, save_checkpoint
 from frigate.training.train import train
-from tests.training.test_train import S, equal, tiny, town, weights
+from tests.support.training_runs import S, equal, tiny, town, weights
 
 
 @pytest.fixture(scope="module")
