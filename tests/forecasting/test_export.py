@@ -25,7 +25,7 @@ from frigate.forecasting.export import NEEDED, OUTPUT, SHAPES, Inputs, check_par
 from frigate.forecasting.forecast import Forecast, forecast
 from frigate.training.run import Run, build_model
 from frigate.training.train import train
-from tests.forecasting.test_forecast import START_S, STEP_S, S, small_city
+from tests.support.forecast_runs import START_S, STEP_S, S, small_city
 from tests.support.towns import random_network, random_stream
 
 BOTH = pytest.mark.parametrize("name", ["paper", "default"])
@@ -58,13 +58,8 @@ def cases(run: Run) -> dict[str, tuple[Inputs, Forecast]]:
     small, large = another_town(seed=1, nodes=11), another_town(seed=2, nodes=60)
     asked = {
         "own": {"stream": CITY},
-        "own, edited": {
-            "stream": CITY,
-            "close": ["6,7"],
-            "add": ["0,6,250"],
-            "at": START_S + 50 * STEP_S,
-            "sensors": "all",
-        },
+        "own, edited": {"stream": CITY, "close": ["6,7"], "add": ["0,6,250"], "at": START_S + 50 * STEP_S},
+        "own, all sensors": {"stream": CITY, "sensors": "all"},
         "own, a node removed": {"stream": CITY, "network": CITY.network.remove_nodes([12])},
         "small": {"stream": small},
         "large": {"stream": large},

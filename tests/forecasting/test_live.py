@@ -215,9 +215,8 @@ def test_it_is_the_forecast_of_the_stream(name: str) -> None:
     same = {"at_s", "step_s", "timezone", "quantity", "unit"}
     assert {part: getattr(made, part) for part in same} == {part: getattr(expected, part) for part in same}
     closed = networks()[1]
-    assert_same(
-        live.what_if(closed).values, forecast(run.run, closed, stream, at=START_S + 12 * STEP_S, device="cpu").values
-    )
+    expected = forecast(run.run, closed, stream, at=START_S + 12 * STEP_S, device="cpu")
+    assert_same(live.what_if(closed).values, expected.values)
 
 
 @BOTH
@@ -342,7 +341,7 @@ def test_sensors_that_are_no_nodes_are_refused() -> None:
 
 
 def test_by_default_it_begins_with_the_citys_roads_and_the_seen_nodes() -> None:
-    run = live_run("default")
+    run = live_run("default", "speed")
     ready = replace(run.city, road_features=(features_of(0) + 1,))
     given, city, other = (Live(run.run, on, device="cpu") for on in (run.city.network, run.city, ready))
     for live in (given, city, other):
@@ -359,9 +358,4 @@ def test_a_baseline_is_refused() -> None:
     model = build_model(baseline, scaling)
     assert not isinstance(model, Frigate)
     with pytest.raises(SettingsError, match=r"Use frigate\.forecast"):
-        Live(
-            replace(run.run, model=model, settings=baseline, scaling=scaling),
-            networks()[0],
-            sensors=[1000],
-            device="cpu",
-        )
+        Live(replace(run.run, model=model, settings=baseline, scaling=scaling), networks()[0], device="cpu")

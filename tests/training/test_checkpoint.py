@@ -23,7 +23,7 @@ from frigate.forecasting.live import Live
 from frigate.training.checkpoint import load_checkpoint, load_run, load_settings_of, save_checkpoint
 from frigate.training.run import Run
 from frigate.training.train import train
-from tests.training.test_train import S, equal, tiny, town, weights
+from tests.support.training_runs import S, equal, tiny, town, weights
 
 
 @pytest.fixture(scope="module")
