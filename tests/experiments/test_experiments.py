@@ -34,7 +34,8 @@ from frigate.experiments.runner import Reproduced, reproduce
 from frigate.experiments.topology import THRESHOLD, OtherRoads, perturbed
 from frigate.experiments.trials import Scored, split_of
 from frigate.nn.batch import Batch, Topology, make_topology
-from frigate.training.checkpoint import build_model, load_checkpoint
+from frigate.training.checkpoint import load_checkpoint
+from frigate.training.run import build_model
 from tests.support.command_line import frigate
 from tests.support.html_page import Page
 from tests.support.towns import Town, edited, random_network, random_stream, random_town
