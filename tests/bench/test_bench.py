@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from frigate.bench.__main__ import main as bare
 from torch import Tensor
 
 from frigate.bench import bench, invent_network, measure
 from frigate.bench import pyg_baseline as usual_way
-from frigate.bench.__main__ import main as bare
 from frigate.bench.clock import Repeats, ceilings, median_ms, peak_bytes
 from frigate.bench.measure import _require_same
 from frigate.bench.output import notes_of, rows_of

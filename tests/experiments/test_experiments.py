@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from frigate.experiments.__main__ import main
 from torch import Tensor
 
 from frigate.config import BASELINES, PRESETS, ModelSettings, Settings, change, preset
@@ -25,7 +26,6 @@ from frigate.data.network import RoadNetwork, haversine_m
 from frigate.errors import CityError, SettingsError
 from frigate.evaluation.evaluate import OWN
 from frigate.experiments import EXPERIMENTS, Effort, Plan, named
-from frigate.experiments.__main__ import main
 from frigate.experiments.ablated_model import PARTS, without
 from frigate.experiments.accuracy import best_baselines
 from frigate.experiments.irregular import drop, kept_snapshots, mask
