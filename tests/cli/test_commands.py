@@ -325,11 +325,11 @@ def test_forecast_on_another_city(copy: Path) -> None:
     said = frigate("forecast", "run", "--city", "other", "--json", "--device", "cpu")
     assert len(values_of(said)) == 30
     (copy / "city").rename(copy / "gone")
-    assert "Pass another with --city CITY" in frigate("forecast", "run").err
+    assert "--city CITY" in frigate("forecast", "run").err
     assert len(values_of(frigate("forecast", "run", "--city", "gone", "--json", "--device", "cpu"))) == 30
     without = frigate("forecast", "run", "--city", "other", "--json", "--device", "cpu")
     assert (without.out, without.err) == (said.out, said.err)
-    assert "Use the run's own city" in frigate("evaluate", "run", "--city", "other").err
+    assert "Use the city that the run was trained on" in frigate("evaluate", "run", "--city", "other").err
 
 
 def test_a_what_if_starts_from_the_roads_of_its_time(copy: Path) -> None:
@@ -370,7 +370,7 @@ def test_resume_over_other_readings_is_refused(copy: Path) -> None:
         ("check counts.npz", "counts.npz is a file. A city is a folder"),
         ("check run", "no city.toml"),
         ("train nowhere -o new", "nowhere: there is no such folder"),
-        ("train city -o run", "there is a run in it already. Go on with --resume"),
+        ("train city -o run", "there is a run in it already. Resume it with --resume"),
         ("train city -o city", "that is a city"),
         ("train city -o counts.npz", "that is a file"),
         ("train city -o new --seen 30", "--seen .30.: a share lies .* 30% perhaps"),
