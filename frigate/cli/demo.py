@@ -17,8 +17,7 @@ from frigate.errors import SettingsError
 from frigate.evaluation.evaluate import evaluate
 from frigate.evaluation.results import Evaluation
 from frigate.forecasting.forecast import forecast
-from frigate.report.run_page import write_report
-from frigate.report.words import verdict
+from frigate.report.run_page import verdict, write_report
 from frigate.simulate.demo_city import demo_city
 from frigate.simulate.streets import TOWN
 from frigate.training.train import train

@@ -62,10 +62,10 @@ def reproduce_command(
             notice("what is finished is kept; the same command goes on")
             raise typer.Exit(STOPPED) from None
     if as_json:
-        print_json({"report": str(done.page), "left_out": done.left_out})
+        print_json({"report": done.page and str(done.page), "left_out": done.left_out})
     else:
         notice(*(f"left out: {recipe}: {reason}" for recipe, reason in done.left_out.items()))
-        say(f"Report, to open in a browser: {done.page}")
+        say(f"Report, to open in a browser: {done.page}" if done.page else f"Results: {output}")
 
 
 def _city(folder: Path | None, output: Path, quick: bool) -> City:

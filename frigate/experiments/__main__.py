@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("frigate: stopped; the same command goes on", file=sys.stderr)
         return 130
-    print(f"Report: {done.page}")
+    print(f"Report: {done.page or said.output}")
     return 0
 
 

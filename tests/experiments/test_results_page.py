@@ -137,7 +137,7 @@ def test_the_figures_are_the_drawings(page: Page) -> None:
 def test_numbers_words_and_origin_are_there(page: Page) -> None:
     for words in ("3.14", "[3.04, 3.24]", "2.72", "Mind the gap.", "mean absolute error, vehicles in 5 min",
                   "A fast one (cuda)", "torch 2.11.0", "0, 1", "30 % of the nodes", "1 h 2 min", ABOUT["command"],
-                  '"width": 64', "Brackwater: every experiment"):  # fmt: skip
+                  '"width": 64', "Brackwater: all experiments"):  # fmt: skip
         assert words in page.text
     assert "mean absolute error, vehicles in 5 min" in page.having("title")
     assert "mae_low" not in page.text
@@ -187,15 +187,15 @@ def test_a_plain_low_and_high_belong_to_the_column_before(tmp_path: Path) -> Non
 
 def test_without_a_drawing_it_says_so(tmp_path: Path) -> None:
     page = shown(tmp_path, scores(1.5, 2.5))
-    assert "No plot is drawn" in page.text
+    assert "No plot: matplotlib was not installed" in page.text
     assert "frigate-forecast[reproduce]" in page.text
     assert page.having("src") == []
     assert "1.50" in page.best()
 
 
 def test_a_long_table_is_folded(tmp_path: Path) -> None:
-    assert "The table, " not in shown(tmp_path, scores(*[1.5] * MAX_OPEN)).text
-    assert f"The table, {MAX_OPEN + 1} rows" in shown(tmp_path, scores(*[1.5] * (MAX_OPEN + 1))).text
+    assert "Table (" not in shown(tmp_path, scores(*[1.5] * MAX_OPEN)).text
+    assert f"Table ({MAX_OPEN + 1} rows)" in shown(tmp_path, scores(*[1.5] * (MAX_OPEN + 1))).text
 
 
 @pytest.mark.parametrize(
@@ -256,4 +256,4 @@ def test_experiments_without_a_place_come_last(tmp_path: Path) -> None:
 
 
 def test_no_results_make_a_page_that_says_so(tmp_path: Path) -> None:
-    assert "Nothing has been measured yet." in Page(write_page(tmp_path / "none")).text
+    assert "No results yet." in Page(write_page(tmp_path / "none")).text
