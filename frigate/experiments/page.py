@@ -110,7 +110,6 @@ def _read(path: Path) -> Table | str:
     return table
 
 
-<<<<<<< HEAD
 def _result(path: Path, at: int, table: Table | str) -> Result:
     anchor = path.stem if re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", path.stem) else f"no.{at}"
     if isinstance(table, str):
@@ -136,29 +135,6 @@ def _result(path: Path, at: int, table: Table | str) -> Result:
             if table.more.get(name)
         },
         files=[(quote(each.name), each.suffix[1:].upper()) for each in files if each.is_file()],
-=======
-# The page
-
-
-def _page(found: Sequence[Found]) -> str:
-    cities = dict.fromkeys(str(each.table.more["city"]) for each in found if each.table and each.table.more.get("city"))
-    name = ", ".join(cities) or "Results"
-    items = "".join(
-        f'<li><a href="#{escape(each.anchor)}">{_text(each.title)}</a>{_aside(each)}</li>' for each in found
-    )
-    lead = (
-        "The paper's tables and figures, for this city. In bold: the least error of those that compete. A yardstick "
-        "knows what no forecaster may, and does not."
-    )
-    body = f"<nav><ol>{items}</ol></nav>" if found else "<p>Nothing has been measured yet.</p>"
-    sections = "".join(_section(each) for each in found)
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{_text(name)}: experiments</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>\n{files('frigate.report').joinpath('report.css').read_text(encoding='utf-8')}{CSS}</style></head>"
-        f'<body><main><header><h1>{_text(name)}: every experiment</h1><p class="lead">{lead}</p></header>'
-        f"{body}{sections}</main></body></html>\n"
->>>>>>> main
     )
 
 
