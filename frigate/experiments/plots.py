@@ -172,8 +172,6 @@ def bars(
     weights = ["bold" if name.casefold() == FIRST else "normal" for name in names]
     at = np.arange(len(names))
     with _style():
-        from matplotlib.patheffects import withStroke
-
         ax.barh(at, np.nan_to_num(lengths), color=filling, edgecolor=paint, height=0.72)
         ax.set_yticks(at, names)
         ax.set_ylim(len(names) - 0.4, -0.6)
@@ -181,11 +179,11 @@ def bars(
         ax.grid(visible=False, axis="y")
         ax.tick_params(axis="y", length=0)
         if low is not None or high is not None:
-            rim = withStroke(linewidth=3.2, foreground="white")  # or dark bars would hide the whiskers
-            ax.errorbar(
-                ends.mean(axis=0), at, xerr=np.ptp(ends, axis=0) / 2,
-                fmt="none", ecolor=INK, elinewidth=1.2, capsize=3, path_effects=[rim],
-            )  # fmt: skip
+            middle, half = ends.mean(axis=0), np.ptp(ends, axis=0) / 2
+            for tone, width in (("white", 3.2), (INK, 1.2)):  # a white rim, or dark bars would hide them
+                ax.errorbar(
+                    middle, at, xerr=half, fmt="none", ecolor=tone, elinewidth=width, capthick=width, capsize=2 + width
+                )
         for tick, weight in zip(ax.get_yticklabels(), weights, strict=False):  # inner panels that share names have none
             tick.set_fontweight(weight)
         beyond = np.nan_to_num(np.where(lengths < 0, *np.where(np.isnan(ends), lengths, ends)))

@@ -91,7 +91,7 @@ def _maps(
         lat=network.lat[rows],
         sensor=np.array([check is not None for check in found], bool),
         frames=100 * observed[None],
-        labels=("observed",),
+        labels=("",),
         shapes=(("square", "sensor"), ("round", "no sensor"), ("cross", "dead, stuck or silent")),
         unit="% observed",
         edges=SHARES,

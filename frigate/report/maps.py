@@ -124,7 +124,7 @@ class MapLayer:
     lat: Floats  # [N]
     sensor: Bools  # [N] drawn as squares
     frames: Floats  # [H,N] the last is drawn; a slider shows the others. NaN: no value
-    labels: tuple[str, ...]  # [H] of the frames; shown if there are several
+    labels: tuple[str, ...]  # [H] of the frames; "" for none
     shapes: tuple[tuple[str, str], ...]  # of the key: a shape's CSS class and what it stands for
     unit: str
     edges: tuple[float, ...]  # where one colour ends and the next begins
@@ -228,13 +228,13 @@ def error_map(base: BaseMap, run: Run, evaluation: Evaluation, unit: str) -> Nod
     mae = np.where(scored, evaluation.node_mae, np.nan)[None]
     layer = MapLayer(
         colours="error",
-        title=f"Mean absolute error {'without a sensor' if any_unseen else 'at sensors'}, all steps ahead",
+        title=f"Mean absolute error {'without a sensor' if any_unseen else 'at sensors'}",
         node_ids=run.city.stream.node_ids,
         lon=network.lon,
         lat=network.lat,
         sensor=split.seen & network.present,
         frames=mae,
-        labels=("MAE",),
+        labels=("Mean over the test period and all steps ahead",),
         shapes=(("hollow", "sensor"), ("round", "no sensor, scored")) if any_unseen else (("square", "sensor"),),
         unit=unit,
         edges=tuple(bin_edges(mae, skewed=True)),

@@ -105,7 +105,7 @@ def test_bars_write_their_values_beyond_the_whiskers() -> None:
     assert [text.xy[0] for text in ax.texts] == pytest.approx([3.0, 0.0, -2.5, 3.14159])
     assert ax.texts[0].get_fontweight() == "bold"
     assert ax.texts[1].get_fontweight() == "normal"
-    (whiskers,) = (bars for bars in ax.collections if bars.get_path_effects())
+    _, whiskers = ax.collections  # over their rim
     drawn = [path.vertices[:, 0].tolist() for path in whiskers.get_paths() if np.isfinite(path.vertices).all()]
     assert drawn == [[1.0, 3.0], [-2.5, -0.5]]
 

@@ -117,7 +117,7 @@ def test_the_yardstick_is_set_apart(page: Page) -> None:
     *baselines, yardstick = evaluation.rows
     assert f"{yardstick.name} *" in page.text
     assert not any(f"{row.name} *" in page.text for row in baselines)
-    assert page.text.count("for reference, not a baseline") == 1
+    assert page.text.count("a yardstick, not a baseline") == 1
     assert evaluation.footnote in page.text
 
 
