@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import struct
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -18,6 +17,7 @@ from frigate.forecasting.forecast import Forecast
 from frigate.graph.road_features import class_levels
 from frigate.report.page import format_time
 from frigate.report.svg import Drawing, round_step
+from frigate.sources.geometry import NotALineError, read_line
 from frigate.training.checkpoint import Run
 
 Floats = NDArray[np.float64]
@@ -69,7 +69,7 @@ class BaseMap:
         level = np.nan_to_num(class_levels(edges.road_class), nan=1.0).astype(int)
         paths: dict[int, list[str]] = {}
         for e in once.tolist():
-            xs, ys = self.xy(*_line(self.network, e))
+            xs, ys = self.xy(*_line(self.network, e).T)
             corners = "L".join(f"{x:g} {y:g}" for x, y in zip(xs, ys, strict=True))
             paths.setdefault(int(level[e]), []).append(f"M{corners}")
         for k in sorted(paths):
@@ -83,17 +83,13 @@ class BaseMap:
         return drawing
 
 
-def _line(network: RoadNetwork, edge: int) -> tuple[Floats, Floats]:
-    """A road's course: its WKB line string, or straight from end to end."""
-    wkb = network.edges.geometry[edge]
-    if isinstance(wkb, bytes) and len(wkb) > 9:
-        order = "<" if wkb[0] == 1 else ">"
-        kind, count = struct.unpack_from(f"{order}II", wkb, 1)
-        if kind == 2 and len(wkb) == 9 + 16 * count:
-            points = np.frombuffer(wkb, f"{order}f8", offset=9).reshape(count, 2)
-            return points[:, 0], points[:, 1]
-    ends = [int(network.senders[edge]), int(network.receivers[edge])]
-    return network.lon[ends], network.lat[ends]
+def _line(network: RoadNetwork, edge: int) -> Floats:
+    """[points,2] lon and lat of a road's course, or of its ends where the course is not known."""
+    try:
+        return read_line(network.edges.geometry[edge])
+    except NotALineError:
+        ends = [network.senders[edge], network.receivers[edge]]
+        return np.stack([network.lon[ends], network.lat[ends]], axis=1)
 
 
 def bin_edges(values: Floats, *, skewed: bool) -> list[float]:

@@ -6,6 +6,7 @@ is escaped.
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import datetime
 from functools import cache
@@ -53,8 +54,18 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    environment.filters |= {"duration": lasting_words, "number": "{:,}".format, "percent": percent, "time": format_time}
+    environment.filters |= {
+        "digits": _three_digits,
+        "duration": lasting_words,
+        "number": "{:,}".format,
+        "percent": percent,
+        "time": format_time,
+    }
     return environment
+
+
+def _three_digits(x: float) -> str:
+    return "undefined" if not math.isfinite(x) else f"{x:#.3g}".rstrip(".") if abs(x) < 999.5 else f"{x:,.0f}"
 
 
 def format_time(iso: str) -> str:

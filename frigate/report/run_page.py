@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import NamedTuple
 
 from frigate.check.city import lasting_words
 from frigate.evaluation.metrics import Measure
@@ -19,12 +18,6 @@ from frigate.report.maps import BaseMap, error_map, forecast_map
 from frigate.report.page import render
 from frigate.report.rolling_forecast import rolling_charts, rolling_forecast
 from frigate.training.checkpoint import Run
-
-
-class Tile(NamedTuple):
-    title: str
-    value: str
-    detail: str
 
 
 def write_report(path: str | Path, run: Run, evaluation: Evaluation, forecast: Forecast, *, note: str = "") -> Path:
@@ -66,9 +59,10 @@ def _page(run: Run, evaluation: Evaluation, forecast: Forecast, note: str) -> st
         note=note,
         nodes=int(run.city.network.present.sum()),
         parameters=sum(p.numel() for p in run.model.parameters()),
-        tiles=_tiles(evaluation, unit),
+        mae=_mae(evaluation.model, evaluation),
+        baseline=best,
+        baseline_mae=None if best is None else _mae(best, evaluation),
         verdict=verdict(evaluation),
-        table=_table(evaluation),
         maps=[forecast_map(base, forecast, unit), error_map(base, run, evaluation, unit)],
         rolling=rolling,
         rolling_charts=rolling_charts(rolling, run.city.stream.node_ids, unit),
@@ -109,45 +103,3 @@ def verdict(evaluation: Evaluation) -> str:
     if ours.value < theirs.value:
         return f"{where}, the model is ahead of every simple baseline, but the 95 % intervals overlap: not a clear win."
     return f"{where}, the model does not beat the simple baselines: {baseline.name} is as good or better."
-
-
-def _tiles(evaluation: Evaluation, unit: str) -> list[Tile]:
-    model, baseline = evaluation.model, best_baseline(evaluation)
-    where = "without a sensor" if model.unseen is not None else "at sensors"
-    ours = _mae(model, evaluation)
-    tiles = [Tile(f"Mean absolute error {where}", _number(ours.value), f"{unit}; 95 % interval {_interval(ours)}")]
-    if baseline is not None:
-        theirs = _mae(baseline, evaluation)
-        tiles.append(Tile("Best simple baseline", _number(theirs.value), f"{baseline.name}; {_interval(theirs)}"))
-        if theirs.value > 0:
-            change = round(100 * (ours.value / theirs.value - 1))
-            less = "less" if change <= 0 else "more"
-            tiles.append(Tile("Compared with that baseline", f"{abs(change)} %", f"{less} error"))
-    share = model.share_of_sensor
-    if share is not None:
-        low, value, high = (round(100 * x) if math.isfinite(x) else x for x in (share.low, share.value, share.high))
-        tiles.append(Tile("Share of a sensor", f"{value} %", f"recovered; 95 % interval {low} to {high} %"))
-    return tiles
-
-
-def _number(x: float) -> str:
-    return "undefined" if not math.isfinite(x) else f"{x:#.3g}".rstrip(".") if abs(x) < 999.5 else f"{x:,.0f}"
-
-
-def _interval(measure: Measure) -> str:
-    return f"{_number(measure.low)} to {_number(measure.high)}"
-
-
-def _table(evaluation: Evaluation) -> list[dict[str, tuple[str, str]]]:
-    """A row for each forecaster: by column a value and its interval."""
-    rows = []
-    for cells in evaluation.table_rows():
-        parts = {name: text.partition(" [") for name, text in cells.items() if name != "forecaster"}
-        rows.append(
-            {name: (_minus(value), _minus(bracket + end).strip()) for name, (value, bracket, end) in parts.items()}
-        )
-    return rows
-
-
-def _minus(text: str) -> str:
-    return text.replace("-", "−")

@@ -14,38 +14,23 @@ from frigate.data.stream import DAY_S
 Ticks = list[tuple[float, str]]  # where, and the label; "\n" starts a second line
 
 
-@dataclass(frozen=True)
-class Path:
-    css: str
-    d: str
-    width: float | None = None  # of the stroke; None: the style sheet's
-    key: str | None = None  # by which page.js finds the path of a map's colour
-    title: str = ""  # shown under the pointer
-
-
-@dataclass(frozen=True)
-class Text:
-    css: str
-    x: float
-    y: float
-    text: str
-
-
 @dataclass
 class Drawing:
-    """Paths and texts to draw in this order, texts last. `name` is for screen readers."""
+    """Paths and, over them, texts. `name` is for screen readers."""
 
     name: str
     width: float
     height: float
-    paths: list[Path] = field(default_factory=list)
-    texts: list[Text] = field(default_factory=list)
+    paths: list[tuple[dict[str, str | None], str]] = field(default_factory=list)  # attributes, text under the pointer
+    texts: list[tuple[str, str, str, str]] = field(default_factory=list)  # CSS class, x, y, text
 
     def path(self, css: str, d: str, *, width: float | None = None, key: str | None = None, title: str = "") -> None:
-        self.paths.append(Path(css, d, width, key, title))
+        """Add a path. By its `key` page.js finds the path of a map's colour."""
+        stroke = None if width is None else f"{width:.2f}"
+        self.paths.append(({"class": css, "stroke-width": stroke, "data-k": key, "d": d}, title))
 
     def text(self, css: str, x: float, y: float, text: str) -> None:
-        self.texts.append(Text(css, x, y, text))
+        self.texts.append((css, f"{x:.1f}", f"{y:.1f}", text))
 
     def tick_x(self, x: float, base: float, label: str) -> None:
         """A tick of the x axis, which lies at `base`."""
