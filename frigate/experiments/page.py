@@ -9,8 +9,7 @@ import json
 import math
 import re
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -28,39 +27,18 @@ TITLES = {"mae": "MAE", "rmse": "RMSE", "smape": "sMAPE", "wape": "WAPE"}
 ERRORS = {*TITLES, "error"}  # a column with one of these words in its name is better the lower it is
 NOT_ERRORS = {"low", "high", "spread", "sd"}  # but not with one of these
 OF_ZERO = "of_zero"  # a ratio of two MAEs: an error, whatever its name
+ABOUT = ("city", "unit", "seen", "seeds", "splits", "hardware", "device", "versions", "seconds")
 KINDS = {"ours", "yardstick"}  # of rows, that look different
 
 
 class Column(NamedTuple):
+    """A column with its cells: a text, below it an interval, and the CSS class."""
+
     title: str
     meaning: str
-    text: bool  # words rather than numbers
-
-
-class ShownCell(NamedTuple):
-    text: str
-    interval: str
+    legend: str
     css: str
-
-
-@dataclass(frozen=True)
-class Result:
-    """One experiment as the page shows it, or why it cannot."""
-
-    name: str
-    anchor: str
-    title: str
-    fault: str = ""
-    image: str = ""  # data URL: its ids and styles are its own, and no script in it would run
-    min_width: int | None = None
-    columns: Sequence[Column] = ()
-    rows: Sequence[tuple[str, list[ShownCell]]] = ()  # kind, cells
-    legend: Mapping[str, str] = field(default_factory=dict)
-    notes: Sequence[str] = ()
-    origin: Mapping[str, str] = field(default_factory=dict)
-    command: str = ""
-    settings: Mapping[str, str] = field(default_factory=dict)
-    files: Sequence[tuple[str, str]] = ()  # link, title
+    cells: list[tuple[str, str, str]]
 
 
 def write_page(results: Path, *, order: Sequence[str] = ()) -> Path:
@@ -84,7 +62,8 @@ def write_page(results: Path, *, order: Sequence[str] = ()) -> Path:
     tables = [_read(path) for path in paths]
     cities = dict.fromkeys(str(t.more["city"]) for t in tables if isinstance(t, Table) and t.more.get("city"))
     shown = [_result(path, at, table) for at, (path, table) in enumerate(zip(paths, tables, strict=True))]
-    text = render("results.html.j2", name=", ".join(cities) or "Results", results=shown, max_open=MAX_OPEN)
+    name = ", ".join(cities) or "Results"
+    text = render("results.html.j2", name=name, results=shown, kinds=KINDS, max_open=MAX_OPEN)
     results.mkdir(parents=True, exist_ok=True)
     page = results / "report.html"
     write_atomically(page, text)
@@ -110,32 +89,36 @@ def _read(path: Path) -> Table | str:
     return table
 
 
-def _result(path: Path, at: int, table: Table | str) -> Result:
+def _result(path: Path, at: int, table: Table | str) -> dict[str, Any]:
+    """What the template shows of one experiment: its table, or the fault of its file."""
     anchor = path.stem if re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", path.stem) else f"no.{at}"
     if isinstance(table, str):
-        return Result(path.stem, anchor, path.stem, fault=table)
+        return {"name": path.stem, "anchor": anchor, "title": path.stem, "fault": table}
     image, min_width = _image(path.with_suffix(".svg"))
-    columns, rows, legend = _table(table) if table.columns else ([], [], {})
     files = [path.with_suffix(suffix) for suffix in (".csv", ".json", ".png", ".svg")]
-    return Result(
-        name=path.stem,
-        anchor=anchor,
-        title=table.title,
-        image=image,
-        min_width=min_width,
-        columns=columns,
-        rows=rows,
-        legend={title: text for title, text in legend.items() if text},
-        notes=table.notes,
-        origin={name: text for name, text in _origin(table.more).items() if text},
-        command=_plain(table.more.get("command"), joint=" "),
-        settings={
+    about = {name: _plain(table.more.get(name)) for name in ABOUT}
+    if (seen := _number(table.more.get("seen"))) is not None:
+        about["seen"] = f"{100 * seen:g} % of the nodes have a sensor"
+    if (seconds := _number(table.more.get("seconds"))) is not None:
+        about["seconds"] = f"{seconds:.2g}" if seconds < 100 else f"{seconds:,.0f} ({lasting_words(round(seconds))})"
+    return {
+        "name": path.stem,
+        "anchor": anchor,
+        "title": table.title,
+        "fault": "",
+        "image": image,
+        "min_width": min_width,
+        "table": table,
+        "columns": _columns(table),
+        "about": about,
+        "command": _plain(table.more.get("command")),
+        "settings": {
             name: json.dumps(table.more[name], indent=1, ensure_ascii=False)
             for name in ("settings", "effort")
             if table.more.get(name)
         },
-        files=[(quote(each.name), each.suffix[1:].upper()) for each in files if each.is_file()],
-    )
+        "files": [(quote(each.name), each.suffix[1:].upper()) for each in files if each.is_file()],
+    }
 
 
 def _image(path: Path) -> tuple[str, int | None]:
@@ -150,52 +133,35 @@ def _image(path: Path) -> tuple[str, int | None]:
     return f"data:image/svg+xml;base64,{b64encode(drawing).decode()}", min_width
 
 
-def _origin(more: Mapping[str, Any]) -> dict[str, str]:
-    """Where the numbers came from, as far as the file says."""
-    seen, seconds, device = more.get("seen"), more.get("seconds"), more.get("device")
-    known = _number(seen)
-    took = _number(seconds)
-    return {
-        "city": _plain(more.get("city")),
-        "unit": _plain(more.get("unit")),
-        "seen": _plain(seen) if known is None else f"{100 * known:g} % of the nodes have a sensor",
-        "seeds": _plain(more.get("seeds")),
-        "splits": _plain(more.get("splits")),
-        "hardware": _plain(more.get("hardware")) + (f" ({_plain(device)})" if device else ""),
-        "versions": _plain(more.get("versions")),
-        "time": _plain(seconds) if took is None else f"{took:.2g} s" if took < 10 else lasting_words(round(took)),
-    }
-
-
-def _plain(value: Any, *, joint: str = ", ") -> str:
+def _plain(value: Any) -> str:
     """A value of a JSON file as text."""
     if isinstance(value, dict):
-        return joint.join(f"{name} {_plain(each)}" for name, each in value.items())
+        return ", ".join(f"{name} {_plain(each)}" for name, each in value.items())
     if isinstance(value, list):
-        return joint.join(_plain(each) for each in value)
+        return ", ".join(map(_plain, value))
     return "" if value is None else str(value)
 
 
 # Tables
 
 
-def _table(table: Table) -> tuple[list[Column], list[tuple[str, list[ShownCell]]], dict[str, str]]:
-    """Columns, rows with their kind, and what the columns mean; intervals stand below their values."""
+def _columns(table: Table) -> list[Column]:
+    """The columns to show; an interval stands below its value."""
     ends = _intervals(list(table.columns))
-    shown = [name for name in table.columns if name not in {end for pair in ends.values() for end in pair}]
-    columns, legend, cells = [], {}, []
-    for name in shown:
+    hidden = {end for pair in ends.values() for end in pair}
+    columns = []
+    for name, meaning in table.columns.items():
+        if name in hidden:
+            continue
         values = [row.get(name) for row in table.rows]
-        wordy, title = any(isinstance(value, str) for value in values), _title(name)
-        columns.append(Column(title, str(table.columns[name]), wordy))
-        sides = dict.fromkeys(str(table.columns[end]) for end in ends.get(name, ()))  # often the same text
-        legend[title] = str(table.columns[name]) + (f". In brackets: {' to '.join(sides)}" if sides else "")
         texts = _texts(values, [[row.get(end) for row in table.rows] for end in ends.get(name, ())])
         best = _best(table, name, [text for text, _ in texts]) if _is_error(name) else set()
-        css = ["words" if wordy else "best" if at in best else "" for at in range(len(values))]
-        cells.append([ShownCell(*text, css) for text, css in zip(texts, css, strict=True)])
-    kinds = [str(row.get("kind")) if row.get("kind") in KINDS else "" for row in table.rows]
-    return columns, [(kind, [column[at] for column in cells]) for at, kind in enumerate(kinds)], legend
+        css = "words" if any(isinstance(value, str) for value in values) else ""
+        sides = dict.fromkeys(str(table.columns[end]) for end in ends.get(name, ()))  # often the same text
+        legend = str(meaning) + (f". In brackets: {' to '.join(sides)}" if sides else "")
+        cells = [(*text, css or "best" * (at in best)) for at, text in enumerate(texts)]
+        columns.append(Column(_title(name), str(meaning), legend, css, cells))
+    return columns
 
 
 def _title(column: str) -> str:

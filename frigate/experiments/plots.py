@@ -55,30 +55,8 @@ WIDTHS = {FIRST: 3.0, "frigate (paper)": 2.4}  # of lines, in points
 WIDTH = 1.6
 MAX_MARKED = 24  # points of a line; more markers would hide it
 
-INK, SOFT, GRID = "#1b2430", "#5b6675", "#e3e7ec"
-STYLE: dict[str, Any] = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib: the same everywhere
-    "font.size": 10.5,
-    "text.color": INK,
-    "axes.edgecolor": SOFT,
-    "axes.labelcolor": INK,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 11.5,
-    "axes.titleweight": "bold",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": GRID,
-    "xtick.color": SOFT,
-    "ytick.color": SOFT,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "figure.constrained_layout.h_pad": 0.08,
-    "figure.constrained_layout.w_pad": 0.08,
-    "savefig.dpi": 150,
-    "svg.hashsalt": "frigate",  # the same ids every time
-}
+INK, SOFT = "#1b2430", "#5b6675"
+STYLE = Path(__file__).with_name("plots.mplstyle")
 
 
 @contextmanager

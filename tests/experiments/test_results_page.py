@@ -136,7 +136,7 @@ def test_the_figures_are_the_drawings(page: Page) -> None:
 
 def test_numbers_words_and_origin_are_there(page: Page) -> None:
     for words in ("3.14", "[3.04, 3.24]", "2.72", "Mind the gap.", "mean absolute error, vehicles in 5 min",
-                  "A fast one (cuda)", "torch 2.11.0", "0, 1", "30 % of the nodes", "1 h 2 min", ABOUT["command"],
+                  "A fast one", "cuda", "torch 2.11.0", "0, 1", "30 % of the nodes", "3,725 (1 h 2 min)", ABOUT["command"],
                   '"width": 64', "Brackwater: all experiments"):  # fmt: skip
         assert words in page.text
     assert "mean absolute error, vehicles in 5 min" in page.having("title")
