@@ -7,13 +7,6 @@
 >>> fg.forecast(run, city.network.close([(41, 42)]))
 """
 
-import sys
-import warnings
-
-if sys.argv[:1] == ["-m"]:
-    # `python -m frigate.training.train` finds its module imported already, by the lines below, and would warn of it.
-    warnings.filterwarnings("ignore", message=".*found in sys.modules after import of package 'frigate")
-
 from frigate.config import Settings, preset
 from frigate.data.city import City, read_city, write_city
 from frigate.data.network import RoadNetwork
@@ -23,7 +16,8 @@ from frigate.evaluation.evaluate import evaluate
 from frigate.evaluation.results import Evaluation
 from frigate.forecasting.forecast import Forecast, forecast
 from frigate.simulate.demo_city import demo_city
-from frigate.training.checkpoint import Run, load_run
+from frigate.training.checkpoint import load_run
+from frigate.training.run import Run
 from frigate.training.train import train
 
 __all__ = [

@@ -84,9 +84,9 @@ def run_demo(
         f"and {full.layers}), {parameters:,} parameters, {run.progress.epoch} epochs in {run.progress.seconds:.0f} s."
     )
     say(note)
-    evaluation = evaluate(run, stride=STRIDE, progress=lambda done, total: progress(done, total, "evaluating"))
-    shown = forecast(run, at=last_afternoon_s(city.stream))
-    report = write_report(folder / REPORT, run, evaluation, shown, note=note)
+    evaluation = evaluate(run, city, stride=STRIDE, progress=lambda done, total, _: progress(done, total, "evaluating"))
+    shown = forecast(run, stream=city, at=last_afternoon_s(city.stream))
+    report = write_report(folder / REPORT, run, evaluation, shown, city=city, note=note)
     say(f"All in {time.perf_counter() - began:.0f} s.")
     return Demo(evaluation, verdict(evaluation), report)
 

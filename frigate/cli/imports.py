@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 
 from frigate.cli.console import PLAIN, bar, err, notice, say
-from frigate.data.city import City, read_city, write_city
+from frigate.data.city import City, open_city, read_city, write_city
 from frigate.data.network_tables import ATTRIBUTES
 from frigate.errors import SettingsError
 from frigate.forecasting.export import Exported, export_onnx, export_program, write_sample
@@ -23,7 +23,8 @@ from frigate.sources.osm.importer import osm_city
 from frigate.sources.osm.tags import DRIVABLE
 from frigate.sources.sumo.importer import import_sumo
 from frigate.sources.tables.importer import attach_readings, import_tables
-from frigate.training.checkpoint import Run, load_run
+from frigate.training.checkpoint import load_run
+from frigate.training.run import Run
 
 import_app = typer.Typer(**PLAIN, help="Make a city folder from other data.")
 export_app = typer.Typer(**PLAIN, help="Write a city, or a run's forecast, for other programs.")
@@ -205,7 +206,7 @@ def traces_command(
         city = import_traces(
             files, read_city(network), rename=parse_map(columns), step=step or "5min", timezone=timezone, sigma_m=sigma,
             beta_m=beta, max_gap_s=max_gap, radius_m=radius, workers=workers, engine=engine, on=on,
-            name=name or output.resolve().name, on_progress=lambda done, total: update(done, total, ""),
+            name=name or output.resolve().name, on_progress=update,
         )  # fmt: skip
     written(city, output, csv=csv)
 
@@ -276,7 +277,7 @@ def program_command(
     city: OtherCity = None,
 ) -> None:
     """A run's forecast as a torch.export program: torch alone runs it, on networks of any size."""
-    _exported(export_program, load_run(run, city=city), output, sample)
+    _exported(export_program, load_run(run), output, sample, city)
 
 
 @export_app.command("onnx")
@@ -287,13 +288,16 @@ def onnx_command(
     city: OtherCity = None,
 ) -> None:
     """A run's forecast as ONNX, on networks of any size. Needs the extra: export."""
-    _exported(export_onnx, load_run(run, city=city), output, sample)
+    _exported(export_onnx, load_run(run), output, sample, city)
 
 
-def _exported(export: Callable[[Run, Path], Exported], run: Run, output: Path, sample: Path | None) -> None:
+def _exported(
+    export: Callable[[Run, Path, City | None], Exported], run: Run, output: Path, sample: Path | None, city: Path | None
+) -> None:
     with err.status(f"Exporting and comparing with the model: {escape(str(output))}"):
-        made = export(run, output)
-        held = None if sample is None else write_sample(run, sample)
+        other = None if city is None else open_city(city)
+        made = export(run, output, other)
+        held = None if sample is None else write_sample(run, sample, other)
     say(made.summary())
     if held is not None:
-        say(f"Its inputs at the end of {run.city.name}, and their forecast: {held}")
+        say(f"Its inputs at the end of {(other or run.trained_on).name}, and their forecast: {held}")

@@ -28,10 +28,11 @@ from frigate.evaluation.results import Evaluation
 from frigate.forecasting.forecast import forecast
 from frigate.graph.feature_cache import ensure_road_features
 from frigate.nn.choice import described, kernels
+from frigate.nn.device import best_device
 from frigate.report.check_page import write_check_page
 from frigate.training.checkpoint import load_run
 from frigate.training.distributed import current, joined, only_the_first_speaks
-from frigate.training.train import best_device, seen_from, settings_from, told, train
+from frigate.training.train import seen_from, settings_from, summary_line, train
 from frigate.training.trainer import StepReport, epoch_line
 
 app = typer.Typer(**PLAIN, add_completion=False, pretty_exceptions_enable=False, help=(
@@ -162,7 +163,7 @@ def train_command(
         parameters = sum(p.numel() for p in run.model.parameters())
         print_json({"run": str(output), **facts, "parameters": parameters, "kernels": how})
     else:
-        say(told(run))
+        say(summary_line(run))
     if not run.progress.finished:
         raise typer.Exit(STOPPED)
 
@@ -194,9 +195,9 @@ def evaluate_command(
     as_json: AsJson = False,
 ) -> None:
     """Score a run on the test period, beside naive baselines."""
-    opened = load_run(run, city=city)
+    opened = load_run(run)
     with kernels(with_kernels), bar("Evaluating") as update:
-        result = evaluate(opened, stride=stride, device=device, progress=lambda done, total: update(done, total, ""))
+        result = evaluate(opened, city, stride=stride, device=device, progress=update)
     if as_json:
         print_json(result.to_json())
         return
@@ -268,7 +269,7 @@ def forecast_command(
     with kernels(with_kernels), err.status(f"Opening {escape(str(run))}"):
         other = None if city is None else open_city(city)
         result = forecast(
-            load_run(run, without_city=other is not None), stream=other, at=at, close=close or (), add=add or (),
+            load_run(run), stream=other, at=at, close=close or (), add=add or (),
             past=past, horizon=horizon, sensors="all" if all_sensors else "seen", device=device,
             memory_gb=memory_gb,
         )  # fmt: skip

@@ -18,7 +18,7 @@ from frigate.graph.road_features import class_levels
 from frigate.report.page import format_time
 from frigate.report.svg import Drawing, round_step
 from frigate.sources.geometry import NotALineError, read_line
-from frigate.training.checkpoint import Run
+from frigate.training.run import RunOnCity
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -216,7 +216,7 @@ def forecast_map(base: BaseMap, forecast: Forecast, unit: str) -> NodeMap:
     return draw_map(base, layer)
 
 
-def error_map(base: BaseMap, run: Run, evaluation: Evaluation, unit: str) -> NodeMap:
+def error_map(base: BaseMap, run: RunOnCity, evaluation: Evaluation, unit: str) -> NodeMap:
     """The model's MAE at each node that was scored; sensors are hollow where it was scored without them."""
     network, split = run.city.network, run.split
     any_unseen = evaluation.model.unseen is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,8 +13,7 @@ from frigate.data.stream import DAY_S
 from frigate.graph.positions import hops_to
 from frigate.report.charts import Chart
 from frigate.report.svg import time_ticks
-from frigate.training.checkpoint import Run
-from frigate.training.train import run_windows
+from frigate.training.run import RunOnCity
 
 Floats = NDArray[np.float64]
 
@@ -33,13 +31,14 @@ class RollingForecast:
     forecasts: dict[str, Floats]  # [n,M] each: the model's, then the baseline's where there is one
 
 
-def rolling_forecast(run: Run, *, baseline: str) -> RollingForecast:
+@torch.inference_mode()
+def rolling_forecast(run: RunOnCity, *, baseline: str) -> RollingForecast:
     """The last day of the test period (or all of a shorter one), every step forecast once.
 
     Parameters
     ----------
     run
-        A trained run.
+        A trained run, on its city.
     baseline
         Name of the naive baseline to show beside the model; "" for none.
     """
@@ -50,22 +49,29 @@ def rolling_forecast(run: Run, *, baseline: str) -> RollingForecast:
     rows = (current[:, None] + np.arange(1, task.horizon + 1)).ravel()
     picked = _pick_nodes(run, rows)
     nodes = np.array(list(picked), np.int64)
+    device = next(run.model.parameters()).device
     naive = naive_baselines(stream, split)
-    forecasters: dict[str, Forecaster] = {"model": run.model}
+    forecasters: dict[str, Forecaster] = {"model": run.predictor(device)}
     if baseline in naive:
         forecasters[baseline] = naive[baseline]
-    made = _forecast_rows(run, list(forecasters.values()), current, nodes)
+    windows, inputs = run.windows(device), torch.from_numpy(split.seen).to(device)
+    made: dict[str, list[Floats]] = {name: [] for name in forecasters}
+    for first in range(0, len(current), BATCH):
+        batch = windows.batch(current[first : first + BATCH], past=task.past, horizon=task.horizon, inputs=inputs)
+        for name, forecaster in forecasters.items():
+            values = forecaster(batch).double().cpu().numpy()[:, :, nodes]
+            made[name].append(values.reshape(-1, len(nodes)))
     observed = np.where(stream.observed[rows][:, nodes], stream.values[rows][:, nodes], np.nan)
     return RollingForecast(
         nodes=tuple(picked),
         reasons=tuple(picked.values()),
         local_s=stream.times_s[rows] + stream.utc_offset_s[rows],
         observed=observed.astype(np.float64),
-        forecasts=dict(zip(forecasters, made, strict=True)),
+        forecasts={name: np.concatenate(parts) for name, parts in made.items()},
     )
 
 
-def _pick_nodes(run: Run, rows: NDArray[np.int64]) -> dict[int, str]:
+def _pick_nodes(run: RunOnCity, rows: NDArray[np.int64]) -> dict[int, str]:
     """A busy, a typical and a quiet node by mean training reading, and the one farthest from a sensor, with why."""
     stream, split = run.city.stream, run.split
     nodes = split.unseen if split.unseen.any() else split.seen
@@ -91,25 +97,6 @@ def _distance(hops: int) -> str:
     if hops <= 0:
         return "has a sensor" if hops == 0 else "no road to a sensor"
     return f"{hops} road{'s' * (hops > 1)} from a sensor"
-
-
-@torch.inference_mode()
-def _forecast_rows(
-    run: Run, forecasters: Sequence[Forecaster], current: NDArray[np.int64], nodes: NDArray[np.int64]
-) -> list[Floats]:
-    """[n,M] from each forecaster: its forecasts of the windows one after the other, at these nodes."""
-    device = next(run.model.parameters()).device
-    windows = run_windows(run, device)
-    inputs = torch.from_numpy(run.split.seen).to(device)
-    task = run.settings.task
-    parts: list[list[Floats]] = [[] for _ in forecasters]
-    for first in range(0, len(current), BATCH):
-        batch = windows.batch(current[first : first + BATCH], past=task.past, horizon=task.horizon, inputs=inputs)
-        for forecaster, made in zip(forecasters, parts, strict=True):
-            values = forecaster(batch)[:, :, torch.from_numpy(nodes).to(device)]
-            made.append(values.double().cpu().numpy().reshape(-1, len(nodes)))
-    least = 0.0 if run.city.stream.quantity == "count" else -np.inf
-    return [np.maximum(np.concatenate(made), least) for made in parts]
 
 
 def rolling_charts(rolling: RollingForecast, node_ids: NDArray[np.generic], unit: str) -> list[Chart]:

@@ -10,6 +10,7 @@ import math
 from pathlib import Path
 
 from frigate.check.city import lasting_words
+from frigate.data.city import City
 from frigate.evaluation.metrics import Measure
 from frigate.evaluation.results import Evaluation, Row
 from frigate.forecasting.forecast import Forecast
@@ -17,10 +18,18 @@ from frigate.report.charts import MARKERS, error_by_hops, error_by_step
 from frigate.report.maps import BaseMap, error_map, forecast_map
 from frigate.report.page import render
 from frigate.report.rolling_forecast import rolling_charts, rolling_forecast
-from frigate.training.checkpoint import Run
+from frigate.training.run import Run, RunOnCity
 
 
-def write_report(path: str | Path, run: Run, evaluation: Evaluation, forecast: Forecast, *, note: str = "") -> Path:
+def write_report(
+    path: str | Path,
+    run: Run,
+    evaluation: Evaluation,
+    forecast: Forecast,
+    *,
+    city: City | None = None,
+    note: str = "",
+) -> Path:
     """Write the page about a run.
 
     Parameters
@@ -31,6 +40,8 @@ def write_report(path: str | Path, run: Run, evaluation: Evaluation, forecast: F
         The trained run.
     evaluation, forecast
         What `evaluate` and `forecast` made of it.
+    city
+        The city that was evaluated. Default: the one that the run was trained on.
     note
         A sentence of the caller's, such as how small the model is.
 
@@ -41,11 +52,11 @@ def write_report(path: str | Path, run: Run, evaluation: Evaluation, forecast: F
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(_page(run, evaluation, forecast, note), encoding="utf-8")
+    path.write_text(_page(run.on(city), evaluation, forecast, note), encoding="utf-8")
     return path
 
 
-def _page(run: Run, evaluation: Evaluation, forecast: Forecast, note: str) -> str:
+def _page(run: RunOnCity, evaluation: Evaluation, forecast: Forecast, note: str) -> str:
     unit = unit_text(evaluation.quantity, evaluation.unit, evaluation.step_s)
     best = best_baseline(evaluation)
     rolling = rolling_forecast(run, baseline="" if best is None else best.name)

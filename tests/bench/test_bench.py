@@ -29,11 +29,10 @@ from frigate.cli.main import main
 from frigate.config import PRESETS, ModelSettings, Task, change, preset
 from frigate.errors import FrigateError, SettingsError
 from frigate.graph.positions import choose_anchors, distances_m
-from frigate.nn.batch import Batch, Windows
+from frigate.nn.batch import Batch
 from frigate.nn.choice import kernels
 from frigate.nn.model import Frigate
-from frigate.nn.scaling import build_topologies
-from frigate.training.checkpoint import Run
+from frigate.training.run import RunOnCity
 
 ONCE = Repeats(warm=0, step=1, forecast=1, tick=1)
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -50,13 +49,10 @@ def result() -> dict[str, Any]:
 # What is compared
 
 
-def small(name: str) -> tuple[Run, Frigate, Batch]:
+def small(name: str) -> tuple[RunOnCity, Frigate, Batch]:
     run = invent_run(change(preset(name), {"train": {"batch_size": 2}}), SMALL)
-    features = run.city.road_features if run.scaling.roads is not None else None
-    stream = run.city.stream
-    topologies, _ = build_topologies(stream.topologies, run.scaling, sensors=run.split.seen, features=features)
     inputs = torch.from_numpy(run.split.seen)
-    batch = Windows(stream, topologies).batch(np.array([60, 90]), past=12, horizon=12, inputs=inputs)
+    batch = run.windows().batch(np.array([60, 90]), past=12, horizon=12, inputs=inputs)
     assert isinstance(run.model, Frigate)
     return run, run.model, batch
 
