@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frigate.experiments import plots
+from frigate.experiments import named, plots
 from frigate.experiments.page import MAX_OPEN, write_page
+from frigate.experiments.plan import Plan
+from frigate.experiments.runner import reproduce
 from frigate.experiments.table import Cell, Table
+from frigate.report import page as report_page
+from tests.support.forecast_runs import small_city
 from tests.support.html_page import Page
 
 ODD = '</style><script>alert(1)</script> & "Co" \x00\ud800'
@@ -214,3 +219,18 @@ def test_experiments_without_a_place_come_last(tmp_path: Path) -> None:
 
 def test_no_results_make_a_page_that_says_so(tmp_path: Path) -> None:
     assert "No results yet." in Page(write_page(tmp_path / "none")).text
+
+
+@pytest.mark.parametrize("package", ["jinja2", "matplotlib"])
+def test_experiments_are_done_without_what_draws_them(
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    report_page._environment.cache_clear()
+    said: list[str] = []
+    done = reproduce(named("datasets"), Plan(small_city(), tmp_path, device="cpu"), say=said.append)
+    assert sum(f"{package} is not installed. Run: pip install" in line for line in said) == 1
+    assert (tmp_path / "datasets.csv").exists()
+    assert (done.page is None) == (package == "jinja2")
+    assert (tmp_path / "report.html").exists() == (package != "jinja2")
+    report_page._environment.cache_clear()
