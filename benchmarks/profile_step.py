@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from frigate.bench.machine import surroundings
 from frigate.bench.synthetic import invent_run, parse_size, windows_for
 from frigate.config import change, preset
 from frigate.nn.device import best_device
+from frigate.training.environment import environment
 from frigate.training.trainer import Trainer
 
 WARM, STEPS, SHOWN = 4, 4, 40
@@ -52,7 +52,7 @@ def measure(size: str, name: str, device: torch.device) -> dict[str, Any]:
     rows.sort(key=lambda row: -row["ms"])
     return {
         "command": f"python benchmarks/profile_step.py --size {size} --preset {name} --device {device.type}",
-        **surroundings(device),
+        **environment(device),
         "windows": windows,
         "kernels_ms": round(sum(row["ms"] for row in rows), 3),
         "kernels": len(rows),

@@ -29,7 +29,6 @@ from frigate.bench.clock import (
     median_ms,
     peak_bytes,
 )
-from frigate.bench.machine import surroundings
 from frigate.bench.pyg_baseline import usual_bytes, usual_model
 from frigate.bench.roofline import Ceilings, Sizes, forecast_work, step_work, work_json
 from frigate.bench.synthetic import Size, invent_network, invent_run, parse_size, windows_for
@@ -43,6 +42,7 @@ from frigate.nn.batch import Windows
 from frigate.nn.choice import described, kernels
 from frigate.nn.device import best_device
 from frigate.nn.model import Fixed, Frigate
+from frigate.training.environment import environment
 from frigate.training.run import RunOnCity
 from frigate.training.trainer import Trainer
 
@@ -87,7 +87,7 @@ def bench(
     network = invent_network(np.random.default_rng(seed), nodes=sized.nodes, roads=sized.roads)
     return {
         "command": _command(size, device, presets, windows, seed),
-        **surroundings(on),
+        **environment(on),
         "seed": seed,
         "size": sized.name,
         "nodes": sized.nodes,

@@ -5,6 +5,7 @@ A forecast made at X reads only snapshots that are complete at X. It goes out wi
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import math
@@ -124,15 +125,26 @@ class Forecast:
         return path
 
     def _file(self, form: str) -> bytes:
-        if form in (".csv", ".parquet"):
+        if form == ".csv":
+            return self._csv().encode()
+        if form == ".parquet":
             held = io.BytesIO()
-            if form == ".csv":
-                self.to_frame().write_csv(held, datetime_format="%Y-%m-%dT%H:%M:%SZ")
-            else:
-                self.to_frame().write_parquet(held)
+            self.to_frame().write_parquet(held)
             return held.getvalue()
         data = self.to_geojson() if form == ".geojson" else self.to_json()
         return json.dumps(data, ensure_ascii=False, allow_nan=False).encode()
+
+    def _csv(self) -> str:
+        """The table of `to_frame`, without polars: a bare machine has none."""
+        utc = [datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") for time_s in self.times_s.tolist()]
+        steps = list(zip(utc, self.local_times(), range(1, self.horizon + 1), strict=True))
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(("node_id", "time", "local_time", "step_ahead", "value"))
+        for node_id, values in zip(self.node_ids.tolist(), self.values.T.tolist(), strict=True):
+            cells = ("" if math.isnan(value) else value for value in values)
+            writer.writerows((node_id, *step, value) for step, value in zip(steps, cells, strict=True))
+        return text.getvalue()
 
     def _rows(self) -> tuple[list[Any], ...]:
         values = [[None if math.isnan(x) else round(x, 4) for x in row] for row in self.values.T.tolist()]

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import platform
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -33,6 +31,7 @@ from frigate.data.network import Edges, RoadNetwork
 from frigate.data.split import Split
 from frigate.errors import CheckpointError, SettingsError
 from frigate.nn.scaling import Scaling
+from frigate.training.environment import versions
 from frigate.training.run import Build, Model, Run, RunOnCity, TrainedOn, TrainingState, build_model
 
 FORMAT = 3
@@ -178,7 +177,7 @@ def _run_json(run: Run, folder: Path) -> dict[str, Any]:
         "split": run.split.to_json(run.nodes.node_ids),
         "progress": vars(run.progress) | {"best_mae": best_mae},
         "city": vars(run.trained_on) | {"folder": where, "lon": run.nodes.lon.tolist(), "lat": run.nodes.lat.tolist()},
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
+        "versions": versions(),
     }
 
 

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import torch
 
-from frigate.cli.imports import export_app
 from frigate.config import change, preset
 from frigate.data.city import write_city
 from frigate.data.stream import RoadNetworkStream
@@ -25,6 +24,7 @@ from frigate.forecasting.export import NEEDED, OUTPUT, SHAPES, Inputs, check_par
 from frigate.forecasting.forecast import Forecast, forecast
 from frigate.training.run import Run, build_model
 from frigate.training.train import train
+from tests.support.command_line import frigate
 from tests.support.forecast_runs import START_S, STEP_S, S, small_city
 from tests.support.towns import random_network, random_stream
 
@@ -101,8 +101,8 @@ def program(folder: Path) -> Callable[[str], Path]:
             return export_program(small_run(name), folder / "paper.pt2", CITY).path
         small_run(name, folder / "run")
         write_city(CITY, folder / "city")
-        words = ["program", folder / "run", "--city", folder / "city", "-o", path, "--sample", folder / "sample.npz"]
-        export_app([str(word) for word in words], standalone_mode=False)
+        options = ["--city", folder / "city", "-o", path, "--sample", folder / "sample.npz"]
+        assert frigate("export", "program", folder / "run", *options).status == 0
         return path
 
     return made

@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from frigate.cli.main import main
 from frigate.config import BaselineSettings, Settings, TrainSettings
 from frigate.data.city import City, write_city
 from frigate.data.network import Edges, RoadNetwork
@@ -30,6 +29,7 @@ from frigate.training.checkpoint import load_run
 from frigate.training.run import Run
 from frigate.training.train import train
 from frigate.training.trainer import StepReport, Trainer, draw_part, micro_batch
+from tests.support.command_line import frigate
 from tests.support.towns import PRESETS, Town, build_model, edited, in_float64, make_town, random_stream, small_settings
 from tests.support.training_runs import equal, log, tensors, tiny
 
@@ -320,21 +320,13 @@ def test_scores_in_blocks_are_the_scores(blocks: Callable[[], list[int]]) -> Non
     assert parts.mae.value == pytest.approx(whole.mae.value, rel=1e-5)
 
 
-def test_both_options_are_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def typed(*words: object) -> int:
-        monkeypatch.setattr("sys.argv", ["frigate", *map(str, words)])
-        try:
-            main()
-        except SystemExit as ended:
-            return int(ended.code or 0)
-        return 0
-
+def test_both_options_are_on_the_command_line(tmp_path: Path) -> None:
     folder, run, small = tmp_path / "city", tmp_path / "run", tmp_path / "small.toml"
     write_city(city(), folder)
     small.write_text("[task]\npast = 4\nhorizon = 4\n[model]\nwidth = 8\nlayers = 2\n[train]\nsteps_per_epoch = 2\n")
     train_it = ("train", folder, "-o", run, "--settings", small, "--epochs", 1, "--device", "cpu", "--parts")
-    assert typed(*train_it, 0) == 2
-    assert typed(*train_it, 2) == 0
+    assert frigate(*train_it, 0).status == 2
+    assert frigate(*train_it, 2).status == 0
     assert load_run(run).settings.train.parts == 2
-    assert typed("forecast", run, "--memory-gb", 1e-6) == 2
-    assert typed("forecast", run, "--memory-gb", 2, "--device", "cpu") == 0
+    assert frigate("forecast", run, "--memory-gb", 1e-6).status == 2
+    assert frigate("forecast", run, "--memory-gb", 2, "--device", "cpu").status == 0
