@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from frigate.bench.__main__ import main as bare
 from torch import Tensor
 
 from frigate.bench import bench, invent_network, measure

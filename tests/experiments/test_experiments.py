@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from frigate.experiments.__main__ import main
 from torch import Tensor
 
 from frigate.config import BASELINES, PRESETS, ModelSettings, Settings, change, preset
