@@ -301,7 +301,7 @@ def test_more_than_can_be_drawn_is_left_out_aloud(tmp_path: Path) -> None:
     values = np.full((3, 17_000), np.nan)
     values[:, 5] = 1
     page, report = page_of(City("wide", make_stream(values, network, start_s=START_S, step_s=60)), tmp_path)
-    assert "Drawn are" in page.text
+    assert "The maps show" in page.text
     assert "of 17,000 nodes" in page.text
     assert len(page.data[0]["x"]) <= 15_000
     assert sum(page.data[0]["sensor"]) == report.sensors == 1
