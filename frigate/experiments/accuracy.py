@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,11 +11,8 @@ from frigate.evaluation.evaluate import OWN
 from frigate.evaluation.metrics import Measure, Summary
 from frigate.experiments import plots
 from frigate.experiments.plan import FITTED, NAIVE, Plan, Recipe
-from frigate.experiments.table import Cell, Table
+from frigate.experiments.table import Cell, Row, Table
 from frigate.experiments.trials import Scored, Trial, yardsticks
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 BEST_BASELINES = 2  # that are also trained with `default`'s hiding and road features
 COLUMNS = {
@@ -102,13 +98,13 @@ def measure(plan: Plan, scored: Scored) -> Table:
     )
 
 
-def _row(scored: Scored, trials: Sequence[Trial]) -> dict[str, Cell]:
+def _row(scored: Scored, trials: Sequence[Trial]) -> Row:
     summaries = [summary for trial in trials if (summary := scored.summary(trial)) is not None]
     sensors = [summary for trial in trials if (summary := scored.summary(trial, at_sensors=True)) is not None]
     shares = [share.value for trial in trials if (share := scored.share(trial)) is not None]
     of_zero = [x for trial in trials if (x := scored.of_zero(trial)) is not None]
     recipe = trials[0].recipe
-    row: dict[str, Cell] = {"model": recipe.label, "kind": kind(recipe)}
+    row: Row = {"model": recipe.label, "kind": kind(recipe)}
     for name in ("mae", "rmse", "smape"):
         measures: list[Measure] = [getattr(summary, name) for summary in summaries]
         row[name] = _mean([measure.value for measure in measures])
@@ -155,7 +151,7 @@ def _number(cell: Cell) -> float:
     return float(cell) if isinstance(cell, int | float) else np.inf
 
 
-def draw(table: Table) -> Figure:
+def draw(table: Table) -> plots.Figure:
     rows = [row for row in table.rows if row["mae"] is not None]
     figure, (ax,) = plots.figure(7.5, 0.6 + 0.32 * len(rows))
     names = [str(row["model"]) for row in rows]

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from frigate.config import ANCHOR_CHOICES
 from frigate.data.network import RoadNetwork
+from frigate.experiments import plots
 from frigate.experiments.plan import Plan
-from frigate.experiments.table import Cell, Table
+from frigate.experiments.table import Cell, Row, Table
 from frigate.graph.positions import Distortion, choose_anchors, distances_m, distortion
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 DRAWS = 5  # of the anchors; odd, so that the median is one of them
 PAIRS = 2000
@@ -57,7 +54,7 @@ def measure(plan: Plan) -> Table:
     )
 
 
-def _row(network: RoadNetwork, choice: str, count: int | None) -> dict[str, Cell]:
+def _row(network: RoadNetwork, choice: str, count: int | None) -> Row:
     found: list[Distortion] = []
     for seed in range(DRAWS):
         anchors = choose_anchors(network, count=count or 1, choice=choice, seed=seed)
@@ -81,10 +78,8 @@ def _number(value: float | np.floating) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def draw(table: Table) -> Figure:
+def draw(table: Table) -> plots.Figure:
     """A curve for each choice, from its least to its largest draw, on log axes."""
-    from frigate.experiments import plots
-
     figure, (ax, *_) = plots.figure()
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")

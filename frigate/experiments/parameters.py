@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,13 +10,11 @@ from frigate.config import BASELINES, PRESETS, Settings, preset
 from frigate.data.network import RoadNetwork
 from frigate.data.split import Split
 from frigate.data.stream import RoadNetworkStream
+from frigate.experiments import plots
 from frigate.experiments.plan import LABELS, Plan
-from frigate.experiments.table import Cell, Table
+from frigate.experiments.table import Cell, Row, Table
 from frigate.nn.scaling import fit_scaling
 from frigate.training.run import build_model
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 PAPER = {  # tab:params
     "paper": 198985, "dcrnn": 372353, "stnn": 313906, "graph-wavenet": 247660, "stgode": 558582, "localegn": 333636
@@ -36,7 +33,7 @@ def measure(plan: Plan) -> Table:
     """The parameters of every model, built for the city and for half of it."""
     whole = plan.city.stream.slice(0, 1)  # readings do not matter
     half = western_half(whole)
-    rows: list[dict[str, Cell]] = []
+    rows: list[Row] = []
     for model in plan.wanted(*PRESETS, *BASELINES):
         count, paper = count_parameters(preset(model), whole), PAPER.get(model)
         rows.append(
@@ -89,10 +86,8 @@ def western_half(stream: RoadNetworkStream) -> RoadNetworkStream:
     )
 
 
-def draw(table: Table) -> Figure:
+def draw(table: Table) -> plots.Figure:
     """A bar for each model, and below it a grey one where the paper has a number."""
-    from frigate.experiments import plots
-
     names, values = beside_paper(table, "parameters", "paper")
     figure, (ax, *_) = plots.figure(7.0, 0.6 + 0.36 * len(names))
     colours = [PAPER_COLOUR if name == IN_PAPER else plots.colour(name) for name in names]
