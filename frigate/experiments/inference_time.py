@@ -13,7 +13,7 @@ import torch
 from frigate.config import BASELINES, PRESETS, change, preset
 from frigate.data.split import windows_in
 from frigate.experiments import plots
-from frigate.experiments.parameters import IN_PAPER, PAPER_COLOUR, beside_paper
+from frigate.experiments.parameters import bars_beside_paper
 from frigate.experiments.plan import LABELS, Plan
 from frigate.experiments.table import Row, Table
 from frigate.graph.feature_cache import ensure_road_features
@@ -112,13 +112,7 @@ def timed(forecast: Callable[[Batch], torch.Tensor], batch: Batch, *, times: int
 
 def draw(table: Table) -> plots.Figure:
     """A bar for each model with the quartiles as whiskers, and below it a grey one where the paper has a time."""
-    names, low = beside_paper(table, "low_s", "paper_s")
-    (_, median), (_, high) = beside_paper(table, "median_s", "paper_s"), beside_paper(table, "high_s", "paper_s")
-    figure, (ax, *_) = plots.figure(7.0, 0.6 + 0.36 * len(names))
-    colours = [PAPER_COLOUR if name == IN_PAPER else plots.colour(name) for name in names]
-    low, median, high = ([1000 * value for value in seconds] for seconds in (low, median, high))
-    plots.bars(ax, names, median, low=low, high=high, colours=colours)
-    plots.label(
-        ax, x="ms for one forecast of all nodes (the paper: its own data and hardware)", y="", title=table.title
-    )
+    figure, ax = bars_beside_paper(table, "median_s", "paper_s", low="low_s", high="high_s", scale=1000)
+    words = "ms for one forecast of all nodes (the paper: its own data and hardware)"
+    plots.label(ax, x=words, y="", title=table.title)
     return figure

@@ -30,6 +30,11 @@ def mae_cells(summary: Summary) -> Row:
     return {"mae": summary.mae.value, "mae_low": summary.mae.low, "mae_high": summary.mae.high}
 
 
+def number_or(otherwise: float, cell: Cell) -> float:
+    """The number in a cell; `otherwise` where there is none."""
+    return float(cell) if isinstance(cell, int | float) else otherwise
+
+
 def percent_above(value: float, base: float) -> float | None:
     """How much a value is above another, in per cent."""
     return 100 * (value / base - 1) if base > 0 else None
