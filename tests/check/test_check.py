@@ -51,7 +51,7 @@ def noise(snapshots: int, nodes: int = 2, *, quantity: str = "speed") -> NDArray
 
 
 @given(st.integers(0, 10**6), st.integers(1, 3), st.sampled_from([2, 30, 255, 300]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_gaps_are_those_of_a_plain_count(seed: int, forms: int, snapshots: int) -> None:
     networks = [random_network(6, seed=seed)]
     for n in range(1, forms):

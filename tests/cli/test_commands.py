@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from frigate.report.words import verdict
 
 import frigate as fg
 from frigate.cli import console
@@ -32,7 +33,6 @@ from frigate.data.city import City, read_city, write_city
 from frigate.errors import SettingsError
 from frigate.evaluation.metrics import Measure
 from frigate.experiments import EXPERIMENTS
-from frigate.report.words import verdict
 from frigate.sources.benchmarks.importer import KINDS
 from tests.support.command_line import Output, frigate
 from tests.support.training_runs import S, first_road, town
@@ -203,7 +203,7 @@ def test_the_reference_trains_to_the_same_and_says_so(here: Path, tmp_path: Path
         forecasts.append(np.array([node["values"] for node in made["nodes"]], float))
     assert np.allclose(*forecasts, rtol=1e-4, atol=1e-4, equal_nan=True)
     refused = frigate("forecast", tmp_path / "auto", "--kernels", "fast")
-    assert (refused.status, "there are auto and reference" in refused.err) == (2, True)
+    assert (refused.status, "choose one of auto, reference" in refused.err) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -511,7 +511,7 @@ def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(copy: Path) -> None:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    assert "stopped; go on with --resume" in out
+    assert "stopped; resume with --resume" in out
     assert "Traceback" not in err
     done = len((copy / "long" / "metrics.jsonl").read_text().splitlines())
     assert 1 <= done < 500

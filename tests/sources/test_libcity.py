@@ -73,7 +73,7 @@ def assert_same(a: City, b: City) -> None:
     assert a.name == b.name
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     seed=st.integers(0, 10_000),
     text=st.booleans(),

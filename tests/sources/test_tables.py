@@ -124,7 +124,6 @@ def test_bytes_that_are_no_line_are_refused(data: bytes) -> None:
             assert len(read_line(value)) >= 2
 
 
-@settings(deadline=None)
 @given(st.integers(0, 1000), st.floats(-0.01, 0.01), st.floats(-0.01, 0.01))
 def test_the_nearest_road_is_the_nearest(seed: int, dx: float, dy: float) -> None:
     rng = np.random.default_rng(seed)
@@ -318,7 +317,7 @@ def test_sensors_are_attached_to_the_nearest_node(files: dict[str, Path], tmp_pa
     st.lists(st.lists(st.one_of(st.none(), st.integers(0, 9)), min_size=3, max_size=3), min_size=4, max_size=8),
     st.sampled_from(["count", "speed"]),
 )
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 def test_several_detectors_on_a_node(cells: list[list[int | None]], quantity: str) -> None:
     cells = [*[[1, 1, 1]] * 6, *cells, [2, 2, 2]]  # enough to show that each reports every step
     text = "time,s1,s2,s3\n" + "".join(
