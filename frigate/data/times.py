@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frigate.data.notices import Notices
-from frigate.data.tables import Table
+from frigate.data.tables import ROW, Table
 from frigate.errors import CityError
 
 EARLIEST_US, LATEST_US = (int(datetime(y, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000 for y in (1900, 2200))
@@ -143,6 +144,23 @@ def times_us(table: Table, column: str, *, clock: Clock, notices: Notices) -> ND
     numbered = pl.Series(range(len(distinct)), dtype=pl.Int64)
     codes = raw.replace_strict(distinct, numbered, return_dtype=pl.Int64).to_numpy()
     return _read_distinct(table, column, distinct.to_list(), codes, clock=clock, notices=notices)
+
+
+def array_times_us(
+    path: Path, times: NDArray[Any], *, clock: Clock, notices: Notices, name: str = "time"
+) -> NDArray[np.int64]:
+    """The times in an array of a file: text, numbers since 1970 UTC, or datetime64."""
+    import polars as pl
+
+    if times.dtype.kind == "M":
+        times = times.astype("datetime64[us]")
+        if np.isnat(times).any():
+            raise CityError(f"{path.name}: row {int(np.argmax(np.isnat(times))) + 1} has no time")
+    elif times.dtype.kind == "S":
+        times = np.char.decode(times, "utf-8", "replace")
+    column = pl.Series(times.tolist() if times.dtype.kind == "U" else times)
+    rows = pl.Series(range(len(column)), dtype=pl.UInt32)
+    return times_us(Table(path, pl.DataFrame({ROW: rows, name: column})), name, clock=clock, notices=notices)
 
 
 def _read_distinct(

@@ -19,15 +19,15 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from frigate.data.bucketing import MAX_CELLS, bucket_matrix, usual_step_s
 from frigate.data.city import City
-from frigate.data.city_toml import parse_quantity, parse_step, whole_step
+from frigate.data.city_toml import parse_quantity, parse_step
 from frigate.data.network import RoadNetwork
 from frigate.data.network_tables import note_network, read_edges, read_nodes
 from frigate.data.notices import Notices, Spot
-from frigate.data.readings import MAX_CELLS, Span, align_start_s, count_snapshots, valid_values
-from frigate.data.stream import RoadNetworkStream, make_stream, zone
+from frigate.data.stream import zone
 from frigate.data.tables import ROW, SPEED_KPH, NodeIndex, Table, column_names, did_you_mean, numbers, read_table
-from frigate.data.times import Clock, NotATimeError, times_us
+from frigate.data.times import Clock, NotATimeError, array_times_us, times_us
 from frigate.errors import CityError, FrigateError, MissingExtraError
 
 
@@ -75,16 +75,20 @@ def import_matrix(
     matrix = reader(path, _Wanted(values, time, valid, clock, network, notices))
     _check_shape(path, matrix, network, nodes)
     time_us, step_s = _times(path, matrix, start=start, step=step, clock=clock)
-    stream = _stream(
-        matrix,
+    quantity = parse_quantity(quantity, where="--quantity")
+    snapshots, _ = bucket_matrix(
+        matrix.values,
         time_us,
         network,
         step_s=step_s,
         timezone=timezone,
-        quantity=parse_quantity(quantity, where="--quantity"),
-        unit=unit or _unit_of(values),
+        quantity=quantity,
         notices=notices,
+        columns=matrix.columns,
+        valid=matrix.valid,
     )
+    snapshots = snapshots.trimmed(notices)
+    stream = snapshots.stream(network, timezone=timezone, quantity=quantity, unit=unit or _unit_of(values))
     if not stream.observed.any():
         raise CityError(f"{path.name} has no reading: every cell is missing, not valid or left out")
     told = notices.told()
@@ -226,14 +230,7 @@ def _from_arrays(path: Path, arrays: Mapping[str, Callable[[], NDArray[Any]]], w
 def _array_times(path: Path, name: str, times: NDArray[Any], wanted: _Wanted) -> NDArray[np.int64]:
     if times.ndim != 1 or times.dtype.kind not in "iufMSU":
         raise CityError(f'{path.name}: "{name}" is {times.dtype} of shape {times.shape}. One time a row is expected')
-    if times.dtype.kind == "M":
-        times = times.astype("datetime64[us]")
-    elif times.dtype.kind == "S":
-        times = np.char.decode(times, "utf-8", "replace")
-    column = pl.Series(times if times.dtype.kind != "U" else times.tolist())
-    rows = pl.Series(range(len(column)), dtype=pl.UInt32)
-    table = Table(path, pl.DataFrame({ROW: rows, name: column}))
-    return times_us(table, name, clock=wanted.clock, notices=wanted.notices)
+    return array_times_us(path, times, clock=wanted.clock, notices=wanted.notices, name=name)
 
 
 def _from_csv(path: Path, wanted: _Wanted) -> _Matrix:
@@ -292,7 +289,7 @@ def _times(
 ) -> tuple[NDArray[np.int64], int]:
     step_s = None if step is None else parse_step(step, where="step")
     if matrix.time_us is not None:
-        return matrix.time_us, step_s or _usual_step_s(path, matrix.time_us)
+        return matrix.time_us, step_s or usual_step_s(np.diff(np.unique(matrix.time_us)), where=path.name)
     if start is None or step_s is None:
         raise CityError(f"{path.name}: when is its first row? Name its times with time, or give start and step")
     try:
@@ -300,74 +297,3 @@ def _times(
     except (NotATimeError, OverflowError) as error:
         raise CityError(f'start "{start}" {error}') from None
     return start_us + step_s * 1_000_000 * np.arange(len(matrix.values), dtype=np.int64), step_s
-
-
-def _usual_step_s(path: Path, time_us: NDArray[np.int64]) -> int:
-    gaps, count = np.unique(np.diff(np.unique(time_us)), return_counts=True)
-    if not len(gaps):
-        raise CityError(f"{path.name}: one time only, so the step cannot be told. Give step, such as 5min")
-    usual_us = int(gaps[np.argmax(count)])
-    if usual_us % 1_000_000:
-        raise CityError(f"{path.name}: its times are mostly {usual_us / 1e6:g} s apart. Give step, such as 5min")
-    return whole_step(usual_us // 1_000_000, where=path.name)
-
-
-def _stream(
-    matrix: _Matrix,
-    time_us: NDArray[np.int64],
-    network: RoadNetwork,
-    *,
-    step_s: int,
-    timezone: str,
-    quantity: str,
-    unit: str,
-    notices: Notices,
-) -> RoadNetworkStream:
-    order, time_us = _in_order(time_us, notices)
-    start_s = align_start_s(int(time_us[0]), step_s=step_s, timezone=timezone)
-    N = network.num_nodes
-    ends = (Spot(f"row {int(row) + 1} of the matrix") for row in (order[0], order[-1]))
-    span = Span(int(time_us[0]), int(time_us[-1]), *ends)
-    S = count_snapshots(span, start_s=start_s, step_s=step_s, num_nodes=N, num_readings=matrix.values.size)
-    columns = np.arange(N) if matrix.columns is None else matrix.columns
-    values, observed = np.zeros((S, N), np.float32), np.zeros((S, N), bool)
-    for row, snapshot in zip(order.tolist(), ((time_us // 1_000_000 - start_s) // step_s).tolist(), strict=True):
-        kept = np.ones(len(columns), bool) if matrix.valid is None else np.broadcast_to(matrix.valid[row], len(columns))
-
-        def spot(column: int, row: int = row) -> Spot:
-            return Spot(f'row {row + 1} of the matrix, node "{network.node_ids[columns[column]]}"')
-
-        held, keep = valid_values(matrix.values[row], kept, quantity=quantity, notices=notices, spot=spot)
-        into = columns[keep]
-        # Rows are in order of time: of several in one snapshot, counts add up and the latest of a gauge stands.
-        values[snapshot, into] = held[keep] + (values[snapshot, into] if quantity == "count" else 0)
-        observed[snapshot, into] = True
-    seen = np.flatnonzero(observed.any(axis=1))
-    first, stop = (int(seen[0]), int(seen[-1]) + 1) if len(seen) else (0, 0)
-    notices.add("Snapshots without any reading before the first or after the last, left out", S - (stop - first))
-    return make_stream(
-        values[first:stop],
-        network,
-        start_s=start_s + first * step_s,
-        step_s=step_s,
-        observed=observed[first:stop],
-        timezone=timezone,
-        quantity=quantity,
-        unit=unit,
-    )
-
-
-def _in_order(time_us: NDArray[np.int64], notices: Notices) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows in order of time, and their times; of several rows with the same time, the last."""
-
-    def spot(row: int) -> Spot:
-        return Spot(f"row {row + 1}")
-
-    earlier = np.diff(time_us, prepend=time_us[:1]) < 0
-    notices.add_rows("Rows of the matrix earlier than the row above, sorted", earlier, spot)
-    order = np.argsort(time_us, kind="stable")
-    last = np.append(np.diff(time_us[order]) != 0, True)
-    again = np.zeros(len(order), bool)
-    again[order[~last]] = True
-    notices.add_rows("Rows of the matrix with the time of a later row, left out", again, spot)
-    return order[last], time_us[order[last]]

@@ -178,7 +178,8 @@ def test_an_hour_that_the_clocks_leave_out_gives_way(tmp_path: Path) -> None:
     rows = np.r_[0:12, 24:36]
     np.testing.assert_array_equal(city.stream.values, values[rows].astype(np.float32))
     assert any(n.startswith("Local times that a clock change leaves out") for n in city.notices)
-    assert any("a later one falls into the same snapshot: 12 (first: row 13)" in n for n in city.notices)
+    first = 'first: node "773869" at 2012-03-11T10:00:00Z'
+    assert any(f"repeated for the same node and time, the last kept: 48 ({first})" in n for n in city.notices)
 
 
 def test_what_pandas_writes_is_read(tmp_path: Path) -> None:

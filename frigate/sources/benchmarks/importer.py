@@ -19,10 +19,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from frigate.data.bucketing import bucket_matrix, usual_step_s
 from frigate.data.city import City
 from frigate.data.network import NodeId, RoadNetwork
 from frigate.data.notices import Notices
+from frigate.data.stream import zone
 from frigate.data.tables import did_you_mean
+from frigate.data.times import Clock, array_times_us
 from frigate.errors import CityError
 from frigate.sources.benchmarks.files import Wanted, find_files, plain_text, read_array, read_h5_frame
 from frigate.sources.benchmarks.libcity import import_libcity
@@ -38,7 +41,6 @@ from frigate.sources.benchmarks.sensor_graph import (
     sensor_network,
     with_lengths,
 )
-from frigate.sources.benchmarks.snapshots import Measure, grid_stream, local_times_us
 from frigate.sources.benchmarks.unpickle import Frame, unpickle
 
 Files = str | Path | Mapping[str, str | Path]
@@ -141,6 +143,17 @@ class _Asked:
         return Measure(quantity, unit, self.timezone or timezone, zeros_missing, why)
 
 
+@dataclass(frozen=True)
+class Measure:
+    """What the numbers are and how they are read."""
+
+    quantity: str
+    unit: str
+    timezone: str
+    zeros_missing: bool
+    zeros_why: str  # stands in the notice that says how zeros are read
+
+
 def _city(
     path: Path,
     values: NDArray[np.generic],
@@ -151,8 +164,28 @@ def _city(
     measure: Measure,
     notices: Notices,
 ) -> City:
-    time_us = local_times_us(path, times, measure.timezone, notices)
-    stream = grid_stream(path, values, time_us, network, measure=measure, notices=notices)
+    """A city from a matrix [rows, N] and the local time of each row."""
+    if values.shape != (len(times), network.num_nodes) or not values.size:
+        expected = (len(times), network.num_nodes)
+        raise CityError(f"{path.name}: its values are {values.shape}. {expected}, times and nodes, is expected")
+    if values.dtype.kind not in "biuf":
+        raise CityError(f"{path.name}: its values are {values.dtype}. Numbers are expected")
+    time_us = array_times_us(path, times, clock=Clock(zone(measure.timezone), ""), notices=notices)
+    snapshots, zeros = bucket_matrix(
+        values,
+        time_us,
+        network,
+        step_s=usual_step_s(np.diff(np.unique(time_us)), where=path.name),
+        timezone=measure.timezone,
+        quantity=measure.quantity,
+        notices=notices,
+        zeros_missing=measure.zeros_missing,
+    )
+    rule = "taken as not observed" if measure.zeros_missing else "kept as readings of 0"
+    notices.counts[f"Zeros {rule}: {measure.zeros_why}"] = zeros  # reported even when there are none: it is a choice
+    if not snapshots.observed.any():
+        raise CityError(f"{path.name} has no reading: every cell is missing")
+    stream = snapshots.stream(network, timezone=measure.timezone, quantity=measure.quantity, unit=measure.unit)
     told = notices.told()
     return City(name, stream, tuple(told), places=told)
 

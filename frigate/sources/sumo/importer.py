@@ -15,13 +15,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from frigate.data.bucketing import Snapshots
 from frigate.data.city import City
 from frigate.data.city_toml import parse_step
 from frigate.data.folder import no_turns
 from frigate.data.network import RoadNetwork, clean_edges
 from frigate.data.network_tables import note_network
 from frigate.data.notices import Notices, Spot
-from frigate.data.stream import make_stream, zone
+from frigate.data.stream import zone
 from frigate.data.times import Clock, NotATimeError
 from frigate.errors import CityError
 from frigate.sources.line_graph import every_turn, line_graph
@@ -67,8 +68,8 @@ def import_sumo(
         counts = _loop_counts([Path(p) for p in detectors], sumo, on=on, start=_Start(start, clock), notices=notices)
     if counts is None:
         step_s = step_s or parse_step(DEFAULT_STEP, where="step")
-        none = np.zeros((0, network.num_nodes))
-        stream = make_stream(none, network, start_s=0, step_s=step_s, timezone=timezone, unit="vehicles")
+        none = Snapshots.none(network.num_nodes, step_s)
+        stream = none.stream(network, timezone=timezone, unit="vehicles")
         notices.add("Nodes without any reading: the city has no sensor and cannot be trained on", network.num_nodes)
     else:
         if edgedata and on == "nodes":

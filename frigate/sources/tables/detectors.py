@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +16,11 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
+from frigate.data.bucketing import Readings, Snapshots, Span, bucket_sensors, snapshot_grid
 from frigate.data.city_toml import step_text, whole_step
 from frigate.data.network import EARTH_RADIUS_M, RoadNetwork
 from frigate.data.notices import Notices, Spot
-from frigate.data.readings import Span, align_start_s, count_snapshots
-from frigate.data.stream import DAY_S, bucket
+from frigate.data.stream import DAY_S
 from frigate.data.tables import ROW, NodeIndex, Table
 from frigate.errors import CityError
 from frigate.sources.geometry import RoadIndex, bearing_gap_deg, on_sphere_m
@@ -45,30 +45,6 @@ COMPASS = {
     }.items()
     for word in words
 }
-
-
-@dataclass(frozen=True)
-class Readings:
-    """Readings of D detectors, in any order."""
-
-    time_us: NDArray[np.int64]  # [R]
-    detector: NDArray[np.int32]  # [R]
-    value: NDArray[np.float32]  # [R]
-    row: NDArray[np.int64]  # [R] of the file
-
-    def __len__(self) -> int:
-        return len(self.row)
-
-    def take(self, rows: NDArray[np.generic]) -> Readings:
-        return Readings(*(getattr(self, f.name)[rows] for f in fields(self)))
-
-    @staticmethod
-    def join(parts: Sequence[Readings]) -> Readings:
-        if not parts:
-            return Readings(
-                np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int64)
-            )
-        return Readings(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Readings)))
 
 
 @dataclass(frozen=True)
@@ -317,8 +293,8 @@ def settle_step(readings: Readings, names: Sequence[str], *, step_s: int | None,
 
 def _intervals_s(readings: Readings, num_detectors: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """[D] the usual seconds between a detector's readings, 0 where there is no usual one; and how many gaps say so."""
-    order = np.lexsort((readings.time_us, readings.detector))
-    detector, time_us = readings.detector[order], readings.time_us[order]
+    order = np.lexsort((readings.time_us, readings.column))
+    detector, time_us = readings.column[order], readings.time_us[order]
     gap_us = np.diff(time_us)
     inside = (np.diff(detector) == 0) & (gap_us > 0)
     of, gap_us = detector[1:][inside], gap_us[inside]
@@ -338,17 +314,6 @@ def _groups(of: NDArray[np.int32], values: NDArray[np.int64]) -> tuple[list[int]
     return which.tolist(), np.split(values, first[1:]) if len(which) else []
 
 
-def last_of_equals(readings: Readings) -> NDArray[np.bool_]:
-    """[R] False where a later row has the same detector and time."""
-    order = np.lexsort((readings.row, readings.time_us, readings.detector))
-    detector, time_us = readings.detector[order], readings.time_us[order]
-    last = np.ones(len(order), bool)
-    last[:-1] = (np.diff(detector) != 0) | (np.diff(time_us) != 0)
-    kept = np.zeros(len(order), bool)
-    kept[order] = last
-    return kept
-
-
 # Together
 
 
@@ -362,44 +327,19 @@ def snapshots_of(
     quantity: str,
     table: OwnTable,
     notices: Notices,
-) -> tuple[NDArray[np.float32], NDArray[np.bool_], int]:
-    """Values and observed mask [S,N] of the nodes, and the start of the first snapshot."""
-    low, high = int(np.argmin(readings.time_us)), int(np.argmax(readings.time_us))
-    first, last = (Spot(table.place(int(readings.row[i]))) for i in (low, high))
-    span = Span(int(readings.time_us[low]), int(readings.time_us[high]), first, last)
-    start_s = align_start_s(span.first_us, step_s=step_s, timezone=timezone)
+) -> Snapshots:
+    """The snapshots of the nodes."""
+    span = Span.of(readings.time_us, lambda i: Spot(table.place(int(readings.row[i]))))
     D, N = len(node_of), network.num_nodes
-    S = count_snapshots(span, start_s=start_s, step_s=step_s, num_nodes=max(D, N), num_readings=len(readings))
-    by_detector, seen = bucket(
-        readings.time_us / 1e6,
-        readings.detector,
-        readings.value,
-        num_nodes=D,
-        start_s=start_s,
-        step_s=step_s,
-        num_snapshots=S,
-        quantity=quantity,
-    )
-    values, observed = np.zeros((S, N), np.float32), np.zeros((S, N), bool)
-    lost = np.zeros(N, np.int64)
-    shared = 0
-    for node in np.unique(node_of[node_of >= 0]).tolist():
-        here = np.flatnonzero(node_of == node)
-        shared += len(here) > 1
-        report = seen[:, here]
-        total = np.where(report, by_detector[:, here], 0).sum(axis=1)
-        if quantity == "count":
-            observed[:, node] = report.all(axis=1)
-            lost[node] = int(report.any(axis=1).sum() - observed[:, node].sum())
-            values[:, node] = np.where(observed[:, node], total, 0)
-        else:
-            observed[:, node] = report.any(axis=1)
-            values[:, node] = total / np.maximum(report.sum(axis=1), 1)
+    width = max(D, N)
+    grid = snapshot_grid(span, step_s=step_s, timezone=timezone, num_nodes=width, num_readings=len(readings))
+    joined = bucket_sensors(readings, grid, node_of=node_of, num_nodes=N, quantity=quantity)
     rule = "summed where all of them report" if quantity == "count" else "averaged"
+    shared = int((np.bincount(node_of[node_of >= 0], minlength=N) > 1).sum())
     notices.add(f"Nodes with several detectors, their readings {rule}", shared)
     notices.add_rows(
         "Nodes with snapshots left out because only some of their detectors report",
-        lost > 0,
-        lambda n: Spot(f"node {network.node_ids[n]}, {int(lost[n]):,} snapshots"),
+        joined.partial > 0,
+        lambda n: Spot(f"node {network.node_ids[n]}, {int(joined.partial[n]):,} snapshots"),
     )
-    return values, observed, start_s
+    return joined.snapshots

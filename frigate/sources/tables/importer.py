@@ -13,14 +13,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
+from frigate.data.bucketing import Snapshots
 from frigate.data.city import City, open_city
 from frigate.data.city_toml import parse_step
 from frigate.data.network import RoadNetwork
 from frigate.data.notices import Notices
-from frigate.data.readings import Snapshots
-from frigate.data.stream import RoadNetworkStream, make_stream, zone
+from frigate.data.stream import RoadNetworkStream, zone
 from frigate.data.tables import did_you_mean
 from frigate.data.times import Clock, given_or_taken
 from frigate.errors import CityError
@@ -186,9 +184,8 @@ def _check_rename(rename: Mapping[str, str], names: list[str]) -> None:
 
 def _bare_stream(network: RoadNetwork, timezone: str | None, step: str | None = None) -> RoadNetworkStream:
     """A stream without readings."""
-    none = Snapshots.none(network.num_nodes)
     step_s = DEFAULT_STEP_S if step is None else parse_step(step, where="step")
-    return make_stream(none.values, network, start_s=0, step_s=step_s, timezone=timezone or "UTC")
+    return Snapshots.none(network.num_nodes, step_s).stream(network, timezone=timezone or "UTC")
 
 
 def _told(city: City, told: Told) -> City:
@@ -228,7 +225,7 @@ def _attached(
     held = without_repeated(held, book, told)
     timezone = options.timezone or city.stream.timezone
     step_s = settle_step(held, book.names, step_s=step_s, quantity=options.quantity, where=readings.path.name)
-    values, observed, start_s = snapshots_of(
+    snapshots = snapshots_of(
         held,
         node_of,
         network,
@@ -238,21 +235,9 @@ def _attached(
         table=book.table,
         notices=told.notices,
     )
-    seen = np.flatnonzero(observed.any(axis=1))
-    if not len(seen):
+    if not snapshots.observed.any():
         raise CityError(f"{readings.path.name}: no node has a reading, as no snapshot has all detectors of a node")
-    first, stop = int(seen[0]), int(seen[-1]) + 1
-    lost = len(observed) - (stop - first)
-    told.notices.add("Snapshots without any reading before the first or after the last, left out", lost)
-    stream = make_stream(
-        values[first:stop],
-        network,
-        start_s=start_s + first * step_s,
-        step_s=step_s,
-        observed=observed[first:stop],
-        timezone=timezone,
-        quantity=options.quantity,
-        unit=options.unit,
-    )
+    snapshots = snapshots.trimmed(told.notices)
+    stream = snapshots.stream(network, timezone=timezone, quantity=options.quantity, unit=options.unit)
     told.rejected.note(told.notices, report=told.report)
     return _told(replace(city, stream=stream), told)

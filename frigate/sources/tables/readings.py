@@ -13,10 +13,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from frigate.data.bucketing import Readings, repeated
 from frigate.data.tables import BATCH_ROWS, ROW
 from frigate.data.times import Clock
 from frigate.errors import CityError
-from frigate.sources.tables.detectors import Place, Readings, last_of_equals
+from frigate.sources.tables.detectors import Place
 from frigate.sources.tables.rejected import Told
 from frigate.sources.tables.times import TimeReader, time_reader
 from frigate.sources.tables.user_table import OwnTable, number_styles, read_numbers, read_words
@@ -84,7 +85,7 @@ def read_readings(table: OwnTable, *, clock: Clock, date_order: str | None, quan
     if not total:
         raise CityError(f"{table.path.name} has no rows. Readings are expected")
     key = "" if wide or not keys else keys[0]
-    return Book(table, key, list(number), Readings.join(parts), places, total)
+    return Book(table, key, list(number), Readings.join([Readings.none(), *parts]), places, total)
 
 
 def _wide_part(
@@ -219,14 +220,14 @@ def without_lost(book: Book, node_of: NDArray[np.int64], reasons: list[str], tol
             raise CityError(
                 f"{book.table.path.name} has no reading that can be used{told.rejected.finish(told.report)}"
             )
-        name, rows = book.names[int(lost[0])], held.row[held.detector == lost[0]]
+        name, rows = book.names[int(lost[0])], held.row[held.column == lost[0]]
         where = f"{book.table.place(int(rows[0]))}: " if len(rows) else f"{book.table.path.name}: "
         count = "" if len(lost) == 1 else f". So it is with {len(lost):,} of {len(node_of):,} sensors"
         raise CityError(f'{where}sensor "{name}" {reasons[int(lost[0])]}{count}')
-    off = node_of[held.detector] < 0
+    off = node_of[held.column] < 0
     at = np.flatnonzero(off)
     if len(at):
-        which = held.detector[at]
+        which = held.column[at]
         names = pl.Series([book.names[d] for d in which])
         said = [f"sensor {reasons[d]}" for d in which]
         told.rejected.add(book.table, held.row[at], book.key, names, said)
@@ -236,12 +237,12 @@ def without_lost(book: Book, node_of: NDArray[np.int64], reasons: list[str], tol
 
 def without_repeated(held: Readings, book: Book, told: Told) -> Readings:
     """Of several readings of one sensor and time, the last in the file."""
-    last = last_of_equals(held)
-    again = np.flatnonzero(~last)
+    corrected = repeated(held)
+    again = np.flatnonzero(corrected)
     if len(again):
-        names = pl.Series([book.names[d] for d in held.detector[again]])
+        names = pl.Series([book.names[d] for d in held.column[again]])
         reason = "has a later row for the same time, which is kept"
         told.rejected.add(book.table, held.row[again], book.key, names, f"sensor {reason}")
-    if not last.any():
+    if corrected.all():
         raise CityError(f"{book.table.path.name} has no reading that can be used{told.rejected.finish(told.report)}")
-    return held.take(last)
+    return held.take(~corrected)
