@@ -20,7 +20,7 @@ from scipy.sparse import coo_array
 
 from frigate.data.city_toml import whole_step
 from frigate.data.network import RoadNetwork
-from frigate.data.notices import Notices, Spot
+from frigate.data.notices import InputPlace, Notices
 from frigate.data.stream import RoadNetworkStream, make_stream, utc_offsets_s
 from frigate.data.times import utc_text
 from frigate.errors import CityError
@@ -63,13 +63,13 @@ class Span:
 
     first_us: int
     last_us: int
-    first: Spot
-    last: Spot
+    first: InputPlace
+    last: InputPlace
 
     @staticmethod
-    def of(time_us: NDArray[np.int64], spot: Callable[[int], Spot]) -> Span:
+    def of(time_us: NDArray[np.int64], place: Callable[[int], InputPlace]) -> Span:
         low, high = int(np.argmin(time_us)), int(np.argmax(time_us))
-        return Span(int(time_us[low]), int(time_us[high]), spot(low), spot(high))
+        return Span(int(time_us[low]), int(time_us[high]), place(low), place(high))
 
     def joined(self, other: Span | None) -> Span:
         if other is None:
@@ -292,9 +292,9 @@ def bucket_matrix(
     node_of = np.arange(N) if columns is None else columns
     earlier = np.diff(time_us, prepend=time_us[:1]) < 0
     notices.add_rows(
-        "Rows of the matrix earlier than the row above, sorted", earlier, lambda row: Spot(f"row {row + 1}")
+        "Rows of the matrix earlier than the row above, sorted", earlier, lambda row: InputPlace(f"row {row + 1}")
     )
-    span = Span.of(time_us, lambda row: Spot(f"row {row + 1} of the matrix"))
+    span = Span.of(time_us, lambda row: InputPlace(f"row {row + 1} of the matrix"))
     grid = snapshot_grid(span, step_s=step_s, timezone=timezone, num_nodes=N, num_readings=values.size)
     order = np.argsort(time_us, kind="stable")
 
@@ -305,9 +305,9 @@ def bucket_matrix(
         for first in range(0, len(order), block):
             rows = order[first : first + block]
 
-            def spot(cell: int, rows: NDArray[np.int64] = rows) -> Spot:
+            def place(cell: int, rows: NDArray[np.int64] = rows) -> InputPlace:
                 row, column = int(rows[cell // width]) + 1, node_of[cell % width]
-                return Spot(f'row {row} of the matrix, node "{network.node_ids[column]}"')
+                return InputPlace(f'row {row} of the matrix, node "{network.node_ids[column]}"')
 
             raw = values[rows].reshape(-1)
             kept = np.ones(len(raw), bool)
@@ -316,7 +316,7 @@ def bucket_matrix(
             zeros += int((raw == 0).sum())
             if zeros_missing:
                 kept = kept & (raw != 0)
-            stored, keep = usable_values(raw, kept, quantity=quantity, notices=notices, spot=spot)
+            stored, keep = usable_values(raw, kept, quantity=quantity, notices=notices, place=place)
             cell = np.flatnonzero(keep)
             yield Readings(time_us[rows[cell // width]], node_of[cell % width], stored[cell])
 
@@ -338,8 +338,8 @@ def snapshot_grid(span: Span, *, step_s: int, timezone: str, num_nodes: int, num
     count = (span.last_us // 1_000_000 - start_s) // step_s + 1
     cells = count * max(num_nodes, MIN_WIDTH)
     if cells > MAX_CELLS or (cells > MANY_CELLS and num_readings * 1_000_000 < cells):
-        first = f"{utc_text(span.first_us)} ({span.first.place()})"
-        last = f"{utc_text(span.last_us)} ({span.last.place()})"
+        first = f"{utc_text(span.first_us)} ({span.first})"
+        last = f"{utc_text(span.last_us)} ({span.last})"
         raise CityError(
             f"readings from {first} to {last} make {count:,} snapshots of {num_nodes:,} nodes, "
             f"for {num_readings:,} readings. Is one of these times mistaken?"
@@ -367,19 +367,19 @@ def usable_values(
     *,
     quantity: str,
     notices: Notices,
-    spot: Callable[[int], Spot],
+    place: Callable[[int], InputPlace],
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """Values as they are stored, and which of `kept` can be: not NaN, not infinite, not a negative count."""
     with np.errstate(over="ignore"):
         stored = value.astype(np.float32)  # what float32 cannot hold becomes infinite
     missing = kept & np.isnan(stored)
-    notices.add_rows("Readings without a value (empty or NaN), taken as not observed", missing, spot)
+    notices.add_rows("Readings without a value (empty or NaN), taken as not observed", missing, place)
     infinite = kept & np.isinf(stored)
-    notices.add_rows("Infinite readings were left out", infinite, spot)
+    notices.add_rows("Infinite readings were left out", infinite, place)
     keep = kept & ~missing & ~infinite
     if quantity == "count":
         negative = keep & (stored < 0)
-        notices.add_rows("Negative counts were left out", negative, spot)
+        notices.add_rows("Negative counts were left out", negative, place)
         keep &= ~negative
     return stored, keep
 
@@ -425,8 +425,8 @@ def _single(part: Readings, node_ids: NDArray[np.generic], notices: Notices) -> 
     if not again.any():
         return part
 
-    def spot(row: int) -> Spot:
-        return Spot(f'node "{node_ids[part.column[row]]}" at {utc_text(int(part.time_us[row]))}')
+    def place(row: int) -> InputPlace:
+        return InputPlace(f'node "{node_ids[part.column[row]]}" at {utc_text(int(part.time_us[row]))}')
 
-    notices.add_rows("Readings repeated for the same node and time, the last kept", again, spot)
+    notices.add_rows("Readings repeated for the same node and time, the last kept", again, place)
     return part.take(~again)

@@ -26,12 +26,13 @@ from frigate.data.bucketing import Snapshots
 from frigate.data.cache import load_cache, open_cache, save_cache
 from frigate.data.changes import Timeline, change_frame, read_changes, reopenable
 from frigate.data.city_toml import CityFile, read_city_file
+from frigate.data.columns import INTEGER_ID
 from frigate.data.folder import City, check_replaceable, city_folder, find_sources, mark, no_turns, replacing
 from frigate.data.network_tables import edge_frame, note_network, read_edges, read_nodes
-from frigate.data.notices import Notices, Spot
+from frigate.data.notices import InputPlace, Notices
 from frigate.data.readings import read_readings, write_readings
 from frigate.data.stream import RoadNetworkStream, make_stream
-from frigate.data.tables import INTEGER_ID, table_batches, write_table
+from frigate.data.tables import table_batches, write_table
 from frigate.data.times import utc_text
 from frigate.data.turns import read_turns, turn_frame
 from frigate.errors import CityError
@@ -70,7 +71,7 @@ def read_city(path: str | Path, *, cache: bool = True) -> City:
 def _read_tables(folder: Path, sources: dict[str, Path]) -> City:
     notices = Notices()
     settings = read_city_file(folder)
-    base = read_nodes(sources["nodes"], notices=notices, text=settings.text_ids)
+    base = read_nodes(sources["nodes"], notices=notices, as_text=settings.text_ids)
     base = read_edges(sources["edges"], base, notices=notices)
     timeline = Timeline((base,), np.array([], np.int64))
     if "changes" in sources:
@@ -94,7 +95,7 @@ def _read_tables(folder: Path, sources: dict[str, Path]) -> City:
     note_network(stream.network, notices)
     if not stream.observed.any():
         notices.add("Nodes without any reading: the city has no sensor and cannot be trained on", stream.num_nodes)
-    told = notices.told()
+    told = notices.sentences()
     return City(settings.name, stream, tuple(told), folder, places=told, forbidden_turns=turns)
 
 
@@ -116,13 +117,13 @@ def _stream(snapshots: Snapshots, timeline: Timeline, settings: CityFile, notice
         unit=settings.unit,
     )
 
-    def spot(cell: int) -> Spot:
+    def place(cell: int) -> InputPlace:
         snapshot, node = divmod(cell, stream.num_nodes)
-        return Spot(f'node "{stream.node_ids[node]}" at {utc_text(int(starts_s[snapshot]) * 1_000_000)}')
+        return InputPlace(f'node "{stream.node_ids[node]}" at {utc_text(int(starts_s[snapshot]) * 1_000_000)}')
 
     if not all(network.present.all() for network in topologies):
         lost = (snapshots.observed & ~stream.observed).reshape(-1)
-        notices.add_rows("Readings of nodes while they were absent were left out", lost, spot)
+        notices.add_rows("Readings of nodes while they were absent were left out", lost, place)
     return stream
 
 

@@ -19,10 +19,11 @@ from frigate.data.bucketing import (
     usable_values,
     without_repeats,
 )
+from frigate.data.columns import NodeIndex, numbers
 from frigate.data.network import RoadNetwork
-from frigate.data.notices import Notices, Spot
+from frigate.data.notices import InputPlace, Notices
 from frigate.data.stream import RoadNetworkStream
-from frigate.data.tables import CSV_TIME, ROW, NodeIndex, Table, numbers
+from frigate.data.tables import CSV_TIME, Table
 from frigate.data.times import Clock, times_us
 from frigate.errors import CityError
 
@@ -93,17 +94,17 @@ def read_readings(
     for table in tables:
         if not len(table):
             continue
-        spot = table.spot(node, value)
+        place = table.place_of(node, value)
         time_us = times_us(table, "time", clock=clock, notices=notices)
         if not dense:
             earlier = np.diff(time_us, prepend=time_us[0] if latest is None else latest) < 0
-            notices.add_rows("Readings earlier than the row above; all were sorted by time", earlier, spot)
+            notices.add_rows("Readings earlier than the row above; all were sorted by time", earlier, place)
             latest = int(time_us[-1])
         row = index.rows(table, node)
         known = row >= 0
         notices.add_rows(UNKNOWN_NODE, ~known, _unknown_node(table, node, index))
         total, unknown = total + len(table), unknown + int((~known).sum())
-        stored, keep = usable_values(numbers(table, value)[0], known, quantity=quantity, notices=notices, spot=spot)
+        stored, keep = usable_values(numbers(table, value)[0], known, quantity=quantity, notices=notices, place=place)
         zero = keep & (stored == 0)
         zeros += int(zero.sum())
         if zeros_missing:
@@ -114,26 +115,26 @@ def read_readings(
         if keep.any():
             parts.append(Readings(time_us[keep], row[keep].astype(np.int32), stored[keep]))
     if unknown * 2 > total:
-        first = notices.spots[UNKNOWN_NODE][0].place()
+        first = notices.places[UNKNOWN_NODE][0]
         raise CityError(
             f"{first}. So are {unknown:,} of {total:,} readings: are these the readings of another network?"
         )
     return ReadReadings(parts, span, np.unique(np.concatenate([np.zeros(0, np.int64), *row_times])), total, zeros)
 
 
-def _unknown_node(table: Table, column: str, index: NodeIndex) -> Callable[[int], Spot]:
-    def tell(row: int) -> Spot:
+def _unknown_node(table: Table, column: str, index: NodeIndex) -> Callable[[int], InputPlace]:
+    def tell(row: int) -> InputPlace:
         name = table.frame[column][row]
         said = f': node "{"" if name is None else name}" is not in the network{index.nearest(name)}'
-        return Spot(said, table.path, int(table.frame[ROW][row]))
+        return InputPlace(said, table.file, table.row(row))
 
     return tell
 
 
 def _widened(span: Span | None, table: Table, time_us: NDArray[np.int64], rows: NDArray[np.bool_]) -> Span | None:
     """The span with these rows of a table in it."""
-    at, spot = np.flatnonzero(rows), table.spot()
-    return Span.of(time_us[at], lambda i: spot(int(at[i]))).joined(span) if len(at) else span
+    at, place = np.flatnonzero(rows), table.place_of()
+    return Span.of(time_us[at], lambda i: place(int(at[i]))).joined(span) if len(at) else span
 
 
 def write_readings(stream: RoadNetworkStream, folder: Path, *, csv: bool) -> None:

@@ -22,13 +22,14 @@ from numpy.typing import NDArray
 from frigate.data.bucketing import MAX_CELLS, bucket_matrix, usual_step_s
 from frigate.data.city import City
 from frigate.data.city_toml import parse_quantity, parse_step
+from frigate.data.columns import NodeIndex, numbers
 from frigate.data.network import RoadNetwork
 from frigate.data.network_tables import note_network, read_edges, read_nodes
-from frigate.data.notices import Notices, Spot
+from frigate.data.notices import InputPlace, Notices
 from frigate.data.stream import zone
-from frigate.data.tables import ROW, SPEED_KPH, NodeIndex, Table, column_names, did_you_mean, numbers, read_table
-from frigate.data.times import Clock, NotATimeError, array_times_us, times_us
-from frigate.errors import CityError, FrigateError, MissingExtraError
+from frigate.data.tables import SPEED_KPH, column_names, read_table
+from frigate.data.times import Clock, array_times_us, times_us
+from frigate.errors import CityError, FrigateError, MissingExtraError, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def import_matrix(
     )
     if reader is None:
         raise CityError(f'{path.name}: files that end in "{path.suffix}" are not read. Give .npz, .npy, .h5 or .csv')
-    matrix = reader(path, _Wanted(values, time, valid, clock, network, notices))
+    matrix = reader(path, _Options(values, time, valid, clock, network, notices))
     _check_shape(path, matrix, network, nodes)
     time_us, step_s = _times(path, matrix, start=start, step=step, clock=clock)
     quantity = parse_quantity(quantity, where="--quantity")
@@ -91,12 +92,12 @@ def import_matrix(
     stream = snapshots.stream(network, timezone=timezone, quantity=quantity, unit=unit or _unit_of(values))
     if not stream.observed.any():
         raise CityError(f"{path.name} has no reading: every cell is missing, not valid or left out")
-    told = notices.told()
+    told = notices.sentences()
     return City(name or path.resolve().parent.name, stream, tuple(told), places=told)
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _Options:
     """What to look for in the file, and how to read it."""
 
     values: str | None
@@ -153,7 +154,7 @@ def _bounded(path: Path, name: str, count: int) -> None:
         )
 
 
-def _from_npz(path: Path, wanted: _Wanted) -> _Matrix:
+def _from_npz(path: Path, options: _Options) -> _Matrix:
     with _parsing(path, ".npz"):
         opened = np.load(path, allow_pickle=False)
     if isinstance(opened, np.ndarray):
@@ -166,20 +167,20 @@ def _from_npz(path: Path, wanted: _Wanted) -> _Matrix:
                 _bounded(path, name, member.file_size // 8)
                 return np.asarray(held[name])
 
-        return _from_arrays(path, {n: partial(read, n) for n in held.files}, wanted)
+        return _from_arrays(path, {n: partial(read, n) for n in held.files}, options)
 
 
-def _from_npy(path: Path, wanted: _Wanted) -> _Matrix:
+def _from_npy(path: Path, options: _Options) -> _Matrix:
     with _parsing(path, ".npy"):
         values = np.load(path, allow_pickle=False, mmap_mode="r")  # a false size takes no memory
     if not isinstance(values, np.ndarray):
         raise CityError(f"{path.name} holds several arrays. Name it .npz")
-    if wanted.time is not None or wanted.valid is not None:
+    if options.time is not None or options.valid is not None:
         raise CityError(f"{path.name} holds one array. Times or a mask beside it need an .npz")
     return _Matrix(np.asarray(values), None, None, None)
 
 
-def _from_h5(path: Path, wanted: _Wanted) -> _Matrix:
+def _from_h5(path: Path, options: _Options) -> _Matrix:
     try:
         import h5py
     except ImportError:
@@ -195,7 +196,7 @@ def _from_h5(path: Path, wanted: _Wanted) -> _Matrix:
     with file:
         with _parsing(path, "HDF5"):
             file.visititems(visit)
-        return _from_arrays(path, found, wanted)
+        return _from_arrays(path, found, options)
 
 
 def _read_dataset(path: Path, name: str, item: Any) -> NDArray[Any]:
@@ -205,60 +206,59 @@ def _read_dataset(path: Path, name: str, item: Any) -> NDArray[Any]:
         return whole.astype(np.bytes_) if whole.dtype.kind == "O" else whole  # text of varying length
 
 
-def _from_arrays(path: Path, arrays: Mapping[str, Callable[[], NDArray[Any]]], wanted: _Wanted) -> _Matrix:
+def _from_arrays(path: Path, arrays: Mapping[str, Callable[[], NDArray[Any]]], options: _Options) -> _Matrix:
     def named(name: str) -> NDArray[Any]:
         if name not in arrays:
             there = ", ".join(arrays) or "none"
             raise CityError(f'{path.name} has no array "{name}"{did_you_mean(name, list(arrays))}. Its arrays: {there}')
         return arrays[name]()
 
-    name = wanted.values
+    name = options.values
     if name is None:
-        flat = [n for n, read in arrays.items() if read().ndim == 2 and n not in (wanted.time, wanted.valid)]
+        flat = [n for n, read in arrays.items() if read().ndim == 2 and n not in (options.time, options.valid)]
         if len(flat) != 1:
             raise CityError(f"{path.name} has {len(flat)} matrices. Say which with values: {', '.join(arrays)}")
         name = flat[0]
-    valid = None if wanted.valid is None else named(wanted.valid)
+    valid = None if options.valid is None else named(options.valid)
     if valid is not None and valid.dtype.kind not in "biu":
-        raise CityError(f'{path.name}: "{wanted.valid}" holds {valid.dtype}. True and false are expected')
+        raise CityError(f'{path.name}: "{options.valid}" holds {valid.dtype}. True and false are expected')
     time_us = None
-    if wanted.time is not None:
-        time_us = _array_times(path, wanted.time, named(wanted.time), wanted)
+    if options.time is not None:
+        time_us = _array_times(path, options.time, named(options.time), options)
     return _Matrix(named(name), time_us, None if valid is None else valid.astype(bool), None)
 
 
-def _array_times(path: Path, name: str, times: NDArray[Any], wanted: _Wanted) -> NDArray[np.int64]:
+def _array_times(path: Path, name: str, times: NDArray[Any], options: _Options) -> NDArray[np.int64]:
     if times.ndim != 1 or times.dtype.kind not in "iufMSU":
         raise CityError(f'{path.name}: "{name}" is {times.dtype} of shape {times.shape}. One time a row is expected')
-    return array_times_us(path, times, clock=wanted.clock, notices=wanted.notices, name=name)
+    return array_times_us(path, times, clock=options.clock, notices=options.notices, name=name)
 
 
-def _from_csv(path: Path, wanted: _Wanted) -> _Matrix:
+def _from_csv(path: Path, options: _Options) -> _Matrix:
     names = column_names(path)
-    time = wanted.time or names[0]
-    if wanted.values is not None or wanted.valid is not None:
+    time = options.time or names[0]
+    if options.values is not None or options.valid is not None:
         raise CityError(f"{path.name}: a wide csv has no named arrays. Leave values and valid out")
     others = [n for n in names if n != time]
-    table = read_table(path, needed=[time, *others], notices=wanted.notices)
+    table = read_table(path, needed=[time, *others], notices=options.notices)
     if not len(table) or not others:
         raise CityError(f"{path.name} has {len(table)} rows and {len(others)} nodes. A matrix needs both")
-    index = NodeIndex(wanted.network.node_ids)
-    heads = Table(path, pl.DataFrame({ROW: range(len(others)), "node": others}))
-    columns = index.rows(heads, "node")
+    index = NodeIndex(options.network.node_ids)
+    columns = index.find(pl.Series(others, dtype=pl.String))
     lost = [n for n, row in zip(others, columns.tolist(), strict=True) if row < 0]
     if len(lost) * 2 > len(others):
         hint = f'"{lost[0]}"{index.nearest(lost[0])}'
         raise CityError(
             f"{path.name}: column {hint} is not a node. So are {len(lost)} of {len(others)}: is it another network's?"
         )
-    wanted.notices.add_rows(
+    options.notices.add_rows(
         "Columns left out, their node is not in the network",
         columns < 0,
-        lambda i: Spot(f'"{others[i]}"{index.nearest(others[i])}'),
+        lambda i: InputPlace(f'"{others[i]}"{index.nearest(others[i])}'),
     )
     if len(set(columns[columns >= 0].tolist())) < int((columns >= 0).sum()):
         raise CityError(f"{path.name}: two columns name the same node. Take one away")
-    time_us = times_us(table, time, clock=wanted.clock, notices=wanted.notices)
+    time_us = times_us(table, time, clock=options.clock, notices=options.notices)
     kept = [n for n, row in zip(others, columns.tolist(), strict=True) if row >= 0]
     values = np.stack([numbers(table, n)[0] for n in kept], axis=1)
     return _Matrix(values, time_us, None, columns[columns >= 0])
@@ -292,8 +292,5 @@ def _times(
         return matrix.time_us, step_s or usual_step_s(np.diff(np.unique(matrix.time_us)), where=path.name)
     if start is None or step_s is None:
         raise CityError(f"{path.name}: when is its first row? Name its times with time, or give start and step")
-    try:
-        start_us, _ = clock.read(start)
-    except (NotATimeError, OverflowError) as error:
-        raise CityError(f'start "{start}" {error}') from None
+    start_us = clock.read_option("start", start)
     return start_us + step_s * 1_000_000 * np.arange(len(matrix.values), dtype=np.int64), step_s

@@ -25,30 +25,25 @@ from numpy.typing import NDArray
 from frigate.data.bucketing import Snapshots, usual_step_s
 from frigate.data.city import City
 from frigate.data.city_toml import parse_quantity, whole_step
+from frigate.data.columns import new_ids
+from frigate.data.coordinates import coordinate_fault
 from frigate.data.network import Edges, RoadNetwork
 from frigate.data.network_tables import note_network, read_edges
 from frigate.data.notices import Notices
 from frigate.data.readings import read_readings
 from frigate.data.stream import zone
-from frigate.data.tables import (
-    Table,
-    column_names,
-    did_you_mean,
-    new_ids,
-    read_table,
-    table_batches,
-)
+from frigate.data.tables import Table, column_names, read_table, table_batches
 from frigate.data.times import Clock
-from frigate.errors import CityError
-from frigate.sources.benchmarks.files import Wanted, find_files, plain_text
+from frigate.errors import CityError, did_you_mean
+from frigate.sources.benchmarks.files import DataFile, find_files
 from frigate.sources.benchmarks.layout import INVENTED, invented_places
 from frigate.sources.benchmarks.sensor_graph import Pairs, in_metres
 
 FILES = {
-    "geo": Wanted(("*.geo",)),
-    "rel": Wanted(("*.rel",)),
-    "dyna": Wanted(("*.dyna",), needed=False),
-    "config": Wanted(("config.json",), needed=False),
+    "geo": DataFile(("*.geo",)),
+    "rel": DataFile(("*.rel",)),
+    "dyna": DataFile(("*.dyna",), needed=False),
+    "config": DataFile(("config.json",), needed=False),
 }
 LENGTHS = ("length_m", "distance", "cost", "length")
 QUANTITIES = {"flow": "count", "count": "count", "volume": "count", "speed": "speed", "occupancy": "occupancy"}
@@ -87,8 +82,6 @@ def import_libcity(
 ) -> City:
     """A city from atomic files: the folder of them, or a mapping from geo, rel, dyna and config to paths."""
     found = find_files(files, FILES)
-    for path in found.values():
-        plain_text(path)
     config = _read_config(found["config"]) if "config" in found else {}
     settings = _settings(config, found["geo"], name, feature, timezone, zeros)
     notices = Notices()
@@ -101,7 +94,7 @@ def import_libcity(
         quantity = settings.quantity or (words[0] if words else parse_quantity(feature, where=found["dyna"].name))
         snapshots = _snapshots(found["dyna"], network, settings, feature, quantity, notices)
     stream = snapshots.stream(network, timezone=settings.timezone, quantity=quantity, unit=settings.unit)
-    told = notices.told()
+    told = notices.sentences()
     return City(settings.name, stream, tuple(told), places=told)
 
 
@@ -161,7 +154,7 @@ def _network(
     table = read_table(found["geo"], needed=("geo_id", "coordinates"), optional=("type",), notices=notices)
     if not len(table):
         raise CityError(f"{found['geo'].name} has no rows. A city needs nodes")
-    ids = new_ids(table, "geo_id", text=settings.text_ids)
+    ids = new_ids(table, "geo_id", as_text=settings.text_ids)
     lon, lat = _places(table, notices)
     network = RoadNetwork(ids, lon, lat, Edges.none())
     path, names = found["rel"], column_names(found["rel"])
@@ -198,16 +191,15 @@ def _places(table: Table, notices: Notices) -> tuple[NDArray[np.float64], NDArra
             raise table.refuse(row, f"coordinates {str(text)[:40]!r} are not understood. Write [lon, lat]") from None
         if len(points):
             places[row], several[row] = points.mean(axis=0), len(points) > 1
-            lon, lat = places[row]
-            if not (abs(lon) <= 180 and abs(lat) <= 90):
-                hint = "; they look swapped" if abs(lon) <= 90 and abs(lat) <= 180 else ""
-                raise table.refuse(row, f"lon {lon:g}, lat {lat:g} is not a place on earth{hint}")
+            fault = coordinate_fault(*places[row].tolist())
+            if fault:
+                raise table.refuse(row, fault)
     nowhere = np.isnan(places[:, 0])
     if nowhere.any() and not nowhere.all():
         raise table.refuse(int(np.argmax(nowhere)), "coordinates are empty. Give every node a place, or none")
-    spot = table.spot("geo_id")
-    notices.add_rows("Lines and areas, each a node at the middle of its points", several, spot)
-    notices.add_rows("Nodes placed at 0, 0", (places == 0).all(axis=1), spot)
+    place = table.place_of("geo_id")
+    notices.add_rows("Lines and areas, each a node at the middle of its points", several, place)
+    notices.add_rows("Nodes placed at 0, 0", (places == 0).all(axis=1), place)
     return places[:, 0], places[:, 1]
 
 

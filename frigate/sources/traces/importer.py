@@ -19,9 +19,9 @@ from frigate.data.bucketing import Readings, Span, bucket, snapshot_grid
 from frigate.data.city import City
 from frigate.data.city_toml import parse_step
 from frigate.data.network import RoadNetwork
-from frigate.data.notices import Notices, Spot
+from frigate.data.notices import InputPlace, Notices
 from frigate.data.stream import zone
-from frigate.data.times import Clock, given_or_taken
+from frigate.data.times import Clock, network_timezone
 from frigate.errors import CityError
 from frigate.sources.line_graph import on_roads
 from frigate.sources.traces.files import MERGE_M, Trace, read_traces
@@ -118,7 +118,7 @@ def match_traces(
     if isinstance(network, City):
         forms = len(network.stream.topologies)
         notices.add("Forms of the network over time, the last of them used throughout", forms if forms > 1 else 0)
-        timezone = given_or_taken(timezone, network.stream.timezone, notices)
+        timezone = network_timezone(timezone, network.stream.timezone, notices)
     names = {vehicle: "vehicle", time: "time", lon: "lon", lat: "lat", **(rename or {})}
     paths = [Path(files)] if isinstance(files, str | Path) else [Path(file) for file in files]
     clock = Clock(zone(_timezone(network, timezone)), "")
@@ -208,7 +208,7 @@ def count_passages(matched: MatchedTraces, network: RoadNetwork, *, step_s: int,
     """Passages as the readings of a city, from the step of the first position to that of the last."""
     first, last = int(matched.trace.time_us.min()), int(matched.trace.time_us.max())
     N = network.num_nodes
-    span = Span(first, last, Spot("the first position"), Spot("the last position"))
+    span = Span(first, last, InputPlace("the first position"), InputPlace("the last position"))
     read = matched.report.read
     grid = snapshot_grid(span, step_s=step_s, timezone=timezone, num_nodes=N, num_readings=read)
     passages = Readings(matched.time_us, matched.node, np.ones(len(matched.node), np.float32))
@@ -220,7 +220,7 @@ def count_passages(matched: MatchedTraces, network: RoadNetwork, *, step_s: int,
     matched.notices.add("Steps in which no vehicle reported, taken as not observed", int((~reported).sum()))
     observed = reported[:, None] & joined
     stream = replace(counts, observed=observed).stream(network, timezone=timezone, unit="vehicles")
-    told = matched.notices.told()
+    told = matched.notices.sentences()
     return City(name, stream, (*matched.report.sentences(), *told), places=told)
 
 
