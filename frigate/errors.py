@@ -28,10 +28,11 @@ class CheckpointError(FrigateError):
 
 
 class MissingExtraError(FrigateError):
-    """An optional package is not installed."""
+    """A package is not installed; without an `extra` that installs it, the package itself is named."""
 
-    def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is not installed. Run: pip install 'frigate-forecast[{extra}]'")
+    def __init__(self, package: str, extra: str = "") -> None:
+        wanted = f"'frigate-forecast[{extra}]'" if extra else package
+        super().__init__(f"{package} is not installed. Run: pip install {wanted}")
 
 
 def did_you_mean(word: str, known: Sequence[str]) -> str:

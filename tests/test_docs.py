@@ -22,14 +22,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import typer.main
 
 import frigate
-from frigate.cli.main import app
+from frigate.cli.imports import IMPORT
+from frigate.cli.main import COMMANDS, build_parser
 from frigate.config import PRESETS, Settings, change, preset
 from frigate.simulate.streets import build_town
 from frigate.sources.benchmarks.importer import KINDS, PEMS
 from frigate.sources.osm.tags import DRIVABLE
+from tests.support.documents import table_rows as rows
 
 ROOT = Path(__file__).resolve().parents[1]
 MAP = ROOT / "docs" / "paper-to-code.md"
@@ -50,12 +51,6 @@ TABLE_1 = {  # the paper's: partial sensing, network updates, no history
 
 def read(path: Path) -> str:
     return path.read_text(encoding="utf-8")
-
-
-def rows(text: str) -> list[list[str]]:
-    """The cells of all table rows of a document."""
-    lines = [line for line in text.splitlines() if line.startswith("| ")]
-    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
 
 # The map from the paper to the code
@@ -257,19 +252,8 @@ def test_every_message_is_one_that_the_code_says() -> None:
     assert [m for m in messages if m not in source] == []
 
 
-def test_every_kind_of_bad_table_is_told() -> None:
-    """The accepted kinds of tests/data/test_bad_input.py, by their notices."""
-    from tests.data.test_bad_input import ACCEPTED
-
-    text = read(ROOT / "docs" / "formats.md").split("Accepted with a notice")[1].split("Refused, with")[0]
-    notices = [re.sub(r"\\|: \d.*|\(.*", "", notice).strip() for _, notice, _ in ACCEPTED.values()]
-    told = [m for row in rows(text) for m in re.findall(r"`([^`]+)`", row[-1])]
-    left_out = [n for n in notices if n and not any(n in m or m in n for m in told)]
-    assert left_out == []
-
-
 def test_every_source_has_its_page_and_its_rules_on_it() -> None:
-    kinds = set(typer.main.get_command(app).commands["import"].commands)  # type: ignore[attr-defined]
+    kinds = {command.name for command in IMPORT.commands}
     pages = {path.stem: read(path) for path in (ROOT / "docs" / "sources").glob("*.md")}
     assert {kind.replace("benchmark", "benchmarks") for kind in kinds - {"matrix"}} == set(pages)
     for kind in sorted(kinds - {"matrix"}):
@@ -294,31 +278,15 @@ def shell_lines() -> Iterator[str]:
             yield from (line.split("  #")[0].strip() for line in whole.splitlines() if line.strip())
 
 
-@pytest.mark.parametrize("line", [line for line in shell_lines() if line.startswith("frigate ")])
+@pytest.mark.parametrize("line", [line for line in shell_lines() if re.search(r"^frigate |-m frigate\b", line)])
 def test_every_command_can_be_parsed(line: str) -> None:
-    command = typer.main.get_command(app)
-    words = shlex.split(line)[1:]
-    context = command.make_context("frigate", [], resilient_parsing=True)
-    while hasattr(command, "commands"):
-        context = command.make_context(words[0], [], parent=context, resilient_parsing=True)
-        command, words = command.commands[words[0]], words[1:]
-    command.make_context("it", words, parent=context)  # raises where an option is not known
-
-
-@pytest.mark.parametrize("name", ["frigate.training.train", "frigate.evaluation.evaluate"])
-def test_every_option_of_the_bare_commands_is_there(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        importlib.import_module(name).main(["--help"])
-    told = capsys.readouterr().out
-    lines = [line for line in shell_lines() if line.startswith(f"python -m {name} ")]
-    assert lines
-    assert [o for line in lines for o in re.findall(r"--[\w-]+", line) if o not in told] == []
+    words = shlex.split(line)
+    build_parser().parse_args(words[words.index("frigate") + 1 :])  # exits where an option is not known
 
 
 def test_every_command_of_the_readme_is_there() -> None:
-    app_commands = set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
     named = {m for row in rows(read(ROOT / "README.md")) for m in re.findall(r"`frigate (\w+)", row[0])}
-    assert named == app_commands
+    assert named == {command.name for command in COMMANDS}
     targets = re.findall(r"^(\w+):", read(ROOT / "Makefile"), re.MULTILINE)
     assert {m for line in shell_lines() for m in re.findall(r"^make (\w+)", line)} <= set(targets)
 

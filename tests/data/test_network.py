@@ -49,7 +49,7 @@ def test_a_closed_road_is_gone_and_can_be_reopened() -> None:
 
 
 @given(st.integers(0, 10**6), st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_closing_and_reopening_any_roads_in_any_order_gives_back_the_network(seed: int, data: st.DataObject) -> None:
     network = random_network(8, seed=seed)
     chosen = data.draw(st.lists(st.sampled_from(list(roads(network))), unique=True))

@@ -20,7 +20,7 @@ from frigate.errors import CityError
 from frigate.sources.benchmarks.importer import import_benchmark
 from frigate.sources.benchmarks.libcity import import_libcity
 from frigate.sources.benchmarks.libcity_export import export_libcity
-from tests.sources.test_benchmarks import IDS, SPEEDS, edges_of, write_libcity
+from tests.support.benchmark_files import IDS, SPEEDS, edges_of, write_libcity
 
 
 def city_of(
@@ -73,7 +73,7 @@ def assert_same(a: City, b: City) -> None:
     assert a.name == b.name
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     seed=st.integers(0, 10_000),
     text=st.booleans(),

@@ -36,7 +36,7 @@ from frigate.training.distributed import Group, joined
 from frigate.training.train import main as train_main
 from frigate.training.train import train
 from frigate.training.trainer import StepReport, dropout_seed
-from tests.training.test_train import equal, log, tensors, tiny, town
+from tests.support.training_runs import equal, log, tensors, tiny, town
 
 STILL = {"dropout": 0.0, "edge_dropout": 0.0}
 CASES: dict[str, Settings] = {  # which several processes do exactly as one does, up to rounding
@@ -80,9 +80,8 @@ def as_torchrun(rank: int, size: int, port: int, told: Path, work: Callable[...,
     sys.exit(work(*arguments))
 
 
-def command_line(*words: str) -> None:
-    sys.argv = ["frigate", *words]
-    frigate.cli.main.main()
+def command_line(*words: str) -> int:
+    return frigate.cli.main.main(words)
 
 
 def straight(place: Path) -> None:
