@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import ConvexHull, QhullError
 
-from frigate.data.network import EARTH_RADIUS_M, RoadNetwork
+from frigate.data.coordinates import EARTH_RADIUS_M
+from frigate.data.network import RoadNetwork
 from frigate.data.stream import RoadNetworkStream
 from frigate.experiments import plots
 from frigate.experiments.plan import Plan
