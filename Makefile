@@ -20,7 +20,7 @@ test-slow: .venv/installed
 	$(BIN)/python -m pytest -m slow
 
 docs: .venv/installed-docs
-	$(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "site/index.html"
 
 format: .venv/installed

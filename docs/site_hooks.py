@@ -16,12 +16,10 @@ ROOT_PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.m
 LINK = re.compile(r"(?<=\]\()(?!https?:)(?P<path>[^)#\s]+)(?P<anchor>#[^)\s]*)?(?=\))")
 SYMBOL = re.compile(r"(?<![\[`])`(frigate(?:\.[a-zA-Z]\w*)+)`(?![\]`])")
 FENCE = re.compile(r"(^```.*?^```|^(?: {4}.*\n)+)", re.MULTILINE | re.DOTALL)
-PACKAGE = """# frigate.{name}
-
-::: frigate.{name}
+PACKAGE = """::: frigate.{name}
     options:
-      show_root_heading: false
-      show_root_toc_entry: false
+      heading_level: 1
+      show_root_full_path: true
       show_submodules: true
 """
 
