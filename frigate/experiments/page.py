@@ -150,7 +150,7 @@ def _page(found: Sequence[Found]) -> str:
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{_text(name)}: experiments</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>\n{files('frigate.report.run_page').joinpath('report.css').read_text(encoding='utf-8')}{CSS}</style></head>"
+        f"<style>\n{files('frigate.report').joinpath('report.css').read_text(encoding='utf-8')}{CSS}</style></head>"
         f'<body><main><header><h1>{_text(name)}: every experiment</h1><p class="lead">{lead}</p></header>'
         f"{body}{sections}</main></body></html>\n"
     )

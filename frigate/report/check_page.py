@@ -90,7 +90,7 @@ def _page(city: City, report: CheckReport) -> str:
 
 
 def _file(name: str) -> str:
-    return files("frigate.report.run_page").joinpath(name).read_text(encoding="utf-8")
+    return files("frigate.report").joinpath(name).read_text(encoding="utf-8")
 
 
 # Words

@@ -51,4 +51,4 @@ def _page(run: Run, evaluation: Evaluation, forecast: Forecast, note: str) -> st
 
 
 def _file(name: str) -> str:
-    return files(__name__).joinpath(name).read_text(encoding="utf-8")
+    return files("frigate.report").joinpath(name).read_text(encoding="utf-8")

@@ -155,7 +155,7 @@ def test_another_version_is_refused(moved: Path) -> None:
     edit(moved, format=1)
     with pytest.raises(CheckpointError, match=r"format 1, this version reads 3\. Train again"):
         load_run(moved)
-    edit(moved, format=2)
+    edit(moved, format=3)
     scaling = json.loads((last(moved) / "run.json").read_text())["scaling"]
     edit(moved, scaling={**scaling, "roads": {**scaling["roads"], "features": ["something"]}})
     with pytest.raises(CheckpointError, match="road features are another version's"):
