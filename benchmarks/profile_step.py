@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from frigate.bench.machine import surroundings
 from frigate.bench.synthetic import invent_run, parse_size, windows_for
 from frigate.config import change, preset
 from frigate.nn.batch import Windows
 from frigate.nn.scaling import build_topologies
+from frigate.training.environment import environment
 from frigate.training.train import best_device
 from frigate.training.trainer import Trainer
 
@@ -57,7 +57,7 @@ def measure(size: str, name: str, device: torch.device) -> dict[str, Any]:
     rows.sort(key=lambda row: -row["ms"])
     return {
         "command": f"python benchmarks/profile_step.py --size {size} --preset {name} --device {device.type}",
-        **surroundings(device),
+        **environment(device),
         "windows": windows,
         "kernels_ms": round(sum(row["ms"] for row in rows), 3),
         "kernels": len(rows),

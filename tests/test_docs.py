@@ -30,6 +30,7 @@ from frigate.config import PRESETS, Settings, change, preset
 from frigate.simulate.streets import build_town
 from frigate.sources.benchmarks.importer import KINDS, PEMS
 from frigate.sources.osm.tags import DRIVABLE
+from tests.support.documents import table_rows as rows
 
 ROOT = Path(__file__).resolve().parents[1]
 MAP = ROOT / "docs" / "paper-to-code.md"
@@ -50,12 +51,6 @@ TABLE_1 = {  # the paper's: partial sensing, network updates, no history
 
 def read(path: Path) -> str:
     return path.read_text(encoding="utf-8")
-
-
-def rows(text: str) -> list[list[str]]:
-    """The cells of all table rows of a document."""
-    lines = [line for line in text.splitlines() if line.startswith("| ")]
-    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
 
 # The map from the paper to the code
@@ -255,17 +250,6 @@ def test_every_message_is_one_that_the_code_says() -> None:
     messages = [m for row in rows(text) for m in re.findall(r"`([^`]+)`", row[-1]) if set(row[-1]) != {"-"}]
     assert len(messages) > 55
     assert [m for m in messages if m not in source] == []
-
-
-def test_every_kind_of_bad_table_is_told() -> None:
-    """The accepted kinds of tests/data/test_bad_input.py, by their notices."""
-    from tests.data.test_bad_input import ACCEPTED
-
-    text = read(ROOT / "docs" / "formats.md").split("Accepted with a notice")[1].split("Refused, with")[0]
-    notices = [re.sub(r"\\|: \d.*|\(.*", "", notice).strip() for _, notice, _ in ACCEPTED.values()]
-    told = [m for row in rows(text) for m in re.findall(r"`([^`]+)`", row[-1])]
-    left_out = [n for n in notices if n and not any(n in m or m in n for m in told)]
-    assert left_out == []
 
 
 def test_every_source_has_its_page_and_its_rules_on_it() -> None:

@@ -29,7 +29,6 @@ from frigate.bench.clock import (
     median_ms,
     peak_bytes,
 )
-from frigate.bench.machine import surroundings
 from frigate.bench.pyg_baseline import usual_bytes, usual_model
 from frigate.bench.roofline import Ceilings, Sizes, forecast_work, step_work, work_json
 from frigate.bench.synthetic import Size, invent_network, invent_run, parse_size, windows_for
@@ -44,6 +43,7 @@ from frigate.nn.choice import described, kernels
 from frigate.nn.model import Fixed, Frigate
 from frigate.nn.scaling import build_topologies
 from frigate.training.checkpoint import Run
+from frigate.training.environment import environment
 from frigate.training.train import best_device
 from frigate.training.trainer import Trainer
 
@@ -88,7 +88,7 @@ def bench(
     network = invent_network(np.random.default_rng(seed), nodes=sized.nodes, roads=sized.roads)
     return {
         "command": _command(size, device, presets, windows, seed),
-        **surroundings(on),
+        **environment(on),
         "seed": seed,
         "size": sized.name,
         "nodes": sized.nodes,

@@ -16,10 +16,11 @@ from frigate.data.split import windows_in
 from frigate.evaluation.evaluate import forecaster
 from frigate.experiments.parameters import IN_PAPER, PAPER_COLOUR, beside_paper
 from frigate.experiments.plan import LABELS, Plan
-from frigate.experiments.table import Cell, Table, surroundings
+from frigate.experiments.table import Cell, Table
 from frigate.graph.feature_cache import ensure_road_features
 from frigate.nn.batch import Batch
 from frigate.training.checkpoint import Run
+from frigate.training.environment import environment
 from frigate.training.train import best_device, new_run, run_windows
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def measure(plan: Plan) -> Table:
                 "paper_s": PAPER_S.get(model),
             }
         )
-    task, where = preset(PRESETS[0]).task, surroundings(device)
+    task, where = preset(PRESETS[0]).task, environment(device)
     return Table(
         "inference-time",
         f"Time to forecast all nodes once: {city.name}",
@@ -73,7 +74,7 @@ def measure(plan: Plan) -> Table:
             "The paper timed the authors' code on an A100 and does not say on which city, for how many nodes or "
             "windows: its times and ours do not compare, their order may.",
         ],
-        more={"surroundings": where, "nodes": city.network.num_nodes, "roads": city.network.num_edges},
+        more={"environment": where, "nodes": city.network.num_nodes, "roads": city.network.num_edges},
     )
 
 

@@ -21,8 +21,9 @@ from frigate.errors import FrigateError, MissingExtraError, SettingsError
 from frigate.experiments import EXPERIMENTS, Experiment, plots
 from frigate.experiments.page import PLAN, write_page
 from frigate.experiments.plan import QUICK, Plan, Recipe
-from frigate.experiments.table import Table, as_json, surroundings, write_atomically
+from frigate.experiments.table import Table, as_json, write_atomically
 from frigate.experiments.trials import Change, Scored, Trial, carry_out
+from frigate.training.environment import environment
 from frigate.training.train import best_device
 from frigate.training.trainer import StepReport
 
@@ -217,9 +218,9 @@ def _about(
 ) -> dict[str, Any]:
     """All that is needed to do it again."""
     stream, effort = plan.city.stream, plan.effort
-    here = surroundings(best_device(plan.device))
+    here = environment(best_device(plan.device))
     facts = {trial.recipe.name: scored.facts(trial.recipe) for trial in trials if scored.has(trial)}
-    machines = [{name: told[name] for name in here} for told in facts.values()] or [here]
+    machines = [{name: told[name] for name in here if name in told} for told in facts.values()] or [here]
     machines = [machine for at, machine in enumerate(machines) if machine not in machines[:at]]
     return {
         "city": plan.city.name,

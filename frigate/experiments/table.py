@@ -7,14 +7,10 @@ import io
 import json
 import math
 import os
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import torch
 
 Cell = str | int | float | bool | None
 Rows = Sequence[Mapping[str, Cell]]
@@ -62,13 +58,6 @@ class Table:
 
 def _plain(cell: Cell) -> Cell:
     return f"{cell:.6g}" if isinstance(cell, float) else cell
-
-
-def surroundings(device: torch.device) -> dict[str, Any]:
-    """The hardware and versions that a result came from."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
-    versions = {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
-    return {"hardware": name, "device": device.type, "versions": versions}
 
 
 def write_atomically(path: Path, text: str) -> None:

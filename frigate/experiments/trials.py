@@ -31,11 +31,12 @@ from frigate.evaluation.evaluate import NONE, OWN, ZERO, forecaster, score, shar
 from frigate.evaluation.metrics import Measure, Scores, Summary
 from frigate.experiments.ablated_model import without
 from frigate.experiments.plan import NAIVE, Plan, Recipe
-from frigate.experiments.table import as_json, surroundings, write_atomically
+from frigate.experiments.table import as_json, write_atomically
 from frigate.graph.feature_cache import ensure_road_features
 from frigate.nn.batch import Windows
 from frigate.nn.scaling import build_topologies, fit_scaling
 from frigate.training.checkpoint import Build, Run, build_model
+from frigate.training.environment import environment
 from frigate.training.train import best_device, run_windows, train
 from frigate.training.trainer import StepReport
 
@@ -219,7 +220,7 @@ def _keep_facts(plan: Plan, recipe: Recipe, fitted: Fitted, device: torch.device
             "seconds": run.progress.seconds,
             "settings": run.settings.to_json(),
         }
-    write_atomically(_facts_path(plan, recipe), as_json(facts | surroundings(device)))
+    write_atomically(_facts_path(plan, recipe), as_json(facts | environment(device)))
 
 
 class Scored:

@@ -15,7 +15,6 @@ import hashlib
 import json
 import math
 import os
-import platform
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -39,6 +37,7 @@ from frigate.errors import CheckpointError, FrigateError, SettingsError
 from frigate.graph.road_features import FEATURE_WIDTH
 from frigate.nn.model import Frigate, default, paper
 from frigate.nn.scaling import Scaling
+from frigate.training.environment import versions
 
 FORMAT = 3
 PREFIX = "checkpoint-"
@@ -308,7 +307,7 @@ def _run_json(run: Run) -> dict[str, Any]:
             "lon": network.lon[nodes].tolist(),
             "lat": network.lat[nodes].tolist(),
         },
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
+        "versions": versions(),
     }
 
 

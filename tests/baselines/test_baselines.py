@@ -34,20 +34,22 @@ from frigate.nn.scaling import Scaling, build_topologies, fit_scaling
 from frigate.training.checkpoint import Run, build_model, load_checkpoint, load_run
 from frigate.training.train import train
 from frigate.training.trainer import StepReport
-from tests.nn.test_model import NoSquare, permuted, roads_at
+from tests.support.memory import NoSquare
 from tests.support.towns import (
     Town,
     edited,
     in_float64,
     make_town,
+    permuted,
     random_network,
     random_stream,
     random_town,
+    roads_at,
     seen_by,
     small_settings,
     without_readings,
 )
-from tests.training.test_train import equal, garbage, log, tensors, town, weights, with_readings
+from tests.support.training_runs import equal, garbage, log, tensors, town, weights, with_readings
 
 T, H = 9, 3
 EVERY = pytest.mark.parametrize("name", BASELINES)

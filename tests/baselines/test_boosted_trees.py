@@ -34,7 +34,7 @@ from frigate.graph.feature_cache import ensure_road_features
 from frigate.nn.batch import Batch, Topology, Windows
 from frigate.nn.scaling import build_topologies, fit_scaling
 from frigate.simulate.demo_city import demo_city
-from tests.baselines.test_naive import windows_of
+from tests.support.grids import windows_of
 from tests.support.towns import random_network
 
 PAST, HORIZON = 6, 4

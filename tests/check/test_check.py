@@ -22,7 +22,7 @@ from frigate.data.network import Edges, RoadNetwork
 from frigate.data.stream import RoadNetworkStream, make_stream
 from frigate.report.check_page import write_check_page
 from frigate.report.gap_chart import MAX_COLUMNS, MAX_ROWS
-from tests.report.test_run_page import Page
+from tests.support.html_page import Page
 from tests.support.towns import START_S, random_network, random_stream
 
 FIVE_MIN = 300

@@ -29,7 +29,7 @@ from frigate.errors import SettingsError
 from frigate.evaluation.metrics import Measure
 from frigate.graph.feature_cache import ensure_road_features
 from frigate.report.words import verdict
-from tests.training.test_train import S, first_road, town
+from tests.support.training_runs import S, first_road, town
 
 SETTINGS = """
 [task]

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 import frigate as fg
 from frigate.cli.main import app
 from frigate.errors import FrigateError
-from tests.conftest import shared_data
-from tests.sources import test_benchmarks, test_osm, test_sumo, test_tables
+from tests.support import benchmark_files, osm_files, sumo_files, table_files
+from tests.support.shared_data import shared_data
 
 TINY = """
 [task]
@@ -77,13 +77,13 @@ def test_a_map_and_a_table_of_readings_make_a_forecast(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["osm", "osm.gz", "osm.pbf", "overpass-body.json", "graphml"])
 def test_a_map(kind: str, tmp_path: Path) -> None:
-    files = test_osm.small_files(tmp_path)
+    files = osm_files.small_files(tmp_path)
     frigate("import", "osm", files[kind], "--keep-all", "-o", tmp_path / "town")
     assert fg.read_city(tmp_path / "town").network.num_edges > 0
 
 
 def test_osm_on_roads_respects_turn_restrictions(tmp_path: Path) -> None:
-    files = test_osm.small_files(tmp_path)
+    files = osm_files.small_files(tmp_path)
     frigate("import", "osm", files["osm"], "--keep-all", "-o", tmp_path / "nodes")
     frigate("import", "osm", files["osm"], "--keep-all", "--on", "roads", "-o", tmp_path / "roads")
     nodes, roads = (fg.read_city(tmp_path / name).network for name in ("nodes", "roads"))
@@ -91,7 +91,7 @@ def test_osm_on_roads_respects_turn_restrictions(tmp_path: Path) -> None:
 
 
 def test_tables_on_the_network_of_another_city(tmp_path: Path) -> None:
-    files = test_tables.small_files(tmp_path / "files")
+    files = table_files.small_files(tmp_path / "files")
     frigate("import", "tables", "--nodes", files["nodes.csv"], "--edges", files["edges.csv"], "-o", tmp_path / "map")
     said = frigate(
         "import", "tables", "--network", tmp_path / "map", "--readings", files["readings.csv"], "-o", tmp_path / "town"
@@ -121,7 +121,7 @@ def test_traces(tmp_path: Path) -> None:
 
 
 def test_a_simulation(tmp_path: Path) -> None:
-    files = test_sumo.small_files(tmp_path)
+    files = sumo_files.small_files(tmp_path)
     for on in ("nodes", "roads"):
         words = ("--edgedata", files["edgedata_gz"], "--on", on, "-o", tmp_path / on)
         assert "2 snapshots" in frigate("import", "sumo", files["net"], *words)
@@ -131,7 +131,7 @@ def test_a_simulation(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["metr-la", "pems-bay", "pems03", "pems04", "frigate", "libcity"])
 def test_benchmarks_there_and_back(kind: str, tmp_path: Path) -> None:
-    test_benchmarks.small_files(tmp_path / "files")
+    benchmark_files.small_files(tmp_path / "files")
     frigate("import", "benchmark", kind, tmp_path / "files" / kind, "-o", tmp_path / "town")
     frigate("export", "libcity", tmp_path / "town", "-o", tmp_path / "atomic")
     frigate("import", "benchmark", "libcity", tmp_path / "atomic", "-o", tmp_path / "back")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tracemalloc
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,7 @@ from frigate.check.city import check_city
 from frigate.data.city import City, open_cache, read_city, write_city
 from frigate.data.city_toml import parse_quantity
 from frigate.errors import CityError, FrigateError
+from tests.support.documents import table_rows
 
 GOOD = {
     "city.toml": 'step = "5min"\n',
@@ -286,6 +288,14 @@ def test_accepted_with_a_notice(tmp_path: Path, what: str) -> None:
         assert city.stream.values.tolist() == values
     assert open_cache(tmp_path).notices == city.notices
     assert all(n in check_city(city).lines() for n in city.notices)
+
+
+def test_every_notice_is_in_the_documents() -> None:
+    formats = Path(__file__).resolve().parents[2] / "docs" / "formats.md"
+    text = formats.read_text(encoding="utf-8").split("Accepted with a notice")[1].split("Refused, with")[0]
+    notices = [re.sub(r"\\|: \d.*|\(.*", "", notice).strip() for _, notice, _ in ACCEPTED.values()]
+    told = [m for row in table_rows(text) for m in re.findall(r"`([^`]+)`", row[-1])]
+    assert [n for n in notices if n and not any(n in m or m in n for m in told)] == []
 
 
 def test_check_lists_the_rows_left_out(tmp_path: Path) -> None:

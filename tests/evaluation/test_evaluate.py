@@ -36,8 +36,8 @@ from frigate.evaluation.results import Evaluation, as_text
 from frigate.nn.batch import Batch
 from frigate.training.checkpoint import Run, build_model
 from frigate.training.train import run_windows, train
-from tests.baselines.test_naive import town, windows_of
-from tests.conftest import shared_data
+from tests.support.grids import tidal_grid, windows_of
+from tests.support.shared_data import shared_data
 
 PAST, HORIZON = 6, 4
 
@@ -68,7 +68,7 @@ def truth(batch: Batch) -> Tensor:
 
 
 def test_rows_and_their_yardsticks() -> None:
-    stream = town()
+    stream = tidal_grid()
     split = small_split(stream)
     result = judged(truth, stream, split)
     assert [row.kind for row in result.rows] == ["model", *["baseline"] * 5, "yardstick"]
@@ -94,7 +94,7 @@ def test_rows_and_their_yardsticks() -> None:
 
 
 def test_cells_are_those_with_truth_in_test_windows() -> None:
-    stream = town()
+    stream = tidal_grid()
     split = small_split(stream)
     result = judged(Constant(3.0), stream, split, stride=3)
     current = windows_in(split.test, past=PAST, horizon=HORIZON, stride=3)
@@ -111,7 +111,7 @@ def test_cells_are_those_with_truth_in_test_windows() -> None:
 
 
 def test_forecasters_see_all_seen_nodes_and_no_other() -> None:
-    stream = town()
+    stream = tidal_grid()
     split = small_split(stream)
     batches: list[Batch] = []
 
@@ -127,7 +127,7 @@ def test_forecasters_see_all_seen_nodes_and_no_other() -> None:
 
 
 def test_batch_size_changes_nothing_and_progress_is_told() -> None:
-    stream = town()
+    stream = tidal_grid()
     split = small_split(stream)
     current = windows_in(split.test, past=PAST, horizon=HORIZON)
     windows = windows_of(stream, split.seen)
@@ -166,7 +166,7 @@ def small_run(**training: object) -> Run:
             "train": {"epochs": 1, "steps_per_epoch": 1, "batch_size": 4, "validation_windows": 4, **training},
         },
     )
-    return train(City("town", town()), seen=0.4, settings=settings, device="cpu")
+    return train(City("town", tidal_grid()), seen=0.4, settings=settings, device="cpu")
 
 
 def test_memory_decides_how_many_windows_are_scored_at_once() -> None:
@@ -213,7 +213,7 @@ def test_the_runs_own_model_is_not_touched() -> None:
 
 
 def test_details_have_every_group_and_forecaster() -> None:
-    stream = town()
+    stream = tidal_grid()
     result = judged(Constant(1.0), stream, small_split(stream))
     tables = result.detail_tables()
     by_step, by_tercile, by_hops = tables.values()
@@ -236,7 +236,7 @@ def test_details_have_every_group_and_forecaster() -> None:
 
 
 def test_terciles_partition_by_mean_training_reading() -> None:
-    stream = town()
+    stream = tidal_grid()
     stream.observed[:, 3] = False
     stream.observed[800:, 3] = True
     split = replace(small_split(stream, "all"), unseen=np.arange(36) < 20)
@@ -254,14 +254,14 @@ def test_terciles_partition_by_mean_training_reading() -> None:
 
 
 def test_equal_means_share_a_tercile() -> None:
-    stream = town()
+    stream = tidal_grid()
     stream.values[:] = 2
     split = small_split(stream)
     assert (terciles(stream, split, split.unseen)[split.unseen] == 0).all()
 
 
 def test_hop_groups_partition() -> None:
-    stream = town()
+    stream = tidal_grid()
     network = stream.topologies[0]
     stream = stream.on(network.close([(100, 101), (101, 100), (100, 106), (106, 100)]))  # node 0 is cut off
     split = replace(small_split(stream), seen=np.arange(36) == 35, unseen=np.arange(36) < 35)
@@ -283,7 +283,7 @@ def test_hop_groups_partition() -> None:
 
 
 def test_all_seen_reports_at_sensors_and_says_so() -> None:
-    stream = town()
+    stream = tidal_grid()
     result = judged(Constant(1.0), stream, small_split(stream, "all"))
     assert "at sensors" in result.note
     assert result.model.unseen is None
@@ -299,7 +299,7 @@ def test_all_seen_reports_at_sensors_and_says_so() -> None:
 
 
 def test_unseen_nodes_without_truth_are_noted() -> None:
-    stream = town()
+    stream = tidal_grid()
     split = small_split(stream)
     stream.observed[split.test[0] :, split.unseen] = False
     result = judged(Constant(1.0), stream, split)
@@ -308,7 +308,7 @@ def test_unseen_nodes_without_truth_are_noted() -> None:
 
 
 def test_share_is_undefined_where_a_sensor_would_not_have_helped() -> None:
-    stream = town()
+    stream = tidal_grid()
     split = small_split(stream)
     stream.values[:] = 5
     stream.values[: split.train[1], split.unseen] = 9  # what they were is no guide to what they are
@@ -318,14 +318,14 @@ def test_share_is_undefined_where_a_sensor_would_not_have_helped() -> None:
 
 
 def test_no_share_is_less_than_nothing() -> None:
-    stream = town()
+    stream = tidal_grid()
     result = judged(Constant(1.0), stream, small_split(stream))
     model = replace(result.model, share_of_sensor=Measure(-0.004, -0.014, 0.002))
     assert replace(result, rows=(model, *result.rows[1:])).table_rows()[0]["share of a sensor"] == "0 % [-1, 0]"
 
 
 def test_the_yardstick_is_marked_and_explained() -> None:
-    stream = town()
+    stream = tidal_grid()
     result = judged(Constant(1.0), stream, small_split(stream))
     assert [row["forecaster"] for row in result.table_rows() if row["forecaster"].endswith(" *")] == [f"{OWN} *"]
     assert "no forecaster may" in as_text(result).splitlines()[-1]
@@ -334,7 +334,7 @@ def test_the_yardstick_is_marked_and_explained() -> None:
 
 
 def test_report_says_what_was_scored() -> None:
-    stream = replace(town(), timezone="Etc/GMT-2", utc_offset_s=np.full(900, 7200), unit="vehicles")
+    stream = replace(tidal_grid(), timezone="Etc/GMT-2", utc_offset_s=np.full(900, 7200), unit="vehicles")
     split = small_split(stream)
     data = json.loads(json.dumps(judged(Constant(1.0), stream, split, stride=2).to_json(), allow_nan=False))
     assert data["test"]["start"] == "2024-01-17T23:00:00+02:00"  # snapshot 810 of half an hour
@@ -349,7 +349,7 @@ def test_report_says_what_was_scored() -> None:
 
 
 def test_impossible_requests_are_refused() -> None:
-    stream = town()
+    stream = tidal_grid()
     split = small_split(stream)
     windows = windows_of(stream, split.seen)
     with pytest.raises(SettingsError, match="test period has 90 snapshots"):
@@ -360,7 +360,7 @@ def test_impossible_requests_are_refused() -> None:
 
 @pytest.mark.shared
 def test_published_split_is_read() -> None:
-    stream = town()
+    stream = tidal_grid()
     big = np.arange(2464)
     network = replace(stream.network, node_ids=big, lon=big / 1e4, lat=big / 1e4, present=np.ones(2464, bool))
     ids = read_seen_file(shared_data("splits") / "sf-taxi-core-30-0.txt", network)

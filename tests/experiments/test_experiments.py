@@ -36,7 +36,7 @@ from frigate.experiments.topology import THRESHOLD, OtherRoads, perturbed
 from frigate.experiments.trials import Scored, split_of
 from frigate.nn.batch import Batch, Topology, make_topology
 from frigate.training.checkpoint import build_model, load_checkpoint
-from tests.experiments.test_results_page import Page
+from tests.support.html_page import Page
 from tests.support.towns import Town, edited, random_network, random_stream, random_town
 
 NAMES = [experiment.name for experiment in EXPERIMENTS]

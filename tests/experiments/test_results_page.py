@@ -6,7 +6,6 @@ import base64
 import json
 import re
 from collections.abc import Sequence
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,8 @@ from hypothesis import strategies as st
 from frigate.experiments import plots
 from frigate.experiments.page import MAX_OPEN, write_page
 from frigate.experiments.table import Cell, Table
+from tests.support.html_page import Page
 
-VOID = {"meta", "img"}
 ODD = '</style><script>alert(1)</script> & "Co" \x00\ud800'
 COLUMNS = {
     "model": "forecaster",
@@ -33,48 +32,6 @@ ABOUT = {
     "device": "cuda", "versions": {"torch": "2.11.0"}, "seeds": [0, 1], "seen": 0.3, "settings": {"width": 64},
     "seconds": 3725.0,
 }  # fmt: skip
-
-
-class Page(HTMLParser):
-    """The tags and words of a page; fails on tags that do not close in order."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.cells: list[tuple[str, str]] = []  # class and words of the tables' cells
-        self.words: list[str] = []
-        self._open: list[str] = []
-        self.raw = path.read_text(encoding="utf-8")
-        self.feed(self.raw)
-        self.close()
-        assert self._open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self._open.append(tag)
-        if tag in ("td", "th"):
-            self.cells.append((dict(attrs).get("class") or "", ""))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if "style" not in self._open:
-            self.words.append(data)
-        if self._open and self._open[-1] in ("td", "th"):
-            name, words = self.cells[-1]
-            self.cells[-1] = (name, words + data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(self.words)
-
-    def best(self) -> list[str]:
-        return [words for name, words in self.cells if name == "best"]
-
-    def having(self, attribute: str) -> list[str]:
-        return [value for _, attributes in self.tags if (value := attributes.get(attribute)) is not None]
 
 
 def put(results: Path, rows: Sequence[dict[str, Cell]], name: str = "accuracy", **changes: Any) -> Table:

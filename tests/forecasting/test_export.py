@@ -25,7 +25,7 @@ from frigate.forecasting.export import NEEDED, OUTPUT, SHAPES, Inputs, check_par
 from frigate.forecasting.forecast import Forecast, forecast
 from frigate.training.checkpoint import Run, build_model
 from frigate.training.train import train
-from tests.forecasting.test_forecast import START_S, STEP_S, S, grid, readings
+from tests.support.forecast_runs import START_S, STEP_S, S, grid, readings
 from tests.support.towns import random_network, random_stream
 
 BOTH = pytest.mark.parametrize("name", ["paper", "default"])

@@ -17,7 +17,7 @@ from frigate.data.network import Edges, NodeId, RoadNetwork, clean_edges
 from frigate.errors import CityError, SettingsError
 from frigate.graph import positions as fp
 from frigate.graph.positions import Anchors, choose_anchors, distances_m, locate_anchors
-from tests.conftest import shared_data
+from tests.support.shared_data import shared_data
 
 
 def random_network(seed: int, num_nodes: int, *, extra: float = 1.0) -> RoadNetwork:

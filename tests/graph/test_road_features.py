@@ -31,8 +31,8 @@ from frigate.graph.road_features import (
 )
 from frigate.nn.batch import Batch, Topology
 from frigate.training.checkpoint import Run
-from tests.conftest import shared_data
-from tests.forecasting.test_forecast import S, small_run
+from tests.support.forecast_runs import S, small_run
+from tests.support.shared_data import shared_data
 
 
 def random_network(seed: int, num_nodes: int, **attributes: object) -> RoadNetwork:

@@ -5,7 +5,6 @@ Without a GPU the Triton kernels are tested where Triton is installed and interp
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import numpy as np
@@ -19,32 +18,13 @@ from torch.nn import functional
 from frigate.nn import aggregate as module
 from frigate.nn.aggregate import Messages, csr, gated_messages, implementation, reference
 from frigate.nn.batch import Topology
-from frigate.nn.choice import has_triton
 from frigate.nn.norm import _on_gpu as module_norm
 from frigate.nn.sparse import Sparse
-from tests.support.towns import bare_topology
+from tests.support.kernels import device_for
+from tests.support.towns import bare_topology, random_roads
 
 FAST = {"csr": csr, "triton": module.triton}
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-12}
-
-
-def device_for(name: str) -> str:
-    if name != "triton":
-        return "cpu"
-    if torch.cuda.is_available():
-        return "cuda"
-    if has_triton() and os.environ.get("TRITON_INTERPRET") == "1":
-        return "cpu"
-    pytest.skip("no GPU")
-
-
-def random_roads(num_nodes: int, num_edges: int, seed: int) -> Topology:
-    """Distinct roads, no self-loops; some nodes have none."""
-    rng = np.random.default_rng(seed)
-    pair = rng.permutation(num_nodes * num_nodes)[: num_edges + num_nodes]
-    u, v = pair // num_nodes, pair % num_nodes
-    keep = np.flatnonzero(u != v)[:num_edges]
-    return bare_topology(num_nodes, u[keep].tolist(), v[keep].tolist())
 
 
 def random_inputs(topology: Topology, D: int, dtype: torch.dtype, seed: int, *, M: int = 2) -> tuple[Tensor, Tensor]:

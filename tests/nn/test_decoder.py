@@ -17,7 +17,7 @@ from frigate.nn import decoder as fused
 from frigate.nn import lstm
 from frigate.nn.batch import Batch, Windows
 from frigate.nn.model import MLP, Frigate
-from tests.nn.test_lstm import device, seeded
+from tests.support.kernels import seeded
 from tests.support.towns import (
     PRESETS,
     build_model,
@@ -27,8 +27,6 @@ from tests.support.towns import (
     random_stream,
     small_settings,
 )
-
-__all__ = ["device"]  # the fixture
 
 INPUTS = ("h_0", "c_0", "y_0", "prior", "w_ih", "w_hh", "b_ih", "b_hh", "w1", "b1", "w2", "b2")
 BF16 = {"y": 0.003} | dict.fromkeys(INPUTS, 0.012)  # ||difference|| / ||reference||, the reference in fp64

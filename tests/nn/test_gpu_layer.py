@@ -15,8 +15,7 @@ from frigate.nn.batch import Topology
 from frigate.nn.choice import has_triton, kernels
 from frigate.nn.gpu_layer import gpu_layer, gpu_layers
 from frigate.nn.layer import gated_layer, gated_layers, reference
-from tests.nn.test_aggregate import random_roads
-from tests.support.towns import bare_topology
+from tests.support.towns import bare_topology, random_roads
 
 GPU = torch.cuda.is_available()
 needs_triton = pytest.mark.skipif(

@@ -13,8 +13,7 @@ from frigate.nn import layer
 from frigate.nn.batch import Topology
 from frigate.nn.choice import kernels
 from frigate.nn.cpu_layer import BLOCK_ROWS, cpu_layer, cpu_layers
-from tests.nn.test_aggregate import random_roads
-from tests.support.towns import PRESETS, bare_topology, build_model, in_float64, random_town
+from tests.support.towns import PRESETS, bare_topology, build_model, in_float64, random_roads, random_town
 
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-12}
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor | None]

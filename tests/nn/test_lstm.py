@@ -5,58 +5,17 @@ Without a GPU the kernels are tested where Triton is installed and interprets th
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor, nn
 
 from frigate.nn import lstm as fused
 from frigate.nn.choice import kernels
-from tests.nn.test_aggregate import device_for
+from tests.support.kernels import seeded
 
 NAMES = ("h_T", "c_T", "x", "h_0", "c_0", "w_ih", "w_hh", "b_ih", "b_hh")
 # ||difference|| / ||reference||, the reference in fp64 from the same rounded inputs.
 BF16 = {"h_T": 0.005, "c_T": 0.005} | dict.fromkeys(NAMES[2:], 0.012)
-
-
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where the kernels run: a GPU, or the CPU under Triton's interpreter, there with small tiles."""
-    found = device_for("triton")
-    if found == "cpu":
-        from frigate.nn import decoder_kernels, lstm_kernels
-
-        small = {"forward": (16, 4), "backward": (16, 4)}
-        monkeypatch.setattr(lstm_kernels, "TUNING", lstm_kernels.Tuning(**small, sums_block=(32, 4, 1)))
-        monkeypatch.setattr(decoder_kernels, "TUNING", decoder_kernels.Tuning(**small))
-        mend_products(monkeypatch)
-    return found
-
-
-def mend_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interpreter multiplies the bits of bf16 operands as whole numbers; here it multiplies their values."""
-    import numpy as np
-    import triton.language as tl
-    from triton.runtime import interpreter
-
-    plain = interpreter.InterpreterBuilder.create_dot
-
-    def value(x: Any) -> Any:
-        if x.dtype.scalar != tl.bfloat16:
-            return x
-        bits = x.data.view(np.uint16).astype(np.uint32) << 16
-        return interpreter.TensorHandle(bits.view(np.float32), tl.float32)
-
-    def create_dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
-        return plain(self, value(a), value(b), *rest)
-
-    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", create_dot)
-
-
-def seeded(seed: int, *shapes: tuple[int, ...], device: str) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(shape, generator=generator, dtype=torch.float64).to(device) for shape in shapes]
 
 
 def draw(R: int, T: int, D: int, *, seed: int, device: str) -> tuple[nn.LSTM, list[Tensor]]:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache
-from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -31,9 +28,9 @@ from frigate.report.run_page import write_report
 from frigate.report.words import best_baseline, unit_text, verdict
 from frigate.training.checkpoint import Run
 from frigate.training.train import run_windows, train
-from tests.forecasting.test_forecast import SIDE, START_S, grid, small_run
+from tests.support.forecast_runs import SIDE, START_S, grid, small_run
+from tests.support.html_page import Page
 
-VOID = {"meta", "input", "br"}
 ODD_NAME = 'Ville <img src=x onerror=alert(1)> & "Co"'
 
 
@@ -48,42 +45,6 @@ def _evaluate(run: Run) -> Evaluation:
     return evaluate_forecaster(
         run.model, run.city, run.split, run_windows(run, "cpu"), name="Frigate", past=task.past, horizon=task.horizon
     )
-
-
-class Page(HTMLParser):
-    """The tags, attributes and words of a page; fails on tags that do not close in order."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
-        self.data: list[Any] = []
-        self._open: list[str] = []
-        self.raw = path.read_text(encoding="utf-8")
-        self.feed(self.raw)
-        self.close()
-        assert self._open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self._open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self._open and self._open[-1] == "script" and self.tags[-1][1].get("type") == "application/json":
-            self.data.append(json.loads(data))
-        else:
-            self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(self.words)
 
 
 @pytest.fixture(scope="module")

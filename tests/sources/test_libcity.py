@@ -20,7 +20,7 @@ from frigate.errors import CityError
 from frigate.sources.benchmarks.importer import import_benchmark
 from frigate.sources.benchmarks.libcity import import_libcity
 from frigate.sources.benchmarks.libcity_export import export_libcity
-from tests.sources.test_benchmarks import IDS, SPEEDS, edges_of, write_libcity
+from tests.support.benchmark_files import IDS, SPEEDS, edges_of, write_libcity
 
 
 def city_of(

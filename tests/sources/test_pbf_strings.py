@@ -10,8 +10,8 @@ import pytest
 from frigate.errors import CityError
 from frigate.sources.osm.importer import import_osm
 from frigate.sources.osm.pbf_strings import check_pbf_strings
-from tests.conftest import shared_data
-from tests.sources.test_osm import small_files
+from tests.support.osm_files import small_files
+from tests.support.shared_data import shared_data
 
 
 def number(value: int) -> bytes:

@@ -20,7 +20,7 @@ from frigate.errors import CityError
 from frigate.sources.geometry import read_line, write_line
 from frigate.sources.traces import matching
 from frigate.sources.traces.importer import MatchedTraces, count_passages, import_traces, match_traces
-from tests.conftest import shared_data
+from tests.support.shared_data import shared_data
 
 BLOCK_M = 150.0
 SIDE = 8

@@ -36,7 +36,7 @@ from frigate.training.distributed import Group, joined
 from frigate.training.train import main as train_main
 from frigate.training.train import train
 from frigate.training.trainer import StepReport, dropout_seed
-from tests.training.test_train import equal, log, tensors, tiny, town
+from tests.support.training_runs import equal, log, tensors, tiny, town
 
 STILL = {"dropout": 0.0, "edge_dropout": 0.0}
 CASES: dict[str, Settings] = {  # which several processes do exactly as one does, up to rounding

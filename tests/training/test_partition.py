@@ -30,7 +30,7 @@ from frigate.training.partition import Reach, cut, in_parts, own_forecast, reach
 from frigate.training.train import run_windows, train
 from frigate.training.trainer import StepReport, Trainer, draw_part, micro_batch
 from tests.support.towns import PRESETS, Town, build_model, edited, in_float64, make_town, random_stream, small_settings
-from tests.training.test_train import equal, log, tensors, tiny
+from tests.support.training_runs import equal, log, tensors, tiny
 
 BOTH = pytest.mark.parametrize("name", PRESETS)
 SIDE = 14
