@@ -27,7 +27,7 @@ PACKAGE = """::: frigate.{name}
 def packages() -> list[str]:
     """The packages of frigate, and its modules that are not private, sorted."""
     found = (path.parent for path in (ROOT / "frigate").glob("*/__init__.py"))
-    modules = (path for path in (ROOT / "frigate").glob("*.py") if not path.name.startswith("_"))
+    modules = (path for path in (ROOT / "frigate").glob("*.py") if path.stem not in ("__init__", "__main__", "version"))
     return sorted(path.stem for path in (*found, *modules))
 
 
