@@ -14,8 +14,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 ROOT_PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md", "README.md": "index.md"}
 LINK = re.compile(r"(?<=\]\()(?!https?:)(?P<path>[^)#\s]+)(?P<anchor>#[^)\s]*)?(?=\))")
-SYMBOL = re.compile(r"(?<![\[`])`(frigate(?:\.[a-zA-Z]\w*)+)`(?![\]`])")
-FENCE = re.compile(r"(^```.*?^```|^(?: {4}.*\n)+)", re.MULTILINE | re.DOTALL)
+SYMBOL = re.compile(r"(?<![\[`])`(frigate(?:\.[a-zA-Z]\w*)*\.[a-zA-Z]\w*[a-z]\w*)`(?![\]`])")  # no constants
+CODE = re.compile(r"(^ *```.*?^ *```|^(?: {4}[^\n]*\n)+)", re.MULTILINE | re.DOTALL)
 PACKAGE = """::: frigate.{name}
     options:
       heading_level: 1
@@ -67,7 +67,7 @@ def linked(markdown: str, page: str) -> str:
     def text(part: str) -> str:
         return SYMBOL.sub(r"[`\1`][\1]", LINK.sub(moved, part))
 
-    return "".join(part if i % 2 else text(part) for i, part in enumerate(FENCE.split(markdown)))
+    return "".join(part if i % 2 else text(part) for i, part in enumerate(CODE.split(markdown)))
 
 
 # Called by mkdocs

@@ -338,7 +338,8 @@ def test_links_between_the_root_and_the_docs_hold_on_the_site(site: ModuleType) 
     assert site.linked("[a](docs/formats.md)", "contributing.md") == "[a](formats.md)"
     assert site.linked("[a](../../README.md)", "sources/osm.md") == "[a](../index.md)"
     assert site.linked("`frigate.config.preset`", "index.md") == "[`frigate.config.preset`][frigate.config.preset]"
-    assert site.linked("```\n`frigate.config`\n```", "index.md") == "```\n`frigate.config`\n```"
+    code = "```\n`frigate.config`\n```\n\n    `frigate.config`\n\n"
+    assert site.linked(f"{code}`frigate.config`", "index.md") == f"{code}[`frigate.config`][frigate.config]"
 
 
 def test_the_public_names_are_in_the_reference() -> None:
