@@ -58,7 +58,8 @@ def read(path: Path) -> str:
 def test_every_symbol_and_file_of_a_document_exists(path: Path) -> None:
     text = read(path)
     assert [symbol for symbol in SYMBOL.findall(text) if source_of(symbol) is None and not ispublic(symbol)] == []
-    assert [name for name in FILE.findall(text) if not (ROOT / name).exists()] == []
+    files = [name for name in FILE.findall(text) if "stations" not in name]  # the example of CONTRIBUTING
+    assert [name for name in files if not (ROOT / name).exists()] == []
 
 
 def ispublic(symbol: str) -> bool:
