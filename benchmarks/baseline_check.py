@@ -24,8 +24,8 @@ from frigate.data.split import Split, windows_in
 from frigate.data.stream import RoadNetworkStream
 from frigate.nn.batch import Windows
 from frigate.nn.scaling import build_topologies, fit_scaling
-from frigate.training.checkpoint import build_model
 from frigate.training.environment import environment
+from frigate.training.run import build_model
 
 AHEAD = {"15 min": 3, "30 min": 6, "60 min": 12}
 PUBLISHED = {"graph-wavenet": {"15 min": 2.69, "30 min": 3.07, "60 min": 3.53}}  # four months, its own paper

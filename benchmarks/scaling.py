@@ -37,10 +37,10 @@ from frigate.graph.positions import choose_anchors, distances_m, divide, positio
 from frigate.graph.road_features import fit_feature_scaling, road_features
 from frigate.nn.batch import Batch, Topology
 from frigate.nn.model import Frigate
+from frigate.nn.partition import cut, in_blocks, own_forecast, reach_of
 from frigate.nn.scaling import Scaling, build_topologies
-from frigate.training.checkpoint import build_model
 from frigate.training.environment import environment
-from frigate.training.partition import cut, in_blocks, own_forecast, reach_of
+from frigate.training.run import build_model
 
 SIZES = (1_000, 3_000, 10_000, 30_000, 100_000, 1_000_000)
 PRESETS = ("paper", "default")

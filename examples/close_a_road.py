@@ -26,7 +26,7 @@ small = change(
     },
 )
 run = fg.train(city, seen=0.3, settings=small)
-score = fg.evaluate(run, stride=12)
+score = fg.evaluate(run, city, stride=12)
 print(f"Mean error without a sensor: {score.model.unseen.mae.value:.1f} vehicles per 5 minutes")
 print(f"A sensor everywhere would reach 100 %, this model {score.model.share_of_sensor.value:.0%}")
 
@@ -36,8 +36,8 @@ bridge = [(int(a), int(b)) for a, b in ends[network.edges.name == BRIDGE]]
 print(f"{BRIDGE}: {bridge}")
 
 rush_hour = "2024-03-08T17:00"  # Friday, the last day
-now = fg.forecast(run, at=rush_hour)
-closed = fg.forecast(run, network.close(bridge), at=rush_hour)
+now = fg.forecast(run, network, city, at=rush_hour)
+closed = fg.forecast(run, network.close(bridge), city, at=rush_hour)
 
 change_per_hour = (closed.values - now.values).sum(axis=0)  # [node], over twelve steps of five minutes
 for node in np.argsort(-np.abs(change_per_hour))[:5]:

@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from frigate.evaluation.results import Evaluation
     from frigate.forecasting.forecast import Forecast, forecast
     from frigate.simulate.demo_city import demo_city
-    from frigate.training.checkpoint import Run, load_run
+    from frigate.training.checkpoint import load_run
+    from frigate.training.run import Run
     from frigate.training.train import train
 else:
     from importlib import import_module
@@ -61,7 +62,8 @@ else:
         "frigate.evaluation.results": ("Evaluation",),
         "frigate.forecasting.forecast": ("Forecast", "forecast"),
         "frigate.simulate.demo_city": ("demo_city",),
-        "frigate.training.checkpoint": ("Run", "load_run"),
+        "frigate.training.checkpoint": ("load_run",),
+        "frigate.training.run": ("Run",),
         "frigate.training.train": ("train",),
     }
     _MODULE_OF = {name: module for module, names in _NAMES_IN.items() for name in names}

@@ -11,14 +11,14 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from frigate.data.progress import Progress
+
 if TYPE_CHECKING:
     from rich.console import Console
-
-Progress = Callable[[int, int, str], None]  # done, total, a few words
 
 PLAIN_PROGRESS_S = 15.0  # between two plain lines of progress
 RED, YELLOW = "31", "33"

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from frigate.cli.console import Progress, log, progress, say
+from frigate.cli.console import log, progress, say
 from frigate.cli.evaluate import print_evaluation
 from frigate.cli.parser import Command, Parser, add_output
 from frigate.config import Settings, change, preset
+from frigate.data.progress import Progress
 from frigate.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -111,9 +112,9 @@ def run_demo(
         f"and {full.layers}), {parameters:,} parameters, {run.progress.epoch} epochs in {run.progress.seconds:.0f} s."
     )
     say(note)
-    evaluation = evaluate(run, stride=STRIDE, progress=lambda done, total: progress(done, total, "evaluating"))
-    at_five = forecast(run, at=last_afternoon_s(city.stream))
-    report = write_report(folder / REPORT, run, evaluation, at_five, note=note)
+    evaluation = evaluate(run, city, stride=STRIDE, progress=lambda done, total, _: progress(done, total, "evaluating"))
+    at_five = forecast(run, stream=city, at=last_afternoon_s(city.stream))
+    report = write_report(folder / REPORT, run, evaluation, at_five, city=city, note=note)
     say(f"All in {time.perf_counter() - began:.0f} s.")
     return Demo(evaluation, verdict(evaluation), report)
 

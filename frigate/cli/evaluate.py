@@ -33,11 +33,9 @@ def run(args: Namespace) -> None:
     from frigate.nn.choice import kernels
     from frigate.training.checkpoint import load_run
 
-    opened = load_run(args.run, city=args.city)
+    opened = load_run(args.run)
     with kernels(args.kernels), progress("Evaluating") as update:
-        result = evaluate(
-            opened, stride=args.stride, device=args.device, progress=lambda done, total: update(done, total, "")
-        )
+        result = evaluate(opened, args.city, stride=args.stride, device=args.device, progress=update)
     if args.json:
         print_json(result.to_json())
         return

@@ -25,16 +25,18 @@ def _add_model(parser: Parser, metavar: str) -> None:
 
 
 def _export_model(args: Namespace) -> None:
+    from frigate.data.city import open_city
     from frigate.forecasting.export import export_onnx, export_program, write_sample
     from frigate.training.checkpoint import load_run
 
-    run = load_run(args.run, city=args.city)
+    run = load_run(args.run)
     with status(f"Exporting {args.output} and comparing it with the model"):
-        exported = (export_onnx if args.command == "onnx" else export_program)(run, args.output)
-        sample = None if args.sample is None else write_sample(run, args.sample)
+        other = None if args.city is None else open_city(args.city)
+        exported = (export_onnx if args.command == "onnx" else export_program)(run, args.output, other)
+        sample = None if args.sample is None else write_sample(run, args.sample, other)
     say(exported.summary())
     if sample is not None:
-        say(f"Inputs at the end of {run.city.name}, and their forecast: {sample}")
+        say(f"Inputs at the end of {(other or run.trained_on).name}, and their forecast: {sample}")
 
 
 def _add_libcity(parser: Parser) -> None:

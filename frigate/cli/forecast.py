@@ -47,7 +47,7 @@ def run(args: Namespace) -> None:
     with kernels(args.kernels), status(f"Opening {args.run}"):
         other = None if args.city is None else open_city(args.city)
         result = forecast(
-            load_run(args.run, without_city=other is not None), stream=other, at=args.at, close=args.close,
+            load_run(args.run), stream=other, at=args.at, close=args.close,
             add=args.add, past=args.past, horizon=args.horizon, sensors="all" if args.all_sensors else "seen",
             device=args.device, memory_gb=args.memory_gb,
         )  # fmt: skip

@@ -14,7 +14,7 @@ from frigate.errors import SettingsError
 if TYPE_CHECKING:
     from frigate.data.city import City
 
-BENCHMARKS = "metr-la, pems-bay, pems03, pems04, pems07, pems08, frigate, libcity"
+BENCHMARKS = "metr-la, pems-bay, pems03, pems04, pems07, pems08, libcity, frigate"
 
 
 # Arguments that several kinds of data share
@@ -174,7 +174,7 @@ def _import_traces(args: Namespace) -> None:
             args.files, read_city(args.network), rename=parse_map(args.map), step=args.step or "5min",
             timezone=args.timezone, sigma_m=args.sigma, beta_m=args.beta, max_gap_s=args.max_gap, radius_m=args.radius,
             workers=args.workers, engine=args.engine, on=args.on, name=_name(args),
-            on_progress=lambda done, total: update(done, total, ""),
+            on_progress=update,
         )  # fmt: skip
     _write(city, args)
 

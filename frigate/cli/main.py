@@ -53,6 +53,10 @@ def main(words: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except OSError as error:  # a full disk, a folder without permission
             complain(": ".join(filter(None, (str(error.filename or ""), error.strerror or str(error)))))
+        except ModuleNotFoundError as error:
+            if (error.name or "frigate").startswith("frigate"):
+                raise
+            complain(f"{error.name} is not installed, and this needs it. Run: pip install frigate-forecast")
         except KeyboardInterrupt:
             complain(f"stopped; {command.if_stopped}")
             return STOPPED
@@ -61,7 +65,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def build_parser() -> Parser:
     """The parser of all commands."""
-    started_by_python = Path(sys.argv[0]).name == "__main__.py"
+    started_by_python = Path(sys.argv[0]).parts[-2:] == ("frigate", "__main__.py")
     parser = Parser(
         prog="python -m frigate" if started_by_python else "frigate",
         description="Forecast traffic at every intersection of a road network from sensors at a few of them.",

@@ -78,11 +78,10 @@ class Parser(ArgumentParser):
             return super().format_help()
         width = max(map(len, self.commands))
         lines = [f"  {name:{width}}  {summary}" for name, summary in self.commands.items()]
-        more = "--version prints the version. " if "--version" in self._option_string_actions else ""
-        tail = f"{more}{self.prog} COMMAND --help explains a command."
-        return "\n".join(
-            [self.format_usage(), textwrap.fill(str(self.description), 80), "", "Commands:", *lines, "", tail, ""]
-        )
+        more = [f"{self.prog} --version prints the version."] if "--version" in self._option_string_actions else []
+        tail = [f"{self.prog} COMMAND --help explains a command.", *more, ""]
+        about = textwrap.fill(str(self.description), 80)
+        return "\n".join([self.format_usage(), about, "", "Commands:", *lines, "", *tail])
 
     def _short_usage(self) -> str:
         """What must be typed: frigate train CITY -o RUN [OPTIONS]."""

@@ -63,8 +63,9 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     from frigate.nn.choice import described, kernels
+    from frigate.nn.device import best_device
     from frigate.training.distributed import current
-    from frigate.training.train import best_device, seen_from, settings_from, told, train
+    from frigate.training.train import seen_from, settings_from, summary_line, train
 
     typed = {
         "task": {"past": args.past, "horizon": args.horizon},
@@ -94,7 +95,7 @@ def run(args: Namespace) -> int:
         parameters = sum(p.numel() for p in trained.model.parameters())
         print_json({**facts, "parameters": parameters, "kernels": computed_with})
     else:
-        say(told(trained))
+        say(summary_line(trained))
     return 0 if trained.progress.finished else STOPPED
 
 

@@ -23,7 +23,7 @@ from frigate.nn.model import (
 )
 from frigate.nn.scaling import Scaling
 from frigate.nn.sparse import Sparse
-from frigate.training.checkpoint import Build
+from frigate.training.run import Build
 
 PARTS = {
     "gate": "a GraphSAGE layer for the gated convolution",

@@ -23,7 +23,7 @@ from frigate.graph.road_features import FEATURES, fit_feature_scaling
 from frigate.nn.batch import Batch, Windows
 from frigate.nn.model import Frigate
 from frigate.nn.scaling import Scaling, build_topologies
-from frigate.training.checkpoint import build_model
+from frigate.training.run import build_model
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

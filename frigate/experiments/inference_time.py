@@ -13,15 +13,15 @@ import torch
 
 from frigate.config import BASELINES, PRESETS, change, preset
 from frigate.data.split import windows_in
-from frigate.evaluation.evaluate import forecaster
 from frigate.experiments.parameters import IN_PAPER, PAPER_COLOUR, beside_paper
 from frigate.experiments.plan import LABELS, Plan
 from frigate.experiments.table import Cell, Table
 from frigate.graph.feature_cache import ensure_road_features
 from frigate.nn.batch import Batch
-from frigate.training.checkpoint import Run
+from frigate.nn.device import best_device
 from frigate.training.environment import environment
-from frigate.training.train import best_device, new_run, run_windows
+from frigate.training.run import RunOnCity
+from frigate.training.train import new_run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,7 +46,7 @@ def measure(plan: Plan) -> Table:
     rows: list[dict[str, Cell]] = []
     for model in models:
         run = untrained(plan, model)
-        seconds = timed(forecaster(run, device), last_batch(run, device), times=plan.effort.timings)
+        seconds = timed(run.predictor(device), last_batch(run, device), times=plan.effort.timings)
         low, median, high = np.quantile(seconds, [0.25, 0.5, 0.75]).tolist()
         rows.append(
             {
@@ -78,7 +78,7 @@ def measure(plan: Plan) -> Table:
     )
 
 
-def untrained(plan: Plan, model: str) -> Run:
+def untrained(plan: Plan, model: str) -> RunOnCity:
     """The model as training would begin with it on the plan's sensors."""
     recipe = plan.recipe(model)
     settings = replace(preset(model), task=plan.settings(recipe).task)
@@ -86,12 +86,12 @@ def untrained(plan: Plan, model: str) -> Run:
     return new_run(plan.city, seen=plan.sensors(recipe), settings=settings)
 
 
-def last_batch(run: Run, device: torch.device) -> Batch:
+def last_batch(run: RunOnCity, device: torch.device) -> Batch:
     """The last window of the test period, on the device; no other snapshots go there."""
     task, stream = run.settings.task, run.city.stream
     last = int(windows_in(run.split.test, past=task.past, horizon=task.horizon)[-1])
     part = stream.slice(last + 1 - task.past, last + 1 + task.horizon)
-    windows = run_windows(replace(run, city=replace(run.city, stream=part)), device)
+    windows = replace(run, city=replace(run.city, stream=part)).windows(device)
     inputs = torch.from_numpy(run.split.seen).to(device)
     return windows.batch(np.array([task.past - 1]), past=task.past, horizon=task.horizon, inputs=inputs)
 

@@ -14,7 +14,7 @@ from frigate.data.stream import RoadNetworkStream
 from frigate.experiments.plan import LABELS, Plan
 from frigate.experiments.table import Cell, Table
 from frigate.nn.scaling import fit_scaling
-from frigate.training.checkpoint import build_model
+from frigate.training.run import build_model
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -17,18 +17,18 @@ from typing import Any
 from torch import cuda
 
 from frigate.data.city import City, open_city
+from frigate.data.progress import Progress
 from frigate.errors import FrigateError, MissingExtraError, SettingsError
 from frigate.experiments import EXPERIMENTS, Experiment, plots
 from frigate.experiments.page import PLAN, write_page
 from frigate.experiments.plan import QUICK, Plan, Recipe
 from frigate.experiments.table import Table, as_json, write_atomically
 from frigate.experiments.trials import Change, Scored, Trial, carry_out
+from frigate.nn.device import best_device
 from frigate.training.environment import environment
-from frigate.training.train import best_device
-from frigate.training.trainer import StepReport
+from frigate.training.trainer import OnStep, StepReport
 
 Say = Callable[[str], None]
-Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -145,9 +145,7 @@ def _do(plan: Plan, wanted: dict[Recipe, list[Change]], jobs: int, say: Say, pro
     return left_out
 
 
-def _attempt(
-    plan: Plan, recipe: Recipe, changes: list[Change], on_step: Callable[[StepReport], None] | None
-) -> str | None:
+def _attempt(plan: Plan, recipe: Recipe, changes: list[Change], on_step: OnStep | None) -> str | None:
     """Why it could not be done, where a user can do something about it."""
     try:
         carry_out(plan, recipe, changes, on_step)

@@ -15,7 +15,6 @@ from frigate.experiments import plots
 from frigate.experiments.plan import Plan, Recipe
 from frigate.experiments.table import Cell, Table
 from frigate.experiments.trials import Change, Fitted, Scored, Trial
-from frigate.graph.feature_cache import ensure_road_features
 from frigate.nn.batch import Windows
 from frigate.nn.scaling import build_topologies
 
@@ -50,10 +49,7 @@ class OtherRoads(Change):
         assert fitted.run is not None
         stream = plan.city.stream
         other = stream.on(perturbed(stream.network, percent=self.percent, seed=recipe.seed))
-        kept = fitted.run.scaling
-        city = replace(plan.city, stream=other, road_features=())
-        features = None if kept.roads is None else ensure_road_features(city).road_features
-        topologies, _ = build_topologies(other.topologies, kept, sensors=fitted.split.seen, features=features)
+        topologies, _ = build_topologies(other.topologies, fitted.run.scaling, sensors=fitted.split.seen)
         return replace(fitted, windows=Windows(other, topologies, fitted.windows.device))
 
 

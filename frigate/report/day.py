@@ -15,8 +15,7 @@ from frigate.data.stream import DAY_S
 from frigate.graph.positions import hops_to
 from frigate.report.charts import Chart, axis_bottom, axis_top, clock_ticks
 from frigate.report.words import span
-from frigate.training.checkpoint import Run
-from frigate.training.train import run_windows
+from frigate.training.run import RunOnCity
 
 Floats = NDArray[np.float64]
 
@@ -36,7 +35,7 @@ class Day:
     baseline_name: str
 
 
-def rolling_day(run: Run, *, baseline: str) -> Day:
+def rolling_day(run: RunOnCity, *, baseline: str) -> Day:
     """The last day of the test period (less where the period is shorter), every step forecast once."""
     stream, split, task = run.city.stream, run.split, run.settings.task
     count = max(1, DAY_S // (stream.step_s * task.horizon))
@@ -46,7 +45,8 @@ def rolling_day(run: Run, *, baseline: str) -> Day:
     picked = _pick_nodes(run, rows)
     nodes = np.array([row for row, _ in picked], np.int64)
     naive = naive_baselines(stream, split)
-    forecasters: list[Forecaster] = [run.model] + ([naive[baseline]] if baseline in naive else [])
+    device = next(run.model.parameters()).device
+    forecasters: list[Forecaster] = [run.predictor(device)] + ([naive[baseline]] if baseline in naive else [])
     made = _forecast_rows(run, forecasters, current, nodes)
     truth = np.where(stream.observed[rows][:, nodes], stream.values[rows][:, nodes], np.nan)
     return Day(
@@ -60,7 +60,7 @@ def rolling_day(run: Run, *, baseline: str) -> Day:
     )
 
 
-def _pick_nodes(run: Run, rows: NDArray[np.int64]) -> list[tuple[int, str]]:
+def _pick_nodes(run: RunOnCity, rows: NDArray[np.int64]) -> list[tuple[int, str]]:
     """A busy, a middling and a quiet node, by rank of the mean training reading, and the one farthest from a sensor."""
     stream, split = run.city.stream, run.split
     nodes = split.unseen if split.unseen.any() else split.seen
@@ -90,11 +90,11 @@ def _roads_away(hops: int) -> str:
 
 @torch.inference_mode()
 def _forecast_rows(
-    run: Run, forecasters: Sequence[Forecaster], current: NDArray[np.int64], nodes: NDArray[np.int64]
+    run: RunOnCity, forecasters: Sequence[Forecaster], current: NDArray[np.int64], nodes: NDArray[np.int64]
 ) -> list[Floats]:
     """[n,M] from each forecaster: its forecasts of the windows one after the other, at these nodes."""
     device = next(run.model.parameters()).device
-    windows = run_windows(run, device)
+    windows = run.windows(device)
     inputs = torch.from_numpy(run.split.seen).to(device)
     task = run.settings.task
     parts: list[list[Floats]] = [[] for _ in forecasters]
@@ -107,11 +107,11 @@ def _forecast_rows(
     return [np.maximum(np.concatenate(made), least) for made in parts]
 
 
-def day_title(run: Run) -> str:
+def day_title(run: RunOnCity) -> str:
     return "Forecast against truth" if run.split.unseen.any() else "Forecast against truth, at sensors"
 
 
-def day_panels(day: Day, run: Run, unit: str) -> str:
+def day_panels(day: Day, run: RunOnCity, unit: str) -> str:
     """A chart for each node: truth, the model, the best baseline."""
     if not day.nodes:
         return "<p>No intersection has enough readings in the test period to show.</p>"

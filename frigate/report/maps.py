@@ -16,7 +16,7 @@ from frigate.evaluation.results import Evaluation
 from frigate.forecasting.forecast import Forecast
 from frigate.graph.road_features import class_levels
 from frigate.report.words import clock, round_number, span
-from frigate.training.checkpoint import Run
+from frigate.training.run import RunOnCity
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -171,7 +171,7 @@ def forecast_map(plan: MapProjection, forecast: Forecast, unit: str) -> str:
     return draw_map(plan, sheet)
 
 
-def error_map(plan: MapProjection, run: Run, evaluation: Evaluation, unit: str) -> str:
+def error_map(plan: MapProjection, run: RunOnCity, evaluation: Evaluation, unit: str) -> str:
     """The model's MAE at each node that was scored; sensors are hollow where it was scored without them."""
     network, split = run.city.network, run.split
     any_unseen = evaluation.model.unseen is not None

@@ -10,24 +10,36 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 
+from frigate.data.city import City
 from frigate.evaluation.results import Evaluation
 from frigate.forecasting.forecast import Forecast
 from frigate.report.charts import error_charts
 from frigate.report.day import day_panels, day_title, rolling_day
 from frigate.report.maps import MapProjection, error_map, forecast_map
 from frigate.report.words import best_baseline, glossary, header, table, unit_text
-from frigate.training.checkpoint import Run
+from frigate.training.run import Run, RunOnCity
 
 
-def write_report(path: str | Path, run: Run, evaluation: Evaluation, forecast: Forecast, *, note: str = "") -> Path:
-    """Write the page and return its path. `note` is a sentence of the caller's, such as how small the model is."""
+def write_report(
+    path: str | Path,
+    run: Run,
+    evaluation: Evaluation,
+    forecast: Forecast,
+    *,
+    city: City | None = None,
+    note: str = "",
+) -> Path:
+    """Write the page and return its path. `city` is the one evaluated; default: the one that the run was trained on.
+
+    `note` is a sentence of the caller's, such as how small the model is.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(_page(run, evaluation, forecast, note), encoding="utf-8")
+    path.write_text(_page(run.on(city), evaluation, forecast, note), encoding="utf-8")
     return path
 
 
-def _page(run: Run, evaluation: Evaluation, forecast: Forecast, note: str) -> str:
+def _page(run: RunOnCity, evaluation: Evaluation, forecast: Forecast, note: str) -> str:
     unit = unit_text(evaluation.quantity, evaluation.unit, evaluation.step_s)
     best = best_baseline(evaluation)
     day = rolling_day(run, baseline="" if best is None else best.name)

@@ -9,7 +9,7 @@ from html import escape
 from frigate.data.stream import DAY_S
 from frigate.evaluation.metrics import Measure, Summary
 from frigate.evaluation.results import Evaluation, Row
-from frigate.training.checkpoint import Run
+from frigate.training.run import RunOnCity
 
 
 def unit_text(quantity: str, unit: str, step_s: int) -> str:
@@ -34,7 +34,7 @@ def _mae(row: Row, evaluation: Evaluation) -> Measure:
     return Measure(math.nan, math.nan, math.nan) if summary is None else summary.mae
 
 
-def header(run: Run, evaluation: Evaluation, unit: str, note: str) -> str:
+def header(run: RunOnCity, evaluation: Evaluation, unit: str, note: str) -> str:
     """What was judged and where, the main numbers, and the verdict."""
     nodes, sensors = int(run.city.network.present.sum()), len(evaluation.seen)
     unseen = f"{len(evaluation.unseen):,} intersections whose readings it never saw"
@@ -113,7 +113,7 @@ def _with_small_interval(text: str) -> str:
     return escape(value) + (f"<small>[{escape(interval)}</small>" if bracket else "")
 
 
-def glossary(evaluation: Evaluation, run: Run) -> str:
+def glossary(evaluation: Evaluation, run: RunOnCity) -> str:
     """What the page's words mean, and which model this is."""
     settings = run.settings
     parameters = sum(p.numel() for p in run.model.parameters())

@@ -25,7 +25,6 @@ from frigate.data.network import RoadNetwork, haversine_m
 from frigate.errors import CityError, SettingsError
 from frigate.evaluation.evaluate import OWN
 from frigate.experiments import EXPERIMENTS, Effort, Plan, named
-from frigate.experiments.__main__ import main
 from frigate.experiments.ablated_model import PARTS, without
 from frigate.experiments.accuracy import best_baselines
 from frigate.experiments.irregular import drop, kept_snapshots, mask
@@ -35,7 +34,9 @@ from frigate.experiments.runner import Reproduced, reproduce
 from frigate.experiments.topology import THRESHOLD, OtherRoads, perturbed
 from frigate.experiments.trials import Scored, split_of
 from frigate.nn.batch import Batch, Topology, make_topology
-from frigate.training.checkpoint import build_model, load_checkpoint
+from frigate.training.checkpoint import load_checkpoint
+from frigate.training.run import build_model
+from tests.support.command_line import frigate
 from tests.support.html_page import Page
 from tests.support.towns import Town, edited, random_network, random_stream, random_town
 
@@ -376,10 +377,10 @@ def test_another_size_of_batches_is_used_and_told(quick: bool, city: City, tmp_p
         make_plan(city, tmp_path / "results", batch_size=0)
 
 
-def test_the_command_of_a_bare_machine(done: Done, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(done: Done, tmp_path: Path) -> None:
     where, out = str(done.plan.city.folder), str(tmp_path / "results")
-    assert main(["datasets,parameters", where, "-o", out, "--models", "stgcn,paper", "--device", "cpu"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == f"Report: {out}/report.html"
+    said = frigate("reproduce", "datasets,parameters", where, "-o", out, "--models", "stgcn,paper", "--device", "cpu")
+    assert said.out == f"Report, to open in a browser: {out}/report.html\n"
     assert len(read(tmp_path / "results", "parameters")["rows"]) == 2
     for more, words in (
         (["--seeds", "0,x"], '--seeds "0,x": give whole numbers'),
@@ -389,10 +390,10 @@ def test_the_command_of_a_bare_machine(done: Done, tmp_path: Path, capsys: pytes
         (["--models", "stgcn,dcrn"], '--models: no model "dcrn"'),
         (["--quick"], "results with another settings and stride and trees are in it"),
     ):
-        assert main(["datasets", where, "-o", out, *more]) == 2
-        assert words in capsys.readouterr().err
-    assert main(["dataset", where, "-o", out]) == 2
-    assert "did you mean datasets?" in capsys.readouterr().err
+        said = frigate("reproduce", "datasets", where, "-o", out, *more)
+        assert said.status == 2 and words in said.err
+    said = frigate("reproduce", "dataset", where, "-o", out)
+    assert said.status == 2 and "did you mean datasets?" in said.err
 
 
 # The two best baselines, and how baselines are trained

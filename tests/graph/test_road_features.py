@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from frigate.data.network import Edges, RoadNetwork, clean_edges
 from frigate.errors import FrigateError
-from frigate.forecasting.forecast import forecast
 from frigate.graph import betweenness
 from frigate.graph import road_features as roads
 from frigate.graph.betweenness import local_betweenness, whole_betweenness
@@ -30,8 +29,8 @@ from frigate.graph.road_features import (
     road_features,
 )
 from frigate.nn.batch import Batch, Topology
-from frigate.training.checkpoint import Run
-from tests.support.forecast_runs import S, small_run
+from frigate.training.run import Run
+from tests.support.forecast_runs import S, forecast, small_city, small_run
 from tests.support.shared_data import shared_data
 
 
@@ -298,7 +297,7 @@ def seen_by_the_model(run: Run, **options: Any) -> Batch:
 def test_a_closure_moves_what_the_model_sees_of_the_map(name: str) -> None:
     """Positions and features are those of the roads that are open: in a what-if, and from a recorded closure on."""
     run = small_run(name)
-    stream, network = run.city.stream, run.city.network
+    stream, network = small_city().stream, small_city().network
     shut = [(6, 7), (7, 6), (7, 12)]
     closed = network.close(shut)
 

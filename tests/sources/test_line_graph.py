@@ -22,7 +22,7 @@ from frigate.forecasting.forecast import edit_network, forecast
 from frigate.graph.road_features import FEATURES, road_features
 from frigate.sources.geometry import line_length_m, read_line, write_line
 from frigate.sources.line_graph import line_graph, on_roads, road_readings, turns_of
-from frigate.training.checkpoint import Run
+from frigate.training.run import RunOnCity
 from frigate.training.train import train
 from tests.support.towns import START_S, random_network, random_stream
 
@@ -196,21 +196,22 @@ def test_readings_by_road_are_readings_by_node() -> None:
 
 
 @cache
-def road_run(name: str) -> Run:
+def road_run(name: str) -> RunOnCity:
     line = on_roads(random_network(8, seed=3)).network
     stream = random_stream([line], seed=3, snapshots=70)
     model = {"width": 8, "layers": 2, "hidden": 8, **({"anchors": 4} if name == "paper" else {})}
     task, training = {"past": 4, "horizon": 3}, {"epochs": 1, "steps_per_epoch": 2, "batch_size": 4}
     tiny = change(preset(name), {"model": model, "task": task, "train": training})
-    return train(City("Roads", stream), seen=0.5, settings=tiny, device="cpu")
+    city = City("Roads", stream)
+    return train(city, seen=0.5, settings=tiny, device="cpu").on(city)
 
 
 @pytest.mark.parametrize("name", ["paper", "default"])
 def test_training_evaluation_and_forecast_run_on_roads(name: str) -> None:
-    run = road_run(name)
-    assert np.isfinite(evaluate(run).model.unseen.mae.value)
-    network = run.city.network
-    ahead = forecast(run)
+    run, city = road_run(name).run, road_run(name).city
+    assert np.isfinite(evaluate(run, city).model.unseen.mae.value)
+    network = city.network
+    ahead = forecast(run, stream=city)
     assert ahead.node_ids.tolist() == network.node_ids.tolist()
     assert np.isfinite(ahead.values).all()
     busiest = int(np.argmax(np.bincount(network.senders)))
@@ -218,9 +219,9 @@ def test_training_evaluation_and_forecast_run_on_roads(name: str) -> None:
     turn = next((a, b) for a, b in turns_of(network, road) if a == road)
     closed = edit_network(network, close=[f"{turn[0]},{turn[1]}"])
     assert closed.num_edges == network.num_edges - 1
-    moved = forecast(run, closed).values
+    moved = forecast(run, closed, city).values
     assert np.isfinite(moved).all() and not np.array_equal(moved, ahead.values)
-    shut = forecast(run, network.close(turns_of(network, road)))
+    shut = forecast(run, network.close(turns_of(network, road)), city)
     assert np.isfinite(shut.values).all()
 
 

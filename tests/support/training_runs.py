@@ -18,7 +18,7 @@ from frigate.data.city import City
 from frigate.data.network import Edges
 from frigate.data.stream import RoadNetworkStream, make_stream
 from frigate.graph.feature_cache import ensure_road_features
-from frigate.training.checkpoint import Run
+from frigate.training.run import Run
 from tests.support.towns import START_S, random_network
 
 N, S = 30, 120

@@ -80,9 +80,8 @@ def as_torchrun(rank: int, size: int, port: int, told: Path, work: Callable[...,
     sys.exit(work(*arguments))
 
 
-def command_line(*words: str) -> None:
-    sys.argv = ["frigate", *words]
-    frigate.cli.main.main()
+def command_line(*words: str) -> int:
+    return frigate.cli.main.main(words)
 
 
 def straight(place: Path) -> None:

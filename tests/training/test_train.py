@@ -26,8 +26,9 @@ from frigate.evaluation.evaluate import evaluate
 from frigate.forecasting.forecast import forecast
 from frigate.graph.feature_cache import ensure_road_features
 from frigate.nn.choice import kernels
+from frigate.nn.device import best_device
 from frigate.training.checkpoint import load_checkpoint, load_run
-from frigate.training.train import best_device, run_windows, train
+from frigate.training.train import train
 from frigate.training.trainer import LAST_RATE, StepReport, Trainer, draw_hidden, learning_rate, micro_batch, spread
 from tests.support.training_runs import (
     N,
@@ -128,7 +129,7 @@ def test_stopped_before_the_first_epoch_nothing_is_kept_and_training_can_begin_a
 
 def test_what_does_not_agree_with_the_run_is_refused(tmp_path: Path) -> None:
     train(town(), seen=0.6, settings=tiny(epochs=1), folder=tmp_path, device="cpu")
-    with pytest.raises(SettingsError, match=r"there is a run in it already\. Go on with --resume"):
+    with pytest.raises(SettingsError, match=r"there is a run in it already\. Resume it with --resume"):
         train(town(), settings=tiny(), folder=tmp_path)
     with pytest.raises(SettingsError, match=r"epochs = 9, but the run in .* has 1"):
         train(town(), settings=tiny(epochs=9), folder=tmp_path, resume=True)
@@ -171,7 +172,7 @@ def write_long_run(folder: Path) -> tuple[Path, Path]:
 
 
 def start_training(city: Path, run: Path, settings: Path, *more: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "frigate.training.train", str(city), str(run), "--settings", str(settings), *more]
+    command = [sys.executable, "-m", "frigate", "train", str(city), "-o", str(run), "--settings", str(settings), *more]
     return subprocess.Popen([*command, "--device", "cpu"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
@@ -291,12 +292,13 @@ def course(folder: Path) -> dict[str, torch.Tensor]:
 def test_the_scale_is_of_seen_nodes_and_training_times_alone(quantity: str) -> None:
     city = town(quantity=quantity)
     run = train(city, settings=tiny(epochs=1), device="cpu")
-    stop, stream = run.split.train[1], city.stream
-    readings = stream.values[:stop, run.split.seen][stream.observed[:stop, run.split.seen]].astype(float)
+    split, stream = run.on(city).split, city.stream
+    stop = split.train[1]
+    readings = stream.values[:stop, split.seen][stream.observed[:stop, split.seen]].astype(float)
     assert math.isclose(run.scaling.value_scale, readings.std())
     assert math.isclose(run.scaling.value_offset, 0 if quantity == "count" else readings.mean(), abs_tol=1e-9)
-    ids = stream.node_ids[run.split.seen].tolist()
-    values = garbage(stream, run.split.unseen)
+    ids = stream.node_ids[split.seen].tolist()
+    values = garbage(stream, split.unseen)
     values[stop:] = garbage(stream, np.ones(N, bool))[stop:]
     other = train(with_readings(city, values), seen=ids, settings=tiny(epochs=1), device="cpu")
     assert other.scaling.to_json() == run.scaling.to_json()
@@ -312,7 +314,7 @@ def test_memory_decides_only_the_micro_batch(name: str) -> None:
     for memory_gb in (None, 1e-9):
         settings = tiny(name, memory_gb=memory_gb, epochs=1, steps_per_epoch=3, batch_size=6, **still)
         runs.append(train(town(), settings=settings, device="cpu"))
-    assert [micro_batch(run, torch.device("cpu")) for run in runs] == [6, 1]
+    assert [micro_batch(run.on(town()), torch.device("cpu")) for run in runs] == [6, 1]
     for k, v in weights(runs[0]).items():
         torch.testing.assert_close(weights(runs[1])[k], v, rtol=1e-3, atol=2e-5)
     assert math.isclose(runs[0].progress.best_mae, runs[1].progress.best_mae, rel_tol=1e-4)
@@ -320,8 +322,8 @@ def test_memory_decides_only_the_micro_batch(name: str) -> None:
 
 def new_trainer(settings: Settings) -> Trainer:
     """As it stands before its first epoch."""
-    stopped = train(town(), settings=settings, device="cpu", on_step=stop_at_once)
-    return Trainer(stopped, run_windows(stopped, "cpu"))
+    stopped = train(town(), settings=settings, device="cpu", on_step=stop_at_once).on(town())
+    return Trainer(stopped, stopped.windows())
 
 
 def test_a_loss_that_is_read_a_step_late_is_told_with_its_own_step() -> None:
@@ -370,8 +372,8 @@ def test_a_batch_is_its_tensors() -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_a_recorded_step_is_the_step() -> None:
-    stopped = train(town(), settings=tiny(model={"width": 16}), device="cuda", on_step=stop_at_once)
-    trainer = Trainer(stopped, run_windows(stopped, "cuda"))
+    stopped = train(town(), settings=tiny(model={"width": 16}), device="cuda", on_step=stop_at_once).on(town())
+    trainer = Trainer(stopped, stopped.windows("cuda"))
     size = trainer.settings.batch_size
     found = {}
     for alike in (True, False):
@@ -471,7 +473,7 @@ def test_a_diverged_run_says_so_and_its_files_stay_json(tmp_path: Path) -> None:
         told = json.loads(line, parse_constant=refuse)
         assert told["validation_mae"] is None
     json.loads(next(tmp_path.glob("checkpoint-*/run.json")).read_text(), parse_constant=refuse)
-    again = load_run(tmp_path, city=town())
+    again = load_run(tmp_path)
     assert again.progress == run.progress
     assert train(town(), folder=tmp_path, resume=True, device="cpu").progress == run.progress
 
@@ -499,11 +501,11 @@ def test_a_device_that_is_not_there_is_refused(device: str) -> None:
 def test_a_gauge_is_trained_on_and_forecast_with_and_without_road_attributes(name: str, attributes: bool) -> None:
     city = town(quantity="speed", attributes=attributes)
     run = train(city, seen=0.6, settings=tiny(name, epochs=5, steps_per_epoch=4), device="cpu")
-    made = forecast(run)
+    made = forecast(run, stream=city)
     assert np.isfinite(made.values).all()
     readings = city.stream.values[city.stream.observed]
     assert readings.min() < np.median(made.values) < readings.max()
-    result = evaluate(run, device="cpu")
+    result = evaluate(run, city, device="cpu")
     assert result.model.unseen is not None
     assert result.model.unseen.geh_share is None
     assert math.isfinite(result.model.unseen.mae.value)
@@ -521,7 +523,7 @@ def test_where_nothing_is_said_four_of_five_sensors_are_seen() -> None:
 def test_all_sensors_seen_leaves_the_sensors_to_score_and_says_so() -> None:
     run = train(town(), seen="all", settings=tiny(epochs=1), device="cpu")
     assert not run.split.unseen.any()
-    result = evaluate(run, device="cpu")
+    result = evaluate(run, town(), device="cpu")
     assert result.model.unseen is None
     assert result.model.at_sensors is not None
     assert "All nodes with readings are seen" in result.note
@@ -531,14 +533,14 @@ def test_all_sensors_seen_leaves_the_sensors_to_score_and_says_so() -> None:
 def test_a_region_without_sensors_is_trained_around(name: str) -> None:
     run = train(town(), seen=0.6, mode="region", settings=tiny(name, epochs=1), device="cpu")
     assert run.split.unseen.any()
-    assert evaluate(run, device="cpu").model.unseen is not None
+    assert evaluate(run, town(), device="cpu").model.unseen is not None
 
 
 @BOTH
 def test_a_model_meets_the_same_streets_without_their_attributes(name: str) -> None:
     run = train(town(), seen=0.6, settings=tiny(name, epochs=1), device="cpu")
-    bare = replace(run, city=town(attributes=False))
-    result, made = evaluate(bare, device="cpu"), forecast(bare)
+    bare = town(attributes=False)
+    result, made = evaluate(run, bare, device="cpu"), forecast(run, stream=bare)
     assert result.model.unseen is not None
     assert np.isfinite(made.values).all()
     if name == "default":
@@ -546,7 +548,7 @@ def test_a_model_meets_the_same_streets_without_their_attributes(name: str) -> N
             assert f"road {group}: known in training, unknown here" in result.note
     else:
         assert result.note == ""
-    assert evaluate(run, device="cpu").note == ""
+    assert evaluate(run, town(), device="cpu").note == ""
 
 
 @pytest.mark.parametrize("sensors", [0, 1, 2])

@@ -19,13 +19,14 @@ from frigate.data.city import City
 from frigate.data.city_toml import parse_step
 from frigate.data.network import RoadNetwork
 from frigate.data.notices import Notices, Spot
+from frigate.data.progress import Progress
 from frigate.data.readings import Span, align_start_s, count_snapshots
 from frigate.data.stream import bucket, make_stream, zone
 from frigate.data.times import Clock, given_or_taken
 from frigate.errors import CityError
 from frigate.sources.line_graph import on_roads
 from frigate.sources.traces.files import MERGE_M, Trace, read_traces
-from frigate.sources.traces.matching import INSIDE_M, MatchingNetwork, Progress, Work, match
+from frigate.sources.traces.matching import INSIDE_M, MatchingNetwork, Work, match
 from frigate.sources.traces.road_index import frozen, lay_grid, plane_of
 from frigate.sources.traces.viterbi import MATCHED, NO_ROAD, OUTSIDE, Matches, MatchSettings, Positions, merge_standing
 

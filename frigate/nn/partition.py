@@ -16,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from frigate.baselines.deep import DeepBaseline
 from frigate.errors import SettingsError
 from frigate.graph.positions import divide
 from frigate.nn.batch import Batch, Topology, visits
@@ -255,9 +254,8 @@ def _bytes_of(model: nn.Module, batch: Batch, nodes: int, edges: int) -> int:
 
 def forecast_bytes(model: nn.Module, *, nodes: int, edges: int, past: int, horizon: int) -> int:
     """What the activations of one window take, without gradient."""
-    if isinstance(model, DeepBaseline):  # a bound: forward holds no more than backward keeps
-        layers = model.kept_numbers(nodes=nodes, edges=edges, past=past, horizon=horizon)
-    else:
-        assert isinstance(model, Frigate)
+    if isinstance(model, Frigate):
         layers = nodes * past * model.encoder.hidden_size * FORWARD_TENSORS
+    else:  # a bound: forward holds no more than backward keeps
+        layers = model.kept_numbers(nodes=nodes, edges=edges, past=past, horizon=horizon)  # type: ignore[operator]
     return 4 * (layers + past * (3 * NEAR_SENSORS * nodes + 8 * edges))  # with the kernel mean, and the moments
