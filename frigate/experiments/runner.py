@@ -35,7 +35,7 @@ Say = Callable[[str], None]
 class Reproduced:
     """What came of it: the page, and what could not be had, by recipe or file."""
 
-    page: Path
+    page: Path | None  # None without Jinja2
     left_out: dict[str, str]
 
 
@@ -56,7 +56,11 @@ def reproduce(
         scored.left_out |= _do(plan, wanted, jobs, say, progress)
     for experiment in experiments:
         _write(experiment, plan, scored, say)
-    page = write_page(plan.results, order=[experiment.name for experiment in EXPERIMENTS])
+    page = None
+    try:
+        page = write_page(plan.results, order=[experiment.name for experiment in EXPERIMENTS])
+    except MissingExtraError as error:
+        say(f"no page: {error}")
     return Reproduced(page, scored.left_out)
 
 

@@ -69,7 +69,7 @@ def test_equals_the_equations_as_loops(function: Messages) -> None:
 
 
 @pytest.mark.parametrize("name", FAST)
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     num_nodes=st.integers(1, 37),
     density=st.floats(0, 1),
@@ -170,7 +170,7 @@ def test_the_device_decides() -> None:
 
 
 @pytest.mark.parametrize("name", FAST)
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(num_nodes=st.integers(1, 30), count=st.integers(0, 90), C=st.integers(1, 9), seed=st.integers(0, 10_000))
 def test_a_sparse_product_equals_the_dense_one(name: str, num_nodes: int, count: int, C: int, seed: int) -> None:
     """Coordinates in any order, some twice; value and gradient."""

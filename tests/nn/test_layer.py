@@ -64,7 +64,7 @@ def check_equal(inputs: Inputs, topology: Topology, *, wanted: str = "hgwb") -> 
         torch.testing.assert_close(left.double(), right, rtol=0, atol=TOLERANCE[left.dtype] * scale)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     num_nodes=st.integers(1, 37),
     density=st.floats(0, 1),
