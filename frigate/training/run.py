@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from frigate.baselines.deep import DeepBaseline, build_baseline
 from frigate.config import BaselineSettings, Settings
 from frigate.data.city import City, open_city
-from frigate.data.network import SAME_PLACE_M, Edges, RoadNetwork, haversine_m
+from frigate.data.coordinates import haversine_m
+from frigate.data.network import SAME_PLACE_M, Edges, RoadNetwork
 from frigate.data.split import Period, Split
 from frigate.data.stream import RoadNetworkStream
 from frigate.errors import CheckpointError, FrigateError, SettingsError

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from frigate.config import BASELINES, PRESETS, ModelSettings, Settings, change, preset
 from frigate.data.city import City, read_city, write_city
-from frigate.data.network import RoadNetwork, haversine_m
+from frigate.data.coordinates import haversine_m
+from frigate.data.network import RoadNetwork
 from frigate.errors import CityError, SettingsError
 from frigate.evaluation.evaluate import OWN
 from frigate.experiments import EXPERIMENTS, Effort, Plan, named

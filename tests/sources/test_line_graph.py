@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from frigate.check.city import check_city
 from frigate.config import change, preset
 from frigate.data.city import City, read_city, write_city
-from frigate.data.network import Edges, NodeId, RoadNetwork, haversine_m
+from frigate.data.coordinates import haversine_m
+from frigate.data.network import Edges, NodeId, RoadNetwork
 from frigate.data.notices import Notices
 from frigate.data.stream import make_stream
 from frigate.errors import CityError
@@ -155,7 +156,7 @@ def test_parallel_roads_stay_apart_and_a_restriction_holds_for_both() -> None:
 def test_restrictions_that_say_nothing_are_counted() -> None:
     notices = Notices()
     on_roads(cross(), restrictions=[("N", "M", "Q", "no"), ("N", "E", "M", "only")], notices=notices)
-    assert list(notices.told()) == [
+    assert list(notices.sentences()) == [
         "Turn restrictions left out, one of their roads is not in the network: 2 (first: from N over M to Q)."
     ]
 

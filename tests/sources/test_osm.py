@@ -16,7 +16,8 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import dijkstra
 
 from frigate.data.city import read_city, write_city
-from frigate.data.network import RoadNetwork, haversine_m
+from frigate.data.coordinates import haversine_m
+from frigate.data.network import RoadNetwork
 from frigate.data.notices import Notices
 from frigate.errors import CityError
 from frigate.sources.line_graph import on_roads

@@ -435,7 +435,7 @@ REFUSED_COUNTS: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     "odd step": (lambda d: {"edgedata": [write(d, "x.xml", edge_xml([(0, 7, all_roads(1))]))]}, "7s does not divide"),
     "half seconds": (
         lambda d: {"edgedata": [write(d, "x.xml", edge_xml([(0, 0.5, all_roads(1))]))]},
-        "mostly 0.5 s long",
+        "mostly 0.5 s apart",
     ),
     "mistaken time": (
         lambda d: {"edgedata": [write(d, "x.xml", edge_xml([(0, 1, all_roads(1)), (3e9, 3e9 + 1, all_roads(1))]))]},
