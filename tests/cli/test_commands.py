@@ -400,7 +400,7 @@ def test_resume_over_other_readings_is_refused(copy: Path) -> None:
         ("forecast run --close 1", '--close "1": name a one-way road by its two end nodes'),
         ("forecast run --close 1,2", 'node "1" is not in the network of 30 nodes'),
         ("forecast run --add 1000,1007,far", '"far" is not a length in metres'),
-        ("forecast run --horizon 0", "horizon = 0: at least one step"),
+        ("forecast run --horizon 0", "horizon = 0: must be at least 1"),
         ("forecast run --past -2", "past = -2: at least one"),
         ("forecast run --device gpu", 'device "gpu" is not known'),
         ("forecast run --city nowhere", "nowhere: there is no such folder"),
