@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from frigate.config import change, preset
@@ -24,11 +22,9 @@ from frigate.data.city import open_city
 from frigate.data.split import read_seen_file
 from frigate.evaluation.evaluate import evaluate
 from frigate.nn.ops import KERNELS, describe_kernels
-from frigate.training.train import Tick, train
-
-
-def hardware(device: str) -> str:
-    return torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
+from frigate.training.environment import environment
+from frigate.training.train import train
+from frigate.training.trainer import StepReport
 
 
 def command() -> str:
@@ -57,7 +53,8 @@ def main() -> None:
     parser.add_argument("--stride", type=int, default=1)
     parser.add_argument("--kernels", choices=KERNELS, default="auto")
     parser.add_argument("--name")
-    measure(parser.parse_args())
+    args = parser.parse_args()
+    measure(args)
 
 
 def measure(args: argparse.Namespace) -> None:
@@ -69,20 +66,25 @@ def measure(args: argparse.Namespace) -> None:
     began = time.perf_counter()
     history: list[dict[str, Any]] = []
 
-    def on_step(tick: Tick) -> None:
+    def on_step(tick: StepReport) -> None:
         if tick.metrics is not None:
             history.append(tick.metrics)
             print(name, tick.metrics, flush=True)
 
-    seen = read_seen_file(args.seen, city.network)
-    run = train(city, seen=seen, settings=settings, device=device, on_step=on_step, kernels=args.kernels)
+    run = train(
+        city,
+        seen=read_seen_file(args.seen, city.network),
+        settings=settings,
+        device=device,
+        on_step=on_step,
+        kernels=args.kernels,
+    )
     train_s = time.perf_counter() - began
     evaluation = evaluate(run, stride=args.stride, device=device, kernels=args.kernels)
     result = {
         "name": name,
         "command": command(),
-        "hardware": hardware(device),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
+        **environment(device),
         "kernels": describe_kernels(torch.device(device), args.kernels),
         "seed": args.seed,
         "settings": settings.to_json(),

@@ -15,7 +15,6 @@ import argparse
 import json
 import math
 import os
-import platform
 import subprocess
 import sys
 import time
@@ -41,7 +40,8 @@ from frigate.nn.forecaster import ForecastModel
 from frigate.nn.partition import cut, in_blocks
 from frigate.nn.scaling import Scaling, build_topologies
 from frigate.nn.topology import Topology
-from frigate.training.checkpoint import build_model
+from frigate.training.environment import environment
+from frigate.training.run import build_model
 
 SIZES = (1_000, 3_000, 10_000, 30_000, 100_000, 1_000_000)
 PRESETS = ("paper", "default")
@@ -243,22 +243,15 @@ def main() -> None:
 
 
 def report(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    import numba
-    import scipy
-
     return {
         "command": "python benchmarks/scaling.py",
+        **environment("cpu"),
         "what": "seconds and peak memory (GiB) against the number of nodes; exponent: of nodes in CPU seconds",
         "task": {"past": PAST, "horizon": HORIZON, "windows": 1, "sensors": SENSORS},
         "forecast_limit_gb": LIMIT_GB,
         "part_nodes": PART_NODES,
         "seed": SEED,
         "threads": {"torch": torch.get_num_threads(), "numba": threads()},
-        "hardware": f"{platform.machine()}, {os.cpu_count()} cores",
-        "versions": {
-            "python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__,
-            "scipy": scipy.__version__, "numba": numba.__version__,
-        },
         "exponent": exponents(rows) if len(rows) > 1 else {},
         "sizes": rows,
     }  # fmt: skip

@@ -28,7 +28,6 @@ from frigate.bench.clock import (
     median_ms,
     peak_bytes,
 )
-from frigate.bench.machine import surroundings
 from frigate.bench.pyg_baseline import plain_bytes, plain_copy
 from frigate.bench.roofline import Ceilings, Sizes, forecast_work, step_work, work_json
 from frigate.bench.synthetic import Size, invent_network, invent_run, parse_size, windows_for
@@ -39,12 +38,12 @@ from frigate.forecasting.live import Live
 from frigate.graph.positions import choose_anchors, distances_m, position_scale_m, positions
 from frigate.graph.road_features import road_features
 from frigate.nn.batch import Windows
+from frigate.nn.device import best_device
 from frigate.nn.forecaster import Fixed, ForecastModel
 from frigate.nn.ops import describe_kernels
 from frigate.nn.ops.cuda.recording import RecordedFunction
-from frigate.nn.scaling import build_topologies
-from frigate.training.checkpoint import Run
-from frigate.training.train import best_device
+from frigate.training.environment import environment
+from frigate.training.run import RunOnCity
 from frigate.training.trainer import Trainer
 
 AGREE = {"cuda": 0.1, "cpu": 1e-3}  # ||ours - usual|| / ||usual||: rounding to bf16 and to fp32
@@ -88,7 +87,7 @@ def bench(
     network = invent_network(np.random.default_rng(seed), nodes=sized.nodes, roads=sized.roads)
     return {
         "command": _command(size, device, presets, windows, seed),
-        **surroundings(on),
+        **environment(on),
         "seed": seed,
         "size": sized.name,
         "nodes": sized.nodes,
@@ -118,10 +117,7 @@ def _measure(
     ours = run.model.to(device)
     assert isinstance(run.settings.model, ModelSettings)
     theirs, usual_way = plain_copy(ours)
-    features = run.city.road_features if run.scaling.roads is not None else None
-    stream = run.city.stream
-    topologies, _ = build_topologies(stream.topologies, run.scaling, sensors=run.split.seen, features=features)
-    data = Windows(stream, topologies, device)
+    stream, data = run.city.stream, run.windows(device)
 
     say(f"{name}: forecast")
     told = _forecasts(run, ours, theirs, data, often)
@@ -140,7 +136,7 @@ def _measure(
         nodes=size.nodes,
         edges=stream.network.num_edges,
         windows=windows,
-        features=topologies[0].road_features.shape[1],
+        features=data.topologies[0].road_features.shape[1],
         parameters=sum(p.numel() for p in ours.parameters()),
         number=2 if device.type == "cuda" else 4,
     )
@@ -165,7 +161,9 @@ def _measure(
     }
 
 
-def _forecasts(run: Run, ours: ForecastModel, theirs: ForecastModel, data: Windows, often: Repeats) -> dict[str, Any]:
+def _forecasts(
+    run: RunOnCity, ours: ForecastModel, theirs: ForecastModel, data: Windows, often: Repeats
+) -> dict[str, Any]:
     """One window of all nodes, both ways; on a GPU also replayed from a CUDA graph."""
     device, task = data.device, run.settings.task
     inputs = torch.from_numpy(run.split.seen).to(device)
@@ -191,7 +189,7 @@ def _forecasts(run: Run, ours: ForecastModel, theirs: ForecastModel, data: Windo
     return told
 
 
-def _replayed(call: Callable[[], Tensor], run: Run, device: torch.device, often: Repeats) -> dict[str, Any]:
+def _replayed(call: Callable[[], Tensor], run: RunOnCity, device: torch.device, often: Repeats) -> dict[str, Any]:
     """A forecast from a CUDA graph; None, and why, where there is none."""
     if device.type != "cuda":
         return {"forecast_graph_ms": None}
@@ -205,10 +203,10 @@ def _replayed(call: Callable[[], Tensor], run: Run, device: torch.device, often:
     return {"forecast_graph_ms": times[""]}
 
 
-def _ticks(run: Run, data: Windows, often: Repeats) -> float:
+def _ticks(run: RunOnCity, data: Windows, often: Repeats) -> float:
     """A push of one snapshot and the forecast after it, arrays on the host in and out."""
     stream, task, device = run.city.stream, run.settings.task, data.device
-    live = Live(run, stream.network, sensors=run.split.seen, device=str(device))
+    live = Live(run.run, run.city, device=str(device))
     before = slice(FIRST - task.past, FIRST)
     live.push(int(stream.times_s[FIRST - task.past]), stream.values[before], stream.observed[before])
     made, at = [live.forecast()], count(FIRST)
@@ -230,7 +228,7 @@ def _ticks(run: Run, data: Windows, often: Repeats) -> float:
 
 
 def _steps(
-    run: Run, theirs: ForecastModel, data: Windows, often: Repeats, size: Size
+    run: RunOnCity, theirs: ForecastModel, data: Windows, often: Repeats, size: Size
 ) -> tuple[int, dict[str, dict[str, Any]]]:
     """How many windows a training step computes at once, and what it takes, both ways.
 
@@ -239,7 +237,7 @@ def _steps(
     trainers = {
         "ours": Trainer(run, data),
         "every": Trainer(run, data),
-        "usual": Trainer(replace(run, model=theirs), data, kernels="reference"),
+        "usual": Trainer(replace(run, run=replace(run.run, model=theirs)), data, kernels="reference"),
     }
     trainers["every"].targets_at = torch.arange(size.nodes, device=data.device)
     trainers["usual"].targets_at = slice(None)
@@ -290,7 +288,7 @@ def _static(network: RoadNetwork, *, seed: int) -> dict[str, Any]:
         return told | {"features_ms": None, "features_reason": str(error).partition(". ")[0]}
 
 
-def _require_same(what: str, one: Tensor, other: Tensor, run: Run) -> float:
+def _require_same(what: str, one: Tensor, other: Tensor, run: RunOnCity) -> float:
     """||one - other|| / ||other|| in the model's unit; FrigateError where that is more than rounding."""
     device = other.device
     a, b = one.to(device).double(), other.double()

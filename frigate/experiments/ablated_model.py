@@ -19,7 +19,7 @@ from frigate.nn.ops import Backend
 from frigate.nn.ops.sparse import SparseMatrix
 from frigate.nn.scaling import Scaling
 from frigate.nn.topology import Topology
-from frigate.training.checkpoint import Build
+from frigate.training.run import Build
 
 PARTS = {
     "gate": "a GraphSAGE layer for the gated convolution",

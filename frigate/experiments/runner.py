@@ -17,24 +17,25 @@ from typing import Any
 from torch import cuda
 
 from frigate.data.city import City, open_city
+from frigate.data.progress import Progress
 from frigate.errors import FrigateError, MissingExtraError, SettingsError
 from frigate.experiments import EXPERIMENTS, Experiment, plots
 from frigate.experiments.page import PLAN, write_page
 from frigate.experiments.plan import QUICK, Plan, Recipe
-from frigate.experiments.table import Table, as_json, surroundings, write_atomically
+from frigate.experiments.table import Table, as_json, write_atomically
 from frigate.experiments.trials import Change, Scored, Trial, carry_out
-from frigate.training.train import best_device
-from frigate.training.trainer import StepReport
+from frigate.nn.device import best_device
+from frigate.training.environment import environment
+from frigate.training.trainer import OnStep, StepReport
 
 Say = Callable[[str], None]
-Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
 class Reproduced:
     """What came of it: the page, and what could not be had, by recipe or file."""
 
-    page: Path
+    page: Path | None  # None without Jinja2
     left_out: dict[str, str]
 
 
@@ -55,7 +56,11 @@ def reproduce(
         scored.left_out |= _do(plan, wanted, jobs, say, progress)
     for experiment in experiments:
         _write(experiment, plan, scored, say)
-    page = write_page(plan.results, order=[experiment.name for experiment in EXPERIMENTS])
+    page = None
+    try:
+        page = write_page(plan.results, order=[experiment.name for experiment in EXPERIMENTS])
+    except MissingExtraError as error:
+        say(f"no page: {error}")
     return Reproduced(page, scored.left_out)
 
 
@@ -144,9 +149,7 @@ def _do(plan: Plan, wanted: dict[Recipe, list[Change]], jobs: int, say: Say, pro
     return left_out
 
 
-def _attempt(
-    plan: Plan, recipe: Recipe, changes: list[Change], on_step: Callable[[StepReport], None] | None
-) -> str | None:
+def _attempt(plan: Plan, recipe: Recipe, changes: list[Change], on_step: OnStep | None) -> str | None:
     """Why it could not be done, where a user can do something about it."""
     try:
         carry_out(plan, recipe, changes, on_step)
@@ -217,9 +220,9 @@ def _about(
 ) -> dict[str, Any]:
     """All that is needed to do it again."""
     stream, effort = plan.city.stream, plan.effort
-    here = surroundings(best_device(plan.device))
+    here = environment(best_device(plan.device))
     facts = {trial.recipe.name: scored.facts(trial.recipe) for trial in trials if scored.has(trial)}
-    machines = [{name: told[name] for name in here} for told in facts.values()] or [here]
+    machines = [{name: told[name] for name in here if name in told} for told in facts.values()] or [here]
     machines = [machine for at, machine in enumerate(machines) if machine not in machines[:at]]
     return {
         "city": plan.city.name,

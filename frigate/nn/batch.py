@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from frigate.data.stream import RoadNetworkStream
+from frigate.data.stream import RoadNetworkStream, calendar, utc_offsets_s
 from frigate.errors import CityError
 from frigate.nn.topology import Topology
 
@@ -43,6 +43,20 @@ class Batch:
             raise CityError(f"calendar and topology_of must be of {B} windows of {T} snapshots")
         if any(topology.num_nodes != N for topology in self.topologies):
             raise CityError(f"every topology of a batch must have its {N} nodes")
+
+    @classmethod
+    def of_window(
+        cls,
+        values: Tensor,
+        observed: Tensor,
+        calendar_past: Tensor,
+        calendar_future: Tensor,
+        topologies: tuple[Topology, ...],
+        topology_of: Tensor,
+    ) -> Batch:
+        """One window, from the tensors of it alone: [T,N], [T,N], [T,C], [H,C] and [T]."""
+        window = (values[None], observed[None], calendar_past[None], calendar_future[None])
+        return cls(*window, topologies, topology_of[None])
 
     @property
     def num_windows(self) -> int:
@@ -113,21 +127,34 @@ class Batch:
 
 
 class Windows:
-    """A stream's arrays on one device, from which batches are cut."""
+    """A stream's arrays on one device, from which batches are cut; the calendar goes on for `ahead` more steps."""
 
     def __init__(
-        self, stream: RoadNetworkStream, topologies: Sequence[Topology], device: torch.device | str = "cpu"
+        self,
+        stream: RoadNetworkStream,
+        topologies: Sequence[Topology],
+        device: torch.device | str = "cpu",
+        *,
+        ahead: int = 0,
     ) -> None:
         self.device = torch.device(device)
         self.topologies = tuple(topology.to(self.device) for topology in topologies)
         self.values = _on(stream.values, self.device)
         self.observed = _on(stream.observed, self.device)
-        self.calendar = _on(stream.calendar, self.device)
+        clock = stream.calendar
+        if ahead:
+            times_s = stream.start_s + stream.step_s * (stream.num_snapshots + np.arange(ahead, dtype=np.int64))
+            clock = np.concatenate([clock, calendar(times_s + utc_offsets_s(times_s, stream.timezone))])
+        self.calendar = _on(clock, self.device)
         self.topology_of = torch.from_numpy(stream.topology_of.copy())
 
     def batch(self, current: NDArray[np.int64], *, past: int, horizon: int, inputs: Tensor) -> Batch:
-        """Windows whose last past snapshots are `current`; only nodes where `inputs` [N] (bool) are read from."""
+        """Windows whose last past snapshots are `current`; only nodes where `inputs` [N] (bool) are read from.
+
+        Windows that end after the last snapshot have no target.
+        """
         last = torch.from_numpy(np.asarray(current, np.int64))
+        known = len(last) == 0 or int(last.max()) + horizon < len(self.values)
         before = last[:, None] + torch.arange(1 - past, 1)
         after = last[:, None] + torch.arange(1, horizon + 1)
         used, topology_of = torch.unique(self.topology_of[before], return_inverse=True)
@@ -140,8 +167,8 @@ class Windows:
             calendar_future=self.calendar[after],
             topologies=tuple(self.topologies[int(i)] for i in used),
             topology_of=topology_of,
-            target=self.values[after],
-            target_observed=self.observed[after],
+            target=self.values[after] if known else None,
+            target_observed=self.observed[after] if known else None,
         )
 
 

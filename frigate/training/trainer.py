@@ -28,11 +28,14 @@ from frigate.data.split import windows_in
 from frigate.errors import CheckpointError, SettingsError
 from frigate.graph.positions import divide
 from frigate.nn.batch import Batch, Windows
+from frigate.nn.device import autocast, memory_limit
 from frigate.nn.model import absolute_error
 from frigate.nn.ops.cuda.recording import RecordedFunction
-from frigate.nn.partition import Part, cut, in_parts
-from frigate.training.checkpoint import Run, TrainingState, save_checkpoint
+from frigate.nn.partition import Part, cut
+from frigate.nn.predictor import Predictor
+from frigate.training.checkpoint import save_checkpoint
 from frigate.training.distributed import Group, on_ctrl_c
+from frigate.training.run import Run, RunOnCity, TrainingState
 
 LAST_RATE = 0.02  # of the learning rate, at the end of the cosine
 ALONE = Group()
@@ -51,10 +54,13 @@ class StepReport:
     metrics: dict[str, Any] | None = None
 
 
+OnStep = Callable[[StepReport], None]
+
+
 class Trainer:
     """The state of one training: model, optimiser, best weights, progress."""
 
-    def __init__(self, run: Run, windows: Windows, *, group: Group = ALONE, kernels: str = "auto") -> None:
+    def __init__(self, run: RunOnCity, windows: Windows, *, group: Group = ALONE, kernels: str = "auto") -> None:
         self.run = run
         self.kernels = kernels
         self.group = group
@@ -72,9 +78,8 @@ class Trainer:
         self.inputs = torch.from_numpy(run.split.training).to(self.device)
         scored = run.split.unseen if self.settings.validation == "unseen" else run.split.validation
         self._require_targets(scored)
-        self.scored = torch.from_numpy(scored).to(self.device)
         self.targets_at: Tensor | slice = self.inputs.nonzero()[:, 0]
-        self.scored_at: Tensor | slice = self.scored.nonzero()[:, 0]
+        self.scored_at = torch.from_numpy(np.flatnonzero(scored)).to(self.device)
         self.optimiser = torch.optim.AdamW(
             self.model.parameters(),
             lr=self.settings.learning_rate,
@@ -108,9 +113,9 @@ class Trainer:
         areas = divide(network.lon[rows], network.lat[rows], self.settings.parts)
         return list(cut(self.windows.topologies, [rows[area] for area in areas], reach))
 
-    def fit(self, on_step: Callable[[StepReport], None] | None = None) -> Run:
+    def fit(self, on_step: OnStep | None = None) -> Run:
         """All epochs that are left. Ctrl-C ends it early."""
-        folder = self.run.folder if self.group.leads else None
+        folder = self.run.run.folder if self.group.leads else None
         board = open_tensorboard(folder, first_epoch=self.progress.epoch + 1)
         self.group.copy_from_leader(self.model)
         with ExitStack() as stack:
@@ -134,7 +139,7 @@ class Trainer:
         """Ask all processes to stop, which they do in the same step: none must wait for one that has gone."""
         self.stopping = True
 
-    def _tell(self, on_step: Callable[[StepReport], None], tick: StepReport) -> None:
+    def _tell(self, on_step: OnStep, tick: StepReport) -> None:
         try:
             if self.group.leads:
                 on_step(tick)
@@ -144,7 +149,7 @@ class Trainer:
             self._stop()
 
     def restore(self, best: dict[str, Tensor], state: dict[str, Tensor]) -> None:
-        """Go on from a checkpoint."""
+        """Resume from a checkpoint."""
         self.best = {k: v.to(self.device) for k, v in best.items()}
         self.model.load_state_dict({k.removeprefix("model."): v for k, v in state.items() if k.startswith("model.")})
         slots = self.optimiser.state_dict()
@@ -160,7 +165,7 @@ class Trainer:
                 state[f"{key}.{name}"] = value
         return state
 
-    def _epoch(self, on_step: Callable[[StepReport], None]) -> dict[str, Any]:
+    def _epoch(self, on_step: OnStep) -> dict[str, Any]:
         began = time.perf_counter()
         epoch = self.progress.epoch
         torch.manual_seed(dropout_seed(self.settings.seed, epoch, self.group.rank))
@@ -270,40 +275,30 @@ class Trainer:
     def _loss(self, batch: Batch, weight: Tensor) -> Tensor:
         """The weighted sum of absolute errors in the model's unit."""
         at = slice(weight.shape[1]) if self.parts else self.targets_at  # of a part, its own nodes
-        with self._autocast():
+        with autocast(self.device):
             forecast = self.model.forecast_at(batch, at, kernels=self.kernels)
         assert batch.target is not None and batch.target_observed is not None
         weight = batch.target_observed[..., at] * weight[:, None, at]
         return absolute_error(forecast, batch.target[..., at], weight, self.run.scaling.value_scale)
 
-    def _autocast(self) -> torch.autocast:
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda")
-
-    @torch.inference_mode()
     def validate(self) -> float:
         """MAE in the user's unit at the validation nodes and times, without their own readings."""
-        self.model.eval()
+        predict = Predictor(self.model, self.run.city.network, self.device, parts=self.parts, kernels=self.kernels)
         error, cells = 0.0, 0.0
         mine = self.validate_at[self.group.share]
         for first in range(0, len(mine), self.micro_batch):
             current = mine[first : first + self.micro_batch]
             batch = self.windows.batch(current, past=self.task.past, horizon=self.task.horizon, inputs=self.inputs)
             assert batch.target is not None and batch.target_observed is not None
-            at: Tensor | slice = slice(None)
-            with self._autocast():
-                if self.parts:
-                    forecast = in_parts(self.model, batch, self.parts, kernels=self.kernels)
-                else:
-                    at = self.scored_at
-                    forecast = self.model.forecast_at(batch, at, kernels=self.kernels)
-            mask = (batch.target_observed & self.scored)[..., at]
-            error += float(((forecast - batch.target[..., at]).abs() * mask).sum(dtype=torch.float64))
-            cells += float(mask.sum())
+            wrong = (predict(batch, self.scored_at) - batch.target[..., self.scored_at]).abs()
+            observed = batch.target_observed[..., self.scored_at]
+            error += float((wrong * observed).sum(dtype=torch.float64))
+            cells += float(observed.sum())
         error, cells = self.group.sums(error, cells)
         return error / cells if cells else math.inf
 
     def _keep(self, metrics: dict[str, Any]) -> None:
-        folder = self.run.folder
+        folder = self.run.run.folder
         if folder is None or not self.group.leads:
             return
         # The line first: if the epoch's checkpoint is not reached, the epoch is done again and its line replaced.
@@ -314,13 +309,13 @@ class Trainer:
             os.replace(beside, log)
         except OSError as error:
             raise CheckpointError(f"{log}: cannot be written: {error.strerror}. Make room, then --resume") from None
-        save_checkpoint(folder, replace(self.run, progress=self.progress), weights=self.best, state=self._state())
+        save_checkpoint(folder, replace(self.run.run, progress=self.progress), weights=self.best, state=self._state())
 
     def _result(self) -> Run:
         model = copy.deepcopy(self.model).cpu()
         model.load_state_dict(self.best)
         model.eval()
-        return replace(self.run, model=model, progress=self.progress)
+        return replace(self.run.run, model=model, progress=self.progress)
 
 
 class _Recorded:
@@ -386,7 +381,7 @@ def draw_part(seed: int, step: int, parts: int) -> int:
     return int(np.random.default_rng([seed, around, PART_DRAWS]).permutation(parts)[place])
 
 
-def micro_batch(run: Run, device: torch.device, parts: Sequence[Part] = ()) -> int:
+def micro_batch(run: RunOnCity, device: torch.device, parts: Sequence[Part] = ()) -> int:
     """How many windows fit into memory at once. The speed changes; of the result, rounding and dropout's draws."""
     settings, stream = run.settings, run.city.stream
     edges = max(network.num_edges for network in stream.topologies)
@@ -394,18 +389,7 @@ def micro_batch(run: Run, device: torch.device, parts: Sequence[Part] = ()) -> i
     task = settings.task
     numbers = run.model.training_activations(nodes=nodes, edges=edges, past=task.past, horizon=task.horizon)
     window = numbers * (2 if device.type == "cuda" else 4)
-    return max(1, min(settings.train.batch_size, memory_limit(settings.train, device) // window))
-
-
-def memory_limit(settings: TrainSettings, device: torch.device) -> int:
-    """The bytes that activations may take: as said, else most of what is free on a GPU, 4 GiB on a CPU."""
-    if settings.memory_gb is not None:
-        return int(settings.memory_gb * 2**30)
-    if device.type == "cuda":
-        free, total = torch.cuda.mem_get_info(device)
-        # A process that shares the GPU with others is given its part of it, whatever is free just now.
-        return int(0.7 * min(free, torch.cuda.get_per_process_memory_fraction(device.index) * total))
-    return 4 * 2**30
+    return max(1, min(settings.train.batch_size, memory_limit(settings.train.memory_gb, device) // window))
 
 
 def open_tensorboard(folder: Path | None, *, first_epoch: int) -> Any | None:

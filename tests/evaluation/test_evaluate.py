@@ -25,17 +25,16 @@ from frigate.evaluation.evaluate import (
     TERCILES,
     evaluate,
     evaluate_forecaster,
-    forecaster,
     hop_groups,
     score,
     terciles,
     windows_at_once,
 )
 from frigate.evaluation.metrics import Measure, Scores
-from frigate.evaluation.results import Evaluation, as_text
+from frigate.evaluation.results import Evaluation
 from frigate.nn.batch import Batch
-from frigate.training.checkpoint import Run, build_model
-from frigate.training.train import run_windows, train
+from frigate.training.run import RunOnCity, build_model
+from frigate.training.train import train
 from tests.support.grids import tidal_grid, windows_of
 from tests.support.shared_data import shared_data
 
@@ -144,7 +143,7 @@ def test_batch_size_changes_nothing_and_progress_is_told() -> None:
             step_s=stream.step_s,
             quantity=stream.quantity,
             batch_size=size,
-            progress=lambda done, total: ticks.append((done, total)),
+            progress=lambda done, total, _: ticks.append((done, total)),
         )["three"]
 
     whole = scores(1000)
@@ -157,7 +156,7 @@ def test_batch_size_changes_nothing_and_progress_is_told() -> None:
     assert mae[0].mae.value == pytest.approx(mae[1].mae.value, rel=1e-6)
 
 
-def small_run(**training: object) -> Run:
+def small_run(**training: object) -> RunOnCity:
     settings = change(
         preset("default"),
         {
@@ -166,7 +165,8 @@ def small_run(**training: object) -> Run:
             "train": {"epochs": 1, "steps_per_epoch": 1, "batch_size": 4, "validation_windows": 4, **training},
         },
     )
-    return train(City("town", tidal_grid()), seen=0.4, settings=settings, device="cpu")
+    city = City("town", tidal_grid())
+    return train(city, seen=0.4, settings=settings, device="cpu").on(city)
 
 
 def test_memory_decides_how_many_windows_are_scored_at_once() -> None:
@@ -174,8 +174,8 @@ def test_memory_decides_how_many_windows_are_scored_at_once() -> None:
     ticks: list[list[int]] = []
     for memory_gb in (None, 1e-6):
         ticks.append([])
-        limited = replace(run, settings=change(run.settings, {"train": {"memory_gb": memory_gb}}))
-        result = evaluate(limited, device="cpu", progress=lambda done, total: ticks[-1].append(done))
+        limited = replace(run.run, settings=change(run.settings, {"train": {"memory_gb": memory_gb}}))
+        result = evaluate(limited, run.city, device="cpu", progress=lambda done, total, _: ticks[-1].append(done))
         assert ticks[-1][-1] == result.windows
     assert np.diff(ticks[0])[0] == MAX_WINDOWS
     assert set(np.diff(ticks[1])) == {1}
@@ -189,7 +189,8 @@ def test_a_large_network_is_scored_in_small_batches() -> None:
     def at_once(N: int) -> int:
         network = RoadNetwork(np.arange(N), np.zeros(N), np.zeros(N), Edges.none())
         nothing = make_stream(np.zeros((1, N), np.float32), network, start_s=0, step_s=300)
-        return windows_at_once(replace(run, model=model, settings=wide, city=City("big", nothing)), cpu)
+        big = replace(run, run=replace(run.run, model=model, settings=wide), city=City("big", nothing))
+        return windows_at_once(big, big.predictor(cpu))
 
     assert at_once(2_000) == MAX_WINDOWS
     assert 2 <= at_once(30_826) <= 6  # 16 of them would take 13 GB
@@ -200,16 +201,14 @@ def test_the_runs_own_model_is_not_touched() -> None:
     run = small_run()
     run.model.train()
     inputs = torch.from_numpy(run.split.seen)
-    batch = run_windows(run, "cpu").batch(np.array([50]), past=PAST, horizon=HORIZON, inputs=inputs)
-    forecast = forecaster(run, torch.device("cpu"))
-    with torch.inference_mode():
-        one = forecast(batch)
-    evaluate(run, stride=20, device="cpu")
+    batch = run.windows().batch(np.array([50]), past=PAST, horizon=HORIZON, inputs=inputs)
+    forecast = run.predictor(torch.device("cpu"))
+    one = forecast(batch)
+    evaluate(run.run, run.city, stride=20, device="cpu")
     assert run.model.training
     with torch.no_grad():
-        next(run.model.parameters()).fill_(9.0)  # nor does what is done to it later reach the forecaster
-    with torch.inference_mode():
-        assert torch.equal(one, forecast(batch))
+        next(run.model.parameters()).fill_(9.0)  # nor does what is done to it later reach the predictor
+    assert torch.equal(one, forecast(batch))
 
 
 def test_details_have_every_group_and_forecaster() -> None:
@@ -228,9 +227,6 @@ def test_details_have_every_group_and_forecaster() -> None:
     assert by_step[0]["model"] == f"{first.mae.value:.3f} [{first.mae.low:.3f}, {first.mae.high:.3f}]"
     assert by_step[0]["zero"] == f"{zero.mae.value:.1f}"
     assert sum(int(row["nodes"]) for row in by_hops) == 22
-    said = as_text(result, details=True)
-    assert said.startswith(as_text(result))
-    assert [line for line in said.splitlines() if line in tables] == list(tables)
     at_sensors = judged(Constant(1.0), stream, small_split(stream, "all"))
     assert list(at_sensors.detail_tables()) == list(tables)[:2]  # a sensor is no road away from itself
 
@@ -328,7 +324,7 @@ def test_the_yardstick_is_marked_and_explained() -> None:
     stream = tidal_grid()
     result = judged(Constant(1.0), stream, small_split(stream))
     assert [row["forecaster"] for row in result.table_rows() if row["forecaster"].endswith(" *")] == [f"{OWN} *"]
-    assert "no forecaster may" in as_text(result).splitlines()[-1]
+    assert "no forecaster may" in result.footnote
     at_sensors = judged(Constant(1.0), stream, small_split(stream, "all"))
     assert "each sensor's own median" in at_sensors.footnote
 

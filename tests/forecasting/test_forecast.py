@@ -15,10 +15,9 @@ import torch
 from frigate.data.city import City
 from frigate.data.network import RoadNetwork
 from frigate.errors import CityError, SettingsError
-from frigate.forecasting.forecast import edit_network, forecast
+from frigate.forecasting.forecast import edit_network
 from frigate.graph.feature_cache import ensure_road_features
-from frigate.training.train import run_windows
-from tests.support.forecast_runs import START_S, STEP_S, S, grid, readings, small_run
+from tests.support.forecast_runs import START_S, STEP_S, S, forecast, grid, readings, small_city, small_run
 
 BOTH = pytest.mark.parametrize("name", ["paper", "default"])
 
@@ -27,7 +26,8 @@ BOTH = pytest.mark.parametrize("name", ["paper", "default"])
 def test_it_is_what_the_model_says_at_that_window(name: str) -> None:
     run = small_run(name)
     made = forecast(run, at=START_S + 60 * STEP_S)
-    batch = run_windows(run, "cpu").batch(np.array([59]), past=4, horizon=3, inputs=torch.from_numpy(run.split.seen))
+    here = run.on(small_city())
+    batch = here.windows().batch(np.array([59]), past=4, horizon=3, inputs=torch.from_numpy(here.split.seen))
     with torch.inference_mode():
         expected = run.model(batch)[0].numpy()
     np.testing.assert_allclose(made.values, np.maximum(expected, 0), rtol=1e-5, atol=1e-5)
@@ -38,7 +38,7 @@ def test_it_is_what_the_model_says_at_that_window(name: str) -> None:
 @BOTH
 def test_only_snapshots_complete_at_the_time_are_read(name: str) -> None:
     run = small_run(name)
-    stream = run.city.stream
+    stream = small_city().stream
     for at, known in ((START_S + 60 * STEP_S, 60), (START_S + 61 * STEP_S - 1, 60), (None, S)):
         made = forecast(run, at=at)
         rng = np.random.default_rng(1)
@@ -54,23 +54,21 @@ def test_only_snapshots_complete_at_the_time_are_read(name: str) -> None:
 
 def test_readings_held_out_as_test_are_not_read_unless_asked() -> None:
     run = small_run()
-    stream = run.city.stream
-    poisoned = replace(
-        stream, values=np.where(run.split.unseen & stream.observed, 900, stream.values).astype(np.float32)
-    )
+    stream, unseen = small_city().stream, run.on(small_city()).split.unseen
+    poisoned = replace(stream, values=np.where(unseen & stream.observed, 900, stream.values).astype(np.float32))
     made, other = forecast(run), forecast(run, stream=poisoned)
     np.testing.assert_array_equal(made.values, other.values)
-    assert not (made.sensor & run.split.unseen).any()
+    assert not (made.sensor & unseen).any()
     everything, poisoned_too = forecast(run, sensors="all"), forecast(run, stream=poisoned, sensors="all")
     assert not np.array_equal(everything.values, made.values)
     assert not np.array_equal(everything.values, poisoned_too.values)
-    assert (everything.sensor & run.split.unseen).any()
+    assert (everything.sensor & unseen).any()
 
 
 @BOTH
 def test_a_closed_road_is_a_network_without_it_in_every_snapshot(name: str) -> None:
     run = small_run(name)
-    stream = run.city.stream
+    stream = small_city().stream
     closed = edit_network(stream.network, close=["6,7", "7,6"])
     made = forecast(run, closed)
     keep = ~np.isin(stream.network.senders * 100 + stream.network.receivers, [607, 706])
@@ -88,7 +86,7 @@ def test_a_closed_road_is_a_network_without_it_in_every_snapshot(name: str) -> N
 @BOTH
 def test_an_edit_starts_from_the_topology_at_that_time(name: str) -> None:
     run = small_run(name)
-    stream, whole = run.city.stream, run.city.network
+    stream, whole = small_city().stream, small_city().network
     morning, evening = whole.close([(0, 1), (1, 0)]), whole.close([(23, 24), (24, 23)])
     recorded = replace(stream, topologies=(whole, morning, evening), topology_of=np.arange(S) // 50)  # 0, 1, 2
     for at, then in ((40, whole), (50, whole), (51, morning), (100, morning), (101, evening), (None, evening)):
@@ -131,7 +129,7 @@ def test_the_same_ids_at_another_place_hold_nothing_out() -> None:
 
 def test_readings_are_matched_to_another_network_by_id() -> None:
     run = small_run()
-    home = run.city.network
+    home = small_city().network
     order = np.random.default_rng(0).permutation(home.num_nodes)
     row_of = np.argsort(order)
     shuffled = RoadNetwork(
@@ -143,7 +141,7 @@ def test_readings_are_matched_to_another_network_by_id() -> None:
     made = forecast(run, shuffled)
     np.testing.assert_allclose(made.values, forecast(run).values[:, order], rtol=1e-4, atol=1e-4)
     elsewhere = forecast(run, grid(first_id=1000, lon=8.0))
-    sensors = int(run.city.stream.observed[-4:].any(0).sum())
+    sensors = int(small_city().stream.observed[-4:].any(0).sum())
     assert any(f"{sensors} of {sensors} nodes with readings are not on this" in n for n in elsewhere.notices)
     assert any("map and the clock alone" in notice for notice in elsewhere.notices)
     assert not elsewhere.sensor.any()
@@ -151,13 +149,13 @@ def test_readings_are_matched_to_another_network_by_id() -> None:
 
 def test_readings_do_not_follow_an_id_to_another_place() -> None:
     run = small_run()
-    home = run.city.network
+    home = small_city().network
     away = np.arange(home.num_nodes) < 6
     moved = replace(home, lat=home.lat + np.where(away, 60 / 111_195, 0))
     made = forecast(run, moved)
     assert not made.sensor[away].any()
     np.testing.assert_array_equal(made.sensor[~away], forecast(run).sensor[~away])
-    sensors = run.city.stream.observed[-4:].any(0)
+    sensors = small_city().stream.observed[-4:].any(0)
     lost = f"{(sensors & away).sum()} of {sensors.sum()} nodes with readings are not on this network"
     assert any(notice.startswith(lost) and "id and place (within 50 m)" in notice for notice in made.notices)
     near = forecast(run, replace(home, lat=home.lat + np.where(away, 40 / 111_195, 0)))
@@ -188,7 +186,7 @@ def test_the_runs_own_model_stays_as_it_is() -> None:
 @BOTH
 def test_an_absent_node_has_no_forecast(name: str) -> None:
     run = small_run(name)
-    made = forecast(run, run.city.network.remove_nodes([12]))
+    made = forecast(run, small_city().network.remove_nodes([12]))
     assert np.isnan(made.values[:, 12]).all()
     assert np.isfinite(np.delete(made.values, 12, axis=1)).all()
     assert not made.sensor[12]
@@ -243,7 +241,7 @@ def test_a_time_without_zone_is_the_citys_own() -> None:
 
 def test_the_hour_that_comes_twice_is_taken_as_the_first_and_said() -> None:
     run = small_run()
-    october = replace(run.city.stream, start_s=int(datetime(2024, 10, 26, tzinfo=UTC).timestamp()))
+    october = replace(small_city().stream, start_s=int(datetime(2024, 10, 26, tzinfo=UTC).timestamp()))
     made = forecast(run, stream=october, at="2024-10-27T02:00")
     assert made.at_s == int(datetime(2024, 10, 27, 0, tzinfo=UTC).timestamp())
     assert "not one moment" in made.notices[0]
@@ -268,7 +266,7 @@ def test_only_counts_are_kept_above_zero() -> None:
 @pytest.mark.parametrize("text", [False, True])
 def test_tables_and_maps_carry_the_users_ids(text: bool, tmp_path: Path) -> None:
     run = small_run(text=text)
-    made = forecast(run, run.city.network.remove_nodes(["n12" if text else 12]))
+    made = forecast(run, small_city(text).network.remove_nodes(["n12" if text else 12]))
     frame = made.to_frame()
     assert frame.height == 3 * 25
     assert frame["node_id"].dtype == (pl.String if text else pl.Int64)
@@ -302,12 +300,12 @@ def test_tables_and_maps_carry_the_users_ids(text: bool, tmp_path: Path) -> None
 def test_another_step_or_quantity_is_refused(changes: dict[str, object], words: str) -> None:
     run = small_run()
     with pytest.raises(SettingsError, match=words):
-        forecast(run, stream=replace(run.city.stream, **changes))  # type: ignore[arg-type]
+        forecast(run, stream=replace(small_city().stream, **changes))  # type: ignore[arg-type]
 
 
 def test_another_unit_is_said() -> None:
     run = small_run()
-    made = forecast(run, stream=replace(run.city.stream, unit="lorries"))
+    made = forecast(run, stream=replace(small_city().stream, unit="lorries"))
     assert made.notices == ('the stream\'s unit is "lorries"; the model reads and forecasts "vehicles".',)
 
 
@@ -323,8 +321,8 @@ def test_another_unit_is_said() -> None:
         ({"at": datetime.min}, "not a time"),
         ({"at": "9999-12-31T23:59"}, "not a time"),
         ({"at": "0001-01-01"}, "not a time"),
-        ({"past": 0}, "at least one past snapshot"),
-        ({"horizon": 0}, "at least one step ahead"),
+        ({"past": 0}, "past = 0: must be at least 1"),
+        ({"horizon": 0}, "horizon = 0: must be at least 1"),
         ({"sensors": "some"}, 'sensors = "some": choose'),
         ({"device": "nonsense"}, "nonsense"),
     ],

@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from frigate.cli.main import main
 from frigate.config import BaselineSettings, Settings, TrainSettings
 from frigate.data.city import City, write_city
 from frigate.data.network import Edges, RoadNetwork
@@ -27,9 +26,11 @@ from frigate.nn.batch import Batch
 from frigate.nn.forecaster import Reach
 from frigate.nn.model import Frigate, PaperEmbedding
 from frigate.nn.partition import cut, in_parts
-from frigate.training.checkpoint import Run, load_run
-from frigate.training.train import run_windows, train
+from frigate.training.checkpoint import load_run
+from frigate.training.run import Run
+from frigate.training.train import train
 from frigate.training.trainer import StepReport, Trainer, draw_part, micro_batch
+from tests.support.command_line import frigate
 from tests.support.towns import PRESETS, Town, build_model, edited, in_float64, make_town, random_stream, small_settings
 from tests.support.training_runs import equal, log, tensors, tiny
 
@@ -170,8 +171,8 @@ def trainer_of(settings: Settings) -> Trainer:
     def stop(tick: StepReport) -> None:
         raise KeyboardInterrupt
 
-    stopped = train(city(), settings=settings, device="cpu", on_step=stop)
-    return Trainer(stopped, run_windows(stopped, "cpu"))
+    stopped = train(city(), settings=settings, device="cpu", on_step=stop).on(city())
+    return Trainer(stopped, stopped.windows())
 
 
 @BOTH
@@ -273,10 +274,10 @@ def blocks(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[int]]:
 
 @BOTH
 def test_a_forecast_in_blocks_is_the_forecast(name: str, blocks: Callable[[], list[int]]) -> None:
-    at_once = forecast(trained(name), device="cpu")
+    at_once = forecast(trained(name), stream=city(), device="cpu")
     assert blocks() == []
     memory_gb = 0.0003
-    in_blocks = forecast(trained(name), device="cpu", memory_gb=memory_gb)
+    in_blocks = forecast(trained(name), stream=city(), device="cpu", memory_gb=memory_gb)
     assert len(blocks()) > 3
     assert max(blocks()) <= memory_gb * 2**30
     np.testing.assert_allclose(in_blocks.values, at_once.values, rtol=1e-4, atol=1e-4)
@@ -285,28 +286,28 @@ def test_a_forecast_in_blocks_is_the_forecast(name: str, blocks: Callable[[], li
 
 def test_a_network_that_changes_in_the_window_is_forecast_in_blocks(blocks: Callable[[], list[int]]) -> None:
     run = trained("default")
-    network = edited(run.city.stream.network, seed=1, closed=9)
-    stream = run.city.stream
+    stream = city().stream
+    network = edited(stream.network, seed=1, closed=9)
     later = np.arange(stream.num_snapshots) >= stream.num_snapshots - 2
     changed = replace(stream, topologies=(stream.network, network), topology_of=later.astype(np.int64))
     at_once = forecast(run, stream=changed, device="cpu")
     in_blocks = forecast(run, stream=changed, device="cpu", memory_gb=0.0003)
     assert len(blocks()) > 2
     np.testing.assert_allclose(in_blocks.values, at_once.values, rtol=1e-4, atol=1e-4)
-    assert not np.allclose(at_once.values, forecast(run, device="cpu").values)
+    assert not np.allclose(at_once.values, forecast(run, stream=stream, device="cpu").values)
 
 
 def test_too_little_memory_is_refused_and_says_how_much_it_takes() -> None:
     with pytest.raises(SettingsError, match=r"take about .* GB, and 1e-06 GB are allowed. Raise memory_gb"):
-        forecast(trained("paper"), device="cpu", memory_gb=1e-6)
+        forecast(trained("paper"), stream=city(), device="cpu", memory_gb=1e-6)
     with pytest.raises(SettingsError, match="memory_gb = -1"):
-        forecast(trained("paper"), device="cpu", memory_gb=-1)
+        forecast(trained("paper"), stream=city(), device="cpu", memory_gb=-1)
 
 
 def test_a_baseline_is_forecast_whole_and_says_so() -> None:
     settings = replace(tiny("paper", epochs=1, steps_per_epoch=1), model=BaselineSettings("dcrnn", 8, 1))
     run = train(city(), settings=settings, device="cpu")
-    plain, limited = (forecast(run, device="cpu", memory_gb=gb) for gb in (None, 1e-6))
+    plain, limited = (forecast(run, stream=city(), device="cpu", memory_gb=gb) for gb in (None, 1e-6))
     assert np.array_equal(plain.values, limited.values)
     assert not plain.notices
     assert limited.notices == ("how far DCRNN looks is not known: the whole network was forecast at once.",)
@@ -315,27 +316,19 @@ def test_a_baseline_is_forecast_whole_and_says_so() -> None:
 def test_scores_in_blocks_are_the_scores(blocks: Callable[[], list[int]]) -> None:
     run = trained("paper")
     little = replace(run, settings=replace(run.settings, train=replace(run.settings.train, memory_gb=0.0003)))
-    whole, parts = (evaluate(each, stride=3, device="cpu").model.unseen for each in (run, little))
+    whole, parts = (evaluate(each, city(), stride=3, device="cpu").model.unseen for each in (run, little))
     assert len(blocks()) > 2
     assert whole is not None and parts is not None
     assert parts.mae.value == pytest.approx(whole.mae.value, rel=1e-5)
 
 
-def test_both_options_are_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def typed(*words: object) -> int:
-        monkeypatch.setattr("sys.argv", ["frigate", *map(str, words)])
-        try:
-            main()
-        except SystemExit as ended:
-            return int(ended.code or 0)
-        return 0
-
+def test_both_options_are_on_the_command_line(tmp_path: Path) -> None:
     folder, run, small = tmp_path / "city", tmp_path / "run", tmp_path / "small.toml"
     write_city(city(), folder)
     small.write_text("[task]\npast = 4\nhorizon = 4\n[model]\nwidth = 8\nlayers = 2\n[train]\nsteps_per_epoch = 2\n")
     train_it = ("train", folder, "-o", run, "--settings", small, "--epochs", 1, "--device", "cpu", "--parts")
-    assert typed(*train_it, 0) == 2
-    assert typed(*train_it, 2) == 0
+    assert frigate(*train_it, 0).status == 2
+    assert frigate(*train_it, 2).status == 0
     assert load_run(run).settings.train.parts == 2
-    assert typed("forecast", run, "--memory-gb", 1e-6) == 2
-    assert typed("forecast", run, "--memory-gb", 2, "--device", "cpu") == 0
+    assert frigate("forecast", run, "--memory-gb", 1e-6).status == 2
+    assert frigate("forecast", run, "--memory-gb", 2, "--device", "cpu").status == 0

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 
+import frigate as fg
 from frigate.config import change, preset
 from frigate.data.city import City
 from frigate.data.network import Edges, RoadNetwork
 from frigate.data.stream import RoadNetworkStream, make_stream
-from frigate.training.checkpoint import Run
+from frigate.forecasting.forecast import Forecast
+from frigate.training.run import Run
 from frigate.training.train import train
 
 START_S = 1_709_510_400  # Monday 2024-03-04 00:00 UTC, 01:00 in Luxembourg
-
-
 STEP_S = 3600
-
-
 S = 130
-
-
 SIDE = 5
 
 
@@ -61,9 +58,20 @@ def readings(network: RoadNetwork, *, seed: int = 0, quantity: str = "count") ->
 
 
 @cache
+def small_city(text: bool = False, quantity: str = "count") -> City:
+    return City("Grid", readings(grid(text=text), quantity=quantity))
+
+
+@cache
 def small_run(name: str = "default", text: bool = False, quantity: str = "count") -> Run:
     model = {"width": 8, "layers": 2, "hidden": 8, **({"anchors": 4} if name == "paper" else {})}
     task, training = {"past": 4, "horizon": 3}, {"epochs": 1, "steps_per_epoch": 2, "batch_size": 4}
     settings = change(preset(name), {"model": model, "task": task, "train": training})
-    stream = readings(grid(text=text), quantity=quantity)
-    return train(City(name="Grid", stream=stream), seen=0.5, settings=settings, device="cpu")
+    return train(small_city(text, quantity), seen=0.5, settings=settings, device="cpu")
+
+
+def forecast(run: Run, *arguments: Any, **options: Any) -> Forecast:
+    """On the city of `small_run`, unless another is given: it is in memory, so that the run cannot open it."""
+    if len(arguments) < 2 and "stream" not in options:
+        options["stream"] = small_city(run.nodes.node_ids.dtype.kind == "U", run.trained_on.quantity)
+    return fg.forecast(run, *arguments, **options)

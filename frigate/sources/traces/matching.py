@@ -12,7 +12,7 @@ functions do without Python's lock) or by tasks on a Ray cluster, with the same 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.data.network import haversine_m
+from frigate.data.coordinates import haversine_m
+from frigate.data.progress import Progress
 from frigate.errors import CityError, MissingExtraError
 from frigate.sources.traces.road_index import Candidates, Plane, RoadGrid, find_candidates, frozen
 from frigate.sources.traces.viterbi import (
@@ -46,8 +47,6 @@ INSIDE_M = 200.0  # a position farther than this from every road is outside the 
 TABLE_RADIUS_M = 3000.0  # longest route in the table
 TABLE_ROUTES = 40_000_000  # routes in it: 480 MB
 ROUTES_AT_ONCE = 2_000_000
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ def match(
         parts.append(part)
         done += len(part.road)
         if on_progress is not None:
-            on_progress(done, len(positions.vehicle))
+            on_progress(done, len(positions.vehicle), "")
     return join(parts), settings
 
 

@@ -41,7 +41,7 @@ def gradients(function: Callable[..., Tensor], inputs: list[Tensor], above: Tens
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(num_nodes=st.integers(1, 30), count=st.integers(0, 90), C=st.integers(1, 9), seed=st.integers(0, 10_000))
 def test_a_sparse_sum_is_a_dense_product(name: str, num_nodes: int, count: int, C: int, seed: int) -> None:
     """Coordinates in any order, some twice; value and gradient."""

@@ -81,7 +81,7 @@ def test_the_reference_is_the_equations_as_loops() -> None:
     torch.testing.assert_close(reference(*inputs, topology), torch.relu(joined @ weight.T + bias))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     num_nodes=st.integers(1, 37),
     density=st.floats(0, 1),

@@ -5,6 +5,7 @@ Without a GPU the kernels are tested where Triton is installed and interprets th
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -220,7 +221,8 @@ def test_model(name: str, width: int, kind: torch.dtype, device: str) -> None:
         for mlp in (model.first, model.readout) if kind == torch.bfloat16 else ():
             mlp.get_parameter("0.bias").copy_(torch.tensor([3.0, -3.0, 3.0, -3.0, 3.0]))
         z = model.encode_snapshots(batch, kernels="reference").to(kind)
-    expected = forecast_and_gradients(model, batch, z.float(), REFERENCE)
+    exact = copy.deepcopy(model).double()
+    expected = forecast_and_gradients(exact, in_float64(batch), z.double(), REFERENCE)
     found = forecast_and_gradients(model, batch, z, CudaBackend(matrix_units=True, state_on_chip=True))
     assert not torch.equal(found["forecast"], expected["forecast"])  # the kernels computed it
     if kind == torch.float32:

@@ -31,8 +31,8 @@ for (const box of document.querySelectorAll(".map")) {
     tip.hidden = best < 0;
     if (best < 0) return;
     const value = d.frames[shown][best];
-    const said = d.said.length ? d.said[best] : value === null ? "no value" : d.what + value + " " + d.unit;
-    tip.textContent = d.id[best] + (d.sensor[best] ? " (sensor)" : "") + ": " + said;
+    const text = d.tips.length ? d.tips[best] : value === null ? "no value" : d.prefix + value + " " + d.unit;
+    tip.textContent = d.id[best] + (d.sensor[best] ? " (sensor)" : "") + ": " + text;
     tip.style.left = d.x[best] / scale + "px";
     tip.style.top = d.y[best] / scale + "px";
   });
