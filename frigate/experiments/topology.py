@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
 from frigate.config import PRESETS
-from frigate.data.network import EARTH_RADIUS_M, RoadNetwork
+from frigate.data.coordinates import EARTH_RADIUS_M
+from frigate.data.network import RoadNetwork
 from frigate.experiments import plots
 from frigate.experiments.plan import Plan, Recipe
 from frigate.experiments.table import MAE_COLUMNS, Row, Table, mae_cells, percent_above
