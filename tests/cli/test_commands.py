@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from frigate.report.words import verdict
+from frigate.report.run_page import verdict
 
 import frigate as fg
 from frigate.cli import console
