@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from frigate.report.words import verdict
 
 import frigate as fg
 from frigate.cli import console
@@ -32,6 +31,7 @@ from frigate.data.city import City, read_city, write_city
 from frigate.errors import SettingsError
 from frigate.evaluation.metrics import Measure
 from frigate.experiments import EXPERIMENTS
+from frigate.report.run_page import verdict
 from frigate.sources.benchmarks.importer import KINDS
 from tests.support.command_line import Output, frigate
 from tests.support.crash_points import frigate_signalled
