@@ -1,6 +1,6 @@
 """Trials: a recipe fitted and scored on the test period, as it is or with its input changed. Each is done once.
 
-    RESULTS/runs/RECIPE/checkpoint-0024/    of a trained recipe: training goes on here where it was stopped
+    RESULTS/runs/RECIPE/checkpoint-0024/    of a trained recipe; training resumes here
     RESULTS/runs/RECIPE/facts.json          parameters, steps, seconds, settings, hardware
     RESULTS/runs/RECIPE/CHANGE.npz          the sums of errors, from which every measure and interval is made
 
