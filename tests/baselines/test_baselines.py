@@ -447,12 +447,12 @@ def test_every_weight_is_used(name: str, roads: bool) -> None:
 
 @EVERY
 @ROADS
-def test_kept_numbers_grow_with_the_network(name: str, roads: bool) -> None:
+def test_training_activations_grow_with_the_network(name: str, roads: bool) -> None:
     model = baseline(name, place().scaling, roads=roads)
-    sizes = [model.kept_numbers(nodes=n, edges=3 * n, past=T, horizon=H) for n in (1, 100, 200)]
+    sizes = [model.training_activations(nodes=n, edges=3 * n, past=T, horizon=H) for n in (1, 100, 200)]
     assert 0 < 100 * sizes[0] == sizes[1] < sizes[2] == 2 * sizes[1]
     assert (
-        baseline(name, place().scaling, roads=roads, width=12).kept_numbers(nodes=1, edges=3, past=T, horizon=H)
+        baseline(name, place().scaling, roads=roads, width=12).training_activations(nodes=1, edges=3, past=T, horizon=H)
         > sizes[0]
     )
 

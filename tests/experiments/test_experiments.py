@@ -33,7 +33,8 @@ from frigate.experiments.plan import FITTED, LABELS, NAIVE, make_plan
 from frigate.experiments.runner import Reproduced, reproduce
 from frigate.experiments.topology import THRESHOLD, OtherRoads, perturbed
 from frigate.experiments.trials import Scored, split_of
-from frigate.nn.batch import Batch, Topology, make_topology
+from frigate.nn.batch import Batch
+from frigate.nn.topology import Topology, make_topology
 from frigate.training.checkpoint import load_checkpoint
 from frigate.training.run import build_model
 from tests.support.command_line import frigate

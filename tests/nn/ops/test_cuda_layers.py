@@ -11,16 +11,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from frigate.nn.batch import Topology
-from frigate.nn.choice import has_triton, kernels
-from frigate.nn.gpu_layer import gpu_layer, gpu_layers
-from frigate.nn.layer import gated_layer, gated_layers, reference
+from frigate.nn.ops import REFERENCE, Backend, has_triton
+from frigate.nn.ops.cuda import CudaBackend
+from frigate.nn.topology import Topology
 from tests.support.towns import bare_topology, random_roads
 
 GPU = torch.cuda.is_available()
 needs_triton = pytest.mark.skipif(
     not has_triton() or not (GPU or os.environ.get("TRITON_INTERPRET") == "1"), reason="no GPU"
 )
+CUDA = CudaBackend(matrix_units=True, state_on_chip=True)
 NAMES = ("y", "h", "gates", "weight", "bias")
 
 
@@ -38,11 +38,10 @@ def inputs(topology: Topology, M: int, D: int, seed: int, *, bias: bool = True) 
     return [h, gates, weight, *([torch.randn(D, generator=generator)] if bias else [])]
 
 
-def run(layer, topology: Topology, told: list[Tensor], kind: torch.dtype, device: str) -> dict[str, Tensor]:  # type: ignore[no-untyped-def]
+def run(backend: Backend, topology: Topology, told: list[Tensor], kind: torch.dtype, device: str) -> dict[str, Tensor]:
     """The layer's output and the gradients of a random linear function of it, in fp64."""
     h, *others = (x.to(device).clone().requires_grad_() for x in told)
-    bias = others[2] if len(others) == 3 else None
-    y = layer(h.to(kind), others[0], others[1], bias, topology.to(device))
+    y = backend.gated_layers(h.to(kind), others[:1], others[1:2], topology.to(device), others[2:])
     direction = torch.randn(y.shape, generator=torch.Generator().manual_seed(9)).to(device)
     (y.float() * direction).sum().backward()
     found = [y.detach(), h.grad, *(x.grad for x in others)]
@@ -69,9 +68,8 @@ def away(got: Tensor, want: Tensor) -> float:
 def test_the_kernels_are_the_layer(topology: Topology, M: int, D: int, bias: bool) -> None:
     told = inputs(topology, M, D, 3, bias=bias)
     device, kind = ("cuda", torch.bfloat16) if GPU else ("cpu", torch.float32)
-    got = run(gpu_layer, topology, told, kind, device)
-    with kernels("reference"):
-        want = run(reference, topology, [x.to(kind).double() for x in told], torch.float64, "cpu")
+    got = run(CUDA, topology, told, kind, device)
+    want = run(REFERENCE, topology, [x.to(kind).double() for x in told], torch.float64, "cpu")
     limit = 2e-2 if GPU else 1e-5
     assert got.keys() == want.keys()
     assert {name: away(got[name], want[name]) <= limit for name in want} == dict.fromkeys(want, True)
@@ -83,15 +81,19 @@ def test_layers_in_a_row_are_one_after_the_other(D: int) -> None:
     device, kind = ("cuda", torch.bfloat16) if GPU else ("cpu", torch.float32)
     topology = random_roads(11, 30, 6)
     draws = [inputs(topology, 4, D, seed, bias=False) for seed in range(3)]
-    found = {}
-    for name, in_a_row in {"row": gpu_layers, "loop": gated_layers}.items():
+
+    def found(backend: Backend, kind: torch.dtype, wide: torch.dtype, device: str) -> list[Tensor]:
         h = draws[0][0].to(device, kind).requires_grad_()
-        gates, weights = ([draw[i].to(device, copy=True).requires_grad_() for draw in draws] for i in (1, 2))
-        z = in_a_row(h, gates, weights, topology.to(device))
-        z.float().square().sum().backward()
-        found[name] = [z.detach(), h.grad, *(each.grad for each in (*gates, *weights))]
+        gates, weights = ([draw[i].to(device, wide, copy=True).requires_grad_() for draw in draws] for i in (1, 2))
+        z = backend.gated_layers(h, gates, weights, topology.to(device))
+        grads = torch.autograd.grad(z.to(wide).square().sum(), [h, *gates, *weights])
+        with torch.no_grad():
+            assert torch.equal(backend.gated_layers(h, gates, weights, topology.to(device)), z)
+        return [each.double().cpu() for each in (z, *grads)]
+
     limit = 5e-2 if GPU else 1e-5
-    assert all(away(row.double(), loop.double()) <= limit for row, loop in zip(*found.values(), strict=True))
+    row, loop = found(CUDA, kind, torch.float32, device), found(REFERENCE, torch.float64, torch.float64, "cpu")
+    assert all(away(a, b) <= limit for a, b in zip(row, loop, strict=True))
 
 
 @needs_triton
@@ -100,15 +102,6 @@ def test_nothing_to_do_is_no_fault(shape: tuple[int, int, int]) -> None:
     N, M, D = shape
     topology = bare_topology(N, [0] * (N > 0), [1] * (N > 0))
     told = inputs(topology, M, D, 0)
-    got = run(gpu_layer, topology, told, torch.float32, "cuda" if GPU else "cpu")
+    got = run(CUDA, topology, told, torch.float32, "cuda" if GPU else "cpu")
     assert got["y"].shape == shape
     assert all(not got[name].any() for name in ("gates", "weight", "bias"))
-
-
-def test_the_choice_of_kernels_changes_no_layer() -> None:
-    topology = random_roads(9, 20, 4)
-    told = inputs(topology, 3, 16, 5)
-    got = run(gated_layer, topology, told, torch.float32, "cpu")
-    with kernels("reference"):
-        want = run(gated_layer, topology, told, torch.float32, "cpu")
-    assert max(away(got[name], want[name]) for name in want) < 1e-5

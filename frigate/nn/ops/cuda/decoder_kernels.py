@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from frigate.nn.lstm_kernels import early, late, math, rows_and_warps, sigmoid, sizes, tanh, tile, vector
+from frigate.nn.ops.cuda.lstm_kernels import early, late, math, rows_and_warps, sigmoid, sizes, tanh, tile, vector
 
 
 @dataclass

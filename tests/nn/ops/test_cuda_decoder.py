@@ -5,6 +5,7 @@ Without a GPU the kernels are tested where Triton is installed and interprets th
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -13,10 +14,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from frigate.nn import decoder as fused
-from frigate.nn import lstm
 from frigate.nn.batch import Batch, Windows
 from frigate.nn.model import MLP, Frigate
+from frigate.nn.ops import CPU, REFERENCE, Backend
+from frigate.nn.ops.cuda import CudaBackend, decoder_fits, encoder_fits, suits_matrix_units
 from tests.support.kernels import seeded
 from tests.support.towns import (
     PRESETS,
@@ -35,7 +36,7 @@ BF16 = {"y": 0.003} | dict.fromkeys(INPUTS, 0.012)  # ||difference|| / ||referen
 def loop(
     hidden: Tensor, cell: Tensor, y: Tensor, prior: Tensor, known: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor,
     b_hh: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor,
-    *, kept_share: Tensor | None = None, dropout: float = 0.0,
+    *, kept: Tensor | None = None, dropout: float = 0.0,
 ) -> Tensor:  # fmt: skip
     """The decoder step by step, with a given dropout mask [H,R,hidden]."""
     steps, y = [], y.reshape(-1, 1)
@@ -43,11 +44,17 @@ def loop(
         inputs = torch.cat([y, known[:, k].repeat(len(hidden) // len(known), 1)], dim=-1)
         hidden, cell = torch.lstm_cell(inputs, (hidden, cell), w_ih, w_hh, b_ih, b_hh)
         z = torch.relu(nn.functional.linear(torch.cat([hidden, cell, prior], dim=-1), w1, b1))
-        if kept_share is not None:
-            z = z * kept_share[k] / (1 - dropout)
+        if kept is not None:
+            z = z * kept[k] / (1 - dropout)
         y = nn.functional.linear(z, w2, b2)
         steps.append(y)
     return torch.cat(steps, dim=-1)
+
+
+def run_decoder(*inputs: Tensor, **options: Any) -> Tensor:
+    from frigate.nn.ops.cuda import decoder  # needs Triton
+
+    return decoder.run_decoder(*inputs, **options)
 
 
 Sizes = tuple[int, int, int, int, int, int, int]  # N, B, H, D, C, P, hidden
@@ -80,7 +87,7 @@ def both(
     sizes: Sizes, kind: torch.dtype, device: str, *, dropout: float, clear: bool = False
 ) -> list[tuple[str, Tensor, Tensor]]:
     """(name, ours, reference) of y and all gradients. `clear`: hidden units well away from relu's corner."""
-    from frigate.nn.decoder_kernels import dropout_mask
+    from frigate.nn.ops.cuda.decoder_kernels import dropout_mask
 
     N, B, H, *_, hidden = sizes
     tensors, known = draw(sizes, kind, device)
@@ -88,14 +95,14 @@ def both(
         tensors[9][::2], tensors[9][1::2] = 3.0, -3.0  # b1
     (up,) = seeded(1, (N * B, H), device=device)
     seed = torch.tensor([12345], device=device)
-    kept_share = dropout_mask(seed, horizon=H, rows=N * B, hidden=hidden, dropout=dropout) if dropout else None
+    kept = dropout_mask(seed, horizon=H, rows=N * B, hidden=hidden, dropout=dropout) if dropout else None
 
     theirs = [each.double().requires_grad_() for each in tensors]
-    y = call(loop, theirs, known.double(), kept_share=kept_share, dropout=dropout)
+    y = call(loop, theirs, known.double(), kept=kept, dropout=dropout)
     expected = [y, *torch.autograd.grad(y, theirs, up)]
     mine = [each.clone() if i < 4 else each.float() for i, each in enumerate(tensors)]  # fp32 weights, as in use
     mine = [each.requires_grad_() for each in mine]
-    y = call(fused.decode, mine, known, dropout=dropout, seed=seed)
+    y = call(run_decoder, mine, known, dropout=dropout, seed=seed)
     ours = [y, *torch.autograd.grad(y, mine, up.float())]
     for got, given in zip(ours[1:], mine, strict=True):
         assert got.dtype == given.dtype
@@ -127,7 +134,7 @@ def far(ours: Tensor, expected: Tensor) -> float:
 
 
 def test_sums_by_torch(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from frigate.nn import lstm_kernels
+    from frigate.nn.ops.cuda import lstm_kernels
 
     monkeypatch.setattr(lstm_kernels.TUNING, "sums", "torch")
     check_fp32(SIZES["odd"], device, dropout=0.3)
@@ -135,7 +142,7 @@ def test_sums_by_torch(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_mask(device: str) -> None:
     """Its share, its change with the seed, and no pattern over rows, steps or units."""
-    from frigate.nn.decoder_kernels import dropout_mask
+    from frigate.nn.ops.cuda.decoder_kernels import dropout_mask
 
     def mask(seed: int) -> Tensor:
         given = torch.tensor([seed], device=device)
@@ -156,13 +163,13 @@ def test_gradient_by_differences(device: str) -> None:
     tensors, known = draw((6, 2, 3, 16, 3, 8, 16), torch.float32, device, seed=4)
     options = {"seed": torch.tensor([7], device=device), "dropout": 0.5}
     mine = [each.clone().requires_grad_() for each in tensors]
-    y = call(fused.decode, mine, known, **options)
+    y = call(run_decoder, mine, known, **options)
     up, *direction = (each.float() for each in seeded(5, y.shape, *(each.shape for each in tensors), device=device))
     given = sum((g * d).sum() for g, d in zip(torch.autograd.grad(y, mine, up), direction, strict=True))
     step = 3e-4
     with torch.no_grad():
         ahead, behind = (
-            call(fused.decode, [a + s * d for a, d in zip(tensors, direction, strict=True)], known, **options)
+            call(run_decoder, [a + s * d for a, d in zip(tensors, direction, strict=True)], known, **options)
             for s in (step, -step)
         )
         slope = ((ahead - behind) * up).sum() / (2 * step)
@@ -172,10 +179,10 @@ def test_gradient_by_differences(device: str) -> None:
 def test_without_gradient_is_the_same(device: str) -> None:
     tensors, known = draw((5, 3, 3, 32, 2, 8, 16), torch.float32, device)
     seed = torch.tensor([3], device=device)
-    y = call(fused.decode, [each.clone().requires_grad_() for each in tensors], known, dropout=0.2, seed=seed)
+    y = call(run_decoder, [each.clone().requires_grad_() for each in tensors], known, dropout=0.2, seed=seed)
     with torch.no_grad():
-        again = call(fused.decode, tensors, known, dropout=0.2, seed=seed)
-        other = call(fused.decode, tensors, known, dropout=0.2)  # draws its own seed
+        again = call(run_decoder, tensors, known, dropout=0.2, seed=seed)
+        other = call(run_decoder, tensors, known, dropout=0.2)  # draws its own seed
     assert y.requires_grad and not again.requires_grad
     assert torch.equal(y, again)
     assert not torch.equal(y, other)
@@ -193,10 +200,10 @@ def small_model(name: str, width: int, *, device: str = "cpu") -> tuple[Frigate,
     return build_model(town.settings, town.scaling).to(device), batch
 
 
-def forecast_and_gradients(model: Frigate, batch: Batch, z: Tensor) -> dict[str, Tensor]:
+def forecast_and_gradients(model: Frigate, batch: Batch, z: Tensor, backend: Backend) -> dict[str, Tensor]:
     """From the encodings of the snapshots; of a random linear function of the forecast."""
     z = z.detach().requires_grad_()
-    forecast = model.from_snapshots(batch, model.scaled(batch), z)
+    forecast = model._forecast_from(batch, model._readings(batch), z, backend, slice(None))
     before = ("length", "embedding", "convolutions")  # what made z
     leaves = {"z": z} | {name: p for name, p in model.named_parameters() if not name.startswith(before)}
     (up,) = seeded(2, forecast.shape, device=str(z.device))
@@ -207,19 +214,17 @@ def forecast_and_gradients(model: Frigate, batch: Batch, z: Tensor) -> dict[str,
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("width", [16, 64])
 @pytest.mark.parametrize("name", PRESETS)
-def test_model(name: str, width: int, kind: torch.dtype, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model(name: str, width: int, kind: torch.dtype, device: str) -> None:
     """In 16 bits with hidden units away from relu's corner, and weights' gradients as one: single ones may cancel."""
     model, batch = small_model(name, width, device=device)
     with torch.no_grad():
         for mlp in (model.first, model.readout) if kind == torch.bfloat16 else ():
             mlp.get_parameter("0.bias").copy_(torch.tensor([3.0, -3.0, 3.0, -3.0, 3.0]))
-        z = model.snapshots(batch, model.scaled(batch)).to(kind)
-    expected = forecast_and_gradients(model, batch, z.float())
-    monkeypatch.setattr(lstm, "TYPES", (*lstm.TYPES, torch.float32))
-    for module in (lstm, fused):
-        monkeypatch.setattr(module, "able", lambda _: True)  # the interpreter too
-    found = forecast_and_gradients(model, batch, z)
-    assert not torch.equal(found["forecast"], expected["forecast"])  # it took the other way
+        z = model.encode_snapshots(batch, kernels="reference").to(kind)
+    exact = copy.deepcopy(model).double()
+    expected = forecast_and_gradients(exact, in_float64(batch), z.double(), REFERENCE)
+    found = forecast_and_gradients(model, batch, z, CudaBackend(matrix_units=True, state_on_chip=True))
+    assert not torch.equal(found["forecast"], expected["forecast"])  # the kernels computed it
     if kind == torch.float32:
         for part in expected:
             assert far(found[part], expected[part]) <= 2e-5, part
@@ -230,17 +235,18 @@ def test_model(name: str, width: int, kind: torch.dtype, device: str, monkeypatc
     assert far(weights, right) <= 0.02
 
 
+@pytest.mark.parametrize("backend", [REFERENCE, CPU])
 @pytest.mark.parametrize("name", PRESETS)
-def test_the_loop_is_the_model(name: str) -> None:
+def test_the_loop_is_what_the_backends_decode(name: str, backend: Backend) -> None:
     """What the kernels are compared with above; needs no Triton."""
     model, batch = small_model(name, 16)
     model, batch = model.double(), in_float64(batch)
     *state, prior = seeded(3, (27, 16), (27, 16), (27, model.prior.width), device="cpu")
     y = model.first(torch.cat([*state, prior], dim=-1))
     known = batch.calendar_future[..., : model.calendar_future]
-    steps = loop(*state, y, prior, known, *model.decoder.parameters(), *model.readout.parameters())
-    expected = steps.view(9, 3, 3).permute(1, 2, 0) * model.value_scale + model.value_offset
-    torch.testing.assert_close(model.decode(batch, (state[0], state[1]), prior), expected, rtol=1e-12, atol=1e-12)
+    expected = loop(*state, y, prior, known, *model.decoder.parameters(), *model.readout.parameters())
+    found = backend.decode(model.decoder, model.readout, (state[0], state[1]), prior, y, known)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
 # When it is used. These need no Triton.
@@ -248,18 +254,16 @@ def test_the_loop_is_the_model(name: str) -> None:
 
 def fits(*, known: int = 5, units: int = 32, D: int = 64, **replaced: Any) -> bool:
     cell = replaced.get("cell", nn.LSTMCell(1 + known, D))
-    readout = replaced.get("readout", MLP(2 * D + 3, units, 1, 0.2))
-    return fused.fits(cell, readout, torch.empty(3, D, dtype=replaced.get("kind", torch.bfloat16)))
+    return decoder_fits(cell, replaced.get("readout", MLP(2 * D + 3, units, 1, 0.2)))
 
 
-def test_sizes_and_types() -> None:
-    assert fits() and fits(known=0) and fits(known=14) and fits(units=64) and fits(D=128) and fits(kind=torch.float16)
-    assert not (fits(known=15) or fits(units=65) or fits(D=24) or fits(D=144) or fits(kind=torch.float32))
+def test_sizes() -> None:
+    assert fits() and fits(known=0) and fits(known=14) and fits(units=64) and fits(D=128)
+    assert not (fits(known=15) or fits(units=65))
 
 
 def test_other_parts_keep_their_own_forward_pass() -> None:
     assert not fits(cell=nn.LSTMCell(6, 64, bias=False))
-    assert not fits(cell=nn.LSTMCell(6, 32))
     assert not fits(cell=nn.GRUCell(6, 64))
     assert not fits(readout=nn.Linear(131, 1))
     assert not fits(readout=MLP(131, 32, 2))
@@ -269,12 +273,10 @@ def test_other_parts_keep_their_own_forward_pass() -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_both_presets_fit(name: str) -> None:
-    """As they are by default, in 16 bits; on a CPU they go their own way all the same."""
+    """As they are by default, in 16 bits."""
     from frigate.config import preset
 
     town = make_town(random_stream([random_network(9, seed=1)], seed=1), preset(name).model)
     model = build_model(town.settings, town.scaling)
-    D = town.settings.width
-    z, hidden = torch.empty(3, 2, D, dtype=torch.bfloat16), torch.empty(3, D, dtype=torch.bfloat16)
-    assert lstm.fits(model.encoder, z) and fused.fits(model.decoder, model.readout, hidden)
-    assert not lstm.fused(model.encoder, z) and not fused.fused(model.decoder, model.readout, hidden)
+    assert encoder_fits(model.encoder) and decoder_fits(model.decoder, model.readout)
+    assert suits_matrix_units(torch.bfloat16, town.settings.width)

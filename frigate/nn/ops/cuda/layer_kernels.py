@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from frigate.nn.batch import Topology
+from frigate.nn.topology import Topology
 
 
 @dataclass
@@ -193,7 +193,7 @@ def _cut(M: int) -> tuple[int, int]:
 
 def _roads(topology: Topology) -> tuple[Tensor, ...]:
     return (
-        topology.visits,
+        topology.visit_order,
         topology.senders,
         topology.receivers,
         topology.out_start,

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from frigate.nn import cpu_lstm
-from frigate.nn.cpu_lstm import CpuLstm
-from frigate.nn.lstm import plain_lstm
+from frigate.nn.ops.cpu import lstm as cpu_lstm
+from frigate.nn.ops.cpu.lstm import BlockedLstm
+from frigate.nn.ops.reference import is_standard
 
 SIZES = [(5, 2, 3, 4, 3, 4), (7, 1, 2, 3, 4, 1024), (3, 3, 1, 2, 2, 2), (11, 2, 4, 5, 5, 6), (1, 1, 1, 1, 1, 1)]
 
@@ -33,7 +33,7 @@ def net_of(X: int, D: int) -> nn.LSTM:
     return nn.LSTM(X, D, batch_first=True).double()
 
 
-def usual(net: nn.LSTM, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+def by_torch(net: nn.LSTM, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     N, B, T, X = x.shape
     _, (h, c) = net(x.reshape(N * B, T, X), (h[None], c[None]))
     return h[0], c[0]
@@ -50,32 +50,32 @@ def test_it_is_the_lstm(sizes: tuple[int, ...], snapshots_first: bool) -> None:
     N, B, T, X, D = sizes
     net, given = net_of(X, D), inputs(N, B, T, X, D, snapshots_first=snapshots_first)
     wanted = [*given, *net.parameters()]
-    found, expected = CpuLstm(net)(*given), usual(net, *given)
+    found, expected = BlockedLstm(net)(*given), by_torch(net, *given)
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b)
     for a, b in zip(gradients(found, wanted), gradients(expected, wanted), strict=True):
         torch.testing.assert_close(a, b)
     with torch.no_grad():
-        assert all(torch.equal(a, b) for a, b in zip(CpuLstm(net)(*given), found, strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(BlockedLstm(net)(*given), found, strict=True))
 
 
-def test_steps_one_by_one_share_their_room(sizes: tuple[int, ...]) -> None:
+def test_steps_one_by_one_share_their_buffers(sizes: tuple[int, ...]) -> None:
     """As in a decoder: what a step left behind is no other step's, forward or back, and no input is written to."""
     N, B, T, X, D = sizes
     net, given = net_of(X, D), inputs(N, B, T, X, D)
     before = [each.detach().clone() for each in given]
     wanted = [*given, *net.parameters()]
-    cell, (x, *state) = CpuLstm(net), given
+    cell, (x, *state) = BlockedLstm(net), given
     for step in range(T):
         state = list(cell(x[:, :, step : step + 1], *state))
-    for a, b in zip(gradients((state[0], state[1]), wanted), gradients(usual(net, *given), wanted), strict=True):
+    for a, b in zip(gradients((state[0], state[1]), wanted), gradients(by_torch(net, *given), wanted), strict=True):
         torch.testing.assert_close(a, b)
     assert all(torch.equal(a, b) for a, b in zip(before, given, strict=True))
 
 
 def test_gradcheck() -> None:
     net, given = net_of(2, 3), inputs(3, 2, 2, 2, 3)
-    assert torch.autograd.gradcheck(CpuLstm(net), given)
+    assert torch.autograd.gradcheck(BlockedLstm(net), given)
 
 
 def test_without_gradients_only_one_state_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +86,7 @@ def test_without_gradients_only_one_state_is_made(monkeypatch: pytest.MonkeyPatc
 
     def states() -> int:
         made.clear()
-        CpuLstm(net)(x, h, c)
+        BlockedLstm(net)(x, h, c)
         return made.count((h.shape,))
 
     with torch.no_grad():
@@ -98,18 +98,18 @@ def test_without_gradients_only_one_state_is_made(monkeypatch: pytest.MonkeyPatc
 def test_backward_can_be_had_twice(sizes: tuple[int, ...]) -> None:
     N, B, T, X, D = sizes
     net, given = net_of(X, D), inputs(N, B, T, X, D)
-    h, c = CpuLstm(net)(*given)
+    h, c = BlockedLstm(net)(*given)
     first, again = (torch.autograd.grad((h + c).sum(), given, retain_graph=True) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
 
 
 def test_no_nodes() -> None:
-    h, c = CpuLstm(net_of(2, 3))(torch.zeros(0, 2, 4, 2).double(), *(torch.zeros(0, 3).double() for _ in range(2)))
+    h, c = BlockedLstm(net_of(2, 3))(torch.zeros(0, 2, 4, 2).double(), *(torch.zeros(0, 3).double() for _ in range(2)))
     assert h.shape == c.shape == (0, 3)
 
 
 @pytest.mark.parametrize(
-    ("net", "plain"),
+    ("net", "standard"),
     [
         (nn.LSTM(3, 4), True),
         (nn.LSTMCell(3, 4), True),
@@ -121,5 +121,5 @@ def test_no_nodes() -> None:
         (nn.GRU(3, 4), False),
     ],
 )
-def test_only_what_it_can_compute_is_computed_so(net: nn.Module, plain: bool) -> None:
-    assert plain_lstm(net) == plain
+def test_only_what_it_can_compute_is_computed_so(net: nn.Module, standard: bool) -> None:
+    assert is_standard(net) == standard

@@ -9,13 +9,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from frigate.nn import lstm as fused
-from frigate.nn.choice import kernels
+from frigate.nn.ops.cuda import encoder_fits, suits_matrix_units
 from tests.support.kernels import seeded
 
 NAMES = ("h_T", "c_T", "x", "h_0", "c_0", "w_ih", "w_hh", "b_ih", "b_hh")
 # ||difference|| / ||reference||, the reference in fp64 from the same rounded inputs.
 BF16 = {"h_T": 0.005, "c_T": 0.005} | dict.fromkeys(NAMES[2:], 0.012)
+
+
+def run_lstm(*inputs: Tensor) -> tuple[Tensor, Tensor]:
+    from frigate.nn.ops.cuda import lstm  # needs Triton
+
+    return lstm.run_lstm(*inputs)
 
 
 def draw(R: int, T: int, D: int, *, seed: int, device: str) -> tuple[nn.LSTM, list[Tensor]]:
@@ -45,7 +50,7 @@ def both(R: int, T: int, D: int, kind: torch.dtype, device: str) -> list[tuple[s
     reference = [h[0], c[0], *torch.autograd.grad([h[0], c[0]], leaves, [each.double() for each in up])]
 
     mine = [*(each.clone().requires_grad_() for each in data), *weights_of(net)]
-    h, c = fused.lstm(*mine)
+    h, c = run_lstm(*mine)
     ours = [h, c, *torch.autograd.grad([h, c], mine, up)]
     for got, given in zip(ours[2:], mine, strict=True):
         assert got.dtype == given.dtype
@@ -76,7 +81,7 @@ def test_16_bits(R: int, T: int, D: int, kind: torch.dtype, device: str) -> None
 
 
 def test_sums_by_torch(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from frigate.nn import lstm_kernels
+    from frigate.nn.ops.cuda import lstm_kernels
 
     monkeypatch.setattr(lstm_kernels.TUNING, "sums", "torch")
     check_fp32(20, 3, 32, device)
@@ -85,9 +90,9 @@ def test_sums_by_torch(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_gradient_is_the_same(device: str) -> None:
     net, data = draw(37, 4, 32, seed=1, device=device)
     inputs = [*(each.float() for each in data), *weights_of(net)]
-    with_gradient = fused.lstm(*inputs)
+    with_gradient = run_lstm(*inputs)
     with torch.no_grad():
-        without = fused.lstm(*inputs)
+        without = run_lstm(*inputs)
     for a, b in zip(with_gradient, without, strict=True):
         assert a.requires_grad and not b.requires_grad
         assert torch.equal(a, b)
@@ -98,19 +103,19 @@ def test_large_inputs_stay_finite(device: str) -> None:
     net, data = draw(9, 3, 16, seed=2, device=device)
     weights = [100 * weight.detach() for weight in weights_of(net)]
     inputs = [(100 * each).float().requires_grad_() for each in data]
-    h, c = fused.lstm(*inputs, *weights)
+    h, c = run_lstm(*inputs, *weights)
     assert all(each.isfinite().all() for each in (h, c, *torch.autograd.grad(h.sum() + c.sum(), inputs)))
 
 
 def test_no_rows_and_other_layouts(device: str) -> None:
     net, data = draw(6, 3, 16, seed=3, device=device)
     weights, (x, h0, c0) = weights_of(net), (each.float() for each in data)
-    h, c = fused.lstm(x[:0], h0[:0], c0[:0], *weights)
+    h, c = run_lstm(x[:0], h0[:0], c0[:0], *weights)
     grads = torch.autograd.grad(h.sum() + c.sum(), weights)
     assert h.shape == c.shape == (0, 16)
     assert not any(each.any() for each in grads)
     turned = x.transpose(0, 1).contiguous().transpose(0, 1)
-    for a, b in zip(fused.lstm(turned, h0, c0, *weights), fused.lstm(x, h0, c0, *weights), strict=True):
+    for a, b in zip(run_lstm(turned, h0, c0, *weights), run_lstm(x, h0, c0, *weights), strict=True):
         assert torch.equal(a, b)
 
 
@@ -120,8 +125,11 @@ def test_no_rows_and_other_layouts(device: str) -> None:
 @pytest.mark.parametrize("D", [8, 16, 24, 64, 112, 128, 144])
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float16])
 def test_widths_and_types(D: int, kind: torch.dtype) -> None:
-    x = torch.empty(3, 2, D, dtype=kind)
-    assert fused.fits(nn.LSTM(D, D, batch_first=True), x) == (kind != torch.float32 and D in (16, 64, 112, 128))
+    assert suits_matrix_units(kind, D) == (kind != torch.float32 and D in (16, 64, 112, 128))
+
+
+def test_the_presets_encoder_fits() -> None:
+    assert encoder_fits(nn.LSTM(64, 64, batch_first=True))
 
 
 @pytest.mark.parametrize(
@@ -139,12 +147,4 @@ def test_widths_and_types(D: int, kind: torch.dtype) -> None:
     ids=str,
 )
 def test_another_network_keeps_its_own_forward_pass(net: nn.Module) -> None:
-    assert not fused.fits(net, torch.empty(3, 2, 16, dtype=torch.bfloat16))
-
-
-def test_only_on_a_gpu_and_not_for_the_reference() -> None:
-    net, x = nn.LSTM(16, 16, batch_first=True), torch.empty(3, 2, 16, dtype=torch.bfloat16)
-    assert fused.fits(net, x)
-    assert not fused.fused(net, x)
-    with kernels("reference"):
-        assert not fused.able(torch.device("cuda"))
+    assert not encoder_fits(net)

@@ -1,4 +1,4 @@
-"""The gated layer on a CPU against `layer.reference`, values and gradients."""
+"""The gated layers on a CPU against the reference, values and gradients; and a whole model on both backends."""
 
 from __future__ import annotations
 
@@ -8,15 +8,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-import frigate.nn.cpu_layer
-from frigate.nn import layer
-from frigate.nn.batch import Topology
-from frigate.nn.choice import kernels
-from frigate.nn.cpu_layer import BLOCK_ROWS, cpu_layer, cpu_layers
+from frigate.nn.ops import REFERENCE, choose_backend
+from frigate.nn.ops.cpu import layers
+from frigate.nn.ops.cpu.layers import BLOCK_ROWS, gated_layers
+from frigate.nn.topology import Topology
 from tests.support.towns import PRESETS, bare_topology, build_model, in_float64, random_roads, random_town
 
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-12}
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor | None]
+
+
+def messages(h: Tensor, gates: Tensor, topology: Topology) -> tuple[Tensor, Tensor]:
+    """The equations as loops: the gated sums over out- and over in-neighbours."""
+    out, in_ = torch.zeros_like(h), torch.zeros_like(h)
+    for road, (v, u) in enumerate(zip(topology.senders.tolist(), topology.receivers.tolist(), strict=True)):
+        out[v] += gates[road] * h[u]
+        in_[u] += gates[road] * h[v]
+    return out, in_
+
+
+def cpu_layer(h: Tensor, gates: Tensor, weight: Tensor, bias: Tensor | None, topology: Topology) -> Tensor:
+    return gated_layers(h, [gates], [weight], [] if bias is None else [bias], topology)
+
+
+def reference(h: Tensor, gates: Tensor, weight: Tensor, bias: Tensor | None, topology: Topology) -> Tensor:
+    return REFERENCE.gated_layers(h, [gates], [weight], topology, [] if bias is None else [bias])
 
 
 def random_inputs(topology: Topology, *, M: int, D: int, dtype: torch.dtype, seed: int, bias: bool = True) -> Inputs:
@@ -25,8 +41,7 @@ def random_inputs(topology: Topology, *, M: int, D: int, dtype: torch.dtype, see
     h = torch.randn(topology.num_nodes, M, D, generator=generator, dtype=torch.float64)
     gates = torch.rand(topology.num_edges, generator=generator, dtype=torch.float64)
     weight = torch.randn(D, 3 * D, generator=generator, dtype=torch.float64) / (3 * D) ** 0.5
-    with kernels("reference"):
-        sums = layer.gated_messages(h, gates, topology) @ weight.T
+    sums = torch.cat([h, *messages(h, gates, topology)], dim=-1) @ weight.T
     b = None
     if bias:
         b = torch.randn(D, generator=generator, dtype=torch.float64)
@@ -51,17 +66,19 @@ def run(function: object, inputs: Inputs, topology: Topology, *, wanted: str = "
     return [y.detach(), *torch.autograd.grad((y * upstream).sum(), asked)]
 
 
-def reference(*given: object) -> Tensor:
-    with kernels("reference"):
-        return layer.reference(*given)  # type: ignore[arg-type]
-
-
 def check_equal(inputs: Inputs, topology: Topology, *, wanted: str = "hgwb") -> None:
     expected = run(reference, tuple(None if x is None else x.double() for x in inputs), topology, wanted=wanted)
     for right, left in zip(expected, run(cpu_layer, inputs, topology, wanted=wanted), strict=True):
         assert left.dtype == inputs[0].dtype and left.shape == right.shape
         scale = max(1.0, float(right.abs().max())) if right.numel() else 1.0
         torch.testing.assert_close(left.double(), right, rtol=0, atol=TOLERANCE[left.dtype] * scale)
+
+
+def test_the_reference_is_the_equations_as_loops() -> None:
+    topology = random_roads(9, 20, seed=3)
+    inputs = h, gates, weight, bias = random_inputs(topology, M=2, D=3, dtype=torch.float64, seed=3)
+    joined = torch.cat([h, *messages(h, gates, topology)], dim=-1)
+    torch.testing.assert_close(reference(*inputs, topology), torch.relu(joined @ weight.T + bias))
 
 
 @settings(max_examples=60)
@@ -151,19 +168,19 @@ def test_layers_one_after_the_other_copy_nothing() -> None:
 @pytest.mark.parametrize("M", [1, 5])
 def test_without_gradients_it_is_the_same_and_keeps_nothing(M: int, monkeypatch: pytest.MonkeyPatch) -> None:
     topology = random_roads(30, 90, seed=8)
-    monkeypatch.setattr(frigate.nn.cpu_layer, "BLOCK_ROWS", 64)
+    monkeypatch.setattr(layers, "BLOCK_ROWS", 64)
     h, gates, weight, _ = random_inputs(topology, M=M, D=4, dtype=torch.float32, seed=8, bias=False)
     gates_of, weights = [gates] * 3, [torch.nn.Parameter(weight) for _ in range(3)]
-    scaling = cpu_layers(h, gates_of, weights, topology)
+    expected = gated_layers(h, gates_of, weights, [], topology)
     made: list[torch.Size] = []
     real = torch.empty_like
     monkeypatch.setattr(torch, "empty_like", lambda x: (x.ndim == 3 and made.append(x.shape)) or real(x))
     with torch.no_grad():
-        assert torch.equal(cpu_layers(h, gates_of, weights, topology), scaling)
+        assert torch.equal(gated_layers(h, gates_of, weights, [], topology), expected)
     assert made == [(M, 30, 4)]  # the result: nothing for a layer before the last
-    cpu_layers(h, gates_of, weights, topology)
+    gated_layers(h, gates_of, weights, [], topology)
     assert len(made) == 4
-    cpu_layers(h, gates_of, [weight.detach() for weight in weights], topology)  # nothing asks for gradients
+    gated_layers(h, gates_of, [weight.detach() for weight in weights], [], topology)  # nothing asks for gradients
     assert len(made) == 5
 
 
@@ -184,34 +201,24 @@ def test_backward_can_be_had_twice() -> None:
     topology = random_roads(12, 30, seed=3)
     h, gates, weight, _ = (None if x is None else x.requires_grad_() for x in
                            random_inputs(topology, M=3, D=4, dtype=torch.float64, seed=3, bias=False))  # fmt: skip
-    y = cpu_layers(h, [gates, gates], [weight, weight], topology)
+    y = gated_layers(h, [gates, gates], [weight, weight], [], topology)
     first, again = (torch.autograd.grad(y.sum(), [h, gates, weight], retain_graph=True) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
 
 
-@pytest.mark.parametrize("in_a_row", [False, True])
-def test_a_type_that_has_no_sparse_product_is_computed_too(in_a_row: bool) -> None:
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_a_type_that_has_no_sparse_product_is_computed_too(kind: torch.dtype) -> None:
     topology = random_roads(8, 15, seed=4)
-    told = [x for x in random_inputs(topology, M=2, D=4, dtype=torch.float64, seed=4, bias=False) if x is not None]
+    given = [x for x in random_inputs(topology, M=2, D=4, dtype=torch.float64, seed=4, bias=False) if x is not None]
 
     def gradients(kind: torch.dtype) -> list[Tensor]:
-        h, gates, weight = (x.detach().to(kind).requires_grad_() for x in told)
-        row, one = layer.gated_layers, layer.gated_layer
-        y = row(h, [gates], [weight], topology) if in_a_row else one(h, gates, weight, None, topology)
+        h, gates, weight = (x.detach().to(kind).requires_grad_() for x in given)
+        y = choose_backend(h.device, kind, 4).gated_layers(h, [gates], [weight], topology)
         return [y.detach(), *torch.autograd.grad(y.sum(), [h, gates, weight])]
 
-    for short, double in zip(gradients(torch.bfloat16), gradients(torch.float64), strict=True):
-        assert short.dtype == torch.bfloat16
+    for short, double in zip(gradients(kind), gradients(torch.float64), strict=True):
+        assert short.dtype == kind
         assert float((short.double() - double).norm() / double.norm()) < 0.05
-
-
-def test_the_device_and_the_choice_decide() -> None:
-    topology = random_roads(8, 15, seed=4)
-    inputs = random_inputs(topology, M=2, D=4, dtype=torch.float32, seed=4)
-    assert torch.equal(layer.gated_layer(*inputs, topology), cpu_layer(*inputs, topology))
-    with kernels("reference"):
-        assert torch.equal(layer.gated_layer(*inputs, topology), layer.reference(*inputs, topology))
-    assert layer.gated_layer(*(x.to("meta") for x in inputs), topology.to("meta")).shape == (8, 2, 4)
 
 
 @pytest.mark.parametrize("topologies", [1, 2])
@@ -231,12 +238,10 @@ def test_a_model_has_the_gradients_of_the_reference(preset: str, topologies: int
     town = random_town(preset, seed=3, topologies=topologies)
     model, batch = build_model(town.settings, town.scaling).double(), in_float64(town.batch([14, 15, 16, 17]))
 
-    def gradients() -> list[Tensor]:
-        forecast = model(batch)
+    def gradients(kernels: str) -> list[Tensor]:
+        forecast = model(batch, kernels=kernels)
         upstream = torch.randn(forecast.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
         return [forecast.detach(), *torch.autograd.grad((forecast * upstream).sum(), list(model.parameters()))]
 
-    with kernels("reference"):
-        expected = gradients()
-    for right, left in zip(expected, gradients(), strict=True):
+    for right, left in zip(gradients("reference"), gradients("auto"), strict=True):
         torch.testing.assert_close(left, right, rtol=1e-9, atol=1e-9 * max(1.0, float(right.abs().max())))
