@@ -8,11 +8,10 @@ from __future__ import annotations
 import math
 import tomllib
 from dataclasses import asdict, dataclass, field, fields, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from frigate.errors import SettingsError
+from frigate.errors import SettingsError, did_you_mean
 
 PRESETS = ("paper", "default")
 BASELINES = {  # the networks that the paper compares with, and how their authors write them
@@ -213,10 +212,7 @@ def preset(name: str) -> Settings:
     if name in BASELINES:
         return Settings(model=BASELINE_SIZES[name], train=protocol)
     known = (*PRESETS, *BASELINES)
-    close = get_close_matches(name.lower(), known, n=1)
-    raise SettingsError(
-        f'preset "{name}": choose one of {", ".join(known)}' + (f"; did you mean {close[0]}?" if close else "")
-    )
+    raise SettingsError(f'preset "{name}": choose one of {", ".join(known)}{did_you_mean(name, known)}')
 
 
 # As each baseline's own paper or code has them.
@@ -239,8 +235,7 @@ def change(settings: Settings, changes: dict[str, Any], *, place: str = "setting
         known = [f.name for f in fields(parts[part])]
         for name in values:
             if name not in known:
-                close = get_close_matches(name, known, n=1)
-                hint = f"; did you mean {close[0]}?" if close else f"; known: {', '.join(known)}"
+                hint = did_you_mean(name, known) or f"; known: {', '.join(known)}"
                 raise SettingsError(f"{place}: [{part}] has no setting {name!r}{hint}")
         try:
             parts[part] = replace(parts[part], **values)

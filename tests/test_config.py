@@ -113,7 +113,7 @@ def test_a_file_is_laid_over_a_preset(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[train]\nepoch = 3", r"\[train\] has no setting 'epoch'; did you mean epochs\?"),
+        ("[train]\nepoch = 3", r"\[train\] has no setting 'epoch' \(did you mean \"epochs\"\?\)"),
         ("[train]\nxyzzy = 3", "has no setting 'xyzzy'; known: epochs, steps_per_epoch"),
         ("[trian]\nepochs = 3", r"\[trian\] is not a section. Use \[task\], \[model\] or \[train\]"),
         ("epochs = 3", r"\[epochs\] is not a section"),

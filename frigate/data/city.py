@@ -27,7 +27,8 @@ from frigate.data.cache import load_cache, open_cache, save_cache
 from frigate.data.changes import Timeline, change_frame, read_changes, reopenable
 from frigate.data.city_toml import CityFile, read_city_file
 from frigate.data.columns import INTEGER_ID
-from frigate.data.folder import City, check_replaceable, city_folder, find_sources, mark, no_turns, replacing
+from frigate.data.files import replacing_folder
+from frigate.data.folder import City, check_replaceable, city_folder, empty_turns, file_digests, find_sources
 from frigate.data.network_tables import edge_frame, note_network, read_edges, read_nodes
 from frigate.data.notices import InputPlace, Notices
 from frigate.data.readings import read_readings, write_readings
@@ -50,18 +51,18 @@ def read_city(path: str | Path, *, cache: bool = True) -> City:
     """The city in this folder. With `cache`, what was read is kept beside the tables and used until they change."""
     folder = city_folder(Path(path))
     sources = find_sources(folder)
-    marks = mark(sources) if cache else {}
+    digests = file_digests(sources) if cache else {}
     if cache and (folder / "cache" / "cache.json").exists():
         try:
-            kept, kept_marks = load_cache(folder / "cache")
-            if kept_marks == marks:
+            kept, known = load_cache(folder / "cache")
+            if known == digests:
                 return replace(kept, folder=folder)
         except CityError:
             pass  # a cache that cannot be read is made again
     city = _read_tables(folder, sources)
     if cache:
         try:
-            save_cache(city, folder / "cache", marks)
+            save_cache(city, folder / "cache", digests)
         except OSError:
             return city  # a folder that cannot be written is no fault of the city
         return replace(load_cache(folder / "cache")[0], folder=folder)
@@ -79,7 +80,7 @@ def _read_tables(folder: Path, sources: dict[str, Path]) -> City:
     if not any(network.num_edges for network in timeline.networks):
         raise CityError(f"{sources['edges'].name} has no roads. A city needs roads between its nodes")
     base = timeline.networks[0]
-    turns = read_turns(sources["turns"], timeline.networks, notices=notices) if "turns" in sources else no_turns()
+    turns = read_turns(sources["turns"], timeline.networks, notices=notices) if "turns" in sources else empty_turns()
     snapshots = Snapshots.none(base.num_nodes, settings.step_s)
     if "readings" in sources:
         tables = table_batches(sources["readings"], needed=("time", "node_id", "value"), notices=notices)
@@ -134,7 +135,7 @@ def write_city(city: City, path: str | Path, *, csv: bool = False) -> None:
     folder = Path(path).resolve()
     check_replaceable(folder)
     try:
-        with replacing(folder) as new:
+        with replacing_folder(folder) as new:
             _write_tables(city, new, csv=csv)
     except (OSError, UnicodeEncodeError, pl.exceptions.PolarsError) as error:
         detail = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from frigate.errors import SettingsError
+from frigate.errors import SettingsError, did_you_mean
 from frigate.experiments import ablation as ablation_table
 from frigate.experiments import (
     accuracy,
@@ -81,7 +80,6 @@ def named(names: str) -> Sequence[Experiment]:
     wanted = [name.strip() for name in names.split(",")]
     for name in wanted:
         if name not in known and name != "all":
-            close = get_close_matches(name, ["all", *known], n=1)
-            hint = f"; did you mean {close[0]}?" if close else "."
-            raise SettingsError(f'no experiment "{name}"{hint} There are all, {", ".join(known)}')
+            hint = did_you_mean(name, ["all", *known])
+            raise SettingsError(f'no experiment "{name}"{hint}. There are all, {", ".join(known)}')
     return EXPERIMENTS if "all" in wanted else [known[name] for name in dict.fromkeys(wanted)]

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from frigate.check.city import CheckReport, percent
 from frigate.check.sensors import SensorCheck
 from frigate.data.city import City
+from frigate.data.files import write_file
 from frigate.data.network import NodeId, RoadNetwork
 from frigate.graph.positions import hops_to
 from frigate.graph.road_features import class_levels
@@ -52,8 +53,7 @@ def write_check_page(path: str | Path, city: City, report: CheckReport) -> Path:
         The file.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(_page(city, report), encoding="utf-8")
+    write_file(path, _page(city, report))
     return path
 
 

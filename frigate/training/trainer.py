@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import json
 import math
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from frigate.config import TrainSettings
+from frigate.data.files import write_file
 from frigate.data.split import windows_in
 from frigate.errors import CheckpointError, SettingsError
 from frigate.graph.positions import divide
@@ -312,11 +312,10 @@ class Trainer:
         if folder is None or not self.group.leads:
             return
         # The line first: if the epoch's checkpoint is not reached, the epoch is done again and its line replaced.
-        log, beside = folder / "metrics.jsonl", folder / ".metrics.writing"
+        log = folder / "metrics.jsonl"
         try:
             lines = log.read_text(encoding="utf-8").splitlines()[: metrics["epoch"] - 1] if log.exists() else []
-            beside.write_text("\n".join([*lines, json.dumps(metrics)]) + "\n", encoding="utf-8")
-            os.replace(beside, log)
+            write_file(log, "\n".join([*lines, json.dumps(metrics)]) + "\n")
         except OSError as error:
             raise CheckpointError(f"{log}: cannot be written: {error.strerror}. Make room, then --resume") from None
         save_checkpoint(folder, replace(self.run.run, progress=self.progress), weights=self.best, state=self._state())

@@ -560,7 +560,7 @@ def test_every_baseline_is_trained_as_the_papers_model_is() -> None:
 )
 def test_an_unknown_preset_is_refused_with_a_hint(said: str, meant: str) -> None:
     names = ", ".join((*PRESETS, *BASELINES))
-    with pytest.raises(SettingsError, match=rf'preset "{said}": choose one of {names}; did you mean {meant}\?'):
+    with pytest.raises(SettingsError, match=rf'preset "{said}": choose one of {names} \(did you mean "{meant}"\?\)'):
         preset(said)
 
 
@@ -602,4 +602,4 @@ def test_frigate_train_takes_a_baselines_name(
     status, out, _ = say("evaluate", "run", "--stride", "8", "--device", "cpu")
     assert status == 0 and "DCRNN" in out
     status, _, err = say(*told[:3], "other", *told[4:], "--preset", "dcrn")
-    assert status == 2 and "did you mean dcrnn?" in err and not Path("other").exists()
+    assert status == 2 and 'did you mean "dcrnn"?' in err and not Path("other").exists()

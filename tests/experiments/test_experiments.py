@@ -318,7 +318,7 @@ def test_a_folder_that_cannot_hold_results_is_refused(done: Done, tmp_path: Path
 
 def test_an_unknown_experiment_is_refused_with_a_hint() -> None:
     with pytest.raises(
-        SettingsError, match=r'no experiment "acuracy"; did you mean accuracy\? There are all, datasets'
+        SettingsError, match=r'no experiment "acuracy" \(did you mean "accuracy"\?\)\. There are all, datasets'
     ):
         named("acuracy")
     assert [experiment.name for experiment in named("all")] == NAMES
@@ -393,7 +393,7 @@ def test_the_command(done: Done, tmp_path: Path) -> None:
         said = frigate("reproduce", "datasets", where, "-o", out, *more)
         assert said.status == 2 and words in said.err
     said = frigate("reproduce", "dataset", where, "-o", out)
-    assert said.status == 2 and "did you mean datasets?" in said.err
+    assert said.status == 2 and 'did you mean "datasets"?' in said.err
 
 
 # The two best baselines, and how baselines are trained

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from frigate.data.city import City
 from frigate.data.city_toml import parse_step
-from frigate.data.folder import no_turns
+from frigate.data.folder import empty_turns
 from frigate.data.network import RoadNetwork
 from frigate.data.network_tables import note_network
 from frigate.data.notices import Notices
@@ -94,7 +94,7 @@ def osm_city(
     step_s = parse_step(step, where="step")
     zone(timezone)
     roads = read_osm(file, highways=highways, keep_all=keep_all)
-    network, table, turns = roads.network, None, no_turns()
+    network, table, turns = roads.network, None, empty_turns()
     if on == "nodes":
         turns = np.array([network.rows_of(turn) for turn in sorted(forbidden_turns(roads))], np.int64).reshape(-1, 3)
     else:
