@@ -19,7 +19,7 @@ from frigate.check.sensors import SensorCheck
 from frigate.data.city import City
 from frigate.data.files import write_file
 from frigate.data.network import NodeId, RoadNetwork
-from frigate.graph.positions import hops_to
+from frigate.graph.nearest_sensors import hops_to
 from frigate.graph.road_features import class_levels
 from frigate.report.gap_chart import gap_chart
 from frigate.report.maps import BaseMap, MapLayer, NodeMap, draw_map

@@ -26,7 +26,7 @@ from frigate.config import TrainSettings
 from frigate.data.files import write_file
 from frigate.data.split import windows_in
 from frigate.errors import CheckpointError, SettingsError
-from frigate.graph.positions import divide
+from frigate.graph.areas import split_into_areas
 from frigate.nn.batch import Batch, Windows
 from frigate.nn.choice import on_gpu, plain
 from frigate.nn.cuda_graph import Replay
@@ -110,7 +110,7 @@ class Trainer:
             label = self.run.settings.model.label
             raise SettingsError(f"parts = {self.settings.parts}: how far {label} looks is not known. Use parts = 1")
         network, rows = self.run.city.stream.network, np.flatnonzero(wanted)
-        areas = divide(network.lon[rows], network.lat[rows], self.settings.parts)
+        areas = split_into_areas(network.lon[rows], network.lat[rows], self.settings.parts)
         return list(cut(self.windows.topologies, [rows[area] for area in areas], reach))
 
     def fit(self, on_step: OnStep | None = None) -> Run:
