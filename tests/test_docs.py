@@ -1,12 +1,8 @@
-"""The documents say what the code does: places, commands, settings, messages, numbers and links are looked up.
-
-`python tests/test_docs.py` writes the line numbers of docs/paper-to-code.md anew, after code has moved.
-"""
+"""The documents say what the code does: symbols, commands, settings, messages, numbers and links are looked up."""
 
 from __future__ import annotations
 
 import ast
-import importlib
 import importlib.util
 import inspect
 import json
@@ -30,12 +26,14 @@ from frigate.config import PRESETS, Settings, change, preset
 from frigate.simulate.streets import build_town
 from frigate.sources.benchmarks.importer import KINDS, PEMS
 from frigate.sources.osm.tags import DRIVABLE
+from tests.support.documents import ROOT, source_of
 from tests.support.documents import table_rows as rows
 
-ROOT = Path(__file__).resolve().parents[1]
 MAP = ROOT / "docs" / "paper-to-code.md"
-DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
-PLACE = re.compile(r"`(?P<path>(?:frigate|tests|benchmarks)/[\w/]+\.py):(?P<line>\d+)`\s+`(?P<words>[^`]+)`")
+OUTSIDE = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
+DOCUMENTS = [*OUTSIDE, *sorted((ROOT / "docs").rglob("*.md"))]
+SYMBOL = re.compile(r"`((?:frigate|tests|benchmarks)(?:\.\w+)+)`")
+FILE = re.compile(r"`((?:frigate|tests|benchmarks|docs|examples)/[\w./-]*)`")
 LABELS = (
     "eq:mae", "eq:hl", "eq:aggregation_out", "eq:aggregation_in", "eq:sigmoid", "eq:edgescalar", "eq:edgeposition",
     "eq:h0", "eq:lstm", "eq:decoder", "def:lipschitz", "def:distortion", "lem:metric_dist", "lem:position", "lem:1wl",
@@ -53,59 +51,63 @@ def read(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-# The map from the paper to the code
+# Symbols, and the map from the paper to the code
 
 
-def lines_with(path: Path, words: str) -> list[int]:
-    return [i for i, line in enumerate(read(path).splitlines(), 1) if words in line] if path.exists() else []
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_every_symbol_and_file_of_a_document_exists(path: Path) -> None:
+    text = read(path)
+    assert [symbol for symbol in SYMBOL.findall(text) if source_of(symbol) is None and not ispublic(symbol)] == []
+    files = [name for name in FILE.findall(text) if "stations" not in name]  # the example of CONTRIBUTING
+    assert [name for name in files if not (ROOT / name).exists()] == []
 
 
-def places() -> list[tuple[str, int, str]]:
-    return [(m["path"], int(m["line"]), m["words"]) for m in PLACE.finditer(read(MAP))]
+def ispublic(symbol: str) -> bool:
+    return symbol.removeprefix("frigate.") in frigate.__all__
 
 
-@pytest.mark.parametrize(("path", "line", "words"), places())
-def test_every_place_of_the_map_is_there(path: str, line: int, words: str) -> None:
-    found = lines_with(ROOT / path, words)
-    near = any(abs(line - there) <= 1 for there in found)
-    assert near, f"{path}:{line}: {words!r} is at {found or 'no line'}. Write all anew with: python tests/test_docs.py"
-
-
-def test_every_place_has_its_words() -> None:
-    named = re.findall(r"`(?:frigate|tests|benchmarks)/[\w/]+\.py:\d+`", read(MAP))
-    assert len(named) == len(places()) > 60
+def test_a_symbol_that_is_not_there_is_noticed() -> None:
+    assert source_of("frigate.nn.model.Frigate.forward") is not None
+    assert source_of("frigate.nn.model.Frigate.backward") is None
+    assert source_of("frigate.nn.modell") is None
 
 
 def test_every_label_and_line_of_the_paper_is_in_the_map() -> None:
     text = read(MAP)
     assert [label for label in LABELS if f"`{label}`" not in text] == []
-    section = text.split("## Algorithm 1")[1].split("\n## ")[0]
-    numbered = {int(n) for row in rows(section) for n in re.findall(r"\d+", row[0])}
+    numbered = {int(n) for row in map_rows("Algorithm 1") for n in re.findall(r"\d+", row[0])}
     assert numbered == set(range(1, 15))
 
 
-def test_every_label_stands_where_its_equation_is() -> None:
-    source = "\n".join(read(path) for path in sorted((ROOT / "frigate").rglob("*.py")))
-    lemmas = ("lem:position", "lem:1wl")  # these are about the whole model: only tests show them
-    assert [label for label in LABELS if label not in source and label not in lemmas] == []
+def test_every_label_stands_in_the_source_of_its_symbol() -> None:
+    checked = set()
+    for cells in map_rows("Definitions and equations"):
+        for label in set(re.findall(r"`([a-z]+:\w+)`", cells[0])):
+            for symbol in SYMBOL.findall(cells[1]):
+                assert label in (source_of(symbol) or ""), f"{label} is not in the source of {symbol}"
+                checked.add(label)
+    assert checked == set(LABELS)
 
 
-def refreshed(text: str) -> str:
-    """The map with the line, and the file where it has moved, at which each place's words stand now."""
+def test_every_line_of_the_algorithm_stands_in_the_source_of_its_symbol() -> None:
+    for cells in map_rows("Algorithm 1"):
+        for symbol in SYMBOL.findall(cells[2]):
+            lines = {int(number) for number in re.findall(r"\d+", cells[0])}
+            assert lines & algorithm_lines(source_of(symbol) or ""), f"Alg. line {cells[0]} is not in {symbol}"
 
-    def moved(match: re.Match[str]) -> str:
-        path, line, words = match["path"], int(match["line"]), match["words"]
-        found = lines_with(ROOT / path, words)
-        if not found:
-            others = [p for p in sorted((ROOT / path.split("/")[0]).rglob("*.py")) if lines_with(p, words)]
-            if len(others) != 1:
-                print(f"{path}: {words!r} is in {len(others)} files; say which by hand")
-                return match[0]
-            path, found = others[0].relative_to(ROOT).as_posix(), lines_with(others[0], words)
-        nearest = min(found, key=lambda there: abs(there - line))
-        return match[0].replace(f"{match['path']}:{match['line']}", f"{path}:{nearest}")
 
-    return PLACE.sub(moved, text)
+def algorithm_lines(source: str) -> set[int]:
+    """The lines that comments such as "Alg. line 5", "Alg. lines 3 and 4" and "Alg. lines 9 to 12" name."""
+    found: set[int] = set()
+    for words in re.findall(r"Alg\. lines? (\d+(?:(?:, | and | to )\d+)*)", source):
+        numbers = [int(number) for number in re.findall(r"\d+", words)]
+        found |= set(range(numbers[0], numbers[-1] + 1)) if " to " in words else set(numbers)
+    return found
+
+
+def map_rows(section: str) -> list[list[str]]:
+    """The table rows of a section of the map, without the head."""
+    return rows(read(MAP).split(f"## {section}")[1].split("\n## ")[0])[2:]
 
 
 # Tables and numbers
@@ -305,7 +307,47 @@ def test_the_python_of_the_readme_fits_the_package() -> None:
         town.close(ast.literal_eval(call.args[0]))  # raises where the demo's town has no such road
 
 
-# Words and links
+# Pages, links and words
+
+
+def nav_pages() -> list[str]:
+    return re.findall(r"^ +- [^:]+: (\S+\.md)$", read(ROOT / "mkdocs.yml"), re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def site() -> ModuleType:
+    """docs/site_hooks.py, which mkdocs loads."""
+    spec = importlib.util.spec_from_file_location("site_hooks", ROOT / "docs" / "site_hooks.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_page_is_in_the_navigation(site: ModuleType) -> None:
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    assert sorted(nav_pages()) == sorted(pages | set(site.generated_pages()))
+
+
+def test_links_between_the_root_and_the_docs_hold_on_the_site(site: ModuleType) -> None:
+    assert site.linked("[a](../CONTRIBUTING.md#tests)", "index.md") == "[a](contributing.md#tests)"
+    assert site.linked("[a](docs/formats.md)", "contributing.md") == "[a](formats.md)"
+    assert site.linked("[a](../../README.md)", "sources/osm.md") == "[a](../index.md)"
+    assert site.linked("`frigate.config.preset`", "index.md") == "[`frigate.config.preset`][frigate.config.preset]"
+    code = "```\n`frigate.config`\n```\n\n    `frigate.config`\n\n"
+    assert site.linked(f"{code}`frigate.config`", "index.md") == f"{code}[`frigate.config`][frigate.config]"
+
+
+def test_the_public_names_are_in_the_reference() -> None:
+    named = set(re.findall(r"`frigate\.[\w.]+\.(\w+)`", read(ROOT / "docs" / "api" / "index.md")))
+    assert [name for name in frigate.__all__ if name not in named] == []
+
+
+def test_every_package_is_in_the_picture_and_the_text_of_the_architecture() -> None:
+    packages = [path.parent.name for path in (ROOT / "frigate").glob("*/__init__.py")]
+    picture, text = read(ROOT / "docs" / "images" / "architecture.svg"), read(ROOT / "docs" / "architecture.md")
+    assert [name for name in packages if not re.search(rf"\b{name}\b", picture)] == []
+    assert [name for name in packages if f"### {name}" not in text] == []
 
 
 def test_every_link_leads_somewhere() -> None:
@@ -335,7 +377,3 @@ def test_table_1_is_the_papers() -> None:
     text = read(ROOT / "docs" / "related-work.md")
     told = {row[0]: tuple(row[1:4]) for row in rows(text) if row[0] in TABLE_1 and len(row) == 5}
     assert told == TABLE_1 and len(TABLE_1) == 17
-
-
-if __name__ == "__main__":
-    MAP.write_text(refreshed(read(MAP)), encoding="utf-8")

@@ -42,7 +42,8 @@ def run(args: Namespace) -> None:
     print_evaluation(result)
     if args.details:
         for title, rows in result.detail_tables().items():
-            say(f"\n{title}")
+            print()
+            say(title)
             _print_table(rows, LEAST_IMPORTANT_BASELINES)
 
 

@@ -76,7 +76,7 @@ def run(args: Namespace) -> int:
     settings = group.agree(
         lambda: settings_from(preset_name=args.preset, file=args.settings, said=typed, resume=resumed)
     )
-    city = group.in_turn(lambda: read(args.city))  # which writes a cache
+    city = group.leader_first(lambda: read(args.city))  # which writes a cache
     sensors = group.agree(lambda: seen_from(args.seen, city))
     if settings.train.validation == "unseen":
         notice("validation = unseen: the checkpoint is chosen at the test nodes, as in the paper. Scores are flattered")

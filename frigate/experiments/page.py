@@ -80,7 +80,7 @@ def _read(path: Path) -> Table | str:
     except OSError as error:  # its own text would name the whole path
         return error.strerror or type(error).__name__
     except (ValueError, TypeError, RecursionError) as error:
-        return str(error)
+        return str(error) or type(error).__name__
     for name, kind in (("columns", dict), ("rows", list), ("notes", list)):
         if not isinstance(getattr(table, name), kind):
             return f"its {name} are not a {kind.__name__}"

@@ -17,6 +17,7 @@ from frigate.evaluation.evaluate import NONE, OWN, ZERO
 
 NAIVE = (ZERO, NONE, "clock profile", "nearest sensors", "label propagation")
 FITTED = ("kriging", "lightgbm")  # learnt, but not by gradient steps
+ALL = (*NAIVE, *FITTED, *BASELINES, *PRESETS, OWN)
 LABELS = {**BASELINES, "paper": "Frigate (paper)", "default": "Frigate (default)", "lightgbm": "LightGBM", OWN: OWN}
 
 
@@ -151,10 +152,9 @@ def make_plan(
         effort = replace(effort, changes=told)
         change(preset(PRESETS[0]), {"train": {"batch_size": batch_size}})  # refuses what is no size
     names = tuple(models.split(",")) if models else ()
-    known = (*NAIVE, *FITTED, *BASELINES, *PRESETS)
     for name in names:
-        if name not in known:
-            raise SettingsError(f'--models: no model "{name}". There are {", ".join(known)}')
+        if name not in ALL[:-1]:
+            raise SettingsError(f'--models: no model "{name}". There are {", ".join(ALL[:-1])}')
     return Plan(
         city=city,
         results=Path(results),

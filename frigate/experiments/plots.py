@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from frigate.data.files import write_file
 from frigate.errors import MissingExtraError
+from frigate.experiments.table import Rows
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes as Axes  # noqa: PLC0414 - for `plots.Axes`
+    from matplotlib.figure import Figure as Figure  # noqa: PLC0414
 
 Numbers = Sequence[Any] | NDArray[Any]  # as they stand in a table: numbers and None
 
@@ -203,6 +204,18 @@ def label(ax: Axes, *, x: str, y: str, title: str = "") -> None:
         ax.set_ylabel(y)
         if title:
             ax.set_title(title)
+
+
+def mae_line(ax: Axes, rows: Rows, x: str, *, label: str, envelope: bool = True, dashed: bool = False) -> None:
+    """A line of the rows' MAE over their column `x`, with its interval as the envelope."""
+    low, high = ([row[side] for row in rows] if envelope else None for side in ("mae_low", "mae_high"))
+    line(ax, [row[x] for row in rows], [row["mae"] for row in rows], label=label, low=low, high=high, dashed=dashed)
+
+
+def mae_bars(ax: Axes, names: Sequence[str], rows: Rows, colours: Sequence[str] | None = None) -> None:
+    """A bar of each row's MAE with its interval."""
+    mae, low, high = ([row.get(column) for row in rows] for column in ("mae", "mae_low", "mae_high"))
+    bars(ax, names, mae, low=low, high=high, colours=colours)
 
 
 def legend_beside(ax: Axes) -> None:

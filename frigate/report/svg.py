@@ -1,4 +1,4 @@
-"""Drawings as plain data, which `templates/drawing.html.j2` writes as SVG; and round numbers and times for axes."""
+"""Drawings as plain data, which `templates/macros.html.j2` writes as SVG; and round numbers and times for axes."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def train(
 
     with joined() as group:
         on = group.agree(lambda: best_device(group.device_name(device)))
-        here, saved = group.in_turn(begin)
+        here, saved = group.leader_first(begin)
         if group.size > 1:
             group.require_same(_must_be_the_same(here, on))
         trainer = group.agree(lambda: Trainer(here, here.windows(on), group=group))

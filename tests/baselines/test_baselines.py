@@ -602,4 +602,4 @@ def test_frigate_train_takes_a_baselines_name(
     status, out, _ = say("evaluate", "run", "--stride", "8", "--device", "cpu")
     assert status == 0 and "DCRNN" in out
     status, _, err = say(*told[:3], "other", *told[4:], "--preset", "dcrn")
-    assert status == 2 and 'did you mean "dcrnn"?' in err and not Path("other").exists()
+    assert status == 2 and "did you mean" in err and "dcrnn" in err and not Path("other").exists()

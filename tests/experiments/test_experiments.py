@@ -318,7 +318,7 @@ def test_a_folder_that_cannot_hold_results_is_refused(done: Done, tmp_path: Path
 
 def test_an_unknown_experiment_is_refused_with_a_hint() -> None:
     with pytest.raises(
-        SettingsError, match=r'no experiment "acuracy" \(did you mean "accuracy"\?\)\. There are all, datasets'
+        SettingsError, match=r'no experiment "acuracy" \(did you mean "accuracy"\?\)\. Known: all, datasets'
     ):
         named("acuracy")
     assert [experiment.name for experiment in named("all")] == NAMES

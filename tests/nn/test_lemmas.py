@@ -1,4 +1,4 @@
-"""Lemma 2 (positions tell isomorphic neighbourhoods apart) and Lemma 3 (at least as powerful as 1-WL).
+"""Lemma 2 (lem:position: positions tell isomorphic neighbourhoods apart), Lemma 3 (lem:1wl: as powerful as 1-WL).
 
 Lemma 1 is about distances: test_positions.
 """
