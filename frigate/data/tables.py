@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frigate.data.notices import Notices, Spot, place
-from frigate.data.parquet_pages import check_parquet_sizes
+from frigate.data.sandbox import reading
 from frigate.errors import CityError
 
 if TYPE_CHECKING:
@@ -136,8 +136,7 @@ def unit_factor(source: str, target: str) -> float:
 
 
 def column_names(path: Path) -> list[str]:
-    if path.suffix == ".parquet":
-        check_parquet_sizes(path)
+    reading(path)
     with _readable(path):
         return _scan(path).collect_schema().names()
 

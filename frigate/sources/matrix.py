@@ -25,6 +25,7 @@ from frigate.data.network import RoadNetwork
 from frigate.data.network_tables import note_network, read_edges, read_nodes
 from frigate.data.notices import Notices, Spot
 from frigate.data.readings import MAX_CELLS, Span, align_start_s, count_snapshots, valid_values
+from frigate.data.sandbox import sandboxed
 from frigate.data.stream import RoadNetworkStream, make_stream, zone
 from frigate.data.tables import ROW, SPEED_KPH, NodeIndex, Table, column_names, did_you_mean, numbers, read_table
 from frigate.data.times import Clock, NotATimeError, times_us
@@ -39,6 +40,7 @@ class _Matrix:
     columns: NDArray[np.int64] | None  # [columns] row of the node table; None: in its order
 
 
+@sandboxed
 def import_matrix(
     file: str | Path,
     *,

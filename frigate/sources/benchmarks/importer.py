@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from frigate.data.city import City
 from frigate.data.network import NodeId, RoadNetwork
 from frigate.data.notices import Notices
+from frigate.data.sandbox import sandboxed
 from frigate.data.tables import did_you_mean
 from frigate.errors import CityError
 from frigate.sources.benchmarks.files import Wanted, find_files, plain_text, read_array, read_h5_frame
@@ -91,6 +92,7 @@ AUTHORS = {
 KINDS = (*LOOPS, *PEMS, "libcity", "frigate")
 
 
+@sandboxed
 def import_benchmark(
     kind: str,
     *,

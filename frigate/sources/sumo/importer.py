@@ -21,6 +21,7 @@ from frigate.data.folder import no_turns
 from frigate.data.network import RoadNetwork, clean_edges
 from frigate.data.network_tables import note_network
 from frigate.data.notices import Notices, Spot
+from frigate.data.sandbox import sandboxed
 from frigate.data.stream import make_stream, zone
 from frigate.data.times import Clock, NotATimeError
 from frigate.errors import CityError
@@ -32,6 +33,7 @@ from frigate.sources.sumo.xml import elements
 DEFAULT_STEP = "5min"  # of a city without readings
 
 
+@sandboxed
 def import_sumo(
     net: str | Path,
     *,

@@ -20,6 +20,7 @@ from frigate.data.city_toml import parse_step
 from frigate.data.network import RoadNetwork
 from frigate.data.notices import Notices
 from frigate.data.readings import Snapshots
+from frigate.data.sandbox import sandboxed
 from frigate.data.stream import RoadNetworkStream, make_stream, zone
 from frigate.data.tables import did_you_mean
 from frigate.data.times import Clock, given_or_taken
@@ -42,6 +43,7 @@ OURS = tuple(dict.fromkeys((*NODE_COLUMNS, *EDGE_COLUMNS, *READING_COLUMNS)))
 DEFAULT_STEP_S = 300
 
 
+@sandboxed
 def import_tables(
     *,
     nodes: str | Path | None = None,
@@ -104,6 +106,7 @@ def import_tables(
         return _attached(city, tables["readings"], tables.get("sensors"), files, options, roads, told)
 
 
+@sandboxed
 def attach_readings(
     city: City,
     readings: str | Path,

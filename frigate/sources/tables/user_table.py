@@ -19,7 +19,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from frigate.data.notices import Notices
-from frigate.data.parquet_pages import check_parquet_sizes
+from frigate.data.sandbox import reading
 from frigate.data.tables import BATCH_ROWS, ROW, did_you_mean, unit_factor
 from frigate.errors import CityError
 
@@ -246,12 +246,12 @@ def open_table(path: str | Path, *, scratch: Path, encoding: str = "utf-8") -> O
         told = "is named Parquet, but is none" if parquet else "is a Parquet file by its content"
         raise CityError(f"{path.name} {told}. Name it by what it is")
     readable = path if parquet else _in_utf8(path, encoding, scratch)
+    reading(path)
     table = OwnTable(path, readable, parquet, "," if parquet else _delimiter(path, readable), ())
     with table.readable_or_why():
         names = tuple(table.scan().collect_schema().names())
         table = replace(table, names=names)
         if parquet:
-            check_parquet_sizes(path)
             _check_size(table)
     return table
 

@@ -122,7 +122,7 @@ def match_traces(
     names = {vehicle: "vehicle", time: "time", lon: "lon", lat: "lat", **(rename or {})}
     paths = [Path(files)] if isinstance(files, str | Path) else [Path(file) for file in files]
     clock = Clock(zone(_timezone(network, timezone)), "")
-    trace = read_traces(paths, roads, names=names, clock=clock, notices=notices)
+    trace, notices = read_traces(paths, roads, names=names, clock=clock, notices=notices)
     plane = plane_of(roads)
     grid = lay_grid(roads, plane, radius_m=radius_m, margin_m=INSIDE_M, notices=notices)
     positions = _moving(trace)
