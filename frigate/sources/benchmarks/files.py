@@ -20,10 +20,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from frigate.errors import CityError, MissingExtraError
-from frigate.sources.benchmarks.unpickle import MAX_EXPANSION, MIN_LIMIT, Frame
+from frigate.sources.benchmarks.unpickle import Frame
 
 ZIPPED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04", b"BZh", b"\xfd7zXZ")  # polars would unpack some by itself
 DEPTH = 3  # folders below the one given
+MAX_EXPANSION, MIN_LIMIT = 500, 1 << 24  # times the size of a compressed file; bytes that any file may expand to
 
 
 @dataclass(frozen=True)
