@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +33,7 @@ from frigate.data.folder import City, check_replaceable, city_folder, empty_turn
 from frigate.data.network_tables import edge_frame, note_network, read_edges, read_nodes
 from frigate.data.notices import InputPlace, Notices
 from frigate.data.readings import read_readings, write_readings
+from frigate.data.sandbox import in_sandbox
 from frigate.data.stream import RoadNetworkStream, make_stream
 from frigate.data.tables import table_batches, write_table
 from frigate.data.times import utc_text
@@ -59,14 +61,20 @@ def read_city(path: str | Path, *, cache: bool = True) -> City:
                 return replace(kept, folder=folder)
         except CityError:
             pass  # a cache that cannot be read is made again
+    city = in_sandbox(_read_into_cache, folder, sources, digests)
+    return city or replace(load_cache(folder / "cache")[0], folder=folder)
+
+
+def _read_into_cache(folder: Path, sources: dict[str, Path], digests: dict[str, list[Any]]) -> City | None:
+    """Read the tables and, given their digests, keep them in the cache; the city itself where it is not kept."""
     city = _read_tables(folder, sources)
-    if cache:
-        try:
-            save_cache(city, folder / "cache", digests)
-        except OSError:
-            return city  # a folder that cannot be written is no fault of the city
-        return replace(load_cache(folder / "cache")[0], folder=folder)
-    return city
+    if not digests:
+        return city
+    try:
+        save_cache(city, folder / "cache", digests)
+    except OSError:
+        return city  # a folder that cannot be written is no fault of the city
+    return None
 
 
 def _read_tables(folder: Path, sources: dict[str, Path]) -> City:

@@ -22,6 +22,7 @@ from frigate.data.folder import empty_turns
 from frigate.data.network import RoadNetwork, clean_edges
 from frigate.data.network_tables import note_network
 from frigate.data.notices import InputPlace, Notices
+from frigate.data.sandbox import sandboxed
 from frigate.data.stream import zone
 from frigate.data.times import Clock
 from frigate.errors import CityError
@@ -33,6 +34,7 @@ from frigate.sources.sumo.xml import elements
 DEFAULT_STEP = "5min"  # of a city without readings
 
 
+@sandboxed
 def import_sumo(
     net: str | Path,
     *,
