@@ -394,7 +394,7 @@ def test_the_command(done: Done, tmp_path: Path) -> None:
         said = frigate("reproduce", "datasets", where, "-o", out, *more)
         assert said.status == 2 and words in said.err
     said = frigate("reproduce", "dataset", where, "-o", out)
-    assert said.status == 2 and "did you mean datasets?" in said.err
+    assert said.status == 2 and 'did you mean "datasets"?' in said.err
 
 
 # The two best baselines, and how baselines are trained
