@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from frigate.cli.console import notice, progress, say, status
-from frigate.cli.parser import Command, Group, Parser, add_output, did_you_mean
-from frigate.errors import SettingsError
+from frigate.cli.parser import Command, Group, Parser, add_output
+from frigate.errors import SettingsError, did_you_mean
 
 if TYPE_CHECKING:
     from frigate.data.city import City
@@ -291,8 +291,9 @@ def parse_map(text: str, *, known: Sequence[str] = ()) -> dict[str, str]:
         if not (theirs and equals and ours):
             raise SettingsError(f'--map "{pair}": write theirs=ours, such as src=source,dst=target')
         if known and ours not in known:
-            hint = did_you_mean(ours, known) or f". Known columns: {', '.join(known)}"
-            raise SettingsError(f'--map "{pair}": no column {ours} is read{hint}')
+            raise SettingsError(
+                f'--map "{pair}": no column {ours}{did_you_mean(ours, known)}. Ours: {", ".join(known)}'
+            )
         pairs[theirs] = ours
     return pairs
 

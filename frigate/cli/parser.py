@@ -7,11 +7,11 @@ import textwrap
 from argparse import Action, ArgumentError, ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
 from frigate.cli.console import complain
+from frigate.errors import did_you_mean
 
 
 class Parser(ArgumentParser):
@@ -59,13 +59,14 @@ class Parser(ArgumentParser):
         if action.choices is None or value in action.choices:
             return
         known = [str(choice) for choice in action.choices]
+        hint = did_you_mean(str(value).lower(), known)
         if action.dest == "command":
-            self.error(f'no command "{value}"{did_you_mean(str(value), known)}')
-        raise ArgumentError(action, f'"{value}": choose one of {", ".join(known)}{did_you_mean(str(value), known)}')
+            self.error(f'no command "{value}"{hint}')
+        raise ArgumentError(action, f'"{value}"{hint}: choose one of {", ".join(known)}')
 
     def error(self, message: str) -> NoReturn:
         """One line with the mistake and the remedy, and exit status 2."""
-        complain(f"{message}{'' if message.endswith('?') else '.'} Usage: {self._short_usage()} (or --help)")
+        complain(f"{message}. Usage: {self._short_usage()} (or --help)")
         sys.exit(2)
 
     def format_usage(self) -> str:
@@ -132,12 +133,6 @@ def add_commands(parser: Parser, commands: Sequence[Command | Group]) -> None:
         own = parsers.add_parser(command.name, description=text)
         command.add_arguments(own)
         own.set_defaults(run_command=command)
-
-
-def did_you_mean(word: str, known: Sequence[str]) -> str:
-    """ "; did you mean X?" for the nearest of the known words; nothing where none is near."""
-    close = get_close_matches(word.lower(), known, n=1)
-    return f"; did you mean {close[0]}?" if close else ""
 
 
 # Arguments that several commands share
