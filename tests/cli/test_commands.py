@@ -195,7 +195,7 @@ def test_the_reference_trains_to_the_same_and_says_so(here: Path, tmp_path: Path
         name: json.loads(frigate(*words, "-o", tmp_path / name, "--kernels", name).out)
         for name in ("auto", "reference")
     }
-    assert [each["kernels"] for each in told.values()] == ["CPU kernels", "plain PyTorch operations"]
+    assert [each["kernels"] for each in told.values()] == ["CPU kernels", "plain torch operations"]
     assert told["auto"]["best_mae"] == pytest.approx(told["reference"]["best_mae"], rel=0.2)  # dropout draws otherwise
     forecasts = []
     for name in told:
