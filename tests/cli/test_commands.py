@@ -144,7 +144,7 @@ def test_options_and_arguments_in_any_order() -> None:
     assert (typed.name, typed.city, typed.seen, typed.quick) == ("accuracy", Path("city"), "10%", True)
     assert typed == parse(["reproduce", "--quick", "--seen=10%", "accuracy", "city", "-oout"])
     typed = parse(["import", "traces", "a.csv", "--network", "town", "b.csv", "-o", "out"])
-    assert typed.files == [Path("a.csv"), Path("b.csv")]
+    assert typed.traces == [Path("a.csv"), Path("b.csv")]
     typed = parse(
         ["forecast", "run", "--close", "-5,7", "--close", "1,2", "--add", "-1,-2,30"]
     )  # ids of an edited OSM file
