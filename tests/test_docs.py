@@ -333,9 +333,13 @@ def test_links_between_the_root_and_the_docs_hold_on_the_site(site: ModuleType) 
     assert site.linked("[a](../CONTRIBUTING.md#tests)", "index.md") == "[a](contributing.md#tests)"
     assert site.linked("[a](docs/formats.md)", "contributing.md") == "[a](formats.md)"
     assert site.linked("[a](../../README.md)", "sources/osm.md") == "[a](../index.md)"
-    assert site.linked("`frigate.config.preset`", "index.md") == "[`frigate.config.preset`][frigate.config.preset]"
+    preset_link = "[<code>frigate.<wbr>config.<wbr>preset</code>][frigate.config.preset]"
+    assert site.linked("`frigate.config.preset`", "index.md") == preset_link
     code = "```\n`frigate.config`\n```\n\n    `frigate.config`\n\n"
-    assert site.linked(f"{code}`frigate.config`", "index.md") == f"{code}[`frigate.config`][frigate.config]"
+    assert (
+        site.linked(f"{code}`frigate.config`", "index.md")
+        == f"{code}[<code>frigate.<wbr>config</code>][frigate.config]"
+    )
 
 
 def test_the_public_names_are_in_the_reference() -> None:
