@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
 from frigate.data.city import open_city
-from frigate.data.network import Edges, RoadNetwork, clean_edges, haversine_m
+from frigate.data.coordinates import haversine_m
+from frigate.data.network import Edges, RoadNetwork, clean_edges
 from frigate.graph import betweenness
 from frigate.graph.betweenness import whole_betweenness
 from frigate.graph.road_features import features_and_notice, travel_time_s

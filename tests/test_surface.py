@@ -48,8 +48,8 @@ def test_the_invented_town_is_a_city_to_train_on() -> None:
     few = {"epochs": 1, "steps_per_epoch": 1, "batch_size": 2, "validation_windows": 2}
     settings = change(fg.preset("default"), {"model": model, "task": task, "train": few})
     run = fg.train(city, seen=0.3, settings=settings, device="cpu")
-    assert fg.evaluate(run, device="cpu").city == city.name
-    assert fg.forecast(run, device="cpu").values.shape == (2, city.stream.num_nodes)
+    assert fg.evaluate(run, city, device="cpu").city == city.name
+    assert fg.forecast(run, stream=city, device="cpu").values.shape == (2, city.stream.num_nodes)
 
 
 def test_every_error_is_a_frigate_error() -> None:

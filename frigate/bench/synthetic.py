@@ -12,7 +12,8 @@ from scipy.spatial import Delaunay
 
 from frigate.config import Settings
 from frigate.data.city import City
-from frigate.data.network import Edges, RoadNetwork, clean_edges, haversine_m
+from frigate.data.coordinates import haversine_m
+from frigate.data.network import Edges, RoadNetwork, clean_edges
 from frigate.data.split import make_split
 from frigate.data.stream import make_stream
 from frigate.errors import SettingsError

@@ -48,6 +48,6 @@ def run(args: Namespace) -> None:
 
 
 BENCH = Command(
-    "bench", "Measure speed and memory, beside a plain PyTorch Geometric baseline.", add_arguments, run,
+    "bench", "Measure speed and memory, beside plain PyTorch Geometric.", add_arguments, run,
     details="Takes minutes on two cores.",
 )  # fmt: skip

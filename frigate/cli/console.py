@@ -13,7 +13,7 @@ import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from frigate.data.progress import Progress
 
@@ -22,28 +22,29 @@ if TYPE_CHECKING:
 
 PLAIN_PROGRESS_S = 15.0  # between two plain lines of progress
 RED, YELLOW = "31", "33"
-GAP = 2  # columns between two columns of a table
+GAP = 2  # spaces between two columns of a table
+HEADING_LINES = 3  # at most
 
 
 def say(text: str) -> None:
     """Print a result."""
-    print(text, flush=True)
+    print(_fitted(text, sys.stdout), flush=True)
 
 
 def log(text: str) -> None:
     """Print what is going on."""
-    print(text, file=sys.stderr, flush=True)
+    print(_fitted(text, sys.stderr), file=sys.stderr, flush=True)
 
 
 def notice(*texts: str) -> None:
     """Print what the user should know."""
     for text in texts:
-        log(_coloured(f"note: {text}", YELLOW))
+        log(_coloured("note:", YELLOW) + f" {text}")
 
 
 def complain(text: str) -> None:
     """Print why the command failed."""
-    log(_coloured(f"frigate: {text}", RED))
+    log(_coloured("frigate:", RED) + f" {text}")
 
 
 def to_json(data: Any) -> str:
@@ -51,7 +52,17 @@ def to_json(data: Any) -> str:
 
 
 def print_json(data: Any) -> None:
-    say(to_json(data))
+    print(to_json(data))
+
+
+def _fitted(text: str, stream: TextIO) -> str:
+    """The text with lines broken between words, where a terminal would break them anywhere."""
+    return textwrap.fill(text, _columns(), break_long_words=False, break_on_hyphens=False) if stream.isatty() else text
+
+
+def _columns() -> int:
+    """Of the terminal; piped, a table has all the room it needs."""
+    return shutil.get_terminal_size(fallback=(10_000, 24)).columns
 
 
 def _coloured(text: str, colour: str) -> str:
@@ -130,20 +141,31 @@ def print_table(rows: Sequence[dict[str, str]], *, drop: Sequence[str] = ()) -> 
         Columns to leave out where the terminal is too narrow, the least important first. No cell is ever cut or
         wrapped; headings are.
     """
-    room = shutil.get_terminal_size(fallback=(10_000, 24)).columns  # piped, a table has all the room it needs
-    names, dropped = list(rows[0]), []
-    widths = {name: max([*(len(row[name]) for row in rows), *map(len, name.split())]) for name in names}
+    room, names, dropped = _columns(), list(rows[0]), []
+    widths = {name: _width(name, [row[name] for row in rows]) for name in names}
     for name in drop:
         if sum(widths[name] + GAP for name in names) - GAP <= room:
             break
         if name in names:
             names.remove(name)
             dropped.append(name)
-    headings = [textwrap.wrap(name, widths[name], break_long_words=False, break_on_hyphens=False) for name in names]
+    headings = [_wrapped(name, widths[name]) for name in names]
     height = max(map(len, headings))
     above = zip(*([""] * (height - len(lines)) + lines for lines in headings), strict=True)
     rule = ["-" * widths[name] for name in names]
     for first, *others in (*above, rule, *([row[name] for name in names] for row in rows)):
         cells = [first.ljust(widths[names[0]]), *map(str.rjust, others, (widths[name] for name in names[1:]))]
-        say((" " * GAP).join(cells).rstrip())
+        print((" " * GAP).join(cells).rstrip())
     return dropped
+
+
+def _width(heading: str, cells: list[str]) -> int:
+    """Of a column: no cell is wrapped, and the heading takes few lines."""
+    width = max(map(len, [*cells, *heading.split()]))
+    while len(_wrapped(heading, width)) > HEADING_LINES:
+        width += 1
+    return width
+
+
+def _wrapped(heading: str, width: int) -> list[str]:
+    return textwrap.wrap(heading, width, break_long_words=False, break_on_hyphens=False)

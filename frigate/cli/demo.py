@@ -82,8 +82,7 @@ def run_demo(
     from frigate.data.city import read_city, write_city
     from frigate.evaluation.evaluate import evaluate
     from frigate.forecasting.forecast import forecast
-    from frigate.report.run_page import write_report
-    from frigate.report.words import verdict
+    from frigate.report.run_page import verdict, write_report
     from frigate.simulate.demo_city import demo_city
     from frigate.training.train import train
 

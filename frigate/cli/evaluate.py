@@ -30,19 +30,21 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: Namespace) -> None:
     from frigate.evaluation.evaluate import evaluate
-    from frigate.nn.choice import kernels
     from frigate.training.checkpoint import load_run
 
     opened = load_run(args.run)
-    with kernels(args.kernels), progress("Evaluating") as update:
-        result = evaluate(opened, args.city, stride=args.stride, device=args.device, progress=update)
+    with progress("Evaluating") as update:
+        result = evaluate(
+            opened, args.city, stride=args.stride, device=args.device, progress=update, kernels=args.kernels
+        )
     if args.json:
         print_json(result.to_json())
         return
     print_evaluation(result)
     if args.details:
         for title, rows in result.detail_tables().items():
-            say(f"\n{title}")
+            print()
+            say(title)
             _print_table(rows, LEAST_IMPORTANT_BASELINES)
 
 

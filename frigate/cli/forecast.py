@@ -41,15 +41,14 @@ def add_arguments(parser: Parser) -> None:
 def run(args: Namespace) -> None:
     from frigate.data.city import open_city
     from frigate.forecasting.forecast import forecast
-    from frigate.nn.choice import kernels
     from frigate.training.checkpoint import load_run
 
-    with kernels(args.kernels), status(f"Opening {args.run}"):
+    with status(f"Opening {args.run}"):
         other = None if args.city is None else open_city(args.city)
         result = forecast(
             load_run(args.run), stream=other, at=args.at, close=args.close,
             add=args.add, past=args.past, horizon=args.horizon, sensors="all" if args.all_sensors else "seen",
-            device=args.device, memory_gb=args.memory_gb,
+            device=args.device, memory_gb=args.memory_gb, kernels=args.kernels,
         )  # fmt: skip
     if other is not None:
         notice(*other.notices)

@@ -82,7 +82,7 @@ def _among_processes() -> Iterator[None]:
     if os.environ.get("WORLD_SIZE", "1") == "1":
         yield
         return
-    from frigate.training.distributed import joined, only_the_first_speaks
+    from frigate.training.distributed import joined, only_leader_prints
 
-    with only_the_first_speaks(), joined():
+    with only_leader_prints(), joined():
         yield

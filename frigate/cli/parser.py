@@ -152,7 +152,9 @@ def add_run(parser: Parser) -> None:
 
 
 def add_other_city(parser: Parser) -> None:
-    parser.add_argument("--city", metavar="CITY", type=Path, help="another city than the one it was trained on")
+    parser.add_argument(
+        "--city", metavar="CITY", type=Path, help="a city folder, or its cache (default: the one it was trained on)"
+    )
 
 
 def add_output(parser: Parser, metavar: str, text: str, *, default: str | None = None) -> None:

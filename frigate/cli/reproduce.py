@@ -59,10 +59,10 @@ def run(args: Namespace) -> None:
     with progress("Reproducing") as update:
         done = reproduce(experiments, plan, jobs=args.jobs, say=log, progress=update)
     if args.json:
-        print_json({"report": str(done.page), "left_out": done.left_out})
+        print_json({"report": done.page and str(done.page), "left_out": done.left_out})
         return
     notice(*(f"left out: {recipe}: {reason}" for recipe, reason in done.left_out.items()))
-    say(f"Report, to open in a browser: {done.page}")
+    say(f"Report, to open in a browser: {done.page}" if done.page else f"Results: {args.output}")
 
 
 def _city(args: Namespace) -> City:

@@ -62,8 +62,8 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: Namespace) -> int:
-    from frigate.nn.choice import described, kernels
     from frigate.nn.device import best_device
+    from frigate.nn.ops import describe_kernels
     from frigate.training.distributed import current
     from frigate.training.train import seen_from, settings_from, summary_line, train
 
@@ -76,16 +76,16 @@ def run(args: Namespace) -> int:
     settings = group.agree(
         lambda: settings_from(preset_name=args.preset, file=args.settings, said=typed, resume=resumed)
     )
-    city = group.in_turn(lambda: read(args.city))  # which writes a cache
+    city = group.leader_first(lambda: read(args.city))  # which writes a cache
     sensors = group.agree(lambda: seen_from(args.seen, city))
     if settings.train.validation == "unseen":
         notice("validation = unseen: the checkpoint is chosen at the test nodes, as in the paper. Scores are flattered")
-    with kernels(args.kernels), training_progress("Training") as on_step:
+    with training_progress("Training") as on_step:
         device = best_device(group.device_name(args.device))
-        computed_with = described(device)
+        computed_with = describe_kernels(device, args.kernels)
         trained = train(
             city, seen=sensors, mode=args.split, settings=settings, folder=args.output, resume=args.resume,
-            device=args.device, on_step=on_step,
+            device=args.device, on_step=on_step, kernels=args.kernels,
         )  # fmt: skip
     log(f"trained on {device.type}: {computed_with}")
     if args.json:

@@ -46,6 +46,7 @@ def evaluate(
     device: str | None = None,
     batch_size: int | None = None,
     progress: Progress | None = None,
+    kernels: str = "auto",
 ) -> Evaluation:
     """Score a run over its test period beside every naive baseline, in the user's unit.
 
@@ -64,6 +65,8 @@ def evaluate(
         Windows scored at once. Default: as many as fit into memory.
     progress : callable, optional
         Called with the windows done and the windows in all.
+    kernels : "auto" or "reference"
+        The fastest for the device, or the equations in plain torch operations, to compare with.
 
     Returns
     -------
@@ -74,7 +77,7 @@ def evaluate(
     first, stop = here.split.test
     if first < 0 or stop > here.city.stream.num_snapshots:
         raise SettingsError("the city lacks some or all of the run's test period. Give a city that has those readings")
-    predictor, task = here.predictor(at), run.settings.task
+    predictor, task = here.predictor(at, kernels=kernels), run.settings.task
     evaluation = evaluate_forecaster(
         predictor,
         here.city,

@@ -6,25 +6,22 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from frigate.config import BASELINES, PRESETS, change, preset
 from frigate.data.split import windows_in
-from frigate.experiments.parameters import IN_PAPER, PAPER_COLOUR, beside_paper
+from frigate.experiments import plots
+from frigate.experiments.parameters import bars_beside_paper
 from frigate.experiments.plan import LABELS, Plan
-from frigate.experiments.table import Cell, Table
+from frigate.experiments.table import Row, Table
 from frigate.graph.feature_cache import ensure_road_features
 from frigate.nn.batch import Batch
 from frigate.nn.device import best_device
 from frigate.training.environment import environment
 from frigate.training.run import RunOnCity
 from frigate.training.train import new_run
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 PAPER_S = {"dcrnn": 0.0081, "stgode": 0.0164, "paper": 0.0207, "stnn": 0.0375, "localegn": 0.0492}  # tab:inference
 COLUMNS = {
@@ -43,7 +40,7 @@ def measure(plan: Plan) -> Table:
     models = plan.wanted(*PRESETS, *BASELINES)
     if any(preset(model).model.roads for model in models):
         plan = replace(plan, city=ensure_road_features(city))
-    rows: list[dict[str, Cell]] = []
+    rows: list[Row] = []
     for model in models:
         run = untrained(plan, model)
         seconds = timed(run.predictor(device), last_batch(run, device), times=plan.effort.timings)
@@ -113,17 +110,9 @@ def timed(forecast: Callable[[Batch], torch.Tensor], batch: Batch, *, times: int
         return [once() for _ in range(times)]
 
 
-def draw(table: Table) -> Figure:
+def draw(table: Table) -> plots.Figure:
     """A bar for each model with the quartiles as whiskers, and below it a grey one where the paper has a time."""
-    from frigate.experiments import plots
-
-    names, low = beside_paper(table, "low_s", "paper_s")
-    (_, median), (_, high) = beside_paper(table, "median_s", "paper_s"), beside_paper(table, "high_s", "paper_s")
-    figure, (ax, *_) = plots.figure(7.0, 0.6 + 0.36 * len(names))
-    colours = [PAPER_COLOUR if name == IN_PAPER else plots.colour(name) for name in names]
-    low, median, high = ([1000 * value for value in seconds] for seconds in (low, median, high))
-    plots.bars(ax, names, median, low=low, high=high, colours=colours)
-    plots.label(
-        ax, x="ms for one forecast of all nodes (the paper: its own data and hardware)", y="", title=table.title
-    )
+    figure, ax = bars_beside_paper(table, "median_s", "paper_s", low="low_s", high="high_s", scale=1000)
+    words = "ms for one forecast of all nodes (the paper: its own data and hardware)"
+    plots.label(ax, x=words, y="", title=table.title)
     return figure

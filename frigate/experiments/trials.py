@@ -1,6 +1,6 @@
 """Trials: a recipe fitted and scored on the test period, as it is or with its input changed. Each is done once.
 
-    RESULTS/runs/RECIPE/checkpoint-0024/    of a trained recipe: training goes on here where it was stopped
+    RESULTS/runs/RECIPE/checkpoint-0024/    of a trained recipe; training resumes here
     RESULTS/runs/RECIPE/facts.json          parameters, steps, seconds, settings, hardware
     RESULTS/runs/RECIPE/CHANGE.npz          the sums of errors, from which every measure and interval is made
 
@@ -13,7 +13,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from frigate.errors import SettingsError
 from frigate.evaluation.evaluate import NONE, OWN, ZERO, score, share_of_sensor, terciles, windows_at_once
 from frigate.evaluation.metrics import Measure, Scores, Summary
 from frigate.experiments.ablated_model import without
-from frigate.experiments.plan import NAIVE, Plan, Recipe
+from frigate.experiments.plan import ALL, NAIVE, Plan, Recipe
 from frigate.experiments.table import as_json, write_atomically
 from frigate.graph.feature_cache import features_of
 from frigate.nn.batch import Windows
@@ -247,6 +247,12 @@ class Scored:
                 )
         return self._scores[trial]
 
+    def found(self, trials: Iterable[Trial], models: Container[str] = ALL) -> Iterator[tuple[Trial, Summary]]:
+        """The trials of these models that are there and scored, with their errors at unseen nodes."""
+        for trial in trials:
+            if trial.recipe.model in models and self.has(trial) and (summary := self.summary(trial)) is not None:
+                yield trial, summary
+
     def facts(self, recipe: Recipe) -> dict[str, Any]:
         facts: dict[str, Any] = json.loads(_facts_path(self.plan, recipe).read_text(encoding="utf-8"))
         return facts
@@ -289,7 +295,6 @@ def beside(trial: Trial, model: str) -> Trial:
     return Trial(Recipe(model, trial.recipe.seen, trial.recipe.seed))
 
 
-def yardsticks(plan: Plan, *, seed: int, seen: float | None = None) -> list[Trial]:
+def yardsticks(plan: Plan, **recipe: Any) -> list[Trial]:
     """What `share` and `of_zero` need."""
-    share = plan.seen if seen is None else seen
-    return [Trial(Recipe(name, share, seed)) for name in (ZERO, NONE, OWN)]
+    return [Trial(plan.recipe(name, **recipe)) for name in (ZERO, NONE, OWN)]

@@ -26,7 +26,6 @@ from frigate.data.stream import RoadNetworkStream, local_iso, zone
 from frigate.errors import CityError, SettingsError
 from frigate.nn.batch import Batch, Windows
 from frigate.nn.device import best_device
-from frigate.nn.partition import reach_of
 from frigate.nn.predictor import Predictor
 from frigate.nn.scaling import build_topologies
 from frigate.training.run import Run
@@ -185,6 +184,7 @@ def forecast(
     sensors: Literal["seen", "all"] = "seen",
     device: str | None = None,
     memory_gb: float | None = None,
+    kernels: str = "auto",
 ) -> Forecast:
     """Forecast every node of a network for the `horizon` steps after `at`.
 
@@ -211,6 +211,8 @@ def forecast(
     memory_gb : float, optional
         What activations may take; a network that takes more is forecast in blocks of nodes, with the same result up
         to rounding. Default: 4 on a CPU, most of what is free on a GPU.
+    kernels : "auto" or "reference"
+        The fastest for the device, or the equations in plain torch operations, to compare with.
 
     Returns
     -------
@@ -223,11 +225,12 @@ def forecast(
     )
     now = request.stream.network
     predictor = Predictor(
-        run.model, now, where, quantity=request.stream.quantity, memory_gb=limits.memory_gb, must_fit=True
-    )
+        run.model, now, where, quantity=request.stream.quantity, memory_gb=limits.memory_gb, must_fit=True,
+        kernels=kernels,
+    )  # fmt: skip
     values = predictor.to_array(predictor(request.batch)[0, request.late :], now)
     notices = request.forecast.notices
-    if memory_gb is not None and reach_of(run.model) is None:
+    if memory_gb is not None and run.model.reach is None:
         label = run.settings.model.label
         notices += (f"how far {label} looks is not known: the whole network was forecast at once.",)
     return replace(request.forecast, values=values, notices=notices)

@@ -30,13 +30,13 @@ from frigate.data.stream import calendar, local_iso, utc_offsets_s
 from frigate.errors import CityError, SettingsError
 from frigate.forecasting.forecast import NO_READING, Forecast, short_window, split_on
 from frigate.graph.positions import locate_anchors
-from frigate.nn.batch import Batch, Topology
-from frigate.nn.choice import on_gpu
-from frigate.nn.cuda_graph import Replay
+from frigate.nn.batch import Batch
 from frigate.nn.device import best_device
-from frigate.nn.model import Fixed, Frigate
+from frigate.nn.forecaster import Fixed
+from frigate.nn.ops.cuda.recording import RecordedFunction
 from frigate.nn.predictor import Predictor
 from frigate.nn.scaling import build_topologies
+from frigate.nn.topology import Topology
 from frigate.training.run import Run
 
 ALWAYS_S = -(2**62)  # before every snapshot
@@ -116,8 +116,9 @@ class Live:
         sensors: NDArray[np.bool_] | Iterable[NodeId] | None = None,
         timezone: str | None = None,
         device: str | None = None,
+        kernels: str = "auto",
     ) -> None:
-        if not isinstance(run.model, Frigate):
+        if not run.model.encodes_snapshots:
             raise SettingsError(
                 f'a live forecast needs a Frigate model; the run\'s is "{run.settings.model.preset}", which encodes no '
                 "snapshot by itself. Use frigate.forecasting.forecast"
@@ -128,8 +129,8 @@ class Live:
         self.encoded = 0  # snapshots that the GNN has encoded so far
         self.left_out = 0  # readings of nodes that are no sensors
         self._trained_on, self._task = run.trained_on, run.settings.task
-        self._predictor = Predictor(run.model, network, self.device, quantity=run.trained_on.quantity)
-        self._model: Frigate = self._predictor.model  # type: ignore[assignment]
+        self._predictor = Predictor(run.model, network, self.device, quantity=run.trained_on.quantity, kernels=kernels)
+        self._model, self._kernels = self._predictor.model, kernels
         self._features_of = source if isinstance(source, City) else run.trained_on.folder
         self._timezone = run.trained_on.timezone if timezone is None else timezone
         self._sensors = split_on(run, network)[0] if sensors is None else _sensors(network, sensors)
@@ -139,7 +140,7 @@ class Live:
         self._scaling = replace(run.scaling, anchors=anchors)
         self._window: deque[_Snapshot] = deque(maxlen=self._task.past)
         self._encodings: dict[int, _Encoded] = {}  # by time
-        self._recorded: dict[tuple[Any, ...], Replay] = {}  # each holds its memory on the GPU
+        self._recorded: dict[tuple[Any, ...], RecordedFunction] = {}  # each holds its memory on the GPU
         self._node_ids = network.node_ids
         self._tried: _NetworkView | None = None  # the last what-if: it may be asked for again
         self._changes: list[tuple[int, _NetworkView]] = []  # since when, in time order
@@ -287,7 +288,8 @@ class Live:
         def encoded(values: Tensor, observed: Tensor, clock: Tensor) -> Tensor:
             batch, distinct = self._batch(values, observed, clock, roads, clock[:0])
             with self._predictor.inference():
-                return self._model.snapshots(batch, self._model.scaled(batch), [on.fixed for on in distinct])[:, 0]
+                fixed = [on.fixed for on in distinct]
+                return self._model.encode_snapshots(batch, fixed=fixed, kernels=self._kernels)[:, 0]
 
         z = self._computed(encoded, roads, values, observed, clock)
         # Copies: a part of a tensor would hold the memory of all of it.
@@ -316,7 +318,7 @@ class Live:
         def ahead(values: Tensor, observed: Tensor, clock: Tensor, z: Tensor, future: Tensor) -> Tensor:
             batch, _ = self._batch(values, observed, clock, roads, future)
             with self._predictor.inference():
-                return self._model.from_snapshots(batch, self._model.scaled(batch), z.transpose(0, 1)[:, None])[0]
+                return self._model.forecast_from(batch, z.transpose(0, 1)[:, None], kernels=self._kernels)[0]
 
         made = self._computed(ahead, roads, values, observed, clock, z, self._calendar(times_s))
         used = np.any([encoding.snapshot.observed for encoding in encodings], axis=0) & now.present
@@ -338,11 +340,12 @@ class Live:
     def _computed(self, function: Callable[..., Tensor], roads: Sequence[_NetworkView], *tensors: Tensor) -> Tensor:
         """function(*tensors). On a GPU it is recorded, unless the roads change in the window or are only tried."""
         networks = {on.network.fingerprint for on in roads}
-        if not on_gpu(self.device) or len(networks) > 1 or roads[0] is self._tried:
+        can_record = self._model.can_record(self.device, self._kernels)
+        if not can_record or len(networks) > 1 or roads[0] is self._tried:
             return function(*tensors)
         key = (function.__name__, *networks, *(tensor.shape for tensor in tensors))
         if key not in self._recorded:
-            self._recorded[key] = Replay(function, tensors)
+            self._recorded[key] = RecordedFunction(function, tensors, self.device)
             while len(self._recorded) > MAX_RECORDED:
                 self._recorded.pop(next(iter(self._recorded)))
         return self._recorded[key](*tensors).clone()

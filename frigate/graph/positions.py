@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components, dijkstra
 
-from frigate.data.network import SAME_PLACE_M, NodeId, RoadNetwork, haversine_m
+from frigate.data.coordinates import haversine_m
+from frigate.data.network import SAME_PLACE_M, NodeId, RoadNetwork
 from frigate.errors import CityError, SettingsError
 
 CHUNK_CELLS = 4_000_000  # distances held at once where sensors are searched from: 32 MB

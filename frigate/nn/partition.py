@@ -14,38 +14,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from frigate.errors import SettingsError
 from frigate.graph.positions import divide
-from frigate.nn.batch import Batch, Topology, visits
-from frigate.nn.layers import GatedConv, ResidualGatedConv
-from frigate.nn.model import DefaultEmbedding, DefaultPrior, Frigate, MomentPrior, PaperEmbedding
+from frigate.nn.batch import Batch
+from frigate.nn.forecaster import ForecastModel, Reach
 from frigate.nn.scaling import NEAR_SENSORS
+from frigate.nn.topology import Topology, visit_order
 
-FORWARD_TENSORS = 6  # of a node, a snapshot and the model's width each, held at once; measured
 MIN_BLOCK = 256  # nodes: with fewer, nearly all of a block is halo
-
-
-@dataclass(frozen=True)
-class Reach:
-    """What a model reads for the forecast of one node."""
-
-    hops: int  # roads, in either direction
-    sensors: bool  # also the readings of the nearest sensors of every node on the way
-
-
-def reach_of(model: nn.Module) -> Reach | None:
-    """How far a model looks; None where that is not known: a baseline, or a Frigate with parts of another's making."""
-    if (
-        type(model) is Frigate
-        and type(model.embedding) in (PaperEmbedding, DefaultEmbedding)
-        and type(model.prior) in (MomentPrior, DefaultPrior)
-        and all(type(layer) in (GatedConv, ResidualGatedConv) for layer in model.convolutions)
-    ):
-        # One road at least: the moments are of the neighbours' readings.
-        return Reach(max(1, len(model.convolutions)), isinstance(model.embedding, DefaultEmbedding))
-    return None
 
 
 @dataclass(frozen=True)
@@ -154,7 +132,7 @@ def _within(
         out_start=torch.from_numpy(np.searchsorted(senders, np.arange(n + 1))),
         in_start=torch.from_numpy(np.searchsorted(receivers[in_order], np.arange(n + 1))),
         in_order=torch.from_numpy(in_order),
-        visits=torch.from_numpy(visits(senders, receivers, n)),
+        visit_order=torch.from_numpy(visit_order(senders, receivers, n)),
         neighbour_of=torch.from_numpy(neighbour_of),
         neighbour=torch.from_numpy(local[topology.neighbour.numpy()[pairs]]),
         near_sensor=torch.from_numpy(near),
@@ -184,44 +162,39 @@ def _ranges(first: NDArray[np.int64], last: NDArray[np.int64]) -> tuple[NDArray[
     return first[of] + np.arange(len(of)) - (np.cumsum(each) - each)[of], of
 
 
-def own_forecast(model: nn.Module, batch: Batch, own: int) -> Tensor:
-    """[B,H,O] at the own nodes of a part, whose batch this is: the halo is encoded, and not decoded."""
-    assert isinstance(model, Frigate)
-    return model.forecast_at(batch, slice(own))
-
-
-def in_parts(model: nn.Module, batch: Batch, parts: Iterable[Part]) -> Tensor:
+def in_parts(model: ForecastModel, batch: Batch, parts: Iterable[Part], *, kernels: str = "auto") -> Tensor:
     """[B,H,N] in the user's unit; 0 at nodes that are no part's own."""
     result = batch.values.new_zeros(batch.num_windows, batch.horizon, batch.num_nodes)
     for part in parts:
-        result[:, :, part.own] = own_forecast(model, part.of(batch), len(part.own))
+        result[:, :, part.own] = model.forecast_at(part.of(batch), slice(len(part.own)), kernels=kernels)
     return result
 
 
 def in_blocks(
-    model: nn.Module,
+    model: ForecastModel,
     batch: Batch,
     *,
     lon: NDArray[np.float64],
     lat: NDArray[np.float64],
     limit: int,
     must_fit: bool = False,
+    kernels: str = "auto",
 ) -> Tensor:
     """[B,H,N] as model(batch) gives it, with activations of `limit` bytes at most, as far as they are foreseen.
 
     At once where that fits, or where the model's reach is not known; else in blocks. A block that does not fit is
     divided, down to MIN_BLOCK nodes: if those do not fit it is refused, or done all the same.
     """
-    reach = reach_of(model)
+    reach = model.reach
     edges = max(topology.num_edges for topology in batch.topologies)
     if reach is None or _bytes_of(model, batch, batch.num_nodes, edges) <= limit:
-        forecast: Tensor = model(batch)
+        forecast: Tensor = model(batch, kernels=kernels)
         return forecast
-    return in_parts(model, batch, _blocks(model, batch, reach, lon, lat, limit, must_fit))
+    return in_parts(model, batch, _blocks(model, batch, reach, lon, lat, limit, must_fit), kernels=kernels)
 
 
 def _blocks(
-    model: nn.Module,
+    model: ForecastModel,
     batch: Batch,
     reach: Reach,
     lon: NDArray[np.float64],
@@ -247,15 +220,12 @@ def _blocks(
         yield part
 
 
-def _bytes_of(model: nn.Module, batch: Batch, nodes: int, edges: int) -> int:
+def _bytes_of(model: ForecastModel, batch: Batch, nodes: int, edges: int) -> int:
     each = forecast_bytes(model, nodes=nodes, edges=edges, past=batch.past, horizon=batch.horizon)
     return batch.num_windows * each
 
 
-def forecast_bytes(model: nn.Module, *, nodes: int, edges: int, past: int, horizon: int) -> int:
+def forecast_bytes(model: ForecastModel, *, nodes: int, edges: int, past: int, horizon: int) -> int:
     """What the activations of one window take, without gradient."""
-    if isinstance(model, Frigate):
-        layers = nodes * past * model.encoder.hidden_size * FORWARD_TENSORS
-    else:  # a bound: forward holds no more than backward keeps
-        layers = model.kept_numbers(nodes=nodes, edges=edges, past=past, horizon=horizon)  # type: ignore[operator]
+    layers = model.forecast_activations(nodes=nodes, edges=edges, past=past, horizon=horizon)
     return 4 * (layers + past * (3 * NEAR_SENSORS * nodes + 8 * edges))  # with the kernel mean, and the moments

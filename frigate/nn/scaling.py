@@ -29,7 +29,7 @@ from frigate.graph.positions import (
     positions,
 )
 from frigate.graph.road_features import FEATURES, FeatureScaling, fit_feature_scaling
-from frigate.nn.batch import Topology, make_topology
+from frigate.nn.topology import Topology, make_topology
 
 NEAR_SENSORS = 32  # M
 NEAR_CUTOFF = 50.0  # road lengths: sensors farther than 50 median roads say nothing of a node

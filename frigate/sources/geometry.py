@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-from frigate.data.network import EARTH_RADIUS_M, RoadNetwork, haversine_m
+from frigate.data.coordinates import EARTH_RADIUS_M, haversine_m
+from frigate.data.network import RoadNetwork
 
 Line = NDArray[np.float64]  # [points,2] lon, lat
 

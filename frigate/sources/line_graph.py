@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from frigate.data.city import City
 from frigate.data.network import Edges, NodeId, Road, RoadNetwork
-from frigate.data.notices import Notices, Spot
+from frigate.data.notices import InputPlace, Notices
 from frigate.errors import CityError
 from frigate.sources.geometry import Line, NotALineError, read_line, write_line
 
@@ -225,9 +225,9 @@ class _Forbidden:
         self._no = np.array(sorted(no), np.int64)
         self._only = np.array(sorted(only), np.int64)
 
-        def spot(i: int) -> Spot:
+        def spot(i: int) -> InputPlace:
             a, via, b, _ = restrictions[i]
-            return Spot(f"from {a} over {via} to {b}")
+            return InputPlace(f"from {a} over {via} to {b}")
 
         notices.add_rows("Turn restrictions left out, one of their roads is not in the network", lost, spot)
 

@@ -28,11 +28,10 @@ from frigate.data.split import windows_in
 from frigate.errors import CheckpointError, SettingsError
 from frigate.graph.positions import divide
 from frigate.nn.batch import Batch, Windows
-from frigate.nn.choice import on_gpu, plain
-from frigate.nn.cuda_graph import Replay
 from frigate.nn.device import autocast, memory_limit
-from frigate.nn.model import Frigate
-from frigate.nn.partition import Part, cut, own_forecast, reach_of
+from frigate.nn.model import absolute_error
+from frigate.nn.ops.cuda.recording import RecordedFunction
+from frigate.nn.partition import Part, cut
 from frigate.nn.predictor import Predictor
 from frigate.training.checkpoint import save_checkpoint
 from frigate.training.distributed import Group, on_ctrl_c
@@ -61,8 +60,9 @@ OnStep = Callable[[StepReport], None]
 class Trainer:
     """The state of one training: model, optimiser, best weights, progress."""
 
-    def __init__(self, run: RunOnCity, windows: Windows, *, group: Group = ALONE) -> None:
+    def __init__(self, run: RunOnCity, windows: Windows, *, group: Group = ALONE, kernels: str = "auto") -> None:
         self.run = run
+        self.kernels = kernels
         self.group = group
         self.stopping = False
         self.windows = windows
@@ -78,7 +78,7 @@ class Trainer:
         self.inputs = torch.from_numpy(run.split.training).to(self.device)
         scored = run.split.unseen if self.settings.validation == "unseen" else run.split.validation
         self._require_targets(scored)
-        self.targets_at = self.inputs.nonzero()[:, 0]
+        self.targets_at: Tensor | slice = self.inputs.nonzero()[:, 0]
         self.scored_at = torch.from_numpy(np.flatnonzero(scored)).to(self.device)
         self.optimiser = torch.optim.AdamW(
             self.model.parameters(),
@@ -105,7 +105,7 @@ class Trainer:
 
     def _cut_parts(self, wanted: NDArray[np.bool_]) -> list[Part]:
         """Parts that have these nodes, those with targets, for their own: equally many each."""
-        reach = reach_of(self.model)
+        reach = self.model.reach
         if reach is None:
             label = self.run.settings.model.label
             raise SettingsError(f"parts = {self.settings.parts}: how far {label} looks is not known. Use parts = 1")
@@ -265,7 +265,7 @@ class Trainer:
         """Whether the step is one of many that differ in their numbers alone, so that it is recorded."""
         whole = batch.num_windows == self.settings.batch_size <= self.micro_batch and not self.parts
         single = len(batch.topologies) == 1 and (self.recorded is None or batch.topologies[0] is self.recorded.topology)
-        return on_gpu(self.device) and isinstance(self.model, Frigate) and whole and single
+        return whole and single and self.model.can_record(self.device, self.kernels)
 
     def _cells(self, batch: Batch, weight: Tensor) -> Tensor:
         """The weight of all targets of the step, those of the other processes with them."""
@@ -274,26 +274,16 @@ class Trainer:
 
     def _loss(self, batch: Batch, weight: Tensor) -> Tensor:
         """The weighted sum of absolute errors in the model's unit."""
-        at: Tensor | slice = slice(None)
+        at = slice(weight.shape[1]) if self.parts else self.targets_at  # of a part, its own nodes
         with autocast(self.device):
-            if self.parts:
-                forecast = own_forecast(self.model, batch, weight.shape[1])
-            else:
-                forecast, at = self._forecast(batch, self.targets_at)
+            forecast = self.model.forecast_at(batch, at, kernels=self.kernels)
         assert batch.target is not None and batch.target_observed is not None
-        error = (forecast - batch.target[..., at]).abs() / self.run.scaling.value_scale  # eq:mae
-        loss: Tensor = (error * (batch.target_observed[..., at] * weight[:, None, at])).sum()
-        return loss
-
-    def _forecast(self, batch: Batch, wanted: Tensor) -> tuple[Tensor, Tensor | slice]:
-        """The forecast [B,H,n] and of which nodes it is: the wanted; of a baseline or the reference, all."""
-        if isinstance(self.model, Frigate) and not plain():
-            return self.model.forecast_at(batch, wanted), wanted
-        return self.model(batch), slice(None)
+        weight = batch.target_observed[..., at] * weight[:, None, at]
+        return absolute_error(forecast, batch.target[..., at], weight, self.run.scaling.value_scale)
 
     def validate(self) -> float:
         """MAE in the user's unit at the validation nodes and times, without their own readings."""
-        predict = Predictor(self.model, self.run.city.network, self.device, parts=self.parts)
+        predict = Predictor(self.model, self.run.city.network, self.device, parts=self.parts, kernels=self.kernels)
         error, cells = 0.0, 0.0
         mine = self.validate_at[self.group.share]
         for first in range(0, len(mine), self.micro_batch):
@@ -345,7 +335,7 @@ class _Recorded:
             loss.backward()  # type: ignore[no-untyped-call]
             return loss.detach()
 
-        self.replay = Replay(compute, [*batch.tensors, weight, cells])
+        self.replay = RecordedFunction(compute, [*batch.tensors, weight, cells], weight.device)
         self.gradients = [parameter.grad for parameter in self.parameters]
 
     def __call__(self, batch: Batch, weight: Tensor, cells: Tensor) -> Tensor:
@@ -396,7 +386,8 @@ def micro_batch(run: RunOnCity, device: torch.device, parts: Sequence[Part] = ()
     settings, stream = run.settings, run.city.stream
     edges = max(network.num_edges for network in stream.topologies)
     nodes, edges = max(((part.num_nodes, part.num_edges) for part in parts), default=(stream.num_nodes, edges))
-    numbers = run.model.kept_numbers(nodes=nodes, edges=edges, past=settings.task.past, horizon=settings.task.horizon)
+    task = settings.task
+    numbers = run.model.training_activations(nodes=nodes, edges=edges, past=task.past, horizon=task.horizon)
     window = numbers * (2 if device.type == "cuda" else 4)
     return max(1, min(settings.train.batch_size, memory_limit(settings.train.memory_gb, device) // window))
 

@@ -15,19 +15,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from frigate.bench import bench, invent_network, measure
-from frigate.bench import pyg_baseline as usual_way
+from frigate.bench import bench, invent_network, measure, pyg_baseline
 from frigate.bench.clock import Repeats, ceilings, median_ms, peak_bytes
 from frigate.bench.measure import _require_same
 from frigate.bench.output import notes_of, rows_of
-from frigate.bench.pyg_baseline import INDEX_ADD, usual_bytes, usual_model
+from frigate.bench.pyg_baseline import INDEX_ADD, plain_bytes, plain_copy
 from frigate.bench.roofline import Ceilings, Sizes, WorkItem, floor_ms, forecast_work, step_work, work_json
 from frigate.bench.synthetic import SIZES, Size, invent_run, parse_size, windows_for
 from frigate.config import PRESETS, ModelSettings, Task, change, preset
 from frigate.errors import FrigateError, SettingsError
 from frigate.graph.positions import choose_anchors, distances_m
 from frigate.nn.batch import Batch
-from frigate.nn.choice import kernels
 from frigate.nn.model import Frigate
 from frigate.training.run import RunOnCity
 from tests.support.command_line import frigate
@@ -65,10 +63,9 @@ def gradients(model: Frigate, made: Tensor) -> list[Tensor]:
 
 def agree(name: str) -> str:
     run, ours, batch = small(name)
-    theirs, way = usual_model(ours)
+    theirs, way = plain_copy(ours)
     made = ours(batch)
-    with kernels("reference"):
-        other = theirs(batch)
+    other = theirs(batch, kernels="reference")
     assert _require_same("both", other.detach(), made.detach(), run) < 1e-5
     pairs = list(zip(gradients(ours, made), gradients(theirs, other), strict=True))
     assert len(pairs) > 20
@@ -79,26 +76,26 @@ def agree(name: str) -> str:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_both_ways_compute_the_same_forecasts_and_gradients(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usual_way, "_geometric", lambda: None)
+    monkeypatch.setattr(pyg_baseline, "_geometric", lambda: None)
     assert agree(name) == INDEX_ADD
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_message_passing_computes_the_same(name: str) -> None:
-    if usual_way._geometric() is None:
+    if pyg_baseline._geometric() is None:
         pytest.skip("PyTorch Geometric is not installed: pip install 'frigate-forecast[bench]'")
     assert agree(name).startswith("PyTorch Geometric")
 
 
 def test_ways_that_differ_are_not_timed() -> None:
     run, ours, batch = small("paper")
-    theirs, _ = usual_model(ours)
+    theirs, _ = plain_copy(ours)
     with torch.no_grad():
         made = ours(batch)
         layer = theirs.convolutions[3].named_parameters()
         next(weight for name, weight in layer if name.endswith("linear.weight")).mul_(1.1)  # one of ten, a tenth off
         with pytest.raises(FrigateError, match=r"the two differ by .* more than rounding"):
-            _require_same("the two", theirs(batch), made, run)
+            _require_same("the two", theirs(batch, kernels="reference"), made, run)
         with pytest.raises(FrigateError, match="differ by nan"):
             _require_same("the two", made * torch.nan, made, run)
 
@@ -175,7 +172,7 @@ def test_the_floor_is_the_slower_of_bytes_and_operations() -> None:
 def test_the_usual_ways_memory_is_what_was_measured() -> None:
     model = preset("paper").model
     assert isinstance(model, ModelSettings)
-    window = usual_bytes(model, Task(), nodes=3192, edges=7269, number=2)
+    window = plain_bytes(model, Task(), nodes=3192, edges=7269, number=2)
     assert 32 * window == pytest.approx(27e9, rel=0.05)
 
 

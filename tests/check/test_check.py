@@ -51,7 +51,7 @@ def noise(snapshots: int, nodes: int = 2, *, quantity: str = "speed") -> NDArray
 
 
 @given(st.integers(0, 10**6), st.integers(1, 3), st.sampled_from([2, 30, 255, 300]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_gaps_are_those_of_a_plain_count(seed: int, forms: int, snapshots: int) -> None:
     networks = [random_network(6, seed=seed)]
     for n in range(1, forms):
@@ -301,7 +301,7 @@ def test_more_than_can_be_drawn_is_left_out_aloud(tmp_path: Path) -> None:
     values = np.full((3, 17_000), np.nan)
     values[:, 5] = 1
     page, report = page_of(City("wide", make_stream(values, network, start_s=START_S, step_s=60)), tmp_path)
-    assert "Drawn are" in page.text
+    assert "The maps show" in page.text
     assert "of 17,000 nodes" in page.text
     assert len(page.data[0]["x"]) <= 15_000
     assert sum(page.data[0]["sensor"]) == report.sensors == 1

@@ -38,7 +38,7 @@ TYPED = """
 import json, sys
 
 ABSENT = ("typer", "click", "rich", "polars", "numba", "pandas", "lightgbm", "osmium", "h5py", "pyproj", "matplotlib",
-          "shapely", "igraph", "tensorboard", "tzdata")
+          "jinja2", "shapely", "igraph", "tensorboard", "tzdata")
 
 class Without:
     def __init__(self, finder):
@@ -125,7 +125,8 @@ def test_evaluation_and_forecast(said: dict[str, Output], bare: Path) -> None:
 
 def test_experiments_and_bench(said: dict[str, Output], bare: Path) -> None:
     assert said["reproduced"].status == 0, said["reproduced"].err
-    assert said["reproduced"].out == "Report, to open in a browser: results/report.html\n"
+    assert said["reproduced"].out == "Results: results\n"
+    assert "no page: jinja2 is not installed" in said["reproduced"].err
     assert json.loads((bare / "results" / "parameters.json").read_text())["rows"]
     assert said["timed"].status == 0, said["timed"].err
     assert json.loads((bare / "bench.json").read_text())["features_ms"] is None

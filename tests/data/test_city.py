@@ -141,7 +141,7 @@ def cities(draw: st.DrawFn) -> City:
 
 
 @given(cities(), st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_any_city_comes_back(city: City, csv: bool) -> None:
     # The stream on disk runs from the first reading to the last, and a topology that no snapshot shows is not kept.
     seen = np.flatnonzero(city.stream.observed.any(axis=1))

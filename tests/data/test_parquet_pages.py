@@ -63,7 +63,7 @@ def test_a_count_below_zero_is_refused(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=200), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_what_is_not_understood_is_left_to_the_reader(
     tmp_path_factory: pytest.TempPathFactory, noise: bytes, ends: bool
 ) -> None:

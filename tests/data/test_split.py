@@ -18,7 +18,7 @@ from tests.support.grids import grid_network, grid_stream
 
 
 @given(share=st.floats(0.1, 0.95), seed=st.integers(0, 2**31), mode=st.sampled_from(["random", "region"]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_nodes_are_partitioned(share: float, seed: int, mode: str) -> None:
     stream = grid_stream(silent=4)
     split = make_split(stream, seen=share, seed=seed, mode=mode)

@@ -21,19 +21,20 @@ from torch import Tensor
 
 from frigate.config import BASELINES, PRESETS, ModelSettings, Settings, change, preset
 from frigate.data.city import City, read_city, write_city
-from frigate.data.network import RoadNetwork, haversine_m
+from frigate.data.coordinates import haversine_m
+from frigate.data.network import RoadNetwork
 from frigate.errors import CityError, SettingsError
 from frigate.evaluation.evaluate import OWN
 from frigate.experiments import EXPERIMENTS, Effort, Plan, named
 from frigate.experiments.ablated_model import PARTS, without
 from frigate.experiments.accuracy import best_baselines
 from frigate.experiments.irregular import drop, kept_snapshots, mask
-from frigate.experiments.page import NOT_DRAWN
 from frigate.experiments.plan import FITTED, LABELS, NAIVE, make_plan
 from frigate.experiments.runner import Reproduced, reproduce
 from frigate.experiments.topology import THRESHOLD, OtherRoads, perturbed
 from frigate.experiments.trials import Scored, split_of
-from frigate.nn.batch import Batch, Topology, make_topology
+from frigate.nn.batch import Batch
+from frigate.nn.topology import Topology, make_topology
 from frigate.training.checkpoint import load_checkpoint
 from frigate.training.run import build_model
 from tests.support.command_line import frigate
@@ -224,7 +225,7 @@ def test_a_second_call_repeats_no_trial_and_without_matplotlib_all_but_the_plots
     # What takes a moment is made anew with its table; what was measured stays.
     assert (plan.results / "datasets.csv").read_bytes() == (done.results / "datasets.csv").read_bytes()
     page = Page(result.page)
-    assert page.text.count(NOT_DRAWN) == len(NAMES)
+    assert page.text.count("No plot: matplotlib was not installed") == len(NAMES)
     assert page.having("src") == []
 
 
@@ -318,7 +319,7 @@ def test_a_folder_that_cannot_hold_results_is_refused(done: Done, tmp_path: Path
 
 def test_an_unknown_experiment_is_refused_with_a_hint() -> None:
     with pytest.raises(
-        SettingsError, match=r'no experiment "acuracy"; did you mean accuracy\? There are all, datasets'
+        SettingsError, match=r'no experiment "acuracy" \(did you mean "accuracy"\?\)\. Known: all, datasets'
     ):
         named("acuracy")
     assert [experiment.name for experiment in named("all")] == NAMES
@@ -393,7 +394,7 @@ def test_the_command(done: Done, tmp_path: Path) -> None:
         said = frigate("reproduce", "datasets", where, "-o", out, *more)
         assert said.status == 2 and words in said.err
     said = frigate("reproduce", "dataset", where, "-o", out)
-    assert said.status == 2 and "did you mean datasets?" in said.err
+    assert said.status == 2 and 'did you mean "datasets"?' in said.err
 
 
 # The two best baselines, and how baselines are trained

@@ -88,7 +88,7 @@ def single(*node_ids: int, network: RoadNetwork) -> Anchors:
 graphs = st.builds(random_network, st.integers(0, 10_000), st.integers(2, 24))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(graphs)
 def test_lemma_1_two_way_distance_is_a_metric(network: RoadNetwork) -> None:
     d = fp.two_way_m(network, np.arange(network.num_nodes))
@@ -118,7 +118,7 @@ def test_lemma_2_positions_tell_isomorphic_neighbourhoods_apart() -> None:
     assert raw[v2].tolist() == [5, 5]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(graphs, st.sampled_from(["random", "farthest", "bourgain", "full"]), st.integers(0, 99))
 def test_coordinates_against_every_shortest_path(network: RoadNetwork, choice: str, seed: int) -> None:
     anchors = choose_anchors(network, count=6, choice=choice, seed=seed)
@@ -129,7 +129,7 @@ def test_coordinates_against_every_shortest_path(network: RoadNetwork, choice: s
         assert (raw[:, k] == (sp[rows].min(axis=0) + sp[:, rows].min(axis=1)) / 2).all()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(graphs, st.integers(1, 40), st.sampled_from(["bourgain", "random"]))
 def test_expansion_is_at_most_one_exactly(network: RoadNetwork, count: int, choice: str) -> None:
     raw = distances_m(network, choose_anchors(network, count=count, choice=choice))
@@ -363,7 +363,7 @@ def nearest_by_hand(
     return index, metres
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10_000), st.integers(2, 30), st.integers(1, 6), st.sampled_from([200.0, 700.0, 1e6]))
 def test_nearest_sensors_by_hand_and_permuted(seed: int, num_nodes: int, count: int, cutoff_m: float) -> None:
     network = random_network(seed, num_nodes)

@@ -28,7 +28,8 @@ from frigate.graph.road_features import (
     fit_feature_scaling,
     road_features,
 )
-from frigate.nn.batch import Batch, Topology
+from frigate.nn.batch import Batch
+from frigate.nn.topology import Topology
 from frigate.training.run import Run
 from tests.support.forecast_runs import S, forecast, small_city, small_run
 from tests.support.shared_data import shared_data
@@ -74,7 +75,7 @@ def passing_by_hand(network: RoadNetwork, cost: NDArray[np.float64], cutoff: flo
     return passing
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10_000), st.integers(2, 14), st.sampled_from([100, 300, 500, 900]))
 def test_betweenness_against_a_walk_along_every_path(seed: int, num_nodes: int, cutoff: int) -> None:
     network = random_network(seed, num_nodes)
@@ -117,7 +118,7 @@ def crooked_grid(side: int, *, seed: int = 0) -> RoadNetwork:
     return RoadNetwork(row, 6 + at[row % side], 49 + at[row // side], edges)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.integers(0, 10_000), st.sampled_from([betweenness.SAMPLES // 4, betweenness.SAMPLES // 8]))
 def test_an_estimate_from_every_node_is_exact(seed: int, num_nodes: int) -> None:
     """Forward and backward, on one-way roads: each stretch of the curve is one node, or half of one."""

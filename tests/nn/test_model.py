@@ -115,7 +115,7 @@ def test_nothing_as_large_as_all_pairs_of_nodes(name: str) -> None:
 # Permutation
 
 
-@settings(deadline=None, max_examples=6)
+@settings(max_examples=6)
 @given(seed=st.integers(0, 10_000))
 def test_permuting_the_nodes_permutes_the_forecast(name: str, seed: int) -> None:
     networks = [random_network(12, seed=seed, isolated=1)]
@@ -187,7 +187,7 @@ def test_what_was_not_observed_cannot_matter(name: str, quantity: str) -> None:
     assert torch.equal(forecast(model, poisoned), forecast(model, batch))
 
 
-@settings(deadline=None, max_examples=6)
+@settings(max_examples=6)
 @given(seed=st.integers(0, 10_000))
 def test_an_unseen_nodes_truth_cannot_matter(name: str, seed: int) -> None:
     """Its readings are in the stream, and are no input."""

@@ -22,11 +22,10 @@ from frigate.evaluation.evaluate import evaluate_forecaster
 from frigate.evaluation.metrics import Measure
 from frigate.evaluation.results import Evaluation
 from frigate.forecasting.forecast import Forecast, forecast
-from frigate.report.charts import axis_bottom, axis_top
-from frigate.report.day import rolling_day
 from frigate.report.maps import BINS, bin_edges
-from frigate.report.run_page import write_report
-from frigate.report.words import best_baseline, unit_text, verdict
+from frigate.report.rolling_forecast import rolling_forecast
+from frigate.report.run_page import best_baseline, unit_text, verdict, write_report
+from frigate.report.svg import axis, round_step, time_ticks
 from frigate.training.run import RunOnCity
 from frigate.training.train import train
 from tests.support.forecast_runs import SIDE, START_S, grid, small_city, small_run
@@ -161,22 +160,23 @@ def test_a_gauge_below_zero_is_drawn(tmp_path: Path) -> None:
     cold = replace(made, values=made.values - 100)
     page = Page(report(tmp_path / "r.html", run, evaluation, cold))
     assert page.data[0]["edges"] == sorted(page.data[0]["edges"])
-    assert "vehicles in" not in page.text
+    assert "vehicles per" not in page.text
 
 
 def test_a_run_with_every_sensor_seen_says_so(tmp_path: Path) -> None:
     all_seen = train(small_city(), seen="all", settings=small_run().settings, device="cpu").on(small_city())
     page = Page(report(tmp_path / "r.html", all_seen, _evaluate(all_seen), ahead(all_seen)))
     assert "say nothing about nodes without a sensor" in page.text
-    assert "At sensors the model" in page.text
-    assert "judged at the sensors themselves" in page.text
+    assert "At sensors, the model" in page.text
+    assert "is tested at the sensors themselves" in page.text
 
 
 def test_the_day_is_forecast_as_it_would_have_been() -> None:
     run, evaluation = judged()
     best = best_baseline(evaluation)
     assert best is not None
-    day = rolling_day(run, baseline=best.name)
+    day = rolling_forecast(run, baseline=best.name)
+    model, baseline = day.forecasts["model"], day.forecasts[best.name]
     stream, split = run.city.stream, run.split
     first = split.test[1] - len(day.local_s)
     rows = np.arange(first, split.test[1])
@@ -186,12 +186,12 @@ def test_the_day_is_forecast_as_it_would_have_been() -> None:
     for m, node in enumerate(day.nodes):
         assert split.unseen[node]
         np.testing.assert_array_equal(
-            day.truth[:, m], np.where(stream.observed[rows, node], stream.values[rows, node], np.nan)
+            day.observed[:, m], np.where(stream.observed[rows, node], stream.values[rows, node], np.nan)
         )
         for start in range(0, len(rows), 3):
             made = ahead(run, at=int(stream.times_s[rows[start]]))
-            np.testing.assert_allclose(day.model[start : start + 3, m], made.values[:, node], rtol=1e-4, atol=1e-4)
-    assert day.baseline.shape == day.model.shape
+            np.testing.assert_allclose(model[start : start + 3, m], made.values[:, node], rtol=1e-4, atol=1e-4)
+    assert baseline.shape == model.shape
     assert len(set(day.nodes)) == 4
 
 
@@ -216,9 +216,9 @@ def test_the_verdict_is_honest(
 
 
 @given(st.lists(st.floats(-1e6, 1e6, allow_subnormal=False), max_size=30), st.booleans())
-def test_map_colours_part_the_range(values: list[float], by_factors: bool) -> None:
+def test_map_colours_part_the_range(values: list[float], skewed: bool) -> None:
     array = np.array([*values, np.nan])
-    edges = bin_edges(array, by_factors=by_factors)
+    edges = bin_edges(array, skewed=skewed)
     assert len(edges) <= BINS - 1
     assert edges == sorted(set(edges))
     if edges:
@@ -226,11 +226,30 @@ def test_map_colours_part_the_range(values: list[float], by_factors: bool) -> No
         assert edges[-1] <= np.nanmax(array)
 
 
-@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30), st.sampled_from(["speed", "temperature"]))
-def test_axes_hold_every_value(values: list[float], quantity: str) -> None:
-    series = [np.array([*values, np.nan])]
-    assert axis_top(series) >= max(values)
-    assert axis_bottom(series, quantity) <= min(values)
+@given(st.lists(st.floats(-1e6, 1e6), max_size=30))
+def test_axes_hold_zero_and_every_value(values: list[float]) -> None:
+    low, high, step = axis(np.array([*values, np.nan]))
+    assert low <= min([0, *values])
+    assert max([0, *values]) <= high + 1e-9 * step
+    assert low < high
+    assert 1 <= round((high - low) / step) <= 8
+
+
+@given(st.floats(1e-6, 1e12), st.integers(2, 9))
+def test_steps_are_round_and_as_small_as_fit(span: float, most: int) -> None:
+    step = round_step(span, most)
+    assert span / step <= most * (1 + 1e-9)
+    assert span / step > most / 2.6
+    assert f"{step:.0e}"[0] in "125"
+
+
+@given(st.integers(-(10**9), 4 * 10**9), st.integers(3600, 10**9))
+def test_any_period_has_a_few_ticks_in_order(first_s: int, length_s: int) -> None:
+    ticks = time_ticks(first_s, first_s + length_s)
+    places = [place for place, _ in ticks]
+    assert places == sorted(set(places))
+    assert all(first_s <= place <= first_s + length_s for place in places)
+    assert 1 <= len(ticks) <= 11
 
 
 @pytest.mark.parametrize(("zone", "days", "day"), [("UTC", 3.0, 2), ("Asia/Tokyo", 3.0, 2), ("Asia/Tokyo", 2.7, 2)])
@@ -246,7 +265,7 @@ def test_the_demo_shows_the_last_whole_afternoon(zone: str, days: float, day: in
 
 
 def test_units_are_said_in_words() -> None:
-    assert unit_text("count", "vehicles", 300) == "vehicles in 5 min"
-    assert unit_text("count", "", 7200) == "count in 2 hours"
+    assert unit_text("count", "vehicles", 300) == "vehicles per 5 min"
+    assert unit_text("count", "", 7200) == "count per 2 h"
     assert unit_text("speed", "km/h", 300) == "km/h"
     assert unit_text("speed", "", 300) == "speed"

@@ -15,7 +15,8 @@ import polars as pl
 import pytest
 
 from frigate.data.city import read_city, write_city
-from frigate.data.network import Edges, haversine_m
+from frigate.data.coordinates import haversine_m
+from frigate.data.network import Edges
 from frigate.errors import CityError, FrigateError
 from frigate.sources.benchmarks.importer import KINDS, import_benchmark, read_seen
 from frigate.sources.benchmarks.layout import invented_places
@@ -92,7 +93,8 @@ def test_an_hour_that_the_clocks_leave_out_gives_way(tmp_path: Path) -> None:
     rows = np.r_[0:12, 24:36]
     np.testing.assert_array_equal(city.stream.values, values[rows].astype(np.float32))
     assert any(n.startswith("Local times that a clock change leaves out") for n in city.notices)
-    assert any("a later one falls into the same snapshot: 12 (first: row 13)" in n for n in city.notices)
+    first = 'first: node "773869" at 2012-03-11T10:00:00Z'
+    assert any(f"repeated for the same node and time, the last kept: 48 ({first})" in n for n in city.notices)
 
 
 def test_what_pandas_writes_is_read(tmp_path: Path) -> None:
@@ -276,11 +278,11 @@ def spoil(folder: Path, name: str, old: str, new: str) -> None:
     ("kind", "name", "old", "new", "said"),
     [
         ("metr-la", "graph_sensor_locations.csv", "34.15497,-118.31829", "-118.31829,34.15497", "line 2.*look swapped"),
-        ("metr-la", "graph_sensor_locations.csv", "latitude", "north", "has no column latitude"),
+        ("metr-la", "graph_sensor_locations.csv", "latitude", "north", "has no column lat"),
         ("metr-la", "graph_sensor_locations.csv", "773869", "773860", 'no place of sensor "773869"'),
-        ("metr-la", "distances_la_2012.csv", "2610.9", "far", 'line 3: "far" is not a number'),
-        ("metr-la", "distances_la_2012.csv", "2610.9", "-1", "line 3: -1 is no distance"),
-        ("metr-la", "distances_la_2012.csv", "2610.9", "inf", 'line 3: "inf" is not a number'),
+        ("metr-la", "distances_la_2012.csv", "2610.9", "far", 'line 3: distance "far" is not a number'),
+        ("metr-la", "distances_la_2012.csv", "2610.9", "-1", 'line 3: "-1" is no distance'),
+        ("metr-la", "distances_la_2012.csv", "2610.9", "inf", 'line 3: "inf" is no distance'),
         ("pems03", "PEMS03.txt", "318711", "317842", 'id "317842" is empty or there twice'),
         ("pems03", "PEMS03.txt", "318711\n", "", "names 3 sensors, but PEMS03.npz has 4"),
     ],
@@ -332,7 +334,7 @@ def test_claims_larger_than_the_file_are_refused(tmp_path: Path) -> None:
     (loops / "sensor_graph" / "distances_la_2012.csv").write_bytes(gzip.compress(raw))
     write_h5 = write_metr_la(tmp_path / "again") / "metr-la.h5"
     (loops / "metr-la.h5").write_bytes(write_h5.read_bytes())
-    with pytest.raises(CityError, match=r"distances_la_2012\.csv is packed"):
+    with pytest.raises(CityError, match=r"distances_la_2012\.csv is gzip"):
         import_benchmark("metr-la", files=loops)
 
 

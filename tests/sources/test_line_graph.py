@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from frigate.check.city import check_city
 from frigate.config import change, preset
 from frigate.data.city import City, read_city, write_city
-from frigate.data.network import Edges, NodeId, RoadNetwork, haversine_m
+from frigate.data.coordinates import haversine_m
+from frigate.data.network import Edges, NodeId, RoadNetwork
 from frigate.data.notices import Notices
 from frigate.data.stream import make_stream
 from frigate.errors import CityError
@@ -52,7 +53,7 @@ def allowed(base: RoadNetwork, restrictions: list[tuple[NodeId, NodeId, NodeId, 
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 10**6), data=st.data())
 def test_turns_are_what_restrictions_and_dead_ends_leave(seed: int, data: st.DataObject) -> None:
     base = random_network(8, seed=seed, roads_per_node=2.5)
@@ -64,7 +65,7 @@ def test_turns_are_what_restrictions_and_dead_ends_leave(seed: int, data: st.Dat
     np.testing.assert_array_equal(node_of_edge, np.arange(base.num_edges))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10**6), data=st.data())
 def test_a_city_forbids_its_own_turns(seed: int, data: st.DataObject) -> None:
     base = random_network(8, seed=seed, roads_per_node=2.5)
@@ -108,7 +109,7 @@ def test_a_turn_is_half_of_each_road_and_like_the_road_it_enters() -> None:
     assert ("M>N", "N>M") not in turns_of(line, "N>M")  # leads on to T
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(points=st.lists(st.tuples(st.floats(-0.02, 0.02), st.floats(-0.02, 0.02)), min_size=2, max_size=7))
 def test_the_middle_parts_a_road_in_halves(points: list[tuple[float, float]]) -> None:
     base = cross()
@@ -155,7 +156,7 @@ def test_parallel_roads_stay_apart_and_a_restriction_holds_for_both() -> None:
 def test_restrictions_that_say_nothing_are_counted() -> None:
     notices = Notices()
     on_roads(cross(), restrictions=[("N", "M", "Q", "no"), ("N", "E", "M", "only")], notices=notices)
-    assert list(notices.told()) == [
+    assert list(notices.sentences()) == [
         "Turn restrictions left out, one of their roads is not in the network: 2 (first: from N over M to Q)."
     ]
 

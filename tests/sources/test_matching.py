@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import dijkstra
 
-from frigate.data.network import Edges, RoadNetwork, clean_edges, haversine_m
+from frigate.data.coordinates import haversine_m
+from frigate.data.network import Edges, RoadNetwork, clean_edges
 from frigate.data.notices import Notices
 from frigate.errors import CityError
 from frigate.sources.geometry import write_line

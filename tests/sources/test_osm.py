@@ -16,7 +16,8 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import dijkstra
 
 from frigate.data.city import read_city, write_city
-from frigate.data.network import RoadNetwork, haversine_m
+from frigate.data.coordinates import haversine_m
+from frigate.data.network import RoadNetwork
 from frigate.data.notices import Notices
 from frigate.errors import CityError
 from frigate.sources.line_graph import on_roads
@@ -143,7 +144,7 @@ def distances(pairs: dict[tuple[int, int], float], ids: list[int]) -> np.ndarray
     return np.asarray(dijkstra(coo_array((list(pairs.values()), (s, r)), shape=(len(ids), len(ids))).tocsr()))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(town=maps())
 def test_network_drives_as_the_map_does(town: Map, tmp_path_factory: pytest.TempPathFactory) -> None:
     pairs = segment_graph(town)
@@ -171,7 +172,7 @@ def test_network_drives_as_the_map_does(town: Map, tmp_path_factory: pytest.Temp
     np.testing.assert_allclose(on_network, on_map, rtol=1e-6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(town=maps())
 def test_everything_is_reached_from_everywhere(town: Map, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = write(tmp_path_factory.mktemp("map"), town.xml())
@@ -359,7 +360,7 @@ def test_restrictions_for_others_are_passed_over(tmp_path: Path) -> None:
     assert read_osm(write(tmp_path, restricted("give_way", TURN).xml())).restrictions == ()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(town=maps(), data=st.data())
 def test_a_written_city_forbids_what_the_map_does(
     town: Map, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
@@ -526,7 +527,7 @@ def test_places_that_cannot_be(tmp_path: Path, form: str) -> None:
     assert counts["Nodes at longitude 0 and latitude 0 were taken as missing"] == 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_mutated_text_is_read_or_refused(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("mutated")

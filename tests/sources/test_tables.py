@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from frigate.config import change, preset
 from frigate.data.city import City, read_city, write_city
-from frigate.data.network import Edges, RoadNetwork, haversine_m
+from frigate.data.coordinates import haversine_m
+from frigate.data.network import Edges, RoadNetwork
 from frigate.data.network_tables import connected_parts
 from frigate.errors import CityError, FrigateError
 from frigate.forecasting.forecast import forecast
@@ -124,7 +125,6 @@ def test_bytes_that_are_no_line_are_refused(data: bytes) -> None:
             assert len(read_line(value)) >= 2
 
 
-@settings(deadline=None)
 @given(st.integers(0, 1000), st.floats(-0.01, 0.01), st.floats(-0.01, 0.01))
 def test_the_nearest_road_is_the_nearest(seed: int, dx: float, dy: float) -> None:
     rng = np.random.default_rng(seed)
@@ -221,7 +221,7 @@ def test_semicolons_and_decimal_commas(files: dict[str, Path], tmp_path: Path) -
 def test_latin_1_is_named_and_read_when_asked_for(files: dict[str, Path], tmp_path: Path) -> None:
     text = long_readings("Zähler").replace("A", "Ä")
     path = put(tmp_path, "r.csv", text.encode("latin-1"))
-    with pytest.raises(CityError, match=r"r.csv line 1: byte 0xe4 is not utf-8. Pass --encoding latin-1"):
+    with pytest.raises(CityError, match=r"r.csv line 1: byte 0xe4 is not UTF-8. Pass --encoding latin-1"):
         imported(files, path)
     sensors = put(tmp_path, "s.csv", "Zähler,node_id\nÄ,A\nC,C\n".encode("latin-1"))
     city = imported(files, path, sensors=sensors, rename={"Zähler": "sensor_id"}, encoding="latin-1")
@@ -318,7 +318,7 @@ def test_sensors_are_attached_to_the_nearest_node(files: dict[str, Path], tmp_pa
     st.lists(st.lists(st.one_of(st.none(), st.integers(0, 9)), min_size=3, max_size=3), min_size=4, max_size=8),
     st.sampled_from(["count", "speed"]),
 )
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 def test_several_detectors_on_a_node(cells: list[list[int | None]], quantity: str) -> None:
     cells = [*[[1, 1, 1]] * 6, *cells, [2, 2, 2]]  # enough to show that each reports every step
     text = "time,s1,s2,s3\n" + "".join(
@@ -441,9 +441,9 @@ def test_a_road_is_named_by_the_users_own_id(tmp_path: Path) -> None:
         ("r.csv", b"\x1f\x8b\x08\x00rest", "is gzip by its content"),
         ("r.csv", b"PK\x03\x04rest", "a zip or a spreadsheet by its content"),
         ("r.csv", b"PAR1restPAR1", "is a Parquet file by its content"),
-        ("r.parquet", b"time,node_id,value\n", "is named Parquet, but is none"),
+        ("r.parquet", b"time,node_id,value\n", "is not a readable Parquet file by its content"),
         ("r.parquet", b"PAR1nonsensePAR1", "is not a readable Parquet file"),
-        ("r.csv", b"a\0b,c\n1,2\n", "holds zero bytes"),
+        ("r.csv", b"a\0b,c\n1,2\n", "has zero bytes"),
         ("r.csv", "time,node_id,value\n".encode("utf-16"), "Pass --encoding utf-16"),
         ("r.csv", b"time,node_id,value\n2024-01-15T00:00Z,A,1,2\n", "r.csv line 2: 4 fields, but 3 columns"),
         ("r.csv", b"time,node_id,value\n2024-01-15T00:00Z,A,\"1\n", "Is a quotation mark left open"),

@@ -62,7 +62,7 @@ def same(a: Any, b: Any) -> bool:
     return repr(a) == repr(b) if isinstance(a, float) else bool(a == b) and type(a) is type(b)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(held=HELD, protocol=st.sampled_from(PROTOCOLS))
 def test_arrays_and_containers_come_out_equal(
     tmp_path_factory: pytest.TempPathFactory, held: Any, protocol: int

@@ -13,7 +13,8 @@ import numpy as np
 import polars as pl
 
 from frigate.data.city import City, read_city
-from frigate.data.network import Edges, RoadNetwork, haversine_m
+from frigate.data.coordinates import haversine_m
+from frigate.data.network import Edges, RoadNetwork
 from frigate.sources.benchmarks.importer import import_benchmark
 from frigate.sources.matrix import import_matrix
 from frigate.sources.osm.importer import import_osm

@@ -78,8 +78,8 @@ def log(folder: Path) -> list[dict[str, Any]]:
 
 
 def tensors(folder: Path) -> dict[str, torch.Tensor]:
-    """Best weights and all of the state in the one checkpoint of a run."""
-    (at,) = folder.glob("checkpoint-*")
+    """Best weights and all of the state in the last checkpoint of a run."""
+    at = max(folder.glob("checkpoint-*"))
     best = load_file(at / "weights.safetensors")
     return {**load_file(at / "state.safetensors"), **{f"best.{k}": v for k, v in best.items()}}
 

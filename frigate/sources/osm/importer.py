@@ -104,7 +104,7 @@ def osm_city(
     stream = make_stream(
         np.zeros((0, network.num_nodes), np.float32), network, start_s=0, step_s=step_s, timezone=timezone
     )
-    told = roads.notices.told()
+    told = roads.notices.sentences()
     return City(name or _plain_name(Path(file)), stream, tuple(told), places=told, forbidden_turns=turns), table
 
 

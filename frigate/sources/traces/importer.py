@@ -15,14 +15,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from frigate.data.bucketing import Readings, Span, bucket, snapshot_grid
 from frigate.data.city import City
 from frigate.data.city_toml import parse_step
 from frigate.data.network import RoadNetwork
-from frigate.data.notices import Notices, Spot
+from frigate.data.notices import InputPlace, Notices
 from frigate.data.progress import Progress
-from frigate.data.readings import Span, align_start_s, count_snapshots
-from frigate.data.stream import bucket, make_stream, zone
-from frigate.data.times import Clock, given_or_taken
+from frigate.data.stream import zone
+from frigate.data.times import Clock, network_timezone
 from frigate.errors import CityError
 from frigate.sources.line_graph import on_roads
 from frigate.sources.traces.files import MERGE_M, Trace, read_traces
@@ -119,7 +119,7 @@ def match_traces(
     if isinstance(network, City):
         forms = len(network.stream.topologies)
         notices.add("Forms of the network over time, the last of them used throughout", forms if forms > 1 else 0)
-        timezone = given_or_taken(timezone, network.stream.timezone, notices)
+        timezone = network_timezone(timezone, network.stream.timezone, notices)
     names = {vehicle: "vehicle", time: "time", lon: "lon", lat: "lat", **(rename or {})}
     paths = [Path(files)] if isinstance(files, str | Path) else [Path(file) for file in files]
     clock = Clock(zone(_timezone(network, timezone)), "")
@@ -209,36 +209,19 @@ def count_passages(matched: MatchedTraces, network: RoadNetwork, *, step_s: int,
     """Passages as the readings of a city, from the step of the first position to that of the last."""
     first, last = int(matched.trace.time_us.min()), int(matched.trace.time_us.max())
     N = network.num_nodes
-    start_s = align_start_s(first, step_s=step_s, timezone=timezone)
-    span = Span(first, last, Spot("the first position"), Spot("the last position"))
-    S = count_snapshots(span, start_s=start_s, step_s=step_s, num_nodes=N, num_readings=matched.report.read)
-    passed_s, given_s = matched.time_us // 1_000_000, matched.trace.time_us // 1_000_000
-    counts, _ = bucket(
-        passed_s,
-        matched.node,
-        np.ones(len(passed_s), np.float32),
-        num_nodes=N,
-        start_s=start_s,
-        step_s=step_s,
-        num_snapshots=S,
-        quantity="count",
-    )
-    reported = np.zeros(S, bool)
-    reported[(np.concatenate([passed_s, given_s]) - start_s) // step_s] = True
+    span = Span(first, last, InputPlace("the first position"), InputPlace("the last position"))
+    read = matched.report.read
+    grid = snapshot_grid(span, step_s=step_s, timezone=timezone, num_nodes=N, num_readings=read)
+    passages = Readings(matched.time_us, matched.node, np.ones(len(matched.node), np.float32))
+    counts = bucket([passages], grid, num_nodes=N, quantity="count")
+    reported = np.zeros(grid.num_snapshots, bool)
+    reported[grid.snapshot_of(np.concatenate([matched.time_us, matched.trace.time_us]))] = True
     joined = np.zeros(N, bool)
     joined[network.senders] = joined[network.receivers] = True  # a node without a road cannot be passed
     matched.notices.add("Steps in which no vehicle reported, taken as not observed", int((~reported).sum()))
-    stream = make_stream(
-        counts,
-        network,
-        start_s=start_s,
-        step_s=step_s,
-        observed=reported[:, None] & joined,
-        timezone=timezone,
-        quantity="count",
-        unit="vehicles",
-    )
-    told = matched.notices.told()
+    observed = reported[:, None] & joined
+    stream = replace(counts, observed=observed).stream(network, timezone=timezone, unit="vehicles")
+    told = matched.notices.sentences()
     return City(name, stream, (*matched.report.sentences(), *told), places=told)
 
 

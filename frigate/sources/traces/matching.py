@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.data.network import haversine_m
+from frigate.data.coordinates import haversine_m
 from frigate.data.progress import Progress
 from frigate.errors import CityError, MissingExtraError
 from frigate.sources.traces.road_index import Candidates, Plane, RoadGrid, find_candidates, frozen

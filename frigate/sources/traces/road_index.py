@@ -14,8 +14,9 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.data.network import EARTH_RADIUS_M, RoadNetwork
-from frigate.data.notices import Notices, Spot
+from frigate.data.coordinates import EARTH_RADIUS_M
+from frigate.data.network import RoadNetwork
+from frigate.data.notices import InputPlace, Notices
 from frigate.sources.geometry import NotALineError, read_line
 
 CELL_M = 100.0
@@ -269,9 +270,9 @@ def _lines(
     for road in np.flatnonzero((against_m < along_m) & ~astray).tolist():
         lines[road] = lines[road][::-1]
 
-    def spot(road: int) -> Spot:
+    def spot(road: int) -> InputPlace:
         source, target = network.node_ids[ends[road]]
-        return Spot(f"road {source},{target}")
+        return InputPlace(f"road {source},{target}")
 
     notices.add_rows("Roads whose geometry is not a line, taken as straight", unread, spot)
     said = f"Roads whose geometry ends over {LINE_ENDS_M:g} m from their nodes, taken as straight"
