@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -108,6 +108,32 @@ def algorithm_lines(source: str) -> set[int]:
 def map_rows(section: str) -> list[list[str]]:
     """The table rows of a section of the map, without the head."""
     return rows(read(MAP).split(f"## {section}")[1].split("\n## ")[0])[2:]
+
+
+def test_the_walk_of_a_reading_names_functions_that_it_passes(tmp_path: Path) -> None:
+    """Every function of the walk in docs/architecture.md is called on the way from CSV tables to a forecast."""
+    frigate.write_city(frigate.demo_city(intersections=100, days=3, closures=0), tmp_path / "town", csv=True)
+    small = {
+        "model": {"width": 24, "layers": 2},
+        "train": {"epochs": 1, "steps_per_epoch": 1, "batch_size": 2, "validation_windows": 2},
+    }
+    passed: set[str] = set()
+
+    def record(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            passed.add(f"{frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}")
+
+    sys.setprofile(record)
+    try:
+        city = frigate.read_city(tmp_path / "town")
+        run = frigate.train(city, seen=0.5, settings=change(preset("paper"), small))
+        frigate.forecast(run).write(tmp_path / "ahead.csv")
+    finally:
+        sys.setprofile(None)
+    walk = read(ROOT / "docs" / "architecture.md").split("## One reading")[1].split("\n## ")[0]
+    named = {symbol for symbol in SYMBOL.findall(walk) if symbol != "frigate.forecast"}
+    missed = {symbol for symbol in named if not {symbol, f"{symbol}.__init__"} & passed}
+    assert len(named) > 30 and missed == set()
 
 
 # Tables and numbers
