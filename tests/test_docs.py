@@ -110,8 +110,9 @@ def map_rows(section: str) -> list[list[str]]:
     return rows(read(MAP).split(f"## {section}")[1].split("\n## ")[0])[2:]
 
 
-def test_the_walk_of_a_reading_names_functions_that_it_passes(tmp_path: Path) -> None:
+def test_the_walk_of_a_reading_names_functions_that_it_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every function of the walk in docs/architecture.md is called on the way from CSV tables to a forecast."""
+    monkeypatch.setenv("FRIGATE_SANDBOX", "off")  # calls in a child process would not be seen
     frigate.write_city(frigate.demo_city(intersections=100, days=3, closures=0), tmp_path / "town", csv=True)
     small = {
         "model": {"width": 24, "layers": 2},
