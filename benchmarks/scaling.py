@@ -32,8 +32,9 @@ from numpy.typing import NDArray
 from frigate.config import Settings, preset
 from frigate.data.network import RoadNetwork
 from frigate.data.stream import calendar
+from frigate.graph.areas import split_into_areas
 from frigate.graph.betweenness import threads
-from frigate.graph.positions import choose_anchors, distances_m, divide, position_scale_m, positions
+from frigate.graph.positions import choose_anchors, distances_m, position_scale_m, positions
 from frigate.graph.road_features import fit_feature_scaling, road_features
 from frigate.nn.batch import Batch
 from frigate.nn.forecaster import ForecastModel
@@ -125,7 +126,7 @@ def train(model: ForecastModel, network: RoadNetwork, batch: Batch, sensors: NDA
     reach = model.train().reach
     assert reach is not None and batch.target_observed is not None
     rows, cells = np.flatnonzero(sensors), batch.target_observed.sum()
-    areas = divide(network.lon[rows], network.lat[rows], math.ceil(network.num_nodes / PART_NODES))
+    areas = split_into_areas(network.lon[rows], network.lat[rows], math.ceil(network.num_nodes / PART_NODES))
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4)
     for part in cut_parts(batch.topologies, [rows[area] for area in areas], reach):
         mine = part.of(batch)

@@ -37,5 +37,5 @@ class MissingExtraError(FrigateError):
 
 def did_you_mean(word: str, known: Sequence[str]) -> str:
     """The hint that stands after a misspelt word, such as ` (did you mean "length_m"?)`; "" where nothing is near."""
-    near = get_close_matches(word, known, n=1)
+    near = get_close_matches(word, known, n=1) or get_close_matches(word.lower(), known, n=1)
     return f' (did you mean "{near[0]}"?)' if near else ""

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from frigate.cli.console import notice, progress, say, status
-from frigate.cli.parser import Command, Group, Parser, add_output, did_you_mean
-from frigate.errors import SettingsError
+from frigate.cli.parser import Command, Group, Parser, add_output
+from frigate.errors import SettingsError, did_you_mean
 
 if TYPE_CHECKING:
     from frigate.data.city import City

@@ -7,11 +7,11 @@ import textwrap
 from argparse import Action, ArgumentError, ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
 from frigate.cli.console import complain
+from frigate.errors import did_you_mean
 
 
 class Parser(ArgumentParser):
@@ -132,12 +132,6 @@ def add_commands(parser: Parser, commands: Sequence[Command | Group]) -> None:
         own = parsers.add_parser(command.name, description=text)
         command.add_arguments(own)
         own.set_defaults(run_command=command)
-
-
-def did_you_mean(word: str, known: Sequence[str]) -> str:
-    """ "; did you mean X?" for the nearest of the known words; nothing where none is near."""
-    close = get_close_matches(word.lower(), known, n=1)
-    return f"; did you mean {close[0]}?" if close else ""
 
 
 # Arguments that several commands share

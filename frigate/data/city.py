@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,10 +28,12 @@ from frigate.data.cache import load_cache, open_cache, save_cache
 from frigate.data.changes import Timeline, change_frame, read_changes, reopenable
 from frigate.data.city_toml import CityFile, read_city_file
 from frigate.data.columns import INTEGER_ID
-from frigate.data.folder import City, check_replaceable, city_folder, find_sources, mark, no_turns, replacing
+from frigate.data.files import replacing_folder
+from frigate.data.folder import City, check_replaceable, city_folder, empty_turns, file_digests, find_sources
 from frigate.data.network_tables import edge_frame, note_network, read_edges, read_nodes
 from frigate.data.notices import InputPlace, Notices
 from frigate.data.readings import read_readings, write_readings
+from frigate.data.sandbox import in_sandbox
 from frigate.data.stream import RoadNetworkStream, make_stream
 from frigate.data.tables import table_batches, write_table
 from frigate.data.times import utc_text
@@ -50,22 +53,28 @@ def read_city(path: str | Path, *, cache: bool = True) -> City:
     """The city in this folder. With `cache`, what was read is kept beside the tables and used until they change."""
     folder = city_folder(Path(path))
     sources = find_sources(folder)
-    marks = mark(sources) if cache else {}
+    digests = file_digests(sources) if cache else {}
     if cache and (folder / "cache" / "cache.json").exists():
         try:
-            kept, kept_marks = load_cache(folder / "cache")
-            if kept_marks == marks:
+            kept, known = load_cache(folder / "cache")
+            if known == digests:
                 return replace(kept, folder=folder)
         except CityError:
             pass  # a cache that cannot be read is made again
+    city = in_sandbox(_read_into_cache, folder, sources, digests)
+    return city or replace(load_cache(folder / "cache")[0], folder=folder)
+
+
+def _read_into_cache(folder: Path, sources: dict[str, Path], digests: dict[str, list[Any]]) -> City | None:
+    """Read the tables and, given their digests, keep them in the cache; the city itself where it is not kept."""
     city = _read_tables(folder, sources)
-    if cache:
-        try:
-            save_cache(city, folder / "cache", marks)
-        except OSError:
-            return city  # a folder that cannot be written is no fault of the city
-        return replace(load_cache(folder / "cache")[0], folder=folder)
-    return city
+    if not digests:
+        return city
+    try:
+        save_cache(city, folder / "cache", digests)
+    except OSError:
+        return city  # a folder that cannot be written is no fault of the city
+    return None
 
 
 def _read_tables(folder: Path, sources: dict[str, Path]) -> City:
@@ -79,7 +88,7 @@ def _read_tables(folder: Path, sources: dict[str, Path]) -> City:
     if not any(network.num_edges for network in timeline.networks):
         raise CityError(f"{sources['edges'].name} has no roads. A city needs roads between its nodes")
     base = timeline.networks[0]
-    turns = read_turns(sources["turns"], timeline.networks, notices=notices) if "turns" in sources else no_turns()
+    turns = read_turns(sources["turns"], timeline.networks, notices=notices) if "turns" in sources else empty_turns()
     snapshots = Snapshots.none(base.num_nodes, settings.step_s)
     if "readings" in sources:
         tables = table_batches(sources["readings"], needed=("time", "node_id", "value"), notices=notices)
@@ -134,7 +143,7 @@ def write_city(city: City, path: str | Path, *, csv: bool = False) -> None:
     folder = Path(path).resolve()
     check_replaceable(folder)
     try:
-        with replacing(folder) as new:
+        with replacing_folder(folder) as new:
             _write_tables(city, new, csv=csv)
     except (OSError, UnicodeEncodeError, pl.exceptions.PolarsError) as error:
         detail = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

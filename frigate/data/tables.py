@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frigate.data.notices import InputPlace, Notices
-from frigate.data.parquet_pages import check_parquet_sizes
+from frigate.data.sandbox import reading
 from frigate.errors import CityError, did_you_mean
 
 if TYPE_CHECKING:
@@ -350,6 +350,7 @@ def open_table(
         Names for the columns of a CSV file whose first line has numbers only.
     """
     path = Path(path)
+    reading(path)
     head = _first_bytes(path)
     for magic, kind in FOREIGN.items():
         if head.startswith(magic):
@@ -368,10 +369,8 @@ def open_table(
     with file.reading():
         names = tuple(file.scan().collect_schema().names())
         file = replace(file, names=names if file.header else (*headless, *names[len(headless) :])[: len(names)])
-        if parquet:
-            check_parquet_sizes(path)
-            if not strict:
-                _check_size(file)
+        if parquet and not strict:
+            _check_size(file)
     return file
 
 

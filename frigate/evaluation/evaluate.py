@@ -21,7 +21,7 @@ from frigate.data.stream import RoadNetworkStream
 from frigate.errors import SettingsError
 from frigate.evaluation.metrics import Measure, Scores, interval
 from frigate.evaluation.results import Evaluation, Row
-from frigate.graph.positions import hops_to
+from frigate.graph.nearest_sensors import hops_to
 from frigate.nn.batch import Windows
 from frigate.nn.device import best_device
 from frigate.nn.predictor import Predictor

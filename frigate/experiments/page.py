@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from frigate.check.city import lasting_words
+from frigate.data.files import write_file
 from frigate.experiments.plots import format_numbers
-from frigate.experiments.table import Cell, Table, write_atomically
+from frigate.experiments.table import Cell, Table
 from frigate.report.page import render
 
 PLAN = "plan.json"  # beside the experiments, but not one of them: which city, and with what effort
@@ -66,7 +67,7 @@ def write_page(results: Path, *, order: Sequence[str] = ()) -> Path:
     text = render("results.html.j2", name=name, results=shown, kinds=KINDS, max_open=MAX_OPEN)
     results.mkdir(parents=True, exist_ok=True)
     page = results / "report.html"
-    write_atomically(page, text)
+    write_file(page, text)
     return page
 
 

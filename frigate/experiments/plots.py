@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import math
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from frigate.data.files import write_file
 from frigate.errors import MissingExtraError
 from frigate.experiments.table import Rows
 
@@ -242,6 +242,4 @@ def save(figure: Figure, path: Path) -> None:
         for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
             data = io.BytesIO()
             figure.savefig(data, format=kind, metadata=metadata)
-            beside = path.with_name(f".{path.name}.{kind}.writing")
-            beside.write_bytes(data.getvalue())
-            os.replace(beside, path.with_name(f"{path.name}.{kind}"))
+            write_file(path.with_name(f"{path.name}.{kind}"), data.getvalue())

@@ -17,12 +17,13 @@ from typing import Any
 from torch import cuda
 
 from frigate.data.city import City, open_city
+from frigate.data.files import write_file
 from frigate.data.progress import Progress
 from frigate.errors import FrigateError, MissingExtraError, SettingsError
 from frigate.experiments import EXPERIMENTS, Experiment, plots
 from frigate.experiments.page import PLAN, write_page
 from frigate.experiments.plan import QUICK, Plan, Recipe
-from frigate.experiments.table import Table, as_json, write_atomically
+from frigate.experiments.table import Table, as_json
 from frigate.experiments.trials import Change, Scored, Trial, carry_out
 from frigate.nn.device import best_device
 from frigate.training.environment import environment
@@ -106,7 +107,7 @@ def _refuse_other_plan(plan: Plan) -> None:
     except ValueError:
         raise SettingsError(f"{path}: damaged. Name another folder with -o") from None
     if recorded is None:
-        write_atomically(path, as_json(wanted))
+        write_file(path, as_json(wanted))
         return
     others = [name for name in wanted if recorded.get(name) != json.loads(as_json(wanted))[name]]
     if others:
@@ -212,8 +213,8 @@ def _write(experiment: Experiment, plan: Plan, scored: Scored, say: Say) -> None
         notes = [*table.notes, *(f"Left out: {label} ({reason})." for label, reason in missing.items())]
         about = _about(experiment, plan, trials, scored, asked, time.perf_counter() - began)
         table = replace(table, notes=notes, more={**about, **table.more})
-        write_atomically(path, as_json(table.to_json()))
-        write_atomically(path.with_suffix(".csv"), table.to_csv())
+        write_file(path, as_json(table.to_json()))
+        write_file(path.with_suffix(".csv"), table.to_csv())
         table = Table.from_json(json.loads(path.read_text(encoding="utf-8")))
     if not table.rows:
         say(f"{experiment.name}: nothing to show")

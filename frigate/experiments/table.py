@@ -6,10 +6,8 @@ import csv
 import io
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from frigate.evaluation.metrics import Summary
@@ -87,13 +85,6 @@ class Table:
 
 def _plain(cell: Cell) -> Cell:
     return f"{cell:.6g}" if isinstance(cell, float) else cell
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Whole or not at all."""
-    beside = path.with_name(f".{path.name}.writing")
-    beside.write_text(text, encoding="utf-8")
-    os.replace(beside, path)
 
 
 def as_json(data: Any) -> str:

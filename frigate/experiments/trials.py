@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -25,13 +24,14 @@ from frigate.baselines.boosted_trees import fit_trees
 from frigate.baselines.kriging import fit_kriging
 from frigate.baselines.naive import Forecaster, fit_own_median, naive_baselines, seen_median
 from frigate.config import PRESETS, Settings
+from frigate.data.files import replacing_file, write_file
 from frigate.data.split import Split, make_split, windows_in
 from frigate.errors import SettingsError
 from frigate.evaluation.evaluate import NONE, OWN, ZERO, score, share_of_sensor, terciles, windows_at_once
 from frigate.evaluation.metrics import Measure, Scores, Summary
 from frigate.experiments.ablated_model import without
 from frigate.experiments.plan import ALL, NAIVE, Plan, Recipe
-from frigate.experiments.table import as_json, write_atomically
+from frigate.experiments.table import as_json
 from frigate.graph.feature_cache import features_of
 from frigate.nn.batch import Windows
 from frigate.nn.device import best_device
@@ -187,10 +187,8 @@ def _facts_path(plan: Plan, recipe: Recipe) -> Path:
 
 def _save(plan: Plan, trial: Trial, scores: Scores) -> None:
     path = _sums_path(plan, trial)
-    beside = path.with_name(f".{path.name}.writing")
-    with beside.open("wb") as file:
+    with replacing_file(path) as new, new.open("wb") as file:
         np.savez_compressed(file, cells=scores.cell_sums.astype(np.float32), hours=scores.hour_sums.astype(np.float32))
-    os.replace(beside, path)
 
 
 def _keep_facts(plan: Plan, recipe: Recipe, fitted: Fitted, device: torch.device, seconds: float) -> None:
@@ -211,7 +209,7 @@ def _keep_facts(plan: Plan, recipe: Recipe, fitted: Fitted, device: torch.device
             "seconds": run.progress.seconds,
             "settings": run.settings.to_json(),
         }
-    write_atomically(_facts_path(plan, recipe), as_json(facts | environment(device)))
+    write_file(_facts_path(plan, recipe), as_json(facts | environment(device)))
 
 
 class Scored:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import importlib.util
 import logging
-import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +16,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import numpy as np
@@ -27,6 +25,7 @@ from torch import Tensor, nn
 
 from frigate.config import ModelSettings
 from frigate.data.city import City
+from frigate.data.files import replacing_file
 from frigate.data.network import Edges, Road, RoadNetwork
 from frigate.data.stream import CALENDAR, RoadNetworkStream
 from frigate.errors import CheckpointError, FrigateError, MissingExtraError, SettingsError
@@ -413,10 +412,8 @@ def _tensors(arrays: Inputs) -> dict[str, Tensor]:
 def _beside(path: Path) -> Iterator[Path]:
     """A file of that name in another folder to write to, put in place when all went well."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=".writing-", dir=path.parent) as folder:
-            yield Path(folder) / path.name
-            os.replace(Path(folder) / path.name, path)
+        with replacing_file(path) as new:
+            yield new
     except OSError as error:
         reason = error.strerror or error
         raise SettingsError(f"{path}: cannot be written: {reason}. Name a file in a folder that can be") from None

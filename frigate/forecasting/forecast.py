@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from frigate.config import Task
 from frigate.data.city import City
+from frigate.data.files import write_file
 from frigate.data.network import SAME_PLACE_M, Road, RoadNetwork
 from frigate.data.stream import RoadNetworkStream, local_iso, zone
 from frigate.errors import CityError, SettingsError
@@ -116,8 +117,7 @@ class Forecast:
         if form not in SUFFIXES:
             raise SettingsError(f'{path}: "{form}" is not a form of forecast. Use {", ".join(SUFFIXES)}')
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(self._file(form))
+            write_file(path, self._file(form))
         except OSError as error:
             remedy = "Name a file in a folder that can be written"
             raise SettingsError(f"{path}: cannot be written: {error.strerror}. {remedy}") from None

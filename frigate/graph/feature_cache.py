@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frigate.data.cache import derived_prefix
+from frigate.data.files import replacing_file, write_file
 from frigate.data.folder import City
 from frigate.data.network import RoadNetwork
 from frigate.graph.road_features import FEATURES, METHOD, features_and_notice
@@ -71,10 +70,9 @@ def _features(network: RoadNetwork, cache: Path | None, *, keep: bool = True) ->
         return computed, notice
     try:
         if notice:
-            beside.write_text(notice, encoding="utf-8")
-        with tempfile.NamedTemporaryFile(dir=cache, suffix=".partial", delete=False) as file:
+            write_file(beside, notice)
+        with replacing_file(path) as new, new.open("wb") as file:
             np.save(file, computed, allow_pickle=False)
-        os.replace(file.name, path)
     except OSError:
         pass  # a cache that cannot be written costs time, nothing else
     return computed, notice

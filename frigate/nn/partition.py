@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from frigate.errors import SettingsError
-from frigate.graph.positions import divide
+from frigate.graph.areas import split_into_areas
 from frigate.nn.batch import Batch
 from frigate.nn.forecaster import ForecastModel, Reach
 from frigate.nn.scaling import NEAR_SENSORS
@@ -204,13 +204,13 @@ def _blocks(
 ) -> Iterator[Part]:
     edges = max(topology.num_edges for topology in batch.topologies)
     wanted = math.ceil(_bytes_of(model, batch, batch.num_nodes, edges) / limit)
-    todo = divide(lon, lat, min(wanted, math.ceil(batch.num_nodes / MIN_BLOCK)))
+    todo = split_into_areas(lon, lat, min(wanted, math.ceil(batch.num_nodes / MIN_BLOCK)))
     while todo:
         core = todo.pop()
         (part,) = cut_parts(batch.topologies, [core], reach)
         needed = _bytes_of(model, batch, part.num_nodes, part.num_edges)
         if needed > limit and len(core) > MIN_BLOCK:
-            todo += [core[half] for half in divide(lon[core], lat[core], 2)]
+            todo += [core[half] for half in split_into_areas(lon[core], lat[core], 2)]
             continue
         if needed > limit and must_fit:
             raise SettingsError(

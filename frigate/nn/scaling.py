@@ -19,12 +19,12 @@ from frigate.data.network import RoadNetwork
 from frigate.data.split import Split
 from frigate.data.stream import RoadNetworkStream
 from frigate.graph.feature_cache import features_of
+from frigate.graph.nearest_sensors import nearest_sensors
 from frigate.graph.positions import (
     Anchors,
     choose_anchors,
     distances_m,
     locate_anchors,
-    nearest_sensors,
     position_scale_m,
     positions,
 )

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from frigate.check.city import CheckReport, percent
 from frigate.check.sensors import SensorCheck
 from frigate.data.city import City
+from frigate.data.files import write_file
 from frigate.data.network import NodeId, RoadNetwork
-from frigate.graph.positions import hops_to
+from frigate.graph.nearest_sensors import hops_to
 from frigate.graph.road_features import class_levels
 from frigate.report.gap_chart import gap_chart
 from frigate.report.maps import BaseMap, MapLayer, NodeMap, draw_map
@@ -52,8 +53,7 @@ def write_check_page(path: str | Path, city: City, report: CheckReport) -> Path:
         The file.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(_page(city, report), encoding="utf-8")
+    write_file(path, _page(city, report))
     return path
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from frigate.baselines.naive import Forecaster, naive_baselines
 from frigate.data.stream import DAY_S
-from frigate.graph.positions import hops_to
+from frigate.graph.nearest_sensors import hops_to
 from frigate.report.charts import Chart
 from frigate.report.svg import time_ticks
 from frigate.training.run import RunOnCity

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from frigate.check.city import lasting_words
 from frigate.data.city import City
+from frigate.data.files import write_file
 from frigate.evaluation.metrics import Measure
 from frigate.evaluation.results import Evaluation, Row
 from frigate.forecasting.forecast import Forecast
@@ -51,8 +52,7 @@ def write_report(
         The file.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(_page(run.on(city), evaluation, forecast, note), encoding="utf-8")
+    write_file(path, _page(run.on(city), evaluation, forecast, note))
     return path
 
 

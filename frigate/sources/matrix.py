@@ -26,6 +26,7 @@ from frigate.data.columns import NodeIndex, numbers
 from frigate.data.network import RoadNetwork
 from frigate.data.network_tables import note_network, read_edges, read_nodes
 from frigate.data.notices import InputPlace, Notices
+from frigate.data.sandbox import sandboxed
 from frigate.data.stream import zone
 from frigate.data.tables import SPEED_KPH, column_names, read_table
 from frigate.data.times import Clock, array_times_us, times_us
@@ -40,6 +41,7 @@ class _Matrix:
     columns: NDArray[np.int64] | None  # [columns] row of the node table; None: in its order
 
 
+@sandboxed
 def import_matrix(
     file: str | Path,
     *,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import json
 import math
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -24,9 +23,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from frigate.config import TrainSettings
+from frigate.data.files import write_file
 from frigate.data.split import windows_in
 from frigate.errors import CheckpointError, SettingsError
-from frigate.graph.positions import divide
+from frigate.graph.areas import split_into_areas
 from frigate.nn.batch import Batch, Windows
 from frigate.nn.device import autocast, memory_limit
 from frigate.nn.model import absolute_error
@@ -110,7 +110,7 @@ class Trainer:
             label = self.run.settings.model.label
             raise SettingsError(f"parts = {self.settings.parts}: how far {label} looks is not known. Use parts = 1")
         network, rows = self.run.city.stream.network, np.flatnonzero(wanted)
-        areas = divide(network.lon[rows], network.lat[rows], self.settings.parts)
+        areas = split_into_areas(network.lon[rows], network.lat[rows], self.settings.parts)
         return list(cut_parts(self.windows.topologies, [rows[area] for area in areas], reach))
 
     def fit(self, on_step: OnStep | None = None) -> Run:
@@ -302,11 +302,10 @@ class Trainer:
         if folder is None or not self.group.leads:
             return
         # The line first: if the epoch's checkpoint is not reached, the epoch is done again and its line replaced.
-        log, beside = folder / "metrics.jsonl", folder / ".metrics.writing"
+        log = folder / "metrics.jsonl"
         try:
             lines = log.read_text(encoding="utf-8").splitlines()[: metrics["epoch"] - 1] if log.exists() else []
-            beside.write_text("\n".join([*lines, json.dumps(metrics)]) + "\n", encoding="utf-8")
-            os.replace(beside, log)
+            write_file(log, "\n".join([*lines, json.dumps(metrics)]) + "\n")
         except OSError as error:
             raise CheckpointError(f"{log}: cannot be written: {error.strerror}. Make room, then --resume") from None
         save_checkpoint(folder, replace(self.run.run, progress=self.progress), weights=self.best, state=self._state())

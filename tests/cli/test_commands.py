@@ -410,7 +410,7 @@ def test_resume_over_other_readings_is_refused(copy: Path) -> None:
         (f"import matrix none.npz {IMPORT} -o new", "none.npz: there is no such file"),
         (f"import matrix counts.npz {IMPORT} --map id -o new", '--map "id": write theirs=ours'),
         (f"import matrix counts.npz {IMPORT} --map x=node_id -o new", 'neither table has a column "x"'),
-        (f"import matrix counts.npz {IMPORT} --map metres=lenght_m -o new", "did you mean length_m"),
+        (f"import matrix counts.npz {IMPORT} --map metres=lenght_m -o new", 'did you mean "length_m"'),
         (f"import matrix counts.npz {IMPORT} --values count -o new", 'no array "count"'),
         (f"import matrix counts.npz {IMPORT} --step 7min -o new", "7min does not divide a day"),
         (f"import matrix counts.npz {IMPORT} --start noon -o new", 'start "noon"'),
@@ -434,21 +434,21 @@ def test_a_mistake_ends_with_one_line_and_status_2(command: str, words: str, her
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("trian city -o new", 'no command "trian"; did you mean train?'),
-        ("import sumoo net.xml", 'no command "sumoo"; did you mean sumo?'),
-        ("--versoin", "no option --versoin; did you mean --version?"),
+        ("trian city -o new", 'no command "trian" (did you mean "train"?)'),
+        ("import sumoo net.xml", 'no command "sumoo" (did you mean "sumo"?)'),
+        ("--versoin", 'no option --versoin (did you mean "--version"?)'),
         ("train", "required: CITY, -o/--output. Usage: frigate train CITY -o RUN [OPTIONS]"),
         ("train city", "required: -o/--output"),
-        ("train city --outptu new", "no option --outptu; did you mean --output?"),
-        ("train city -o new --epoch 3", "no option --epoch; did you mean --epochs?"),
-        ("train city -o new --epoch=3", "no option --epoch; did you mean --epochs?"),
+        ("train city --outptu new", 'no option --outptu (did you mean "--output"?)'),
+        ("train city -o new --epoch 3", 'no option --epoch (did you mean "--epochs"?)'),
+        ("train city -o new --epoch=3", 'no option --epoch (did you mean "--epochs"?)'),
         ("train city -o new -x", "no option -x"),
         ("train city other -o new", 'unexpected argument "other"'),
         ("train city -o", "-o needs a value"),
         ("train city -o --resume", "-o needs a value"),
         ("train city -o new --epochs three", "--epochs: invalid int value: 'three'"),
-        ("train city -o new --preset papr", "choose one of paper, default, dcrnn, .*; did you mean paper?"),
-        ("train city -o new --split regoin", "choose one of random, region; did you mean region?"),
+        ("train city -o new --preset papr", 'choose one of paper, default, dcrnn, .* (did you mean "paper"?)'),
+        ("train city -o new --split regoin", 'choose one of random, region (did you mean "region"?)'),
         ("evaluate", "required: RUN"),
         ("import benchmark metr-la -o new", "required: FOLDER"),
     ],
@@ -456,7 +456,7 @@ def test_a_mistake_ends_with_one_line_and_status_2(command: str, words: str, her
 def test_a_mistyped_command_is_answered_with_the_remedy(command: str, words: str) -> None:
     said = frigate(*command.split())
     assert (said.status, said.out) == (2, "")
-    assert re.match(rf"frigate: .*{words.replace('[', r'.').replace('?', r'.')}", said.err), said.err
+    assert re.match("frigate: .*" + re.sub(r"[\[?()]", ".", words), said.err), said.err
     assert re.search(r"Usage: frigate.* \(or --help\)\n$", said.err)
     assert said.err.count("\n") == 1
 

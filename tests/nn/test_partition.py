@@ -19,8 +19,8 @@ from frigate.data.network import Edges, RoadNetwork
 from frigate.errors import SettingsError
 from frigate.evaluation.evaluate import evaluate
 from frigate.forecasting.forecast import forecast
+from frigate.graph.areas import split_into_areas
 from frigate.graph.feature_cache import ensure_road_features
-from frigate.graph.positions import divide
 from frigate.nn import partition as fp
 from frigate.nn.batch import Batch
 from frigate.nn.forecaster import Reach
@@ -80,7 +80,7 @@ def exact(town: Town, batch: Batch) -> tuple[Frigate, Batch]:
 
 def areas(town: Town, count: int) -> list[np.ndarray]:
     network = town.stream.network
-    return divide(network.lon, network.lat, count)
+    return split_into_areas(network.lon, network.lat, count)
 
 
 def gradients(model: torch.nn.Module) -> dict[str, Tensor]:
@@ -155,7 +155,7 @@ def test_how_far_a_changed_model_looks_is_not_known() -> None:
 def test_areas_are_alike_in_size_apart_and_complete(places: int, count: int) -> None:
     rng = np.random.default_rng(places)
     lon, lat = rng.random(places), rng.random(places)
-    made = divide(lon, lat, count)
+    made = split_into_areas(lon, lat, count)
     sizes = [len(area) for area in made]
     assert len(made) == min(places, count)
     assert np.array_equal(np.sort(np.concatenate(made)), np.arange(places))

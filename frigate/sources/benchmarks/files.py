@@ -19,9 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frigate.errors import CityError, MissingExtraError
-from frigate.sources.benchmarks.unpickle import MAX_EXPANSION, MIN_LIMIT, Frame
+from frigate.sources.benchmarks.unpickle import Frame
 
 DEPTH = 3  # folders below the one given
+MAX_EXPANSION, MIN_LIMIT = 500, 1 << 24  # times the size of a compressed file; bytes that any file may expand to
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from frigate.data.bucketing import bucket_matrix, usual_step_s
 from frigate.data.city import City
 from frigate.data.network import NodeId, RoadNetwork
 from frigate.data.notices import Notices
+from frigate.data.sandbox import sandboxed
 from frigate.data.stream import zone
 from frigate.data.times import Clock, array_times_us
 from frigate.errors import CityError, did_you_mean
@@ -92,6 +93,7 @@ AUTHORS = {
 KINDS = (*LOOPS, *PEMS, "libcity", "frigate")
 
 
+@sandboxed
 def import_benchmark(
     kind: str,
     *,

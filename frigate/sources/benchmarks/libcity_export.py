@@ -16,7 +16,7 @@ import polars as pl
 
 from frigate.data.city import City
 from frigate.data.columns import INTEGER_ID
-from frigate.data.folder import replacing
+from frigate.data.files import replacing_folder
 from frigate.data.network import RoadNetwork
 from frigate.data.network_tables import edge_frame
 from frigate.data.notices import Notices
@@ -46,7 +46,7 @@ def export_libcity(city: City, folder: str | Path) -> tuple[str, ...]:
     stem = re.sub(r"[^\w-]+", "_", city.name).strip("_") or "city"
     feature = f"traffic_{'flow' if stream.quantity == 'count' else re.sub(r'[^a-z0-9]+', '_', stream.quantity.lower())}"
     try:
-        with replacing(target) as new:
+        with replacing_folder(target) as new:
             _write_network(network, new, stem)
             with (new / f"{stem}.dyna").open("wb") as file:
                 _write_readings(stream, file, feature)

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from frigate.data.bucketing import Snapshots
 from frigate.data.city import City
 from frigate.data.city_toml import parse_step
-from frigate.data.folder import no_turns
+from frigate.data.folder import empty_turns
 from frigate.data.network import RoadNetwork, clean_edges
 from frigate.data.network_tables import note_network
 from frigate.data.notices import InputPlace, Notices
+from frigate.data.sandbox import sandboxed
 from frigate.data.stream import zone
 from frigate.data.times import Clock
 from frigate.errors import CityError
@@ -33,6 +34,7 @@ from frigate.sources.sumo.xml import elements
 DEFAULT_STEP = "5min"  # of a city without readings
 
 
+@sandboxed
 def import_sumo(
     net: str | Path,
     *,
@@ -78,7 +80,7 @@ def import_sumo(
         target = counts.road if on == "roads" else sumo.roads.receivers[counts.road]
         stream = counts_stream(counts, target, network, step_s=step_s, timezone=timezone, notices=notices)
     told = notices.sentences()
-    turns = _forbidden_turns(sumo, network) if on == "nodes" else no_turns()
+    turns = _forbidden_turns(sumo, network) if on == "nodes" else empty_turns()
     named = name or path.name.split(".")[0] or path.name
     return City(named, stream, tuple(told), places=told, forbidden_turns=turns)
 
@@ -101,7 +103,7 @@ def _forbidden_turns(sumo: SumoNet, network: RoadNetwork) -> NDArray[np.int64]:
     U-turns are named only where the road leads nowhere else: they are for dead ends anyway.
     """
     if sumo.turns is None:
-        return no_turns()
+        return empty_turns()
     edges, N, E = network.edges, network.num_nodes, network.num_edges
     ends, own = (roads.senders * N + roads.receivers for roads in (edges, sumo.roads))
     order = np.argsort(ends)

@@ -17,6 +17,7 @@ from frigate.data.bucketing import Snapshots
 from frigate.data.city import City, open_city
 from frigate.data.city_toml import parse_step
 from frigate.data.network import RoadNetwork
+from frigate.data.sandbox import sandboxed
 from frigate.data.stream import RoadNetworkStream, zone
 from frigate.data.tables import TableFile, open_table
 from frigate.data.times import Clock, network_timezone
@@ -37,6 +38,7 @@ OURS = tuple(dict.fromkeys((*NODE_COLUMNS, *EDGE_COLUMNS, *READING_COLUMNS)))
 DEFAULT_STEP_S = 300
 
 
+@sandboxed
 def import_tables(
     *,
     nodes: str | Path | None = None,
@@ -98,6 +100,7 @@ def import_tables(
         return _attached(city, tables["readings"], tables.get("sensors"), files, options, roads, log)
 
 
+@sandboxed
 def attach_readings(
     city: City,
     readings: str | Path,

@@ -15,6 +15,7 @@ from frigate.data.columns import numbers
 from frigate.data.coordinates import haversine_m
 from frigate.data.network import RoadNetwork
 from frigate.data.notices import InputPlace, Notices
+from frigate.data.sandbox import sandboxed
 from frigate.data.tables import Table, column_names, table_batches
 from frigate.data.times import Clock, times_us, utc_text
 from frigate.errors import CityError, did_you_mean
@@ -89,10 +90,11 @@ class _Reading:
             self.notices.add_rows(reason, rows, table.place_of(*columns))
 
 
+@sandboxed
 def read_traces(
     paths: Sequence[Path], network: RoadNetwork, *, names: Mapping[str, str], clock: Clock, notices: Notices
-) -> Trace:
-    """The positions of all files that can be used. `names` maps their columns to ours."""
+) -> tuple[Trace, Notices]:
+    """The usable positions of all files, and the notices with those of reading added. `names` maps columns to ours."""
     if not paths:
         raise CityError("no file of traces is given")
     reading = _Reading(network, clock, notices)
@@ -114,7 +116,7 @@ def read_traces(
     if not len(single):
         raise CityError(_nothing(paths, reading))
     held = (single.vehicle, single.time_us, single.lon, single.lat)
-    return Trace(*held, tuple(reading.codes), reading.read, dict(reading.dropped))
+    return Trace(*held, tuple(reading.codes), reading.read, dict(reading.dropped)), notices
 
 
 def _check_file(path: Path) -> None:

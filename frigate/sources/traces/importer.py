@@ -24,10 +24,11 @@ from frigate.data.progress import Progress
 from frigate.data.stream import zone
 from frigate.data.times import Clock, network_timezone
 from frigate.errors import CityError
+from frigate.sources.geometry import Projection
 from frigate.sources.line_graph import on_roads
 from frigate.sources.traces.files import MERGE_M, Trace, read_traces
-from frigate.sources.traces.matching import INSIDE_M, MatchingNetwork, Work, match
-from frigate.sources.traces.road_index import frozen, lay_grid, plane_of
+from frigate.sources.traces.matching import INSIDE_M, NearbyRoads, Parallel, match
+from frigate.sources.traces.road_index import build_grid, readonly
 from frigate.sources.traces.viterbi import MATCHED, NO_ROAD, OUTSIDE, Matches, MatchSettings, Positions, merge_standing
 
 
@@ -106,7 +107,7 @@ def match_traces(
     on_progress: Progress | None = None,
 ) -> MatchedTraces:
     """The passages of all vehicles of these files at the nodes of a network. The options are `import_traces`'s."""
-    work = Work(workers, engine)
+    parallel = Parallel(workers, engine)
     for option, value in (("sigma_m", sigma_m), ("beta_m", beta_m), ("max_gap_s", max_gap_s), ("radius_m", radius_m)):
         if value is not None and not (np.isfinite(value) and value > 0):
             raise CityError(f"{option}: {value:g}. Give a number above 0")
@@ -123,17 +124,17 @@ def match_traces(
     names = {vehicle: "vehicle", time: "time", lon: "lon", lat: "lat", **(rename or {})}
     paths = [Path(files)] if isinstance(files, str | Path) else [Path(file) for file in files]
     clock = Clock(zone(_timezone(network, timezone)), "")
-    trace = read_traces(paths, roads, names=names, clock=clock, notices=notices)
-    plane = plane_of(roads)
-    grid = lay_grid(roads, plane, radius_m=radius_m, margin_m=INSIDE_M, notices=notices)
+    trace, notices = read_traces(paths, roads, names=names, clock=clock, notices=notices)
+    projection = Projection.of(roads)
+    grid = build_grid(roads, projection, radius_m=radius_m, margin_m=INSIDE_M, notices=notices)
     positions = _moving(trace)
     found, settings = match(
-        MatchingNetwork(plane, grid, radius_m),
+        NearbyRoads(projection, grid, radius_m),
         positions,
         sigma_m=sigma_m,
         beta_m=beta_m,
         max_gap_s=max_gap_s,
-        work=work,
+        parallel=parallel,
         on_progress=on_progress,
     )
     if (found.state == OUTSIDE).all():
@@ -234,11 +235,11 @@ def _moving(trace: Trace) -> Positions:
     kept = np.flatnonzero(merge_standing(trace.vehicle, trace.lon, trace.lat, MERGE_M))
     lasts = np.append(kept[1:] - 1, len(trace.vehicle) - 1)
     return Positions(
-        vehicle=frozen(trace.vehicle[kept], np.int32),
-        lon=frozen(trace.lon[kept], np.float64),
-        lat=frozen(trace.lat[kept], np.float64),
-        arrive_us=frozen(trace.time_us[kept], np.int64),
-        depart_us=frozen(trace.time_us[lasts], np.int64),
+        vehicle=readonly(trace.vehicle[kept], np.int32),
+        lon=readonly(trace.lon[kept], np.float64),
+        lat=readonly(trace.lat[kept], np.float64),
+        arrive_us=readonly(trace.time_us[kept], np.int64),
+        depart_us=readonly(trace.time_us[lasts], np.int64),
     )
 
 
