@@ -26,7 +26,8 @@ class Backend:
 
     def embed(self, readings: Tensor, weights: Tensor, *beside: Tensor) -> Tensor:
         """[N,B,T,D]: readings [B,T,N,2] times weights [2,W], and beside them other inputs [N,B,T,K]."""
-        return torch.cat([nodes_first(readings) @ weights, *beside], dim=-1)  # eq:h0
+        embedded = nodes_first(readings) @ weights
+        return torch.cat([embedded, *beside], dim=-1) if beside else embedded  # eq:h0
 
     def gated_layers(
         self,
