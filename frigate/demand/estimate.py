@@ -111,9 +111,14 @@ def sample_trips(graph: LineGraph, settings: DemandSettings, *, seed: int) -> tu
     """Route sets from the map alone."""
     searches = max(MIN_SEARCHES, graph.num_nodes // NODES_PER_SEARCH)
     return tuple(
-        route_set(graph, search_routes(graph, search, searches=searches, seed=seed * settings.sets + k))
+        route_set(graph, search_routes(graph, search, searches=searches, seed=1000 * seed + k))
         for k, search in enumerate(set_searches(settings))
     )
+
+
+def set_seed(demand: Demand, k: int) -> int:
+    """The seed that the trips of set k were searched with."""
+    return 1000 * demand.seed + k
 
 
 def set_searches(settings: DemandSettings) -> list[SearchSettings]:

@@ -113,6 +113,13 @@ class Routes:
     def __len__(self) -> int:
         return len(self.origin)
 
+    def take(self, rows: NDArray[np.int64]) -> Routes:
+        """Some of the trips, in their order."""
+        length = np.diff(self.start)[rows]
+        start = np.concatenate([[0], np.cumsum(length)])
+        which = np.repeat(self.start[rows] - start[:-1], length) + np.arange(start[-1])
+        return Routes(self.origin[rows], self.destination[rows], self.search[rows], start, self.roads[which])
+
 
 def turn_cost_s(graph: LineGraph, turn_s: float) -> NDArray[np.float64]:
     """[P] seconds that each turn costs."""
