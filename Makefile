@@ -1,9 +1,10 @@
 # make demo    a simulated town: train, evaluate, forecast, report (about two minutes after set-up)
 # make test    everything that must hold (under five minutes after set-up)
+# make docs    the documentation as a site in site/, readable without internet
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow format clean
+.PHONY: demo test test-slow docs format clean
 
 demo: .venv/installed
 	$(BIN)/frigate demo -o demo
@@ -18,6 +19,10 @@ test: .venv/installed
 test-slow: .venv/installed
 	$(BIN)/python -m pytest -m slow
 
+docs: .venv/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "site/index.html"
+
 format: .venv/installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -28,5 +33,9 @@ format: .venv/installed
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	touch $@
 
+.venv/installed-docs: .venv/installed
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'
+	touch $@
+
 clean:
-	rm -rf .venv demo build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv demo build site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

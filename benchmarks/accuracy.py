@@ -10,25 +10,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from frigate.config import change, preset
 from frigate.data.city import open_city
 from frigate.data.split import read_seen_file
 from frigate.evaluation.evaluate import evaluate
-from frigate.nn.choice import CHOICES, described, kernels
-from frigate.training.train import Tick, train
-
-
-def hardware(device: str) -> str:
-    return torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
+from frigate.nn.ops import KERNELS, describe_kernels
+from frigate.training.environment import environment
+from frigate.training.train import train
+from frigate.training.trainer import StepReport
 
 
 def command() -> str:
@@ -55,11 +51,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--set", action="append", default=[], metavar="PART.NAME=JSON")
     parser.add_argument("--stride", type=int, default=1)
-    parser.add_argument("--kernels", choices=CHOICES, default="auto")
+    parser.add_argument("--kernels", choices=KERNELS, default="auto")
     parser.add_argument("--name")
     args = parser.parse_args()
-    with kernels(args.kernels):
-        measure(args)
+    measure(args)
 
 
 def measure(args: argparse.Namespace) -> None:
@@ -71,20 +66,26 @@ def measure(args: argparse.Namespace) -> None:
     began = time.perf_counter()
     history: list[dict[str, Any]] = []
 
-    def on_step(tick: Tick) -> None:
+    def on_step(tick: StepReport) -> None:
         if tick.metrics is not None:
             history.append(tick.metrics)
             print(name, tick.metrics, flush=True)
 
-    run = train(city, seen=read_seen_file(args.seen, city.network), settings=settings, device=device, on_step=on_step)
+    run = train(
+        city,
+        seen=read_seen_file(args.seen, city.network),
+        settings=settings,
+        device=device,
+        on_step=on_step,
+        kernels=args.kernels,
+    )
     train_s = time.perf_counter() - began
-    evaluation = evaluate(run, stride=args.stride, device=device)
+    evaluation = evaluate(run, stride=args.stride, device=device, kernels=args.kernels)
     result = {
         "name": name,
         "command": command(),
-        "hardware": hardware(device),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
-        "kernels": described(torch.device(device)),
+        **environment(device),
+        "kernels": describe_kernels(torch.device(device), args.kernels),
         "seed": args.seed,
         "settings": settings.to_json(),
         "parameters": sum(p.numel() for p in run.model.parameters()),

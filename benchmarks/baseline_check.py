@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import time
 from pathlib import Path
 
@@ -25,7 +24,8 @@ from frigate.data.split import Split, windows_in
 from frigate.data.stream import RoadNetworkStream
 from frigate.nn.batch import Windows
 from frigate.nn.scaling import build_topologies, fit_scaling
-from frigate.training.checkpoint import build_model
+from frigate.training.environment import environment
+from frigate.training.run import build_model
 
 AHEAD = {"15 min": 3, "30 min": 6, "60 min": 12}
 PUBLISHED = {"graph-wavenet": {"15 min": 2.69, "30 min": 3.07, "60 min": 3.53}}  # four months, its own paper
@@ -97,8 +97,7 @@ def main() -> None:
         "best_step": best[1],
         "seed": SEED,
         "seconds": round(time.perf_counter() - began, 1),
-        "hardware": platform.machine(),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
+        **environment("cpu"),
     }
     path = Path(__file__).parent / "results" / f"baseline-check-{args.preset}.json"
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

@@ -56,7 +56,7 @@ def bench_facts(_: object) -> str:
         cores = "" if data["device"] == "cuda" else f", {data['threads']} threads"
         lines.append(
             f"- `{name}.json`: {data['hardware']}{cores}, {data['dtype']} ({versions}); {data['nodes']:,} nodes, "
-            f"{data['roads']:,} roads. Ours: {data['kernels']}. The usual way: {way}. Medians of {often['step']} "
+            f"{data['roads']:,} roads. Ours: {data['kernels']}. The plain baseline: {way}. Medians of {often['step']} "
             f"steps, {often['forecast']} forecasts, {often['tick']} ticks after {often['warm']}; {data['clock']}. "
             f"Peak: {data['peak_is']}. `{data['command']}`"
         )
@@ -65,7 +65,7 @@ def bench_facts(_: object) -> str:
 
 
 def bench_times(_: object) -> str:
-    """Ours, the usual way, and the ratio, of each measure."""
+    """Ours, the plain baseline, and the ratio, of each measure."""
     found, rows = benches(), []
     if not found:
         return not_measured(BENCHES)
@@ -85,7 +85,7 @@ def bench_times(_: object) -> str:
             peaks = (gigabytes(way.get(f"{key}_peak_bytes")) for way in (ours, usual))
             times = (milliseconds(way.get(f"{key}_ms")) for way in (ours, usual))
             rows.append([f"{label}: {what}{size}", *times, "-" if ratio is None else f"{ratio:.1f}", *peaks])
-    return table(["", "ours", "the usual way", "times faster", "peak, ours", "peak, usual"], rows)
+    return table(["", "ours", "plain baseline", "times faster", "peak, ours", "peak, baseline"], rows)
 
 
 def bench_static(_: object) -> str:

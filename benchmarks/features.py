@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import time
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,12 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
 from frigate.data.city import open_city
-from frigate.data.network import Edges, RoadNetwork, clean_edges, haversine_m
+from frigate.data.coordinates import haversine_m
+from frigate.data.network import Edges, RoadNetwork, clean_edges
 from frigate.graph import betweenness
 from frigate.graph.betweenness import whole_betweenness
 from frigate.graph.road_features import features_and_notice, travel_time_s
+from frigate.training.environment import environment
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 COMPARED = 10_000  # nodes: the most for which the exact count is made as well
@@ -111,7 +112,6 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument("--most", type=int, default=SIZES[-1], metavar="NODES")
     asked = parser.parse_args()
-    import numba
 
     measure(streets(100, np.random.default_rng(SEED)))  # compiled before the clock starts
     generated, cities = [], {}
@@ -131,9 +131,8 @@ def main() -> None:
         "exact_nodes": betweenness.EXACT_NODES,
         "searches": betweenness.SAMPLES,
         "seed": SEED,
+        **environment("cpu"),
         "threads": betweenness.threads(),
-        "hardware": f"{platform.machine()}, {os.cpu_count()} cores",
-        "versions": {"python": platform.python_version(), "numpy": np.__version__, "numba": numba.__version__},
         "generated": generated,
         "cities": cities,
     }

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import random
 import subprocess
 import sys
@@ -20,7 +19,6 @@ import tempfile
 import time
 from array import array
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +38,14 @@ def main() -> None:
     if sys.argv[1:2] == ["--import"]:
         print(json.dumps(imported(sys.argv[2])))
         return
+    from frigate.training.environment import environment
+
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "results"
     result = {
         "command": " ".join(["python benchmarks/osm_memory.py", *(Path(word).name for word in sys.argv[1:])]),
         "what": "one road network alone and in a file of much else: seconds and peak memory of import_osm",
-        "hardware": f"{platform.machine()}, {os.cpu_count()} cores",
+        **environment("cpu"),
         "load_average": round(os.getloadavg()[0], 1),
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in ("numpy", "osmium")}},
         "seed": SEED,
         "runs": [measured(others) for others in OTHER_NODES],
     }

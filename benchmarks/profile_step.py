@@ -17,12 +17,10 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from frigate.bench.machine import surroundings
 from frigate.bench.synthetic import invent_run, parse_size, windows_for
 from frigate.config import change, preset
-from frigate.nn.batch import Windows
-from frigate.nn.scaling import build_topologies
-from frigate.training.train import best_device
+from frigate.nn.device import best_device
+from frigate.training.environment import environment
 from frigate.training.trainer import Trainer
 
 WARM, STEPS, SHOWN = 4, 4, 40
@@ -32,10 +30,7 @@ def measure(size: str, name: str, device: torch.device) -> dict[str, Any]:
     sized = parse_size(size)
     windows = windows_for(sized, device)
     run = invent_run(change(preset(name), {"train": {"batch_size": windows}}), sized)
-    features = run.city.road_features if run.scaling.roads is not None else None
-    stream = run.city.stream
-    topologies, _ = build_topologies(stream.topologies, run.scaling, sensors=run.split.seen, features=features)
-    trainer, rng = Trainer(run, Windows(stream, topologies, device)), np.random.default_rng(0)
+    trainer, rng = Trainer(run, run.windows(device)), np.random.default_rng(0)
 
     def step(number: int) -> None:
         trainer._step(rng.permutation(trainer.train_at)[:windows], rng, number)
@@ -57,7 +52,7 @@ def measure(size: str, name: str, device: torch.device) -> dict[str, Any]:
     rows.sort(key=lambda row: -row["ms"])
     return {
         "command": f"python benchmarks/profile_step.py --size {size} --preset {name} --device {device.type}",
-        **surroundings(device),
+        **environment(device),
         "windows": windows,
         "kernels_ms": round(sum(row["ms"] for row in rows), 3),
         "kernels": len(rows),

@@ -339,7 +339,7 @@ def inference_time(_: list[Result]) -> str:
         ]
         for row in data["rows"]
     ]
-    where = f"{city}: {data['nodes']:,} nodes, one window, {data['surroundings']['hardware']}, medians.\n\n"
+    where = f"{city}: {data['nodes']:,} nodes, one window, {data['environment']['hardware']}, medians.\n\n"
     return where + table(["model", "ours", "the paper's"], rows)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -37,12 +36,12 @@ def main() -> None:
 
 
 def measure(streets: Path, taxi: Path, scratch: Path) -> dict[str, Any]:
-    import numba
     import numpy as np
     import polars as pl
 
     from frigate.sources.tables.importer import import_tables
     from frigate.sources.traces.importer import import_traces, match_traces
+    from frigate.training.environment import environment
 
     city = import_tables(edges=streets / "streets.parquet", timezone="America/Los_Angeles")
     frame = pl.read_parquet(streets / TRACES)
@@ -65,13 +64,11 @@ def measure(streets: Path, taxi: Path, scratch: Path) -> dict[str, Any]:
     ids = pl.read_parquet(taxi / "nodes.parquet")["source_id"].to_numpy()[busy].tolist()
     counts = ours.stream.values[:STEPS, city.network.rows_of(ids)]
     hourly = [x.reshape(STEPS // 12, 12, -1).sum(axis=1).ravel() for x in (counts, theirs)]
-    versions = {"numpy": np.__version__, "numba": numba.__version__, "polars": pl.__version__}
     return {
         "command": " ".join(["python benchmarks/traces.py", *(Path(word).name for word in sys.argv[1:])]),
         "what": "reading, matching and counting a day of traces; median seconds; hourly sums on nodes of mean above 1",
-        "hardware": f"{platform.machine()}, {os.cpu_count()} cores",
+        **environment("cpu"),
         "load_average": round(os.getloadavg()[0], 1),
-        "versions": {"python": platform.python_version(), **versions},
         "seed": None,  # nothing is drawn
         "workers": WORKERS,
         "repeats": REPEATS,

@@ -7,24 +7,9 @@
 >>> fg.forecast(run, city.network.close([(41, 42)]))
 """
 
-import sys
-import warnings
+from typing import TYPE_CHECKING
 
-if sys.argv[:1] == ["-m"]:
-    # `python -m frigate.training.train` finds its module imported already, by the lines below, and would warn of it.
-    warnings.filterwarnings("ignore", message=".*found in sys.modules after import of package 'frigate")
-
-from frigate.config import Settings, preset
-from frigate.data.city import City, read_city, write_city
-from frigate.data.network import RoadNetwork
-from frigate.data.stream import RoadNetworkStream, make_stream
-from frigate.errors import CheckpointError, CityError, FrigateError, MissingExtraError, SettingsError
-from frigate.evaluation.evaluate import evaluate
-from frigate.evaluation.results import Evaluation
-from frigate.forecasting.forecast import Forecast, forecast
-from frigate.simulate.demo_city import demo_city
-from frigate.training.checkpoint import Run, load_run
-from frigate.training.train import train
+from frigate.version import __version__ as __version__
 
 __all__ = [
     "CheckpointError",
@@ -49,3 +34,45 @@ __all__ = [
     "train",
     "write_city",
 ]
+
+if TYPE_CHECKING:
+    from frigate.config import Settings, preset
+    from frigate.data.city import City, read_city, write_city
+    from frigate.data.network import RoadNetwork
+    from frigate.data.stream import RoadNetworkStream, make_stream
+    from frigate.errors import CheckpointError, CityError, FrigateError, MissingExtraError, SettingsError
+    from frigate.evaluation.evaluate import evaluate
+    from frigate.evaluation.results import Evaluation
+    from frigate.forecasting.forecast import Forecast, forecast
+    from frigate.simulate.demo_city import demo_city
+    from frigate.training.checkpoint import load_run
+    from frigate.training.run import Run
+    from frigate.training.train import train
+else:
+    from importlib import import_module
+
+    # Imported when first used: `import frigate` and `frigate --help` need not wait seconds for torch.
+    _NAMES_IN = {
+        "frigate.config": ("Settings", "preset"),
+        "frigate.data.city": ("City", "read_city", "write_city"),
+        "frigate.data.network": ("RoadNetwork",),
+        "frigate.data.stream": ("RoadNetworkStream", "make_stream"),
+        "frigate.errors": ("CheckpointError", "CityError", "FrigateError", "MissingExtraError", "SettingsError"),
+        "frigate.evaluation.evaluate": ("evaluate",),
+        "frigate.evaluation.results": ("Evaluation",),
+        "frigate.forecasting.forecast": ("Forecast", "forecast"),
+        "frigate.simulate.demo_city": ("demo_city",),
+        "frigate.training.checkpoint": ("load_run",),
+        "frigate.training.run": ("Run",),
+        "frigate.training.train": ("train",),
+    }
+    _MODULE_OF = {name: module for module, names in _NAMES_IN.items() for name in names}
+
+    def __getattr__(name):
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module 'frigate' has no attribute {name!r}")
+        globals()[name] = value = getattr(import_module(_MODULE_OF[name]), name)
+        return value
+
+    def __dir__():
+        return sorted([*globals(), *__all__])

@@ -1,6 +1,8 @@
-"""`python -m frigate` is `frigate`: so that torchrun can start it, as `torchrun ... -m frigate train`."""
+"""`python -m frigate` is `frigate`; torchrun starts it as `torchrun ... -m frigate train`."""
+
+import sys
 
 from frigate.cli.main import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,18 +1,18 @@
 """Settings: what is forecast (Task), by which model (ModelSettings or BaselineSettings), trained how (TrainSettings).
 
-Frozen dataclasses that check themselves. `load_settings` reads TOML over a preset; `to_json` writes what a run keeps.
+Frozen dataclasses that check themselves. `load_settings` reads TOML over a preset; `to_json` writes what a run records.
 """
 
 from __future__ import annotations
 
 import math
 import tomllib
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from frigate.errors import SettingsError
+from frigate.errors import SettingsError, did_you_mean
 
 PRESETS = ("paper", "default")
 BASELINES = {  # the networks that the paper compares with, and how their authors write them
@@ -30,6 +30,16 @@ MAX_SEED = 2**32 - 1
 def _require(ok: bool, name: str, value: object, rule: str) -> None:
     if not ok:
         raise SettingsError(f"{name} = {value!r}: {rule}")
+
+
+def _require_one_of(name: str, value: str, known: Iterable[str]) -> None:
+    _require(value in known, name, value, f"choose one of {', '.join(known)}")
+
+
+def _require_at_least_1(settings: object, *names: str) -> None:
+    for name in names:
+        value = getattr(settings, name)
+        _require(value is None or value >= 1, name, value, "must be at least 1")
 
 
 def _require_kinds(settings: Task | ModelSettings | BaselineSettings | TrainSettings) -> None:
@@ -60,8 +70,7 @@ class Task:
 
     def __post_init__(self) -> None:
         _require_kinds(self)
-        _require(self.past >= 1, "past", self.past, "at least one past snapshot is needed")
-        _require(self.horizon >= 1, "horizon", self.horizon, "at least one step ahead is needed")
+        _require_at_least_1(self, "past", "horizon")
 
 
 @dataclass(frozen=True)
@@ -81,15 +90,9 @@ class ModelSettings:
 
     def __post_init__(self) -> None:
         _require_kinds(self)
-        _require(self.preset in PRESETS, "preset", self.preset, f"choose one of {', '.join(PRESETS)}")
-        _require(
-            self.anchor_choice in ANCHOR_CHOICES,
-            "anchor_choice",
-            self.anchor_choice,
-            f"choose one of {', '.join(ANCHOR_CHOICES)}",
-        )
-        for name in ("layers", "length_width", "gate_width", "hidden"):
-            _require(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
+        _require_one_of("preset", self.preset, PRESETS)
+        _require_one_of("anchor_choice", self.anchor_choice, ANCHOR_CHOICES)
+        _require_at_least_1(self, "layers", "length_width", "gate_width", "hidden")
         _require(
             self.width > self.anchors >= 0, "width", self.width, f"must be above the number of anchors ({self.anchors})"
         )
@@ -121,9 +124,8 @@ class BaselineSettings:
 
     def __post_init__(self) -> None:
         _require_kinds(self)
-        _require(self.preset in BASELINES, "preset", self.preset, f"choose one of {', '.join(BASELINES)}")
-        for name in ("width", "layers"):
-            _require(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
+        _require_one_of("preset", self.preset, BASELINES)
+        _require_at_least_1(self, "width", "layers")
 
     @property
     def label(self) -> str:
@@ -154,14 +156,7 @@ class TrainSettings:
     def __post_init__(self) -> None:
         _require_kinds(self)
         object.__setattr__(self, "hide", tuple(self.hide))
-        for name in ("epochs", "batch_size", "patience", "validation_windows", "parts"):
-            _require(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
-        _require(
-            self.steps_per_epoch is None or self.steps_per_epoch >= 1,
-            "steps_per_epoch",
-            self.steps_per_epoch,
-            "must be at least 1",
-        )
+        _require_at_least_1(self, "epochs", "batch_size", "patience", "validation_windows", "parts", "steps_per_epoch")
         for name in ("learning_rate", "clip_norm"):
             _require(getattr(self, name) > 0, name, getattr(self, name), "must be above 0")
         for name in ("weight_decay", "warmup_steps"):
@@ -177,9 +172,9 @@ class TrainSettings:
             self.visible_weight > 0 or self.hide[1] > 0,
             "visible_weight",
             self.visible_weight,
-            "with no sensor hidden nothing is left to learn from. Raise it, or hide",
+            "with no sensor hidden nothing is left to learn from. Raise it, or hide sensors",
         )
-        _require(self.validation in ("seen", "unseen"), "validation", self.validation, 'choose "seen" or "unseen"')
+        _require_one_of("validation", self.validation, ("seen", "unseen"))
         _require(0 < self.validation_share < 1, "validation_share", self.validation_share, "must be between 0 and 1")
         _require(self.memory_gb is None or self.memory_gb > 0, "memory_gb", self.memory_gb, "must be above 0")
         _require(0 <= self.seed <= MAX_SEED, "seed", self.seed, f"give a whole number from 0 to {MAX_SEED}")
@@ -187,6 +182,18 @@ class TrainSettings:
 
 @dataclass(frozen=True)
 class Settings:
+    """All settings of a run; `change` and `load_settings` make others of them.
+
+    Parameters
+    ----------
+    task : Task
+        What is forecast: past snapshots and steps ahead.
+    model : ModelSettings or BaselineSettings
+        The model and its sizes. Default: Frigate's `default` preset.
+    train : TrainSettings
+        How it is trained.
+    """
+
     task: Task = field(default_factory=Task)
     model: ModelSettings | BaselineSettings = field(default_factory=ModelSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
@@ -201,7 +208,14 @@ class Settings:
 
 
 def preset(name: str) -> Settings:
-    """`paper`: the paper's equations and sizes, nothing else. `default`: what forecasts best. Or a baseline."""
+    """The settings of a model by its name.
+
+    Parameters
+    ----------
+    name : str
+        "paper": the paper's equations and sizes and nothing else. "default": what forecasts best. Or a baseline:
+        "dcrnn", "stgcn", "graph-wavenet", "stgode", "localegn", "stnn".
+    """
     # Without hiding a model first learns to read its neighbours, then to copy its own reading. Nodes without a
     # sensor are forecast best between the two, after some 70 steps: short epochs let early stopping find it.
     protocol = TrainSettings(hide=(0.0, 0.0), visible_weight=1.0, epochs=60, steps_per_epoch=10, warmup_steps=50)
@@ -213,10 +227,7 @@ def preset(name: str) -> Settings:
     if name in BASELINES:
         return Settings(model=BASELINE_SIZES[name], train=protocol)
     known = (*PRESETS, *BASELINES)
-    close = get_close_matches(name.lower(), known, n=1)
-    raise SettingsError(
-        f'preset "{name}": choose one of {", ".join(known)}' + (f"; did you mean {close[0]}?" if close else "")
-    )
+    raise SettingsError(f'preset "{name}": choose one of {", ".join(known)}{did_you_mean(name.lower(), known)}')
 
 
 # As each baseline's own paper or code has them.
@@ -239,8 +250,7 @@ def change(settings: Settings, changes: dict[str, Any], *, place: str = "setting
         known = [f.name for f in fields(parts[part])]
         for name in values:
             if name not in known:
-                close = get_close_matches(name, known, n=1)
-                hint = f"; did you mean {close[0]}?" if close else f"; known: {', '.join(known)}"
+                hint = did_you_mean(name, known) or f"; known: {', '.join(known)}"
                 raise SettingsError(f"{place}: [{part}] has no setting {name!r}{hint}")
         try:
             parts[part] = replace(parts[part], **values)

@@ -7,6 +7,9 @@ FrigateError
 └── MissingExtraError  an optional package is needed; names the extra that installs it
 """
 
+from collections.abc import Sequence
+from difflib import get_close_matches
+
 
 class FrigateError(Exception):
     """Every error that a user can cause and can mend. The message says where, what and how to mend it."""
@@ -25,7 +28,14 @@ class CheckpointError(FrigateError):
 
 
 class MissingExtraError(FrigateError):
-    """An optional package is not installed."""
+    """A package is not installed; without an `extra` that installs it, the package itself is named."""
 
-    def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is not installed. Run: pip install 'frigate-forecast[{extra}]'")
+    def __init__(self, package: str, extra: str = "") -> None:
+        wanted = f"'frigate-forecast[{extra}]'" if extra else package
+        super().__init__(f"{package} is not installed. Run: pip install {wanted}")
+
+
+def did_you_mean(word: str, known: Sequence[str]) -> str:
+    """The hint that stands after a misspelt word, such as ` (did you mean "length_m"?)`; "" where nothing is near."""
+    near = get_close_matches(word, known, n=1) or get_close_matches(word.lower(), known, n=1)
+    return f' (did you mean "{near[0]}"?)' if near else ""

@@ -1,17 +1,12 @@
-"""What several test files share."""
+"""Settings of the whole suite."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from hypothesis import HealthCheck, settings
 
-import pytest
-
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
-
-
-def shared_data(name: str) -> Path:
-    """A folder of the data collection beside the checkout, or a skip that says so."""
-    folder = SHARED / name
-    if not folder.exists():
-        pytest.skip(f"the shared data folder is absent: {name}")
-    return folder
+# The same examples in every run, and no limit on time: a run depends neither on luck nor on how fast the machine is.
+# `pytest --hypothesis-profile=explore` draws new examples, and prints how to repeat one that fails.
+# `too_slow` is left out because it measures seconds.
+settings.register_profile("repeat", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("explore", settings.get_profile("repeat"), derandomize=False, print_blob=True)
+settings.load_profile("repeat")

@@ -15,8 +15,8 @@ from frigate.config import ModelSettings, Settings, Task, TrainSettings, change,
 from frigate.errors import SettingsError
 
 REFUSED: list[tuple[type, dict[str, Any], str]] = [
-    (Task, {"past": 0}, "past = 0: at least one past snapshot"),
-    (Task, {"horizon": 0}, "horizon = 0: at least one step ahead"),
+    (Task, {"past": 0}, "past = 0: must be at least 1"),
+    (Task, {"horizon": 0}, "horizon = 0: must be at least 1"),
     (Task, {"past": 2.5}, "past = 2.5: give a whole number"),
     (Task, {"past": "12"}, "past = '12': give a whole number"),
     (Task, {"horizon": True}, "horizon = True: give a whole number"),
@@ -50,7 +50,7 @@ REFUSED: list[tuple[type, dict[str, Any], str]] = [
     (TrainSettings, {"hide": ["a", "b"]}, "give a list of numbers"),
     (TrainSettings, {"visible_weight": 1.5}, r"visible_weight = 1.5: must be in \[0, 1\]"),
     (TrainSettings, {"visible_weight": 0.0, "hide": (0.0, 0.0)}, "nothing is left to learn from"),
-    (TrainSettings, {"validation": "test"}, 'validation = .test.: choose "seen" or "unseen"'),
+    (TrainSettings, {"validation": "test"}, "validation = .test.: choose one of seen, unseen"),
     (TrainSettings, {"validation_share": 1}, "validation_share = 1: must be between"),
     (TrainSettings, {"validation_share": 0}, "validation_share = 0: must be between"),
     (TrainSettings, {"memory_gb": 0}, "memory_gb = 0: must be above 0"),
@@ -113,7 +113,7 @@ def test_a_file_is_laid_over_a_preset(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[train]\nepoch = 3", r"\[train\] has no setting 'epoch'; did you mean epochs\?"),
+        ("[train]\nepoch = 3", r"\[train\] has no setting 'epoch' \(did you mean .epochs.\?\)"),
         ("[train]\nxyzzy = 3", "has no setting 'xyzzy'; known: epochs, steps_per_epoch"),
         ("[trian]\nepochs = 3", r"\[trian\] is not a section. Use \[task\], \[model\] or \[train\]"),
         ("epochs = 3", r"\[epochs\] is not a section"),

@@ -1,40 +1,41 @@
-"""The documents say what the code does: places, commands, settings, messages, numbers and links are looked up.
-
-`python tests/test_docs.py` writes the line numbers of docs/paper-to-code.md anew, after code has moved.
-"""
+"""The documents say what the code does: symbols, commands, settings, messages, numbers and links are looked up."""
 
 from __future__ import annotations
 
 import ast
-import importlib
 import importlib.util
 import inspect
 import json
 import re
 import shlex
 import sys
+import textwrap
 import tomllib
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
-import typer.main
 
 import frigate
-from frigate.cli.main import app
-from frigate.config import PRESETS, Settings, change, preset
+from frigate.cli.imports import IMPORT
+from frigate.cli.main import COMMANDS, build_parser
+from frigate.config import PRESETS, BaselineSettings, Settings, Task, change, preset
 from frigate.simulate.streets import build_town
 from frigate.sources.benchmarks.importer import KINDS, PEMS
 from frigate.sources.osm.tags import DRIVABLE
+from tests.support.documents import ROOT, source_of
+from tests.support.documents import table_rows as rows
+from tests.support.towns import edited, make_town, random_network, random_stream, small_settings
 
-ROOT = Path(__file__).resolve().parents[1]
 MAP = ROOT / "docs" / "paper-to-code.md"
-DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
-PLACE = re.compile(r"`(?P<path>(?:frigate|tests|benchmarks)/[\w/]+\.py):(?P<line>\d+)`\s+`(?P<words>[^`]+)`")
+OUTSIDE = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
+DOCUMENTS = [*OUTSIDE, *sorted((ROOT / "docs").rglob("*.md"))]
+SYMBOL = re.compile(r"`((?:frigate|tests|benchmarks)(?:\.\w+)+)`")
+FILE = re.compile(r"`((?:frigate|tests|benchmarks|docs|examples)/[\w./-]*)`")
 LABELS = (
     "eq:mae", "eq:hl", "eq:aggregation_out", "eq:aggregation_in", "eq:sigmoid", "eq:edgescalar", "eq:edgeposition",
     "eq:h0", "eq:lstm", "eq:decoder", "def:lipschitz", "def:distortion", "lem:metric_dist", "lem:position", "lem:1wl",
@@ -52,65 +53,90 @@ def read(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def rows(text: str) -> list[list[str]]:
-    """The cells of all table rows of a document."""
-    lines = [line for line in text.splitlines() if line.startswith("| ")]
-    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+# Symbols, and the map from the paper to the code
 
 
-# The map from the paper to the code
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_every_symbol_and_file_of_a_document_exists(path: Path) -> None:
+    text = read(path)
+    assert [symbol for symbol in SYMBOL.findall(text) if source_of(symbol) is None and not ispublic(symbol)] == []
+    files = [name for name in FILE.findall(text) if "stations" not in name]  # the example of CONTRIBUTING
+    assert [name for name in files if not (ROOT / name).exists()] == []
 
 
-def lines_with(path: Path, words: str) -> list[int]:
-    return [i for i, line in enumerate(read(path).splitlines(), 1) if words in line] if path.exists() else []
+def ispublic(symbol: str) -> bool:
+    return symbol.removeprefix("frigate.") in frigate.__all__
 
 
-def places() -> list[tuple[str, int, str]]:
-    return [(m["path"], int(m["line"]), m["words"]) for m in PLACE.finditer(read(MAP))]
-
-
-@pytest.mark.parametrize(("path", "line", "words"), places())
-def test_every_place_of_the_map_is_there(path: str, line: int, words: str) -> None:
-    found = lines_with(ROOT / path, words)
-    near = any(abs(line - there) <= 1 for there in found)
-    assert near, f"{path}:{line}: {words!r} is at {found or 'no line'}. Write all anew with: python tests/test_docs.py"
-
-
-def test_every_place_has_its_words() -> None:
-    named = re.findall(r"`(?:frigate|tests|benchmarks)/[\w/]+\.py:\d+`", read(MAP))
-    assert len(named) == len(places()) > 60
+def test_a_symbol_that_is_not_there_is_noticed() -> None:
+    assert source_of("frigate.nn.model.Frigate.forward") is not None
+    assert source_of("frigate.nn.model.Frigate.backward") is None
+    assert source_of("frigate.nn.modell") is None
 
 
 def test_every_label_and_line_of_the_paper_is_in_the_map() -> None:
     text = read(MAP)
     assert [label for label in LABELS if f"`{label}`" not in text] == []
-    section = text.split("## Algorithm 1")[1].split("\n## ")[0]
-    numbered = {int(n) for row in rows(section) for n in re.findall(r"\d+", row[0])}
+    numbered = {int(n) for row in map_rows("Algorithm 1") for n in re.findall(r"\d+", row[0])}
     assert numbered == set(range(1, 15))
 
 
-def test_every_label_stands_where_its_equation_is() -> None:
-    source = "\n".join(read(path) for path in sorted((ROOT / "frigate").rglob("*.py")))
-    lemmas = ("lem:position", "lem:1wl")  # these are about the whole model: only tests show them
-    assert [label for label in LABELS if label not in source and label not in lemmas] == []
+def test_every_label_stands_in_the_source_of_its_symbol() -> None:
+    checked = set()
+    for cells in map_rows("Definitions and equations"):
+        for label in set(re.findall(r"`([a-z]+:\w+)`", cells[0])):
+            for symbol in SYMBOL.findall(cells[1]):
+                assert label in (source_of(symbol) or ""), f"{label} is not in the source of {symbol}"
+                checked.add(label)
+    assert checked == set(LABELS)
 
 
-def refreshed(text: str) -> str:
-    """The map with the line, and the file where it has moved, at which each place's words stand now."""
+def test_every_line_of_the_algorithm_stands_in_the_source_of_its_symbol() -> None:
+    for cells in map_rows("Algorithm 1"):
+        for symbol in SYMBOL.findall(cells[2]):
+            lines = {int(number) for number in re.findall(r"\d+", cells[0])}
+            assert lines & algorithm_lines(source_of(symbol) or ""), f"Alg. line {cells[0]} is not in {symbol}"
 
-    def moved(match: re.Match[str]) -> str:
-        path, line, words = match["path"], int(match["line"]), match["words"]
-        found = lines_with(ROOT / path, words)
-        if not found:
-            others = [p for p in sorted((ROOT / path.split("/")[0]).rglob("*.py")) if lines_with(p, words)]
-            if len(others) != 1:
-                print(f"{path}: {words!r} is in {len(others)} files; say which by hand")
-                return match[0]
-            path, found = others[0].relative_to(ROOT).as_posix(), lines_with(others[0], words)
-        nearest = min(found, key=lambda there: abs(there - line))
-        return match[0].replace(f"{match['path']}:{match['line']}", f"{path}:{nearest}")
 
-    return PLACE.sub(moved, text)
+def algorithm_lines(source: str) -> set[int]:
+    """The lines that comments such as "Alg. line 5", "Alg. lines 3 and 4" and "Alg. lines 9 to 12" name."""
+    found: set[int] = set()
+    for words in re.findall(r"Alg\. lines? (\d+(?:(?:, | and | to )\d+)*)", source):
+        numbers = [int(number) for number in re.findall(r"\d+", words)]
+        found |= set(range(numbers[0], numbers[-1] + 1)) if " to " in words else set(numbers)
+    return found
+
+
+def map_rows(section: str) -> list[list[str]]:
+    """The table rows of a section of the map, without the head."""
+    return rows(read(MAP).split(f"## {section}")[1].split("\n## ")[0])[2:]
+
+
+def test_the_walk_of_a_reading_names_functions_that_it_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every function of the walk in docs/architecture.md is called on the way from CSV tables to a forecast."""
+    monkeypatch.setenv("FRIGATE_SANDBOX", "off")  # calls in a child process would not be seen
+    frigate.write_city(frigate.demo_city(intersections=100, days=3, closures=0), tmp_path / "town", csv=True)
+    small = {
+        "model": {"width": 24, "layers": 2},
+        "train": {"epochs": 1, "steps_per_epoch": 1, "batch_size": 2, "validation_windows": 2},
+    }
+    passed: set[str] = set()
+
+    def record(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            passed.add(f"{frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}")
+
+    sys.setprofile(record)
+    try:
+        city = frigate.read_city(tmp_path / "town")
+        run = frigate.train(city, seen=0.5, settings=change(preset("paper"), small))
+        frigate.forecast(run).write(tmp_path / "ahead.csv")
+    finally:
+        sys.setprofile(None)
+    walk = read(ROOT / "docs" / "architecture.md").split("## One reading")[1].split("\n## ")[0]
+    named = {symbol for symbol in SYMBOL.findall(walk) if symbol != "frigate.forecast"}
+    missed = {symbol for symbol in named if not {symbol, f"{symbol}.__init__"} & passed}
+    assert len(named) > 30 and missed == set()
 
 
 # Tables and numbers
@@ -257,19 +283,8 @@ def test_every_message_is_one_that_the_code_says() -> None:
     assert [m for m in messages if m not in source] == []
 
 
-def test_every_kind_of_bad_table_is_told() -> None:
-    """The accepted kinds of tests/data/test_bad_input.py, by their notices."""
-    from tests.data.test_bad_input import ACCEPTED
-
-    text = read(ROOT / "docs" / "formats.md").split("Accepted with a notice")[1].split("Refused, with")[0]
-    notices = [re.sub(r"\\|: \d.*|\(.*", "", notice).strip() for _, notice, _ in ACCEPTED.values()]
-    told = [m for row in rows(text) for m in re.findall(r"`([^`]+)`", row[-1])]
-    left_out = [n for n in notices if n and not any(n in m or m in n for m in told)]
-    assert left_out == []
-
-
 def test_every_source_has_its_page_and_its_rules_on_it() -> None:
-    kinds = set(typer.main.get_command(app).commands["import"].commands)  # type: ignore[attr-defined]
+    kinds = {command.name for command in IMPORT.commands}
     pages = {path.stem: read(path) for path in (ROOT / "docs" / "sources").glob("*.md")}
     assert {kind.replace("benchmark", "benchmarks") for kind in kinds - {"matrix"}} == set(pages)
     for kind in sorted(kinds - {"matrix"}):
@@ -294,31 +309,15 @@ def shell_lines() -> Iterator[str]:
             yield from (line.split("  #")[0].strip() for line in whole.splitlines() if line.strip())
 
 
-@pytest.mark.parametrize("line", [line for line in shell_lines() if line.startswith("frigate ")])
+@pytest.mark.parametrize("line", [line for line in shell_lines() if re.search(r"^frigate |-m frigate\b", line)])
 def test_every_command_can_be_parsed(line: str) -> None:
-    command = typer.main.get_command(app)
-    words = shlex.split(line)[1:]
-    context = command.make_context("frigate", [], resilient_parsing=True)
-    while hasattr(command, "commands"):
-        context = command.make_context(words[0], [], parent=context, resilient_parsing=True)
-        command, words = command.commands[words[0]], words[1:]
-    command.make_context("it", words, parent=context)  # raises where an option is not known
-
-
-@pytest.mark.parametrize("name", ["frigate.training.train", "frigate.evaluation.evaluate"])
-def test_every_option_of_the_bare_commands_is_there(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        importlib.import_module(name).main(["--help"])
-    told = capsys.readouterr().out
-    lines = [line for line in shell_lines() if line.startswith(f"python -m {name} ")]
-    assert lines
-    assert [o for line in lines for o in re.findall(r"--[\w-]+", line) if o not in told] == []
+    words = shlex.split(line)
+    build_parser().parse_args(words[words.index("frigate") + 1 :])  # exits where an option is not known
 
 
 def test_every_command_of_the_readme_is_there() -> None:
-    app_commands = set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
     named = {m for row in rows(read(ROOT / "README.md")) for m in re.findall(r"`frigate (\w+)", row[0])}
-    assert named == app_commands
+    assert named == {command.name for command in COMMANDS}
     targets = re.findall(r"^(\w+):", read(ROOT / "Makefile"), re.MULTILINE)
     assert {m for line in shell_lines() for m in re.findall(r"^make (\w+)", line)} <= set(targets)
 
@@ -337,7 +336,87 @@ def test_the_python_of_the_readme_fits_the_package() -> None:
         town.close(ast.literal_eval(call.args[0]))  # raises where the demo's town has no such road
 
 
-# Words and links
+def contributed(text: str) -> dict[str, Any]:
+    """What the first Python block of CONTRIBUTING with this text defines."""
+    blocks = re.findall(r"^   ```python\n(.*?)^   ```", read(ROOT / "CONTRIBUTING.md"), re.DOTALL | re.MULTILINE)
+    names: dict[str, Any] = {"__name__": "contributed"}
+    exec(textwrap.dedent(next(block for block in blocks if text in block)), names)
+    return names
+
+
+def test_the_source_of_contributing_makes_a_city(tmp_path: Path) -> None:
+    stations = [{"id": "A", "lon": 6.1, "lat": 49.6}, {"id": "B", "lon": 6.2, "lat": 49.6}]
+    roads = [{"from": "A", "to": "B", "length_m": 900}, {"from": "B", "to": "A", "length_m": 900}]
+    counts = [
+        {"station": station, "time": f"2024-03-04T08:0{minute}", "vehicles": vehicles}
+        for station, minute, vehicles in (("A", 0, 3), ("A", 1, 4), ("B", 5, 5), ("C", 5, 6))
+    ]
+    path = tmp_path / "town.json"
+    path.write_text(json.dumps({"stations": stations, "roads": roads, "counts": counts}))
+    import_stations = contributed("def import_stations")["import_stations"]
+    city = import_stations(path, timezone="Europe/Luxembourg")
+    assert city.stream.values.tolist() == [[7, 0], [0, 5]]
+    assert city.stream.observed.tolist() == [[True, False], [False, True]]
+    assert len(city.notices) == 1  # station C is unknown
+    path.write_text("{}")
+    with pytest.raises(frigate.CityError, match=r"town\.json"):
+        import_stations(path)
+
+
+def test_the_baseline_of_contributing_forecasts() -> None:
+    network = random_network(12, seed=0)
+    town = make_town(random_stream([network, edited(network, seed=0)], seed=0), small_settings("paper"))
+    one_hop = contributed("class OneHop")["OneHop"]
+    model = one_hop(BaselineSettings("stnn", width=8, layers=1), Task(past=4, horizon=3), town.scaling)
+    forecast = model(town.batch([13, 20]))  # windows with one topology and with two
+    assert forecast.shape == (2, 3, 12) and bool(forecast.isfinite().all())
+
+
+# Pages, links and words
+
+
+def nav_pages() -> list[str]:
+    return re.findall(r"^ +- [^:]+: (\S+\.md)$", read(ROOT / "mkdocs.yml"), re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def site() -> ModuleType:
+    """docs/site_hooks.py, which mkdocs loads."""
+    spec = importlib.util.spec_from_file_location("site_hooks", ROOT / "docs" / "site_hooks.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_page_is_in_the_navigation(site: ModuleType) -> None:
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    assert sorted(nav_pages()) == sorted(pages | set(site.generated_pages()))
+
+
+def test_links_between_the_root_and_the_docs_hold_on_the_site(site: ModuleType) -> None:
+    assert site.linked("[a](../CONTRIBUTING.md#tests)", "index.md") == "[a](contributing.md#tests)"
+    assert site.linked("[a](docs/formats.md)", "contributing.md") == "[a](formats.md)"
+    assert site.linked("[a](../../README.md)", "sources/osm.md") == "[a](../index.md)"
+    preset_link = "[<code>frigate.<wbr>config.<wbr>preset</code>][frigate.config.preset]"
+    assert site.linked("`frigate.config.preset`", "index.md") == preset_link
+    code = "```\n`frigate.config`\n```\n\n    `frigate.config`\n\n"
+    assert (
+        site.linked(f"{code}`frigate.config`", "index.md")
+        == f"{code}[<code>frigate.<wbr>config</code>][frigate.config]"
+    )
+
+
+def test_the_public_names_are_in_the_reference() -> None:
+    named = set(re.findall(r"`frigate\.[\w.]+\.(\w+)`", read(ROOT / "docs" / "api" / "index.md")))
+    assert [name for name in frigate.__all__ if name not in named] == []
+
+
+def test_every_package_is_in_the_picture_and_the_text_of_the_architecture() -> None:
+    packages = [path.parent.name for path in (ROOT / "frigate").glob("*/__init__.py")]
+    picture, text = read(ROOT / "docs" / "images" / "architecture.svg"), read(ROOT / "docs" / "architecture.md")
+    assert [name for name in packages if not re.search(rf"\b{name}\b", picture)] == []
+    assert [name for name in packages if f"### {name}" not in text] == []
 
 
 def test_every_link_leads_somewhere() -> None:
@@ -367,7 +446,3 @@ def test_table_1_is_the_papers() -> None:
     text = read(ROOT / "docs" / "related-work.md")
     told = {row[0]: tuple(row[1:4]) for row in rows(text) if row[0] in TABLE_1 and len(row) == 5}
     assert told == TABLE_1 and len(TABLE_1) == 17
-
-
-if __name__ == "__main__":
-    MAP.write_text(refreshed(read(MAP)), encoding="utf-8")

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from frigate.bench.roofline import Ceilings
 
@@ -72,25 +71,6 @@ def _events_ms(call: Callable[[], object], *, warm: int, repeats: int) -> float:
 
 def _event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-
-
-def captured(call: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    """The call as a CUDA graph; each replay writes the same tensor again."""
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):  # what is made once, as a kernel is compiled, must not be captured
-            call()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = call()
-
-    def replay() -> Tensor:
-        graph.replay()
-        return result
-
-    return replay
 
 
 def peak_bytes(call: Callable[[], object], device: torch.device) -> int | None:

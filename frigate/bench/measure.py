@@ -22,15 +22,13 @@ from frigate.bench.clock import (
     ON_GPU,
     RSS_PEAK,
     Repeats,
-    captured,
     ceilings,
     free_bytes,
     host_ms,
     median_ms,
     peak_bytes,
 )
-from frigate.bench.machine import surroundings
-from frigate.bench.pyg_baseline import usual_bytes, usual_model
+from frigate.bench.pyg_baseline import plain_bytes, plain_copy
 from frigate.bench.roofline import Ceilings, Sizes, forecast_work, step_work, work_json
 from frigate.bench.synthetic import Size, invent_network, invent_run, parse_size, windows_for
 from frigate.config import PRESETS, ModelSettings, Settings, change, preset
@@ -40,11 +38,12 @@ from frigate.forecasting.live import Live
 from frigate.graph.positions import choose_anchors, distances_m, position_scale_m, positions
 from frigate.graph.road_features import road_features
 from frigate.nn.batch import Windows
-from frigate.nn.choice import described, kernels
-from frigate.nn.model import Fixed, Frigate
-from frigate.nn.scaling import build_topologies
-from frigate.training.checkpoint import Run
-from frigate.training.train import best_device
+from frigate.nn.device import best_device
+from frigate.nn.forecaster import Fixed, ForecastModel
+from frigate.nn.ops import describe_kernels
+from frigate.nn.ops.cuda.recording import RecordedFunction
+from frigate.training.environment import environment
+from frigate.training.run import RunOnCity
 from frigate.training.trainer import Trainer
 
 AGREE = {"cuda": 0.1, "cpu": 1e-3}  # ||ours - usual|| / ||usual||: rounding to bf16 and to fp32
@@ -88,7 +87,7 @@ def bench(
     network = invent_network(np.random.default_rng(seed), nodes=sized.nodes, roads=sized.roads)
     return {
         "command": _command(size, device, presets, windows, seed),
-        **surroundings(on),
+        **environment(on),
         "seed": seed,
         "size": sized.name,
         "nodes": sized.nodes,
@@ -96,7 +95,7 @@ def bench(
         "past": preset("paper").task.past,
         "horizon": preset("paper").task.horizon,
         "dtype": "bf16 autocast" if on.type == "cuda" else "fp32",
-        "kernels": described(on),
+        "kernels": describe_kernels(on),
         "clock": "CUDA events; a tick: the host's clock" if on.type == "cuda" else "the host's clock, ways in turn",
         "repeats": asdict(often),
         "peak_is": CUDA_PEAK if on.type == "cuda" else RSS_PEAK,
@@ -116,12 +115,9 @@ def _measure(
 ) -> dict[str, Any]:
     run, name, windows = invent_run(settings, size), settings.model.preset, settings.train.batch_size
     ours = run.model.to(device)
-    assert isinstance(ours, Frigate) and isinstance(run.settings.model, ModelSettings)
-    theirs, usual_way = usual_model(ours)
-    features = run.city.road_features if run.scaling.roads is not None else None
-    stream = run.city.stream
-    topologies, _ = build_topologies(stream.topologies, run.scaling, sensors=run.split.seen, features=features)
-    data = Windows(stream, topologies, device)
+    assert isinstance(run.settings.model, ModelSettings)
+    theirs, usual_way = plain_copy(ours)
+    stream, data = run.city.stream, run.windows(device)
 
     say(f"{name}: forecast")
     told = _forecasts(run, ours, theirs, data, often)
@@ -140,7 +136,7 @@ def _measure(
         nodes=size.nodes,
         edges=stream.network.num_edges,
         windows=windows,
-        features=topologies[0].road_features.shape[1],
+        features=data.topologies[0].road_features.shape[1],
         parameters=sum(p.numel() for p in ours.parameters()),
         number=2 if device.type == "cuda" else 4,
     )
@@ -165,7 +161,9 @@ def _measure(
     }
 
 
-def _forecasts(run: Run, ours: Frigate, theirs: Frigate, data: Windows, often: Repeats) -> dict[str, Any]:
+def _forecasts(
+    run: RunOnCity, ours: ForecastModel, theirs: ForecastModel, data: Windows, often: Repeats
+) -> dict[str, Any]:
     """One window of all nodes, both ways; on a GPU also replayed from a CUDA graph."""
     device, task = data.device, run.settings.task
     inputs = torch.from_numpy(run.split.seen).to(device)
@@ -174,11 +172,11 @@ def _forecasts(run: Run, ours: Frigate, theirs: Frigate, data: Windows, often: R
 
     def mine() -> Tensor:
         with torch.inference_mode(), _autocast(device):
-            return ours(batch, fixed)  # type: ignore[no-any-return]
+            return ours(batch, fixed=fixed)  # type: ignore[no-any-return]
 
     def other() -> Tensor:
-        with torch.inference_mode(), _autocast(device), kernels("reference"):
-            return theirs(batch)  # type: ignore[no-any-return]
+        with torch.inference_mode(), _autocast(device):
+            return theirs(batch, kernels="reference")  # type: ignore[no-any-return]
 
     theirs.eval()
     off = _require_same("the usual way and ours", mine(), other(), run)
@@ -191,13 +189,13 @@ def _forecasts(run: Run, ours: Frigate, theirs: Frigate, data: Windows, often: R
     return told
 
 
-def _replayed(call: Callable[[], Tensor], run: Run, device: torch.device, often: Repeats) -> dict[str, Any]:
+def _replayed(call: Callable[[], Tensor], run: RunOnCity, device: torch.device, often: Repeats) -> dict[str, Any]:
     """A forecast from a CUDA graph; None, and why, where there is none."""
     if device.type != "cuda":
         return {"forecast_graph_ms": None}
     wanted = call()
     try:
-        replay = captured(call)
+        replay = RecordedFunction(call, (), device)
     except RuntimeError as error:  # something in it cannot be captured
         return {"forecast_graph_ms": None, "forecast_graph_reason": str(error).splitlines()[0]}
     _require_same("a replayed graph and its forecast", replay(), wanted, run)
@@ -205,10 +203,10 @@ def _replayed(call: Callable[[], Tensor], run: Run, device: torch.device, often:
     return {"forecast_graph_ms": times[""]}
 
 
-def _ticks(run: Run, data: Windows, often: Repeats) -> float:
+def _ticks(run: RunOnCity, data: Windows, often: Repeats) -> float:
     """A push of one snapshot and the forecast after it, arrays on the host in and out."""
     stream, task, device = run.city.stream, run.settings.task, data.device
-    live = Live(run, stream.network, sensors=run.split.seen, device=str(device))
+    live = Live(run.run, run.city, device=str(device))
     before = slice(FIRST - task.past, FIRST)
     live.push(int(stream.times_s[FIRST - task.past]), stream.values[before], stream.observed[before])
     made, at = [live.forecast()], count(FIRST)
@@ -222,16 +220,15 @@ def _ticks(run: Run, data: Windows, often: Repeats) -> float:
     inputs, last = torch.from_numpy(run.split.seen).to(device), np.array([next(at) - 1])
     batch = data.batch(last, past=task.past, horizon=task.horizon, inputs=inputs)
     model = run.model
-    assert isinstance(model, Frigate)
     fixed = _fixed(model, data)
     with torch.inference_mode(), _autocast(device):
-        full = model(batch, fixed)[0]
+        full = model(batch, fixed=fixed)[0]
     _require_same("a tick and the full forecast", torch.from_numpy(made[0].values), full, run)
     return time_ms
 
 
 def _steps(
-    run: Run, theirs: Frigate, data: Windows, often: Repeats, size: Size
+    run: RunOnCity, theirs: ForecastModel, data: Windows, often: Repeats, size: Size
 ) -> tuple[int, dict[str, dict[str, Any]]]:
     """How many windows a training step computes at once, and what it takes, both ways.
 
@@ -240,12 +237,13 @@ def _steps(
     trainers = {
         "ours": Trainer(run, data),
         "every": Trainer(run, data),
-        "usual": Trainer(replace(run, model=theirs), data),
+        "usual": Trainer(replace(run, run=replace(run.run, model=theirs)), data, kernels="reference"),
     }
     trainers["every"].targets_at = torch.arange(size.nodes, device=data.device)
+    trainers["usual"].targets_at = slice(None)
     at_once = trainers["ours"].micro_batch
     _require_memory(run.settings, size, data.device, windows=at_once)
-    calls = {way: _stepping(trainer, usual=way == "usual") for way, trainer in trainers.items()}
+    calls = {way: _stepping(trainer) for way, trainer in trainers.items()}
     # The peak of the first step, in which ours is recorded on a GPU: replayed, it asks for no memory.
     peaks = {way: peak_bytes(call, data.device) for way, call in calls.items()}
     times = median_ms(calls, data.device, warm=often.warm, repeats=often.step)
@@ -254,20 +252,19 @@ def _steps(
     return at_once, told
 
 
-def _stepping(trainer: Trainer, *, usual: bool) -> Callable[[], object]:
+def _stepping(trainer: Trainer) -> Callable[[], object]:
     """The trainer's own step on other windows each time, as it trains."""
     rng, steps = np.random.default_rng(trainer.settings.seed), count()
 
     def step() -> None:
         current = rng.permutation(trainer.train_at)[: trainer.settings.batch_size]
-        with kernels("reference" if usual else "auto"):
-            trainer._step(current, rng, next(steps))
+        trainer._step(current, rng, next(steps))
 
     return step
 
 
 @torch.inference_mode()
-def _fixed(model: Frigate, data: Windows) -> list[Fixed]:
+def _fixed(model: ForecastModel, data: Windows) -> list[Fixed]:
     with _autocast(data.device):
         return [model.fixed(topology) for topology in data.topologies]
 
@@ -291,7 +288,7 @@ def _static(network: RoadNetwork, *, seed: int) -> dict[str, Any]:
         return told | {"features_ms": None, "features_reason": str(error).partition(". ")[0]}
 
 
-def _require_same(what: str, one: Tensor, other: Tensor, run: Run) -> float:
+def _require_same(what: str, one: Tensor, other: Tensor, run: RunOnCity) -> float:
     """||one - other|| / ||other|| in the model's unit; FrigateError where that is more than rounding."""
     device = other.device
     a, b = one.to(device).double(), other.double()
@@ -305,7 +302,7 @@ def _require_memory(settings: Settings, size: Size, device: torch.device, *, win
     free = free_bytes(device)
     assert isinstance(settings.model, ModelSettings)
     number = 2 if device.type == "cuda" else 4
-    window = usual_bytes(settings.model, settings.task, nodes=size.nodes, edges=size.roads, number=number)
+    window = plain_bytes(settings.model, settings.task, nodes=size.nodes, edges=size.roads, number=number)
     if free is not None and windows * window > free:
         needed_gib, free_gib = windows * window / 2**30, free / 2**30
         raise SettingsError(

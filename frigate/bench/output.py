@@ -1,8 +1,7 @@
-"""A result for a person to read, and as JSON."""
+"""A result of `bench` for a person to read, and where its JSON goes."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,67 +9,71 @@ from frigate.errors import SettingsError
 
 MEASURES = {
     "step": "training step",
-    "step_every": "the same, every node decoded",
+    "step_every": "training step, all nodes decoded",
     "forecast": "forecast",
     "forecast_graph": "forecast, CUDA graph",
-    "tick": "tick",
+    "tick": "live update",
 }
 
 
-def json_of(result: dict[str, Any]) -> str:
-    return json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False)
-
-
 def require_place(file: Path | None, *, as_json: bool) -> None:
-    """Refuse before minutes are spent what could not be written after them."""
+    """Refuse before minutes of measuring what could not be written after them.
+
+    Parameters
+    ----------
+    file
+        Where to write the JSON; None: nowhere.
+    as_json
+        Whether JSON was asked for.
+    """
     if file is None:
         return
     if not as_json:
-        raise SettingsError(f"{file}: to write the result there, say --json {file}; a size is said with --size")
+        raise SettingsError(f"{file}: to write the result there, pass --json {file}. A size is passed with --size")
     if file.is_dir() or not file.absolute().parent.is_dir():
-        raise SettingsError(f"{file} is a folder, or its folder is not there. Give a file in a folder that is")
+        raise SettingsError(f"{file} is a folder, or its folder does not exist. Name a file in an existing folder")
 
 
 def rows_of(result: dict[str, Any]) -> list[dict[str, str]]:
-    """A table: one row for each preset and measure."""
+    """A table: one row for each preset and measure, by column."""
     rows = []
-    for name, told in result["presets"].items():
-        ours, usual, faster = told["ours"], told["usual"], told["usual_to_ours"]
+    for name, found in result["presets"].items():
+        ours, baseline, faster = found["ours"], found["usual"], found["usual_to_ours"]
         for key, words in MEASURES.items():
             if ours[f"{key}_ms"] is None:
                 continue
-            of = f", windows: {told['windows']}" if key == "step" else ""
+            windows = f", {found['windows']} windows" if key == "step" else ""
             rows.append(
                 {
-                    "": f"{name}: {words}{of}",
-                    "ours": _ms(ours[f"{key}_ms"]),
-                    "usual way": _ms(usual.get(f"{key}_ms")),
+                    "": f"{name}: {words}{windows}",
+                    "Frigate": _ms(ours[f"{key}_ms"]),
+                    "baseline": _ms(baseline.get(f"{key}_ms")),
                     "times faster": "-" if faster[key] is None else f"{faster[key]:.1f}",
-                    "peak, ours": _bytes(ours.get(f"{key}_peak_bytes")),
-                    "peak, usual": _bytes(usual.get(f"{key}_peak_bytes")),
+                    "memory": _bytes(ours.get(f"{key}_peak_bytes")),
+                    "memory, baseline": _bytes(baseline.get(f"{key}_peak_bytes")),
                 }
             )
     return rows
 
 
 def notes_of(result: dict[str, Any]) -> list[str]:
-    """What the table has no place for."""
-    way = next(iter(result["presets"].values()))["usual_way"]
+    """What the table has no room for."""
+    baseline = next(iter(result["presets"].values()))["usual_way"]
     features = _ms(result["features_ms"]) if result["features_ms"] is not None else result["features_reason"]
     notes = [
         f"{result['hardware']}, {result['threads']} threads, {result['dtype']}; {result['nodes']:,} nodes, "
-        f"{result['roads']:,} roads; ours: {result['kernels']}; the usual way: {way}.",
+        f"{result['roads']:,} roads. Frigate: {result['kernels']}. Baseline: {baseline}.",
         f"Positions of {result['anchors']} anchors: {_ms(result['positions_ms'])}. Road features: {features}.",
-        "A tick is compared with a full forecast the usual way. A training step the usual way decodes every node.",
-        f"Peak: {result['peak_is']}.",
+        "The baseline decodes all nodes in a training step, and makes a full forecast for a live update.",
+        f"Memory is the peak: {result['peak_is']}.",
     ]
-    for name, told in result["presets"].items():
-        over = told["over_floor"]
+    for name, found in result["presets"].items():
+        over = found["over_floor"]
         if over["step"] is not None:
-            step, forecast = (told["work"][key]["floor_ms"] for key in ("step", "forecast"))
+            step, forecast = (found["work"][key]["floor_ms"] for key in ("step", "forecast"))
             notes.append(
-                f"{name}: counted bytes and operations allow a step in {_ms(step)} and a forecast in {_ms(forecast)}; "
-                f"measured are {over['step']:.1f} and {over['forecast']:.1f} times that."
+                f"{name}: the memory and arithmetic limits of this GPU allow a step in {_ms(step)} and a forecast in "
+                f"{_ms(forecast)}; measured are {over['step']:.1f} and {over['forecast']:.1f} times that."
             )
     return notes
 

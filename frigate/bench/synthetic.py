@@ -12,13 +12,14 @@ from scipy.spatial import Delaunay
 
 from frigate.config import Settings
 from frigate.data.city import City
-from frigate.data.network import Edges, RoadNetwork, clean_edges, haversine_m
+from frigate.data.coordinates import haversine_m
+from frigate.data.network import Edges, RoadNetwork, clean_edges
 from frigate.data.split import make_split
 from frigate.data.stream import make_stream
 from frigate.errors import SettingsError
 from frigate.graph.road_features import FEATURES
 from frigate.nn.scaling import fit_scaling
-from frigate.training.checkpoint import Run, TrainingState, build_model
+from frigate.training.run import RunOnCity, build_model
 
 ROADS_A_NODE = 2.28  # Chengdu's; Beijing has 2.27
 FEWEST, MOST = 20, 10**8  # nodes
@@ -81,7 +82,7 @@ def invent_network(rng: np.random.Generator, *, nodes: int, roads: int) -> RoadN
     return RoadNetwork(np.arange(nodes), lon, lat, edges)
 
 
-def invent_run(settings: Settings, size: Size) -> Run:
+def invent_run(settings: Settings, size: Size) -> RunOnCity:
     """A run of untrained weights on invented readings and road features: the time depends on none of them."""
     seed, windows = settings.train.seed, settings.train.batch_size
     rng = np.random.default_rng(seed)
@@ -95,6 +96,5 @@ def invent_run(settings: Settings, size: Size) -> Run:
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
         model = build_model(settings, scaling).eval()
-    return Run(
-        model, settings, scaling, split, City("Invented", stream, road_features=(features,)), None, TrainingState()
-    )
+    city = City("Invented", stream, road_features=(features,))
+    return RunOnCity.untrained(city, split, settings, scaling, model)

@@ -15,7 +15,8 @@ from frigate.data.city_toml import step_text
 from frigate.data.network import NodeId, RoadNetwork
 from frigate.data.network_tables import connected_parts, isolated_nodes
 from frigate.data.stream import DAY_S, RoadNetworkStream
-from frigate.graph.positions import choose_anchors, distances_m, distortion, hops_to
+from frigate.graph.nearest_sensors import hops_to
+from frigate.graph.positions import choose_anchors, distances_m, distortion
 
 ANCHORS = 16
 HOPS = (1, 2, 3, 5, 10)

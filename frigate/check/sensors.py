@@ -11,10 +11,9 @@ A sensor is a node that was ever read. Its gaps are counted over the snapshots i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,32 +31,9 @@ SILENT_SNAPSHOTS = 12
 
 ONLY_ZERO = "read only 0"
 
-Bools = NDArray[np.bool_]
+BLOCK_CELLS = 16_000_000  # read from the file at once
 
-# What a walk through the snapshots finds at a node. Gaps and runs are the longest ones, by their first snapshot.
-TALLY = np.dtype(
-    [
-        ("due", np.int64),  # snapshots in which the node was there
-        ("count", np.int64),  # readings
-        ("total", np.float64),  # sum of them
-        ("low", np.float64),
-        ("high", np.float64),
-        ("last_read", np.int64),  # snapshot
-        ("gap", np.int64),  # snapshots without a reading
-        ("gap_first", np.int64),
-        ("same", np.int64),  # readings of one value other than 0; snapshots without a reading do not end a run
-        ("same_first", np.int64),
-        ("same_last", np.int64),
-        ("same_value", np.float64),
-        ("zeros", np.int64),  # readings of 0
-        ("zeros_first", np.int64),
-        ("zeros_last", np.int64),
-        ("gap_now", np.int64),
-        ("run_now", np.int64),
-        ("run_first", np.int64),
-        ("value_now", np.float64),
-    ]
-)
+Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -84,115 +60,94 @@ class Sensors:
     each: tuple[SensorCheck, ...]  # sensors alone, the one that misses most first
 
 
+class _Run(NamedTuple):
+    """The longest run of one value at a sensor. Snapshots without a reading do not end a run."""
+
+    readings: int
+    first: int  # snapshot
+    last: int
+    value: float
+
+
 def check_sensors(stream: RoadNetworkStream) -> Sensors:
     """Look at every sensor of a stream."""
-    tally = _tally(stream)
-    sensor = tally["count"] > 0
-    dead = sensor & (tally["low"] == 0) & (tally["high"] == 0)
-    stuck, at_zero = _stuck(stream, tally)
-    tail = max(SILENT_SNAPSHOTS, math.ceil(SILENT_SHARE * stream.num_snapshots))
-    since = stream.num_snapshots - 1 - tally["last_read"]
-    silent = sensor & stream.network.present & (since >= tail)
-    stuck, at_zero = stuck & ~dead, at_zero & ~dead
-    each = _each(stream, tally, dead=dead, stuck=stuck, at_zero=at_zero, silent=silent)
-    return Sensors(tally["due"], tally["count"], dead, stuck, silent, each)
-
-
-def _stuck(stream: RoadNetworkStream, tally: NDArray[np.void]) -> tuple[Bools, Bools]:
-    """[N] which nodes are stuck, and which of them by their run of zeros."""
-    step_s, same, zeros = stream.step_s, tally["same"], tally["zeros"]
-    always = (tally["low"] == tally["high"]) & (tally["count"] >= STUCK_READINGS)
-    if stream.quantity == "count":
-        mean = tally["total"] / np.maximum(1, tally["count"])
-        at_value = same >= max(STUCK_COUNTS, math.ceil(STUCK_S / step_s))
-        at_zero = (zeros >= max(STUCK_COUNTS, math.ceil(ZERO_S / step_s))) & (mean * zeros >= ZERO_EXPECTED)
-    else:
-        long = max(STUCK_READINGS, math.ceil(STUCK_S / step_s))
-        at_value = same >= long
-        at_zero = (zeros >= long) & (zeros > same)
-    return at_value | at_zero | always, at_zero
-
-
-def _each(
-    stream: RoadNetworkStream, tally: NDArray[np.void], *, dead: Bools, stuck: Bools, at_zero: Bools, silent: Bools
-) -> tuple[SensorCheck, ...]:
-    ids = stream.node_ids.tolist()
-    missing = 1 - tally["count"] / np.maximum(1, tally["due"])
-    rows = np.flatnonzero(tally["count"] > 0)
-
-    def when(snapshot: int) -> str:
-        return stream.local_time(stream.start_s + int(snapshot) * stream.step_s)
-
-    def checked(n: int) -> SensorCheck:
-        words, span = [ONLY_ZERO] if dead[n] else [], None
-        if stuck[n]:
-            run = "zeros" if at_zero[n] else "same"
-            count, first, last = (int(tally[of][n]) for of in (run, f"{run}_first", f"{run}_last"))
-            value = 0.0 if at_zero[n] else float(tally["same_value"][n])
-            words.append(f"read {value:g} {count:,} times in a row, from {when(first)} to {when(last)}")
-            span = first, last
-        if silent[n]:
-            words.append(f"nothing since {when(tally['last_read'][n])}")
-        gap = int(tally["gap"][n])
-        start = when(tally["gap_first"][n]) if gap else None
-        return SensorCheck(ids[n], float(missing[n]), gap, start, tuple(words), span)
-
-    return tuple(checked(n) for n in rows[np.argsort(-missing[rows], kind="stable")].tolist())
-
-
-def _tally(stream: RoadNetworkStream) -> NDArray[np.void]:
-    tally = np.zeros(stream.num_nodes, TALLY)
-    tally["low"], tally["high"] = np.inf, -np.inf
+    N = stream.num_nodes
     present = np.stack([network.present for network in stream.topologies])
-    for first in range(0, stream.num_snapshots, 256):  # a part at a time: the stream may be larger than memory
-        part = slice(first, first + 256)
-        values, observed = np.array(stream.values[part], np.float64), np.array(stream.observed[part])
-        _compiled_walk()(values, observed, present[stream.topology_of[part]], first, tally)
-    return tally
+    due = np.bincount(stream.topology_of, minlength=len(present)) @ present
+    count = np.zeros(N, np.int64)
+    dead, stuck, silent = (np.zeros(N, bool) for _ in range(3))
+    tail = max(SILENT_SNAPSHOTS, math.ceil(SILENT_SHARE * stream.num_snapshots))
+    each = []
+    for n, values, observed in _columns(stream):
+        read = np.flatnonzero(observed)  # snapshots
+        value, count[n] = values[read], len(read)
+        gap, gap_first = _longest_gap(present[stream.topology_of, n] & ~observed)
+        dead[n] = not value.any()
+        run = None if dead[n] else _stuck_run(stream, value, read)
+        stuck[n] = run is not None
+        silent[n] = stream.network.present[n] and stream.num_snapshots - 1 - read[-1] >= tail
+
+        def when(snapshot: int) -> str:
+            return stream.local_time(stream.start_s + snapshot * stream.step_s)
+
+        faults = [ONLY_ZERO] if dead[n] else []
+        if run is not None:
+            times = f"from {when(run.first)} to {when(run.last)}"
+            faults.append(f"read {run.value:g} {run.readings:,} times in a row, {times}")
+        if silent[n]:
+            faults.append(f"nothing since {when(int(read[-1]))}")
+        each.append(
+            SensorCheck(
+                stream.node_ids[n : n + 1].tolist()[0],
+                1 - len(read) / max(1, int(due[n])),
+                gap,
+                when(gap_first) if gap else None,
+                tuple(faults),
+                None if run is None else (run.first, run.last),
+            )
+        )
+    each.sort(key=lambda sensor: -sensor.missing_share)
+    return Sensors(due, count, dead, stuck, silent, tuple(each))
 
 
-@cache
-def _compiled_walk() -> Callable[..., None]:
-    from numba import njit
+def _columns(stream: RoadNetworkStream) -> Iterator[tuple[int, NDArray[np.float64], Bools]]:
+    """Each sensor with its values and mask [S], read from the file many at a time: it may be larger than memory."""
+    rows = np.flatnonzero(stream.sensors)
+    block = max(1, BLOCK_CELLS // max(1, stream.num_snapshots))
+    for first in range(0, len(rows), block):
+        some = rows[first : first + block]
+        values, observed = stream.values[:, some].T.astype(np.float64), stream.observed[:, some].T.copy()
+        yield from zip(some.tolist(), values, observed, strict=True)
 
-    compiled: Callable[..., None] = njit(cache=True)(_walk)
-    return compiled
+
+def _longest_gap(missing: Bools) -> tuple[int, int]:
+    """Snapshots of the longest run without a reading, and its first."""
+    ends = np.flatnonzero(np.diff(np.concatenate([[False], missing, [False]])))
+    first, stop = ends[::2], ends[1::2]
+    longest = int(np.argmax(stop - first)) if len(first) else -1
+    return (int(stop[longest] - first[longest]), int(first[longest])) if len(first) else (0, 0)
 
 
-def _walk(values: NDArray[np.float64], observed: Bools, present: Bools, first: int, tally: Any) -> None:
-    """Go on with a tally, in place, over more snapshots, the arrays of which are [snapshots,N]; compiled by numba."""
-    for t in range(first, first + len(values)):
-        for n in range(len(tally)):
-            node = tally[n]
-            if not present[t - first, n]:
-                node["gap_now"] = 0
-                continue
-            node["due"] += 1
-            if not observed[t - first, n]:
-                node["gap_now"] += 1
-                if node["gap_now"] > node["gap"]:
-                    node["gap"] = node["gap_now"]
-                    node["gap_first"] = t - node["gap_now"] + 1
-                continue
-            value = values[t - first, n]
-            if node["count"] == 0 or value != node["value_now"]:
-                node["value_now"] = value
-                node["run_now"] = 0
-                node["run_first"] = t
-            node["gap_now"] = 0
-            node["run_now"] += 1
-            node["count"] += 1
-            node["total"] += value
-            node["low"] = min(node["low"], value)
-            node["high"] = max(node["high"], value)
-            node["last_read"] = t
-            if value == 0:
-                if node["run_now"] > node["zeros"]:
-                    node["zeros"] = node["run_now"]
-                    node["zeros_first"] = node["run_first"]
-                    node["zeros_last"] = t
-            elif node["run_now"] > node["same"]:
-                node["same"] = node["run_now"]
-                node["same_first"] = node["run_first"]
-                node["same_last"] = t
-                node["same_value"] = value
+def _stuck_run(stream: RoadNetworkStream, value: NDArray[np.float64], read: NDArray[np.int64]) -> _Run | None:
+    """The run at which a sensor stuck, if it did."""
+    starts = np.flatnonzero(np.diff(value, prepend=np.nan))
+    lengths = np.diff(starts, append=len(value))
+
+    def longest(of: Bools) -> _Run:
+        at = int(np.argmax(np.where(of, lengths, 0)))
+        first, count = int(starts[at]), int(lengths[at]) if of[at] else 0
+        return _Run(count, int(read[first]), int(read[first + max(count, 1) - 1]), float(value[first]))
+
+    zeros, same = longest(value[starts] == 0), longest(value[starts] != 0)
+    by_hours = math.ceil(STUCK_S / stream.step_s)
+    if stream.quantity == "count":
+        expected = float(value.mean()) * zeros.readings
+        if zeros.readings >= max(STUCK_COUNTS, math.ceil(ZERO_S / stream.step_s)) and expected >= ZERO_EXPECTED:
+            return zeros
+        enough = max(STUCK_COUNTS, by_hours)
+    else:
+        enough = max(STUCK_READINGS, by_hours)
+        if zeros.readings >= enough and zeros.readings > same.readings:
+            return zeros
+    always = len(starts) == 1 and len(value) >= STUCK_READINGS
+    return same if same.readings >= enough or always else None

@@ -1,63 +1,171 @@
-"""What the commands share: how a result, a note, progress and JSON are shown."""
+"""What commands print: results to standard output; notes, progress and errors to standard error.
+
+In a terminal with rich installed, progress is a bar with the time left; otherwise a line now and then.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import os
+import shutil
+import sys
+import textwrap
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
-import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from frigate.data.progress import Progress
 
-from frigate.data.city import City, read_city
+if TYPE_CHECKING:
+    from rich.console import Console
 
-PLAIN: dict[str, Any] = {"no_args_is_help": True, "rich_markup_mode": None}  # square brackets in help are brackets
-
-out = Console()
-err = Console(stderr=True)
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+PLAIN_PROGRESS_S = 15.0  # between two plain lines of progress
+RED, YELLOW = "31", "33"
+GAP = 2  # spaces between two columns of a table
+HEADING_LINES = 3  # at most
 
 
 def say(text: str) -> None:
-    out.print(text, markup=False, highlight=False, soft_wrap=True)
+    """Print a result."""
+    print(_fitted(text, sys.stdout), flush=True)
+
+
+def log(text: str) -> None:
+    """Print what is going on."""
+    print(_fitted(text, sys.stderr), file=sys.stderr, flush=True)
 
 
 def notice(*texts: str) -> None:
+    """Print what the user should know."""
     for text in texts:
-        err.print(f"note: {text}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+        log(_coloured("note:", YELLOW) + f" {text}")
 
 
-def read(folder: Path) -> City:
-    """A city, with what has to be said about it."""
-    with err.status(f"Reading {escape(str(folder))}"):
-        city = read_city(folder)
-    notice(*city.notices)
-    return city
+def complain(text: str) -> None:
+    """Print why the command failed."""
+    log(_coloured("frigate:", RED) + f" {text}")
+
+
+def to_json(data: Any) -> str:
+    return json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
+
+
+def print_json(data: Any) -> None:
+    print(to_json(data))
+
+
+def _fitted(text: str, stream: TextIO) -> str:
+    """The text with lines broken between words, where a terminal would break them anywhere."""
+    return textwrap.fill(text, _columns(), break_long_words=False, break_on_hyphens=False) if stream.isatty() else text
+
+
+def _columns() -> int:
+    """Of the terminal; piped, a table has all the room it needs."""
+    return shutil.get_terminal_size(fallback=(10_000, 24)).columns
+
+
+def _coloured(text: str, colour: str) -> str:
+    return f"\x1b[{colour}m{text}\x1b[0m" if sys.stderr.isatty() and "NO_COLOR" not in os.environ else text
+
+
+def _terminal() -> Console | None:
+    """Rich's terminal, where there is one to draw on."""
+    if not sys.stderr.isatty():
+        return None
+    try:
+        from rich.console import Console
+    except ImportError:
+        return None
+    return Console(stderr=True)
 
 
 @contextmanager
-def bar(title: str) -> Iterator[Callable[[int, int, str], None]]:
-    """A progress bar with the time left: call it with done, total and a word or two."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TimeRemainingColumn(),
-    )
-    # Twice a second: what draws it takes its time from what it shows.
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal, refresh_per_second=2) as progress:
-        task = progress.add_task(title, total=None)
+def status(text: str) -> Iterator[None]:
+    """Show what is being done while it takes."""
+    terminal = _terminal()
+    if terminal is None:
+        if sys.stderr.isatty():
+            log(f"{text} ...")
+        yield
+        return
+    from rich.markup import escape
+
+    with terminal.status(escape(text)):
+        yield
+
+
+@contextmanager
+def progress(title: str) -> Iterator[Progress]:
+    """Show progress: call what this yields with done, total and a few words."""
+    terminal = _terminal()
+    if terminal is None:
+        yield _plain_progress(title)
+        return
+    from rich import progress as rich
+
+    columns = (rich.TextColumn("{task.description}", markup=False), rich.BarColumn(),
+               rich.TextColumn("{task.percentage:>3.0f}%"), rich.TimeRemainingColumn())  # fmt: skip
+    # Drawn twice a second: drawing takes time from the work on two cores.
+    with rich.Progress(*columns, console=terminal, transient=True, refresh_per_second=2) as bar:
+        task = bar.add_task(title, total=None)
 
         def update(done: int, total: int, words: str) -> None:
-            progress.update(task, completed=done, total=total, description=f"{title} {words}")
+            bar.update(task, completed=done, total=total, description=f"{title} {words}".strip())
 
         yield update
 
 
-def print_json(data: dict[str, Any]) -> None:
-    typer.echo(json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False))
+def _plain_progress(title: str) -> Progress:
+    began = last = time.monotonic()
+
+    def update(done: int, total: int, words: str) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last < PLAIN_PROGRESS_S or not 0 < done < total:
+            return
+        last, left_s = now, (now - began) * (total - done) / done
+        log(f"{title} {words}".strip() + f": {done / total:.0%}, {left_s / 60:.0f} min left")
+
+    return update
+
+
+def print_table(rows: Sequence[dict[str, str]], *, drop: Sequence[str] = ()) -> list[str]:
+    """Print rows of named cells as wide as the terminal allows; the columns that found no room.
+
+    Parameters
+    ----------
+    rows
+        All with the same columns. The first column is aligned left, the others right.
+    drop
+        Columns to leave out where the terminal is too narrow, the least important first. No cell is ever cut or
+        wrapped; headings are.
+    """
+    room, names, dropped = _columns(), list(rows[0]), []
+    widths = {name: _width(name, [row[name] for row in rows]) for name in names}
+    for name in drop:
+        if sum(widths[name] + GAP for name in names) - GAP <= room:
+            break
+        if name in names:
+            names.remove(name)
+            dropped.append(name)
+    headings = [_wrapped(name, widths[name]) for name in names]
+    height = max(map(len, headings))
+    above = zip(*([""] * (height - len(lines)) + lines for lines in headings), strict=True)
+    rule = ["-" * widths[name] for name in names]
+    for first, *others in (*above, rule, *([row[name] for name in names] for row in rows)):
+        cells = [first.ljust(widths[names[0]]), *map(str.rjust, others, (widths[name] for name in names[1:]))]
+        print((" " * GAP).join(cells).rstrip())
+    return dropped
+
+
+def _width(heading: str, cells: list[str]) -> int:
+    """Of a column: no cell is wrapped, and the heading takes few lines."""
+    width = max(map(len, [*cells, *heading.split()]))
+    while len(_wrapped(heading, width)) > HEADING_LINES:
+        width += 1
+    return width
+
+
+def _wrapped(heading: str, width: int) -> list[str]:
+    return textwrap.wrap(heading, width, break_long_words=False, break_on_hyphens=False)

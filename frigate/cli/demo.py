@@ -1,44 +1,54 @@
-"""The demo: a simulated town, a model trained on sensors at 30 % of its intersections, an honest table, a report."""
+"""`frigate demo`: a simulated town, a model trained on sensors at 30 % of its intersections, its scores, a report."""
 
 from __future__ import annotations
 
 import shutil
 import time
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
-
+from frigate.cli.console import log, progress, say
+from frigate.cli.evaluate import print_evaluation
+from frigate.cli.parser import Argument, Command
 from frigate.config import Settings, change, preset
-from frigate.data.city import read_city, write_city
-from frigate.data.stream import DAY_S, RoadNetworkStream
+from frigate.data.progress import Progress
 from frigate.errors import SettingsError
-from frigate.evaluation.evaluate import evaluate
-from frigate.evaluation.results import Evaluation
-from frigate.forecasting.forecast import forecast
-from frigate.report.run_page import write_report
-from frigate.report.words import verdict
-from frigate.simulate.demo_city import demo_city
-from frigate.simulate.streets import TOWN
-from frigate.training.train import train
-from frigate.training.trainer import StepReport
+
+if TYPE_CHECKING:
+    from frigate.data.stream import RoadNetworkStream
+    from frigate.evaluation.results import Evaluation
+    from frigate.training.trainer import StepReport
 
 SEEN = 0.3
-SHOWN_S = 17 * 3600  # time of day of the forecast on the map: at the end of the record, midnight, streets are empty
+FORECAST_AT_S = (
+    17 * 3600
+)  # time of day of the forecast on the map: at the end of the record, midnight, streets are empty
 STRIDE = 2
 CITY, RUN, REPORT = "city", "run", "report.html"
 
 
+def run(args: Namespace) -> None:
+    with progress("Demo") as update:
+        result = run_demo(args.output, seed=args.seed, say=log, progress=update)
+    print_evaluation(result.evaluation)
+    say(result.verdict)
+    say(f"Report with maps, to open in a browser: {result.report}")
+
+
 @dataclass(frozen=True)
 class Demo:
+    """What the demo found."""
+
     evaluation: Evaluation
     verdict: str
     report: Path
 
 
 def demo_settings(seed: int) -> Settings:
-    """A smaller model than the full preset, so that two cores train it in two minutes."""
+    """A smaller model than the preset, which two cores train in two minutes."""
     return change(
         preset("default"),
         {
@@ -54,12 +64,21 @@ def run_demo(
     *,
     seed: int,
     say: Callable[[str], None],
-    progress: Callable[[int, int, str], None],
+    progress: Progress,
     settings: Settings | None = None,
     intersections: int = 400,
     days: int = 14,
 ) -> Demo:
     """Simulate, train, evaluate, forecast, report. An earlier demo in the folder is replaced."""
+    import numpy as np
+
+    from frigate.data.city import read_city, write_city
+    from frigate.evaluation.evaluate import evaluate
+    from frigate.forecasting.forecast import forecast
+    from frigate.report.run_page import verdict, write_report
+    from frigate.simulate.demo_city import demo_city
+    from frigate.training.train import train
+
     began = time.perf_counter()
     _clear(folder)
     settings = settings or demo_settings(seed)
@@ -72,9 +91,9 @@ def run_demo(
         f"roads closed in {int(closed.sum())} of them"
     )
 
-    def on_step(tick: StepReport) -> None:
-        words = f"training, epoch {tick.epoch + 1}/{tick.epochs}"
-        progress(tick.epoch * tick.steps + tick.step, tick.epochs * tick.steps, words)
+    def on_step(step: StepReport) -> None:
+        words = f"training, epoch {step.epoch + 1}/{step.epochs}"
+        progress(step.epoch * step.steps + step.step, step.epochs * step.steps, words)
 
     run = train(city, seen=SEEN, settings=settings, folder=folder / RUN, on_step=on_step)
     if not run.progress.finished:
@@ -85,23 +104,28 @@ def run_demo(
         f"and {full.layers}), {parameters:,} parameters, {run.progress.epoch} epochs in {run.progress.seconds:.0f} s."
     )
     say(note)
-    evaluation = evaluate(run, stride=STRIDE, progress=lambda done, total: progress(done, total, "evaluating"))
-    shown = forecast(run, at=last_afternoon_s(city.stream))
-    report = write_report(folder / REPORT, run, evaluation, shown, note=note)
+    evaluation = evaluate(run, city, stride=STRIDE, progress=lambda done, total, _: progress(done, total, "evaluating"))
+    at_five = forecast(run, stream=city, at=last_afternoon_s(city.stream))
+    report = write_report(folder / REPORT, run, evaluation, at_five, city=city, note=note)
     say(f"All in {time.perf_counter() - began:.0f} s.")
     return Demo(evaluation, verdict(evaluation), report)
 
 
 def last_afternoon_s(stream: RoadNetworkStream) -> int:
     """17:00, in the city's time, of the last whole day of the readings; seconds since 1970 UTC."""
+    from frigate.data.stream import DAY_S
+
     local_s = stream.times_s + stream.utc_offset_s
     whole_days = (int(local_s[-1]) + stream.step_s) // DAY_S
-    later = local_s >= (whole_days - 1) * DAY_S + SHOWN_S
-    return int(stream.times_s[np.argmax(later)])
+    later = local_s >= (whole_days - 1) * DAY_S + FORECAST_AT_S
+    return int(stream.times_s[later.argmax()])
 
 
 def _clear(folder: Path) -> None:
-    """Take an earlier demo's run away; refuse to touch anything that no demo wrote."""
+    """Remove an earlier demo's run; refuse a folder that holds anything else."""
+    from frigate.data.city import read_city
+    from frigate.simulate.streets import TOWN
+
     if folder.exists() and not folder.is_dir():
         raise SettingsError(f"{folder}: that is a file. Name a folder with -o")
     names = {path.name for path in folder.iterdir()} if folder.exists() else set()
@@ -110,3 +134,14 @@ def _clear(folder: Path) -> None:
         raise SettingsError(f"{folder}: there are other files in it. Name an empty or a new folder with -o")
     if RUN in names:
         shutil.rmtree(folder / RUN)
+
+
+DEMO = Command(
+    "demo", "Simulate a small town, train, evaluate, forecast, write a report.", run,
+    (
+        Argument("-o --output FOLDER", "for the city, the run and the report", Path, default=Path("demo")),
+        Argument("--seed N", "of the town, its traffic and the weights", int, default=0),
+    ),
+    details="Takes about two minutes on two cores.",
+    if_stopped="what is in the folder is replaced by the next demo",
+)  # fmt: skip

@@ -1,299 +1,237 @@
-"""`frigate import ...` and `frigate export ...`: from other data to a city folder, and to other programs."""
+"""`frigate import ...`: from other data to a city folder."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from difflib import get_close_matches
+from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-import typer
-from rich.markup import escape
+from frigate.cli.console import notice, progress, say, status
+from frigate.cli.parser import Argument, Command, Group
+from frigate.errors import SettingsError, did_you_mean
 
-from frigate.cli.console import PLAIN, bar, err, notice, say
-from frigate.data.city import City, read_city, write_city
-from frigate.data.network_tables import ATTRIBUTES
-from frigate.errors import SettingsError
-from frigate.forecasting.export import Exported, export_onnx, export_program, write_sample
-from frigate.graph.feature_cache import ensure_road_features
-from frigate.sources.benchmarks.importer import KINDS, import_benchmark
-from frigate.sources.benchmarks.libcity_export import export_libcity
-from frigate.sources.matrix import import_matrix
-from frigate.sources.osm.importer import osm_city
-from frigate.sources.osm.tags import DRIVABLE
-from frigate.sources.sumo.importer import import_sumo
-from frigate.sources.tables.importer import attach_readings, import_tables
-from frigate.training.checkpoint import Run, load_run
+if TYPE_CHECKING:
+    from frigate.data.city import City
 
-import_app = typer.Typer(**PLAIN, help="Make a city folder from other data.")
-export_app = typer.Typer(**PLAIN, help="Write a city, or a run's forecast, for other programs.")
-
-OURS = ("node_id", "lon", "lat", "source", "target", "length_m", *ATTRIBUTES)  # columns of nodes and roads
-
-Output = Annotated[Path, typer.Option("-o", "--output", metavar="CITY", help="The city folder to write.")]
-Columns = Annotated[str, typer.Option("--map", help="Column names: theirs=ours, separated by commas.")]
-Step = Annotated[str | None, typer.Option(help="Time between snapshots, such as 5min.")]
-Zone = Annotated[str | None, typer.Option(help="The city's time zone, such as Europe/Luxembourg.")]
-On = Annotated[str, typer.Option(help="What a node is: nodes (intersections) or roads (road segments).")]
-Quantity = Annotated[str, typer.Option(help="count (summed) or a gauge such as speed.")]
-Unit = Annotated[str, typer.Option(help="Unit of the values, for display.")]
-Name = Annotated[str | None, typer.Option(help="Name of the city.")]
-AsCsv = Annotated[bool, typer.Option("--csv", help="Write CSV tables instead of Parquet.")]
-Readings = Annotated[Path | None, typer.Option(help="Table of readings: time, value, and a node, a sensor or a place.")]
-Sensors = Annotated[Path | None, typer.Option(help="Table of sensors: sensor_id, and node_id or lon, lat.")]
-Snap = Annotated[float | None, typer.Option(metavar="METRES", help="Attach sensors to the nearest within so far.")]
-DateOrder = Annotated[str | None, typer.Option(help="Order of 03/04/2024, where no value decides: dmy or mdy.")]
-Encoding = Annotated[str, typer.Option(help="Of text tables, such as latin-1.")]
-Rejected = Annotated[Path | None, typer.Option("--report", help="Write the rows that could not be used, as CSV.")]
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A folder that `frigate train` wrote.")]
-Sample = Annotated[Path | None, typer.Option(metavar="FILE.npz", help="Also write inputs, and their forecast.")]
-OtherCity = Annotated[Path | None, typer.Option("--city", help="Use this city instead of the run's own.")]
+BENCHMARKS = "metr-la, pems-bay, pems03, pems04, pems07, pems08, libcity, frigate"
 
 
-def written(city: City, output: Path, *, csv: bool) -> None:
-    """Write the city with the features of its roads in its cache, and say what came of it."""
-    with err.status(f"Writing {escape(str(output))}"):
-        write_city(city, output, csv=csv)
-        ensure_road_features(read_city(output))  # so that a bare machine can train on it
+def _import_matrix(args: Namespace) -> None:
+    from frigate.data.network_tables import ATTRIBUTES
+    from frigate.sources.matrix import import_matrix
+
+    columns = ("node_id", "lon", "lat", "source", "target", "length_m", *ATTRIBUTES)
+    with status(f"Importing {args.file}"):
+        city = import_matrix(
+            args.file, values=args.values, time=args.time, valid=args.valid, start=args.start, step=args.step,
+            timezone=args.timezone, nodes=args.nodes, edges=args.edges, rename=parse_map(args.map, known=columns),
+            quantity=args.quantity, unit=args.unit, name=_name(args),
+        )  # fmt: skip
+    _write(city, args)
+
+
+def _import_osm(args: Namespace) -> None:
+    from frigate.sources.osm.importer import osm_city
+    from frigate.sources.osm.tags import DRIVABLE
+    from frigate.sources.tables.importer import attach_readings
+
+    highways = DRIVABLE if args.highways is None else frozenset(filter(None, map(str.strip, args.highways.split(","))))
+    with status(f"Importing {args.file}"):
+        city, roads = osm_city(
+            args.file, name=_name(args), step=args.step or "5min", timezone=args.timezone, highways=highways,
+            keep_all=args.keep_all, on=args.on,
+        )  # fmt: skip
+        if args.readings is not None:
+            city = attach_readings(
+                city, args.readings, sensors=args.sensors, roads=roads, rename=parse_map(args.map), snap_m=args.snap,
+                step=args.step, timezone=args.timezone, date_order=args.date_order, encoding=args.encoding,
+                quantity=args.quantity, unit=args.unit, report=args.report,
+            )  # fmt: skip
+    _write(city, args)
+
+
+def _import_traces(args: Namespace) -> None:
+    from frigate.data.city import read_city
+    from frigate.sources.traces.importer import import_traces
+
+    with progress("Matching") as update:
+        city = import_traces(
+            args.traces, read_city(args.network), rename=parse_map(args.map), step=args.step or "5min",
+            timezone=args.timezone, sigma_m=args.sigma, beta_m=args.beta, max_gap_s=args.max_gap, radius_m=args.radius,
+            workers=args.workers, engine=args.engine, on=args.on, name=_name(args),
+            on_progress=update,
+        )  # fmt: skip
+    _write(city, args)
+
+
+def _import_sumo(args: Namespace) -> None:
+    from frigate.sources.sumo.importer import import_sumo
+
+    start = args.start[0] if len(args.start) == 1 else args.start or "2024-01-01T00:00"
+    with status(f"Importing {args.net}"):
+        city = import_sumo(
+            args.net, edgedata=args.edgedata, detectors=args.detectors, on=args.on, start=start,
+            timezone=args.timezone, step=args.step, name=_name(args),
+        )  # fmt: skip
+    _write(city, args)
+
+
+def _import_tables(args: Namespace) -> None:
+    from frigate.sources.tables.importer import import_tables
+
+    with status("Importing tables"):
+        city = import_tables(
+            nodes=args.nodes, edges=args.edges, readings=args.readings, network=args.network, sensors=args.sensors,
+            rename=parse_map(args.map), snap_m=args.snap, step=args.step, timezone=args.timezone,
+            date_order=args.date_order, encoding=args.encoding, quantity=args.quantity, unit=args.unit, on=args.on,
+            name=_name(args), report=args.report,
+        )  # fmt: skip
+    _write(city, args)
+
+
+def _import_benchmark(args: Namespace) -> None:
+    from frigate.sources.benchmarks.importer import import_benchmark
+
+    with status(f"Importing {args.folder}"):
+        city = import_benchmark(
+            args.kind, files=args.folder, name=_name(args), feature=args.feature, timezone=args.timezone,
+            length_unit=args.length_unit, zeros=args.zeros,
+        )  # fmt: skip
+    _write(city, args)
+
+
+def _name(args: Namespace) -> str:
+    return str(args.name or args.output.resolve().name)
+
+
+def _write(city: City, args: Namespace) -> None:
+    """Write the city with its road features in the cache, and print what is in it."""
+    from frigate.data.city import read_city, write_city
+    from frigate.graph.feature_cache import ensure_road_features
+
+    with status(f"Writing {args.output}"):
+        write_city(city, args.output, csv=args.csv)
+        ensure_road_features(read_city(args.output))  # so that a bare machine can train on it
     notice(*city.notices)
     stream = city.stream
-    had = (
-        f"{stream.num_snapshots} snapshots, sensors at {int(stream.sensors.sum())}"
-        if stream.num_snapshots
-        else "no readings"
-    )
-    say(f"{stream.num_nodes} nodes, {city.network.num_edges} roads, {had}: {output}")
+    readings = "no readings"
+    if stream.num_snapshots:
+        readings = f"{stream.num_snapshots} snapshots, sensors at {int(stream.sensors.sum())}"
+    say(f"{stream.num_nodes} nodes, {city.network.num_edges} roads, {readings}: {args.output}")
 
 
-def parse_map(text: str, *, known: tuple[str, ...] = ()) -> dict[str, str]:
-    """{"src": "source", ...} from "src=source,...": theirs to ours. With `known`, ours has to be one of them."""
+def parse_map(text: str, *, known: Sequence[str] = ()) -> dict[str, str]:
+    """{"src": "source", ...} from "src=source,...": theirs to ours.
+
+    Parameters
+    ----------
+    text
+        What was typed after --map.
+    known
+        The names that ours may have; default: any.
+    """
     pairs = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        theirs, equals, ours = (word.strip() for word in part.partition("="))
+    for pair in filter(None, map(str.strip, text.split(","))):
+        theirs, equals, ours = map(str.strip, pair.partition("="))
         if not (theirs and equals and ours):
-            raise SettingsError(f'--map "{part}": write theirs=ours, such as src=source,dst=target')
+            raise SettingsError(f'--map "{pair}": write theirs=ours, such as src=source,dst=target')
         if known and ours not in known:
-            close = get_close_matches(ours, known, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"ours are {', '.join(known)}"
-            raise SettingsError(f'--map "{part}": {ours} is not a column that is read; {hint}')
+            raise SettingsError(
+                f'--map "{pair}": no column {ours}{did_you_mean(ours, known)}. Ours: {", ".join(known)}'
+            )
         pairs[theirs] = ours
     return pairs
 
 
-@import_app.command("matrix")
-def matrix_command(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A matrix [time, node]: .npz, .npy, .h5, wide .csv.")],
-    nodes: Annotated[Path, typer.Option(help="Table of nodes: node_id, lon, lat.")],
-    edges: Annotated[Path, typer.Option(help="Table of roads: source, target [, length_m, road_class, ...].")],
-    output: Output,
-    values: Annotated[str | None, typer.Option(help="Name of the matrix in the file.")] = None,
-    time: Annotated[str | None, typer.Option(help="Name of the array of times in the file.")] = None,
-    valid: Annotated[str | None, typer.Option(help="Name of the array of which rows or cells are valid.")] = None,
-    start: Annotated[str | None, typer.Option(help="Time of the first row, where the file has no times.")] = None,
-    step: Step = None,
-    timezone: Zone = "UTC",
-    columns: Columns = "",
-    quantity: Quantity = "count",
-    unit: Unit = "",
-    name: Name = None,
-    csv: AsCsv = False,
-) -> None:
-    """A matrix of readings with a table of nodes and a table of roads."""
-    with err.status(f"Importing {escape(str(file))}"):
-        city = import_matrix(
-            file, values=values, time=time, valid=valid, start=start, step=step, timezone=timezone or "UTC",
-            nodes=nodes, edges=edges, rename=parse_map(columns, known=OURS), quantity=quantity, unit=unit,
-            name=name or output.resolve().name,
-        )  # fmt: skip
-    written(city, output, csv=csv)
+# Arguments that several kinds of data share
 
+OUTPUT = (
+    Argument("-o --output CITY", "the city folder to write", Path, required=True),
+    Argument("--name NAME", "name of the city (default: the folder's)"),
+    Argument("--csv", "write CSV tables instead of Parquet"),
+)
+MAP = Argument("--map THEIRS=OURS,...", "column names, theirs to ours", default="")
+UTC = Argument("--timezone ZONE", "time zone, such as Europe/Luxembourg", default="UTC")
+ZONE = Argument("--timezone ZONE", "time zone, such as Europe/Luxembourg (default: that of the network or the data)")
+STEP = Argument("--step STEP", "time between snapshots (default: 5min)")
+STEP_OF_DATA = Argument("--step STEP", "time between snapshots, such as 5min (default: that of the data)")
+QUANTITY = Argument("--quantity NAME", "count (summed) or a gauge such as speed (latest)", default="count")
+UNIT = Argument("--unit UNIT", "unit of the values, for display", default="")
+ON = Argument("--on", "what a node of the city is: an intersection, or a road segment", default="nodes",
+              choices=("nodes", "roads"))  # fmt: skip
+READINGS = (
+    Argument("--readings FILE", "table of readings: time, value, and a node, a sensor or a place", Path),
+    Argument("--sensors FILE", "table of sensors: sensor_id, and node_id or lon, lat", Path),
+    Argument("--snap METRES", "attach a sensor to the nearest node within this distance", float),
+    MAP,
+    Argument("--date-order", "order of dates such as 03/04/2024, where no value decides", choices=("dmy", "mdy")),
+    Argument("--encoding NAME", "of text tables, such as latin-1", default="utf-8"),
+    Argument("--report FILE", "write the rows that could not be used, as CSV", Path),
+    QUANTITY,
+    UNIT,
+)
 
-@import_app.command("osm")
-def osm_command(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help=".osm.pbf, .osm, .osm.gz, Overpass JSON or GraphML.")],
-    output: Output,
-    readings: Readings = None,
-    sensors: Sensors = None,
-    snap: Snap = None,
-    columns: Columns = "",
-    step: Step = None,
-    timezone: Zone = "UTC",
-    date_order: DateOrder = None,
-    encoding: Encoding = "utf-8",
-    quantity: Quantity = "count",
-    unit: Unit = "",
-    highways: Annotated[
-        str | None, typer.Option(help="Values of the tag highway that are roads, with commas between.")
-    ] = None,
-    keep_all: Annotated[bool, typer.Option(help="Keep roads outside the largest strongly connected part.")] = False,
-    on: On = "nodes",
-    name: Name = None,
-    report: Rejected = None,
-    csv: AsCsv = False,
-) -> None:
-    """Drivable roads of OpenStreetMap, simplified to intersections; with a table of readings, a whole city."""
-    named = name or output.resolve().name
-    wanted = DRIVABLE if highways is None else frozenset(filter(None, (word.strip() for word in highways.split(","))))
-    with err.status(f"Importing {escape(str(file))}"):
-        city, roads = osm_city(
-            file, name=named, step=step or "5min", timezone=timezone or "UTC", highways=wanted, keep_all=keep_all, on=on
-        )
-        if readings is not None:
-            city = attach_readings(
-                city, readings, sensors=sensors, roads=roads, rename=parse_map(columns), snap_m=snap, step=step,
-                timezone=timezone, date_order=date_order, encoding=encoding, quantity=quantity, unit=unit,
-                report=report,
-            )  # fmt: skip
-    written(city, output, csv=csv)
-
-
-@import_app.command("tables")
-def tables_command(
-    output: Output,
-    nodes: Annotated[Path | None, typer.Option(help="Table of nodes: node_id, lon, lat.")] = None,
-    edges: Annotated[Path | None, typer.Option(help="Table of roads: source, target or a geometry.")] = None,
-    network: Annotated[Path | None, typer.Option(metavar="CITY", help="Use this city's network.")] = None,
-    readings: Readings = None,
-    sensors: Sensors = None,
-    snap: Snap = None,
-    columns: Columns = "",
-    step: Step = None,
-    timezone: Zone = None,
-    date_order: DateOrder = None,
-    encoding: Encoding = "utf-8",
-    quantity: Quantity = "count",
-    unit: Unit = "",
-    on: On = "nodes",
-    name: Name = None,
-    report: Rejected = None,
-    csv: AsCsv = False,
-) -> None:
-    """Your own tables of nodes, roads and readings, in any column names and common time formats."""
-    with err.status("Importing tables"):
-        city = import_tables(
-            nodes=nodes, edges=edges, readings=readings, network=network, sensors=sensors, rename=parse_map(columns),
-            snap_m=snap, step=step, timezone=timezone, date_order=date_order, encoding=encoding, quantity=quantity,
-            unit=unit, on=on, name=name or output.resolve().name, report=report,
-        )  # fmt: skip
-    written(city, output, csv=csv)
-
-
-@import_app.command("traces")
-def traces_command(
-    files: Annotated[list[Path], typer.Argument(metavar="TRACES...", help="Tables of positions, CSV or Parquet.")],
-    network: Annotated[Path, typer.Option(metavar="CITY", help="The city whose roads were driven.")],
-    output: Output,
-    columns: Columns = "",
-    step: Step = None,
-    timezone: Zone = None,
-    sigma: Annotated[float | None, typer.Option(metavar="METRES", help="Spread of positions about their road.")] = None,
-    beta: Annotated[
-        float | None, typer.Option(metavar="METRES", help="Scale of route against straight distance.")
-    ] = None,
-    max_gap: Annotated[float, typer.Option(metavar="SECONDS", help="Cut traces at longer gaps.")] = 240.0,
-    radius: Annotated[float, typer.Option(metavar="METRES", help="Consider roads within this distance.")] = 50.0,
-    workers: Annotated[int, typer.Option(min=1, help="Threads on this machine.")] = 1,
-    engine: Annotated[str, typer.Option(help="local, or ray (extra: cluster).")] = "local",
-    on: On = "nodes",
-    name: Name = None,
-    csv: AsCsv = False,
-) -> None:
-    """GPS positions (vehicle, time, lon, lat) matched to roads: vehicles passing each node in each step."""
-    from frigate.sources.traces.importer import import_traces  # its compiler takes a second to load
-
-    with bar("Matching") as update:
-        city = import_traces(
-            files, read_city(network), rename=parse_map(columns), step=step or "5min", timezone=timezone, sigma_m=sigma,
-            beta_m=beta, max_gap_s=max_gap, radius_m=radius, workers=workers, engine=engine, on=on,
-            name=name or output.resolve().name, on_progress=lambda done, total: update(done, total, ""),
-        )  # fmt: skip
-    written(city, output, csv=csv)
-
-
-@import_app.command("sumo")
-def sumo_command(
-    net: Annotated[Path, typer.Argument(metavar="NET", help="net.xml, plain or gzip.")],
-    output: Output,
-    edgedata: Annotated[list[Path] | None, typer.Option(help="Edge data. May be repeated.")] = None,
-    detectors: Annotated[list[Path] | None, typer.Option(help="E1 loops and what they wrote. May be repeated.")] = None,
-    start: Annotated[list[str] | None, typer.Option(help="When second 0 is: for all files, or for each.")] = None,
-    step: Step = None,
-    timezone: Zone = "UTC",
-    on: On = "nodes",
-    name: Name = None,
-    csv: AsCsv = False,
-) -> None:
-    """A SUMO network, with counts from edge data or induction loops."""
-    begins = "2024-01-01T00:00" if not start else start[0] if len(start) == 1 else start
-    with err.status(f"Importing {escape(str(net))}"):
-        city = import_sumo(
-            net, edgedata=edgedata or (), detectors=detectors or (), on=on, start=begins, timezone=timezone or "UTC",
-            step=step, name=name or output.resolve().name,
-        )  # fmt: skip
-    written(city, output, csv=csv)
-
-
-@import_app.command("benchmark")
-def benchmark_command(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help=f"One of {', '.join(KINDS)}.")],
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The files under their usual names.")],
-    output: Output,
-    feature: Annotated[str | None, typer.Option(help="Of several, such as flow or speed.")] = None,
-    timezone: Zone = None,
-    length_unit: Annotated[
-        str | None, typer.Option(help="Of the distances, in place of the kind's: m, km, mi.")
-    ] = None,
-    zeros: Annotated[str | None, typer.Option(help="What a 0 is, in place of the kind's rule: missing, kept.")] = None,
-    name: Name = None,
-    csv: AsCsv = False,
-) -> None:
-    """A data set of the field, as its publishers give it."""
-    with err.status(f"Importing {escape(str(folder))}"):
-        city = import_benchmark(
-            kind, files=folder, name=name or output.resolve().name, feature=feature, timezone=timezone,
-            length_unit=length_unit, zeros=zeros,
-        )  # fmt: skip
-    written(city, output, csv=csv)
-
-
-@export_app.command("libcity")
-def libcity_command(
-    city: Annotated[Path, typer.Argument(metavar="CITY", help="A city folder.")],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FOLDER", help="The folder to write.")],
-) -> None:
-    """LibCity's atomic files: .geo, .rel, .dyna and config.json."""
-    with err.status(f"Writing {escape(str(output))}"):
-        lost = export_libcity(read_city(city), output)
-    notice(*lost)
-    say(f"Atomic files: {output}")
-
-
-@export_app.command("program")
-def program_command(
-    run: RunFolder,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE.pt2", help="The program to write.")],
-    sample: Sample = None,
-    city: OtherCity = None,
-) -> None:
-    """A run's forecast as a torch.export program: torch alone runs it, on networks of any size."""
-    _exported(export_program, load_run(run, city=city), output, sample)
-
-
-@export_app.command("onnx")
-def onnx_command(
-    run: RunFolder,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE.onnx", help="The model to write.")],
-    sample: Sample = None,
-    city: OtherCity = None,
-) -> None:
-    """A run's forecast as ONNX, on networks of any size. Needs the extra: export."""
-    _exported(export_onnx, load_run(run, city=city), output, sample)
-
-
-def _exported(export: Callable[[Run, Path], Exported], run: Run, output: Path, sample: Path | None) -> None:
-    with err.status(f"Exporting and comparing with the model: {escape(str(output))}"):
-        made = export(run, output)
-        held = None if sample is None else write_sample(run, sample)
-    say(made.summary())
-    if held is not None:
-        say(f"Its inputs at the end of {run.city.name}, and their forecast: {held}")
+IMPORT = Group(
+    "import", "Make a city folder from other data.",
+    (
+        Command("matrix", "A matrix of readings, with tables of nodes and roads.", _import_matrix, (
+            Argument("FILE", "a matrix [time, node]: .npz, .npy, .h5 or wide .csv", Path),
+            Argument("--nodes FILE", "table of nodes: node_id, lon, lat", Path, required=True),
+            Argument("--edges FILE", "table of roads: source, target [, length_m, road_class, ...]", Path,
+                     required=True),
+            *OUTPUT,
+            Argument("--values ARRAY", "name of the matrix in the file"),
+            Argument("--time ARRAY", "name of the array of times in the file"),
+            Argument("--valid ARRAY", "name of the array that marks valid rows or cells"),
+            Argument("--start TIME", "time of the first row, if the file has no times"),
+            STEP_OF_DATA, UTC, MAP, QUANTITY, UNIT,
+        )),
+        Command("osm", "Drivable roads of OpenStreetMap, with or without readings.", _import_osm, (
+            Argument("FILE", ".osm.pbf, .osm, .osm.gz, Overpass JSON or GraphML", Path),
+            *OUTPUT, *READINGS, STEP, UTC,
+            Argument("--highways A,B,...", "values of the tag highway to keep (default: all drivable)"),
+            Argument("--keep-all --no-keep-all", "keep roads outside the largest strongly connected part"),
+            ON,
+        )),
+        Command("traces", "GPS positions, matched to roads and counted at every node.", _import_traces, (
+            Argument("TRACES...", "tables of positions, CSV or Parquet", Path),
+            Argument("--network CITY", "the city whose roads were driven", Path, required=True),
+            *OUTPUT, MAP, STEP, ZONE,
+            Argument("--sigma METRES", "spread of positions about their road (default: estimated)", float),
+            Argument("--beta METRES", "scale of route minus straight distance (default: estimated)", float),
+            Argument("--max-gap SECONDS", "cut traces at longer gaps", float, default=240.0),
+            Argument("--radius METRES", "consider roads within this distance", float, default=50.0),
+            Argument("--workers N", "threads on this machine", int, default=1),
+            Argument("--engine", "where to compute; ray needs the extra `cluster`", default="local",
+                     choices=("local", "ray")),
+            ON,
+        )),
+        Command("sumo", "A SUMO network, with counts from edge data or loops.", _import_sumo, (
+            Argument("NET", "net.xml, plain or gzip", Path),
+            *OUTPUT,
+            Argument("--edgedata FILE", "edge data; may be repeated", Path, repeated=True),
+            Argument("--detectors FILE", "E1 loops and their output; may be repeated", Path, repeated=True),
+            Argument("--start TIME", "the time of second 0: once for all files, or once for each "
+                     "(default: 2024-01-01T00:00)", repeated=True),
+            STEP_OF_DATA, UTC, ON,
+        )),
+        Command("tables", "Your own tables of nodes, roads and readings.", _import_tables, (
+            *OUTPUT,
+            Argument("--nodes FILE", "table of nodes: node_id, lon, lat", Path),
+            Argument("--edges FILE", "table of roads: source, target or a geometry", Path),
+            Argument("--network CITY", "use this city's network instead of tables", Path),
+            *READINGS, STEP_OF_DATA, ZONE, ON,
+        )),
+        Command("benchmark", "A published data set, such as METR-LA.", _import_benchmark, (
+            Argument("KIND", f"one of {BENCHMARKS}"),
+            Argument("FOLDER", "the files as published, under their original names", Path),
+            *OUTPUT,
+            Argument("--feature NAME", "which of several, such as flow or speed"),
+            ZONE,
+            Argument("--length-unit UNIT", "of the distances: m, km or mi (default: the data set's)"),
+            Argument("--zeros", "whether a 0 is a missing reading (default: the data set's rule)",
+                     choices=("missing", "kept")),
+        )),
+    ),
+)  # fmt: skip

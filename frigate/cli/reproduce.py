@@ -1,81 +1,75 @@
-"""`frigate reproduce`: the paper's tables and figures, one command each."""
+"""`frigate reproduce`: the paper's tables and figures."""
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from frigate.cli.console import AsJson, bar, err, notice, print_json, read, say
-from frigate.data.city import City, read_city, write_city
+from frigate.cli.console import log, notice, print_json, progress, say, status
+from frigate.cli.parser import DEVICE, JSON, Argument, Command
+from frigate.cli.train import read
 from frigate.errors import SettingsError
-from frigate.experiments import EXPERIMENTS, named
-from frigate.experiments.plan import make_plan
-from frigate.experiments.runner import reproduce
-from frigate.simulate.demo_city import demo_city
 
-STOPPED = 130
-NAMES = ", ".join(experiment.name for experiment in EXPERIMENTS)
+if TYPE_CHECKING:
+    from frigate.data.city import City
+
+EXPERIMENTS = (  # a copy of the names in frigate.experiments, which takes seconds to import
+    "datasets, profile, accuracy, horizon, traffic-buckets, seen-sweep, ablation, layers, topology, irregular, "
+    "distortion, expressivity, parameters, inference-time"
+)
 
 
-def reproduce_command(
-    name: Annotated[str, typer.Argument(metavar="NAME", help=f"all, or one or several with commas of {NAMES}.")],
-    city: Annotated[
-        Path | None, typer.Argument(metavar="CITY", help="A city folder; with --quick the demo town if not said.")
-    ] = None,
-    output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="RESULTS", help="The folder for tables, plots and the report.")
-    ] = Path("results"),
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Small models and few steps: minutes on two cores, to see that it works.")
-    ] = False,
-    seen: Annotated[str, typer.Option(help="Share of the nodes with a sensor.")] = "30%",
-    seeds: Annotated[str | None, typer.Option(help="0,1,2 if not said; 0 with --quick.")] = None,
-    splits: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Files CITY-SHARE-SEED.txt of seen node ids, used if there.")
-    ] = None,
-    models: Annotated[str | None, typer.Option(help="Only these models, with commas.")] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(help="Windows of a training step; each preset's own if not said.")
-    ] = None,
-    jobs: Annotated[int, typer.Option(help="So many trainings at once, sharing a GPU.")] = 1,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda; what there is if not said.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Repeat the paper's experiments on a city. Ctrl-C keeps what is done; the same command goes on."""
-    experiments = named(name)
+def run(args: Namespace) -> None:
+    from frigate.experiments import named
+    from frigate.experiments.plan import make_plan
+    from frigate.experiments.runner import reproduce
+
+    experiments = named(args.name)
     plan = make_plan(
-        _city(city, output, quick), output, seen=seen, seeds=seeds, quick=quick, splits=splits, models=models,
-        batch_size=batch_size, device=device,
+        _city(args), args.output, seen=args.seen, seeds=args.seeds, quick=args.quick, splits=args.splits,
+        models=args.models, batch_size=args.batch_size, device=args.device,
     )  # fmt: skip
-    with bar("Reproducing") as update:
-        try:
-            done = reproduce(
-                experiments,
-                plan,
-                jobs=jobs,
-                say=lambda text: err.print(text, markup=False, highlight=False, soft_wrap=True),
-                progress=update,
-            )
-        except KeyboardInterrupt:
-            notice("what is finished is kept; the same command goes on")
-            raise typer.Exit(STOPPED) from None
-    if as_json:
-        print_json({"report": str(done.page), "left_out": done.left_out})
-    else:
-        notice(*(f"left out: {recipe}: {reason}" for recipe, reason in done.left_out.items()))
-        say(f"Report, to open in a browser: {done.page}")
+    with progress("Reproducing") as update:
+        done = reproduce(experiments, plan, jobs=args.jobs, say=log, progress=update)
+    if args.json:
+        print_json({"report": done.page and str(done.page), "left_out": done.left_out})
+        return
+    notice(*(f"left out: {recipe}: {reason}" for recipe, reason in done.left_out.items()))
+    say(f"Report, to open in a browser: {done.page}" if done.page else f"Results: {args.output}")
 
 
-def _city(folder: Path | None, output: Path, quick: bool) -> City:
+def _city(args: Namespace) -> City:
     """The user's city, or the demo town, simulated once and kept beside the results."""
-    if folder is not None:
-        return read(folder)
-    if not quick:
-        raise SettingsError("name a CITY; only with --quick the demo town stands in for one")
-    home = output / "city"
-    if not (home / "city.toml").exists():
-        with err.status("Simulating a town"):
-            write_city(demo_city(), home)
-    return read_city(home)
+    if args.city is not None:
+        return read(args.city)
+    if not args.quick:
+        raise SettingsError("name a CITY. Only --quick can do without one: it simulates a town")
+    from frigate.data.city import write_city
+    from frigate.simulate.demo_city import demo_city
+
+    folder: Path = args.output / "city"
+    if not (folder / "city.toml").exists():
+        with status("Simulating a town"):
+            write_city(demo_city(), folder)
+    return read(folder)
+
+
+REPRODUCE = Command(
+    "reproduce", "Repeat the paper's experiments on a city.", run,
+    (
+        Argument("NAME", f"all, or one or more, separated by commas, of {EXPERIMENTS}"),
+        Argument("[CITY]", "a city folder, or its cache (default with --quick: a simulated town)", Path),
+        Argument("-o --output RESULTS", "the folder for tables, plots and the report", Path, default=Path("results")),
+        Argument("--quick", "small models and few steps: minutes on two cores, to see that it works"),
+        Argument("--seen SHARE", "share of nodes with a sensor", default="30%"),
+        Argument("--seeds 0,1,...", "random seeds (default: 0,1,2; with --quick: 0)"),
+        Argument("--splits FOLDER", "files CITY-SHARE-SEED.txt of seen node ids, used where present", Path),
+        Argument("--models A,B,...", "only these models"),
+        Argument("--batch-size N", "windows in one optimiser step (default: the preset's)", int),
+        Argument("--jobs N", "trainings at once, which share a GPU", int, default=1),
+        DEVICE, JSON,
+    ),
+    details="Ctrl-C keeps what is finished; the same command resumes.",
+    if_stopped="finished trainings are kept, and the same command resumes",
+)  # fmt: skip

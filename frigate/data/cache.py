@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.data.folder import City, find_sources, mark, no_turns, replacing
+from frigate.data.files import replacing_folder
+from frigate.data.folder import City, empty_turns, file_digests, find_sources
 from frigate.data.network import Edges, RoadNetwork
 from frigate.data.stream import RoadNetworkStream
 from frigate.errors import CityError
@@ -32,8 +33,8 @@ def open_cache(path: str | Path) -> City:
     if (folder / "cache.json").is_file():
         home = folder.parent if (folder.parent / "city.toml").is_file() else folder
         return replace(load_cache(folder)[0], folder=home.resolve())
-    city, marks = load_cache(inside)
-    if (folder / "city.toml").is_file() and marks != mark(find_sources(folder)):
+    city, digests = load_cache(inside)
+    if (folder / "city.toml").is_file() and digests != file_digests(find_sources(folder)):
         raise CityError(f"{folder} has changed since its cache was made. Make it again with: frigate check {folder}")
     return replace(city, folder=folder.resolve())
 
@@ -46,12 +47,12 @@ def derived_prefix(network: RoadNetwork) -> str:
 # Saving
 
 
-def save_cache(city: City, folder: Path, marks: dict[str, list[Any]]) -> None:
-    """Keep a city, with the marks of the files it was read from."""
+def save_cache(city: City, folder: Path, digests: dict[str, list[Any]]) -> None:
+    """Keep a city, with the digests of the files it was read from."""
     stream = city.stream
     facts = {
         "format": CACHE_FORMAT,
-        "tables": marks,
+        "tables": digests,
         "name": city.name,
         "notices": city.notices,
         "places": city.places,
@@ -62,7 +63,7 @@ def save_cache(city: City, folder: Path, marks: dict[str, list[Any]]) -> None:
         "unit": stream.unit,
         "forbidden_turns": len(city.forbidden_turns),
     }
-    with replacing(folder) as new:
+    with replacing_folder(folder) as new:
         arrays = _arrays(stream) | {"forbidden_turns": city.forbidden_turns}
         for name, array in arrays.items():
             np.save(new / f"{name}.npy", array, allow_pickle=False)
@@ -98,7 +99,7 @@ def _arrays(stream: RoadNetworkStream) -> dict[str, NDArray[Any]]:
 
 
 def load_cache(folder: Path) -> tuple[City, dict[str, list[Any]]]:
-    """The city in a cache folder, and the marks of the files it was read from."""
+    """The city in a cache folder, and the digests of the files it was read from."""
     try:
         facts = json.loads((folder / "cache.json").read_text(encoding="utf-8"))
         if facts["format"] != CACHE_FORMAT:
@@ -133,7 +134,7 @@ def _loaded(folder: Path, facts: dict[str, Any]) -> City:
         folder,
         (),
         {notice: tuple(where) for notice, where in facts.get("places", {}).items()},
-        _array(folder, "forbidden_turns") if facts.get("forbidden_turns") else no_turns(),  # older caches have none
+        _array(folder, "forbidden_turns") if facts.get("forbidden_turns") else empty_turns(),  # older caches have none
     )
 
 

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from frigate.data.columns import INTEGER_ID, NodeIndex, lon_lat, words
 from frigate.data.network import MIN_ROAD_M, Edges, NodeId, RoadNetwork
-from frigate.data.network_tables import ATTRIBUTES, edge_frame, known_rows, lon_lat, roads_of
+from frigate.data.network_tables import ATTRIBUTES, edge_frame, known_rows, roads_of
 from frigate.data.notices import Notices
 from frigate.data.stream import RoadNetworkStream
-from frigate.data.tables import INTEGER_ID, NodeIndex, Table, read_table, words
+from frigate.data.tables import Table, read_table
 from frigate.data.times import Clock, times_us
 from frigate.errors import CityError
 
@@ -62,7 +63,7 @@ def read_changes(path: Path, base: RoadNetwork, *, clock: Clock, notices: Notice
         row = int(np.argmax(unknown))
         raise table.refuse(row, f'action "{actions[row]}" is not known. Actions are: {", ".join(ACTIONS)}')
     earlier = np.diff(time_us, prepend=time_us[:1]) < 0
-    notices.add_rows(f"Rows of {path.name} earlier than the row above, sorted", earlier, table.spot("time"))
+    notices.add_rows(f"Rows of {path.name} earlier than the row above, sorted", earlier, table.place_of("time"))
     base = _with_later_nodes(table, base, actions == "add_node")
     edits = _edits(table, base, actions, notices)
     networks, from_us = [base], []
@@ -123,7 +124,7 @@ def _edits(table: Table, base: RoadNetwork, actions: NDArray[np.str_], notices: 
         rows[column] = np.where(wanted, known, -1)
     roads = roads_of(table, base, rows["source"], rows["target"], notices)
     short = (actions == "add_edge") & (roads.length_m == 0)
-    notices.add_rows("Roads of no length were given one metre", short, table.spot("source", "target"))
+    notices.add_rows("Roads of no length were given one metre", short, table.place_of("source", "target"))
     roads = replace(roads, length_m=np.where(short, MIN_ROAD_M, roads.length_m))
     return _Edits(actions, rows["source"], rows["target"], rows["node_id"], roads)
 

@@ -19,18 +19,23 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from frigate.data.bucketing import Snapshots
 from frigate.data.cache import load_cache, open_cache, save_cache
 from frigate.data.changes import Timeline, change_frame, read_changes, reopenable
 from frigate.data.city_toml import CityFile, read_city_file
-from frigate.data.folder import City, check_replaceable, city_folder, find_sources, mark, no_turns, replacing
+from frigate.data.columns import INTEGER_ID
+from frigate.data.files import replacing_folder
+from frigate.data.folder import City, check_replaceable, city_folder, empty_turns, file_digests, find_sources
 from frigate.data.network_tables import edge_frame, note_network, read_edges, read_nodes
-from frigate.data.notices import Notices, Spot
-from frigate.data.readings import Snapshots, read_snapshots, write_readings
+from frigate.data.notices import InputPlace, Notices
+from frigate.data.readings import read_readings, write_readings
+from frigate.data.sandbox import in_sandbox
 from frigate.data.stream import RoadNetworkStream, make_stream
-from frigate.data.tables import INTEGER_ID, write_table
+from frigate.data.tables import table_batches, write_table
 from frigate.data.times import utc_text
 from frigate.data.turns import read_turns, turn_frame
 from frigate.errors import CityError
@@ -48,28 +53,34 @@ def read_city(path: str | Path, *, cache: bool = True) -> City:
     """The city in this folder. With `cache`, what was read is kept beside the tables and used until they change."""
     folder = city_folder(Path(path))
     sources = find_sources(folder)
-    marks = mark(sources) if cache else {}
+    digests = file_digests(sources) if cache else {}
     if cache and (folder / "cache" / "cache.json").exists():
         try:
-            kept, kept_marks = load_cache(folder / "cache")
-            if kept_marks == marks:
+            kept, known = load_cache(folder / "cache")
+            if known == digests:
                 return replace(kept, folder=folder)
         except CityError:
             pass  # a cache that cannot be read is made again
+    city = in_sandbox(_read_into_cache, folder, sources, digests)
+    return city or replace(load_cache(folder / "cache")[0], folder=folder)
+
+
+def _read_into_cache(folder: Path, sources: dict[str, Path], digests: dict[str, list[Any]]) -> City | None:
+    """Read the tables and, given their digests, keep them in the cache; the city itself where it is not kept."""
     city = _read_tables(folder, sources)
-    if cache:
-        try:
-            save_cache(city, folder / "cache", marks)
-        except OSError:
-            return city  # a folder that cannot be written is no fault of the city
-        return replace(load_cache(folder / "cache")[0], folder=folder)
-    return city
+    if not digests:
+        return city
+    try:
+        save_cache(city, folder / "cache", digests)
+    except OSError:
+        return city  # a folder that cannot be written is no fault of the city
+    return None
 
 
 def _read_tables(folder: Path, sources: dict[str, Path]) -> City:
     notices = Notices()
     settings = read_city_file(folder)
-    base = read_nodes(sources["nodes"], notices=notices, text=settings.text_ids)
+    base = read_nodes(sources["nodes"], notices=notices, as_text=settings.text_ids)
     base = read_edges(sources["edges"], base, notices=notices)
     timeline = Timeline((base,), np.array([], np.int64))
     if "changes" in sources:
@@ -77,51 +88,51 @@ def _read_tables(folder: Path, sources: dict[str, Path]) -> City:
     if not any(network.num_edges for network in timeline.networks):
         raise CityError(f"{sources['edges'].name} has no roads. A city needs roads between its nodes")
     base = timeline.networks[0]
-    turns = read_turns(sources["turns"], timeline.networks, notices=notices) if "turns" in sources else no_turns()
-    held = Snapshots.none(base.num_nodes)
+    turns = read_turns(sources["turns"], timeline.networks, notices=notices) if "turns" in sources else empty_turns()
+    snapshots = Snapshots.none(base.num_nodes, settings.step_s)
     if "readings" in sources:
-        held = read_snapshots(
-            sources["readings"],
+        tables = table_batches(sources["readings"], needed=("time", "node_id", "value"), notices=notices)
+        read = read_readings(tables, base, clock=settings.clock, quantity=settings.quantity, notices=notices)
+        snapshots = read.snapshots(
             base,
             step_s=settings.step_s,
             timezone=settings.timezone,
             quantity=settings.quantity,
-            clock=settings.clock,
             notices=notices,
         )
-    stream = _stream(held, timeline, settings, notices)
+    stream = _stream(snapshots, timeline, settings, notices)
     note_network(stream.network, notices)
     if not stream.observed.any():
         notices.add("Nodes without any reading: the city has no sensor and cannot be trained on", stream.num_nodes)
-    told = notices.told()
+    told = notices.sentences()
     return City(settings.name, stream, tuple(told), folder, places=told, forbidden_turns=turns)
 
 
-def _stream(held: Snapshots, timeline: Timeline, settings: CityFile, notices: Notices) -> RoadNetworkStream:
-    starts_s = held.start_s + settings.step_s * np.arange(len(held.values), dtype=np.int64)
+def _stream(snapshots: Snapshots, timeline: Timeline, settings: CityFile, notices: Notices) -> RoadNetworkStream:
+    starts_s = snapshots.start_s + settings.step_s * np.arange(len(snapshots.values), dtype=np.int64)
     topologies, topology_of = timeline.topologies(starts_s * 1_000_000)
     if len(starts_s):
         late = timeline.from_us > starts_s[-1] * 1_000_000
         notices.add("Times of changes after the last reading's snapshot, which no snapshot shows", int(late.sum()))
     stream = make_stream(
-        held.values,
+        snapshots.values,
         topologies,
-        start_s=held.start_s,
+        start_s=snapshots.start_s,
         step_s=settings.step_s,
-        observed=held.observed,
+        observed=snapshots.observed,
         topology_of=topology_of,
         timezone=settings.timezone,
         quantity=settings.quantity,
         unit=settings.unit,
     )
 
-    def spot(cell: int) -> Spot:
+    def place(cell: int) -> InputPlace:
         snapshot, node = divmod(cell, stream.num_nodes)
-        return Spot(f'node "{stream.node_ids[node]}" at {utc_text(int(starts_s[snapshot]) * 1_000_000)}')
+        return InputPlace(f'node "{stream.node_ids[node]}" at {utc_text(int(starts_s[snapshot]) * 1_000_000)}')
 
     if not all(network.present.all() for network in topologies):
-        lost = (held.observed & ~stream.observed).reshape(-1)
-        notices.add_rows("Readings of nodes while they were absent were left out", lost, spot)
+        lost = (snapshots.observed & ~stream.observed).reshape(-1)
+        notices.add_rows("Readings of nodes while they were absent were left out", lost, place)
     return stream
 
 
@@ -132,7 +143,7 @@ def write_city(city: City, path: str | Path, *, csv: bool = False) -> None:
     folder = Path(path).resolve()
     check_replaceable(folder)
     try:
-        with replacing(folder) as new:
+        with replacing_folder(folder) as new:
             _write_tables(city, new, csv=csv)
     except (OSError, UnicodeEncodeError, pl.exceptions.PolarsError) as error:
         detail = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

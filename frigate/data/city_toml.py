@@ -10,9 +10,8 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from frigate.data.stream import DAY_S, zone
-from frigate.data.tables import did_you_mean
 from frigate.data.times import Clock
-from frigate.errors import CityError
+from frigate.errors import CityError, did_you_mean
 
 FORMAT = 1
 STEP_UNITS_S = {"s": 1, "sec": 1, "min": 60, "h": 3600, "d": DAY_S}

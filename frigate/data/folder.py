@@ -1,16 +1,9 @@
-"""A city and the folder it lies in: which files are there, how they are known again, how a folder is replaced whole.
-
-It needs nothing to read tables with: the cache opens by it on a machine that has numpy alone.
-"""
+"""A city, and which files its folder has. Imports numpy alone, so that a cache opens on a machine without polars."""
 
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,14 +18,14 @@ from frigate.errors import CityError
 TABLES = ("nodes", "edges", "readings", "changes", "turns")
 
 
-def no_turns() -> NDArray[np.int64]:
-    """A table of forbidden turns without any."""
+def empty_turns() -> NDArray[np.int64]:
+    """An empty table of forbidden turns."""
     return np.zeros((0, 3), np.int64)
 
 
 @dataclass(frozen=True)
 class City:
-    """A road network stream with a name, and what had to be said when it was read."""
+    """A road network stream with a name, and what was reported when it was read."""
 
     name: str
     stream: RoadNetworkStream
@@ -40,7 +33,7 @@ class City:
     folder: Path | None = None  # where it was read: a city folder, or a cache that has none beside it
     road_features: tuple[NDArray[np.float32], ...] = ()  # [N,R] raw, one a topology; empty until computed
     places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by notice: its first places, one by one
-    forbidden_turns: NDArray[np.int64] = field(default_factory=no_turns)  # [K,3] rows of nodes: from, via, to
+    forbidden_turns: NDArray[np.int64] = field(default_factory=empty_turns)  # [K,3] rows of nodes: from, via, to
 
     @property
     def network(self) -> RoadNetwork:
@@ -75,16 +68,16 @@ def _find_table(folder: Path, stem: str) -> Path | None:
     return there[0] if there else None
 
 
-def mark(sources: Mapping[str, Path]) -> dict[str, list[Any]]:
-    """Names, sizes and contents of the files, by which a cache knows them again."""
-    marks: dict[str, list[Any]] = {}
+def file_digests(sources: Mapping[str, Path]) -> dict[str, list[Any]]:
+    """Names, sizes and digests of the files: a cache is out of date when they differ."""
+    digests: dict[str, list[Any]] = {}
     for path in sources.values():
         try:
             with path.open("rb") as file:
-                marks[path.name] = [path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()]
+                digests[path.name] = [path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()]
         except OSError as error:
             raise CityError(f"{path.name} cannot be read: {error.strerror}") from None
-    return marks
+    return digests
 
 
 def check_replaceable(folder: Path) -> None:
@@ -102,18 +95,3 @@ def check_replaceable(folder: Path) -> None:
         raise CityError(
             f"{folder} holds more than a city ({', '.join(foreign[:3])}). Name another folder, or move them"
         )
-
-
-@contextmanager
-def replacing(folder: Path) -> Iterator[Path]:
-    """A new folder beside `folder` that takes its place once it is whole."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
-        (work / "new").mkdir()
-        yield work / "new"
-        if folder.exists():
-            os.rename(folder, work / "old")
-        os.rename(work / "new", folder)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)

@@ -7,7 +7,6 @@ that is taken away stays in it with `present` False, so that column n of a strea
 from __future__ import annotations
 
 import hashlib
-import math
 import operator
 import re
 from collections.abc import Iterable, Sequence
@@ -17,23 +16,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from frigate.data.coordinates import coordinate_fault, haversine_m
 from frigate.errors import CityError
 
-EARTH_RADIUS_M = 6_371_008.8
 SAME_PLACE_M = 50.0  # a node of the same id no farther away is the same node on another network
 
 NodeId = str | int
 Road = tuple[NodeId, NodeId]
-
-
-def haversine_m(
-    lon_a: NDArray[np.float64], lat_a: NDArray[np.float64], lon_b: NDArray[np.float64], lat_b: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Great-circle distance in metres between points in degrees."""
-    lon_a, lat_a, lon_b, lat_b = (np.radians(np.asarray(x, np.float64)) for x in (lon_a, lat_a, lon_b, lat_b))
-    half = np.sin((lat_b - lat_a) / 2) ** 2 + np.cos(lat_a) * np.cos(lat_b) * np.sin((lon_b - lon_a) / 2) ** 2
-    metres: NDArray[np.float64] = 2 * EARTH_RADIUS_M * np.arcsin(np.sqrt(np.clip(half, 0, 1)))
-    return metres
 
 
 @dataclass(frozen=True)
@@ -334,9 +323,9 @@ def _place(node_id: NodeId, lon: float, lat: float) -> tuple[float, float]:
     try:
         there = float(lon), float(lat)
     except (TypeError, ValueError):
-        there = math.nan, math.nan
-    if not (abs(there[0]) <= 180 and abs(there[1]) <= 90):  # nor is NaN
-        raise CityError(f'node "{node_id}": lon {lon}, lat {lat} is no place. Give degrees: lon to 180, lat to 90')
+        raise CityError(f'node "{node_id}": lon {lon!r}, lat {lat!r} are no degrees. Give two numbers') from None
+    if fault := coordinate_fault(*there):
+        raise CityError(f'node "{node_id}": {fault}')
     return there
 
 

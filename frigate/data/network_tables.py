@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from frigate.data.network import MIN_ROAD_M, Edges, RoadNetwork, clean_edges, haversine_m
-from frigate.data.notices import Notices, Spot
-from frigate.data.tables import NodeIndex, Table, lines_wkb, new_ids, numbers, read_table, words
+from frigate.data.columns import NodeIndex, lines_wkb, lon_lat, new_ids, numbers, words
+from frigate.data.coordinates import haversine_m
+from frigate.data.network import MIN_ROAD_M, Edges, RoadNetwork, clean_edges
+from frigate.data.notices import InputPlace, Notices
+from frigate.data.tables import Table, read_table
 from frigate.errors import CityError
 
 if TYPE_CHECKING:
@@ -24,28 +26,15 @@ ATTRIBUTES = ("road_class", "lanes", "speed_kph", "name", "geometry")
 
 
 def read_nodes(
-    path: Path, *, notices: Notices, rename: Mapping[str, str] | None = None, text: bool = False
+    path: Path, *, notices: Notices, rename: Mapping[str, str] | None = None, as_text: bool = False
 ) -> RoadNetwork:
     """A network of nodes without roads."""
     table = read_table(path, needed=("node_id", "lon", "lat"), rename=rename, notices=notices)
     if not len(table):
         raise CityError(f"{path.name} has no rows. A city needs nodes")
-    ids = new_ids(table, "node_id", text=text)
-    lon, lat = lon_lat(table, np.ones(len(table), bool))
+    ids = new_ids(table, "node_id", as_text=as_text)
+    lon, lat = lon_lat(table)
     return RoadNetwork(ids, lon, lat, Edges.none())
-
-
-def lon_lat(table: Table, wanted: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Places of the rows wanted, each somewhere on earth."""
-    lon, lat = (numbers(table, c)[0] if c in table else np.full(len(table), np.nan) for c in ("lon", "lat"))
-    with np.errstate(invalid="ignore"):
-        wrong = wanted & ~((np.abs(lon) <= 180) & (np.abs(lat) <= 90))
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        swapped = abs(lat[row]) <= 180 and abs(lon[row]) <= 90
-        hint = "lon and lat look swapped" if swapped else "lon is within 180 degrees and lat within 90"
-        raise table.refuse(row, f"lon {lon[row]:g}, lat {lat[row]:g} is not a place on earth; {hint}")
-    return lon, lat
 
 
 def read_edges(
@@ -70,10 +59,10 @@ def _note_cleaning(table: Table, edges: Edges, notices: Notices) -> None:
     order = np.lexsort((length_m, edges.receivers, edges.senders))
     parallel = np.zeros(len(edges), bool)
     parallel[order[1:]] = (np.diff(edges.senders[order]) == 0) & (np.diff(edges.receivers[order]) == 0)
-    spot = table.spot("source", "target", "length_m")
-    notices.add_rows("Roads from a node to itself were left out", loops, spot)
-    notices.add_rows("Parallel roads were left out, the shortest of each kept", parallel & ~loops, spot)
-    notices.add_rows("Roads of no length were given one metre", short & ~loops, spot)
+    place = table.place_of("source", "target", "length_m")
+    notices.add_rows("Roads from a node to itself were left out", loops, place)
+    notices.add_rows("Parallel roads were left out, the shortest of each kept", parallel & ~loops, place)
+    notices.add_rows("Roads of no length were given one metre", short & ~loops, place)
 
 
 def known_rows(
@@ -116,7 +105,7 @@ def roads_of(
         if column in table:
             number, _ = numbers(table, column)
             wrong = ~np.isnan(number) & ~(np.isfinite(number) & (number > 0))
-            notices.add_rows(f"Values of {column} not above 0 were taken as unknown", wrong, table.spot(column))
+            notices.add_rows(f"Values of {column} not above 0 were taken as unknown", wrong, table.place_of(column))
             held[column] = np.where(wrong, np.nan, number)
     return Edges.of(
         senders,
@@ -149,7 +138,7 @@ def note_network(network: RoadNetwork, notices: Notices) -> None:
     """Say what is odd about a network that is accepted all the same."""
     alone = np.zeros(network.num_nodes, bool)
     alone[isolated_nodes(network)] = True
-    notices.add_rows("Nodes without any road", alone, lambda row: Spot(f'node "{network.node_ids[row]}"'))
+    notices.add_rows("Nodes without any road", alone, lambda row: InputPlace(f'node "{network.node_ids[row]}"'))
     parts = connected_parts(network)
     if len(parts) > 1:
         largest = f"the largest has {int(parts[0]):,} of {int(parts.sum()):,} nodes"

@@ -1,11 +1,10 @@
-"""What was accepted but has to be said, and where it stood: each kind once, with its count and its first places."""
+"""What an import accepted but has to report: each kind once, with its count and the first places in the input."""
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,89 +12,65 @@ from numpy.typing import NDArray
 MAX_PLACES = 20  # of each kind; the count says how many there are
 
 
+class RowSource(Protocol):
+    """A table that knows the places of its rows."""
+
+    def places(self, rows: Collection[int]) -> dict[int, str]: ...
+
+
 @dataclass(frozen=True)
-class Spot:
-    """A data row of a file and a word about it, or the word alone. Its line is looked up only when it is told."""
+class InputPlace:
+    """A row of a table and a word about it, or the word alone. The row's line is looked up only when it is shown."""
 
     text: str
-    path: Path | None = None
+    source: RowSource | None = None
     row: int = 0
 
-    def place(self) -> str:
-        return places([self])[0]
+    def __str__(self) -> str:
+        return place_texts([self])[0]
 
 
-def place(path: Path, row: int) -> str:
-    """The name a person uses for a data row: `readings.csv line 812`, `readings.parquet row 811`."""
-    return Spot("", path, row).place()
-
-
-def places(spots: Sequence[Spot]) -> list[str]:
-    """Where each of them is, with one look through each file."""
-    rows_of: dict[Path, list[int]] = {}
-    for spot in spots:
-        if spot.path is not None and spot.path.suffix == ".csv":
-            rows_of.setdefault(spot.path, []).append(spot.row)
-    lines = {path: _lines(path, rows) for path, rows in rows_of.items()}
-
-    def where(spot: Spot) -> str:
-        if spot.path is None:
-            return ""
-        if spot.path in lines:
-            return f"{spot.path.name} line {lines[spot.path][spot.row]}"
-        return f"{spot.path.name} row {spot.row + 1}"
-
-    return [where(spot) + spot.text for spot in spots]
-
-
-def _lines(path: Path, rows: Collection[int]) -> dict[int, int]:
-    """The line at which each data row begins. A quoted field may hold line breaks, so that rows are not lines."""
-    lines = {row: row + 2 for row in rows}
-    last, begins = max(rows), 1
-    try:
-        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-            reader = csv.reader(file)
-            for row, _ in enumerate(reader, -1):  # -1 is the line of names
-                if row in lines:
-                    lines[row] = begins
-                if row >= last:
-                    break
-                begins = reader.line_num + 1
-    except (csv.Error, OSError):
-        pass  # the row number stands in for the line
-    return lines
+def place_texts(places: Sequence[InputPlace]) -> list[str]:
+    """The places in words, with one look through each table."""
+    sources = {id(p.source): p.source for p in places}
+    found = {
+        key: source.places({p.row for p in places if p.source is source})
+        for key, source in sources.items()
+        if source is not None
+    }
+    return [(found[id(p.source)][p.row] if p.source is not None else "") + p.text for p in places]
 
 
 @dataclass
 class Notices:
-    """Gathers what has to be said while a city is read."""
+    """Gathers what has to be reported while a city is read."""
 
     counts: dict[str, int] = field(default_factory=dict)
-    spots: dict[str, list[Spot]] = field(default_factory=dict)
+    places: dict[str, list[InputPlace]] = field(default_factory=dict)
 
     def add(self, what: str, count: int) -> None:
         if count:
             self.counts[what] = self.counts.get(what, 0) + count
 
     def add_rows(
-        self, what: str, rows: NDArray[np.bool_], spot: Callable[[int], Spot], *, most: int = MAX_PLACES
+        self, what: str, rows: NDArray[np.bool_], place: Callable[[int], InputPlace], *, limit: int = MAX_PLACES
     ) -> None:
-        """The same, with the first places: `spot` says where one of the rows is."""
+        """Count the rows of a mask and keep the places of the first of them, which `place` gives by index."""
         self.add(what, int(rows.sum()))
         if what in self.counts:
-            held = self.spots.setdefault(what, [])
-            held += [spot(row) for row in np.flatnonzero(rows)[: most - len(held)].tolist()]
+            known = self.places.setdefault(what, [])
+            known += [place(row) for row in np.flatnonzero(rows)[: limit - len(known)].tolist()]
 
-    def told(self) -> dict[str, tuple[str, ...]]:
-        """One sentence of each kind, with the places that belong beneath it where it names only the first."""
-        spots = [(what, spot) for what in self.counts for spot in self.spots.get(what, ())]
+    def sentences(self) -> dict[str, tuple[str, ...]]:
+        """A sentence for each kind, with its first places where there is more than the one that it names."""
+        places = [(what, place) for what in self.counts for place in self.places.get(what, ())]
         found: dict[str, list[str]] = {what: [] for what in self.counts}
-        for (what, _), where in zip(spots, places([spot for _, spot in spots]), strict=True):
-            found[what].append(where)
-        told = {}
+        for (what, _), text in zip(places, place_texts([place for _, place in places]), strict=True):
+            found[what].append(text)
+        sentences = {}
         for what, count in self.counts.items():
-            held = found[what]
-            first = f" (first: {held[0]})" if held else ""
-            more = [f"and {count - len(held):,} more"] if len(held) < count else []
-            told[f"{what}: {count:,}{first}."] = (*held, *more) if len(held) > 1 else ()
-        return told
+            known = found[what]
+            first = f" (first: {known[0]})" if known else ""
+            more = [f"and {count - len(known):,} more"] if len(known) < count else []
+            sentences[f"{what}: {count:,}{first}."] = (*known, *more) if len(known) > 1 else ()
+        return sentences

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra
 
-from frigate.data.network import NodeId, RoadNetwork, haversine_m
+from frigate.data.coordinates import haversine_m
+from frigate.data.network import NodeId, RoadNetwork
 from frigate.data.stream import RoadNetworkStream
 from frigate.errors import CityError, SettingsError
 

@@ -186,29 +186,3 @@ def make_stream(
     times_s = start_s + step_s * np.arange(len(values), dtype=np.int64)
     offsets = utc_offsets_s(times_s, timezone)
     return RoadNetworkStream(held, seen, topologies, which, start_s, step_s, offsets, timezone, quantity, unit)
-
-
-def bucket(
-    time_s: NDArray[np.number],
-    node: NDArray[np.integer],
-    value: NDArray[np.floating],
-    *,
-    num_nodes: int,
-    start_s: int,
-    step_s: int,
-    num_snapshots: int,
-    quantity: str,
-) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Readings at any times into snapshots [S,N]: counts are summed, gauges keep the latest since the last snapshot."""
-    snapshot = np.floor((time_s - start_s) / step_s).astype(np.int64)
-    inside = (snapshot >= 0) & (snapshot < num_snapshots)
-    cell = snapshot[inside] * num_nodes + node[inside]
-    values = np.zeros(num_snapshots * num_nodes, np.float32)
-    observed = np.zeros(num_snapshots * num_nodes, bool)
-    observed[cell] = True
-    if quantity == "count":
-        np.add.at(values, cell, value[inside].astype(np.float32))
-    else:
-        order = np.argsort(time_s[inside], kind="stable")
-        values[cell[order]] = value[inside][order]  # the last assignment to a cell stands
-    return values.reshape(num_snapshots, num_nodes), observed.reshape(num_snapshots, num_nodes)

@@ -1,42 +1,303 @@
-"""Tables on disk, CSV or Parquet: typed columns out, every fault named by its file and line (Parquet: row)."""
+"""Tables on disk, CSV or Parquet: opened, their columns found by name, read whole or a run of rows at a time.
+
+The tables of a city folder are strict: commas, UTF-8 and our column names, as the format says. A table that a user
+imports may separate columns by commas, semicolons, tabs or bars, be in any encoding, and name its columns as the user's
+map says or as the field commonly does. Both go through the same code. A fault is named by file, line (Parquet: row) and
+column. What the columns hold is read by `columns` and `times`.
+"""
 
 from __future__ import annotations
 
+import codecs
 import csv
-import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from frigate.data.notices import Notices, Spot, place
-from frigate.data.parquet_pages import check_parquet_sizes
-from frigate.errors import CityError
+from frigate.data.notices import InputPlace, Notices
+from frigate.data.sandbox import reading
+from frigate.errors import CityError, did_you_mean
 
 if TYPE_CHECKING:
     import polars as pl
 
-ROW = "row number"  # the column that says where in its file a row stood
+ROW = "row number"  # the column with each row's number in its file, from 0
 BATCH_ROWS = 1 << 20
 CSV_TIME = "%Y-%m-%dT%H:%M:%SZ"
-INTEGER_ID = r"^(0|-?[1-9][0-9]{0,17})$"  # "007" is text: as a number it would not come back the same
 
 SPEED_KPH = {"_kph": 1.0, "_kmh": 1.0, "_mph": 1.609344, "_mps": 3.6}
 LENGTH_M = {"_m": 1.0, "_km": 1000.0, "_mi": 1609.344, "_ft": 0.3048}
 
+DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
+FOREIGN = {  # how files begin that are no tables; polars would unpack some by itself, to any size
+    b"\x1f\x8b": "gzip",
+    b"PK\x03\x04": "a zip or a spreadsheet",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ": "xz",
+    b"%PDF": "a PDF",
+    b"\xd0\xcf\x11\xe0": "a spreadsheet",
+}
+MAX_CELLS_PER_BYTE = 1_000  # of a user's Parquet file, beyond FEW_CELLS
+FEW_CELLS = 5_000_000
+
+# Names that others give to our columns; the user's map goes before them.
+ALIASES: Mapping[str, tuple[str, ...]] = {
+    "node_id": ("node", "nodeid", "id", "osmid", "intersection_id", "junction_id"),
+    "lon": ("longitude", "lng", "long", "x", "lon_deg"),
+    "lat": ("latitude", "y", "lat_deg"),
+    "source": ("src", "from", "from_node", "u", "start_node", "node_from", "source_id", "from_id"),
+    "target": ("dst", "to", "to_node", "v", "end_node", "node_to", "target_id", "to_id"),
+    "length_m": ("length", "length_km", "length_mi", "length_ft", "distance_m", "distance", "len_m"),
+    "road_class": ("highway", "class", "fclass", "functional_class", "road_type"),
+    "lanes": ("num_lanes", "lane_count"),
+    "speed_kph": ("maxspeed_kph", "speed_kmh", "speed_mph", "maxspeed_mph", "speed_limit_kph", "speed_limit_mph"),
+    "name": ("street", "street_name", "road_name"),
+    "geometry": ("wkt", "wkb", "geom", "the_geom", "shape"),
+    "direction": ("dir",),
+    "oneway": ("one_way",),
+    "road_id": ("segment_id", "edge_id", "link_id", "section_id", "street_id"),
+    "time": ("timestamp", "datetime", "date_time", "t_unix", "unix", "time_utc", "t"),
+    "date": ("day",),
+    "value": ("count", "flow", "volume", "vehicles", "q", "speed", "reading"),
+    "sensor_id": ("sensor", "detector_id", "detector", "station_id", "station", "loop_id", "device_id"),
+    "bearing": ("heading", "azimuth"),
+}
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """A table that can be read, and which of its columns is which of ours."""
+
+    path: Path  # as the user knows it
+    names: tuple[str, ...]  # the columns as the file has them
+    parquet: bool = True
+    readable: Path | None = None  # a copy in UTF-8, where the file is in another encoding
+    delimiter: str = ","
+    header: bool = True  # whether the first line names the columns
+    strict: bool = True  # a table of a city folder
+    source_of: Mapping[str, str] = field(default_factory=dict)  # our column -> its name in the file
+    factor_of: Mapping[str, float] = field(default_factory=dict)  # our column -> factor into our unit
+
+    def __contains__(self, column: str) -> bool:
+        return column in self.source_of
+
+    # Reading
+
+    def scan(self) -> pl.LazyFrame:
+        import polars as pl
+
+        if self.parquet:
+            return pl.scan_parquet(self.path, glob=False, hive_partitioning=False)
+        names = None if self.header or not self.names else list(self.names)
+        return pl.scan_csv(
+            self.readable or self.path,
+            separator=self.delimiter,
+            has_header=self.header,
+            new_columns=names,
+            infer_schema=False,
+            glob=False,
+        )
+
+    def lazy(self, columns: Sequence[str]) -> pl.LazyFrame:
+        """Some of our columns, and the number of each row. Blank lines are skipped."""
+        import polars as pl
+
+        there = [pl.col(self.source_of[c]).alias(c) for c in columns if c in self]
+        lazy = self.scan().with_row_index(ROW).select(ROW, *there)
+        if not self.parquet and there:
+            cells = pl.exclude(ROW)
+            blank = cells.is_null() if self.strict else cells.fill_null("").str.strip_chars() == ""
+            lazy = lazy.filter(~pl.all_horizontal(blank))
+        return lazy
+
+    def read(self, columns: Sequence[str]) -> Table:
+        with self.reading():
+            return Table(self, self.lazy(columns).collect())
+
+    def batches(self, columns: Sequence[str], *, batch_rows: int = BATCH_ROWS) -> Iterator[Table]:
+        """The table a run of rows at a time: at least one, perhaps of no rows."""
+        with self.reading():
+            runs = iter(self.lazy(columns).collect_batches(chunk_size=batch_rows, maintain_order=True))
+        for first in count():
+            with self.reading():
+                frame = next(runs, None)
+                if frame is None and first == 0:
+                    frame = self.lazy(columns).head(0).collect()
+            if frame is None:
+                return
+            yield Table(self, frame)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Turn what the reader says of a damaged file into an error that names the place."""
+        import polars as pl
+
+        try:
+            yield
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+            detail = (str(error).strip().splitlines() or ["no reason given"])[0]
+            if self.parquet:
+                raise CityError(f"{self.path.name} is not a readable Parquet file: {detail}. Write it again") from None
+            for _, line, cells in self._csv_rows():
+                if len(cells) > len(self.names) > 0:
+                    found = f"{len(cells)} fields, but {len(self.names)} columns"
+                    remedy = f"Quote a field that has a {DELIMITERS[self.delimiter]}"
+                    raise CityError(f"{self.path.name} line {line}: {found}. {remedy}") from None
+            remedy = "Is a quotation mark left open?"
+            raise CityError(f"{self.path.name} is not a readable CSV file: {detail}. {remedy}") from None
+
+    # Places
+
+    def place(self, row: int) -> str:
+        """How a person finds a row: `readings.csv line 812`, `readings.parquet row 811`."""
+        return f"{self.path.name} {'row' if self.parquet else 'line'} {self.lines([row])[row]}"
+
+    def places(self, rows: Collection[int]) -> dict[int, str]:
+        """The same of several rows, with one look through the file."""
+        word = "row" if self.parquet else "line"
+        return {row: f"{self.path.name} {word} {line}" for row, line in self.lines(rows).items()}
+
+    def lines(self, rows: Collection[int]) -> dict[int, int]:
+        """The line at which each row begins; of a Parquet file, its row from 1 on."""
+        lines = {row: row + 1 + (self.header and not self.parquet) for row in rows}
+        if self.parquet or self._plain_lines:
+            return lines
+        last = max(rows, default=-1)
+        for row, line, _ in self._csv_rows():
+            if row > last:
+                break
+            if row in lines:
+                lines[row] = line
+        return lines
+
+    @cached_property
+    def _plain_lines(self) -> bool:
+        """Whether every row is one line: no quoted line breaks, and no blank line at the top."""
+        with (self.readable or self.path).open("rb") as file:
+            first = file.readline().removeprefix(codecs.BOM_UTF8).strip()
+            return bool(first) and b'"' not in first and not any(b'"' in chunk for chunk in _chunks(file))
+
+    def _csv_rows(self) -> Iterator[tuple[int, int, list[str]]]:
+        """Row, line and fields, as far as Python's reader gets."""
+        try:
+            with (self.readable or self.path).open(encoding="utf-8-sig", errors="replace", newline="") as file:
+                reader = csv.reader(file, delimiter=self.delimiter)
+                row, begins = -2 if self.header else -1, 1
+                for cells in reader:
+                    if row > -2 or cells:  # blank lines above the names
+                        row += 1
+                    if row >= 0:
+                        yield row, begins, cells
+                    begins = reader.line_num + 1
+        except (csv.Error, OSError):
+            return
+
+    # Columns
+
+    def choose(
+        self,
+        needed: Sequence[str],
+        optional: Sequence[str] = (),
+        *,
+        notices: Notices,
+        rename: Mapping[str, str] | None = None,
+        note_unread: bool = True,
+    ) -> TableFile:
+        """The table with its columns known by our names.
+
+        Parameters
+        ----------
+        needed, optional
+            Our columns. One that is needed and missing is refused.
+        notices
+            Takes the columns that were recognised by a common name, and those that are not read.
+        rename
+            Their name -> ours. Units are converted on the way: {"speed_mph": "speed_kph"}.
+        note_unread
+            Whether to report columns that are not read.
+        """
+        source_of = self._renamed((*needed, *optional), rename or {})
+        guessed = {} if self.strict else self._guessed((*needed, *optional), rename or {}, source_of)
+        source_of |= guessed
+        known = ", ".join(f"{theirs}={ours}" for ours, theirs in guessed.items())
+        notices.add(f"Columns of {self.path.name} known by their common names ({known})", len(guessed))
+        factors = {ours: unit_factor(theirs, ours) for ours, theirs in source_of.items()}
+        file = replace(self, source_of=source_of, factor_of=factors)
+        file.need(needed)
+        if note_unread:
+            file.note_unread(notices, [c for c in optional if c not in file])
+        return file
+
+    def _renamed(self, columns: Sequence[str], rename: Mapping[str, str]) -> dict[str, str]:
+        source_of: dict[str, str] = {}
+        for theirs, ours in rename.items():
+            if theirs in self.names and ours in columns and theirs != ours:
+                unit_factor(theirs, ours)
+                if ours in source_of:
+                    raise CityError(f"{self.path.name}: both {source_of[ours]} and {theirs} are mapped to {ours}")
+                source_of[ours] = theirs
+        here = {c: c for c in columns if c in self.names and c not in source_of and rename.get(c, c) == c}
+        return source_of | here
+
+    def _guessed(
+        self, columns: Sequence[str], rename: Mapping[str, str], source_of: Mapping[str, str]
+    ) -> dict[str, str]:
+        """Columns recognised by the names that others give them."""
+        guessed: dict[str, str] = {}
+        for ours in (c for c in columns if c not in source_of):
+            there = [n for n in self.names if n.strip().lower() in (ours, *ALIASES.get(ours, ())) and n not in rename]
+            there = [n for n in there if n not in columns or n == ours]
+            if len(there) > 1:
+                either = " or ".join(there)
+                raise CityError(f"{self.path.name}: is {either} the {ours}? Say so with --map {there[0]}={ours}")
+            if there:
+                guessed[ours] = there[0]
+        taken = [*source_of.values(), *guessed.values()]
+        return {ours: theirs for ours, theirs in guessed.items() if taken.count(theirs) == 1}  # a column is one of ours
+
+    def need(self, columns: Sequence[str]) -> None:
+        missing = [c for c in columns if c not in self]
+        if not missing:
+            return
+        name = self.path.name
+        if self.strict and len(self.names) == 1 and re.search(r"[;\t|]", self.names[0]):
+            raise CityError(f'{name}: one column only, "{self.names[0]}". Separate the columns with commas')
+        free = [n for n in self.names if n not in self.source_of.values()]
+        hints = ", ".join(m + did_you_mean(m, free) for m in missing)
+        remedy = "" if self.strict else f". Say which it is with --map THEIRS={missing[0]}"
+        raise CityError(f"{name} has no column {hints}. Its columns are: {', '.join(self.names) or 'none'}{remedy}")
+
+    def note_unread(self, notices: Notices, absent: Sequence[str] = ()) -> None:
+        """Report the columns that are not read, with the one of ours that was perhaps meant."""
+        unread = [n for n in self.names if n not in self.source_of.values()]
+        hints = ", ".join(n + did_you_mean(n, absent) for n in unread[:20])
+        notices.add(f"Columns of {self.path.name} that are not read ({hints})", len(unread))
+
 
 @dataclass(frozen=True)
 class Table:
-    """Some columns of a file, or a run of its rows."""
+    """Rows of a table in memory, by our column names."""
 
-    path: Path
+    file: TableFile
     frame: pl.DataFrame
-    scaled: Mapping[str, float] = field(default_factory=dict)  # column -> factor into the unit of its name
+
+    @staticmethod
+    def of(path: Path, **columns: Any) -> Table:
+        """A table of columns that are in memory already; its rows are those of an array in a file."""
+        import polars as pl
+
+        frame = pl.DataFrame(columns).with_row_index(ROW)
+        return Table(TableFile(path, tuple(columns), source_of={c: c for c in columns}), frame)
+
+    @property
+    def path(self) -> Path:
+        return self.file.path
 
     def __len__(self) -> int:
         return self.frame.height
@@ -44,77 +305,148 @@ class Table:
     def __contains__(self, column: str) -> bool:
         return column in self.frame.columns
 
-    def place(self, row: int) -> str:
-        return place(self.path, int(self.frame[ROW][row]))
+    def row(self, index: int) -> int:
+        """The number in its file of a row of this table."""
+        return int(self.frame[ROW][index])
 
-    def spot(self, *columns: str) -> Callable[[int], Spot]:
+    def place_of(self, *columns: str) -> Callable[[int], InputPlace]:
         """Where a row stands and what it has in these columns."""
-
         given = [c for c in columns if c in self]
 
-        def tell(row: int) -> Spot:
-            cells = "".join(f", {c} {self.frame[c][row]}" for c in given if self.frame[c][row] is not None)
-            return Spot(cells, self.path, int(self.frame[ROW][row]))
+        def tell(index: int) -> InputPlace:
+            cells = "".join(f", {c} {self.frame[c][index]}" for c in given if self.frame[c][index] is not None)
+            return InputPlace(cells, self.file, self.row(index))
 
         return tell
 
-    def refuse(self, row: int, message: str) -> CityError:
-        return CityError(f"{self.place(row)}: {message}")
+    def refuse(self, index: int, message: str) -> CityError:
+        return CityError(f"{self.file.place(self.row(index))}: {message}")
 
 
-def did_you_mean(word: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    return f' (did you mean "{close[0]}"?)' if close else ""
+# Opening
 
 
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    import polars as pl
+def open_table(
+    path: str | Path,
+    *,
+    strict: bool = False,
+    encoding: str = "utf-8",
+    scratch: Path | None = None,
+    headless: Sequence[str] = (),
+) -> TableFile:
+    """Open a table: look at its first bytes, its encoding, delimiter and column names.
 
-    try:
-        yield
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-        raise CityError(_why_unreadable(path, error)) from None
+    Parameters
+    ----------
+    path
+        A CSV file, or a Parquet file named .parquet or .pq.
+    strict
+        Whether it is a table of a city folder, which has commas, UTF-8 and our column names.
+    encoding
+        Of a CSV file, by any name that Python knows.
+    scratch
+        A folder for a UTF-8 copy, needed for any other encoding.
+    headless
+        Names for the columns of a CSV file whose first line has numbers only.
+    """
+    path = Path(path)
+    reading(path)
+    head = _first_bytes(path)
+    for magic, kind in FOREIGN.items():
+        if head.startswith(magic):
+            raise CityError(f"{path.name} is {kind} by its content. Unpack it, or save it as CSV or Parquet")
+    parquet = path.suffix.lower() in (".parquet", ".pq")
+    if parquet != head.startswith(b"PAR1"):
+        found = "is not a readable Parquet file by its content" if parquet else "is a Parquet file by its content"
+        raise CityError(f"{path.name} {found}. Name it by what it is")
+    file = TableFile(path, (), parquet, strict=strict)
+    if not parquet:
+        readable = _in_utf8(path, encoding, scratch, strict=strict)
+        first = _first_line(path, readable)
+        delimiter = "," if strict else max(DELIMITERS, key=re.sub(r'"[^"]*"', "", first).count)
+        header = not (headless and all(_is_number(cell) for cell in first.strip().split(delimiter)))
+        file = replace(file, readable=readable, delimiter=delimiter, header=header)
+    with file.reading():
+        names = tuple(file.scan().collect_schema().names())
+        file = replace(file, names=names if file.header else (*headless, *names[len(headless) :])[: len(names)])
+        if parquet and not strict:
+            _check_size(file)
+    return file
 
 
-def _why_unreadable(path: Path, error: BaseException) -> str:
-    if isinstance(error, FileNotFoundError) or not path.exists():
-        return f"{path.name} is not there. Looked in {path.parent}"
+def _first_bytes(path: Path) -> bytes:
     if path.is_dir():
-        return f"{path.name} is a folder. A table is expected"
-    if path.stat().st_size == 0:
-        return f"{path.name} is empty. Its first line names the columns"
-    detail = (str(error).strip().splitlines() or ["no reason given"])[0]
-    if path.suffix == ".parquet":
-        return f"{path.name} is not a readable Parquet file: {detail}. Write it again"
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
+        raise CityError(f"{path.name} is a folder. A table is expected")
+    if not path.is_file():
+        raise CityError(f"{path}: there is no such file")
+    try:
+        with path.open("rb") as file:
+            head = file.read(8)
+    except OSError as error:
+        raise CityError(f"{path.name} cannot be read: {error.strerror}") from None
+    if not head:
+        raise CityError(f"{path.name} is empty. Its first line names the columns")
+    return head
+
+
+def _chunks(file: Any, size: int = 1 << 20) -> Iterator[bytes]:
+    while chunk := file.read(size):
+        yield chunk
+
+
+def _in_utf8(path: Path, encoding: str, scratch: Path | None, *, strict: bool) -> Path:
+    """The file itself when it is UTF-8, else a copy that is. What cannot be decoded is refused by line and byte."""
+    try:
+        codec = codecs.lookup(encoding)
+    except LookupError:
+        raise CityError(f'encoding "{encoding}" is not known. Try utf-8, latin-1, cp1252 or utf-16') from None
+    copy = None if scratch is None or codec.name == "utf-8" else scratch / f"{len(list(scratch.iterdir()))}-{path.name}"
+    decoder, line, at_start = codec.incrementaldecoder(), 1, True
+    with path.open("rb") as file, nullcontext() if copy is None else copy.open("wb") as out:
+        for chunk in chain(_chunks(file), [b""]):
             try:
-                line.decode("utf-8")
+                text = decoder.decode(chunk, final=not chunk)
             except UnicodeDecodeError as wrong:
-                byte = line[wrong.start]
-                return f"{path.name} line {number}: byte 0x{byte:02x} is not UTF-8. Save the table as UTF-8"
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        try:
-            reader = csv.reader(file)
-            width = len(next(reader, []))
-            begins = reader.line_num + 1
-            for fields in reader:
-                if len(fields) > width:
-                    found = f"{len(fields)} fields, but {width} columns"
-                    return f"{path.name} line {begins}: {found}. Quote a field that has a comma"
-                begins = reader.line_num + 1
-        except csv.Error:
-            pass
-    return f"{path.name} is not a readable CSV file: {detail}"
+                line += wrong.object[: wrong.start].count(b"\n")
+                utf16 = at_start and chunk[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+                remedy = f"Pass --encoding {'utf-16' if utf16 else 'latin-1'} (or the one it has), or save it as UTF-8"
+                byte = f"byte 0x{wrong.object[wrong.start]:02x} is not {codec.name.upper()}"
+                raise CityError(
+                    f"{path.name} line {line}: {byte}. {'Save the table as UTF-8' if strict else remedy}"
+                ) from None
+            if "\0" in text:
+                raise CityError(f"{path.name} has zero bytes: it is not text. Save it as CSV in UTF-8")
+            if out is not None:
+                out.write(text.encode("utf-8", "replace"))
+            line += text.count("\n")
+            at_start = False
+    return path if copy is None else copy
 
 
-def _scan(path: Path) -> pl.LazyFrame:
+def _first_line(path: Path, readable: Path) -> str:
+    """The first line that is not blank."""
+    with readable.open(encoding="utf-8-sig", newline="") as file:
+        while line := file.readline(1 << 20):
+            if line.strip():
+                return line
+    raise CityError(f"{path.name} is empty. Its first line names the columns")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _check_size(file: TableFile) -> None:
     import polars as pl
 
-    if path.suffix == ".parquet":
-        return pl.scan_parquet(path, glob=False, hive_partitioning=False)
-    return pl.scan_csv(path, infer_schema=False, glob=False)
+    rows = int(file.scan().select(pl.len()).collect().item())
+    cells, size = rows * len(file.names), file.path.stat().st_size
+    if cells > FEW_CELLS and cells > size * MAX_CELLS_PER_BYTE:
+        raise CityError(f"{file.path.name} has {size:,} bytes, but says {rows:,} rows. It is not read: is it whole?")
 
 
 def unit_factor(source: str, target: str) -> float:
@@ -135,11 +467,12 @@ def unit_factor(source: str, target: str) -> float:
     return theirs[1] / ours[1]
 
 
+# Tables of a city folder
+
+
 def column_names(path: Path) -> list[str]:
-    if path.suffix == ".parquet":
-        check_parquet_sizes(path)
-    with _readable(path):
-        return _scan(path).collect_schema().names()
+    """The columns of a table of a city folder, as the file has them."""
+    return list(open_table(path, strict=True).names)
 
 
 def table_batches(
@@ -149,40 +482,10 @@ def table_batches(
     optional: Sequence[str] = (),
     rename: Mapping[str, str] | None = None,
     notices: Notices,
-    batch_rows: int = BATCH_ROWS,
 ) -> Iterator[Table]:
-    """The table a run of rows at a time: at least one, perhaps of no rows. Blank lines are passed over."""
-    import polars as pl
-
-    names = column_names(path)
-    source_of = {name: name for name in names}
-    scaled = {}
-    for source, target in (rename or {}).items():
-        if source in names:
-            source_of[target] = source
-            scaled[target] = unit_factor(source, target)
-    _check_columns(path, names, source_of, needed)
-    wanted = [c for c in (*needed, *optional) if c in source_of]
-    unread = [n for n in names if n not in {source_of[c] for c in wanted}]
-    hints = [n + did_you_mean(n, [c for c in optional if c not in source_of]) for n in unread]
-    notices.add(f"Columns of {path.name} that are not read ({', '.join(hints)})", len(unread))
-
-    lazy = _scan(path).with_row_index(ROW).select(ROW, *(pl.col(source_of[c]).alias(c) for c in wanted))
-    if path.suffix != ".parquet":
-        lazy = lazy.filter(~pl.all_horizontal(pl.col(wanted).is_null()))
-    with _readable(path):
-        runs = iter(lazy.collect_batches(chunk_size=batch_rows, maintain_order=True))
-    some = False
-    while True:
-        with _readable(path):
-            frame = next(runs, None)
-        if frame is None:
-            break
-        some = True
-        yield Table(path, frame, scaled)
-    if not some:
-        with _readable(path):
-            yield Table(path, lazy.head(0).collect(), scaled)
+    """A table of a city folder, a run of rows at a time."""
+    columns = (*needed, *optional)
+    yield from open_table(path, strict=True).choose(needed, optional, rename=rename, notices=notices).batches(columns)
 
 
 def read_table(
@@ -193,15 +496,13 @@ def read_table(
     rename: Mapping[str, str] | None = None,
     notices: Notices,
 ) -> Table:
-    """The whole table at once."""
-    import polars as pl
-
-    runs = list(table_batches(path, needed=needed, optional=optional, rename=rename, notices=notices))
-    return Table(path, pl.concat([run.frame for run in runs]), runs[0].scaled)
+    """A table of a city folder."""
+    file = open_table(path, strict=True).choose(needed, optional, rename=rename, notices=notices)
+    return file.read((*needed, *optional))
 
 
 def write_table(frame: pl.DataFrame, folder: Path, stem: str, *, csv: bool) -> None:
-    """Write a table; in CSV, bytes are hexadecimal digits."""
+    """Write a table of a city folder; in CSV, bytes are hexadecimal digits."""
     import polars as pl
 
     if csv:
@@ -209,147 +510,3 @@ def write_table(frame: pl.DataFrame, folder: Path, stem: str, *, csv: bool) -> N
         frame.with_columns(binary).write_csv(folder / f"{stem}.csv", datetime_format=CSV_TIME)
     else:
         frame.write_parquet(folder / f"{stem}.parquet", compression="zstd")
-
-
-def _check_columns(path: Path, names: list[str], source_of: Mapping[str, str], needed: Sequence[str]) -> None:
-    missing = [c for c in needed if c not in source_of]
-    if not missing:
-        return
-    if len(names) == 1 and re.search(r"[;\t|]", names[0]):
-        raise CityError(f'{path.name}: one column only, "{names[0]}". Separate the columns with commas')
-    hints = ", ".join(m + did_you_mean(m, [n for n in names if n not in needed]) for m in missing)
-    raise CityError(f"{path.name} has no column {hints}. Its columns are: {', '.join(names) or 'none'}")
-
-
-def _first(mask: NDArray[np.bool_]) -> int:
-    return int(np.argmax(mask))
-
-
-# Columns
-
-
-def numbers(table: Table, column: str) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """A column as numbers, and where it is given; NaN where it is not. A NaN may also be given."""
-    import polars as pl
-
-    raw = table.frame[column]
-    if raw.dtype == pl.String:
-        text = raw.str.strip_chars()
-        text = text.set(text == "", None)
-        cast = text.cast(pl.Float64, strict=False)
-        wrong = (cast.is_null() & text.is_not_null()).to_numpy()
-        if wrong.any():
-            row = _first(wrong)
-            raise table.refuse(row, f'{column} "{raw[row]}" is not a number')
-    elif raw.dtype.is_numeric() or raw.dtype == pl.Null:
-        cast = raw.cast(pl.Float64)
-    else:
-        raise CityError(f"{table.path.name}: column {column} holds {raw.dtype}. Numbers are expected")
-    given = cast.is_not_null().to_numpy()
-    values = cast.fill_null(float("nan")).to_numpy() * table.scaled.get(column, 1.0)
-    return values, given
-
-
-def words(table: Table, column: str) -> NDArray[np.str_]:
-    """A column as text, "" where it is not given or not there at all."""
-    import polars as pl
-
-    if column not in table:
-        return np.full(len(table), "", np.str_)
-    raw = table.frame[column]
-    if raw.dtype.is_float() and bool((raw.drop_nulls() == raw.drop_nulls().floor()).all()):
-        raw = raw.cast(pl.Int64)  # what pandas makes of integers with gaps
-    return np.array(raw.cast(pl.String).fill_null("").to_list(), np.str_).reshape(-1)
-
-
-def lines_wkb(table: Table, column: str) -> NDArray[np.object_]:
-    """A column of WKB: bytes in Parquet, hexadecimal digits in CSV; b"" where it is not given."""
-    import polars as pl
-
-    held = np.full(len(table), b"", np.object_)
-    if column not in table:
-        return held
-    raw = table.frame[column]
-    for row, value in enumerate(raw.to_list()):
-        if isinstance(value, str):
-            try:
-                held[row] = bytes.fromhex(value)
-            except ValueError:
-                raise table.refuse(row, f'{column} "{value[:20]}" is not WKB in hexadecimal digits') from None
-        elif value is not None:
-            if raw.dtype != pl.Binary:
-                raise CityError(f"{table.path.name}: column {column} holds {raw.dtype}. WKB is expected")
-            held[row] = value
-    return held
-
-
-def new_ids(table: Table, column: str, *, text: bool = False) -> NDArray[np.generic]:
-    """Ids of nodes: integers where every one is written as one, else text."""
-    import polars as pl
-
-    raw = table.frame[column]
-    _check_id_type(table, column)
-    blank = raw.is_null().to_numpy()
-    if raw.dtype == pl.String:
-        blank = (
-            blank | (raw.fill_null("") == "").to_numpy() | raw.fill_null("").str.contains("\0", literal=True).to_numpy()
-        )
-    if blank.any():
-        raise table.refuse(_first(blank), f"{column} is empty. Every node needs an id of its own")
-    if raw.dtype == pl.String and not text and bool(raw.str.contains(INTEGER_ID).all()) and len(raw):
-        raw = raw.cast(pl.Int64)
-    ids: NDArray[np.generic]
-    if raw.dtype.is_integer() and not text:
-        ids = raw.cast(pl.Int64).to_numpy()
-    else:
-        ids = np.array(raw.cast(pl.String).to_list(), np.str_).reshape(-1)
-    unique, first, count = np.unique(ids, return_index=True, return_counts=True)
-    if len(unique) != len(ids):
-        again = np.ones(len(ids), bool)
-        again[first] = False
-        row = _first(again)
-        earlier = int(first[np.searchsorted(unique, ids[row])])
-        where = f"{table.place(earlier)} ({int((count > 1).sum())} ids are repeated)"
-        raise table.refuse(row, f'{column} "{ids[row]}" is there already, at {where}')
-    return ids
-
-
-def _check_id_type(table: Table, column: str) -> None:
-    import polars as pl
-
-    dtype = table.frame[column].dtype
-    if not (dtype.is_integer() or dtype in (pl.String, pl.Null)):
-        raise CityError(f"{table.path.name}: column {column} holds {dtype}. Ids are integers or text")
-
-
-class NodeIndex:
-    """From the user's ids to rows of the node table, a column at a time."""
-
-    def __init__(self, node_ids: NDArray[np.generic]) -> None:
-        self.node_ids = node_ids
-        self._order = np.argsort(node_ids, kind="stable")
-
-    def rows(self, table: Table, column: str) -> NDArray[np.int64]:
-        """[rows of the table] row of each node, -1 where it is not known."""
-        import polars as pl
-
-        raw = table.frame[column]
-        if not raw.dtype.is_float():  # what pandas makes of integers with gaps
-            _check_id_type(table, column)
-        if self.node_ids.dtype.kind == "U":
-            names = pl.Enum(self.node_ids.tolist())
-            return raw.cast(pl.String).cast(names, strict=False).to_physical().cast(pl.Int64).fill_null(-1).to_numpy()
-        if raw.dtype == pl.String:
-            raw = raw.str.strip_chars()
-            raw = raw.set(~raw.str.contains(INTEGER_ID).fill_null(False), None)
-        elif raw.dtype.is_float():
-            raw = raw.set((raw != raw.floor()).fill_null(True), None)
-        ids = raw.cast(pl.Int64, strict=False)
-        known = ids.fill_null(0).to_numpy()
-        at = np.minimum(np.searchsorted(self.node_ids, known, sorter=self._order), len(self._order) - 1)
-        rows = self._order[at]
-        found = (self.node_ids[rows] == known) & ids.is_not_null().to_numpy()
-        return np.where(found, rows, -1)
-
-    def nearest(self, name: object) -> str:
-        return did_you_mean(str(name), [str(x) for x in self.node_ids.tolist()])

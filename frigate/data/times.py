@@ -1,26 +1,47 @@
-"""Times as people write them.
+"""Times as people write them, read into microseconds since 1970 UTC.
 
-A time is ISO-8601 text with a zone ("2024-01-01T08:00Z", "+02:00"), a number of seconds since 1970 UTC
-(milli-, micro- and nanoseconds are known by their size), or a Parquet timestamp. One without a zone is read
-as the city's local time where the city names its time zone, and counted aloud; otherwise it is refused.
+A time in a city folder is ISO-8601 text with a zone ("2024-01-01T08:00Z", "+02:00"), a number of seconds since 1970 UTC
+(milli-, micro- and nanoseconds are recognised by their size), or a Parquet timestamp. One without a zone is read as the
+city's local time where the city names its time zone, and reported; otherwise it is refused.
+
+A table that a user imports may also write 31.01.2024 08:15; 01/31/2024 08:15 AM; 31/01/2024; 2024/01/31; 20240131 and
+202401310815; two-digit years; 24:00 for the end of a day; a date and a time in columns of their own. Whether 3/4/2024
+is in March or April is settled by another value of the column or by the user, never guessed.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
-from typing import Any
+from datetime import UTC, date, datetime, time, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import numpy as np
 from numpy.typing import NDArray
 
 from frigate.data.notices import Notices
-from frigate.data.tables import Table
+from frigate.data.tables import ROW, Table, TableFile
 from frigate.errors import CityError
 
+if TYPE_CHECKING:
+    import polars as pl
+
 EARLIEST_US, LATEST_US = (int(datetime(y, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000 for y in (1900, 2200))
+OUT_OF_RANGE = "is not between the years 1900 and 2200"
+DAY_FIRST, MONTH_FIRST = "dmy", "mdy"
+
+_SLASHED = r"^\s*(\d{1,2})[/-](\d{1,2})[/-](?:\d{4}|\d{2})(?:\D.*)?$"
+_DAY = re.compile(r"(\d{1,2})([./-])(\d{1,2})\2(\d{4}|\d{2})(?:[ T,]+(.*))?")
+_YEAR = re.compile(r"(\d{4})([./-])(\d{1,2})\2(\d{1,2})(?:[ T]+(.*))?")
+_COMPACT = re.compile(r"((?:19|20)\d{2})(\d{2})(\d{2})(?:[ T]?(\d{2})(\d{2})(\d{2})?)?")
+_CLOCK = re.compile(
+    r"(\d{1,2})[:.h](\d{2})(?:[:.](\d{2})(?:[.,]\d+)?)?\s*([AaPp])?\.?(?:[Mm]\.?)?(Z|[+-]\d{2}:?\d{2})?"
+)
+_RANGE = re.compile(r"\s*(?:-|–|to)\s*\d{1,2}:\d{2}(?::\d{2})?$")
+_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")
 
 
 class NotATimeError(Exception):
@@ -29,57 +50,76 @@ class NotATimeError(Exception):
 
 @dataclass(frozen=True)
 class Clock:
-    """How times without a zone are read: as local time of this zone, or, where it is None, not at all."""
+    """How times are read."""
 
-    zone: ZoneInfo | None
-    remedy: str  # what to do about a time without a zone
+    zone: ZoneInfo | None  # times without a zone are local time here; None: they are refused
+    remedy: str = ""  # what to do about a time without a zone
+    any_format: bool = False  # also the formats of users' tables
+    month_first: bool = False  # of those: whether 3/4/2024 is in March
 
     def read(self, when: datetime | str | float) -> tuple[int, str]:
-        """Microseconds since 1970 UTC, and what has to be said about it ("" for nothing). NotATimeError."""
+        """Microseconds since 1970 UTC, and what has to be reported of it, "" for nothing. NotATimeError."""
+        try:
+            return self._read(when)
+        except OverflowError:
+            raise NotATimeError(OUT_OF_RANGE) from None
+
+    def read_option(self, option: str, text: str) -> int:
+        """The time that a user gave as an option."""
+        try:
+            return self.read(text)[0]
+        except NotATimeError as error:
+            raise CityError(f'{option} "{text}" {error}') from None
+
+    def _read(self, when: datetime | str | float) -> tuple[int, str]:
+        if self.any_format and not isinstance(when, datetime):
+            when = _calendar_time(str(when).strip(), self.month_first) or str(when)
         if isinstance(when, str):
             text = when.strip()
-            if re.fullmatch(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?", text):
+            if not text:
+                raise NotATimeError("is empty")
+            if _NUMBER.fullmatch(text):
                 when = int(text) if text.isdigit() and len(text) < 20 else float(text)
             else:
                 when = _iso(text)
         if isinstance(when, int | float):
-            us, said = _number_us(when)
+            us, remark = _number_us(when)
         elif when.tzinfo is not None:
-            us, said = _utc_us(when), ""
+            us, remark = _utc_us(when), ""
         elif self.zone is None:
             raise NotATimeError(f"has no time zone. {self.remedy}")
         else:
-            us, said = self._local_us(when)
+            us, remark = self._local_us(when)
         if not EARLIEST_US <= us < LATEST_US:
-            raise NotATimeError("is not between the years 1900 and 2200")
-        return us, said
+            raise NotATimeError(OUT_OF_RANGE)
+        return us, remark
 
     def _local_us(self, when: datetime) -> tuple[int, str]:
         first = when.replace(tzinfo=self.zone, fold=0)
         before, after = first.utcoffset(), first.replace(fold=1).utcoffset()
-        said = "Times without a zone, read as local time"
+        remark = "Times without a zone, read as local time"
         if before is not None and after is not None and before > after:
-            said = "Local times that a clock change makes happen twice, read as the first"
+            remark = "Local times that a clock change makes happen twice, read as the first"
         elif before != after:
-            said = "Local times that a clock change leaves out, moved on by the change"
-        return _utc_us(first), said
+            remark = "Local times that a clock change leaves out, moved on by the change"
+        return _utc_us(first), remark
 
 
-def given_or_taken(timezone: str | None, own: str, notices: Notices) -> str:
-    """The time zone given, or else that of the city whose network is used: which is said."""
+def network_timezone(timezone: str | None, own: str, notices: Notices) -> str:
+    """The time zone given, or else that of the city whose network is used, which is reported."""
     if timezone is None:
         notices.add(f"Time zones taken over from the network's city ({own}), as none was given", 1)
     return own if timezone is None else timezone
 
 
-def _utc_us(when: datetime) -> int:
-    since = when.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
-
-
 def utc_text(us: int) -> str:
     """ISO-8601 to the second."""
     return f"{np.datetime_as_string(np.datetime64(us, 'us').astype('datetime64[s]'))}Z"
+
+
+def _utc_us(when: datetime) -> int:
+    since = when.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
 def _iso(text: str) -> datetime:
@@ -94,7 +134,7 @@ def _number_us(number: float) -> tuple[int, str]:
         raise NotATimeError("is not a time")
     if 19_000_101 <= number <= 21_001_231 and _is_date(int(number)):
         raise NotATimeError("looks like a date. Write it as 2024-01-31T00:00Z")
-    for limit, per_s, said in (
+    for limit, per_s, unit in (
         (1e11, 1, ""),
         (1e14, 10**3, "milli"),
         (1e17, 10**6, "micro"),
@@ -102,7 +142,7 @@ def _number_us(number: float) -> tuple[int, str]:
     ):
         if abs(number) < limit:
             exact = number * 1_000_000 // per_s if isinstance(number, int) else round(number * (1_000_000 / per_s))
-            return int(exact), f"Times read as {said}seconds since 1970 UTC" if said else ""
+            return int(exact), f"Times read as {unit}seconds since 1970 UTC" if unit else ""
     raise NotATimeError("is not a time")
 
 
@@ -114,60 +154,176 @@ def _is_date(number: int) -> bool:
     return True
 
 
-def times_us(table: Table, column: str, *, clock: Clock, notices: Notices) -> NDArray[np.int64]:
-    """Times as microseconds since 1970 UTC. Distinct ones are read once: most tables repeat them."""
+# Formats of users' tables
+
+
+def _calendar_time(text: str, month_first: bool) -> datetime | None:
+    """The time as a calendar has it; None for ISO-8601 and for numbers since 1970."""
+    try:
+        return _calendar_parts(text, month_first)
+    except ValueError:
+        raise NotATimeError("is no time of a calendar") from None
+
+
+def _calendar_parts(text: str, month_first: bool) -> datetime | None:
+    if compact := _COMPACT.fullmatch(text):
+        year, month, day, *clock = (int(x or 0) for x in compact.groups())
+        if 1 <= month <= 12 and 1 <= day <= 31 and clock[0] <= 24:
+            return _joined(date(year, month, day), timedelta(hours=clock[0], minutes=clock[1], seconds=clock[2]), "")
+    if iso := _YEAR.fullmatch(text):
+        year, month, day = int(iso[1]), int(iso[3]), int(iso[4])
+        rest = iso[5]
+    elif parts := _DAY.fullmatch(text):
+        first, second, year = int(parts[1]), int(parts[3]), int(parts[4])
+        year += 2000 if len(parts[4]) == 2 else 0
+        day_first = parts[2] == "." or not month_first  # with dots the day is first wherever dots are used
+        day, month = (first, second) if day_first else (second, first)
+        rest = parts[5]
+    else:
+        return None
+    if not 1 <= month <= 12:
+        raise NotATimeError(f"has no month {month}")
+    if rest is None or not rest.strip():
+        return datetime.combine(date(year, month, day), time())
+    since, zone = _time_of_day(_RANGE.sub("", rest.strip()))
+    return _joined(date(year, month, day), since, zone)
+
+
+def _time_of_day(text: str) -> tuple[timedelta, str]:
+    match = _CLOCK.fullmatch(text)
+    if match is None:
+        raise NotATimeError('is not a time. Write the time of day as 08:15, 08:15:30 or "08:15 AM"')
+    hour, minute, second = int(match[1]), int(match[2]), int(match[3] or 0)
+    if match[4]:
+        if not 1 <= hour <= 12:
+            raise NotATimeError(f"has no hour {hour} {match[4].upper()}M")
+        hour = hour % 12 + (12 if match[4] in "Pp" else 0)
+    if minute > 59 or second > 59 or hour > 24 or (hour == 24 and (minute or second)):
+        raise NotATimeError("is no time of a day")
+    return timedelta(hours=hour, minutes=minute, seconds=second), match[5] or ""
+
+
+def _joined(day: date, since: timedelta, zone: str) -> datetime:
+    local = datetime.combine(day, time()) + since
+    return datetime.fromisoformat(local.isoformat() + zone) if zone else local
+
+
+def month_comes_first(file: TableFile, column: str, date_order: str | None) -> bool:
+    """Whether 3/4/2024 in this column is in March: as the user says, or else as the other dates show."""
     import polars as pl
 
-    raw = table.frame[column]
-    if not len(raw):
-        return np.zeros(0, np.int64)
-    if raw.dtype in (pl.Time, pl.Duration, pl.Boolean, pl.Binary) or raw.dtype.is_nested():
-        raise CityError(f"{table.path.name}: column {column} holds {raw.dtype}. Times are expected")
-    if raw.dtype == pl.Date:
-        raw = raw.cast(pl.Datetime("us"))
-    elif isinstance(raw.dtype, pl.Datetime):
-        raw = raw.cast(pl.Datetime("us", raw.dtype.time_zone))
-    empty = raw.is_null().to_numpy()
-    if empty.any():
-        raise table.refuse(int(np.argmax(empty)), f"{column} is empty")
+    if date_order not in (None, DAY_FIRST, MONTH_FIRST):
+        raise CityError(f'date order "{date_order}" is not known. Give {DAY_FIRST} (31/01) or {MONTH_FIRST} (01/31)')
+    if date_order is not None:
+        return date_order == MONTH_FIRST
+    if file.parquet and file.scan().collect_schema()[file.source_of[column]] != pl.String:
+        return False
+    first, second = (pl.col(column).str.extract(_SLASHED, group).cast(pl.Int64, strict=False) for group in (1, 2))
+    with file.reading():
+        dates = file.lazy([column]).select(
+            pl.col(ROW).filter(first > 12).first().alias("day_first"),
+            pl.col(ROW).filter(second > 12).first().alias("month_first"),
+            pl.col(column).filter(first.is_not_null()).first().alias("sample"),
+            pl.col(ROW).filter(first.is_not_null()).first().alias("sample_row"),
+        )
+        found = dates.collect().row(0, named=True)
+    if found["sample"] is None:
+        return False
+    if found["day_first"] is not None and found["month_first"] is not None:
+        places = " and ".join(file.place(int(found[k])) for k in ("day_first", "month_first"))
+        raise CityError(f"{places}: the day comes first in one and the month in the other. Write them alike")
+    if found["day_first"] is None and found["month_first"] is None:
+        where = f'{file.place(int(found["sample_row"]))}: in "{found["sample"].strip()}"'
+        raise CityError(
+            f"{where}, and in every other date, day and month could be either. "
+            "Pass --date-order dmy or --date-order mdy"
+        )
+    return found["month_first"] is not None
+
+
+# Columns
+
+
+@dataclass(frozen=True)
+class Times:
+    """A column of times."""
+
+    us: NDArray[np.int64]  # [R]
+    faults: NDArray[np.str_]  # [R] why it is no time; "" where it is one
+    text: Callable[[int], str]  # a row's time as written
+
+
+def parse_times(table: Table, columns: Sequence[str], *, clock: Clock, notices: Notices) -> Times:
+    """The times of a table, in one column or as a date and a time in two. Distinct ones are read once."""
+    import polars as pl
+
+    raw = _time_column(table, columns)
     if isinstance(raw.dtype, pl.Datetime):
-        us = raw.dt.timestamp("us").to_numpy()
+        zone = raw.dtype.time_zone
+        us = raw.dt.timestamp("us").fill_null(0).to_numpy()
         outside = (us < EARLIEST_US) | (us >= LATEST_US)  # such a time may be more than Python's can hold
-        if outside.any():
-            row = int(np.argmax(outside))
-            told = utc_text(int(us[row])).removesuffix("" if raw.dtype.time_zone else "Z")
-            raise table.refuse(row, f'{column} "{told}" is not between the years 1900 and 2200')
-        if raw.dtype.time_zone is not None:
-            return us
+        if zone is not None or outside.any():
+            faults = np.where(raw.is_null().to_numpy(), "is empty", np.where(outside, OUT_OF_RANGE, ""))
+            return Times(us, faults, lambda row: utc_text(int(us[row])).removesuffix("" if zone else "Z"))
     distinct = raw.unique()
-    numbered = pl.Series(range(len(distinct)), dtype=pl.Int64)
-    codes = raw.replace_strict(distinct, numbered, return_dtype=pl.Int64).to_numpy()
-    return _read_distinct(table, column, distinct.to_list(), codes, clock=clock, notices=notices)
-
-
-def _read_distinct(
-    table: Table,
-    column: str,
-    distinct: list[Any],
-    codes: NDArray[np.int64],
-    *,
-    clock: Clock,
-    notices: Notices,
-) -> NDArray[np.int64]:
-    us = np.zeros(len(distinct), np.int64)
-    said: dict[str, list[int]] = {}
-    wrong: dict[int, str] = {}
-    for code, when in enumerate(distinct):
+    times_us, reasons = np.zeros(len(distinct), np.int64), [""] * len(distinct)
+    remarks: dict[str, list[int]] = {}
+    for code, when in enumerate(distinct.to_list()):
         try:
-            us[code], remark = clock.read(when)
-        except (NotATimeError, OverflowError) as error:
-            wrong[code] = str(error) if isinstance(error, NotATimeError) else "is not between the years 1900 and 2200"
+            times_us[code], remark = clock.read("" if when is None else when)
+        except NotATimeError as error:
+            reasons[code] = str(error)
             continue
         if remark:
-            said.setdefault(remark, []).append(code)
-    if wrong:
-        row = int(np.argmax(np.isin(codes, list(wrong))))
-        raise table.refuse(row, f'{column} "{distinct[codes[row]]}" {wrong[int(codes[row])]}')
-    for remark, which in said.items():
-        notices.add_rows(f"{remark} ({table.path.name})", np.isin(codes, which), table.spot(column), most=1)
-    return us[codes]
+            remarks.setdefault(remark, []).append(code)
+    numbered = pl.Series(range(len(distinct)), dtype=pl.Int64)
+    codes = raw.replace_strict(distinct, numbered, return_dtype=pl.Int64).to_numpy().astype(np.int64)
+    for remark, which in remarks.items():
+        place = table.place_of(columns[-1])
+        notices.add_rows(f"{remark} ({table.path.name})", np.isin(codes, which), place, limit=1)
+    return Times(
+        times_us[codes], np.array(reasons, np.str_)[codes], lambda row: "" if raw[row] is None else str(raw[row])
+    )
+
+
+def _time_column(table: Table, columns: Sequence[str]) -> pl.Series:
+    import polars as pl
+
+    for column in columns:
+        dtype = table.frame[column].dtype
+        clock_alone = dtype == pl.Time and len(columns) == 1
+        if dtype in (pl.Duration, pl.Boolean, pl.Binary) or dtype.is_nested() or clock_alone:
+            theirs = table.file.source_of.get(column, column)
+            raise CityError(f"{table.path.name}: column {theirs} holds {dtype}. Times are expected")
+    if len(columns) == 1:
+        raw = table.frame[columns[0]]
+        return raw.cast(pl.Datetime("us")) if raw.dtype == pl.Date else raw
+    day, clock = (table.frame[c].cast(pl.String) for c in columns)
+    return day + " " + clock
+
+
+def times_us(table: Table, column: str, *, clock: Clock, notices: Notices) -> NDArray[np.int64]:
+    """Times as microseconds since 1970 UTC. What is no time is refused."""
+    if not len(table):
+        return np.zeros(0, np.int64)
+    found = parse_times(table, [column], clock=clock, notices=notices)
+    wrong = found.faults != ""
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        value = f'"{found.text(row)}" ' if found.text(row) else ""
+        raise table.refuse(row, f"{column} {value}{found.faults[row]}")
+    return found.us
+
+
+def array_times_us(
+    path: Path, times: NDArray[Any], *, clock: Clock, notices: Notices, name: str = "time"
+) -> NDArray[np.int64]:
+    """The times in an array of a file: text, numbers since 1970 UTC, or datetime64."""
+    import polars as pl
+
+    if times.dtype.kind == "M":
+        times = times.astype("datetime64[us]")
+    elif times.dtype.kind == "S":
+        times = np.char.decode(times, "utf-8", "replace")
+    column = pl.Series(times.tolist() if times.dtype.kind == "U" else times)
+    return times_us(Table.of(path, **{name: column}), name, clock=clock, notices=notices)

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from frigate.data.columns import NodeIndex
 from frigate.data.network import RoadNetwork
 from frigate.data.network_tables import known_rows
 from frigate.data.notices import Notices
-from frigate.data.tables import NodeIndex, read_table
+from frigate.data.tables import read_table
 
 if TYPE_CHECKING:
     import polars as pl
@@ -33,12 +34,12 @@ def read_turns(path: Path, networks: Sequence[RoadNetwork], *, notices: Notices)
         for edges in (network.edges, network.closed):
             known = edges.senders * network.num_nodes + edges.receivers
             there |= np.isin(turns[:, :2] * network.num_nodes + turns[:, 1:], known)
-    spot = table.spot(*COLUMNS)
+    place = table.place_of(*COLUMNS)
     lost = ~(there[:, 0] & there[:, 1])
-    notices.add_rows("Forbidden turns left out, one of their roads is not in the network", lost, spot)
+    notices.add_rows("Forbidden turns left out, one of their roads is not in the network", lost, place)
     again = np.ones(len(turns), bool)
     again[np.unique(turns, axis=0, return_index=True)[1]] = False
-    notices.add_rows("Forbidden turns named again, taken once", again & ~lost, spot)
+    notices.add_rows("Forbidden turns named again, taken once", again & ~lost, place)
     return turns[~lost & ~again]
 
 

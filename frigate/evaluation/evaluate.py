@@ -5,32 +5,28 @@ Windows are streamed: each batch is cut once, given to every forecaster, scored 
 
 from __future__ import annotations
 
-import copy
-import json
-import sys
-from argparse import ArgumentParser
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from frigate.baselines.naive import Forecaster, fit_own_median, naive_baselines, seen_median
 from frigate.data.city import City
+from frigate.data.progress import Progress
 from frigate.data.split import Split, windows_in
 from frigate.data.stream import RoadNetworkStream
-from frigate.errors import FrigateError, SettingsError
+from frigate.errors import SettingsError
 from frigate.evaluation.metrics import Measure, Scores, interval
-from frigate.evaluation.results import Evaluation, Row, as_text
-from frigate.graph.positions import hops_to
-from frigate.nn.batch import Batch, Windows
+from frigate.evaluation.results import Evaluation, Row
+from frigate.graph.nearest_sensors import hops_to
+from frigate.nn.batch import Windows
+from frigate.nn.device import best_device
+from frigate.nn.predictor import Predictor
 from frigate.nn.scaling import NEAR_SENSORS
-from frigate.training.checkpoint import Run, load_run
-from frigate.training.partition import forecast_bytes, in_blocks
-from frigate.training.train import best_device, run_notices, run_windows
-from frigate.training.trainer import memory_limit
+from frigate.training.run import Run, RunOnCity
 
 ZERO = "zero"
 NONE = "constant median"  # E_none: no knowledge of the node
@@ -41,100 +37,108 @@ HOPS_UP_TO = (1, 2, 3, 5, 10)
 MAX_WINDOWS = 16  # scored at once: more are no faster
 SCORE_TENSORS = 10  # of a node and a step ahead each, in double
 
-Progress = Callable[[int, int], None]  # windows done, windows in all
-
 
 def evaluate(
     run: Run,
+    city: City | str | Path | None = None,
     *,
     stride: int = 1,
     device: str | None = None,
     batch_size: int | None = None,
     progress: Progress | None = None,
+    kernels: str = "auto",
 ) -> Evaluation:
     """Score a run over its test period beside every naive baseline, in the user's unit.
 
-    `batch_size` is how many windows are scored at once; as many as fit into memory where nothing is said.
+    Parameters
+    ----------
+    run : Run
+        The trained model.
+    city : City or path, optional
+        A city with the nodes and the test period of the run. Default: the city that the run was trained on, from its
+        folder.
+    stride : int
+        Score every so many windows; 1 is all.
+    device : str, optional
+        "cpu" or "cuda". Default: cuda if available.
+    batch_size : int, optional
+        Windows scored at once. Default: as many as fit into memory.
+    progress : callable, optional
+        Called with the windows done and the windows in all.
+    kernels : "auto" or "reference"
+        The fastest for the device, or the equations in plain torch operations, to compare with.
+
+    Returns
+    -------
+    Evaluation
+        A row for the model, for each baseline, and for a sensor at every node.
     """
-    at = best_device(device)
-    first, stop = run.split.test
-    if first < 0 or stop > run.city.stream.num_snapshots:
+    at, here = best_device(device), run.on(city)
+    first, stop = here.split.test
+    if first < 0 or stop > here.city.stream.num_snapshots:
         raise SettingsError("the city lacks some or all of the run's test period. Give a city that has those readings")
+    predictor, task = here.predictor(at, kernels=kernels), run.settings.task
     evaluation = evaluate_forecaster(
-        forecaster(run, at),
-        run.city,
-        run.split,
-        run_windows(run, at),
+        predictor,
+        here.city,
+        here.split,
+        here.windows(at),
         name=run.settings.model.label,
-        past=run.settings.task.past,
-        horizon=run.settings.task.horizon,
+        past=task.past,
+        horizon=task.horizon,
         stride=stride,
         seed=run.settings.train.seed,
-        batch_size=windows_at_once(run, at) if batch_size is None else batch_size,
+        batch_size=windows_at_once(here, predictor) if batch_size is None else batch_size,
         progress=progress,
     )
-    return replace(evaluation, note=" ".join(filter(None, [evaluation.note, *_run_notes(run)])))
+    notes = [evaluation.note, *here.notices]
+    if run.settings.train.validation == "unseen":
+        chosen = "The checkpoint was chosen at the unseen nodes (validation = unseen), as in the paper"
+        notes.append(f"{chosen}: scores are flattered.")
+    return replace(evaluation, note=" ".join(filter(None, notes)))
 
 
-def _run_notes(run: Run) -> list[str]:
-    paper = (
-        "The checkpoint was chosen at the unseen nodes (validation = unseen, as in the paper): scores are flattered."
-    )
-    return [*run_notices(run), *([paper] if run.settings.train.validation == "unseen" else [])]
-
-
-def forecaster(run: Run, device: torch.device) -> Forecaster:
-    """The run's model on a device: bf16 on a GPU, counts not below 0."""
-    model = copy.deepcopy(run.model).to(device).eval()  # the run's own stays where and as it is
-    network, limit = run.city.network, memory_limit(run.settings.train, device)
-    least = 0.0 if run.city.stream.quantity == "count" else -torch.inf
-
-    def forecast(batch: Batch) -> Tensor:
-        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            result = in_blocks(model, batch, lon=network.lon, lat=network.lat, limit=limit)
-        return result.clamp(min=least)
-
-    return forecast
-
-
-def windows_at_once(run: Run, device: torch.device) -> int:
-    """How many windows fit into memory, with what the baselines and the scores need of it."""
-    stream, task = run.city.stream, run.settings.task
-    N, E = stream.num_nodes, max(network.num_edges for network in stream.topologies)
-    model = forecast_bytes(run.model, nodes=N, edges=E, past=task.past, horizon=task.horizon)
-    window = model + 8 * N * (task.horizon * SCORE_TENSORS + 4 * NEAR_SENSORS)
-    return max(1, min(MAX_WINDOWS, memory_limit(run.settings.train, device) // window))
+def windows_at_once(here: RunOnCity, predictor: Predictor) -> int:
+    """How many windows to score at once: with what the baselines and the scores need, they fit into memory."""
+    stream, task = here.city.stream, here.settings.task
+    edges = max(network.num_edges for network in stream.topologies)
+    beside = 8 * stream.num_nodes * (task.horizon * SCORE_TENSORS + 4 * NEAR_SENSORS)
+    fit = predictor.windows_at_once(edges=edges, past=task.past, horizon=task.horizon, beside=beside)
+    return min(MAX_WINDOWS, fit)
 
 
 def score(
     forecasters: Mapping[str, Forecaster],
     windows: Windows,
-    current: NDArray[np.int64],
+    split: Split,
     *,
     past: int,
     horizon: int,
-    inputs: NDArray[np.bool_],
-    step_s: int,
-    quantity: str,
+    stride: int = 1,
     batch_size: int = 16,
     progress: Progress | None = None,
 ) -> dict[str, Scores]:
-    """Scores over the windows whose last past snapshots are `current`; only nodes where `inputs` are read."""
-    read = torch.from_numpy(np.asarray(inputs, bool)).to(windows.device)
-    scores = {
-        name: Scores(horizon=horizon, num_nodes=len(inputs), step_s=step_s, quantity=quantity) for name in forecasters
-    }
+    """Scores over the windows of the test period; all seen nodes are input, and no others."""
+    if stride < 1:
+        raise SettingsError(f"stride = {stride}: must be at least 1")
+    current = windows_in(split.test, past=past, horizon=horizon, stride=stride)
+    if len(current) == 0:
+        raise SettingsError(
+            f"the test period has {split.test[1] - split.test[0]} snapshots, but a window takes "
+            f"{past} past + {horizon} ahead. Use fewer --past or --horizon, or a longer record"
+        )
+    stream, inputs = windows.stream, torch.from_numpy(split.seen).to(windows.device)
+    sizes = {"horizon": horizon, "num_nodes": stream.num_nodes, "step_s": stream.step_s}
+    scores = {name: Scores(**sizes, quantity=stream.quantity) for name in forecasters}
     with torch.inference_mode():
         for first in range(0, len(current), batch_size):
             some = current[first : first + batch_size]
-            batch = windows.batch(some, past=past, horizon=horizon, inputs=read)
-            target, target_observed = batch.target, batch.target_observed
-            if target is None or target_observed is None:
-                raise SettingsError("the windows carry no truth to score against")
+            batch = windows.batch(some, past=past, horizon=horizon, inputs=inputs)
+            assert batch.target is not None and batch.target_observed is not None
             for name, forecaster in forecasters.items():
-                scores[name].add(forecaster(batch), target, target_observed)
+                scores[name].add(forecaster(batch), batch.target, batch.target_observed)
             if progress is not None:
-                progress(first + len(some), len(current))
+                progress(first + len(some), len(current), "")
     return scores
 
 
@@ -153,31 +157,13 @@ def evaluate_forecaster(
     progress: Progress | None = None,
 ) -> Evaluation:
     """Score `model` over the test period beside every naive baseline. All seen nodes are input."""
-    if stride < 1:
-        raise SettingsError(f"stride = {stride}: must be at least 1")
-    stream = city.stream
-    current = windows_in(split.test, past=past, horizon=horizon, stride=stride)
-    if len(current) == 0:
-        raise SettingsError(
-            f"the test period has {split.test[1] - split.test[0]} snapshots, but a window takes "
-            f"{past} past + {horizon} ahead. Use fewer --past or --horizon, or a longer record"
-        )
-    baselines = naive_baselines(stream, split)
-    own = fit_own_median(stream, split, otherwise=seen_median(stream, split))
+    stream, baselines = city.stream, naive_baselines(city.stream, split)
     if name in baselines or name == OWN:
         raise SettingsError(f'a model cannot be called "{name}": that is a row of every table')
-    scores = score(
-        {name: model, **baselines, OWN: own},
-        windows,
-        current,
-        past=past,
-        horizon=horizon,
-        inputs=split.seen,
-        step_s=stream.step_s,
-        quantity=stream.quantity,
-        batch_size=batch_size,
-        progress=progress,
-    )
+    own = fit_own_median(stream, split, otherwise=seen_median(stream, split))
+    forecasters: dict[str, Forecaster] = {name: model, **baselines, OWN: own}
+    task = {"past": past, "horizon": horizon, "stride": stride}
+    scores = score(forecasters, windows, split, **task, batch_size=batch_size, progress=progress)
     return Evaluation(
         city=city.name,
         rows=_rows(scores, stream, split, model=name, seed=seed),
@@ -186,10 +172,8 @@ def evaluate_forecaster(
         unseen=tuple(stream.node_ids[split.unseen].tolist()),
         start=stream.local_time(stream.start_s + split.test[0] * stream.step_s),
         end=stream.local_time(stream.start_s + split.test[1] * stream.step_s),
-        windows=len(current),
-        stride=stride,
-        past=past,
-        horizon=horizon,
+        windows=len(windows_in(split.test, **task)),
+        **task,
         step_s=stream.step_s,
         quantity=stream.quantity,
         unit=stream.unit,
@@ -273,28 +257,3 @@ def _note(scores: Scores, split: Split) -> str:
     if scores.summary(split.unseen) is None:
         return f"None of the {int(split.unseen.sum())} unseen nodes has a reading to score. {at_sensors}"
     return ""
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """`python -m frigate.evaluation.evaluate`: what `frigate evaluate` does, on a bare machine."""
-    parser = ArgumentParser(prog="python -m frigate.evaluation.evaluate", description="Score a run on the test period.")
-    parser.add_argument("run", metavar="RUN", help="a folder that training wrote")
-    parser.add_argument("--city", help="use this city, or cache, instead of the run's own")
-    parser.add_argument("--stride", type=int, default=1, help="score every so many windows; 1 is all")
-    parser.add_argument("--device", help="cpu or cuda; what there is if not said")
-    parser.add_argument("--details", action="store_true", help="also by step, by how busy a node is and by roads")
-    parser.add_argument("--json", action="store_true", help="print JSON, for machines")
-    said = parser.parse_args(arguments)
-    try:
-        result = evaluate(load_run(said.run, city=said.city), stride=said.stride, device=said.device)
-    except FrigateError as error:
-        print(f"frigate: {error}", file=sys.stderr)
-        return 2
-    print(
-        json.dumps(result.to_json(), indent=1, allow_nan=False) if said.json else as_text(result, details=said.details)
-    )
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -165,17 +165,3 @@ def _with_interval(measure: Measure, *, percent: bool = False) -> str:
         return f"{100 * measure.value:z.0f} % [{100 * measure.low:z.0f}, {100 * measure.high:z.0f}]"  # z: 0, never -0
     digits = 3 if abs(measure.value) < 10 else 1
     return f"{measure.value:.{digits}f} [{measure.low:.{digits}f}, {measure.high:.{digits}f}]"
-
-
-def as_text(evaluation: Evaluation, *, details: bool = False) -> str:
-    """The table, its columns aligned; with `details` the three others below it."""
-    said = [*_aligned(evaluation.table_rows()), evaluation.footnote, *([evaluation.note] if evaluation.note else [])]
-    for title, rows in evaluation.detail_tables().items() if details else ():
-        said += ["", title, *_aligned(rows)]
-    return "\n".join(said)
-
-
-def _aligned(rows: Table) -> list[str]:
-    lines = [list(rows[0]), *(list(row.values()) for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]

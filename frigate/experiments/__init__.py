@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
-from typing import TYPE_CHECKING
 
-from frigate.errors import SettingsError
-from frigate.experiments import ablation as ablation_table
+from frigate.errors import SettingsError, did_you_mean
 from frigate.experiments import (
+    ablation,
     accuracy,
     datasets,
     distortion,
@@ -23,17 +21,15 @@ from frigate.experiments import (
     irregular,
     layers,
     parameters,
+    plots,
     seen_sweep,
     topology,
     traffic_buckets,
+    traffic_profile,
 )
-from frigate.experiments import traffic_profile as profile
 from frigate.experiments.plan import QUICK, Effort, Plan
 from frigate.experiments.table import Table
 from frigate.experiments.trials import Scored, Trial
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = ["EXPERIMENTS", "QUICK", "Effort", "Experiment", "Plan", "named"]
 
@@ -48,23 +44,23 @@ class Experiment:
 
     name: str
     measure: Callable[[Plan, Scored], Table]
-    draw: Callable[[Table], Figure]
+    draw: Callable[[Table], plots.Figure]
     trials: Callable[[Plan, Scored], list[Trial]] = _no_trials  # may ask for more once the first are there
 
 
-def _direct(name: str, measure: Callable[[Plan], Table], draw: Callable[[Table], Figure]) -> Experiment:
+def _direct(name: str, measure: Callable[[Plan], Table], draw: Callable[[Table], plots.Figure]) -> Experiment:
     """An experiment without any training."""
     return Experiment(name, lambda plan, scored: measure(plan), draw)
 
 
 EXPERIMENTS = (
     _direct("datasets", datasets.measure, datasets.draw),
-    _direct("profile", profile.measure, profile.draw),
+    _direct("profile", traffic_profile.measure, traffic_profile.draw),
     Experiment("accuracy", accuracy.measure, accuracy.draw, accuracy.trials),
     Experiment("horizon", horizon.measure, horizon.draw, horizon.trials),
     Experiment("traffic-buckets", traffic_buckets.measure, traffic_buckets.draw, traffic_buckets.trials),
     Experiment("seen-sweep", seen_sweep.measure, seen_sweep.draw, seen_sweep.trials),
-    Experiment("ablation", ablation_table.measure, ablation_table.draw, ablation_table.trials),
+    Experiment("ablation", ablation.measure, ablation.draw, ablation.trials),
     Experiment("layers", layers.measure, layers.draw, layers.trials),
     Experiment("topology", topology.measure, topology.draw, topology.trials),
     Experiment("irregular", irregular.measure, irregular.draw, irregular.trials),
@@ -81,7 +77,6 @@ def named(names: str) -> Sequence[Experiment]:
     wanted = [name.strip() for name in names.split(",")]
     for name in wanted:
         if name not in known and name != "all":
-            close = get_close_matches(name, ["all", *known], n=1)
-            hint = f"; did you mean {close[0]}?" if close else "."
-            raise SettingsError(f'no experiment "{name}"{hint} There are all, {", ".join(known)}')
+            hint = did_you_mean(name, ["all", *known])
+            raise SettingsError(f'no experiment "{name}"{hint}. Known: all, {", ".join(known)}')
     return EXPERIMENTS if "all" in wanted else [known[name] for name in dict.fromkeys(wanted)]

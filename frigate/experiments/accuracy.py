@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from frigate.config import BASELINES
 from frigate.evaluation.evaluate import OWN
-from frigate.evaluation.metrics import Measure, Summary
+from frigate.evaluation.metrics import Measure
 from frigate.experiments import plots
 from frigate.experiments.plan import FITTED, NAIVE, Plan, Recipe
-from frigate.experiments.table import Cell, Table
+from frigate.experiments.table import MAE_COLUMNS, Row, Table, number_or
 from frigate.experiments.trials import Scored, Trial, yardsticks
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 BEST_BASELINES = 2  # that are also trained with `default`'s hiding and road features
 COLUMNS = {
     "model": "forecaster",
     "kind": "naive, baseline, ours, or yardstick: it knows the past of the very nodes that are scored",
-    "mae": "mean absolute error at nodes without a sensor, the city's unit; mean over seeds",
-    "mae_low": "95 % interval, unseen nodes resampled; mean over seeds",
-    "mae_high": "95 % interval, unseen nodes resampled; mean over seeds",
+    **{column: f"{words}; mean over seeds" for column, words in MAE_COLUMNS.items()},
     "mae_spread": "standard deviation of the MAE over seeds, each with its own split",
     "rmse": "root mean squared error, the city's unit",
     "rmse_low": "95 % interval",
@@ -61,21 +55,13 @@ def trials(plan: Plan, scored: Scored) -> list[Trial]:
 
 def best_baselines(plan: Plan, scored: Scored) -> list[str]:
     """The baselines with the least MAE at unseen nodes, over all seeds."""
-
-    def mae(model: str) -> float:
-        return float(np.mean([_mae(scored, plan.recipe(model, seed=seed)) for seed in plan.effort.seeds]))
-
-    there = [
-        model
-        for model in plan.wanted(*BASELINES)
-        if all(scored.has(Trial(plan.recipe(model, seed=seed))) for seed in plan.effort.seeds)
-    ]
-    return sorted(there, key=mae)[:BEST_BASELINES]
-
-
-def _mae(scored: Scored, recipe: Recipe) -> float:
-    summary = scored.summary(Trial(recipe))
-    return np.inf if summary is None else summary.mae.value
+    mae = {}
+    for model in plan.wanted(*BASELINES):
+        seeds = [Trial(plan.recipe(model, seed=seed)) for seed in plan.effort.seeds]
+        if all(scored.has(trial) for trial in seeds):
+            summaries = [scored.summary(trial) for trial in seeds]
+            mae[model] = np.mean([np.inf if summary is None else summary.mae.value for summary in summaries])
+    return sorted(mae, key=lambda model: float(mae[model]))[:BEST_BASELINES]
 
 
 def measure(plan: Plan, scored: Scored) -> Table:
@@ -84,7 +70,7 @@ def measure(plan: Plan, scored: Scored) -> Table:
         if scored.has(trial):
             groups.setdefault(trial.recipe.label, []).append(trial)
     rows = [_row(scored, these) for these in groups.values()]
-    rows.sort(key=lambda row: (row["kind"] == "yardstick", -_number(row["mae"])))
+    rows.sort(key=lambda row: (row["kind"] == "yardstick", -number_or(np.inf, row["mae"])))
     seeds = len(plan.effort.seeds)
     return Table(
         "accuracy",
@@ -102,23 +88,20 @@ def measure(plan: Plan, scored: Scored) -> Table:
     )
 
 
-def _row(scored: Scored, trials: Sequence[Trial]) -> dict[str, Cell]:
-    summaries = [summary for trial in trials if (summary := scored.summary(trial)) is not None]
-    sensors = [summary for trial in trials if (summary := scored.summary(trial, at_sensors=True)) is not None]
-    shares = [share.value for trial in trials if (share := scored.share(trial)) is not None]
-    of_zero = [x for trial in trials if (x := scored.of_zero(trial)) is not None]
+def _row(scored: Scored, trials: Sequence[Trial]) -> Row:
+    """The means over the seeds of one model."""
+    unseen, sensors = ([scored.summary(trial, at_sensors=at) for trial in trials] for at in (False, True))
     recipe = trials[0].recipe
-    row: dict[str, Cell] = {"model": recipe.label, "kind": kind(recipe)}
+    row: Row = {"model": recipe.label, "kind": kind(recipe)}
     for name in ("mae", "rmse", "smape"):
-        measures: list[Measure] = [getattr(summary, name) for summary in summaries]
-        row[name] = _mean([measure.value for measure in measures])
-        row[f"{name}_low"] = _mean([measure.low for measure in measures])
-        row[f"{name}_high"] = _mean([measure.high for measure in measures])
+        measures: list[Measure] = [getattr(summary, name) for summary in unseen if summary is not None]
+        for end, part in (("", "value"), ("_low", "low"), ("_high", "high")):
+            row[name + end] = _mean([getattr(measure, part) for measure in measures])
         if name == "mae":
             row["mae_spread"] = float(np.std([m.value for m in measures], ddof=1)) if len(measures) > 1 else None
-    row["of_zero"] = _mean(of_zero)
-    row["share_of_sensor"] = _mean(shares)
-    row["mae_at_sensors"] = _mean([summary.mae.value for summary in sensors])
+    row["of_zero"] = _mean([scored.of_zero(trial) for trial in trials])
+    row["share_of_sensor"] = _mean([None if share is None else share.value for share in map(scored.share, trials)])
+    row["mae_at_sensors"] = _mean([None if summary is None else summary.mae.value for summary in sensors])
     row["seeds"] = len(trials)
     row["steps"] = _mean([scored.facts(trial.recipe)["best_step"] for trial in trials]) if recipe.trained else None
     return row
@@ -136,36 +119,22 @@ def _run(scored: Scored, trial: Trial) -> dict[str, object]:
     return {
         "model": trial.recipe.label,
         "seed": trial.recipe.seed,
-        "unseen": _json(unseen),
-        "at_sensors": _json(sensors),
+        "unseen": unseen and unseen.to_json(),
+        "at_sensors": sensors and sensors.to_json(),
         "of_zero": scored.of_zero(trial),
         "facts": scored.facts(trial.recipe),
     }
 
 
-def _json(summary: Summary | None) -> dict[str, object] | None:
-    return None if summary is None else summary.to_json()
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Of those that are there."""
+    there = [value for value in values if value is not None]
+    return float(np.mean(there)) if there else None
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return float(np.mean(values)) if values else None
-
-
-def _number(cell: Cell) -> float:
-    return float(cell) if isinstance(cell, int | float) else np.inf
-
-
-def draw(table: Table) -> Figure:
+def draw(table: Table) -> plots.Figure:
     rows = [row for row in table.rows if row["mae"] is not None]
     figure, (ax,) = plots.figure(7.5, 0.6 + 0.32 * len(rows))
-    names = [str(row["model"]) for row in rows]
-    plots.bars(
-        ax,
-        names,
-        [row["mae"] for row in rows],
-        low=[row["mae_low"] for row in rows],
-        high=[row["mae_high"] for row in rows],
-        colours=[plots.colour(name) for name in names],
-    )
+    plots.mae_bars(ax, [str(row["model"]) for row in rows], rows)
     plots.label(ax, x=f"MAE at nodes without a sensor ({table.unit})", y="")
     return figure

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import ConvexHull, QhullError
 
-from frigate.data.network import EARTH_RADIUS_M, RoadNetwork
+from frigate.data.coordinates import EARTH_RADIUS_M
+from frigate.data.network import RoadNetwork
 from frigate.data.stream import RoadNetworkStream
+from frigate.experiments import plots
 from frigate.experiments.plan import Plan
-from frigate.experiments.table import Cell, Table
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from frigate.experiments.table import Row, Table
 
 ROWS_AT_ONCE = 512  # snapshots: readings lie in a file that need not be in memory whole
 
@@ -36,7 +34,7 @@ COLUMNS = {
     "zero_percent": "readings that are 0, % of the readings",
     "missing_percent": "pairs of a sensor and a step without a reading, %",
     "sensors": "nodes that ever have a reading",
-    "seen_percent": "sensors that a model may read in the experiments where nothing else is said, %",
+    "seen_percent": "sensors that a model may read in the experiments, unless they say otherwise, %",
     "snapshots": "steps of the record",
     "step_min": "minutes in a step",
     "start": "start of the first snapshot, local time",
@@ -55,7 +53,7 @@ def measure(plan: Plan) -> Table:
     readings = int(count.sum())
     mean, std, zeros = _spread(stream, readings, float(total.sum()))
     sensors = int(stream.sensors.sum())
-    ours: dict[str, Cell] = {
+    ours: Row = {
         "city": city.name,
         "kind": "ours",
         "nodes": int(network.present.sum()),
@@ -127,12 +125,12 @@ def per_step(stream: RoadNetworkStream) -> str:
     return f"{unit} per {stream.step_s / 60:g} min" if stream.quantity == "count" else unit
 
 
-def _paper_rows() -> list[dict[str, Cell]]:
+def _paper_rows() -> list[Row]:
     names = ("nodes", "roads", "area_km2", "mean", "std", "seen_percent", "trips")
-    rows: list[dict[str, Cell]] = []
+    rows: list[Row] = []
     for city, numbers in PAPER.items():
-        told: dict[str, Cell] = {"city": city, "kind": "paper", "step_min": PAPER_STEP_MIN, "snapshots": None}
-        rows.append({**dict.fromkeys(COLUMNS), **told, **dict(zip(names, numbers, strict=True))})
+        known: Row = {"city": city, "kind": "paper", "step_min": PAPER_STEP_MIN, "snapshots": None}
+        rows.append({**dict.fromkeys(COLUMNS), **known, **dict(zip(names, numbers, strict=True))})
     return rows
 
 
@@ -167,10 +165,8 @@ def _map(network: RoadNetwork, count: NDArray[np.int64], total: NDArray[np.float
     }
 
 
-def draw(table: Table) -> Figure:
+def draw(table: Table) -> plots.Figure:
     """The map of the nodes, coloured by their mean reading."""
-    from frigate.experiments import plots
-
     here = table.more["map"]
     lon, lat = np.array(here["lon"], float), np.array(here["lat"], float)
     mean = np.array([np.nan if value is None else value for value in here["mean"]])
@@ -193,7 +189,9 @@ def draw(table: Table) -> Figure:
     return figure
 
 
-def _dots(figure: Figure, ax: Axes, place: NDArray[np.float64], mean: NDArray[np.float64], table: Table) -> None:
+def _dots(
+    figure: plots.Figure, ax: plots.Axes, place: NDArray[np.float64], mean: NDArray[np.float64], table: Table
+) -> None:
     from matplotlib.colors import LogNorm, Normalize
 
     size = float(np.clip(25000 / len(mean), 3, 60))

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from frigate.config import ANCHOR_CHOICES
 from frigate.data.network import RoadNetwork
+from frigate.experiments import plots
 from frigate.experiments.plan import Plan
-from frigate.experiments.table import Cell, Table
+from frigate.experiments.table import Row, Rows, Table, number_or
 from frigate.graph.positions import Distortion, choose_anchors, distances_m, distortion
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 DRAWS = 5  # of the anchors; odd, so that the median is one of them
 PAIRS = 2000
@@ -57,50 +54,51 @@ def measure(plan: Plan) -> Table:
     )
 
 
-def _row(network: RoadNetwork, choice: str, count: int | None) -> dict[str, Cell]:
+def _row(network: RoadNetwork, choice: str, count: int | None) -> Row:
     found: list[Distortion] = []
     for seed in range(DRAWS):
         anchors = choose_anchors(network, count=count or 1, choice=choice, seed=seed)
         found.append(distortion(network, distances_m(network, anchors), pairs=PAIRS, seed=PAIRS_SEED))
     values = [each.distortion for each in found]
+    numbers = {
+        "distortion": np.median(values),
+        "low": min(values),
+        "high": max(values),
+        "expansion": np.median([each.expansion for each in found]),
+        "contraction": np.median([each.contraction for each in found]),
+    }
     return {
         "choice": choice,
         "anchors": len(anchors),
-        "distortion": _number(np.median(values)),
-        "low": _number(min(values)),
-        "high": _number(max(values)),
-        "expansion": _number(np.median([each.expansion for each in found])),
-        "contraction": _number(np.median([each.contraction for each in found])),
+        **{name: float(value) if math.isfinite(value) else None for name, value in numbers.items()},
         "infinite": sum(math.isinf(value) for value in values),
         "draws": DRAWS,
         "pairs": found[0].pairs,
     }
 
 
-def _number(value: float | np.floating) -> float | None:
-    return float(value) if math.isfinite(value) else None
-
-
-def draw(table: Table) -> Figure:
-    """A curve for each choice, from its least to its largest draw, on log axes."""
-    from frigate.experiments import plots
-
+def draw(table: Table) -> plots.Figure:
+    """A curve for each choice, from its least to its largest draw, on log axes; what is infinite goes off the top."""
     figure, (ax, *_) = plots.figure()
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     finite = [value for row in table.rows for value in (row["low"], row["high"]) if isinstance(value, float)]
     top = 2 * max(finite, default=10.0)
-    for choice, name in LABELS.items():
+
+    def column(rows: Rows, name: str) -> list[float]:
+        return [number_or(10 * top, row[name]) for row in rows]
+
+    for choice, label in LABELS.items():
         rows = [row for row in table.rows if row["choice"] == choice and row["pairs"]]
-        low, value, high = ([_height(row[column], top) for row in rows] for column in ("low", "distortion", "high"))
-        plots.line(ax, [_height(row["anchors"], top) for row in rows], value, label=name, low=low, high=high)
-    for row in table.rows:
-        if row["choice"] == FULL and row["pairs"]:
-            at, colour = [_height(row["anchors"], top)], plots.colour(LABELS["bourgain"])
-            ax.vlines(at, _height(row["low"], top), _height(row["high"], top), color=colour, linewidth=1.5)
-            words = "as many sets as the theorem has"
-            ax.plot(at, [_height(row["distortion"], top)], "*", color=colour, markersize=12, linestyle="", label=words)
-    counts = sorted({int(_height(row["anchors"], top)) for row in table.rows})
+        low, value, high = (column(rows, name) for name in ("low", "distortion", "high"))
+        plots.line(ax, column(rows, "anchors"), value, label=label, low=low, high=high)
+    full = [row for row in table.rows if row["choice"] == FULL and row["pairs"]]
+    if full:
+        at, colour = column(full, "anchors"), plots.colour(LABELS["bourgain"])
+        ax.vlines(at, column(full, "low"), column(full, "high"), color=colour, linewidth=1.5)
+        words = "as many sets as the theorem has"
+        ax.plot(at, column(full, "distortion"), "*", color=colour, markersize=12, linestyle="", label=words)
+    counts = sorted({int(count) for count in column(table.rows, "anchors")})
     ax.set_xticks(counts, [str(count) for count in counts])
     ax.xaxis.minorticks_off()
     ax.set_ylim(1, top)
@@ -108,8 +106,3 @@ def draw(table: Table) -> Figure:
     off = "; off the top: infinite" if any(row["infinite"] for row in table.rows) else ""
     plots.label(ax, x="anchors, or sets of them", y=f"distortion (1 is perfect{off})", title=table.title)
     return figure
-
-
-def _height(cell: Cell, top: float) -> float:
-    """A number to draw; what is not finite goes off the top of the axis."""
-    return float(cell) if isinstance(cell, int | float) else 10 * top

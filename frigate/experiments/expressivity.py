@@ -7,7 +7,6 @@ number of hops: v1 has the positions [2, 2] and v2 [5, 5], as in the proof.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,18 +15,14 @@ from torch import Tensor
 from frigate.config import BASELINES, PRESETS, Settings, change, preset
 from frigate.data.network import Edges, RoadNetwork
 from frigate.data.stream import make_stream
+from frigate.experiments import plots
 from frigate.experiments.plan import LABELS, Plan
-from frigate.experiments.table import Cell, Table
+from frigate.experiments.table import Row, Table
 from frigate.graph.positions import Anchors
 from frigate.graph.road_features import FEATURES, fit_feature_scaling
 from frigate.nn.batch import Batch, Windows
-from frigate.nn.model import Frigate
 from frigate.nn.scaling import Scaling, build_topologies
-from frigate.training.checkpoint import build_model
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from frigate.training.run import build_model
 
 NODES = 14
 ANCHORS = (0, 4)
@@ -79,7 +74,7 @@ def _place(node: int) -> tuple[float, float]:
     return float(np.cos(angle)), float(np.sin(angle))
 
 
-def _rows(model: str) -> list[dict[str, Cell]]:
+def _rows(model: str) -> list[Row]:
     settings = preset(model)
     if model == "paper":
         settings = change(settings, {"model": {"anchors": len(ANCHORS)}})
@@ -92,8 +87,8 @@ def _rows(model: str) -> list[dict[str, Cell]]:
             built = build_model(settings, scaling).eval()
         for positions, view in views.items():
             with torch.inference_mode():
-                if isinstance(built, Frigate):
-                    z = built.snapshots(view, view.values).permute(1, 0, 2, 3)  # [B,N,T,D]; the scale is 1
+                if built.encodes_snapshots:
+                    z = built.encode_snapshots(view).permute(1, 0, 2, 3)  # [B,N,T,D]
                     apart.setdefault((positions, "embeddings"), []).append(difference(z.flatten(2)))
                 forecast = built(view).transpose(1, 2)  # [B,N,H]
                 apart.setdefault((positions, "forecasts"), []).append(difference(forecast))
@@ -146,7 +141,7 @@ def difference(numbers: Tensor) -> Tensor:
     return gap / largest.clamp(min=1e-30)
 
 
-def _row(model: str, positions: str, compared: str, found: Tensor) -> dict[str, Cell]:
+def _row(model: str, positions: str, compared: str, found: Tensor) -> Row:
     """A row from differences [seeds, windows]."""
     control = WINDOWS.index("control")
     alike = found[:, :control].amax(dim=1)
@@ -164,10 +159,8 @@ def _row(model: str, positions: str, compared: str, found: Tensor) -> dict[str, 
     }
 
 
-def draw(table: Table) -> Figure:
+def draw(table: Table) -> plots.Figure:
     """The ring, and how far apart each model puts the two nodes."""
-    from frigate.experiments import plots
-
     figure, (left, right) = plots.figure(10.5, 5.0, columns=2)
     _draw_ring(left, table)
     names, values = [], []
@@ -200,9 +193,7 @@ def draw(table: Table) -> Figure:
     return figure
 
 
-def _draw_ring(ax: Axes, table: Table) -> None:
-    from frigate.experiments import plots
-
+def _draw_ring(ax: plots.Axes, table: Table) -> None:
     x, y = np.array(table.more["ring"]["x"]), np.array(table.more["ring"]["y"])
     ax.plot(np.append(x, x[0]), np.append(y, y[0]), color=plots.SOFT, linewidth=1.5, zorder=1)
     ax.scatter(x, y, s=60, color="white", edgecolors=plots.SOFT, zorder=2)

@@ -6,24 +6,22 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from frigate.config import BASELINES, PRESETS, change, preset
 from frigate.data.split import windows_in
-from frigate.evaluation.evaluate import forecaster
-from frigate.experiments.parameters import IN_PAPER, PAPER_COLOUR, beside_paper
+from frigate.experiments import plots
+from frigate.experiments.parameters import bars_beside_paper
 from frigate.experiments.plan import LABELS, Plan
-from frigate.experiments.table import Cell, Table, surroundings
+from frigate.experiments.table import Row, Table
 from frigate.graph.feature_cache import ensure_road_features
 from frigate.nn.batch import Batch
-from frigate.training.checkpoint import Run
-from frigate.training.train import best_device, new_run, run_windows
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from frigate.nn.device import best_device
+from frigate.training.environment import environment
+from frigate.training.run import RunOnCity
+from frigate.training.train import new_run
 
 PAPER_S = {"dcrnn": 0.0081, "stgode": 0.0164, "paper": 0.0207, "stnn": 0.0375, "localegn": 0.0492}  # tab:inference
 COLUMNS = {
@@ -42,10 +40,10 @@ def measure(plan: Plan) -> Table:
     models = plan.wanted(*PRESETS, *BASELINES)
     if any(preset(model).model.roads for model in models):
         plan = replace(plan, city=ensure_road_features(city))
-    rows: list[dict[str, Cell]] = []
+    rows: list[Row] = []
     for model in models:
         run = untrained(plan, model)
-        seconds = timed(forecaster(run, device), last_batch(run, device), times=plan.effort.timings)
+        seconds = timed(run.predictor(device), last_batch(run, device), times=plan.effort.timings)
         low, median, high = np.quantile(seconds, [0.25, 0.5, 0.75]).tolist()
         rows.append(
             {
@@ -57,7 +55,7 @@ def measure(plan: Plan) -> Table:
                 "paper_s": PAPER_S.get(model),
             }
         )
-    task, where = preset(PRESETS[0]).task, surroundings(device)
+    task, where = preset(PRESETS[0]).task, environment(device)
     return Table(
         "inference-time",
         f"Time to forecast all nodes once: {city.name}",
@@ -73,11 +71,11 @@ def measure(plan: Plan) -> Table:
             "The paper timed the authors' code on an A100 and does not say on which city, for how many nodes or "
             "windows: its times and ours do not compare, their order may.",
         ],
-        more={"surroundings": where, "nodes": city.network.num_nodes, "roads": city.network.num_edges},
+        more={"environment": where, "nodes": city.network.num_nodes, "roads": city.network.num_edges},
     )
 
 
-def untrained(plan: Plan, model: str) -> Run:
+def untrained(plan: Plan, model: str) -> RunOnCity:
     """The model as training would begin with it on the plan's sensors."""
     recipe = plan.recipe(model)
     settings = replace(preset(model), task=plan.settings(recipe).task)
@@ -85,12 +83,12 @@ def untrained(plan: Plan, model: str) -> Run:
     return new_run(plan.city, seen=plan.sensors(recipe), settings=settings)
 
 
-def last_batch(run: Run, device: torch.device) -> Batch:
+def last_batch(run: RunOnCity, device: torch.device) -> Batch:
     """The last window of the test period, on the device; no other snapshots go there."""
     task, stream = run.settings.task, run.city.stream
     last = int(windows_in(run.split.test, past=task.past, horizon=task.horizon)[-1])
     part = stream.slice(last + 1 - task.past, last + 1 + task.horizon)
-    windows = run_windows(replace(run, city=replace(run.city, stream=part)), device)
+    windows = replace(run, city=replace(run.city, stream=part)).windows(device)
     inputs = torch.from_numpy(run.split.seen).to(device)
     return windows.batch(np.array([task.past - 1]), past=task.past, horizon=task.horizon, inputs=inputs)
 
@@ -112,17 +110,9 @@ def timed(forecast: Callable[[Batch], torch.Tensor], batch: Batch, *, times: int
         return [once() for _ in range(times)]
 
 
-def draw(table: Table) -> Figure:
+def draw(table: Table) -> plots.Figure:
     """A bar for each model with the quartiles as whiskers, and below it a grey one where the paper has a time."""
-    from frigate.experiments import plots
-
-    names, low = beside_paper(table, "low_s", "paper_s")
-    (_, median), (_, high) = beside_paper(table, "median_s", "paper_s"), beside_paper(table, "high_s", "paper_s")
-    figure, (ax, *_) = plots.figure(7.0, 0.6 + 0.36 * len(names))
-    colours = [PAPER_COLOUR if name == IN_PAPER else plots.colour(name) for name in names]
-    low, median, high = ([1000 * value for value in seconds] for seconds in (low, median, high))
-    plots.bars(ax, names, median, low=low, high=high, colours=colours)
-    plots.label(
-        ax, x="ms for one forecast of all nodes (the paper: its own data and hardware)", y="", title=table.title
-    )
+    figure, ax = bars_beside_paper(table, "median_s", "paper_s", low="low_s", high="high_s", scale=1000)
+    words = "ms for one forecast of all nodes (the paper: its own data and hardware)"
+    plots.label(ax, x=words, y="", title=table.title)
     return figure

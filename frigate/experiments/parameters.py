@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,13 +10,11 @@ from frigate.config import BASELINES, PRESETS, Settings, preset
 from frigate.data.network import RoadNetwork
 from frigate.data.split import Split
 from frigate.data.stream import RoadNetworkStream
+from frigate.experiments import plots
 from frigate.experiments.plan import LABELS, Plan
-from frigate.experiments.table import Cell, Table
+from frigate.experiments.table import Row, Table, number_or
 from frigate.nn.scaling import fit_scaling
-from frigate.training.checkpoint import build_model
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from frigate.training.run import build_model
 
 PAPER = {  # tab:params
     "paper": 198985, "dcrnn": 372353, "stnn": 313906, "graph-wavenet": 247660, "stgode": 558582, "localegn": 333636
@@ -36,7 +33,7 @@ def measure(plan: Plan) -> Table:
     """The parameters of every model, built for the city and for half of it."""
     whole = plan.city.stream.slice(0, 1)  # readings do not matter
     half = western_half(whole)
-    rows: list[dict[str, Cell]] = []
+    rows: list[Row] = []
     for model in plan.wanted(*PRESETS, *BASELINES):
         count, paper = count_parameters(preset(model), whole), PAPER.get(model)
         rows.append(
@@ -89,23 +86,27 @@ def western_half(stream: RoadNetworkStream) -> RoadNetworkStream:
     )
 
 
-def draw(table: Table) -> Figure:
+def draw(table: Table) -> plots.Figure:
     """A bar for each model, and below it a grey one where the paper has a number."""
-    from frigate.experiments import plots
-
-    names, values = beside_paper(table, "parameters", "paper")
-    figure, (ax, *_) = plots.figure(7.0, 0.6 + 0.36 * len(names))
-    colours = [PAPER_COLOUR if name == IN_PAPER else plots.colour(name) for name in names]
-    plots.bars(ax, names, values, colours=colours)
+    figure, ax = bars_beside_paper(table, "parameters", "paper")
     ax.xaxis.set_major_formatter("{x:,.0f}")
     plots.label(ax, x="parameters", y="", title=table.title)
     return figure
 
 
-def beside_paper(table: Table, ours: str, paper: str) -> tuple[list[str], list[float]]:
-    """Names and values of bars: each model's, and the paper's where there is one."""
-    bars: list[tuple[str, Cell]] = []
+def bars_beside_paper(
+    table: Table, ours: str, paper: str, *, low: str = "", high: str = "", scale: float = 1.0
+) -> tuple[plots.Figure, plots.Axes]:
+    """A bar for each model, with whiskers where their columns are named, and the paper's below it in grey."""
+    bars: list[tuple[str, list[float]]] = []
     for row in table.rows:
-        bars.append((str(row["model"]), row[ours]))
-        bars += [(IN_PAPER, row[paper])] if row[paper] is not None else []
-    return [name for name, _ in bars], [float(value or 0) for _, value in bars]
+        ends = [row[ours], row[low or ours], row[high or ours]]
+        bars.append((str(row["model"]), [scale * number_or(0, end) for end in ends]))
+        if row[paper] is not None:
+            bars.append((IN_PAPER, [scale * number_or(0, row[paper])] * 3))
+    names = [name for name, _ in bars]
+    figure, (ax, *_) = plots.figure(7.0, 0.6 + 0.36 * len(names))
+    colours = [PAPER_COLOUR if name == IN_PAPER else plots.colour(name) for name in names]
+    values, lows, highs = ([ends[k] for _, ends in bars] for k in range(3))
+    plots.bars(ax, names, values, low=lows if low else None, high=highs if high else None, colours=colours)
+    return figure, ax

@@ -17,6 +17,7 @@ from frigate.evaluation.evaluate import NONE, OWN, ZERO
 
 NAIVE = (ZERO, NONE, "clock profile", "nearest sensors", "label propagation")
 FITTED = ("kriging", "lightgbm")  # learnt, but not by gradient steps
+ALL = (*NAIVE, *FITTED, *BASELINES, *PRESETS, OWN)
 LABELS = {**BASELINES, "paper": "Frigate (paper)", "default": "Frigate (default)", "lightgbm": "LightGBM", OWN: OWN}
 
 
@@ -112,8 +113,8 @@ class Plan:
         settings = preset(recipe.model)
         if recipe.roads:
             hiding = preset("default").train
-            told = {"hide": hiding.hide, "visible_weight": hiding.visible_weight}
-            settings = change(settings, {"model": {"roads": True}, "train": told})
+            hidden = {"hide": hiding.hide, "visible_weight": hiding.visible_weight}
+            settings = change(settings, {"model": {"roads": True}, "train": hidden})
         settings = change(change(settings, self._fitting(recipe)), {"train": {"seed": recipe.seed}})
         return settings if recipe.layers is None else change(settings, {"model": {"layers": recipe.layers}})
 
@@ -137,7 +138,7 @@ def make_plan(
     batch_size: int | None = None,
     device: str | None = None,
 ) -> Plan:
-    """What a user said, as a plan."""
+    """A plan from the options of the command line, which it checks."""
     share = parse_seen(seen)
     if not isinstance(share, float) or share == 1:
         raise SettingsError(f'--seen "{seen}": give a share below 100 %, such as 30%')
@@ -147,14 +148,13 @@ def make_plan(
     if seeds is not None:
         effort = replace(effort, seeds=_numbers(seeds))
     if batch_size is not None:
-        told = {**effort.changes, "train": {**effort.changes.get("train", {}), "batch_size": batch_size}}
-        effort = replace(effort, changes=told)
+        changes = {**effort.changes, "train": {**effort.changes.get("train", {}), "batch_size": batch_size}}
+        effort = replace(effort, changes=changes)
         change(preset(PRESETS[0]), {"train": {"batch_size": batch_size}})  # refuses what is no size
     names = tuple(models.split(",")) if models else ()
-    known = (*NAIVE, *FITTED, *BASELINES, *PRESETS)
     for name in names:
-        if name not in known:
-            raise SettingsError(f'--models: no model "{name}". There are {", ".join(known)}')
+        if name not in ALL[:-1]:
+            raise SettingsError(f'--models: no model "{name}". There are {", ".join(ALL[:-1])}')
     return Plan(
         city=city,
         results=Path(results),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import math
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,11 +17,13 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from frigate.data.files import write_file
 from frigate.errors import MissingExtraError
+from frigate.experiments.table import Rows
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes as Axes  # noqa: PLC0414 - for `plots.Axes`
+    from matplotlib.figure import Figure as Figure  # noqa: PLC0414
 
 Numbers = Sequence[Any] | NDArray[Any]  # as they stand in a table: numbers and None
 
@@ -55,30 +56,8 @@ WIDTHS = {FIRST: 3.0, "frigate (paper)": 2.4}  # of lines, in points
 WIDTH = 1.6
 MAX_MARKED = 24  # points of a line; more markers would hide it
 
-INK, SOFT, GRID = "#1b2430", "#5b6675", "#e3e7ec"
-STYLE: dict[str, Any] = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib: the same everywhere
-    "font.size": 10.5,
-    "text.color": INK,
-    "axes.edgecolor": SOFT,
-    "axes.labelcolor": INK,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 11.5,
-    "axes.titleweight": "bold",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": GRID,
-    "xtick.color": SOFT,
-    "ytick.color": SOFT,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "figure.constrained_layout.h_pad": 0.08,
-    "figure.constrained_layout.w_pad": 0.08,
-    "savefig.dpi": 150,
-    "svg.hashsalt": "frigate",  # the same ids every time
-}
+INK, SOFT = "#1b2430", "#5b6675"
+STYLE = Path(__file__).with_name("plots.mplstyle")
 
 
 @contextmanager
@@ -160,73 +139,42 @@ def bars(
     low: Numbers | None = None,
     high: Numbers | None = None,
     colours: Sequence[str] | None = None,
-    horizontal: bool = True,
 ) -> None:
-    """A bar for every name, the first on top or at the left, its value written at its end, beyond the whisker.
+    """A bar for every name, the first on top, its value at its end, beyond the whisker.
 
     `low` and `high` are the whiskers' ends, not lengths. A bar without a value is a dash.
     """
     lengths = _numbers(values)
     ends = np.stack([lengths if side is None else _numbers(side) for side in (low, high)])  # [2, bars]
-    ends = np.where(np.isnan(ends), lengths, ends)
     paint = [colour(name) for name in names] if colours is None else list(colours)
     filling = ["white" if name.casefold() == YARDSTICK else tone for name, tone in zip(names, paint, strict=True)]
+    weights = ["bold" if name.casefold() == FIRST else "normal" for name in names]
     at = np.arange(len(names))
-    drawn = np.nan_to_num(lengths)
     with _style():
-        if horizontal:
-            ax.barh(at, drawn, color=filling, edgecolor=paint, height=0.72)
-            ax.set_yticks(at, names)
-            ax.set_ylim(len(names) - 0.4, -0.6)
-            ax.margins(x=0.17)
-        else:
-            ax.bar(at, drawn, color=filling, edgecolor=paint, width=0.72)
-            slanted = max(map(len, names), default=0) * len(names) > 60
-            ax.set_xticks(
-                at, names, rotation=35 if slanted else 0, ha="right" if slanted else "center", rotation_mode="anchor"
-            )
-            ax.margins(y=0.12)
-        ax.grid(visible=False, axis="y" if horizontal else "x")
-        ax.tick_params(axis="y" if horizontal else "x", length=0)
+        ax.barh(at, np.nan_to_num(lengths), color=filling, edgecolor=paint, height=0.72)
+        ax.set_yticks(at, names)
+        ax.set_ylim(len(names) - 0.4, -0.6)
+        ax.margins(x=0.17)
+        ax.grid(visible=False, axis="y")
+        ax.tick_params(axis="y", length=0)
         if low is not None or high is not None:
-            _whiskers(ax, at, ends, horizontal)
-        beyond = np.nan_to_num(np.where(lengths < 0, *ends))
-        ticks = ax.get_yticklabels() if horizontal else ax.get_xticklabels()
-        for name, tick in zip(names, ticks, strict=False):  # an inner panel that shares the names has none
-            tick.set_fontweight("bold" if name.casefold() == FIRST else "normal")
-        for place, (name, text) in enumerate(zip(names, written(values), strict=True)):
-            _write_value(ax, place, beyond[place], text, name.casefold() == FIRST, horizontal)
+            middle, half = ends.mean(axis=0), np.ptp(ends, axis=0) / 2
+            for tone, width in (("white", 3.2), (INK, 1.2)):  # a white rim, or dark bars would hide them
+                ax.errorbar(
+                    middle, at, xerr=half, fmt="none", ecolor=tone, elinewidth=width, capthick=width, capsize=2 + width
+                )
+        for tick, weight in zip(ax.get_yticklabels(), weights, strict=False):  # inner panels that share names have none
+            tick.set_fontweight(weight)
+        beyond = np.nan_to_num(np.where(lengths < 0, *np.where(np.isnan(ends), lengths, ends)))
+        for place, (end, text) in enumerate(zip(beyond, format_numbers(values), strict=True)):
+            ax.annotate(
+                text, (end, place), xytext=(-5 if end < 0 else 5, 0), textcoords="offset points",
+                ha="right" if end < 0 else "left", va="center", fontsize=9, fontweight=weights[place],
+            )  # fmt: skip
 
 
-def _whiskers(ax: Axes, at: NDArray[Any], ends: NDArray[np.float64], horizontal: bool) -> None:
-    there = ~np.isnan(ends).any(axis=0)
-    draw = ax.hlines if horizontal else ax.vlines
-    cap = "|" if horizontal else "_"
-    for tone, width, order in (("white", 3.2, 3.0), (INK, 1.2, 3.1)):  # a white rim, or dark bars would hide them
-        draw(at[there], *ends[:, there], color=tone, linewidth=width, zorder=order)
-        for end in ends[:, there]:
-            points = (end, at[there]) if horizontal else (at[there], end)
-            ax.plot(
-                *points, color=tone, zorder=order, linestyle="", marker=cap, markersize=5 + width, markeredgewidth=width
-            )
-
-
-def _write_value(ax: Axes, place: float, end: float, text: str, first: bool, horizontal: bool) -> None:
-    away = -1 if end < 0 else 1
-    ax.annotate(
-        text,
-        (end, place) if horizontal else (place, end),
-        xytext=(5 * away, 0) if horizontal else (0, 3 * away),
-        textcoords="offset points",
-        ha=("left" if away > 0 else "right") if horizontal else "center",
-        va="center" if horizontal else "bottom" if away > 0 else "top",
-        fontsize=9,
-        fontweight="bold" if first else "normal",
-    )
-
-
-def written(values: Numbers) -> list[str]:
-    """Numbers as a reader compares them: as many decimals for all as give the middle one three digits."""
+def format_numbers(values: Numbers) -> list[str]:
+    """Numbers to compare: as many decimals for all as give the median three digits."""
     numbers = _numbers(values)
     sizes = np.abs(numbers[np.isfinite(numbers) & (numbers != 0)])
     if not sizes.size or np.allclose(sizes, np.round(sizes), rtol=1e-9, atol=0):
@@ -258,6 +206,18 @@ def label(ax: Axes, *, x: str, y: str, title: str = "") -> None:
             ax.set_title(title)
 
 
+def mae_line(ax: Axes, rows: Rows, x: str, *, label: str, envelope: bool = True, dashed: bool = False) -> None:
+    """A line of the rows' MAE over their column `x`, with its interval as the envelope."""
+    low, high = ([row[side] for row in rows] if envelope else None for side in ("mae_low", "mae_high"))
+    line(ax, [row[x] for row in rows], [row["mae"] for row in rows], label=label, low=low, high=high, dashed=dashed)
+
+
+def mae_bars(ax: Axes, names: Sequence[str], rows: Rows, colours: Sequence[str] | None = None) -> None:
+    """A bar of each row's MAE with its interval."""
+    mae, low, high = ([row.get(column) for row in rows] for column in ("mae", "mae_low", "mae_high"))
+    bars(ax, names, mae, low=low, high=high, colours=colours)
+
+
 def legend_beside(ax: Axes) -> None:
     """What the lines are, at the right of the axes, in the order of the lines' right ends."""
     pairs = zip(*ax.get_legend_handles_labels(), strict=True)
@@ -279,9 +239,7 @@ def save(figure: Figure, path: Path) -> None:
     """Write `path` with .png and .svg added: the same bytes for the same figure."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with _style():
-        for kind, unsaid in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
+        for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
             data = io.BytesIO()
-            figure.savefig(data, format=kind, metadata=unsaid)
-            beside = path.with_name(f".{path.name}.{kind}.writing")
-            beside.write_bytes(data.getvalue())
-            os.replace(beside, path.with_name(f"{path.name}.{kind}"))
+            figure.savefig(data, format=kind, metadata=metadata)
+            write_file(path.with_name(f"{path.name}.{kind}"), data.getvalue())

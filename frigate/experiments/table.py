@@ -6,18 +6,36 @@ import csv
 import io
 import json
 import math
-import os
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
+from frigate.evaluation.metrics import Summary
 
 Cell = str | int | float | bool | None
+Row = dict[str, Cell]
 Rows = Sequence[Mapping[str, Cell]]
+
+MAE_COLUMNS = {
+    "mae": "mean absolute error at nodes without a sensor, the city's unit",
+    "mae_low": "95 % interval, unseen nodes resampled",
+    "mae_high": "95 % interval, unseen nodes resampled",
+}
+
+
+def mae_cells(summary: Summary) -> Row:
+    """The cells of MAE_COLUMNS."""
+    return {"mae": summary.mae.value, "mae_low": summary.mae.low, "mae_high": summary.mae.high}
+
+
+def number_or(otherwise: float, cell: Cell) -> float:
+    """The number in a cell; `otherwise` where there is none."""
+    return float(cell) if isinstance(cell, int | float) else otherwise
+
+
+def percent_above(value: float, base: float) -> float | None:
+    """How much a value is above another, in per cent."""
+    return 100 * (value / base - 1) if base > 0 else None
 
 
 @dataclass(frozen=True)
@@ -35,6 +53,11 @@ class Table:
     def unit(self) -> str:
         """Of the readings, for labels."""
         return str(self.more.get("unit") or "city unit")
+
+    def by_model(self) -> dict[str, Rows]:
+        """The rows of each model, in the order of the table."""
+        names = dict.fromkeys(str(row["model"]) for row in self.rows)
+        return {name: [row for row in self.rows if row["model"] == name] for name in names}
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -62,20 +85,6 @@ class Table:
 
 def _plain(cell: Cell) -> Cell:
     return f"{cell:.6g}" if isinstance(cell, float) else cell
-
-
-def surroundings(device: torch.device) -> dict[str, Any]:
-    """The hardware and versions that a result came from."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
-    versions = {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
-    return {"hardware": name, "device": device.type, "versions": versions}
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Whole or not at all."""
-    beside = path.with_name(f".{path.name}.writing")
-    beside.write_text(text, encoding="utf-8")
-    os.replace(beside, path)
 
 
 def as_json(data: Any) -> str:

@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
 from frigate.config import PRESETS
+from frigate.data.coordinates import EARTH_RADIUS_M
 from frigate.data.network import RoadNetwork
 from frigate.experiments import plots
 from frigate.experiments.plan import Plan, Recipe
-from frigate.experiments.table import Cell, Table
+from frigate.experiments.table import MAE_COLUMNS, Row, Table, mae_cells, percent_above
 from frigate.experiments.trials import Change, Fitted, Scored, Trial
-from frigate.graph.feature_cache import ensure_road_features
 from frigate.nn.batch import Windows
 from frigate.nn.scaling import build_topologies
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 THRESHOLD = 3.0  # median roads: new roads join nodes at most so far apart as the crow flies
-EARTH_M = 6_371_000.0
 COLUMNS = {
     "model": "forecaster",
     "changed": "roads changed at inference, per cent: half of them dropped, as many created",
-    "mae": "mean absolute error at nodes without a sensor, the city's unit",
-    "mae_low": "95 % interval, unseen nodes resampled",
-    "mae_high": "95 % interval, unseen nodes resampled",
+    **MAE_COLUMNS,
     "more_percent": "MAE above that on the true roads, per cent",
 }
 
@@ -50,10 +43,7 @@ class OtherRoads(Change):
         assert fitted.run is not None
         stream = plan.city.stream
         other = stream.on(perturbed(stream.network, percent=self.percent, seed=recipe.seed))
-        kept = fitted.run.scaling
-        city = replace(plan.city, stream=other, road_features=())
-        features = None if kept.roads is None else ensure_road_features(city).road_features
-        topologies, _ = build_topologies(other.topologies, kept, sensors=fitted.split.seen, features=features)
+        topologies, _ = build_topologies(other.topologies, fitted.run.scaling, sensors=fitted.split.seen)
         return replace(fitted, windows=Windows(other, topologies, fitted.windows.device))
 
 
@@ -74,7 +64,7 @@ def _near_pairs(network: RoadNetwork) -> NDArray[np.int64]:
     """[P,2] the nodes within the threshold of each other and without a road either way, each pair once."""
     at = np.flatnonzero(network.present)
     lon, lat = np.radians(network.lon[at]), np.radians(network.lat[at])
-    x_m = EARTH_M * np.stack([lon * np.cos(lat.mean()), lat], axis=1)  # a town is flat enough
+    x_m = EARTH_RADIUS_M * np.stack([lon * np.cos(lat.mean()), lat], axis=1)  # a town is flat enough
     near = at[cKDTree(x_m).query_pairs(THRESHOLD * float(np.median(network.length_m)), output_type="ndarray")]
     N = network.num_nodes
     joined = np.concatenate(
@@ -92,17 +82,13 @@ def trials(plan: Plan, scored: Scored) -> list[Trial]:
 
 
 def measure(plan: Plan, scored: Scored) -> Table:
-    rows: list[dict[str, Cell]] = []
+    rows: list[Row] = []
     true: dict[str, float] = {}
-    for trial in trials(plan, scored):
-        summary = scored.summary(trial) if scored.has(trial) else None
-        if summary is None:
-            continue
-        change, mae, model = trial.change, summary.mae, trial.recipe.label
-        percent = change.percent if isinstance(change, OtherRoads) else 0.0
-        whole = true.setdefault(model, mae.value)
-        row: dict[str, Cell] = {"model": model, "changed": percent, "mae": mae.value, "mae_low": mae.low}
-        rows.append(row | {"mae_high": mae.high, "more_percent": 100 * (mae.value / whole - 1) if whole > 0 else None})
+    for trial, summary in scored.found(trials(plan, scored)):
+        model, mae = trial.recipe.label, summary.mae.value
+        changed = trial.change.percent if isinstance(trial.change, OtherRoads) else 0.0
+        more = percent_above(mae, true.setdefault(model, mae))
+        rows.append({"model": model, "changed": changed, **mae_cells(summary), "more_percent": more})
     notes = [
         "The traffic is that of the true roads: the experiment shows that a model bears a wrong map, not that it knows "
         "where traffic would have gone. Positions, moments and road features follow the changed roads."
@@ -110,18 +96,10 @@ def measure(plan: Plan, scored: Scored) -> Table:
     return Table("topology", "Roads changed at inference", rows, COLUMNS, notes)
 
 
-def draw(table: Table) -> Figure:
+def draw(table: Table) -> plots.Figure:
     figure, (ax,) = plots.figure(7, 4.2)
-    for name in dict.fromkeys(str(row["model"]) for row in table.rows):
-        these = [row for row in table.rows if row["model"] == name]
-        plots.line(
-            ax,
-            [row["changed"] for row in these],
-            [row["mae"] for row in these],
-            label=name,
-            low=[row["mae_low"] for row in these],
-            high=[row["mae_high"] for row in these],
-        )
+    for name, rows in table.by_model().items():
+        plots.mae_line(ax, rows, "changed", label=name)
     plots.label(ax, x="roads changed (%)", y=f"MAE at nodes without a sensor ({table.unit})")
     ax.set_ylim(bottom=0)
     ax.set_xticks(sorted({float(row["changed"]) for row in table.rows if isinstance(row["changed"], int | float)}))

@@ -5,19 +5,16 @@ The paper draws the traffic of edges; our readings are at nodes, so this is the 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from frigate.data.stream import DAY_S, RoadNetworkStream
+from frigate.experiments import plots
 from frigate.experiments.datasets import node_sums, per_step
 from frigate.experiments.plan import Plan
-from frigate.experiments.table import Cell, Table
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from frigate.experiments.table import Row, Table
 
 PERCENTILES = (1, 10, 25, 50, 75, 90, 95, 99, 100)
 DRAWN = (99, 90, 50)  # the example nodes: by rank, not by hand
@@ -88,9 +85,9 @@ def tide(stream: RoadNetworkStream, node: int) -> dict[str, Any]:
 
 def _row(
     stream: RoadNetworkStream, percentile: int, node: int, mean: NDArray[np.float64], rank: int, tides: dict[str, Any]
-) -> dict[str, Cell]:
+) -> Row:
     total = float(mean.sum())
-    row: dict[str, Cell] = {
+    row: Row = {
         "percentile": percentile,
         "node": str(stream.node_ids[node]),
         "mean": float(mean[rank]),
@@ -141,10 +138,8 @@ def _slopes(mean: NDArray[np.float64]) -> list[float] | None:
     return [float(np.log(0.5 / 0.1) / np.log(x[1] / x[0])), float(np.log(0.1 / 0.01) / np.log(x[2] / x[1]))]
 
 
-def draw(table: Table) -> Figure:
+def draw(table: Table) -> plots.Figure:
     """The share of nodes with at least so much traffic, and the day at three nodes."""
-    from frigate.experiments import plots
-
     figure, axes = plots.figure(10.0, 7.0, rows=2, columns=2)
     unit = table.more["unit"]
     _draw_curve(axes[0], table)
@@ -166,9 +161,7 @@ def draw(table: Table) -> Figure:
     return figure
 
 
-def _draw_curve(ax: Axes, table: Table) -> None:
-    from frigate.experiments import plots
-
+def _draw_curve(ax: plots.Axes, table: Table) -> None:
     curve = table.more["curve"]
     shown = [(x, y) for x, y in zip(curve["mean"], curve["share"], strict=True) if x > 0]
     ax.set_xscale("log")

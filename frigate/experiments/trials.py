@@ -1,6 +1,6 @@
 """Trials: a recipe fitted and scored on the test period, as it is or with its input changed. Each is done once.
 
-    RESULTS/runs/RECIPE/checkpoint-0024/    of a trained recipe: training goes on here where it was stopped
+    RESULTS/runs/RECIPE/checkpoint-0024/    of a trained recipe; training resumes here
     RESULTS/runs/RECIPE/facts.json          parameters, steps, seconds, settings, hardware
     RESULTS/runs/RECIPE/CHANGE.npz          the sums of errors, from which every measure and interval is made
 
@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,22 +24,24 @@ from frigate.baselines.boosted_trees import fit_trees
 from frigate.baselines.kriging import fit_kriging
 from frigate.baselines.naive import Forecaster, fit_own_median, naive_baselines, seen_median
 from frigate.config import PRESETS, Settings
+from frigate.data.files import replacing_file, write_file
 from frigate.data.split import Split, make_split, windows_in
 from frigate.errors import SettingsError
-from frigate.evaluation.evaluate import NONE, OWN, ZERO, forecaster, score, share_of_sensor, terciles, windows_at_once
+from frigate.evaluation.evaluate import NONE, OWN, ZERO, score, share_of_sensor, terciles, windows_at_once
 from frigate.evaluation.metrics import Measure, Scores, Summary
 from frigate.experiments.ablated_model import without
-from frigate.experiments.plan import NAIVE, Plan, Recipe
-from frigate.experiments.table import as_json, surroundings, write_atomically
-from frigate.graph.feature_cache import ensure_road_features
+from frigate.experiments.plan import ALL, NAIVE, Plan, Recipe
+from frigate.experiments.table import as_json
+from frigate.graph.feature_cache import features_of
 from frigate.nn.batch import Windows
+from frigate.nn.device import best_device
 from frigate.nn.scaling import build_topologies, fit_scaling
-from frigate.training.checkpoint import Build, Run, build_model
-from frigate.training.train import best_device, run_windows, train
-from frigate.training.trainer import StepReport
+from frigate.training.environment import environment
+from frigate.training.run import Build, Run, build_model
+from frigate.training.train import train
+from frigate.training.trainer import OnStep
 
 SCORED_AT_ONCE = 16  # windows, for forecasters that are no networks
-OnStep = Callable[[StepReport], None]
 
 
 @dataclass(frozen=True)
@@ -127,9 +128,9 @@ def _trained(plan: Plan, recipe: Recipe, device: torch.device, on_step: OnStep |
     )
     if not run.progress.finished:
         raise KeyboardInterrupt
-    return Fitted(
-        forecaster(run, device), run_windows(run, device), run.split, settings, windows_at_once(run, device), run
-    )
+    here = run.on(plan.city)
+    predictor = here.predictor(device)
+    return Fitted(predictor, here.windows(device), here.split, settings, windows_at_once(here, predictor), run)
 
 
 def build_of(recipe: Recipe) -> Build:
@@ -138,12 +139,11 @@ def build_of(recipe: Recipe) -> Build:
 
 def _not_trained(plan: Plan, recipe: Recipe, device: torch.device) -> Fitted:
     settings, split = settings_of(plan, recipe), split_of(plan, recipe)
-    city = ensure_road_features(plan.city) if recipe.model == "lightgbm" else plan.city
-    features = city.road_features if recipe.model == "lightgbm" else None
-    last = None if features is None else features[int(city.stream.topology_of[-1])]
-    scaling = fit_scaling(city.stream, split, settings.model, features=last, seed=recipe.seed)
-    topologies, _ = build_topologies(city.stream.topologies, scaling, sensors=split.seen, features=features)
-    windows = Windows(city.stream, topologies, device)
+    city, stream = plan.city, plan.city.stream
+    features = features_of([stream.network], city)[0] if recipe.model == "lightgbm" else None
+    scaling = fit_scaling(stream, split, settings.model, features=features, seed=recipe.seed)
+    topologies, _ = build_topologies(stream.topologies, scaling, sensors=split.seen, city=city)
+    windows = Windows(stream, topologies, device)
     return Fitted(_simple(plan, recipe, split, windows, settings), windows, split, settings, SCORED_AT_ONCE)
 
 
@@ -170,19 +170,11 @@ def _simple(plan: Plan, recipe: Recipe, split: Split, windows: Windows, settings
 
 
 def _score(plan: Plan, fitted: Fitted) -> Scores:
-    task, stream = fitted.settings.task, plan.city.stream
-    current = windows_in(fitted.split.test, past=task.past, horizon=task.horizon, stride=plan.effort.stride)
+    task, stride = fitted.settings.task, plan.effort.stride
     return score(
-        {"it": fitted.forecast},
-        fitted.windows,
-        current,
-        past=task.past,
-        horizon=task.horizon,
-        inputs=fitted.split.seen,
-        step_s=stream.step_s,
-        quantity=stream.quantity,
+        {"it": fitted.forecast}, fitted.windows, fitted.split, past=task.past, horizon=task.horizon, stride=stride,
         batch_size=fitted.batch_size,
-    )["it"]
+    )["it"]  # fmt: skip
 
 
 def _sums_path(plan: Plan, trial: Trial) -> Path:
@@ -195,10 +187,8 @@ def _facts_path(plan: Plan, recipe: Recipe) -> Path:
 
 def _save(plan: Plan, trial: Trial, scores: Scores) -> None:
     path = _sums_path(plan, trial)
-    beside = path.with_name(f".{path.name}.writing")
-    with beside.open("wb") as file:
+    with replacing_file(path) as new, new.open("wb") as file:
         np.savez_compressed(file, cells=scores.cell_sums.astype(np.float32), hours=scores.hour_sums.astype(np.float32))
-    os.replace(beside, path)
 
 
 def _keep_facts(plan: Plan, recipe: Recipe, fitted: Fitted, device: torch.device, seconds: float) -> None:
@@ -206,7 +196,7 @@ def _keep_facts(plan: Plan, recipe: Recipe, fitted: Fitted, device: torch.device
     if fitted.run is not None:
         run = fitted.run
         settings = run.settings
-        at = windows_in(run.split.train, past=settings.task.past, horizon=settings.task.horizon)
+        at = windows_in(fitted.split.train, past=settings.task.past, horizon=settings.task.horizon)
         whole = math.ceil(len(at) / settings.train.batch_size)
         steps = min(whole, settings.train.steps_per_epoch or whole)  # of an epoch
         facts |= {
@@ -219,7 +209,7 @@ def _keep_facts(plan: Plan, recipe: Recipe, fitted: Fitted, device: torch.device
             "seconds": run.progress.seconds,
             "settings": run.settings.to_json(),
         }
-    write_atomically(_facts_path(plan, recipe), as_json(facts | surroundings(device)))
+    write_file(_facts_path(plan, recipe), as_json(facts | environment(device)))
 
 
 class Scored:
@@ -246,6 +236,12 @@ class Scored:
                     data["cells"], data["hours"], step_s=stream.step_s, quantity=stream.quantity
                 )
         return self._scores[trial]
+
+    def found(self, trials: Iterable[Trial], models: Container[str] = ALL) -> Iterator[tuple[Trial, Summary]]:
+        """The trials of these models that are there and scored, with their errors at unseen nodes."""
+        for trial in trials:
+            if trial.recipe.model in models and self.has(trial) and (summary := self.summary(trial)) is not None:
+                yield trial, summary
 
     def facts(self, recipe: Recipe) -> dict[str, Any]:
         facts: dict[str, Any] = json.loads(_facts_path(self.plan, recipe).read_text(encoding="utf-8"))
@@ -289,7 +285,6 @@ def beside(trial: Trial, model: str) -> Trial:
     return Trial(Recipe(model, trial.recipe.seen, trial.recipe.seed))
 
 
-def yardsticks(plan: Plan, *, seed: int, seen: float | None = None) -> list[Trial]:
+def yardsticks(plan: Plan, **recipe: Any) -> list[Trial]:
     """What `share` and `of_zero` need."""
-    share = plan.seen if seen is None else seen
-    return [Trial(Recipe(name, share, seed)) for name in (ZERO, NONE, OWN)]
+    return [Trial(plan.recipe(name, **recipe)) for name in (ZERO, NONE, OWN)]

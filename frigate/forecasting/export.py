@@ -9,15 +9,13 @@ from __future__ import annotations
 import copy
 import importlib.util
 import logging
-import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import numpy as np
@@ -27,16 +25,18 @@ from torch import Tensor, nn
 
 from frigate.config import ModelSettings
 from frigate.data.city import City
+from frigate.data.files import replacing_file
 from frigate.data.network import Edges, Road, RoadNetwork
 from frigate.data.stream import CALENDAR, RoadNetworkStream
-from frigate.errors import FrigateError, MissingExtraError, SettingsError
-from frigate.forecasting.forecast import Forecast, forecast
+from frigate.errors import CheckpointError, FrigateError, MissingExtraError, SettingsError
+from frigate.forecasting.forecast import Request, make_request
 from frigate.graph.road_features import FEATURE_WIDTH
-from frigate.nn.batch import Batch, Topology, make_topology
-from frigate.nn.layers import GatedConv, ResidualGatedConv
-from frigate.nn.model import Frigate
+from frigate.nn.batch import Batch
+from frigate.nn.forecaster import ForecastModel
+from frigate.nn.predictor import Predictor
 from frigate.nn.scaling import NEAR_SENSORS
-from frigate.training.checkpoint import Run
+from frigate.nn.topology import Topology, make_topology
+from frigate.training.run import Run
 
 OUTPUT = "forecast"  # [H,N]
 OPEN = {"N": "nodes", "E": "roads", "P": "pairs"}  # the sizes that are not fixed, under their names in a file
@@ -76,17 +76,36 @@ class Exported:
         return f"{self.path}: {self.path.stat().st_size / 1e6:.1f} MB, at most {away:.1g} from the model's forecasts"
 
 
-def export_program(run: Run, path: str | Path) -> Exported:
-    """Write a torch.export program (.pt2). `torch.export.load(path).module()(**inputs)` is the forecast [H,N]."""
-    return _export(run, Path(path), ".pt2", torch.export.save, _torch_program)
+def export_program(run: Run, path: str | Path, city: City | None = None) -> Exported:
+    """Write a torch.export program. `torch.export.load(path).module()(**inputs)` is the forecast [H,N].
+
+    Parameters
+    ----------
+    run : Run
+        Of a Frigate model.
+    path : path
+        The .pt2 file to write.
+    city : City, optional
+        To compare the program with the model on, beside made-up networks. Default: the city that the run was trained
+        on, where its folder can be opened.
+    """
+    return _export(run, Path(path), city, ".pt2", torch.export.save, _torch_program)
 
 
-def export_onnx(run: Run, path: str | Path) -> Exported:
-    """Write an ONNX model (.onnx), for onnxruntime and others. Needs the extra `export`."""
+def export_onnx(run: Run, path: str | Path, city: City | None = None) -> Exported:
+    """Write an ONNX model, for onnxruntime and others. Needs the extra `export`.
+
+    Parameters
+    ----------
+    run, city
+        As for `export_program`.
+    path : path
+        The .onnx file to write.
+    """
     for package in NEEDED:
         if importlib.util.find_spec(package) is None:
             raise MissingExtraError(package, "export")
-    return _export(run, Path(path), ".onnx", _save_onnx, _onnx_program)
+    return _export(run, Path(path), city, ".onnx", _save_onnx, _onnx_program)
 
 
 def inputs(
@@ -101,19 +120,24 @@ def inputs(
 ) -> Inputs:
     """What the exported program reads for the forecast with these arguments, by the names of `SHAPES`.
 
-    A program has one network for all of its snapshots: where the roads change within the window, those of its last
-    snapshot stand for all.
+    The arguments are those of `forecast`. A program has one network for all of its snapshots: where the roads change
+    within the window, those of its last snapshot stand for all.
     """
-    return _recorded(run, network, stream, at=at, close=close, add=add, sensors=sensors)[0]
+    _frigate(run)
+    return _arrays(run, _on_one_network(run, network, stream, at=at, close=close, add=add, sensors=sensors))
 
 
-def write_sample(run: Run, path: str | Path) -> Path:
-    """Write the inputs at the end of the run's city as .npz, with its `node_ids` and the model's `forecast` [H,N]."""
+def write_sample(run: Run, path: str | Path, city: City | None = None) -> Path:
+    """Write the inputs at the end of a city as .npz, with its `node_ids` and the model's `forecast` [H,N].
+
+    Default: the city that the run was trained on, from its folder.
+    """
     path = Path(path)
     if path.suffix != ".npz":
         raise SettingsError(f"{path}: a sample is a .npz file. Name it so")
-    arrays, made = _recorded(run, None, None)
-    node_ids = made.node_ids.astype(str) if made.node_ids.dtype == object else made.node_ids
+    request = _on_one_network(run, None, city)
+    arrays, node_ids = _arrays(run, request), request.forecast.node_ids
+    node_ids = node_ids.astype(str) if node_ids.dtype == object else node_ids
     with _beside(path) as beside, beside.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays, **{OUTPUT: _by_model(run, arrays), "node_ids": node_ids})
     return path
@@ -142,10 +166,10 @@ _REMEDY = "It is not written. Export with another version of torch (or of onnx, 
 class PlainForecast(nn.Module):
     """The model's forecast [H,N] from plain tensors. Not clamped: below 0 no difference would show in a check.
 
-    While it is traced, the model computes as the reference does: with index_add, which every runtime has.
+    The model computes as the reference does: with index_add, which every runtime has.
     """
 
-    def __init__(self, model: Frigate) -> None:
+    def __init__(self, model: ForecastModel) -> None:
         super().__init__()
         self.model = model
 
@@ -177,29 +201,32 @@ class PlainForecast(nn.Module):
             out_start=unread,
             in_start=unread,
             in_order=unread,
-            visits=unread,
+            visit_order=unread,
             neighbour_of=neighbour_of,
             neighbour=neighbour,
             near_sensor=none.long() if near_sensor is None else near_sensor,
             near_distance_m=none if near_distance_m is None else near_distance_m,
         )
-        window = (values[None], observed[None], calendar_past[None], calendar_future[None])
-        made: Tensor = self.model(Batch(*window, (topology,), torch.zeros(1, T, dtype=torch.int64)))[0]
+        window = (values, observed, calendar_past, calendar_future)
+        batch = Batch.of_window(*window, (topology,), torch.zeros(T, dtype=torch.int64))
+        made: Tensor = self.model(batch, kernels="reference")[0]
         return made
 
 
 def _plain(run: Run) -> PlainForecast:
-    model, _ = _frigate(run)
-    for i, conv in enumerate(model.convolutions):
-        if not isinstance(conv, GatedConv | ResidualGatedConv):
-            raise SettingsError(
-                f"layer {i + 1} is a {type(conv).__name__}: only those of paper and default are exported"
-            )
+    model = copy.deepcopy(_frigate(run)[0]).cpu().eval().requires_grad_(False)
+    if model.reach is None:
+        raise SettingsError("the model has other parts than paper and default have: only those are exported")
     return PlainForecast(model)
 
 
 def _export(
-    run: Run, path: Path, suffix: str, save: Callable[[Any, Path], None], load: Callable[[Path], Program]
+    run: Run,
+    path: Path,
+    city: City | None,
+    suffix: str,
+    save: Callable[[Any, Path], None],
+    load: Callable[[Path], Program],
 ) -> Exported:
     if path.suffix != suffix:
         raise SettingsError(f"{path}: the file's name has to end in {suffix}")
@@ -207,8 +234,8 @@ def _export(
     plain = _plain(run)
     with _beside(path) as beside:
         with _quiet():
-            save(_traced(plain, _invented(run, nodes=40, seed=0)), beside)
-        found = check_parity(run, load(beside), _cases(run))
+            save(_traced(plain, _synthetic(run, nodes=40, seed=0)), beside)
+        found = check_parity(run, load(beside), _cases(run, city))
     return Exported(path, found, time.perf_counter() - began)
 
 
@@ -272,19 +299,21 @@ def _onnx_program(path: Path) -> Program:
     return lambda arrays: np.asarray(session.run([OUTPUT], arrays)[0])
 
 
-def _cases(run: Run) -> dict[str, Inputs]:
-    """The run's own city, where it has the readings; and networks of other sizes."""
-    small, large = _invented(run, nodes=23, seed=1), _invented(run, nodes=171, seed=2)
+def _cases(run: Run, city: City | None) -> dict[str, Inputs]:
+    """A city, where there is one with the readings; and networks of other sizes."""
+    small, large = _synthetic(run, nodes=23, seed=1), _synthetic(run, nodes=171, seed=2)
     blind = {**small, "values": np.zeros_like(small["values"]), "observed": np.zeros_like(small["observed"])}
-    own = {}
-    if run.city.stream.num_snapshots >= run.settings.task.past:
-        own[run.city.name] = inputs(run)
-    return {**own, "invented, 23 nodes": small, "invented, 171 nodes": large, "without a reading": blind}
+    cases = {"synthetic, 23 nodes": small, "synthetic, 171 nodes": large, "without a reading": blind}
+    with suppress(CheckpointError):  # a program can be written where its run's city is not
+        city = city or run.open_city()
+    if city is not None and city.stream.num_snapshots >= run.settings.task.past:
+        cases[city.name] = inputs(run, stream=city)
+    return cases
 
 
-def _invented(run: Run, *, nodes: int, seed: int) -> Inputs:
+def _synthetic(run: Run, *, nodes: int, seed: int) -> Inputs:
     """Inputs of the right shapes and plausible numbers that describe no place at all."""
-    (_, settings), task, kept = _frigate(run), run.settings.task, run.scaling
+    (_, settings), task, scaling = _frigate(run), run.settings.task, run.scaling
     rng = np.random.default_rng([seed, 7])
     T, H, N = task.past, task.horizon, nodes
     ends = rng.integers(0, N, (2, 5 * N // 2))
@@ -292,16 +321,16 @@ def _invented(run: Run, *, nodes: int, seed: int) -> Inputs:
     pairs = np.unique(np.concatenate([ends, ends[::-1]], axis=1), axis=1)
     observed = rng.random((T, N)) < 0.5
     delta = rng.uniform(0.2, 3, ends.shape[1])
-    near_m = rng.exponential(5 * kept.length_scale_m, (N, NEAR_SENSORS))
+    near_m = rng.exponential(5 * scaling.length_scale_m, (N, NEAR_SENSORS))
     sizes = {"K": settings.anchors, "R": FEATURE_WIDTH if settings.roads else 0}
     made: Inputs = {
-        "values": np.where(observed, kept.value_offset + kept.value_scale * rng.random((T, N)), 0),
+        "values": np.where(observed, scaling.value_offset + scaling.value_scale * rng.random((T, N)), 0),
         "observed": observed,
         "calendar_past": rng.uniform(-1, 1, (T, len(CALENDAR))),
         "calendar_future": rng.uniform(-1, 1, (H, len(CALENDAR))),
         "senders": ends[0],
         "receivers": ends[1],
-        "length_m": np.multiply(delta, kept.length_scale_m),
+        "length_m": np.multiply(delta, scaling.length_scale_m),
         "neighbour_of": pairs[0],
         "neighbour": pairs[1],
         "positions": rng.random((N, sizes["K"])),
@@ -319,56 +348,54 @@ def _names(settings: ModelSettings) -> list[str]:
     return [name for name in SHAPES if name not in left_out]
 
 
-def _recorded(
+def _on_one_network(
     run: Run, network: RoadNetwork | None, source: RoadNetworkStream | City | None, **options: Any
-) -> tuple[Inputs, Forecast]:
-    """What `forecast` itself gives to the model, and the forecast."""
-    model, settings = _frigate(run)
-    given: list[Batch] = []
-    model.register_forward_pre_hook(lambda _, arguments: given.append(arguments[0]))
-    made = forecast(replace(run, model=model), network, source, **options, device="cpu")
-    (batch,) = given
-    past, horizon = run.settings.task.past, run.settings.task.horizon
-    if (batch.past, batch.horizon) != (past, horizon):
+) -> Request:
+    """What `forecast` gives to the model; where the roads change in the window, on those of its last snapshot."""
+    request = make_request(run, network, source, **options)
+    if len(request.batch.topologies) > 1:
+        request = make_request(run, request.stream.network, source, **options)
+    batch, task = request.batch, run.settings.task
+    if (batch.past, batch.horizon) != (task.past, task.horizon):
         raise SettingsError(
-            f"{batch.past} snapshots and {batch.horizon} steps after them: an exported program has exactly {past} and "
-            f"{horizon}. Take a time that has so many snapshots right before it"
+            f"{batch.past} snapshots and {batch.horizon} steps after them: an exported program has exactly {task.past} "
+            f"and {task.horizon}. Take a time that has so many snapshots right before it"
         )
-    if len(batch.topologies) > 1:
-        source = run.city if source is None else source
-        stream = source.stream if isinstance(source, City) else source
-        last = stream.topology_of[(made.at_s - stream.start_s) // stream.step_s - 1]
-        return _recorded(run, stream.topologies[last], source, **options)
-    held = {name: getattr(batch, name)[0] for name in WINDOW}
-    held |= {name: getattr(batch.topologies[0], name) for name in SHAPES if name not in held}
-    return {name: _typed(held[name].numpy()) for name in _names(settings)}, made
+    return request
+
+
+def _arrays(run: Run, request: Request) -> Inputs:
+    batch = request.batch
+    arrays = {name: getattr(batch, name)[0] for name in WINDOW}
+    arrays |= {name: getattr(batch.topologies[0], name) for name in SHAPES if name not in arrays}
+    return {name: _typed(arrays[name].numpy()) for name in _names(_frigate(run)[1])}
 
 
 def _by_model(run: Run, arrays: Inputs) -> NDArray[np.float32]:
-    """[H,N] by the model as it is, with its own sum over the roads and neighbours found anew."""
+    """[H,N] by the model as it is, with its own sum over the roads and neighbours."""
     N = arrays["values"].shape[1]
     nowhere, none = np.zeros(N), np.zeros((N, 0), np.float32)
-    roads = Edges.of(arrays["senders"], arrays["receivers"], arrays["length_m"])
+    network = RoadNetwork(
+        np.arange(N), nowhere, nowhere, Edges.of(arrays["senders"], arrays["receivers"], arrays["length_m"])
+    )
     topology = make_topology(
-        RoadNetwork(np.arange(N), nowhere, nowhere, roads),
+        network,
         positions=arrays.get("positions", none),
         road_features=arrays.get("road_features", none),
         near_sensor=arrays.get("near_sensor", none.astype(np.int64)),
         near_distance_m=arrays.get("near_distance_m", none),
     )
-    window = {name: torch.from_numpy(arrays[name])[None] for name in WINDOW}
-    topology_of = torch.zeros(1, run.settings.task.past, dtype=torch.int64)
-    batch = Batch(topologies=(topology,), topology_of=topology_of, **window)
-    with torch.no_grad():
-        return np.asarray(_frigate(run)[0](batch)[0].numpy())
+    values, observed, past, future = (torch.from_numpy(arrays[name]) for name in WINDOW)
+    batch = Batch.of_window(values, observed, past, future, (topology,), torch.zeros(len(values), dtype=torch.int64))
+    return np.asarray(Predictor(run.model, network, torch.device("cpu"))(batch)[0].numpy())  # not clamped
 
 
-def _frigate(run: Run) -> tuple[Frigate, ModelSettings]:
-    """A copy of the run's model on the CPU, as it forecasts."""
+def _frigate(run: Run) -> tuple[ForecastModel, ModelSettings]:
+    """The run's model and its settings, where they can be exported."""
     model, settings = run.model, run.settings.model
-    if not isinstance(model, Frigate) or not isinstance(settings, ModelSettings):
+    if not isinstance(settings, ModelSettings):
         raise SettingsError(f'preset "{settings.preset}": only paper and default can be exported. Train one of them')
-    return copy.deepcopy(model).cpu().eval().requires_grad_(False), settings
+    return model, settings
 
 
 def _typed(array: NDArray[Any]) -> NDArray[Any]:
@@ -385,10 +412,8 @@ def _tensors(arrays: Inputs) -> dict[str, Tensor]:
 def _beside(path: Path) -> Iterator[Path]:
     """A file of that name in another folder to write to, put in place when all went well."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=".writing-", dir=path.parent) as folder:
-            yield Path(folder) / path.name
-            os.replace(Path(folder) / path.name, path)
+        with replacing_file(path) as new:
+            yield new
     except OSError as error:
         reason = error.strerror or error
         raise SettingsError(f"{path}: cannot be written: {reason}. Name a file in a folder that can be") from None

@@ -5,11 +5,11 @@ A forecast made at X reads only snapshots that are complete at X. It goes out wi
 
 from __future__ import annotations
 
-import copy
+import csv
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,22 +21,21 @@ from numpy.typing import NDArray
 
 from frigate.config import Task
 from frigate.data.city import City
+from frigate.data.files import write_file
 from frigate.data.network import SAME_PLACE_M, Road, RoadNetwork
-from frigate.data.stream import RoadNetworkStream, calendar, local_iso, utc_offsets_s, zone
+from frigate.data.stream import RoadNetworkStream, local_iso, zone
 from frigate.errors import CityError, SettingsError
-from frigate.graph.feature_cache import ensure_road_features
-from frigate.graph.road_features import road_features
-from frigate.nn.batch import Batch, Topology
+from frigate.nn.batch import Batch, Windows
+from frigate.nn.device import best_device
+from frigate.nn.predictor import Predictor
 from frigate.nn.scaling import build_topologies
-from frigate.training.checkpoint import Run
-from frigate.training.partition import in_blocks, reach_of
-from frigate.training.train import best_device
-from frigate.training.trainer import memory_limit
+from frigate.training.run import Run, TrainedOn
 
 if TYPE_CHECKING:
     import polars as pl
 
 SUFFIXES = (".csv", ".parquet", ".geojson", ".json")
+NO_READING = "no reading can be used: the forecast is made from the map and the clock alone."
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class Forecast:
     timezone: str
     quantity: str
     unit: str
-    notices: tuple[str, ...] = ()  # what a reader must be told
+    notices: tuple[str, ...] = ()  # what a reader must know
 
     @property
     def horizon(self) -> int:
@@ -118,23 +117,33 @@ class Forecast:
         if form not in SUFFIXES:
             raise SettingsError(f'{path}: "{form}" is not a form of forecast. Use {", ".join(SUFFIXES)}')
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(self._file(form))
+            write_file(path, self._file(form))
         except OSError as error:
             remedy = "Name a file in a folder that can be written"
             raise SettingsError(f"{path}: cannot be written: {error.strerror}. {remedy}") from None
         return path
 
     def _file(self, form: str) -> bytes:
-        if form in (".csv", ".parquet"):
-            held = io.BytesIO()
-            if form == ".csv":
-                self.to_frame().write_csv(held, datetime_format="%Y-%m-%dT%H:%M:%SZ")
-            else:
-                self.to_frame().write_parquet(held)
-            return held.getvalue()
+        if form == ".csv":
+            return self._csv().encode()
+        if form == ".parquet":
+            file = io.BytesIO()
+            self.to_frame().write_parquet(file)
+            return file.getvalue()
         data = self.to_geojson() if form == ".geojson" else self.to_json()
         return json.dumps(data, ensure_ascii=False, allow_nan=False).encode()
+
+    def _csv(self) -> str:
+        """The table of `to_frame`, without polars: a bare machine has none."""
+        utc = [datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") for time_s in self.times_s.tolist()]
+        steps = list(zip(utc, self.local_times(), range(1, self.horizon + 1), strict=True))
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(("node_id", "time", "local_time", "step_ahead", "value"))
+        for node_id, values in zip(self.node_ids.tolist(), self.values.T.tolist(), strict=True):
+            cells = ("" if math.isnan(value) else value for value in values)
+            writer.writerows((node_id, *step, value) for step, value in zip(steps, cells, strict=True))
+        return text.getvalue()
 
     def _rows(self) -> tuple[list[Any], ...]:
         values = [[None if math.isnan(x) else round(x, 4) for x in row] for row in self.values.T.tolist()]
@@ -152,6 +161,16 @@ class Forecast:
         }
 
 
+@dataclass(frozen=True)
+class Request:
+    """One window as a run's model sees it, and all of its forecast but the numbers."""
+
+    stream: RoadNetworkStream  # the window, on the topologies that it uses
+    batch: Batch
+    late: int  # steps between the last reading and the forecast
+    forecast: Forecast  # with NaN for values
+
+
 def forecast(
     run: Run,
     network: RoadNetwork | None = None,
@@ -165,57 +184,146 @@ def forecast(
     sensors: Literal["seen", "all"] = "seen",
     device: str | None = None,
     memory_gb: float | None = None,
+    kernels: str = "auto",
 ) -> Forecast:
-    """Forecast the `horizon` steps after `at` (the end of the stream where nothing is said).
+    """Forecast every node of a network for the `horizon` steps after `at`.
 
-    A `network` stands in for the topology of every snapshot: what if it had been so all along. So does the topology
-    of the last snapshot complete at `at` with roads closed and added, "A,B" or (A, B) each. A time without zone is
-    the city's own. Nodes held out as test (unseen in the run's split) are not read unless `sensors` is "all".
-    Where activations would take more than `memory_gb` (4 on a CPU, most of what is free on a GPU where nothing is
-    said) the network is forecast in blocks of nodes, with the same result up to rounding.
+    Parameters
+    ----------
+    run : Run
+        The trained model.
+    network : RoadNetwork, optional
+        Stands in for the roads of every snapshot: what if it had been so all along. Default: the roads as recorded.
+    stream : RoadNetworkStream or City, optional
+        The readings, of this or of another city. Default: the city that the run was trained on, from its folder.
+    at : datetime, ISO-8601 text or seconds since 1970 UTC, optional
+        Only snapshots complete at this time are read. A time without zone is the city's own. Default: the end of the
+        stream.
+    close, add : sequence of "A,B" or (A, B)
+        Roads to close and to add ("A,B,120" gives a length in metres), each one way, on `network` or on the roads of
+        the last snapshot complete at `at`.
+    past, horizon : int, optional
+        Snapshots to read and steps to forecast. Default: as in training.
+    sensors : "seen" or "all"
+        Whether nodes held out as test (unseen in the run's split) are read too.
+    device : str, optional
+        "cpu" or "cuda". Default: cuda if available.
+    memory_gb : float, optional
+        What activations may take; a network that takes more is forecast in blocks of nodes, with the same result up
+        to rounding. Default: 4 on a CPU, most of what is free on a GPU.
+    kernels : "auto" or "reference"
+        The fastest for the device, or the equations in plain torch operations, to compare with.
+
+    Returns
+    -------
+    Forecast
+        In the unit of the readings that the model was trained on.
     """
+    where, limits = best_device(device), replace(run.settings.train, memory_gb=memory_gb)  # which checks it
+    request = make_request(
+        run, network, stream, at=at, close=close, add=add, past=past, horizon=horizon, sensors=sensors, device=where
+    )
+    now = request.stream.network
+    predictor = Predictor(
+        run.model, now, where, quantity=request.stream.quantity, memory_gb=limits.memory_gb, must_fit=True,
+        kernels=kernels,
+    )  # fmt: skip
+    values = predictor.to_array(predictor(request.batch)[0, request.late :], now)
+    notices = request.forecast.notices
+    if memory_gb is not None and run.model.reach is None:
+        label = run.settings.model.label
+        notices += (f"how far {label} looks is not known: the whole network was forecast at once.",)
+    return replace(request.forecast, values=values, notices=notices)
+
+
+def make_request(
+    run: Run,
+    network: RoadNetwork | None = None,
+    source: RoadNetworkStream | City | None = None,
+    *,
+    at: datetime | str | int | None = None,
+    close: Sequence[str | Road] = (),
+    add: Sequence[str | Road] = (),
+    past: int | None = None,
+    horizon: int | None = None,
+    sensors: Literal["seen", "all"] = "seen",
+    device: torch.device | str = "cpu",
+) -> Request:
+    """What `forecast` gives to the model for the same arguments."""
     if sensors not in ("seen", "all"):
         raise SettingsError(f'sensors = "{sensors}": choose "seen" or "all"')
-    source = run.city if stream is None else stream
+    trained_on, task = run.trained_on, run.settings.task
+    task = Task(task.past if past is None else past, task.horizon if horizon is None else horizon)
+    source = run.open_city() if source is None else source
     stream = source.stream if isinstance(source, City) else source
     notices = _check_stream(run, stream)
-    task = Task(
-        run.settings.task.past if past is None else past,
-        run.settings.task.horizon if horizon is None else horizon,
-    )
-    at_s, said = _moment(stream, at, horizon=task.horizon)
-    stop = min((at_s - stream.start_s) // stream.step_s, stream.num_snapshots)
-    late = (at_s - stream.start_s) // stream.step_s - stop  # steps between the last reading and the forecast
+    at_s, more = _moment(stream, at, horizon=task.horizon)
+    snapshots = (at_s - stream.start_s) // stream.step_s
+    stop = min(snapshots, stream.num_snapshots)
+    late = snapshots - stop
     window = stream.slice(max(0, stop - task.past), stop)
-    notices += said + _about_window(stream, window, past=task.past, late=late)
+    notices += more + _about_window(window, past=task.past, late=late)
     if len(close) or len(add):
         network = edit_network(window.network if network is None else network, close=close, add=add)
     if network is not None:
         notices += _left_out(window, network)
         window = window.on(network)
-    city = source if network is None and isinstance(source, City) else None
-    window, topologies, inputs, more = _as_model_sees(run, window, sensors, city=city)
-    times_s = at_s + stream.step_s * np.arange(-late, task.horizon, dtype=np.int64)
-    where = best_device(device)
-    limit = memory_limit(replace(run.settings.train, memory_gb=memory_gb), where)
-    values = _run_model(run, window, topologies, inputs, times_s, device=where, limit=limit)[late:]
-    if memory_gb is not None and reach_of(run.model) is None:
-        more.append(f"how far {run.settings.model.label} looks is not known: the whole network was forecast at once.")
-    now = window.network
-    return Forecast(
-        node_ids=now.node_ids,
-        lon=now.lon,
-        lat=now.lat,
-        times_s=times_s[late:],
-        values=np.where(now.present, np.maximum(values, 0) if stream.quantity == "count" else values, np.nan),
-        sensor=inputs & window.sensors & now.present,
-        at_s=at_s,
-        step_s=stream.step_s,
-        timezone=stream.timezone,
-        quantity=stream.quantity,
-        unit=run.city.stream.unit,
-        notices=tuple(notices + more),
+    used, topology_of = np.unique(window.topology_of, return_inverse=True)
+    window = replace(window, topologies=tuple(window.topologies[i] for i in used), topology_of=topology_of)
+    now, inputs = window.network, _inputs(run, window, sensors)
+    city = source if isinstance(source, City) else trained_on.folder
+    topologies, more = build_topologies(window.topologies, run.scaling, sensors=inputs, city=city)
+    notices += more
+    if not (window.observed & inputs).any():
+        notices.append(NO_READING)
+    S, H = window.num_snapshots, late + task.horizon
+    batch = Windows(window, topologies, device, ahead=H).batch(
+        np.array([S - 1]), past=S, horizon=H, inputs=torch.from_numpy(inputs).to(device)
     )
+    empty = np.full((task.horizon, now.num_nodes), np.nan)
+    sensor = inputs & window.sensors & now.present
+    made = make_forecast(trained_on, now, empty, at_s, sensor=sensor, timezone=stream.timezone, notices=notices)
+    return Request(window, batch, late, made)
+
+
+def make_forecast(
+    trained_on: TrainedOn,
+    network: RoadNetwork,
+    values: NDArray[np.float64],
+    at_s: int,
+    *,
+    sensor: NDArray[np.bool_],
+    timezone: str,
+    notices: Iterable[str],
+) -> Forecast:
+    """Forecasts [H,N] made at a moment on a network; what they are forecasts of is as in training."""
+    return Forecast(
+        node_ids=network.node_ids,
+        lon=network.lon,
+        lat=network.lat,
+        times_s=at_s + trained_on.step_s * np.arange(len(values), dtype=np.int64),
+        values=values,
+        sensor=sensor,
+        at_s=at_s,
+        step_s=trained_on.step_s,
+        timezone=timezone,
+        quantity=trained_on.quantity,
+        unit=trained_on.unit,
+        notices=tuple(notices),
+    )
+
+
+def _inputs(run: Run, window: RoadNetworkStream, sensors: str) -> NDArray[np.bool_]:
+    """[N] the nodes to read: those of the run's split are found by id and place, as anchors are."""
+    seen, unseen = split_on(run, window.network)
+    inputs = seen | window.sensors
+    return inputs | unseen if sensors == "all" else inputs & ~unseen
+
+
+def split_on(run: Run, network: RoadNetwork) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """[N] which nodes of a network are seen, and unseen, in the run's split: by id and place."""
+    row = network.same_nodes(run.nodes)
+    return run.split.seen[row] & (row >= 0), run.split.unseen[row] & (row >= 0)
 
 
 def edit_network(
@@ -253,22 +361,13 @@ def _new_road(road: str | Road) -> tuple[Road, float | None]:
 
 
 def _check_stream(run: Run, stream: RoadNetworkStream) -> list[str]:
-    trained = run.city.stream
-    if stream.step_s != trained.step_s:
-        raise SettingsError(
-            f"the stream's step is {stream.step_s} s, the model was trained on steps of {trained.step_s} s. "
-            "Bring the readings to that step, or train on this stream"
-        )
-    if stream.quantity != trained.quantity:
-        raise SettingsError(
-            f'the stream\'s quantity is "{stream.quantity}", the model was trained on "{trained.quantity}". '
-            "Use a model trained on that quantity"
-        )
+    run.trained_on.refuse_other_kind(stream)
     if stream.num_snapshots == 0:
         raise CityError("the stream has no snapshot to forecast from. Give a city, or a stream, that has readings")
-    if stream.unit != trained.unit:
-        return [f'the stream\'s unit is "{stream.unit}"; the model reads and forecasts "{trained.unit}".']
-    return []
+    unit = run.trained_on.unit
+    if stream.unit == unit:
+        return []
+    return [f'the stream\'s unit is "{stream.unit}"; the model reads and forecasts "{unit}".']
 
 
 def _moment(stream: RoadNetworkStream, at: datetime | str | int | None, *, horizon: int) -> tuple[int, list[str]]:
@@ -318,17 +417,19 @@ def _seconds(at: datetime | str | int, timezone: str) -> tuple[int, list[str]]:
     ]
 
 
-def _about_window(stream: RoadNetworkStream, window: RoadNetworkStream, *, past: int, late: int) -> list[str]:
-    said = []
-    if window.num_snapshots < past:
-        said.append(f"{window.num_snapshots} snapshots are complete by then, not {past}: those are used.")
+def _about_window(window: RoadNetworkStream, *, past: int, late: int) -> list[str]:
+    notices = [short_window(window.num_snapshots, past)] if window.num_snapshots < past else []
     if late:
         end_s = window.start_s + window.num_snapshots * window.step_s
-        said.append(
-            f"the stream ends at {local_iso(end_s, stream.timezone)}, {late} steps before the forecast: "
+        notices.append(
+            f"the stream ends at {local_iso(end_s, window.timezone)}, {late} steps before the forecast: "
             "its last readings are that old."
         )
-    return said
+    return notices
+
+
+def short_window(snapshots: int, past: int) -> str:
+    return f"{snapshots} snapshots are complete by then, not {past}: those are used."
 
 
 def _left_out(window: RoadNetworkStream, network: RoadNetwork) -> list[str]:
@@ -337,73 +438,3 @@ def _left_out(window: RoadNetworkStream, network: RoadNetwork) -> list[str]:
     lost, all_ = int((window.sensors & ~there).sum()), int(window.sensors.sum())
     where = f"are not on this network, by id and place (within {SAME_PLACE_M:g} m)"
     return [f"{lost} of {all_} nodes with readings {where}: left out."] if lost else []
-
-
-def _as_model_sees(
-    run: Run, window: RoadNetworkStream, sensors: str, *, city: City | None
-) -> tuple[RoadNetworkStream, tuple[Topology, ...], NDArray[np.bool_], list[str]]:
-    """The window with only the topologies it uses, those as the model sees them, the nodes to read [N], notices.
-
-    `city` is the one that the window is of, which may keep the features of its roads; None for another network.
-    """
-    used, topology_of = np.unique(window.topology_of, return_inverse=True)
-    networks = [window.topologies[i] for i in used]
-    notices = []
-    features: list[NDArray[np.float32]] | None = None
-    if run.scaling.roads is not None:
-        if city is None:
-            features = [road_features(network) for network in networks]
-        else:
-            ready = ensure_road_features(city).road_features
-            features = [ready[i] for i in used]
-        if city is not run.city:
-            notices.append(run.scaling.roads.notice(features[-1]))
-    seen, unseen = _split_here(run, networks[-1])
-    inputs = seen | window.sensors
-    inputs = inputs | unseen if sensors == "all" else inputs & ~unseen
-    topologies, said = build_topologies(networks, run.scaling, sensors=inputs, features=features)
-    notices.append(said)
-    if not (window.observed & inputs).any():
-        notices.append("no reading can be used: the forecast is made from the map and the clock alone.")
-    window = RoadNetworkStream(
-        window.values, window.observed, tuple(networks), topology_of, window.start_s, window.step_s,
-        window.utc_offset_s, window.timezone, window.quantity, window.unit,
-    )  # fmt: skip
-    return window, topologies, inputs, [notice for notice in notices if notice]
-
-
-def _split_here(run: Run, network: RoadNetwork) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """[N] which nodes are the seen, and the unseen, of the run's split: by id and place, as anchors are."""
-    row = network.same_nodes(run.city.stream.topologies[0])
-    return run.split.seen[row] & (row >= 0), run.split.unseen[row] & (row >= 0)
-
-
-@torch.inference_mode()
-def _run_model(
-    run: Run,
-    window: RoadNetworkStream,
-    topologies: tuple[Topology, ...],
-    inputs: NDArray[np.bool_],
-    times_s: NDArray[np.int64],
-    *,
-    device: torch.device,
-    limit: int,
-) -> NDArray[np.float64]:
-    """[H,N] in the user's unit, not clamped."""
-    held, where = next(run.model.parameters()).device, device
-    there = where.type == held.type and where.index in (None, held.index)
-    ready = there and not run.model.training
-    model = run.model if ready else copy.deepcopy(run.model).to(where).eval()  # the run's own stays where and as it is
-    observed = window.observed & inputs
-    future = calendar(times_s + utc_offsets_s(times_s, window.timezone))
-    batch = Batch(
-        values=torch.from_numpy(window.values * observed)[None].to(where),
-        observed=torch.from_numpy(observed)[None].to(where),
-        calendar_past=torch.from_numpy(window.calendar)[None].to(where),
-        calendar_future=torch.from_numpy(future)[None].to(where),
-        topologies=tuple(topology.to(where) for topology in topologies),
-        topology_of=torch.from_numpy(window.topology_of)[None],
-    )
-    with torch.autocast(where.type, torch.bfloat16, enabled=where.type == "cuda"):
-        values = in_blocks(model, batch, lon=window.network.lon, lat=window.network.lat, limit=limit, must_fit=True)[0]
-    return np.asarray(values.double().cpu().numpy())

@@ -14,7 +14,6 @@ each layer, and the kernel mean's weights. On the host T N * 5. Chengdu's 3,192 
 
 from __future__ import annotations
 
-import copy
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -25,19 +24,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from frigate.data.folder import City
 from frigate.data.network import NodeId, RoadNetwork
 from frigate.data.stream import calendar, local_iso, utc_offsets_s
 from frigate.errors import CityError, SettingsError
-from frigate.forecasting.forecast import Forecast
+from frigate.forecasting.forecast import NO_READING, Forecast, make_forecast, short_window, split_on
 from frigate.graph.positions import locate_anchors
-from frigate.graph.road_features import road_features
-from frigate.nn.batch import Batch, Topology
-from frigate.nn.choice import on_gpu
-from frigate.nn.cuda_graph import Replay
-from frigate.nn.model import Fixed, Frigate
+from frigate.nn.batch import Batch
+from frigate.nn.device import best_device
+from frigate.nn.forecaster import Fixed
+from frigate.nn.ops.cuda.recording import RecordedFunction
+from frigate.nn.predictor import Predictor
 from frigate.nn.scaling import build_topologies
-from frigate.training.checkpoint import Run
-from frigate.training.train import best_device
+from frigate.nn.topology import Topology
+from frigate.training.run import Run
 
 ALWAYS_S = -(2**62)  # before every snapshot
 MAX_RECORDED = 4
@@ -89,39 +89,58 @@ class _Encoded:
 class Live:
     """Readings of one network as they come in, and a forecast at any time. For one thread at a time.
 
-    `sensors`, [N] bool or node ids, are the nodes that may send readings; what others send is left out and counted in
-    `left_out`. Step, unit and quantity are the run's, and so is the time zone where none is named. The model is copied:
-    training it further changes nothing here. Anchors are found on the first network and stay.
+    Step, unit and quantity are the run's. The model is copied: training it further changes nothing here. Anchors are
+    found on the first network and stay.
+
+    Parameters
+    ----------
+    run : Run
+        Of a Frigate model.
+    network : RoadNetwork or City, optional
+        The roads to begin with; of a city, those of its last snapshot. Default: the city that the run was trained on,
+        from its folder.
+    sensors : [N] bool or node ids, optional
+        The nodes that may send readings; what others send is left out and counted in `left_out`. Default: the nodes
+        that are seen in the run's split.
+    timezone : str, optional
+        Of the calendar. Default: as in training.
+    device : str, optional
+        "cpu" or "cuda". Default: cuda if available.
     """
 
     def __init__(
         self,
         run: Run,
-        network: RoadNetwork,
+        network: RoadNetwork | City | None = None,
         *,
-        sensors: NDArray[np.bool_] | Iterable[NodeId],
+        sensors: NDArray[np.bool_] | Iterable[NodeId] | None = None,
         timezone: str | None = None,
         device: str | None = None,
+        kernels: str = "auto",
     ) -> None:
-        if not isinstance(run.model, Frigate):
+        if not run.model.encodes_snapshots:
             raise SettingsError(
                 f'a live forecast needs a Frigate model; the run\'s is "{run.settings.model.preset}", which encodes no '
                 "snapshot by itself. Use frigate.forecasting.forecast"
             )
+        source = run.open_city() if network is None else network
+        network = source.network if isinstance(source, City) else source
         self.device = best_device(device)
         self.encoded = 0  # snapshots that the GNN has encoded so far
         self.left_out = 0  # readings of nodes that are no sensors
-        self._model = copy.deepcopy(run.model).to(self.device).eval()
-        self._run, self._stream, self._task = run, run.city.stream, run.settings.task
-        self._timezone = self._stream.timezone if timezone is None else timezone
-        self._sensors = _sensors(network, sensors)
+        self._trained_on, self._task = run.trained_on, run.settings.task
+        self._predictor = Predictor(run.model, network, self.device, quantity=run.trained_on.quantity, kernels=kernels)
+        self._model, self._kernels = self._predictor.model, kernels
+        self._features_of = source if isinstance(source, City) else run.trained_on.folder
+        self._timezone = run.trained_on.timezone if timezone is None else timezone
+        self._sensors = split_on(run, network)[0] if sensors is None else _sensors(network, sensors)
         anchors, self._notice = (
             (None, "") if run.scaling.anchors is None else locate_anchors(network, run.scaling.anchors)
         )
         self._scaling = replace(run.scaling, anchors=anchors)
         self._window: deque[_Snapshot] = deque(maxlen=self._task.past)
         self._encodings: dict[int, _Encoded] = {}  # by time
-        self._recorded: dict[tuple[Any, ...], Replay] = {}  # each holds its memory on the GPU
+        self._recorded: dict[tuple[Any, ...], RecordedFunction] = {}  # each holds its memory on the GPU
         self._node_ids = network.node_ids
         self._tried: _NetworkView | None = None  # the last what-if: it may be asked for again
         self._changes: list[tuple[int, _NetworkView]] = []  # since when, in time order
@@ -138,11 +157,18 @@ class Live:
         return np.array([snapshot.time_s for snapshot in self._window], np.int64)
 
     def push(self, time_s: int, values: NDArray[np.floating], observed: NDArray[np.bool_] | None = None) -> None:
-        """The next snapshot [N], or the next ones [S,N], of which the first starts at `time_s`. NaN is no reading.
+        """Add the next snapshot, or the next ones. Snapshots skipped since the last one are taken to have no readings.
 
-        Snapshots between the last one and this are taken to be without readings.
+        Parameters
+        ----------
+        time_s : int
+            Start of the first snapshot, seconds since 1970 UTC.
+        values : [N] or [S,N]
+            NaN is no reading.
+        observed : same shape, bool, optional
+            Which values are readings. Default: all that are finite.
         """
-        step_s, past = self._stream.step_s, self._task.past
+        step_s, past = self._trained_on.step_s, self._task.past
         rows = np.atleast_2d(_numbers(values))
         there = np.isfinite(rows) if observed is None else np.atleast_2d(np.asarray(observed, bool)) & np.isfinite(rows)
         N = len(self._sensors)
@@ -163,12 +189,22 @@ class Live:
             first_s = max(last_s + step_s, time_s - past * step_s)
             self._window.extend(replace(nothing, time_s=t) for t in range(first_s, time_s, step_s))
         for k in range(max(0, len(rows) - past), len(rows)):
-            held = np.where(there[k], rows[k], np.float32(0))
-            self._window.append(_Snapshot(time_s + k * step_s, held, there[k].copy()))
+            readings = np.where(there[k], rows[k], np.float32(0))
+            self._window.append(_Snapshot(time_s + k * step_s, readings, there[k].copy()))
         self._forget()
 
     def late(self, time_s: int, node_ids: Sequence[NodeId], values: Sequence[float] | NDArray[np.floating]) -> None:
-        """Readings of a snapshot of the window: new ones, and others in place of those there. NaN takes one away."""
+        """Add or replace readings of a snapshot that is in the window.
+
+        Parameters
+        ----------
+        time_s : int
+            Start of the snapshot, seconds since 1970 UTC.
+        node_ids : sequence
+            Whose readings they are, each node once.
+        values : sequence of float
+            NaN takes a reading away.
+        """
         self._refuse_time(time_s)
         index = next((i for i, snapshot in enumerate(self._window) if snapshot.time_s == time_s), None)
         if index is None:
@@ -191,47 +227,58 @@ class Live:
         self._window[index] = replace(old, values=new_values, observed=observed)
 
     def change(self, network: RoadNetwork, *, since_s: int | None = None) -> None:
-        """Another network in every snapshot that starts at `since_s` or later; None: from the next snapshot on.
+        """Change the roads. The change takes the place of those planned for later.
 
-        It takes the place of changes planned for later. The nodes are the same; one that is absent has present False.
+        Parameters
+        ----------
+        network : RoadNetwork
+            With the same nodes; one that is absent has `present` False.
+        since_s : int, optional
+            It holds in every snapshot that starts then or later. Default: from the next snapshot on.
         """
         if since_s is None:
-            since_s = self._window[-1].time_s + self._stream.step_s if self._window else ALWAYS_S
+            since_s = self._window[-1].time_s + self._trained_on.step_s if self._window else ALWAYS_S
         roads = self._roads(network)
         self._changes = [(since, before) for since, before in self._changes if since < since_s] + [(since_s, roads)]
 
     def forecast(self) -> Forecast:
-        """The `horizon` steps after the last snapshot."""
+        """Forecast the `horizon` steps after the last snapshot."""
         roads = [self._roads_at(snapshot.time_s) for snapshot in self._window]
         encodings = self._encode(roads)
         self._encodings = {encoding.snapshot.time_s: encoding for encoding in encodings}
         return self._finish(roads, encodings)
 
     def what_if(self, network: RoadNetwork) -> Forecast:
-        """The forecast had this been the network in every snapshot of the window. Everything kept stays as it is."""
+        """The forecast had this been the network in every snapshot of the window; the live state is not changed.
+
+        Parameters
+        ----------
+        network : RoadNetwork
+            With the same nodes, as in `change`.
+        """
         self._tried = self._roads(network)
         roads = [self._tried] * len(self._window)
         return self._finish(roads, self._encode(roads))
 
     @torch.inference_mode()
     def _encode(self, roads: Sequence[_NetworkView]) -> list[_Encoded]:
-        """The window on these networks, from what is kept where that still holds."""
+        """The window on these networks; a snapshot is encoded again only if its readings or roads have changed."""
         if not self._window:
             raise CityError("there is no snapshot to forecast from. Give one to `push`")
         seen = [snapshot.on(on.network) for snapshot, on in zip(self._window, roads, strict=True)]
         found = [self._encodings.get(snapshot.time_s) for snapshot in seen]
-        held: dict[int, _Encoded] = {}
+        valid: dict[int, _Encoded] = {}
         for k, (old, snapshot, on) in enumerate(zip(found, seen, roads, strict=True)):
             if old and old.network == on.network.fingerprint and old.snapshot.same_readings(snapshot):
-                held[k] = old
-        stale = [k for k in range(len(seen)) if k not in held]
+                valid[k] = old
+        stale = [k for k in range(len(seen)) if k not in valid]
         if stale:
-            made = self._pass([seen[k] for k in stale], [roads[k] for k in stale])
-            held.update(zip(stale, made, strict=True))
+            made = self._run_gnn([seen[k] for k in stale], [roads[k] for k in stale])
+            valid.update(zip(stale, made, strict=True))
             self.encoded += len(stale)
-        return [held[k] for k in range(len(seen))]
+        return [valid[k] for k in range(len(seen))]
 
-    def _pass(self, snapshots: list[_Snapshot], roads: list[_NetworkView]) -> list[_Encoded]:
+    def _run_gnn(self, snapshots: list[_Snapshot], roads: list[_NetworkView]) -> list[_Encoded]:
         """The GNN on these snapshots, in one pass."""
         times_s = np.array([snapshot.time_s for snapshot in snapshots], np.int64)
         values = torch.from_numpy(np.stack([snapshot.values for snapshot in snapshots])).to(self.device)
@@ -240,10 +287,11 @@ class Live:
 
         def encoded(values: Tensor, observed: Tensor, clock: Tensor) -> Tensor:
             batch, distinct = self._batch(values, observed, clock, roads, clock[:0])
-            with self._autocast():
-                return self._model.snapshots(batch, self._model.scaled(batch), [on.fixed for on in distinct])[:, 0]
+            with self._predictor.inference():
+                fixed = [on.fixed for on in distinct]
+                return self._model.encode_snapshots(batch, fixed=fixed, kernels=self._kernels)[:, 0]
 
-        z = self._computed(encoded, roads, values, observed, clock)
+        z = self._replay(encoded, roads, values, observed, clock)
         # Copies: a part of a tensor would hold the memory of all of it.
         return [
             _Encoded(
@@ -259,7 +307,7 @@ class Live:
 
     @torch.inference_mode()
     def _finish(self, roads: Sequence[_NetworkView], encodings: Sequence[_Encoded]) -> Forecast:
-        step_s, now = self._stream.step_s, roads[-1].network
+        step_s, now = self._trained_on.step_s, roads[-1].network
         at_s = encodings[-1].snapshot.time_s + step_s
         times_s = at_s + step_s * np.arange(self._task.horizon, dtype=np.int64)
         values, observed, clock, z = (
@@ -269,37 +317,25 @@ class Live:
 
         def ahead(values: Tensor, observed: Tensor, clock: Tensor, z: Tensor, future: Tensor) -> Tensor:
             batch, _ = self._batch(values, observed, clock, roads, future)
-            with self._autocast():
-                return self._model.from_snapshots(batch, self._model.scaled(batch), z.transpose(0, 1)[:, None])[0]
+            with self._predictor.inference():
+                return self._model.forecast_from(batch, z.transpose(0, 1)[:, None], kernels=self._kernels)[0]
 
-        made = self._computed(ahead, roads, values, observed, clock, z, self._calendar(times_s))
-        forecast = made.double().cpu().numpy()
+        made = self._replay(ahead, roads, values, observed, clock, z, self._calendar(times_s))
         used = np.any([encoding.snapshot.observed for encoding in encodings], axis=0) & now.present
-        return Forecast(
-            node_ids=now.node_ids,
-            lon=now.lon,
-            lat=now.lat,
-            times_s=times_s,
-            values=np.where(
-                now.present, np.maximum(forecast, 0) if self._stream.quantity == "count" else forecast, np.nan
-            ),
-            sensor=used,
-            at_s=at_s,
-            step_s=step_s,
-            timezone=self._timezone,
-            quantity=self._stream.quantity,
-            unit=self._stream.unit,
-            notices=self._notices(roads[-1], used),
-        )
+        return make_forecast(
+            self._trained_on, now, self._predictor.to_array(made, now), at_s,
+            sensor=used, timezone=self._timezone, notices=self._notices(roads[-1], used),
+        )  # fmt: skip
 
-    def _computed(self, function: Callable[..., Tensor], roads: Sequence[_NetworkView], *tensors: Tensor) -> Tensor:
+    def _replay(self, function: Callable[..., Tensor], roads: Sequence[_NetworkView], *tensors: Tensor) -> Tensor:
         """function(*tensors). On a GPU it is recorded, unless the roads change in the window or are only tried."""
         networks = {on.network.fingerprint for on in roads}
-        if not on_gpu(self.device) or len(networks) > 1 or roads[0] is self._tried:
+        can_record = self._model.can_record(self.device, self._kernels)
+        if not can_record or len(networks) > 1 or roads[0] is self._tried:
             return function(*tensors)
         key = (function.__name__, *networks, *(tensor.shape for tensor in tensors))
         if key not in self._recorded:
-            self._recorded[key] = Replay(function, tensors)
+            self._recorded[key] = RecordedFunction(function, tensors, self.device)
             while len(self._recorded) > MAX_RECORDED:
                 self._recorded.pop(next(iter(self._recorded)))
         return self._recorded[key](*tensors).clone()
@@ -310,18 +346,16 @@ class Live:
         """One window, and the distinct networks of its snapshots in the order of its topologies."""
         distinct = list({on.network.fingerprint: on for on in roads}.values())
         order = [on.network.fingerprint for on in distinct]
-        which = torch.tensor([[order.index(on.network.fingerprint) for on in roads]])
+        which = torch.tensor([order.index(on.network.fingerprint) for on in roads])
         topologies = tuple(on.topology for on in distinct)
-        return Batch(values[None], observed[None], past[None], future[None], topologies, which), distinct
+        return Batch.of_window(values, observed, past, future, topologies, which), distinct
 
     def _notices(self, now: _NetworkView, used: NDArray[np.bool_]) -> tuple[str, ...]:
-        held, past = len(self._window), self._task.past
-        short = f"{held} snapshots are complete by then, not {past}: those are used." if held < past else ""
-        nothing = "no reading can be used: the forecast is made from the map and the clock alone."
-        said = (short, self._notice, now.notice, "" if used.any() else nothing)
-        return tuple(notice for notice in said if notice)
+        snapshots, past = len(self._window), self._task.past
+        short = short_window(snapshots, past) if snapshots < past else ""
+        notices = (short, self._notice, now.notice, "" if used.any() else NO_READING)
+        return tuple(notice for notice in notices if notice)
 
-    @torch.inference_mode()
     def _roads(self, network: RoadNetwork) -> _NetworkView:
         """The network as the model sees it: that costs its positions and road features, once."""
         if not np.array_equal(network.node_ids, self._node_ids):
@@ -333,18 +367,10 @@ class Live:
         for known in [roads for _, roads in self._changes] + tried:
             if known.network.fingerprint == network.fingerprint:
                 return known
-        features, notice = None, ""
-        if self._scaling.roads is not None:
-            city = self._run.city
-            ready = dict(zip((t.fingerprint for t in city.stream.topologies), city.road_features, strict=False))
-            features = ready.get(network.fingerprint)
-            if features is None:
-                features = road_features(network)
-                notice = self._scaling.roads.notice(features)
-        (topology,), _ = build_topologies([network], self._scaling, sensors=self._sensors, features=[features])
+        (topology,), notices = build_topologies([network], self._scaling, sensors=self._sensors, city=self._features_of)
         topology = topology.to(self.device)
-        with self._autocast():
-            return _NetworkView(network, topology, self._model.fixed(topology), notice)
+        with self._predictor.inference():
+            return _NetworkView(network, topology, self._model.fixed(topology), " ".join(notices))
 
     def _roads_at(self, time_s: int) -> _NetworkView:
         return next(roads for since_s, roads in reversed(self._changes) if since_s <= time_s)
@@ -352,12 +378,12 @@ class Live:
     def _forget(self) -> None:
         """What no snapshot of the window, nor a later one, needs."""
         first_s = self._window[0].time_s
-        self._encodings = {time_s: kept for time_s, kept in self._encodings.items() if time_s >= first_s}
+        self._encodings = {time_s: encoded for time_s, encoded in self._encodings.items() if time_s >= first_s}
         begun = [k for k, (since_s, _) in enumerate(self._changes) if since_s <= first_s]
         self._changes = self._changes[begun[-1] :]
 
     def _refuse_time(self, time_s: int) -> None:
-        step_s = self._stream.step_s
+        step_s = self._trained_on.step_s
         if isinstance(time_s, bool) or not isinstance(time_s, int | np.integer) or abs(time_s) >= 2**36:
             raise CityError(f"snapshot {time_s!r}: give its start in whole seconds since 1970 UTC")
         if self._window and (time_s - self._window[-1].time_s) % step_s:
@@ -371,9 +397,6 @@ class Live:
 
     def _calendar(self, times_s: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(calendar(times_s + utc_offsets_s(times_s, self._timezone))).to(self.device)
-
-    def _autocast(self) -> torch.autocast:
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda")
 
 
 def _numbers(values: object) -> NDArray[np.float32]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frigate.data.cache import derived_prefix
+from frigate.data.files import replacing_file, write_file
 from frigate.data.folder import City
 from frigate.data.network import RoadNetwork
 from frigate.graph.road_features import FEATURES, METHOD, features_and_notice
@@ -21,15 +21,41 @@ def ensure_road_features(city: City) -> City:
     """The city with the road features of every topology: from its cache, or computed and kept there."""
     if len(city.road_features) == len(city.stream.topologies):
         return city
-    cache = None
-    if city.folder is not None:
-        cache = city.folder if (city.folder / "cache.json").is_file() else city.folder / "cache"
+    cache = _cache(city.folder)
     found = [_features(network, cache) for network in city.stream.topologies]
     notices = dict.fromkeys([*city.notices, *(notice for _, notice in found if notice)])
     return replace(city, road_features=tuple(features for features, _ in found), notices=tuple(notices))
 
 
-def _features(network: RoadNetwork, cache: Path | None) -> tuple[NDArray[np.float32], str]:
+def features_of(networks: Sequence[RoadNetwork], city: City | Path | None = None) -> list[NDArray[np.float32]]:
+    """The raw road features [N,R] of each network.
+
+    Those of the city's own networks are taken from it or from its cache, and kept there. `city` may also be the folder
+    of one, whose cache is only read. All others are computed.
+    """
+    known: dict[str, NDArray[np.float32]] = {}
+    own: set[str] = set()
+    if isinstance(city, City):
+        prints = [network.fingerprint for network in city.stream.topologies]
+        own, known = set(prints), dict(zip(prints, city.road_features, strict=False))
+    cache = _cache(city.folder if isinstance(city, City) else city)
+    found = []
+    for network in networks:
+        features = known.get(network.fingerprint)
+        if features is None:
+            features, _ = _features(network, cache, keep=network.fingerprint in own)
+        found.append(features)
+    return found
+
+
+def _cache(folder: Path | None) -> Path | None:
+    """The folder of the cache of a city, or of a bare cache."""
+    if folder is None:
+        return None
+    return folder if (folder / "cache.json").is_file() else folder / "cache"
+
+
+def _features(network: RoadNetwork, cache: Path | None, *, keep: bool = True) -> tuple[NDArray[np.float32], str]:
     """The features of a network, and what has to be said of them, "" where nothing."""
     if cache is None or not cache.is_dir():
         return features_and_notice(network)
@@ -40,12 +66,13 @@ def _features(network: RoadNetwork, cache: Path | None) -> tuple[NDArray[np.floa
     if stored is not None:
         return stored, beside.read_text(encoding="utf-8") if beside.is_file() else ""
     computed, notice = features_and_notice(network)
+    if not keep:
+        return computed, notice
     try:
         if notice:
-            beside.write_text(notice, encoding="utf-8")
-        with tempfile.NamedTemporaryFile(dir=cache, suffix=".partial", delete=False) as file:
+            write_file(beside, notice)
+        with replacing_file(path) as new, new.open("wb") as file:
             np.save(file, computed, allow_pickle=False)
-        os.replace(file.name, path)
     except OSError:
         pass  # a cache that cannot be written costs time, nothing else
     return computed, notice

@@ -1,13 +1,13 @@
-"""Where a node is: anchors, the Lipschitz embedding, its distortion, and the sensors nearest by road.
+"""Where a node is: anchors, the Lipschitz embedding, and its distortion.
 
 Distances are raw metres until `positions` bounds them; the lemmas and the distortion are about the raw ones.
-N nodes, K anchors (or anchor sets), M nearest sensors.
+N nodes, K anchors (or anchor sets).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
@@ -16,18 +16,12 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components, dijkstra
 
-from frigate.data.network import SAME_PLACE_M, NodeId, RoadNetwork, haversine_m
+from frigate.data.coordinates import haversine_m
+from frigate.data.network import SAME_PLACE_M, NodeId, RoadNetwork
 from frigate.errors import CityError, SettingsError
-
-CHUNK_CELLS = 4_000_000  # distances held at once where sensors are searched from: 32 MB
-FIRST_RADII = np.array(
-    [1 / 16, 1 / 8, 1 / 4, 1 / 2, 1]
-)  # of the farthest: where sensors are dense, near ones are enough
-SEARCHED_TOGETHER = 128  # sensors of one area
 
 T = TypeVar("T")
 Nested = tuple[tuple[T, ...], ...]
-_Both = tuple[csr_array[np.float64], csr_array[np.float64]]  # roads by the node they leave, and by the one they reach
 
 
 @dataclass(frozen=True)
@@ -107,7 +101,7 @@ def _farthest(
 
     Elsewhere the two-way distance is infinite: without this limit the anchors would go to isolated nodes.
     """
-    _, part = connected_components(_roads_csr(network), directed=True, connection="strong")
+    _, part = connected_components(road_matrix(network), directed=True, connection="strong")
     nodes = nodes[part[nodes] == np.bincount(part[nodes]).argmax()]
     chosen = [int(rng.choice(nodes))]
     nearest = np.full(network.num_nodes, np.inf)
@@ -166,7 +160,7 @@ def _rows_or_none(network: RoadNetwork, node_ids: Iterable[NodeId]) -> NDArray[n
     return np.array([row(node_id) for node_id in node_ids], np.int64)
 
 
-def _roads_csr(network: RoadNetwork, *, backward: bool = False) -> csr_array[np.float64]:
+def road_matrix(network: RoadNetwork, *, backward: bool = False) -> csr_array[np.float64]:
     """Road lengths, a row for each node left (reached, if backward). By hand: scipy sums parallel roads."""
     tail, head = network.senders, network.receivers
     if backward:
@@ -179,8 +173,8 @@ def _roads_csr(network: RoadNetwork, *, backward: bool = False) -> csr_array[np.
 
 def two_way_m(network: RoadNetwork, rows: NDArray[np.int64]) -> NDArray[np.float64]:
     """d_X(u, v) = (sp(u, v) + sp(v, u)) / 2 from these rows to all [rows, N]; infinite at absent nodes."""
-    away = dijkstra(_roads_csr(network), indices=rows)
-    back = dijkstra(_roads_csr(network, backward=True), indices=rows)
+    away = dijkstra(road_matrix(network), indices=rows)
+    back = dijkstra(road_matrix(network, backward=True), indices=rows)
     metres: NDArray[np.float64] = (away + back) / 2  # lem:metric_dist
     metres[:, ~network.present] = np.inf
     return metres
@@ -201,7 +195,7 @@ def distances_m(network: RoadNetwork, anchors: Anchors) -> NDArray[np.float64]:
         metres[:, single] = two_way_m(network, np.concatenate([members[k] for k in single])).T  # def:lipschitz
     several = [k for k, rows in enumerate(members) if len(rows) > 1]
     if several:
-        forward, backward = _roads_csr(network), _roads_csr(network, backward=True)
+        forward, backward = road_matrix(network), road_matrix(network, backward=True)
         for k in several:
             away = dijkstra(forward, indices=members[k], min_only=True)
             back = dijkstra(backward, indices=members[k], min_only=True)
@@ -270,116 +264,3 @@ def _mean_gap(those: NDArray[np.float64], this: NDArray[np.float64]) -> NDArray[
     gap = np.full(len(those), np.nan)
     np.divide(total, shared, where=shared > 0, out=gap)
     return gap
-
-
-def nearest_sensors(
-    network: RoadNetwork, sensors: NDArray[np.bool_], *, count: int = 32, cutoff_m: float
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """The `count` sensors nearest to each node by road, in the nearer of the two directions, itself left out.
-
-    Returns rows of sensors [N, M], padded with -1, and distances [N, M], padded with infinity, nearest first.
-    Equal distances go by lon, lat, id, so that the answer does not depend on the order of the nodes. Searches are short
-    first, and longer only around nodes that lack sensors: time grows with N x M, not with N times the sensors.
-    """
-    N = network.num_nodes
-    rows = np.flatnonzero(sensors & network.present)
-    rows = rows[np.lexsort((network.node_ids[rows], network.lat[rows], network.lon[rows]))]
-    rank = np.full((N, count), len(rows), np.int32)  # which of these; one more than the last: none
-    metres = np.full((N, count), np.inf)
-    both = _roads_csr(network), _roads_csr(network, backward=True)
-    lacks = np.full(N, count > 0)
-    for radius_m in cutoff_m * FIRST_RADII:
-        if not lacks.any():
-            break
-        rank[lacks], metres[lacks] = len(rows), np.inf
-        near = _within(both, np.flatnonzero(lacks), radius_m)[rows]
-        for some, at, away_m in _searches(network, both, rows, np.flatnonzero(near), radius_m):
-            here = lacks[at]
-            local, which = np.nonzero(away_m[here] <= np.minimum(metres[at[here], -1:], radius_m))
-            _merge_nearest(rank, metres, at[here][local], some[which], away_m[here][local, which])
-        lacks &= np.isinf(metres[:, -1])
-    return np.concatenate([rows, [-1]])[rank], metres.astype(np.float32)
-
-
-def _within(both: _Both, sources: NDArray[np.int64], radius_m: float) -> NDArray[np.bool_]:
-    """[N] the nodes that are no farther from or to any of the sources."""
-    away = [dijkstra(roads, indices=sources, min_only=True, limit=radius_m) for roads in both]
-    return np.isfinite(np.minimum(*away))
-
-
-def _searches(
-    network: RoadNetwork, both: _Both, rows: NDArray[np.int64], some: NDArray[np.int64], radius_m: float
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]]:
-    """Sensors b, nodes n and the distances between them [n, b], each sensor's own infinite.
-
-    A search clears memory of the size of its network, so sensors of one area are searched from on their area's roads:
-    every node of a path is itself within the radius.
-    """
-    todo = [(both, np.arange(network.num_nodes), some)] if len(some) else []
-    while todo:
-        (forward, backward), at, some = todo.pop()
-        local = np.searchsorted(at, rows[some])
-        if len(some) > SEARCHED_TOGETHER:
-            for area in divide(network.lon[rows[some]], network.lat[rows[some]], 8):
-                keep = np.flatnonzero(_within((forward, backward), local[area], radius_m))
-                smaller = forward[keep][:, keep], backward[keep][:, keep]
-                todo.append((smaller, at[keep], some[area]))
-            continue
-        chunk = max(1, CHUNK_CELLS // len(at))
-        for start in range(0, len(some), chunk):
-            here = local[start : start + chunk]
-            away_m = dijkstra(forward, indices=here, limit=radius_m)
-            away_m = np.minimum(away_m, dijkstra(backward, indices=here, limit=radius_m)).T
-            away_m[here, np.arange(len(here))] = np.inf
-            yield some[start : start + chunk], at, away_m
-
-
-def _merge_nearest(
-    rank: NDArray[np.int32],
-    metres: NDArray[np.float64],
-    node: NDArray[np.int64],
-    sensor: NDArray[np.int64],
-    distance: NDArray[np.float64],
-) -> None:
-    """Put new triples into the running best, in place."""
-    touched = np.unique(node)
-    if len(touched) == 0:
-        return
-    M = rank.shape[1]
-    nodes = np.concatenate([np.repeat(touched, M), node])
-    sensors = np.concatenate([rank[touched].ravel(), sensor])
-    distances = np.concatenate([metres[touched].ravel(), distance])
-    order = np.lexsort((sensors, distances, nodes))
-    first = np.searchsorted(nodes[order], touched)
-    best = order[first[:, None] + np.arange(M)]  # each touched node brings at least its M old entries
-    rank[touched] = sensors[best]
-    metres[touched] = distances[best]
-
-
-def divide(lon: NDArray[np.float64], lat: NDArray[np.float64], count: int) -> list[NDArray[np.int64]]:
-    """Rows of `count` areas with nearly as many places each: cut across the longer side, again and again.
-
-    No area is empty: fewer places than areas make as many areas as places.
-    """
-    x = np.nan_to_num(lon) * np.cos(np.radians(np.nan_to_num(lat).mean() if len(lat) else 0.0))
-    y = np.nan_to_num(lat)
-    todo, areas = [(np.arange(len(x)), min(count, len(x)))], []
-    while todo:
-        rows, parts = todo.pop()
-        if parts <= 1:
-            areas.append(rows)
-            continue
-        wide = np.ptp(x[rows]) >= np.ptp(y[rows])
-        along = rows[np.argsort((x if wide else y)[rows], kind="stable")]
-        cut = len(rows) * (parts // 2) // parts
-        todo += [(np.sort(along[cut:]), parts - parts // 2), (np.sort(along[:cut]), parts // 2)]
-    return areas
-
-
-def hops_to(network: RoadNetwork, sensors: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Roads between each node and its nearest sensor, directions ignored [N]; -1 where none is connected."""
-    rows = np.flatnonzero(sensors & network.present)
-    if len(rows) == 0:
-        return np.full(network.num_nodes, -1)
-    hops = dijkstra(_roads_csr(network), directed=False, indices=rows, unweighted=True, min_only=True)
-    return np.where(np.isfinite(hops), hops, -1).astype(np.int64)

@@ -1,4 +1,4 @@
-"""What is fitted once, kept with a model and never refitted: scales, anchors; and the topologies made with them.
+"""What is fitted once and stays with a model: scales and anchors; and the topologies made with them.
 
 Fitted on the map, and on the readings of seen nodes at training times alone.
 """
@@ -7,26 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from frigate.config import BaselineSettings, ModelSettings
+from frigate.data.folder import City
 from frigate.data.network import RoadNetwork
 from frigate.data.split import Split
 from frigate.data.stream import RoadNetworkStream
+from frigate.graph.feature_cache import features_of
+from frigate.graph.nearest_sensors import nearest_sensors
 from frigate.graph.positions import (
     Anchors,
     choose_anchors,
     distances_m,
     locate_anchors,
-    nearest_sensors,
     position_scale_m,
     positions,
 )
-from frigate.graph.road_features import FEATURES, FeatureScaling, fit_feature_scaling, road_features
-from frigate.nn.batch import Topology, make_topology
+from frigate.graph.road_features import FEATURES, FeatureScaling, fit_feature_scaling
+from frigate.nn.topology import Topology, make_topology
 
 NEAR_SENSORS = 32  # M
 NEAR_CUTOFF = 50.0  # road lengths: sensors farther than 50 median roads say nothing of a node
@@ -104,28 +107,42 @@ def build_topologies(
     scaling: Scaling,
     *,
     sensors: NDArray[np.bool_],
-    features: Sequence[NDArray[np.float32] | None] | None = None,
-) -> tuple[tuple[Topology, ...], str]:
-    """A model's view of these networks (one node table), and a notice to be said aloud, "" when there is none.
+    city: City | Path | None = None,
+    features: Sequence[NDArray[np.float32]] | None = None,
+) -> tuple[tuple[Topology, ...], list[str]]:
+    """Networks with one table of nodes as a model sees them, and notices that a reader must see.
 
-    `sensors` [N] are the nodes that may have readings. Raw road features that are not given are computed.
+    Parameters
+    ----------
+    networks : sequence of RoadNetwork
+        The last one decides which of the model's anchors there are.
+    scaling : Scaling
+        Of the model.
+    sensors : [N] bool
+        The nodes that may have readings.
+    city : City or folder of one, optional
+        Whose road features are used where these are its networks; others are computed.
+    features : sequence of [N,R], optional
+        The raw road features, where they are known already.
     """
     anchors, notice = (None, "") if scaling.anchors is None else locate_anchors(networks[-1], scaling.anchors)
-    given = [None] * len(networks) if features is None else list(features)
+    notices = [notice]
+    roads = [np.zeros((network.num_nodes, 0), np.float32) for network in networks]
+    if scaling.roads is not None:
+        raw = features_of(networks, city) if features is None else features
+        roads = [scaling.roads.apply(each) for each in raw]
+        notices.append(scaling.roads.notice(raw[-1]))
     made = []
-    for network, raw in zip(networks, given, strict=True):
-        N = network.num_nodes
+    for network, road_features in zip(networks, roads, strict=True):
         near, near_m = nearest_sensors(
             network, sensors, count=NEAR_SENSORS, cutoff_m=NEAR_CUTOFF * scaling.length_scale_m
         )
         at = (
-            np.zeros((N, 0), np.float32)
+            np.zeros((network.num_nodes, 0), np.float32)
             if anchors is None
             else positions(distances_m(network, anchors), scaling.position_scale_m)
         )
-        if scaling.roads is None:
-            roads = np.zeros((N, 0), np.float32)
-        else:
-            roads = scaling.roads.apply(road_features(network) if raw is None else raw)
-        made.append(make_topology(network, positions=at, road_features=roads, near_sensor=near, near_distance_m=near_m))
-    return tuple(made), notice
+        made.append(
+            make_topology(network, positions=at, road_features=road_features, near_sensor=near, near_distance_m=near_m)
+        )
+    return tuple(made), [notice for notice in notices if notice]

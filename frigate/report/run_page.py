@@ -1,54 +1,116 @@
-"""One offline page about a run: scores beside the baselines, maps, forecast against truth, error by step and hops.
+"""The report of a run: scores beside the baselines, maps, forecasts beside what was observed, error by time and place.
 
-Everything is inside the file: SVG, a style sheet for light and dark, a few lines of script for the slider and the
-hover. Nothing is fetched. Without script the page is complete but still.
+Everything is in one file: SVG, a style sheet for light and dark, a short script for the slider and the pointer.
+Without script the page is complete but still.
 """
 
 from __future__ import annotations
 
-from html import escape
-from importlib.resources import files
+import math
 from pathlib import Path
 
-from frigate.evaluation.results import Evaluation
+from frigate.check.city import lasting_words
+from frigate.data.city import City
+from frigate.data.files import write_file
+from frigate.evaluation.metrics import Measure
+from frigate.evaluation.results import Evaluation, Row
 from frigate.forecasting.forecast import Forecast
-from frigate.report.charts import error_charts
-from frigate.report.day import day_panels, day_title, rolling_day
-from frigate.report.maps import MapProjection, error_map, forecast_map
-from frigate.report.words import best_baseline, glossary, header, table, unit_text
-from frigate.training.checkpoint import Run
+from frigate.report.charts import MARKERS, error_by_hops, error_by_step
+from frigate.report.maps import BaseMap, error_map, forecast_map
+from frigate.report.page import render
+from frigate.report.rolling_forecast import rolling_charts, rolling_forecast
+from frigate.training.run import Run, RunOnCity
 
 
-def write_report(path: str | Path, run: Run, evaluation: Evaluation, forecast: Forecast, *, note: str = "") -> Path:
-    """Write the page and return its path. `note` is a sentence of the caller's, such as how small the model is."""
+def write_report(
+    path: str | Path,
+    run: Run,
+    evaluation: Evaluation,
+    forecast: Forecast,
+    *,
+    city: City | None = None,
+    note: str = "",
+) -> Path:
+    """Write the page about a run.
+
+    Parameters
+    ----------
+    path
+        File to write; its folder is made.
+    run
+        The trained run.
+    evaluation, forecast
+        What `evaluate` and `forecast` made of it.
+    city
+        The city that was evaluated. Default: the one that the run was trained on.
+    note
+        A sentence of the caller's, such as how small the model is.
+
+    Returns
+    -------
+    Path
+        The file.
+    """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(_page(run, evaluation, forecast, note), encoding="utf-8")
+    write_file(path, _page(run.on(city), evaluation, forecast, note))
     return path
 
 
-def _page(run: Run, evaluation: Evaluation, forecast: Forecast, note: str) -> str:
+def _page(run: RunOnCity, evaluation: Evaluation, forecast: Forecast, note: str) -> str:
     unit = unit_text(evaluation.quantity, evaluation.unit, evaluation.step_s)
     best = best_baseline(evaluation)
-    day = rolling_day(run, baseline="" if best is None else best.name)
-    plan = MapProjection.of(run.city.network)
-    maps = forecast_map(plan, forecast, unit) + error_map(plan, run, evaluation, unit)
-    sections = (
-        ("How good is it?", table(evaluation, unit)),
-        ("Where?", f'<div class="pair">{maps}</div>'),
-        (day_title(run), day_panels(day, run, unit)),
-        ("When does it get harder?", error_charts(evaluation, unit)),
-        ("What the words mean", glossary(evaluation, run)),
-    )
-    body = "".join(f"<section><h2>{escape(title)}</h2>{inner}</section>" for title, inner in sections)
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(evaluation.city)}: forecast</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>\n{_file('report.css')}</style></head>"
-        f"<body><main>{header(run, evaluation, unit, note)}{body}</main>"
-        f"<script>\n{_file('report.js')}</script></body></html>\n"
+    rolling = rolling_forecast(run, baseline="" if best is None else best.name)
+    base = BaseMap.of(run.city.network)
+    return render(
+        "run.html.j2",
+        run=run,
+        evaluation=evaluation,
+        any_unseen=evaluation.model.unseen is not None,
+        unit=unit,
+        note=note,
+        nodes=int(run.city.network.present.sum()),
+        parameters=sum(p.numel() for p in run.model.parameters()),
+        mae=_mae(evaluation.model, evaluation),
+        baseline=best,
+        baseline_mae=None if best is None else _mae(best, evaluation),
+        verdict=verdict(evaluation),
+        maps=[forecast_map(base, forecast, unit), error_map(base, run, evaluation, unit)],
+        rolling=rolling,
+        rolling_charts=rolling_charts(rolling, run.city.stream.node_ids, unit),
+        markers=[MARKERS[k % len(MARKERS)] for k in range(len(evaluation.rows))],
+        by_step=error_by_step(evaluation, unit),
+        by_hops=error_by_hops(evaluation, unit),
     )
 
 
-def _file(name: str) -> str:
-    return files(__name__).joinpath(name).read_text(encoding="utf-8")
+def unit_text(quantity: str, unit: str, step_s: int) -> str:
+    """The unit of a value: "vehicles per 5 min" for a count, the unit itself for a gauge."""
+    if quantity != "count":
+        return unit or quantity
+    return f"{unit or 'count'} per {lasting_words(step_s)}"
+
+
+def best_baseline(evaluation: Evaluation) -> Row | None:
+    """The naive baseline with the least MAE at unseen nodes, or at sensors where there are none."""
+    scored = [row for row in evaluation.rows if row.kind == "baseline" and math.isfinite(_mae(row, evaluation).value)]
+    return min(scored, key=lambda row: _mae(row, evaluation).value, default=None)
+
+
+def _mae(row: Row, evaluation: Evaluation) -> Measure:
+    summary = row.unseen if evaluation.model.unseen is not None else row.at_sensors
+    return Measure(math.nan, math.nan, math.nan) if summary is None else summary.mae
+
+
+def verdict(evaluation: Evaluation) -> str:
+    """Whether the model beats the best naive baseline outside the intervals, in one sentence."""
+    baseline = best_baseline(evaluation)
+    ours = _mae(evaluation.model, evaluation)
+    if baseline is None or not math.isfinite(ours.value):
+        return "There is no baseline to compare the model with."
+    theirs = _mae(baseline, evaluation)
+    where = "At intersections without a sensor" if evaluation.model.unseen is not None else "At sensors"
+    if ours.high < theirs.low:
+        return f"{where}, the model beats every simple baseline, and the 95 % intervals do not overlap."
+    if ours.value < theirs.value:
+        return f"{where}, the model is ahead of every simple baseline, but the 95 % intervals overlap: not a clear win."
+    return f"{where}, the model does not beat the simple baselines: {baseline.name} is as good or better."

@@ -16,7 +16,8 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components, dijkstra, minimum_spanning_tree
 from scipy.spatial import Delaunay, cKDTree
 
-from frigate.data.network import EARTH_RADIUS_M, Edges, RoadNetwork, haversine_m
+from frigate.data.coordinates import EARTH_RADIUS_M, haversine_m
+from frigate.data.network import Edges, RoadNetwork
 from frigate.errors import SettingsError
 
 Floats = NDArray[np.float64]

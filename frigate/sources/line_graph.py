@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from frigate.data.city import City
 from frigate.data.network import Edges, NodeId, Road, RoadNetwork
-from frigate.data.notices import Notices, Spot
+from frigate.data.notices import InputPlace, Notices
 from frigate.errors import CityError
-from frigate.sources.geometry import Line, NotALineError, read_line, write_line
+from frigate.sources.geometry import Line, road_lines, write_line
 
 Restriction = tuple[
     NodeId, NodeId, NodeId, str
@@ -140,12 +140,7 @@ def _halves(
     """The middle of every road, and its course up to there and from there on."""
     first: list[Line] = []
     second: list[Line] = []
-    places = np.stack([nodes.lon, nodes.lat], axis=1)
-    for a, b, wkb in zip(edges.senders, edges.receivers, edges.geometry, strict=True):
-        try:
-            points = read_line(wkb)
-        except NotALineError:
-            points = places[[a, b]]
+    for points in road_lines(nodes, edges)[0]:
         step = np.diff(points, axis=0)
         step[:, 0] = (step[:, 0] + 180) % 360 - 180  # a road may cross the date line
         metre = np.hypot(step[:, 0] * np.cos(np.radians(points[0, 1])), step[:, 1])
@@ -225,9 +220,9 @@ class _Forbidden:
         self._no = np.array(sorted(no), np.int64)
         self._only = np.array(sorted(only), np.int64)
 
-        def spot(i: int) -> Spot:
+        def spot(i: int) -> InputPlace:
             a, via, b, _ = restrictions[i]
-            return Spot(f"from {a} over {via} to {b}")
+            return InputPlace(f"from {a} over {via} to {b}")
 
         notices.add_rows("Turn restrictions left out, one of their roads is not in the network", lost, spot)
 

@@ -19,16 +19,18 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from frigate.data.bucketing import MAX_CELLS, bucket_matrix, usual_step_s
 from frigate.data.city import City
-from frigate.data.city_toml import parse_quantity, parse_step, whole_step
+from frigate.data.city_toml import parse_quantity, parse_step
+from frigate.data.columns import NodeIndex, numbers
 from frigate.data.network import RoadNetwork
 from frigate.data.network_tables import note_network, read_edges, read_nodes
-from frigate.data.notices import Notices, Spot
-from frigate.data.readings import MAX_CELLS, Span, align_start_s, count_snapshots, valid_values
-from frigate.data.stream import RoadNetworkStream, make_stream, zone
-from frigate.data.tables import ROW, SPEED_KPH, NodeIndex, Table, column_names, did_you_mean, numbers, read_table
-from frigate.data.times import Clock, NotATimeError, times_us
-from frigate.errors import CityError, FrigateError, MissingExtraError
+from frigate.data.notices import InputPlace, Notices
+from frigate.data.sandbox import sandboxed
+from frigate.data.stream import zone
+from frigate.data.tables import SPEED_KPH, column_names, read_table
+from frigate.data.times import Clock, array_times_us, times_us
+from frigate.errors import CityError, FrigateError, MissingExtraError, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class _Matrix:
     columns: NDArray[np.int64] | None  # [columns] row of the node table; None: in its order
 
 
+@sandboxed
 def import_matrix(
     file: str | Path,
     *,
@@ -72,27 +75,31 @@ def import_matrix(
     )
     if reader is None:
         raise CityError(f'{path.name}: files that end in "{path.suffix}" are not read. Give .npz, .npy, .h5 or .csv')
-    matrix = reader(path, _Wanted(values, time, valid, clock, network, notices))
+    matrix = reader(path, _Options(values, time, valid, clock, network, notices))
     _check_shape(path, matrix, network, nodes)
     time_us, step_s = _times(path, matrix, start=start, step=step, clock=clock)
-    stream = _stream(
-        matrix,
+    quantity = parse_quantity(quantity, where="--quantity")
+    snapshots, _ = bucket_matrix(
+        matrix.values,
         time_us,
         network,
         step_s=step_s,
         timezone=timezone,
-        quantity=parse_quantity(quantity, where="--quantity"),
-        unit=unit or _unit_of(values),
+        quantity=quantity,
         notices=notices,
+        columns=matrix.columns,
+        valid=matrix.valid,
     )
+    snapshots = snapshots.trimmed(notices)
+    stream = snapshots.stream(network, timezone=timezone, quantity=quantity, unit=unit or _unit_of(values))
     if not stream.observed.any():
         raise CityError(f"{path.name} has no reading: every cell is missing, not valid or left out")
-    told = notices.told()
+    told = notices.sentences()
     return City(name or path.resolve().parent.name, stream, tuple(told), places=told)
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _Options:
     """What to look for in the file, and how to read it."""
 
     values: str | None
@@ -149,7 +156,7 @@ def _bounded(path: Path, name: str, count: int) -> None:
         )
 
 
-def _from_npz(path: Path, wanted: _Wanted) -> _Matrix:
+def _from_npz(path: Path, options: _Options) -> _Matrix:
     with _parsing(path, ".npz"):
         opened = np.load(path, allow_pickle=False)
     if isinstance(opened, np.ndarray):
@@ -162,20 +169,20 @@ def _from_npz(path: Path, wanted: _Wanted) -> _Matrix:
                 _bounded(path, name, member.file_size // 8)
                 return np.asarray(held[name])
 
-        return _from_arrays(path, {n: partial(read, n) for n in held.files}, wanted)
+        return _from_arrays(path, {n: partial(read, n) for n in held.files}, options)
 
 
-def _from_npy(path: Path, wanted: _Wanted) -> _Matrix:
+def _from_npy(path: Path, options: _Options) -> _Matrix:
     with _parsing(path, ".npy"):
         values = np.load(path, allow_pickle=False, mmap_mode="r")  # a false size takes no memory
     if not isinstance(values, np.ndarray):
         raise CityError(f"{path.name} holds several arrays. Name it .npz")
-    if wanted.time is not None or wanted.valid is not None:
+    if options.time is not None or options.valid is not None:
         raise CityError(f"{path.name} holds one array. Times or a mask beside it need an .npz")
     return _Matrix(np.asarray(values), None, None, None)
 
 
-def _from_h5(path: Path, wanted: _Wanted) -> _Matrix:
+def _from_h5(path: Path, options: _Options) -> _Matrix:
     try:
         import h5py
     except ImportError:
@@ -191,7 +198,7 @@ def _from_h5(path: Path, wanted: _Wanted) -> _Matrix:
     with file:
         with _parsing(path, "HDF5"):
             file.visititems(visit)
-        return _from_arrays(path, found, wanted)
+        return _from_arrays(path, found, options)
 
 
 def _read_dataset(path: Path, name: str, item: Any) -> NDArray[Any]:
@@ -201,67 +208,59 @@ def _read_dataset(path: Path, name: str, item: Any) -> NDArray[Any]:
         return whole.astype(np.bytes_) if whole.dtype.kind == "O" else whole  # text of varying length
 
 
-def _from_arrays(path: Path, arrays: Mapping[str, Callable[[], NDArray[Any]]], wanted: _Wanted) -> _Matrix:
+def _from_arrays(path: Path, arrays: Mapping[str, Callable[[], NDArray[Any]]], options: _Options) -> _Matrix:
     def named(name: str) -> NDArray[Any]:
         if name not in arrays:
             there = ", ".join(arrays) or "none"
             raise CityError(f'{path.name} has no array "{name}"{did_you_mean(name, list(arrays))}. Its arrays: {there}')
         return arrays[name]()
 
-    name = wanted.values
+    name = options.values
     if name is None:
-        flat = [n for n, read in arrays.items() if read().ndim == 2 and n not in (wanted.time, wanted.valid)]
+        flat = [n for n, read in arrays.items() if read().ndim == 2 and n not in (options.time, options.valid)]
         if len(flat) != 1:
             raise CityError(f"{path.name} has {len(flat)} matrices. Say which with values: {', '.join(arrays)}")
         name = flat[0]
-    valid = None if wanted.valid is None else named(wanted.valid)
+    valid = None if options.valid is None else named(options.valid)
     if valid is not None and valid.dtype.kind not in "biu":
-        raise CityError(f'{path.name}: "{wanted.valid}" holds {valid.dtype}. True and false are expected')
+        raise CityError(f'{path.name}: "{options.valid}" holds {valid.dtype}. True and false are expected')
     time_us = None
-    if wanted.time is not None:
-        time_us = _array_times(path, wanted.time, named(wanted.time), wanted)
+    if options.time is not None:
+        time_us = _array_times(path, options.time, named(options.time), options)
     return _Matrix(named(name), time_us, None if valid is None else valid.astype(bool), None)
 
 
-def _array_times(path: Path, name: str, times: NDArray[Any], wanted: _Wanted) -> NDArray[np.int64]:
+def _array_times(path: Path, name: str, times: NDArray[Any], options: _Options) -> NDArray[np.int64]:
     if times.ndim != 1 or times.dtype.kind not in "iufMSU":
         raise CityError(f'{path.name}: "{name}" is {times.dtype} of shape {times.shape}. One time a row is expected')
-    if times.dtype.kind == "M":
-        times = times.astype("datetime64[us]")
-    elif times.dtype.kind == "S":
-        times = np.char.decode(times, "utf-8", "replace")
-    column = pl.Series(times if times.dtype.kind != "U" else times.tolist())
-    rows = pl.Series(range(len(column)), dtype=pl.UInt32)
-    table = Table(path, pl.DataFrame({ROW: rows, name: column}))
-    return times_us(table, name, clock=wanted.clock, notices=wanted.notices)
+    return array_times_us(path, times, clock=options.clock, notices=options.notices, name=name)
 
 
-def _from_csv(path: Path, wanted: _Wanted) -> _Matrix:
+def _from_csv(path: Path, options: _Options) -> _Matrix:
     names = column_names(path)
-    time = wanted.time or names[0]
-    if wanted.values is not None or wanted.valid is not None:
+    time = options.time or names[0]
+    if options.values is not None or options.valid is not None:
         raise CityError(f"{path.name}: a wide csv has no named arrays. Leave values and valid out")
     others = [n for n in names if n != time]
-    table = read_table(path, needed=[time, *others], notices=wanted.notices)
+    table = read_table(path, needed=[time, *others], notices=options.notices)
     if not len(table) or not others:
         raise CityError(f"{path.name} has {len(table)} rows and {len(others)} nodes. A matrix needs both")
-    index = NodeIndex(wanted.network.node_ids)
-    heads = Table(path, pl.DataFrame({ROW: range(len(others)), "node": others}))
-    columns = index.rows(heads, "node")
+    index = NodeIndex(options.network.node_ids)
+    columns = index.find(pl.Series(others, dtype=pl.String))
     lost = [n for n, row in zip(others, columns.tolist(), strict=True) if row < 0]
     if len(lost) * 2 > len(others):
         hint = f'"{lost[0]}"{index.nearest(lost[0])}'
         raise CityError(
             f"{path.name}: column {hint} is not a node. So are {len(lost)} of {len(others)}: is it another network's?"
         )
-    wanted.notices.add_rows(
+    options.notices.add_rows(
         "Columns left out, their node is not in the network",
         columns < 0,
-        lambda i: Spot(f'"{others[i]}"{index.nearest(others[i])}'),
+        lambda i: InputPlace(f'"{others[i]}"{index.nearest(others[i])}'),
     )
     if len(set(columns[columns >= 0].tolist())) < int((columns >= 0).sum()):
         raise CityError(f"{path.name}: two columns name the same node. Take one away")
-    time_us = times_us(table, time, clock=wanted.clock, notices=wanted.notices)
+    time_us = times_us(table, time, clock=options.clock, notices=options.notices)
     kept = [n for n, row in zip(others, columns.tolist(), strict=True) if row >= 0]
     values = np.stack([numbers(table, n)[0] for n in kept], axis=1)
     return _Matrix(values, time_us, None, columns[columns >= 0])
@@ -292,82 +291,8 @@ def _times(
 ) -> tuple[NDArray[np.int64], int]:
     step_s = None if step is None else parse_step(step, where="step")
     if matrix.time_us is not None:
-        return matrix.time_us, step_s or _usual_step_s(path, matrix.time_us)
+        return matrix.time_us, step_s or usual_step_s(np.diff(np.unique(matrix.time_us)), where=path.name)
     if start is None or step_s is None:
         raise CityError(f"{path.name}: when is its first row? Name its times with time, or give start and step")
-    try:
-        start_us, _ = clock.read(start)
-    except (NotATimeError, OverflowError) as error:
-        raise CityError(f'start "{start}" {error}') from None
+    start_us = clock.read_option("start", start)
     return start_us + step_s * 1_000_000 * np.arange(len(matrix.values), dtype=np.int64), step_s
-
-
-def _usual_step_s(path: Path, time_us: NDArray[np.int64]) -> int:
-    gaps, count = np.unique(np.diff(np.unique(time_us)), return_counts=True)
-    if not len(gaps):
-        raise CityError(f"{path.name}: one time only, so the step cannot be told. Give step, such as 5min")
-    usual_us = int(gaps[np.argmax(count)])
-    if usual_us % 1_000_000:
-        raise CityError(f"{path.name}: its times are mostly {usual_us / 1e6:g} s apart. Give step, such as 5min")
-    return whole_step(usual_us // 1_000_000, where=path.name)
-
-
-def _stream(
-    matrix: _Matrix,
-    time_us: NDArray[np.int64],
-    network: RoadNetwork,
-    *,
-    step_s: int,
-    timezone: str,
-    quantity: str,
-    unit: str,
-    notices: Notices,
-) -> RoadNetworkStream:
-    order, time_us = _in_order(time_us, notices)
-    start_s = align_start_s(int(time_us[0]), step_s=step_s, timezone=timezone)
-    N = network.num_nodes
-    ends = (Spot(f"row {int(row) + 1} of the matrix") for row in (order[0], order[-1]))
-    span = Span(int(time_us[0]), int(time_us[-1]), *ends)
-    S = count_snapshots(span, start_s=start_s, step_s=step_s, num_nodes=N, num_readings=matrix.values.size)
-    columns = np.arange(N) if matrix.columns is None else matrix.columns
-    values, observed = np.zeros((S, N), np.float32), np.zeros((S, N), bool)
-    for row, snapshot in zip(order.tolist(), ((time_us // 1_000_000 - start_s) // step_s).tolist(), strict=True):
-        kept = np.ones(len(columns), bool) if matrix.valid is None else np.broadcast_to(matrix.valid[row], len(columns))
-
-        def spot(column: int, row: int = row) -> Spot:
-            return Spot(f'row {row + 1} of the matrix, node "{network.node_ids[columns[column]]}"')
-
-        held, keep = valid_values(matrix.values[row], kept, quantity=quantity, notices=notices, spot=spot)
-        into = columns[keep]
-        # Rows are in order of time: of several in one snapshot, counts add up and the latest of a gauge stands.
-        values[snapshot, into] = held[keep] + (values[snapshot, into] if quantity == "count" else 0)
-        observed[snapshot, into] = True
-    seen = np.flatnonzero(observed.any(axis=1))
-    first, stop = (int(seen[0]), int(seen[-1]) + 1) if len(seen) else (0, 0)
-    notices.add("Snapshots without any reading before the first or after the last, left out", S - (stop - first))
-    return make_stream(
-        values[first:stop],
-        network,
-        start_s=start_s + first * step_s,
-        step_s=step_s,
-        observed=observed[first:stop],
-        timezone=timezone,
-        quantity=quantity,
-        unit=unit,
-    )
-
-
-def _in_order(time_us: NDArray[np.int64], notices: Notices) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows in order of time, and their times; of several rows with the same time, the last."""
-
-    def spot(row: int) -> Spot:
-        return Spot(f"row {row + 1}")
-
-    earlier = np.diff(time_us, prepend=time_us[:1]) < 0
-    notices.add_rows("Rows of the matrix earlier than the row above, sorted", earlier, spot)
-    order = np.argsort(time_us, kind="stable")
-    last = np.append(np.diff(time_us[order]) != 0, True)
-    again = np.zeros(len(order), bool)
-    again[order[~last]] = True
-    notices.add_rows("Rows of the matrix with the time of a later row, left out", again, spot)
-    return order[last], time_us[order[last]]

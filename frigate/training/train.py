@@ -1,15 +1,11 @@
-"""Train a model on a city, or go on with a run. The loop itself is in `trainer`.
+"""Train a model on a city, or resume a run. The loop itself is in `trainer`.
 
-`python -m frigate.training.train CITY RUN` does it where only numpy, scipy, torch and safetensors are installed.
 Started by torchrun, the processes train one model together.
 """
 
 from __future__ import annotations
 
 import json
-import sys
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,18 +15,18 @@ import torch
 from torch import Tensor
 
 from frigate.config import Settings, change, load_settings, preset
-from frigate.data.city import City, open_city
+from frigate.data.city import City
 from frigate.data.split import Seen, Split, make_split, parse_seen, read_seen_file
-from frigate.errors import FrigateError, SettingsError
+from frigate.errors import SettingsError
 from frigate.graph.feature_cache import ensure_road_features
-from frigate.graph.positions import locate_anchors
-from frigate.nn.batch import Windows
-from frigate.nn.scaling import build_topologies, fit_scaling
-from frigate.training.checkpoint import Build, Run, TrainingState, build_model, load_checkpoint, load_settings_of
-from frigate.training.distributed import Group, joined, only_the_first_speaks
-from frigate.training.trainer import StepReport, Trainer, epoch_line
+from frigate.nn.device import best_device
+from frigate.nn.scaling import fit_scaling
+from frigate.training.checkpoint import load_checkpoint, load_settings_of
+from frigate.training.distributed import joined
+from frigate.training.run import Build, Run, RunOnCity, build_model
+from frigate.training.trainer import OnStep, Trainer
 
-Left = tuple[dict[str, Tensor], dict[str, Tensor]]  # of a run: its best weights, and the state to go on from
+Saved = tuple[dict[str, Tensor], dict[str, Tensor]]  # of a run: its best weights, and the state to resume from
 
 
 def train(
@@ -42,53 +38,82 @@ def train(
     folder: str | Path | None = None,
     resume: bool = False,
     device: str | None = None,
-    on_step: Callable[[StepReport], None] | None = None,
+    on_step: OnStep | None = None,
     build: Build = build_model,
+    kernels: str = "auto",
 ) -> Run:
-    """Train a model on a city. With a folder every epoch is kept there, and `resume` goes on from the last one.
+    """Train a model on a city.
 
-    Ctrl-C ends training after the last finished epoch and returns what there is. What is said beside `resume` has to
-    agree with the run that is there. Another model than the settings' is made by `build`, here and to open the run.
-    Among processes that torchrun has started, the first alone writes and calls `on_step`; all return the same run.
+    Ctrl-C ends training after the last finished epoch and returns what there is. Among processes that torchrun has
+    started, the first alone writes and calls `on_step`; all return the same run.
+
+    Parameters
+    ----------
+    city : City
+        Readings and roads to learn from.
+    seen : float, "all" or node ids, optional
+        The sensors to use: a share of the nodes with readings, all, or their ids. The others are held out as test.
+        Default: 80 %.
+    mode : "random" or "region"
+        Hold out nodes anywhere, or those of one contiguous area.
+    settings : Settings, optional
+        What is forecast, by which model, trained how. Default: `preset("default")`.
+    folder : path, optional
+        Where every finished epoch is kept. Default: nowhere.
+    resume : bool
+        Resume the run in the folder. What is passed beside it has to agree with that run.
+    device : str, optional
+        "cpu" or "cuda". Default: cuda if available.
+    on_step : callable, optional
+        Called with a `StepReport` after every step and every epoch.
+    build : callable
+        Makes another model than the settings' from settings and scaling; `load_run` then needs it too.
+    kernels : "auto" or "reference"
+        The fastest for the device, or the equations in plain torch operations, to compare with.
+
+    Returns
+    -------
+    Run
+        With the best weights. It does not contain the city.
     """
     where = None if folder is None else Path(folder)
 
-    def begin() -> tuple[Run, Left | None]:
+    def begin() -> tuple[RunOnCity, Saved | None]:
         if resume:
-            return _old_run(city, seen, mode, settings, where, build)
+            return _saved_run(city, seen, mode, settings, where, build)
         chosen = settings or preset("default")
         return new_run(city, seen=seen, mode=mode, settings=chosen, folder=where, build=build), None
 
     with joined() as group:
         on = group.agree(lambda: best_device(group.device_name(device)))
-        run, left = group.in_turn(begin)
+        here, saved = group.leader_first(begin)
         if group.size > 1:
-            group.require_same(_facts(run, on))
-        trainer = group.agree(lambda: Trainer(run, run_windows(run, on), group=group))
-        if left is not None:
-            trainer.restore(*left)
+            group.require_same(_must_be_the_same(here, on))
+        trainer = group.agree(lambda: Trainer(here, here.windows(on), group=group, kernels=kernels))
+        if saved is not None:
+            trainer.restore(*saved)
         return trainer.fit(on_step)
 
 
-def _old_run(
+def _saved_run(
     city: City, seen: Seen, mode: str, settings: Settings | None, folder: Path | None, build: Build
-) -> tuple[Run, Left]:
-    """The run to go on with, and how it was left."""
+) -> tuple[RunOnCity, Saved]:
+    """The run to resume, and its tensors."""
     if folder is None:
-        raise SettingsError("resume: name the folder of the run to go on with")
-    run, best, state = load_checkpoint(folder, city=city, build=build)
-    _refuse_another(run, seen, mode, settings)
-    if run.scaling.roads is not None:
-        run = replace(run, city=ensure_road_features(run.city))
-    return run, (best, state)
+        raise SettingsError("resume: name the folder of the run to resume")
+    here, best, state = load_checkpoint(folder, city=city, build=build)
+    _refuse_another(here, seen, mode, settings)
+    if here.scaling.roads is not None:
+        here = replace(here, city=ensure_road_features(here.city))
+    return here, (best, state)
 
 
-def _facts(run: Run, device: torch.device) -> str:
-    """What all processes that train a run must have alike."""
-    stream = run.city.stream
+def _must_be_the_same(here: RunOnCity, device: torch.device) -> str:
+    """What all processes that train a run must have in common."""
+    stream = here.city.stream
     prints = [network.fingerprint for network in stream.topologies]
-    split, epoch = run.split.to_json(stream.node_ids), run.progress.epoch
-    return json.dumps([run.settings.to_json(), split, prints, stream.digest, epoch, device.type])
+    split, epoch = here.split.to_json(stream.node_ids), here.run.progress.epoch
+    return json.dumps([here.settings.to_json(), split, prints, stream.digest, epoch, device.type])
 
 
 def new_run(
@@ -99,8 +124,8 @@ def new_run(
     mode: str = "random",
     folder: Path | None = None,
     build: Build = build_model,
-) -> Run:
-    """A run before its first step: the split, what is kept with the model, and its first weights."""
+) -> RunOnCity:
+    """A run before its first step: the split, the scaling, and the first weights."""
     if folder is not None:
         _refuse_folder(folder)
     seed = settings.train.seed
@@ -117,7 +142,7 @@ def new_run(
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         model = build(settings, scaling)
-    return Run(model, settings, scaling, split, city, folder, TrainingState())
+    return RunOnCity.untrained(city, split, settings, scaling, model, folder)
 
 
 def _split(city: City, seen: Seen, mode: str, settings: Settings) -> Split:
@@ -132,78 +157,41 @@ def _refuse_folder(folder: Path) -> None:
     if folder.is_file():
         raise SettingsError(f"{folder}: that is a file. Name a folder for the run")
     if any(folder.glob("checkpoint-*")):
-        raise SettingsError(f"{folder}: there is a run in it already. Go on with --resume, or name another folder")
+        raise SettingsError(f"{folder}: there is a run in it already. Resume it with --resume, or name another folder")
     if (folder / "city.toml").exists() or (folder / "cache.json").exists():
         raise SettingsError(f"{folder}: that is a city. Name another folder for the run")
 
 
 def _make_folder(folder: Path) -> None:
-    """Before anything is computed, so that a folder that cannot be made is said at once."""
+    """Before anything is computed, so that a folder that cannot be made is reported at once."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SettingsError(f"{folder}: cannot be made: {error.strerror}. Name another folder for the run") from None
 
 
-def _refuse_another(run: Run, seen: Seen, mode: str, settings: Settings | None) -> None:
-    mine = run.settings.to_json()
-    for part, values in (settings or run.settings).to_json().items():
+def _refuse_another(here: RunOnCity, seen: Seen, mode: str, settings: Settings | None) -> None:
+    recorded, folder = here.settings.to_json(), here.run.folder
+    for part, values in (settings or here.settings).to_json().items():
         for name, value in values.items():
-            if value != mine[part][name]:
+            if value != recorded[part][name]:
                 raise SettingsError(
-                    f"resume: {name} = {value!r}, but the run in {run.folder} has {mine[part][name]!r}. "
-                    "Leave it out to go on with that run, or train into another folder"
+                    f"resume: {name} = {value!r}, but the run in {folder} has {recorded[part][name]!r}. "
+                    "Leave it out to resume that run, or train into another folder"
                 )
     if seen is None and mode == "random":
         return
-    if not np.array_equal(_split(run.city, seen, mode, run.settings).seen, run.split.seen):
+    if not np.array_equal(_split(here.city, seen, mode, here.settings).seen, here.split.seen):
         raise SettingsError(
-            f"resume: the run in {run.folder} has {int(run.split.seen.sum())} other sensors. "
-            "Leave out --seen and --split to go on with it, or train into another folder"
+            f"resume: the run in {folder} has {int(here.split.seen.sum())} other sensors. "
+            "Leave out --seen and --split to resume it, or train into another folder"
         )
-
-
-def run_windows(run: Run, device: torch.device | str) -> Windows:
-    """The run's city as its model sees it."""
-    city = run.city if run.scaling.roads is None else ensure_road_features(run.city)
-    features = city.road_features if run.scaling.roads is not None else None
-    topologies, _ = build_topologies(city.stream.topologies, run.scaling, sensors=run.split.seen, features=features)
-    return Windows(city.stream, topologies, device)
-
-
-def run_notices(run: Run) -> list[str]:
-    """What a reader must know where a run's city is not the one that it was trained on."""
-    said = []
-    if run.scaling.anchors is not None:
-        said.append(locate_anchors(run.city.network, run.scaling.anchors)[1])
-    if run.scaling.roads is not None:
-        features = ensure_road_features(run.city).road_features
-        said.append(run.scaling.roads.notice(features[int(run.city.stream.topology_of[-1])]))
-    return [text for text in said if text]
-
-
-def best_device(name: str | None) -> torch.device:
-    """The named device, or a GPU where there is one."""
-    if name is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    remedy = "Use cpu, or cuda on a machine with a GPU"
-    if name.partition(":")[0] not in ("cpu", "cuda"):
-        raise SettingsError(f'device "{name}" is not known. {remedy}')
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-        if device.type == "cuda" and device.index is not None:
-            torch.cuda.set_device(device)  # where kernels are launched
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise SettingsError(f'device "{name}" cannot be used: {reason}. {remedy}') from None
-    return device
 
 
 def settings_from(
     *, preset_name: str | None, file: str | Path | None, said: dict[str, dict[str, Any]], resume: str | Path | None
 ) -> Settings:
-    """What a user said, over a preset or over the settings of the run to go on with. None in `said` is not said."""
+    """What a user asks for (None: nothing), over a preset or over the settings of the run to resume."""
     settings = preset(preset_name or "default") if resume is None else load_settings_of(resume)
     if preset_name not in (None, settings.model.preset):
         raise SettingsError(
@@ -211,8 +199,8 @@ def settings_from(
         )
     if file is not None:
         settings = load_settings(file, settings)
-    told = {part: {k: v for k, v in values.items() if v is not None} for part, values in said.items()}
-    return change(settings, told)
+    given = {part: {k: v for k, v in values.items() if v is not None} for part, values in said.items()}
+    return change(settings, given)
 
 
 def seen_from(text: str | None, city: City) -> Seen:
@@ -221,52 +209,9 @@ def seen_from(text: str | None, city: City) -> Seen:
     return read_seen_file(parsed, city.network) if isinstance(parsed, Path) else parsed
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """`python -m frigate.training.train`: what `frigate train` does, with nothing installed but the compute path."""
-    parser = ArgumentParser(prog="python -m frigate.training.train", description="Train a model on a city.")
-    parser.add_argument("city", metavar="CITY", help="a city folder, or its cache")
-    parser.add_argument("run", metavar="RUN", help="the folder to write")
-    parser.add_argument("--seen", help="30%%, 0.3, a file of node ids, or all; 80 %% if not said")
-    parser.add_argument("--preset", help="default, paper, or a baseline such as dcrnn")
-    parser.add_argument("--settings", metavar="FILE", help="TOML with [task], [model], [train]")
-    parser.add_argument("--seed", type=int)
-    parser.add_argument("--resume", action="store_true", help="go on with the run in the folder")
-    parser.add_argument("--device", help="cpu or cuda; what there is if not said")
-    with only_the_first_speaks(), joined() as group:
-        try:
-            run = _train(parser.parse_args(arguments), group)
-        except FrigateError as error:
-            print(f"frigate: {error}", file=sys.stderr)
-            return 2
-        print(told(run))
-        return 0 if run.progress.finished else 130
-
-
-def _train(said: Namespace, group: Group) -> Run:
-    settings = group.agree(
-        lambda: settings_from(
-            preset_name=said.preset,
-            file=said.settings,
-            said={"train": {"seed": said.seed}},
-            resume=said.run if said.resume else None,
-        )
-    )
-    city = group.in_turn(lambda: open_city(said.city))  # which keeps a cache
-    seen = group.agree(lambda: seen_from(said.seen, city))
-    return train(
-        city, seen=seen, settings=settings, folder=said.run, resume=said.resume, device=said.device,
-        on_step=_print_epoch,
-    )  # fmt: skip
-
-
-def _print_epoch(tick: StepReport) -> None:
-    if tick.metrics is not None:
-        print(epoch_line(tick.metrics), file=sys.stderr)
-
-
-def told(run: Run) -> str:
+def summary_line(run: Run) -> str:
     """How training ended, in one line."""
-    progress, stopped = run.progress, "" if run.progress.finished else " (stopped; go on with --resume)"
+    progress, stopped = run.progress, "" if run.progress.finished else " (stopped; resume with --resume)"
     if progress.epoch == 0:
         return "Stopped before the first epoch was finished: nothing was kept"
     if progress.best_epoch == 0:
@@ -274,7 +219,3 @@ def told(run: Run) -> str:
     where = " at the test nodes" if run.settings.train.validation == "unseen" else ""
     best = f"Validation MAE{where} {progress.best_mae:.4g} after epoch {progress.best_epoch} of {progress.epoch}"
     return f"{best}{stopped}: {run.folder}"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from frigate.baselines.dcrnn import DCGRU, DCRNN, SUPPORTS, WINDOWS_A_STEP
 from frigate.config import BaselineSettings, Task, preset
-from frigate.nn.batch import Batch, Topology
+from frigate.nn.batch import Batch
 from frigate.nn.scaling import Scaling
+from frigate.nn.topology import Topology
 from tests.support.baseline_towns import assert_it_learns_tides, exactly, forecast, noisy
 from tests.support.towns import Town, in_float64, random_town
 
@@ -367,7 +368,7 @@ def test_what_backward_keeps_is_what_it_says(past: int, horizon: int) -> None:
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         result = model(town.batch([14], past=past, horizon=horizon))
     numbers = sum(tensor.untyped_storage().nbytes() // 4 for tensor in kept.values())
-    said = model.kept_numbers(nodes=13, edges=20, past=past, horizon=horizon)
+    said = model.training_activations(nodes=13, edges=20, past=past, horizon=horizon)
     assert result.requires_grad
     assert numbers <= said <= 1.3 * numbers
 

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from frigate.baselines.graph_wavenet import DiffusionLayer, GatedTime, GraphWaveNet
 from frigate.config import BaselineSettings, Task, preset
 from frigate.errors import SettingsError
-from frigate.nn.batch import Batch, Topology
+from frigate.nn.batch import Batch
 from frigate.nn.scaling import Scaling
+from frigate.nn.topology import Topology
 from tests.support.baseline_towns import assert_it_learns_tides, exactly, forecast, noisy
 from tests.support.towns import in_float64, random_town
 
@@ -278,7 +279,7 @@ def test_what_backward_keeps_is_what_it_says() -> None:
     town = random_town("paper", num_nodes=40)
     model = graph_wavenet(town.scaling, width=32).train()
     batch = town.batch([14], past=12)
-    said = model.kept_numbers(nodes=40, edges=60, past=12, horizon=3)
+    said = model.training_activations(nodes=40, edges=60, past=12, horizon=3)
     assert 0.7 * 4 * said <= kept_by_backward(model, batch) <= 4 * said
     with torch.autocast("cpu", torch.bfloat16):
         weights = 2 * sum(parameter.numel() for parameter in model.parameters())  # autocast's copies: once a step

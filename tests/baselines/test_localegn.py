@@ -210,13 +210,13 @@ def kept_of(model: LocaleGN, batch: Batch) -> int:
 
 
 @pytest.mark.parametrize(("layers", "topologies"), [(1, 1), (2, 1), (2, 2)])
-def test_kept_numbers_are_what_is_kept(layers: int, topologies: int) -> None:
+def test_training_activations_are_what_is_kept(layers: int, topologies: int) -> None:
     town = random_town("paper", num_nodes=60, topologies=topologies)
     model = localegn(town.scaling, width=32, layers=layers)
     batch = town.batch(list(range(13, 17)))
     assert len(batch.topologies) == topologies
     edges = max(topology.num_edges for topology in batch.topologies)
-    said = 4 * model.kept_numbers(nodes=60, edges=edges, past=4, horizon=3)
+    said = 4 * model.training_activations(nodes=60, edges=edges, past=4, horizon=3)
     assert said / 2 < kept_of(model, batch) < 1.05 * said
 
 

@@ -23,38 +23,9 @@ from frigate.baselines.naive import (
 )
 from frigate.data.network import RoadNetwork
 from frigate.data.split import Split, make_split
-from frigate.data.stream import RoadNetworkStream, calendar, make_stream
-from frigate.graph.positions import nearest_sensors
-from frigate.nn.batch import Batch, Windows, make_topology
-from tests.data.test_split import grid_network
-
-START_S = 1_704_067_200  # Monday 2024-01-01 00:00 UTC
-
-
-def town(*, snapshots: int = 900, step_s: int = 1800, silent: float = 0.1, seed: int = 0) -> RoadNetworkStream:
-    """Counts with a daily tide on a 6 x 6 grid; two roads at a corner are closed in the last twentieth."""
-    rng = np.random.default_rng(seed)
-    network = grid_network(6)
-    hour = (np.arange(snapshots) * step_s / 3600) % 24
-    tide = 1 + np.sin(np.pi * hour / 24)[:, None]
-    values = rng.poisson(tide * rng.gamma(2, 3, 36)).astype(np.float32)
-    observed = rng.random(values.shape) >= silent
-    closed = network.close([(100, 101), (101, 100)])
-    topology_of = (np.arange(snapshots) >= snapshots * 19 // 20).astype(np.int64)
-    return make_stream(
-        values, [network, closed], start_s=START_S, step_s=step_s, observed=observed, topology_of=topology_of
-    )
-
-
-def windows_of(stream: RoadNetworkStream, sensors: NDArray[np.bool_], *, device: str = "cpu") -> Windows:
-    made = []
-    for network in stream.topologies:
-        near, near_m = nearest_sensors(network, sensors, count=32, cutoff_m=1e4)
-        nothing = np.zeros((network.num_nodes, 0), np.float32)
-        made.append(
-            make_topology(network, positions=nothing, road_features=nothing, near_sensor=near, near_distance_m=near_m)
-        )
-    return Windows(stream, made, device)
+from frigate.data.stream import RoadNetworkStream, calendar
+from frigate.nn.batch import Batch
+from tests.support.grids import START_S, tidal_grid, windows_of
 
 
 def batch_at(stream: RoadNetworkStream, split: Split, current: list[int], *, past: int = 6, horizon: int = 4) -> Batch:
@@ -80,7 +51,7 @@ def test_column_medians(rows: int) -> None:
 
 
 def test_profiles_equal_literal_medians() -> None:
-    stream = town()
+    stream = tidal_grid()
     split = make_split(stream, seen=0.4, past=6, horizon=4)
     middle = seen_median(stream, split)
     profile = fit_clock_profile(stream, split, otherwise=middle).profile
@@ -97,7 +68,7 @@ def test_profiles_equal_literal_medians() -> None:
 
 
 def test_medians_fall_back() -> None:
-    stream = town()
+    stream = tidal_grid()
     bins = clock_bins(torch.from_numpy(stream.calendar)).numpy()
     stream.observed[bins == 5] = False  # an hour when nobody reads
     stream.observed[:, 3] = False
@@ -140,7 +111,7 @@ def dense_harmonic(network: RoadNetwork, mean: NDArray[np.float64], known: NDArr
 @pytest.mark.parametrize("baseline", ["nearest", "harmonic"])
 def test_space_baselines_equal_brute_force(baseline: str) -> None:
     """In windows with different readable sensors and with the topology of their last snapshot."""
-    stream = town(silent=0.8)
+    stream = tidal_grid(silent=0.8)
     split = make_split(stream, seen=0.4, past=6, horizon=4)
     current = [100, 400, 856, 870, 880]  # 855 is the first snapshot with the closed roads
     batch = batch_at(stream, split, current)
@@ -164,7 +135,7 @@ def test_space_baselines_equal_brute_force(baseline: str) -> None:
 
 @pytest.mark.parametrize("baseline", [NearestSensors(7.5), LabelPropagation(7.5)])
 def test_without_a_sensor_in_reach_there_is_a_constant(baseline: NearestSensors | LabelPropagation) -> None:
-    stream = town()
+    stream = tidal_grid()
     network = stream.topologies[0]
     corner = network.close([(100, 101), (101, 100), (100, 106), (106, 100)])  # node 100 is cut off
     stream = stream.on(corner)
@@ -178,7 +149,7 @@ def test_without_a_sensor_in_reach_there_is_a_constant(baseline: NearestSensors 
 
 
 def test_splitting_a_batch_changes_nothing() -> None:
-    stream = town(silent=0.5)
+    stream = tidal_grid(silent=0.5)
     split = make_split(stream, seen=0.4, past=6, horizon=4)
     batch = batch_at(stream, split, [100, 400, 853, 856, 859, 870])
     for name, baseline in naive_baselines(stream, split).items():
@@ -190,7 +161,7 @@ def test_splitting_a_batch_changes_nothing() -> None:
 @pytest.mark.parametrize("poison", [np.nan, np.inf, 1e30])
 def test_an_unseen_node_cannot_matter(poison: float) -> None:
     """Nor can a reading outside the training period, for what is fitted."""
-    stream = town()
+    stream = tidal_grid()
     split = make_split(stream, seen=0.4, past=6, horizon=4)
     clean = batch_at(stream, split, [855, 870])
     values = stream.values.copy()
@@ -217,7 +188,7 @@ def test_an_unseen_node_cannot_matter(poison: float) -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 def test_gpu_equals_cpu() -> None:
-    stream = town(silent=0.5)
+    stream = tidal_grid(silent=0.5)
     split = make_split(stream, seen=0.4, past=6, horizon=4)
     current = np.array([100, 853, 870])
     here = batch_at(stream, split, current.tolist())

@@ -12,8 +12,9 @@ from torch import Tensor
 from frigate.baselines.stgcn import STGCN, Block, GatedTemporal, Residual
 from frigate.config import BaselineSettings, Task, preset
 from frigate.errors import SettingsError
-from frigate.nn.batch import Batch, Topology, Windows
+from frigate.nn.batch import Batch, Windows
 from frigate.nn.scaling import Scaling
+from frigate.nn.topology import Topology
 from tests.support.baseline_towns import dense_normalised, noisy, view, whole_town
 from tests.support.towns import in_float64, random_network, random_stream
 
@@ -183,7 +184,7 @@ def test_autocast() -> None:
     torch.testing.assert_close(found, model(batch), rtol=0.1, atol=0.1 * scaling.value_scale)
 
 
-def test_kept_numbers_are_what_backward_keeps() -> None:
+def test_training_activations_are_what_backward_keeps() -> None:
     windows, scaling = whole_town(SMALL, num_nodes=60)
     batch = windows_of(windows, [12, 16, 20])
     model = build(scaling)
@@ -198,7 +199,7 @@ def test_kept_numbers_are_what_backward_keeps() -> None:
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         model(batch)
     numbers = sum(tensor.untyped_storage().nbytes() for tensor in stored.values()) / 4 / batch.num_windows
-    said = model.kept_numbers(nodes=60, edges=0, past=TASK.past, horizon=TASK.horizon)
+    said = model.training_activations(nodes=60, edges=0, past=TASK.past, horizon=TASK.horizon)
     assert numbers <= said <= 1.5 * numbers
 
 

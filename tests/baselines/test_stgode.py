@@ -232,7 +232,7 @@ def test_autocast() -> None:
     torch.testing.assert_close(found, model(batch), rtol=0.1, atol=0.1 * scaling.value_scale)
 
 
-def test_kept_numbers_are_what_backward_keeps() -> None:
+def test_training_activations_are_what_backward_keeps() -> None:
     windows, scaling = whole_town(SMALL, num_nodes=100)
     batch = windows_of(windows, [12, 16, 20])
     model = build(scaling)
@@ -247,7 +247,7 @@ def test_kept_numbers_are_what_backward_keeps() -> None:
     with torch.random.fork_rng(devices=[]), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         model(batch)
     numbers = sum(tensor.untyped_storage().nbytes() for tensor in stored.values()) / 4 / batch.num_windows
-    said = model.kept_numbers(nodes=100, edges=0, past=TASK.past, horizon=TASK.horizon)
+    said = model.training_activations(nodes=100, edges=0, past=TASK.past, horizon=TASK.horizon)
     assert numbers <= said <= 1.5 * numbers
 
 

@@ -15,8 +15,9 @@ from frigate.baselines.stnn import CONTEXT, HOPS, STNN, Block, Locale
 from frigate.config import BaselineSettings, Task
 from frigate.data.network import RoadNetwork
 from frigate.errors import SettingsError
-from frigate.nn.batch import Batch, Topology
+from frigate.nn.batch import Batch
 from frigate.nn.scaling import Scaling
+from frigate.nn.topology import Topology
 from tests.support.baseline_towns import exactly, forecast, noisy
 from tests.support.towns import (
     Town,
@@ -293,12 +294,12 @@ def kept_of(model: STNN, batch: Batch) -> int:
 
 
 @pytest.mark.parametrize(("layers", "topologies"), [(1, 1), (2, 1), (2, 2)])
-def test_kept_numbers_are_what_is_kept(layers: int, topologies: int) -> None:
+def test_training_activations_are_what_is_kept(layers: int, topologies: int) -> None:
     town = random_town("paper", num_nodes=40, topologies=topologies)
     model = stnn(town.scaling, layers=layers).train()
     batch = town.batch(list(range(13, 17)))
     assert len(batch.topologies) == topologies
-    said = 4 * model.kept_numbers(nodes=40, edges=0, past=4, horizon=3)
+    said = 4 * model.training_activations(nodes=40, edges=0, past=4, horizon=3)
     assert said / 2 < kept_of(model, batch) < 1.05 * said
 
 

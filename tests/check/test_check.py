@@ -13,16 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from typer.testing import CliRunner
 
 from frigate.check.city import CheckReport, check_city, lasting_words, percent
-from frigate.cli.main import app
 from frigate.data.city import City, write_city
 from frigate.data.network import Edges, RoadNetwork
 from frigate.data.stream import RoadNetworkStream, make_stream
 from frigate.report.check_page import write_check_page
 from frigate.report.gap_chart import MAX_COLUMNS, MAX_ROWS
-from tests.report.test_run_page import Page
+from tests.support.command_line import frigate
+from tests.support.html_page import Page
 from tests.support.towns import START_S, random_network, random_stream
 
 FIVE_MIN = 300
@@ -52,7 +51,7 @@ def noise(snapshots: int, nodes: int = 2, *, quantity: str = "speed") -> NDArray
 
 
 @given(st.integers(0, 10**6), st.integers(1, 3), st.sampled_from([2, 30, 255, 300]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_gaps_are_those_of_a_plain_count(seed: int, forms: int, snapshots: int) -> None:
     networks = [random_network(6, seed=seed)]
     for n in range(1, forms):
@@ -302,7 +301,7 @@ def test_more_than_can_be_drawn_is_left_out_aloud(tmp_path: Path) -> None:
     values = np.full((3, 17_000), np.nan)
     values[:, 5] = 1
     page, report = page_of(City("wide", make_stream(values, network, start_s=START_S, step_s=60)), tmp_path)
-    assert "Drawn are" in page.text
+    assert "The maps show" in page.text
     assert "of 17,000 nodes" in page.text
     assert len(page.data[0]["x"]) <= 15_000
     assert sum(page.data[0]["sensor"]) == report.sensors == 1
@@ -310,10 +309,10 @@ def test_more_than_can_be_drawn_is_left_out_aloud(tmp_path: Path) -> None:
 
 def test_the_command_writes_the_page(tmp_path: Path) -> None:
     write_city(city_of(noise(30, 4)), tmp_path / "city")
-    said = CliRunner().invoke(app, ["check", str(tmp_path / "city"), "--html", str(tmp_path / "a" / "check.html")])
-    assert said.exit_code == 0
-    assert f"Page: {tmp_path / 'a' / 'check.html'}" in said.stdout
+    said = frigate("check", tmp_path / "city", "--html", tmp_path / "a" / "check.html")
+    assert said.status == 0
+    assert f"Page: {tmp_path / 'a' / 'check.html'}" in said.out
     assert "chain" in Page(tmp_path / "a" / "check.html").text
-    told = CliRunner().invoke(app, ["check", str(tmp_path / "city"), "--json"])
-    sensors = json.loads(told.stdout)["by_sensor"]
+    told = frigate("check", tmp_path / "city", "--json")
+    sensors = json.loads(told.out)["by_sensor"]
     assert [sensor["node_id"] for sensor in sensors] == ["n0", "n1", "n2", "n3"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tracemalloc
 from contextlib import suppress
 from pathlib import Path
@@ -9,13 +10,14 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from frigate.check.city import check_city
 from frigate.data.city import City, open_cache, read_city, write_city
 from frigate.data.city_toml import parse_quantity
 from frigate.errors import CityError, FrigateError
+from tests.support.documents import table_rows
 
 GOOD = {
     "city.toml": 'step = "5min"\n',
@@ -288,6 +290,14 @@ def test_accepted_with_a_notice(tmp_path: Path, what: str) -> None:
     assert all(n in check_city(city).lines() for n in city.notices)
 
 
+def test_every_notice_is_in_the_documents() -> None:
+    formats = Path(__file__).resolve().parents[2] / "docs" / "formats.md"
+    text = formats.read_text(encoding="utf-8").split("Accepted with a notice")[1].split("Refused, with")[0]
+    notices = [re.sub(r"\\|: \d.*|\(.*", "", notice).strip() for _, notice, _ in ACCEPTED.values()]
+    told = [m for row in table_rows(text) for m in re.findall(r"`([^`]+)`", row[-1])]
+    assert [n for n in notices if n and not any(n in m or m in n for m in told)] == []
+
+
 def test_check_lists_the_rows_left_out(tmp_path: Path) -> None:
     rows = [f"2024-01-01T00:10Z,A1,-{i}\n" for i in range(1, 24)] + ["2024-01-01T00:10Z,A17,4\n"]
     edges = EDGES + '"A1",A1,5\n\nA1,A2,50\nA2,A2,\n'
@@ -410,20 +420,25 @@ tables = st.lists(st.lists(fields, min_size=1, max_size=8).map(",".join), max_si
 
 
 @given(st.sampled_from(["nodes.csv", "edges.csv", "readings.csv", "changes.csv", "city.toml"]), tables, st.booleans())
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_table_gives_a_traceback(tmp_path: Path, name: str, table: str, headed: bool) -> None:
+@settings(max_examples=120)
+def test_no_table_gives_a_traceback(
+    tmp_path_factory: pytest.TempPathFactory, name: str, table: str, headed: bool
+) -> None:
+    tmp_path = tmp_path_factory.mktemp("tables")
     heads = {n: t.splitlines()[0] + "\n" for n, t in (GOOD | {"changes.csv": CHANGES}).items()}
     for other, text in GOOD.items():
         (tmp_path / other).write_text(text)
-    (tmp_path / "changes.csv").unlink(missing_ok=True)
     (tmp_path / name).write_bytes(((heads[name] if headed else "") + table).encode("utf-8", "surrogatepass"))
     with suppress(FrigateError):  # any other exception is a traceback
         read_city(tmp_path, cache=False)
 
 
 @given(st.integers(0, 2000), st.binary(min_size=1, max_size=40), st.booleans())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_damaged_parquet_gives_a_traceback(tmp_path: Path, at: int, noise: bytes, cut: bool) -> None:
+@settings(max_examples=60)
+def test_no_damaged_parquet_gives_a_traceback(
+    tmp_path_factory: pytest.TempPathFactory, at: int, noise: bytes, cut: bool
+) -> None:
+    tmp_path = tmp_path_factory.mktemp("tables")
     for other, text in GOOD.items():
         (tmp_path / other).write_text(text)
     (tmp_path / "readings.csv").unlink()

@@ -23,7 +23,7 @@ from frigate.data.stream import RoadNetworkStream, make_stream
 from frigate.errors import CityError
 from frigate.graph.betweenness import whole_betweenness
 from frigate.graph.feature_cache import ensure_road_features
-from tests.conftest import shared_data
+from tests.support.shared_data import shared_data
 from tests.support.towns import random_network, random_stream
 
 START_S = 1_704_067_200  # Monday 2024-01-01, UTC
@@ -141,7 +141,7 @@ def cities(draw: st.DrawFn) -> City:
 
 
 @given(cities(), st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_any_city_comes_back(city: City, csv: bool) -> None:
     # The stream on disk runs from the first reading to the last, and a topology that no snapshot shows is not kept.
     seen = np.flatnonzero(city.stream.observed.any(axis=1))

@@ -11,34 +11,14 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from frigate.data.network import Edges, RoadNetwork
 from frigate.data.split import Split, make_split, parse_seen, read_seen_file, windows_in
-from frigate.data.stream import RoadNetworkStream, make_stream
+from frigate.data.stream import make_stream
 from frigate.errors import CityError, SettingsError
-
-
-def grid_network(side: int, *, ids: str = "int") -> RoadNetwork:
-    """Streets in a square grid, both directions, of uneven length."""
-    node = np.arange(side * side).reshape(side, side)
-    one = np.concatenate([node[:, :-1].ravel(), node[:-1].ravel()])
-    other = np.concatenate([node[:, 1:].ravel(), node[1:].ravel()])
-    length_m = np.random.default_rng(5).uniform(80, 160, len(one))
-    edges = Edges.of(np.r_[one, other], np.r_[other, one], np.r_[length_m, length_m])
-    north, east = np.divmod(np.arange(side * side), side)
-    node_ids = np.arange(side * side) + 100 if ids == "int" else np.array([f"n{i}" for i in range(side * side)])
-    return RoadNetwork(node_ids, 6.1 + east / 1000, 49.6 + north / 1000, edges)
-
-
-def grid_stream(side: int = 6, *, snapshots: int = 300, silent: int = 0) -> RoadNetworkStream:
-    """Counts at all but the last `silent` nodes."""
-    values = np.random.default_rng(3).poisson(4, (snapshots, side * side)).astype(np.float32)
-    if silent:
-        values[:, -silent:] = np.nan
-    return make_stream(values, grid_network(side), start_s=1_704_067_200, step_s=300)
+from tests.support.grids import grid_network, grid_stream
 
 
 @given(share=st.floats(0.1, 0.95), seed=st.integers(0, 2**31), mode=st.sampled_from(["random", "region"]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_nodes_are_partitioned(share: float, seed: int, mode: str) -> None:
     stream = grid_stream(silent=4)
     split = make_split(stream, seen=share, seed=seed, mode=mode)

@@ -15,7 +15,6 @@ from frigate.data.stream import (
     CALENDAR,
     DAY_S,
     RoadNetworkStream,
-    bucket,
     calendar,
     make_stream,
     utc_offsets_s,
@@ -137,43 +136,6 @@ def test_the_digest_knows_every_reading() -> None:
         observed[t, n] = False
         assert replace(stream, values=values).digest != stream.digest
         assert replace(stream, observed=observed).digest != stream.digest
-
-
-# Buckets
-
-
-def into(time_s: list[float], node: list[int], value: list[float], quantity: str) -> tuple[list[object], list[object]]:
-    values, observed = bucket(
-        np.array(time_s), np.array(node, np.int64), np.array(value, np.float32),
-        num_nodes=2, start_s=1000, step_s=60, num_snapshots=2, quantity=quantity,
-    )  # fmt: skip
-    return values.tolist(), observed.tolist()
-
-
-def test_counts_are_summed_and_gauges_keep_the_latest() -> None:
-    time_s, node, value = [1059.9, 1000, 1030, 1060, 1119.5], [0, 0, 0, 1, 0], [5, 1, 2, 7, 0]
-    seen = [[True, False], [True, True]]
-    assert into(time_s, node, value, "count") == ([[8, 0], [0, 7]], seen)
-    assert into(time_s, node, value, "speed") == ([[5, 0], [0, 7]], seen)  # by time, not by row
-
-
-def test_of_two_gauges_at_one_time_the_later_row_stands() -> None:
-    assert into([1010, 1010], [1, 1], [3, 4], "speed")[0] == [[0, 4], [0, 0]]
-
-
-def test_readings_outside_the_snapshots_are_dropped() -> None:
-    values, observed = into([999.99, 1120, -5, 1e9], [0, 1, 0, 1], [1, 2, 3, 4], "count")
-    assert values == [[0, 0], [0, 0]]
-    assert not np.any(observed)
-
-
-@given(st.lists(st.tuples(st.integers(1000, 1119), st.integers(0, 1), st.integers(0, 50)), max_size=20), st.randoms())
-def test_the_order_of_rows_does_not_matter_for_counts(rows: list[tuple[int, int, int]], random: object) -> None:
-    mixed = list(rows)
-    random.shuffle(mixed)
-    results = [into(*([list(c) for c in zip(*r, strict=True)] or [[], [], []]), "count") for r in (rows, mixed)]
-    assert results[0] == results[1]
-    assert np.sum(results[0][0]) == sum(v for _, _, v in rows)
 
 
 # Time

@@ -25,19 +25,18 @@ from frigate.evaluation.evaluate import (
     TERCILES,
     evaluate,
     evaluate_forecaster,
-    forecaster,
     hop_groups,
     score,
     terciles,
     windows_at_once,
 )
 from frigate.evaluation.metrics import Measure, Scores
-from frigate.evaluation.results import Evaluation, as_text
+from frigate.evaluation.results import Evaluation
 from frigate.nn.batch import Batch
-from frigate.training.checkpoint import Run, build_model
-from frigate.training.train import run_windows, train
-from tests.baselines.test_naive import town, windows_of
-from tests.conftest import shared_data
+from frigate.training.run import RunOnCity, build_model
+from frigate.training.train import train
+from tests.support.grids import tidal_grid, windows_of
+from tests.support.shared_data import shared_data
 
 PAST, HORIZON = 6, 4
 
@@ -68,7 +67,7 @@ def truth(batch: Batch) -> Tensor:
 
 
 def test_rows_and_their_yardsticks() -> None:
-    stream = town()
+    stream = tidal_grid()
     split = small_split(stream)
     result = judged(truth, stream, split)
     assert [row.kind for row in result.rows] == ["model", *["baseline"] * 5, "yardstick"]
@@ -94,7 +93,7 @@ def test_rows_and_their_yardsticks() -> None:
 
 
 def test_cells_are_those_with_truth_in_test_windows() -> None:
-    stream = town()
+    stream = tidal_grid()
     split = small_split(stream)
     result = judged(Constant(3.0), stream, split, stride=3)
     current = windows_in(split.test, past=PAST, horizon=HORIZON, stride=3)
@@ -111,7 +110,7 @@ def test_cells_are_those_with_truth_in_test_windows() -> None:
 
 
 def test_forecasters_see_all_seen_nodes_and_no_other() -> None:
-    stream = town()
+    stream = tidal_grid()
     split = small_split(stream)
     batches: list[Batch] = []
 
@@ -127,7 +126,7 @@ def test_forecasters_see_all_seen_nodes_and_no_other() -> None:
 
 
 def test_batch_size_changes_nothing_and_progress_is_told() -> None:
-    stream = town()
+    stream = tidal_grid()
     split = small_split(stream)
     current = windows_in(split.test, past=PAST, horizon=HORIZON)
     windows = windows_of(stream, split.seen)
@@ -137,14 +136,11 @@ def test_batch_size_changes_nothing_and_progress_is_told() -> None:
         return score(
             {"three": Constant(3.0)},
             windows,
-            current,
+            split,
             past=PAST,
             horizon=HORIZON,
-            inputs=split.seen,
-            step_s=stream.step_s,
-            quantity=stream.quantity,
             batch_size=size,
-            progress=lambda done, total: ticks.append((done, total)),
+            progress=lambda done, total, _: ticks.append((done, total)),
         )["three"]
 
     whole = scores(1000)
@@ -157,7 +153,7 @@ def test_batch_size_changes_nothing_and_progress_is_told() -> None:
     assert mae[0].mae.value == pytest.approx(mae[1].mae.value, rel=1e-6)
 
 
-def small_run(**training: object) -> Run:
+def small_run(**training: object) -> RunOnCity:
     settings = change(
         preset("default"),
         {
@@ -166,7 +162,8 @@ def small_run(**training: object) -> Run:
             "train": {"epochs": 1, "steps_per_epoch": 1, "batch_size": 4, "validation_windows": 4, **training},
         },
     )
-    return train(City("town", town()), seen=0.4, settings=settings, device="cpu")
+    city = City("town", tidal_grid())
+    return train(city, seen=0.4, settings=settings, device="cpu").on(city)
 
 
 def test_memory_decides_how_many_windows_are_scored_at_once() -> None:
@@ -174,8 +171,8 @@ def test_memory_decides_how_many_windows_are_scored_at_once() -> None:
     ticks: list[list[int]] = []
     for memory_gb in (None, 1e-6):
         ticks.append([])
-        limited = replace(run, settings=change(run.settings, {"train": {"memory_gb": memory_gb}}))
-        result = evaluate(limited, device="cpu", progress=lambda done, total: ticks[-1].append(done))
+        limited = replace(run.run, settings=change(run.settings, {"train": {"memory_gb": memory_gb}}))
+        result = evaluate(limited, run.city, device="cpu", progress=lambda done, total, _: ticks[-1].append(done))
         assert ticks[-1][-1] == result.windows
     assert np.diff(ticks[0])[0] == MAX_WINDOWS
     assert set(np.diff(ticks[1])) == {1}
@@ -189,7 +186,8 @@ def test_a_large_network_is_scored_in_small_batches() -> None:
     def at_once(N: int) -> int:
         network = RoadNetwork(np.arange(N), np.zeros(N), np.zeros(N), Edges.none())
         nothing = make_stream(np.zeros((1, N), np.float32), network, start_s=0, step_s=300)
-        return windows_at_once(replace(run, model=model, settings=wide, city=City("big", nothing)), cpu)
+        big = replace(run, run=replace(run.run, model=model, settings=wide), city=City("big", nothing))
+        return windows_at_once(big, big.predictor(cpu))
 
     assert at_once(2_000) == MAX_WINDOWS
     assert 2 <= at_once(30_826) <= 6  # 16 of them would take 13 GB
@@ -200,20 +198,18 @@ def test_the_runs_own_model_is_not_touched() -> None:
     run = small_run()
     run.model.train()
     inputs = torch.from_numpy(run.split.seen)
-    batch = run_windows(run, "cpu").batch(np.array([50]), past=PAST, horizon=HORIZON, inputs=inputs)
-    forecast = forecaster(run, torch.device("cpu"))
-    with torch.inference_mode():
-        one = forecast(batch)
-    evaluate(run, stride=20, device="cpu")
+    batch = run.windows().batch(np.array([50]), past=PAST, horizon=HORIZON, inputs=inputs)
+    forecast = run.predictor(torch.device("cpu"))
+    one = forecast(batch)
+    evaluate(run.run, run.city, stride=20, device="cpu")
     assert run.model.training
     with torch.no_grad():
-        next(run.model.parameters()).fill_(9.0)  # nor does what is done to it later reach the forecaster
-    with torch.inference_mode():
-        assert torch.equal(one, forecast(batch))
+        next(run.model.parameters()).fill_(9.0)  # nor does what is done to it later reach the predictor
+    assert torch.equal(one, forecast(batch))
 
 
 def test_details_have_every_group_and_forecaster() -> None:
-    stream = town()
+    stream = tidal_grid()
     result = judged(Constant(1.0), stream, small_split(stream))
     tables = result.detail_tables()
     by_step, by_tercile, by_hops = tables.values()
@@ -228,15 +224,12 @@ def test_details_have_every_group_and_forecaster() -> None:
     assert by_step[0]["model"] == f"{first.mae.value:.3f} [{first.mae.low:.3f}, {first.mae.high:.3f}]"
     assert by_step[0]["zero"] == f"{zero.mae.value:.1f}"
     assert sum(int(row["nodes"]) for row in by_hops) == 22
-    said = as_text(result, details=True)
-    assert said.startswith(as_text(result))
-    assert [line for line in said.splitlines() if line in tables] == list(tables)
     at_sensors = judged(Constant(1.0), stream, small_split(stream, "all"))
     assert list(at_sensors.detail_tables()) == list(tables)[:2]  # a sensor is no road away from itself
 
 
 def test_terciles_partition_by_mean_training_reading() -> None:
-    stream = town()
+    stream = tidal_grid()
     stream.observed[:, 3] = False
     stream.observed[800:, 3] = True
     split = replace(small_split(stream, "all"), unseen=np.arange(36) < 20)
@@ -254,14 +247,14 @@ def test_terciles_partition_by_mean_training_reading() -> None:
 
 
 def test_equal_means_share_a_tercile() -> None:
-    stream = town()
+    stream = tidal_grid()
     stream.values[:] = 2
     split = small_split(stream)
     assert (terciles(stream, split, split.unseen)[split.unseen] == 0).all()
 
 
 def test_hop_groups_partition() -> None:
-    stream = town()
+    stream = tidal_grid()
     network = stream.topologies[0]
     stream = stream.on(network.close([(100, 101), (101, 100), (100, 106), (106, 100)]))  # node 0 is cut off
     split = replace(small_split(stream), seen=np.arange(36) == 35, unseen=np.arange(36) < 35)
@@ -283,7 +276,7 @@ def test_hop_groups_partition() -> None:
 
 
 def test_all_seen_reports_at_sensors_and_says_so() -> None:
-    stream = town()
+    stream = tidal_grid()
     result = judged(Constant(1.0), stream, small_split(stream, "all"))
     assert "at sensors" in result.note
     assert result.model.unseen is None
@@ -299,7 +292,7 @@ def test_all_seen_reports_at_sensors_and_says_so() -> None:
 
 
 def test_unseen_nodes_without_truth_are_noted() -> None:
-    stream = town()
+    stream = tidal_grid()
     split = small_split(stream)
     stream.observed[split.test[0] :, split.unseen] = False
     result = judged(Constant(1.0), stream, split)
@@ -308,7 +301,7 @@ def test_unseen_nodes_without_truth_are_noted() -> None:
 
 
 def test_share_is_undefined_where_a_sensor_would_not_have_helped() -> None:
-    stream = town()
+    stream = tidal_grid()
     split = small_split(stream)
     stream.values[:] = 5
     stream.values[: split.train[1], split.unseen] = 9  # what they were is no guide to what they are
@@ -318,23 +311,23 @@ def test_share_is_undefined_where_a_sensor_would_not_have_helped() -> None:
 
 
 def test_no_share_is_less_than_nothing() -> None:
-    stream = town()
+    stream = tidal_grid()
     result = judged(Constant(1.0), stream, small_split(stream))
     model = replace(result.model, share_of_sensor=Measure(-0.004, -0.014, 0.002))
     assert replace(result, rows=(model, *result.rows[1:])).table_rows()[0]["share of a sensor"] == "0 % [-1, 0]"
 
 
 def test_the_yardstick_is_marked_and_explained() -> None:
-    stream = town()
+    stream = tidal_grid()
     result = judged(Constant(1.0), stream, small_split(stream))
     assert [row["forecaster"] for row in result.table_rows() if row["forecaster"].endswith(" *")] == [f"{OWN} *"]
-    assert "no forecaster may" in as_text(result).splitlines()[-1]
+    assert "no forecaster may" in result.footnote
     at_sensors = judged(Constant(1.0), stream, small_split(stream, "all"))
     assert "each sensor's own median" in at_sensors.footnote
 
 
 def test_report_says_what_was_scored() -> None:
-    stream = replace(town(), timezone="Etc/GMT-2", utc_offset_s=np.full(900, 7200), unit="vehicles")
+    stream = replace(tidal_grid(), timezone="Etc/GMT-2", utc_offset_s=np.full(900, 7200), unit="vehicles")
     split = small_split(stream)
     data = json.loads(json.dumps(judged(Constant(1.0), stream, split, stride=2).to_json(), allow_nan=False))
     assert data["test"]["start"] == "2024-01-17T23:00:00+02:00"  # snapshot 810 of half an hour
@@ -349,7 +342,7 @@ def test_report_says_what_was_scored() -> None:
 
 
 def test_impossible_requests_are_refused() -> None:
-    stream = town()
+    stream = tidal_grid()
     split = small_split(stream)
     windows = windows_of(stream, split.seen)
     with pytest.raises(SettingsError, match="test period has 90 snapshots"):
@@ -360,7 +353,7 @@ def test_impossible_requests_are_refused() -> None:
 
 @pytest.mark.shared
 def test_published_split_is_read() -> None:
-    stream = town()
+    stream = tidal_grid()
     big = np.arange(2464)
     network = replace(stream.network, node_ids=big, lon=big / 1e4, lat=big / 1e4, present=np.ones(2464, bool))
     ids = read_seen_file(shared_data("splits") / "sf-taxi-core-30-0.txt", network)

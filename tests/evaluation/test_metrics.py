@@ -35,7 +35,7 @@ def scored(batch: tuple[torch.Tensor, ...], *, step_s: int = 300, quantity: str 
 
 
 @given(seed=st.integers(0, 10_000))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_measures_equal_their_literal_definition(seed: int) -> None:
     forecast, target, observed = cells(seed)
     nodes = np.array([True, False, True, True, False])

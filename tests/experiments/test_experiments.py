@@ -21,22 +21,24 @@ from torch import Tensor
 
 from frigate.config import BASELINES, PRESETS, ModelSettings, Settings, change, preset
 from frigate.data.city import City, read_city, write_city
-from frigate.data.network import RoadNetwork, haversine_m
+from frigate.data.coordinates import haversine_m
+from frigate.data.network import RoadNetwork
 from frigate.errors import CityError, SettingsError
 from frigate.evaluation.evaluate import OWN
 from frigate.experiments import EXPERIMENTS, Effort, Plan, named
-from frigate.experiments.__main__ import main
 from frigate.experiments.ablated_model import PARTS, without
 from frigate.experiments.accuracy import best_baselines
-from frigate.experiments.irregular import drop, kept_snapshots, mask
-from frigate.experiments.page import NOT_DRAWN
+from frigate.experiments.irregular import kept_snapshots, mask
 from frigate.experiments.plan import FITTED, LABELS, NAIVE, make_plan
 from frigate.experiments.runner import Reproduced, reproduce
 from frigate.experiments.topology import THRESHOLD, OtherRoads, perturbed
 from frigate.experiments.trials import Scored, split_of
-from frigate.nn.batch import Batch, Topology, make_topology
-from frigate.training.checkpoint import build_model, load_checkpoint
-from tests.experiments.test_results_page import Page
+from frigate.nn.batch import Batch
+from frigate.nn.topology import Topology, make_topology
+from frigate.training.checkpoint import load_checkpoint
+from frigate.training.run import build_model
+from tests.support.command_line import frigate
+from tests.support.html_page import Page
 from tests.support.towns import Town, edited, random_network, random_stream, random_town
 
 NAMES = [experiment.name for experiment in EXPERIMENTS]
@@ -223,7 +225,7 @@ def test_a_second_call_repeats_no_trial_and_without_matplotlib_all_but_the_plots
     # What takes a moment is made anew with its table; what was measured stays.
     assert (plan.results / "datasets.csv").read_bytes() == (done.results / "datasets.csv").read_bytes()
     page = Page(result.page)
-    assert page.text.count(NOT_DRAWN) == len(NAMES)
+    assert page.text.count("No plot: matplotlib was not installed") == len(NAMES)
     assert page.having("src") == []
 
 
@@ -317,7 +319,7 @@ def test_a_folder_that_cannot_hold_results_is_refused(done: Done, tmp_path: Path
 
 def test_an_unknown_experiment_is_refused_with_a_hint() -> None:
     with pytest.raises(
-        SettingsError, match=r'no experiment "acuracy"; did you mean accuracy\? There are all, datasets'
+        SettingsError, match=r'no experiment "acuracy" \(did you mean "accuracy"\?\)\. Known: all, datasets'
     ):
         named("acuracy")
     assert [experiment.name for experiment in named("all")] == NAMES
@@ -376,10 +378,10 @@ def test_another_size_of_batches_is_used_and_told(quick: bool, city: City, tmp_p
         make_plan(city, tmp_path / "results", batch_size=0)
 
 
-def test_the_command_of_a_bare_machine(done: Done, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(done: Done, tmp_path: Path) -> None:
     where, out = str(done.plan.city.folder), str(tmp_path / "results")
-    assert main(["datasets,parameters", where, "-o", out, "--models", "stgcn,paper", "--device", "cpu"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == f"Report: {out}/report.html"
+    said = frigate("reproduce", "datasets,parameters", where, "-o", out, "--models", "stgcn,paper", "--device", "cpu")
+    assert said.out == f"Report, to open in a browser: {out}/report.html\n"
     assert len(read(tmp_path / "results", "parameters")["rows"]) == 2
     for more, words in (
         (["--seeds", "0,x"], '--seeds "0,x": give whole numbers'),
@@ -389,10 +391,10 @@ def test_the_command_of_a_bare_machine(done: Done, tmp_path: Path, capsys: pytes
         (["--models", "stgcn,dcrn"], '--models: no model "dcrn"'),
         (["--quick"], "results with another settings and stride and trees are in it"),
     ):
-        assert main(["datasets", where, "-o", out, *more]) == 2
-        assert words in capsys.readouterr().err
-    assert main(["dataset", where, "-o", out]) == 2
-    assert "did you mean datasets?" in capsys.readouterr().err
+        said = frigate("reproduce", "datasets", where, "-o", out, *more)
+        assert said.status == 2 and words in said.err
+    said = frigate("reproduce", "dataset", where, "-o", out)
+    assert said.status == 2 and 'did you mean "datasets"?' in said.err
 
 
 # The two best baselines, and how baselines are trained
@@ -464,12 +466,11 @@ def irregular_batch() -> tuple[Batch, Tensor]:
 
 def test_dropped_snapshots_are_gone() -> None:
     batch, keep = irregular_batch()
-    found = drop(batch, keep)
+    found = batch.keep_past(keep)
     assert (found.past, found.horizon, found.topologies) == (8, batch.horizon, batch.topologies)
     for b, snapshots in enumerate(keep.tolist()):
-        alone = batch.keep_past(snapshots)
         for part in ("values", "observed", "calendar_past", "topology_of"):
-            assert torch.equal(getattr(found, part)[b], getattr(alone, part)[b])
+            assert torch.equal(getattr(found, part)[b], getattr(batch, part)[b, snapshots])
     for part in ("calendar_future", "target", "target_observed"):
         assert getattr(found, part) is getattr(batch, part)
 

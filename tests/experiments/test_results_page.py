@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import re
+import sys
 from collections.abc import Sequence
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frigate.experiments import plots
+from frigate.experiments import named, plots
 from frigate.experiments.page import MAX_OPEN, write_page
+from frigate.experiments.plan import Plan
+from frigate.experiments.runner import reproduce
 from frigate.experiments.table import Cell, Table
+from frigate.report import page as report_page
+from tests.support.forecast_runs import small_city
+from tests.support.html_page import Page
 
-VOID = {"meta", "img"}
 ODD = '</style><script>alert(1)</script> & "Co" \x00\ud800'
 COLUMNS = {
     "model": "forecaster",
@@ -33,48 +37,6 @@ ABOUT = {
     "device": "cuda", "versions": {"torch": "2.11.0"}, "seeds": [0, 1], "seen": 0.3, "settings": {"width": 64},
     "seconds": 3725.0,
 }  # fmt: skip
-
-
-class Page(HTMLParser):
-    """The tags and words of a page; fails on tags that do not close in order."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.cells: list[tuple[str, str]] = []  # class and words of the tables' cells
-        self.words: list[str] = []
-        self._open: list[str] = []
-        self.raw = path.read_text(encoding="utf-8")
-        self.feed(self.raw)
-        self.close()
-        assert self._open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self._open.append(tag)
-        if tag in ("td", "th"):
-            self.cells.append((dict(attrs).get("class") or "", ""))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if "style" not in self._open:
-            self.words.append(data)
-        if self._open and self._open[-1] in ("td", "th"):
-            name, words = self.cells[-1]
-            self.cells[-1] = (name, words + data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(self.words)
-
-    def best(self) -> list[str]:
-        return [words for name, words in self.cells if name == "best"]
-
-    def having(self, attribute: str) -> list[str]:
-        return [value for _, attributes in self.tags if (value := attributes.get(attribute)) is not None]
 
 
 def put(results: Path, rows: Sequence[dict[str, Cell]], name: str = "accuracy", **changes: Any) -> Table:
@@ -136,8 +98,8 @@ def test_the_figures_are_the_drawings(page: Page) -> None:
 
 def test_numbers_words_and_origin_are_there(page: Page) -> None:
     for words in ("3.14", "[3.04, 3.24]", "2.72", "Mind the gap.", "mean absolute error, vehicles in 5 min",
-                  "A fast one (cuda)", "torch 2.11.0", "0, 1", "30 % of the nodes", "1 h 2 min", ABOUT["command"],
-                  '"width": 64', "Brackwater: every experiment"):  # fmt: skip
+                  "A fast one", "cuda", "torch 2.11.0", "0, 1", "30 % of the nodes", "3,725 (1 h 2 min)",
+                  ABOUT["command"], '"width": 64', "Brackwater: all experiments"):  # fmt: skip
         assert words in page.text
     assert "mean absolute error, vehicles in 5 min" in page.having("title")
     assert "mae_low" not in page.text
@@ -187,15 +149,15 @@ def test_a_plain_low_and_high_belong_to_the_column_before(tmp_path: Path) -> Non
 
 def test_without_a_drawing_it_says_so(tmp_path: Path) -> None:
     page = shown(tmp_path, scores(1.5, 2.5))
-    assert "No plot is drawn" in page.text
+    assert "No plot: matplotlib was not installed" in page.text
     assert "frigate-forecast[reproduce]" in page.text
     assert page.having("src") == []
     assert "1.50" in page.best()
 
 
 def test_a_long_table_is_folded(tmp_path: Path) -> None:
-    assert "The table, " not in shown(tmp_path, scores(*[1.5] * MAX_OPEN)).text
-    assert f"The table, {MAX_OPEN + 1} rows" in shown(tmp_path, scores(*[1.5] * (MAX_OPEN + 1))).text
+    assert "Table (" not in shown(tmp_path, scores(*[1.5] * MAX_OPEN)).text
+    assert f"Table ({MAX_OPEN + 1} rows)" in shown(tmp_path, scores(*[1.5] * (MAX_OPEN + 1))).text
 
 
 @pytest.mark.parametrize(
@@ -256,4 +218,19 @@ def test_experiments_without_a_place_come_last(tmp_path: Path) -> None:
 
 
 def test_no_results_make_a_page_that_says_so(tmp_path: Path) -> None:
-    assert "Nothing has been measured yet." in Page(write_page(tmp_path / "none")).text
+    assert "No results yet." in Page(write_page(tmp_path / "none")).text
+
+
+@pytest.mark.parametrize("package", ["jinja2", "matplotlib"])
+def test_experiments_are_done_without_what_draws_them(
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    report_page._environment.cache_clear()
+    said: list[str] = []
+    done = reproduce(named("datasets"), Plan(small_city(), tmp_path, device="cpu"), say=said.append)
+    assert sum(f"{package} is not installed. Run: pip install" in line for line in said) == 1
+    assert (tmp_path / "datasets.csv").exists()
+    assert (done.page is None) == (package == "jinja2")
+    assert (tmp_path / "report.html").exists() == (package != "jinja2")
+    report_page._environment.cache_clear()

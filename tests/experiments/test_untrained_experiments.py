@@ -279,7 +279,7 @@ def test_inference_time(plan: Plan) -> None:
         low, median, high = (float(str(row[key])) for key in ("low_s", "median_s", "high_s"))
         assert 0 < low <= median <= high
         assert row["timings"] == 2 and row["paper_s"] == inference_time.PAPER_S.get(name)
-    assert table.more["surroundings"]["device"] == "cpu"
+    assert table.more["environment"]["device"] == "cpu"
     assert_whole(table, inference_time.draw)
 
 

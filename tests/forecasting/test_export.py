@@ -16,21 +16,22 @@ import numpy as np
 import pytest
 import torch
 
-from frigate.cli.imports import export_app
 from frigate.config import change, preset
-from frigate.data.city import City, write_city
+from frigate.data.city import write_city
 from frigate.data.stream import RoadNetworkStream
 from frigate.errors import CityError, FrigateError, MissingExtraError, SettingsError
 from frigate.forecasting.export import NEEDED, OUTPUT, SHAPES, Inputs, check_parity, export_onnx, export_program, inputs
 from frigate.forecasting.forecast import Forecast, forecast
-from frigate.training.checkpoint import Run, build_model
+from frigate.training.run import Run, build_model
 from frigate.training.train import train
-from tests.forecasting.test_forecast import START_S, STEP_S, S, grid, readings
+from tests.support.command_line import frigate
+from tests.support.forecast_runs import START_S, STEP_S, S, small_city
 from tests.support.towns import random_network, random_stream
 
 BOTH = pytest.mark.parametrize("name", ["paper", "default"])
 HAVE_ONNX = all(importlib.util.find_spec(package) for package in NEEDED)
 TOWN = ("senders", "neighbour")
+CITY = small_city(quantity="speed")
 
 
 @cache
@@ -40,8 +41,7 @@ def small_run(name: str, folder: Path | None = None) -> Run:
     task, training = {"past": 2, "horizon": 2}, {"epochs": 1, "steps_per_epoch": 2, "batch_size": 4}
     model |= {"anchors": 3} if name == "paper" else {}
     settings = change(preset(name), {"model": model, "task": task, "train": training})
-    city = City("Grid", readings(grid(), quantity="speed"))
-    return train(city, seen=0.5, settings=settings, device="cpu", folder=folder)
+    return train(CITY, seen=0.5, settings=settings, device="cpu", folder=folder)
 
 
 def another_town(*, seed: int, nodes: int) -> RoadNetworkStream:
@@ -57,9 +57,10 @@ def cases(run: Run) -> dict[str, tuple[Inputs, Forecast]]:
     """Inputs of several networks, and the forecasts that they are of."""
     small, large = another_town(seed=1, nodes=11), another_town(seed=2, nodes=60)
     asked = {
-        "own": {},
-        "own, edited": {"close": ["6,7"], "add": ["0,6,250"], "at": START_S + 50 * STEP_S, "sensors": "all"},
-        "own, a node removed": {"network": run.city.network.remove_nodes([12])},
+        "own": {"stream": CITY},
+        "own, edited": {"stream": CITY, "close": ["6,7"], "add": ["0,6,250"], "at": START_S + 50 * STEP_S},
+        "own, all sensors": {"stream": CITY, "sensors": "all"},
+        "own, a node removed": {"stream": CITY, "network": CITY.network.remove_nodes([12])},
         "small": {"stream": small},
         "large": {"stream": large},
         "large, blind": {"stream": without_readings(large)},
@@ -97,10 +98,11 @@ def program(folder: Path) -> Callable[[str], Path]:
     @cache
     def made(name: str) -> Path:
         if name == "paper":
-            return export_program(small_run(name), folder / "paper.pt2").path
-        write_city(small_run(name, folder / "run").city, folder / "city")
-        words = ["program", folder / "run", "--city", folder / "city", "-o", path, "--sample", folder / "sample.npz"]
-        export_app([str(word) for word in words], standalone_mode=False)
+            return export_program(small_run(name), folder / "paper.pt2", CITY).path
+        small_run(name, folder / "run")
+        write_city(CITY, folder / "city")
+        options = ["--city", folder / "city", "-o", path, "--sample", folder / "sample.npz"]
+        assert frigate("export", "program", folder / "run", *options).status == 0
         return path
 
     return made
@@ -140,7 +142,7 @@ def test_onnx_gives_the_forecast_on_any_network(name: str, tmp_path: Path) -> No
     session = onnxruntime.InferenceSession(made.path)
     sizes = {"N": "nodes", "E": "roads", "P": "pairs", "T": 2, "H": 2, "C": 5, "K": 3, "R": 23, "M": 32}
     told = {i.name: i.shape for i in session.get_inputs()}
-    assert told == {key: [sizes[letter] for letter in SHAPES[key]] for key in inputs(run)}
+    assert told == {key: [sizes[letter] for letter in SHAPES[key]] for key in inputs(run, stream=CITY)}
     assert [(o.name, o.shape) for o in session.get_outputs()] == [(OUTPUT, [2, "nodes"])]
 
 
@@ -161,7 +163,7 @@ def test_torch_alone_runs_what_the_command_wrote(program: Callable[[str], Path])
     script = "\n".join(line.strip() for line in code.splitlines())
     done = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    made, out = forecast(small_run("default"), device="cpu"), np.load(folder / "got.npz")
+    made, out = forecast(small_run("default"), stream=CITY, device="cpu"), np.load(folder / "got.npz")
     np.testing.assert_allclose(out["got"], made.values, rtol=1e-5, atol=1e-4)
     np.testing.assert_array_equal(out["ids"], made.node_ids)
     assert set(np.load(folder / "sample.npz")) == {*SHAPES, OUTPUT, "node_ids"} - {"positions"}
@@ -191,7 +193,7 @@ def test_inputs_are_of_the_types_and_sizes_that_are_documented(name: str) -> Non
     rows = re.findall(r"^\| `(\w+)` \| \[([A-Z,]+)\] \| (\w+) \|", text, re.MULTILINE)
     assert [(key, shape.replace(",", "")) for key, shape, _ in rows] == list(SHAPES.items())
     types = {key: kind for key, _, kind in rows}
-    arrays = inputs(small_run(name))
+    arrays = inputs(small_run(name), stream=CITY)
     sizes: dict[str, set[int]] = {}
     for key, array in arrays.items():
         assert array.dtype == types[key] and array.flags.c_contiguous
@@ -204,7 +206,7 @@ def test_inputs_are_of_the_types_and_sizes_that_are_documented(name: str) -> Non
 
 def test_where_the_roads_change_those_of_the_last_snapshot_stand_for_all() -> None:
     run = small_run("default")
-    stream, whole = run.city.stream, run.city.network
+    stream, whole = CITY.stream, CITY.network
     shut = whole.close([(6, 7), (7, 6)])
     recorded = replace(stream, topologies=(whole, shut), topology_of=(np.arange(S) >= 60).astype(np.int64))
     for at, network in ((59, whole), (61, shut), (62, shut), (90, shut)):
@@ -217,8 +219,8 @@ def test_where_the_roads_change_those_of_the_last_snapshot_stand_for_all() -> No
 
 def test_a_difference_is_an_error() -> None:
     run = small_run("paper")
-    arrays = inputs(run)
-    right = forecast(run, device="cpu").values.astype(np.float32)
+    arrays = inputs(run, stream=CITY)
+    right = forecast(run, stream=CITY, device="cpu").values.astype(np.float32)
     off, nan = right.copy(), right.copy()
     off[1, 7] += 1e-4 * max(run.scaling.value_scale, float(np.abs(right).max()))
     nan[0, 3] = np.nan
@@ -247,26 +249,26 @@ def test_a_program_that_differs_is_not_written(export: Callable[[Run, Path], obj
 
 def test_a_run_stays_as_it_is(program: Callable[[str], Path]) -> None:
     run = small_run("default")
-    before = forecast(run, device="cpu").values
+    before = forecast(run, stream=CITY, device="cpu").values
     run.model.train()
-    inputs(run)
+    inputs(run, stream=CITY)
     program("default")
     assert run.model.training and all(parameter.requires_grad for parameter in run.model.parameters())
     assert not run.model._forward_pre_hooks
     run.model.eval()
-    np.testing.assert_array_equal(forecast(run, device="cpu").values, before)
+    np.testing.assert_array_equal(forecast(run, stream=CITY, device="cpu").values, before)
 
 
 def test_what_cannot_be_exported_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = small_run("paper")
     baseline = change(preset("dcrnn"), {"task": {"past": 2, "horizon": 2}})
     theirs = replace(run, settings=baseline, model=build_model(baseline, run.scaling))
-    for refuse in (lambda: export_program(theirs, tmp_path / "it.pt2"), lambda: inputs(theirs)):
+    for refuse in (lambda: export_program(theirs, tmp_path / "it.pt2"), lambda: inputs(theirs, stream=CITY)):
         with pytest.raises(SettingsError, match='preset "dcrnn": only paper and default can be exported'):
             refuse()
     other = build_model(run.settings, run.scaling)
     other.convolutions[0] = torch.nn.Identity()  # type: ignore[operator, assignment]
-    with pytest.raises(SettingsError, match="layer 1 is a Identity: only those of paper and default"):
+    with pytest.raises(SettingsError, match="other parts than paper and default have"):
         export_program(replace(run, model=other), tmp_path / "it.pt2")
     with pytest.raises(SettingsError, match=r"it\.onnx: the file's name has to end in \.pt2"):
         export_program(run, tmp_path / "it.onnx")
@@ -275,9 +277,9 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path, monkeypatch: pytest.
         export_program(run, tmp_path / "file" / "it.pt2")
     for at, words in ((1, "1 snapshots and 2 steps"), (S + 1, "2 snapshots and 3 steps")):
         with pytest.raises(SettingsError, match=f"{words} after them: an exported program has exactly 2 and 2"):
-            inputs(run, at=START_S + at * STEP_S)
+            inputs(run, stream=CITY, at=START_S + at * STEP_S)
     with pytest.raises(CityError, match="has no snapshot"):
-        inputs(run, stream=run.city.stream.slice(0, 0))
+        inputs(run, stream=CITY.stream.slice(0, 0))
     for package in NEEDED:
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, package, None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import UTC, date, datetime
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -13,65 +12,12 @@ import polars as pl
 import pytest
 import torch
 
-from frigate.config import change, preset
 from frigate.data.city import City
-from frigate.data.network import Edges, RoadNetwork
-from frigate.data.stream import RoadNetworkStream, make_stream
+from frigate.data.network import RoadNetwork
 from frigate.errors import CityError, SettingsError
-from frigate.forecasting.forecast import edit_network, forecast
+from frigate.forecasting.forecast import edit_network
 from frigate.graph.feature_cache import ensure_road_features
-from frigate.training.checkpoint import Run
-from frigate.training.train import run_windows, train
-
-START_S = 1_709_510_400  # Monday 2024-03-04 00:00 UTC, 01:00 in Luxembourg
-STEP_S = 3600
-S = 130
-SIDE = 5
-
-
-def grid(*, first_id: int = 0, text: bool = False, lon: float = 6.0, road_class: str = "primary") -> RoadNetwork:
-    """SIDE x SIDE nodes, both directions of every street."""
-    ids = np.arange(first_id, first_id + SIDE**2)
-    row = np.arange(SIDE**2)
-    east, north = row[row % SIDE < SIDE - 1], row[row < SIDE * (SIDE - 1)]
-    one, other = np.concatenate([east, north]), np.concatenate([east + 1, north + SIDE])
-    senders, receivers = np.concatenate([one, other]), np.concatenate([other, one])
-    length_m = 100.0 + 10 * (senders + receivers)
-    edges = Edges.of(senders, receivers, length_m, road_class=np.full(len(senders), road_class))
-    return RoadNetwork(
-        np.array([f"n{i}" for i in ids]) if text else ids,
-        np.asarray(lon + 0.002 * (row % SIDE), np.float64),
-        np.asarray(49.0 + 0.002 * (row // SIDE), np.float64),
-        edges,
-    )
-
-
-def readings(network: RoadNetwork, *, seed: int = 0, quantity: str = "count") -> RoadNetworkStream:
-    rng = np.random.default_rng(seed)
-    hour = np.arange(S)[:, None] % 24
-    level = rng.uniform(1, 20, network.num_nodes)
-    values = rng.poisson(level * (1.2 + np.sin(hour * 2 * np.pi / 24))).astype(np.float64)
-    values[rng.random(values.shape) < 0.1] = np.nan
-    values[:, -4:] = np.nan  # four nodes never have a reading
-    return make_stream(
-        values,
-        network,
-        start_s=START_S,
-        step_s=STEP_S,
-        timezone="Europe/Luxembourg",
-        quantity=quantity,
-        unit="vehicles",
-    )
-
-
-@cache
-def small_run(name: str = "default", text: bool = False, quantity: str = "count") -> Run:
-    model = {"width": 8, "layers": 2, "hidden": 8, **({"anchors": 4} if name == "paper" else {})}
-    task, training = {"past": 4, "horizon": 3}, {"epochs": 1, "steps_per_epoch": 2, "batch_size": 4}
-    settings = change(preset(name), {"model": model, "task": task, "train": training})
-    stream = readings(grid(text=text), quantity=quantity)
-    return train(City(name="Grid", stream=stream), seen=0.5, settings=settings, device="cpu")
-
+from tests.support.forecast_runs import START_S, STEP_S, S, forecast, grid, readings, small_city, small_run
 
 BOTH = pytest.mark.parametrize("name", ["paper", "default"])
 
@@ -80,7 +26,8 @@ BOTH = pytest.mark.parametrize("name", ["paper", "default"])
 def test_it_is_what_the_model_says_at_that_window(name: str) -> None:
     run = small_run(name)
     made = forecast(run, at=START_S + 60 * STEP_S)
-    batch = run_windows(run, "cpu").batch(np.array([59]), past=4, horizon=3, inputs=torch.from_numpy(run.split.seen))
+    here = run.on(small_city())
+    batch = here.windows().batch(np.array([59]), past=4, horizon=3, inputs=torch.from_numpy(here.split.seen))
     with torch.inference_mode():
         expected = run.model(batch)[0].numpy()
     np.testing.assert_allclose(made.values, np.maximum(expected, 0), rtol=1e-5, atol=1e-5)
@@ -91,7 +38,7 @@ def test_it_is_what_the_model_says_at_that_window(name: str) -> None:
 @BOTH
 def test_only_snapshots_complete_at_the_time_are_read(name: str) -> None:
     run = small_run(name)
-    stream = run.city.stream
+    stream = small_city().stream
     for at, known in ((START_S + 60 * STEP_S, 60), (START_S + 61 * STEP_S - 1, 60), (None, S)):
         made = forecast(run, at=at)
         rng = np.random.default_rng(1)
@@ -107,23 +54,21 @@ def test_only_snapshots_complete_at_the_time_are_read(name: str) -> None:
 
 def test_readings_held_out_as_test_are_not_read_unless_asked() -> None:
     run = small_run()
-    stream = run.city.stream
-    poisoned = replace(
-        stream, values=np.where(run.split.unseen & stream.observed, 900, stream.values).astype(np.float32)
-    )
+    stream, unseen = small_city().stream, run.on(small_city()).split.unseen
+    poisoned = replace(stream, values=np.where(unseen & stream.observed, 900, stream.values).astype(np.float32))
     made, other = forecast(run), forecast(run, stream=poisoned)
     np.testing.assert_array_equal(made.values, other.values)
-    assert not (made.sensor & run.split.unseen).any()
+    assert not (made.sensor & unseen).any()
     everything, poisoned_too = forecast(run, sensors="all"), forecast(run, stream=poisoned, sensors="all")
     assert not np.array_equal(everything.values, made.values)
     assert not np.array_equal(everything.values, poisoned_too.values)
-    assert (everything.sensor & run.split.unseen).any()
+    assert (everything.sensor & unseen).any()
 
 
 @BOTH
 def test_a_closed_road_is_a_network_without_it_in_every_snapshot(name: str) -> None:
     run = small_run(name)
-    stream = run.city.stream
+    stream = small_city().stream
     closed = edit_network(stream.network, close=["6,7", "7,6"])
     made = forecast(run, closed)
     keep = ~np.isin(stream.network.senders * 100 + stream.network.receivers, [607, 706])
@@ -141,7 +86,7 @@ def test_a_closed_road_is_a_network_without_it_in_every_snapshot(name: str) -> N
 @BOTH
 def test_an_edit_starts_from_the_topology_at_that_time(name: str) -> None:
     run = small_run(name)
-    stream, whole = run.city.stream, run.city.network
+    stream, whole = small_city().stream, small_city().network
     morning, evening = whole.close([(0, 1), (1, 0)]), whole.close([(23, 24), (24, 23)])
     recorded = replace(stream, topologies=(whole, morning, evening), topology_of=np.arange(S) // 50)  # 0, 1, 2
     for at, then in ((40, whole), (50, whole), (51, morning), (100, morning), (101, evening), (None, evening)):
@@ -184,7 +129,7 @@ def test_the_same_ids_at_another_place_hold_nothing_out() -> None:
 
 def test_readings_are_matched_to_another_network_by_id() -> None:
     run = small_run()
-    home = run.city.network
+    home = small_city().network
     order = np.random.default_rng(0).permutation(home.num_nodes)
     row_of = np.argsort(order)
     shuffled = RoadNetwork(
@@ -196,7 +141,7 @@ def test_readings_are_matched_to_another_network_by_id() -> None:
     made = forecast(run, shuffled)
     np.testing.assert_allclose(made.values, forecast(run).values[:, order], rtol=1e-4, atol=1e-4)
     elsewhere = forecast(run, grid(first_id=1000, lon=8.0))
-    sensors = int(run.city.stream.observed[-4:].any(0).sum())
+    sensors = int(small_city().stream.observed[-4:].any(0).sum())
     assert any(f"{sensors} of {sensors} nodes with readings are not on this" in n for n in elsewhere.notices)
     assert any("map and the clock alone" in notice for notice in elsewhere.notices)
     assert not elsewhere.sensor.any()
@@ -204,13 +149,13 @@ def test_readings_are_matched_to_another_network_by_id() -> None:
 
 def test_readings_do_not_follow_an_id_to_another_place() -> None:
     run = small_run()
-    home = run.city.network
+    home = small_city().network
     away = np.arange(home.num_nodes) < 6
     moved = replace(home, lat=home.lat + np.where(away, 60 / 111_195, 0))
     made = forecast(run, moved)
     assert not made.sensor[away].any()
     np.testing.assert_array_equal(made.sensor[~away], forecast(run).sensor[~away])
-    sensors = run.city.stream.observed[-4:].any(0)
+    sensors = small_city().stream.observed[-4:].any(0)
     lost = f"{(sensors & away).sum()} of {sensors.sum()} nodes with readings are not on this network"
     assert any(notice.startswith(lost) and "id and place (within 50 m)" in notice for notice in made.notices)
     near = forecast(run, replace(home, lat=home.lat + np.where(away, 40 / 111_195, 0)))
@@ -241,7 +186,7 @@ def test_the_runs_own_model_stays_as_it_is() -> None:
 @BOTH
 def test_an_absent_node_has_no_forecast(name: str) -> None:
     run = small_run(name)
-    made = forecast(run, run.city.network.remove_nodes([12]))
+    made = forecast(run, small_city().network.remove_nodes([12]))
     assert np.isnan(made.values[:, 12]).all()
     assert np.isfinite(np.delete(made.values, 12, axis=1)).all()
     assert not made.sensor[12]
@@ -296,7 +241,7 @@ def test_a_time_without_zone_is_the_citys_own() -> None:
 
 def test_the_hour_that_comes_twice_is_taken_as_the_first_and_said() -> None:
     run = small_run()
-    october = replace(run.city.stream, start_s=int(datetime(2024, 10, 26, tzinfo=UTC).timestamp()))
+    october = replace(small_city().stream, start_s=int(datetime(2024, 10, 26, tzinfo=UTC).timestamp()))
     made = forecast(run, stream=october, at="2024-10-27T02:00")
     assert made.at_s == int(datetime(2024, 10, 27, 0, tzinfo=UTC).timestamp())
     assert "not one moment" in made.notices[0]
@@ -321,7 +266,7 @@ def test_only_counts_are_kept_above_zero() -> None:
 @pytest.mark.parametrize("text", [False, True])
 def test_tables_and_maps_carry_the_users_ids(text: bool, tmp_path: Path) -> None:
     run = small_run(text=text)
-    made = forecast(run, run.city.network.remove_nodes(["n12" if text else 12]))
+    made = forecast(run, small_city(text).network.remove_nodes(["n12" if text else 12]))
     frame = made.to_frame()
     assert frame.height == 3 * 25
     assert frame["node_id"].dtype == (pl.String if text else pl.Int64)
@@ -355,12 +300,12 @@ def test_tables_and_maps_carry_the_users_ids(text: bool, tmp_path: Path) -> None
 def test_another_step_or_quantity_is_refused(changes: dict[str, object], words: str) -> None:
     run = small_run()
     with pytest.raises(SettingsError, match=words):
-        forecast(run, stream=replace(run.city.stream, **changes))  # type: ignore[arg-type]
+        forecast(run, stream=replace(small_city().stream, **changes))  # type: ignore[arg-type]
 
 
 def test_another_unit_is_said() -> None:
     run = small_run()
-    made = forecast(run, stream=replace(run.city.stream, unit="lorries"))
+    made = forecast(run, stream=replace(small_city().stream, unit="lorries"))
     assert made.notices == ('the stream\'s unit is "lorries"; the model reads and forecasts "vehicles".',)
 
 
@@ -376,8 +321,8 @@ def test_another_unit_is_said() -> None:
         ({"at": datetime.min}, "not a time"),
         ({"at": "9999-12-31T23:59"}, "not a time"),
         ({"at": "0001-01-01"}, "not a time"),
-        ({"past": 0}, "at least one past snapshot"),
-        ({"horizon": 0}, "at least one step ahead"),
+        ({"past": 0}, "past = 0: must be at least 1"),
+        ({"horizon": 0}, "horizon = 0: must be at least 1"),
         ({"sensors": "some"}, 'sensors = "some": choose'),
         ({"device": "nonsense"}, "nonsense"),
     ],

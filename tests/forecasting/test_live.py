@@ -26,7 +26,7 @@ from frigate.graph.road_features import road_features
 from frigate.nn.batch import Windows
 from frigate.nn.model import Frigate
 from frigate.nn.scaling import build_topologies
-from frigate.training.checkpoint import Run, TrainingState, build_model
+from frigate.training.run import RunOnCity, build_model
 from tests.support.towns import PRESETS, START_S, edited, random_town
 from tests.support.towns import build_model as noisy_model
 
@@ -36,13 +36,13 @@ BOTH = pytest.mark.parametrize("name", PRESETS)
 
 
 @cache
-def live_run(name: str, quantity: str = "count") -> Run:
+def live_run(name: str, quantity: str = "count") -> RunOnCity:
     town = random_town(name, num_nodes=N, quantity=quantity)
     none, all_ = np.zeros(N, bool), (0, town.stream.num_snapshots)
     split = Split(town.stream.sensors, none, none, all_, all_, all_)
     model = noisy_model(town.settings, town.scaling)
     chosen = Settings(Task(T, H), town.settings)
-    return Run(model, chosen, town.scaling, split, City("Town", town.stream), None, TrainingState())
+    return RunOnCity.untrained(City("Town", town.stream), split, chosen, town.scaling, model)
 
 
 @cache
@@ -59,7 +59,7 @@ def features_of(which: int) -> NDArray[np.float32]:
 
 def start(name: str, *, quantity: str = "count", which: int = 0) -> Live:
     run = live_run(name, quantity)
-    return Live(run, networks()[which], sensors=run.split.seen, device="cpu")
+    return Live(run.run, networks()[which], sensors=run.split.seen, device="cpu")
 
 
 @dataclass
@@ -132,7 +132,7 @@ STEPS = st.lists(
 
 
 @BOTH
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(steps=STEPS, lazy=st.booleans(), quantity=st.sampled_from(["count", "speed"]))
 def test_it_is_the_full_forward_pass_and_encodes_no_more_than_it_must(
     name: str, steps: list[tuple[str, int, int]], lazy: bool, quantity: str
@@ -204,18 +204,19 @@ def test_what_each_event_costs(name: str) -> None:
 def test_it_is_the_forecast_of_the_stream(name: str) -> None:
     run = live_run(name)
     stream = run.city.stream
-    live = Live(run, stream.network, sensors=stream.node_ids[run.split.seen].tolist(), device="cpu")
+    live = Live(run.run, stream.network, sensors=stream.node_ids[run.split.seen].tolist(), device="cpu")
     for k in range(5, 12):
         live.push(int(stream.times_s[k]), stream.values[k], stream.observed[k])
         made = live.forecast()
-    expected = forecast(run, at=START_S + 12 * STEP_S, device="cpu")
+    expected = forecast(run.run, stream=stream, at=START_S + 12 * STEP_S, device="cpu")
     assert_same(made.values, expected.values)
     for part in ("node_ids", "times_s", "sensor"):
         np.testing.assert_array_equal(getattr(made, part), getattr(expected, part))
     same = {"at_s", "step_s", "timezone", "quantity", "unit"}
     assert {part: getattr(made, part) for part in same} == {part: getattr(expected, part) for part in same}
     closed = networks()[1]
-    assert_same(live.what_if(closed).values, forecast(run, closed, at=START_S + 12 * STEP_S, device="cpu").values)
+    expected = forecast(run.run, closed, stream, at=START_S + 12 * STEP_S, device="cpu")
+    assert_same(live.what_if(closed).values, expected.values)
 
 
 @BOTH
@@ -225,9 +226,9 @@ def test_what_is_fixed_changes_nothing(name: str) -> None:
     assert len(batch.topologies) == 2
     with torch.inference_mode():
         fixed = [model.fixed(topology) for topology in batch.topologies]
-        torch.testing.assert_close(model(batch, fixed), model(batch), rtol=0, atol=0)
+        torch.testing.assert_close(model(batch, fixed=fixed), model(batch), rtol=0, atol=0)
         shut = [replace(part, gates=tuple(gate * 0 for gate in part.gates if gate is not None)) for part in fixed]
-        assert not torch.equal(model(batch, shut), model(batch))
+        assert not torch.equal(model(batch, fixed=shut), model(batch))
 
 
 @BOTH
@@ -242,7 +243,7 @@ def test_the_decoder_is_the_same_with_and_without_a_gradient(name: str) -> None:
 def test_training_on_does_not_reach_it() -> None:
     run = live_run("paper")
     model = noisy_model(random_town("paper").settings, run.scaling)
-    live = Live(replace(run, model=model), networks()[0], sensors=run.split.seen, device="cpu")
+    live = Live(replace(run.run, model=model), networks()[0], sensors=run.split.seen, device="cpu")
     live.push(START_S, np.ones(N))
     before = live.forecast().values
     with torch.no_grad():
@@ -334,9 +335,20 @@ def test_late_before_the_first_snapshot_is_refused() -> None:
 
 def test_sensors_that_are_no_nodes_are_refused() -> None:
     with pytest.raises(CityError, match="not in the network"):
-        Live(live_run("paper"), networks()[0], sensors=[5], device="cpu")
+        Live(live_run("paper").run, networks()[0], sensors=[5], device="cpu")
     with pytest.raises(CityError, match="the 13 nodes"):
-        Live(live_run("paper"), networks()[0], sensors=np.ones(N + 1, bool), device="cpu")
+        Live(live_run("paper").run, networks()[0], sensors=np.ones(N + 1, bool), device="cpu")
+
+
+def test_by_default_it_begins_with_the_citys_roads_and_the_seen_nodes() -> None:
+    run = live_run("default", "speed")
+    ready = replace(run.city, road_features=(features_of(0) + 1,))
+    given, city, other = (Live(run.run, on, device="cpu") for on in (run.city.network, run.city, ready))
+    for live in (given, city, other):
+        live.push(START_S, np.ones(N))
+        assert live.left_out == int((~run.split.seen).sum())
+    np.testing.assert_array_equal(given.forecast().values, city.forecast().values)
+    assert not np.array_equal(city.forecast().values, other.forecast().values)  # the city's features are used
 
 
 def test_a_baseline_is_refused() -> None:
@@ -346,4 +358,4 @@ def test_a_baseline_is_refused() -> None:
     model = build_model(baseline, scaling)
     assert not isinstance(model, Frigate)
     with pytest.raises(SettingsError, match=r"Use frigate\.forecast"):
-        Live(replace(run, model=model, settings=baseline, scaling=scaling), networks()[0], sensors=[1000], device="cpu")
+        Live(replace(run.run, model=model, settings=baseline, scaling=scaling), networks()[0], device="cpu")

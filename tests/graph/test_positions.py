@@ -15,9 +15,10 @@ from scipy.spatial import Delaunay
 
 from frigate.data.network import Edges, NodeId, RoadNetwork, clean_edges
 from frigate.errors import CityError, SettingsError
+from frigate.graph import nearest_sensors as near
 from frigate.graph import positions as fp
 from frigate.graph.positions import Anchors, choose_anchors, distances_m, locate_anchors
-from tests.conftest import shared_data
+from tests.support.shared_data import shared_data
 
 
 def random_network(seed: int, num_nodes: int, *, extra: float = 1.0) -> RoadNetwork:
@@ -88,7 +89,7 @@ def single(*node_ids: int, network: RoadNetwork) -> Anchors:
 graphs = st.builds(random_network, st.integers(0, 10_000), st.integers(2, 24))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(graphs)
 def test_lemma_1_two_way_distance_is_a_metric(network: RoadNetwork) -> None:
     d = fp.two_way_m(network, np.arange(network.num_nodes))
@@ -118,7 +119,7 @@ def test_lemma_2_positions_tell_isomorphic_neighbourhoods_apart() -> None:
     assert raw[v2].tolist() == [5, 5]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(graphs, st.sampled_from(["random", "farthest", "bourgain", "full"]), st.integers(0, 99))
 def test_coordinates_against_every_shortest_path(network: RoadNetwork, choice: str, seed: int) -> None:
     anchors = choose_anchors(network, count=6, choice=choice, seed=seed)
@@ -129,7 +130,7 @@ def test_coordinates_against_every_shortest_path(network: RoadNetwork, choice: s
         assert (raw[:, k] == (sp[rows].min(axis=0) + sp[:, rows].min(axis=1)) / 2).all()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(graphs, st.integers(1, 40), st.sampled_from(["bourgain", "random"]))
 def test_expansion_is_at_most_one_exactly(network: RoadNetwork, count: int, choice: str) -> None:
     raw = distances_m(network, choose_anchors(network, count=count, choice=choice))
@@ -352,30 +353,30 @@ def nearest_by_hand(
     network: RoadNetwork, sensors: NDArray[np.bool_], count: int, cutoff_m: float
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     sp = one_way_by_hand(network)
-    near = np.minimum(sp, sp.T)
+    metres_of = np.minimum(sp, sp.T)
     index = np.full((network.num_nodes, count), -1)
     metres = np.full((network.num_nodes, count), np.inf, np.float32)
     for v in range(network.num_nodes):
-        there = [s for s in np.flatnonzero(sensors) if s != v and near[v, s] <= cutoff_m]
-        there.sort(key=lambda s: (near[v, s], network.lon[s], network.lat[s]))
+        there = [s for s in np.flatnonzero(sensors) if s != v and metres_of[v, s] <= cutoff_m]
+        there.sort(key=lambda s: (metres_of[v, s], network.lon[s], network.lat[s]))
         for m, s in enumerate(there[:count]):
-            index[v, m], metres[v, m] = s, near[v, s]
+            index[v, m], metres[v, m] = s, metres_of[v, s]
     return index, metres
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10_000), st.integers(2, 30), st.integers(1, 6), st.sampled_from([200.0, 700.0, 1e6]))
 def test_nearest_sensors_by_hand_and_permuted(seed: int, num_nodes: int, count: int, cutoff_m: float) -> None:
     network = random_network(seed, num_nodes)
     network = replace(network, edges=replace(network.edges, length_m=np.ceil(network.length_m / 100) * 100))  # ties
     rng = np.random.default_rng(seed)
     sensors = rng.random(num_nodes) < 0.6
-    index, metres = fp.nearest_sensors(network, sensors, count=count, cutoff_m=cutoff_m)
+    index, metres = near.nearest_sensors(network, sensors, count=count, cutoff_m=cutoff_m)
     expected = nearest_by_hand(network, sensors, count, cutoff_m)
     assert (index == expected[0]).all()
     assert (metres == expected[1]).all()
     order = rng.permutation(num_nodes)
-    shuffled, same = fp.nearest_sensors(permuted(network, order), sensors[order], count=count, cutoff_m=cutoff_m)
+    shuffled, same = near.nearest_sensors(permuted(network, order), sensors[order], count=count, cutoff_m=cutoff_m)
     assert (np.where(shuffled < 0, -1, order[shuffled]) == index[order]).all()
     assert (same == metres[order]).all()
 
@@ -383,20 +384,20 @@ def test_nearest_sensors_by_hand_and_permuted(seed: int, num_nodes: int, count: 
 def test_nearest_sensors_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     network = random_network(8, 60)
     sensors = np.arange(60) % 3 > 0
-    whole = fp.nearest_sensors(network, sensors, count=5, cutoff_m=1500)
-    monkeypatch.setattr(fp, "CHUNK_CELLS", 7 * 60)
-    monkeypatch.setattr(fp, "SEARCHED_TOGETHER", 3)
-    chunks = fp.nearest_sensors(network, sensors, count=5, cutoff_m=1500)
+    whole = near.nearest_sensors(network, sensors, count=5, cutoff_m=1500)
+    monkeypatch.setattr(near, "CHUNK_CELLS", 7 * 60)
+    monkeypatch.setattr(near, "SEARCHED_TOGETHER", 3)
+    chunks = near.nearest_sensors(network, sensors, count=5, cutoff_m=1500)
     assert (whole[0] == chunks[0]).all()
     assert (whole[0] == nearest_by_hand(network, sensors, 5, 1500)[0]).all()
 
 
 def test_nearest_sensors_leave_out_absent_ones() -> None:
     network = two_way_streets(4, [(0, 1), (1, 2), (2, 3)]).remove_nodes([1])
-    index, metres = fp.nearest_sensors(network, np.array([True, True, True, False]), count=2, cutoff_m=10)
+    index, metres = near.nearest_sensors(network, np.array([True, True, True, False]), count=2, cutoff_m=10)
     assert index.tolist() == [[-1, -1], [-1, -1], [-1, -1], [2, -1]]
     assert np.isfinite(metres).sum() == 1
-    none, _ = fp.nearest_sensors(network, np.zeros(4, bool), count=2, cutoff_m=10)
+    none, _ = near.nearest_sensors(network, np.zeros(4, bool), count=2, cutoff_m=10)
     assert (none == -1).all()
 
 
@@ -404,9 +405,9 @@ def test_hops_ignore_direction_and_length() -> None:
     network = two_way_streets(7, [(0, 1), (1, 2), (2, 3), (0, 4)], [900.0, 1.0, 1.0, 5.0])
     network = network.close([(0, 1), (2, 1)])  # 1 -> 0 and 1 -> 2 are left
     sensors = np.arange(7) == 0
-    assert fp.hops_to(network, sensors).tolist() == [0, 1, 2, 3, 1, -1, -1]
-    assert fp.hops_to(network, np.zeros(7, bool)).tolist() == [-1] * 7
-    assert fp.hops_to(network.remove_nodes([0]), sensors).tolist() == [-1] * 7
+    assert near.hops_to(network, sensors).tolist() == [0, 1, 2, 3, 1, -1, -1]
+    assert near.hops_to(network, np.zeros(7, bool)).tolist() == [-1] * 7
+    assert near.hops_to(network.remove_nodes([0]), sensors).tolist() == [-1] * 7
 
 
 @pytest.mark.shared

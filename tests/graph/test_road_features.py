@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from frigate.data.network import Edges, RoadNetwork, clean_edges
 from frigate.errors import FrigateError
-from frigate.forecasting.forecast import forecast
 from frigate.graph import betweenness
 from frigate.graph import road_features as roads
 from frigate.graph.betweenness import local_betweenness, whole_betweenness
@@ -29,10 +28,11 @@ from frigate.graph.road_features import (
     fit_feature_scaling,
     road_features,
 )
-from frigate.nn.batch import Batch, Topology
-from frigate.training.checkpoint import Run
-from tests.conftest import shared_data
-from tests.forecasting.test_forecast import S, small_run
+from frigate.nn.batch import Batch
+from frigate.nn.topology import Topology
+from frigate.training.run import Run
+from tests.support.forecast_runs import S, forecast, small_city, small_run
+from tests.support.shared_data import shared_data
 
 
 def random_network(seed: int, num_nodes: int, **attributes: object) -> RoadNetwork:
@@ -75,7 +75,7 @@ def passing_by_hand(network: RoadNetwork, cost: NDArray[np.float64], cutoff: flo
     return passing
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10_000), st.integers(2, 14), st.sampled_from([100, 300, 500, 900]))
 def test_betweenness_against_a_walk_along_every_path(seed: int, num_nodes: int, cutoff: int) -> None:
     network = random_network(seed, num_nodes)
@@ -118,7 +118,7 @@ def crooked_grid(side: int, *, seed: int = 0) -> RoadNetwork:
     return RoadNetwork(row, 6 + at[row % side], 49 + at[row // side], edges)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.integers(0, 10_000), st.sampled_from([betweenness.SAMPLES // 4, betweenness.SAMPLES // 8]))
 def test_an_estimate_from_every_node_is_exact(seed: int, num_nodes: int) -> None:
     """Forward and backward, on one-way roads: each stretch of the curve is one node, or half of one."""
@@ -298,7 +298,7 @@ def seen_by_the_model(run: Run, **options: Any) -> Batch:
 def test_a_closure_moves_what_the_model_sees_of_the_map(name: str) -> None:
     """Positions and features are those of the roads that are open: in a what-if, and from a recorded closure on."""
     run = small_run(name)
-    stream, network = run.city.stream, run.city.network
+    stream, network = small_city().stream, small_city().network
     shut = [(6, 7), (7, 6), (7, 12)]
     closed = network.close(shut)
 

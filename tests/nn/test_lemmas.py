@@ -1,4 +1,4 @@
-"""Lemma 2 (positions tell isomorphic neighbourhoods apart) and Lemma 3 (at least as powerful as 1-WL).
+"""Lemma 2 (lem:position: positions tell isomorphic neighbourhoods apart), Lemma 3 (lem:1wl: as powerful as 1-WL).
 
 Lemma 1 is about distances: test_positions.
 """
@@ -83,7 +83,7 @@ def without_positions(batch: Batch) -> Batch:
 def embeddings(model: Frigate, batch: Batch) -> Tensor:
     """z [N,D] of the first snapshot."""
     with torch.inference_mode():
-        return model.snapshots(batch, batch.values)[:, 0, 0]
+        return model.encode_snapshots(batch)[:, 0, 0]
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -11,16 +11,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from frigate.config import ModelSettings, preset
-from frigate.data.network import Edges, RoadNetwork
+from frigate.data.network import Edges
 from frigate.data.split import Split
 from frigate.graph.road_features import FEATURES, road_features
 from frigate.nn.batch import Batch, Windows
 from frigate.nn.model import DefaultEmbedding, Frigate
 from frigate.nn.moments import moments
 from frigate.nn.scaling import Scaling, build_topologies, fit_scaling
+from tests.support.memory import NoSquare
 from tests.support.towns import (
     PRESETS,
     Town,
@@ -28,9 +28,11 @@ from tests.support.towns import (
     edited,
     in_float64,
     make_town,
+    permuted,
     random_network,
     random_stream,
     random_town,
+    roads_at,
     seen_by,
     small_settings,
     without_readings,
@@ -100,23 +102,6 @@ def test_weights_of_one_network_forecast_another(name: str) -> None:
     assert found.std(dim=2).min() > 0
 
 
-class NoSquare(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Fails where an operation, forward or backward, makes a dense tensor of N x N elements or bytes."""
-
-    def __init__(self, num_nodes: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.limit = num_nodes * num_nodes
-        self.largest = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for tensor in result if isinstance(result, tuple | list) else [result]:
-            if isinstance(tensor, Tensor) and tensor.layout == torch.strided:
-                self.largest = max(self.largest, tensor.untyped_storage().nbytes())
-                assert self.largest < self.limit, f"{func} makes {tuple(tensor.shape)}"
-        return result
-
-
 def test_nothing_as_large_as_all_pairs_of_nodes(name: str) -> None:
     N = 5000
     model, batch = fitted_on(N, small_settings(name))
@@ -130,17 +115,7 @@ def test_nothing_as_large_as_all_pairs_of_nodes(name: str) -> None:
 # Permutation
 
 
-def permuted(network: RoadNetwork, order: np.ndarray) -> RoadNetwork:
-    """Row i of the new network is row order[i] of the old; its roads are shuffled too."""
-    new_row = np.argsort(order)
-    edges = replace(network.edges, senders=new_row[network.senders], receivers=new_row[network.receivers])
-    shuffled = edges.take(np.random.default_rng(0).permutation(len(edges)))
-    return RoadNetwork(
-        network.node_ids[order], network.lon[order], network.lat[order], shuffled, network.present[order]
-    )
-
-
-@settings(deadline=None, max_examples=6)
+@settings(max_examples=6)
 @given(seed=st.integers(0, 10_000))
 def test_permuting_the_nodes_permutes_the_forecast(name: str, seed: int) -> None:
     networks = [random_network(12, seed=seed, isolated=1)]
@@ -212,7 +187,7 @@ def test_what_was_not_observed_cannot_matter(name: str, quantity: str) -> None:
     assert torch.equal(forecast(model, poisoned), forecast(model, batch))
 
 
-@settings(deadline=None, max_examples=6)
+@settings(max_examples=6)
 @given(seed=st.integers(0, 10_000))
 def test_an_unseen_nodes_truth_cannot_matter(name: str, seed: int) -> None:
     """Its readings are in the stream, and are no input."""
@@ -365,17 +340,6 @@ def test_a_closed_road_equals_a_network_without_it(name: str) -> None:
     assert not torch.allclose(found[0], forecast(model, town.batch([9, 12])))
     again = exactly(model, seen_by(town.stream.on(closed.reopen(shut)), town.settings, town.scaling).batch([9, 12]))
     torch.testing.assert_close(again, exactly(model, town.batch([9, 12])), rtol=1e-5, atol=1e-5)
-
-
-def roads_at(network: RoadNetwork, node: int) -> list[tuple[int, int]]:
-    at = (network.senders == node) | (network.receivers == node)
-    return list(
-        zip(
-            network.node_ids[network.senders[at]].tolist(),
-            network.node_ids[network.receivers[at]].tolist(),
-            strict=True,
-        )
-    )
 
 
 @pytest.mark.parametrize("node", [0, 4, 7])

@@ -173,7 +173,7 @@ def loop_moments(batch: Batch, topology: int = 0) -> Tensor:
     return torch.tensor([reference.moments(reference.neighbour_readings(snapshots, v)) for v in range(batch.num_nodes)])
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     num_nodes=st.integers(2, 9),
     past=st.integers(1, 4),

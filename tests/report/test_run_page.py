@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache
-from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -19,78 +16,50 @@ from hypothesis import strategies as st
 
 from frigate.cli.demo import last_afternoon_s
 from frigate.data.city import City
+from frigate.data.network import RoadNetwork
 from frigate.data.stream import make_stream
 from frigate.evaluation.evaluate import evaluate_forecaster
 from frigate.evaluation.metrics import Measure
 from frigate.evaluation.results import Evaluation
-from frigate.forecasting.forecast import forecast
-from frigate.report.charts import axis_bottom, axis_top
-from frigate.report.day import rolling_day
+from frigate.forecasting.forecast import Forecast, forecast
 from frigate.report.maps import BINS, bin_edges
-from frigate.report.run_page import write_report
-from frigate.report.words import best_baseline, unit_text, verdict
-from frigate.training.checkpoint import Run
-from frigate.training.train import run_windows, train
-from tests.forecasting.test_forecast import SIDE, START_S, grid, small_run
+from frigate.report.rolling_forecast import rolling_forecast
+from frigate.report.run_page import best_baseline, unit_text, verdict, write_report
+from frigate.report.svg import axis, round_step, time_ticks
+from frigate.training.run import RunOnCity
+from frigate.training.train import train
+from tests.support.forecast_runs import SIDE, START_S, grid, small_city, small_run
+from tests.support.html_page import Page
 
-VOID = {"meta", "input", "br"}
 ODD_NAME = 'Ville <img src=x onerror=alert(1)> & "Co"'
 
 
 @cache
-def judged(quantity: str = "count") -> tuple[Run, Evaluation]:
-    run = small_run(quantity=quantity)
+def judged(quantity: str = "count") -> tuple[RunOnCity, Evaluation]:
+    run = small_run(quantity=quantity).on(small_city(quantity=quantity))
     return run, _evaluate(run)
 
 
-def _evaluate(run: Run) -> Evaluation:
+def report(path: Path, run: RunOnCity, evaluation: Evaluation, forecast: Forecast, *, note: str = "") -> Path:
+    return write_report(path, run.run, evaluation, forecast, city=run.city, note=note)
+
+
+def ahead(run: RunOnCity, network: RoadNetwork | None = None, at: int | None = None) -> Forecast:
+    return forecast(run.run, network, run.city, at=at)
+
+
+def _evaluate(run: RunOnCity) -> Evaluation:
     task = run.settings.task
     return evaluate_forecaster(
-        run.model, run.city, run.split, run_windows(run, "cpu"), name="Frigate", past=task.past, horizon=task.horizon
+        run.model, run.city, run.split, run.windows(), name="Frigate", past=task.past, horizon=task.horizon
     )
-
-
-class Page(HTMLParser):
-    """The tags, attributes and words of a page; fails on tags that do not close in order."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
-        self.data: list[Any] = []
-        self._open: list[str] = []
-        self.raw = path.read_text(encoding="utf-8")
-        self.feed(self.raw)
-        self.close()
-        assert self._open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self._open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self._open and self._open[-1] == "script" and self.tags[-1][1].get("type") == "application/json":
-            self.data.append(json.loads(data))
-        else:
-            self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(self.words)
 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
     run, evaluation = judged()
     path = tmp_path_factory.mktemp("report") / "made" / "report.html"
-    assert write_report(path, run, evaluation, forecast(run), note="A small model.") == path
+    assert report(path, run, evaluation, ahead(run), note="A small model.") == path
     return Page(path)
 
 
@@ -136,7 +105,7 @@ def test_every_series_and_shade_has_a_colour_in_light_and_dark(page: Page) -> No
 
 def test_the_maps_hold_the_forecast_and_the_error(page: Page) -> None:
     run, evaluation = judged()
-    made = forecast(run)
+    made = ahead(run)
     shown, error = page.data
     np.testing.assert_allclose(np.array(shown["frames"], float), made.values, rtol=6e-3)
     assert shown["id"] == [str(i) for i in run.city.stream.node_ids.tolist()]
@@ -150,7 +119,7 @@ def test_the_maps_hold_the_forecast_and_the_error(page: Page) -> None:
 
 def test_every_node_is_drawn_once_and_sensors_are_squares(page: Page) -> None:
     run, _ = judged()
-    made = forecast(run)
+    made = ahead(run)
     drawn = [(a.get("data-k"), a["d"] or "") for tag, a in page.tags if tag == "path" and a.get("data-k")]
     edges = page.data[0]["edges"]
     first = drawn[: 2 * (len(edges) + 1)]
@@ -165,12 +134,13 @@ def test_every_node_is_drawn_once_and_sensors_are_squares(page: Page) -> None:
 
 
 def test_names_are_escaped(tmp_path: Path) -> None:
-    run = small_run(text=True)
-    stream = run.city.stream
+    run, stream = small_run(text=True), small_city(text=True).stream
     ids = np.array([f'</script><img src="{i}">' for i in range(stream.num_nodes)])
     networks = tuple(replace(network, node_ids=ids) for network in stream.topologies)
-    odd = replace(run, city=City(name=ODD_NAME, stream=replace(stream, topologies=networks, unit="<b>cars</b>")))
-    made = Page(write_report(tmp_path / "odd.html", odd, _evaluate(odd), forecast(odd), note="<i>note</i>"))
+    nodes = replace(run.nodes, node_ids=ids[stream.network.rows_of(run.nodes.node_ids.tolist())])
+    named = replace(run, nodes=nodes, trained_on=replace(run.trained_on, unit="<b>cars</b>"))
+    odd = named.on(City(name=ODD_NAME, stream=replace(stream, topologies=networks, unit="<b>cars</b>")))
+    made = Page(report(tmp_path / "odd.html", odd, _evaluate(odd), ahead(odd), note="<i>note</i>"))
     assert {"img", "b", "i"} & {tag for tag, a in made.tags if "class" not in a} == {"b"}  # the tiles' own
     assert ODD_NAME in made.text
     assert made.data[0]["id"] == ids.tolist()
@@ -180,33 +150,33 @@ def test_names_are_escaped(tmp_path: Path) -> None:
 
 def test_an_absent_node_is_drawn_without_a_value(tmp_path: Path) -> None:
     run, evaluation = judged()
-    made = Page(write_report(tmp_path / "r.html", run, evaluation, forecast(run, run.city.network.remove_nodes([12]))))
+    made = Page(report(tmp_path / "r.html", run, evaluation, ahead(run, run.city.network.remove_nodes([12]))))
     assert [frame[12] for frame in made.data[0]["frames"]] == [None] * 3
 
 
 def test_a_gauge_below_zero_is_drawn(tmp_path: Path) -> None:
     run, evaluation = judged("temperature")
-    made = forecast(run)
+    made = ahead(run)
     cold = replace(made, values=made.values - 100)
-    page = Page(write_report(tmp_path / "r.html", run, evaluation, cold))
+    page = Page(report(tmp_path / "r.html", run, evaluation, cold))
     assert page.data[0]["edges"] == sorted(page.data[0]["edges"])
-    assert "vehicles in" not in page.text
+    assert "vehicles per" not in page.text
 
 
 def test_a_run_with_every_sensor_seen_says_so(tmp_path: Path) -> None:
-    run = small_run()
-    all_seen = train(run.city, seen="all", settings=run.settings, device="cpu")
-    page = Page(write_report(tmp_path / "r.html", all_seen, _evaluate(all_seen), forecast(all_seen)))
+    all_seen = train(small_city(), seen="all", settings=small_run().settings, device="cpu").on(small_city())
+    page = Page(report(tmp_path / "r.html", all_seen, _evaluate(all_seen), ahead(all_seen)))
     assert "say nothing about nodes without a sensor" in page.text
-    assert "At sensors the model" in page.text
-    assert "judged at the sensors themselves" in page.text
+    assert "At sensors, the model" in page.text
+    assert "is tested at the sensors themselves" in page.text
 
 
 def test_the_day_is_forecast_as_it_would_have_been() -> None:
     run, evaluation = judged()
     best = best_baseline(evaluation)
     assert best is not None
-    day = rolling_day(run, baseline=best.name)
+    day = rolling_forecast(run, baseline=best.name)
+    model, baseline = day.forecasts["model"], day.forecasts[best.name]
     stream, split = run.city.stream, run.split
     first = split.test[1] - len(day.local_s)
     rows = np.arange(first, split.test[1])
@@ -216,12 +186,12 @@ def test_the_day_is_forecast_as_it_would_have_been() -> None:
     for m, node in enumerate(day.nodes):
         assert split.unseen[node]
         np.testing.assert_array_equal(
-            day.truth[:, m], np.where(stream.observed[rows, node], stream.values[rows, node], np.nan)
+            day.observed[:, m], np.where(stream.observed[rows, node], stream.values[rows, node], np.nan)
         )
         for start in range(0, len(rows), 3):
-            made = forecast(run, at=int(stream.times_s[rows[start]]))
-            np.testing.assert_allclose(day.model[start : start + 3, m], made.values[:, node], rtol=1e-4, atol=1e-4)
-    assert day.baseline.shape == day.model.shape
+            made = ahead(run, at=int(stream.times_s[rows[start]]))
+            np.testing.assert_allclose(model[start : start + 3, m], made.values[:, node], rtol=1e-4, atol=1e-4)
+    assert baseline.shape == model.shape
     assert len(set(day.nodes)) == 4
 
 
@@ -246,9 +216,9 @@ def test_the_verdict_is_honest(
 
 
 @given(st.lists(st.floats(-1e6, 1e6, allow_subnormal=False), max_size=30), st.booleans())
-def test_map_colours_part_the_range(values: list[float], by_factors: bool) -> None:
+def test_map_colours_part_the_range(values: list[float], skewed: bool) -> None:
     array = np.array([*values, np.nan])
-    edges = bin_edges(array, by_factors=by_factors)
+    edges = bin_edges(array, skewed=skewed)
     assert len(edges) <= BINS - 1
     assert edges == sorted(set(edges))
     if edges:
@@ -256,11 +226,30 @@ def test_map_colours_part_the_range(values: list[float], by_factors: bool) -> No
         assert edges[-1] <= np.nanmax(array)
 
 
-@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30), st.sampled_from(["speed", "temperature"]))
-def test_axes_hold_every_value(values: list[float], quantity: str) -> None:
-    series = [np.array([*values, np.nan])]
-    assert axis_top(series) >= max(values)
-    assert axis_bottom(series, quantity) <= min(values)
+@given(st.lists(st.floats(-1e6, 1e6), max_size=30))
+def test_axes_hold_zero_and_every_value(values: list[float]) -> None:
+    low, high, step = axis(np.array([*values, np.nan]))
+    assert low <= min([0, *values])
+    assert max([0, *values]) <= high + 1e-9 * step
+    assert low < high
+    assert 1 <= round((high - low) / step) <= 8
+
+
+@given(st.floats(1e-6, 1e12), st.integers(2, 9))
+def test_steps_are_round_and_as_small_as_fit(span: float, most: int) -> None:
+    step = round_step(span, most)
+    assert span / step <= most * (1 + 1e-9)
+    assert span / step > most / 2.6
+    assert f"{step:.0e}"[0] in "125"
+
+
+@given(st.integers(-(10**9), 4 * 10**9), st.integers(3600, 10**9))
+def test_any_period_has_a_few_ticks_in_order(first_s: int, length_s: int) -> None:
+    ticks = time_ticks(first_s, first_s + length_s)
+    places = [place for place, _ in ticks]
+    assert places == sorted(set(places))
+    assert all(first_s <= place <= first_s + length_s for place in places)
+    assert 1 <= len(ticks) <= 11
 
 
 @pytest.mark.parametrize(("zone", "days", "day"), [("UTC", 3.0, 2), ("Asia/Tokyo", 3.0, 2), ("Asia/Tokyo", 2.7, 2)])
@@ -276,7 +265,7 @@ def test_the_demo_shows_the_last_whole_afternoon(zone: str, days: float, day: in
 
 
 def test_units_are_said_in_words() -> None:
-    assert unit_text("count", "vehicles", 300) == "vehicles in 5 min"
-    assert unit_text("count", "", 7200) == "count in 2 hours"
+    assert unit_text("count", "vehicles", 300) == "vehicles per 5 min"
+    assert unit_text("count", "", 7200) == "count per 2 h"
     assert unit_text("speed", "km/h", 300) == "km/h"
     assert unit_text("speed", "", 300) == "speed"

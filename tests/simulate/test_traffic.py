@@ -7,7 +7,8 @@ import pytest
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from frigate.data.network import RoadNetwork, haversine_m
+from frigate.data.coordinates import haversine_m
+from frigate.data.network import RoadNetwork
 from frigate.errors import SettingsError
 from frigate.simulate.assignment import assign, assigned_roads, climb
 from frigate.simulate.streets import RESIDENTIAL, TRUNK, build_town

@@ -93,7 +93,7 @@ def test_the_harness_catches_what_it_must(tmp_path: Path) -> None:
     assert "KeyError" in found["slip"].faults[0]
     assert found["greed"].how == {"fault": 1}
     assert "MemoryError" in found["greed"].faults[0]
-    assert found["hang"].how == {"SIGALRM": 1}
+    assert found["hang"].how == {"SIGPROF": 1}
     assert "_hang" in found["hang"].faults[0]
     assert found["crash"].how == {"SIGSEGV": 2}
     assert "crash input 1 (m.npy), SIGSEGV" in found["crash"].faults[1]

@@ -20,7 +20,7 @@ from frigate.errors import CityError
 from frigate.sources.benchmarks.importer import import_benchmark
 from frigate.sources.benchmarks.libcity import import_libcity
 from frigate.sources.benchmarks.libcity_export import export_libcity
-from tests.sources.test_benchmarks import IDS, SPEEDS, edges_of, write_libcity
+from tests.support.benchmark_files import IDS, SPEEDS, edges_of, write_libcity
 
 
 def city_of(
@@ -73,7 +73,7 @@ def assert_same(a: City, b: City) -> None:
     assert a.name == b.name
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     seed=st.integers(0, 10_000),
     text=st.booleans(),
@@ -193,16 +193,16 @@ def test_rows_in_any_order_and_twice(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "pattern", "new", "said"),
     [
-        ("LA.geo", r'"\[-118.31829, 34.15497\]"', '"[34.15497, -118.31829]"', r"LA\.geo row 1: .*look swapped"),
-        ("LA.geo", r'"\[-118.31829, 34.15497\]"', '"[x]"', r"LA\.geo row 1: coordinates '\[x\]' are not understood"),
+        ("LA.geo", r'"\[-118.31829, 34.15497\]"', '"[34.15497, -118.31829]"', r"LA\.geo line 2: .*look swapped"),
+        ("LA.geo", r'"\[-118.31829, 34.15497\]"', '"[x]"', r"LA\.geo line 2: coordinates '\[x\]' are not understood"),
         ("LA.geo", r'"\[-118.31829, 34.15497\]"', "[]", "Give every node a place, or none"),
-        ("LA.geo", "767541", "773869", r'row 2: geo_id "773869" is there already'),
+        ("LA.geo", "767541", "773869", r'line 3: geo_id "773869" is there already'),
         ("LA.geo", "coordinates", "where", "has no column coordinates"),
-        ("LA.rel", "0,geo,773869", "0,geo,1", r'LA\.rel row 1: source "1" is not in the network'),
+        ("LA.rel", "0,geo,773869", "0,geo,1", r'LA\.rel line 2: source "1" is not in the network'),
         ("LA.dyna", "traffic_speed", "wind", 'has no feature "traffic_speed"'),
         ("LA.dyna", "entity_id", "who", "has no column entity_id"),
         ("LA.dyna", "2012-03-01T00:05:00Z", "noon", '"noon" is not a time'),
-        ("LA.dyna", r"Z,\d+", "Z,5", "12 of 12 rows name no known node"),
+        ("LA.dyna", r"Z,\d+", "Z,5", "12 of 12 readings: are these the readings of another network"),
         ("config.json", "{", "[", "is not readable JSON"),
     ],
 )

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from frigate.check.city import check_city
 from frigate.config import change, preset
 from frigate.data.city import City, read_city, write_city
-from frigate.data.network import Edges, NodeId, RoadNetwork, haversine_m
+from frigate.data.coordinates import haversine_m
+from frigate.data.network import Edges, NodeId, RoadNetwork
 from frigate.data.notices import Notices
 from frigate.data.stream import make_stream
 from frigate.errors import CityError
@@ -22,7 +23,7 @@ from frigate.forecasting.forecast import edit_network, forecast
 from frigate.graph.road_features import FEATURES, road_features
 from frigate.sources.geometry import line_length_m, read_line, write_line
 from frigate.sources.line_graph import line_graph, on_roads, road_readings, turns_of
-from frigate.training.checkpoint import Run
+from frigate.training.run import RunOnCity
 from frigate.training.train import train
 from tests.support.towns import START_S, random_network, random_stream
 
@@ -52,7 +53,7 @@ def allowed(base: RoadNetwork, restrictions: list[tuple[NodeId, NodeId, NodeId, 
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 10**6), data=st.data())
 def test_turns_are_what_restrictions_and_dead_ends_leave(seed: int, data: st.DataObject) -> None:
     base = random_network(8, seed=seed, roads_per_node=2.5)
@@ -64,7 +65,7 @@ def test_turns_are_what_restrictions_and_dead_ends_leave(seed: int, data: st.Dat
     np.testing.assert_array_equal(node_of_edge, np.arange(base.num_edges))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10**6), data=st.data())
 def test_a_city_forbids_its_own_turns(seed: int, data: st.DataObject) -> None:
     base = random_network(8, seed=seed, roads_per_node=2.5)
@@ -108,7 +109,7 @@ def test_a_turn_is_half_of_each_road_and_like_the_road_it_enters() -> None:
     assert ("M>N", "N>M") not in turns_of(line, "N>M")  # leads on to T
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(points=st.lists(st.tuples(st.floats(-0.02, 0.02), st.floats(-0.02, 0.02)), min_size=2, max_size=7))
 def test_the_middle_parts_a_road_in_halves(points: list[tuple[float, float]]) -> None:
     base = cross()
@@ -155,7 +156,7 @@ def test_parallel_roads_stay_apart_and_a_restriction_holds_for_both() -> None:
 def test_restrictions_that_say_nothing_are_counted() -> None:
     notices = Notices()
     on_roads(cross(), restrictions=[("N", "M", "Q", "no"), ("N", "E", "M", "only")], notices=notices)
-    assert list(notices.told()) == [
+    assert list(notices.sentences()) == [
         "Turn restrictions left out, one of their roads is not in the network: 2 (first: from N over M to Q)."
     ]
 
@@ -196,21 +197,22 @@ def test_readings_by_road_are_readings_by_node() -> None:
 
 
 @cache
-def road_run(name: str) -> Run:
+def road_run(name: str) -> RunOnCity:
     line = on_roads(random_network(8, seed=3)).network
     stream = random_stream([line], seed=3, snapshots=70)
     model = {"width": 8, "layers": 2, "hidden": 8, **({"anchors": 4} if name == "paper" else {})}
     task, training = {"past": 4, "horizon": 3}, {"epochs": 1, "steps_per_epoch": 2, "batch_size": 4}
     tiny = change(preset(name), {"model": model, "task": task, "train": training})
-    return train(City("Roads", stream), seen=0.5, settings=tiny, device="cpu")
+    city = City("Roads", stream)
+    return train(city, seen=0.5, settings=tiny, device="cpu").on(city)
 
 
 @pytest.mark.parametrize("name", ["paper", "default"])
 def test_training_evaluation_and_forecast_run_on_roads(name: str) -> None:
-    run = road_run(name)
-    assert np.isfinite(evaluate(run).model.unseen.mae.value)
-    network = run.city.network
-    ahead = forecast(run)
+    run, city = road_run(name).run, road_run(name).city
+    assert np.isfinite(evaluate(run, city).model.unseen.mae.value)
+    network = city.network
+    ahead = forecast(run, stream=city)
     assert ahead.node_ids.tolist() == network.node_ids.tolist()
     assert np.isfinite(ahead.values).all()
     busiest = int(np.argmax(np.bincount(network.senders)))
@@ -218,9 +220,9 @@ def test_training_evaluation_and_forecast_run_on_roads(name: str) -> None:
     turn = next((a, b) for a, b in turns_of(network, road) if a == road)
     closed = edit_network(network, close=[f"{turn[0]},{turn[1]}"])
     assert closed.num_edges == network.num_edges - 1
-    moved = forecast(run, closed).values
+    moved = forecast(run, closed, city).values
     assert np.isfinite(moved).all() and not np.array_equal(moved, ahead.values)
-    shut = forecast(run, network.close(turns_of(network, road)))
+    shut = forecast(run, network.close(turns_of(network, road)), city)
     assert np.isfinite(shut.values).all()
 
 

@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import dijkstra
 
-from frigate.data.network import Edges, RoadNetwork, clean_edges, haversine_m
+from frigate.data.coordinates import haversine_m
+from frigate.data.network import Edges, RoadNetwork, clean_edges
 from frigate.data.notices import Notices
 from frigate.errors import CityError
-from frigate.sources.geometry import write_line
+from frigate.sources.geometry import Projection, write_line
 from frigate.sources.traces import matching
-from frigate.sources.traces.matching import INSIDE_M, MatchingNetwork, Work, chunk_slices, join, make_table, match
-from frigate.sources.traces.road_index import MAX_CANDIDATES, find_candidates, frozen, lay_grid, plane_of
+from frigate.sources.traces.matching import INSIDE_M, NearbyRoads, Parallel, chunk_slices, join, make_table, match
+from frigate.sources.traces.road_index import MAX_CANDIDATES, build_grid, find_candidates, readonly
 from frigate.sources.traces.viterbi import MATCHED, OUTSIDE, Matches, Positions, look_up, straight_distance_m
 
 RADIUS_M = 50.0
@@ -42,10 +43,10 @@ def scattered(seed: int, *, num_nodes: int = 60) -> RoadNetwork:
     return RoadNetwork(np.arange(num_nodes), lon, lat, edges)
 
 
-def roads_of(network: RoadNetwork, *, notices: Notices | None = None) -> MatchingNetwork:
-    plane = plane_of(network)
-    grid = lay_grid(network, plane, radius_m=RADIUS_M, margin_m=INSIDE_M, notices=notices or Notices())
-    return MatchingNetwork(plane, grid, RADIUS_M)
+def roads_of(network: RoadNetwork, *, notices: Notices | None = None) -> NearbyRoads:
+    projection = Projection.of(network)
+    grid = build_grid(network, projection, radius_m=RADIUS_M, margin_m=INSIDE_M, notices=notices or Notices())
+    return NearbyRoads(projection, grid, RADIUS_M)
 
 
 def drive(network: RoadNetwork, seed: int, *, vehicles: int = 6, noise_m: float = 5.0) -> Positions:
@@ -64,7 +65,10 @@ def drive(network: RoadNetwork, seed: int, *, vehicles: int = 6, noise_m: float 
             rows.append((vehicle, network.lon[node] + off[0], network.lat[node] + off[1], time_us))
     vehicle_, lon, lat, time = (np.array(column) for column in zip(*rows, strict=True))
     return Positions(
-        frozen(vehicle_, np.int32), frozen(lon, np.float64), frozen(lat, np.float64), *[frozen(time, np.int64)] * 2
+        readonly(vehicle_, np.int32),
+        readonly(lon, np.float64),
+        readonly(lat, np.float64),
+        *[readonly(time, np.int64)] * 2,
     )
 
 
@@ -87,7 +91,7 @@ def test_candidates_are_the_roads_within_the_radius(seed: int) -> None:
         ends = [x[-1] + grid.piece_dx_m[pieces[-1]], y[-1] + grid.piece_dy_m[pieces[-1]]]
         lines.append(np.vstack([np.stack([x, y], axis=1), ends]))
     lon, lat = rng.uniform(6.095, 6.135, 30), rng.uniform(49.595, 49.625, 30)
-    x_m, y_m = roads.plane.metres(lon, lat)
+    x_m, y_m = roads.projection.metres(lon, lat)
     found = find_candidates(roads.grid, x_m, y_m, RADIUS_M, INSIDE_M)
     assert (found.number > 0).any()
     for i in range(len(lon)):
@@ -155,12 +159,12 @@ def test_a_smaller_table_changes_nothing(monkeypatch: pytest.MonkeyPatch, routes
     network = scattered(4)
     roads, positions = roads_of(network), drive(network, 4)
     options = {"sigma_m": None, "beta_m": None, "max_gap_s": 240.0}
-    whole, settings = match(roads, positions, work=Work(), **options)  # type: ignore[arg-type]
+    whole, settings = match(roads, positions, parallel=Parallel(), **options)  # type: ignore[arg-type]
     assert (whole.before >= 0).sum() > 100
     monkeypatch.setattr(matching, "TABLE_ROUTES", routes)
     monkeypatch.setattr(matching, "TABLE_RADIUS_M", 700.0)
     monkeypatch.setattr(matching, "ROUTES_AT_ONCE", 150)
-    less, same = match(roads, positions, work=Work(), **options)  # type: ignore[arg-type]
+    less, same = match(roads, positions, parallel=Parallel(), **options)  # type: ignore[arg-type]
     assert settings == same
     assert_equal(whole, less)
 
@@ -168,12 +172,12 @@ def test_a_smaller_table_changes_nothing(monkeypatch: pytest.MonkeyPatch, routes
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     network = scattered(5)
     roads, positions = roads_of(network), drive(network, 5)
-    whole, _ = match(roads, positions, sigma_m=5, beta_m=20, max_gap_s=240, work=Work())
+    whole, _ = match(roads, positions, sigma_m=5, beta_m=20, max_gap_s=240, parallel=Parallel())
     parts = [slice(0, 40), slice(40, 160), slice(160, 240)]
     monkeypatch.setattr(matching, "chunk_slices", lambda vehicle, size: parts)
     said: list[tuple[int, int]] = []
     cut, _ = match(
-        roads, positions, sigma_m=5, beta_m=20, max_gap_s=240, work=Work(2),
+        roads, positions, sigma_m=5, beta_m=20, max_gap_s=240, parallel=Parallel(2),
         on_progress=lambda done, total: said.append((done, total)),
     )  # fmt: skip
     assert_equal(whole, cut)
@@ -193,13 +197,13 @@ def test_chunks_are_whole_vehicles() -> None:
 def test_routes_are_no_faster_than_a_car_and_positions_far_away_are_outside() -> None:
     network = scattered(6)
     roads, positions = roads_of(network), drive(network, 6)
-    found, _ = match(roads, positions, sigma_m=5, beta_m=20, max_gap_s=240, work=Work())
+    found, _ = match(roads, positions, sigma_m=5, beta_m=20, max_gap_s=240, parallel=Parallel())
     linked = np.flatnonzero(found.before >= 0)
     took_s = (positions.arrive_us[linked] - positions.depart_us[found.before[linked]]) / 1e6
     assert (found.route_m[linked] <= 70.0 * (took_s + 5) + 1).all()
     assert (found.route_m[linked] <= 1.5 * found.straight_m[linked] + 1001).all()
-    away = positions._replace(lat=frozen(positions.lat + 1, np.float64))
-    assert (match(roads, away, sigma_m=5, beta_m=20, max_gap_s=240, work=Work())[0].state == OUTSIDE).all()
+    away = positions._replace(lat=readonly(positions.lat + 1, np.float64))
+    assert (match(roads, away, sigma_m=5, beta_m=20, max_gap_s=240, parallel=Parallel())[0].state == OUTSIDE).all()
 
 
 def test_straight_distance_is_the_networks() -> None:
@@ -212,7 +216,12 @@ def test_sigma_is_estimated_from_the_noise() -> None:
     network = scattered(7)
     small, large = (
         match(
-            roads_of(network), drive(network, 7, noise_m=noise), sigma_m=None, beta_m=None, max_gap_s=240, work=Work()
+            roads_of(network),
+            drive(network, 7, noise_m=noise),
+            sigma_m=None,
+            beta_m=None,
+            max_gap_s=240,
+            parallel=Parallel(),
         )
         for noise in (3.0, 12.0)
     )
@@ -225,7 +234,7 @@ def test_a_network_across_the_date_line_is_in_one_piece() -> None:
         np.arange(2), np.array([179.999, -179.999]), np.array([0.0, 0.0]), Edges.of([0, 1], [1, 0], [222.0, 222.0])
     )
     roads = roads_of(network)
-    x_m, y_m = roads.plane.metres(np.array([180.0, -180.0]), np.array([0.0001, 0.0001]))
+    x_m, y_m = roads.projection.metres(np.array([180.0, -180.0]), np.array([0.0001, 0.0001]))
     assert find_candidates(roads.grid, x_m, y_m, RADIUS_M, INSIDE_M).number.tolist() == [2, 2]
     assert roads.grid.columns < 20
 
@@ -233,7 +242,7 @@ def test_a_network_across_the_date_line_is_in_one_piece() -> None:
 @pytest.mark.parametrize(("workers", "engine"), [(0, "local"), (1, "spark")])
 def test_workers_and_engine_are_checked(workers: int, engine: str) -> None:
     with pytest.raises(CityError):
-        Work(workers, engine)
+        Parallel(workers, engine)
 
 
 def assert_equal(one: Matches, other: Matches) -> None:
@@ -243,7 +252,7 @@ def assert_equal(one: Matches, other: Matches) -> None:
 
 def test_joining_moves_the_links() -> None:
     network = scattered(8)
-    found, _ = match(roads_of(network), drive(network, 8), sigma_m=5, beta_m=20, max_gap_s=240, work=Work())
+    found, _ = match(roads_of(network), drive(network, 8), sigma_m=5, beta_m=20, max_gap_s=240, parallel=Parallel())
     twice = join([found, found])
     P = len(found.road)
     linked = found.before >= 0

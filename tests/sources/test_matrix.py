@@ -14,7 +14,7 @@ import pytest
 from frigate.data.city import City, read_city, write_city
 from frigate.errors import CityError
 from frigate.sources.matrix import import_matrix
-from tests.conftest import shared_data
+from tests.support.shared_data import shared_data
 
 START_S = 1_704_067_200  # 2024-01-01T00:00Z
 COUNTS = np.array([[1, 2, 3], [4, 5, 6], [7, 8, 9], [0, 1, 2]], np.uint8)

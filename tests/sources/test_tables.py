@@ -7,7 +7,7 @@ import struct
 import tempfile
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from frigate.config import change, preset
 from frigate.data.city import City, read_city, write_city
-from frigate.data.network import Edges, RoadNetwork, haversine_m
+from frigate.data.coordinates import haversine_m
+from frigate.data.network import Edges, RoadNetwork
 from frigate.data.network_tables import connected_parts
 from frigate.errors import CityError, FrigateError
 from frigate.forecasting.forecast import forecast
@@ -27,45 +28,10 @@ from frigate.sources.geometry import NotALineError, RoadIndex, line_length_m, re
 from frigate.sources.osm.importer import import_osm
 from frigate.sources.tables.importer import attach_readings, import_tables
 from frigate.training.train import train
-from tests.conftest import shared_data
+from tests.support.shared_data import shared_data
+from tests.support.table_files import EDGES, NODES, START, long_readings, small_files, steps
 
-START = datetime(2024, 1, 15, tzinfo=UTC)  # a day that no month can be mistaken for
-NODES = "node_id,lon,lat\nA,6.10,49.60\nB,6.11,49.60\nC,6.12,49.60\nD,6.11,49.61\n"
-EDGES = "source,target,length_m,direction\nA,B,730,both\nB,C,725,both\nB,D,1112,both\nD,A,1350,forward\n"
 ORDER = ["A", "B", "C", "D"]
-
-
-def steps(count: int, every_min: int = 5) -> list[datetime]:
-    return [START + timedelta(minutes=every_min * i) for i in range(count)]
-
-
-def long_readings(node: str = "node_id", *, count: int = 6) -> str:
-    rows = [f"{t:%Y-%m-%dT%H:%MZ},{who},{i + k}" for i, t in enumerate(steps(count)) for k, who in enumerate("AC")]
-    return "\n".join([f"time,{node},value", *rows]) + "\n"
-
-
-def small_files(folder: Path) -> dict[str, Path]:
-    """Tiny valid inputs, one of each kind, for whoever wants to break them."""
-    folder.mkdir(parents=True, exist_ok=True)
-    lines = {
-        "nodes.csv": NODES,
-        "edges.csv": EDGES,
-        "readings.csv": long_readings(),
-        "sensors.csv": "sensor_id;lon;lat\ns1;6,1001;49,6001\ns2;6,1199;49,6\n",
-        "lines.csv": 'from;to;wkt;oneway\nA;B;"LINESTRING(6.1 49.6, 6.105 49.601, 6.11 49.6)";no\n'
-        "B;C;LINESTRING(6.11 49.6, 6.12 49.6);yes\nC;A;LINESTRING(6.12 49.6, 6.11 49.59, 6.1 49.6);-1\n",
-        "wide.csv": "\n".join(["time,A,C", *(f"{t:%d.%m.%Y %H:%M}+00:00,{i},{i + 1}" for i, t in enumerate(steps(6)))]),
-    }
-    found = {}
-    for name, text in lines.items():
-        found[name] = folder / name
-        found[name].write_text(text, encoding="utf-8")
-    wkb = [write_line(np.array([[6.1, 49.6], [6.11, 49.6]])), write_line(np.array([[6.11, 49.6], [6.12, 49.6]]))]
-    found["streets.parquet"] = folder / "streets.parquet"
-    pl.DataFrame({"u": [1, 2], "v": [2, 3], "geom": wkb, "direction": ["both", "backward"]}).write_parquet(
-        found["streets.parquet"]
-    )
-    return found
 
 
 @pytest.fixture
@@ -159,7 +125,6 @@ def test_bytes_that_are_no_line_are_refused(data: bytes) -> None:
             assert len(read_line(value)) >= 2
 
 
-@settings(deadline=None)
 @given(st.integers(0, 1000), st.floats(-0.01, 0.01), st.floats(-0.01, 0.01))
 def test_the_nearest_road_is_the_nearest(seed: int, dx: float, dy: float) -> None:
     rng = np.random.default_rng(seed)
@@ -256,7 +221,7 @@ def test_semicolons_and_decimal_commas(files: dict[str, Path], tmp_path: Path) -
 def test_latin_1_is_named_and_read_when_asked_for(files: dict[str, Path], tmp_path: Path) -> None:
     text = long_readings("Zähler").replace("A", "Ä")
     path = put(tmp_path, "r.csv", text.encode("latin-1"))
-    with pytest.raises(CityError, match=r"r.csv line 1: byte 0xe4 is not utf-8. Pass --encoding latin-1"):
+    with pytest.raises(CityError, match=r"r.csv line 1: byte 0xe4 is not UTF-8. Pass --encoding latin-1"):
         imported(files, path)
     sensors = put(tmp_path, "s.csv", "Zähler,node_id\nÄ,A\nC,C\n".encode("latin-1"))
     city = imported(files, path, sensors=sensors, rename={"Zähler": "sensor_id"}, encoding="latin-1")
@@ -353,7 +318,7 @@ def test_sensors_are_attached_to_the_nearest_node(files: dict[str, Path], tmp_pa
     st.lists(st.lists(st.one_of(st.none(), st.integers(0, 9)), min_size=3, max_size=3), min_size=4, max_size=8),
     st.sampled_from(["count", "speed"]),
 )
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 def test_several_detectors_on_a_node(cells: list[list[int | None]], quantity: str) -> None:
     cells = [*[[1, 1, 1]] * 6, *cells, [2, 2, 2]]  # enough to show that each reports every step
     text = "time,s1,s2,s3\n" + "".join(
@@ -476,9 +441,9 @@ def test_a_road_is_named_by_the_users_own_id(tmp_path: Path) -> None:
         ("r.csv", b"\x1f\x8b\x08\x00rest", "is gzip by its content"),
         ("r.csv", b"PK\x03\x04rest", "a zip or a spreadsheet by its content"),
         ("r.csv", b"PAR1restPAR1", "is a Parquet file by its content"),
-        ("r.parquet", b"time,node_id,value\n", "is named Parquet, but is none"),
+        ("r.parquet", b"time,node_id,value\n", "is not a readable Parquet file by its content"),
         ("r.parquet", b"PAR1nonsensePAR1", "is not a readable Parquet file"),
-        ("r.csv", b"a\0b,c\n1,2\n", "holds zero bytes"),
+        ("r.csv", b"a\0b,c\n1,2\n", "has zero bytes"),
         ("r.csv", "time,node_id,value\n".encode("utf-16"), "Pass --encoding utf-16"),
         ("r.csv", b"time,node_id,value\n2024-01-15T00:00Z,A,1,2\n", "r.csv line 2: 4 fields, but 3 columns"),
         ("r.csv", b"time,node_id,value\n2024-01-15T00:00Z,A,\"1\n", "Is a quotation mark left open"),

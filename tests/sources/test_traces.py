@@ -14,13 +14,14 @@ import pytest
 from numpy.typing import NDArray
 
 from frigate.data.city import City, read_city, write_city
-from frigate.data.network import EARTH_RADIUS_M, Edges, RoadNetwork, clean_edges
+from frigate.data.coordinates import EARTH_RADIUS_M
+from frigate.data.network import Edges, RoadNetwork, clean_edges
 from frigate.data.stream import make_stream
 from frigate.errors import CityError
 from frigate.sources.geometry import read_line, write_line
 from frigate.sources.traces import matching
 from frigate.sources.traces.importer import MatchedTraces, count_passages, import_traces, match_traces
-from tests.conftest import shared_data
+from tests.support.shared_data import shared_data
 
 BLOCK_M = 150.0
 SIDE = 8
@@ -94,7 +95,7 @@ def same_counts(one: City, other: City) -> None:
 
 def said(city: City | MatchedTraces, words: str) -> str:
     """The notice with these words."""
-    notices = city.notices if isinstance(city, City) else tuple(city.notices.told())
+    notices = city.notices if isinstance(city, City) else tuple(city.notices.sentences())
     found = [notice for notice in notices if words in notice]
     assert len(found) == 1, notices
     return found[0]

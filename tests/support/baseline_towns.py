@@ -14,8 +14,9 @@ from frigate.baselines.deep import DeepBaseline
 from frigate.config import BaselineSettings
 from frigate.data.split import Split
 from frigate.data.stream import RoadNetworkStream
-from frigate.nn.batch import Batch, Topology, Windows
+from frigate.nn.batch import Batch, Windows
 from frigate.nn.scaling import Scaling, build_topologies, fit_scaling
+from frigate.nn.topology import Topology
 from tests.support.towns import Town, edited, in_float64, make_town, random_network, random_stream, small_settings
 
 Some = TypeVar("Some", bound=DeepBaseline)

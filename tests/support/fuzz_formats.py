@@ -13,14 +13,15 @@ import numpy as np
 import polars as pl
 
 from frigate.data.city import City, read_city
-from frigate.data.network import Edges, RoadNetwork, haversine_m
+from frigate.data.coordinates import haversine_m
+from frigate.data.network import Edges, RoadNetwork
 from frigate.sources.benchmarks.importer import import_benchmark
 from frigate.sources.matrix import import_matrix
 from frigate.sources.osm.importer import import_osm
 from frigate.sources.sumo.importer import import_sumo
 from frigate.sources.tables.importer import import_tables
 from frigate.sources.traces.importer import import_traces
-from tests.sources import test_benchmarks, test_osm, test_sumo, test_tables
+from tests.support import benchmark_files, osm_files, sumo_files, table_files
 
 Files = dict[str, Path]
 
@@ -145,8 +146,8 @@ def load_sumo(files: Files) -> City:
 
 
 def sensors(folder: Path) -> Files:
-    files = some(test_tables.small_files, ["nodes.csv", "edges.csv", "readings.csv", "sensors.csv"], folder)
-    text = test_tables.long_readings("detector").replace(",A,", ",s1,").replace(",C,", ",s2,")
+    files = some(table_files.small_files, ["nodes.csv", "edges.csv", "readings.csv", "sensors.csv"], folder)
+    text = table_files.long_readings("detector").replace(",A,", ",s1,").replace(",C,", ",s2,")
     files["readings.csv"].write_text(text)
     return files
 
@@ -164,7 +165,7 @@ def load_tables(files: Files) -> City:
 
 
 def benchmark(folder: Path, *, kind: str) -> Files:
-    return {name: path for name, path in test_benchmarks.small_files(folder).items() if name.split("/")[0] == kind}
+    return {name: path for name, path in benchmark_files.small_files(folder).items() if name.split("/")[0] == kind}
 
 
 def load_benchmark(files: Files) -> City:
@@ -205,10 +206,10 @@ FORMATS: dict[str, Format] = {
         f"matrix {ending}": Format(partial(matrix, ending=ending), partial(load_matrix, named=named))
         for ending, named in MATRIX.items()
     },
-    **{f"osm {kind}": Format(partial(some, test_osm.small_files, [kind]), load_osm) for kind in OSM},
-    **{f"sumo {of}": Format(partial(some, test_sumo.small_files, names), load_sumo) for of, names in SUMO.items()},
+    **{f"osm {kind}": Format(partial(some, osm_files.small_files, [kind]), load_osm) for kind in OSM},
+    **{f"sumo {of}": Format(partial(some, sumo_files.small_files, names), load_sumo) for of, names in SUMO.items()},
     **{
-        f"tables {of}": Format(partial(some, test_tables.small_files, names), load_tables)
+        f"tables {of}": Format(partial(some, table_files.small_files, names), load_tables)
         for of, names in TABLES.items()
     },
     "tables sensors": Format(sensors, load_sensors),

@@ -15,9 +15,10 @@ from frigate.data.network import Edges, RoadNetwork, clean_edges
 from frigate.data.split import Split
 from frigate.data.stream import RoadNetworkStream, make_stream
 from frigate.graph.road_features import FEATURE_WIDTH, road_features
-from frigate.nn.batch import Batch, Topology, Windows, make_topology
+from frigate.nn.batch import Batch, Windows
 from frigate.nn.model import Frigate, default, paper
 from frigate.nn.scaling import Scaling, build_topologies, fit_scaling
+from frigate.nn.topology import Topology, make_topology
 
 PRESETS = ("paper", "default")
 START_S = 1_704_096_000  # Monday 2024-01-01 08:00 UTC
@@ -216,4 +217,34 @@ def bare_topology(num_nodes: int, senders: Sequence[int], receivers: Sequence[in
         road_features=np.zeros((num_nodes, 0), np.float32),
         near_sensor=np.full((num_nodes, 0), -1),
         near_distance_m=np.zeros((num_nodes, 0), np.float32),
+    )
+
+
+def random_roads(num_nodes: int, num_edges: int, seed: int) -> Topology:
+    """Distinct roads, no self-loops; some nodes have none."""
+    rng = np.random.default_rng(seed)
+    pair = rng.permutation(num_nodes * num_nodes)[: num_edges + num_nodes]
+    u, v = pair // num_nodes, pair % num_nodes
+    keep = np.flatnonzero(u != v)[:num_edges]
+    return bare_topology(num_nodes, u[keep].tolist(), v[keep].tolist())
+
+
+def permuted(network: RoadNetwork, order: np.ndarray) -> RoadNetwork:
+    """Row i of the new network is row order[i] of the old; its roads are shuffled too."""
+    new_row = np.argsort(order)
+    edges = replace(network.edges, senders=new_row[network.senders], receivers=new_row[network.receivers])
+    shuffled = edges.take(np.random.default_rng(0).permutation(len(edges)))
+    return RoadNetwork(
+        network.node_ids[order], network.lon[order], network.lat[order], shuffled, network.present[order]
+    )
+
+
+def roads_at(network: RoadNetwork, node: int) -> list[tuple[int, int]]:
+    at = (network.senders == node) | (network.receivers == node)
+    return list(
+        zip(
+            network.node_ids[network.senders[at]].tolist(),
+            network.node_ids[network.receivers[at]].tolist(),
+            strict=True,
+        )
     )

@@ -15,12 +15,15 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from frigate.data.city import City, read_city, write_city
-from frigate.errors import CheckpointError, CityError, FrigateError, SettingsError
+from frigate.errors import CheckpointError, CityError, SettingsError
 from frigate.evaluation.evaluate import evaluate
+from frigate.forecasting.export import write_sample
 from frigate.forecasting.forecast import forecast
+from frigate.forecasting.live import Live
 from frigate.training.checkpoint import load_checkpoint, load_run, load_settings_of, save_checkpoint
+from frigate.training.run import Run
 from frigate.training.train import train
-from tests.training.test_train import S, equal, tiny, town, weights
+from tests.support.training_runs import S, equal, tiny, town, weights
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +90,7 @@ def test_run_json_says_what_it_is(home: Path) -> None:
     data = json.loads((last(home / "default") / "run.json").read_text())
     assert data["city"]["network"] == read_city(home / "city").network.fingerprint
     assert data["city"]["folder"] == "../city"  # as seen from the run: both can be moved
-    assert set(data["versions"]) == {"python", "torch", "numpy"}
+    assert {"frigate", "python", "torch", "numpy"} <= set(data["versions"])
     assert not os.path.isabs(data["city"]["folder"])
 
 
@@ -95,18 +98,29 @@ def test_run_and_city_can_be_moved_together_and_the_run_alone(moved: Path) -> No
     before = forecast(load_run(moved)).values
     city = moved.parent / "city"
     shutil.move(city, moved.parent / "elsewhere")
-    with pytest.raises(CheckpointError, match=r"city cannot be opened: .* there is no such folder. Pass another with"):
-        load_run(moved)
+    run = load_run(moved)
+    for needs_it in (forecast, evaluate, Live, write_sample_of):
+        with pytest.raises(CheckpointError, match=r"cannot be opened: .* there is no such folder\. Pass the city"):
+            needs_it(run)
     with pytest.raises(CityError, match="nowhere: there is no such folder"):
-        load_run(moved, city="nowhere")
-    np.testing.assert_array_equal(forecast(load_run(moved, city=moved.parent / "elsewhere")).values, before)
+        evaluate(run, "nowhere")
+    there = read_city(moved.parent / "elsewhere")
+    np.testing.assert_array_equal(forecast(run, stream=there).values, before)
+    assert evaluate(run, moved.parent / "elsewhere", stride=4, device="cpu").city == there.name
 
 
 def test_a_run_of_a_city_in_memory_needs_it_again(tmp_path: Path) -> None:
     run = train(town(), settings=tiny(epochs=1), folder=tmp_path, device="cpu")
-    with pytest.raises(CheckpointError, match=r"city in memory\. Pass the city with --city"):
-        load_run(tmp_path)
-    np.testing.assert_array_equal(forecast(load_run(tmp_path, city=town())).values, forecast(run).values)
+    for each in (run, load_run(tmp_path)):
+        for needs_it in (forecast, evaluate, Live):
+            with pytest.raises(CheckpointError, match=r"Town, a city in memory\. Pass the city"):
+                needs_it(each)
+    kept, made = (forecast(each, stream=town()) for each in (load_run(tmp_path), run))
+    np.testing.assert_array_equal(kept.values, made.values)
+
+
+def write_sample_of(run: Run) -> None:
+    write_sample(run, "never.npz")
 
 
 # Damage
@@ -155,7 +169,7 @@ def test_another_version_is_refused(moved: Path) -> None:
     edit(moved, format=1)
     with pytest.raises(CheckpointError, match=r"format 1, this version reads 3\. Train again"):
         load_run(moved)
-    edit(moved, format=2)
+    edit(moved, format=3)
     scaling = json.loads((last(moved) / "run.json").read_text())["scaling"]
     edit(moved, scaling={**scaling, "roads": {**scaling["roads"], "features": ["something"]}})
     with pytest.raises(CheckpointError, match="road features are another version's"):
@@ -195,7 +209,7 @@ def test_half_an_epoch_is_passed_over_and_swept_up(moved: Path) -> None:
     (moved / "checkpoint-notes").mkdir()
     run, best, state = load_checkpoint(moved)
     assert run.progress.epoch == 3
-    save_checkpoint(moved, replace(run, progress=replace(run.progress, epoch=4)), weights=best, state=state)
+    save_checkpoint(moved, replace(run.run, progress=replace(run.progress, epoch=4)), weights=best, state=state)
     assert sorted(p.name for p in moved.iterdir()) == ["checkpoint-0004", "checkpoint-notes", "metrics.jsonl"]
 
 
@@ -213,7 +227,7 @@ def test_a_disk_that_cannot_be_written_is_an_error_of_ours(moved: Path) -> None:
     (moved / "checkpoint-0004").mkdir()
     (moved / "checkpoint-0004" / "something").write_text("")
     with pytest.raises(CheckpointError, match="the epoch cannot be written"):
-        save_checkpoint(moved, replace(run, progress=replace(run.progress, epoch=4)), weights=best, state=state)
+        save_checkpoint(moved, replace(run.run, progress=replace(run.progress, epoch=4)), weights=best, state=state)
     shutil.rmtree(moved / "checkpoint-0004")
     load_run(moved)
 
@@ -222,48 +236,40 @@ def test_a_disk_that_cannot_be_written_is_an_error_of_ours(moved: Path) -> None:
 
 
 def test_another_step_or_quantity_is_refused(home: Path) -> None:
-    stream = town().stream
+    run, stream = load_run(home / "default"), town().stream
     for other, words in (
-        (replace(stream, step_s=300), "trained on step_s = 3600, but the city has 300"),
-        (replace(stream, quantity="speed"), "trained on quantity = 'count', but the city has 'speed'"),
+        (replace(stream, step_s=300), "step is 300 s, the model was trained on steps of 3600 s"),
+        (replace(stream, quantity="speed"), 'quantity is "speed", the model was trained on "count"'),
     ):
-        with pytest.raises(CheckpointError, match=words):
-            load_run(home / "default", city=City("Other", other))
+        for refuse in (lambda city: evaluate(run, city), lambda city: forecast(run, stream=city)):
+            with pytest.raises(SettingsError, match=words):
+                refuse(City("Other", other))
 
 
 def test_a_city_with_other_nodes_cannot_stand_in(home: Path) -> None:
-    stream = town().stream
-    network = stream.network
-    renamed = replace(stream, topologies=(replace(network, node_ids=network.node_ids + 1),))
-    with pytest.raises(FrigateError, match=r"nodes of the split are not in the city"):
-        load_run(home / "default", city=City("Renamed", renamed))
-    elsewhere = replace(stream, topologies=(replace(network, lon=network.lon + 0.01),))
+    run, stream = load_run(home / "default"), town().stream
+    with pytest.raises(CheckpointError, match=r"\d nodes of the split are not in the city"):
+        run.on(renamed())
+    elsewhere = replace(stream, topologies=(replace(stream.network, lon=stream.network.lon + 0.01),))
     with pytest.raises(CheckpointError, match=r"are 72\d m away from those of the same ids in this city"):
-        load_run(home / "default", city=City("Elsewhere", elsewhere))
+        run.on(City("Elsewhere", elsewhere))
 
 
 @pytest.mark.parametrize("name", ["paper", "default"])
 def test_without_its_city_a_run_forecasts_on_others(name: str, home: Path, tmp_path: Path) -> None:
     shutil.copytree(home / name, tmp_path / "run")  # the run alone
-    own, alone = load_run(home / name), load_run(tmp_path / "run", without_city=True)
-    sensors = own.split.seen | own.split.unseen
-    assert sorted(alone.city.stream.node_ids) == sorted(own.city.stream.node_ids[sensors])
-    assert alone.split.seen.sum() == own.split.seen.sum()
-    for stream in (own.city.stream, town(attributes=False, seed=4).stream, renamed().stream):
+    own, alone = load_run(home / name), load_run(tmp_path / "run")
+    here = own.on()
+    sensors = here.split.seen | here.split.unseen
+    assert sorted(alone.nodes.node_ids) == sorted(here.city.stream.node_ids[sensors])
+    assert alone.split.seen.sum() == here.split.seen.sum()
+    for stream in (here.city.stream, town(attributes=False, seed=4).stream, renamed().stream):
         for who in ("seen", "all"):
             known, unknown = (forecast(run, stream=stream, sensors=who) for run in (own, alone))
             np.testing.assert_array_equal(known.values, unknown.values)
             np.testing.assert_array_equal(known.sensor, unknown.sensor)
             assert (known.notices, known.unit, known.quantity) == (unknown.notices, unknown.unit, unknown.quantity)
-    assert not (forecast(alone, stream=own.city.stream).sensor & own.split.unseen).any()
-    with pytest.raises(CityError, match=r"no snapshot to forecast from\. Give a city"):
-        forecast(alone)
-    with pytest.raises(SettingsError, match="lacks some or all of the run's test period"):
-        evaluate(alone, device="cpu")
-    with pytest.raises(SettingsError, match="step is 300 s"):
-        forecast(alone, stream=replace(own.city.stream, step_s=300))
-    with pytest.raises(SettingsError, match="leave out the city"):
-        load_run(tmp_path / "run", city=town(), without_city=True)
+    assert not (forecast(alone, stream=here.city.stream).sensor & here.split.unseen).any()
 
 
 def renamed() -> City:
@@ -278,20 +284,21 @@ def test_places_that_do_not_fit_the_split_are_refused(name: str, moved: Path) ->
     for wrong in (told[name][:-1], None, ["east"] * len(told[name])):
         edit(moved, city={**told, name: wrong})
         with pytest.raises(CheckpointError, match=r"run.json: .*It is damaged; train again"):
-            load_run(moved, without_city=True)
+            load_run(moved)
 
 
 def test_a_few_nodes_may_have_moved(home: Path) -> None:
     stream = town().stream
     few = np.arange(stream.num_nodes) < 5
     network = replace(stream.network, lon=stream.network.lon + 0.01 * few)
-    assert load_run(home / "default", city=City("Mended", replace(stream, topologies=(network,)))).split.seen.any()
+    assert load_run(home / "default").on(City("Mended", replace(stream, topologies=(network,)))).split.seen.any()
 
 
 def test_other_readings_or_changes_are_not_gone_on_with(moved: Path) -> None:
     run = load_run(moved)
-    stream, network = run.city.stream, run.city.network
-    load_checkpoint(moved, city=run.city)
+    city = run.open_city()
+    stream, network = city.stream, city.network
+    load_checkpoint(moved, city=city)
     load_checkpoint(moved, city=City("Same", replace(stream, values=stream.values.copy())))
     t, n = np.argwhere(stream.observed)[7]
     values, observed = stream.values.copy(), stream.observed.copy()
@@ -308,7 +315,7 @@ def test_other_readings_or_changes_are_not_gone_on_with(moved: Path) -> None:
             load_checkpoint(moved, city=City("Changed", other))
         with pytest.raises(CheckpointError, match="city has changed since"):
             train(City("Changed", other), folder=moved, resume=True, settings=run.settings, device="cpu")
-        load_run(moved, city=City("Changed", other))  # a forecast may well be made from them
+        run.on(City("Changed", other))  # a forecast may well be made from them
     # The same course of topologies, kept in another way.
     twice = replace(stream, topologies=(shut, network, network), topology_of=np.where(np.arange(S) > 9, 1, 2))
     load_checkpoint(moved, city=City("Same", twice))
@@ -318,15 +325,15 @@ def test_the_test_period_stays_where_it_was_when_the_record_changes(home: Path) 
     whole = load_run(home / "default")
     first, stop = whole.split.test
     scores = evaluate(whole, device="cpu")
-    later = load_run(home / "default", city=City("Later", town().stream.slice(20, S)))
-    assert later.split.test == (first - 20, stop - 20)
-    part = evaluate(later, device="cpu")
+    later = City("Later", town().stream.slice(20, S))
+    assert whole.on(later).split.test == (first - 20, stop - 20)
+    part = evaluate(whole, later, device="cpu")
     assert (part.start, part.end) == (scores.start, scores.end)
     assert part.model.unseen == scores.model.unseen
     for cut in (slice(0, S - 5), slice(S - 10, S)):
-        short = load_run(home / "default", city=City("Short", town().stream.slice(cut.start, cut.stop)))
-        assert np.isfinite(forecast(short).values).all()
+        short = City("Short", town().stream.slice(cut.start, cut.stop))
+        assert np.isfinite(forecast(whole, stream=short).values).all()
         with pytest.raises(SettingsError, match="lacks some or all of the run's test period"):
-            evaluate(short, device="cpu")
+            evaluate(whole, short, device="cpu")
     with pytest.raises(CheckpointError, match=r"has changed since \(start_s, snapshots, readings\)"):
         load_checkpoint(home / "default", city=City("Later", town().stream.slice(20, S)))

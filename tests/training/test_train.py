@@ -6,100 +6,45 @@ import json
 import math
 import random
 import signal
-import subprocess
 import sys
-import time
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
-from safetensors.torch import load_file
 
 from frigate.config import Settings, TrainSettings, change, preset
-from frigate.data.city import City, read_city, write_city
-from frigate.data.network import Edges
+from frigate.data.city import read_city, write_city
 from frigate.data.split import make_split
-from frigate.data.stream import RoadNetworkStream, make_stream
 from frigate.errors import CheckpointError, CityError, SettingsError
 from frigate.evaluation.evaluate import evaluate
 from frigate.forecasting.forecast import forecast
 from frigate.graph.feature_cache import ensure_road_features
-from frigate.nn.choice import kernels
-from frigate.training.checkpoint import Run, load_checkpoint, load_run
-from frigate.training.train import best_device, run_windows, train
+from frigate.nn.device import best_device
+from frigate.nn.forecaster import ForecastModel
+from frigate.nn.model import Frigate
+from frigate.training.checkpoint import load_checkpoint, load_run
+from frigate.training.train import train
 from frigate.training.trainer import LAST_RATE, StepReport, Trainer, draw_hidden, learning_rate, micro_batch, spread
-from tests.support.towns import START_S, random_network
+from tests.support.crash_points import frigate_signalled
+from tests.support.training_runs import (
+    N,
+    equal,
+    first_road,
+    garbage,
+    log,
+    tensors,
+    tiny,
+    town,
+    weights,
+    with_readings,
+)
 
 PRESETS = ("paper", "default")
 BOTH = pytest.mark.parametrize("name", PRESETS)
-N, S = 30, 120
-
-
-@cache
-def town(*, quantity: str = "count", attributes: bool = True, seed: int = 0) -> City:
-    """A busy and a quiet half of a town, by the hour; readings at three of four nodes."""
-    network = random_network(N, seed=seed)
-    if not attributes:
-        e = network.edges
-        network = replace(network, edges=Edges.of(e.senders, e.receivers, e.length_m))
-    rng = np.random.default_rng([seed, 3])
-    level = np.where(network.lon > np.median(network.lon), 12.0, 4.0)
-    values = rng.poisson(level * (1.3 + np.sin(2 * np.pi * np.arange(S) / 24))[:, None]).astype(np.float64)
-    if quantity != "count":
-        values = 60 - values
-    values[rng.random((S, N)) < 0.1] = np.nan
-    values[:, rng.permutation(N)[: N // 4]] = np.nan
-    stream = make_stream(values, network, start_s=START_S, step_s=3600, quantity=quantity)
-    return ensure_road_features(City("Town", stream))
-
-
-def tiny(name: str = "default", *, model: dict[str, Any] | None = None, **training: Any) -> Settings:
-    sizes = {"width": 8, "layers": 2, "hidden": 8, **({"anchors": 4} if name == "paper" else {}), **(model or {})}
-    steps = {
-        "epochs": 3,
-        "steps_per_epoch": 2,
-        "batch_size": 4,
-        "warmup_steps": 2,
-        "learning_rate": 5e-3,
-        "validation_windows": 6,
-        **training,
-    }
-    return change(preset(name), {"task": {"past": 4, "horizon": 4}, "model": sizes, "train": steps})
-
-
-def with_readings(city: City, values: NDArray[Any], observed: NDArray[np.bool_] | None = None) -> City:
-    seen = city.stream.observed if observed is None else observed
-    return replace(
-        city, stream=replace(city.stream, values=np.where(seen, values, 0).astype(np.float32), observed=seen)
-    )
-
-
-def weights(run: Run) -> dict[str, torch.Tensor]:
-    return run.model.state_dict()
-
-
-def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
-
-
-def log(folder: Path) -> list[dict[str, Any]]:
-    """metrics.jsonl without the seconds."""
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
-
-
-def tensors(folder: Path) -> dict[str, torch.Tensor]:
-    """Best weights and all of the state in the one checkpoint of a run."""
-    (at,) = folder.glob("checkpoint-*")
-    best = load_file(at / "weights.safetensors")
-    return {**load_file(at / "state.safetensors"), **{f"best.{k}": v for k, v in best.items()}}
 
 
 # Learning, and repeating it
@@ -184,7 +129,7 @@ def test_stopped_before_the_first_epoch_nothing_is_kept_and_training_can_begin_a
 
 def test_what_does_not_agree_with_the_run_is_refused(tmp_path: Path) -> None:
     train(town(), seen=0.6, settings=tiny(epochs=1), folder=tmp_path, device="cpu")
-    with pytest.raises(SettingsError, match=r"there is a run in it already\. Go on with --resume"):
+    with pytest.raises(SettingsError, match=r"there is a run in it already\. Resume it with --resume"):
         train(town(), settings=tiny(), folder=tmp_path)
     with pytest.raises(SettingsError, match=r"epochs = 9, but the run in .* has 1"):
         train(town(), settings=tiny(epochs=9), folder=tmp_path, resume=True)
@@ -197,11 +142,6 @@ def test_what_does_not_agree_with_the_run_is_refused(tmp_path: Path) -> None:
     changed = replace(town(), stream=replace(town().stream, topologies=(other,)), road_features=())
     with pytest.raises(CheckpointError, match=r"the city has changed since \(network"):
         train(changed, folder=tmp_path, resume=True)
-
-
-def first_road(city: City) -> tuple[Any, Any]:
-    ids, network = city.stream.node_ids.tolist(), city.network
-    return ids[int(network.senders[0])], ids[int(network.receivers[0])]
 
 
 def test_a_folder_that_cannot_hold_a_run_is_refused_before_any_work(tmp_path: Path) -> None:
@@ -231,24 +171,19 @@ def write_long_run(folder: Path) -> tuple[Path, Path]:
     return folder / "city", settings
 
 
-def start_training(city: Path, run: Path, settings: Path, *more: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "frigate.training.train", str(city), str(run), "--settings", str(settings), *more]
-    return subprocess.Popen([*command, "--device", "cpu"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-
-
-def kill(process: subprocess.Popen[bytes]) -> None:
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+def train_killed_at(part: str, event: int, city: Path, run: Path, settings: Path, *more: str) -> int:
+    """`frigate train`, killed just before it touches for the given time a file with `part` in its path."""
+    words = ["train", str(city), "-o", str(run), "--settings", str(settings), "--device", "cpu", *more]
+    ended = frigate_signalled(signal.SIGKILL, part, event, *words)
+    assert ended.returncode in (0, -signal.SIGKILL), ended.stderr
+    return ended.returncode
 
 
 def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
     city, settings = write_long_run(tmp_path)
-    process = start_training(city, tmp_path / "killed", settings)
-    while process.poll() is None and not any((tmp_path / "killed").glob("checkpoint-000[2-9]")):
-        time.sleep(0.002)
-    kill(process)
+    assert train_killed_at("checkpoint-0003", 1, city, tmp_path / "killed", settings) == -signal.SIGKILL
     opened = read_city(city)
-    assert 2 <= load_checkpoint(tmp_path / "killed", city=opened)[0].progress.epoch < 12
+    assert load_checkpoint(tmp_path / "killed", city=opened)[0].progress.epoch == 2
     train(opened, folder=tmp_path / "killed", resume=True, device="cpu")
     train(opened, settings=LONG, folder=tmp_path / "straight", device="cpu")
     assert equal(tensors(tmp_path / "straight"), tensors(tmp_path / "killed"))
@@ -260,37 +195,23 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
 def test_a_run_killed_again_and_again_loses_nothing_but_time(tmp_path: Path) -> None:
     city, settings = write_long_run(tmp_path)
     train(read_city(city), settings=LONG, folder=tmp_path / "straight", device="cpu")
-    folder, rng, kills, done = tmp_path / "killed", random.Random(0), 0, 0
-    while kills < 20:
-        begun = any(folder.glob("checkpoint-*"))
-        process = start_training(city, folder, settings, *(["--resume"] if begun else []))
-        while process.poll() is None and not any(folder.glob(f"checkpoint-{done + 1:04d}")):
-            time.sleep(0.001)
-        time.sleep(rng.uniform(0, 0.05))  # anywhere in the next epoch, and in the writing of it
-        if process.poll() is not None:
-            assert process.wait() == 0, process.stderr and process.stderr.read()
-            process.communicate()
+    folder, rng, done = tmp_path / "killed", random.Random(0), 0
+    kills = 0
+    while kills < 40:
+        resume = ["--resume"] if done else []
+        if train_killed_at(str(folder), rng.randint(1, 30), city, folder, settings, *resume) == 0:
             break
-        kill(process)
         kills += 1
-        epoch = load_checkpoint(folder, city=read_city(city))[0].progress.epoch
-        assert epoch > done
-        done = epoch
+        if any(folder.glob("checkpoint-*")):
+            epoch = load_checkpoint(folder, city=read_city(city))[0].progress.epoch
+            assert epoch >= done
+            done = epoch
     assert kills >= 5
-    train(read_city(city), folder=folder, resume=True, device="cpu")
     assert equal(tensors(tmp_path / "straight"), tensors(folder))
     assert log(tmp_path / "straight") == log(folder)
 
 
 # What training may not look at
-
-
-def garbage(stream: RoadNetworkStream, nodes: NDArray[np.bool_], period: slice = slice(None)) -> NDArray[np.float32]:
-    """The values with the readings of these nodes replaced by huge ones."""
-    values = stream.values.copy()
-    huge = np.random.default_rng(9).uniform(-1e6, 1e6, values.shape)
-    values[period, nodes] = np.where(stream.observed, huge, 0)[period, nodes]
-    return values
 
 
 @BOTH
@@ -360,12 +281,13 @@ def course(folder: Path) -> dict[str, torch.Tensor]:
 def test_the_scale_is_of_seen_nodes_and_training_times_alone(quantity: str) -> None:
     city = town(quantity=quantity)
     run = train(city, settings=tiny(epochs=1), device="cpu")
-    stop, stream = run.split.train[1], city.stream
-    readings = stream.values[:stop, run.split.seen][stream.observed[:stop, run.split.seen]].astype(float)
+    split, stream = run.on(city).split, city.stream
+    stop = split.train[1]
+    readings = stream.values[:stop, split.seen][stream.observed[:stop, split.seen]].astype(float)
     assert math.isclose(run.scaling.value_scale, readings.std())
     assert math.isclose(run.scaling.value_offset, 0 if quantity == "count" else readings.mean(), abs_tol=1e-9)
-    ids = stream.node_ids[run.split.seen].tolist()
-    values = garbage(stream, run.split.unseen)
+    ids = stream.node_ids[split.seen].tolist()
+    values = garbage(stream, split.unseen)
     values[stop:] = garbage(stream, np.ones(N, bool))[stop:]
     other = train(with_readings(city, values), seen=ids, settings=tiny(epochs=1), device="cpu")
     assert other.scaling.to_json() == run.scaling.to_json()
@@ -381,7 +303,7 @@ def test_memory_decides_only_the_micro_batch(name: str) -> None:
     for memory_gb in (None, 1e-9):
         settings = tiny(name, memory_gb=memory_gb, epochs=1, steps_per_epoch=3, batch_size=6, **still)
         runs.append(train(town(), settings=settings, device="cpu"))
-    assert [micro_batch(run, torch.device("cpu")) for run in runs] == [6, 1]
+    assert [micro_batch(run.on(town()), torch.device("cpu")) for run in runs] == [6, 1]
     for k, v in weights(runs[0]).items():
         torch.testing.assert_close(weights(runs[1])[k], v, rtol=1e-3, atol=2e-5)
     assert math.isclose(runs[0].progress.best_mae, runs[1].progress.best_mae, rel_tol=1e-4)
@@ -389,8 +311,8 @@ def test_memory_decides_only_the_micro_batch(name: str) -> None:
 
 def new_trainer(settings: Settings) -> Trainer:
     """As it stands before its first epoch."""
-    stopped = train(town(), settings=settings, device="cpu", on_step=stop_at_once)
-    return Trainer(stopped, run_windows(stopped, "cpu"))
+    stopped = train(town(), settings=settings, device="cpu", on_step=stop_at_once).on(town())
+    return Trainer(stopped, stopped.windows())
 
 
 def test_a_loss_that_is_read_a_step_late_is_told_with_its_own_step() -> None:
@@ -406,7 +328,9 @@ def test_a_loss_that_is_read_a_step_late_is_told_with_its_own_step() -> None:
 
 @pytest.mark.parametrize("validation", ["seen", "unseen"])
 @BOTH
-def test_what_no_target_needs_is_not_decoded_and_changes_nothing(name: str, validation: str) -> None:
+def test_what_no_target_needs_is_not_decoded_and_changes_nothing(
+    name: str, validation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The loss, its gradients and the validation's score are those of a forecast of all nodes."""
     still = {"dropout": 0.0, "edge_dropout": 0.0} if name == "default" else {}
     trainer = new_trainer(tiny(name, validation=validation, model=still))
@@ -416,11 +340,11 @@ def test_what_no_target_needs_is_not_decoded_and_changes_nothing(name: str, vali
     batch = trainer.windows.batch(trainer.train_at[:size], past=4, horizon=4, inputs=trainer.inputs)
     weight = trainer.inputs * torch.rand(size, N)
     found = []
-    for choice in ("auto", "reference"):
-        with kernels(choice):
-            loss = trainer._gradients(batch, weight, trainer._cells(batch, weight))
-            gradients = [p.grad for p in trainer.model.parameters()]
-            found.append([loss, *gradients, torch.tensor(trainer.validate())])
+    for _ in ("where it is needed", "everywhere"):
+        loss = trainer._gradients(batch, weight, trainer._cells(batch, weight))
+        gradients = [p.grad for p in trainer.model.parameters()]
+        found.append([loss, *gradients, torch.tensor(trainer.validate())])
+        monkeypatch.setattr(Frigate, "forecast_at", ForecastModel.forecast_at)  # which forecasts all nodes
     seen, held = int(trainer.run.split.training.sum()), int(scored.sum())
     firsts = range(0, len(trainer.validate_at), trainer.micro_batch)
     windows = [len(trainer.validate_at[first : first + trainer.micro_batch]) for first in firsts]
@@ -439,8 +363,8 @@ def test_a_batch_is_its_tensors() -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_a_recorded_step_is_the_step() -> None:
-    stopped = train(town(), settings=tiny(model={"width": 16}), device="cuda", on_step=stop_at_once)
-    trainer = Trainer(stopped, run_windows(stopped, "cuda"))
+    stopped = train(town(), settings=tiny(model={"width": 16}), device="cuda", on_step=stop_at_once).on(town())
+    trainer = Trainer(stopped, stopped.windows("cuda"))
     size = trainer.settings.batch_size
     found = {}
     for alike in (True, False):
@@ -540,7 +464,7 @@ def test_a_diverged_run_says_so_and_its_files_stay_json(tmp_path: Path) -> None:
         told = json.loads(line, parse_constant=refuse)
         assert told["validation_mae"] is None
     json.loads(next(tmp_path.glob("checkpoint-*/run.json")).read_text(), parse_constant=refuse)
-    again = load_run(tmp_path, city=town())
+    again = load_run(tmp_path)
     assert again.progress == run.progress
     assert train(town(), folder=tmp_path, resume=True, device="cpu").progress == run.progress
 
@@ -568,11 +492,11 @@ def test_a_device_that_is_not_there_is_refused(device: str) -> None:
 def test_a_gauge_is_trained_on_and_forecast_with_and_without_road_attributes(name: str, attributes: bool) -> None:
     city = town(quantity="speed", attributes=attributes)
     run = train(city, seen=0.6, settings=tiny(name, epochs=5, steps_per_epoch=4), device="cpu")
-    made = forecast(run)
+    made = forecast(run, stream=city)
     assert np.isfinite(made.values).all()
     readings = city.stream.values[city.stream.observed]
     assert readings.min() < np.median(made.values) < readings.max()
-    result = evaluate(run, device="cpu")
+    result = evaluate(run, city, device="cpu")
     assert result.model.unseen is not None
     assert result.model.unseen.geh_share is None
     assert math.isfinite(result.model.unseen.mae.value)
@@ -590,7 +514,7 @@ def test_where_nothing_is_said_four_of_five_sensors_are_seen() -> None:
 def test_all_sensors_seen_leaves_the_sensors_to_score_and_says_so() -> None:
     run = train(town(), seen="all", settings=tiny(epochs=1), device="cpu")
     assert not run.split.unseen.any()
-    result = evaluate(run, device="cpu")
+    result = evaluate(run, town(), device="cpu")
     assert result.model.unseen is None
     assert result.model.at_sensors is not None
     assert "All nodes with readings are seen" in result.note
@@ -600,14 +524,14 @@ def test_all_sensors_seen_leaves_the_sensors_to_score_and_says_so() -> None:
 def test_a_region_without_sensors_is_trained_around(name: str) -> None:
     run = train(town(), seen=0.6, mode="region", settings=tiny(name, epochs=1), device="cpu")
     assert run.split.unseen.any()
-    assert evaluate(run, device="cpu").model.unseen is not None
+    assert evaluate(run, town(), device="cpu").model.unseen is not None
 
 
 @BOTH
 def test_a_model_meets_the_same_streets_without_their_attributes(name: str) -> None:
     run = train(town(), seen=0.6, settings=tiny(name, epochs=1), device="cpu")
-    bare = replace(run, city=town(attributes=False))
-    result, made = evaluate(bare, device="cpu"), forecast(bare)
+    bare = town(attributes=False)
+    result, made = evaluate(run, bare, device="cpu"), forecast(run, stream=bare)
     assert result.model.unseen is not None
     assert np.isfinite(made.values).all()
     if name == "default":
@@ -615,7 +539,7 @@ def test_a_model_meets_the_same_streets_without_their_attributes(name: str) -> N
             assert f"road {group}: known in training, unknown here" in result.note
     else:
         assert result.note == ""
-    assert evaluate(run, device="cpu").note == ""
+    assert evaluate(run, town(), device="cpu").note == ""
 
 
 @pytest.mark.parametrize("sensors", [0, 1, 2])

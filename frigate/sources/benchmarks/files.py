@@ -16,30 +16,29 @@ from tokenize import TokenError
 from typing import IO, Any
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from frigate.errors import CityError, MissingExtraError
-from frigate.sources.benchmarks.unpickle import MAX_EXPANSION, MIN_LIMIT, Frame
+from frigate.sources.benchmarks.unpickle import Frame
 
-ZIPPED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04", b"BZh", b"\xfd7zXZ")  # polars would unpack some by itself
 DEPTH = 3  # folders below the one given
+MAX_EXPANSION, MIN_LIMIT = 500, 1 << 24  # times the size of a compressed file; bytes that any file may expand to
 
 
 @dataclass(frozen=True)
-class Wanted:
+class DataFile:
     """A file of a data set: the names it is known by, `*` for anything, whatever their case."""
 
     names: tuple[str, ...]
     needed: bool = True
 
 
-def find_files(files: str | Path | Mapping[str, str | Path], wanted: Mapping[str, Wanted]) -> dict[str, Path]:
+def find_files(files: str | Path | Mapping[str, str | Path], parts: Mapping[str, DataFile]) -> dict[str, Path]:
     """The files of a data set by their part in it: from a folder, or from a mapping that names them."""
     if isinstance(files, Mapping):
-        unknown = [part for part in files if part not in wanted]
+        unknown = [part for part in files if part not in parts]
         if unknown:
-            raise CityError(f'files: "{unknown[0]}" is no part of this data set. Its parts: {", ".join(wanted)}')
+            raise CityError(f'files: "{unknown[0]}" is no part of this data set. Its parts: {", ".join(parts)}')
         found = {part: Path(path) for part, path in files.items()}
         for part, path in found.items():
             if not path.is_file():
@@ -49,9 +48,9 @@ def find_files(files: str | Path | Mapping[str, str | Path], wanted: Mapping[str
         if not folder.is_dir():
             raise CityError(f"{folder}: there is no such folder. Give the folder with the files of the data set")
         there = _files_below(folder)
-        hits = {part: _named(there, kind.names) for part, kind in wanted.items()}
+        hits = {part: _named(there, kind.names) for part, kind in parts.items()}
         found = {part: hit for part, hit in hits.items() if hit is not None}
-    for part, kind in wanted.items():
+    for part, kind in parts.items():
         if kind.needed and part not in found:
             where = "" if isinstance(files, Mapping) else f" in {files}"
             raise CityError(f"There is no file of {part}{where}. Looked for: {', '.join(kind.names)}")
@@ -163,59 +162,3 @@ def _dataset(path: Path, group: Any, name: str) -> NDArray[Any]:
         raise CityError(f"{path.name}: {name} is {item.shape} of {item.dtype}. Numbers are expected, no more than fit")
     held: NDArray[Any] = item[()]
     return np.asarray(held)
-
-
-# Tables without a header, or with one
-
-
-def plain_text(path: Path) -> None:
-    """Refuse a packed file under a plain name: it could unpack to anything."""
-    try:
-        with path.open("rb") as file:
-            start = file.read(5)
-    except OSError as error:
-        raise CityError(f"{path.name} cannot be read: {error.strerror}") from None
-    if not start:
-        raise CityError(f"{path.name} is empty")
-    if start.startswith(ZIPPED):
-        raise CityError(f"{path.name} is packed. Unpack it first")
-
-
-def read_columns(path: Path, *, least: int) -> tuple[list[str] | None, pl.DataFrame]:
-    """The columns of a comma-separated file as text, and its header where the first line is one: not all numbers."""
-    plain_text(path)
-    try:
-        raw = pl.read_csv(path, has_header=False, infer_schema=False, glob=False)
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-        detail = (str(error).strip().splitlines() or ["no reason given"])[0][:100]
-        raise CityError(f"{path.name} is not a readable CSV file: {detail}") from None
-    if raw.width < least:
-        raise CityError(f"{path.name} has {raw.width} columns. At least {least} are expected, separated by commas")
-    first = [cell or "" for cell in raw.row(0)]
-    if all(_is_number(cell) for cell in first[:least]):
-        return None, raw
-    return [cell.strip().lower() for cell in first], raw[1:]
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def number_column(path: Path, column: pl.Series, *, first_line: int) -> NDArray[np.float64]:
-    """A column of text as numbers; one that is none is refused with its line."""
-    cast = column.str.strip_chars().cast(pl.Float64, strict=False)
-    held = cast.fill_null(float("nan")).to_numpy()
-    wrong = ~np.isfinite(held)
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise CityError(f'{path.name} line {row + first_line}: "{column[row]}" is not a number')
-    return held
-
-
-def text_ids(column: pl.Series) -> list[str]:
-    """Ids as they are written, "400001.0" as "400001"."""
-    return [x.strip().removesuffix(".0") for x in column.fill_null("").to_list()]

@@ -19,12 +19,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from frigate.data.bucketing import bucket_matrix, usual_step_s
 from frigate.data.city import City
 from frigate.data.network import NodeId, RoadNetwork
 from frigate.data.notices import Notices
-from frigate.data.tables import did_you_mean
-from frigate.errors import CityError
-from frigate.sources.benchmarks.files import Wanted, find_files, plain_text, read_array, read_h5_frame
+from frigate.data.sandbox import sandboxed
+from frigate.data.stream import zone
+from frigate.data.times import Clock, array_times_us
+from frigate.errors import CityError, did_you_mean
+from frigate.sources.benchmarks.files import DataFile, find_files, read_array, read_h5_frame
 from frigate.sources.benchmarks.libcity import import_libcity
 from frigate.sources.benchmarks.sensor_graph import (
     Pairs,
@@ -38,7 +41,6 @@ from frigate.sources.benchmarks.sensor_graph import (
     sensor_network,
     with_lengths,
 )
-from frigate.sources.benchmarks.snapshots import Measure, grid_stream, local_times_us
 from frigate.sources.benchmarks.unpickle import Frame, unpickle
 
 Files = str | Path | Mapping[str, str | Path]
@@ -49,16 +51,16 @@ STEP_S = 300
 
 LOOPS = {
     "metr-la": {
-        "readings": Wanted(("metr-la.h5", "metr_la.h5")),
-        "locations": Wanted(("graph_sensor_locations.csv",)),
-        "distances": Wanted(("distances_la_2012.csv",), needed=False),
-        "adjacency": Wanted(("adj_mx.pkl", "adj_mx_la.pkl"), needed=False),
+        "readings": DataFile(("metr-la.h5", "metr_la.h5")),
+        "locations": DataFile(("graph_sensor_locations.csv",)),
+        "distances": DataFile(("distances_la_2012.csv",), needed=False),
+        "adjacency": DataFile(("adj_mx.pkl", "adj_mx_la.pkl"), needed=False),
     },
     "pems-bay": {
-        "readings": Wanted(("pems-bay.h5", "pems_bay.h5")),
-        "locations": Wanted(("graph_sensor_locations_bay.csv", "graph_sensor_locations_pems_bay.csv")),
-        "distances": Wanted(("distances_bay_2017.csv",), needed=False),
-        "adjacency": Wanted(("adj_mx_bay.pkl",), needed=False),
+        "readings": DataFile(("pems-bay.h5", "pems_bay.h5")),
+        "locations": DataFile(("graph_sensor_locations_bay.csv", "graph_sensor_locations_pems_bay.csv")),
+        "distances": DataFile(("distances_bay_2017.csv",), needed=False),
+        "adjacency": DataFile(("adj_mx_bay.pkl",), needed=False),
     },
 }
 
@@ -84,13 +86,14 @@ PEMS_MEASURES = {
 }
 
 AUTHORS = {
-    "readings": Wanted(("traffic_df.pkl.gz", "traffic_df.pkl")),
-    "adjacency": Wanted(("adj_mx.pkl",)),
+    "readings": DataFile(("traffic_df.pkl.gz", "traffic_df.pkl")),
+    "adjacency": DataFile(("adj_mx.pkl",)),
 }
 
 KINDS = (*LOOPS, *PEMS, "libcity", "frigate")
 
 
+@sandboxed
 def import_benchmark(
     kind: str,
     *,
@@ -118,14 +121,14 @@ def import_benchmark(
         return import_libcity(
             files, name=name, feature=feature, timezone=timezone, length_unit=length_unit, zeros=zeros
         )
-    asked = _Asked(wanted, name, feature, timezone, length_unit, zeros)
+    options = _Options(wanted, name, feature, timezone, length_unit, zeros)
     if wanted in LOOPS:
-        return _loops(files, asked)
-    return _pems(files, asked) if wanted in PEMS else _authors(files, asked)
+        return _loops(files, options)
+    return _pems(files, options) if wanted in PEMS else _authors(files, options)
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Options:
     """The kind, and what replaces its own rules."""
 
     kind: str
@@ -141,6 +144,17 @@ class _Asked:
         return Measure(quantity, unit, self.timezone or timezone, zeros_missing, why)
 
 
+@dataclass(frozen=True)
+class Measure:
+    """What the numbers are and how they are read."""
+
+    quantity: str
+    unit: str
+    timezone: str
+    zeros_missing: bool
+    zeros_why: str  # stands in the notice that says how zeros are read
+
+
 def _city(
     path: Path,
     values: NDArray[np.generic],
@@ -151,32 +165,52 @@ def _city(
     measure: Measure,
     notices: Notices,
 ) -> City:
-    time_us = local_times_us(path, times, measure.timezone, notices)
-    stream = grid_stream(path, values, time_us, network, measure=measure, notices=notices)
-    told = notices.told()
+    """A city from a matrix [rows, N] and the local time of each row."""
+    if values.shape != (len(times), network.num_nodes) or not values.size:
+        expected = (len(times), network.num_nodes)
+        raise CityError(f"{path.name}: its values are {values.shape}. {expected}, times and nodes, is expected")
+    if values.dtype.kind not in "biuf":
+        raise CityError(f"{path.name}: its values are {values.dtype}. Numbers are expected")
+    time_us = array_times_us(path, times, clock=Clock(zone(measure.timezone), ""), notices=notices)
+    snapshots, zeros = bucket_matrix(
+        values,
+        time_us,
+        network,
+        step_s=usual_step_s(np.diff(np.unique(time_us)), where=path.name),
+        timezone=measure.timezone,
+        quantity=measure.quantity,
+        notices=notices,
+        zeros_missing=measure.zeros_missing,
+    )
+    rule = "taken as not observed" if measure.zeros_missing else "kept as readings of 0"
+    notices.counts[f"Zeros {rule}: {measure.zeros_why}"] = zeros  # reported even when there are none: it is a choice
+    if not snapshots.observed.any():
+        raise CityError(f"{path.name} has no reading: every cell is missing")
+    stream = snapshots.stream(network, timezone=measure.timezone, quantity=measure.quantity, unit=measure.unit)
+    told = notices.sentences()
     return City(name, stream, tuple(told), places=told)
 
 
 # METR-LA and PEMS-BAY
 
 
-def _loops(files: Files, asked: _Asked) -> City:
-    found = find_files(files, LOOPS[asked.kind])
+def _loops(files: Files, options: _Options) -> City:
+    found = find_files(files, LOOPS[options.kind])
     notices = Notices()
     frame = read_h5_frame(found["readings"])
     ids = labels(frame.columns)
     node_ids = id_array(found["readings"], ids)
     places = read_locations(found["locations"], ids, notices)
-    pairs, path = _loop_pairs(found, asked, ids, places, notices)
+    pairs, path = _loop_pairs(found, options, ids, places, notices)
     network = sensor_network(node_ids, pairs, path, notices, places=places)
-    why = f"in {asked.kind.upper()} a speed of 0 means missing"
-    measure = asked.measure("speed", "mph", CALIFORNIA, zeros_missing=True, why=why)
+    why = f"in {options.kind.upper()} a speed of 0 means missing"
+    measure = options.measure("speed", "mph", CALIFORNIA, zeros_missing=True, why=why)
     return _city(
         found["readings"],
         frame.values,
         frame.index,
         network,
-        name=asked.name or asked.kind,
+        name=options.name or options.kind,
         measure=measure,
         notices=notices,
     )
@@ -184,7 +218,7 @@ def _loops(files: Files, asked: _Asked) -> City:
 
 def _loop_pairs(
     found: Mapping[str, Path],
-    asked: _Asked,
+    options: _Options,
     ids: list[str],
     places: tuple[NDArray[np.float64], NDArray[np.float64]],
     notices: Notices,
@@ -193,13 +227,13 @@ def _loop_pairs(
     measured = None
     if "distances" in found:
         measured = read_pairs(found["distances"], ids, notices)
-        measured = in_metres(measured, found["distances"], asked.length_unit, notices)
+        measured = in_metres(measured, found["distances"], options.length_unit, notices)
     if "adjacency" in found:
         chosen = adjacency(found["adjacency"], ids)
         notices.add(f"Pairs taken as roads because {found['adjacency'].name} has them", len(chosen.senders))
         return with_lengths(chosen, measured, *places, notices), found["adjacency"]
     if measured is None:
-        names = [*LOOPS[asked.kind]["distances"].names, *LOOPS[asked.kind]["adjacency"].names]
+        names = [*LOOPS[options.kind]["distances"].names, *LOOPS[options.kind]["adjacency"].names]
         raise CityError(f"There is no file of distances or adjacency. Looked for: {', '.join(names)}")
     return near_pairs(measured, found["distances"], notices), found["distances"]
 
@@ -207,17 +241,17 @@ def _loop_pairs(
 # PEMS03, 04, 07, 08
 
 
-def _pems(files: Files, asked: _Asked) -> City:
-    kind, facts = asked.kind, PEMS[asked.kind]
+def _pems(files: Files, options: _Options) -> City:
+    kind, facts = options.kind, PEMS[options.kind]
     stems = (kind, kind.replace("0", "d"))
     wanted = {
-        "readings": Wanted((*(f"{s}.npz" for s in stems), "data.npz")),
-        "distances": Wanted((*(f"{s}.csv" for s in stems), "distance.csv", "distances.csv")),
-        "ids": Wanted((*(f"{s}.txt" for s in stems), "index.txt"), needed=False),
+        "readings": DataFile((*(f"{s}.npz" for s in stems), "data.npz")),
+        "distances": DataFile((*(f"{s}.csv" for s in stems), "distance.csv", "distances.csv")),
+        "ids": DataFile((*(f"{s}.txt" for s in stems), "index.txt"), needed=False),
     }
     found = find_files(files, wanted)
     notices = Notices()
-    values, feature = _pems_values(found["readings"], asked.feature)
+    values, feature = _pems_values(found["readings"], options.feature)
     N = values.shape[1]
     ids = [str(i) for i in range(N)]
     if "ids" in found:
@@ -228,7 +262,7 @@ def _pems(files: Files, asked: _Asked) -> City:
     pairs = in_metres(
         read_pairs(found["distances"], ids, notices),
         found["distances"],
-        asked.length_unit or facts.length_unit,
+        options.length_unit or facts.length_unit,
         notices,
     )
     network = sensor_network(node_ids, pairs, found["distances"], notices, places=None)
@@ -240,8 +274,8 @@ def _pems(files: Files, asked: _Asked) -> City:
         values,
         start + np.arange(len(values)) * np.timedelta64(STEP_S, "s"),
         network,
-        name=asked.name or kind,
-        measure=asked.measure(quantity, unit, CALIFORNIA, zeros_missing=missing, why=f"in {kind.upper()} {why}"),
+        name=options.name or kind,
+        measure=options.measure(quantity, unit, CALIFORNIA, zeros_missing=missing, why=f"in {kind.upper()} {why}"),
         notices=notices,
     )
 
@@ -262,17 +296,18 @@ def _pems_values(path: Path, feature: str | None) -> tuple[NDArray[np.generic], 
 
 
 def _id_lines(path: Path) -> list[str]:
-    plain_text(path)
     try:
         return path.read_text(encoding="utf-8-sig").replace(",", " ").split()
     except UnicodeDecodeError:
         raise CityError(f"{path.name} is not UTF-8 text. One sensor a line is expected") from None
+    except OSError as error:
+        raise CityError(f"{path.name} cannot be read: {error.strerror}") from None
 
 
 # The authors' layout
 
 
-def _authors(files: Files, asked: _Asked) -> City:
+def _authors(files: Files, options: _Options) -> City:
     found = find_files(files, AUTHORS)
     notices = Notices()
     path = found["readings"]
@@ -282,7 +317,7 @@ def _authors(files: Files, asked: _Asked) -> City:
     ids = labels(frame.columns)
     node_ids = id_array(path, ids)
     pairs = _authors_pairs(found["adjacency"], len(ids))
-    pairs = in_metres(pairs, found["adjacency"], asked.length_unit, notices)
+    pairs = in_metres(pairs, found["adjacency"], options.length_unit, notices)
     network = sensor_network(node_ids, pairs, found["adjacency"], notices, places=None)
     why = "the authors store a missing reading as 0 as well, and the two cannot be told apart"
     if not isinstance(files, Mapping):
@@ -294,8 +329,8 @@ def _authors(files: Files, asked: _Asked) -> City:
         frame.values,
         frame.index,
         network,
-        name=asked.name or path.resolve().parent.name,
-        measure=asked.measure("count", "vehicles", AUTHORS_ZONE, zeros_missing=False, why=why),
+        name=options.name or path.resolve().parent.name,
+        measure=options.measure("count", "vehicles", AUTHORS_ZONE, zeros_missing=False, why=why),
         notices=notices,
     )
 

@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import connected_components, dijkstra
 
-from frigate.data.network import EARTH_RADIUS_M, Edges
+from frigate.data.coordinates import EARTH_RADIUS_M
+from frigate.data.network import Edges
 
 CENTRE = (-30.0, 30.0)  # lon, lat: out in the Atlantic, so that nobody takes the places for real ones
 LANDMARKS = 64

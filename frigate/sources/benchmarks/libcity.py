@@ -22,39 +22,33 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from frigate.data.bucketing import Snapshots, usual_step_s
 from frigate.data.city import City
 from frigate.data.city_toml import parse_quantity, whole_step
+from frigate.data.columns import new_ids
+from frigate.data.coordinates import coordinate_fault
 from frigate.data.network import Edges, RoadNetwork
 from frigate.data.network_tables import note_network, read_edges
-from frigate.data.notices import Notices, Spot
-from frigate.data.readings import LOST, Snapshots, Span, align_start_s, count_snapshots, valid_values
-from frigate.data.stream import make_stream, zone
-from frigate.data.tables import (
-    NodeIndex,
-    Table,
-    column_names,
-    did_you_mean,
-    new_ids,
-    numbers,
-    read_table,
-    table_batches,
-)
-from frigate.data.times import Clock, times_us
-from frigate.errors import CityError
-from frigate.sources.benchmarks.files import Wanted, find_files, plain_text
+from frigate.data.notices import Notices
+from frigate.data.readings import read_readings
+from frigate.data.stream import zone
+from frigate.data.tables import Table, column_names, read_table, table_batches
+from frigate.data.times import Clock
+from frigate.errors import CityError, did_you_mean
+from frigate.sources.benchmarks.files import DataFile, find_files
 from frigate.sources.benchmarks.layout import INVENTED, invented_places
 from frigate.sources.benchmarks.sensor_graph import Pairs, in_metres
-from frigate.sources.benchmarks.snapshots import usual_step_s
 
 FILES = {
-    "geo": Wanted(("*.geo",)),
-    "rel": Wanted(("*.rel",)),
-    "dyna": Wanted(("*.dyna",), needed=False),
-    "config": Wanted(("config.json",), needed=False),
+    "geo": DataFile(("*.geo",)),
+    "rel": DataFile(("*.rel",)),
+    "dyna": DataFile(("*.dyna",), needed=False),
+    "config": DataFile(("config.json",), needed=False),
 }
 LENGTHS = ("length_m", "distance", "cost", "length")
 QUANTITIES = {"flow": "count", "count": "count", "volume": "count", "speed": "speed", "occupancy": "occupancy"}
 NOT_FEATURES = ("dyna_id", "type", "time", "entity_id")
+DEFAULT_STEP_S = 300
 NO_LENGTH_M = 1000.0
 MAX_CONFIG_BYTES = 1_000_000
 ZEROS = "a missing one should be empty here; LibCity's METR_LA and PEMS_BAY hold 0 for it (then say: zeros missing)"
@@ -88,30 +82,19 @@ def import_libcity(
 ) -> City:
     """A city from atomic files: the folder of them, or a mapping from geo, rel, dyna and config to paths."""
     found = find_files(files, FILES)
-    for path in found.values():
-        plain_text(path)
     config = _read_config(found["config"]) if "config" in found else {}
     settings = _settings(config, found["geo"], name, feature, timezone, zeros)
     notices = Notices()
     network = _network(found, settings, length_unit, notices)
     quantity = settings.quantity or "count"
-    held, step_s = Snapshots.none(network.num_nodes), settings.step_s or 300
+    snapshots = Snapshots.none(network.num_nodes, settings.step_s or DEFAULT_STEP_S)
     if "dyna" in found:
         feature = _feature(found["dyna"], settings)
         words = [kind for word, kind in QUANTITIES.items() if word in feature.lower()]
         quantity = settings.quantity or (words[0] if words else parse_quantity(feature, where=found["dyna"].name))
-        held, step_s = _snapshots(found["dyna"], network, settings, feature, quantity, notices)
-    stream = make_stream(
-        held.values,
-        network,
-        start_s=held.start_s,
-        step_s=step_s,
-        observed=held.observed,
-        timezone=settings.timezone,
-        quantity=quantity,
-        unit=settings.unit,
-    )
-    told = notices.told()
+        snapshots = _snapshots(found["dyna"], network, settings, feature, quantity, notices)
+    stream = snapshots.stream(network, timezone=settings.timezone, quantity=quantity, unit=settings.unit)
+    told = notices.sentences()
     return City(settings.name, stream, tuple(told), places=told)
 
 
@@ -171,7 +154,7 @@ def _network(
     table = read_table(found["geo"], needed=("geo_id", "coordinates"), optional=("type",), notices=notices)
     if not len(table):
         raise CityError(f"{found['geo'].name} has no rows. A city needs nodes")
-    ids = new_ids(table, "geo_id", text=settings.text_ids)
+    ids = new_ids(table, "geo_id", as_text=settings.text_ids)
     lon, lat = _places(table, notices)
     network = RoadNetwork(ids, lon, lat, Edges.none())
     path, names = found["rel"], column_names(found["rel"])
@@ -208,16 +191,15 @@ def _places(table: Table, notices: Notices) -> tuple[NDArray[np.float64], NDArra
             raise table.refuse(row, f"coordinates {str(text)[:40]!r} are not understood. Write [lon, lat]") from None
         if len(points):
             places[row], several[row] = points.mean(axis=0), len(points) > 1
-            lon, lat = places[row]
-            if not (abs(lon) <= 180 and abs(lat) <= 90):
-                hint = "; they look swapped" if abs(lon) <= 90 and abs(lat) <= 180 else ""
-                raise table.refuse(row, f"lon {lon:g}, lat {lat:g} is not a place on earth{hint}")
+            fault = coordinate_fault(*places[row].tolist())
+            if fault:
+                raise table.refuse(row, fault)
     nowhere = np.isnan(places[:, 0])
     if nowhere.any() and not nowhere.all():
         raise table.refuse(int(np.argmax(nowhere)), "coordinates are empty. Give every node a place, or none")
-    spot = table.spot("geo_id")
-    notices.add_rows("Lines and areas, each a node at the middle of its points", several, spot)
-    notices.add_rows("Nodes placed at 0, 0", (places == 0).all(axis=1), spot)
+    place = table.place_of("geo_id")
+    notices.add_rows("Lines and areas, each a node at the middle of its points", several, place)
+    notices.add_rows("Nodes placed at 0, 0", (places == 0).all(axis=1), place)
     return places[:, 0], places[:, 1]
 
 
@@ -251,64 +233,29 @@ def _feature(path: Path, settings: _LibcityConfig) -> str:
 
 def _snapshots(
     path: Path, network: RoadNetwork, settings: _LibcityConfig, feature: str, quantity: str, notices: Notices
-) -> tuple[Snapshots, int]:
+) -> Snapshots:
     """The readings in their snapshots, from the first row's to the last's, also where those hold none."""
-    time_us, node, value = _readings(path, network, settings, feature, quantity, notices)
-    if not len(time_us):
-        return Snapshots.none(network.num_nodes), settings.step_s or 300
-    step_s = settings.step_s or usual_step_s(path, time_us)
-    start_s = align_start_s(int(time_us.min()), step_s=step_s, timezone=settings.timezone)
-    ends = (Spot(f"row {row + 1}", None) for row in (int(np.argmin(time_us)), int(np.argmax(time_us))))
-    span = Span(int(time_us.min()), int(time_us.max()), *ends)
-    N = network.num_nodes
-    S = count_snapshots(span, start_s=start_s, step_s=step_s, num_nodes=N, num_readings=len(time_us))
-    kept = ~np.isnan(value)
-    time_us, node, value = time_us[kept], node[kept], value[kept]
-    if (np.diff(time_us) < 0).any():
-        order = np.argsort(time_us, kind="stable")
-        time_us, node, value = time_us[order], node[order], value[order]
-    snapshot = (time_us // 1_000_000 - start_s) // step_s
-    held = Snapshots(np.zeros((S, N), np.float32), np.zeros((S, N), bool), start_s)
-    held.values[snapshot, node] = value  # in order of time: the last of a cell stands
-    held.observed[snapshot, node] = True
-    again = len(value) - int(held.observed.sum())
-    notices.add(f"Rows of {path.name} left out, a later one of their node falls into the same snapshot", again)
-    return held, step_s
-
-
-def _readings(
-    path: Path, network: RoadNetwork, settings: _LibcityConfig, feature: str, quantity: str, notices: Notices
-) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]:
-    """Times, nodes and values of the rows whose node is known; NaN where nothing was observed."""
-    index = NodeIndex(network.node_ids)
-    clock = Clock(zone(settings.timezone), "")
-    parts: list[tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]] = []
-    total, lost, zeros = 0, 0, 0
-    optional = ("dyna_id", "type")
-    for table in table_batches(path, needed=("time", "entity_id", feature), optional=optional, notices=notices):
-        time_us = times_us(_without_zones(table) if settings.local else table, "time", clock=clock, notices=notices)
-        node = index.rows(table, "entity_id")
-        notices.add_rows(LOST, node < 0, table.spot("entity_id"))
-        total, lost = total + len(table), lost + int((node < 0).sum())
-        raw = numbers(table, feature)[0]
-        value, keep = valid_values(raw, node >= 0, quantity=quantity, notices=notices, spot=table.spot("entity_id"))
-        zero = keep & (value == 0)
-        zeros += int(zero.sum())
-        if settings.zeros_missing:
-            keep &= ~zero
-        known = node >= 0
-        parts.append(
-            (time_us[known], node[known].astype(np.int32), np.where(keep, value, np.nan)[known].astype(np.float32))
-        )
-    if lost * 2 > total:
-        raise CityError(f"{path.name}: {lost:,} of {total:,} rows name no known node. Is it another network's?")
+    tables = table_batches(path, needed=("time", "entity_id", feature), optional=("dyna_id", "type"), notices=notices)
+    read = read_readings(
+        map(_without_zones, tables) if settings.local else tables,
+        network,
+        clock=Clock(zone(settings.timezone), ""),
+        quantity=quantity,
+        notices=notices,
+        node="entity_id",
+        value=feature,
+        zeros_missing=settings.zeros_missing,
+        dense=True,
+    )
     if not settings.ours:
         rule = "taken as not observed: asked for" if settings.zeros_missing else f"kept as readings of 0: {ZEROS}"
-        notices.counts[f"Zeros {rule}"] = zeros
+        notices.counts[f"Zeros {rule}"] = read.zeros
         said = "Times read as UTC, as they are written; LibCity mostly writes local times so (then give timezone)"
-        notices.add(said, 0 if settings.local else total)
-    times, nodes, values = (np.concatenate([part[i] for part in parts]) for i in range(3))
-    return times, nodes, values
+        notices.add(said, 0 if settings.local else read.rows)
+    step_s = settings.step_s or DEFAULT_STEP_S
+    if settings.step_s is None and read.span is not None:
+        step_s = usual_step_s(np.diff(read.times_us), where=path.name)
+    return read.snapshots(network, step_s=step_s, timezone=settings.timezone, quantity=quantity, notices=notices)
 
 
 def _without_zones(table: Table) -> Table:

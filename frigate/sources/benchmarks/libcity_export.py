@@ -15,12 +15,13 @@ import numpy as np
 import polars as pl
 
 from frigate.data.city import City
-from frigate.data.folder import replacing
+from frigate.data.columns import INTEGER_ID
+from frigate.data.files import replacing_folder
 from frigate.data.network import RoadNetwork
 from frigate.data.network_tables import edge_frame
 from frigate.data.notices import Notices
 from frigate.data.stream import RoadNetworkStream
-from frigate.data.tables import CSV_TIME, INTEGER_ID
+from frigate.data.tables import CSV_TIME
 from frigate.errors import CityError
 
 CELLS_AT_ONCE = 1_000_000
@@ -45,7 +46,7 @@ def export_libcity(city: City, folder: str | Path) -> tuple[str, ...]:
     stem = re.sub(r"[^\w-]+", "_", city.name).strip("_") or "city"
     feature = f"traffic_{'flow' if stream.quantity == 'count' else re.sub(r'[^a-z0-9]+', '_', stream.quantity.lower())}"
     try:
-        with replacing(target) as new:
+        with replacing_folder(target) as new:
             _write_network(network, new, stem)
             with (new / f"{stem}.dyna").open("wb") as file:
                 _write_readings(stream, file, feature)
@@ -54,7 +55,7 @@ def export_libcity(city: City, folder: str | Path) -> tuple[str, ...]:
     except (OSError, UnicodeEncodeError, pl.exceptions.PolarsError) as error:
         detail = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise CityError(f"{target} cannot be written: {detail}") from None
-    return tuple(notices.told())
+    return tuple(notices.sentences())
 
 
 def _write_network(network: RoadNetwork, folder: Path, stem: str) -> None:

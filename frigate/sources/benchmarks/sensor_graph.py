@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array
 
-from frigate.data.network import Edges, RoadNetwork, clean_edges, haversine_m
+from frigate.data.columns import INTEGER_ID, lon_lat, numbers, text
+from frigate.data.coordinates import haversine_m
+from frigate.data.network import Edges, RoadNetwork, clean_edges
 from frigate.data.network_tables import note_network
-from frigate.data.notices import Notices, Spot
-from frigate.data.tables import INTEGER_ID
+from frigate.data.notices import InputPlace, Notices
+from frigate.data.tables import Table, open_table
 from frigate.errors import CityError
-from frigate.sources.benchmarks.files import number_column, read_columns, text_ids
 from frigate.sources.benchmarks.layout import INVENTED, invented_places
 from frigate.sources.benchmarks.unpickle import unpickle
 
@@ -65,25 +66,14 @@ def labels(values: NDArray[Any]) -> list[str]:
 
 def read_locations(path: Path, ids: Sequence[str], notices: Notices) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Longitude and latitude of these sensors: columns sensor_id, latitude, longitude, or the same without a header."""
-    header, rows = read_columns(path, least=3)
-    names = ["sensor_id", "latitude", "longitude"]
-    if header is None:
-        at = [0, 1, 2] if rows.width == 3 else [1, 2, 3]  # four: an index stands before them
-    else:
-        missing = [name for name in names if name not in header]
-        if missing:
-            raise CityError(f"{path.name} has no column {', '.join(missing)}. Its columns are: {', '.join(header)}")
-        at = [header.index(name) for name in names]
-    first_line = 1 if header is None else 2
-    lat, lon = (number_column(path, rows.to_series(i), first_line=first_line) for i in at[1:])
-    wrong = ~((np.abs(lon) <= 180) & (np.abs(lat) <= 90))
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        swapped = abs(lat[row]) <= 180 and abs(lon[row]) <= 90
-        hint = "they look swapped" if swapped else "a latitude is within 90 degrees"
-        place = f"{path.name} line {row + first_line}"
-        raise CityError(f"{place}: latitude {lat[row]:g}, longitude {lon[row]:g} is not a place on earth; {hint}")
-    row_of = {name: row for row, name in enumerate(text_ids(rows.to_series(at[0])))}
+    columns = ("sensor_id", "lat", "lon")
+    file = open_table(path, strict=True, headless=columns)
+    if not file.header and len(file.names) > len(columns):
+        file = replace(file, names=("index", *columns))
+    rename = {n: n.strip().lower().removesuffix("itude").replace("long", "lon") for n in file.names}
+    table = file.choose(columns, notices=Notices(), rename=rename).read(columns)
+    lon, lat = lon_lat(table)
+    row_of = {name: row for row, name in enumerate(_names(table, "sensor_id"))}
     lost = [name for name in ids if name not in row_of]
     if lost:
         more = f", and {len(lost) - 1} more" if len(lost) > 1 else ""
@@ -91,30 +81,38 @@ def read_locations(path: Path, ids: Sequence[str], notices: Notices) -> tuple[ND
     notices.add(f"Sensors of {path.name} that have no readings, left out", len(row_of) - len(ids))
     pick = np.array([row_of[name] for name in ids], np.int64)
     zero = (lon[pick] == 0) & (lat[pick] == 0)
-    notices.add_rows("Sensors placed at 0, 0", zero, lambda i: Spot(f'sensor "{ids[i]}"'))
+    notices.add_rows("Sensors placed at 0, 0", zero, lambda i: InputPlace(f'sensor "{ids[i]}"'))
     return lon[pick], lat[pick]
 
 
 def read_pairs(path: Path, ids: Sequence[str], notices: Notices) -> Pairs:
     """Pairs of known sensors and their distance: the first three columns, from, to and cost or distance."""
-    header, rows = read_columns(path, least=3)
-    if rows.width > 3 and (header is None or header[:2] != ["from", "to"]):  # some pass on the whole matrix so
-        raise CityError(f"{path.name} has {rows.width} columns. Pairs are expected: from, to and their distance")
-    first_line = 1 if header is None else 2
-    distance = number_column(path, rows.to_series(2), first_line=first_line)
-    if (distance < 0).any():
-        row = int(np.argmax(distance < 0))
-        raise CityError(f"{path.name} line {row + first_line}: {distance[row]:g} is no distance")
+    file = open_table(path, strict=True, headless=("from", "to", "distance"))
+    names = [n.strip().lower() for n in file.names]
+    if len(names) < 3 or (len(names) > 3 and (not file.header or names[:2] != ["from", "to"])):  # perhaps a matrix
+        raise CityError(f"{path.name} has {len(names)} columns. Pairs are expected: from, to and their distance")
+    columns = ("source", "target", "distance")
+    table = replace(file, source_of=dict(zip(columns, file.names, strict=False))).read(columns)
+    distance, _ = numbers(table, "distance")
+    wrong = ~(np.isfinite(distance) & (distance >= 0))
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise table.refuse(row, f'"{table.frame["distance"][row]}" is no distance')
     row_of = {name: row for row, name in enumerate(ids)}
-    ends = [np.array([row_of.get(x, -1) for x in text_ids(rows.to_series(i))], np.int64) for i in (0, 1)]
+    ends = [np.array([row_of.get(x, -1) for x in _names(table, c)], np.int64) for c in ("source", "target")]
     known = (ends[0] >= 0) & (ends[1] >= 0)
     if not known.any():
-        names = f'"{rows.to_series(0)[0]}"' if rows.height else "none"
+        first = f'"{table.frame["source"][0]}"' if len(table) else "none"
         raise CityError(
-            f"{path.name}: none of its pairs is of two known sensors (first: {names}; known: {ids[0]}, ...)"
+            f"{path.name}: none of its pairs is of two known sensors (first: {first}; known: {ids[0]}, ...)"
         )
     notices.add(f"Pairs of {path.name} left out, one of them is not among the sensors", int((~known).sum()))
     return Pairs(ends[0], ends[1], distance).take(known)
+
+
+def _names(table: Table, column: str) -> list[str]:
+    """Ids as they are written, "400001.0" as "400001"."""
+    return [name.removesuffix(".0") for name in text(table, column).fill_null("").to_list()]
 
 
 def near_pairs(pairs: Pairs, path: Path, notices: Notices) -> Pairs:

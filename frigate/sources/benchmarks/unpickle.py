@@ -1,226 +1,328 @@
-"""Pickles without running them: a pickle is a program, and this reads one as data.
+"""Read pickles of arrays, pandas frames, sparse matrices and plain containers without running what they name.
 
-Nothing that a pickle names is ever imported or called. Its opcodes are followed here, every name in it must be one of
-those admitted (`pickled`), and any other is refused by name.
+A pickle is a program: it names classes and functions, and calls them. Here Python's own unpickler follows it, but looks
+every name up in a short list of stand-ins, which only keep what they are called with. No other name is imported or
+called. The arrays are then made from what was kept, each from exactly as many bytes as the file has for it.
 
-Memory is bounded by the file: an array is no larger than its bytes in it, and a .gz may not expand a thousandfold.
+The sandbox, in which benchmarks are imported, stops a pickle that takes too much memory or time.
 """
 
 from __future__ import annotations
 
 import gzip
-import pickletools
+import math
+import pickle
+import re
 import struct
-import warnings
 import zlib
-from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
 
 from frigate.errors import CityError
-from frigate.sources.benchmarks.pickle_types import (
-    Frame,
-    Made,
-    Named,
-    RefusedError,
-    Settle,
-    admitted,
-    bytes_array,
-    dtype_of,
-)
 
 __all__ = ["Frame", "unpickle"]
 
-MAX_EXPANSION = 500  # times the size of the .gz: deflate reaches 1,032 on nothing but zeros
-MIN_LIMIT = 1 << 24  # small files may expand to this much whatever the factor
+MAX_DEPTH = 50  # of containers in containers
+UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns")
 
-_MARK = object()
+
+@dataclass(frozen=True)
+class Frame:
+    """A pandas frame, as arrays. A series has one column."""
+
+    values: NDArray[Any]  # [rows, columns]
+    index: NDArray[Any]  # [rows]
+    columns: NDArray[Any]  # [columns]
+
+
+class _RefusedError(Exception):
+    """Why a pickle is not read."""
 
 
 def unpickle(path: Path) -> Any:
-    """What is in a pickle (protocols 0 to 5, Python 2 or 3, plain or .gz), or CityError."""
+    """What is in a pickle (protocols 0 to 5, Python 2 or 3, plain or .gz). CityError if it is damaged or refused."""
     try:
         with path.open("rb") as raw:
             zipped = raw.read(2) == b"\x1f\x8b"
             raw.seek(0)
-            size = path.stat().st_size
-            limit = max(MIN_LIMIT, MAX_EXPANSION * size) if zipped else size
-            if not zipped:
-                return Settle().settle(_run(_Bounded(raw, limit)))
-            with gzip.GzipFile(fileobj=raw) as unzipped:
-                return Settle().settle(_run(_Bounded(unzipped, limit)))
-    except RefusedError as why:
+            file = cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if zipped else raw
+            return _Finish().finish(_Unpickler(file, encoding="latin-1").load())
+    except _RefusedError as why:
         raise CityError(f"{path.name}: {why}") from None
     except OSError as error:
         raise CityError(f"{path.name} cannot be read: {error.strerror or error}") from None
     except (
-        *(ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError),
-        *(EOFError, zlib.error, struct.error, RecursionError, MemoryError),
+        *(ValueError, TypeError, LookupError, AttributeError, OverflowError, EOFError, RecursionError),
+        *(pickle.UnpicklingError, zlib.error, struct.error),
     ) as error:
-        # Not one of them is ours: a pickle cut short or altered can go wrong at any opcode.
+        # A pickle that was cut short or altered can go wrong at any opcode.
         detail = (str(error).splitlines() or [""])[0][:100]
         raise CityError(
             f"{path.name} is not a whole pickle ({type(error).__name__}: {detail}). Save it again"
         ) from None
 
 
-class _Bounded:
-    """A file that may give so many bytes and no more."""
-
-    def __init__(self, file: BinaryIO | gzip.GzipFile, limit: int) -> None:
-        self._file, self._left, self._limit = file, limit, limit
-
-    def read(self, count: int) -> bytes:
-        held = self._file.read(max(0, min(count, self._left + 1)))
-        return self._counted(held)
-
-    def readline(self) -> bytes:
-        return self._counted(self._file.readline(self._left + 1))
-
-    def _counted(self, held: bytes) -> bytes:
-        self._left -= len(held)
-        if self._left < 0:
-            raise RefusedError(
-                f"it expands to more than {self._limit:,} bytes. Unpack it, if you trust it, and give that"
-            )
-        return held
+# Stand-ins: what a pickle may call. They are classes, so that a pickle can give state to their objects alone.
 
 
-# The opcodes
+class _StandIn:
+    """Keeps what the real class would have been made with."""
+
+    args: tuple[Any, ...]
+    state: Any
+
+    def __new__(cls, *args: Any) -> Any:
+        made = object.__new__(cls)
+        made.args, made.state = args, None
+        return made
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
 
 
-_LITERAL = frozenset(
-    (
-        *("INT", "LONG", "LONG1", "LONG4", "BININT", "BININT1", "BININT2", "FLOAT", "BINFLOAT"),
-        *("STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"),
-        *("BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8"),
-    )
-)
-_CONSTANT = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-_SHORT_TUPLE = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+class _Array(_StandIn): ...
 
 
-def _run(file: _Bounded) -> Any:
-    """Follow the opcodes of a pickle to its one result."""
-    stack: list[Any] = []
-    memo: dict[int, Any] = {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # odd escapes of a damaged text are no news
-        opcodes = list(pickletools.genops(cast(IO[bytes], file)))
-    for op, operand, _ in opcodes:
-        arg: Any = operand
-        name = op.name
-        if name in _LITERAL:
-            stack.append(arg)
-        elif name in _CONSTANT:
-            stack.append(_CONSTANT[name])
-        elif name in ("PUT", "BINPUT", "LONG_BINPUT"):
-            memo[arg] = stack[-1]
-        elif name == "MEMOIZE":
-            memo[len(memo)] = stack[-1]
-        elif name in ("GET", "BINGET", "LONG_BINGET"):
-            stack.append(memo[arg])
-        elif name == "MARK":
-            stack.append(_MARK)
-        elif name in ("POP", "POP_MARK"):
-            if name == "POP_MARK":
-                _to_mark(stack)
-            else:
-                stack.pop()
-        elif name == "DUP":
-            stack.append(stack[-1])
-        elif name == "STOP":
-            break
-        elif name not in ("PROTO", "FRAME") and not _container(name, stack):
-            _make(name, arg, stack)
-    if len(stack) != 1:
-        raise ValueError("it does not end in one object")
-    return stack[0]
+class _Buffer(_StandIn): ...
 
 
-def _to_mark(stack: list[Any]) -> list[Any]:
-    held: list[Any] = []
-    while (top := stack.pop()) is not _MARK:
-        held.append(top)
-    return held[::-1]
+class _Frame(_StandIn): ...
 
 
-def _container(name: str, stack: list[Any]) -> bool:
-    """Opcodes of tuples, lists, dicts and sets; False where it is none of them."""
-    if name in _SHORT_TUPLE:
-        count = _SHORT_TUPLE[name]
-        held = [stack.pop() for _ in range(count)][::-1]
-        stack.append(tuple(held))
-    elif name in ("TUPLE", "LIST", "FROZENSET"):
-        held = _to_mark(stack)
-        stack.append(tuple(held) if name == "TUPLE" else held if name == "LIST" else _key_set(held))
-    elif name in ("EMPTY_LIST", "EMPTY_DICT", "EMPTY_SET"):
-        stack.append({"EMPTY_LIST": list, "EMPTY_DICT": dict, "EMPTY_SET": set}[name]())
-    elif name in ("APPEND", "APPENDS"):
-        more = _to_mark(stack) if name == "APPENDS" else [stack.pop()]
-        list.extend(stack[-1], more)  # a list, or TypeError
-    elif name == "ADDITEMS":
-        more = _to_mark(stack)
-        set.update(stack[-1], _key_set(more))
-    elif name in ("SETITEM", "SETITEMS", "DICT"):
-        pairs = [stack.pop(), stack.pop()][::-1] if name == "SETITEM" else _to_mark(stack)
-        if name == "DICT":
-            stack.append({})
-        dict.update(stack[-1], zip(map(_key, pairs[::2]), pairs[1::2], strict=True))
-    else:
-        return False
-    return True
+class _Blocks(_StandIn): ...
 
 
-def _key(key: Any) -> Any:
-    """A key of a dict. Tuples in tuples would take for ever to hash."""
-    parts = key if isinstance(key, tuple) else (key,)
-    if not all(isinstance(part, str | bytes | int | float | None) for part in parts):
-        raise RefusedError(f"a {type(key).__name__} as a key of a dict or a set is not admitted")
-    return key
+class _Index(_StandIn): ...
 
 
-def _key_set(items: Iterable[Any]) -> set[Any]:
-    return {_key(item) for item in items}
+class _Backed(_StandIn): ...
 
 
-def _make(name: str, arg: Any, stack: list[Any]) -> None:
-    """Opcodes that name things and would call them."""
-    if name == "GLOBAL":
-        stack.append(admitted(*arg.split(" ", 1)))
-    elif name == "STACK_GLOBAL":
-        word, module = stack.pop(), stack.pop()
-        stack.append(admitted(module, word))
-    elif name == "BUILD":
-        state, made = stack.pop(), stack[-1]
-        if not isinstance(made, Made):
-            raise TypeError(f"a state for a {type(made).__name__}")
-        made.state = state
-    elif name in ("REDUCE", "NEWOBJ", "NEWOBJ_EX"):
-        if name == "NEWOBJ_EX" and stack.pop():
-            raise RefusedError("an object made with keywords is not admitted")
-        args, called = stack.pop(), stack.pop()
-        if not isinstance(called, Named) or not isinstance(args, tuple):
-            raise TypeError(f"a {type(called).__name__} is called")
-        stack.append(_called(called, args))
-    else:
-        raise RefusedError(f"the opcode {name} is not admitted")
+class _Coo(_StandIn): ...
 
 
-def _called(name: Named, args: tuple[Any, ...]) -> Any:
-    """What needs no state is made at once, so that it can be a key."""
-    if name.role == "dict":
+class _Csr(_StandIn): ...
+
+
+class _Csc(_StandIn): ...
+
+
+class _Class(_StandIn):
+    """A class that is only named, as an argument of another, or whose objects say nothing that is needed."""
+
+
+class _Dtype(_StandIn):
+    def real(self) -> np.dtype[Any]:
+        """A dtype of numbers, times, text or objects."""
+        code = _text(self.args[0])
+        state: tuple[Any, ...] = self.state or (3, "|")
+        if not re.fullmatch(r"[<>|=]?([biuf][1248]|[SU]\d{1,6}|O8?|[mM]8(\[\w+\])?)", code):
+            raise _RefusedError(f"an array of {code!a} is not read")
+        if len(state) > 8 and state[8] is not None and code.endswith("8"):
+            unit, count = _text(state[8][1][0]), state[8][1][1]
+            if unit not in UNITS or count != 1:
+                raise _RefusedError(f"times in units of {count} {unit!r} are not read")
+            code = f"{code}[{unit}]"
+        dtype: np.dtype[Any] = np.dtype(code)
+        order = _text(state[1])
+        return np.dtype(order + dtype.str[1:]) if order in ("<", ">") else dtype
+
+
+class _Scalar(_StandIn):
+    def __new__(cls, dtype: Any, raw: Any) -> Any:
+        return _from_bytes(raw, dtype.real(), ()).item()
+
+
+class _Dict(_StandIn):
+    def __new__(cls, *_: Any) -> Any:
         return {}
-    if name.role == "set":
-        return _key_set(args[0] if args else ())
-    if name.role == "bytes":
-        return b"".join(args)  # none, or the bytes themselves; a number of them would be a TypeError
-    if name.role == "encode":
-        return args[0].encode("latin-1")
-    if name.role == "slice":
-        return slice(*args)
-    if name.role == "scalar":
-        return bytes_array(args[1], dtype_of(args[0]), ()).item()
-    if name.role == "new":
-        return Made(args[0], ())
-    return Made(name, args)
+
+
+class _Encode(_StandIn):
+    def __new__(cls, text: str, _: Any = None) -> Any:
+        return text.encode("latin-1")
+
+
+class _New(_StandIn):
+    def __new__(cls, kind: Any, *_: Any) -> Any:
+        return kind()
+
+
+_NAMES = {
+    "numpy.ndarray": _Class,
+    "numpy.matrix": _Class,
+    "numpy.matrixlib.defmatrix.matrix": _Class,
+    "numpy.dtype": _Dtype,
+    **{f"numpy.{core}.multiarray._reconstruct": _Array for core in ("core", "_core")},
+    **{f"numpy.{core}.multiarray.scalar": _Scalar for core in ("core", "_core")},
+    **{f"numpy.{core}.numeric._frombuffer": _Buffer for core in ("core", "_core")},
+    "collections.OrderedDict": _Dict,
+    "collections.defaultdict": _Dict,
+    "_codecs.encode": _Encode,
+    "copyreg._reconstructor": _New,
+    "copy_reg._reconstructor": _New,
+    **{
+        f"{python}.{kind.__name__}": kind if kind in (set, frozenset, bytes, bytearray, slice) else _Class
+        for python in ("builtins", "__builtin__")
+        for kind in (set, frozenset, bytes, bytearray, slice, object, list, dict, tuple, int, float, str, bool)
+    },
+}
+# By their last names: pandas and scipy have moved them between modules over the years.
+_PANDAS = {
+    **dict.fromkeys(("DataFrame", "Series"), _Frame),
+    **dict.fromkeys(("BlockManager", "SingleBlockManager", "_unpickle_block"), _Blocks),
+    **dict.fromkeys(("_new_Index", "_new_DatetimeIndex"), _Index),
+    "__pyx_unpickle_NDArrayBacked": _Backed,
+    **dict.fromkeys(("Index", "RangeIndex", "Int64Index", "UInt64Index", "Float64Index", "DatetimeIndex"), _Class),
+    **dict.fromkeys(("DatetimeArray", "StringArray", "StringDtype", "Day", "Hour", "Minute", "Second"), _Class),
+}
+_SPARSE = {
+    f"{form}_{kind}": stand_in
+    for form, stand_in in (("coo", _Coo), ("csr", _Csr), ("csc", _Csc))
+    for kind in ("array", "matrix")
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        full = f"{module}.{name}"
+        found: Any = _NAMES.get(full)
+        if re.fullmatch(r"pandas(\.[a-z_]+)*", module):
+            found = _PANDAS.get(name)
+        elif re.fullmatch(r"scipy\.sparse(\.[a-z_]+)*", module):
+            found = _SPARSE.get(name)
+        if found is None:
+            shown = full if len(full) <= 120 and full.isprintable() else ascii(full[:120])
+            raise _RefusedError(
+                f"{shown} is not allowed. Only arrays, frames and plain containers are read from a pickle"
+            )
+        return found
+
+
+# From stand-ins to arrays
+
+
+class _Finish:
+    """Makes arrays, frames and matrices of the stand-ins. What is shared in the pickle stays shared."""
+
+    def __init__(self) -> None:
+        self._done: dict[int, Any] = {}
+        self._open: set[int] = set()
+
+    def finish(self, thing: Any) -> Any:
+        if thing is None or isinstance(thing, str | bytes | bytearray | int | float | slice | set | frozenset):
+            return thing
+        if id(thing) in self._done:
+            return self._done[id(thing)]
+        if id(thing) in self._open or len(self._open) >= MAX_DEPTH:
+            raise _RefusedError(f"containers that hold themselves, or more than {MAX_DEPTH} deep, are not read")
+        self._open.add(id(thing))
+        made = self._made(thing)
+        self._open.remove(id(thing))
+        self._done[id(thing)] = made
+        return made
+
+    def _made(self, thing: Any) -> Any:
+        match thing:
+            case list() | tuple():
+                return type(thing)(self.finish(x) for x in thing)
+            case dict():
+                return {key: self.finish(x) for key, x in thing.items()}
+            case _Array(state=(*_, shape, _Dtype() as dtype, fortran, raw)):  # a version comes first, or not
+                return self._array(raw, dtype.real(), shape, fortran=bool(fortran))
+            case _Buffer(args=(raw, _Dtype() as dtype, shape, order)):
+                return self._array(raw, dtype.real(), shape, fortran=order == "F")
+            case _Index(args=(_, {"data": data})):
+                return self._one_array(data)
+            case _Index(args=(_, {"start": start, "stop": stop, "step": step})):
+                return range(start, stop, step)
+            case _Backed():
+                state = thing.args[2] if thing.state is None else thing.state
+                return self._one_array(next(x for x in state if isinstance(x, _Array | _Buffer)))
+            case _Frame(state={"_mgr": manager}) | _Frame(state={"_data": manager}):
+                return self._frame(manager)
+            case _Coo() | _Csr() | _Csc():
+                return self._sparse(thing)
+        kind = type(thing).__name__ if not isinstance(thing, type) else "class"
+        raise _RefusedError(f"it holds a {kind.strip('_').lower()}, which is not data by itself")
+
+    def _array(self, raw: Any, dtype: np.dtype[Any], shape: Any, *, fortran: bool) -> NDArray[Any]:
+        if dtype.kind != "O":
+            return _from_bytes(raw, dtype, shape, fortran=fortran)
+        if not isinstance(raw, list) or len(raw) != _size(shape):
+            raise ValueError("an array of objects without its objects")
+        held = np.empty(len(raw), np.object_)
+        held[:] = [self.finish(x) for x in raw]
+        return held.reshape(shape, order="F" if fortran else "C")
+
+    def _one_array(self, thing: Any) -> NDArray[Any]:
+        made = self.finish(thing)
+        if not isinstance(made, np.ndarray):
+            raise TypeError(f"a {type(made).__name__} in place of an array")
+        return made
+
+    def _frame(self, manager: _StandIn) -> Frame:
+        if manager.args:
+            blocks, axes = manager.args
+            parts = [block.args[:2] for block in blocks]
+        else:  # as pandas wrote it before 1.3
+            facts = manager.state[3]["0.14.1"]
+            axes = facts["axes"]
+            parts = [(block["values"], block["mgr_locs"]) for block in facts["blocks"]]
+        columns, index = [range(1)] * (len(axes) == 1) + [self.finish(axis) for axis in axes]
+        # A range becomes an array once it is known to be as long as the values.
+        values = self._joined(parts, len(columns), len(index))
+        return Frame(values, np.asarray(index), np.asarray(columns))
+
+    def _joined(self, parts: list[Any], width: int, height: int) -> NDArray[Any]:
+        blocks = [np.atleast_2d(self._one_array(values)) for values, _ in parts]
+        for block in blocks:
+            if block.dtype.kind not in "biuf":
+                raise _RefusedError(f"a column of the frame holds {block.dtype}. Numbers are expected")
+        if sum(len(block) for block in blocks) != width or any(block.shape[1:] != (height,) for block in blocks):
+            raise ValueError("a frame whose blocks are not as large as its axes")
+        joined = np.empty((width, height), np.result_type(*blocks))
+        for block, (_, placement) in zip(blocks, parts, strict=True):
+            joined[placement if isinstance(placement, slice) else self._one_array(placement)] = block
+        return joined.T
+
+    def _sparse(self, thing: _StandIn) -> coo_array[Any, tuple[int, int]]:
+        state = thing.state
+        rows, columns = (int(n) for n in state["_shape"])
+        data = self._one_array(state["data"])
+        if isinstance(thing, _Coo):
+            pair = state["coords"] if "coords" in state else (state["row"], state["col"])
+            i, j = (self._one_array(x).astype(np.int64) for x in pair)
+            return coo_array((data, (i, j)), shape=(rows, columns))
+        ends = self._one_array(state["indptr"]).astype(np.int64)
+        lines = rows if isinstance(thing, _Csr) else columns
+        if len(ends) != lines + 1 or ends[0] or ends[-1] != len(data) or (ends[1:] < ends[:-1]).any():
+            raise ValueError("a sparse matrix whose rows are not as long as its data")
+        i, j = np.repeat(np.arange(lines), np.diff(ends)), self._one_array(state["indices"]).astype(np.int64)
+        return coo_array((data, (i, j) if isinstance(thing, _Csr) else (j, i)), shape=(rows, columns))
+
+
+def _text(value: Any) -> str:
+    return value.decode("ascii") if isinstance(value, bytes) else str(value)
+
+
+def _size(shape: Any) -> int:
+    if not isinstance(shape, tuple) or not all(isinstance(n, int) and n >= 0 for n in shape):
+        raise TypeError("a shape that is none")
+    return math.prod(shape)
+
+
+def _from_bytes(raw: Any, dtype: np.dtype[Any], shape: Any, *, fortran: bool = False) -> NDArray[Any]:
+    """An array of exactly these bytes."""
+    held = raw.encode("latin-1") if isinstance(raw, str) else raw  # Python 2's bytes
+    if not isinstance(held, bytes | bytearray):
+        raise TypeError(f"a {type(raw).__name__} in place of bytes")
+    size = _size(shape)
+    if size * dtype.itemsize != len(held) or (size and not dtype.itemsize):
+        raise ValueError(f"an array of {size:,} {dtype} in {len(held):,} bytes")
+    return np.frombuffer(held, dtype).reshape(shape, order="F" if fortran else "C")

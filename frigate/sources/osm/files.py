@@ -23,7 +23,6 @@ import osmium
 from numpy.typing import NDArray
 
 from frigate.errors import CityError
-from frigate.sources.osm.pbf_strings import check_pbf_strings
 from frigate.sources.osm.tags import KEYS
 from frigate.sources.osm.ways import Gathered, RawRoads, checked_places
 
@@ -178,8 +177,6 @@ def _parsing(path: Path) -> Iterator[None]:
 
 def read_osmium(file: MapFile, gathered: Gathered, *, filtered: bool | None = None) -> RawRoads:
     """The roads of a PBF or XML file. `filtered` lets osmium sift the nodes: by default in large PBF files."""
-    if file.kind == PBF:
-        check_pbf_strings(file.path)
     source = osmium.io.File(str(file.path.resolve()), OSMIUM[file.kind])
     with _parsing(file.path):
         _read_ways(source, gathered)

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from frigate.data.city import City
 from frigate.data.city_toml import parse_step
-from frigate.data.folder import no_turns
+from frigate.data.folder import empty_turns
 from frigate.data.network import RoadNetwork
 from frigate.data.network_tables import note_network
 from frigate.data.notices import Notices
+from frigate.data.sandbox import reading, sandboxed
 from frigate.data.stream import make_stream, zone
 from frigate.errors import CityError
 from frigate.sources.line_graph import on_roads
@@ -78,6 +79,7 @@ def import_osm(
     return osm_city(file, name=name, step=step, timezone=timezone, highways=highways, keep_all=keep_all, on=on)[0]
 
 
+@sandboxed
 def osm_city(
     file: str | Path,
     *,
@@ -94,7 +96,7 @@ def osm_city(
     step_s = parse_step(step, where="step")
     zone(timezone)
     roads = read_osm(file, highways=highways, keep_all=keep_all)
-    network, table, turns = roads.network, None, no_turns()
+    network, table, turns = roads.network, None, empty_turns()
     if on == "nodes":
         turns = np.array([network.rows_of(turn) for turn in sorted(forbidden_turns(roads))], np.int64).reshape(-1, 3)
     else:
@@ -104,15 +106,17 @@ def osm_city(
     stream = make_stream(
         np.zeros((0, network.num_nodes), np.float32), network, start_s=0, step_s=step_s, timezone=timezone
     )
-    told = roads.notices.told()
+    told = roads.notices.sentences()
     return City(name or _plain_name(Path(file)), stream, tuple(told), places=told, forbidden_turns=turns), table
 
 
+@sandboxed
 def read_osm(file: str | Path, *, highways: Collection[str] = DRIVABLE, keep_all: bool = False) -> OsmRoads:
     """The roads of a map file, simplified to intersections, and its turn restrictions."""
     wanted = frozenset([highways] if isinstance(highways, str) else highways)
     notices = Notices()
     source = open_map(file)
+    reading(source.path)
     if source.named not in (None, source.kind):
         notices.add(f"Files named as {source.named} that are {source.kind}, read as that", 1)
     gathered = Gathered(source.path, wanted, notices)

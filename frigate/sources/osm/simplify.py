@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from frigate.data.network import MIN_ROAD_M, Edges, haversine_m
+from frigate.data.coordinates import haversine_m
+from frigate.data.network import MIN_ROAD_M, Edges
 from frigate.data.notices import Notices
 from frigate.graph.road_features import SPEED_KPH, SPEED_OF_LEVEL_KPH, class_levels
 from frigate.sources.osm.ways import RawRoads

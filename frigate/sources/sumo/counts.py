@@ -10,17 +10,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
 
-from frigate.data.city_toml import step_text, whole_step
+from frigate.data.bucketing import Grid, Readings, Span, bucket_sensors, snapshot_grid, usual_step_s
+from frigate.data.city_toml import step_text
 from frigate.data.network import RoadNetwork
-from frigate.data.notices import Notices, Spot
-from frigate.data.readings import Span, align_start_s, count_snapshots
-from frigate.data.stream import RoadNetworkStream, make_stream
+from frigate.data.notices import InputPlace, Notices
+from frigate.data.stream import RoadNetworkStream
 from frigate.errors import CityError
 from frigate.sources.sumo.xml import Element
 
-BLOCK_CELLS = 4_000_000  # snapshots x sensors that are summed at once
 LAST_MS = 100 * 366 * 86_400_000  # a hundred years of simulation
 
 
@@ -76,62 +74,27 @@ def counts_stream(
         raise CityError("the files have no count of a road in the network")
     when, interval, sensor, value = counts.arrays()
     _refuse_overlap(counts, when, interval, sensor)
-    step_s = step_s or _usual_step_s(when, interval)
-    first = int(np.argmin(when[:, 0]))
-    start_s = align_start_s(int(when[first, 0]) * 1000, step_s=step_s, timezone=timezone)
-    snapshot = _snapshots(when, start_s=start_s, step_s=step_s)
-    ends = (Spot(f"the interval of {(b - a) / 1000:g} s") for a, b in (when[first], when[int(np.argmax(when[:, 0]))]))
-    span = Span(int(when[:, 0].min()) * 1000, int(when[:, 0].max()) * 1000, *ends)
+    interval_us = 1000 * (when[:, 1] - when[:, 0])
+    step_s = step_s or usual_step_s(interval_us[interval], where="the intervals of the files")
+    span = Span.of(1000 * when[:, 0], lambda i: InputPlace(f"an interval of {interval_us[i] / 1e6:g} s"))
     N = network.num_nodes
-    S = count_snapshots(span, start_s=start_s, step_s=step_s, num_nodes=N, num_readings=len(value))
-    values, observed, incomplete = _summed(counts, target, snapshot, shape=(S, N), step_s=step_s)
-    notices.add("Counts over a part of a step only, taken as not observed", incomplete)
-    seen = np.flatnonzero(observed.any(axis=1))
-    if not len(seen):
+    grid = snapshot_grid(span, step_s=step_s, timezone=timezone, num_nodes=N, num_readings=len(value))
+    snapshot = _snapshots(when, grid)
+    duration_ms = interval_us // 1000
+    covered_ms = np.bincount(snapshot, weights=duration_ms, minlength=grid.num_snapshots)
+    summed = bucket_sensors(
+        Readings(1000 * when[interval, 0], sensor, value),
+        grid,
+        node_of=target,
+        num_nodes=N,
+        quantity="count",
+        duration_ms=duration_ms[interval],
+        covered_ms=covered_ms if counts.unlisted_are_zero else None,
+    )
+    notices.add("Counts over a part of a step only, taken as not observed", summed.incomplete)
+    if not summed.snapshots.observed.any():
         raise CityError(f"no snapshot of {step_text(step_s)} is wholly counted at any node. Give a shorter step")
-    part = slice(int(seen[0]), int(seen[-1]) + 1)
-    notices.add(
-        "Snapshots without a whole count before the first or after the last, left out", S - part.stop + part.start
-    )
-    return make_stream(
-        values[part],
-        network,
-        start_s=start_s + part.start * step_s,
-        step_s=step_s,
-        observed=observed[part],
-        timezone=timezone,
-        unit="vehicles",
-    )
-
-
-def _summed(
-    counts: Counts, target: NDArray[np.int64], snapshot: NDArray[np.int64], *, shape: tuple[int, int], step_s: int
-) -> tuple[NDArray[np.float32], NDArray[np.bool_], int]:
-    """Values and mask [S,N], and how many counts cover a part of a step. A node needs all its sensors all the step."""
-    when, interval, sensor, value = counts.arrays()
-    (S, N), K = shape, len(counts.names)
-    order = np.argsort(snapshot[interval], kind="stable")
-    row_snapshot, sensor, value = snapshot[interval][order], sensor[order], value[order]
-    interval_ms = when[:, 1] - when[:, 0]
-    row_ms = interval_ms[interval][order]
-    covered_ms = np.bincount(snapshot, weights=interval_ms, minlength=S)
-    joined = coo_array((np.ones(K), (target, np.arange(K))), shape=(N, K)).tocsr()
-    sensors = np.bincount(target, minlength=N)
-    values, observed = np.zeros((S, N), np.float32), np.zeros((S, N), bool)
-    incomplete, at_once = 0, max(1, BLOCK_CELLS // K)
-    for low in range(0, S, at_once):
-        high = min(low + at_once, S)
-        rows = slice(*np.searchsorted(row_snapshot, [low, high]))
-        cell = (row_snapshot[rows] - low) * K + sensor[rows]
-        sums, held_ms = (np.bincount(cell, x[rows], (high - low) * K).reshape(-1, K) for x in (value, row_ms))
-        if counts.unlisted_are_zero:
-            held_ms = np.repeat(covered_ms[low:high, None], K, axis=1)
-        whole = held_ms == step_s * 1000
-        incomplete += int(((held_ms > 0) & ~whole).sum())
-        values[low:high] = (joined @ sums.T).T
-        reporting = (joined @ whole.T.astype(np.float64)).T
-        observed[low:high] = (reporting == sensors) & (sensors > 0)
-    return values, observed, incomplete
+    return summed.snapshots.trimmed(notices).stream(network, timezone=timezone, unit="vehicles")
 
 
 def _refuse_overlap(
@@ -152,25 +115,17 @@ def _refuse_overlap(
         raise CityError("intervals of the edge data overlap. Give files of one and the same period")
 
 
-def _usual_step_s(when: NDArray[np.int64], interval: NDArray[np.int32]) -> int:
-    long_ms, count = np.unique((when[:, 1] - when[:, 0])[interval], return_counts=True)
-    usual_ms = int(long_ms[np.argmax(count)])
-    if usual_ms % 1000:
-        raise CityError(f"the intervals are mostly {usual_ms / 1000:g} s long. Give a step, such as 5min")
-    return whole_step(usual_ms // 1000, where="the intervals of the files")
-
-
-def _snapshots(when: NDArray[np.int64], *, start_s: int, step_s: int) -> NDArray[np.int64]:
+def _snapshots(when: NDArray[np.int64], grid: Grid) -> NDArray[np.int64]:
     """The snapshot of each interval. One that lies in two is refused."""
-    long_ms = when[:, 1] - when[:, 0]
-    if (long_ms > step_s * 1000).any():
-        longest = int(long_ms.max()) // 1000
-        remedy = f"Give a step of {step_text(longest)}, or write shorter intervals with SUMO"
-        raise CityError(f"intervals of {longest} s are longer than the step of {step_text(step_s)}. {remedy}")
-    snapshot = (when[:, 0] - start_s * 1000) // (step_s * 1000)
-    across = (when[:, 1] - 1 - start_s * 1000) // (step_s * 1000) != snapshot
+    step_s = grid.step_s
+    longest = int((when[:, 1] - when[:, 0]).max())
+    if longest > step_s * 1000:
+        remedy = f"Give a step of {step_text(longest // 1000)}, or write shorter intervals with SUMO"
+        raise CityError(f"intervals of {longest // 1000} s are longer than the step of {step_text(step_s)}. {remedy}")
+    snapshot, last = (grid.snapshot_of(1000 * ms) for ms in (when[:, 0], when[:, 1] - 1))
+    across = last != snapshot
     if across.any():
-        a, b = when[int(np.argmax(across))] - start_s * 1000
+        a, b = when[int(np.argmax(across))] - grid.start_s * 1000
         where = f"an interval from {a / 1000:g} s to {b / 1000:g} s after a whole step from local midnight"
         raise CityError(f"{where} lies across steps of {step_text(step_s)}. Give another start, or another step")
     return snapshot

@@ -15,14 +15,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from frigate.data.bucketing import Snapshots
 from frigate.data.city import City
 from frigate.data.city_toml import parse_step
-from frigate.data.folder import no_turns
+from frigate.data.folder import empty_turns
 from frigate.data.network import RoadNetwork, clean_edges
 from frigate.data.network_tables import note_network
-from frigate.data.notices import Notices, Spot
-from frigate.data.stream import make_stream, zone
-from frigate.data.times import Clock, NotATimeError
+from frigate.data.notices import InputPlace, Notices
+from frigate.data.sandbox import sandboxed
+from frigate.data.stream import zone
+from frigate.data.times import Clock
 from frigate.errors import CityError
 from frigate.sources.line_graph import every_turn, line_graph
 from frigate.sources.sumo.counts import Counts, counts_stream
@@ -32,6 +34,7 @@ from frigate.sources.sumo.xml import elements
 DEFAULT_STEP = "5min"  # of a city without readings
 
 
+@sandboxed
 def import_sumo(
     net: str | Path,
     *,
@@ -67,8 +70,8 @@ def import_sumo(
         counts = _loop_counts([Path(p) for p in detectors], sumo, on=on, start=_Start(start, clock), notices=notices)
     if counts is None:
         step_s = step_s or parse_step(DEFAULT_STEP, where="step")
-        none = np.zeros((0, network.num_nodes))
-        stream = make_stream(none, network, start_s=0, step_s=step_s, timezone=timezone, unit="vehicles")
+        none = Snapshots.none(network.num_nodes, step_s)
+        stream = none.stream(network, timezone=timezone, unit="vehicles")
         notices.add("Nodes without any reading: the city has no sensor and cannot be trained on", network.num_nodes)
     else:
         if edgedata and on == "nodes":
@@ -76,8 +79,8 @@ def import_sumo(
             notices.add("Junctions that no road reaches, which nothing passes: not observed", int((~reached).sum()))
         target = counts.road if on == "roads" else sumo.roads.receivers[counts.road]
         stream = counts_stream(counts, target, network, step_s=step_s, timezone=timezone, notices=notices)
-    told = notices.told()
-    turns = _forbidden_turns(sumo, network) if on == "nodes" else no_turns()
+    told = notices.sentences()
+    turns = _forbidden_turns(sumo, network) if on == "nodes" else empty_turns()
     named = name or path.name.split(".")[0] or path.name
     return City(named, stream, tuple(told), places=told, forbidden_turns=turns)
 
@@ -100,7 +103,7 @@ def _forbidden_turns(sumo: SumoNet, network: RoadNetwork) -> NDArray[np.int64]:
     U-turns are named only where the road leads nowhere else: they are for dead ends anyway.
     """
     if sumo.turns is None:
-        return no_turns()
+        return empty_turns()
     edges, N, E = network.edges, network.num_nodes, network.num_edges
     ends, own = (roads.senders * N + roads.receivers for roads in (edges, sumo.roads))
     order = np.argsort(ends)
@@ -133,13 +136,8 @@ class _Start:
     """When second 0 of each file is."""
 
     def __init__(self, given: str | Sequence[str], clock: Clock) -> None:
-        self._texts = [given] if isinstance(given, str) else list(given)
-        self._ms: list[int] = []
-        for text in self._texts:
-            try:
-                self._ms.append(clock.read(text)[0] // 1000)
-            except (NotATimeError, OverflowError) as error:
-                raise CityError(f'start "{text}" {error}') from None
+        texts = [given] if isinstance(given, str) else list(given)
+        self._ms = [clock.read_option("start", text) // 1000 for text in texts]
 
     def of(self, files: Sequence[Path]) -> list[int]:
         """Milliseconds since 1970 UTC, for each file."""
@@ -259,14 +257,14 @@ def _note_coverage(counts: Counts, sumo: SumoNet, on: str, notices: Notices) -> 
     loops = np.bincount(counts.road, minlength=len(sumo.roads))
     partly = (loops > 0) & (loops < sumo.roads.lanes)
     what = "Roads with loops on some of their lanes only, whose vehicles alone are counted"
-    notices.add_rows(what, partly, lambda row: Spot(f'road "{sumo.road_ids[row]}"'))
+    notices.add_rows(what, partly, lambda row: InputPlace(f'road "{sumo.road_ids[row]}"'))
     if on == "nodes":
         reached, N = sumo.roads.receivers, sumo.junctions.num_nodes
         roads = np.bincount(reached, minlength=N)
         counted = np.bincount(reached[loops > 0], minlength=N)
         what = "Junctions with loops on some of the roads that reach them, which alone are counted; --on roads is exact"
         partly = (counted > 0) & (counted < roads)
-        notices.add_rows(what, partly, lambda row: Spot(f'junction "{sumo.junctions.node_ids[row]}"'))
+        notices.add_rows(what, partly, lambda row: InputPlace(f'junction "{sumo.junctions.node_ids[row]}"'))
 
 
 class _Unknown:
@@ -289,4 +287,4 @@ class _Unknown:
 
     def tell(self, notices: Notices) -> None:
         names = list(self._names)
-        notices.add_rows(self._what, np.ones(len(names), bool), lambda row: Spot(f'"{names[row]}"'))
+        notices.add_rows(self._what, np.ones(len(names), bool), lambda row: InputPlace(f'"{names[row]}"'))

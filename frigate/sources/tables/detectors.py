@@ -8,23 +8,23 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from pathlib import Path
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
+from frigate.data.bucketing import Readings, Snapshots, Span, bucket_sensors, snapshot_grid
 from frigate.data.city_toml import step_text, whole_step
-from frigate.data.network import EARTH_RADIUS_M, RoadNetwork
-from frigate.data.notices import Notices, Spot
-from frigate.data.readings import Span, align_start_s, count_snapshots
-from frigate.data.stream import DAY_S, bucket
-from frigate.data.tables import ROW, NodeIndex, Table
+from frigate.data.columns import NodeIndex
+from frigate.data.coordinates import EARTH_RADIUS_M, coordinate_fault
+from frigate.data.network import RoadNetwork
+from frigate.data.notices import InputPlace, Notices
+from frigate.data.stream import DAY_S
+from frigate.data.tables import TableFile
 from frigate.errors import CityError
 from frigate.sources.geometry import RoadIndex, bearing_gap_deg, on_sphere_m
-from frigate.sources.tables.user_table import OwnTable
 
 SNAP_M = 50.0  # how far a detector may be from its node or road where nothing is said
 SAME_M = 1.0  # roads or nodes this close together are one place
@@ -48,32 +48,8 @@ COMPASS = {
 
 
 @dataclass(frozen=True)
-class Readings:
-    """Readings of D detectors, in any order."""
-
-    time_us: NDArray[np.int64]  # [R]
-    detector: NDArray[np.int32]  # [R]
-    value: NDArray[np.float32]  # [R]
-    row: NDArray[np.int64]  # [R] of the file
-
-    def __len__(self) -> int:
-        return len(self.row)
-
-    def take(self, rows: NDArray[np.generic]) -> Readings:
-        return Readings(*(getattr(self, f.name)[rows] for f in fields(self)))
-
-    @staticmethod
-    def join(parts: Sequence[Readings]) -> Readings:
-        if not parts:
-            return Readings(
-                np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int64)
-            )
-        return Readings(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Readings)))
-
-
-@dataclass(frozen=True)
-class Place:
-    """What is known of where a detector stands."""
+class SensorSite:
+    """What is known of where a sensor stands."""
 
     node_id: str | None = None
     road_id: str | None = None
@@ -101,7 +77,7 @@ class RoadTable:
 
 
 def attach(
-    places: Sequence[Place | None], network: RoadNetwork, *, roads: RoadTable | None, snap_m: float | None
+    places: Sequence[SensorSite | None], network: RoadNetwork, *, roads: RoadTable | None, snap_m: float | None
 ) -> tuple[NDArray[np.int64], list[str]]:
     """[D] row of the node of each detector, -1 where it has none, and why not."""
     node_of = np.full(len(places), -1, np.int64)
@@ -121,15 +97,15 @@ def attach(
 
 
 class _NodeFinder:
-    def __init__(self, network: RoadNetwork, places: Sequence[Place | None]) -> None:
+    def __init__(self, network: RoadNetwork, places: Sequence[SensorSite | None]) -> None:
         self.network = network
         self.index = NodeIndex(network.node_ids)
-        self.known = rows_of(self.index, [p.node_id if p else None for p in places])
+        self.known = self.index.find(_ids(places, "node_id"))
         here = np.flatnonzero(network.present)
         self.here = here
         self.tree = cKDTree(on_sphere_m(network.lon[here], network.lat[here]))
 
-    def find(self, i: int, place: Place, within_m: float) -> int | str:
+    def find(self, i: int, place: SensorSite, within_m: float) -> int | str:
         if place.node_id is not None:
             if self.known[i] >= 0:
                 return int(self.known[i])
@@ -138,9 +114,9 @@ class _NodeFinder:
                 return f'stands at node "{place.node_id}", which is not in the network{hint}'
         if not place.has_point:
             return "has no place: give lon and lat, or a node_id"
-        wrong = not_on_earth(place.lon, place.lat)
-        if wrong:
-            return wrong
+        fault = coordinate_fault(place.lon, place.lat, allow_zero=False)
+        if fault:
+            return f"stands at {fault}"
         metres, at = self._nearest(place.lon, place.lat)
         names = self.network.node_ids[self.here]
         if metres[0] > within_m:
@@ -156,24 +132,24 @@ class _NodeFinder:
         arc = 2 * EARTH_RADIUS_M * np.arcsin(np.clip(chord / (2 * EARTH_RADIUS_M), 0, 1))
         return arc.tolist(), at.tolist()
 
-    def _if_swapped(self, place: Place) -> float:
+    def _if_swapped(self, place: SensorSite) -> float:
         if abs(place.lon) > 90:
             return math.inf
         return self._nearest(place.lat, place.lon)[0][0]
 
 
 class _RoadFinder:
-    def __init__(self, line_graph: RoadNetwork, roads: RoadTable, places: Sequence[Place | None]) -> None:
+    def __init__(self, line_graph: RoadNetwork, roads: RoadTable, places: Sequence[SensorSite | None]) -> None:
         self.roads = roads
-        self.known = rows_of(NodeIndex(line_graph.node_ids), [p.node_id if p else None for p in places])
+        self.known = NodeIndex(line_graph.node_ids).find(_ids(places, "node_id"))
         self.network = roads.network
         index = NodeIndex(self.network.node_ids)
-        self.ends = [rows_of(index, [getattr(p, end) if p else None for p in places]) for end in ("source", "target")]
+        self.ends = [index.find(_ids(places, end)) for end in ("source", "target")]
         self.lines = RoadIndex.of(self.network)
         pairs = zip(self.network.senders.tolist(), self.network.receivers.tolist(), strict=True)
         self.of_pair = {pair: row for row, pair in enumerate(pairs)}
 
-    def find(self, i: int, place: Place, within_m: float) -> int | str:
+    def find(self, i: int, place: SensorSite, within_m: float) -> int | str:
         if self.known[i] >= 0:
             return int(self.known[i])
         if place.road_id is not None:
@@ -190,7 +166,7 @@ class _RoadFinder:
         node = int(self.roads.node_of[found])
         return node if node >= 0 else f"stands on road {self._name(found)}, which is left out of the network"
 
-    def _by_id(self, place: Place) -> int | str:
+    def _by_id(self, place: SensorSite) -> int | str:
         there = self.roads.ids.get(str(place.road_id), ())
         if not there:
             return "stands on a road that is not in the network"
@@ -209,10 +185,10 @@ class _RoadFinder:
         turn = [bearing_gap_deg(self.lines.bearing_deg[self.lines.road == r], bearing).min() for r in rows]
         return int(rows[int(np.argmin(turn))])
 
-    def _by_point(self, place: Place, within_m: float) -> int | str:
-        wrong = not_on_earth(place.lon, place.lat)
-        if wrong:
-            return wrong
+    def _by_point(self, place: SensorSite, within_m: float) -> int | str:
+        fault = coordinate_fault(place.lon, place.lat, allow_zero=False)
+        if fault:
+            return f"stands at {fault}"
         bearing = bearing_deg(place.bearing)
         if isinstance(bearing, str):
             return bearing
@@ -237,18 +213,8 @@ class _RoadFinder:
         return f"{ids[self.network.senders[row]]}-{ids[self.network.receivers[row]]}"
 
 
-def rows_of(index: NodeIndex, names: Sequence[str | None]) -> NDArray[np.int64]:
-    frame = pl.DataFrame({ROW: range(len(names)), "id": pl.Series(names, dtype=pl.String)})
-    return index.rows(Table(Path("ids"), frame), "id")
-
-
-def not_on_earth(lon: float, lat: float) -> str:
-    """Why this is no place, or ""."""
-    if abs(lon) <= 180 and abs(lat) <= 90:
-        return "stands at (0, 0), which means an unknown place" if lon == lat == 0 else ""
-    if abs(lat) <= 180 and abs(lon) <= 90:
-        return f"stands at lon {lon:g}, lat {lat:g}, which look swapped"
-    return f"stands at lon {lon:g}, lat {lat:g}, which is not on earth. Degrees of WGS84 are expected"
+def _ids(sites: Sequence[SensorSite | None], column: str) -> pl.Series:
+    return pl.Series([getattr(site, column) if site else None for site in sites], dtype=pl.String)
 
 
 def bearing_deg(text: str | None) -> float | str | None:
@@ -317,8 +283,8 @@ def settle_step(readings: Readings, names: Sequence[str], *, step_s: int | None,
 
 def _intervals_s(readings: Readings, num_detectors: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """[D] the usual seconds between a detector's readings, 0 where there is no usual one; and how many gaps say so."""
-    order = np.lexsort((readings.time_us, readings.detector))
-    detector, time_us = readings.detector[order], readings.time_us[order]
+    order = np.lexsort((readings.time_us, readings.column))
+    detector, time_us = readings.column[order], readings.time_us[order]
     gap_us = np.diff(time_us)
     inside = (np.diff(detector) == 0) & (gap_us > 0)
     of, gap_us = detector[1:][inside], gap_us[inside]
@@ -338,17 +304,6 @@ def _groups(of: NDArray[np.int32], values: NDArray[np.int64]) -> tuple[list[int]
     return which.tolist(), np.split(values, first[1:]) if len(which) else []
 
 
-def last_of_equals(readings: Readings) -> NDArray[np.bool_]:
-    """[R] False where a later row has the same detector and time."""
-    order = np.lexsort((readings.row, readings.time_us, readings.detector))
-    detector, time_us = readings.detector[order], readings.time_us[order]
-    last = np.ones(len(order), bool)
-    last[:-1] = (np.diff(detector) != 0) | (np.diff(time_us) != 0)
-    kept = np.zeros(len(order), bool)
-    kept[order] = last
-    return kept
-
-
 # Together
 
 
@@ -360,46 +315,21 @@ def snapshots_of(
     step_s: int,
     timezone: str,
     quantity: str,
-    table: OwnTable,
+    file: TableFile,
     notices: Notices,
-) -> tuple[NDArray[np.float32], NDArray[np.bool_], int]:
-    """Values and observed mask [S,N] of the nodes, and the start of the first snapshot."""
-    low, high = int(np.argmin(readings.time_us)), int(np.argmax(readings.time_us))
-    first, last = (Spot(table.place(int(readings.row[i]))) for i in (low, high))
-    span = Span(int(readings.time_us[low]), int(readings.time_us[high]), first, last)
-    start_s = align_start_s(span.first_us, step_s=step_s, timezone=timezone)
+) -> Snapshots:
+    """The snapshots of the nodes."""
+    span = Span.of(readings.time_us, lambda i: InputPlace(file.place(int(readings.row[i]))))
     D, N = len(node_of), network.num_nodes
-    S = count_snapshots(span, start_s=start_s, step_s=step_s, num_nodes=max(D, N), num_readings=len(readings))
-    by_detector, seen = bucket(
-        readings.time_us / 1e6,
-        readings.detector,
-        readings.value,
-        num_nodes=D,
-        start_s=start_s,
-        step_s=step_s,
-        num_snapshots=S,
-        quantity=quantity,
-    )
-    values, observed = np.zeros((S, N), np.float32), np.zeros((S, N), bool)
-    lost = np.zeros(N, np.int64)
-    shared = 0
-    for node in np.unique(node_of[node_of >= 0]).tolist():
-        here = np.flatnonzero(node_of == node)
-        shared += len(here) > 1
-        report = seen[:, here]
-        total = np.where(report, by_detector[:, here], 0).sum(axis=1)
-        if quantity == "count":
-            observed[:, node] = report.all(axis=1)
-            lost[node] = int(report.any(axis=1).sum() - observed[:, node].sum())
-            values[:, node] = np.where(observed[:, node], total, 0)
-        else:
-            observed[:, node] = report.any(axis=1)
-            values[:, node] = total / np.maximum(report.sum(axis=1), 1)
+    width = max(D, N)
+    grid = snapshot_grid(span, step_s=step_s, timezone=timezone, num_nodes=width, num_readings=len(readings))
+    joined = bucket_sensors(readings, grid, node_of=node_of, num_nodes=N, quantity=quantity)
     rule = "summed where all of them report" if quantity == "count" else "averaged"
+    shared = int((np.bincount(node_of[node_of >= 0], minlength=N) > 1).sum())
     notices.add(f"Nodes with several detectors, their readings {rule}", shared)
     notices.add_rows(
         "Nodes with snapshots left out because only some of their detectors report",
-        lost > 0,
-        lambda n: Spot(f"node {network.node_ids[n]}, {int(lost[n]):,} snapshots"),
+        joined.partial > 0,
+        lambda n: InputPlace(f"node {network.node_ids[n]}, {int(joined.partial[n]):,} snapshots"),
     )
-    return values, observed, start_s
+    return joined.snapshots

@@ -13,35 +13,32 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
+from frigate.data.bucketing import Snapshots
 from frigate.data.city import City, open_city
 from frigate.data.city_toml import parse_step
 from frigate.data.network import RoadNetwork
-from frigate.data.notices import Notices
-from frigate.data.readings import Snapshots
-from frigate.data.stream import RoadNetworkStream, make_stream, zone
-from frigate.data.tables import did_you_mean
-from frigate.data.times import Clock, given_or_taken
-from frigate.errors import CityError
+from frigate.data.sandbox import sandboxed
+from frigate.data.stream import RoadNetworkStream, zone
+from frigate.data.tables import TableFile, open_table
+from frigate.data.times import Clock, network_timezone
+from frigate.errors import CityError, did_you_mean
 from frigate.sources.line_graph import on_roads
 from frigate.sources.tables.detectors import RoadTable, attach, settle_step, snapshots_of
-from frigate.sources.tables.network import EDGE_COLUMNS, NODE_COLUMNS, own_network
+from frigate.sources.tables.import_log import ImportLog
+from frigate.sources.tables.network import EDGE_COLUMNS, NODE_COLUMNS, network_from_tables
 from frigate.sources.tables.readings import (
     READING_COLUMNS,
     SENSOR_COLUMNS,
-    read_readings,
+    read_sensor_readings,
     read_sensors,
-    without_lost,
-    without_repeated,
+    usable_readings,
 )
-from frigate.sources.tables.rejected import Rejected, Told
-from frigate.sources.tables.user_table import OwnTable, open_table
 
 OURS = tuple(dict.fromkeys((*NODE_COLUMNS, *EDGE_COLUMNS, *READING_COLUMNS)))
 DEFAULT_STEP_S = 300
 
 
+@sandboxed
 def import_tables(
     *,
     nodes: str | Path | None = None,
@@ -73,37 +70,37 @@ def import_tables(
         raise CityError("Give either a table of edges or the city whose network it is (--network CITY)")
     if network is not None and nodes is not None:
         raise CityError("--network brings its own nodes. Leave --nodes out")
-    told = Told(Notices(), Rejected(), None if report is None else Path(report))
+    log = ImportLog(None if report is None else Path(report))
     with tempfile.TemporaryDirectory(prefix="frigate-") as scratch:
         files = _Files(Path(scratch), encoding, dict(rename or {}))
         tables = {what: files.open(p) for what, p in _given(nodes, edges, readings, sensors)}
         _check_rename(files.rename, [n for t in tables.values() for n in t.names])
         if network is None:
-            edge_table = files.named(tables["edges"], EDGE_COLUMNS, told)
+            edge_table = files.choose(tables["edges"], log, optional=EDGE_COLUMNS)
             node_table = None
             if "nodes" in tables:
-                node_table = files.named(tables["nodes"], NODE_COLUMNS, told, needed=NODE_COLUMNS)
-            own = own_network(node_table, edge_table, told)
+                node_table = files.choose(tables["nodes"], log, needed=NODE_COLUMNS)
+            own = network_from_tables(node_table, edge_table, log)
             city = City(name or Path(str(edges)).resolve().parent.name, _bare_stream(own.network, timezone))
             road_ids = own.road_ids
         else:
             city = network if isinstance(network, City) else open_city(network)
             city, road_ids = replace(city, name=name or city.name, notices=(), places={}), {}
-            timezone = given_or_taken(timezone, city.stream.timezone, told.notices)
+            timezone = network_timezone(timezone, city.stream.timezone, log.notices)
         roads = None
         if on == "roads":
-            line_graph = on_roads(city, notices=told.notices)
+            line_graph = on_roads(city, notices=log.notices)
             roads = RoadTable(city.network, line_graph.node_of_edge, road_ids)
             city = City(city.name, _bare_stream(line_graph.network, city.stream.timezone))
         if "readings" not in tables:
-            told.rejected.note(told.notices, report=told.report)
             if step is not None or timezone is not None or network is not None:
                 city = replace(city, stream=_bare_stream(city.network, timezone or city.stream.timezone, step))
-            return _told(replace(city, stream=replace(city.stream, quantity=quantity, unit=unit)), told)
+            return _with_notices(replace(city, stream=replace(city.stream, quantity=quantity, unit=unit)), log)
         options = _Options(snap_m, step, timezone, date_order, quantity, unit)
-        return _attached(city, tables["readings"], tables.get("sensors"), files, options, roads, told)
+        return _attached(city, tables["readings"], tables.get("sensors"), files, options, roads, log)
 
 
+@sandboxed
 def attach_readings(
     city: City,
     readings: str | Path,
@@ -125,14 +122,14 @@ def attach_readings(
     Where the city stands on its roads, `roads` says which node is which road, so that a detector is attached to the
     nearest road and not to the nearest middle of one.
     """
-    told = Told(Notices(), Rejected(), None if report is None else Path(report))
+    log = ImportLog(None if report is None else Path(report))
     with tempfile.TemporaryDirectory(prefix="frigate-") as scratch:
         files = _Files(Path(scratch), encoding, dict(rename or {}))
         tables = {what: files.open(p) for what, p in _given(None, None, readings, sensors)}
         _check_rename(files.rename, [n for t in tables.values() for n in t.names])
-        timezone = given_or_taken(timezone, city.stream.timezone, told.notices)
+        timezone = network_timezone(timezone, city.stream.timezone, log.notices)
         options = _Options(snap_m, step, timezone, date_order, quantity, unit)
-        return _attached(city, tables["readings"], tables.get("sensors"), files, options, roads, told)
+        return _attached(city, tables["readings"], tables.get("sensors"), files, options, roads, log)
 
 
 # Files
@@ -156,13 +153,19 @@ class _Files:
     encoding: str
     rename: Mapping[str, str]
 
-    def open(self, path: str | Path) -> OwnTable:
+    def open(self, path: str | Path) -> TableFile:
         return open_table(path, scratch=self.scratch, encoding=self.encoding)
 
-    def named(
-        self, table: OwnTable, wanted: tuple[str, ...], told: Told, *, needed: tuple[str, ...] = (), unread: bool = True
-    ) -> OwnTable:
-        return table.named(wanted, rename=self.rename, notices=told.notices, needed=needed, unread=unread)
+    def choose(
+        self,
+        file: TableFile,
+        log: ImportLog,
+        *,
+        needed: tuple[str, ...] = (),
+        optional: tuple[str, ...] = (),
+        note_unread: bool = True,
+    ) -> TableFile:
+        return file.choose(needed, optional, rename=self.rename, notices=log.notices, note_unread=note_unread)
 
 
 def _given(
@@ -186,13 +189,12 @@ def _check_rename(rename: Mapping[str, str], names: list[str]) -> None:
 
 def _bare_stream(network: RoadNetwork, timezone: str | None, step: str | None = None) -> RoadNetworkStream:
     """A stream without readings."""
-    none = Snapshots.none(network.num_nodes)
     step_s = DEFAULT_STEP_S if step is None else parse_step(step, where="step")
-    return make_stream(none.values, network, start_s=0, step_s=step_s, timezone=timezone or "UTC")
+    return Snapshots.none(network.num_nodes, step_s).stream(network, timezone=timezone or "UTC")
 
 
-def _told(city: City, told: Told) -> City:
-    places = told.notices.told()
+def _with_notices(city: City, log: ImportLog) -> City:
+    places = log.finish().sentences()
     return replace(
         city, notices=(*city.notices, *places), folder=None, road_features=(), places={**city.places, **places}
     )
@@ -203,56 +205,42 @@ def _told(city: City, told: Told) -> City:
 
 def _attached(
     city: City,
-    readings: OwnTable,
-    sensors: OwnTable | None,
+    readings: TableFile,
+    sensors: TableFile | None,
     files: _Files,
     options: _Options,
     roads: RoadTable | None,
-    told: Told,
+    log: ImportLog,
 ) -> City:
     if options.snap_m is not None and not options.snap_m >= 0:
         raise CityError(f"snap {options.snap_m:g}: give a distance in metres, 0 or more")
     step_s = None if options.step is None else parse_step(options.step, where="step")
     local = None if options.timezone is None else zone(options.timezone)
     clock = Clock(local, "Pass --timezone, such as Europe/Luxembourg, or UTC")
-    table = files.named(readings, READING_COLUMNS, told, unread=False)
-    book = read_readings(table, clock=clock, date_order=options.date_order, quantity=options.quantity, told=told)
-    told.rejected.refuse_most(book.table, book.total, report=told.report)
+    file = files.choose(readings, log, optional=READING_COLUMNS, note_unread=False)
+    found = read_sensor_readings(file, clock=clock, date_order=options.date_order, quantity=options.quantity, log=log)
+    log.refuse_most(found.file, found.total)
     if sensors is not None:
-        named = files.named(sensors, SENSOR_COLUMNS, told, needed=("sensor_id",))
-        book = replace(book, places=read_sensors(named, told))
-    network = city.network
-    places = [book.places.get(key) for key in book.names]
-    node_of, reasons = attach(places, network, roads=roads, snap_m=options.snap_m)
-    held = without_lost(book, node_of, reasons, told)
-    held = without_repeated(held, book, told)
+        columns = tuple(c for c in SENSOR_COLUMNS if c != "sensor_id")
+        sites = read_sensors(files.choose(sensors, log, needed=("sensor_id",), optional=columns), log)
+        found = replace(found, sites=sites)
+    network, sensors_at = city.network, [found.sites.get(key) for key in found.names]
+    node_of, reasons = attach(sensors_at, network, roads=roads, snap_m=options.snap_m)
+    usable = usable_readings(found, node_of, reasons, log)
     timezone = options.timezone or city.stream.timezone
-    step_s = settle_step(held, book.names, step_s=step_s, quantity=options.quantity, where=readings.path.name)
-    values, observed, start_s = snapshots_of(
-        held,
+    step_s = settle_step(usable, found.names, step_s=step_s, quantity=options.quantity, where=readings.path.name)
+    snapshots = snapshots_of(
+        usable,
         node_of,
         network,
         step_s=step_s,
         timezone=timezone,
         quantity=options.quantity,
-        table=book.table,
-        notices=told.notices,
+        file=found.file,
+        notices=log.notices,
     )
-    seen = np.flatnonzero(observed.any(axis=1))
-    if not len(seen):
+    if not snapshots.observed.any():
         raise CityError(f"{readings.path.name}: no node has a reading, as no snapshot has all detectors of a node")
-    first, stop = int(seen[0]), int(seen[-1]) + 1
-    lost = len(observed) - (stop - first)
-    told.notices.add("Snapshots without any reading before the first or after the last, left out", lost)
-    stream = make_stream(
-        values[first:stop],
-        network,
-        start_s=start_s + first * step_s,
-        step_s=step_s,
-        observed=observed[first:stop],
-        timezone=timezone,
-        quantity=options.quantity,
-        unit=options.unit,
-    )
-    told.rejected.note(told.notices, report=told.report)
-    return _told(replace(city, stream=stream), told)
+    snapshots = snapshots.trimmed(log.notices)
+    stream = snapshots.stream(network, timezone=timezone, quantity=options.quantity, unit=options.unit)
+    return _with_notices(replace(city, stream=stream), log)

@@ -7,21 +7,21 @@ from source to target. The line of a backward road is reversed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from frigate.data.network import Edges, RoadNetwork, clean_edges, haversine_m
+from frigate.data.columns import NodeIndex, id_array, new_ids, number_styles, parse_numbers, text
+from frigate.data.coordinates import coordinate_fault, haversine_m
+from frigate.data.network import Edges, RoadNetwork, clean_edges
 from frigate.data.network_tables import note_network
-from frigate.data.tables import ROW, NodeIndex, Table, new_ids
+from frigate.data.tables import Table, TableFile
 from frigate.errors import CityError
 from frigate.sources.geometry import Line, NotALineError, line_length_m, read_line, write_line
-from frigate.sources.tables.detectors import not_on_earth
-from frigate.sources.tables.rejected import Told
-from frigate.sources.tables.user_table import OwnTable, number_styles, read_numbers, read_words
+from frigate.sources.tables.import_log import ImportLog
 
 NODE_COLUMNS = ("node_id", "lon", "lat")
 EDGE_COLUMNS = (
@@ -36,107 +36,111 @@ APART_M = 50.0
 
 
 @dataclass(frozen=True)
-class OwnNetwork:
+class TableNetwork:
     """A network, and the user's own ids of its roads."""
 
     network: RoadNetwork
     road_ids: Mapping[str, tuple[tuple[int, bool], ...]]  # road id -> rows of edges, and whether forward
 
 
-def own_network(nodes: OwnTable | None, edges: OwnTable, told: Told) -> OwnNetwork:
-    """The network of these tables, cleaned: what was left out or mended is told."""
-    base = None if nodes is None else _nodes(nodes, told)
-    rows = _Rows.of(edges, told)
+def network_from_tables(nodes: TableFile | None, edges: TableFile, log: ImportLog) -> TableNetwork:
+    """The network of these tables, cleaned: what was left out or mended is reported."""
+    base = None if nodes is None else _nodes(nodes, log)
+    rows = _EdgeRows.of(edges, log)
     if base is None:
-        base, senders, receivers = _nodes_of_lines(edges, rows, told)
+        base, senders, receivers = _nodes_of_lines(rows)
     else:
         edges.need(["source", "target"])
         index = NodeIndex(base.node_ids)
-        table = Table(edges.path, rows.frame)
-        senders, receivers = index.rows(table, "source"), index.rows(table, "target")
+        senders, receivers = index.rows(rows.table, "source"), index.rows(rows.table, "target")
         for column, found in (("source", senders), ("target", receivers)):
-            rows.reject(column, found < 0, "is not in the nodes", told)
-    told.rejected.refuse_most(edges, len(rows.frame), report=told.report)
-    network, road_ids = _roads(base, rows, senders, receivers, told)
+            rows.reject(column, found < 0, "is not in the nodes")
+    log.refuse_most(edges, len(rows.table))
+    network, road_ids = _roads(base, rows, senders, receivers)
     if not network.num_edges:
         raise CityError(f"{edges.path.name} has no roads. A city needs roads between its nodes")
-    note_network(network, told.notices)
-    return OwnNetwork(network, road_ids)
+    note_network(network, log.notices)
+    return TableNetwork(network, road_ids)
+
+
+@dataclass
+class _Rows:
+    """The rows of a table while they are looked through."""
+
+    table: Table
+    log: ImportLog
+    keep: NDArray[np.bool_]
+
+    def reject(self, column: str, mask: NDArray[np.bool_], reason: str | list[str]) -> None:
+        self.log.reject(self.table, mask & self.keep, column, reason)
+        self.keep &= ~mask
 
 
 # Nodes
 
 
-def _nodes(table: OwnTable, told: Told) -> RoadNetwork:
-    frame = table.read(NODE_COLUMNS)
-    if not len(frame):
-        raise CityError(f"{table.path.name} has no rows. A city needs nodes")
-    frame = frame.with_columns(read_words(frame, "node_id").alias("node_id"))
-    styles = number_styles(table, ["lon", "lat"])
-    keep = np.ones(len(frame), bool)
-
-    def reject(column: str, mask: NDArray[np.bool_], reason: str | list[str]) -> None:
-        at = np.flatnonzero(mask & keep)
-        reasons = reason if isinstance(reason, str) else [reason[i] for i in at]
-        told.rejected.add(table, frame[ROW].to_numpy()[at], column, frame[column][at], reasons)
-        keep[at] = False
-
-    reject("node_id", frame["node_id"].is_null().to_numpy(), "is empty. Every node needs an id of its own")
-    lon, lat = (read_numbers(table, frame, c, styles[c]) for c in ("lon", "lat"))
-    for column, held in (("lon", lon), ("lat", lat)):
-        reject(column, ~held.given, "is not a number")
-    why = [
-        "" if not ok else not_on_earth(x, y).removeprefix("stands ")
-        for x, y, ok in zip(lon.values.tolist(), lat.values.tolist(), keep.tolist(), strict=True)
-    ]
-    reject("lat", np.array([bool(w) for w in why], bool), [f"is {w}" for w in why])
-    again = keep.copy()
-    again[np.flatnonzero(keep)] = ~frame["node_id"].filter(pl.Series(keep)).is_first_distinct().to_numpy()
-    reject("node_id", again & keep, "is there already: ids are not unique")
-    told.rejected.refuse_most(table, len(frame), report=told.report)
-    kept = frame.filter(pl.Series(keep))
-    return RoadNetwork(new_ids(Table(table.path, kept), "node_id"), lon.values[keep], lat.values[keep], Edges.none())
+def _nodes(file: TableFile, log: ImportLog) -> RoadNetwork:
+    table = file.read(NODE_COLUMNS)
+    if not len(table):
+        raise CityError(f"{file.path.name} has no rows. A city needs nodes")
+    ids = text(table, "node_id")
+    table = Table(file, table.frame.with_columns(ids.alias("node_id")))
+    rows = _Rows(table, log, np.ones(len(table), bool))
+    rows.reject("node_id", ids.is_null().to_numpy(), "is empty. Every node needs an id of its own")
+    styles = number_styles(file, ["lon", "lat"])
+    lon, lat = (parse_numbers(table, c, styles[c]) for c in ("lon", "lat"))
+    for column, found in (("lon", lon), ("lat", lat)):
+        rows.reject(column, ~found.given, "is not a number")
+    places = zip(lon.values.tolist(), lat.values.tolist(), strict=True)
+    why = [coordinate_fault(*place, allow_zero=False) for place in places]
+    rows.reject("lat", np.array([bool(w) for w in why], bool), [f"is at {w}" for w in why])
+    again = rows.keep.copy()
+    again[rows.keep] = ~ids.filter(pl.Series(rows.keep)).is_first_distinct().to_numpy()
+    rows.reject("node_id", again, "is there already: ids are not unique")
+    log.refuse_most(file, len(table))
+    keep = rows.keep
+    kept = Table(file, table.frame.filter(pl.Series(keep)))
+    return RoadNetwork(new_ids(kept, "node_id"), lon.values[keep], lat.values[keep], Edges.none())
 
 
-def _nodes_of_lines(
-    table: OwnTable, rows: _Rows, told: Told
-) -> tuple[RoadNetwork, NDArray[np.int64], NDArray[np.int64]]:
+def _nodes_of_lines(rows: _EdgeRows) -> tuple[RoadNetwork, NDArray[np.int64], NDArray[np.int64]]:
     """Nodes where lines end: by the ids that the edges name, or else by the place itself, numbered from 0."""
+    table, notices = rows.table, rows.log.notices
     if "geometry" not in table:
         raise CityError(
             f"{table.path.name} does not say where its nodes are. Pass --nodes FILE, or add lines (WKT, WKB)"
         )
     kept = np.flatnonzero(rows.keep)
     if not len(kept):
-        told.rejected.refuse_most(table, len(rows.frame), report=told.report)
+        rows.log.refuse_most(table.file, len(table))
         raise CityError(f"{table.path.name} has no rows. A city needs roads")
     lines = [line for line, keep in zip(rows.lines, rows.keep, strict=True) if keep and line is not None]
     ends = np.array([(line[0], line[-1]) for line in lines]).reshape(-1, 2)  # first, last, first, ...
-    senders, receivers = (np.full(len(rows.frame), -1, np.int64) for _ in range(2))
+    senders, receivers = (np.full(len(table), -1, np.int64) for _ in range(2))
     if "source" in table and "target" in table:
         for column in ("source", "target"):
-            rows.reject(column, rows.frame[column].is_null().to_numpy(), "is empty. Name a node", told)
-        named = rows.frame.filter(pl.Series(rows.keep))
+            rows.reject(column, table.frame[column].is_null().to_numpy(), "is empty. Name a node")
+        named = table.frame.filter(pl.Series(rows.keep))
         names = named.select(pl.concat_list("source", "target").explode().alias("node_id"))
         ends = ends[np.repeat(rows.keep[kept], 2)]
         kept = np.flatnonzero(rows.keep)
         if not len(kept):
-            told.rejected.refuse_most(table, len(rows.frame), report=told.report)
+            rows.log.refuse_most(table.file, len(table))
         first = names["node_id"].is_first_distinct().to_numpy()
-        ids = new_ids(Table(table.path, names.filter(pl.Series(first)).with_row_index(ROW)), "node_id")
-        at = NodeIndex(ids).rows(Table(table.path, names.with_row_index(ROW)), "node_id")
+        ids = id_array(names["node_id"].filter(pl.Series(first)))
+        at = NodeIndex(ids).find(names["node_id"])
         lon, lat = ends[first].T
         apart_m = haversine_m(ends[:, 0], ends[:, 1], lon[at], lat[at])
         off = np.zeros(len(ids), bool)
         off[at[apart_m > APART_M]] = True
-        told.notices.add(f"Nodes at which lines end more than {APART_M:g} m apart", int(off.sum()))
+        notices.add(f"Nodes at which lines end more than {APART_M:g} m apart", int(off.sum()))
     else:
         places, first_at, at = np.unique(
             np.round(ends, SAME_PLACE_DECIMALS), axis=0, return_index=True, return_inverse=True
         )
         lon, lat = ends[first_at].T
         ids, at = np.arange(len(places)), at.reshape(-1)
-        told.notices.add("Nodes made where lines meet, numbered from 0", len(places))
+        notices.add("Nodes made where lines meet, numbered from 0", len(places))
     senders[kept], receivers[kept] = at[0::2], at[1::2]
     return RoadNetwork(ids, lon.copy(), lat.copy(), Edges.none()), senders, receivers
 
@@ -145,63 +149,50 @@ def _nodes_of_lines(
 
 
 @dataclass
-class _Rows:
+class _EdgeRows(_Rows):
     """The rows of a table of edges while they are looked through."""
 
-    table: OwnTable
-    frame: pl.DataFrame
-    lines: list[Line | None]
-    ways: NDArray[np.int64]  # 1 forward, -1 backward, 0 both
-    numbers: Mapping[str, NDArray[np.float64]]
-    keep: NDArray[np.bool_]
-
-    def reject(self, column: str, mask: NDArray[np.bool_], reason: str | list[str], told: Told) -> None:
-        at = np.flatnonzero(mask & self.keep)
-        reasons = reason if isinstance(reason, str) else [reason[i] for i in at]
-        values = self.frame[column][at]
-        shown = values.bin.encode("hex") if values.dtype == pl.Binary else values.cast(pl.String)
-        told.rejected.add(self.table, self.frame[ROW].to_numpy()[at], column, shown.str.slice(0, 200), reasons)
-        self.keep[at] = False
+    lines: list[Line | None] = field(default_factory=list)
+    ways: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # 1 forward, -1 backward, 0 both
+    numbers: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
     @staticmethod
-    def of(table: OwnTable, told: Told) -> _Rows:
-        frame = table.read(EDGE_COLUMNS)
-        if not len(frame):
-            raise CityError(f"{table.path.name} has no rows. A city needs roads between its nodes")
-        texts = [c for c in EDGE_COLUMNS if c in table and c not in ("geometry", "length_m", "lanes", "speed_kph")]
-        frame = frame.with_columns(read_words(frame, c).alias(c) for c in texts)
-        count = len(frame)
-        rows = _Rows(table, frame, [None] * count, np.ones(count, np.int64), {}, np.ones(count, bool))
-        rows.ways = rows._ways(told)
-        rows.lines = rows._lines(told)
-        rows.numbers = rows._numbers(told)
+    def of(file: TableFile, log: ImportLog) -> _EdgeRows:
+        table = file.read(EDGE_COLUMNS)
+        if not len(table):
+            raise CityError(f"{file.path.name} has no rows. A city needs roads between its nodes")
+        texts = [c for c in EDGE_COLUMNS if c in file and c not in ("geometry", "length_m", "lanes", "speed_kph")]
+        table = Table(file, table.frame.with_columns(text(table, c).alias(c) for c in texts))
+        rows = _EdgeRows(table, log, np.ones(len(table), bool))
+        rows.ways = rows._ways()
+        rows.lines = rows._lines()
+        rows.numbers = rows._numbers()
         return rows
 
-    def _ways(self, told: Told) -> NDArray[np.int64]:
+    def _ways(self) -> NDArray[np.int64]:
         column = next((c for c in ("direction", "oneway") if c in self.table), None)
         if column is None:
-            return np.ones(len(self.frame), np.int64)
-        words = self.frame[column].str.to_lowercase()
+            return np.ones(len(self.table), np.int64)
+        words = self.table.frame[column].str.to_lowercase()
         if column == "oneway":
             words = words.fill_null("no")
         else:
-            told.notices.add("Roads without a direction, taken as both", int(words.is_null().sum()))
+            self.log.notices.add("Roads without a direction, taken as both", int(words.is_null().sum()))
             words = words.fill_null("both")
         way_of = {word: way for way, known in ((1, FORWARD), (-1, BACKWARD), (0, BOTH)) for word in known}
         ways = words.replace_strict(way_of, default=9, return_dtype=pl.Int64).to_numpy()
-        self.reject(column, ways == 9, "is not known. Directions are: forward, backward, both", told)
+        self.reject(column, ways == 9, "is not known. Directions are: forward, backward, both")
         return ways
 
-    def _lines(self, told: Told) -> list[Line | None]:
-        lines: list[Line | None] = [None] * len(self.frame)
+    def _lines(self) -> list[Line | None]:
+        lines: list[Line | None] = [None] * len(self.table)
         if "geometry" not in self.table:
             return lines
         why = [""] * len(lines)
-        raw = self.frame["geometry"]
+        raw = self.table.frame["geometry"]
         if raw.dtype not in (pl.String, pl.Binary, pl.Null):
-            raise CityError(
-                f"{self.table.path.name}: column {self.table.source_of['geometry']} holds {raw.dtype}. WKT is expected"
-            )
+            theirs = self.table.file.source_of["geometry"]
+            raise CityError(f"{self.table.path.name}: column {theirs} holds {raw.dtype}. WKT is expected")
         for i, value in enumerate(raw.to_list()):
             try:
                 if value:
@@ -210,27 +201,28 @@ class _Rows:
                     why[i] = "is empty"
             except NotALineError as error:
                 why[i] = str(error)
-        self.reject("geometry", np.array([bool(w) for w in why], bool), why, told)
+        self.reject("geometry", np.array([bool(w) for w in why], bool), why)
         return lines
 
-    def _numbers(self, told: Told) -> dict[str, NDArray[np.float64]]:
+    def _numbers(self) -> dict[str, NDArray[np.float64]]:
         held = {}
-        styles = number_styles(self.table, ["length_m", "lanes", "speed_kph"])
+        styles = number_styles(self.table.file, ["length_m", "lanes", "speed_kph"])
         for column, style in styles.items():
-            found = read_numbers(self.table, self.frame, column, style)
+            found = parse_numbers(self.table, column, style)
             bad = found.wrong | (found.given & ~(np.isfinite(found.values) & (found.values >= 0)))
             if column == "length_m":
-                self.reject(column, bad, "is no length. Give 0 or more, or nothing", told)
+                self.reject(column, bad, "is no length. Give 0 or more, or nothing")
                 held[column] = found.values
             else:
                 unknown = bad | (found.given & ~(found.values > 0))
-                told.notices.add(f"Values of {column} that are no number above 0, taken as unknown", int(unknown.sum()))
+                said = f"Values of {column} that are no number above 0, taken as unknown"
+                self.log.notices.add(said, int(unknown.sum()))
                 held[column] = np.where(unknown, np.nan, found.values)
         return held
 
 
 def _roads(
-    base: RoadNetwork, rows: _Rows, senders: NDArray[np.int64], receivers: NDArray[np.int64], told: Told
+    base: RoadNetwork, rows: _EdgeRows, senders: NDArray[np.int64], receivers: NDArray[np.int64]
 ) -> tuple[RoadNetwork, dict[str, tuple[tuple[int, bool], ...]]]:
     forward, backward = np.flatnonzero(rows.keep & (rows.ways >= 0)), np.flatnonzero(rows.keep & (rows.ways <= 0))
     at = np.concatenate([forward, backward])
@@ -245,10 +237,10 @@ def _roads(
         line = rows.lines[i]
         if line is not None:
             geometry[k] = write_line(line if ahead[k] else line[::-1])
-    _note_ends(base, rows, senders, receivers, told)
+    _note_ends(base, rows, senders, receivers)
 
     def words(column: str) -> Any:
-        return np.array(rows.frame[column].fill_null("").to_list(), np.str_)[at] if column in rows.table else None
+        return np.array(rows.table.frame[column].fill_null("").to_list(), np.str_)[at] if column in rows.table else None
 
     edges = Edges.of(
         a,
@@ -260,23 +252,21 @@ def _roads(
         **{c: v[at] for c, v in rows.numbers.items() if c != "length_m"},
     )
     edges, cleaned = clean_edges(edges)
-    told.notices.add("Roads from a node to itself were left out", cleaned.self_loops)
-    told.notices.add("Parallel roads were left out, the shortest of each kept", cleaned.parallel)
-    told.notices.add("Roads of no length were given one metre", cleaned.zero_length)
+    rows.log.notices.add("Roads from a node to itself were left out", cleaned.self_loops)
+    rows.log.notices.add("Parallel roads were left out, the shortest of each kept", cleaned.parallel)
+    rows.log.notices.add("Roads of no length were given one metre", cleaned.zero_length)
     row_of = {pair: row for row, pair in enumerate(zip(edges.senders.tolist(), edges.receivers.tolist(), strict=True))}
     road_ids: dict[str, list[tuple[int, bool]]] = {}
     if "road_id" in rows.table:
-        names = rows.frame["road_id"].to_list()
+        names = rows.table.frame["road_id"].to_list()
         for i, pair, way in zip(at.tolist(), zip(a.tolist(), b.tolist(), strict=True), ahead.tolist(), strict=True):
             if pair in row_of and names[i] is not None:
                 road_ids.setdefault(names[i], []).append((row_of[pair], way))
     return replace(base, edges=edges), {name: tuple(held) for name, held in road_ids.items()}
 
 
-def _note_ends(
-    base: RoadNetwork, rows: _Rows, senders: NDArray[np.int64], receivers: NDArray[np.int64], told: Told
-) -> None:
-    """Lines that do not end at the nodes they name: swapped as a whole, they are refused; a few are told."""
+def _note_ends(base: RoadNetwork, rows: _EdgeRows, senders: NDArray[np.int64], receivers: NDArray[np.int64]) -> None:
+    """Lines that do not end at the nodes they name: swapped as a whole, they are refused; a few are reported."""
     lines = [(i, line) for i, line in enumerate(rows.lines) if rows.keep[i] and line is not None]
     if not lines:
         return
@@ -288,6 +278,6 @@ def _note_ends(
         with np.errstate(invalid="ignore"):
             swapped = haversine_m(ends[:, 1], np.clip(ends[:, 0], -90, 90), base.lon[at], base.lat[at]) <= APART_M
         hint = "its coordinates look swapped" if swapped.mean() > 0.5 else "are these the lines of other nodes?"
-        place = rows.table.place(int(rows.frame[ROW][int(have[int(np.argmax(off)) // 2])]))
-        raise CityError(f"{place}: the line does not end at its nodes, nor do most others; {hint}")
-    told.notices.add(f"Ends of lines more than {APART_M:g} m from their node", int(off.sum()))
+        first = int(have[int(np.argmax(off)) // 2])
+        raise rows.table.refuse(first, f"the line does not end at its nodes, nor do most others; {hint}")
+    rows.log.notices.add(f"Ends of lines more than {APART_M:g} m from their node", int(off.sum()))

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from frigate.data.network import RoadNetwork, haversine_m
-from frigate.data.notices import Notices, Spot
-from frigate.data.tables import Table, column_names, did_you_mean, numbers, table_batches
+from frigate.data.columns import numbers
+from frigate.data.coordinates import haversine_m
+from frigate.data.network import RoadNetwork
+from frigate.data.notices import InputPlace, Notices
+from frigate.data.sandbox import sandboxed
+from frigate.data.tables import Table, column_names, table_batches
 from frigate.data.times import Clock, times_us, utc_text
-from frigate.errors import CityError
+from frigate.errors import CityError, did_you_mean
 
 COLUMNS = ("vehicle", "time", "lon", "lat")
 MERGE_M = 40.0  # positions closer than this are of one place: of a standing vehicle, or of one clock tick
@@ -84,13 +87,14 @@ class _Reading:
     def drop(self, reason: str, rows: NDArray[np.bool_], table: Table, *columns: str) -> None:
         if rows.any():
             self.dropped[reason] = self.dropped.get(reason, 0) + int(rows.sum())
-            self.notices.add_rows(reason, rows, table.spot(*columns))
+            self.notices.add_rows(reason, rows, table.place_of(*columns))
 
 
+@sandboxed
 def read_traces(
     paths: Sequence[Path], network: RoadNetwork, *, names: Mapping[str, str], clock: Clock, notices: Notices
-) -> Trace:
-    """The positions of all files that can be used. `names` maps their columns to ours."""
+) -> tuple[Trace, Notices]:
+    """The usable positions of all files, and the notices with those of reading added. `names` maps columns to ours."""
     if not paths:
         raise CityError("no file of traces is given")
     reading = _Reading(network, clock, notices)
@@ -112,7 +116,7 @@ def read_traces(
     if not len(single):
         raise CityError(_nothing(paths, reading))
     held = (single.vehicle, single.time_us, single.lon, single.lat)
-    return Trace(*held, tuple(reading.codes), reading.read, dict(reading.dropped))
+    return Trace(*held, tuple(reading.codes), reading.read, dict(reading.dropped)), notices
 
 
 def _check_file(path: Path) -> None:
@@ -154,7 +158,7 @@ def _usable(table: Table, reading: _Reading, scale: Mapping[str, float]) -> _Pos
     no_vehicle = table.frame["vehicle"].is_null() & ~no_time
     reading.drop(NO_TIME, no_time.to_numpy(), table)
     reading.drop(NO_VEHICLE, no_vehicle.to_numpy(), table)
-    table = Table(table.path, table.frame.filter(~no_time & ~no_vehicle), table.scaled)
+    table = replace(table, frame=table.frame.filter(~no_time & ~no_vehicle))
     lon, lat = (numbers(table, column)[0] / scale.get(column, 1.0) for column in ("lon", "lat"))
     _check_digits(table)
     time_us = times_us(table, "time", clock=reading.clock, notices=reading.notices)
@@ -228,8 +232,8 @@ def _in_order(whole: _Positions, names: list[str], notices: Notices) -> _Positio
     earlier = np.zeros(len(whole), bool)
     earlier[1:] = (np.diff(time_us) < 0) & (np.diff(vehicle) == 0)
 
-    def spot(row: int) -> Spot:
-        return Spot(f"vehicle {names[vehicle[row]]} at {utc_text(int(time_us[row]))}")
+    def spot(row: int) -> InputPlace:
+        return InputPlace(f"vehicle {names[vehicle[row]]} at {utc_text(int(time_us[row]))}")
 
     notices.add_rows("Positions earlier than the one above of the same vehicle; all were sorted by time", earlier, spot)
     if not earlier.any():
@@ -248,9 +252,9 @@ def _one_place_each(held: _Positions, names: list[str], reading: _Reading) -> _P
     far = haversine_m(held.lon, held.lat, held.lon[first], held.lat[first]) > MERGE_M
     torn = np.bincount(group, far)[group] > 0
 
-    def spot(row: int) -> Spot:
+    def spot(row: int) -> InputPlace:
         when = utc_text(int(held.time_us[row]))
-        return Spot(f"vehicle {names[held.vehicle[row]]} at {when}, lon {held.lon[row]:g}, lat {held.lat[row]:g}")
+        return InputPlace(f"vehicle {names[held.vehicle[row]]} at {when}, lon {held.lon[row]:g}, lat {held.lat[row]:g}")
 
     for reason, rows in ((TWO_PLACES, torn), (REPEATED, same & ~torn)):
         if rows.any():

@@ -15,18 +15,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from frigate.data.bucketing import Readings, Span, bucket, snapshot_grid
 from frigate.data.city import City
 from frigate.data.city_toml import parse_step
 from frigate.data.network import RoadNetwork
-from frigate.data.notices import Notices, Spot
-from frigate.data.readings import Span, align_start_s, count_snapshots
-from frigate.data.stream import bucket, make_stream, zone
-from frigate.data.times import Clock, given_or_taken
+from frigate.data.notices import InputPlace, Notices
+from frigate.data.progress import Progress
+from frigate.data.stream import zone
+from frigate.data.times import Clock, network_timezone
 from frigate.errors import CityError
+from frigate.sources.geometry import Projection
 from frigate.sources.line_graph import on_roads
 from frigate.sources.traces.files import MERGE_M, Trace, read_traces
-from frigate.sources.traces.matching import INSIDE_M, MatchingNetwork, Progress, Work, match
-from frigate.sources.traces.road_index import frozen, lay_grid, plane_of
+from frigate.sources.traces.matching import INSIDE_M, NearbyRoads, Parallel, match
+from frigate.sources.traces.road_index import build_grid, readonly
 from frigate.sources.traces.viterbi import MATCHED, NO_ROAD, OUTSIDE, Matches, MatchSettings, Positions, merge_standing
 
 
@@ -105,7 +107,7 @@ def match_traces(
     on_progress: Progress | None = None,
 ) -> MatchedTraces:
     """The passages of all vehicles of these files at the nodes of a network. The options are `import_traces`'s."""
-    work = Work(workers, engine)
+    parallel = Parallel(workers, engine)
     for option, value in (("sigma_m", sigma_m), ("beta_m", beta_m), ("max_gap_s", max_gap_s), ("radius_m", radius_m)):
         if value is not None and not (np.isfinite(value) and value > 0):
             raise CityError(f"{option}: {value:g}. Give a number above 0")
@@ -118,21 +120,21 @@ def match_traces(
     if isinstance(network, City):
         forms = len(network.stream.topologies)
         notices.add("Forms of the network over time, the last of them used throughout", forms if forms > 1 else 0)
-        timezone = given_or_taken(timezone, network.stream.timezone, notices)
+        timezone = network_timezone(timezone, network.stream.timezone, notices)
     names = {vehicle: "vehicle", time: "time", lon: "lon", lat: "lat", **(rename or {})}
     paths = [Path(files)] if isinstance(files, str | Path) else [Path(file) for file in files]
     clock = Clock(zone(_timezone(network, timezone)), "")
-    trace = read_traces(paths, roads, names=names, clock=clock, notices=notices)
-    plane = plane_of(roads)
-    grid = lay_grid(roads, plane, radius_m=radius_m, margin_m=INSIDE_M, notices=notices)
+    trace, notices = read_traces(paths, roads, names=names, clock=clock, notices=notices)
+    projection = Projection.of(roads)
+    grid = build_grid(roads, projection, radius_m=radius_m, margin_m=INSIDE_M, notices=notices)
     positions = _moving(trace)
     found, settings = match(
-        MatchingNetwork(plane, grid, radius_m),
+        NearbyRoads(projection, grid, radius_m),
         positions,
         sigma_m=sigma_m,
         beta_m=beta_m,
         max_gap_s=max_gap_s,
-        work=work,
+        parallel=parallel,
         on_progress=on_progress,
     )
     if (found.state == OUTSIDE).all():
@@ -208,36 +210,19 @@ def count_passages(matched: MatchedTraces, network: RoadNetwork, *, step_s: int,
     """Passages as the readings of a city, from the step of the first position to that of the last."""
     first, last = int(matched.trace.time_us.min()), int(matched.trace.time_us.max())
     N = network.num_nodes
-    start_s = align_start_s(first, step_s=step_s, timezone=timezone)
-    span = Span(first, last, Spot("the first position"), Spot("the last position"))
-    S = count_snapshots(span, start_s=start_s, step_s=step_s, num_nodes=N, num_readings=matched.report.read)
-    passed_s, given_s = matched.time_us // 1_000_000, matched.trace.time_us // 1_000_000
-    counts, _ = bucket(
-        passed_s,
-        matched.node,
-        np.ones(len(passed_s), np.float32),
-        num_nodes=N,
-        start_s=start_s,
-        step_s=step_s,
-        num_snapshots=S,
-        quantity="count",
-    )
-    reported = np.zeros(S, bool)
-    reported[(np.concatenate([passed_s, given_s]) - start_s) // step_s] = True
+    span = Span(first, last, InputPlace("the first position"), InputPlace("the last position"))
+    read = matched.report.read
+    grid = snapshot_grid(span, step_s=step_s, timezone=timezone, num_nodes=N, num_readings=read)
+    passages = Readings(matched.time_us, matched.node, np.ones(len(matched.node), np.float32))
+    counts = bucket([passages], grid, num_nodes=N, quantity="count")
+    reported = np.zeros(grid.num_snapshots, bool)
+    reported[grid.snapshot_of(np.concatenate([matched.time_us, matched.trace.time_us]))] = True
     joined = np.zeros(N, bool)
     joined[network.senders] = joined[network.receivers] = True  # a node without a road cannot be passed
     matched.notices.add("Steps in which no vehicle reported, taken as not observed", int((~reported).sum()))
-    stream = make_stream(
-        counts,
-        network,
-        start_s=start_s,
-        step_s=step_s,
-        observed=reported[:, None] & joined,
-        timezone=timezone,
-        quantity="count",
-        unit="vehicles",
-    )
-    told = matched.notices.told()
+    observed = reported[:, None] & joined
+    stream = replace(counts, observed=observed).stream(network, timezone=timezone, unit="vehicles")
+    told = matched.notices.sentences()
     return City(name, stream, (*matched.report.sentences(), *told), places=told)
 
 
@@ -250,11 +235,11 @@ def _moving(trace: Trace) -> Positions:
     kept = np.flatnonzero(merge_standing(trace.vehicle, trace.lon, trace.lat, MERGE_M))
     lasts = np.append(kept[1:] - 1, len(trace.vehicle) - 1)
     return Positions(
-        vehicle=frozen(trace.vehicle[kept], np.int32),
-        lon=frozen(trace.lon[kept], np.float64),
-        lat=frozen(trace.lat[kept], np.float64),
-        arrive_us=frozen(trace.time_us[kept], np.int64),
-        depart_us=frozen(trace.time_us[lasts], np.int64),
+        vehicle=readonly(trace.vehicle[kept], np.int32),
+        lon=readonly(trace.lon[kept], np.float64),
+        lat=readonly(trace.lat[kept], np.float64),
+        arrive_us=readonly(trace.time_us[kept], np.int64),
+        depart_us=readonly(trace.time_us[lasts], np.int64),
     )
 
 

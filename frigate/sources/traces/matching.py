@@ -12,7 +12,7 @@ functions do without Python's lock) or by tasks on a Ray cluster, with the same 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -21,9 +21,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.data.network import haversine_m
+from frigate.data.coordinates import haversine_m
+from frigate.data.progress import Progress
 from frigate.errors import CityError, MissingExtraError
-from frigate.sources.traces.road_index import Candidates, Plane, RoadGrid, find_candidates, frozen
+from frigate.sources.geometry import Projection
+from frigate.sources.traces.road_index import Candidates, RoadGrid, find_candidates, readonly
 from frigate.sources.traces.viterbi import (
     DETOUR,
     DETOUR_M,
@@ -47,11 +49,9 @@ TABLE_RADIUS_M = 3000.0  # longest route in the table
 TABLE_ROUTES = 40_000_000  # routes in it: 480 MB
 ROUTES_AT_ONCE = 2_000_000
 
-Progress = Callable[[int, int], None]
-
 
 @dataclass(frozen=True)
-class Work:
+class Parallel:
     """How the work is shared out."""
 
     workers: int = 1
@@ -65,51 +65,51 @@ class Work:
 
 
 @dataclass(frozen=True)
-class MatchingNetwork:
+class NearbyRoads:
     """Where roads run and how to find them."""
 
-    plane: Plane
+    projection: Projection
     grid: RoadGrid
     radius_m: float  # roads farther from a position are not considered
 
     def near(self, positions: Positions) -> Candidates:
         return find_candidates(
-            self.grid, *self.plane.metres(positions.lon, positions.lat), float(self.radius_m), INSIDE_M
+            self.grid, *self.projection.metres(positions.lon, positions.lat), float(self.radius_m), INSIDE_M
         )
 
 
 def match(
-    roads: MatchingNetwork,
+    roads: NearbyRoads,
     positions: Positions,
     *,
     sigma_m: float | None,
     beta_m: float | None,
     max_gap_s: float,
-    work: Work,
+    parallel: Parallel,
     on_progress: Progress | None = None,
 ) -> tuple[Matches, MatchSettings]:
     """The roads of all positions and the passages of all vehicles, and the settings they were found with."""
-    table = make_table(roads, positions, max_gap_s=max_gap_s, workers=work.workers)
+    table = make_table(roads, positions, max_gap_s=max_gap_s, workers=parallel.workers)
     settings = MatchSettings(float(sigma_m or FIRST_SIGMA_M), float(beta_m or FIRST_BETA_M), int(max_gap_s * 1e6))
     if sigma_m is None or beta_m is None:
         sample, fixed = _sample(positions), (sigma_m, beta_m)
         for _ in range(2):
-            found = join(list(_on_threads(roads, table, sample, settings, work.workers)))
+            found = join(list(_on_threads(roads, table, sample, settings, parallel.workers)))
             settings = _estimate(found, settings, *fixed)
     chunks = [take(positions, part) for part in chunk_slices(positions.vehicle, CHUNK)]
-    engine = _on_ray if work.engine == "ray" else _on_threads
+    engine = _on_ray if parallel.engine == "ray" else _on_threads
     parts, done = [], 0
-    for part in engine(roads, table, chunks, settings, work.workers):
+    for part in engine(roads, table, chunks, settings, parallel.workers):
         parts.append(part)
         done += len(part.road)
         if on_progress is not None:
-            on_progress(done, len(positions.vehicle))
+            on_progress(done, len(positions.vehicle), "")
     return join(parts), settings
 
 
 def take(positions: Positions, rows: slice | NDArray[np.generic]) -> Positions:
     columns: Iterable[NDArray[Any]] = positions
-    return Positions(*(frozen(column[rows], column.dtype.type) for column in columns))
+    return Positions(*(readonly(column[rows], column.dtype.type) for column in columns))
 
 
 def join(parts: Sequence[Matches]) -> Matches:
@@ -132,7 +132,7 @@ def chunk_slices(vehicle: NDArray[np.int32], size: int) -> list[slice]:
 # The table of routes
 
 
-def make_table(roads: MatchingNetwork, positions: Positions, *, max_gap_s: float, workers: int) -> RouteTable:
+def make_table(roads: NearbyRoads, positions: Positions, *, max_gap_s: float, workers: int) -> RouteTable:
     """Routes from the nodes where one may begin, those of the most positions first while there is room."""
     grid, N = roads.grid, len(roads.grid.out_starts) - 1
     reach_m = _usual_route_m(positions, max_gap_s)
@@ -148,16 +148,16 @@ def make_table(roads: MatchingNetwork, positions: Positions, *, max_gap_s: float
     sizes = np.concatenate([[0], *(size for _, size, *_ in rows)])
     columns = [np.concatenate(c) if c else np.zeros(0) for c in ([row[k] for row in rows] for k in (2, 3, 4))]
     return RouteTable(
-        row_of=frozen(row_of, np.int32),
-        starts=frozen(np.cumsum(sizes), np.int64),
-        targets=frozen(columns[0], np.int32),
-        metres=frozen(columns[1], np.float32),
-        last_roads=frozen(columns[2], np.int32),
+        row_of=readonly(row_of, np.int32),
+        starts=readonly(np.cumsum(sizes), np.int64),
+        targets=readonly(columns[0], np.int32),
+        metres=readonly(columns[1], np.float32),
+        last_roads=readonly(columns[2], np.int32),
         radius_m=reach_m,
     )
 
 
-def _uses(roads: MatchingNetwork, positions: Positions) -> NDArray[np.int64]:
+def _uses(roads: NearbyRoads, positions: Positions) -> NDArray[np.int64]:
     """[N] how often a route may begin at each node: at the end of a road near a position."""
     near = roads.near(positions)
     held = np.arange(near.road.shape[1]) < near.number[:, None]
@@ -218,19 +218,19 @@ def _sample(positions: Positions) -> list[Positions]:
 # Where the work is done
 
 
-def _match(roads: MatchingNetwork, table: RouteTable, chunk: Positions, settings: MatchSettings) -> Matches:
+def _match(roads: NearbyRoads, table: RouteTable, chunk: Positions, settings: MatchSettings) -> Matches:
     return match_positions(roads.grid, table, chunk, roads.near(chunk), settings)
 
 
 def _on_threads(
-    roads: MatchingNetwork, table: RouteTable, chunks: Iterable[Positions], settings: MatchSettings, workers: int
+    roads: NearbyRoads, table: RouteTable, chunks: Iterable[Positions], settings: MatchSettings, workers: int
 ) -> Iterator[Matches]:
     with ThreadPoolExecutor(workers) as pool:
         yield from pool.map(lambda chunk: _match(roads, table, chunk, settings), chunks)
 
 
 def _on_ray(
-    roads: MatchingNetwork, table: RouteTable, chunks: Iterable[Positions], settings: MatchSettings, workers: int
+    roads: NearbyRoads, table: RouteTable, chunks: Iterable[Positions], settings: MatchSettings, workers: int
 ) -> Iterator[Matches]:
     """The same on a Ray cluster: the one joined already or that RAY_ADDRESS names, else one on this machine."""
     try:

@@ -7,16 +7,15 @@ a thousand; lengths of roads and distances between positions are not taken from 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.data.network import EARTH_RADIUS_M, RoadNetwork
-from frigate.data.notices import Notices, Spot
-from frigate.sources.geometry import NotALineError, read_line
+from frigate.data.network import RoadNetwork
+from frigate.data.notices import InputPlace, Notices
+from frigate.sources.geometry import Projection, road_lines
 
 CELL_M = 100.0
 MAX_CANDIDATES = 16  # roads considered for one position, the nearest; a four-armed crossing has 8
@@ -65,30 +64,12 @@ class Candidates(NamedTuple):
     inside: NDArray[np.bool_]  # [P] whether any road is within inside_m
 
 
-@dataclass(frozen=True)
-class Plane:
-    """Metres east and north of a place."""
-
-    lon: float
-    lat: float
-
-    def metres(
-        self, lon: NDArray[np.float64], lat: NDArray[np.float64]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        east = (lon - self.lon + 180.0) % 360.0 - 180.0  # the short way round, also across 180 degrees
-        scale = np.radians(1.0) * EARTH_RADIUS_M
-        return east * scale * np.cos(np.radians(self.lat)), (lat - self.lat) * scale
-
-
-def plane_of(network: RoadNetwork) -> Plane:
-    lat = network.lat[network.present]
-    return Plane(float(network.lon[network.present][0]), float((lat.min() + lat.max()) / 2))
-
-
-def lay_grid(network: RoadNetwork, plane: Plane, *, radius_m: float, margin_m: float, notices: Notices) -> RoadGrid:
+def build_grid(
+    network: RoadNetwork, projection: Projection, *, radius_m: float, margin_m: float, notices: Notices
+) -> RoadGrid:
     """The grid of a network: cells know the pieces within radius_m, and reach margin_m beyond the network."""
     edges = network.edges
-    x, y, road = _lines(network, plane, notices)
+    x, y, road = _lines(network, projection, notices)
     same = road[1:] == road[:-1]
     piece_road = road[:-1][same]
     dx, dy = np.diff(x)[same], np.diff(y)[same]
@@ -104,20 +85,20 @@ def lay_grid(network: RoadNetwork, plane: Plane, *, radius_m: float, margin_m: f
     columns, rows = int(wide_m // cell_m) + 1, int(high_m // cell_m) + 1
     order = np.argsort(edges.senders, kind="stable")
     grid = RoadGrid(
-        senders=frozen(edges.senders, np.int32),
-        receivers=frozen(edges.receivers, np.int32),
-        length_m=frozen(edges.length_m, np.float64),
-        out_starts=frozen(np.searchsorted(edges.senders[order], np.arange(network.num_nodes + 1)), np.int64),
-        out_roads=frozen(order, np.int32),
-        piece_x_m=frozen(x[:-1][same], np.float64),
-        piece_y_m=frozen(y[:-1][same], np.float64),
-        piece_dx_m=frozen(dx, np.float64),
-        piece_dy_m=frozen(dy, np.float64),
-        piece_road=frozen(piece_road, np.int32),
-        piece_before=frozen(before_m / whole_m, np.float64),
-        piece_share=frozen(piece_m / whole_m, np.float64),
-        cell_starts=frozen(np.zeros(1), np.int64),
-        cell_pieces=frozen(np.zeros(0), np.int32),
+        senders=readonly(edges.senders, np.int32),
+        receivers=readonly(edges.receivers, np.int32),
+        length_m=readonly(edges.length_m, np.float64),
+        out_starts=readonly(np.searchsorted(edges.senders[order], np.arange(network.num_nodes + 1)), np.int64),
+        out_roads=readonly(order, np.int32),
+        piece_x_m=readonly(x[:-1][same], np.float64),
+        piece_y_m=readonly(y[:-1][same], np.float64),
+        piece_dx_m=readonly(dx, np.float64),
+        piece_dy_m=readonly(dy, np.float64),
+        piece_road=readonly(piece_road, np.int32),
+        piece_before=readonly(before_m / whole_m, np.float64),
+        piece_share=readonly(piece_m / whole_m, np.float64),
+        cell_starts=readonly(np.zeros(1), np.int64),
+        cell_pieces=readonly(np.zeros(0), np.int32),
         left_m=left_m,
         bottom_m=bottom_m,
         cell_m=cell_m,
@@ -129,10 +110,10 @@ def lay_grid(network: RoadNetwork, plane: Plane, *, radius_m: float, margin_m: f
     starts = np.cumsum(starts)
     pieces = np.zeros(int(starts[-1]), np.int32)
     fill_cells(grid, radius_m, starts[:-1].copy(), pieces, True)
-    return grid._replace(cell_starts=frozen(starts, np.int64), cell_pieces=frozen(pieces, np.int32))
+    return grid._replace(cell_starts=readonly(starts, np.int64), cell_pieces=readonly(pieces, np.int32))
 
 
-def frozen(values: NDArray[Any], dtype: type[Scalar]) -> NDArray[Scalar]:
+def readonly(values: NDArray[Any], dtype: type[Scalar]) -> NDArray[Scalar]:
     """The array, of this type and read-only."""
     held = np.ascontiguousarray(values, dtype)
     held = held.copy() if held is values else held
@@ -249,44 +230,38 @@ def _to_piece(grid: RoadGrid, piece: int, x_m: float, y_m: float) -> tuple[float
 
 
 def _lines(
-    network: RoadNetwork, plane: Plane, notices: Notices
+    network: RoadNetwork, projection: Projection, notices: Notices
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
     """The points of all roads' lines on the plane, one road after the other, and the road of each."""
     edges = network.edges
     ends = np.stack([edges.senders, edges.receivers], axis=1)  # [E,2]
     straight = np.stack([network.lon[ends], network.lat[ends]], axis=2)  # [E,2,2]
-    lines = list(straight)
-    unread = np.zeros(len(edges), bool)
-    for road in np.flatnonzero(edges.geometry != b"").tolist():
-        try:
-            lines[road] = read_line(edges.geometry[road])
-        except NotALineError:
-            unread[road] = True
-    along_m, against_m = (_apart_m(plane, lines, straight, order) for order in ((0, -1), (-1, 0)))
+    lines, unread = road_lines(network, edges)
+    along_m, against_m = (_apart_m(projection, lines, straight, order) for order in ((0, -1), (-1, 0)))
     astray = np.minimum(along_m, against_m) > LINE_ENDS_M
     for road in np.flatnonzero(astray).tolist():
         lines[road] = straight[road]
     for road in np.flatnonzero((against_m < along_m) & ~astray).tolist():
         lines[road] = lines[road][::-1]
 
-    def spot(road: int) -> Spot:
+    def spot(road: int) -> InputPlace:
         source, target = network.node_ids[ends[road]]
-        return Spot(f"road {source},{target}")
+        return InputPlace(f"road {source},{target}")
 
     notices.add_rows("Roads whose geometry is not a line, taken as straight", unread, spot)
     said = f"Roads whose geometry ends over {LINE_ENDS_M:g} m from their nodes, taken as straight"
     notices.add_rows(said, astray, spot)
     points = np.concatenate(lines)
-    x, y = plane.metres(points[:, 0], points[:, 1])
+    x, y = projection.metres(points[:, 0], points[:, 1])
     return x, y, np.repeat(np.arange(len(edges)), [len(line) for line in lines])
 
 
 def _apart_m(
-    plane: Plane, lines: list[NDArray[np.float64]], straight: NDArray[np.float64], order: tuple[int, int]
+    projection: Projection, lines: list[NDArray[np.float64]], straight: NDArray[np.float64], order: tuple[int, int]
 ) -> NDArray[np.float64]:
     """[E] how far the ends of the lines, taken in this order, are from the nodes at most."""
     given = np.stack([[line[at] for line in lines] for at in order], axis=1)  # [E,2,2]
-    x, y = plane.metres(given[..., 0], given[..., 1])
-    node_x, node_y = plane.metres(straight[..., 0], straight[..., 1])
+    x, y = projection.metres(given[..., 0], given[..., 1])
+    node_x, node_y = projection.metres(straight[..., 0], straight[..., 1])
     apart: NDArray[np.float64] = np.hypot(x - node_x, y - node_y).max(axis=1)
     return apart

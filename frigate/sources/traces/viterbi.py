@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.data.network import EARTH_RADIUS_M
+from frigate.data.coordinates import EARTH_RADIUS_M
 from frigate.sources.traces.road_index import Candidates, RoadGrid, compiled
 
 DETOUR, DETOUR_M = 1.5, 1000.0  # a route may be this many times the straight distance, and so much more

@@ -1,0 +1,39 @@
+"""`frigate check`: what is in a city, and what is wrong with it."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+
+from frigate.cli.console import print_json, say, status
+from frigate.cli.parser import CITY_FOLDER, JSON, Argument, Command
+
+
+def run(args: Namespace) -> None:
+    from frigate.check.city import check_city
+    from frigate.data.city import read_city
+    from frigate.graph.feature_cache import ensure_road_features
+    from frigate.report.check_page import write_check_page
+
+    with status(f"Reading {args.city}"):
+        city = ensure_road_features(read_city(args.city))
+        report = check_city(city, positions=args.positions)
+        page = None if args.html is None else write_check_page(args.html, city, report)
+    if args.json:
+        print_json(report.to_json())
+        return
+    for line in report.lines():
+        say(line)
+    if page is not None:
+        say(f"Page: {page}")
+
+
+CHECK = Command(
+    "check", "Show what is in a city, and what is wrong with it.", run,
+    (
+        CITY_FOLDER,
+        Argument("--positions", "also measure the distortion of the positions"),
+        Argument("--html FILE", "write a page that shows the network, its sensors and their gaps", Path),
+        JSON,
+    ),
+)  # fmt: skip

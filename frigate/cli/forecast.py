@@ -1,0 +1,58 @@
+"""`frigate forecast`: the next hour at every node; with roads closed or added, on any network."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from importlib.util import find_spec
+from pathlib import Path
+
+from frigate.cli.console import notice, print_json, say, status
+from frigate.cli.parser import DEVICE, JSON, KERNELS, OTHER_CITY, RUN, Argument, Command
+
+
+def run(args: Namespace) -> None:
+    from frigate.data.city import open_city
+    from frigate.forecasting.forecast import forecast
+    from frigate.training.checkpoint import load_run
+
+    with status(f"Opening {args.run}"):
+        other = None if args.city is None else open_city(args.city)
+        result = forecast(
+            load_run(args.run), stream=other, at=args.at, close=args.close,
+            add=args.add, past=args.past, horizon=args.horizon, sensors="all" if args.all_sensors else "seen",
+            device=args.device, memory_gb=args.memory_gb, kernels=args.kernels,
+        )  # fmt: skip
+    if other is not None:
+        notice(*other.notices)
+    notice(*result.notices)
+    files = {form: getattr(args, form) for form in ("csv", "parquet", "geojson") if getattr(args, form) is not None}
+    if not files and not args.json:
+        form = "parquet" if find_spec("polars") is not None else "csv"
+        files = {form: args.run / f"forecast.{form}"}
+    for form, path in files.items():
+        result.write(path, suffix=f".{form}")
+    if args.json:
+        print_json(result.to_json())
+    else:
+        say(f"{result.summary()}: {', '.join(map(str, files.values()))}")
+
+
+FORECAST = Command(
+    "forecast", "Forecast the traffic at every node.", run,
+    (
+        RUN,
+        Argument("--at TIME", "forecast from this time on (default: the end of the readings)"),
+        Argument("--close A,B", "close the road from A to B; may be repeated", repeated=True),
+        Argument("--add A,B[,METRES]", "add a road from A to B; may be repeated", repeated=True),
+        Argument("--past N", "past snapshots to use (default: as in training)", int),
+        Argument("--horizon N", "steps to forecast (default: as in training)", int),
+        Argument("--all-sensors", "also use the readings of held-out test nodes"),
+        OTHER_CITY,
+        Argument("--csv FILE", "write a long table", Path),
+        Argument("--parquet FILE", "write a long table (default: RUN/forecast.parquet)", Path),
+        Argument("--geojson FILE", "write points with their forecasts", Path),
+        Argument("--memory-gb GB", "memory for activations (default: 4 on a CPU, what is free on a GPU)", float),
+        DEVICE, KERNELS, JSON,
+    ),
+    details="Roads can be closed or added, and the city can be another one.",
+)  # fmt: skip

@@ -1,0 +1,113 @@
+"""`frigate train`: train a model on a city, or resume a run."""
+
+from __future__ import annotations
+
+import math
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from frigate.cli.console import log, notice, print_json, progress, say, status
+from frigate.cli.parser import CITY, DEVICE, JSON, KERNELS, Argument, Command
+from frigate.config import BASELINES, PRESETS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from frigate.data.city import City
+    from frigate.training.trainer import StepReport
+
+STOPPED = 130
+
+
+def run(args: Namespace) -> int:
+    from frigate.nn.device import best_device
+    from frigate.nn.ops import describe_kernels
+    from frigate.training.distributed import current
+    from frigate.training.train import seen_from, settings_from, summary_line, train
+
+    typed = {
+        "task": {"past": args.past, "horizon": args.horizon},
+        "train": {name: getattr(args, name) for name in ("epochs", "batch_size", "parts", "validation", "seed")},
+    }
+    group = current()
+    resumed = args.output if args.resume else None
+    settings = group.agree(
+        lambda: settings_from(preset_name=args.preset, file=args.settings, said=typed, resume=resumed)
+    )
+    city = group.leader_first(lambda: read(args.city))  # which writes a cache
+    sensors = group.agree(lambda: seen_from(args.seen, city))
+    if settings.train.validation == "unseen":
+        notice("validation = unseen: the checkpoint is chosen at the test nodes, as in the paper. Scores are flattered")
+    with training_progress("Training") as on_step:
+        device = best_device(group.device_name(args.device))
+        computed_with = describe_kernels(device, args.kernels)
+        trained = train(
+            city, seen=sensors, mode=args.split, settings=settings, folder=args.output, resume=args.resume,
+            device=args.device, on_step=on_step, kernels=args.kernels,
+        )  # fmt: skip
+    log(f"trained on {device.type}: {computed_with}")
+    if args.json:
+        facts: dict[str, Any] = {"run": str(args.output), **vars(trained.progress)}
+        if not math.isfinite(trained.progress.best_mae):
+            facts["best_mae"] = None
+        parameters = sum(p.numel() for p in trained.model.parameters())
+        print_json({**facts, "parameters": parameters, "kernels": computed_with})
+    else:
+        say(summary_line(trained))
+    return 0 if trained.progress.finished else STOPPED
+
+
+def read(folder: Path) -> City:
+    """A city folder or its cache, opened, with its notices printed."""
+    from frigate.data.city import open_city
+
+    with status(f"Reading {folder}"):
+        city = open_city(folder)
+    notice(*city.notices)
+    return city
+
+
+@contextmanager
+def training_progress(title: str) -> Iterator[Callable[[StepReport], None]]:
+    """Progress over all epochs, and a line for each."""
+    from frigate.training.trainer import epoch_line
+
+    with progress(title) as update:
+
+        def on_step(step: StepReport) -> None:
+            words = f"epoch {step.epoch + 1}/{step.epochs} loss {step.loss:.4f}"
+            update(step.epoch * step.steps + step.step, step.epochs * step.steps, words)
+            if step.metrics is not None:
+                log(epoch_line(step.metrics))
+
+        yield on_step
+
+
+MODELS = (*PRESETS, *BASELINES)
+TRAIN = Command(
+    "train", "Train a model on a city.", run,
+    (
+        CITY,
+        Argument("-o --output RUN", "the run folder to write", Path, required=True),
+        Argument("--seen SENSORS", "sensors to use: 30%, 0.3, a file of node ids, or all (default: 80%)"),
+        Argument("--split", "which nodes to hold out: random ones, or a contiguous region", default="random",
+                 choices=("random", "region")),
+        Argument("--preset MODEL", f"{', '.join(MODELS)} (default: default)", choices=MODELS),
+        Argument("--settings FILE", "a TOML file with [task], [model] and [train]", Path),
+        Argument("--past N", "past snapshots in a window (default: 12)", int),
+        Argument("--horizon N", "steps to forecast (default: 12)", int),
+        Argument("--epochs N", "maximum number of epochs", int),
+        Argument("--batch-size N", "windows in one optimiser step", int),
+        Argument("--parts N", "split the network into N parts and train on one per step; for large networks", int),
+        Argument("--validation", "nodes that choose the checkpoint: some of the seen, or the unseen as in the paper "
+                 "(default: seen)", choices=("seen", "unseen")),
+        Argument("--seed N", "fixes validation nodes, anchors, initial weights and order (default: 0)", int),
+        Argument("--resume", "resume the run in the folder"),
+        DEVICE, KERNELS, JSON,
+    ),
+    details="Ctrl-C keeps the finished epochs; --resume continues from the last one.",
+    if_stopped="no new epoch was finished",
+)  # fmt: skip

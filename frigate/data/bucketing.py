@@ -1,0 +1,432 @@
+"""Readings into snapshots: the one place that says what the value of a node in a snapshot is. All sources use it.
+
+A reading's time is the start of its interval, and snapshot t covers [t, t + step). Of several readings of a node in one
+snapshot, counts are summed and gauges keep the latest. Two readings of a node at the very same time are one reading and
+its correction: the last one given is kept. No reading is no observation; a 0 is a real zero. Snapshots run from that of
+the first reading to that of the last, and begin at whole steps from local midnight.
+
+S snapshots, N nodes, R readings, D sensors (several may stand at one node).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+
+from frigate.data.city_toml import whole_step
+from frigate.data.network import RoadNetwork
+from frigate.data.notices import InputPlace, Notices
+from frigate.data.stream import RoadNetworkStream, make_stream, utc_offsets_s
+from frigate.data.times import utc_text
+from frigate.errors import CityError
+
+MAX_CELLS = 1_500_000_000  # snapshots x nodes that a stream may have: 7.5 GB
+MANY_CELLS = 100_000_000  # with so many and hardly any reading, a time is mistaken
+MIN_WIDTH = 30  # the cost of a snapshot whatever it holds, in nodes
+PART_READINGS = 1 << 20  # readings handled at once
+BLOCK_CELLS = 4_000_000  # snapshots x sensors handled at once
+
+
+@dataclass(frozen=True)
+class Readings:
+    """Readings of nodes or of sensors."""
+
+    time_us: NDArray[np.int64]  # [R] start of the interval, microseconds since 1970 UTC
+    column: NDArray[np.integer]  # [R] row of the node, or number of the sensor
+    value: NDArray[np.number]  # [R]
+    row: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # [R] of the table; empty: not kept
+
+    def __len__(self) -> int:
+        return len(self.time_us)
+
+    def take(self, rows: NDArray[np.generic] | slice) -> Readings:
+        row = self.row[rows] if len(self.row) else self.row
+        return Readings(self.time_us[rows], self.column[rows], self.value[rows], row)
+
+    @staticmethod
+    def join(parts: Sequence[Readings]) -> Readings:
+        return Readings(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Readings)))
+
+    @staticmethod
+    def none() -> Readings:
+        return Readings(np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32))
+
+
+@dataclass(frozen=True)
+class Span:
+    """The first and the last time with a reading, and where in the input they stand."""
+
+    first_us: int
+    last_us: int
+    first: InputPlace
+    last: InputPlace
+
+    @staticmethod
+    def of(time_us: NDArray[np.int64], place: Callable[[int], InputPlace]) -> Span:
+        low, high = int(np.argmin(time_us)), int(np.argmax(time_us))
+        return Span(int(time_us[low]), int(time_us[high]), place(low), place(high))
+
+    def joined(self, other: Span | None) -> Span:
+        if other is None:
+            return self
+        first = self if self.first_us < other.first_us else other
+        last = self if self.last_us > other.last_us else other
+        return Span(first.first_us, last.last_us, first.first, last.last)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Which snapshots there are."""
+
+    start_s: int
+    step_s: int
+    num_snapshots: int
+
+    def snapshot_of(self, time_us: NDArray[np.int64]) -> NDArray[np.int64]:
+        return (time_us - self.start_s * 1_000_000) // (self.step_s * 1_000_000)
+
+
+@dataclass(frozen=True)
+class Snapshots:
+    """Values and the observed mask of all nodes on a grid."""
+
+    values: NDArray[np.float32]  # [S,N]
+    observed: NDArray[np.bool_]  # [S,N]
+    start_s: int
+    step_s: int
+
+    @staticmethod
+    def none(num_nodes: int, step_s: int) -> Snapshots:
+        return Snapshots(np.zeros((0, num_nodes), np.float32), np.zeros((0, num_nodes), bool), 0, step_s)
+
+    def trimmed(self, notices: Notices) -> Snapshots:
+        """Without the snapshots before the first and after the last reading."""
+        seen = np.flatnonzero(self.observed.any(axis=1))
+        first, stop = (int(seen[0]), int(seen[-1]) + 1) if len(seen) else (0, 0)
+        lost = len(self.values) - (stop - first)
+        notices.add("Snapshots without any reading before the first or after the last, left out", lost)
+        start_s = self.start_s + first * self.step_s
+        return Snapshots(self.values[first:stop], self.observed[first:stop], start_s, self.step_s)
+
+    def stream(
+        self, network: RoadNetwork, *, timezone: str, quantity: str = "count", unit: str = ""
+    ) -> RoadNetworkStream:
+        """A stream whose network does not change."""
+        return make_stream(
+            self.values,
+            network,
+            start_s=self.start_s,
+            step_s=self.step_s,
+            observed=self.observed,
+            timezone=timezone,
+            quantity=quantity,
+            unit=unit,
+        )
+
+
+def bucket(parts: Iterable[Readings], grid: Grid, *, num_nodes: int, quantity: str) -> Snapshots:
+    """Put readings into the snapshots of a grid.
+
+    Parameters
+    ----------
+    parts
+        Readings by node, a part at a time, in any order within a part; for a gauge no part may hold a reading earlier
+        than one of the part before it. Readings outside the grid are dropped.
+    grid
+        The snapshots, from `snapshot_grid`.
+    num_nodes
+        N, the number of columns.
+    quantity
+        "count": readings of one cell are summed. Anything else is a gauge, of which the latest reading stays.
+    """
+    S, N = grid.num_snapshots, num_nodes
+    snapshots = Snapshots(np.zeros((S, N), np.float32), np.zeros((S, N), bool), grid.start_s, grid.step_s)
+    for part in parts:
+        _put(part, grid.snapshot_of(part.time_us), snapshots.values, snapshots.observed, quantity)
+    return snapshots
+
+
+def _put(
+    readings: Readings,
+    snapshot: NDArray[np.int64],
+    values: NDArray[np.floating],
+    observed: NDArray[np.bool_],
+    quantity: str,
+) -> None:
+    """Add readings, in place, to values and mask [S,N]."""
+    S, N = values.shape
+    inside = (snapshot >= 0) & (snapshot < S)
+    if not inside.all():
+        readings, snapshot = readings.take(inside), snapshot[inside]
+    cell = snapshot * N + readings.column
+    if quantity == "count":
+        np.add.at(values.reshape(-1), cell, readings.value)
+    else:
+        order = np.argsort(readings.time_us, kind="stable")
+        values.reshape(-1)[cell[order]] = readings.value[order]  # the last assignment to a cell stands
+    observed.reshape(-1)[cell] = True
+
+
+@dataclass(frozen=True)
+class SensorSnapshots:
+    """Snapshots of nodes, brought together from the sensors at each of them."""
+
+    snapshots: Snapshots
+    partial: NDArray[np.int64]  # [N] snapshots left out because only some of the node's sensors report
+    incomplete: int  # snapshots of single sensors that were covered only in part
+
+
+def bucket_sensors(
+    readings: Readings,
+    grid: Grid,
+    *,
+    node_of: NDArray[np.int64],
+    num_nodes: int,
+    quantity: str,
+    duration_ms: NDArray[np.int64] | None = None,
+    covered_ms: NDArray[np.int64] | None = None,
+) -> SensorSnapshots:
+    """Put the readings of sensors into the snapshots of their nodes.
+
+    Counts of the sensors of a node are summed where all of them report; gauges are averaged over those that do.
+
+    Parameters
+    ----------
+    readings
+        By sensor, in any order.
+    grid
+        The snapshots, from `snapshot_grid`.
+    node_of
+        [D] row of each sensor's node, -1 where it has none.
+    num_nodes
+        N, the number of nodes.
+    quantity
+        "count", or anything else for a gauge.
+    duration_ms
+        [R] length of each reading's interval. A sensor then reports in a snapshot only where its intervals fill it.
+    covered_ms
+        [S] how much of each snapshot all sensors covered, for input that leaves out readings of 0.
+    """
+    S, D = grid.num_snapshots, len(node_of)
+    snapshot = grid.snapshot_of(readings.time_us)
+    order = np.argsort(snapshot, kind="stable")
+    readings, snapshot = readings.take(order), snapshot[order]
+    placed = np.flatnonzero(node_of >= 0)
+    join = coo_array((np.ones(len(placed)), (node_of[placed], placed)), shape=(num_nodes, D)).tocsr()
+    sensors = np.bincount(node_of[placed], minlength=num_nodes)
+    total = Snapshots(np.zeros((S, num_nodes), np.float32), np.zeros((S, num_nodes), bool), grid.start_s, grid.step_s)
+    partial, incomplete = np.zeros(num_nodes, np.int64), 0
+    block = max(1, BLOCK_CELLS // max(1, D))
+    for low in range(0, S, block):
+        high = min(low + block, S)
+        rows = slice(*np.searchsorted(snapshot, [low, high]))
+        values, reports = np.zeros((high - low, D)), np.zeros((high - low, D), bool)
+        part = readings.take(rows)
+        _put(part, snapshot[rows] - low, values, reports, quantity)
+        if duration_ms is not None:
+            filled_ms = np.zeros((high - low, D))
+            lasting = replace(part, value=duration_ms[order][rows])
+            _put(lasting, snapshot[rows] - low, filled_ms, reports, "count")
+            if covered_ms is not None:
+                filled_ms[:] = covered_ms[low:high, None]
+            reports = filled_ms == grid.step_s * 1000
+            incomplete += int(((filled_ms > 0) & ~reports).sum())
+        sums = (join @ np.where(reports, values, 0).T).T
+        reporting = (join @ reports.T.astype(np.float64)).T
+        if quantity == "count":
+            seen = (reporting == sensors) & (sensors > 0)
+            partial += ((reporting > 0) & ~seen).sum(axis=0)
+        else:
+            seen = reporting > 0
+            sums = sums / np.maximum(reporting, 1)
+        total.values[low:high], total.observed[low:high] = np.where(seen, sums, 0), seen
+    return SensorSnapshots(total, partial, incomplete)
+
+
+def bucket_matrix(
+    values: NDArray[np.generic],
+    time_us: NDArray[np.int64],
+    network: RoadNetwork,
+    *,
+    step_s: int,
+    timezone: str,
+    quantity: str,
+    notices: Notices,
+    columns: NDArray[np.int64] | None = None,
+    valid: NDArray[np.bool_] | None = None,
+    zeros_missing: bool = False,
+) -> tuple[Snapshots, int]:
+    """Put a matrix of readings into snapshots. Its rows may come in any order and need not be a step apart.
+
+    Parameters
+    ----------
+    values
+        [rows, columns] numbers of any type. NaN is no reading.
+    time_us
+        [rows] microseconds since 1970 UTC.
+    network
+        The nodes, and so the columns of the result.
+    step_s, timezone
+        Length of a snapshot; snapshots begin at whole steps from midnight there.
+    quantity
+        "count", or anything else for a gauge.
+    notices
+        Takes what was left out or put in order.
+    columns
+        [columns] row of each column's node; None: the order of the network.
+    valid
+        [rows] or [rows, columns] False where there is no reading.
+    zeros_missing
+        Whether a 0 means that nothing was observed.
+
+    Returns
+    -------
+    The snapshots, and how many cells of the matrix are 0.
+    """
+    N, zeros = network.num_nodes, 0
+    node_of = np.arange(N) if columns is None else columns
+    earlier = np.diff(time_us, prepend=time_us[:1]) < 0
+    notices.add_rows(
+        "Rows of the matrix earlier than the row above, sorted", earlier, lambda row: InputPlace(f"row {row + 1}")
+    )
+    span = Span.of(time_us, lambda row: InputPlace(f"row {row + 1} of the matrix"))
+    grid = snapshot_grid(span, step_s=step_s, timezone=timezone, num_nodes=N, num_readings=values.size)
+    order = np.argsort(time_us, kind="stable")
+
+    def parts() -> Iterator[Readings]:
+        nonlocal zeros
+        width = len(node_of)
+        block = max(1, BLOCK_CELLS // width)
+        for first in range(0, len(order), block):
+            rows = order[first : first + block]
+
+            def place(cell: int, rows: NDArray[np.int64] = rows) -> InputPlace:
+                row, column = int(rows[cell // width]) + 1, node_of[cell % width]
+                return InputPlace(f'row {row} of the matrix, node "{network.node_ids[column]}"')
+
+            raw = values[rows].reshape(-1)
+            kept = np.ones(len(raw), bool)
+            if valid is not None:
+                kept = np.broadcast_to(valid[rows].reshape(len(rows), -1), (len(rows), width)).reshape(-1)
+            zeros += int((raw == 0).sum())
+            if zeros_missing:
+                kept = kept & (raw != 0)
+            stored, keep = usable_values(raw, kept, quantity=quantity, notices=notices, place=place)
+            cell = np.flatnonzero(keep)
+            yield Readings(time_us[rows[cell // width]], node_of[cell % width], stored[cell])
+
+    snapshots = bucket(without_repeats(parts(), network.node_ids, notices), grid, num_nodes=N, quantity=quantity)
+    return snapshots, zeros
+
+
+# The grid
+
+
+def snapshot_grid(span: Span, *, step_s: int, timezone: str, num_nodes: int, num_readings: int) -> Grid:
+    """The snapshots of a span, from a whole step since local midnight on.
+
+    More than could be held is refused before any memory is taken.
+    """
+    first_s = span.first_us // 1_000_000
+    offset_s = int(utc_offsets_s(np.array([first_s]), timezone)[0])
+    start_s = (first_s + offset_s) // step_s * step_s - offset_s
+    count = (span.last_us // 1_000_000 - start_s) // step_s + 1
+    cells = count * max(num_nodes, MIN_WIDTH)
+    if cells > MAX_CELLS or (cells > MANY_CELLS and num_readings * 1_000_000 < cells):
+        first = f"{utc_text(span.first_us)} ({span.first})"
+        last = f"{utc_text(span.last_us)} ({span.last})"
+        raise CityError(
+            f"readings from {first} to {last} make {count:,} snapshots of {num_nodes:,} nodes, "
+            f"for {num_readings:,} readings. Is one of these times mistaken?"
+        )
+    return Grid(start_s, step_s, count)
+
+
+def usual_step_s(gap_us: NDArray[Any], *, where: str) -> int:
+    """The step of readings that are these times apart: the most frequent one."""
+    gaps, count = np.unique(gap_us, return_counts=True)
+    if not len(gaps):
+        raise CityError(f"{where}: one time only, so the step cannot be told. Give more rows, or a step such as 5min")
+    usual_us = int(gaps[np.argmax(count)])
+    if usual_us % 1_000_000:
+        raise CityError(f"{where}: readings are mostly {usual_us / 1e6:g} s apart. Give a step, such as 5min")
+    return whole_step(usual_us // 1_000_000, where=where)
+
+
+# Readings that can be used
+
+
+def usable_values(
+    value: NDArray[np.generic],
+    kept: NDArray[np.bool_],
+    *,
+    quantity: str,
+    notices: Notices,
+    place: Callable[[int], InputPlace],
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Values as they are stored, and which of `kept` can be: not NaN, not infinite, not a negative count."""
+    with np.errstate(over="ignore"):
+        stored = value.astype(np.float32)  # what float32 cannot hold becomes infinite
+    missing = kept & np.isnan(stored)
+    notices.add_rows("Readings without a value (empty or NaN), taken as not observed", missing, place)
+    infinite = kept & np.isinf(stored)
+    notices.add_rows("Infinite readings were left out", infinite, place)
+    keep = kept & ~missing & ~infinite
+    if quantity == "count":
+        negative = keep & (stored < 0)
+        notices.add_rows("Negative counts were left out", negative, place)
+        keep &= ~negative
+    return stored, keep
+
+
+def in_time_order(parts: list[Readings]) -> Iterator[Readings]:
+    """The readings in order of time, a part at a time. Empties the list as it goes, to save memory."""
+    ends = [time for p in parts if len(p) for time in (p.time_us[0], p.time_us[-1])]
+    if (np.diff(ends) < 0).any() or any((np.diff(p.time_us) < 0).any() for p in parts):
+        whole = Readings.join(parts)
+        parts.clear()
+        whole = whole.take(np.argsort(whole.time_us, kind="stable"))
+        parts += [whole.take(slice(first, first + PART_READINGS)) for first in range(0, len(whole), PART_READINGS)]
+    while parts:
+        yield parts.pop(0)
+
+
+def repeated(readings: Readings) -> NDArray[np.bool_]:
+    """[R] True where a later row has the same node and time."""
+    again = np.zeros(len(readings), bool)
+    later_us = np.diff(readings.time_us)
+    if ((later_us > 0) | ((later_us == 0) & (np.diff(readings.column) > 0))).all():
+        return again
+    order = np.lexsort((readings.column, readings.time_us))  # stable: the last of equals is the last row
+    same = (np.diff(readings.time_us[order]) == 0) & (np.diff(readings.column[order]) == 0)
+    again[order[:-1][same]] = True
+    return again
+
+
+def without_repeats(parts: Iterable[Readings], node_ids: NDArray[np.generic], notices: Notices) -> Iterator[Readings]:
+    """Parts in order of time, without the readings that a later row of the same node and time corrects."""
+    left = Readings.none()
+    for part in parts:
+        both = Readings.join([left, part]) if len(left) else part
+        # Readings of the last time wait for the next part, where a repetition may stand.
+        cut = int(np.searchsorted(both.time_us, both.time_us[-1])) if len(both) else 0
+        yield _single(both.take(slice(0, cut)), node_ids, notices)
+        left = both.take(slice(cut, None))
+    yield _single(left, node_ids, notices)
+
+
+def _single(part: Readings, node_ids: NDArray[np.generic], notices: Notices) -> Readings:
+    again = repeated(part)
+    if not again.any():
+        return part
+
+    def place(row: int) -> InputPlace:
+        return InputPlace(f'node "{node_ids[part.column[row]]}" at {utc_text(int(part.time_us[row]))}')
+
+    notices.add_rows("Readings repeated for the same node and time, the last kept", again, place)
+    return part.take(~again)

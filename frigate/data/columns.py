@@ -1,0 +1,249 @@
+"""The columns of a table as arrays: numbers, words, lines, ids of nodes. Faults are named by line and column."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frigate.data.coordinates import coordinate_fault, on_earth
+from frigate.data.tables import Table, TableFile
+from frigate.errors import CityError, did_you_mean
+
+if TYPE_CHECKING:
+    import polars as pl
+
+INTEGER_ID = r"^(0|-?[1-9][0-9]{0,17})$"  # "007" is text: as a number it would not come back the same
+MISSING = ("", "na", "n/a", "nan", "null", "none", "-", "--")  # how users' tables write that there is no number
+
+
+def _first(mask: NDArray[np.bool_]) -> int:
+    return int(np.argmax(mask))
+
+
+# Numbers
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A column as numbers."""
+
+    values: NDArray[np.float64]  # NaN where not given or wrong; a NaN may also be given
+    given: NDArray[np.bool_]
+    wrong: NDArray[np.bool_]  # there is something, but no number
+
+
+def parse_numbers(table: Table, column: str, style: str = "dot") -> Numbers:
+    """A column as numbers, in the unit of our column; `style` comes from `number_styles`."""
+    import polars as pl
+
+    raw = table.frame[column]
+    if raw.dtype == pl.String:
+        text = raw.str.strip_chars()
+        missing = text == "" if table.file.strict else text.str.to_lowercase().is_in(MISSING)
+        text = text.set(missing.fill_null(True), None)
+        shaped = text
+        if style == "comma":
+            tidy = text.str.contains(r"^[^.]*$|^[+-]?\d{1,3}(\.\d{3})+(,\d*)?$").fill_null(True)
+            shaped = text.set(~tidy, "?").str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
+        elif style == "thousands":
+            shaped = text.str.replace_all(",", "", literal=True)
+        cast = shaped.cast(pl.Float64, strict=False)
+    elif raw.dtype.is_numeric() or raw.dtype == pl.Null:
+        text, cast = raw, raw.cast(pl.Float64)
+    else:
+        theirs = table.file.source_of.get(column, column)
+        raise CityError(f"{table.path.name}: column {theirs} holds {raw.dtype}. Numbers are expected")
+    given = text.is_not_null().to_numpy()
+    wrong = given & cast.is_null().to_numpy()
+    values = cast.fill_null(float("nan")).to_numpy() * table.file.factor_of.get(column, 1.0)
+    return Numbers(values, given & ~wrong, wrong)
+
+
+def numbers(table: Table, column: str) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """A column as numbers, and where it is given; NaN where it is not. What is no number is refused."""
+    found = parse_numbers(table, column)
+    if found.wrong.any():
+        row = _first(found.wrong)
+        raise table.refuse(row, f'{column} "{table.frame[column][row]}" is not a number')
+    return found.values, found.given
+
+
+def number_styles(file: TableFile, columns: Sequence[str]) -> dict[str, str]:
+    """How each column writes its numbers: "dot" (1234.5), "comma" (1.234,5) or "thousands" (1,234.5).
+
+    A value such as 1,234 could be either; another value of the column decides, else the delimiter: a file that
+    separates columns by commas has no need to write decimals with them.
+    """
+    import polars as pl
+
+    columns = [c for c in columns if c in file]
+    if file.parquet or not columns:
+        return dict.fromkeys(columns, "dot")
+    decimal = r"^[+-]?(\d*|\d{1,3}(\.\d{3})+),\d+$"
+    grouped = r"^[+-]?\d{1,3}(,\d{3})+(\.\d*)?$"
+    found_in = []
+    for c in columns:
+        text = pl.col(c).str.strip_chars()
+        is_decimal, is_grouped = text.str.contains(decimal), text.str.contains(grouped)
+        found_in += [(is_decimal & ~is_grouped).any().alias(f"d{c}"), (is_grouped & ~is_decimal).any().alias(f"g{c}")]
+        found_in.append((is_decimal & is_grouped).any().alias(f"b{c}"))
+    with file.reading():
+        found = file.lazy(columns).select(found_in).collect().row(0, named=True)
+    styles = {}
+    for c in columns:
+        sure_decimal, sure_grouped, either = found[f"d{c}"], found[f"g{c}"], found[f"b{c}"]
+        if sure_decimal and sure_grouped:
+            raise CityError(f"{file.path.name}: {file.source_of[c]} mixes decimal commas and decimal points")
+        if sure_decimal or (either and not sure_grouped and file.delimiter != ","):
+            styles[c] = "comma"
+        else:
+            styles[c] = "thousands" if sure_grouped or either else "dot"
+    return styles
+
+
+def lon_lat(table: Table, wanted: NDArray[np.bool_] | None = None) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Columns `lon` and `lat`; a row (of those wanted) that is no place on earth is refused."""
+    lon, lat = (numbers(table, c)[0] if c in table else np.full(len(table), np.nan) for c in ("lon", "lat"))
+    wrong = ~on_earth(lon, lat) if wanted is None else wanted & ~on_earth(lon, lat)
+    if wrong.any():
+        row = _first(wrong)
+        raise table.refuse(row, coordinate_fault(float(lon[row]), float(lat[row])))
+    return lon, lat
+
+
+# Text
+
+
+def text(table: Table, column: str) -> pl.Series:
+    """A column as text without blanks around it, null where it is empty. 7.0 is 7: so pandas writes integers."""
+    import polars as pl
+
+    raw = _whole_numbers(table.frame[column])
+    if raw.dtype.is_nested() or raw.dtype == pl.Binary:
+        raw = pl.Series(column, ["?"] * len(raw))
+    stripped = raw.cast(pl.String).str.strip_chars()
+    return stripped.set((stripped == "").fill_null(False), None)
+
+
+def words(table: Table, column: str) -> NDArray[np.str_]:
+    """A column as text, exactly as it is; "" where it is not given or not there at all."""
+    import polars as pl
+
+    if column not in table:
+        return np.full(len(table), "", np.str_)
+    raw = _whole_numbers(table.frame[column])
+    return np.array(raw.cast(pl.String).fill_null("").to_list(), np.str_).reshape(-1)
+
+
+def _whole_numbers(raw: pl.Series) -> pl.Series:
+    import polars as pl
+
+    known = raw.drop_nulls()
+    return raw.cast(pl.Int64, strict=False) if raw.dtype.is_float() and bool((known == known.floor()).all()) else raw
+
+
+def lines_wkb(table: Table, column: str) -> NDArray[np.object_]:
+    """A column of WKB: bytes in Parquet, hexadecimal digits in CSV; b"" where it is not given."""
+    import polars as pl
+
+    lines = np.full(len(table), b"", np.object_)
+    if column not in table:
+        return lines
+    raw = table.frame[column]
+    for row, value in enumerate(raw.to_list()):
+        if isinstance(value, str):
+            try:
+                lines[row] = bytes.fromhex(value)
+            except ValueError:
+                raise table.refuse(row, f'{column} "{value[:20]}" is not WKB in hexadecimal digits') from None
+        elif value is not None:
+            if raw.dtype != pl.Binary:
+                raise CityError(f"{table.path.name}: column {column} holds {raw.dtype}. WKB is expected")
+            lines[row] = value
+    return lines
+
+
+# Ids
+
+
+def new_ids(table: Table, column: str, *, as_text: bool = False) -> NDArray[np.generic]:
+    """Ids of nodes, each once: integers where every one is written as one, else text."""
+    import polars as pl
+
+    raw = table.frame[column]
+    _check_id_type(table, column)
+    blank = raw.is_null().to_numpy()
+    if raw.dtype == pl.String:
+        known = raw.fill_null("")
+        blank = blank | (known == "").to_numpy() | known.str.contains("\0", literal=True).to_numpy()
+    if blank.any():
+        raise table.refuse(_first(blank), f"{column} is empty. Every node needs an id of its own")
+    ids = id_array(raw, as_text=as_text)
+    unique, first, count = np.unique(ids, return_index=True, return_counts=True)
+    if len(unique) != len(ids):
+        again = np.ones(len(ids), bool)
+        again[first] = False
+        row = _first(again)
+        earlier = table.file.place(table.row(int(first[np.searchsorted(unique, ids[row])])))
+        repeats = f"{earlier} ({int((count > 1).sum())} ids are repeated)"
+        raise table.refuse(row, f'{column} "{ids[row]}" is there already, at {repeats}')
+    return ids
+
+
+def id_array(ids: pl.Series, *, as_text: bool = False) -> NDArray[np.generic]:
+    """Ids as an array of integers where every one is written as one, else of text."""
+    import polars as pl
+
+    if ids.dtype == pl.String and not as_text and len(ids) and bool(ids.str.contains(INTEGER_ID).all()):
+        ids = ids.cast(pl.Int64)
+    if ids.dtype.is_integer() and not as_text:
+        return ids.cast(pl.Int64).to_numpy()
+    return np.array(ids.cast(pl.String).to_list(), np.str_).reshape(-1)
+
+
+def _check_id_type(table: Table, column: str) -> None:
+    import polars as pl
+
+    dtype = table.frame[column].dtype
+    if not (dtype.is_integer() or dtype in (pl.String, pl.Null)):
+        raise CityError(f"{table.path.name}: column {column} holds {dtype}. Ids are integers or text")
+
+
+class NodeIndex:
+    """From the user's ids to rows of the node table, a column at a time."""
+
+    def __init__(self, node_ids: NDArray[np.generic]) -> None:
+        self.node_ids = node_ids
+        self._order = np.argsort(node_ids, kind="stable")
+
+    def rows(self, table: Table, column: str) -> NDArray[np.int64]:
+        """[rows of the table] row of each node, -1 where it is not known."""
+        if not table.frame[column].dtype.is_float():  # what pandas makes of integers with gaps
+            _check_id_type(table, column)
+        return self.find(table.frame[column])
+
+    def find(self, ids: pl.Series) -> NDArray[np.int64]:
+        """Row of each node, -1 where it is not known."""
+        import polars as pl
+
+        if self.node_ids.dtype.kind == "U":
+            names = pl.Enum(self.node_ids.tolist())
+            return ids.cast(pl.String).cast(names, strict=False).to_physical().cast(pl.Int64).fill_null(-1).to_numpy()
+        if ids.dtype == pl.String:
+            ids = ids.str.strip_chars()
+            ids = ids.set(~ids.str.contains(INTEGER_ID).fill_null(False), None)
+        elif ids.dtype.is_float():
+            ids = ids.set((ids != ids.floor()).fill_null(True), None)
+        numbers = ids.cast(pl.Int64, strict=False)
+        known = numbers.fill_null(0).to_numpy()
+        at = np.minimum(np.searchsorted(self.node_ids, known, sorter=self._order), len(self._order) - 1)
+        rows = self._order[at]
+        found = (self.node_ids[rows] == known) & numbers.is_not_null().to_numpy()
+        return np.where(found, rows, -1)
+
+    def nearest(self, name: object) -> str:
+        return did_you_mean(str(name), [str(x) for x in self.node_ids.tolist()])

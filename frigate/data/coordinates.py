@@ -1,0 +1,34 @@
+"""Longitude and latitude in degrees: whether they are a place on earth, and how far two places are apart."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+EARTH_RADIUS_M = 6_371_008.8
+MAX_LON, MAX_LAT = 180.0, 90.0
+
+
+def haversine_m(
+    lon_a: NDArray[np.float64], lat_a: NDArray[np.float64], lon_b: NDArray[np.float64], lat_b: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Great-circle distance in metres between points in degrees."""
+    lon_a, lat_a, lon_b, lat_b = (np.radians(np.asarray(x, np.float64)) for x in (lon_a, lat_a, lon_b, lat_b))
+    half = np.sin((lat_b - lat_a) / 2) ** 2 + np.cos(lat_a) * np.cos(lat_b) * np.sin((lon_b - lon_a) / 2) ** 2
+    metres: NDArray[np.float64] = 2 * EARTH_RADIUS_M * np.arcsin(np.sqrt(np.clip(half, 0, 1)))
+    return metres
+
+
+def on_earth(lon: NDArray[np.float64], lat: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which pairs of degrees are places; NaN is none."""
+    with np.errstate(invalid="ignore"):
+        return np.asarray((np.abs(lon) <= MAX_LON) & (np.abs(lat) <= MAX_LAT))
+
+
+def coordinate_fault(lon: float, lat: float, *, allow_zero: bool = True) -> str:
+    """Why a pair of degrees is no place on earth, to stand after the name of what has them; "" where it is one."""
+    if abs(lon) <= MAX_LON and abs(lat) <= MAX_LAT:
+        return "(0, 0), which means an unknown place" if lon == lat == 0 and not allow_zero else ""
+    swapped = abs(lat) <= MAX_LON and abs(lon) <= MAX_LAT
+    hint = "lon and lat look swapped" if swapped else "lon is within 180 degrees and lat within 90 (WGS84)"
+    return f"lon {lon:g}, lat {lat:g} is not a place on earth; {hint}"

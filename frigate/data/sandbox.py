@@ -1,0 +1,481 @@
+"""Read files from elsewhere in a child process with limits, so that a bad file cannot take the caller down.
+
+Native parsers crash on damaged files, and a file of a few kilobytes can unpack to terabytes. A function called through
+`in_sandbox`, or decorated with `sandboxed`, runs in a worker process with limits on memory, CPU time and file size.
+If the worker dies, the caller gets a `CityError` that names the file, the cause and the remedy. The function's own
+errors, warnings and progress pass through. So does its result; large arrays travel in a file.
+
+The worker is a plain Python process. It never imports the caller's `__main__`: scripts need no guard, and notebooks
+work. It is kept for the next call, which then costs about a millisecond. It exits when it has been idle for a minute,
+on Ctrl-C, and when the caller exits or is killed. It runs with the user's rights: it protects against crashes and
+against files that exhaust memory or time, not against a parser that is made to run foreign code.
+
+    FRIGATE_READ_MEMORY_GB, FRIGATE_READ_SECONDS    set the limits, which otherwise follow from the size of the files
+    FRIGATE_SANDBOX=off                             read in the caller's process, for a debugger
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import math
+import mmap
+import os
+import pickle
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe
+from multiprocessing.reduction import recv_handle, send_handle
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from frigate.errors import CityError, FrigateError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# Default limits: a minimum, plus an allowance for each megabyte of the files
+MIN_GB, GB_PER_MB = 8.0, 0.5
+MIN_SECONDS, SECONDS_PER_MB, MAX_SECONDS = 120.0, 10.0, 86_400.0  # of CPU time
+MAX_SHARE = 0.75  # of the machine's memory
+WALL_PER_CPU = 10.0  # a call may wait, for a slow disk or a busy machine, this many times its CPU time
+MAX_FILE_GB = 64  # size of a file that is written
+
+IDLE_S = 60.0
+RETIRE_GB = 1.0  # a worker that keeps this much memory after a call is replaced
+MIN_SHARED = 1 << 16  # bytes; larger arrays of a result travel in a file
+ALIGN = 64
+
+OUT_OF_MEMORY = ("memory allocation of", "bad_alloc", "MemoryError", "out of memory", "annot allocate memory")
+
+
+def in_sandbox(
+    function: Callable[..., R],
+    /,
+    *args: Any,
+    memory_gb: float | None = None,
+    seconds: float | None = None,
+    on_progress: Callable[..., None] | None = None,
+    **kwargs: Any,
+) -> R:
+    """Call a function in a worker process with limits on memory, time and file size.
+
+    Parameters
+    ----------
+    function
+        A function at the top level of a module; the worker imports it by name.
+    *args, **kwargs
+        Its arguments, which must be picklable.
+    memory_gb
+        Memory that the call may take. Default: 8 GB plus 0.5 GB for each megabyte of the files among the arguments, at
+        most three quarters of the machine's memory.
+    seconds
+        CPU time that the call may take; ten times as much may pass on the clock. Default: 120 s plus 10 s for each
+        megabyte of the files.
+    on_progress
+        Called in this process whenever the function calls its own `on_progress`. Passed on only if given.
+
+    Returns
+    -------
+    What the function returns. Its exceptions are raised here.
+
+    Raises
+    ------
+    CityError
+        If the worker crashes or exceeds a limit.
+    """
+    if not _needed():
+        return function(*args, **kwargs, **({} if on_progress is None else {"on_progress": on_progress}))
+    paths = list(_paths([*args, *kwargs.values()]))
+    size_mb = sum(map(_size, paths)) / 1e6
+    limits = _Limits(
+        memory_gb or _setting("FRIGATE_READ_MEMORY_GB") or min(MIN_GB + GB_PER_MB * size_mb, MAX_SHARE * _machine_gb()),
+        min(seconds or _setting("FRIGATE_READ_SECONDS") or MIN_SECONDS + SECONDS_PER_MB * size_mb, MAX_SECONDS),
+    )
+    call = pickle.dumps((function, args, kwargs, on_progress is not None), protocol=5)
+    here = pickle.dumps((sys.path, dict(os.environ), os.getcwd(), limits, call))
+    names = ", ".join(path.name for path in paths[:3]) or function.__name__
+    while True:
+        worker = _idle.pop() if _idle else _Worker()
+        with contextlib.suppress(_LeftError):  # an idle worker leaves after a while; the next one is new
+            return worker.call(here, limits, on_progress, names)  # type: ignore[no-any-return]
+
+
+def sandboxed(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function so that it always runs `in_sandbox`."""
+
+    @functools.wraps(function)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not _needed():
+            return function(*args, **kwargs)
+        return in_sandbox(guarded, *args, **kwargs)  # type: ignore[arg-type]
+
+    return guarded
+
+
+def reading(path: Path) -> None:
+    """Note which file is being read: an error names it if its reader dies."""
+    if _caller is not None:
+        _caller.send(("reading", path.name))
+
+
+def _needed() -> bool:
+    return _caller is None and os.name == "posix" and os.environ.get("FRIGATE_SANDBOX") != "off"
+
+
+# Limits
+
+
+@dataclass(frozen=True)
+class _Limits:
+    memory_gb: float
+    seconds: float
+
+    def apply(self) -> None:
+        """Set soft limits, counted from what the process has used so far."""
+        import resource
+
+        used = _status("VmData")
+        wanted = {resource.RLIMIT_CPU: math.ceil(time.process_time() + self.seconds)}
+        wanted[resource.RLIMIT_FSIZE] = MAX_FILE_GB << 30
+        if used:  # Linux; macOS does not enforce a limit of memory
+            wanted[resource.RLIMIT_DATA] = used + int(self.memory_gb * 1e9)
+        for kind, value in wanted.items():
+            hard = resource.getrlimit(kind)[1]
+            resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
+
+    def too_much_memory(self, file: str) -> CityError:
+        return CityError(
+            f"{file}: reading it takes more than {self.memory_gb:.3g} GB of memory. Is it damaged, or made to fill the "
+            f"memory? If it is neither, set FRIGATE_READ_MEMORY_GB to more"
+        )
+
+    def too_much_time(self, file: str) -> CityError:
+        return CityError(
+            f"{file}: reading it takes more than {self.seconds:.3g} s of CPU time. Is it damaged, or made to take for "
+            f"ever? If it is neither, set FRIGATE_READ_SECONDS to more"
+        )
+
+
+def _setting(name: str) -> float | None:
+    text = os.environ.get(name)
+    try:
+        value = None if text is None else float(text)
+    except ValueError:
+        value = 0.0
+    if value is not None and not 0 < value < math.inf:
+        raise CityError(f'{name} is "{text}". Set it to a number above 0, or not at all')
+    return value
+
+
+def _machine_gb() -> float:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
+
+
+def _status(field: str) -> int:
+    """Bytes, from the kernel's account of this process; 0 where there is none."""
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(field)), 0)
+
+
+def _paths(values: Iterable[Any]) -> Iterator[Path]:
+    """The files and folders among arguments."""
+    for value in values:
+        if isinstance(value, Path) or (isinstance(value, str) and len(value) < 1000 and os.path.exists(value)):
+            yield Path(value)
+        elif isinstance(value, Mapping):
+            yield from _paths(value.values())
+        elif isinstance(value, list | tuple):
+            yield from _paths(value)
+
+
+def _size(path: Path) -> int:
+    inside = (os.path.join(at, name) for at, _, names in os.walk(path) for name in names) if path.is_dir() else [path]
+    return sum(os.stat(file).st_size for file in inside if os.path.isfile(file))
+
+
+# The caller's side
+
+
+class _GoneError(Exception):
+    """The worker has ended."""
+
+
+class _LeftError(Exception):
+    """A worker that served before was gone when the next call came."""
+
+
+BOOT = """
+import sys, types
+sys.path[:] = {path!r}
+package = types.ModuleType("frigate")  # without its public names, which would load PyTorch
+package.__path__ = [{package!r}]
+sys.modules["frigate"] = package
+from frigate.data.sandbox import _serve
+_serve({fd}, {idle_s})
+"""
+
+
+class _Worker:
+    def __init__(self) -> None:
+        self._pipe, theirs = Pipe()
+        self._used = False
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
+        boot = BOOT.format(path=sys.path, package=str(Path(__file__).parents[1]), fd=theirs.fileno(), idle_s=IDLE_S)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", boot], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=self._stderr,
+                pass_fds=[theirs.fileno()], start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            self._pipe.close()
+            self._stderr.close()
+            raise self._not_started(str(error)) from None
+        finally:
+            theirs.close()
+
+    def call(self, request: bytes, limits: _Limits, on_progress: Callable[..., None] | None, file: str) -> Any:
+        """What the function returned. The worker is kept if it can serve again, else ended."""
+        keep = begun = False
+        used, self._used = self._used, True
+        deadline = time.monotonic() + WALL_PER_CPU * limits.seconds
+        try:
+            self._send(request)
+            while True:
+                kind, *rest = self._next(deadline)
+                begun = True
+                if kind == "reading":
+                    (file,) = rest
+                elif kind == "progress" and on_progress is not None:
+                    on_progress(*rest[0])
+                elif kind == "memory":
+                    raise limits.too_much_memory(file)
+                elif kind == "late":
+                    raise limits.too_much_time(file)
+                elif kind == "done":
+                    again, caught, raised, *answer = rest
+                    value = self._received(*answer)
+                    keep = again
+                    break
+            for message, category, name, line in caught:
+                warnings.warn_explicit(message, category, name, line)
+            if raised:
+                raise value
+            return value
+        except _GoneError:
+            if used and not begun:
+                raise _LeftError from None
+            raise self._death(limits, file) if begun else self._not_started(self._last_words()) from None
+        finally:
+            if keep:
+                _idle.append(self)
+            else:
+                self.end()
+
+    def _send(self, request: bytes) -> None:
+        os.lseek(self._stderr.fileno(), 0, os.SEEK_SET)
+        os.ftruncate(self._stderr.fileno(), 0)
+        try:
+            self._pipe.send_bytes(request)
+        except ConnectionError:
+            raise _GoneError from None
+
+    def _next(self, deadline: float) -> Any:
+        try:
+            if self._pipe.poll(max(0.0, deadline - time.monotonic())):
+                return self._pipe.recv()
+        except (EOFError, ConnectionError):
+            raise _GoneError from None
+        return ("late",)
+
+    def _received(self, body: bytes, sizes: list[int]) -> Any:
+        buffers: list[memoryview] = []
+        if sizes:
+            handle = recv_handle(self._pipe)
+            whole = memoryview(mmap.mmap(handle, 0, access=mmap.ACCESS_COPY))
+            os.close(handle)
+            for size in sizes:
+                buffers.append(whole[:size])
+                whole = whole[_padded(size) :]
+        return pickle.loads(body, buffers=buffers)
+
+    def _death(self, limits: _Limits, file: str) -> CityError:
+        status = self._process.wait()
+        if status == -signal.SIGXCPU:
+            return limits.too_much_time(file)
+        if any(words in self._last_words() for words in OUT_OF_MEMORY):
+            return limits.too_much_memory(file)
+        if status == -signal.SIGKILL:
+            return CityError(f"{file}: the process that read it was killed. Is the machine's memory full?")
+        cause = signal.Signals(-status).name if status < 0 else f"status {status}"
+        return CityError(f"{file} is damaged: its reader crashed ({cause}). Fetch it or write it again")
+
+    def _last_words(self) -> str:
+        os.lseek(self._stderr.fileno(), 0, os.SEEK_SET)
+        return os.read(self._stderr.fileno(), 1 << 16).decode("utf-8", "replace").strip()
+
+    @staticmethod
+    def _not_started(why: str) -> FrigateError:
+        last = (why.splitlines() or ["no reason given"])[-1]
+        return FrigateError(
+            f"Files are read in a process of their own, which cannot be started: {last}. To read them without it, set "
+            "FRIGATE_SANDBOX=off"
+        )
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self.forget()
+
+    def forget(self) -> None:
+        """Close this process's ends."""
+        self._pipe.close()
+        self._stderr.close()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+
+_idle: list[_Worker] = []
+
+
+def _end_all() -> None:
+    while _idle:
+        _idle.pop().end()
+
+
+def _forget_all() -> None:
+    """In a forked child: the workers are the parent's."""
+    while _idle:
+        _idle.pop().forget()
+
+
+if os.name == "posix":
+    atexit.register(_end_all)
+    os.register_at_fork(after_in_child=_forget_all)
+
+
+# The worker's side
+
+_caller: Connection | None = None  # in a worker
+
+
+def _serve(fd: int, idle_s: float) -> None:
+    """Answer calls until there are none for a while."""
+    global _caller  # noqa: PLW0603
+    _die_with_caller()
+    pipe = _caller = Connection(fd)
+    used = _status("VmRSS")
+    while pipe.poll(idle_s):
+        try:
+            request = pipe.recv_bytes()
+        except EOFError:
+            return
+        pipe.send(("begun",))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            raised, answer = _answer(request, pipe)
+        if isinstance(answer, MemoryError):
+            pipe.send(("memory",))
+            return
+        body, buffers = _pickled(answer)
+        told = [(str(w.message), w.category, w.filename, w.lineno) for w in caught]
+        keep = _status("VmRSS") < used + RETIRE_GB * 1e9
+        pipe.send(("done", keep, told, raised, body, [b.raw().nbytes for b in buffers]))
+        if buffers:
+            _send_file(pipe, buffers)
+        if not keep:
+            return
+        del answer, buffers, body
+
+
+def _die_with_caller() -> None:
+    """End when the other end of stdin closes, whatever runs here: a signal comes then, and nothing handles it."""
+    import fcntl
+    import resource
+
+    fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([0], [], [], 0)[0]:
+        sys.exit()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError):  # if the machine runs out of memory, this process goes first
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+
+
+def _answer(request: bytes, pipe: Connection) -> tuple[bool, Any]:
+    """Whether the function raised, and what it raised or returned."""
+    try:
+        sys.path[:], environment, folder, limits, call = pickle.loads(request)
+        os.environ.clear()
+        os.environ.update(environment)
+        os.chdir(folder)
+        function, args, kwargs, progress = pickle.loads(call)
+        if progress:
+            kwargs["on_progress"] = lambda *done: pipe.send(("progress", done))
+        limits.apply()
+        return False, function(*args, **kwargs)
+    except MemoryError as error:
+        return True, error
+    except BaseException as error:
+        return True, _Raised(error)
+
+
+class _Raised:
+    """An exception that can be pickled, whatever its class expects to be made with."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+        if not isinstance(error, FrigateError):
+            error.add_note("".join(traceback.format_exception(error)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        try:
+            pickle.dumps((type(self.error), self.error.args, self.error.__dict__))
+        except Exception:
+            return RuntimeError, ("\n".join(self.error.__notes__),)
+        return _raised, (type(self.error), self.error.args, self.error.__dict__)
+
+
+def _raised(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
+
+
+def _pickled(answer: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
+    """The pickle, and the large arrays that it leaves out."""
+    large: list[pickle.PickleBuffer] = []
+
+    def within(buffer: pickle.PickleBuffer) -> bool:
+        if buffer.raw().nbytes < MIN_SHARED:
+            return True
+        large.append(buffer)
+        return False
+
+    return pickle.dumps(answer, protocol=5, buffer_callback=within), large
+
+
+def _padded(size: int) -> int:
+    return -(-size // ALIGN) * ALIGN
+
+
+def _send_file(pipe: Connection, buffers: list[pickle.PickleBuffer]) -> None:
+    with tempfile.TemporaryFile() as file:
+        for buffer in buffers:
+            raw = buffer.raw()
+            file.write(raw)
+            file.write(bytes(_padded(raw.nbytes) - raw.nbytes))
+        file.flush()
+        send_handle(pipe, file.fileno(), None)

@@ -1,0 +1,26 @@
+"""A map cut into areas with nearly as many places each, for work that is done an area at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def split_into_areas(lon: NDArray[np.float64], lat: NDArray[np.float64], count: int) -> list[NDArray[np.int64]]:
+    """Rows of `count` areas with nearly as many places each: cut across the longer side, again and again.
+
+    No area is empty: fewer places than areas make as many areas as places.
+    """
+    x = np.nan_to_num(lon) * np.cos(np.radians(np.nan_to_num(lat).mean() if len(lat) else 0.0))
+    y = np.nan_to_num(lat)
+    todo, areas = [(np.arange(len(x)), min(count, len(x)))], []
+    while todo:
+        rows, parts = todo.pop()
+        if parts <= 1:
+            areas.append(rows)
+            continue
+        wide = np.ptp(x[rows]) >= np.ptp(y[rows])
+        along = rows[np.argsort((x if wide else y)[rows], kind="stable")]
+        cut = len(rows) * (parts // 2) // parts
+        todo += [(np.sort(along[cut:]), parts - parts // 2), (np.sort(along[:cut]), parts // 2)]
+    return areas

@@ -1,0 +1,44 @@
+"""Where a model computes, in which precision, and how much memory its activations may take."""
+
+from __future__ import annotations
+
+import torch
+
+from frigate.errors import SettingsError
+
+CPU_MEMORY_GB = 4
+GPU_SHARE = 0.7  # of the free memory; the rest is for weights, inputs and fragmentation
+
+
+def best_device(name: str | None) -> torch.device:
+    """The named device; None: a GPU if there is one, else the CPU."""
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    remedy = "Use cpu, or cuda on a machine with a GPU"
+    if name.partition(":")[0] not in ("cpu", "cuda"):
+        raise SettingsError(f'device "{name}" is not known. {remedy}')
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+        if device.type == "cuda" and device.index is not None:
+            torch.cuda.set_device(device)  # where kernels are launched
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise SettingsError(f'device "{name}" cannot be used: {reason}. {remedy}') from None
+    return device
+
+
+def memory_limit(memory_gb: float | None, device: torch.device) -> int:
+    """The bytes that activations may take; None: most of what is free on a GPU, 4 GiB on a CPU."""
+    if memory_gb is not None:
+        return int(memory_gb * 2**30)
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        # A process that shares the GPU with others is given its part of it, whatever is free just now.
+        return int(GPU_SHARE * min(free, torch.cuda.get_per_process_memory_fraction(device.index) * total))
+    return CPU_MEMORY_GB * 2**30
+
+
+def autocast(device: torch.device) -> torch.autocast:
+    """bf16 on a GPU, fp32 on a CPU."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")

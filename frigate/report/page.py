@@ -1,0 +1,73 @@
+"""The skeleton of every page: templates in `templates/`, rendered by Jinja2 into one HTML file that fetches nothing.
+
+A page's template extends `base.html.j2`, which brings the style sheet. Python hands over plain data; whatever it holds
+is escaped.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from frigate.check.city import lasting_words, percent
+from frigate.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+# Control characters and surrogates have no place in HTML or in UTF-8
+UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+
+
+def render(template: str, /, **data: Any) -> str:
+    """A page as HTML text.
+
+    Parameters
+    ----------
+    template
+        File name in `templates/`.
+    data
+        What the template shows.
+
+    Raises
+    ------
+    MissingExtraError
+        Jinja2 is not installed.
+    """
+    return UNPRINTABLE.sub("\ufffd", _environment().get_template(template).render(data))
+
+
+@cache
+def _environment() -> Environment:
+    try:
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+    except ImportError:
+        raise MissingExtraError("jinja2") from None
+    environment = Environment(
+        loader=PackageLoader("frigate.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    environment.filters |= {
+        "digits": _three_digits,
+        "duration": lasting_words,
+        "number": "{:,}".format,
+        "percent": percent,
+        "time": format_time,
+    }
+    return environment
+
+
+def _three_digits(x: float) -> str:
+    return "undefined" if not math.isfinite(x) else f"{x:#.3g}".rstrip(".") if abs(x) < 999.5 else f"{x:,.0f}"
+
+
+def format_time(iso: str) -> str:
+    """An ISO time for a reader: "Mon 04 Mar 2024 17:00"."""
+    return f"{datetime.fromisoformat(iso):%a %d %b %Y %H:%M}"

@@ -1,0 +1,115 @@
+"""What an import could not use: rows listed in a report with their file, line, column, value and the reason."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from frigate.data.notices import Notices
+from frigate.data.tables import ROW, Table, TableFile
+from frigate.errors import CityError
+
+HEADER = ("file", "line", "column", "value", "reason")
+
+
+@dataclass(frozen=True)
+class _Rejected:
+    """Rows of a table rejected for one column."""
+
+    file: TableFile
+    rows: NDArray[np.int64]  # of the file
+    column: str
+    values: list[str]
+    reasons: list[str]
+
+
+@dataclass
+class ImportLog:
+    """Gathers notices, and the rows that are left out. A row is listed once, under the first reason found."""
+
+    report: Path | None = None  # where every rejected row is listed, if asked for
+    notices: Notices = field(default_factory=Notices)
+    rejected: list[_Rejected] = field(default_factory=list)
+
+    def reject(self, table: Table, rows: NDArray[np.generic], column: str, reason: str | list[str]) -> None:
+        """Leave out rows of a table, given by a mask or their indices; one reason for all, or one for each of them."""
+        at = np.flatnonzero(rows) if rows.dtype == bool else rows
+        values = table.frame[column][at]
+        shown = values.bin.encode("hex") if values.dtype == pl.Binary else values.cast(pl.String, strict=False)
+        reasons = reason if isinstance(reason, str) else [reason[i] for i in at.tolist()]
+        self.reject_rows(table.file, table.frame[ROW].to_numpy()[at], column, shown.str.slice(0, 200), reasons)
+
+    def reject_rows(
+        self, file: TableFile, rows: NDArray[np.integer], column: str, values: pl.Series, reason: str | list[str]
+    ) -> None:
+        """The same, by the numbers of rows in the file; `values` are what stood there."""
+        if len(rows):
+            reasons = [reason] * len(rows) if isinstance(reason, str) else reason
+            shown = values.fill_null("").to_list()
+            self.rejected.append(_Rejected(file, np.asarray(rows, np.int64), column, shown, reasons))
+
+    def refuse_most(self, file: TableFile, total: int) -> None:
+        """Refuse a table of which more than half is left out: it is the wrong one."""
+        parts = [part for part in self.rejected if part.file is file]
+        lost = len(np.unique(np.concatenate([part.rows for part in parts]))) if parts else 0
+        if lost * 2 <= total:
+            return
+        cell = f'{parts[0].column} "{parts[0].values[0][:60]}" ' if parts[0].column else ""
+        raise CityError(
+            f"{file.place(int(parts[0].rows[0]))}: {cell}{parts[0].reasons[0]}. "
+            f"{lost:,} of {total:,} rows of {file.path.name} cannot be used{self.where_listed()}"
+        )
+
+    def where_listed(self) -> str:
+        """Write the report, if one was asked for, and say where it is."""
+        if self.report is None:
+            return ". Pass --report FILE to list them all"
+        self._write(self.report)
+        return f". Each is listed in {self.report}"
+
+    def finish(self) -> Notices:
+        """Write the report, and count the rejected rows in the notices, by table and column."""
+        counts: dict[str, int] = {}
+        for part in self.rejected:
+            about = f", {part.column}" if part.column else ""
+            first = f"{part.file.place(int(part.rows[0]))}: {part.reasons[0]}"
+            kind = f"Rows of {part.file.path.name} left out{about}"
+            known = next((k for k in counts if k.startswith(f"{kind} (")), f"{kind} (first: {first})")
+            counts[known] = counts.get(known, 0) + len(part.rows)
+        for what, count in counts.items():
+            self.notices.add(what, count)
+        if self.report is not None and (self.rejected or self.report.exists()):
+            self._write(self.report)
+            self.notices.add(f"Rows listed in {self.report}", sum(len(part.rows) for part in self.rejected))
+        return self.notices
+
+    def _write(self, report: Path) -> None:
+        """The report as CSV. A file that is no report of ours is not replaced."""
+        try:
+            if report.exists() and not report.read_text("utf-8", "replace").startswith(",".join(HEADER)):
+                raise CityError(f"{report} is not a report of rejected rows. Name another file with --report")
+            report.parent.mkdir(parents=True, exist_ok=True)
+            with report.open("w", encoding="utf-8", newline="") as file:
+                writer = csv.writer(file)
+                writer.writerow(HEADER)
+                writer.writerows(self._rows())
+        except OSError as error:
+            raise CityError(f"{report} cannot be written: {error.strerror}. Name another file with --report") from None
+
+    def _rows(self) -> list[tuple[str, int, str, str, str]]:
+        listed = []
+        for file in {id(part.file): part.file for part in self.rejected}.values():
+            parts = [part for part in self.rejected if part.file is file]
+            line_of = file.lines({row for part in parts for row in part.rows.tolist()})
+            cells = {
+                (row, part.column): (file.path.name, line_of[row], part.column, value, reason)
+                for part in reversed(parts)
+                for row, value, reason in zip(part.rows.tolist(), part.values, part.reasons, strict=True)
+            }
+            listed += sorted(cells.values(), key=lambda cell: cell[1])
+        return listed

@@ -1,0 +1,253 @@
+"""A trained model with what it needs to forecast anywhere, and the same at work on one city.
+
+A run does not contain its city: it records the folder it was trained on, which is opened when it is needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from frigate.baselines.deep import build_baseline
+from frigate.config import BaselineSettings, Settings
+from frigate.data.city import City, open_city
+from frigate.data.coordinates import haversine_m
+from frigate.data.network import SAME_PLACE_M, Edges, RoadNetwork
+from frigate.data.split import Period, Split
+from frigate.data.stream import RoadNetworkStream
+from frigate.errors import CheckpointError, FrigateError, SettingsError
+from frigate.graph.road_features import FEATURE_WIDTH
+from frigate.nn.batch import Windows
+from frigate.nn.forecaster import ForecastModel
+from frigate.nn.model import default, paper
+from frigate.nn.predictor import Predictor
+from frigate.nn.scaling import Scaling, build_topologies
+from frigate.nn.topology import Topology
+
+Model = ForecastModel
+Build = Callable[[Settings, Scaling], Model]
+
+
+def build_model(settings: Settings, scaling: Scaling) -> Model:
+    model = settings.model
+    if isinstance(model, BaselineSettings):
+        return build_baseline(model, settings.task, scaling)
+    scales = {
+        "value_offset": scaling.value_offset,
+        "value_scale": scaling.value_scale,
+        "length_scale_m": scaling.length_scale_m,
+    }
+    return default(model, road_features=FEATURE_WIDTH, **scales) if model.roads else paper(model, **scales)
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """How far training has come."""
+
+    epoch: int = 0  # finished epochs
+    best_epoch: int = 0
+    best_mae: float = float("inf")  # at the validation nodes and times
+    seconds: float = 0.0
+    finished: bool = False
+
+
+@dataclass(frozen=True)
+class TrainedOn:
+    """What a run records of the city that it was trained on."""
+
+    name: str
+    folder: Path | None  # None: a city in memory
+    network: str  # fingerprint of the last snapshot's
+    changes: str  # digest of the topologies and the times at which one follows another
+    readings: str  # digest
+    start_s: int
+    step_s: int
+    snapshots: int
+    quantity: str
+    unit: str
+    timezone: str
+
+    @classmethod
+    def of(cls, city: City) -> TrainedOn:
+        stream = city.stream
+        return cls(
+            name=city.name,
+            folder=city.folder,
+            network=city.network.fingerprint,
+            changes=_changes_digest(stream),
+            readings=stream.digest,
+            start_s=stream.start_s,
+            step_s=stream.step_s,
+            snapshots=stream.num_snapshots,
+            quantity=stream.quantity,
+            unit=stream.unit,
+            timezone=stream.timezone,
+        )
+
+    def refuse_other_kind(self, stream: RoadNetworkStream) -> None:
+        """A model forecasts one quantity in steps of one length."""
+        if stream.step_s != self.step_s:
+            raise SettingsError(
+                f"the stream's step is {stream.step_s} s, the model was trained on steps of {self.step_s} s. "
+                "Bring the readings to that step, or train on this stream"
+            )
+        if stream.quantity != self.quantity:
+            raise SettingsError(
+                f'the stream\'s quantity is "{stream.quantity}", the model was trained on "{self.quantity}". '
+                "Use a model trained on that quantity"
+            )
+
+
+def _changes_digest(stream: RoadNetworkStream) -> str:
+    prints = np.array([network.fingerprint for network in stream.topologies])[stream.topology_of]  # [S]
+    turns = np.flatnonzero(prints[1:] != prints[:-1]) + 1
+    course = [*prints[:1].tolist(), *(f"{stream.times_s[turn]} {prints[turn]}" for turn in turns)]
+    return hashlib.sha256("\n".join(course).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained model with all that it needs to forecast, but no city.
+
+    `nodes` are the seen and unseen nodes by id and place, without roads. `split` is of their rows; its periods are in
+    snapshots since `trained_on.start_s`.
+    """
+
+    model: Model
+    settings: Settings
+    scaling: Scaling
+    nodes: RoadNetwork
+    split: Split
+    trained_on: TrainedOn
+    folder: Path | None = None
+    progress: TrainingState = TrainingState()
+
+    def on(self, city: City | str | Path | None = None) -> RunOnCity:
+        """The run at work on a city that has the nodes of its split.
+
+        Parameters
+        ----------
+        city : City or path, optional
+            A city, a city folder or a cache. Default: the folder of the city that the run was trained on.
+        """
+        if city is None:
+            city = self.open_city()
+        elif not isinstance(city, City):
+            city = open_city(city)
+        self.trained_on.refuse_other_kind(city.stream)
+        return RunOnCity(self, city, self._split_on(city))
+
+    def open_city(self) -> City:
+        """The city that the run was trained on, from the folder that is recorded."""
+        name, where = self.folder or "the run", self.trained_on.folder
+        remedy = "Pass the city, or name its folder with --city CITY"
+        if where is None:
+            raise CheckpointError(f"{name}: trained on {self.trained_on.name}, a city in memory. {remedy}")
+        try:
+            return open_city(where)
+        except FrigateError as error:
+            raise CheckpointError(f"{name}: the city it was trained on cannot be opened: {error}. {remedy}") from error
+
+    def _split_on(self, city: City) -> Split:
+        """The split by the rows and snapshots of this city, which may have lost or gained early readings."""
+        stream, network = city.stream, city.network
+        row_of = {node_id: row for row, node_id in enumerate(stream.node_ids.tolist())}
+        missing = [node_id for node_id in self.nodes.node_ids.tolist() if node_id not in row_of]
+        if missing:
+            raise CheckpointError(
+                f"{len(missing)} nodes of the split are not in the city, first "
+                f'"{missing[0]}". Use the city that the run was trained on, or train on this one'
+            )
+        row = np.array([row_of[node_id] for node_id in self.nodes.node_ids.tolist()], np.int64)
+        # Half of the nodes at most may have moved: ids alone do not tell one town from another.
+        away_m = float(np.median(haversine_m(self.nodes.lon, self.nodes.lat, network.lon[row], network.lat[row])))
+        if not away_m <= SAME_PLACE_M:
+            raise CheckpointError(
+                f"the nodes of the run are {away_m:,.0f} m away from those of the same ids in this city. "
+                "Use the city that the run was trained on, or train on this one"
+            )
+        shift = (self.trained_on.start_s - stream.start_s) // stream.step_s
+
+        def mask(chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+            return np.isin(np.arange(stream.num_nodes), row[chosen])
+
+        def later(period: Period) -> Period:
+            return period[0] + shift, period[1] + shift
+
+        split = self.split
+        return Split(
+            seen=mask(split.seen),
+            validation=mask(split.validation),
+            unseen=mask(split.unseen),
+            train=later(split.train),
+            validate=later(split.validate),
+            test=later(split.test),
+        )
+
+
+@dataclass(frozen=True)
+class RunOnCity:
+    """A run at work on one city."""
+
+    run: Run
+    city: City
+    split: Split  # of the city's rows and snapshots
+
+    @classmethod
+    def untrained(
+        cls, city: City, split: Split, settings: Settings, scaling: Scaling, model: Model, folder: Path | None = None
+    ) -> RunOnCity:
+        """A run before its first step, on the city that it is to be trained on."""
+        network = city.network
+        rows = np.concatenate([np.flatnonzero(split.seen), np.flatnonzero(split.unseen)])
+        nodes = RoadNetwork(network.node_ids[rows], network.lon[rows], network.lat[rows], Edges.none())
+        masks = {name: getattr(split, name)[rows] for name in ("seen", "validation", "unseen")}
+        run = Run(model, settings, scaling, nodes, replace(split, **masks), TrainedOn.of(city), folder)
+        return cls(run, city, split)
+
+    @property
+    def model(self) -> Model:
+        return self.run.model
+
+    @property
+    def settings(self) -> Settings:
+        return self.run.settings
+
+    @property
+    def scaling(self) -> Scaling:
+        return self.run.scaling
+
+    @property
+    def progress(self) -> TrainingState:
+        return self.run.progress
+
+    @property
+    def notices(self) -> list[str]:
+        """What a reader must know where the city is not the one that the run was trained on."""
+        return self._view[1]
+
+    def windows(self, device: torch.device | str = "cpu") -> Windows:
+        """The city as the model sees it."""
+        return Windows(self.city.stream, self._view[0], device)
+
+    def predictor(self, device: torch.device, *, kernels: str = "auto") -> Predictor:
+        """The model, ready to forecast on this city."""
+        return Predictor(
+            self.model,
+            self.city.network,
+            device,
+            quantity=self.city.stream.quantity,
+            memory_gb=self.settings.train.memory_gb,
+            kernels=kernels,
+        )
+
+    @cached_property
+    def _view(self) -> tuple[tuple[Topology, ...], list[str]]:
+        return build_topologies(self.city.stream.topologies, self.scaling, sensors=self.split.seen, city=self.city)

@@ -1,0 +1,101 @@
+"""Functions that the tests of the sandbox run in a worker: well-behaved ones, and one for each way to die."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from frigate.data.sandbox import in_sandbox, reading, sandboxed
+from frigate.errors import CityError, MissingExtraError
+
+
+def same(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
+    return (*args, kwargs) if kwargs else args
+
+
+def process_id() -> int:
+    return os.getpid()
+
+
+def surroundings() -> tuple[str, str | None]:
+    return os.getcwd(), os.environ.get("FRIGATE_TEST")
+
+
+def refuse(path: Path) -> None:
+    raise CityError(f"{path.name} line 3: no")
+
+
+def lack() -> None:
+    raise MissingExtraError("h5py", "h5")
+
+
+def slip() -> None:
+    raise KeyError("deep inside")
+
+
+class OddError(Exception):
+    def __init__(self, held: Any) -> None:
+        super().__init__("odd")
+        self.held = held
+
+
+def odd() -> None:
+    raise OddError(lambda: None)
+
+
+def warn() -> int:
+    warnings.warn("mind the gap", UserWarning, stacklevel=1)
+    return 7
+
+
+def count(upto: int, on_progress: Callable[[int, int], None]) -> int:
+    for n in range(upto):
+        on_progress(n, upto)
+    return upto
+
+
+@sandboxed
+def decorated(depth: int) -> list[int]:
+    """The processes that the function and those it calls run in."""
+    return [os.getpid(), *(decorated(depth - 1) if depth else [in_sandbox(process_id)])]
+
+
+def crash(path: Path) -> None:
+    reading(path)
+    ctypes.string_at(0)
+
+
+def abort(path: Path) -> None:
+    os.abort()
+
+
+def greed(path: Path) -> int:
+    return len(np.ones(1 << 26))
+
+
+def hang(path: Path) -> None:
+    while True:
+        pass
+
+
+def wait(path: Path) -> None:
+    path.write_text(str(os.getpid()))
+    time.sleep(600)
+
+
+def hoard() -> int:
+    """Keep a gigabyte beyond the call."""
+    globals()["hoarded"] = np.ones(150_000_000)
+    return os.getpid()
+
+
+def write(path: Path, size: int) -> None:
+    with path.open("wb") as file:
+        file.truncate(size)
