@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
-from frigate.demand.calibration import route_set
+from frigate.demand.calibration import Floats, route_set
 from frigate.demand.estimate import TINY, Demand, set_searches, set_seed
 from frigate.demand.route_search import LineGraph, Routes, search_again
 
@@ -58,15 +59,10 @@ def reroute(demand: Demand, closed: NDArray[np.bool_]) -> Rerouted:
         moved = _open_ends(trips.routes.take(rows), graph, closed)
         other = route_set(graph, search_again(graph, search, moved, seed=set_seed(demand, k)))
         of_rows = numbers[rows]
-        for log, old, new in (
-            (node, trips.through_node, other.through_node),
-            (road, trips.through_road, other.through_road),
-        ):
-            flow = old.T @ numbers
-            change = new.T @ of_rows - old[rows].T @ of_rows
-            log += (np.log(np.maximum(flow + change, 0) + LITTLE_FLOW) - np.log(flow + LITTLE_FLOW)).T / S
-            if old is trips.through_node:
-                before, after = before + flow.sum(1), after + (flow + change).sum(1)
+        flow, new = _flows(trips.through_node, other.through_node, numbers, rows)
+        node += _log_change(flow, new) / S
+        before, after = before + flow.sum(1), after + new.sum(1)
+        road += _log_change(*_flows(trips.through_road, other.through_road, numbers, rows)) / S
         lost += of_rows[np.diff(other.routes.start) == 0].sum(0)
         made += numbers.sum(0)
     road_change = np.exp(road)
@@ -77,6 +73,18 @@ def reroute(demand: Demand, closed: NDArray[np.bool_]) -> Rerouted:
         (lost / np.maximum(made, TINY)).astype(np.float32),
         (before > 0) & (after <= 1e-6 * before),
     )
+
+
+def _flows(through: csr_array, other: csr_array, numbers: Floats, rows: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """[X,K] the flow as it was, and with these rows of trips on their other routes."""
+    flow = through.T @ numbers
+    return flow, np.maximum(flow + other.T @ numbers[rows] - through[rows].T @ numbers[rows], 0)
+
+
+def _log_change(flow: Floats, new: Floats) -> Floats:
+    """[K,X] logarithm of new flow over old."""
+    change: Floats = np.log((new + LITTLE_FLOW) / (flow + LITTLE_FLOW)).T
+    return change
 
 
 def _open_ends(routes: Routes, graph: LineGraph, closed: NDArray[np.bool_]) -> Routes:
