@@ -22,9 +22,11 @@ def run(args: Namespace) -> None:
         raise SettingsError("name a file for the flows with -o, or a road with --through")
     city = read(args.city)
     from frigate.demand.estimate import estimate_demand
-    from frigate.demand.flows import road_columns, road_features_geojson, trips_through
+    from frigate.demand.flows import find_road, road_columns, road_features_geojson, trips_through
     from frigate.demand.tuning import choose_settings
 
+    if through is not None:
+        find_road(city.network, through)
     stream = city.stream
     with status("Estimating demand"):
         known = {"forbidden_turns": city.forbidden_turns, "seed": args.seed}

@@ -67,6 +67,15 @@ class Movement:
     vehicles_per_day: float
 
 
+def find_road(network: RoadNetwork, road: tuple[NodeId, NodeId]) -> int:
+    """The row of the road between two nodes, which may be given as text."""
+    ends = (network.node_ids[rows].astype(str) for rows in (network.senders, network.receivers))
+    found = np.flatnonzero(np.logical_and(*(column == str(end) for column, end in zip(ends, road, strict=True))))
+    if len(found) == 0:
+        raise CityError(f"there is no road from {road[0]} to {road[1]}. Name its two end nodes, as 41,42")
+    return int(found[0])
+
+
 def trips_through(
     demand: Demand, network: RoadNetwork, road: tuple[NodeId, NodeId], *, step_s: int
 ) -> tuple[Movement, ...]:
@@ -81,14 +90,11 @@ def trips_through(
     step_s
         Seconds of a snapshot.
     """
+    row = find_road(network, road)
     ends = network.node_ids[network.senders], network.node_ids[network.receivers]
-    texts = [column.astype(str) for column in ends]
-    found = np.flatnonzero((texts[0] == str(road[0])) & (texts[1] == str(road[1])))
-    if len(found) == 0:
-        raise CityError(f"there is no road from {road[0]} to {road[1]}. Name its two end nodes, as 41,42")
     per_day = 24 * HOUR_S / step_s * np.repeat([5.0, 2.0], 24) / 168  # of a mean day of the week
     total: dict[tuple[int, int], float] = {}
-    for origin, destination, vehicles in _passing(demand, int(found[0]), per_day):
+    for origin, destination, vehicles in _passing(demand, row, per_day):
         total[origin, destination] = total.get((origin, destination), 0.0) + vehicles / len(demand.sets)
     ranked = sorted(total.items(), key=lambda item: -item[1])
 
