@@ -38,7 +38,7 @@ from frigate.graph.positions import choose_anchors, distances_m, position_scale_
 from frigate.graph.road_features import fit_feature_scaling, road_features
 from frigate.nn.batch import Batch
 from frigate.nn.forecaster import ForecastModel
-from frigate.nn.partition import cut, in_blocks
+from frigate.nn.partition import cut_parts, in_blocks
 from frigate.nn.scaling import Scaling, build_topologies
 from frigate.nn.topology import Topology
 from frigate.training.environment import environment
@@ -128,11 +128,11 @@ def train(model: ForecastModel, network: RoadNetwork, batch: Batch, sensors: NDA
     rows, cells = np.flatnonzero(sensors), batch.target_observed.sum()
     areas = split_into_areas(network.lon[rows], network.lat[rows], math.ceil(network.num_nodes / PART_NODES))
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    for part in cut(batch.topologies, [rows[area] for area in areas], reach):
+    for part in cut_parts(batch.topologies, [rows[area] for area in areas], reach):
         mine = part.of(batch)
         assert mine.target is not None and mine.target_observed is not None
         optimiser.zero_grad(set_to_none=True)
-        error = (model.forecast_at(mine, slice(len(part.own))) - mine.target).abs() * mine.target_observed
+        error = (model.forecast_at(mine, slice(len(part.core))) - mine.target).abs() * mine.target_observed
         (error.sum() * len(areas) / cells).backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()

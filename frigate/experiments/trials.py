@@ -170,19 +170,11 @@ def _simple(plan: Plan, recipe: Recipe, split: Split, windows: Windows, settings
 
 
 def _score(plan: Plan, fitted: Fitted) -> Scores:
-    task, stream = fitted.settings.task, plan.city.stream
-    current = windows_in(fitted.split.test, past=task.past, horizon=task.horizon, stride=plan.effort.stride)
+    task, stride = fitted.settings.task, plan.effort.stride
     return score(
-        {"it": fitted.forecast},
-        fitted.windows,
-        current,
-        past=task.past,
-        horizon=task.horizon,
-        inputs=fitted.split.seen,
-        step_s=stream.step_s,
-        quantity=stream.quantity,
+        {"it": fitted.forecast}, fitted.windows, fitted.split, past=task.past, horizon=task.horizon, stride=stride,
         batch_size=fitted.batch_size,
-    )["it"]
+    )["it"]  # fmt: skip
 
 
 def _sums_path(plan: Plan, trial: Trial) -> Path:

@@ -313,7 +313,7 @@ def _cases(run: Run, city: City | None) -> dict[str, Inputs]:
 
 def _synthetic(run: Run, *, nodes: int, seed: int) -> Inputs:
     """Inputs of the right shapes and plausible numbers that describe no place at all."""
-    (_, settings), task, kept = _frigate(run), run.settings.task, run.scaling
+    (_, settings), task, scaling = _frigate(run), run.settings.task, run.scaling
     rng = np.random.default_rng([seed, 7])
     T, H, N = task.past, task.horizon, nodes
     ends = rng.integers(0, N, (2, 5 * N // 2))
@@ -321,16 +321,16 @@ def _synthetic(run: Run, *, nodes: int, seed: int) -> Inputs:
     pairs = np.unique(np.concatenate([ends, ends[::-1]], axis=1), axis=1)
     observed = rng.random((T, N)) < 0.5
     delta = rng.uniform(0.2, 3, ends.shape[1])
-    near_m = rng.exponential(5 * kept.length_scale_m, (N, NEAR_SENSORS))
+    near_m = rng.exponential(5 * scaling.length_scale_m, (N, NEAR_SENSORS))
     sizes = {"K": settings.anchors, "R": FEATURE_WIDTH if settings.roads else 0}
     made: Inputs = {
-        "values": np.where(observed, kept.value_offset + kept.value_scale * rng.random((T, N)), 0),
+        "values": np.where(observed, scaling.value_offset + scaling.value_scale * rng.random((T, N)), 0),
         "observed": observed,
         "calendar_past": rng.uniform(-1, 1, (T, len(CALENDAR))),
         "calendar_future": rng.uniform(-1, 1, (H, len(CALENDAR))),
         "senders": ends[0],
         "receivers": ends[1],
-        "length_m": np.multiply(delta, kept.length_scale_m),
+        "length_m": np.multiply(delta, scaling.length_scale_m),
         "neighbour_of": pairs[0],
         "neighbour": pairs[1],
         "positions": rng.random((N, sizes["K"])),
@@ -372,7 +372,7 @@ def _arrays(run: Run, request: Request) -> Inputs:
 
 
 def _by_model(run: Run, arrays: Inputs) -> NDArray[np.float32]:
-    """[H,N] by the model as it is, with its own sum over the roads and neighbours found anew."""
+    """[H,N] by the model as it is, with its own sum over the roads and neighbours."""
     N = arrays["values"].shape[1]
     nowhere, none = np.zeros(N), np.zeros((N, 0), np.float32)
     network = RoadNetwork(

@@ -9,7 +9,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,7 +29,7 @@ from frigate.nn.batch import Batch, Windows
 from frigate.nn.device import best_device
 from frigate.nn.predictor import Predictor
 from frigate.nn.scaling import build_topologies
-from frigate.training.run import Run
+from frigate.training.run import Run, TrainedOn
 
 if TYPE_CHECKING:
     import polars as pl
@@ -53,7 +53,7 @@ class Forecast:
     timezone: str
     quantity: str
     unit: str
-    notices: tuple[str, ...] = ()  # what a reader must be told
+    notices: tuple[str, ...] = ()  # what a reader must know
 
     @property
     def horizon(self) -> int:
@@ -127,9 +127,9 @@ class Forecast:
         if form == ".csv":
             return self._csv().encode()
         if form == ".parquet":
-            held = io.BytesIO()
-            self.to_frame().write_parquet(held)
-            return held.getvalue()
+            file = io.BytesIO()
+            self.to_frame().write_parquet(file)
+            return file.getvalue()
         data = self.to_geojson() if form == ".geojson" else self.to_json()
         return json.dumps(data, ensure_ascii=False, allow_nan=False).encode()
 
@@ -280,21 +280,37 @@ def make_request(
     batch = Windows(window, topologies, device, ahead=H).batch(
         np.array([S - 1]), past=S, horizon=H, inputs=torch.from_numpy(inputs).to(device)
     )
-    made = Forecast(
-        node_ids=now.node_ids,
-        lon=now.lon,
-        lat=now.lat,
-        times_s=at_s + stream.step_s * np.arange(task.horizon, dtype=np.int64),
-        values=np.full((task.horizon, now.num_nodes), np.nan),
-        sensor=inputs & window.sensors & now.present,
+    empty = np.full((task.horizon, now.num_nodes), np.nan)
+    sensor = inputs & window.sensors & now.present
+    made = make_forecast(trained_on, now, empty, at_s, sensor=sensor, timezone=stream.timezone, notices=notices)
+    return Request(window, batch, late, made)
+
+
+def make_forecast(
+    trained_on: TrainedOn,
+    network: RoadNetwork,
+    values: NDArray[np.float64],
+    at_s: int,
+    *,
+    sensor: NDArray[np.bool_],
+    timezone: str,
+    notices: Iterable[str],
+) -> Forecast:
+    """Forecasts [H,N] made at a moment on a network; what they are forecasts of is as in training."""
+    return Forecast(
+        node_ids=network.node_ids,
+        lon=network.lon,
+        lat=network.lat,
+        times_s=at_s + trained_on.step_s * np.arange(len(values), dtype=np.int64),
+        values=values,
+        sensor=sensor,
         at_s=at_s,
-        step_s=stream.step_s,
-        timezone=stream.timezone,
-        quantity=stream.quantity,
+        step_s=trained_on.step_s,
+        timezone=timezone,
+        quantity=trained_on.quantity,
         unit=trained_on.unit,
         notices=tuple(notices),
     )
-    return Request(window, batch, late, made)
 
 
 def _inputs(run: Run, window: RoadNetworkStream, sensors: str) -> NDArray[np.bool_]:

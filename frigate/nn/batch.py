@@ -77,14 +77,12 @@ class Batch:
     @property
     def tensors(self) -> list[Tensor]:
         """All that is on the device and of this batch alone."""
-        found = (getattr(self, name) for name in BATCH_TENSORS)
-        return [tensor for tensor in found if tensor is not None]
+        return list(self._named_tensors().values())
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Batch:
         """The batch with other numbers, in the order of `tensors`."""
-        names = [name for name in BATCH_TENSORS if getattr(self, name) is not None]
-        told: dict[str, Any] = dict(zip(names, tensors, strict=True))
-        return replace(self, **told)
+        named: dict[str, Any] = dict(zip(self._named_tensors(), tensors, strict=True))
+        return replace(self, **named)
 
     def columns_of(self, topology: int) -> Tensor | None:
         """Which of the B*T snapshots have this topology; None where all have."""
@@ -97,33 +95,29 @@ class Batch:
         observed = self.observed & ~hidden[:, None, :]
         return replace(self, values=self.values.where(observed, 0.0), observed=observed)
 
-    def keep_past(self, snapshots: Sequence[int]) -> Batch:
-        """The batch with only these of its past snapshots, in their order."""
-        index = torch.as_tensor(list(snapshots), device=self.values.device)
+    def keep_past(self, snapshots: Sequence[int] | Tensor) -> Batch:
+        """The batch with only these of its past snapshots, in their order: [T'], or [B,T'] for each window."""
+        keep = torch.as_tensor(snapshots).expand(self.num_windows, -1)
+        device = self.values.device
+        at = torch.arange(self.num_windows, device=device)[:, None], keep.to(device)
         return replace(
             self,
-            values=self.values[:, index],
-            observed=self.observed[:, index],
-            calendar_past=self.calendar_past[:, index],
-            topology_of=self.topology_of[:, index.cpu()],
+            values=self.values[at],
+            observed=self.observed[at],
+            calendar_past=self.calendar_past[at],
+            topology_of=self.topology_of.gather(1, keep),
         )
 
     def split(self, size: int) -> Iterator[Batch]:
         """Batches of at most `size` windows that together are this one."""
         for first in range(0, self.num_windows, size):
             part = slice(first, first + size)
-            target = None if self.target is None else self.target[part]
-            target_observed = None if self.target_observed is None else self.target_observed[part]
-            yield Batch(
-                self.values[part],
-                self.observed[part],
-                self.calendar_past[part],
-                self.calendar_future[part],
-                self.topologies,
-                self.topology_of[part],
-                target,
-                target_observed,
-            )
+            tensors: dict[str, Any] = {name: tensor[part] for name, tensor in self._named_tensors().items()}
+            yield replace(self, topology_of=self.topology_of[part], **tensors)
+
+    def _named_tensors(self) -> dict[str, Tensor]:
+        found = {name: getattr(self, name) for name in BATCH_TENSORS}
+        return {name: tensor for name, tensor in found.items() if tensor is not None}
 
 
 class Windows:
@@ -137,7 +131,7 @@ class Windows:
         *,
         ahead: int = 0,
     ) -> None:
-        self.device = torch.device(device)
+        self.stream, self.device = stream, torch.device(device)
         self.topologies = tuple(topology.to(self.device) for topology in topologies)
         self.values = _on(stream.values, self.device)
         self.observed = _on(stream.observed, self.device)

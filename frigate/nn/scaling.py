@@ -1,4 +1,4 @@
-"""What is fitted once, kept with a model and never refitted: scales, anchors; and the topologies made with them.
+"""What is fitted once and stays with a model: scales and anchors; and the topologies made with them.
 
 Fitted on the map, and on the readings of seen nodes at training times alone.
 """

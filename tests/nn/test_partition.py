@@ -25,7 +25,7 @@ from frigate.nn import partition as fp
 from frigate.nn.batch import Batch
 from frigate.nn.forecaster import Reach
 from frigate.nn.model import Frigate, PaperEmbedding
-from frigate.nn.partition import cut, in_parts
+from frigate.nn.partition import cut_parts, in_parts
 from frigate.training.checkpoint import load_run
 from frigate.training.run import Run
 from frigate.training.train import train
@@ -99,7 +99,7 @@ def test_with_a_complete_halo_loss_and_gradient_are_the_whole_networks(name: str
     assert len(batch.topologies) == topologies
     reach = model.reach
     assert reach == Reach(2, name == "default")
-    parts = list(cut(batch.topologies, areas(town, count), reach))
+    parts = list(cut_parts(batch.topologies, areas(town, count), reach))
     assert max(part.num_nodes for part in parts) < 0.9 * batch.num_nodes
     weight = torch.rand(batch.num_windows, 3, batch.num_nodes, generator=torch.Generator().manual_seed(0)).double()
 
@@ -109,9 +109,9 @@ def test_with_a_complete_halo_loss_and_gradient_are_the_whole_networks(name: str
     model.zero_grad()
     total = 0.0
     for part in parts:
-        mine = model.forecast_at(part.of(batch), slice(len(part.own)))
-        torch.testing.assert_close(mine, whole[:, :, part.own], rtol=1e-9, atol=1e-9)
-        loss = (mine * weight[:, :, part.own]).sum()
+        mine = model.forecast_at(part.of(batch), slice(len(part.core)))
+        torch.testing.assert_close(mine, whole[:, :, part.core], rtol=1e-9, atol=1e-9)
+        loss = (mine * weight[:, :, part.core]).sum()
         loss.backward()
         total += float(loss.detach())
     assert total == pytest.approx(float((whole.detach() * weight).sum()))
@@ -127,7 +127,7 @@ def test_a_halo_that_lacks_a_ring_or_the_sensors_is_not_enough(name: str) -> Non
     whole = model(batch)
     less = [Reach(1, name == "default"), *([Reach(2, False)] if name == "default" else [])]
     for reach in less:
-        parts = list(cut(batch.topologies, areas(town, 4), reach))
+        parts = list(cut_parts(batch.topologies, areas(town, 4), reach))
         if not reach.sensors and name == "default":
             parts = [replace(part, topologies=tuple(without_sensors(t) for t in part.topologies)) for part in parts]
         assert (in_parts(model, batch, parts) - whole).abs().max() > 1e-4

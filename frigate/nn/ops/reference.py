@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from frigate.nn.ops.sparse import SparseMatrix
+from frigate.nn.ops.sparse import SparseMatrix, multiply
 from frigate.nn.topology import Topology
 
 State = tuple[Tensor, Tensor]  # hidden and cell state of an LSTM, each [N*B,D]
@@ -26,7 +26,8 @@ class Backend:
 
     def embed(self, readings: Tensor, weights: Tensor, *beside: Tensor) -> Tensor:
         """[N,B,T,D]: readings [B,T,N,2] times weights [2,W], and beside them other inputs [N,B,T,K]."""
-        return torch.cat([nodes_first(readings) @ weights, *beside], dim=-1)  # eq:h0
+        embedded = nodes_first(readings) @ weights
+        return torch.cat([embedded, *beside], dim=-1) if beside else embedded  # eq:h0
 
     def gated_layers(
         self,
@@ -71,10 +72,7 @@ class Backend:
 
     def sparse_sum(self, matrix: SparseMatrix, features: Tensor) -> Tensor:
         """[N,...]: the product of a sparse matrix of fixed weights and features [N,...]."""
-        rows = torch.repeat_interleave(torch.arange(len(features), device=features.device), matrix.start.diff())
-        flat = features.flatten(1)
-        terms = matrix.weight.to(flat.dtype)[:, None] * flat[matrix.index]
-        return torch.zeros_like(flat).index_add(0, rows, terms).view(features.shape)
+        return multiply(matrix, features, _row_sums)
 
     def take_nodes(self, z: Tensor, nodes: Tensor | slice) -> Tensor:
         """[n,B,T,D] of z [N,B,T,D], in the memory order of z."""
@@ -84,6 +82,11 @@ class Backend:
 def nodes_first(each: Tensor) -> Tensor:
     """[N,B,T,X] from [B,T,N,X]."""
     return each.permute(2, 0, 1, 3)
+
+
+def _row_sums(features: Tensor, weight: Tensor, start: Tensor, index: Tensor) -> Tensor:
+    rows = torch.repeat_interleave(torch.arange(len(features), device=features.device), start.diff())
+    return torch.zeros_like(features).index_add(0, rows, weight.to(features.dtype)[:, None] * features[index])
 
 
 def is_standard(lstm: nn.Module) -> bool:

@@ -227,7 +227,8 @@ def test_model(name: str, width: int, kind: torch.dtype, device: str) -> None:
     assert not torch.equal(found["forecast"], expected["forecast"])  # the kernels computed it
     if kind == torch.float32:
         for part in expected:
-            assert far(found[part], expected[part]) <= 2e-5, part
+            # A gradient that is one number may cancel, and then its rounding is that of its terms.
+            assert (found[part] - expected[part]).norm() <= 2e-5 * max(1.0, expected[part].norm()), part
         return
     for part in ("forecast", "z"):
         assert far(found.pop(part), expected.pop(part)) <= 0.02, part

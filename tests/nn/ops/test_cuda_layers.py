@@ -89,7 +89,7 @@ def test_layers_in_a_row_are_one_after_the_other(D: int) -> None:
         grads = torch.autograd.grad(z.to(wide).square().sum(), [h, *gates, *weights])
         with torch.no_grad():
             assert torch.equal(backend.gated_layers(h, gates, weights, topology.to(device)), z)
-        return [each.double().cpu() for each in (z, *grads)]
+        return [each.detach().double().cpu() for each in (z, *grads)]
 
     limit = 5e-2 if GPU else 1e-5
     row, loop = found(CUDA, kind, torch.float32, device), found(REFERENCE, torch.float64, torch.float64, "cpu")
