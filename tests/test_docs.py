@@ -338,7 +338,7 @@ def test_the_python_of_the_readme_fits_the_package() -> None:
 
 def contributed(text: str) -> dict[str, Any]:
     """What the first Python block of CONTRIBUTING with this text defines."""
-    blocks = re.findall(r"^   ```python\n(.*?)^   ```", read(ROOT / "CONTRIBUTING.md"), re.DOTALL | re.MULTILINE)
+    blocks = re.findall(r"^    ```python\n(.*?)^    ```", read(ROOT / "CONTRIBUTING.md"), re.DOTALL | re.MULTILINE)
     names: dict[str, Any] = {"__name__": "contributed"}
     exec(textwrap.dedent(next(block for block in blocks if text in block)), names)
     return names
@@ -400,7 +400,7 @@ def test_links_between_the_root_and_the_docs_hold_on_the_site(site: ModuleType) 
     assert site.linked("[a](../../README.md)", "sources/osm.md") == "[a](../index.md)"
     preset_link = "[<code>frigate.<wbr>config.<wbr>preset</code>][frigate.config.preset]"
     assert site.linked("`frigate.config.preset`", "index.md") == preset_link
-    code = "```\n`frigate.config`\n```\n\n    `frigate.config`\n\n"
+    code = "    ```\n    `frigate.config`\n    ```\n\n"
     assert (
         site.linked(f"{code}`frigate.config`", "index.md")
         == f"{code}[<code>frigate.<wbr>config</code>][frigate.config]"
