@@ -21,7 +21,7 @@ from frigate.config import change, preset
 from frigate.data.city import open_city
 from frigate.data.split import read_seen_file
 from frigate.evaluation.evaluate import evaluate
-from frigate.nn.choice import CHOICES, described, kernels
+from frigate.nn.ops import KERNELS, describe_kernels
 from frigate.training.environment import environment
 from frigate.training.train import train
 from frigate.training.trainer import StepReport
@@ -51,11 +51,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--set", action="append", default=[], metavar="PART.NAME=JSON")
     parser.add_argument("--stride", type=int, default=1)
-    parser.add_argument("--kernels", choices=CHOICES, default="auto")
+    parser.add_argument("--kernels", choices=KERNELS, default="auto")
     parser.add_argument("--name")
     args = parser.parse_args()
-    with kernels(args.kernels):
-        measure(args)
+    measure(args)
 
 
 def measure(args: argparse.Namespace) -> None:
@@ -72,14 +71,21 @@ def measure(args: argparse.Namespace) -> None:
             history.append(tick.metrics)
             print(name, tick.metrics, flush=True)
 
-    run = train(city, seen=read_seen_file(args.seen, city.network), settings=settings, device=device, on_step=on_step)
+    run = train(
+        city,
+        seen=read_seen_file(args.seen, city.network),
+        settings=settings,
+        device=device,
+        on_step=on_step,
+        kernels=args.kernels,
+    )
     train_s = time.perf_counter() - began
-    evaluation = evaluate(run, stride=args.stride, device=device)
+    evaluation = evaluate(run, stride=args.stride, device=device, kernels=args.kernels)
     result = {
         "name": name,
         "command": command(),
         **environment(device),
-        "kernels": described(torch.device(device)),
+        "kernels": describe_kernels(torch.device(device), args.kernels),
         "seed": args.seed,
         "settings": settings.to_json(),
         "parameters": sum(p.numel() for p in run.model.parameters()),

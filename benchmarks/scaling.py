@@ -36,10 +36,11 @@ from frigate.graph.areas import split_into_areas
 from frigate.graph.betweenness import threads
 from frigate.graph.positions import choose_anchors, distances_m, position_scale_m, positions
 from frigate.graph.road_features import fit_feature_scaling, road_features
-from frigate.nn.batch import Batch, Topology
-from frigate.nn.model import Frigate
-from frigate.nn.partition import cut, in_blocks, own_forecast, reach_of
+from frigate.nn.batch import Batch
+from frigate.nn.forecaster import ForecastModel
+from frigate.nn.partition import cut_parts, in_blocks
 from frigate.nn.scaling import Scaling, build_topologies
+from frigate.nn.topology import Topology
 from frigate.training.environment import environment
 from frigate.training.run import build_model
 
@@ -109,31 +110,29 @@ def window(topology: Topology, sensors: NDArray[np.bool_]) -> Batch:
     )  # fmt: skip
 
 
-def model_of(settings: Settings, scaling: Scaling) -> Frigate:
+def model_of(settings: Settings, scaling: Scaling) -> ForecastModel:
     torch.manual_seed(SEED)
-    model = build_model(settings, scaling)
-    assert isinstance(model, Frigate)
-    return model
+    return build_model(settings, scaling)
 
 
 @torch.inference_mode()
-def forecast(model: Frigate, network: RoadNetwork, batch: Batch) -> None:
+def forecast(model: ForecastModel, network: RoadNetwork, batch: Batch) -> None:
     values = in_blocks(model.eval(), batch, lon=network.lon, lat=network.lat, limit=int(LIMIT_GB * 2**30))
     assert values.shape == (1, HORIZON, network.num_nodes) and bool(torch.isfinite(values).all())
 
 
-def train(model: Frigate, network: RoadNetwork, batch: Batch, sensors: NDArray[np.bool_]) -> None:
+def train(model: ForecastModel, network: RoadNetwork, batch: Batch, sensors: NDArray[np.bool_]) -> None:
     """The window at all sensors: part by part, a step of the optimiser each."""
-    reach = reach_of(model.train())
+    reach = model.train().reach
     assert reach is not None and batch.target_observed is not None
     rows, cells = np.flatnonzero(sensors), batch.target_observed.sum()
     areas = split_into_areas(network.lon[rows], network.lat[rows], math.ceil(network.num_nodes / PART_NODES))
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    for part in cut(batch.topologies, [rows[area] for area in areas], reach):
+    for part in cut_parts(batch.topologies, [rows[area] for area in areas], reach):
         mine = part.of(batch)
         assert mine.target is not None and mine.target_observed is not None
         optimiser.zero_grad(set_to_none=True)
-        error = (own_forecast(model, mine, len(part.own)) - mine.target).abs() * mine.target_observed
+        error = (model.forecast_at(mine, slice(len(part.core))) - mine.target).abs() * mine.target_observed
         (error.sum() * len(areas) / cells).backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()

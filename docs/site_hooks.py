@@ -14,8 +14,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 ROOT_PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md", "README.md": "index.md"}
 LINK = re.compile(r"(?<=\]\()(?!https?:)(?P<path>[^)#\s]+)(?P<anchor>#[^)\s]*)?(?=\))")
-SYMBOL = re.compile(r"(?<![\[`])`(frigate(?:\.[a-zA-Z]\w*)*\.[a-zA-Z]\w*[a-z]\w*)`(?![\]`])")  # no constants
-CODE = re.compile(r"(^ *```.*?^ *```|^(?: {4}[^\n]*\n)+)", re.MULTILINE | re.DOTALL)
+SYMBOL = re.compile(r"(?<![\[`])`((?:frigate|tests)(?:\.\w+)+)`(?![\]`])")
+IN_REFERENCE = re.compile(r"frigate(\.[a-zA-Z]\w*)*\.[a-zA-Z]\w*[a-z]\w*")  # nothing private, no constants, no tests
+CODE = re.compile(r"(^ *```.*?^ *```)", re.MULTILINE | re.DOTALL)
 PACKAGE = """::: frigate.{name}
     options:
       heading_level: 1
@@ -64,8 +65,13 @@ def linked(markdown: str, page: str) -> str:
         target = (source_path(page).parent / match["path"]).resolve()
         return os.path.relpath(site_path(target), Path(page).parent) + (match["anchor"] or "")
 
+    def symbol(match: re.Match[str]) -> str:
+        name = match[1]
+        code = "<code>" + re.sub(r"([._])", r"\1<wbr>", name) + "</code>"  # where a long name may break
+        return f"[{code}][{name}]" if IN_REFERENCE.fullmatch(name) else code
+
     def text(part: str) -> str:
-        return SYMBOL.sub(r"[`\1`][\1]", LINK.sub(moved, part))
+        return SYMBOL.sub(symbol, LINK.sub(moved, part))
 
     return "".join(part if i % 2 else text(part) for i, part in enumerate(CODE.split(markdown)))
 

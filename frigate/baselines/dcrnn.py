@@ -32,6 +32,7 @@ from frigate.baselines.deep import DeepBaseline, on_roads, random_walks
 from frigate.config import BaselineSettings, Task
 from frigate.data.stream import CALENDAR
 from frigate.nn.batch import Batch
+from frigate.nn.ops import Backend
 from frigate.nn.scaling import Scaling
 
 STEPS = 2  # K, of each walk
@@ -46,8 +47,8 @@ TAU = 40.0
 class Diffusion:
     """Both random walks on every topology of a batch: made once in a forward pass, walked at each of its steps."""
 
-    def __init__(self, batch: Batch, length_scale_m: float) -> None:
-        self.batch = batch
+    def __init__(self, batch: Batch, length_scale_m: float, backend: Backend) -> None:
+        self.batch, self.backend = batch, backend
         self.walks = [random_walks(topology, length_scale_m) for topology in batch.topologies]
 
     def __call__(self, h: Tensor, topology_of: Tensor) -> Tensor:
@@ -59,7 +60,7 @@ class Diffusion:
         for walk in self.walks[topology]:
             reached = h
             for _ in range(STEPS):
-                reached = walk @ reached
+                reached = self.backend.sparse_sum(walk, reached)
                 supports.append(reached)
         return torch.cat(supports, dim=-1)  # the terms of eq. 2; the linear layer that follows has their weights
 
@@ -108,7 +109,7 @@ class DCRNN(DeepBaseline):
         self.readout = nn.Linear(D, 1)
         self.register_buffer("sampled", torch.tensor(0))  # the windows that scheduled sampling has seen
 
-    def kept_numbers(self, *, nodes: int, edges: int, past: int, horizon: int) -> int:
+    def training_activations(self, *, nodes: int, edges: int, past: int, horizon: int) -> int:
         """How many numbers backward keeps of one window. `edges` plays no part: nothing is kept for each road."""
         D, L, S = self.settings.width, self.settings.layers, SUPPORTS
         cells = (past + horizon) * L * (2 * S + 4) * D  # spread h and r * h; r, u, C, h
@@ -117,9 +118,9 @@ class DCRNN(DeepBaseline):
         reading = past * 3 * D  # `read` of all snapshots: not kept, but there while the cells run
         return nodes * (cells + between + first + reading)
 
-    def forecast(self, x: Tensor, batch: Batch) -> Tensor:
+    def forecast(self, x: Tensor, batch: Batch, backend: Backend) -> Tensor:
         """[N,B,H] in the model's unit, from x [N,B,T,F]."""
-        diffusion = Diffusion(batch, self.length_scale_m)
+        diffusion = Diffusion(batch, self.length_scale_m, backend)
         return self.decode(self.encode(x, batch, diffusion), batch, diffusion)
 
     def encode(self, x: Tensor, batch: Batch, diffusion: Diffusion) -> list[Tensor]:

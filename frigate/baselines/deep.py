@@ -9,57 +9,48 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from frigate.config import BaselineSettings, Task
 from frigate.data.stream import CALENDAR
 from frigate.errors import SettingsError
 from frigate.graph.road_features import FEATURE_WIDTH
-from frigate.nn.batch import Batch, Topology
+from frigate.nn.batch import Batch
+from frigate.nn.forecaster import ForecastModel
 from frigate.nn.model import per_snapshot
+from frigate.nn.ops import Backend
+from frigate.nn.ops.sparse import SparseMatrix
 from frigate.nn.scaling import Scaling
-from frigate.nn.sparse import Sparse
+from frigate.nn.topology import Topology
 
 READING = 2  # the value, and whether there is one
 
 
-class DeepBaseline(nn.Module):
+class DeepBaseline(ForecastModel):
     """One of the six. A subclass has `forecast`; its constructor takes (settings, task, kept) and calls this one."""
 
-    value_offset: Tensor
-    value_scale: Tensor
-
     def __init__(self, settings: BaselineSettings, task: Task, scaling: Scaling) -> None:
-        super().__init__()
+        super().__init__(width=settings.width, value_offset=scaling.value_offset, value_scale=scaling.value_scale)
         self.settings, self.task = settings, task
         self.length_scale_m = scaling.length_scale_m
-        self.register_buffer("value_offset", torch.tensor(float(scaling.value_offset)))
-        self.register_buffer("value_scale", torch.tensor(float(scaling.value_scale)))
 
     @property
     def inputs(self) -> int:
         """F, the numbers read of a node and snapshot."""
         return READING + len(CALENDAR) + (FEATURE_WIDTH if self.settings.roads else 0)
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: Batch, *, kernels: str = "auto") -> Tensor:
         """[B,H,N] in the user's unit, not clamped."""
         scaled = self.scaled(batch.values).where(batch.observed, 0.0).permute(2, 0, 1)  # [N,B,T]
         parts = [torch.stack([scaled, batch.observed.permute(2, 0, 1).to(scaled.dtype)], dim=-1)]
         parts.append(batch.calendar_past.expand(batch.num_nodes, -1, -1, -1))
         if self.settings.roads:
             parts.append(per_snapshot(batch, [topology.road_features for topology in batch.topologies]))
-        forecast = self.forecast(torch.cat(parts, dim=-1), batch).permute(1, 2, 0)
-        return forecast.to(self.value_scale.dtype) * self.value_scale + self.value_offset
+        forecast = self.forecast(torch.cat(parts, dim=-1), batch, self.backend(batch, kernels))
+        return self.unscaled(forecast.permute(1, 2, 0))
 
-    def scaled(self, values: Tensor) -> Tensor:
-        return (values - self.value_offset) / self.value_scale
-
-    def forecast(self, x: Tensor, batch: Batch) -> Tensor:
+    def forecast(self, x: Tensor, batch: Batch, backend: Backend) -> Tensor:
         """[N,B,H] in the model's unit, from x [N,B,T,F]."""
-        raise NotImplementedError
-
-    def kept_numbers(self, *, nodes: int, edges: int, past: int, horizon: int) -> int:
-        """How many numbers backward keeps of one window: what decides the micro-batch."""
         raise NotImplementedError
 
     def refuse_other_task(self, batch: Batch) -> None:
@@ -99,7 +90,7 @@ def closeness(topology: Topology, length_scale_m: float) -> Tensor:
     return torch.exp(-((topology.length_m / (2 * length_scale_m)) ** 2))
 
 
-def random_walks(topology: Topology, length_scale_m: float) -> tuple[Sparse, Sparse]:
+def random_walks(topology: Topology, length_scale_m: float) -> tuple[SparseMatrix, SparseMatrix]:
     """The forward walk D_O^-1 W along the roads, and the backward walk D_I^-1 W^T against them."""
     weight, N = closeness(topology, length_scale_m), topology.num_nodes
     leaving = weight.new_zeros(N).index_add(0, topology.senders, weight)
@@ -108,12 +99,12 @@ def random_walks(topology: Topology, length_scale_m: float) -> tuple[Sparse, Spa
     forward = weight / leaving[topology.senders].clamp(min=1e-30)
     backward = weight / arriving[topology.receivers].clamp(min=1e-30)
     return (
-        Sparse.of(topology.senders, topology.receivers, forward, num_nodes=N),
-        Sparse.of(topology.receivers, topology.senders, backward, num_nodes=N),
+        SparseMatrix.of(topology.senders, topology.receivers, forward, num_nodes=N),
+        SparseMatrix.of(topology.receivers, topology.senders, backward, num_nodes=N),
     )
 
 
-def symmetric(topology: Topology, length_scale_m: float) -> Sparse:
+def symmetric(topology: Topology, length_scale_m: float) -> SparseMatrix:
     """D^-1/2 W D^-1/2 of the roads taken both ways; a pair with roads each way has the closer one's weight."""
     weight, N = closeness(topology, length_scale_m), topology.num_nodes
     rows = torch.cat([topology.senders, topology.receivers])
@@ -123,7 +114,7 @@ def symmetric(topology: Topology, length_scale_m: float) -> Sparse:
     rows, columns = pairs // N, pairs % N
     degree = weight.new_zeros(N).index_add(0, rows, weight)
     scale = degree.clamp(min=1e-30).rsqrt()
-    return Sparse.of(rows, columns, weight * scale[rows] * scale[columns], num_nodes=N)
+    return SparseMatrix.of(rows, columns, weight * scale[rows] * scale[columns], num_nodes=N)
 
 
 def on_roads(batch: Batch, topology_of: Tensor, h: Tensor, layer: Callable[[Tensor, int], Tensor]) -> Tensor:

@@ -32,6 +32,7 @@ from frigate.baselines.deep import DeepBaseline
 from frigate.config import BaselineSettings, Task
 from frigate.errors import SettingsError
 from frigate.nn.batch import Batch
+from frigate.nn.ops import Backend
 from frigate.nn.scaling import Scaling
 
 SKIP, END = 8, 13  # widths of the skip connections and of the last hidden layer, in residual widths: 256 and 416
@@ -88,7 +89,7 @@ class GraphWaveNet(DeepBaseline):
         """How many snapshots the last step has seen."""
         return 1 + sum(dilations(self.settings.layers))
 
-    def kept_numbers(self, *, nodes: int, edges: int, past: int, horizon: int) -> int:
+    def training_activations(self, *, nodes: int, edges: int, past: int, horizon: int) -> int:
         """How many numbers backward keeps of one window.
 
         `edges`, `past` and `horizon` play no part: nothing is kept for each road, and the snapshots are always as many.
@@ -101,7 +102,7 @@ class GraphWaveNet(DeepBaseline):
             numbers += steps * D * (2 + 2 + SUPPORTS + 1 + 4)
         return nodes * (numbers + (self.settings.layers + SKIP + END) * D)
 
-    def forecast(self, x: Tensor, batch: Batch) -> Tensor:
+    def forecast(self, x: Tensor, batch: Batch, backend: Backend) -> Tensor:
         """[N,B,H] in the model's unit, from x [N,B,T,F]."""
         self.refuse_other_horizon(batch)
         field = self.receptive_field
@@ -109,7 +110,7 @@ class GraphWaveNet(DeepBaseline):
         x = functional.pad(x[:, :, -field:], (0, 0, missing, 0))
         topology_of = batch.topology_of[:, -field:]
         topology_of = torch.cat([topology_of[:, :1].expand(-1, missing), topology_of], dim=1)  # [B,field]
-        diffusion = Diffusion(batch, self.length_scale_m)
+        diffusion = Diffusion(batch, self.length_scale_m, backend)
         x = self.start(x)
         skips = []
         for i, time in enumerate(self.times):

@@ -36,7 +36,8 @@ from frigate.baselines.naive import (
 from frigate.data.split import Split, windows_in
 from frigate.data.stream import RoadNetworkStream
 from frigate.errors import SettingsError
-from frigate.nn.batch import Batch, Topology, Windows
+from frigate.nn.batch import Batch, Windows
+from frigate.nn.topology import Topology
 
 CHUNK_CELLS = 4_000_000  # distances held at once while searching: 32 MB
 CHUNK_SYSTEMS = 2048  # nodes whose systems are solved at once: 20 MB each array

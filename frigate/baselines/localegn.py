@@ -40,9 +40,11 @@ from torch.nn import functional
 from frigate.baselines.deep import DeepBaseline
 from frigate.config import BaselineSettings, Task
 from frigate.errors import SettingsError
-from frigate.nn.batch import Batch, Topology
+from frigate.nn.batch import Batch
 from frigate.nn.model import MLP
+from frigate.nn.ops import Backend
 from frigate.nn.scaling import Scaling
+from frigate.nn.topology import Topology
 
 
 class State(NamedTuple):
@@ -146,7 +148,7 @@ class LocaleGN(DeepBaseline):
         self.history = nn.GRU(self.inputs, D, batch_first=True)
         self.of_history = nn.Linear(D, task.horizon)  # W_o
 
-    def forecast(self, x: Tensor, batch: Batch) -> Tensor:
+    def forecast(self, x: Tensor, batch: Batch, backend: Backend) -> Tensor:
         if batch.horizon != self.task.horizon:
             raise SettingsError(
                 f"horizon = {batch.horizon}: {self.settings.label} was built for {self.task.horizon} and takes no "
@@ -175,7 +177,7 @@ class LocaleGN(DeepBaseline):
                 nodes, edges = nodes + states[i].nodes, states[i].roads
         return states[-1].nodes
 
-    def kept_numbers(self, *, nodes: int, edges: int, past: int, horizon: int) -> int:
+    def training_activations(self, *, nodes: int, edges: int, past: int, horizon: int) -> int:
         D, layers = self.settings.width, self.settings.layers
         of_nodes = nodes * (self.inputs + (10 + 7 * layers) * D)  # input, GRU and encoder; [v, h], sums, h
         of_roads = edges * 4 * layers * D  # g, g where the road is there, and that in float32, which counts twice

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from frigate.data.split import Split
 from frigate.data.stream import CALENDAR, RoadNetworkStream
-from frigate.nn.batch import Batch, Topology
+from frigate.nn.batch import Batch
+from frigate.nn.topology import Topology
 
 Forecaster = Callable[[Batch], Tensor]
 

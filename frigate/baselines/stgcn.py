@@ -36,6 +36,7 @@ from frigate.baselines.deep import DeepBaseline, on_roads, symmetric
 from frigate.config import BaselineSettings, Task
 from frigate.errors import SettingsError
 from frigate.nn.batch import Batch
+from frigate.nn.ops import Backend
 from frigate.nn.scaling import Scaling
 
 KERNEL = 3  # snapshots of a temporal convolution
@@ -60,7 +61,7 @@ class STGCN(DeepBaseline):
         self.norm = nn.LayerNorm(D)
         self.readout = nn.Linear(D, task.horizon)
 
-    def forecast(self, x: Tensor, batch: Batch) -> Tensor:
+    def forecast(self, x: Tensor, batch: Batch, backend: Backend) -> Tensor:
         """[N,B,H] in the model's unit, from x [N,B,T,F]."""
         self.refuse_other_task(batch)
         matrices = [symmetric(topology, self.length_scale_m) for topology in batch.topologies]
@@ -68,8 +69,8 @@ class STGCN(DeepBaseline):
         def spread(h: Tensor) -> Tensor:
             """D^-1/2 W D^-1/2 h for h [N,B,T',C]: a column stands for the last snapshot that it has seen."""
             N, B, left, C = h.shape
-            last_seen = batch.topology_of[:, -left:].reshape(-1)
-            return on_roads(batch, last_seen, h.reshape(N, B * left, C), lambda part, i: matrices[i] @ part).view_as(h)
+            last_seen, columns = batch.topology_of[:, -left:].reshape(-1), h.reshape(N, B * left, C)
+            return on_roads(batch, last_seen, columns, lambda x, i: backend.sparse_sum(matrices[i], x)).view_as(h)
 
         h = x
         for block in self.blocks:
@@ -78,7 +79,7 @@ class STGCN(DeepBaseline):
         steps: Tensor = self.readout(self.norm(h).to(h.dtype))  # autocast normalises in fp32
         return steps
 
-    def kept_numbers(self, *, nodes: int, edges: int, past: int, horizon: int) -> int:
+    def training_activations(self, *, nodes: int, edges: int, past: int, horizon: int) -> int:
         """`edges` plays no part: nothing is kept for each road.
 
         A gated convolution keeps its slices, both factors and the product; a norm its input, twice as wide under

@@ -43,6 +43,7 @@ from torch.nn import functional
 from frigate.baselines.deep import DeepBaseline, on_roads, symmetric
 from frigate.config import BaselineSettings, Task
 from frigate.nn.batch import Batch
+from frigate.nn.ops import Backend
 from frigate.nn.scaling import Scaling
 
 BRANCHES = 3
@@ -62,7 +63,7 @@ class STGODE(DeepBaseline):
         )
         self.readout = nn.Sequential(nn.Linear(T * D, H * HIDDEN), nn.ReLU(), nn.Linear(H * HIDDEN, H))
 
-    def forecast(self, x: Tensor, batch: Batch) -> Tensor:
+    def forecast(self, x: Tensor, batch: Batch, backend: Backend) -> Tensor:
         """[N,B,H] in the model's unit, from x [N,B,T,F]."""
         self.refuse_other_task(batch)
         N, B, _, _ = x.shape
@@ -70,14 +71,14 @@ class STGODE(DeepBaseline):
 
         def spread(h: Tensor) -> Tensor:
             """S h for h [N*B,T,D]: the snapshots of a window have mixed, so all have seen its last."""
-            windows = h.reshape(N, B, -1)
-            return on_roads(batch, batch.topology_of[:, -1], windows, lambda part, i: matrices[i] @ part).view_as(h)
+            last, windows = batch.topology_of[:, -1], h.reshape(N, B, -1)
+            return on_roads(batch, last, windows, lambda x, i: backend.sparse_sum(matrices[i], x)).view_as(h)
 
         outputs = [branch(x.flatten(0, 1), spread) for branch in self.branches]
         steps: Tensor = self.readout(reduce(torch.maximum, outputs).flatten(1))
         return steps.view(N, B, -1)
 
-    def kept_numbers(self, *, nodes: int, edges: int, past: int, horizon: int) -> int:
+    def training_activations(self, *, nodes: int, edges: int, past: int, horizon: int) -> int:
         """`edges` plays no part: nothing is kept for each road.
 
         Of each node and snapshot: a TCN keeps 5 widths (what it convolves, what it drops), the ODE one for each power

@@ -39,8 +39,10 @@ from torch.nn import functional
 
 from frigate.baselines.deep import DeepBaseline
 from frigate.config import BaselineSettings, Task
-from frigate.nn.batch import Batch, Topology
+from frigate.nn.batch import Batch
+from frigate.nn.ops import Backend
 from frigate.nn.scaling import Scaling
+from frigate.nn.topology import Topology
 
 CONTEXT = 15  # M, the nodes of a local spacetime
 HOPS = 3
@@ -172,7 +174,7 @@ class STNN(DeepBaseline):
         self.readout = nn.Linear(CONTEXT * task.past * channels, task.horizon)
         self.locales: WeakKeyDictionary[Topology, Locale] = WeakKeyDictionary()
 
-    def forecast(self, x: Tensor, batch: Batch) -> Tensor:
+    def forecast(self, x: Tensor, batch: Batch, backend: Backend) -> Tensor:
         self.refuse_other_task(batch)
         steps = []
         for events in self.pictures(x, batch):
@@ -215,7 +217,7 @@ class STNN(DeepBaseline):
             self.locales[topology] = Locale.of(topology, length_scale_m=self.length_scale_m)
         return self.locales[topology]
 
-    def kept_numbers(self, *, nodes: int, edges: int, past: int, horizon: int) -> int:
+    def training_activations(self, *, nodes: int, edges: int, past: int, horizon: int) -> int:
         """Nothing is kept for each road."""
         channels = sum(block.channels for block in self.blocks if isinstance(block, Block))
         return nodes * (CONTEXT * past * (self.inputs + 1 + 16 * channels) + horizon)

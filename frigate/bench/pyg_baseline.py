@@ -1,7 +1,8 @@
-"""The same equations written in the usual way, to be compared with.
+"""A plain PyTorch Geometric baseline: the same equations and weights, as one would write them first.
 
-Where PyTorch Geometric is installed, each layer's sums are its MessagePassing; else gather and index_add_. Either way
-the rest is torch's own: concatenation, a linear layer, LSTM and LSTM cell, and gates made anew at each call.
+Where PyTorch Geometric is installed, each layer's sums are its MessagePassing; otherwise the reference backend's gather
+and index_add. The rest is torch's own: concatenation, a linear layer, LSTM and LSTM cell, and gates computed at each
+call.
 """
 
 from __future__ import annotations
@@ -15,27 +16,30 @@ import torch
 from torch import Tensor, nn
 
 from frigate.config import ModelSettings, Task
-from frigate.nn.batch import Topology
-from frigate.nn.layers import GatedConv, ResidualGatedConv
-from frigate.nn.model import Frigate
+from frigate.nn.forecaster import ForecastModel
+from frigate.nn.layers import GatedConv, Layers, ResidualGatedConv, compute_gates
+from frigate.nn.ops import Backend
+from frigate.nn.topology import Topology
 
 INDEX_ADD = "gather and index_add_"
 
 
-def usual_model(model: Frigate) -> tuple[Frigate, str]:
-    """A copy with equal weights, and how it computes; to be called in `kernels("reference")`."""
+def plain_copy(model: ForecastModel) -> tuple[ForecastModel, str]:
+    """A copy of a Frigate with equal weights, and how it sums; to be called with `kernels="reference"`."""
     copied = copy.deepcopy(model)
-    copied.encoder.flatten_parameters()  # cuDNN wants its weights side by side, and a copy's are not
+    for module in copied.modules():
+        if isinstance(module, nn.LSTM):
+            module.flatten_parameters()  # cuDNN wants its weights side by side, and a copy's are not
     geometric = _geometric()
     if geometric is None:
         return copied, INDEX_ADD
-    layers = [_MessagePassingLayer(layer, geometric) for layer in copied.convolutions]
-    copied.convolutions = nn.ModuleList(layers)
+    layers = copied.get_submodule("convolutions")
+    copied.convolutions = _MessagePassingLayers(_MessagePassingLayer(layer, geometric) for layer in layers.children())
     return copied, f"PyTorch Geometric {geometric.__version__}'s MessagePassing"
 
 
-def usual_bytes(settings: ModelSettings, task: Task, *, nodes: int, edges: int, number: int) -> int:
-    """About what a step keeps of one window: 27 GB for 32 windows of Chengdu's size in bf16, as measured."""
+def plain_bytes(settings: ModelSettings, task: Task, *, nodes: int, edges: int, number: int) -> int:
+    """About what a training step keeps of one window: 27 GB for 32 windows of Chengdu's size in bf16, as measured."""
     D, layers = settings.width, settings.layers
     of_nodes = nodes * D * (task.past * (8 * layers + 24) + task.horizon * 24)
     return number * (of_nodes + 2 * edges * D * task.past * layers)
@@ -68,6 +72,12 @@ def _gated_sum(geometric: Any, flow: str) -> nn.Module:
     return module
 
 
+class _MessagePassingLayers(Layers):
+    def gates(self, length: Tensor, topology: Topology) -> tuple[Tensor, ...]:
+        """Layer by layer."""
+        return tuple(compute_gates([layer.layer.gate], length, topology)[0] for layer in self)  # type: ignore[union-attr, list-item]
+
+
 class _MessagePassingLayer(nn.Module):
     """A layer of either preset, with its own parameters."""
 
@@ -78,15 +88,15 @@ class _MessagePassingLayer(nn.Module):
         self.out = _gated_sum(geometric, "target_to_source")
         self.into = _gated_sum(geometric, "source_to_target")
 
-    def forward(self, h: Tensor, length: Tensor, topology: Topology) -> Tensor:
-        layer, gates = self.layer, self.layer.gate(length, topology)
-        roads = torch.stack([topology.senders, topology.receivers])
+    def forward(self, h: Tensor, gate: Tensor, topology: Topology, backend: Backend) -> Tensor:
+        layer, roads = self.layer, torch.stack([topology.senders, topology.receivers])
         if isinstance(layer, GatedConv):
-            return self._update(h, gates, roads)
-        update: Tensor = layer.dropout(self._update(layer.norm(h), layer.edge_dropout(gates), roads))
+            return self._update(h, gate, roads)
+        normal = backend.normalise(h, layer.norm)
+        update: Tensor = layer.dropout(self._update(normal, layer.edge_dropout(gate), roads))
         return h + update
 
-    def _update(self, h: Tensor, gates: Tensor, roads: Tensor) -> Tensor:
-        gates = gates.to(h.dtype)
-        sums = (self.out(h, gates, roads), self.into(h, gates, roads))
+    def _update(self, h: Tensor, gate: Tensor, roads: Tensor) -> Tensor:
+        gate = gate.to(h.dtype)
+        sums = (self.out(h, gate, roads), self.into(h, gate, roads))
         return torch.relu(self.layer.linear(torch.cat([h, *sums], dim=-1)))

@@ -6,24 +6,10 @@ from argparse import Namespace
 from pathlib import Path
 
 from frigate.cli.console import log, print_json, print_table, say, to_json
-from frigate.cli.parser import Command, Parser, add_device
+from frigate.cli.parser import DEVICE, Argument, Command
 from frigate.config import PRESETS
 
 LEAST_IMPORTANT = ("memory, baseline", "memory")
-
-
-def add_arguments(parser: Parser) -> None:
-    parser.add_argument("file", metavar="FILE", nargs="?", type=Path, help="with --json: write the JSON to this file")
-    parser.add_argument("--size", default="chengdu", help="chengdu, beijing, or a number of nodes (default: chengdu)")
-    add_device(parser)
-    parser.add_argument("--preset", choices=(*PRESETS, "both"), default="both", help="which model (default: both)")
-    parser.add_argument(
-        "--windows", type=int, metavar="N", help="windows in a training step (default: by size and device)"
-    )
-    parser.add_argument(
-        "--seed", type=int, metavar="N", default=0, help="of the random network, readings and weights (default: 0)"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON, or write it to FILE")
 
 
 def run(args: Namespace) -> None:
@@ -48,6 +34,15 @@ def run(args: Namespace) -> None:
 
 
 BENCH = Command(
-    "bench", "Measure speed and memory, beside plain PyTorch Geometric.", add_arguments, run,
+    "bench", "Measure speed and memory, beside plain PyTorch Geometric.", run,
+    (
+        Argument("[FILE]", "with --json: write the JSON to this file", Path),
+        Argument("--size SIZE", "chengdu, beijing, or a number of nodes", default="chengdu"),
+        DEVICE,
+        Argument("--preset", "which model", default="both", choices=(*PRESETS, "both")),
+        Argument("--windows N", "windows in a training step (default: by size and device)", int),
+        Argument("--seed N", "of the random network, readings and weights", int, default=0),
+        Argument("--json", "print JSON, or write it to FILE"),
+    ),
     details="Takes minutes on two cores.",
 )  # fmt: skip

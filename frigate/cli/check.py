@@ -6,16 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from frigate.cli.console import print_json, say, status
-from frigate.cli.parser import Command, Parser, add_city, add_json
-
-
-def add_arguments(parser: Parser) -> None:
-    add_city(parser, "a city folder")
-    parser.add_argument("--positions", action="store_true", help="also measure the distortion of the positions")
-    parser.add_argument(
-        "--html", metavar="FILE", type=Path, help="write a page that shows the network, its sensors and their gaps"
-    )
-    add_json(parser)
+from frigate.cli.parser import CITY_FOLDER, JSON, Argument, Command
 
 
 def run(args: Namespace) -> None:
@@ -37,4 +28,12 @@ def run(args: Namespace) -> None:
         say(f"Page: {page}")
 
 
-CHECK = Command("check", "Show what is in a city, and what is wrong with it.", add_arguments, run)
+CHECK = Command(
+    "check", "Show what is in a city, and what is wrong with it.", run,
+    (
+        CITY_FOLDER,
+        Argument("--positions", "also measure the distortion of the positions"),
+        Argument("--html FILE", "write a page that shows the network, its sensors and their gaps", Path),
+        JSON,
+    ),
+)  # fmt: skip

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from frigate.cli.console import log, progress, say
 from frigate.cli.evaluate import print_evaluation
-from frigate.cli.parser import Command, Parser, add_output
+from frigate.cli.parser import Argument, Command
 from frigate.config import Settings, change, preset
 from frigate.data.progress import Progress
 from frigate.errors import SettingsError
@@ -28,13 +28,6 @@ FORECAST_AT_S = (
 )  # time of day of the forecast on the map: at the end of the record, midnight, streets are empty
 STRIDE = 2
 CITY, RUN, REPORT = "city", "run", "report.html"
-
-
-def add_arguments(parser: Parser) -> None:
-    add_output(parser, "FOLDER", "for the city, the run and the report (default: demo)", default="demo")
-    parser.add_argument(
-        "--seed", type=int, metavar="N", default=0, help="of the town, its traffic and the weights (default: 0)"
-    )
 
 
 def run(args: Namespace) -> None:
@@ -144,7 +137,11 @@ def _clear(folder: Path) -> None:
 
 
 DEMO = Command(
-    "demo", "Simulate a small town, train, evaluate, forecast, write a report.", add_arguments, run,
+    "demo", "Simulate a small town, train, evaluate, forecast, write a report.", run,
+    (
+        Argument("-o --output FOLDER", "for the city, the run and the report", Path, default=Path("demo")),
+        Argument("--seed N", "of the town, its traffic and the weights", int, default=0),
+    ),
     details="Takes about two minutes on two cores.",
     if_stopped="what is in the folder is replaced by the next demo",
 )  # fmt: skip

@@ -6,7 +6,7 @@ from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from frigate.cli.console import notice, print_json, print_table, progress, say
-from frigate.cli.parser import Command, Parser, add_device, add_json, add_kernels, add_other_city, add_run
+from frigate.cli.parser import DEVICE, JSON, KERNELS, OTHER_CITY, RUN, Argument, Command
 
 if TYPE_CHECKING:
     from frigate.evaluation.results import Evaluation
@@ -16,26 +16,15 @@ LEAST_IMPORTANT = ("of zero", "sMAPE %", "GEH<5 %", "WAPE %", "MAE at sensors", 
 LEAST_IMPORTANT_BASELINES = ("zero", "constant median", "label propagation", "clock profile", "nearest sensors")
 
 
-def add_arguments(parser: Parser) -> None:
-    add_run(parser)
-    add_other_city(parser)
-    parser.add_argument("--stride", type=int, default=1, metavar="N", help="score every Nth window (default: 1)")
-    parser.add_argument(
-        "--details", action="store_true", help="also by step ahead, by traffic volume and by distance to a sensor"
-    )
-    add_device(parser)
-    add_kernels(parser)
-    add_json(parser)
-
-
 def run(args: Namespace) -> None:
     from frigate.evaluation.evaluate import evaluate
-    from frigate.nn.choice import kernels
     from frigate.training.checkpoint import load_run
 
     opened = load_run(args.run)
-    with kernels(args.kernels), progress("Evaluating") as update:
-        result = evaluate(opened, args.city, stride=args.stride, device=args.device, progress=update)
+    with progress("Evaluating") as update:
+        result = evaluate(
+            opened, args.city, stride=args.stride, device=args.device, progress=update, kernels=args.kernels
+        )
     if args.json:
         print_json(result.to_json())
         return
@@ -68,4 +57,12 @@ def _print_table(rows: list[dict[str, str]], drop: tuple[str, ...]) -> None:
         say(f"Not shown, for lack of width: {', '.join(reversed(dropped))}. --json has everything.")
 
 
-EVALUATE = Command("evaluate", "Score a run on its test period, beside naive baselines.", add_arguments, run)
+EVALUATE = Command(
+    "evaluate", "Score a run on its test period, beside naive baselines.", run,
+    (
+        RUN, OTHER_CITY,
+        Argument("--stride N", "score every Nth window", int, default=1),
+        Argument("--details", "also by step ahead, by traffic volume and by distance to a sensor"),
+        DEVICE, KERNELS, JSON,
+    ),
+)  # fmt: skip

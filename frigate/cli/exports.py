@@ -6,22 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from frigate.cli.console import notice, say, status
-from frigate.cli.parser import Command, Group, Parser, add_city, add_other_city, add_output, add_run
-
-
-def _add_program(parser: Parser) -> None:
-    _add_model(parser, "FILE.pt2")
-
-
-def _add_onnx(parser: Parser) -> None:
-    _add_model(parser, "FILE.onnx")
-
-
-def _add_model(parser: Parser, metavar: str) -> None:
-    add_run(parser)
-    add_output(parser, metavar, "the file to write")
-    parser.add_argument("--sample", metavar="FILE.npz", type=Path, help="also write sample inputs with their forecast")
-    add_other_city(parser)
+from frigate.cli.parser import CITY_FOLDER, OTHER_CITY, RUN, Argument, Command, Group
 
 
 def _export_model(args: Namespace) -> None:
@@ -39,11 +24,6 @@ def _export_model(args: Namespace) -> None:
         say(f"Inputs at the end of {(other or run.trained_on).name}, and their forecast: {sample}")
 
 
-def _add_libcity(parser: Parser) -> None:
-    add_city(parser, "a city folder")
-    add_output(parser, "FOLDER", "the folder to write")
-
-
 def _export_libcity(args: Namespace) -> None:
     from frigate.data.city import read_city
     from frigate.sources.benchmarks.libcity_export import export_libcity
@@ -54,13 +34,18 @@ def _export_libcity(args: Namespace) -> None:
     say(f"Atomic files: {args.output}")
 
 
+SAMPLE = Argument("--sample FILE.npz", "also write sample inputs with their forecast", Path)
 ANY_NETWORK = "It takes networks of any size."
 EXPORT = Group(
     "export", "Write a city, or a run's forecast, for other programs.",
     (
-        Command("program", "A run as a torch.export program.", _add_program, _export_model, details=ANY_NETWORK),
-        Command("onnx", "A run as an ONNX model.", _add_onnx, _export_model,
+        Command("program", "A run as a torch.export program.", _export_model,
+                (RUN, Argument("-o --output FILE.pt2", "the file to write", Path, required=True), SAMPLE, OTHER_CITY),
+                details=ANY_NETWORK),
+        Command("onnx", "A run as an ONNX model.", _export_model,
+                (RUN, Argument("-o --output FILE.onnx", "the file to write", Path, required=True), SAMPLE, OTHER_CITY),
                 details=f"{ANY_NETWORK} Needs the extra `export`."),
-        Command("libcity", "A city as LibCity's atomic files.", _add_libcity, _export_libcity),
+        Command("libcity", "A city as LibCity's atomic files.", _export_libcity,
+                (CITY_FOLDER, Argument("-o --output FOLDER", "the folder to write", Path, required=True))),
     ),
 )  # fmt: skip

@@ -2,92 +2,19 @@
 
 from __future__ import annotations
 
-from argparse import BooleanOptionalAction, Namespace
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from frigate.cli.console import notice, progress, say, status
-from frigate.cli.parser import Command, Group, Parser, add_output
+from frigate.cli.parser import Argument, Command, Group
 from frigate.errors import SettingsError, did_you_mean
 
 if TYPE_CHECKING:
     from frigate.data.city import City
 
 BENCHMARKS = "metr-la, pems-bay, pems03, pems04, pems07, pems08, libcity, frigate"
-
-
-# Arguments that several kinds of data share
-
-
-def _add_city(parser: Parser) -> None:
-    """The city to write."""
-    add_output(parser, "CITY", "the city folder to write")
-    parser.add_argument("--name", help="name of the city (default: the folder's)")
-    parser.add_argument("--csv", action="store_true", help="write CSV tables instead of Parquet")
-
-
-def _add_map(parser: Parser) -> None:
-    parser.add_argument("--map", default="", metavar="THEIRS=OURS,...", help="column names, theirs to ours")
-
-
-def _add_times(parser: Parser, *, zone: str | None, step: str = "5min") -> None:
-    parser.add_argument("--step", help=f"time between snapshots, such as 5min (default: {step})")
-    shown = "that of the data" if zone is None else zone
-    parser.add_argument("--timezone", default=zone, help=f"time zone, such as Europe/Luxembourg (default: {shown})")
-
-
-def _add_quantity(parser: Parser) -> None:
-    parser.add_argument(
-        "--quantity", default="count", help="count (summed) or a gauge such as speed (latest) (default: count)"
-    )
-    parser.add_argument("--unit", default="", help="unit of the values, for display")
-
-
-def _add_on(parser: Parser) -> None:
-    parser.add_argument(
-        "--on", choices=("nodes", "roads"), default="nodes",
-        help="what a node of the city is: an intersection, or a road segment (default: nodes)",
-    )  # fmt: skip
-
-
-def _add_readings(parser: Parser) -> None:
-    parser.add_argument(
-        "--readings", metavar="FILE", type=Path, help="table of readings: time, value, and a node, a sensor or a place"
-    )
-    parser.add_argument(
-        "--sensors", metavar="FILE", type=Path, help="table of sensors: sensor_id, and node_id or lon, lat"
-    )
-    parser.add_argument(
-        "--snap", metavar="METRES", type=float, help="attach a sensor to the nearest node within this distance"
-    )
-    _add_map(parser)
-    parser.add_argument(
-        "--date-order", choices=("dmy", "mdy"), help="order of dates such as 03/04/2024, where no value decides"
-    )
-    parser.add_argument("--encoding", default="utf-8", help="of text tables, such as latin-1 (default: utf-8)")
-    parser.add_argument("--report", metavar="FILE", type=Path, help="write the rows that could not be used, as CSV")
-    _add_quantity(parser)
-
-
-# Commands
-
-
-def _add_matrix(parser: Parser) -> None:
-    parser.add_argument("file", metavar="FILE", type=Path, help="a matrix [time, node]: .npz, .npy, .h5 or wide .csv")
-    parser.add_argument("--nodes", metavar="FILE", type=Path, required=True, help="table of nodes: node_id, lon, lat")
-    parser.add_argument(
-        "--edges", metavar="FILE", type=Path, required=True,
-        help="table of roads: source, target [, length_m, road_class, ...]",
-    )  # fmt: skip
-    _add_city(parser)
-    parser.add_argument("--values", metavar="ARRAY", help="name of the matrix in the file")
-    parser.add_argument("--time", metavar="ARRAY", help="name of the array of times in the file")
-    parser.add_argument("--valid", metavar="ARRAY", help="name of the array that marks valid rows or cells")
-    parser.add_argument("--start", metavar="TIME", help="time of the first row, if the file has no times")
-    _add_times(parser, zone="UTC", step="that of the times")
-    _add_map(parser)
-    _add_quantity(parser)
 
 
 def _import_matrix(args: Namespace) -> None:
@@ -102,21 +29,6 @@ def _import_matrix(args: Namespace) -> None:
             quantity=args.quantity, unit=args.unit, name=_name(args),
         )  # fmt: skip
     _write(city, args)
-
-
-def _add_osm(parser: Parser) -> None:
-    parser.add_argument("file", metavar="FILE", type=Path, help=".osm.pbf, .osm, .osm.gz, Overpass JSON or GraphML")
-    _add_city(parser)
-    _add_readings(parser)
-    _add_times(parser, zone="UTC")
-    parser.add_argument(
-        "--highways", metavar="A,B,...", help="values of the tag highway to keep (default: all drivable)"
-    )
-    parser.add_argument(
-        "--keep-all", action=BooleanOptionalAction, default=False,
-        help="keep roads outside the largest strongly connected part",
-    )  # fmt: skip
-    _add_on(parser)
 
 
 def _import_osm(args: Namespace) -> None:
@@ -139,62 +51,18 @@ def _import_osm(args: Namespace) -> None:
     _write(city, args)
 
 
-def _add_traces(parser: Parser) -> None:
-    parser.add_argument("files", metavar="TRACES", nargs="+", type=Path, help="tables of positions, CSV or Parquet")
-    parser.add_argument("--network", metavar="CITY", type=Path, required=True, help="the city whose roads were driven")
-    _add_city(parser)
-    _add_map(parser)
-    _add_times(parser, zone=None)
-    parser.add_argument(
-        "--sigma", metavar="METRES", type=float, help="spread of positions about their road (default: estimated)"
-    )
-    parser.add_argument(
-        "--beta", metavar="METRES", type=float, help="scale of route minus straight distance (default: estimated)"
-    )
-    parser.add_argument(
-        "--max-gap", metavar="SECONDS", type=float, default=240.0, help="cut traces at longer gaps (default: 240)"
-    )
-    parser.add_argument(
-        "--radius", metavar="METRES", type=float, default=50.0, help="consider roads within this distance (default: 50)"
-    )
-    parser.add_argument("--workers", metavar="N", type=int, default=1, help="threads on this machine (default: 1)")
-    parser.add_argument(
-        "--engine", choices=("local", "ray"), default="local",
-        help="where to compute; ray needs the extra `cluster` (default: local)",
-    )  # fmt: skip
-    _add_on(parser)
-
-
 def _import_traces(args: Namespace) -> None:
     from frigate.data.city import read_city
     from frigate.sources.traces.importer import import_traces
 
     with progress("Matching") as update:
         city = import_traces(
-            args.files, read_city(args.network), rename=parse_map(args.map), step=args.step or "5min",
+            args.traces, read_city(args.network), rename=parse_map(args.map), step=args.step or "5min",
             timezone=args.timezone, sigma_m=args.sigma, beta_m=args.beta, max_gap_s=args.max_gap, radius_m=args.radius,
             workers=args.workers, engine=args.engine, on=args.on, name=_name(args),
             on_progress=update,
         )  # fmt: skip
     _write(city, args)
-
-
-def _add_sumo(parser: Parser) -> None:
-    parser.add_argument("net", metavar="NET", type=Path, help="net.xml, plain or gzip")
-    _add_city(parser)
-    parser.add_argument(
-        "--edgedata", metavar="FILE", type=Path, action="append", default=[], help="edge data; may be repeated"
-    )
-    parser.add_argument(
-        "--detectors", metavar="FILE", type=Path, action="append", default=[],
-        help="E1 loops and their output; may be repeated",
-    )  # fmt: skip
-    parser.add_argument(
-        "--start", metavar="TIME", action="append", default=[],
-        help="the time of second 0: once for all files, or once for each (default: 2024-01-01T00:00)",
-    )  # fmt: skip
-    _add_times(parser, zone="UTC", step="that of the files")
-    _add_on(parser)
 
 
 def _import_sumo(args: Namespace) -> None:
@@ -209,16 +77,6 @@ def _import_sumo(args: Namespace) -> None:
     _write(city, args)
 
 
-def _add_tables(parser: Parser) -> None:
-    _add_city(parser)
-    parser.add_argument("--nodes", metavar="FILE", type=Path, help="table of nodes: node_id, lon, lat")
-    parser.add_argument("--edges", metavar="FILE", type=Path, help="table of roads: source, target or a geometry")
-    parser.add_argument("--network", metavar="CITY", type=Path, help="use this city's network instead of tables")
-    _add_readings(parser)
-    _add_times(parser, zone=None, step="that of the readings")
-    _add_on(parser)
-
-
 def _import_tables(args: Namespace) -> None:
     from frigate.sources.tables.importer import import_tables
 
@@ -230,18 +88,6 @@ def _import_tables(args: Namespace) -> None:
             name=_name(args), report=args.report,
         )  # fmt: skip
     _write(city, args)
-
-
-def _add_benchmark(parser: Parser) -> None:
-    parser.add_argument("kind", metavar="KIND", help=f"one of {BENCHMARKS}")
-    parser.add_argument("folder", metavar="FOLDER", type=Path, help="the files as published, under their usual names")
-    _add_city(parser)
-    parser.add_argument("--feature", help="which of several, such as flow or speed")
-    parser.add_argument("--timezone", help="time zone (default: that of the data set)")
-    parser.add_argument("--length-unit", metavar="UNIT", help="of the distances: m, km or mi (default: the data set's)")
-    parser.add_argument(
-        "--zeros", choices=("missing", "kept"), help="whether a 0 is a missing reading (default: the data set's rule)"
-    )
 
 
 def _import_benchmark(args: Namespace) -> None:
@@ -291,20 +137,101 @@ def parse_map(text: str, *, known: Sequence[str] = ()) -> dict[str, str]:
         if not (theirs and equals and ours):
             raise SettingsError(f'--map "{pair}": write theirs=ours, such as src=source,dst=target')
         if known and ours not in known:
-            hint = did_you_mean(ours, known) or f". Known columns: {', '.join(known)}"
-            raise SettingsError(f'--map "{pair}": no column {ours} is read{hint}')
+            raise SettingsError(
+                f'--map "{pair}": no column {ours}{did_you_mean(ours, known)}. Ours: {", ".join(known)}'
+            )
         pairs[theirs] = ours
     return pairs
 
 
+# Arguments that several kinds of data share
+
+OUTPUT = (
+    Argument("-o --output CITY", "the city folder to write", Path, required=True),
+    Argument("--name NAME", "name of the city (default: the folder's)"),
+    Argument("--csv", "write CSV tables instead of Parquet"),
+)
+MAP = Argument("--map THEIRS=OURS,...", "column names, theirs to ours", default="")
+UTC = Argument("--timezone ZONE", "time zone, such as Europe/Luxembourg", default="UTC")
+ZONE = Argument("--timezone ZONE", "time zone, such as Europe/Luxembourg (default: that of the network or the data)")
+STEP = Argument("--step STEP", "time between snapshots (default: 5min)")
+STEP_OF_DATA = Argument("--step STEP", "time between snapshots, such as 5min (default: that of the data)")
+QUANTITY = Argument("--quantity NAME", "count (summed) or a gauge such as speed (latest)", default="count")
+UNIT = Argument("--unit UNIT", "unit of the values, for display", default="")
+ON = Argument("--on", "what a node of the city is: an intersection, or a road segment", default="nodes",
+              choices=("nodes", "roads"))  # fmt: skip
+READINGS = (
+    Argument("--readings FILE", "table of readings: time, value, and a node, a sensor or a place", Path),
+    Argument("--sensors FILE", "table of sensors: sensor_id, and node_id or lon, lat", Path),
+    Argument("--snap METRES", "attach a sensor to the nearest node within this distance", float),
+    MAP,
+    Argument("--date-order", "order of dates such as 03/04/2024, where no value decides", choices=("dmy", "mdy")),
+    Argument("--encoding NAME", "of text tables, such as latin-1", default="utf-8"),
+    Argument("--report FILE", "write the rows that could not be used, as CSV", Path),
+    QUANTITY,
+    UNIT,
+)
+
 IMPORT = Group(
     "import", "Make a city folder from other data.",
     (
-        Command("matrix", "A matrix of readings, with tables of nodes and roads.", _add_matrix, _import_matrix),
-        Command("osm", "Drivable roads of OpenStreetMap, with or without readings.", _add_osm, _import_osm),
-        Command("traces", "GPS positions, matched to roads and counted at every node.", _add_traces, _import_traces),
-        Command("sumo", "A SUMO network, with counts from edge data or loops.", _add_sumo, _import_sumo),
-        Command("tables", "Your own tables of nodes, roads and readings.", _add_tables, _import_tables),
-        Command("benchmark", "A published data set, such as METR-LA.", _add_benchmark, _import_benchmark),
+        Command("matrix", "A matrix of readings, with tables of nodes and roads.", _import_matrix, (
+            Argument("FILE", "a matrix [time, node]: .npz, .npy, .h5 or wide .csv", Path),
+            Argument("--nodes FILE", "table of nodes: node_id, lon, lat", Path, required=True),
+            Argument("--edges FILE", "table of roads: source, target [, length_m, road_class, ...]", Path,
+                     required=True),
+            *OUTPUT,
+            Argument("--values ARRAY", "name of the matrix in the file"),
+            Argument("--time ARRAY", "name of the array of times in the file"),
+            Argument("--valid ARRAY", "name of the array that marks valid rows or cells"),
+            Argument("--start TIME", "time of the first row, if the file has no times"),
+            STEP_OF_DATA, UTC, MAP, QUANTITY, UNIT,
+        )),
+        Command("osm", "Drivable roads of OpenStreetMap, with or without readings.", _import_osm, (
+            Argument("FILE", ".osm.pbf, .osm, .osm.gz, Overpass JSON or GraphML", Path),
+            *OUTPUT, *READINGS, STEP, UTC,
+            Argument("--highways A,B,...", "values of the tag highway to keep (default: all drivable)"),
+            Argument("--keep-all --no-keep-all", "keep roads outside the largest strongly connected part"),
+            ON,
+        )),
+        Command("traces", "GPS positions, matched to roads and counted at every node.", _import_traces, (
+            Argument("TRACES...", "tables of positions, CSV or Parquet", Path),
+            Argument("--network CITY", "the city whose roads were driven", Path, required=True),
+            *OUTPUT, MAP, STEP, ZONE,
+            Argument("--sigma METRES", "spread of positions about their road (default: estimated)", float),
+            Argument("--beta METRES", "scale of route minus straight distance (default: estimated)", float),
+            Argument("--max-gap SECONDS", "cut traces at longer gaps", float, default=240.0),
+            Argument("--radius METRES", "consider roads within this distance", float, default=50.0),
+            Argument("--workers N", "threads on this machine", int, default=1),
+            Argument("--engine", "where to compute; ray needs the extra `cluster`", default="local",
+                     choices=("local", "ray")),
+            ON,
+        )),
+        Command("sumo", "A SUMO network, with counts from edge data or loops.", _import_sumo, (
+            Argument("NET", "net.xml, plain or gzip", Path),
+            *OUTPUT,
+            Argument("--edgedata FILE", "edge data; may be repeated", Path, repeated=True),
+            Argument("--detectors FILE", "E1 loops and their output; may be repeated", Path, repeated=True),
+            Argument("--start TIME", "the time of second 0: once for all files, or once for each "
+                     "(default: 2024-01-01T00:00)", repeated=True),
+            STEP_OF_DATA, UTC, ON,
+        )),
+        Command("tables", "Your own tables of nodes, roads and readings.", _import_tables, (
+            *OUTPUT,
+            Argument("--nodes FILE", "table of nodes: node_id, lon, lat", Path),
+            Argument("--edges FILE", "table of roads: source, target or a geometry", Path),
+            Argument("--network CITY", "use this city's network instead of tables", Path),
+            *READINGS, STEP_OF_DATA, ZONE, ON,
+        )),
+        Command("benchmark", "A published data set, such as METR-LA.", _import_benchmark, (
+            Argument("KIND", f"one of {BENCHMARKS}"),
+            Argument("FOLDER", "the files as published, under their original names", Path),
+            *OUTPUT,
+            Argument("--feature NAME", "which of several, such as flow or speed"),
+            ZONE,
+            Argument("--length-unit UNIT", "of the distances: m, km or mi (default: the data set's)"),
+            Argument("--zeros", "whether a 0 is a missing reading (default: the data set's rule)",
+                     choices=("missing", "kept")),
+        )),
     ),
 )  # fmt: skip

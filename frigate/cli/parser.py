@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from argparse import Action, ArgumentError, ArgumentParser, Namespace
+from argparse import Action, ArgumentError, ArgumentParser, BooleanOptionalAction, Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,13 +59,14 @@ class Parser(ArgumentParser):
         if action.choices is None or value in action.choices:
             return
         known = [str(choice) for choice in action.choices]
+        hint = did_you_mean(str(value).lower(), known)
         if action.dest == "command":
-            self.error(f'no command "{value}"{did_you_mean(str(value), known)}')
-        raise ArgumentError(action, f'"{value}": choose one of {", ".join(known)}{did_you_mean(str(value), known)}')
+            self.error(f'no command "{value}"{hint}')
+        raise ArgumentError(action, f'"{value}"{hint}: choose one of {", ".join(known)}')
 
     def error(self, message: str) -> NoReturn:
         """One line with the mistake and the remedy, and exit status 2."""
-        complain(f"{message}{'' if message.endswith('?') else '.'} Usage: {self._short_usage()} (or --help)")
+        complain(f"{message}. Usage: {self._short_usage()} (or --help)")
         sys.exit(2)
 
     def format_usage(self) -> str:
@@ -98,13 +99,50 @@ class Parser(ArgumentParser):
 
 
 @dataclass(frozen=True)
+class Argument:
+    """One argument or option of a command, declared as it is typed.
+
+    `CITY` is an argument, `[CITY]` may be left out, `TRACES...` is one or more; `-o --output RUN` is an option with a
+    value, `--resume` one without, `--keep-all --no-keep-all` one that can be switched off again.
+    """
+
+    typed: str
+    help: str  # a default is added
+    type: Callable[[str], Any] = str  # of the value
+    default: Any = None
+    choices: Sequence[str] | None = None
+    required: bool = False
+    repeated: bool = False  # an option that may be given several times
+
+    def add_to(self, parser: Parser) -> None:
+        names = [word for word in self.typed.split() if word.startswith("-")]
+        values = [word for word in self.typed.split() if not word.startswith("-")]
+        default = "" if self.default in (None, "") else f" (default: {self.default})"
+        text = f"{self.help}{default}".replace("%", "%%")
+        if not names:
+            name, nargs = values[0].strip("[]."), "?" if "[" in values[0] else "+" if "..." in values[0] else None
+            parser.add_argument(name.lower(), metavar=name, type=self.type, nargs=nargs, help=text)
+        elif not values and self.choices is None:
+            action = "store_true" if len(names) == 1 else BooleanOptionalAction
+            parser.add_argument(names[0], action=action, default=False, help=text)
+        else:
+            stored: dict[str, Any] = {"default": self.default}
+            if self.repeated:
+                stored = {"action": "append", "default": []}
+            parser.add_argument(
+                *names, metavar=values[0] if values else None, type=self.type, choices=self.choices,
+                required=self.required, help=text, **stored,
+            )  # fmt: skip
+
+
+@dataclass(frozen=True)
 class Command:
-    """One command: how it is called, what it takes and what it does."""
+    """One command: how it is called, what it does and what it takes."""
 
     name: str
     summary: str  # one line, for the list of commands
-    add_arguments: Callable[[Parser], None]
     run: Callable[[Namespace], int | None]  # an exit status other than 0, or None
+    arguments: Sequence[Argument]
     details: str = ""  # more, for its own help
     if_stopped: str = "nothing was written"  # what Ctrl-C leaves
 
@@ -128,46 +166,21 @@ def add_commands(parser: Parser, commands: Sequence[Command | Group]) -> None:
             group.set_defaults(group=group)
             add_commands(group, command.commands)
             continue
-        text = f"{command.summary} {command.details}".strip().replace("%", "%%")
-        own = parsers.add_parser(command.name, description=text)
-        command.add_arguments(own)
+        own = parsers.add_parser(command.name, description=f"{command.summary} {command.details}")
         own.set_defaults(run_command=command)
+        for argument in command.arguments:
+            argument.add_to(own)
 
 
 # Arguments that several commands share
 
-
-def add_city(parser: Parser, text: str = "a city folder, or its cache") -> None:
-    parser.add_argument("city", metavar="CITY", type=Path, help=text)
-
-
-def add_run(parser: Parser) -> None:
-    parser.add_argument("run", metavar="RUN", type=Path, help="a folder that `frigate train` wrote")
-
-
-def add_other_city(parser: Parser) -> None:
-    parser.add_argument(
-        "--city", metavar="CITY", type=Path, help="a city folder, or its cache (default: the one it was trained on)"
-    )
-
-
-def add_output(parser: Parser, metavar: str, text: str, *, default: str | None = None) -> None:
-    parser.add_argument(
-        "-o", "--output", metavar=metavar, type=Path, required=default is None, help=text,
-        default=None if default is None else Path(default),
-    )  # fmt: skip
-
-
-def add_device(parser: Parser) -> None:
-    parser.add_argument("--device", help="cpu or cuda (default: cuda if available)")
-
-
-def add_kernels(parser: Parser) -> None:
-    parser.add_argument(
-        "--kernels", choices=("auto", "reference"), default="auto",
-        help="auto, or reference: the plain equations, for comparison (default: auto)",
-    )  # fmt: skip
-
-
-def add_json(parser: Parser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON")
+CITY = Argument("CITY", "a city folder, or its cache", Path)
+CITY_FOLDER = Argument("CITY", "a city folder", Path)
+RUN = Argument("RUN", "a folder that `frigate train` wrote", Path)
+OTHER_CITY = Argument("--city CITY", "a city folder, or its cache (default: the one it was trained on)", Path)
+DEVICE = Argument("--device DEVICE", "cpu or cuda (default: cuda if available)")
+KERNELS = Argument(
+    "--kernels", "auto, or reference: the plain equations, for comparison", default="auto",
+    choices=("auto", "reference"),
+)  # fmt: skip
+JSON = Argument("--json", "print JSON")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from frigate.cli.console import log, notice, print_json, progress, say, status
-from frigate.cli.parser import Command, Parser, add_device, add_json, add_output
+from frigate.cli.parser import DEVICE, JSON, Argument, Command
 from frigate.cli.train import read
 from frigate.errors import SettingsError
 
@@ -18,32 +18,6 @@ EXPERIMENTS = (  # a copy of the names in frigate.experiments, which takes secon
     "datasets, profile, accuracy, horizon, traffic-buckets, seen-sweep, ablation, layers, topology, irregular, "
     "distortion, expressivity, parameters, inference-time"
 )
-
-
-def add_arguments(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help=f"all, or one or more, separated by commas, of {EXPERIMENTS}")
-    parser.add_argument(
-        "city", metavar="CITY", nargs="?", type=Path,
-        help="a city folder, or its cache (default with --quick: a simulated town)",
-    )  # fmt: skip
-    add_output(parser, "RESULTS", "the folder for tables, plots and the report (default: results)", default="results")
-    parser.add_argument(
-        "--quick", action="store_true", help="small models and few steps: minutes on two cores, to see that it works"
-    )
-    parser.add_argument("--seen", default="30%", metavar="SHARE", help="share of nodes with a sensor (default: 30%%)")
-    parser.add_argument("--seeds", metavar="0,1,...", help="random seeds (default: 0,1,2; with --quick: 0)")
-    parser.add_argument(
-        "--splits", metavar="FOLDER", type=Path, help="files CITY-SHARE-SEED.txt of seen node ids, used where present"
-    )
-    parser.add_argument("--models", metavar="A,B,...", help="only these models")
-    parser.add_argument(
-        "--batch-size", type=int, metavar="N", help="windows in one optimiser step (default: the preset's)"
-    )
-    parser.add_argument(
-        "--jobs", type=int, default=1, metavar="N", help="trainings at once, which share a GPU (default: 1)"
-    )
-    add_device(parser)
-    add_json(parser)
 
 
 def run(args: Namespace) -> None:
@@ -82,7 +56,20 @@ def _city(args: Namespace) -> City:
 
 
 REPRODUCE = Command(
-    "reproduce", "Repeat the paper's experiments on a city.", add_arguments, run,
+    "reproduce", "Repeat the paper's experiments on a city.", run,
+    (
+        Argument("NAME", f"all, or one or more, separated by commas, of {EXPERIMENTS}"),
+        Argument("[CITY]", "a city folder, or its cache (default with --quick: a simulated town)", Path),
+        Argument("-o --output RESULTS", "the folder for tables, plots and the report", Path, default=Path("results")),
+        Argument("--quick", "small models and few steps: minutes on two cores, to see that it works"),
+        Argument("--seen SHARE", "share of nodes with a sensor", default="30%"),
+        Argument("--seeds 0,1,...", "random seeds (default: 0,1,2; with --quick: 0)"),
+        Argument("--splits FOLDER", "files CITY-SHARE-SEED.txt of seen node ids, used where present", Path),
+        Argument("--models A,B,...", "only these models"),
+        Argument("--batch-size N", "windows in one optimiser step (default: the preset's)", int),
+        Argument("--jobs N", "trainings at once, which share a GPU", int, default=1),
+        DEVICE, JSON,
+    ),
     details="Ctrl-C keeps what is finished; the same command resumes.",
     if_stopped="finished trainings are kept, and the same command resumes",
 )  # fmt: skip

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frigate.cli.console import log, notice, print_json, progress, say, status
-from frigate.cli.parser import Command, Parser, add_city, add_device, add_json, add_kernels, add_output
+from frigate.cli.parser import CITY, DEVICE, JSON, KERNELS, Argument, Command
 from frigate.config import BASELINES, PRESETS
 
 if TYPE_CHECKING:
@@ -22,48 +22,9 @@ if TYPE_CHECKING:
 STOPPED = 130
 
 
-def add_arguments(parser: Parser) -> None:
-    add_city(parser)
-    add_output(parser, "RUN", "the run folder to write")
-    parser.add_argument(
-        "--seen", metavar="SENSORS",
-        help="sensors to use: a share such as 30%% or 0.3, a file of node ids, or all (default: 80%%)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--split", choices=("random", "region"), default="random",
-        help="hold out random nodes, or a contiguous region (default: random)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--preset", choices=(*PRESETS, *BASELINES), metavar="NAME",
-        help=f"the model: {', '.join((*PRESETS, *BASELINES))} (default: default)",
-    )  # fmt: skip
-    parser.add_argument("--settings", metavar="FILE", type=Path, help="a TOML file with [task], [model] and [train]")
-    parser.add_argument("--past", type=int, metavar="N", help="past snapshots in a window (default: 12)")
-    parser.add_argument("--horizon", type=int, metavar="N", help="steps to forecast (default: 12)")
-    parser.add_argument("--epochs", type=int, metavar="N", help="maximum number of epochs")
-    parser.add_argument("--batch-size", type=int, metavar="N", help="windows in one optimiser step")
-    parser.add_argument(
-        "--parts",
-        type=int,
-        metavar="N",
-        help="split the network into this many parts and train on one per step; for large networks",
-    )
-    parser.add_argument(
-        "--validation", choices=("seen", "unseen"),
-        help="nodes that choose the checkpoint: some of the seen, or the unseen as in the paper (default: seen)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--seed", type=int, metavar="N", help="fixes validation nodes, anchors, initial weights and order"
-    )
-    parser.add_argument("--resume", action="store_true", help="resume the run in the folder")
-    add_device(parser)
-    add_kernels(parser)
-    add_json(parser)
-
-
 def run(args: Namespace) -> int:
-    from frigate.nn.choice import described, kernels
     from frigate.nn.device import best_device
+    from frigate.nn.ops import describe_kernels
     from frigate.training.distributed import current
     from frigate.training.train import seen_from, settings_from, summary_line, train
 
@@ -80,12 +41,12 @@ def run(args: Namespace) -> int:
     sensors = group.agree(lambda: seen_from(args.seen, city))
     if settings.train.validation == "unseen":
         notice("validation = unseen: the checkpoint is chosen at the test nodes, as in the paper. Scores are flattered")
-    with kernels(args.kernels), training_progress("Training") as on_step:
+    with training_progress("Training") as on_step:
         device = best_device(group.device_name(args.device))
-        computed_with = described(device)
+        computed_with = describe_kernels(device, args.kernels)
         trained = train(
             city, seen=sensors, mode=args.split, settings=settings, folder=args.output, resume=args.resume,
-            device=args.device, on_step=on_step,
+            device=args.device, on_step=on_step, kernels=args.kernels,
         )  # fmt: skip
     log(f"trained on {device.type}: {computed_with}")
     if args.json:
@@ -125,8 +86,28 @@ def training_progress(title: str) -> Iterator[Callable[[StepReport], None]]:
         yield on_step
 
 
+MODELS = (*PRESETS, *BASELINES)
 TRAIN = Command(
-    "train", "Train a model on a city.", add_arguments, run,
+    "train", "Train a model on a city.", run,
+    (
+        CITY,
+        Argument("-o --output RUN", "the run folder to write", Path, required=True),
+        Argument("--seen SENSORS", "sensors to use: 30%, 0.3, a file of node ids, or all (default: 80%)"),
+        Argument("--split", "which nodes to hold out: random ones, or a contiguous region", default="random",
+                 choices=("random", "region")),
+        Argument("--preset MODEL", f"{', '.join(MODELS)} (default: default)", choices=MODELS),
+        Argument("--settings FILE", "a TOML file with [task], [model] and [train]", Path),
+        Argument("--past N", "past snapshots in a window (default: 12)", int),
+        Argument("--horizon N", "steps to forecast (default: 12)", int),
+        Argument("--epochs N", "maximum number of epochs", int),
+        Argument("--batch-size N", "windows in one optimiser step", int),
+        Argument("--parts N", "split the network into N parts and train on one per step; for large networks", int),
+        Argument("--validation", "nodes that choose the checkpoint: some of the seen, or the unseen as in the paper "
+                 "(default: seen)", choices=("seen", "unseen")),
+        Argument("--seed N", "fixes validation nodes, anchors, initial weights and order (default: 0)", int),
+        Argument("--resume", "resume the run in the folder"),
+        DEVICE, KERNELS, JSON,
+    ),
     details="Ctrl-C keeps the finished epochs; --resume continues from the last one.",
     if_stopped="no new epoch was finished",
 )  # fmt: skip

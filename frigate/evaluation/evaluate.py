@@ -46,6 +46,7 @@ def evaluate(
     device: str | None = None,
     batch_size: int | None = None,
     progress: Progress | None = None,
+    kernels: str = "auto",
 ) -> Evaluation:
     """Score a run over its test period beside every naive baseline, in the user's unit.
 
@@ -64,6 +65,8 @@ def evaluate(
         Windows scored at once. Default: as many as fit into memory.
     progress : callable, optional
         Called with the windows done and the windows in all.
+    kernels : "auto" or "reference"
+        The fastest for the device, or the equations in plain torch operations, to compare with.
 
     Returns
     -------
@@ -74,7 +77,7 @@ def evaluate(
     first, stop = here.split.test
     if first < 0 or stop > here.city.stream.num_snapshots:
         raise SettingsError("the city lacks some or all of the run's test period. Give a city that has those readings")
-    predictor, task = here.predictor(at), run.settings.task
+    predictor, task = here.predictor(at, kernels=kernels), run.settings.task
     evaluation = evaluate_forecaster(
         predictor,
         here.city,
@@ -107,30 +110,33 @@ def windows_at_once(here: RunOnCity, predictor: Predictor) -> int:
 def score(
     forecasters: Mapping[str, Forecaster],
     windows: Windows,
-    current: NDArray[np.int64],
+    split: Split,
     *,
     past: int,
     horizon: int,
-    inputs: NDArray[np.bool_],
-    step_s: int,
-    quantity: str,
+    stride: int = 1,
     batch_size: int = 16,
     progress: Progress | None = None,
 ) -> dict[str, Scores]:
-    """Scores over the windows whose last past snapshots are `current`; only nodes where `inputs` are read."""
-    read = torch.from_numpy(np.asarray(inputs, bool)).to(windows.device)
-    scores = {
-        name: Scores(horizon=horizon, num_nodes=len(inputs), step_s=step_s, quantity=quantity) for name in forecasters
-    }
+    """Scores over the windows of the test period; all seen nodes are input, and no others."""
+    if stride < 1:
+        raise SettingsError(f"stride = {stride}: must be at least 1")
+    current = windows_in(split.test, past=past, horizon=horizon, stride=stride)
+    if len(current) == 0:
+        raise SettingsError(
+            f"the test period has {split.test[1] - split.test[0]} snapshots, but a window takes "
+            f"{past} past + {horizon} ahead. Use fewer --past or --horizon, or a longer record"
+        )
+    stream, inputs = windows.stream, torch.from_numpy(split.seen).to(windows.device)
+    sizes = {"horizon": horizon, "num_nodes": stream.num_nodes, "step_s": stream.step_s}
+    scores = {name: Scores(**sizes, quantity=stream.quantity) for name in forecasters}
     with torch.inference_mode():
         for first in range(0, len(current), batch_size):
             some = current[first : first + batch_size]
-            batch = windows.batch(some, past=past, horizon=horizon, inputs=read)
-            target, target_observed = batch.target, batch.target_observed
-            if target is None or target_observed is None:
-                raise SettingsError("the windows carry no truth to score against")
+            batch = windows.batch(some, past=past, horizon=horizon, inputs=inputs)
+            assert batch.target is not None and batch.target_observed is not None
             for name, forecaster in forecasters.items():
-                scores[name].add(forecaster(batch), target, target_observed)
+                scores[name].add(forecaster(batch), batch.target, batch.target_observed)
             if progress is not None:
                 progress(first + len(some), len(current), "")
     return scores
@@ -151,31 +157,13 @@ def evaluate_forecaster(
     progress: Progress | None = None,
 ) -> Evaluation:
     """Score `model` over the test period beside every naive baseline. All seen nodes are input."""
-    if stride < 1:
-        raise SettingsError(f"stride = {stride}: must be at least 1")
-    stream = city.stream
-    current = windows_in(split.test, past=past, horizon=horizon, stride=stride)
-    if len(current) == 0:
-        raise SettingsError(
-            f"the test period has {split.test[1] - split.test[0]} snapshots, but a window takes "
-            f"{past} past + {horizon} ahead. Use fewer --past or --horizon, or a longer record"
-        )
-    baselines = naive_baselines(stream, split)
-    own = fit_own_median(stream, split, otherwise=seen_median(stream, split))
+    stream, baselines = city.stream, naive_baselines(city.stream, split)
     if name in baselines or name == OWN:
         raise SettingsError(f'a model cannot be called "{name}": that is a row of every table')
-    scores = score(
-        {name: model, **baselines, OWN: own},
-        windows,
-        current,
-        past=past,
-        horizon=horizon,
-        inputs=split.seen,
-        step_s=stream.step_s,
-        quantity=stream.quantity,
-        batch_size=batch_size,
-        progress=progress,
-    )
+    own = fit_own_median(stream, split, otherwise=seen_median(stream, split))
+    forecasters: dict[str, Forecaster] = {name: model, **baselines, OWN: own}
+    task = {"past": past, "horizon": horizon, "stride": stride}
+    scores = score(forecasters, windows, split, **task, batch_size=batch_size, progress=progress)
     return Evaluation(
         city=city.name,
         rows=_rows(scores, stream, split, model=name, seed=seed),
@@ -184,10 +172,8 @@ def evaluate_forecaster(
         unseen=tuple(stream.node_ids[split.unseen].tolist()),
         start=stream.local_time(stream.start_s + split.test[0] * stream.step_s),
         end=stream.local_time(stream.start_s + split.test[1] * stream.step_s),
-        windows=len(current),
-        stride=stride,
-        past=past,
-        horizon=horizon,
+        windows=len(windows_in(split.test, **task)),
+        **task,
         step_s=stream.step_s,
         quantity=stream.quantity,
         unit=stream.unit,

@@ -5,24 +5,20 @@ The model has no flags for this: a part is another module, put in when the model
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from frigate.config import ModelSettings, Settings
 from frigate.errors import SettingsError
-from frigate.nn.aggregate import gated_messages
-from frigate.nn.batch import Batch, Topology
-from frigate.nn.layers import Gate, GatedConv
-from frigate.nn.model import (
-    PAPER_CALENDAR,
-    Frigate,
-    MomentPrior,
-    PaperEmbedding,
-    Prior,
-    Reading,
-)
+from frigate.nn.batch import Batch
+from frigate.nn.layers import Gate, GatedConv, GatedLayers, Layers
+from frigate.nn.model import PAPER_CALENDAR, Embedding, Frigate, MomentPrior, PaperEmbedding, Prior, Reading
+from frigate.nn.ops import Backend
+from frigate.nn.ops.sparse import SparseMatrix
 from frigate.nn.scaling import Scaling
-from frigate.nn.sparse import Sparse
+from frigate.nn.topology import Topology
 from frigate.training.run import Build
 
 PARTS = {
@@ -40,33 +36,37 @@ class SageConv(nn.Module):
         super().__init__()
         self.linear = nn.Linear(2 * width, width)
 
-    def forward(self, h: Tensor, length: Tensor, topology: Topology) -> Tensor:
+    def forward(self, h: Tensor, topology: Topology, backend: Backend) -> Tensor:
         rows, N = topology.neighbour_of, topology.num_nodes
         weight = 1 / torch.bincount(rows, minlength=N).to(torch.float32)[rows]
-        mean = Sparse.of(rows, topology.neighbour, weight, num_nodes=N) @ h
+        mean = backend.sparse_sum(SparseMatrix.of(rows, topology.neighbour, weight, num_nodes=N), h)
         return torch.relu(self.linear(torch.cat([h, mean], dim=-1)))
 
 
-class LengthGate(Gate):
-    """The gate from the road's length alone."""
+class SageLayers(Layers):
+    """SageConv layers, which have no gates."""
 
-    def __init__(self, *, length_width: int, width: int) -> None:
-        super().__init__(positions=0, length_width=length_width, width=width)
+    def gates(self, length: Tensor, topology: Topology) -> tuple[Tensor, ...]:
+        return ()
 
-    def forward(self, length: Tensor, topology: Topology) -> Tensor:
-        return torch.sigmoid(self.weight(torch.relu(self.edge(length))).squeeze(-1))
+    def forward(self, h: Tensor, gates: Sequence[Tensor], topology: Topology, backend: Backend) -> Tensor:
+        for layer in self:
+            h = layer(h, topology, backend)
+        return h
 
 
-class ReadingEmbedding(nn.Module):
+class ReadingEmbedding(Embedding):
     """h0 from the reading alone, at the full width."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.reading = Reading(width)
 
-    def forward(self, batch: Batch, scaled: Tensor) -> Tensor:
-        h: Tensor = self.reading(batch, scaled)
-        return h
+    def forward(
+        self, batch: Batch, tau: Tensor, backend: Backend, sensor_weights: Sequence[Tensor] | None = None
+    ) -> Tensor:
+        h0: Tensor = self.reading(batch, tau, backend)
+        return h0
 
 
 class UndirectedConv(nn.Module):
@@ -80,9 +80,10 @@ class UndirectedConv(nn.Module):
             nn.init.normal_(self.linear.weight, std=0.1 / width**0.5)
             self.linear.weight += torch.eye(width).repeat(1, 2) / 3
 
-    def forward(self, h: Tensor, length: Tensor, topology: Topology) -> Tensor:
-        own, out, in_ = gated_messages(h, self.gate(length, topology), topology).chunk(3, dim=-1)
-        return torch.relu(self.linear(torch.cat([own, out + in_], dim=-1)))
+    def forward(self, h: Tensor, gate: Tensor, topology: Topology, backend: Backend) -> Tensor:
+        # W [h, out + in] = W_1 [h, out, in], where W_1 has the neighbours' part of W twice.
+        own, neighbours = self.linear.weight.chunk(2, dim=1)
+        return backend.gated_layers(h, [gate], [torch.cat([own, neighbours, neighbours], dim=1)], topology)
 
 
 class NoPrior(Prior):
@@ -90,8 +91,8 @@ class NoPrior(Prior):
 
     width = 0
 
-    def forward(self, batch: Batch, scaled: Tensor) -> Tensor:
-        return scaled.new_zeros(batch.num_nodes, batch.num_windows, 0)
+    def forward(self, batch: Batch, tau: Tensor) -> Tensor:
+        return tau.new_zeros(batch.num_nodes, batch.num_windows, 0)
 
 
 def without(part: str) -> Build:
@@ -107,7 +108,7 @@ def without(part: str) -> Build:
             embedding=(
                 ReadingEmbedding(model.width) if part == "positions" else PaperEmbedding(model.width, model.anchors)
             ),
-            convolutions=[_convolution(model, part) for _ in range(model.layers)],
+            convolutions=_layers(model, part),
             prior=NoPrior() if part == "moments" else MomentPrior(model.hidden, model.hidden),
             calendar_start=PAPER_CALENDAR,
             calendar_future=0,
@@ -119,9 +120,10 @@ def without(part: str) -> Build:
     return build
 
 
-def _convolution(model: ModelSettings, part: str) -> nn.Module:
+def _layers(model: ModelSettings, part: str) -> Layers:
     if part == "gate":
-        return SageConv(model.width)
-    sizes = {"length_width": model.length_width, "width": model.gate_width}
-    gate = LengthGate(**sizes) if part == "positions" else Gate(positions=model.anchors, **sizes)
-    return UndirectedConv(model.width, gate) if part == "directions" else GatedConv(model.width, gate)
+        return SageLayers(SageConv(model.width) for _ in range(model.layers))
+    kind, layers = (UndirectedConv, Layers) if part == "directions" else (GatedConv, GatedLayers)
+    anchors = 0 if part == "positions" else model.anchors
+    sizes = {"positions": anchors, "length_width": model.length_width, "width": model.gate_width}
+    return layers(kind(model.width, Gate(**sizes)) for _ in range(model.layers))

@@ -34,7 +34,7 @@ COLUMNS = {
     "zero_percent": "readings that are 0, % of the readings",
     "missing_percent": "pairs of a sensor and a step without a reading, %",
     "sensors": "nodes that ever have a reading",
-    "seen_percent": "sensors that a model may read in the experiments where nothing else is said, %",
+    "seen_percent": "sensors that a model may read in the experiments, unless they say otherwise, %",
     "snapshots": "steps of the record",
     "step_min": "minutes in a step",
     "start": "start of the first snapshot, local time",
@@ -129,8 +129,8 @@ def _paper_rows() -> list[Row]:
     names = ("nodes", "roads", "area_km2", "mean", "std", "seen_percent", "trips")
     rows: list[Row] = []
     for city, numbers in PAPER.items():
-        told: Row = {"city": city, "kind": "paper", "step_min": PAPER_STEP_MIN, "snapshots": None}
-        rows.append({**dict.fromkeys(COLUMNS), **told, **dict(zip(names, numbers, strict=True))})
+        known: Row = {"city": city, "kind": "paper", "step_min": PAPER_STEP_MIN, "snapshots": None}
+        rows.append({**dict.fromkeys(COLUMNS), **known, **dict(zip(names, numbers, strict=True))})
     return rows
 
 

@@ -21,7 +21,6 @@ from frigate.experiments.table import Row, Table
 from frigate.graph.positions import Anchors
 from frigate.graph.road_features import FEATURES, fit_feature_scaling
 from frigate.nn.batch import Batch, Windows
-from frigate.nn.model import Frigate
 from frigate.nn.scaling import Scaling, build_topologies
 from frigate.training.run import build_model
 
@@ -88,8 +87,8 @@ def _rows(model: str) -> list[Row]:
             built = build_model(settings, scaling).eval()
         for positions, view in views.items():
             with torch.inference_mode():
-                if isinstance(built, Frigate):
-                    z = built.snapshots(view, view.values).permute(1, 0, 2, 3)  # [B,N,T,D]; the scale is 1
+                if built.encodes_snapshots:
+                    z = built.encode_snapshots(view).permute(1, 0, 2, 3)  # [B,N,T,D]
                     apart.setdefault((positions, "embeddings"), []).append(difference(z.flatten(2)))
                 forecast = built(view).transpose(1, 2)  # [B,N,H]
                 apart.setdefault((positions, "forecasts"), []).append(difference(forecast))

@@ -29,7 +29,7 @@ WORDS = {"test": "regular", "dropped": "a third dropped", "masked": "a third wit
 
 @dataclass(frozen=True)
 class Thinned(Change):
-    """A third of each window's past snapshots, drawn anew for each window, is taken away or masked."""
+    """A third of each window's past snapshots, drawn for each window, is taken away or masked."""
 
     masked: bool = False
 
@@ -42,7 +42,7 @@ class Thinned(Change):
 
         def forecast(batch: Batch) -> Tensor:
             keep = kept_snapshots(batch.num_windows, batch.past, draws)
-            return fitted.forecast(mask(batch, keep) if self.masked else drop(batch, keep))
+            return fitted.forecast(mask(batch, keep) if self.masked else batch.keep_past(keep))
 
         return replace(fitted, forecast=forecast)
 
@@ -51,19 +51,6 @@ def kept_snapshots(windows: int, past: int, draws: torch.Generator) -> Tensor:
     """[B,T'] which snapshots of each window are left, in their order."""
     left = past - round(DROPPED * past)
     return torch.rand(windows, past, generator=draws).argsort(dim=1)[:, :left].sort(dim=1).values
-
-
-def drop(batch: Batch, keep: Tensor) -> Batch:
-    """The batch with only the snapshots `keep` [B,T'] of each window."""
-    at = keep.to(batch.values.device)
-    rows = torch.arange(batch.num_windows, device=at.device)[:, None]
-    return replace(
-        batch,
-        values=batch.values[rows, at],
-        observed=batch.observed[rows, at],
-        calendar_past=batch.calendar_past[rows, at],
-        topology_of=batch.topology_of.gather(1, keep),
-    )
 
 
 def mask(batch: Batch, keep: Tensor) -> Batch:

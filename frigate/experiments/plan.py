@@ -113,8 +113,8 @@ class Plan:
         settings = preset(recipe.model)
         if recipe.roads:
             hiding = preset("default").train
-            told = {"hide": hiding.hide, "visible_weight": hiding.visible_weight}
-            settings = change(settings, {"model": {"roads": True}, "train": told})
+            hidden = {"hide": hiding.hide, "visible_weight": hiding.visible_weight}
+            settings = change(settings, {"model": {"roads": True}, "train": hidden})
         settings = change(change(settings, self._fitting(recipe)), {"train": {"seed": recipe.seed}})
         return settings if recipe.layers is None else change(settings, {"model": {"layers": recipe.layers}})
 
@@ -138,7 +138,7 @@ def make_plan(
     batch_size: int | None = None,
     device: str | None = None,
 ) -> Plan:
-    """What a user said, as a plan."""
+    """A plan from the options of the command line, which it checks."""
     share = parse_seen(seen)
     if not isinstance(share, float) or share == 1:
         raise SettingsError(f'--seen "{seen}": give a share below 100 %, such as 30%')
@@ -148,8 +148,8 @@ def make_plan(
     if seeds is not None:
         effort = replace(effort, seeds=_numbers(seeds))
     if batch_size is not None:
-        told = {**effort.changes, "train": {**effort.changes.get("train", {}), "batch_size": batch_size}}
-        effort = replace(effort, changes=told)
+        changes = {**effort.changes, "train": {**effort.changes.get("train", {}), "batch_size": batch_size}}
+        effort = replace(effort, changes=changes)
         change(preset(PRESETS[0]), {"train": {"batch_size": batch_size}})  # refuses what is no size
     names = tuple(models.split(",")) if models else ()
     for name in names:

@@ -1,4 +1,4 @@
-"""Does what experiments ask for: trials that are missing, one after another or several at once, then the tables."""
+"""Runs the trials that experiments need and that are missing, one or several at a time, then writes the tables."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Reproduced:
-    """What came of it: the page, and what could not be had, by recipe or file."""
+    """The page, and what was left out and why, by recipe."""
 
     page: Path | None  # None without Jinja2
     left_out: dict[str, str]
@@ -48,13 +48,34 @@ def reproduce(
     say: Say = lambda text: None,
     progress: Progress = lambda done, total, words: None,
 ) -> Reproduced:
-    """Do these experiments; `jobs` recipes at once. Ctrl-C keeps what is finished, and the same call goes on."""
+    """Run experiments and write their tables, plots and page. Results that are there already are used.
+
+    Ctrl-C keeps what is finished, and the same call resumes.
+
+    Parameters
+    ----------
+    experiments : sequence of Experiment
+        As `frigate.experiments.named` finds them by name.
+    plan : Plan
+        The city, the folder for the results, the sensors, and how much effort to spend; `make_plan` makes one.
+    jobs : int
+        Models to fit at once, each in a process of its own.
+    say : callable, optional
+        Called with a line of text for every model and table.
+    progress : callable, optional
+        Called with models done, models in all, and what is being done.
+
+    Returns
+    -------
+    Reproduced
+        The page, and the models that could not be fitted, with the reason.
+    """
     if jobs < 1:
         raise SettingsError(f"jobs = {jobs}: must be at least 1")
-    _same_plan(plan)
+    _refuse_other_plan(plan)
     scored = Scored(plan)
     while wanted := _missing(experiments, plan, scored):
-        scored.left_out |= _do(plan, wanted, jobs, say, progress)
+        scored.left_out |= _run_trials(plan, wanted, jobs, say, progress)
     for experiment in experiments:
         _write(experiment, plan, scored, say)
     page = None
@@ -65,10 +86,10 @@ def reproduce(
     return Reproduced(page, scored.left_out)
 
 
-def _same_plan(plan: Plan) -> None:
-    """A folder holds the results of one city and one effort: trials of others are not to be mixed with them."""
+def _refuse_other_plan(plan: Plan) -> None:
+    """A folder holds the results of one city and one effort: others must not be mixed with them."""
     stream, effort = plan.city.stream, plan.effort
-    mine = {
+    wanted = {
         "city": plan.city.name,
         "network": plan.city.network.fingerprint,
         "readings": stream.digest,
@@ -80,15 +101,15 @@ def _same_plan(plan: Plan) -> None:
     path = plan.results / PLAN
     try:
         plan.results.mkdir(parents=True, exist_ok=True)
-        there = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        recorded = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
     except OSError as error:
         raise SettingsError(f"{plan.results}: {error.strerror}. Name another folder with -o") from None
     except ValueError:
         raise SettingsError(f"{path}: damaged. Name another folder with -o") from None
-    if there is None:
-        write_file(path, as_json(mine))
+    if recorded is None:
+        write_file(path, as_json(wanted))
         return
-    others = [name for name in mine if there.get(name) != json.loads(as_json(mine))[name]]
+    others = [name for name in wanted if recorded.get(name) != json.loads(as_json(wanted))[name]]
     if others:
         raise SettingsError(
             f"{plan.results}: results with another {' and '.join(others)} are in it. Name another folder with -o"
@@ -102,15 +123,17 @@ def _missing(experiments: Sequence[Experiment], plan: Plan, scored: Scored) -> d
         if not scored.settled(trial):
             wanted.setdefault(trial.recipe, []).append(trial.change)
     # The longest first, so that at the end no single one is waited for.
-    return dict(sorted(wanted.items(), key=lambda item: -_length(item[0])))
+    return dict(sorted(wanted.items(), key=lambda item: -_cost(item[0])))
 
 
-def _length(recipe: Recipe) -> int:
+def _cost(recipe: Recipe) -> int:
     return 2 if recipe.model == "default" or recipe.roads else int(recipe.trained)
 
 
-def _do(plan: Plan, wanted: dict[Recipe, list[Change]], jobs: int, say: Say, progress: Progress) -> dict[str, str]:
-    """Fit and score; what failed for a reason that a user can mend is named and left out."""
+def _run_trials(
+    plan: Plan, wanted: dict[Recipe, list[Change]], jobs: int, say: Say, progress: Progress
+) -> dict[str, str]:
+    """Fit and score. A recipe that failed for a reason that a user can fix is returned with that reason."""
     left_out: dict[str, str] = {}
     began, done = time.perf_counter(), 0
 
@@ -126,8 +149,8 @@ def _do(plan: Plan, wanted: dict[Recipe, list[Change]], jobs: int, say: Say, pro
     if jobs == 1:
         for recipe, changes in wanted.items():
 
-            def on_step(tick: StepReport, name: str = recipe.name) -> None:
-                progress(done, len(wanted), f"{name}, epoch {tick.epoch + 1}/{tick.epochs}")
+            def on_step(step: StepReport, name: str = recipe.name) -> None:
+                progress(done, len(wanted), f"{name}, epoch {step.epoch + 1}/{step.epochs}")
 
             progress(done, len(wanted), recipe.name)
             finish(recipe, _attempt(plan, recipe, changes, on_step))
@@ -136,9 +159,9 @@ def _do(plan: Plan, wanted: dict[Recipe, list[Change]], jobs: int, say: Say, pro
         raise SettingsError("jobs: several at once need a city on disk. Write it with write_city first")
     context = multiprocessing.get_context("spawn")  # a process that has used a GPU cannot be forked
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        bare = {name: value for name, value in vars(plan).items() if name != "city"}
+        without_city = {name: value for name, value in vars(plan).items() if name != "city"}
         futures: dict[Future[str | None], Recipe] = {
-            pool.submit(_in_process, plan.city.folder, bare, recipe, changes, 1 / jobs): recipe
+            pool.submit(_in_process, plan.city.folder, without_city, recipe, changes, 1 / jobs): recipe
             for recipe, changes in wanted.items()
         }
         try:
@@ -151,7 +174,7 @@ def _do(plan: Plan, wanted: dict[Recipe, list[Change]], jobs: int, say: Say, pro
 
 
 def _attempt(plan: Plan, recipe: Recipe, changes: list[Change], on_step: OnStep | None) -> str | None:
-    """Why it could not be done, where a user can do something about it."""
+    """None, or why it failed, where a user can do something about it."""
     try:
         carry_out(plan, recipe, changes, on_step)
     except FrigateError as error:
@@ -166,20 +189,22 @@ def _opened(folder: Path) -> City:
     return open_city(folder)
 
 
-def _in_process(folder: Path, bare: dict[str, Any], recipe: Recipe, changes: list[Change], share: float) -> str | None:
+def _in_process(
+    folder: Path, plan_without_city: dict[str, Any], recipe: Recipe, changes: list[Change], share: float
+) -> str | None:
     """One recipe in a process of its own, with its share of the GPU's memory."""
-    plan = Plan(city=_opened(folder), **bare)
+    plan = Plan(city=_opened(folder), **plan_without_city)
     if best_device(plan.device).type == "cuda":
         cuda.set_per_process_memory_fraction(share)
     return _attempt(plan, recipe, changes, None)
 
 
 def _write(experiment: Experiment, plan: Plan, scored: Scored, say: Say) -> None:
-    """NAME.json and NAME.csv, and the plot where there is something to draw it with."""
+    """NAME.json and NAME.csv, and the plot where matplotlib is installed."""
     path = plan.results / f"{experiment.name}.json"
     trials = experiment.trials(plan, scored)
     asked = _asked(plan, experiment, trials, scored)
-    table = None if trials else _there(path, asked)  # what is made of trials is made anew: it takes a moment
+    table = None if trials else _read_table(path, asked)  # a table of trials is quick to make again
     if table is None:
         began = time.perf_counter()
         table = experiment.measure(plan, scored)
@@ -202,13 +227,13 @@ def _write(experiment: Experiment, plan: Plan, scored: Scored, say: Say) -> None
 
 
 def _asked(plan: Plan, experiment: Experiment, trials: list[Trial], scored: Scored) -> str:
-    """Sixteen hex digits that change with what the experiment was asked for."""
-    told = [experiment.name, plan.seen, asdict(plan.effort), plan.models, str(best_device(plan.device))]
-    told += [sorted(f"{trial.recipe.name} {trial.change.name}" for trial in trials if scored.has(trial))]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+    """Sixteen hex digits that identify the experiment, its options and the trials that it has."""
+    options: list[Any] = [experiment.name, plan.seen, asdict(plan.effort), plan.models, str(best_device(plan.device))]
+    options += [sorted(f"{trial.recipe.name} {trial.change.name}" for trial in trials if scored.has(trial))]
+    return hashlib.sha256(json.dumps(options).encode()).hexdigest()[:16]
 
 
-def _there(path: Path, asked: str) -> Table | None:
+def _read_table(path: Path, asked: str) -> Table | None:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         return Table.from_json(data) if data.get("asked") == asked else None
@@ -219,11 +244,11 @@ def _there(path: Path, asked: str) -> Table | None:
 def _about(
     experiment: Experiment, plan: Plan, trials: list[Trial], scored: Scored, asked: str, seconds: float
 ) -> dict[str, Any]:
-    """All that is needed to do it again."""
+    """Everything needed to repeat the experiment."""
     stream, effort = plan.city.stream, plan.effort
     here = environment(best_device(plan.device))
     facts = {trial.recipe.name: scored.facts(trial.recipe) for trial in trials if scored.has(trial)}
-    machines = [{name: told[name] for name in here if name in told} for told in facts.values()] or [here]
+    machines = [{name: each[name] for name in here if name in each} for each in facts.values()] or [here]
     machines = [machine for at, machine in enumerate(machines) if machine not in machines[:at]]
     return {
         "city": plan.city.name,
@@ -238,7 +263,7 @@ def _about(
         "hardware": ", ".join(dict.fromkeys(machine["hardware"] for machine in machines)),
         "machines": machines,  # that fitted and scored the models
         "versions": here["versions"],  # that made this table of it
-        "settings": {name: told["settings"] for name, told in facts.items() if "settings" in told},
+        "settings": {name: each["settings"] for name, each in facts.items() if "settings" in each},
         "seconds": round(seconds, 3),
         "asked": asked,
     }
@@ -251,6 +276,8 @@ def _command(experiment: Experiment, plan: Plan) -> str:
     words += ["--splits", plan.splits.name] if plan.splits is not None else []
     words += ["--models", ",".join(plan.models)] if plan.models else []
     quick = plan.effort.stride == QUICK.stride
-    size, usual = (x.get("train", {}).get("batch_size") for x in (plan.effort.changes, QUICK.changes if quick else {}))
-    words += [] if size == usual else ["--batch-size", str(size)]
+    size, default = (
+        x.get("train", {}).get("batch_size") for x in (plan.effort.changes, QUICK.changes if quick else {})
+    )
+    words += [] if size == default else ["--batch-size", str(size)]
     return shlex.join([*words, *(["--quick"] if quick else [])])

@@ -1,6 +1,6 @@
 """Trials: a recipe fitted and scored on the test period, as it is or with its input changed. Each is done once.
 
-    RESULTS/runs/RECIPE/checkpoint-0024/    of a trained recipe: training goes on here where it was stopped
+    RESULTS/runs/RECIPE/checkpoint-0024/    of a trained recipe; training resumes here
     RESULTS/runs/RECIPE/facts.json          parameters, steps, seconds, settings, hardware
     RESULTS/runs/RECIPE/CHANGE.npz          the sums of errors, from which every measure and interval is made
 
@@ -170,19 +170,11 @@ def _simple(plan: Plan, recipe: Recipe, split: Split, windows: Windows, settings
 
 
 def _score(plan: Plan, fitted: Fitted) -> Scores:
-    task, stream = fitted.settings.task, plan.city.stream
-    current = windows_in(fitted.split.test, past=task.past, horizon=task.horizon, stride=plan.effort.stride)
+    task, stride = fitted.settings.task, plan.effort.stride
     return score(
-        {"it": fitted.forecast},
-        fitted.windows,
-        current,
-        past=task.past,
-        horizon=task.horizon,
-        inputs=fitted.split.seen,
-        step_s=stream.step_s,
-        quantity=stream.quantity,
+        {"it": fitted.forecast}, fitted.windows, fitted.split, past=task.past, horizon=task.horizon, stride=stride,
         batch_size=fitted.batch_size,
-    )["it"]
+    )["it"]  # fmt: skip
 
 
 def _sums_path(plan: Plan, trial: Trial) -> Path:

@@ -31,11 +31,11 @@ from frigate.data.stream import CALENDAR, RoadNetworkStream
 from frigate.errors import CheckpointError, FrigateError, MissingExtraError, SettingsError
 from frigate.forecasting.forecast import Request, make_request
 from frigate.graph.road_features import FEATURE_WIDTH
-from frigate.nn.batch import Batch, Topology, make_topology
-from frigate.nn.layers import GatedConv, ResidualGatedConv
-from frigate.nn.model import Frigate
+from frigate.nn.batch import Batch
+from frigate.nn.forecaster import ForecastModel
 from frigate.nn.predictor import Predictor
 from frigate.nn.scaling import NEAR_SENSORS
+from frigate.nn.topology import Topology, make_topology
 from frigate.training.run import Run
 
 OUTPUT = "forecast"  # [H,N]
@@ -166,10 +166,10 @@ _REMEDY = "It is not written. Export with another version of torch (or of onnx, 
 class PlainForecast(nn.Module):
     """The model's forecast [H,N] from plain tensors. Not clamped: below 0 no difference would show in a check.
 
-    While it is traced, the model computes as the reference does: with index_add, which every runtime has.
+    The model computes as the reference does: with index_add, which every runtime has.
     """
 
-    def __init__(self, model: Frigate) -> None:
+    def __init__(self, model: ForecastModel) -> None:
         super().__init__()
         self.model = model
 
@@ -201,24 +201,22 @@ class PlainForecast(nn.Module):
             out_start=unread,
             in_start=unread,
             in_order=unread,
-            visits=unread,
+            visit_order=unread,
             neighbour_of=neighbour_of,
             neighbour=neighbour,
             near_sensor=none.long() if near_sensor is None else near_sensor,
             near_distance_m=none if near_distance_m is None else near_distance_m,
         )
         window = (values, observed, calendar_past, calendar_future)
-        made: Tensor = self.model(Batch.of_window(*window, (topology,), torch.zeros(T, dtype=torch.int64)))[0]
+        batch = Batch.of_window(*window, (topology,), torch.zeros(T, dtype=torch.int64))
+        made: Tensor = self.model(batch, kernels="reference")[0]
         return made
 
 
 def _plain(run: Run) -> PlainForecast:
     model = copy.deepcopy(_frigate(run)[0]).cpu().eval().requires_grad_(False)
-    for i, conv in enumerate(model.convolutions):
-        if not isinstance(conv, GatedConv | ResidualGatedConv):
-            raise SettingsError(
-                f"layer {i + 1} is a {type(conv).__name__}: only those of paper and default are exported"
-            )
+    if model.reach is None:
+        raise SettingsError("the model has other parts than paper and default have: only those are exported")
     return PlainForecast(model)
 
 
@@ -315,7 +313,7 @@ def _cases(run: Run, city: City | None) -> dict[str, Inputs]:
 
 def _synthetic(run: Run, *, nodes: int, seed: int) -> Inputs:
     """Inputs of the right shapes and plausible numbers that describe no place at all."""
-    (_, settings), task, kept = _frigate(run), run.settings.task, run.scaling
+    (_, settings), task, scaling = _frigate(run), run.settings.task, run.scaling
     rng = np.random.default_rng([seed, 7])
     T, H, N = task.past, task.horizon, nodes
     ends = rng.integers(0, N, (2, 5 * N // 2))
@@ -323,16 +321,16 @@ def _synthetic(run: Run, *, nodes: int, seed: int) -> Inputs:
     pairs = np.unique(np.concatenate([ends, ends[::-1]], axis=1), axis=1)
     observed = rng.random((T, N)) < 0.5
     delta = rng.uniform(0.2, 3, ends.shape[1])
-    near_m = rng.exponential(5 * kept.length_scale_m, (N, NEAR_SENSORS))
+    near_m = rng.exponential(5 * scaling.length_scale_m, (N, NEAR_SENSORS))
     sizes = {"K": settings.anchors, "R": FEATURE_WIDTH if settings.roads else 0}
     made: Inputs = {
-        "values": np.where(observed, kept.value_offset + kept.value_scale * rng.random((T, N)), 0),
+        "values": np.where(observed, scaling.value_offset + scaling.value_scale * rng.random((T, N)), 0),
         "observed": observed,
         "calendar_past": rng.uniform(-1, 1, (T, len(CALENDAR))),
         "calendar_future": rng.uniform(-1, 1, (H, len(CALENDAR))),
         "senders": ends[0],
         "receivers": ends[1],
-        "length_m": np.multiply(delta, kept.length_scale_m),
+        "length_m": np.multiply(delta, scaling.length_scale_m),
         "neighbour_of": pairs[0],
         "neighbour": pairs[1],
         "positions": rng.random((N, sizes["K"])),
@@ -374,7 +372,7 @@ def _arrays(run: Run, request: Request) -> Inputs:
 
 
 def _by_model(run: Run, arrays: Inputs) -> NDArray[np.float32]:
-    """[H,N] by the model as it is, with its own sum over the roads and neighbours found anew."""
+    """[H,N] by the model as it is, with its own sum over the roads and neighbours."""
     N = arrays["values"].shape[1]
     nowhere, none = np.zeros(N), np.zeros((N, 0), np.float32)
     network = RoadNetwork(
@@ -392,10 +390,10 @@ def _by_model(run: Run, arrays: Inputs) -> NDArray[np.float32]:
     return np.asarray(Predictor(run.model, network, torch.device("cpu"))(batch)[0].numpy())  # not clamped
 
 
-def _frigate(run: Run) -> tuple[Frigate, ModelSettings]:
+def _frigate(run: Run) -> tuple[ForecastModel, ModelSettings]:
     """The run's model and its settings, where they can be exported."""
     model, settings = run.model, run.settings.model
-    if not isinstance(model, Frigate) or not isinstance(settings, ModelSettings):
+    if not isinstance(settings, ModelSettings):
         raise SettingsError(f'preset "{settings.preset}": only paper and default can be exported. Train one of them')
     return model, settings
 

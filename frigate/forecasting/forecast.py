@@ -9,7 +9,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,10 +27,9 @@ from frigate.data.stream import RoadNetworkStream, local_iso, zone
 from frigate.errors import CityError, SettingsError
 from frigate.nn.batch import Batch, Windows
 from frigate.nn.device import best_device
-from frigate.nn.partition import reach_of
 from frigate.nn.predictor import Predictor
 from frigate.nn.scaling import build_topologies
-from frigate.training.run import Run
+from frigate.training.run import Run, TrainedOn
 
 if TYPE_CHECKING:
     import polars as pl
@@ -54,7 +53,7 @@ class Forecast:
     timezone: str
     quantity: str
     unit: str
-    notices: tuple[str, ...] = ()  # what a reader must be told
+    notices: tuple[str, ...] = ()  # what a reader must know
 
     @property
     def horizon(self) -> int:
@@ -128,9 +127,9 @@ class Forecast:
         if form == ".csv":
             return self._csv().encode()
         if form == ".parquet":
-            held = io.BytesIO()
-            self.to_frame().write_parquet(held)
-            return held.getvalue()
+            file = io.BytesIO()
+            self.to_frame().write_parquet(file)
+            return file.getvalue()
         data = self.to_geojson() if form == ".geojson" else self.to_json()
         return json.dumps(data, ensure_ascii=False, allow_nan=False).encode()
 
@@ -185,6 +184,7 @@ def forecast(
     sensors: Literal["seen", "all"] = "seen",
     device: str | None = None,
     memory_gb: float | None = None,
+    kernels: str = "auto",
 ) -> Forecast:
     """Forecast every node of a network for the `horizon` steps after `at`.
 
@@ -211,6 +211,8 @@ def forecast(
     memory_gb : float, optional
         What activations may take; a network that takes more is forecast in blocks of nodes, with the same result up
         to rounding. Default: 4 on a CPU, most of what is free on a GPU.
+    kernels : "auto" or "reference"
+        The fastest for the device, or the equations in plain torch operations, to compare with.
 
     Returns
     -------
@@ -223,11 +225,12 @@ def forecast(
     )
     now = request.stream.network
     predictor = Predictor(
-        run.model, now, where, quantity=request.stream.quantity, memory_gb=limits.memory_gb, must_fit=True
-    )
+        run.model, now, where, quantity=request.stream.quantity, memory_gb=limits.memory_gb, must_fit=True,
+        kernels=kernels,
+    )  # fmt: skip
     values = predictor.to_array(predictor(request.batch)[0, request.late :], now)
     notices = request.forecast.notices
-    if memory_gb is not None and reach_of(run.model) is None:
+    if memory_gb is not None and run.model.reach is None:
         label = run.settings.model.label
         notices += (f"how far {label} looks is not known: the whole network was forecast at once.",)
     return replace(request.forecast, values=values, notices=notices)
@@ -277,21 +280,37 @@ def make_request(
     batch = Windows(window, topologies, device, ahead=H).batch(
         np.array([S - 1]), past=S, horizon=H, inputs=torch.from_numpy(inputs).to(device)
     )
-    made = Forecast(
-        node_ids=now.node_ids,
-        lon=now.lon,
-        lat=now.lat,
-        times_s=at_s + stream.step_s * np.arange(task.horizon, dtype=np.int64),
-        values=np.full((task.horizon, now.num_nodes), np.nan),
-        sensor=inputs & window.sensors & now.present,
+    empty = np.full((task.horizon, now.num_nodes), np.nan)
+    sensor = inputs & window.sensors & now.present
+    made = make_forecast(trained_on, now, empty, at_s, sensor=sensor, timezone=stream.timezone, notices=notices)
+    return Request(window, batch, late, made)
+
+
+def make_forecast(
+    trained_on: TrainedOn,
+    network: RoadNetwork,
+    values: NDArray[np.float64],
+    at_s: int,
+    *,
+    sensor: NDArray[np.bool_],
+    timezone: str,
+    notices: Iterable[str],
+) -> Forecast:
+    """Forecasts [H,N] made at a moment on a network; what they are forecasts of is as in training."""
+    return Forecast(
+        node_ids=network.node_ids,
+        lon=network.lon,
+        lat=network.lat,
+        times_s=at_s + trained_on.step_s * np.arange(len(values), dtype=np.int64),
+        values=values,
+        sensor=sensor,
         at_s=at_s,
-        step_s=stream.step_s,
-        timezone=stream.timezone,
-        quantity=stream.quantity,
+        step_s=trained_on.step_s,
+        timezone=timezone,
+        quantity=trained_on.quantity,
         unit=trained_on.unit,
         notices=tuple(notices),
     )
-    return Request(window, batch, late, made)
 
 
 def _inputs(run: Run, window: RoadNetworkStream, sensors: str) -> NDArray[np.bool_]:

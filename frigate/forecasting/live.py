@@ -28,15 +28,15 @@ from frigate.data.folder import City
 from frigate.data.network import NodeId, RoadNetwork
 from frigate.data.stream import calendar, local_iso, utc_offsets_s
 from frigate.errors import CityError, SettingsError
-from frigate.forecasting.forecast import NO_READING, Forecast, short_window, split_on
+from frigate.forecasting.forecast import NO_READING, Forecast, make_forecast, short_window, split_on
 from frigate.graph.positions import locate_anchors
-from frigate.nn.batch import Batch, Topology
-from frigate.nn.choice import on_gpu
-from frigate.nn.cuda_graph import Replay
+from frigate.nn.batch import Batch
 from frigate.nn.device import best_device
-from frigate.nn.model import Fixed, Frigate
+from frigate.nn.forecaster import Fixed
+from frigate.nn.ops.cuda.recording import RecordedFunction
 from frigate.nn.predictor import Predictor
 from frigate.nn.scaling import build_topologies
+from frigate.nn.topology import Topology
 from frigate.training.run import Run
 
 ALWAYS_S = -(2**62)  # before every snapshot
@@ -116,8 +116,9 @@ class Live:
         sensors: NDArray[np.bool_] | Iterable[NodeId] | None = None,
         timezone: str | None = None,
         device: str | None = None,
+        kernels: str = "auto",
     ) -> None:
-        if not isinstance(run.model, Frigate):
+        if not run.model.encodes_snapshots:
             raise SettingsError(
                 f'a live forecast needs a Frigate model; the run\'s is "{run.settings.model.preset}", which encodes no '
                 "snapshot by itself. Use frigate.forecasting.forecast"
@@ -128,8 +129,8 @@ class Live:
         self.encoded = 0  # snapshots that the GNN has encoded so far
         self.left_out = 0  # readings of nodes that are no sensors
         self._trained_on, self._task = run.trained_on, run.settings.task
-        self._predictor = Predictor(run.model, network, self.device, quantity=run.trained_on.quantity)
-        self._model: Frigate = self._predictor.model  # type: ignore[assignment]
+        self._predictor = Predictor(run.model, network, self.device, quantity=run.trained_on.quantity, kernels=kernels)
+        self._model, self._kernels = self._predictor.model, kernels
         self._features_of = source if isinstance(source, City) else run.trained_on.folder
         self._timezone = run.trained_on.timezone if timezone is None else timezone
         self._sensors = split_on(run, network)[0] if sensors is None else _sensors(network, sensors)
@@ -139,7 +140,7 @@ class Live:
         self._scaling = replace(run.scaling, anchors=anchors)
         self._window: deque[_Snapshot] = deque(maxlen=self._task.past)
         self._encodings: dict[int, _Encoded] = {}  # by time
-        self._recorded: dict[tuple[Any, ...], Replay] = {}  # each holds its memory on the GPU
+        self._recorded: dict[tuple[Any, ...], RecordedFunction] = {}  # each holds its memory on the GPU
         self._node_ids = network.node_ids
         self._tried: _NetworkView | None = None  # the last what-if: it may be asked for again
         self._changes: list[tuple[int, _NetworkView]] = []  # since when, in time order
@@ -188,8 +189,8 @@ class Live:
             first_s = max(last_s + step_s, time_s - past * step_s)
             self._window.extend(replace(nothing, time_s=t) for t in range(first_s, time_s, step_s))
         for k in range(max(0, len(rows) - past), len(rows)):
-            held = np.where(there[k], rows[k], np.float32(0))
-            self._window.append(_Snapshot(time_s + k * step_s, held, there[k].copy()))
+            readings = np.where(there[k], rows[k], np.float32(0))
+            self._window.append(_Snapshot(time_s + k * step_s, readings, there[k].copy()))
         self._forget()
 
     def late(self, time_s: int, node_ids: Sequence[NodeId], values: Sequence[float] | NDArray[np.floating]) -> None:
@@ -261,23 +262,23 @@ class Live:
 
     @torch.inference_mode()
     def _encode(self, roads: Sequence[_NetworkView]) -> list[_Encoded]:
-        """The window on these networks, from what is kept where that still holds."""
+        """The window on these networks; a snapshot is encoded again only if its readings or roads have changed."""
         if not self._window:
             raise CityError("there is no snapshot to forecast from. Give one to `push`")
         seen = [snapshot.on(on.network) for snapshot, on in zip(self._window, roads, strict=True)]
         found = [self._encodings.get(snapshot.time_s) for snapshot in seen]
-        held: dict[int, _Encoded] = {}
+        valid: dict[int, _Encoded] = {}
         for k, (old, snapshot, on) in enumerate(zip(found, seen, roads, strict=True)):
             if old and old.network == on.network.fingerprint and old.snapshot.same_readings(snapshot):
-                held[k] = old
-        stale = [k for k in range(len(seen)) if k not in held]
+                valid[k] = old
+        stale = [k for k in range(len(seen)) if k not in valid]
         if stale:
-            made = self._pass([seen[k] for k in stale], [roads[k] for k in stale])
-            held.update(zip(stale, made, strict=True))
+            made = self._run_gnn([seen[k] for k in stale], [roads[k] for k in stale])
+            valid.update(zip(stale, made, strict=True))
             self.encoded += len(stale)
-        return [held[k] for k in range(len(seen))]
+        return [valid[k] for k in range(len(seen))]
 
-    def _pass(self, snapshots: list[_Snapshot], roads: list[_NetworkView]) -> list[_Encoded]:
+    def _run_gnn(self, snapshots: list[_Snapshot], roads: list[_NetworkView]) -> list[_Encoded]:
         """The GNN on these snapshots, in one pass."""
         times_s = np.array([snapshot.time_s for snapshot in snapshots], np.int64)
         values = torch.from_numpy(np.stack([snapshot.values for snapshot in snapshots])).to(self.device)
@@ -287,9 +288,10 @@ class Live:
         def encoded(values: Tensor, observed: Tensor, clock: Tensor) -> Tensor:
             batch, distinct = self._batch(values, observed, clock, roads, clock[:0])
             with self._predictor.inference():
-                return self._model.snapshots(batch, self._model.scaled(batch), [on.fixed for on in distinct])[:, 0]
+                fixed = [on.fixed for on in distinct]
+                return self._model.encode_snapshots(batch, fixed=fixed, kernels=self._kernels)[:, 0]
 
-        z = self._computed(encoded, roads, values, observed, clock)
+        z = self._replay(encoded, roads, values, observed, clock)
         # Copies: a part of a tensor would hold the memory of all of it.
         return [
             _Encoded(
@@ -316,33 +318,24 @@ class Live:
         def ahead(values: Tensor, observed: Tensor, clock: Tensor, z: Tensor, future: Tensor) -> Tensor:
             batch, _ = self._batch(values, observed, clock, roads, future)
             with self._predictor.inference():
-                return self._model.from_snapshots(batch, self._model.scaled(batch), z.transpose(0, 1)[:, None])[0]
+                return self._model.forecast_from(batch, z.transpose(0, 1)[:, None], kernels=self._kernels)[0]
 
-        made = self._computed(ahead, roads, values, observed, clock, z, self._calendar(times_s))
+        made = self._replay(ahead, roads, values, observed, clock, z, self._calendar(times_s))
         used = np.any([encoding.snapshot.observed for encoding in encodings], axis=0) & now.present
-        return Forecast(
-            node_ids=now.node_ids,
-            lon=now.lon,
-            lat=now.lat,
-            times_s=times_s,
-            values=self._predictor.to_array(made, now),
-            sensor=used,
-            at_s=at_s,
-            step_s=step_s,
-            timezone=self._timezone,
-            quantity=self._trained_on.quantity,
-            unit=self._trained_on.unit,
-            notices=self._notices(roads[-1], used),
-        )
+        return make_forecast(
+            self._trained_on, now, self._predictor.to_array(made, now), at_s,
+            sensor=used, timezone=self._timezone, notices=self._notices(roads[-1], used),
+        )  # fmt: skip
 
-    def _computed(self, function: Callable[..., Tensor], roads: Sequence[_NetworkView], *tensors: Tensor) -> Tensor:
+    def _replay(self, function: Callable[..., Tensor], roads: Sequence[_NetworkView], *tensors: Tensor) -> Tensor:
         """function(*tensors). On a GPU it is recorded, unless the roads change in the window or are only tried."""
         networks = {on.network.fingerprint for on in roads}
-        if not on_gpu(self.device) or len(networks) > 1 or roads[0] is self._tried:
+        can_record = self._model.can_record(self.device, self._kernels)
+        if not can_record or len(networks) > 1 or roads[0] is self._tried:
             return function(*tensors)
         key = (function.__name__, *networks, *(tensor.shape for tensor in tensors))
         if key not in self._recorded:
-            self._recorded[key] = Replay(function, tensors)
+            self._recorded[key] = RecordedFunction(function, tensors, self.device)
             while len(self._recorded) > MAX_RECORDED:
                 self._recorded.pop(next(iter(self._recorded)))
         return self._recorded[key](*tensors).clone()
@@ -358,8 +351,8 @@ class Live:
         return Batch.of_window(values, observed, past, future, topologies, which), distinct
 
     def _notices(self, now: _NetworkView, used: NDArray[np.bool_]) -> tuple[str, ...]:
-        held, past = len(self._window), self._task.past
-        short = short_window(held, past) if held < past else ""
+        snapshots, past = len(self._window), self._task.past
+        short = short_window(snapshots, past) if snapshots < past else ""
         notices = (short, self._notice, now.notice, "" if used.any() else NO_READING)
         return tuple(notice for notice in notices if notice)
 
@@ -385,7 +378,7 @@ class Live:
     def _forget(self) -> None:
         """What no snapshot of the window, nor a later one, needs."""
         first_s = self._window[0].time_s
-        self._encodings = {time_s: kept for time_s, kept in self._encodings.items() if time_s >= first_s}
+        self._encodings = {time_s: encoded for time_s, encoded in self._encodings.items() if time_s >= first_s}
         begun = [k for k, (since_s, _) in enumerate(self._changes) if since_s <= first_s]
         self._changes = self._changes[begun[-1] :]
 

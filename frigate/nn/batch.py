@@ -7,95 +7,17 @@ after any hiding. Computed earlier they would leak hidden sensors into their nei
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import reverse_cuthill_mckee
 from torch import Tensor
 
-from frigate.data.network import RoadNetwork
 from frigate.data.stream import RoadNetworkStream, calendar, utc_offsets_s
 from frigate.errors import CityError
-
-
-@dataclass(frozen=True)
-class Topology:
-    """One road network as a model sees it. Roads are sorted by sender, then receiver.
-
-    Row v of the outgoing CSR is the roads v -> u, row v of the incoming CSR the roads u -> v.
-    """
-
-    senders: Tensor  # [E]
-    receivers: Tensor  # [E]
-    length_m: Tensor  # [E]
-    positions: Tensor  # [N,K] in [0, 1], 0 is infinitely far
-    road_features: Tensor  # [N,R] standardised
-    presence: Tensor  # [N] bool
-    out_start: Tensor  # [N+1] the roads of row v are out_start[v] .. out_start[v+1]
-    in_start: Tensor  # [N+1]
-    in_order: Tensor  # [E] roads sorted by receiver, then sender
-    visits: Tensor  # [N] the nodes in an order in which neighbours come soon after each other
-    neighbour_of: Tensor  # [P] nodes v, and
-    neighbour: Tensor  # [P] their in- or out-neighbours u, each once
-    near_sensor: Tensor  # [N,M] the nearest other sensors by road; the row itself where there are fewer
-    near_distance_m: Tensor  # [N,M] infinite where there are fewer
-
-    @property
-    def num_nodes(self) -> int:
-        return len(self.presence)
-
-    @property
-    def num_edges(self) -> int:
-        return len(self.senders)
-
-    def to(self, device: torch.device | str) -> Topology:
-        return Topology(*(getattr(self, f.name).to(device) for f in fields(self)))
-
-
-def make_topology(
-    network: RoadNetwork,
-    *,
-    positions: NDArray[np.float32],
-    road_features: NDArray[np.float32],
-    near_sensor: NDArray[np.int64],
-    near_distance_m: NDArray[np.float32],
-) -> Topology:
-    order = np.lexsort((network.receivers, network.senders))
-    senders, receivers = network.senders[order], network.receivers[order]
-    N = network.num_nodes
-    in_order = np.lexsort((senders, receivers))
-    pairs = np.unique(np.concatenate([senders * N + receivers, receivers * N + senders]))
-    missing = near_sensor < 0
-    return Topology(
-        senders=torch.from_numpy(senders),
-        receivers=torch.from_numpy(receivers),
-        length_m=torch.from_numpy(network.length_m[order].astype(np.float32)),
-        positions=torch.from_numpy(positions),
-        road_features=torch.from_numpy(road_features),
-        presence=torch.from_numpy(network.present.copy()),
-        out_start=torch.from_numpy(np.searchsorted(senders, np.arange(N + 1))),
-        in_start=torch.from_numpy(np.searchsorted(receivers[in_order], np.arange(N + 1))),
-        in_order=torch.from_numpy(in_order),
-        visits=torch.from_numpy(visits(senders, receivers, N)),
-        neighbour_of=torch.from_numpy(pairs // N),
-        neighbour=torch.from_numpy(pairs % N),
-        near_sensor=torch.from_numpy(np.where(missing, np.arange(N)[:, None], near_sensor)),
-        near_distance_m=torch.from_numpy(near_distance_m),
-    )
-
-
-def visits(senders: NDArray[np.int64], receivers: NDArray[np.int64], num_nodes: int) -> NDArray[np.int64]:
-    """The nodes in an order in which neighbours come soon after each other (reverse Cuthill-McKee)."""
-    if len(senders) == 0:
-        return np.arange(num_nodes)
-    ones = np.ones(len(senders), np.int8)
-    joined = csr_array((ones, (senders, receivers)), (num_nodes, num_nodes))
-    return reverse_cuthill_mckee(joined + joined.T, symmetric_mode=True).astype(np.int64)
-
+from frigate.nn.topology import Topology
 
 BATCH_TENSORS = ("values", "observed", "calendar_past", "calendar_future", "target", "target_observed")
 
@@ -155,14 +77,12 @@ class Batch:
     @property
     def tensors(self) -> list[Tensor]:
         """All that is on the device and of this batch alone."""
-        found = (getattr(self, name) for name in BATCH_TENSORS)
-        return [tensor for tensor in found if tensor is not None]
+        return list(self._named_tensors().values())
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Batch:
         """The batch with other numbers, in the order of `tensors`."""
-        names = [name for name in BATCH_TENSORS if getattr(self, name) is not None]
-        told: dict[str, Any] = dict(zip(names, tensors, strict=True))
-        return replace(self, **told)
+        named: dict[str, Any] = dict(zip(self._named_tensors(), tensors, strict=True))
+        return replace(self, **named)
 
     def columns_of(self, topology: int) -> Tensor | None:
         """Which of the B*T snapshots have this topology; None where all have."""
@@ -175,33 +95,29 @@ class Batch:
         observed = self.observed & ~hidden[:, None, :]
         return replace(self, values=self.values.where(observed, 0.0), observed=observed)
 
-    def keep_past(self, snapshots: Sequence[int]) -> Batch:
-        """The batch with only these of its past snapshots, in their order."""
-        index = torch.as_tensor(list(snapshots), device=self.values.device)
+    def keep_past(self, snapshots: Sequence[int] | Tensor) -> Batch:
+        """The batch with only these of its past snapshots, in their order: [T'], or [B,T'] for each window."""
+        keep = torch.as_tensor(snapshots).expand(self.num_windows, -1)
+        device = self.values.device
+        at = torch.arange(self.num_windows, device=device)[:, None], keep.to(device)
         return replace(
             self,
-            values=self.values[:, index],
-            observed=self.observed[:, index],
-            calendar_past=self.calendar_past[:, index],
-            topology_of=self.topology_of[:, index.cpu()],
+            values=self.values[at],
+            observed=self.observed[at],
+            calendar_past=self.calendar_past[at],
+            topology_of=self.topology_of.gather(1, keep),
         )
 
     def split(self, size: int) -> Iterator[Batch]:
         """Batches of at most `size` windows that together are this one."""
         for first in range(0, self.num_windows, size):
             part = slice(first, first + size)
-            target = None if self.target is None else self.target[part]
-            target_observed = None if self.target_observed is None else self.target_observed[part]
-            yield Batch(
-                self.values[part],
-                self.observed[part],
-                self.calendar_past[part],
-                self.calendar_future[part],
-                self.topologies,
-                self.topology_of[part],
-                target,
-                target_observed,
-            )
+            tensors: dict[str, Any] = {name: tensor[part] for name, tensor in self._named_tensors().items()}
+            yield replace(self, topology_of=self.topology_of[part], **tensors)
+
+    def _named_tensors(self) -> dict[str, Tensor]:
+        found = {name: getattr(self, name) for name in BATCH_TENSORS}
+        return {name: tensor for name, tensor in found.items() if tensor is not None}
 
 
 class Windows:
@@ -215,7 +131,7 @@ class Windows:
         *,
         ahead: int = 0,
     ) -> None:
-        self.device = torch.device(device)
+        self.stream, self.device = stream, torch.device(device)
         self.topologies = tuple(topology.to(self.device) for topology in topologies)
         self.values = _on(stream.values, self.device)
         self.observed = _on(stream.observed, self.device)

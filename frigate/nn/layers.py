@@ -6,91 +6,114 @@ Snapshots that share a topology are columns of one matrix: h is [N,M,D], M of th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from frigate.nn.batch import Topology
-from frigate.nn.choice import plain
-from frigate.nn.layer import gated_layer
-from frigate.nn.norm import ShortNorm
+from frigate.nn.ops import Backend
+from frigate.nn.topology import Topology
 
-# sigmoid(-1) = 0.27: with two to three roads each way, the gates of one direction sum to about 0.7 at the start.
-GATE_BIAS_AT_START = -1.0
+# sigmoid(-1) = 0.27: with two to three roads each way, the gates of one direction add up to about 0.7 at the start.
+INITIAL_GATE_BIAS = -1.0
 
 
 class Gate(nn.Module):
-    """How much of a message a road lets through: one number in (0, 1) for each directed road."""
+    """The weights of a layer's gates: one number in (0, 1) for each directed road (see `compute_gates`)."""
 
     def __init__(self, *, positions: int, length_width: int, width: int) -> None:
         super().__init__()
+        self.positions = positions  # K; 0: the gate reads the length alone
         self.edge = nn.Linear(length_width + 2 * positions, width, bias=False)  # W_L
         self.weight = nn.Linear(width, 1)  # w and b
-        nn.init.constant_(self.weight.bias, GATE_BIAS_AT_START)
-
-    def forward(self, length: Tensor, topology: Topology) -> Tensor:
-        """[E] from w_delta * delta [E,d_delta] and the positions of both ends."""
-        edge = torch.relu(self.edge(_ends(length, topology)))  # eq:edgeposition
-        omega = self.weight(edge).squeeze(-1)  # eq:edgescalar
-        return torch.sigmoid(omega)  # eq:sigmoid
-
-
-def gates_of(layers: Sequence[Gate], length: Tensor, topology: Topology) -> list[Tensor]:
-    """The gates [E] of each of these layers: `Gate` for all of them at once, since they read the same."""
-    if plain() or any(type(gate) is not Gate for gate in layers):
-        return [gate(length, topology) for gate in layers]
-    edge = functional.linear(_ends(length, topology), torch.cat([gate.edge.weight for gate in layers])).relu()
-    weight = torch.cat([gate.weight.weight for gate in layers])  # [L,width]
-    edge = edge.view(topology.num_edges, *weight.shape)
-    omega = (edge * weight).sum(-1) + torch.cat([gate.weight.bias for gate in layers])
-    return list(torch.sigmoid(omega).T.contiguous())
-
-
-def _ends(length: Tensor, topology: Topology) -> Tensor:
-    ends = (topology.positions[topology.senders], topology.positions[topology.receivers])
-    return torch.cat([length, *ends], dim=-1)
+        nn.init.constant_(self.weight.bias, INITIAL_GATE_BIAS)
 
 
 class GatedConv(nn.Module):
-    """One layer: h of the next layer from h, and the gated sums over outgoing and incoming neighbours."""
+    """The weights of one layer: its gates, and W_1 for a node and its gated sums over out- and in-neighbours."""
 
     def __init__(self, width: int, gate: Gate) -> None:
         super().__init__()
         self.gate = gate
         self.linear = nn.Linear(3 * width, width, bias=False)  # W_1
-        start_mixing(self.linear.weight)
-
-    def forward(self, h: Tensor, length: Tensor, topology: Topology, gates: Tensor | None = None) -> Tensor:
-        gates = self.gate(length, topology) if gates is None else gates
-        return gated_layer(h, gates, self.linear.weight, None, topology)
+        initialise_as_mean(self.linear.weight)
 
 
 class ResidualGatedConv(nn.Module):
-    """GatedConv with a normalised input, a residual and dropout of features and roads (preset `default`)."""
+    """GatedConv with a normalised input, a residual, and dropout of features and roads (preset `default`)."""
 
     def __init__(self, width: int, gate: Gate, *, dropout: float, edge_dropout: float) -> None:
         super().__init__()
         self.gate = gate
-        self.norm = ShortNorm(width)
+        self.norm = nn.LayerNorm(width)
         self.linear = nn.Linear(3 * width, width)
         self.dropout = nn.Dropout(dropout)
         self.edge_dropout = nn.Dropout(edge_dropout)
 
-    def forward(self, h: Tensor, length: Tensor, topology: Topology, gates: Tensor | None = None) -> Tensor:
-        gates = self.gate(length, topology) if gates is None else gates
-        gates = self.edge_dropout(gates)
-        update = gated_layer(self.norm(h), gates, self.linear.weight, self.linear.bias, topology)
+    def forward(self, h: Tensor, gate: Tensor, topology: Topology, backend: Backend) -> Tensor:
+        gate, normal = self.edge_dropout(gate), backend.normalise(h, self.norm)
+        update = backend.gated_layers(normal, [gate], [self.linear.weight], topology, [self.linear.bias])
         dropped: Tensor = self.dropout(update)
         return h + dropped
 
 
-@torch.no_grad()
-def start_mixing(weight: Tensor) -> None:
-    """W_1 = [I/3 | I/3 | I/3] and a little noise: the layers start by averaging a node with both kinds of neighbours.
+def compute_gates(gates: Sequence[Gate], length: Tensor, topology: Topology) -> tuple[Tensor, ...]:
+    """beta [E] of each layer, from w_delta * delta [E,d_delta]: all layers at once, since they read the same.
 
-    The equations have no normalisation, and from the usual random start half of a prototype's runs diverged. From here,
-    with gates that sum to about 0.7, ten sums neither grow nor vanish. Only the start is ours; no equation is changed.
+    Gates depend on neither readings nor time: they are computed once for a topology, and the same under every backend.
+    """
+    W_L = torch.cat([gate.edge.weight for gate in gates])  # [L*d_Le,d_delta+2K]
+    w, b = torch.cat([gate.weight.weight for gate in gates]), torch.cat([gate.weight.bias for gate in gates])
+    inputs = length
+    if gates[0].positions:
+        ends = topology.positions[topology.senders], topology.positions[topology.receivers]
+        inputs = torch.cat([length, *ends], dim=-1)
+    edge = torch.relu(functional.linear(inputs, W_L))  # eq:edgeposition
+    # 2, not -1: onnxruntime misreads a negative axis where there is no road.
+    omega = (edge.view(topology.num_edges, *w.shape) * w).sum(2) + b  # eq:edgescalar
+    return torch.sigmoid(omega).T.contiguous().unbind()  # eq:sigmoid
+
+
+class Layers(nn.ModuleList):
+    """Layers one after the other, each with a `gate` and called with (h, gate, topology, backend)."""
+
+    saved_per_layer = 8  # numbers that backward keeps of a node in a snapshot, in units of D
+
+    def gates(self, length: Tensor, topology: Topology) -> tuple[Tensor, ...]:
+        """beta [E] of each layer, from w_delta * delta [E,d_delta]."""
+        return compute_gates([cast(Gate, layer.gate) for layer in self], length, topology)
+
+    def forward(self, h: Tensor, gates: Sequence[Tensor], topology: Topology, backend: Backend) -> Tensor:
+        """[N,M,D] after the last layer."""
+        for layer, gate in zip(self, gates, strict=True):
+            h = layer(h, gate, topology, backend)
+        return h
+
+
+class GatedLayers(Layers):
+    """The paper's GNN: GatedConv layers with nothing between them."""
+
+    saved_per_layer = 2
+
+    def forward(self, h: Tensor, gates: Sequence[Tensor], topology: Topology, backend: Backend) -> Tensor:
+        """[N,M,D]: z from h^0, both sums over the neighbours and W_1 in every layer."""
+        weights = [cast(GatedConv, layer).linear.weight for layer in self]
+        return backend.gated_layers(h, gates, weights, topology)  # eq:aggregation_out, eq:aggregation_in, eq:hl
+
+
+class ResidualGatedLayers(Layers):
+    """The GNN of preset `default`."""
+
+    saved_per_layer = 6
+
+
+@torch.no_grad()
+def initialise_as_mean(weight: Tensor) -> None:
+    """W_1 = [I/3 | I/3 | I/3] and a little noise: layers start by averaging a node with both kinds of neighbours.
+
+    The equations have no normalisation, and with the usual random initialisation half of a prototype's runs diverged.
+    From here, with gates that add up to about 0.7, ten sums neither grow nor vanish. No equation is changed.
     """
     D = weight.shape[0]
     nn.init.normal_(weight, std=0.1 / D**0.5)

@@ -9,16 +9,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from frigate.nn.batch import Batch, Topology
+from frigate.nn.batch import Batch
+from frigate.nn.topology import Topology
 
 MOMENTS = ("log_count", "mean", "std", "skewness", "kurtosis", "empty")
 
 
 def moments(batch: Batch, scaled: Tensor) -> Tensor:
-    """[N,B,6] of the window's readings at the in- and out-neighbours of each node, never its own (paper, Alg. line 7).
+    """[N,B,6] of the window's readings at the in- and out-neighbours of each node, never its own.
 
-    A neighbour counts by the roads of each snapshot itself, once however many roads there are. `scaled` [B,T,N] are the
-    values in the model's unit. Two passes and fp32: centred, so that large values with a small spread lose nothing.
+    Who is a neighbour is decided by the roads of each snapshot; each counts once, however many roads lead to it.
+    `scaled` [B,T,N] are the values in the model's unit. Computed in two passes in fp32, centred, so that large values
+    with a small spread lose no precision.
     """
     with torch.autocast(scaled.device.type, enabled=False):
         B, T, N = scaled.shape
@@ -27,18 +29,18 @@ def moments(batch: Batch, scaled: Tensor) -> Tensor:
         parts = [_part(batch, i, x, observed) for i in range(len(batch.topologies))]
 
         def over_neighbours(terms: Iterable[Tensor], kinds: int) -> Tensor:
-            """[kinds,N,B] from terms [P,kinds*B] of each pair of neighbours, for each topology."""
+            """[kinds,N,B]: sums over a node's neighbours, from terms [P,kinds*B] of each pair, for each topology."""
             total = x.new_zeros(N, kinds * B)
             for topology, term in zip(batch.topologies, terms, strict=True):
                 total = total.index_add(0, topology.neighbour_of, term)
             return total.view(N, kinds, B).transpose(0, 1)
 
-        count, total = over_neighbours((part.sums()[part.neighbour] for part in parts), 2)
+        count, total = over_neighbours((part.sums()[part.neighbour] for part in parts), 2)  # {tau_u}: Alg. line 7
         n = count.clamp(min=1)
         mean = total / n
         variance, third, fourth = over_neighbours((part.powers(mean) for part in parts), 3) / n
         std = variance.sqrt()
-        flat = std <= 1e-6 * (1 + mean.abs())  # rounding alone; skewness and kurtosis are then undefined
+        flat = std <= 1e-6 * (1 + mean.abs())  # no more than rounding: skewness and kurtosis are undefined
         safe = torch.where(flat, 1.0, std)
         skewness = torch.where(flat, 0.0, third / safe**3).clamp(-10, 10)
         kurtosis = torch.where(flat, 0.0, fourth / safe**4 - 3).clamp(-30, 30)
@@ -48,7 +50,7 @@ def moments(batch: Batch, scaled: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _SharedTopology:
-    """The snapshots of one topology: which window each is of, and who is whose neighbour."""
+    """The snapshots that share a topology: their readings, their windows, and who is whose neighbour."""
 
     x: Tensor  # [N,C]
     observed: Tensor  # [N,C] 1 or 0
@@ -64,7 +66,7 @@ class _SharedTopology:
         return term.new_zeros(len(term), self.windows).index_add(1, self.window, term)
 
     def sums(self) -> Tensor:
-        """[N,2*B] how many readings a node has, and what they come to."""
+        """[N,2*B] how many readings a node has, and their sum."""
         return torch.cat([self.in_windows(self.observed), self.in_windows(self.x * self.observed)], dim=1)
 
     def powers(self, mean: Tensor) -> Tensor:
@@ -74,8 +76,8 @@ class _SharedTopology:
             mean = mean.repeat_interleave(self.x.shape[1] // self.windows, dim=1)
         else:
             mean = mean[:, self.window]
-        apart = (self.x[self.neighbour] - mean) * self.observed[self.neighbour]
-        return torch.cat([self.in_windows(apart**power) for power in (2, 3, 4)], dim=1)
+        centred = (self.x[self.neighbour] - mean) * self.observed[self.neighbour]
+        return torch.cat([self.in_windows(centred**power) for power in (2, 3, 4)], dim=1)
 
 
 def _part(batch: Batch, i: int, x: Tensor, observed: Tensor) -> _SharedTopology:
@@ -89,14 +91,14 @@ class KernelMean(nn.Module):
     """The mean of the nearest visible sensors, weighted by road distance and by likeness of the roads.
 
     Weight of sensor u at node v: exp(-distance / bandwidth + q(v) . k(u)), q and k linear in the road features. The
-    weights do not depend on time; which sensors are visible does. Sparse: at most M sensors a node. Where less than
-    a ten-thousandth of the weight is visible the mean fades to 0: so little says nothing.
+    weights do not depend on time; which sensors are visible does. A node has at most M sensors. Where less than a
+    ten-thousandth of the weight is visible the mean fades to 0: that is too little to say anything.
     """
 
     def __init__(self, *, road_features: int, length_scale_m: float, heads: int = 4, width: int = 8) -> None:
         super().__init__()
         self.heads = heads
-        bandwidth_m = length_scale_m * 3.0 ** torch.arange(heads)  # from the next corner to across the quarter
+        bandwidth_m = length_scale_m * 3.0 ** torch.arange(heads)  # from the next corner to across the district
         self.log_bandwidth_m = nn.Parameter(bandwidth_m.log())
         self.query = nn.Linear(road_features, heads * width, bias=False)
         self.key = nn.Linear(road_features, heads * width, bias=False)
@@ -104,10 +106,10 @@ class KernelMean(nn.Module):
         nn.init.normal_(self.key.weight, std=0.02)
         self.width = 2 * heads
 
-    def forward(self, batch: Batch, scaled: Tensor, weights_of: Sequence[Tensor] | None = None) -> Tensor:
-        """[N,B,T,2G]: for each of the G heads the mean, and the share of the weight that is visible (0: nothing is).
+    def forward(self, batch: Batch, scaled: Tensor, sensor_weights: Sequence[Tensor] | None = None) -> Tensor:
+        """[N,B,T,2G]: for each of the G heads the mean, and the share of the weight that is visible (0: none is).
 
-        `weights_of` are the `weights` of the batch's topologies where they are there already.
+        `sensor_weights` are the `weights` of the batch's topologies, where they are known already.
         """
         B, T, N = scaled.shape
         x = scaled.permute(2, 0, 1).reshape(N, B * T)
@@ -115,7 +117,7 @@ class KernelMean(nn.Module):
         result = x.new_zeros(N, B * T, self.width)
         for i, topology in enumerate(batch.topologies):
             columns = batch.columns_of(i)
-            weights = self.weights(topology) if weights_of is None else weights_of[i]
+            weights = self.weights(topology) if sensor_weights is None else sensor_weights[i]
             weights, near = weights.to(x.dtype), topology.near_sensor
             xs, there = (x, observed) if columns is None else (x[:, columns], observed[:, columns])
             total = torch.einsum("nmg,nmc->ncg", weights, (xs * there)[near])
@@ -128,7 +130,7 @@ class KernelMean(nn.Module):
         """[N,M,G] the weight of each node's nearest sensors, summing to 1; 0 where there is no sensor."""
         near, distance_m = topology.near_sensor, topology.near_distance_m
         q = self.query(topology.road_features).unflatten(-1, (self.heads, -1))[:, None]
-        # Not k[near], whose gradient several threads add up in any order.
+        # Not k[near]: threads would add up its gradient in an arbitrary order.
         k = functional.embedding(near, self.key(topology.road_features)).view(*near.shape, self.heads, -1)
         there = torch.isfinite(distance_m)[..., None]
         distance_m = distance_m.where(there[..., 0], 0.0)

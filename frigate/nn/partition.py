@@ -1,6 +1,6 @@
 """Parts of a network: some nodes with all that their forecast reads, so that memory does not grow with the network.
 
-A part computes its own nodes as the whole network would, up to rounding. Around them it has a halo: the nodes that
+A part computes its core nodes as the whole network would, up to rounding. Around them it has a halo: the nodes that
 their encodings pass through, one ring for each layer, and the sensors that a kernel mean looks up, wherever they are.
 Training takes a part a step (`TrainSettings.parts`); a forecast goes through the network block by block.
 """
@@ -14,45 +14,23 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from frigate.errors import SettingsError
 from frigate.graph.areas import split_into_areas
-from frigate.nn.batch import Batch, Topology, visits
-from frigate.nn.layers import GatedConv, ResidualGatedConv
-from frigate.nn.model import DefaultEmbedding, DefaultPrior, Frigate, MomentPrior, PaperEmbedding
+from frigate.nn.batch import Batch
+from frigate.nn.forecaster import ForecastModel, Reach
 from frigate.nn.scaling import NEAR_SENSORS
+from frigate.nn.topology import Topology, visit_order
 
-FORWARD_TENSORS = 6  # of a node, a snapshot and the model's width each, held at once; measured
 MIN_BLOCK = 256  # nodes: with fewer, nearly all of a block is halo
 
 
 @dataclass(frozen=True)
-class Reach:
-    """What a model reads for the forecast of one node."""
-
-    hops: int  # roads, in either direction
-    sensors: bool  # also the readings of the nearest sensors of every node on the way
-
-
-def reach_of(model: nn.Module) -> Reach | None:
-    """How far a model looks; None where that is not known: a baseline, or a Frigate with parts of another's making."""
-    if (
-        type(model) is Frigate
-        and type(model.embedding) in (PaperEmbedding, DefaultEmbedding)
-        and type(model.prior) in (MomentPrior, DefaultPrior)
-        and all(type(layer) in (GatedConv, ResidualGatedConv) for layer in model.convolutions)
-    ):
-        # One road at least: the moments are of the neighbours' readings.
-        return Reach(max(1, len(model.convolutions)), isinstance(model.embedding, DefaultEmbedding))
-    return None
-
-
-@dataclass(frozen=True)
 class Part:
-    """Nodes and roads of a part, numbered from 0, its own nodes first."""
+    """Nodes and roads of a part, numbered from 0, its core nodes first."""
 
-    own: Tensor  # [O] rows of the network
+    core: Tensor  # [C] rows of the network
     nodes: Tensor  # [n] rows of the network
     topologies: tuple[Topology, ...]  # of these nodes
     cut_from: tuple[Topology, ...]  # the whole ones
@@ -67,26 +45,26 @@ class Part:
 
     def to(self, device: torch.device) -> Part:
         topologies = tuple(topology.to(device) for topology in self.topologies)
-        return Part(self.own.to(device), self.nodes.to(device), topologies, self.cut_from)
+        return Part(self.core.to(device), self.nodes.to(device), topologies, self.cut_from)
 
     def of(self, batch: Batch) -> Batch:
-        """The readings of this part, and the targets of its own nodes."""
+        """The readings of this part, and the targets of its core nodes."""
         which = [next(i for i, t in enumerate(self.cut_from) if t is topology) for topology in batch.topologies]
         return replace(
             batch,
             values=batch.values[:, :, self.nodes],
             observed=batch.observed[:, :, self.nodes],
             topologies=tuple(self.topologies[i] for i in which),
-            target=None if batch.target is None else batch.target[:, :, self.own],
-            target_observed=None if batch.target_observed is None else batch.target_observed[:, :, self.own],
+            target=None if batch.target is None else batch.target[:, :, self.core],
+            target_observed=None if batch.target_observed is None else batch.target_observed[:, :, self.core],
         )
 
 
-def cut(topologies: Sequence[Topology], areas: Iterable[NDArray[np.int64]], reach: Reach) -> Iterator[Part]:
-    """A part for each area, an area being the rows of its own nodes: with all that these read on any topology."""
+def cut_parts(topologies: Sequence[Topology], areas: Iterable[NDArray[np.int64]], reach: Reach) -> Iterator[Part]:
+    """A part for each area, an area being the rows of its core nodes: with all that these read on any topology."""
     host = [topology.to("cpu") for topology in topologies]
-    for own in areas:
-        local, rings = _rings(host, own, reach.hops)
+    for core in areas:
+        local, rings = _rings(host, core, reach.hops)
         nodes = np.concatenate(rings)
         inner, ball = len(nodes) - len(rings[-1]), len(nodes)
         if reach.sensors:
@@ -95,18 +73,18 @@ def cut(topologies: Sequence[Topology], areas: Iterable[NDArray[np.int64]], reac
             more = more[local[more] < 0]
             local[more] = ball + np.arange(len(more))
             nodes = np.concatenate([nodes, more])
-        parts = tuple(_within(t, nodes, local, len(own), inner, ball if reach.sensors else None) for t in host)
+        parts = tuple(_within(t, nodes, local, len(core), inner, ball if reach.sensors else None) for t in host)
         device = topologies[0].presence.device
-        yield Part(torch.from_numpy(own), torch.from_numpy(nodes), parts, tuple(topologies)).to(device)
+        yield Part(torch.from_numpy(core), torch.from_numpy(nodes), parts, tuple(topologies)).to(device)
 
 
 def _rings(
-    topologies: Sequence[Topology], own: NDArray[np.int64], hops: int
+    topologies: Sequence[Topology], core: NDArray[np.int64], hops: int
 ) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]]:
-    """The number [N] of each node in the part, -1 outside; and rows: the own nodes, those a road away, and so on."""
+    """The number [N] of each node in the part, -1 outside; and rows: the core nodes, those a road away, and so on."""
     local = np.full(topologies[0].num_nodes, -1)
-    local[own] = np.arange(len(own))
-    rings, count = [own], len(own)
+    local[core] = np.arange(len(core))
+    rings, count = [core], len(core)
     for _ in range(hops):
         ends = []
         for topology in topologies:
@@ -125,11 +103,11 @@ def _within(
     topology: Topology,
     nodes: NDArray[np.int64],
     local: NDArray[np.int64],
-    own: int,
+    core: int,
     inner: int,
     ball: int | None,
 ) -> Topology:
-    """The topology of these nodes: the roads at the `inner` first, neighbours of the `own`, sensors near the `ball`.
+    """The topology of these nodes: the roads at the `inner` first, neighbours of the `core`, sensors near the `ball`.
 
     Roads between two nodes of the last ring change no encoding that is read. `ball` is None: no sensors at all.
     """
@@ -140,7 +118,7 @@ def _within(
     order = np.flatnonzero(keep)[np.lexsort((receivers[keep], senders[keep]))]
     roads, senders, receivers = roads[order], senders[order], receivers[order]
     in_order = np.lexsort((senders, receivers))
-    first, last = (np.searchsorted(topology.neighbour_of.numpy(), nodes[:own] + more) for more in (0, 1))
+    first, last = (np.searchsorted(topology.neighbour_of.numpy(), nodes[:core] + more) for more in (0, 1))
     pairs, neighbour_of = _ranges(first, last)
     near, near_m = _near(topology, nodes, local, ball)
     rows = torch.from_numpy(nodes)
@@ -154,7 +132,7 @@ def _within(
         out_start=torch.from_numpy(np.searchsorted(senders, np.arange(n + 1))),
         in_start=torch.from_numpy(np.searchsorted(receivers[in_order], np.arange(n + 1))),
         in_order=torch.from_numpy(in_order),
-        visits=torch.from_numpy(visits(senders, receivers, n)),
+        visit_order=torch.from_numpy(visit_order(senders, receivers, n)),
         neighbour_of=torch.from_numpy(neighbour_of),
         neighbour=torch.from_numpy(local[topology.neighbour.numpy()[pairs]]),
         near_sensor=torch.from_numpy(near),
@@ -184,44 +162,39 @@ def _ranges(first: NDArray[np.int64], last: NDArray[np.int64]) -> tuple[NDArray[
     return first[of] + np.arange(len(of)) - (np.cumsum(each) - each)[of], of
 
 
-def own_forecast(model: nn.Module, batch: Batch, own: int) -> Tensor:
-    """[B,H,O] at the own nodes of a part, whose batch this is: the halo is encoded, and not decoded."""
-    assert isinstance(model, Frigate)
-    return model.forecast_at(batch, slice(own))
-
-
-def in_parts(model: nn.Module, batch: Batch, parts: Iterable[Part]) -> Tensor:
-    """[B,H,N] in the user's unit; 0 at nodes that are no part's own."""
+def in_parts(model: ForecastModel, batch: Batch, parts: Iterable[Part], *, kernels: str = "auto") -> Tensor:
+    """[B,H,N] in the user's unit; 0 at nodes that are no part's core."""
     result = batch.values.new_zeros(batch.num_windows, batch.horizon, batch.num_nodes)
     for part in parts:
-        result[:, :, part.own] = own_forecast(model, part.of(batch), len(part.own))
+        result[:, :, part.core] = model.forecast_at(part.of(batch), slice(len(part.core)), kernels=kernels)
     return result
 
 
 def in_blocks(
-    model: nn.Module,
+    model: ForecastModel,
     batch: Batch,
     *,
     lon: NDArray[np.float64],
     lat: NDArray[np.float64],
     limit: int,
     must_fit: bool = False,
+    kernels: str = "auto",
 ) -> Tensor:
     """[B,H,N] as model(batch) gives it, with activations of `limit` bytes at most, as far as they are foreseen.
 
     At once where that fits, or where the model's reach is not known; else in blocks. A block that does not fit is
     divided, down to MIN_BLOCK nodes: if those do not fit it is refused, or done all the same.
     """
-    reach = reach_of(model)
+    reach = model.reach
     edges = max(topology.num_edges for topology in batch.topologies)
     if reach is None or _bytes_of(model, batch, batch.num_nodes, edges) <= limit:
-        forecast: Tensor = model(batch)
+        forecast: Tensor = model(batch, kernels=kernels)
         return forecast
-    return in_parts(model, batch, _blocks(model, batch, reach, lon, lat, limit, must_fit))
+    return in_parts(model, batch, _blocks(model, batch, reach, lon, lat, limit, must_fit), kernels=kernels)
 
 
 def _blocks(
-    model: nn.Module,
+    model: ForecastModel,
     batch: Batch,
     reach: Reach,
     lon: NDArray[np.float64],
@@ -233,29 +206,26 @@ def _blocks(
     wanted = math.ceil(_bytes_of(model, batch, batch.num_nodes, edges) / limit)
     todo = split_into_areas(lon, lat, min(wanted, math.ceil(batch.num_nodes / MIN_BLOCK)))
     while todo:
-        own = todo.pop()
-        (part,) = cut(batch.topologies, [own], reach)
+        core = todo.pop()
+        (part,) = cut_parts(batch.topologies, [core], reach)
         needed = _bytes_of(model, batch, part.num_nodes, part.num_edges)
-        if needed > limit and len(own) > MIN_BLOCK:
-            todo += [own[half] for half in split_into_areas(lon[own], lat[own], 2)]
+        if needed > limit and len(core) > MIN_BLOCK:
+            todo += [core[half] for half in split_into_areas(lon[core], lat[core], 2)]
             continue
         if needed > limit and must_fit:
             raise SettingsError(
-                f"memory: {len(own)} nodes with all that their forecast reads ({part.num_nodes} nodes) take about "
+                f"memory: {len(core)} nodes with all that their forecast reads ({part.num_nodes} nodes) take about "
                 f"{needed / 2**30:.2g} GB, and {limit / 2**30:.2g} GB are allowed. Raise memory_gb"
             )
         yield part
 
 
-def _bytes_of(model: nn.Module, batch: Batch, nodes: int, edges: int) -> int:
+def _bytes_of(model: ForecastModel, batch: Batch, nodes: int, edges: int) -> int:
     each = forecast_bytes(model, nodes=nodes, edges=edges, past=batch.past, horizon=batch.horizon)
     return batch.num_windows * each
 
 
-def forecast_bytes(model: nn.Module, *, nodes: int, edges: int, past: int, horizon: int) -> int:
+def forecast_bytes(model: ForecastModel, *, nodes: int, edges: int, past: int, horizon: int) -> int:
     """What the activations of one window take, without gradient."""
-    if isinstance(model, Frigate):
-        layers = nodes * past * model.encoder.hidden_size * FORWARD_TENSORS
-    else:  # a bound: forward holds no more than backward keeps
-        layers = model.kept_numbers(nodes=nodes, edges=edges, past=past, horizon=horizon)  # type: ignore[operator]
+    layers = model.forecast_activations(nodes=nodes, edges=edges, past=past, horizon=horizon)
     return 4 * (layers + past * (3 * NEAR_SENSORS * nodes + 8 * edges))  # with the kernel mean, and the moments

@@ -13,13 +13,12 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from frigate.data.network import RoadNetwork
 from frigate.nn.batch import Batch
-from frigate.nn.choice import plain
 from frigate.nn.device import autocast, memory_limit
-from frigate.nn.model import Frigate
+from frigate.nn.forecaster import ForecastModel
 from frigate.nn.partition import Part, forecast_bytes, in_blocks, in_parts
 
 
@@ -28,7 +27,7 @@ class Predictor:
 
     Parameters
     ----------
-    model : nn.Module
+    model : ForecastModel
         Copied to the device; the original stays where and as it is.
     network : RoadNetwork
         The nodes: their places divide them into blocks.
@@ -43,11 +42,13 @@ class Predictor:
         Refuse a block that does not fit even at its smallest, instead of trying it.
     parts : sequence of Part
         Parts to use in place of blocks. Nodes that are in none of them are forecast as 0.
+    kernels : "auto" or "reference"
+        The fastest for the device, or the equations in plain torch operations, to compare with.
     """
 
     def __init__(
         self,
-        model: nn.Module,
+        model: ForecastModel,
         network: RoadNetwork,
         device: torch.device,
         *,
@@ -55,9 +56,10 @@ class Predictor:
         memory_gb: float | None = None,
         must_fit: bool = False,
         parts: Sequence[Part] = (),
+        kernels: str = "auto",
     ) -> None:
         self.model = copy.deepcopy(model).to(device).eval()
-        self.network, self.device, self.parts = network, device, parts
+        self.network, self.device, self.parts, self.kernels = network, device, parts, kernels
         self.limit, self.must_fit = memory_limit(memory_gb, device), must_fit
         self.least = 0.0 if quantity == "count" else -torch.inf
 
@@ -67,17 +69,19 @@ class Predictor:
         with torch.inference_mode(), autocast(self.device):
             yield
 
-    def __call__(self, batch: Batch, nodes: Tensor | None = None) -> Tensor:
+    def __call__(self, batch: Batch, nodes: Tensor | slice | None = None) -> Tensor:
         """[B,H,N] in the user's unit, or [B,H,n] at these nodes alone."""
         with self.inference():
             if self.parts:
-                made = in_parts(self.model, batch, self.parts)
+                made = in_parts(self.model, batch, self.parts, kernels=self.kernels)
                 made = made if nodes is None else made[..., nodes]
             elif nodes is not None:
-                made = forecast_at(self.model, batch, nodes)
+                made = self.model.forecast_at(batch, nodes, kernels=self.kernels)
             else:
                 lon, lat = self.network.lon, self.network.lat
-                made = in_blocks(self.model, batch, lon=lon, lat=lat, limit=self.limit, must_fit=self.must_fit)
+                made = in_blocks(
+                    self.model, batch, lon=lon, lat=lat, limit=self.limit, must_fit=self.must_fit, kernels=self.kernels
+                )
             return made.clamp(min=self.least)
 
     def to_array(self, made: Tensor, network: RoadNetwork) -> NDArray[np.float64]:
@@ -89,11 +93,3 @@ class Predictor:
         N = self.network.num_nodes
         window = forecast_bytes(self.model, nodes=N, edges=edges, past=past, horizon=horizon) + beside
         return max(1, self.limit // window)
-
-
-def forecast_at(model: nn.Module, batch: Batch, nodes: Tensor) -> Tensor:
-    """[B,H,n] at these nodes; the reference and a baseline forecast all, from which these are taken."""
-    if isinstance(model, Frigate) and not plain():
-        return model.forecast_at(batch, nodes)
-    forecast: Tensor = model(batch)
-    return forecast[..., nodes]

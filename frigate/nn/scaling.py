@@ -1,4 +1,4 @@
-"""What is fitted once, kept with a model and never refitted: scales, anchors; and the topologies made with them.
+"""What is fitted once and stays with a model: scales and anchors; and the topologies made with them.
 
 Fitted on the map, and on the readings of seen nodes at training times alone.
 """
@@ -29,7 +29,7 @@ from frigate.graph.positions import (
     positions,
 )
 from frigate.graph.road_features import FEATURES, FeatureScaling, fit_feature_scaling
-from frigate.nn.batch import Topology, make_topology
+from frigate.nn.topology import Topology, make_topology
 
 NEAR_SENSORS = 32  # M
 NEAR_CUTOFF = 50.0  # road lengths: sensors farther than 50 median roads say nothing of a node

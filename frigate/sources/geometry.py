@@ -18,6 +18,7 @@ from frigate.data.network import Edges, RoadNetwork
 Line = NDArray[np.float64]  # [points,2] lon, lat
 
 MEETING_DEG = 1e-6  # parts of a line whose ends are this close meet
+EARTH_DEG = np.array([180.0, 90.0])
 
 
 class NotALineError(Exception):
@@ -26,31 +27,31 @@ class NotALineError(Exception):
 
 def read_line(value: str | bytes) -> Line:
     """A line from WKT, WKB or WKB in hexadecimal digits, a reference system before it or in it. NotALineError."""
-    srid, text = 0, value
-    if isinstance(value, str) and (named := re.fullmatch(r"\s*SRID\s*=\s*(\d{1,9})\s*;(.*)", value, re.I | re.S)):
-        srid, text = int(named[1]), named[2]
-    binary = isinstance(text, bytes) or re.fullmatch(r"\s*[0-9A-Fa-f]{18,}\s*", text)
+    srid = 0
+    if isinstance(value, str):
+        value = value.strip()
+        if named := re.match(r"SRID\s*=\s*(\d{1,9})\s*;", value, re.I):
+            srid, value = int(named[1]), value[named.end() :]
+    binary = isinstance(value, bytes) or value[:1] == "0"  # WKB begins with a byte of 0 or 1
     try:
         with np.errstate(invalid="ignore"):
-            found = (
-                shapely.from_wkb(text.strip() if isinstance(text, str) else text) if binary else shapely.from_wkt(text)
-            )
+            found = shapely.from_wkb(value) if binary else shapely.from_wkt(value)
     except (shapely.errors.ShapelyError, ValueError, TypeError) as error:
         detail = (str(error).strip().splitlines() or [""])[0].rpartition("Exception: ")[2]
         expected = "LINESTRING or MULTILINESTRING in WKT, or WKB, is expected"
         raise NotALineError(f"is not a line ({detail}). {expected}") from None
-    if not isinstance(found, shapely.LineString | shapely.MultiLineString):
-        raise NotALineError(f"is a {type(found).__name__}. A line is expected")
     srid = srid or int(shapely.get_srid(found))
     if srid not in (0, 4326):
         raise NotALineError(f"has SRID {srid}. Convert it to degrees of WGS84 (4326)")
-    return _checked(_joined([shapely.get_coordinates(part) for part in shapely.get_parts(found)]))
+    if isinstance(found, shapely.LineString):
+        return _checked(shapely.get_coordinates(found))
+    if isinstance(found, shapely.MultiLineString):
+        return _checked(_joined([shapely.get_coordinates(part) for part in found.geoms]))
+    raise NotALineError(f"is a {type(found).__name__}. A line is expected")
 
 
 def _joined(parts: list[Line]) -> Line:
-    parts = [part for part in parts if len(part)]
-    if not parts:
-        raise NotALineError("is empty")
+    parts = [part for part in parts if len(part)] or [np.zeros((0, 2))]
     for a, b in pairwise(parts):
         if not np.allclose(a[-1], b[0], rtol=0, atol=MEETING_DEG):
             raise NotALineError("has parts that do not meet. Give each a row of its own")
@@ -60,12 +61,12 @@ def _joined(parts: list[Line]) -> Line:
 def _checked(line: Line) -> Line:
     if len(line) < 2:
         raise NotALineError("has fewer than two points")
-    with np.errstate(invalid="ignore"):
-        if not (np.isfinite(line).all() and (np.abs(line) <= (180, 90)).all()):
-            swapped = bool((np.abs(line) <= (90, 180)).all())
-            hint = "its coordinates look swapped" if swapped else "degrees of WGS84 are expected"
-            raise NotALineError(f"does not lie on earth; {hint}")
-    if (line == 0).all(axis=1).any():
+    size = np.abs(line)
+    if not (size <= EARTH_DEG).all():  # nor NaN
+        swapped = bool((size[:, ::-1] <= EARTH_DEG).all())
+        hint = "its coordinates look swapped" if swapped else "degrees of WGS84 are expected"
+        raise NotALineError(f"does not lie on earth; {hint}")
+    if not size.any(axis=1).all():
         raise NotALineError("has a point at (0, 0), which stands for an unknown place")
     return line
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from frigate.baselines.deep import DeepBaseline, build_baseline
+from frigate.baselines.deep import build_baseline
 from frigate.config import BaselineSettings, Settings
 from frigate.data.city import City, open_city
 from frigate.data.coordinates import haversine_m
@@ -24,12 +24,14 @@ from frigate.data.split import Period, Split
 from frigate.data.stream import RoadNetworkStream
 from frigate.errors import CheckpointError, FrigateError, SettingsError
 from frigate.graph.road_features import FEATURE_WIDTH
-from frigate.nn.batch import Topology, Windows
-from frigate.nn.model import Frigate, default, paper
+from frigate.nn.batch import Windows
+from frigate.nn.forecaster import ForecastModel
+from frigate.nn.model import default, paper
 from frigate.nn.predictor import Predictor
 from frigate.nn.scaling import Scaling, build_topologies
+from frigate.nn.topology import Topology
 
-Model = Frigate | DeepBaseline
+Model = ForecastModel
 Build = Callable[[Settings, Scaling], Model]
 
 
@@ -235,7 +237,7 @@ class RunOnCity:
         """The city as the model sees it."""
         return Windows(self.city.stream, self._view[0], device)
 
-    def predictor(self, device: torch.device) -> Predictor:
+    def predictor(self, device: torch.device, *, kernels: str = "auto") -> Predictor:
         """The model, ready to forecast on this city."""
         return Predictor(
             self.model,
@@ -243,6 +245,7 @@ class RunOnCity:
             device,
             quantity=self.city.stream.quantity,
             memory_gb=self.settings.train.memory_gb,
+            kernels=kernels,
         )
 
     @cached_property

@@ -40,6 +40,7 @@ def train(
     device: str | None = None,
     on_step: OnStep | None = None,
     build: Build = build_model,
+    kernels: str = "auto",
 ) -> Run:
     """Train a model on a city.
 
@@ -67,6 +68,8 @@ def train(
         Called with a `StepReport` after every step and every epoch.
     build : callable
         Makes another model than the settings' from settings and scaling; `load_run` then needs it too.
+    kernels : "auto" or "reference"
+        The fastest for the device, or the equations in plain torch operations, to compare with.
 
     Returns
     -------
@@ -86,7 +89,7 @@ def train(
         here, saved = group.leader_first(begin)
         if group.size > 1:
             group.require_same(_must_be_the_same(here, on))
-        trainer = group.agree(lambda: Trainer(here, here.windows(on), group=group))
+        trainer = group.agree(lambda: Trainer(here, here.windows(on), group=group, kernels=kernels))
         if saved is not None:
             trainer.restore(*saved)
         return trainer.fit(on_step)

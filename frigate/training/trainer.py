@@ -28,11 +28,10 @@ from frigate.data.split import windows_in
 from frigate.errors import CheckpointError, SettingsError
 from frigate.graph.areas import split_into_areas
 from frigate.nn.batch import Batch, Windows
-from frigate.nn.choice import on_gpu, plain
-from frigate.nn.cuda_graph import Replay
 from frigate.nn.device import autocast, memory_limit
-from frigate.nn.model import Frigate
-from frigate.nn.partition import Part, cut, own_forecast, reach_of
+from frigate.nn.model import absolute_error
+from frigate.nn.ops.cuda.recording import RecordedFunction
+from frigate.nn.partition import Part, cut_parts
 from frigate.nn.predictor import Predictor
 from frigate.training.checkpoint import save_checkpoint
 from frigate.training.distributed import Group, on_ctrl_c
@@ -61,8 +60,9 @@ OnStep = Callable[[StepReport], None]
 class Trainer:
     """The state of one training: model, optimiser, best weights, progress."""
 
-    def __init__(self, run: RunOnCity, windows: Windows, *, group: Group = ALONE) -> None:
+    def __init__(self, run: RunOnCity, windows: Windows, *, group: Group = ALONE, kernels: str = "auto") -> None:
         self.run = run
+        self.kernels = kernels
         self.group = group
         self.stopping = False
         self.windows = windows
@@ -78,7 +78,7 @@ class Trainer:
         self.inputs = torch.from_numpy(run.split.training).to(self.device)
         scored = run.split.unseen if self.settings.validation == "unseen" else run.split.validation
         self._require_targets(scored)
-        self.targets_at = self.inputs.nonzero()[:, 0]
+        self.targets_at: Tensor | slice = self.inputs.nonzero()[:, 0]
         self.scored_at = torch.from_numpy(np.flatnonzero(scored)).to(self.device)
         self.optimiser = torch.optim.AdamW(
             self.model.parameters(),
@@ -88,7 +88,7 @@ class Trainer:
         )
         whole = math.ceil(len(self.train_at) / self.settings.batch_size)
         self.steps = min(whole, self.settings.steps_per_epoch or whole)
-        self.parts = self._cut_parts(run.split.training | scored) if self.settings.parts > 1 else []
+        self.parts = self._divide(run.split.training | scored) if self.settings.parts > 1 else []
         self.micro_batch = micro_batch(run, self.device, self.parts)
         self.best = {k: v.clone() for k, v in self.model.state_dict().items()}
         self.progress = run.progress
@@ -103,18 +103,18 @@ class Trainer:
                 "validation windows. Use another --seed, or raise validation_windows"
             )
 
-    def _cut_parts(self, wanted: NDArray[np.bool_]) -> list[Part]:
-        """Parts that have these nodes, those with targets, for their own: equally many each."""
-        reach = reach_of(self.model)
+    def _divide(self, wanted: NDArray[np.bool_]) -> list[Part]:
+        """Parts whose core nodes are the wanted ones, those with targets: equally many in each."""
+        reach = self.model.reach
         if reach is None:
             label = self.run.settings.model.label
             raise SettingsError(f"parts = {self.settings.parts}: how far {label} looks is not known. Use parts = 1")
         network, rows = self.run.city.stream.network, np.flatnonzero(wanted)
         areas = split_into_areas(network.lon[rows], network.lat[rows], self.settings.parts)
-        return list(cut(self.windows.topologies, [rows[area] for area in areas], reach))
+        return list(cut_parts(self.windows.topologies, [rows[area] for area in areas], reach))
 
     def fit(self, on_step: OnStep | None = None) -> Run:
-        """All epochs that are left. Ctrl-C ends it early."""
+        """Train until the last epoch. Ctrl-C ends it early."""
         folder = self.run.run.folder if self.group.leads else None
         board = open_tensorboard(folder, first_epoch=self.progress.epoch + 1)
         self.group.copy_from_leader(self.model)
@@ -125,7 +125,7 @@ class Trainer:
                 stack.enter_context(on_ctrl_c(self._stop))
             try:
                 while not self.progress.finished:
-                    metrics = self._epoch(on_step or (lambda tick: None))
+                    metrics = self._epoch(on_step or (lambda report: None))
                     if board is not None:
                         write_tensorboard(board, metrics)
             except KeyboardInterrupt:
@@ -139,10 +139,10 @@ class Trainer:
         """Ask all processes to stop, which they do in the same step: none must wait for one that has gone."""
         self.stopping = True
 
-    def _tell(self, on_step: OnStep, tick: StepReport) -> None:
+    def _report(self, on_step: OnStep, report: StepReport) -> None:
         try:
             if self.group.leads:
-                on_step(tick)
+                on_step(report)
         except KeyboardInterrupt:
             if self.group.size == 1:
                 raise
@@ -181,7 +181,7 @@ class Trainer:
                 loss, finite = (float(number) for number in waiting.popleft())
                 total, skipped = total + loss, skipped + (not finite)
                 done = step + 1 - len(waiting)
-                self._tell(on_step, StepReport(epoch, done, self.steps, self.settings.epochs, loss))
+                self._report(on_step, StepReport(epoch, done, self.steps, self.settings.epochs, loss))
         mae = self.validate()
         seconds = self.progress.seconds + time.perf_counter() - began
         better = mae < self.progress.best_mae
@@ -204,8 +204,8 @@ class Trainer:
             "skipped_steps": skipped,
             "seconds": round(seconds, 3),
         }
-        self.group.agree(lambda: self._keep(metrics))
-        self._tell(on_step, StepReport(epoch, self.steps, self.steps, self.settings.epochs, loss, metrics))
+        self.group.agree(lambda: self._save(metrics))
+        self._report(on_step, StepReport(epoch, self.steps, self.steps, self.settings.epochs, loss, metrics))
         return metrics
 
     def _step(self, current: NDArray[np.int64], rng: np.random.Generator, step: int) -> tuple[Tensor, Tensor]:
@@ -224,7 +224,7 @@ class Trainer:
         if self.parts:
             part_of_step = self.parts[draw_part(self.settings.seed, step, len(self.parts))]
             # As many times the loss of one part as there are parts: the mean over the parts is the whole network's.
-            batch, weight = part_of_step.of(batch), weight[:, part_of_step.own] * len(self.parts)
+            batch, weight = part_of_step.of(batch), weight[:, part_of_step.core] * len(self.parts)
         loss = self._gradients(batch, weight, cells)
         if self.group.size > 1:
             whole, stop = self.group.join_step(
@@ -248,7 +248,7 @@ class Trainer:
 
     def _gradients(self, batch: Batch, weight: Tensor, cells: Tensor) -> Tensor:
         """The loss of a step; its gradients are those of the parameters."""
-        if self._alike(batch):
+        if self._can_record(batch):
             if self.recorded is None:
                 self.recorded = _Recorded(self.model, self._loss, batch, weight, cells)
             return self.recorded(batch, weight, cells)
@@ -261,11 +261,11 @@ class Trainer:
             first += part.num_windows
         return total
 
-    def _alike(self, batch: Batch) -> bool:
-        """Whether the step is one of many that differ in their numbers alone, so that it is recorded."""
+    def _can_record(self, batch: Batch) -> bool:
+        """Whether the step differs from others in its numbers alone, so that it can be recorded as a CUDA graph."""
         whole = batch.num_windows == self.settings.batch_size <= self.micro_batch and not self.parts
         single = len(batch.topologies) == 1 and (self.recorded is None or batch.topologies[0] is self.recorded.topology)
-        return on_gpu(self.device) and isinstance(self.model, Frigate) and whole and single
+        return whole and single and self.model.can_record(self.device, self.kernels)
 
     def _cells(self, batch: Batch, weight: Tensor) -> Tensor:
         """The weight of all targets of the step, those of the other processes with them."""
@@ -274,30 +274,20 @@ class Trainer:
 
     def _loss(self, batch: Batch, weight: Tensor) -> Tensor:
         """The weighted sum of absolute errors in the model's unit."""
-        at: Tensor | slice = slice(None)
+        at = slice(weight.shape[1]) if self.parts else self.targets_at  # of a part, its core nodes
         with autocast(self.device):
-            if self.parts:
-                forecast = own_forecast(self.model, batch, weight.shape[1])
-            else:
-                forecast, at = self._forecast(batch, self.targets_at)
+            forecast = self.model.forecast_at(batch, at, kernels=self.kernels)
         assert batch.target is not None and batch.target_observed is not None
-        error = (forecast - batch.target[..., at]).abs() / self.run.scaling.value_scale  # eq:mae
-        loss: Tensor = (error * (batch.target_observed[..., at] * weight[:, None, at])).sum()
-        return loss
-
-    def _forecast(self, batch: Batch, wanted: Tensor) -> tuple[Tensor, Tensor | slice]:
-        """The forecast [B,H,n] and of which nodes it is: the wanted; of a baseline or the reference, all."""
-        if isinstance(self.model, Frigate) and not plain():
-            return self.model.forecast_at(batch, wanted), wanted
-        return self.model(batch), slice(None)
+        weight = batch.target_observed[..., at] * weight[:, None, at]
+        return absolute_error(forecast, batch.target[..., at], weight, self.run.scaling.value_scale)
 
     def validate(self) -> float:
         """MAE in the user's unit at the validation nodes and times, without their own readings."""
-        predict = Predictor(self.model, self.run.city.network, self.device, parts=self.parts)
+        predict = Predictor(self.model, self.run.city.network, self.device, parts=self.parts, kernels=self.kernels)
         error, cells = 0.0, 0.0
-        mine = self.validate_at[self.group.share]
-        for first in range(0, len(mine), self.micro_batch):
-            current = mine[first : first + self.micro_batch]
+        share = self.validate_at[self.group.share]
+        for first in range(0, len(share), self.micro_batch):
+            current = share[first : first + self.micro_batch]
             batch = self.windows.batch(current, past=self.task.past, horizon=self.task.horizon, inputs=self.inputs)
             assert batch.target is not None and batch.target_observed is not None
             wrong = (predict(batch, self.scored_at) - batch.target[..., self.scored_at]).abs()
@@ -307,7 +297,7 @@ class Trainer:
         error, cells = self.group.sums(error, cells)
         return error / cells if cells else math.inf
 
-    def _keep(self, metrics: dict[str, Any]) -> None:
+    def _save(self, metrics: dict[str, Any]) -> None:
         folder = self.run.run.folder
         if folder is None or not self.group.leads:
             return
@@ -344,7 +334,7 @@ class _Recorded:
             loss.backward()  # type: ignore[no-untyped-call]
             return loss.detach()
 
-        self.replay = Replay(compute, [*batch.tensors, weight, cells])
+        self.replay = RecordedFunction(compute, [*batch.tensors, weight, cells], weight.device)
         self.gradients = [parameter.grad for parameter in self.parameters]
 
     def __call__(self, batch: Batch, weight: Tensor, cells: Tensor) -> Tensor:
@@ -395,7 +385,8 @@ def micro_batch(run: RunOnCity, device: torch.device, parts: Sequence[Part] = ()
     settings, stream = run.settings, run.city.stream
     edges = max(network.num_edges for network in stream.topologies)
     nodes, edges = max(((part.num_nodes, part.num_edges) for part in parts), default=(stream.num_nodes, edges))
-    numbers = run.model.kept_numbers(nodes=nodes, edges=edges, past=settings.task.past, horizon=settings.task.horizon)
+    task = settings.task
+    numbers = run.model.training_activations(nodes=nodes, edges=edges, past=task.past, horizon=task.horizon)
     window = numbers * (2 if device.type == "cuda" else 4)
     return max(1, min(settings.train.batch_size, memory_limit(settings.train.memory_gb, device) // window))
 

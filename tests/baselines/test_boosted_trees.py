@@ -31,8 +31,9 @@ from frigate.data.stream import RoadNetworkStream, make_stream
 from frigate.errors import MissingExtraError, SettingsError
 from frigate.evaluation.evaluate import evaluate_forecaster
 from frigate.graph.feature_cache import ensure_road_features
-from frigate.nn.batch import Batch, Topology, Windows
+from frigate.nn.batch import Batch, Windows
 from frigate.nn.scaling import build_topologies, fit_scaling
+from frigate.nn.topology import Topology
 from frigate.simulate.demo_city import demo_city
 from tests.support.grids import windows_of
 from tests.support.towns import random_network

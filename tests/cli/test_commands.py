@@ -144,7 +144,7 @@ def test_options_and_arguments_in_any_order() -> None:
     assert (typed.name, typed.city, typed.seen, typed.quick) == ("accuracy", Path("city"), "10%", True)
     assert typed == parse(["reproduce", "--quick", "--seen=10%", "accuracy", "city", "-oout"])
     typed = parse(["import", "traces", "a.csv", "--network", "town", "b.csv", "-o", "out"])
-    assert typed.files == [Path("a.csv"), Path("b.csv")]
+    assert typed.traces == [Path("a.csv"), Path("b.csv")]
     typed = parse(
         ["forecast", "run", "--close", "-5,7", "--close", "1,2", "--add", "-1,-2,30"]
     )  # ids of an edited OSM file
@@ -195,7 +195,7 @@ def test_the_reference_trains_to_the_same_and_says_so(here: Path, tmp_path: Path
         name: json.loads(frigate(*words, "-o", tmp_path / name, "--kernels", name).out)
         for name in ("auto", "reference")
     }
-    assert [each["kernels"] for each in told.values()] == ["CSR on the CPU", "reference"]
+    assert [each["kernels"] for each in told.values()] == ["CPU kernels", "plain torch operations"]
     assert told["auto"]["best_mae"] == pytest.approx(told["reference"]["best_mae"], rel=0.2)  # dropout draws otherwise
     forecasts = []
     for name in told:
@@ -401,7 +401,7 @@ def test_resume_over_other_readings_is_refused(copy: Path) -> None:
         ("forecast run --close 1,2", 'node "1" is not in the network of 30 nodes'),
         ("forecast run --add 1000,1007,far", '"far" is not a length in metres'),
         ("forecast run --horizon 0", "horizon = 0: must be at least 1"),
-        ("forecast run --past -2", "past = -2: at least one"),
+        ("forecast run --past -2", "past = -2: must be at least 1"),
         ("forecast run --device gpu", 'device "gpu" is not known'),
         ("forecast run --city nowhere", "nowhere: there is no such folder"),
         ("forecast run --csv city", "city: cannot be written: .* Name a file in a folder that can be written"),
@@ -447,8 +447,8 @@ def test_a_mistake_ends_with_one_line_and_status_2(command: str, words: str, her
         ("train city -o", "-o needs a value"),
         ("train city -o --resume", "-o needs a value"),
         ("train city -o new --epochs three", "--epochs: invalid int value: 'three'"),
-        ("train city -o new --preset papr", 'choose one of paper, default, dcrnn, .* (did you mean "paper"?)'),
-        ("train city -o new --split regoin", 'choose one of random, region (did you mean "region"?)'),
+        ("train city -o new --preset papr", '"papr" (did you mean "paper"?): choose one of paper, default, dcrnn, '),
+        ("train city -o new --split regoin", '"regoin" (did you mean "region"?): choose one of random, region'),
         ("evaluate", "required: RUN"),
         ("import benchmark metr-la -o new", "required: FOLDER"),
     ],
@@ -456,7 +456,7 @@ def test_a_mistake_ends_with_one_line_and_status_2(command: str, words: str, her
 def test_a_mistyped_command_is_answered_with_the_remedy(command: str, words: str) -> None:
     said = frigate(*command.split())
     assert (said.status, said.out) == (2, "")
-    assert re.match("frigate: .*" + re.sub(r"[\[?()]", ".", words), said.err), said.err
+    assert said.err.startswith("frigate: ") and words in said.err
     assert re.search(r"Usage: frigate.* \(or --help\)\n$", said.err)
     assert said.err.count("\n") == 1
 

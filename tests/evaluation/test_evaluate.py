@@ -136,12 +136,9 @@ def test_batch_size_changes_nothing_and_progress_is_told() -> None:
         return score(
             {"three": Constant(3.0)},
             windows,
-            current,
+            split,
             past=PAST,
             horizon=HORIZON,
-            inputs=split.seen,
-            step_s=stream.step_s,
-            quantity=stream.quantity,
             batch_size=size,
             progress=lambda done, total, _: ticks.append((done, total)),
         )["three"]

@@ -28,12 +28,13 @@ from frigate.evaluation.evaluate import OWN
 from frigate.experiments import EXPERIMENTS, Effort, Plan, named
 from frigate.experiments.ablated_model import PARTS, without
 from frigate.experiments.accuracy import best_baselines
-from frigate.experiments.irregular import drop, kept_snapshots, mask
+from frigate.experiments.irregular import kept_snapshots, mask
 from frigate.experiments.plan import FITTED, LABELS, NAIVE, make_plan
 from frigate.experiments.runner import Reproduced, reproduce
 from frigate.experiments.topology import THRESHOLD, OtherRoads, perturbed
 from frigate.experiments.trials import Scored, split_of
-from frigate.nn.batch import Batch, Topology, make_topology
+from frigate.nn.batch import Batch
+from frigate.nn.topology import Topology, make_topology
 from frigate.training.checkpoint import load_checkpoint
 from frigate.training.run import build_model
 from tests.support.command_line import frigate
@@ -465,12 +466,11 @@ def irregular_batch() -> tuple[Batch, Tensor]:
 
 def test_dropped_snapshots_are_gone() -> None:
     batch, keep = irregular_batch()
-    found = drop(batch, keep)
+    found = batch.keep_past(keep)
     assert (found.past, found.horizon, found.topologies) == (8, batch.horizon, batch.topologies)
     for b, snapshots in enumerate(keep.tolist()):
-        alone = batch.keep_past(snapshots)
         for part in ("values", "observed", "calendar_past", "topology_of"):
-            assert torch.equal(getattr(found, part)[b], getattr(alone, part)[b])
+            assert torch.equal(getattr(found, part)[b], getattr(batch, part)[b, snapshots])
     for part in ("calendar_future", "target", "target_observed"):
         assert getattr(found, part) is getattr(batch, part)
 

@@ -226,9 +226,9 @@ def test_what_is_fixed_changes_nothing(name: str) -> None:
     assert len(batch.topologies) == 2
     with torch.inference_mode():
         fixed = [model.fixed(topology) for topology in batch.topologies]
-        torch.testing.assert_close(model(batch, fixed), model(batch), rtol=0, atol=0)
+        torch.testing.assert_close(model(batch, fixed=fixed), model(batch), rtol=0, atol=0)
         shut = [replace(part, gates=tuple(gate * 0 for gate in part.gates if gate is not None)) for part in fixed]
-        assert not torch.equal(model(batch, shut), model(batch))
+        assert not torch.equal(model(batch, fixed=shut), model(batch))
 
 
 @BOTH

@@ -28,7 +28,8 @@ from frigate.graph.road_features import (
     fit_feature_scaling,
     road_features,
 )
-from frigate.nn.batch import Batch, Topology
+from frigate.nn.batch import Batch
+from frigate.nn.topology import Topology
 from frigate.training.run import Run
 from tests.support.forecast_runs import S, forecast, small_city, small_run
 from tests.support.shared_data import shared_data

@@ -14,7 +14,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> str:
     """Where the kernels run: a GPU, or the CPU under Triton's interpreter, there with small tiles."""
     found = device_for("triton")
     if found == "cpu":
-        from frigate.nn import decoder_kernels, lstm_kernels
+        from frigate.nn.ops.cuda import decoder_kernels, lstm_kernels
 
         small = {"forward": (16, 4), "backward": (16, 4)}
         monkeypatch.setattr(lstm_kernels, "TUNING", lstm_kernels.Tuning(**small, sums_block=(32, 4, 1)))

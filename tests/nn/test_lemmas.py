@@ -83,7 +83,7 @@ def without_positions(batch: Batch) -> Batch:
 def embeddings(model: Frigate, batch: Batch) -> Tensor:
     """z [N,D] of the first snapshot."""
     with torch.inference_mode():
-        return model.snapshots(batch, batch.values)[:, 0, 0]
+        return model.encode_snapshots(batch)[:, 0, 0]
 
 
 @pytest.mark.parametrize("name", PRESETS)

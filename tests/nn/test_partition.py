@@ -23,8 +23,9 @@ from frigate.graph.areas import split_into_areas
 from frigate.graph.feature_cache import ensure_road_features
 from frigate.nn import partition as fp
 from frigate.nn.batch import Batch
+from frigate.nn.forecaster import Reach
 from frigate.nn.model import Frigate, PaperEmbedding
-from frigate.nn.partition import Reach, cut, in_parts, own_forecast, reach_of
+from frigate.nn.partition import cut_parts, in_parts
 from frigate.training.checkpoint import load_run
 from frigate.training.run import Run
 from frigate.training.train import train
@@ -96,9 +97,9 @@ def test_with_a_complete_halo_loss_and_gradient_are_the_whole_networks(name: str
     town = place(name, topologies)
     model, batch = exact(town, town.batch([4, 5]))
     assert len(batch.topologies) == topologies
-    reach = reach_of(model)
+    reach = model.reach
     assert reach == Reach(2, name == "default")
-    parts = list(cut(batch.topologies, areas(town, count), reach))
+    parts = list(cut_parts(batch.topologies, areas(town, count), reach))
     assert max(part.num_nodes for part in parts) < 0.9 * batch.num_nodes
     weight = torch.rand(batch.num_windows, 3, batch.num_nodes, generator=torch.Generator().manual_seed(0)).double()
 
@@ -108,9 +109,9 @@ def test_with_a_complete_halo_loss_and_gradient_are_the_whole_networks(name: str
     model.zero_grad()
     total = 0.0
     for part in parts:
-        mine = own_forecast(model, part.of(batch), len(part.own))
-        torch.testing.assert_close(mine, whole[:, :, part.own], rtol=1e-9, atol=1e-9)
-        loss = (mine * weight[:, :, part.own]).sum()
+        mine = model.forecast_at(part.of(batch), slice(len(part.core)))
+        torch.testing.assert_close(mine, whole[:, :, part.core], rtol=1e-9, atol=1e-9)
+        loss = (mine * weight[:, :, part.core]).sum()
         loss.backward()
         total += float(loss.detach())
     assert total == pytest.approx(float((whole.detach() * weight).sum()))
@@ -126,7 +127,7 @@ def test_a_halo_that_lacks_a_ring_or_the_sensors_is_not_enough(name: str) -> Non
     whole = model(batch)
     less = [Reach(1, name == "default"), *([Reach(2, False)] if name == "default" else [])]
     for reach in less:
-        parts = list(cut(batch.topologies, areas(town, 4), reach))
+        parts = list(cut_parts(batch.topologies, areas(town, 4), reach))
         if not reach.sensors and name == "default":
             parts = [replace(part, topologies=tuple(without_sensors(t) for t in part.topologies)) for part in parts]
         assert (in_parts(model, batch, parts) - whole).abs().max() > 1e-4
@@ -145,9 +146,9 @@ def test_how_far_a_changed_model_looks_is_not_known() -> None:
 
     town = place("paper")
     model = build_model(town.settings, town.scaling)
-    assert reach_of(model) is not None
+    assert model.reach is not None
     model.embedding = Farther(town.settings.width, town.settings.anchors)
-    assert reach_of(model) is None
+    assert model.reach is None
 
 
 @pytest.mark.parametrize(("places", "count"), [(1, 1), (7, 3), (100, 1), (100, 7), (1000, 64), (5, 9)])
@@ -259,14 +260,15 @@ def blocks(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[int]]:
     """Blocks may be small; what is foreseen of each that is forecast."""
     monkeypatch.setattr(fp, "MIN_BLOCK", 10)
     foreseen: list[int] = []
-    whole = fp.own_forecast
+    forecast_at = Frigate.forecast_at
 
-    def noted(model: torch.nn.Module, batch: Batch, own: int) -> Tensor:
-        edges = max(topology.num_edges for topology in batch.topologies)
-        foreseen.append(fp._bytes_of(model, batch, batch.num_nodes, edges))
-        return whole(model, batch, own)
+    def noted(model: Frigate, batch: Batch, nodes: Tensor | slice, **options: Any) -> Tensor:
+        if isinstance(nodes, slice):  # training asks for the nodes with targets
+            edges = max(topology.num_edges for topology in batch.topologies)
+            foreseen.append(fp._bytes_of(model, batch, batch.num_nodes, edges))
+        return forecast_at(model, batch, nodes, **options)
 
-    monkeypatch.setattr(fp, "own_forecast", noted)
+    monkeypatch.setattr(Frigate, "forecast_at", noted)
     return lambda: foreseen
 
 

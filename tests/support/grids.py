@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from frigate.data.network import Edges, RoadNetwork
 from frigate.data.stream import RoadNetworkStream, make_stream
 from frigate.graph.nearest_sensors import nearest_sensors
-from frigate.nn.batch import Windows, make_topology
+from frigate.nn.batch import Windows
+from frigate.nn.topology import make_topology
 
 
 def grid_network(side: int, *, ids: str = "int") -> RoadNetwork:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from frigate.nn.choice import has_triton
+from frigate.nn.ops import has_triton
 
 
 def device_for(name: str) -> str:

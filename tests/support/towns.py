@@ -15,9 +15,10 @@ from frigate.data.network import Edges, RoadNetwork, clean_edges
 from frigate.data.split import Split
 from frigate.data.stream import RoadNetworkStream, make_stream
 from frigate.graph.road_features import FEATURE_WIDTH, road_features
-from frigate.nn.batch import Batch, Topology, Windows, make_topology
+from frigate.nn.batch import Batch, Windows
 from frigate.nn.model import Frigate, default, paper
 from frigate.nn.scaling import Scaling, build_topologies, fit_scaling
+from frigate.nn.topology import Topology, make_topology
 
 PRESETS = ("paper", "default")
 START_S = 1_704_096_000  # Monday 2024-01-01 08:00 UTC

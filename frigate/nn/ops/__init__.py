@@ -1,0 +1,67 @@
+"""Backends: who computes the operations behind the equations of `nn/model.py` and `nn/layers.py`.
+
+A backend is a handful of operations: `embed`, `gated_layers` (one or several in a row), `normalise`, `encode` (the
+LSTM over T snapshots), `decode` (H steps), `sparse_sum`, `take_nodes`. `reference.py` says in plain torch operations
+what each computes; read it first. `cpu/` and `cuda/` compute the same faster: with their own memory layout, fused
+kernels and hand-written backward passes, of which a model knows nothing.
+
+One backend is chosen for a forward pass and passed down as an argument. The gates are no operation of it: they are
+computed once for a topology, in `layers.py`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+
+from frigate.errors import SettingsError
+from frigate.nn.ops.cpu import CpuBackend
+from frigate.nn.ops.reference import Backend
+
+__all__ = ["KERNELS", "Backend", "choose_backend", "describe_kernels", "has_triton"]
+
+KERNELS = ("auto", "reference")
+REFERENCE, CPU = Backend(), CpuBackend()
+
+
+def choose_backend(device: torch.device, dtype: torch.dtype, width: int, kernels: str = "auto") -> Backend:
+    """The backend for a forward pass.
+
+    Parameters
+    ----------
+    device : torch.device
+        Where the inputs are.
+    dtype : torch.dtype
+        Of the encodings: that of autocast where it is enabled.
+    width : int
+        D, the width of the encodings.
+    kernels : "auto" or "reference"
+        The fastest backend for all this, or the reference, to compare with.
+    """
+    if kernels not in KERNELS:
+        raise SettingsError(f'kernels "{kernels}" is not known. Use {" or ".join(KERNELS)}')
+    if kernels == "reference" or torch.compiler.is_compiling():  # every runtime has the reference's operations
+        return REFERENCE
+    if device.type == "cpu" and dtype in (torch.float32, torch.float64):
+        return CPU
+    if device.type == "cuda" and has_triton():
+        from frigate.nn.ops.cuda import CudaBackend
+
+        return CudaBackend.for_encodings(device, dtype, width)
+    return REFERENCE
+
+
+def describe_kernels(device: torch.device, kernels: str = "auto") -> str:
+    """What computes on a device, for a person to read."""
+    default = torch.bfloat16 if device.type == "cuda" else torch.float32
+    return choose_backend(device, default, 64, kernels).name
+
+
+@cache
+def has_triton() -> bool:
+    try:
+        import triton  # noqa: F401
+    except ImportError:
+        return False
+    return True

@@ -1,0 +1,84 @@
+"""The CPU backend, for fp32 and fp64.
+
+Encodings lie in memory snapshot by snapshot, [B,T,N,D], and are seen as [N,B,T,D]: the layers then read a few whole
+snapshots at a time, and the LSTM some nodes at a time, without a copy between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from frigate.nn.ops.cpu.layers import gated_layers
+from frigate.nn.ops.cpu.lstm import BlockedLstm
+from frigate.nn.ops.reference import Backend, State, is_standard, nodes_first
+from frigate.nn.ops.sparse import SparseMatrix, multiply
+from frigate.nn.topology import Topology
+
+
+class CpuBackend(Backend):
+    name = "CPU kernels"
+
+    def embed(self, readings: Tensor, weights: Tensor, *beside: Tensor) -> Tensor:
+        h = readings @ weights
+        if beside:
+            h = torch.cat([h, *(each.permute(1, 2, 0, 3) for each in beside)], dim=-1)
+        return nodes_first(h)
+
+    def gated_layers(
+        self,
+        h: Tensor,
+        gates: Sequence[Tensor],
+        weights: Sequence[Tensor],
+        topology: Topology,
+        biases: Sequence[Tensor] = (),
+    ) -> Tensor:
+        return gated_layers(h, gates, weights, biases, topology)
+
+    def normalise(self, h: Tensor, norm: nn.LayerNorm) -> Tensor:
+        if h.is_contiguous():
+            return super().normalise(h, norm)
+        # torch copies what is not contiguous; [M,N,D] is.
+        weight, bias = norm.weight.to(h.dtype), norm.bias.to(h.dtype)
+        return functional.layer_norm(h.transpose(0, 1), norm.normalized_shape, weight, bias, norm.eps).transpose(0, 1)
+
+    def encode(self, lstm: nn.LSTM, z: Tensor, state: State) -> State:
+        return BlockedLstm(lstm)(z, *state) if is_standard(lstm) else super().encode(lstm, z, state)
+
+    def decode(
+        self, lstm: nn.LSTMCell, readout: nn.Module, state: State, prior: Tensor, y: Tensor, known: Tensor
+    ) -> Tensor:
+        """As the reference, with the prior's part of the readout's first layer computed once for all steps."""
+        if not (is_standard(lstm) and isinstance(readout, nn.Sequential) and isinstance(readout[0], nn.Linear)):
+            return super().decode(lstm, readout, state, prior, y, known)
+        (B, H, C), D, N = known.shape, lstm.hidden_size, len(prior) // known.shape[0]
+        first, *rest = readout
+        assert isinstance(first, nn.Linear)
+        of_hidden, of_cell, of_prior = torch.split(first.weight.T, [D, D, prior.shape[1]])
+        constant, cell = torch.addmm(first.bias, prior, of_prior), BlockedLstm(lstm)
+        steps = []
+        for k in range(H):
+            inputs = torch.cat([y, known[:, k].repeat(N, 1)], dim=-1)
+            state = cell(inputs.view(N, B, 1, 1 + C), *state)
+            y = torch.addmm(constant, state[0], of_hidden).addmm_(state[1], of_cell)
+            for layer in rest:
+                y = layer(y)
+            steps.append(y)
+        return torch.cat(steps, dim=-1)
+
+    def sparse_sum(self, matrix: SparseMatrix, features: Tensor) -> Tensor:
+        return multiply(matrix, features, _row_sums)
+
+    def take_nodes(self, z: Tensor, nodes: Tensor | slice) -> Tensor:
+        if isinstance(nodes, slice) or z.is_contiguous():
+            return z[nodes]
+        return nodes_first(z.permute(1, 2, 0, 3).index_select(2, nodes))
+
+
+def _row_sums(features: Tensor, weight: Tensor, start: Tensor, index: Tensor) -> Tensor:
+    return functional.embedding_bag(
+        index, features, start[:-1], mode="sum", per_sample_weights=weight.to(features.dtype)
+    )

@@ -1,0 +1,242 @@
+"""Gated layers on a CPU: a few snapshots at a time go through all layers, so that intermediate results stay in cache.
+
+A layer multiplies before it sums. One product gives each node's own part and what it sends both ways; one sum over a
+node and its neighbours gives the result, and no message is ever stored. With W_1 in three parts:
+
+    p = [W_self h, W_out h, W_in h]
+    y[v] = relu(p_self[v] + sum over roads v -> u of gate * p_out[u] + sum over roads u -> v of gate * p_in[u] + b)
+
+Snapshots are contiguous in memory, [M,N,D], whatever the order of the dimensions, in the input and in the result.
+Backward keeps the input and each layer's result. With g the gradient before the relu it works the same way with every
+road reversed; for the weights, g itself is summed over the neighbours:
+
+    q = [g W_self, g W_out, g W_in]
+    grad h[v] = q_self[v] + sum over roads u -> v of gate * q_out[u] + sum over roads v -> u of gate * q_in[u]
+    grad gate[v,u] = q_out[v] . h[u] + h[v] . q_in[u]
+    grad W_1 = [g^T h, g_out^T h, g_in^T h], g_out[v] = sum over roads u -> v of gate * g[u], g_in[v] over roads v -> u
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from frigate.nn.topology import Topology
+
+BLOCK_ROWS = 8192  # nodes times snapshots of a block: with D = 64, eight megabytes between the layers
+Matrices = TypeVar("Matrices")
+
+
+def gated_layers(
+    h: Tensor, gates: Sequence[Tensor], weights: Sequence[Tensor], biases: Sequence[Tensor], topology: Topology
+) -> Tensor:
+    """[N,M,D] as the reference's, from h [N,M,D]; there are as many biases as weights, or none."""
+    gates = [gate.to(h.dtype) for gate in gates]
+    # Asked here: inside `forward` torch never records gradients.
+    recording = torch.is_grad_enabled()
+    y: Tensor = _Layers.apply(h, topology, len(gates), recording, *gates, *weights, *biases)  # type: ignore[no-untyped-call]
+    return y
+
+
+class _Layers(torch.autograd.Function):
+    """L layers; the tensors are L gates [E], L weights W_1 [D,3D], and L or no biases b [D].
+
+    Intermediate results are written to the same buffers again and again: fresh memory is slow to get.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, topology: Topology, count: int, recording: bool, *tensors: Tensor) -> Tensor:
+        gates, weights, biases = tensors[:count], tensors[count : 2 * count], tensors[2 * count :]
+        snapshots = h.transpose(0, 1).contiguous()  # [M,N,D]
+        M, N, D = snapshots.shape
+        across = [torch.cat([part.T for part in weight.chunk(3, dim=1)], dim=1) for weight in weights]  # [D,3D]
+        save = recording and any(ctx.needs_input_grad)
+        results = [torch.empty_like(snapshots) for _ in range(count if save else 1)]
+        terms, block = _terms(topology), _snapshots_per_block(M, N)
+        products, buffer = h.new_empty(block * N, 3 * D), h.new_empty(block * N, D)
+        for part, matrices in _blocks(M, block, lambda copies: terms.forward_matrices(gates, copies)):
+            rows = snapshots[part].flatten(0, 1)
+            p, unsaved = products[: len(rows)], buffer[: len(rows)]
+            for layer in range(count):
+                y = results[layer if save else 0][part].flatten(0, 1) if save or layer == count - 1 else unsaved
+                torch.mm(rows, across[layer], out=p)
+                _multiply(matrices[layer], _thirds(p), y)
+                if biases:
+                    y.add_(biases[layer])
+                rows = y.clamp_min_(0)
+        if save:
+            ctx.save_for_backward(*gates, *weights, snapshots, *results)
+            ctx.topology, ctx.count = topology, count
+        return results[-1].transpose(0, 1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        count, saved = ctx.count, ctx.saved_tensors
+        gates, weights, results = saved[:count], saved[count : 2 * count], saved[2 * count :]
+        need_h, _, _, _, *needs = ctx.needs_input_grad
+        need_gates, need_weights, need_biases = needs[:count], needs[count : 2 * count], needs[2 * count :]
+        above, terms = grads[0].transpose(0, 1), _terms(ctx.topology)
+        M, N, D = above.shape
+        grad_h = torch.empty_like(results[0]) if need_h else None
+        grad_terms = [above.new_zeros(terms.count) if need else None for need in need_gates]
+        grad_weights = [above.new_zeros(D, 3 * D) if need else None for need in need_weights]
+        grad_biases = [above.new_zeros(D) if need else None for need in need_biases]
+        block = _snapshots_per_block(M, N)
+        products, neighbour_sums, buffer = (above.new_empty(block * N, width) for width in (3 * D, 3 * D, D))
+        for part, matrices in _blocks(M, block, lambda copies: terms.backward_matrices(gates, copies)):
+            y = results[-1][part].flatten(0, 1)
+            q, sums, g = products[: len(y)], neighbour_sums[: len(y)], buffer[: len(y)]
+            _before_relu(above[part].reshape(len(y), D), y, g)
+            for layer in reversed(range(count)):
+                rows = results[layer][part].flatten(0, 1)
+                if need_biases and (grad_bias := grad_biases[layer]) is not None:
+                    grad_bias += g.sum(0)
+                if (grad_weight := grad_weights[layer]) is not None:
+                    _multiply(matrices.each_way[layer], g, _thirds(sums))
+                    grad_weight.addmm_(rows.T, sums)
+                torch.mm(g, weights[layer], out=q)
+                if (grad_term := grad_terms[layer]) is not None:
+                    grad_term += matrices.dots(rows, _thirds(q))
+                if layer > 0:
+                    _before_relu(_multiply(matrices.reversed[layer], _thirds(q), g), rows, g)
+                elif grad_h is not None:
+                    _multiply(matrices.reversed[layer], _thirds(q), grad_h[part].flatten(0, 1))
+        return (
+            None if grad_h is None else grad_h.transpose(0, 1),
+            *(None, None, None),
+            *(None if each is None else each[terms.out] + each[terms.in_] for each in grad_terms),
+            *(None if each is None else _grad_w1(each) for each in grad_weights),
+            *grad_biases,
+        )
+
+
+def _before_relu(grad: Tensor, y: Tensor, into: Tensor) -> None:
+    """The gradient before the relu whose output is y."""
+    torch.ops.aten.threshold_backward(grad, y, 0, grad_input=into)
+
+
+def _grad_w1(products: Tensor) -> Tensor:
+    """[D,3D] the gradient of W_1 from [h^T g, h^T g_in, h^T g_out]."""
+    of_self, of_in, of_out = products.chunk(3, dim=1)
+    return torch.cat([of_self.T, of_out.T, of_in.T], dim=1)
+
+
+def _thirds(wide: Tensor) -> Tensor:
+    """[3*R,D] from [R,3*D]"""
+    return wide.view(3 * len(wide), wide.shape[1] // 3)
+
+
+def _multiply(matrix: Tensor, rows: Tensor, into: Tensor) -> Tensor:
+    """The product of a sparse matrix and rows."""
+    if into.numel():
+        if not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
+            into.zero_()  # uninitialised memory may hold NaN, and 0 * NaN is NaN
+        torch.addmm(into, matrix, rows, beta=0, out=into)
+    return into
+
+
+@dataclass(frozen=True)
+class _BackwardMatrices:
+    each_way: list[Tensor]  # [3R,R] of each layer: g itself, its sum over out-neighbours, over in-neighbours
+    reversed: list[Tensor]  # [R,3R] of each layer: q_self + q_out + q_in with every road reversed
+    pattern: Tensor  # as reversed; its values are overwritten
+    copies: int
+
+    def dots(self, h: Tensor, q: Tensor) -> Tensor:
+        """[N+2E] of each term, the dot product of its q with h of its row: a dense product at these places alone."""
+        if h.numel():
+            self.pattern.values().zero_()  # as in `_multiply`
+            torch.sparse.sampled_addmm(self.pattern, h, q.T, beta=0, out=self.pattern)
+        return self.pattern.values().view(self.copies, -1).sum(0)
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """The terms of each node's sum: the node itself, then its out-neighbours, then its in-neighbours.
+
+    The terms of all nodes, N + 2E of them, are the entries of a sparse matrix, row by row. A matrix has C copies of the
+    network on its diagonal, for C snapshots that follow each other in memory.
+    """
+
+    own: Tensor  # [N] which terms are the nodes themselves: the first of each row
+    out: Tensor  # [E] which term is this road in its sender's row
+    in_: Tensor  # [E] and in its receiver's row
+    first_in: Tensor  # [N] the first in-neighbour's term of each row
+    node: Tensor  # [N+2E] the node that is summed
+    kind: Tensor  # [N+2E] 0 the node itself, 1 out, 2 in
+    road: Tensor  # [N+2E] 1 + the road; 0 for the node itself
+
+    @property
+    def count(self) -> int:
+        return len(self.node)
+
+    def forward_matrices(self, gates: Sequence[Tensor], copies: int) -> list[Tensor]:
+        """[C*N,3*C*N] of each layer: p_self + p_out + p_in from p."""
+        return self._matrices(self.own, 3 * self.node + self.kind, 3, self._values(gates), copies)
+
+    def backward_matrices(self, gates: Sequence[Tensor], copies: int) -> _BackwardMatrices:
+        values, reversed_ = self._values(gates), 3 * self.node + (3 - self.kind) % 3
+        starts = torch.stack([self.own, self.own + 1, self.first_in], dim=1).flatten()
+        return _BackwardMatrices(
+            each_way=self._matrices(starts, self.node, 1, values, copies),
+            reversed=self._matrices(self.own, reversed_, 3, values, copies),
+            pattern=self._matrices(self.own, reversed_, 3, torch.zeros_like(values[:1]), copies)[0],
+            copies=copies,
+        )
+
+    def _values(self, gates: Sequence[Tensor]) -> Tensor:
+        """[L,N+2E] the gate of each term; 1 for a node itself."""
+        return torch.stack([torch.cat([gate.new_ones(1), gate]) for gate in gates])[:, self.road]
+
+    def _matrices(self, starts: Tensor, columns: Tensor, wide: int, values: Tensor, copies: int) -> list[Tensor]:
+        copy, shape = torch.arange(copies)[:, None], (copies * len(starts), copies * wide * len(self.own))
+        crow = torch.cat([(starts + self.count * copy).flatten(), starts.new_tensor([copies * self.count])]).int()
+        col = (columns + wide * len(self.own) * copy).flatten().int()
+        return [_csr_matrix(crow, col, each, shape) for each in values.repeat(1, copies)]
+
+
+def _terms(topology: Topology) -> _Terms:
+    N, E, senders, receivers = topology.num_nodes, topology.num_edges, topology.senders, topology.receivers
+    out_start, in_start = topology.out_start, topology.in_start
+    nodes, roads = torch.arange(N), torch.arange(E)
+    by_receiver = torch.empty_like(roads)
+    by_receiver[topology.in_order] = roads
+    own = nodes + out_start[:-1] + in_start[:-1]
+    first_in = own + 1 + out_start.diff()
+    out = own[senders] + 1 + roads - out_start[senders]
+    in_ = first_in[receivers] + by_receiver - in_start[receivers]
+    node, kind, road = (torch.zeros(N + 2 * E, dtype=torch.int64) for _ in range(3))
+    node[own], node[out], node[in_] = nodes, receivers, senders
+    kind[out], kind[in_] = 1, 2
+    road[out] = road[in_] = roads + 1
+    return _Terms(own, out, in_, first_in, node, kind, road)
+
+
+def _csr_matrix(start: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Row r has the columns and values from start[r] to before start[r+1]; columns may be in any order."""
+    return torch.sparse_csr_tensor(start, columns, values, shape, check_invariants=False)  # they demand sorted columns
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    # torch warns once, at the first CSR tensor, that they are "in beta state".
+    _csr_matrix(torch.zeros(1, dtype=torch.int32), torch.zeros(0, dtype=torch.int32), torch.zeros(0), (0, 0))
+
+
+def _snapshots_per_block(M: int, N: int) -> int:
+    return max(1, min(M, BLOCK_ROWS // max(1, N)))
+
+
+def _blocks(M: int, block: int, make: Callable[[int], Matrices]) -> Iterator[tuple[slice, Matrices]]:
+    """M snapshots in blocks: which they are, and the matrices for so many copies of the network."""
+    matrices = make(block)
+    for first in range(0, M, block):
+        last = min(M, first + block)
+        yield slice(first, last), matrices if last - first == block else make(last - first)

@@ -1,0 +1,202 @@
+"""Triton kernels of one gated layer and of its gradients: messages are summed in registers and never written.
+
+A program handles a node and a block of its snapshots, a tile [ROWS,D]. It adds up the tiles of the neighbours both ways
+in one loop, and multiplies its own tile and both sums by the parts of W_1. Programs that run at the same time handle
+the same snapshots of other nodes, so that the tiles of neighbours come from the cache: of memory, a layer reads its
+input once and writes its output once. Sums are in fp32; no atomics.
+
+The gradients take one more pass of the same kind, and one for grad W_1. With g the gradient before the relu,
+
+    grad h   = g W_s + s_out W_o + s_in W_i     s_out[v] = sum over roads u -> v of gate[u,v] g[u], s_in over v -> u
+    grad W_1 = [g^T h, s_out^T h, s_in^T h]     no messages: their gradients' sums stand in for them
+    grad gate[v,u] = <g[v], W_o h[u]> + <g[u], W_i h[v]>, the first found at u, the second at v, from g of a neighbour
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from frigate.nn.topology import Topology
+
+
+@dataclass
+class Tuning:
+    """How the work is cut; measured on an H200."""
+
+    rows: int = 64  # snapshots of a tile, where there are as many
+    warps: int = 4  # of such a tile; of 16 rows, one
+    programs: int = 132  # that share the products
+    product_rows: int = 64
+    product_warps: int = 4
+    product_stages: int = 3
+
+
+TUNING = Tuning()
+
+
+@triton.jit
+def _tile(x, node, rows, columns, M, limit, D: tl.constexpr):
+    """The first `limit` rows of a node's M."""
+    at = node.to(tl.int64) * M * D + rows[:, None] * D + columns[None, :]
+    return tl.load(x + at, (rows < limit)[:, None] & (columns < D)[None, :], 0.0)
+
+
+@triton.jit
+def _part(weight, part, columns, D: tl.constexpr, TURNED: tl.constexpr):
+    """One of the three square parts of W_1 [D,3D], or turned, [in,out]."""
+    a, b = columns[:, None], columns[None, :]
+    at = b * 3 * D + a if TURNED else a * 3 * D + b
+    return tl.load(weight + part * D + at, (a < D) & (b < D), 0.0)
+
+
+@triton.jit
+def _layer(h, gates, weight, bias, visits, senders, receivers, out_start, in_start, in_order, y, M,
+           D: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, BIAS: tl.constexpr):  # fmt: skip
+    v = tl.load(visits + tl.program_id(0))
+    rows, columns = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDE)
+    inside = (rows < M)[:, None] & (columns < D)[None, :]
+    kind: tl.constexpr = y.dtype.element_ty
+    first_out, first_in = tl.load(out_start + v), tl.load(in_start + v)
+    outs, ins = tl.load(out_start + v + 1) - first_out, tl.load(in_start + v + 1) - first_in
+    total = tl.dot(_tile(h, v, rows, columns, M, M, D), _part(weight, 0, columns, D, True))
+    out = tl.zeros([ROWS, WIDE], tl.float32)
+    in_ = tl.zeros([ROWS, WIDE], tl.float32)
+    for k in range(tl.maximum(outs, ins)):
+        goes, comes = k < outs, k < ins
+        road = tl.load(in_order + first_in + k, comes, 0)
+        there, here = tl.load(receivers + first_out + k, goes, 0), tl.load(senders + road, comes, 0)
+        of_there = _tile(h, there, rows, columns, M, tl.where(goes, M, 0), D).to(tl.float32)
+        of_here = _tile(h, here, rows, columns, M, tl.where(comes, M, 0), D).to(tl.float32)
+        out += tl.load(gates + first_out + k, goes, 0.0) * of_there
+        in_ += tl.load(gates + road, comes, 0.0) * of_here
+    total = tl.dot(out.to(kind), _part(weight, 1, columns, D, True), total)
+    total = tl.dot(in_.to(kind), _part(weight, 2, columns, D, True), total)
+    if BIAS:
+        total += tl.load(bias + columns, columns < D, 0.0)[None, :]
+    at = v.to(tl.int64) * M * D + rows[:, None] * D + columns[None, :]
+    tl.store(y + at, tl.maximum(total, 0.0).to(kind), inside)
+
+
+@triton.jit
+def _back(grad, h, gates, weight, visits, senders, receivers, out_start, in_start, in_order, grad_h, out_sums, in_sums,
+          dots, M, E, D: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, MASK: tl.constexpr):  # fmt: skip
+    """grad h, s_out and s_in; for each road and snapshot, both parts of its gate's gradient.
+
+    MASK: h comes from a relu, and its gradient is already that before the relu.
+    """
+    v = tl.load(visits + tl.program_id(0))
+    rows, columns = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDE)
+    inside = (rows < M)[:, None] & (columns < D)[None, :]
+    kind: tl.constexpr = h.dtype.element_ty
+    first_out, first_in = tl.load(out_start + v), tl.load(in_start + v)
+    outs, ins = tl.load(out_start + v + 1) - first_out, tl.load(in_start + v + 1) - first_in
+    x = _tile(h, v, rows, columns, M, M, D)
+    to_out = tl.dot(x, _part(weight, 1, columns, D, True)).to(kind)
+    to_in = tl.dot(x, _part(weight, 2, columns, D, True)).to(kind)
+    s_out = tl.zeros([ROWS, WIDE], tl.float32)
+    s_in = tl.zeros([ROWS, WIDE], tl.float32)
+    for k in range(tl.maximum(outs, ins)):
+        goes, comes = k < outs, k < ins
+        road = tl.load(in_order + first_in + k, comes, 0)
+        there, here = tl.load(receivers + first_out + k, goes, 0), tl.load(senders + road, comes, 0)
+        of_there = _tile(grad, there, rows, columns, M, tl.where(goes, M, 0), D).to(tl.float32)
+        of_here = _tile(grad, here, rows, columns, M, tl.where(comes, M, 0), D).to(tl.float32)
+        s_in += tl.load(gates + first_out + k, goes, 0.0) * of_there
+        s_out += tl.load(gates + road, comes, 0.0) * of_here
+        tl.store(dots + (first_out + k) * M + rows, tl.sum(of_there * to_in, axis=1), rows < tl.where(goes, M, 0))
+        tl.store(dots + (E + road) * M + rows, tl.sum(of_here * to_out, axis=1), rows < tl.where(comes, M, 0))
+    at = v.to(tl.int64) * M * D + rows[:, None] * D + columns[None, :]
+    tl.store(out_sums + at, s_out.to(kind), inside)
+    tl.store(in_sums + at, s_in.to(kind), inside)
+    total = tl.dot(_tile(grad, v, rows, columns, M, M, D), _part(weight, 0, columns, D, False))
+    total = tl.dot(s_out.to(kind), _part(weight, 1, columns, D, False), total)
+    total = tl.dot(s_in.to(kind), _part(weight, 2, columns, D, False), total)
+    if MASK:
+        total = tl.where(x > 0, total, 0.0)
+    tl.store(grad_h + at, total.to(kind), inside)
+
+
+@triton.jit
+def _products(grad, out_sums, in_sums, h, products, bias_sums, count, loops,
+              D: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
+    """[g^T h, s_out^T h, s_in^T h] and the sum of g over this program's rows, of `count`; to be added up."""
+    columns = tl.arange(0, WIDE)
+    own = tl.zeros([WIDE, WIDE], tl.float32)
+    out = tl.zeros([WIDE, WIDE], tl.float32)
+    in_ = tl.zeros([WIDE, WIDE], tl.float32)
+    bias_sum = tl.zeros([WIDE], tl.float32)
+    for loop in range(loops):
+        rows = (loop * tl.num_programs(0) + tl.program_id(0)).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+        at = rows[:, None] * D + columns[None, :]
+        inside = (rows < count)[:, None] & (columns < D)[None, :]
+        x, g = tl.load(h + at, inside, 0.0), tl.load(grad + at, inside, 0.0)
+        own = tl.dot(tl.trans(g), x, own)
+        out = tl.dot(tl.trans(tl.load(out_sums + at, inside, 0.0)), x, out)
+        in_ = tl.dot(tl.trans(tl.load(in_sums + at, inside, 0.0)), x, in_)
+        bias_sum += tl.sum(g.to(tl.float32), axis=0)
+    mine = products + tl.program_id(0) * 3 * WIDE * WIDE + columns[:, None] * 3 * WIDE + columns[None, :]
+    tl.store(mine, own)
+    tl.store(mine + WIDE, out)
+    tl.store(mine + 2 * WIDE, in_)
+    tl.store(bias_sums + tl.program_id(0) * WIDE + columns, bias_sum)
+
+
+def layer(h: Tensor, gates: Tensor, weight: Tensor, bias: Tensor | None, topology: Topology) -> Tensor:
+    """[N,M,D] from h [N,M,D], contiguous, in 16 bits; gates [E] and b [D] in fp32; W_1 [D,3D] of the type of h."""
+    N, M, D = h.shape
+    y = torch.empty_like(h)
+    if y.numel():
+        rows, warps = _cut(M)
+        _layer[(N, triton.cdiv(M, rows))](
+            h, gates, weight, bias, *_roads(topology), y, M, D=D, WIDE=triton.next_power_of_2(D), ROWS=rows,
+            BIAS=bias is not None, num_warps=warps,
+        )  # fmt: skip
+    return y
+
+
+def grad_layer(
+    grad: Tensor, h: Tensor, gates: Tensor, weight: Tensor, topology: Topology, *, mask: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """From the gradient before the relu [N,M,D], those of h; and in fp32 of the gates [E], of W_1 [D,3D] and b [D].
+
+    With `mask` h is what a relu gave, and the gradient is that before this relu.
+    """
+    N, M, D = h.shape
+    E, wide, (rows, warps) = topology.num_edges, triton.next_power_of_2(D), _cut(M)
+    grad_h, out_sums, in_sums = (torch.empty_like(h) for _ in range(3))
+    dots = torch.empty(2, E, M, dtype=torch.float32, device=h.device)
+    programs = max(1, min(TUNING.programs, triton.cdiv(N * M, TUNING.product_rows)))
+    products = torch.zeros(programs, wide, 3, wide, dtype=torch.float32, device=h.device)
+    bias_sums = torch.zeros(programs, wide, dtype=torch.float32, device=h.device)
+    if h.numel():
+        _back[(N, triton.cdiv(M, rows))](
+            grad, h, gates, weight, *_roads(topology), grad_h, out_sums, in_sums, dots, M, E,
+            D=D, WIDE=wide, ROWS=rows, MASK=mask, num_warps=warps,
+        )  # fmt: skip
+        loops = triton.cdiv(N * M, programs * TUNING.product_rows)
+        _products[(programs,)](
+            grad, out_sums, in_sums, h, products, bias_sums, N * M, loops, D=D, WIDE=wide, ROWS=TUNING.product_rows,
+            num_warps=TUNING.product_warps, num_stages=TUNING.product_stages,
+        )  # fmt: skip
+    return grad_h, dots.sum((0, 2)), products.sum(0)[:D, :, :D].reshape(D, 3 * D), bias_sums.sum(0)[:D]
+
+
+def _cut(M: int) -> tuple[int, int]:
+    """Rows and warps of a tile of at most M snapshots."""
+    return (TUNING.rows, TUNING.warps) if TUNING.rows <= M else (16, 1)
+
+
+def _roads(topology: Topology) -> tuple[Tensor, ...]:
+    return (
+        topology.visit_order,
+        topology.senders,
+        topology.receivers,
+        topology.out_start,
+        topology.in_start,
+        topology.in_order,
+    )

@@ -1,0 +1,63 @@
+"""Gated layers on a GPU, in 16 bits: autograd for `layer_kernels`.
+
+Backward keeps the input, each layer's output and the gates: nothing for each road.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from frigate.nn.ops.cuda.layer_kernels import grad_layer, layer
+from frigate.nn.topology import Topology
+
+
+def gated_layers(
+    h: Tensor, gates: Sequence[Tensor], weights: Sequence[Tensor], biases: Sequence[Tensor], topology: Topology
+) -> Tensor:
+    """As the reference's; h [N,M,D], D a multiple of 16 up to 128. There are as many biases as weights, or none."""
+    gates, biases = [gate.float() for gate in gates], [bias.float() for bias in biases]
+    if torch.is_grad_enabled():
+        y: Tensor = _Layers.apply(h.contiguous(), topology, len(gates), *gates, *weights, *biases)  # type: ignore[no-untyped-call]
+        return y
+    h = h.contiguous()
+    for number, (gate, weight) in enumerate(zip(gates, weights, strict=True)):
+        h = layer(h, gate, weight.to(h.dtype).contiguous(), biases[number] if biases else None, topology)
+    return h
+
+
+class _Layers(torch.autograd.Function):
+    """L layers; the tensors are L gates [E], L weights W_1 [D,3D], and L or no biases b [D]."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, topology: Topology, count: int, *tensors: Tensor) -> Tensor:
+        gates, biases = tensors[:count], tensors[2 * count :] or (None,) * count
+        weights = [weight.to(h.dtype).contiguous() for weight in tensors[count : 2 * count]]
+        results = [h]
+        for gate, weight, bias in zip(gates, weights, biases, strict=True):
+            results.append(layer(results[-1], gate, weight, bias, topology))
+        ctx.save_for_backward(*gates, *weights, *results)
+        ctx.topology, ctx.count, ctx.biased = topology, count, len(tensors) > 2 * count
+        return results[-1]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        count, saved = ctx.count, ctx.saved_tensors
+        gates, weights, results = saved[:count], saved[count : 2 * count], saved[2 * count :]
+        # The gradient before the last relu; the kernels apply the other relus' masks themselves.
+        grad = torch.ops.aten.threshold_backward(grads[0].contiguous(), results[-1], 0)
+        grad_gates, grad_weights, grad_biases = [], [], []
+        for number in reversed(range(count)):
+            grad, grad_gate, grad_weight, grad_bias = grad_layer(
+                grad, results[number], gates[number], weights[number], ctx.topology, mask=number > 0
+            )
+            grad_gates.append(grad_gate)
+            grad_weights.append(grad_weight)
+            grad_biases.append(grad_bias)
+        grads_of = [*reversed(grad_gates), *reversed(grad_weights), *(reversed(grad_biases) if ctx.biased else ())]
+        return grad, None, None, *grads_of

@@ -1,0 +1,103 @@
+"""Topology: one road network as the models see it, with its roads sorted for summing over neighbours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import reverse_cuthill_mckee
+from torch import Tensor
+
+from frigate.data.network import RoadNetwork
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The roads of one network, sorted by sender, then receiver, and what is known about its nodes.
+
+    There are two CSR indices: row v of the outgoing one lists the roads v -> u, row v of the incoming one the roads
+    u -> v.
+    """
+
+    senders: Tensor  # [E]
+    receivers: Tensor  # [E]
+    length_m: Tensor  # [E]
+    positions: Tensor  # [N,K] in [0, 1]; 0 is infinitely far
+    road_features: Tensor  # [N,R] standardised
+    presence: Tensor  # [N] bool
+    out_start: Tensor  # [N+1] the roads that leave v are out_start[v] .. out_start[v+1]
+    in_start: Tensor  # [N+1] the roads that arrive at v are in_order[in_start[v] .. in_start[v+1]]
+    in_order: Tensor  # [E] roads sorted by receiver, then sender
+    visit_order: Tensor  # [N] nodes in an order that keeps neighbours close together
+    neighbour_of: Tensor  # [P] nodes v, and
+    neighbour: Tensor  # [P] their in- or out-neighbours u, each pair once
+    near_sensor: Tensor  # [N,M] the nearest other sensors by road; the node itself where there are fewer than M
+    near_distance_m: Tensor  # [N,M] infinite where there are fewer than M
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.presence)
+
+    @property
+    def num_edges(self) -> int:
+        return len(self.senders)
+
+    def to(self, device: torch.device | str) -> Topology:
+        return Topology(*(getattr(self, f.name).to(device) for f in fields(self)))
+
+
+def make_topology(
+    network: RoadNetwork,
+    *,
+    positions: NDArray[np.float32],
+    road_features: NDArray[np.float32],
+    near_sensor: NDArray[np.int64],
+    near_distance_m: NDArray[np.float32],
+) -> Topology:
+    """A network as a model sees it.
+
+    Parameters
+    ----------
+    network : RoadNetwork
+        Its roads may be in any order.
+    positions : [N,K]
+        Each node's position relative to the anchors.
+    road_features : [N,R]
+        Standardised road features.
+    near_sensor, near_distance_m : [N,M]
+        The nearest sensors of each node and the distance to them by road; -1 and infinity where there are fewer.
+    """
+    order = np.lexsort((network.receivers, network.senders))
+    senders, receivers = network.senders[order], network.receivers[order]
+    N = network.num_nodes
+    in_order = np.lexsort((senders, receivers))
+    pairs = np.unique(np.concatenate([senders * N + receivers, receivers * N + senders]))
+    missing = near_sensor < 0
+    return Topology(
+        senders=torch.from_numpy(senders),
+        receivers=torch.from_numpy(receivers),
+        length_m=torch.from_numpy(network.length_m[order].astype(np.float32)),
+        positions=torch.from_numpy(positions),
+        road_features=torch.from_numpy(road_features),
+        presence=torch.from_numpy(network.present.copy()),
+        out_start=torch.from_numpy(np.searchsorted(senders, np.arange(N + 1))),
+        in_start=torch.from_numpy(np.searchsorted(receivers[in_order], np.arange(N + 1))),
+        in_order=torch.from_numpy(in_order),
+        visit_order=torch.from_numpy(visit_order(senders, receivers, N)),
+        neighbour_of=torch.from_numpy(pairs // N),
+        neighbour=torch.from_numpy(pairs % N),
+        near_sensor=torch.from_numpy(np.where(missing, np.arange(N)[:, None], near_sensor)),
+        near_distance_m=torch.from_numpy(near_distance_m),
+    )
+
+
+def visit_order(senders: NDArray[np.int64], receivers: NDArray[np.int64], num_nodes: int) -> NDArray[np.int64]:
+    """The nodes in an order that keeps neighbours close together (reverse Cuthill-McKee), so that caches are hit."""
+    if len(senders) == 0:
+        return np.arange(num_nodes)
+    ones = np.ones(len(senders), np.int8)
+    joined = csr_array((ones, (senders, receivers)), (num_nodes, num_nodes))
+    return reverse_cuthill_mckee(joined + joined.T, symmetric_mode=True).astype(np.int64)
