@@ -27,7 +27,8 @@ from frigate.data.sandbox import sandboxed
 from frigate.data.stream import zone
 from frigate.data.times import Clock, array_times_us
 from frigate.errors import CityError, did_you_mean
-from frigate.sources.benchmarks.files import DataFile, find_files, read_array, read_h5_frame
+from frigate.sources.arrays import open_arrays, read_array
+from frigate.sources.benchmarks.files import DataFile, find_files, read_h5_frame
 from frigate.sources.benchmarks.libcity import import_libcity
 from frigate.sources.benchmarks.sensor_graph import (
     Pairs,
@@ -187,8 +188,7 @@ def _city(
     if not snapshots.observed.any():
         raise CityError(f"{path.name} has no reading: every cell is missing")
     stream = snapshots.stream(network, timezone=measure.timezone, quantity=measure.quantity, unit=measure.unit)
-    told = notices.sentences()
-    return City(name, stream, tuple(told), places=told)
+    return City.reported(name, stream, notices)
 
 
 # METR-LA and PEMS-BAY
@@ -281,7 +281,8 @@ def _pems(files: Files, options: _Options) -> City:
 
 
 def _pems_values(path: Path, feature: str | None) -> tuple[NDArray[np.generic], str]:
-    values = read_array(path, "data")
+    with open_arrays(path) as arrays:
+        values = read_array(path, arrays, "data")
     if values.ndim == 2:
         values = values[:, :, None]
     if values.ndim != 3 or not values.size or values.shape[2] not in (1, 3):
@@ -359,7 +360,8 @@ def read_seen(path: str | Path, city: City) -> list[NodeId]:
     """The ids of the nodes that one of the authors' seen_*.npy names by their rows: a split to train on."""
     if not Path(path).is_file():
         raise CityError(f"{path}: there is no such file")
-    rows = read_array(Path(path))
+    with open_arrays(Path(path)) as arrays:
+        rows = read_array(Path(path), arrays, "array")
     if rows.ndim != 1 or rows.dtype.kind not in "iu":
         raise CityError(f"{Path(path).name} holds {rows.dtype} of shape {rows.shape}. Rows of nodes are expected")
     N = city.network.num_nodes

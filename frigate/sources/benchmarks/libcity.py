@@ -94,8 +94,7 @@ def import_libcity(
         quantity = settings.quantity or (words[0] if words else parse_quantity(feature, where=found["dyna"].name))
         snapshots = _snapshots(found["dyna"], network, settings, feature, quantity, notices)
     stream = snapshots.stream(network, timezone=settings.timezone, quantity=quantity, unit=settings.unit)
-    told = notices.sentences()
-    return City(settings.name, stream, tuple(told), places=told)
+    return City.reported(settings.name, stream, notices)
 
 
 # config.json

@@ -79,10 +79,8 @@ def import_sumo(
             notices.add("Junctions that no road reaches, which nothing passes: not observed", int((~reached).sum()))
         target = counts.road if on == "roads" else sumo.roads.receivers[counts.road]
         stream = counts_stream(counts, target, network, step_s=step_s, timezone=timezone, notices=notices)
-    told = notices.sentences()
-    turns = _forbidden_turns(sumo, network) if on == "nodes" else empty_turns()
-    named = name or path.name.split(".")[0] or path.name
-    return City(named, stream, tuple(told), places=told, forbidden_turns=turns)
+    turns = _forbidden_turns(sumo, network) if on == "nodes" else None
+    return City.reported(name or path.name.split(".")[0] or path.name, stream, notices, forbidden_turns=turns)
 
 
 def _on_nodes(sumo: SumoNet, notices: Notices) -> RoadNetwork:
