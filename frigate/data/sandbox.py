@@ -50,6 +50,7 @@ MAX_SHARE = 0.75  # of the machine's memory
 WALL_PER_CPU = 10.0  # a call may wait, for a slow disk or a busy machine, this many times its CPU time
 MAX_FILE_GB = 64  # size of a file that is written
 
+STALL_S = 60.0  # a call that neither computes nor reads for so long will not end
 IDLE_S = 60.0
 RETIRE_GB = 1.0  # a worker that keeps this much memory after a call is replaced
 MIN_SHARED = 1 << 16  # bytes; larger arrays of a result travel in a file
@@ -218,7 +219,8 @@ class _LeftError(Exception):
 
 
 BOOT = """
-import sys, types
+import os, sys, types
+os.environ["RUST_BACKTRACE"] = "0"  # out of memory while it writes one, polars would wait for itself
 sys.path[:] = {path!r}
 package = types.ModuleType("frigate")  # without its public names, which would load PyTorch
 package.__path__ = [{package!r}]
@@ -264,6 +266,9 @@ class _Worker:
                     raise limits.too_much_memory(file)
                 elif kind == "late":
                     raise limits.too_much_time(file)
+                elif kind == "stalled":
+                    self._process.kill()
+                    raise self._death(limits, file, "it stopped")
                 elif kind == "done":
                     again, caught, raised, *answer = rest
                     value = self._received(*answer)
@@ -293,12 +298,27 @@ class _Worker:
             raise _GoneError from None
 
     def _next(self, deadline: float) -> Any:
+        active, used = time.monotonic(), -1
         try:
-            if self._pipe.poll(max(0.0, deadline - time.monotonic())):
-                return self._pipe.recv()
+            while (now := time.monotonic()) < deadline:
+                if self._pipe.poll(min(1.0, deadline - now)):
+                    return self._pipe.recv()
+                before, used = used, self._ticks_asleep()
+                if used < 0 or used != before:
+                    active = time.monotonic()
+                elif time.monotonic() > active + STALL_S:
+                    return ("stalled",)
         except (EOFError, ConnectionError):
             raise _GoneError from None
         return ("late",)
+
+    def _ticks_asleep(self) -> int:
+        """CPU time that a sleeping worker has used, in ticks; -1 if it runs or reads, or where there is no telling."""
+        try:
+            fields = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        except OSError:
+            return -1
+        return int(fields[11]) + int(fields[12]) if fields[0] == "S" else -1
 
     def _received(self, body: bytes, sizes: list[int]) -> Any:
         buffers: list[memoryview] = []
@@ -311,15 +331,15 @@ class _Worker:
                 whole = whole[_padded(size) :]
         return pickle.loads(body, buffers=buffers)
 
-    def _death(self, limits: _Limits, file: str) -> CityError:
+    def _death(self, limits: _Limits, file: str, cause: str | None = None) -> CityError:
         status = self._process.wait()
         if status == -signal.SIGXCPU:
             return limits.too_much_time(file)
         if any(words in self._last_words() for words in OUT_OF_MEMORY):
             return limits.too_much_memory(file)
-        if status == -signal.SIGKILL:
+        if status == -signal.SIGKILL and cause is None:
             return CityError(f"{file}: the process that read it was killed. Is the machine's memory full?")
-        cause = signal.Signals(-status).name if status < 0 else f"status {status}"
+        cause = cause or (signal.Signals(-status).name if status < 0 else f"status {status}")
         return CityError(f"{file} is damaged: its reader crashed ({cause}). Fetch it or write it again")
 
     def _last_words(self) -> str:
@@ -419,7 +439,7 @@ def _answer(request: bytes, pipe: Connection) -> tuple[bool, Any]:
     try:
         sys.path[:], environment, folder, limits, call = pickle.loads(request)
         os.environ.clear()
-        os.environ.update(environment)
+        os.environ.update(environment | {"RUST_BACKTRACE": "0"})
         os.chdir(folder)
         function, args, kwargs, progress = pickle.loads(call)
         if progress:
@@ -428,14 +448,14 @@ def _answer(request: bytes, pipe: Connection) -> tuple[bool, Any]:
         return False, function(*args, **kwargs)
     except MemoryError as error:
         return True, error
-    except BaseException as error:
+    except Exception as error:  # not a panic of Rust, of which the worker dies
         return True, _Raised(error)
 
 
 class _Raised:
     """An exception that can be pickled, whatever its class expects to be made with."""
 
-    def __init__(self, error: BaseException) -> None:
+    def __init__(self, error: Exception) -> None:
         self.error = error
         if not isinstance(error, FrigateError):
             error.add_note("".join(traceback.format_exception(error)))
@@ -448,7 +468,7 @@ class _Raised:
         return _raised, (type(self.error), self.error.args, self.error.__dict__)
 
 
-def _raised(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
+def _raised(kind: type[Exception], args: tuple[Any, ...], state: dict[str, Any]) -> Exception:
     error = kind.__new__(kind, *args)
     error.__dict__.update(state)
     return error

@@ -23,8 +23,8 @@ from frigate.data.sandbox import in_sandbox
 from frigate.errors import CityError, FrigateError, MissingExtraError
 from frigate.sources.osm.importer import import_osm, read_osm
 from frigate.sources.tables.importer import import_tables
-from tests.sources.test_osm import small_files
 from tests.support import sandbox_jobs as jobs
+from tests.support.osm_files import small_files
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -123,6 +123,7 @@ def test_it_can_be_switched_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     ("job", "limits", "said"),
     [
         (jobs.crash, {}, r"a\.csv is damaged: its reader crashed \(SIGSEGV\)\. Fetch it or write it again"),
+        (jobs.panic, {}, r"a\.csv is damaged: its reader crashed \(status 1\)"),
         (jobs.abort, {}, r"a\.csv is damaged: its reader crashed \(SIGABRT\)"),
         (jobs.greed, {"memory_gb": 0.3}, r"a\.csv: reading it takes more than 0\.3 GB .* FRIGATE_READ_MEMORY_GB"),
         (jobs.hang, {"seconds": 0.2}, r"a\.csv: reading it takes more than 0\.2 s .* FRIGATE_READ_SECONDS"),
@@ -137,9 +138,13 @@ def test_a_death_names_file_cause_and_remedy(
 
 
 def test_a_call_that_waits_for_ever_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "WALL_PER_CPU", 0.05)
-    with pytest.raises(CityError, match="pid: reading it takes more than 20 s"):
-        in_sandbox(jobs.wait, tmp_path / "pid", seconds=20.0)
+    with monkeypatch.context() as short:
+        short.setattr(sandbox, "WALL_PER_CPU", 0.05)
+        with pytest.raises(CityError, match="pid: reading it takes more than 20 s"):
+            in_sandbox(jobs.wait, tmp_path / "pid", seconds=20.0)
+    monkeypatch.setattr(sandbox, "STALL_S", 0.5)
+    with pytest.raises(CityError, match=r"pid is damaged: its reader crashed \(it stopped\)"):
+        in_sandbox(jobs.wait, tmp_path / "pid")
     assert in_sandbox(jobs.same, 5) == (5,)
 
 
@@ -329,6 +334,7 @@ def bomb(tmp_path: Path) -> Path:
 
 def test_a_file_that_unpacks_to_more_than_the_memory_is_refused(bomb: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FRIGATE_READ_MEMORY_GB", "1")
+    monkeypatch.setenv("RUST_BACKTRACE", "1")  # with which polars would stop instead of ending
     with pytest.raises(CityError, match=r"edges.parquet: reading it takes more than 1 GB of memory"):
         read_city(bomb)
     assert not (bomb / "cache").exists()

@@ -72,6 +72,15 @@ def crash(path: Path) -> None:
     ctypes.string_at(0)
 
 
+class PanicException(BaseException):
+    """As a reader in Rust raises it."""
+
+
+def panic(path: Path) -> None:
+    reading(path)
+    raise PanicException("not what was expected")
+
+
 def abort(path: Path) -> None:
     os.abort()
 
