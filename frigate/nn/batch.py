@@ -31,7 +31,7 @@ class Batch:
     calendar_past: Tensor  # [B,T,C]
     calendar_future: Tensor  # [B,H,C]
     topologies: tuple[Topology, ...]  # the distinct ones
-    topology_of: Tensor  # [B,T] index into topologies, on the CPU: it steers the program
+    topology_of: Tensor  # [B,T] index into topologies, always on the CPU
     target: Tensor | None = None  # [B,H,N] training and scoring only
     target_observed: Tensor | None = None  # [B,H,N] bool
 
@@ -76,11 +76,11 @@ class Batch:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All that is on the device and of this batch alone."""
+        """All tensors on the device that belong to this batch alone."""
         return list(self._named_tensors().values())
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Batch:
-        """The batch with other numbers, in the order of `tensors`."""
+        """The batch with other tensors, in the order of `tensors`."""
         named: dict[str, Any] = dict(zip(self._named_tensors(), tensors, strict=True))
         return replace(self, **named)
 
