@@ -88,20 +88,6 @@ def line_graph(
     return OnRoads(RoadNetwork(road_ids, lon, lat, turn), np.arange(len(edges), dtype=np.int64))
 
 
-def road_readings(
-    on: OnRoads, values: NDArray[np.floating], observed: NDArray[np.bool_] | None = None
-) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Readings by road of the first network [S,E] as values and mask [S,N] of the line graph; NaN is not observed."""
-    if values.ndim != 2 or values.shape[1] != len(on.node_of_edge):
-        raise CityError(f"readings of shape {values.shape} for {len(on.node_of_edge)} roads. [time, road] is expected")
-    seen = np.isfinite(values) if observed is None else observed & np.isfinite(values)
-    held = np.zeros((len(values), on.network.num_nodes), np.float32)
-    mask = np.zeros(held.shape, bool)
-    held[:, on.node_of_edge] = np.where(seen, values, 0)
-    mask[:, on.node_of_edge] = seen
-    return held, mask
-
-
 def turns_of(network: RoadNetwork, road: NodeId) -> list[Road]:
     """The turns of a line graph into and out of one of its roads. To close the road, close them all."""
     row = network.row_of(road)

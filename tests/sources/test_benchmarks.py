@@ -222,7 +222,7 @@ def test_the_authors_layout(tmp_path: Path) -> None:
     assert city.stream.local_time(city.stream.start_s) == "2015-06-01T00:00:00+08:00"
     assert edges_of(city) == {("0", "1"): 120.0, ("1", "2"): 80.0, ("2", "0"): 95.5}
     assert read_seen(tmp_path / "Harbin" / "seen_30.npy", city) == [0, 2]
-    assert any("cannot be told apart: 1." in n for n in city.notices)
+    assert any("cannot be distinguished: 1." in n for n in city.notices)
     assert any("seen_30.npy" in n for n in city.notices)
     missing = import_benchmark("frigate", files=tmp_path / "Harbin", zeros="missing", timezone="UTC")
     assert int((~missing.stream.observed).sum()) == 1

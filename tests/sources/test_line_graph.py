@@ -22,7 +22,7 @@ from frigate.evaluation.evaluate import evaluate
 from frigate.forecasting.forecast import edit_network, forecast
 from frigate.graph.road_features import FEATURES, road_features
 from frigate.sources.geometry import line_length_m, read_line, write_line
-from frigate.sources.line_graph import line_graph, on_roads, road_readings, turns_of
+from frigate.sources.line_graph import line_graph, on_roads, turns_of
 from frigate.training.run import RunOnCity
 from frigate.training.train import train
 from tests.support.towns import START_S, random_network, random_stream
@@ -178,19 +178,6 @@ def test_refused(options: dict[str, object], message: str) -> None:
 def test_a_network_without_roads_is_refused() -> None:
     with pytest.raises(CityError, match="no open road"):
         on_roads(RoadNetwork(np.array([1]), np.zeros(1), np.zeros(1), Edges.none()))
-
-
-def test_readings_by_road_are_readings_by_node() -> None:
-    on = on_roads(cross())
-    values = np.arange(30.0).reshape(3, 10)
-    values[1, 2] = np.nan
-    held, mask = road_readings(on, values)
-    assert mask.sum() == 29 and not mask[1, 2]
-    np.testing.assert_array_equal(held[mask], values[mask])
-    _, mask = road_readings(on, values, np.zeros((3, 10), bool))
-    assert not mask.any()
-    with pytest.raises(CityError, match="for 10 roads"):
-        road_readings(on, values[:, :4])
 
 
 # Downstream

@@ -399,7 +399,7 @@ def test_files_that_are_no_traces_are_refused(tmp_path: Path) -> None:
     (tmp_path / "latin.csv").write_bytes("vehicle,time,lon,lat\né,1704096000,6.1,49.6\n".encode("latin-1"))
     refuse("not UTF-8", tmp_path / "latin.csv")
     (tmp_path / "bomb.csv").write_bytes(gzip.compress(b"vehicle,time,lon,lat\n" * 100_000))
-    refuse("is compressed. Unpack", tmp_path / "bomb.csv")
+    refuse("is gzip by its content. Unpack", tmp_path / "bomb.csv")
     refuse('end in ".gpx"', _touched(tmp_path / "track.gpx"))
     words = frame.with_columns(lon=pl.lit("east"))
     refuse(r'words.csv line 2: lon "east" is not a number', written(words, tmp_path, "words.csv"))

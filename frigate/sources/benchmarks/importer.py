@@ -105,11 +105,25 @@ def import_benchmark(
     length_unit: str | None = None,
     zeros: str | None = None,
 ) -> City:
-    """A city from one of the field's data sets.
+    """Make a city from one of the field's data sets.
 
-    `files` is the folder that holds them under their usual names, or a mapping from their parts (readings, locations,
-    distances, adjacency, ids) to paths. `feature` chooses one of several: flow, occupancy or speed of PEMS04 and 08, a
-    column of LibCity's .dyna. `timezone`, `length_unit` (m, km, mi) and `zeros` (missing, kept) replace the kind's own.
+    Parameters
+    ----------
+    kind
+        metr-la, pems-bay, pems03, pems04, pems07, pems08, libcity or frigate.
+    files
+        The folder that holds them under their usual names, or a mapping from their parts (readings, locations,
+        distances, adjacency, ids) to paths.
+    name
+        Of the city; default: the kind.
+    feature
+        One of several: flow, occupancy or speed of PEMS04 and 08, or a column of LibCity's .dyna.
+    timezone
+        Default: that of the data set's city.
+    length_unit
+        m, km or mi; default: the data set's own.
+    zeros
+        "missing" or "kept"; default: the data set's own rule.
     """
     wanted = kind.strip().lower().replace("_", "-").replace("pemsd", "pems0").replace("pems-0", "pems0")
     if wanted not in KINDS:
@@ -153,7 +167,7 @@ class Measure:
     unit: str
     timezone: str
     zeros_missing: bool
-    zeros_why: str  # stands in the notice that says how zeros are read
+    zeros_why: str  # the reason, for the notice about zeros
 
 
 def _city(
@@ -320,11 +334,11 @@ def _authors(files: Files, options: _Options) -> City:
     pairs = _authors_pairs(found["adjacency"], len(ids))
     pairs = in_metres(pairs, found["adjacency"], options.length_unit, notices)
     network = sensor_network(node_ids, pairs, found["adjacency"], notices, places=None)
-    why = "the authors store a missing reading as 0 as well, and the two cannot be told apart"
+    why = "the authors store a missing reading as 0 as well, and the two cannot be distinguished"
     if not isinstance(files, Mapping):
         splits = sorted(p.name for p in path.parent.glob("seen_*.npy"))
-        said = f"Splits beside the data, which are no part of a city ({', '.join(splits[:5])}); see read_seen"
-        notices.add(said, len(splits))
+        what = f"Splits beside the data, which are no part of a city ({', '.join(splits[:5])}); see read_seen"
+        notices.add(what, len(splits))
     return _city(
         path,
         frame.values,
@@ -338,13 +352,13 @@ def _authors(files: Files, options: _Options) -> City:
 
 def _authors_pairs(path: Path, num_nodes: int) -> Pairs:
     """adj_mx.pkl: {"v": distances [E], "ij": rows and columns [2,E], "shape": (N, N)}."""
-    held = unpickle(path)
-    if not isinstance(held, dict) or not {"v", "ij", "shape"} <= held.keys():
+    stored = unpickle(path)
+    if not isinstance(stored, dict) or not {"v", "ij", "shape"} <= stored.keys():
         raise CityError(f'{path.name} is not the authors\' matrix. A dict of "v", "ij" and "shape" is expected')
     try:
-        distance = np.asarray(held["v"], np.float64)
-        ends = np.asarray(held["ij"], np.int64)
-        shape = tuple(int(n) for n in held["shape"])
+        distance = np.asarray(stored["v"], np.float64)
+        ends = np.asarray(stored["ij"], np.int64)
+        shape = tuple(int(n) for n in stored["shape"])
     except (TypeError, ValueError, OverflowError):
         raise CityError(f"{path.name}: its v, ij or shape are no numbers") from None
     if shape != (num_nodes, num_nodes) or ends.shape != (2, len(distance.reshape(-1))) or distance.ndim != 1:

@@ -73,6 +73,7 @@ def unpickle(path: Path) -> Any:
 class _StandIn:
     """Keeps what the real class would have been made with."""
 
+    role = "class"  # one that is only named, as an argument of another, or that says nothing of use
     args: tuple[Any, ...]
     state: Any
 
@@ -85,35 +86,8 @@ class _StandIn:
         self.state = state
 
 
-class _Array(_StandIn): ...
-
-
-class _Buffer(_StandIn): ...
-
-
-class _Frame(_StandIn): ...
-
-
-class _Blocks(_StandIn): ...
-
-
-class _Index(_StandIn): ...
-
-
-class _Backed(_StandIn): ...
-
-
-class _Coo(_StandIn): ...
-
-
-class _Csr(_StandIn): ...
-
-
-class _Csc(_StandIn): ...
-
-
-class _Class(_StandIn):
-    """A class that is only named, as an argument of another, or whose objects say nothing that is needed."""
+def _stand_in(role: str) -> type[_StandIn]:
+    return type(role, (_StandIn,), {"role": role})
 
 
 class _Dtype(_StandIn):
@@ -154,38 +128,34 @@ class _New(_StandIn):
 
 
 _NAMES = {
-    "numpy.ndarray": _Class,
-    "numpy.matrix": _Class,
-    "numpy.matrixlib.defmatrix.matrix": _Class,
+    "numpy.ndarray": _StandIn,
+    "numpy.matrix": _StandIn,
+    "numpy.matrixlib.defmatrix.matrix": _StandIn,
     "numpy.dtype": _Dtype,
-    **{f"numpy.{core}.multiarray._reconstruct": _Array for core in ("core", "_core")},
+    **{f"numpy.{core}.multiarray._reconstruct": _stand_in("array") for core in ("core", "_core")},
     **{f"numpy.{core}.multiarray.scalar": _Scalar for core in ("core", "_core")},
-    **{f"numpy.{core}.numeric._frombuffer": _Buffer for core in ("core", "_core")},
+    **{f"numpy.{core}.numeric._frombuffer": _stand_in("buffer") for core in ("core", "_core")},
     "collections.OrderedDict": _Dict,
     "collections.defaultdict": _Dict,
     "_codecs.encode": _Encode,
     "copyreg._reconstructor": _New,
     "copy_reg._reconstructor": _New,
     **{
-        f"{python}.{kind.__name__}": kind if kind in (set, frozenset, bytes, bytearray, slice) else _Class
+        f"{python}.{kind.__name__}": kind if kind in (set, frozenset, bytes, bytearray, slice) else _StandIn
         for python in ("builtins", "__builtin__")
         for kind in (set, frozenset, bytes, bytearray, slice, object, list, dict, tuple, int, float, str, bool)
     },
 }
 # By their last names: pandas and scipy have moved them between modules over the years.
 _PANDAS = {
-    **dict.fromkeys(("DataFrame", "Series"), _Frame),
-    **dict.fromkeys(("BlockManager", "SingleBlockManager", "_unpickle_block"), _Blocks),
-    **dict.fromkeys(("_new_Index", "_new_DatetimeIndex"), _Index),
-    "__pyx_unpickle_NDArrayBacked": _Backed,
-    **dict.fromkeys(("Index", "RangeIndex", "Int64Index", "UInt64Index", "Float64Index", "DatetimeIndex"), _Class),
-    **dict.fromkeys(("DatetimeArray", "StringArray", "StringDtype", "Day", "Hour", "Minute", "Second"), _Class),
+    **dict.fromkeys(("DataFrame", "Series"), _stand_in("frame")),
+    **dict.fromkeys(("BlockManager", "SingleBlockManager", "_unpickle_block"), _stand_in("blocks")),
+    **dict.fromkeys(("_new_Index", "_new_DatetimeIndex"), _stand_in("index")),
+    "__pyx_unpickle_NDArrayBacked": _stand_in("backed"),
+    **dict.fromkeys(("Index", "RangeIndex", "Int64Index", "UInt64Index", "Float64Index", "DatetimeIndex"), _StandIn),
+    **dict.fromkeys(("DatetimeArray", "StringArray", "StringDtype", "Day", "Hour", "Minute", "Second"), _StandIn),
 }
-_SPARSE = {
-    f"{form}_{kind}": stand_in
-    for form, stand_in in (("coo", _Coo), ("csr", _Csr), ("csc", _Csc))
-    for kind in ("array", "matrix")
-}
+_SPARSE = {f"{form}_{kind}": _stand_in(form) for form in ("coo", "csr", "csc") for kind in ("array", "matrix")}
 
 
 class _Unpickler(pickle.Unpickler):
@@ -233,23 +203,25 @@ class _Finish:
                 return type(thing)(self.finish(x) for x in thing)
             case dict():
                 return {key: self.finish(x) for key, x in thing.items()}
-            case _Array(state=(*_, shape, _Dtype() as dtype, fortran, raw)):  # a version comes first, or not
+            case _StandIn(
+                role="array", state=(*_, shape, _Dtype() as dtype, fortran, raw)
+            ):  # a version comes first, or not
                 return self._array(raw, dtype.real(), shape, fortran=bool(fortran))
-            case _Buffer(args=(raw, _Dtype() as dtype, shape, order)):
+            case _StandIn(role="buffer", args=(raw, _Dtype() as dtype, shape, order)):
                 return self._array(raw, dtype.real(), shape, fortran=order == "F")
-            case _Index(args=(_, {"data": data})):
+            case _StandIn(role="index", args=(_, {"data": data})):
                 return self._one_array(data)
-            case _Index(args=(_, {"start": start, "stop": stop, "step": step})):
+            case _StandIn(role="index", args=(_, {"start": start, "stop": stop, "step": step})):
                 return range(start, stop, step)
-            case _Backed():
+            case _StandIn(role="backed"):
                 state = thing.args[2] if thing.state is None else thing.state
-                return self._one_array(next(x for x in state if isinstance(x, _Array | _Buffer)))
-            case _Frame(state={"_mgr": manager}) | _Frame(state={"_data": manager}):
+                return self._one_array(next(x for x in state if getattr(x, "role", "") in ("array", "buffer")))
+            case _StandIn(role="frame", state={"_mgr": manager} | {"_data": manager}):
                 return self._frame(manager)
-            case _Coo() | _Csr() | _Csc():
+            case _StandIn(role="coo" | "csr" | "csc"):
                 return self._sparse(thing)
-        kind = type(thing).__name__ if not isinstance(thing, type) else "class"
-        raise _RefusedError(f"it holds a {kind.strip('_').lower()}, which is not data by itself")
+        kind = "class" if isinstance(thing, type) else getattr(thing, "role", type(thing).__name__)
+        raise _RefusedError(f"it holds a {kind}, which is not data by itself")
 
     def _array(self, raw: Any, dtype: np.dtype[Any], shape: Any, *, fortran: bool) -> NDArray[Any]:
         if dtype.kind != "O":
@@ -295,16 +267,16 @@ class _Finish:
         state = thing.state
         rows, columns = (int(n) for n in state["_shape"])
         data = self._one_array(state["data"])
-        if isinstance(thing, _Coo):
+        if thing.role == "coo":
             pair = state["coords"] if "coords" in state else (state["row"], state["col"])
             i, j = (self._one_array(x).astype(np.int64) for x in pair)
             return coo_array((data, (i, j)), shape=(rows, columns))
         ends = self._one_array(state["indptr"]).astype(np.int64)
-        lines = rows if isinstance(thing, _Csr) else columns
+        lines = rows if thing.role == "csr" else columns
         if len(ends) != lines + 1 or ends[0] or ends[-1] != len(data) or (ends[1:] < ends[:-1]).any():
             raise ValueError("a sparse matrix whose rows are not as long as its data")
         i, j = np.repeat(np.arange(lines), np.diff(ends)), self._one_array(state["indices"]).astype(np.int64)
-        return coo_array((data, (i, j) if isinstance(thing, _Csr) else (j, i)), shape=(rows, columns))
+        return coo_array((data, (i, j) if thing.role == "csr" else (j, i)), shape=(rows, columns))
 
 
 def _text(value: Any) -> str:

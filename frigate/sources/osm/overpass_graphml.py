@@ -13,6 +13,7 @@ from xml.parsers import expat
 import numpy as np
 
 from frigate.errors import CityError
+from frigate.sources.geometry import NotALineError, read_line
 from frigate.sources.osm.files import MapFile
 from frigate.sources.osm.tags import road_kind
 from frigate.sources.osm.ways import IDS, Gathered, RawRoads, checked_places
@@ -243,8 +244,8 @@ def _first(text: str) -> str:
 
 
 def _line(wkt: str) -> list[Place]:
-    """The points of "LINESTRING (6.1 49.6, 6.2 49.7)"; none where it is no line."""
-    inside = re.fullmatch(r"\s*LINESTRING\s*(?:Z\s*)?\(([^()]*)\)\s*", wkt, re.IGNORECASE)
-    points = [p.split() for p in inside[1].split(",")] if inside else []
-    line = [(_number(p[0]), _number(p[1])) for p in points if len(p) >= 2]
-    return [p for p in line if not (math.isnan(p[0]) or math.isnan(p[1]))]
+    """The points of "LINESTRING (6.1 49.6, 6.2 49.7)"; none where it is not a line."""
+    try:
+        return [(lon, lat) for lon, lat in read_line(wkt).tolist()] if wkt else []
+    except NotALineError:
+        return []

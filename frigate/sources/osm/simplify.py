@@ -7,10 +7,10 @@ more node, in its middle, so that no road is lost.
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 
 import numpy as np
+import shapely
 from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
@@ -258,12 +258,9 @@ def _longest_part(chains: Chains, code: NDArray[np.int64], weight: NDArray[np.fl
 
 def _geometry(raw: RawRoads, segments: Segments, chains: Chains) -> NDArray[np.object_]:
     """[E] the line of each road in its own direction, as WKB."""
-    rows = segments.senders[chains.order]
-    places = np.stack([raw.lon[rows], raw.lat[rows]], axis=1).astype("<f8")
-    ends = np.stack([raw.lon[chains.receivers], raw.lat[chains.receivers]], axis=1).astype("<f8")
-    lines = np.empty(len(chains.first), np.object_)
+    E = len(chains.first)
     stops = np.append(chains.first[1:], len(chains.order))
-    for i, (start, stop) in enumerate(zip(chains.first.tolist(), stops.tolist(), strict=True)):
-        head = struct.pack("<BII", 1, 2, stop - start + 1)
-        lines[i] = head + places[start:stop].tobytes() + ends[i].tobytes()
-    return lines
+    rows = np.insert(segments.senders[chains.order], stops, chains.receivers)
+    road = np.insert(np.repeat(np.arange(E), chains.count()), stops, np.arange(E))
+    lines = shapely.linestrings(np.stack([raw.lon[rows], raw.lat[rows]], axis=1), indices=road)
+    return np.asarray(shapely.to_wkb(lines, byte_order=1), np.object_)

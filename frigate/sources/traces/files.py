@@ -24,16 +24,6 @@ COLUMNS = ("vehicle", "time", "lon", "lat")
 MERGE_M = 40.0  # positions closer than this are of one place: of a standing vehicle, or of one clock tick
 MARGIN_DEG = 0.1  # around the network: swapped coordinates are told by it
 MAX_POSITIONS = 200_000_000  # 5.6 GB
-COMPRESSED = (
-    b"\x1f\x8b",
-    b"\x28\xb5\x2f\xfd",
-    b"PK\x03\x04",
-    b"BZh",
-    b"\xfd7zXZ",
-    b"\x78\x9c",
-    b"\x78\x01",
-    b"\x78\xda",
-)
 
 NO_VEHICLE = "Positions without a vehicle were left out"
 NO_TIME = "Positions without a time were left out"
@@ -124,10 +114,6 @@ def _check_file(path: Path) -> None:
         raise CityError(f"{path}: there is no such file")
     if path.suffix not in (".csv", ".parquet"):
         raise CityError(f'{path.name}: files that end in "{path.suffix}" are not read. Give .csv or .parquet')
-    with path.open("rb") as file:
-        head = file.read(5)
-    if head.startswith(COMPRESSED):
-        raise CityError(f"{path.name} is compressed. Unpack it first")
 
 
 def _columns(path: Path, names: Mapping[str, str]) -> tuple[dict[str, str], dict[str, float]]:
