@@ -51,14 +51,14 @@ def bench_facts(_: object) -> str:
     """Where, with what, how often."""
     found, lines = benches(), []
     for name, data in found.items():
-        way = next(iter(data["presets"].values()))["usual_way"]
+        way = next(iter(data["presets"].values()))["baseline_is"]
         often, versions = data["repeats"], ", ".join(f"{k} {v}" for k, v in data["versions"].items())
         cores = "" if data["device"] == "cuda" else f", {data['threads']} threads"
         lines.append(
             f"- `{name}.json`: {data['hardware']}{cores}, {data['dtype']} ({versions}); {data['nodes']:,} nodes, "
             f"{data['roads']:,} roads. Ours: {data['kernels']}. The plain baseline: {way}. Medians of {often['step']} "
-            f"steps, {often['forecast']} forecasts, {often['tick']} ticks after {often['warm']}; {data['clock']}. "
-            f"Peak: {data['peak_is']}. `{data['command']}`"
+            f"steps, {often['forecast']} forecasts, {often['live_update']} live updates after {often['warm']}; "
+            f"{data['clock']}. Peak: {data['peak_is']}. `{data['command']}`"
         )
     lines = [fill(line, 118, subsequent_indent="  ", break_on_hyphens=False) for line in lines]
     return "\n".join(filter(None, [*lines, not_measured(n for n in BENCHES if n not in found)]))
@@ -71,19 +71,19 @@ def bench_times(_: object) -> str:
         return not_measured(BENCHES)
     words = {
         "step": "training step",
-        "step_every": "the same, every node decoded",
+        "step_all_nodes": "the same, every node decoded",
         "forecast": "forecast",
         "forecast_graph": "forecast, CUDA graph",
-        "tick": "tick",
+        "live_update": "live update",
     }
     for label, told in bench_presets(found):
         for key, what in words.items():
-            ours, usual, ratio = told["ours"], told["usual"], told["usual_to_ours"][key]
+            ours, baseline, ratio = told["ours"], told["baseline"], told["times_faster"][key]
             if ours[f"{key}_ms"] is None:
                 continue
             size = f", windows: {told['windows']}" if key == "step" else ""
-            peaks = (gigabytes(way.get(f"{key}_peak_bytes")) for way in (ours, usual))
-            times = (milliseconds(way.get(f"{key}_ms")) for way in (ours, usual))
+            peaks = (gigabytes(way.get(f"{key}_peak_bytes")) for way in (ours, baseline))
+            times = (milliseconds(way.get(f"{key}_ms")) for way in (ours, baseline))
             rows.append([f"{label}: {what}{size}", *times, "-" if ratio is None else f"{ratio:.1f}", *peaks])
     return table(["", "ours", "plain baseline", "times faster", "peak, ours", "peak, baseline"], rows)
 

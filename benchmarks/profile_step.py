@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from frigate.bench.synthetic import invent_run, parse_size, windows_for
+from frigate.bench.synthetic import parse_size, synthetic_run, windows_for
 from frigate.config import change, preset
 from frigate.nn.device import best_device
 from frigate.training.environment import environment
@@ -29,7 +29,7 @@ WARM, STEPS, SHOWN = 4, 4, 40
 def measure(size: str, name: str, device: torch.device) -> dict[str, Any]:
     sized = parse_size(size)
     windows = windows_for(sized, device)
-    run = invent_run(change(preset(name), {"train": {"batch_size": windows}}), sized)
+    run = synthetic_run(change(preset(name), {"train": {"batch_size": windows}}), sized)
     trainer, rng = Trainer(run, run.windows(device)), np.random.default_rng(0)
 
     def step(number: int) -> None:

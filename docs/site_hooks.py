@@ -16,7 +16,7 @@ ROOT_PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.m
 LINK = re.compile(r"(?<=\]\()(?!https?:)(?P<path>[^)#\s]+)(?P<anchor>#[^)\s]*)?(?=\))")
 SYMBOL = re.compile(r"(?<![\[`])`((?:frigate|tests)(?:\.\w+)+)`(?![\]`])")
 IN_REFERENCE = re.compile(r"frigate(\.[a-zA-Z]\w*)*\.[a-zA-Z]\w*[a-z]\w*")  # nothing private, no constants, no tests
-CODE = re.compile(r"(^ *```.*?^ *```|^(?: {4}[^\n]*\n)+)", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"(^ *```.*?^ *```)", re.MULTILINE | re.DOTALL)
 PACKAGE = """::: frigate.{name}
     options:
       heading_level: 1

@@ -1,6 +1,10 @@
-"""`frigate bench`: training step, forecast, tick, memory, positions and road features, beside the usual way."""
+"""`frigate bench`: speed and memory of training steps, forecasts and live updates, beside a plain PyTorch Geometric
+baseline.
+
+May import: `report`, `evaluation`, `forecasting` and below.
+"""
 
 from frigate.bench.measure import bench
-from frigate.bench.synthetic import invent_network
+from frigate.bench.synthetic import synthetic_network
 
-__all__ = ["bench", "invent_network"]
+__all__ = ["bench", "synthetic_network"]

@@ -15,27 +15,27 @@ import torch
 from frigate.bench.roofline import Ceilings
 
 CUDA_PEAK = "torch.cuda.max_memory_allocated: all that tensors hold on the GPU, weights and readings with it"
-RSS_PEAK = "the most of the process's resident memory, less what it held before"
+RSS_PEAK = "the largest resident memory of the process, minus what it held before"
 
 
 @dataclass(frozen=True)
 class Repeats:
-    """How often each thing is measured, after `warm` times that do not count; medians are told."""
+    """How often each thing is measured, after `warm` unmeasured calls; medians are reported."""
 
     warm: int
     step: int
     forecast: int
-    tick: int
+    live_update: int
 
 
-ON_GPU = Repeats(warm=10, step=50, forecast=50, tick=50)
-ON_CPU = Repeats(warm=2, step=3, forecast=9, tick=15)
+ON_GPU = Repeats(warm=10, step=50, forecast=50, live_update=50)
+ON_CPU = Repeats(warm=2, step=3, forecast=9, live_update=15)
 
 
 def median_ms(
     calls: Mapping[str, Callable[[], object]], device: torch.device, *, warm: int, repeats: int
 ) -> dict[str, float]:
-    """Of each call: on a GPU by its events, one call after the other; on a CPU in turn, so that all see one machine."""
+    """Of each call: on a GPU by its events, one call after the other; on a CPU alternating, as the load may vary."""
     if device.type == "cuda":
         return {name: _events_ms(call, warm=warm, repeats=repeats) for name, call in calls.items()}
     seconds: dict[str, list[float]] = {name: [] for name in calls}
@@ -49,7 +49,7 @@ def median_ms(
 
 
 def host_ms(call: Callable[[], object], *, warm: int, repeats: int) -> float:
-    """By the host's clock, of a call that ends on the host."""
+    """By the host's clock, of a call whose result is on the host."""
     return median_ms({"": call}, torch.device("cpu"), warm=warm, repeats=repeats)[""]
 
 
@@ -74,7 +74,7 @@ def _event() -> torch.cuda.Event:
 
 
 def peak_bytes(call: Callable[[], object], device: torch.device) -> int | None:
-    """CUDA_PEAK or RSS_PEAK during one call; None where the system does not tell."""
+    """CUDA_PEAK or RSS_PEAK during one call; None where the system does not report it."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -83,8 +83,8 @@ def peak_bytes(call: Callable[[], object], device: torch.device) -> int | None:
         torch.cuda.synchronize(device)
         return int(torch.cuda.max_memory_allocated(device))
     try:
-        ctypes.CDLL(None).malloc_trim(0)  # what is free but still held would hide what the call takes
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak starts anew
+        ctypes.CDLL(None).malloc_trim(0)  # memory that is free but still held would hide what the call takes
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # reset the peak
         before = _status_bytes("VmRSS")
         call()
         return max(0, _status_bytes("VmHWM") - before)
@@ -98,7 +98,7 @@ def _status_bytes(name: str) -> int:
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Of the GPU, or of the machine; None where the system does not tell."""
+    """Of the GPU, or of the machine; None where the system does not report it."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     try:

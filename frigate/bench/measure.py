@@ -1,8 +1,8 @@
-"""How fast it is here, beside the same equations written in the usual way, in one run.
+"""Speed and memory on this machine, beside a plain PyTorch Geometric baseline in the same run.
 
-A training step is the trainer's own: forward, loss, backward, clipping and optimiser, its windows cut from data on the
-device. A forecast is of one window, its inputs on the device, moments included, gates and positions there already. A
-tick takes a snapshot from an array on the host and gives the forecast back as one.
+A training step is the trainer's own: forward, loss, backward, clipping and optimiser, with windows cut from data on the
+device. A forecast is of one window with its inputs on the device; it computes the moments, while gates and positions
+are ready. A live update takes one snapshot as an array on the host and returns the forecast as one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from frigate.bench.clock import (
 )
 from frigate.bench.pyg_baseline import plain_bytes, plain_copy
 from frigate.bench.roofline import Ceilings, Sizes, forecast_work, step_work, work_json
-from frigate.bench.synthetic import Size, invent_network, invent_run, parse_size, windows_for
+from frigate.bench.synthetic import Size, parse_size, synthetic_network, synthetic_run, windows_for
 from frigate.config import PRESETS, ModelSettings, Settings, change, preset
 from frigate.data.network import RoadNetwork
 from frigate.errors import FrigateError, SettingsError
@@ -38,7 +38,7 @@ from frigate.forecasting.live import Live
 from frigate.graph.positions import choose_anchors, distances_m, position_scale_m, positions
 from frigate.graph.road_features import road_features
 from frigate.nn.batch import Windows
-from frigate.nn.device import best_device
+from frigate.nn.device import autocast, best_device
 from frigate.nn.forecaster import Fixed, ForecastModel
 from frigate.nn.ops import describe_kernels
 from frigate.nn.ops.cuda.recording import RecordedFunction
@@ -46,10 +46,10 @@ from frigate.training.environment import environment
 from frigate.training.run import RunOnCity
 from frigate.training.trainer import Trainer
 
-AGREE = {"cuda": 0.1, "cpu": 1e-3}  # ||ours - usual|| / ||usual||: rounding to bf16 and to fp32
+AGREE = {"cuda": 0.1, "cpu": 1e-3}  # ||ours - baseline|| / ||baseline||: rounding to bf16 and to fp32
 ANCHORS = 16
 MAX_WINDOWS = 1024
-FIRST = 200  # the snapshot that is forecast from; ticks go on from there
+FIRST = 200  # the snapshot that is forecast from; live updates continue from there
 
 
 def bench(
@@ -62,13 +62,31 @@ def bench(
     repeats: Repeats | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-    """Measure all, for JSON. `windows` of a training step; `repeats` of each measurement."""
+    """Measure everything, for JSON.
+
+    Parameters
+    ----------
+    size : str
+        "chengdu", "beijing" or a number of nodes, of a synthetic network.
+    device : str, optional
+        "cpu" or "cuda". Default: cuda if available.
+    presets : "paper", "default" or "both"
+        Which models.
+    windows : int, optional
+        Windows in a training step. Default: by size and device.
+    seed : int
+        Of network, readings and weights.
+    repeats : Repeats, optional
+        How often each thing is measured. Default: by device.
+    say : callable
+        Called with what is measured next.
+    """
     sized, on = parse_size(size), best_device(device)
     if presets not in (*PRESETS, "both"):
         raise SettingsError(f'--preset "{presets}": choose one of {", ".join(PRESETS)}, both')
     if windows is not None and not 1 <= windows <= MAX_WINDOWS:
-        raise SettingsError(f"--windows {windows}: give 1 to {MAX_WINDOWS}")
-    taken, often = windows or windows_for(sized, on), repeats or (ON_GPU if on.type == "cuda" else ON_CPU)
+        raise SettingsError(f"--windows {windows}: use 1 to {MAX_WINDOWS}")
+    taken, repeats = windows or windows_for(sized, on), repeats or (ON_GPU if on.type == "cuda" else ON_CPU)
     names = PRESETS if presets == "both" else (presets,)
     settings = [change(preset(name), {"train": {"batch_size": taken, "seed": seed}}) for name in names]
     for each in settings:
@@ -77,14 +95,14 @@ def bench(
         torch.manual_seed(seed)
         try:
             reached = ceilings(on) if on.type == "cuda" else None
-            measured = {each.model.preset: _measure(each, sized, on, often, reached, say) for each in settings}
+            measured = {each.model.preset: _measure(each, sized, on, repeats, reached, say) for each in settings}
         except (torch.OutOfMemoryError, MemoryError):
             raise SettingsError(
-                f"--size {sized.name}: there is not the memory for {taken} windows. "
-                "Give a smaller --size, or fewer --windows"
+                f"--size {sized.name}: there is not enough memory for {taken} windows. "
+                "Use a smaller --size, or fewer --windows"
             ) from None
     say("positions and road features")
-    network = invent_network(np.random.default_rng(seed), nodes=sized.nodes, roads=sized.roads)
+    network = synthetic_network(np.random.default_rng(seed), nodes=sized.nodes, roads=sized.roads)
     return {
         "command": _command(size, device, presets, windows, seed),
         **environment(on),
@@ -96,8 +114,10 @@ def bench(
         "horizon": preset("paper").task.horizon,
         "dtype": "bf16 autocast" if on.type == "cuda" else "fp32",
         "kernels": describe_kernels(on),
-        "clock": "CUDA events; a tick: the host's clock" if on.type == "cuda" else "the host's clock, ways in turn",
-        "repeats": asdict(often),
+        "clock": "CUDA events; live updates: the host's clock"
+        if on.type == "cuda"
+        else "the host's clock, alternating",
+        "repeats": asdict(repeats),
         "peak_is": CUDA_PEAK if on.type == "cuda" else RSS_PEAK,
         "ceilings": None if reached is None else reached.to_json(),
         **_static(network, seed=seed),
@@ -109,27 +129,27 @@ def _measure(
     settings: Settings,
     size: Size,
     device: torch.device,
-    often: Repeats,
+    repeats: Repeats,
     reached: Ceilings | None,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    run, name, windows = invent_run(settings, size), settings.model.preset, settings.train.batch_size
+    run, name, windows = synthetic_run(settings, size), settings.model.preset, settings.train.batch_size
     ours = run.model.to(device)
     assert isinstance(run.settings.model, ModelSettings)
-    theirs, usual_way = plain_copy(ours)
+    baseline, baseline_is = plain_copy(ours)
     stream, data = run.city.stream, run.windows(device)
 
     say(f"{name}: forecast")
-    told = _forecasts(run, ours, theirs, data, often)
-    say(f"{name}: tick")
-    told["ours"]["tick_ms"] = _ticks(run, data, often)
+    found = _forecasts(run, ours, baseline, data, repeats)
+    say(f"{name}: live update")
+    found["ours"]["live_update_ms"] = _live_updates(run, data, repeats)
     say(f"{name}: training step")
-    at_once, steps = _steps(run, theirs, data, often, size)
+    at_once, steps = _steps(run, baseline, data, repeats, size)
     for way, step in steps.items():
-        told[way] |= step
-    mine, other = told["ours"], told["usual"]
+        found[way] |= step
+    mine, other = found["ours"], found["baseline"]
     faster = {key: _ratio(other[f"{key}_ms"], mine[f"{key}_ms"]) for key in ("step", "forecast", "forecast_graph")}
-    faster["step_every"] = _ratio(other["step_ms"], mine["step_every_ms"])
+    faster["step_all_nodes"] = _ratio(other["step_ms"], mine["step_all_nodes_ms"])
     sizes = Sizes(
         run.settings.model,
         run.settings.task,
@@ -150,9 +170,9 @@ def _measure(
         "windows": windows,
         "windows_at_once": at_once,
         "targets": targets,
-        "usual_way": usual_way,
-        **told,
-        "usual_to_ours": faster | {"tick": _ratio(other["forecast_ms"], mine["tick_ms"])},
+        "baseline_is": baseline_is,
+        **found,
+        "times_faster": faster | {"live_update": _ratio(other["forecast_ms"], mine["live_update_ms"])},
         "work": work,
         "over_floor": {
             "step": _ratio(mine["step_ms"], work["step"]["floor_ms"]),
@@ -162,98 +182,98 @@ def _measure(
 
 
 def _forecasts(
-    run: RunOnCity, ours: ForecastModel, theirs: ForecastModel, data: Windows, often: Repeats
+    run: RunOnCity, ours: ForecastModel, baseline: ForecastModel, data: Windows, repeats: Repeats
 ) -> dict[str, Any]:
-    """One window of all nodes, both ways; on a GPU also replayed from a CUDA graph."""
+    """One window of all nodes, ours and the baseline's; on a GPU also replayed from a CUDA graph."""
     device, task = data.device, run.settings.task
     inputs = torch.from_numpy(run.split.seen).to(device)
     batch = data.batch(np.array([FIRST]), past=task.past, horizon=task.horizon, inputs=inputs)
     fixed = _fixed(ours.eval(), data)
 
     def mine() -> Tensor:
-        with torch.inference_mode(), _autocast(device):
+        with torch.inference_mode(), autocast(device):
             return ours(batch, fixed=fixed)  # type: ignore[no-any-return]
 
     def other() -> Tensor:
-        with torch.inference_mode(), _autocast(device):
-            return theirs(batch, kernels="reference")  # type: ignore[no-any-return]
+        with torch.inference_mode(), autocast(device):
+            return baseline(batch, kernels="reference")  # type: ignore[no-any-return]
 
-    theirs.eval()
-    off = _require_same("the usual way and ours", mine(), other(), run)
-    told: dict[str, Any] = {"difference": off}
-    calls = {"ours": mine, "usual": other}
-    times = median_ms(calls, device, warm=often.warm, repeats=often.forecast)
+    baseline.eval()
+    off = _require_same("the baseline and ours", mine(), other(), run)
+    found: dict[str, Any] = {"difference": off}
+    calls = {"ours": mine, "baseline": other}
+    times = median_ms(calls, device, warm=repeats.warm, repeats=repeats.forecast)
     for way, call in calls.items():
-        told[way] = {"forecast_ms": times[way], "forecast_peak_bytes": peak_bytes(call, device)}
-        told[way] |= _replayed(call, run, device, often)
-    return told
+        found[way] = {"forecast_ms": times[way], "forecast_peak_bytes": peak_bytes(call, device)}
+        found[way] |= _replayed(call, run, device, repeats)
+    return found
 
 
-def _replayed(call: Callable[[], Tensor], run: RunOnCity, device: torch.device, often: Repeats) -> dict[str, Any]:
-    """A forecast from a CUDA graph; None, and why, where there is none."""
+def _replayed(call: Callable[[], Tensor], run: RunOnCity, device: torch.device, repeats: Repeats) -> dict[str, Any]:
+    """A forecast replayed from a CUDA graph; None, and why, where it cannot be recorded."""
     if device.type != "cuda":
         return {"forecast_graph_ms": None}
     wanted = call()
     try:
         replay = RecordedFunction(call, (), device)
-    except RuntimeError as error:  # something in it cannot be captured
+    except RuntimeError as error:  # something in it cannot be recorded
         return {"forecast_graph_ms": None, "forecast_graph_reason": str(error).splitlines()[0]}
     _require_same("a replayed graph and its forecast", replay(), wanted, run)
-    times = median_ms({"": replay}, device, warm=often.warm, repeats=often.forecast)
+    times = median_ms({"": replay}, device, warm=repeats.warm, repeats=repeats.forecast)
     return {"forecast_graph_ms": times[""]}
 
 
-def _ticks(run: RunOnCity, data: Windows, often: Repeats) -> float:
-    """A push of one snapshot and the forecast after it, arrays on the host in and out."""
+def _live_updates(run: RunOnCity, data: Windows, repeats: Repeats) -> float:
+    """Milliseconds of a push of one snapshot and the forecast after it, arrays on the host in and out."""
     stream, task, device = run.city.stream, run.settings.task, data.device
     live = Live(run.run, run.city, device=str(device))
     before = slice(FIRST - task.past, FIRST)
     live.push(int(stream.times_s[FIRST - task.past]), stream.values[before], stream.observed[before])
     made, at = [live.forecast()], count(FIRST)
 
-    def tick() -> None:
+    def update() -> None:
         now = next(at)
         live.push(int(stream.times_s[now]), stream.values[now], stream.observed[now])
         made[0] = live.forecast()
 
-    time_ms = host_ms(tick, warm=often.warm, repeats=often.tick)
+    time_ms = host_ms(update, warm=repeats.warm, repeats=repeats.live_update)
     inputs, last = torch.from_numpy(run.split.seen).to(device), np.array([next(at) - 1])
     batch = data.batch(last, past=task.past, horizon=task.horizon, inputs=inputs)
     model = run.model
     fixed = _fixed(model, data)
-    with torch.inference_mode(), _autocast(device):
+    with torch.inference_mode(), autocast(device):
         full = model(batch, fixed=fixed)[0]
-    _require_same("a tick and the full forecast", torch.from_numpy(made[0].values), full, run)
+    _require_same("a live update and the full forecast", torch.from_numpy(made[0].values), full, run)
     return time_ms
 
 
 def _steps(
-    run: RunOnCity, theirs: ForecastModel, data: Windows, often: Repeats, size: Size
+    run: RunOnCity, baseline: ForecastModel, data: Windows, repeats: Repeats, size: Size
 ) -> tuple[int, dict[str, dict[str, Any]]]:
-    """How many windows a training step computes at once, and what it takes, both ways.
+    """How many windows a training step computes at once; and time and memory, ours and the baseline's.
 
-    Ours decodes the nodes that have targets, the usual way all; what ours takes to decode all is measured too.
+    Ours decodes the nodes that have targets, the baseline all; how long ours takes to decode all is measured too.
     """
     trainers = {
         "ours": Trainer(run, data),
-        "every": Trainer(run, data),
-        "usual": Trainer(replace(run, run=replace(run.run, model=theirs)), data, kernels="reference"),
+        "all nodes": Trainer(run, data),
+        "baseline": Trainer(replace(run, run=replace(run.run, model=baseline)), data, kernels="reference"),
     }
-    trainers["every"].targets_at = torch.arange(size.nodes, device=data.device)
-    trainers["usual"].targets_at = slice(None)
+    trainers["all nodes"].targets_at = torch.arange(size.nodes, device=data.device)
+    trainers["baseline"].targets_at = slice(None)
     at_once = trainers["ours"].micro_batch
     _require_memory(run.settings, size, data.device, windows=at_once)
     calls = {way: _stepping(trainer) for way, trainer in trainers.items()}
     # The peak of the first step, in which ours is recorded on a GPU: replayed, it asks for no memory.
     peaks = {way: peak_bytes(call, data.device) for way, call in calls.items()}
-    times = median_ms(calls, data.device, warm=often.warm, repeats=often.step)
-    told = {way: {"step_ms": times[way], "step_peak_bytes": peaks[way]} for way in ("ours", "usual")}
-    told["ours"] |= {"step_every_ms": times["every"], "step_every_peak_bytes": peaks["every"]}
-    return at_once, told
+    times = median_ms(calls, data.device, warm=repeats.warm, repeats=repeats.step)
+    found = {way: {"step_ms": times[way], "step_peak_bytes": peaks[way]} for way in ("ours", "baseline")}
+    found["ours"] |= {"step_all_nodes_ms": times["all nodes"], "step_all_nodes_peak_bytes": peaks["all nodes"]}
+    return at_once, found
 
 
 def _stepping(trainer: Trainer) -> Callable[[], object]:
-    """The trainer's own step on other windows each time, as it trains."""
+    """The trainer's own step, on other windows each time."""
     rng, steps = np.random.default_rng(trainer.settings.seed), count()
 
     def step() -> None:
@@ -265,27 +285,23 @@ def _stepping(trainer: Trainer) -> Callable[[], object]:
 
 @torch.inference_mode()
 def _fixed(model: ForecastModel, data: Windows) -> list[Fixed]:
-    with _autocast(data.device):
+    with autocast(data.device):
         return [model.fixed(topology) for topology in data.topologies]
 
 
-def _autocast(device: torch.device) -> torch.autocast:
-    return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
-
-
 def _static(network: RoadNetwork, *, seed: int) -> dict[str, Any]:
-    """Positions and road features, on the host; a small network first, so that no compiling is timed."""
+    """Positions and road features, on the host; a small network first, so that compiling is not timed."""
 
     def place() -> None:
         metres = distances_m(network, choose_anchors(network, count=ANCHORS, seed=seed))
         positions(metres, position_scale_m(metres))
 
-    told: dict[str, Any] = {"anchors": ANCHORS, "positions_ms": host_ms(place, warm=0, repeats=3)}
+    found: dict[str, Any] = {"anchors": ANCHORS, "positions_ms": host_ms(place, warm=0, repeats=3)}
     try:
-        road_features(invent_network(np.random.default_rng(seed), nodes=50, roads=100))
-        return told | {"features_ms": host_ms(lambda: road_features(network), warm=0, repeats=1)}
+        road_features(synthetic_network(np.random.default_rng(seed), nodes=50, roads=100))
+        return found | {"features_ms": host_ms(lambda: road_features(network), warm=0, repeats=1)}
     except FrigateError as error:  # numba is not installed
-        return told | {"features_ms": None, "features_reason": str(error).partition(". ")[0]}
+        return found | {"features_ms": None, "features_reason": str(error).partition(". ")[0]}
 
 
 def _require_same(what: str, one: Tensor, other: Tensor, run: RunOnCity) -> float:
@@ -306,8 +322,8 @@ def _require_memory(settings: Settings, size: Size, device: torch.device, *, win
     if free is not None and windows * window > free:
         needed_gib, free_gib = windows * window / 2**30, free / 2**30
         raise SettingsError(
-            f"--size {size.name}: a training step the usual way, {windows} windows at once, takes about "
-            f"{needed_gib:,.0f} GiB, and {free_gib:,.0f} GiB are free. Give a smaller --size"
+            f"--size {size.name}: a training step of the baseline, {windows} windows at once, takes about "
+            f"{needed_gib:,.0f} GiB, and {free_gib:,.0f} GiB are free. Use a smaller --size"
         )
 
 
@@ -316,5 +332,5 @@ def _ratio(one: float | None, other: float | None) -> float | None:
 
 
 def _command(size: str, device: str | None, presets: str, windows: int | None, seed: int) -> str:
-    said = {"size": size, "device": device, "preset": presets, "windows": windows, "seed": seed}
-    return "frigate bench " + " ".join(f"--{key} {value}" for key, value in said.items() if value is not None)
+    options = {"size": size, "device": device, "preset": presets, "windows": windows, "seed": seed}
+    return "frigate bench " + " ".join(f"--{key} {value}" for key, value in options.items() if value is not None)

@@ -9,10 +9,10 @@ from frigate.errors import SettingsError
 
 MEASURES = {
     "step": "training step",
-    "step_every": "training step, all nodes decoded",
+    "step_all_nodes": "training step, all nodes decoded",
     "forecast": "forecast",
     "forecast_graph": "forecast, CUDA graph",
-    "tick": "live update",
+    "live_update": "live update",
 }
 
 
@@ -38,7 +38,7 @@ def rows_of(result: dict[str, Any]) -> list[dict[str, str]]:
     """A table: one row for each preset and measure, by column."""
     rows = []
     for name, found in result["presets"].items():
-        ours, baseline, faster = found["ours"], found["usual"], found["usual_to_ours"]
+        ours, baseline, faster = found["ours"], found["baseline"], found["times_faster"]
         for key, words in MEASURES.items():
             if ours[f"{key}_ms"] is None:
                 continue
@@ -58,7 +58,7 @@ def rows_of(result: dict[str, Any]) -> list[dict[str, str]]:
 
 def notes_of(result: dict[str, Any]) -> list[str]:
     """What the table has no room for."""
-    baseline = next(iter(result["presets"].values()))["usual_way"]
+    baseline = next(iter(result["presets"].values()))["baseline_is"]
     features = _ms(result["features_ms"]) if result["features_ms"] is not None else result["features_reason"]
     notes = [
         f"{result['hardware']}, {result['threads']} threads, {result['dtype']}; {result['nodes']:,} nodes, "

@@ -1,12 +1,12 @@
-"""What a training step and a forecast have to move and to compute, counted from the sizes alone, and the time it takes
-a machine at the least.
+"""The bytes and operations of a training step and a forecast, counted from the sizes alone, and the least time that a
+machine needs for them (its roofline).
 
-Counted is the fused implementation: a layer reads its input once and writes its output once. Going back, a layer reads
-the gradient, its output and its input, writes the gradient behind the relu, reads that again for the neighbours' sums,
-and writes the gradient of its input. The LSTMs keep the state before each step and compute their gates again; their
-gate gradients are written, and read once more for the sums over the rows that are the weights' gradients. Weights,
-roads and gates are small and stay in the caches: they are not counted. Norm, dropout and residual of the preset
-`default` can be done on the way and are not counted either.
+The fused implementation is counted: a layer reads its input once and writes its output once. In backward, a layer reads
+the gradient, its output and its input, writes the gradient before the relu, reads that again for the neighbours' sums,
+and writes the gradient of its input. The LSTMs keep the state before each step and recompute their gates; the gates'
+gradients are written, and read once more for the sums over the rows that are the weights' gradients. Weights, roads
+and gates are small and stay in the caches: they are not counted. Norm, dropout and residual of the preset `default` can
+be fused and are not counted either.
 
 N nodes, E roads, B windows, T past and H future steps, D width; R = N B sequences.
 """
@@ -38,7 +38,7 @@ class WorkItem:
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What a machine reached in the same run: a copy, read and written bytes counted, and a matrix product."""
+    """What the machine reached in the same run: a copy (bytes read and written), and a matrix product."""
 
     copy_bytes_per_s: float
     matmul_flop_per_s: float
@@ -80,12 +80,12 @@ class Sizes:
 
 
 def forecast_work(sizes: Sizes) -> tuple[WorkItem, ...]:
-    """A forward pass that keeps nothing, gates and positions there already."""
+    """A forward pass without gradients; gates and positions are ready."""
     return (_embedding(sizes), _layers(sizes), _encoder(sizes, kept=False), _decoder(sizes, kept=False))
 
 
 def step_work(sizes: Sizes, *, targets: int) -> tuple[WorkItem, ...]:
-    """Forward, backward and the optimiser. `targets` of the nodes have any; the others need no encoder, no decoder."""
+    """Forward, backward and optimiser. Only `targets` of the nodes have targets; the others need neither LSTM."""
     decoded = replace(sizes, nodes=targets)
     return (
         _embedding(sizes),
@@ -101,19 +101,19 @@ def step_work(sizes: Sizes, *, targets: int) -> tuple[WorkItem, ...]:
 
 
 def floor_ms(parts: Iterable[WorkItem], ceilings: Ceilings) -> float:
-    """The parts one after the other, each at the slower of its two ceilings."""
+    """The parts one after the other, each limited by the slower of bytes and operations."""
     return sum(1e3 * max(_seconds(part, ceilings)) for part in parts)
 
 
 def work_json(parts: tuple[WorkItem, ...], ceilings: Ceilings | None) -> dict[str, Any]:
-    told: dict[str, Any] = {"bytes": sum(p.bytes for p in parts), "flops": sum(p.flops for p in parts)}
-    told["floor_ms"] = None if ceilings is None else round(floor_ms(parts, ceilings), 4)
-    told["parts"] = [{"name": part.name, "bytes": part.bytes, "flops": part.flops} for part in parts]
+    result: dict[str, Any] = {"bytes": sum(p.bytes for p in parts), "flops": sum(p.flops for p in parts)}
+    result["floor_ms"] = None if ceilings is None else round(floor_ms(parts, ceilings), 4)
+    result["parts"] = [{"name": part.name, "bytes": part.bytes, "flops": part.flops} for part in parts]
     if ceilings is not None:
-        for row, part in zip(told["parts"], parts, strict=True):
+        for row, part in zip(result["parts"], parts, strict=True):
             by_bytes, by_flops = _seconds(part, ceilings)
             row |= {"bytes_ms": round(1e3 * by_bytes, 4), "flops_ms": round(1e3 * by_flops, 4)}
-    return told
+    return result
 
 
 def _seconds(part: WorkItem, ceilings: Ceilings) -> tuple[float, float]:
@@ -130,7 +130,7 @@ def _embedding(s: Sizes) -> WorkItem:
 
 
 def _embedding_back(s: Sizes) -> WorkItem:
-    """To the weights alone: readings have no gradient."""
+    """For the weights alone: readings have no gradient."""
     return WorkItem("embedding, back", _embedding(s).bytes, _embedding(s).flops)
 
 
@@ -145,7 +145,7 @@ def _layers(s: Sizes) -> WorkItem:
 
 
 def _layers_back(s: Sizes) -> WorkItem:
-    """Two products, to the input and to W_1; sums made again for W_1, sums of gradients, products for the gates."""
+    """Two products, for the input and for W_1; sums again for W_1, sums of gradients, products for the gates."""
     product, sums = _layer_flops(s)
     return WorkItem("layers, back", s.model.layers * 6 * s.wide, s.model.layers * (2 * product + 3 * sums))
 

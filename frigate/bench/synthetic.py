@@ -1,4 +1,4 @@
-"""The networks, readings and runs that are measured: invented, of given sizes."""
+"""Synthetic networks, readings and runs of given sizes, to be measured."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from frigate.graph.road_features import FEATURES
 from frigate.nn.scaling import fit_scaling
 from frigate.training.run import RunOnCity, build_model
 
-ROADS_A_NODE = 2.28  # Chengdu's; Beijing has 2.27
-FEWEST, MOST = 20, 10**8  # nodes
+ROADS_PER_NODE = 2.28  # Chengdu's; Beijing has 2.27
+MIN_NODES, MAX_NODES = 20, 10**8
 CELLS = {"cuda": 102_144, "cpu": 12_768}  # nodes x windows of a step: 32 and 4 windows of Chengdu's size
-MAX_WINDOWS = {"cuda": 64, "cpu": 8}  # of a small network, if not said
+MAX_WINDOWS = {"cuda": 64, "cpu": 8}  # of a small network
 SENSORS, STEP_S, START_S, SNAPSHOTS = 0.5, 300, 1_700_000_000, 300
 
 
@@ -42,26 +42,26 @@ def parse_size(text: str) -> Size:
     for size in SIZES:
         if text.strip().lower() == size.name:
             return size
-    remedy = f"Give {', '.join(size.name for size in SIZES)}, or a number of nodes from {FEWEST} on"
+    remedy = f"Use {', '.join(size.name for size in SIZES)}, or a number of nodes from {MIN_NODES} on"
     try:
         nodes = int(text.replace(",", ""))
     except ValueError:
-        raise SettingsError(f'--size "{text}" is no size. {remedy}') from None
-    if not FEWEST <= nodes <= MOST:
-        raise SettingsError(f"--size {text}: {'too few' if nodes < FEWEST else 'too many'} nodes. {remedy}")
-    return Size(f"{nodes}", nodes, round(ROADS_A_NODE * nodes))
+        raise SettingsError(f'--size "{text}" is not a size. {remedy}') from None
+    if not MIN_NODES <= nodes <= MAX_NODES:
+        raise SettingsError(f"--size {text}: {'too few' if nodes < MIN_NODES else 'too many'} nodes. {remedy}")
+    return Size(f"{nodes}", nodes, round(ROADS_PER_NODE * nodes))
 
 
 def windows_for(size: Size, device: torch.device) -> int:
-    """As many as make a step of about the same work whatever the size; fewer on a CPU, for its time and memory."""
+    """So many that a step is about the same work whatever the size; fewer on a CPU, for its speed and memory."""
     return min(MAX_WINDOWS[device.type], max(1, round(CELLS[device.type] / size.nodes)))
 
 
-def invent_network(rng: np.random.Generator, *, nodes: int, roads: int) -> RoadNetwork:
-    """Random places, as dense as Chengdu's, joined by streets both ways: the shortest that join all, and more.
+def synthetic_network(rng: np.random.Generator, *, nodes: int, roads: int) -> RoadNetwork:
+    """Random places, as dense as Chengdu's, joined by two-way streets: the shortest that join all, and some more.
 
-    It has as many roads as asked for, at least 2 (nodes - 1). Every place can be reached from every other, as in a
-    city: positions and betweenness would be cheap otherwise.
+    It has `roads` roads, at least 2 (nodes - 1). Every place can be reached from every other, as in a city:
+    otherwise positions and betweenness would be cheap.
     """
     side = 0.3 * (nodes / 3_192) ** 0.5
     lon, lat = 104.0 + rng.uniform(0, side, nodes), 30.6 + rng.uniform(0, side, nodes)
@@ -82,11 +82,11 @@ def invent_network(rng: np.random.Generator, *, nodes: int, roads: int) -> RoadN
     return RoadNetwork(np.arange(nodes), lon, lat, edges)
 
 
-def invent_run(settings: Settings, size: Size) -> RunOnCity:
-    """A run of untrained weights on invented readings and road features: the time depends on none of them."""
+def synthetic_run(settings: Settings, size: Size) -> RunOnCity:
+    """An untrained run on random readings and road features: speed depends on none of them."""
     seed, windows = settings.train.seed, settings.train.batch_size
     rng = np.random.default_rng(seed)
-    network = invent_network(rng, nodes=size.nodes, roads=size.roads)
+    network = synthetic_network(rng, nodes=size.nodes, roads=size.roads)
     snapshots = max(SNAPSHOTS, 2 * (windows + settings.task.past + settings.task.horizon))
     values = rng.poisson(4, (snapshots, size.nodes)).astype(np.float32)
     stream = make_stream(values, network, start_s=START_S, step_s=STEP_S, quantity="speed")  # not clamped at 0
@@ -96,5 +96,5 @@ def invent_run(settings: Settings, size: Size) -> RunOnCity:
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
         model = build_model(settings, scaling).eval()
-    city = City("Invented", stream, road_features=(features,))
+    city = City("Synthetic", stream, road_features=(features,))
     return RunOnCity.untrained(city, split, settings, scaling, model)

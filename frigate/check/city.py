@@ -166,7 +166,19 @@ def percent(share: float) -> str:
 
 
 def check_city(city: City, *, positions: bool = False) -> CheckReport:
-    """Look a city over. `positions` measures the distortion for each choice of anchors, which takes a little longer."""
+    """Check a city: what it holds, and what is wrong with it.
+
+    Parameters
+    ----------
+    city
+        The city.
+    positions
+        Whether to measure the distortion of positions for each choice of anchors, which takes a little longer.
+
+    Returns
+    -------
+    A report: `lines()` for a person, `to_json()` for a program.
+    """
     stream, network = city.stream, city.network
     parts = connected_parts(network)
     found = check_sensors(stream)
@@ -230,15 +242,15 @@ def _advice(stream: RoadNetworkStream, sensors: int) -> tuple[str, ...]:
     S, seconds = stream.num_snapshots, stream.num_snapshots * stream.step_s
     if not sensors:
         return ("there is nothing to learn from. Import readings",)
-    told = []
+    advice = []
     if S < 240:
-        told.append(
+        advice.append(
             f"the last tenth, on which forecasts are judged, has {S // 10} snapshots, and a window takes 12 past and "
-            "12 ahead if not said otherwise (--past, --horizon). More readings would serve better"
+            "12 ahead by default (--past, --horizon). More readings would help"
         )
     if seconds < 7 * DAY_S:
-        told.append(f"the readings span {lasting_words(seconds)}. Less than a week cannot teach weekdays from weekends")
-    return tuple(told)
+        advice.append(f"the readings span {lasting_words(seconds)}. Learning the week takes at least one")
+    return tuple(advice)
 
 
 def _gaps(stream: RoadNetworkStream) -> tuple[tuple[str, int], ...]:

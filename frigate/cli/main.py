@@ -15,6 +15,7 @@ from pathlib import Path
 from frigate.cli.bench import BENCH
 from frigate.cli.check import CHECK
 from frigate.cli.console import complain
+from frigate.cli.demand import DEMAND
 from frigate.cli.demo import DEMO
 from frigate.cli.evaluate import EVALUATE
 from frigate.cli.exports import EXPORT
@@ -26,7 +27,7 @@ from frigate.cli.train import TRAIN
 from frigate.errors import FrigateError
 from frigate.version import __version__
 
-COMMANDS = (DEMO, IMPORT, CHECK, TRAIN, EVALUATE, FORECAST, REPRODUCE, BENCH, EXPORT)
+COMMANDS = (DEMO, IMPORT, CHECK, DEMAND, TRAIN, EVALUATE, FORECAST, REPRODUCE, BENCH, EXPORT)
 WRONG, STOPPED = 2, 130  # exit statuses: a mistake of the user's, Ctrl-C
 
 

@@ -1,5 +1,13 @@
-"""What a city is: its road network, its stream of readings, the folder on disk and its cache, tables, times, and the
-split into sensors and test nodes.
+"""What a city is: a road network and a stream of readings, the folder on disk and its cache.
+
+    network, stream      RoadNetwork and RoadNetworkStream, the arrays that everything else works on
+    city, folder, cache  City; read_city and write_city; the cache that opens with numpy alone
+    tables, columns      CSV and Parquet tables, of a city folder or a user's, and what their columns hold
+    times, coordinates   times as people write them; longitude, latitude and distances
+    city_toml, network_tables, readings, changes, turns    the files of a city folder, one by one
+    bucketing            readings into snapshots: counts summed, gauges latest, for every source
+    split                which nodes are sensors and which are only scored; which times train, validate and test
+    notices, files, sandbox, progress    what an import reports; atomic writes; limits on reading; progress
 
 May import: `config` and `errors`, nothing else of Frigate.
 """

@@ -1,4 +1,4 @@
-"""Readings into snapshots: the one place that says what the value of a node in a snapshot is. All sources use it.
+"""Readings into snapshots: the one rule for what a node's value in a snapshot is, used by every source.
 
 A reading's time is the start of its interval, and snapshot t covers [t, t + step). Of several readings of a node in one
 snapshot, counts are summed and gauges keep the latest. Two readings of a node at the very same time are one reading and
@@ -330,7 +330,7 @@ def bucket_matrix(
 def snapshot_grid(span: Span, *, step_s: int, timezone: str, num_nodes: int, num_readings: int) -> Grid:
     """The snapshots of a span, from a whole step since local midnight on.
 
-    More than could be held is refused before any memory is taken.
+    More than fit into memory are refused before any memory is taken.
     """
     first_s = span.first_us // 1_000_000
     offset_s = int(utc_offsets_s(np.array([first_s]), timezone)[0])
@@ -351,7 +351,7 @@ def usual_step_s(gap_us: NDArray[Any], *, where: str) -> int:
     """The step of readings that are these times apart: the most frequent one."""
     gaps, count = np.unique(gap_us, return_counts=True)
     if not len(gaps):
-        raise CityError(f"{where}: one time only, so the step cannot be told. Give more rows, or a step such as 5min")
+        raise CityError(f"{where}: one time only, so the step cannot be inferred. Give a step such as 5min")
     usual_us = int(gaps[np.argmax(count)])
     if usual_us % 1_000_000:
         raise CityError(f"{where}: readings are mostly {usual_us / 1e6:g} s apart. Give a step, such as 5min")

@@ -44,13 +44,31 @@ __all__ = ["City", "open_cache", "open_city", "read_city", "write_city"]
 
 
 def open_city(path: str | Path) -> City:
-    """The city in a city folder or in a bare cache."""
+    """Open a city folder, or a cache without one.
+
+    Parameters
+    ----------
+    path
+        A folder with a city.toml, or a cache folder that was copied from one.
+    """
     bare = Path(path).is_dir() and not (Path(path) / "city.toml").is_file()
     return open_cache(path) if bare else read_city(path)
 
 
 def read_city(path: str | Path, *, cache: bool = True) -> City:
-    """The city in this folder. With `cache`, what was read is kept beside the tables and used until they change."""
+    """Read a city folder.
+
+    Parameters
+    ----------
+    path
+        A folder with city.toml, nodes and edges, and perhaps readings, changes and turns; each CSV or Parquet.
+    cache
+        Whether to keep what was read in `CITY/cache`, and to use that until a table changes.
+
+    Returns
+    -------
+    The city. Its notices report what was left out or repaired.
+    """
     folder = city_folder(Path(path))
     sources = find_sources(folder)
     digests = file_digests(sources) if cache else {}
@@ -104,8 +122,7 @@ def _read_tables(folder: Path, sources: dict[str, Path]) -> City:
     note_network(stream.network, notices)
     if not stream.observed.any():
         notices.add("Nodes without any reading: the city has no sensor and cannot be trained on", stream.num_nodes)
-    told = notices.sentences()
-    return City(settings.name, stream, tuple(told), folder, places=told, forbidden_turns=turns)
+    return replace(City.reported(settings.name, stream, notices, forbidden_turns=turns), folder=folder)
 
 
 def _stream(snapshots: Snapshots, timeline: Timeline, settings: CityFile, notices: Notices) -> RoadNetworkStream:
@@ -137,7 +154,17 @@ def _stream(snapshots: Snapshots, timeline: Timeline, settings: CityFile, notice
 
 
 def write_city(city: City, path: str | Path, *, csv: bool = False) -> None:
-    """Write the tables beside, then move them into place: never half a city. Another city there is replaced."""
+    """Write a city folder: whole, or not at all.
+
+    Parameters
+    ----------
+    city
+        The city.
+    path
+        A new folder, or a city folder, which is replaced.
+    csv
+        Whether the tables are CSV; default: Parquet.
+    """
     import polars as pl
 
     folder = Path(path).resolve()

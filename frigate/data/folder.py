@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frigate.data.network import RoadNetwork
+from frigate.data.notices import Notices
 from frigate.data.stream import RoadNetworkStream
 from frigate.errors import CityError
 
@@ -34,6 +35,15 @@ class City:
     road_features: tuple[NDArray[np.float32], ...] = ()  # [N,R] raw, one a topology; empty until computed
     places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by notice: its first places, one by one
     forbidden_turns: NDArray[np.int64] = field(default_factory=empty_turns)  # [K,3] rows of nodes: from, via, to
+
+    @staticmethod
+    def reported(
+        name: str, stream: RoadNetworkStream, notices: Notices, *, forbidden_turns: NDArray[np.int64] | None = None
+    ) -> City:
+        """A new city with what its import has to report."""
+        places = notices.sentences()
+        turns = empty_turns() if forbidden_turns is None else forbidden_turns
+        return City(name, stream, tuple(places), places=places, forbidden_turns=turns)
 
     @property
     def network(self) -> RoadNetwork:

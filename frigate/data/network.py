@@ -41,8 +41,8 @@ class Edges:
     def __post_init__(self) -> None:
         sizes = {f.name: len(getattr(self, f.name)) for f in fields(self)}
         if len(set(sizes.values())) > 1:
-            told = ", ".join(f"{name} {size}" for name, size in sizes.items() if size != sizes["senders"])
-            raise CityError(f"{sizes['senders']} roads have columns of other lengths ({told}). Give one value a road")
+            others = ", ".join(f"{name} {size}" for name, size in sizes.items() if size != sizes["senders"])
+            raise CityError(f"{sizes['senders']} roads have columns of other lengths ({others}). Give one value a road")
 
     @classmethod
     def of(
@@ -197,12 +197,24 @@ class RoadNetwork:
         return digest.hexdigest()[:16]
 
     def close(self, roads: Iterable[Road]) -> RoadNetwork:
-        """The network without these directed roads, named by their end nodes. Both directions: name both."""
+        """The network without these roads.
+
+        Parameters
+        ----------
+        roads
+            One-way roads by their end nodes, as [(41, 42)]. To close both directions, name both.
+        """
         hit = self._find(roads, self.edges, "is not an open road")
         return replace(self, edges=self.edges.take(~hit), closed=self.closed.join(self.edges.take(hit)))
 
     def reopen(self, roads: Iterable[Road]) -> RoadNetwork:
-        """The network with these closed roads open again."""
+        """The network with these closed roads open again.
+
+        Parameters
+        ----------
+        roads
+            One-way roads by their end nodes, which `close` has closed.
+        """
         roads = _pairs(roads)
         hit = self._find(roads, self.closed, "was not closed")
         there = set(zip(self.senders.tolist(), self.receivers.tolist(), strict=True))
@@ -221,7 +233,19 @@ class RoadNetwork:
         lanes: Sequence[float] | None = None,
         speed_kph: Sequence[float] | None = None,
     ) -> RoadNetwork:
-        """The network with more nodes (id, lon, lat) and directed roads by their ends; no length: haversine."""
+        """The network with more nodes and roads.
+
+        Parameters
+        ----------
+        nodes
+            Each an id, a longitude and a latitude. A node that was removed comes back where it was.
+        roads
+            One-way roads by their end nodes.
+        length_m
+            Of each road; None, for all or for one: the straight distance.
+        road_class, lanes, speed_kph
+            Of each road; None: not known.
+        """
         grown = self._add_nodes(nodes) if len(nodes) else self
         roads = _pairs(roads)
         if not roads:
@@ -253,7 +277,13 @@ class RoadNetwork:
         return replace(grown, edges=grown.edges.join(new))
 
     def remove_nodes(self, node_ids: Iterable[NodeId]) -> RoadNetwork:
-        """The network without these nodes and the roads at them. Their rows stay, with `present` False."""
+        """The network without these nodes and the roads at them.
+
+        Parameters
+        ----------
+        node_ids
+            The nodes. Their rows stay in the node table, with `present` False.
+        """
         present = self.present.copy()
         present[self.rows_of(node_ids)] = False
         keep = present[self.senders] & present[self.receivers]
@@ -331,7 +361,7 @@ def _place(node_id: NodeId, lon: float, lat: float) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Cleaned:
-    """How many roads `clean_edges` left out or mended."""
+    """How many roads `clean_edges` left out or repaired."""
 
     self_loops: int
     parallel: int

@@ -40,7 +40,7 @@ def read_nodes(
 def read_edges(
     path: Path, network: RoadNetwork, *, notices: Notices, rename: Mapping[str, str] | None = None
 ) -> RoadNetwork:
-    """The network with the roads of this table, cleaned: what was left out or mended goes to the notices."""
+    """The network with the roads of this table, cleaned; what was left out or repaired goes to the notices."""
     table = read_table(
         path, needed=("source", "target"), optional=("length_m", *ATTRIBUTES), rename=rename, notices=notices
     )
@@ -53,7 +53,7 @@ def read_edges(
 
 
 def _note_cleaning(table: Table, edges: Edges, notices: Notices) -> None:
-    """Say which rows `clean_edges` leaves out or mends."""
+    """Report the rows that `clean_edges` leaves out or repairs."""
     loops, short = edges.senders == edges.receivers, edges.length_m == 0
     length_m = np.where(short, MIN_ROAD_M, edges.length_m)
     order = np.lexsort((length_m, edges.receivers, edges.senders))
@@ -100,13 +100,13 @@ def roads_of(
             remedy = "Give a length of 0 or more, or leave it empty for the straight distance"
             raise table.refuse(row, f"length_m {given_m[row]:g} is no length. {remedy}")
         length_m = np.where(given, given_m, length_m)
-    held: dict[str, NDArray[np.float64]] = {}
+    attributes: dict[str, NDArray[np.float64]] = {}
     for column in ("lanes", "speed_kph"):
         if column in table:
             number, _ = numbers(table, column)
             wrong = ~np.isnan(number) & ~(np.isfinite(number) & (number > 0))
             notices.add_rows(f"Values of {column} not above 0 were taken as unknown", wrong, table.place_of(column))
-            held[column] = np.where(wrong, np.nan, number)
+            attributes[column] = np.where(wrong, np.nan, number)
     return Edges.of(
         senders,
         receivers,
@@ -114,7 +114,7 @@ def roads_of(
         road_class=words(table, "road_class"),
         name=words(table, "name"),
         geometry=lines_wkb(table, "geometry"),
-        **held,
+        **attributes,
     )
 
 
@@ -135,7 +135,7 @@ def isolated_nodes(network: RoadNetwork) -> NDArray[np.int64]:
 
 
 def note_network(network: RoadNetwork, notices: Notices) -> None:
-    """Say what is odd about a network that is accepted all the same."""
+    """Report what is odd about a network that is accepted all the same."""
     alone = np.zeros(network.num_nodes, bool)
     alone[isolated_nodes(network)] = True
     notices.add_rows("Nodes without any road", alone, lambda row: InputPlace(f'node "{network.node_ids[row]}"'))

@@ -123,12 +123,12 @@ def read_readings(
 
 
 def _unknown_node(table: Table, column: str, index: NodeIndex) -> Callable[[int], InputPlace]:
-    def tell(row: int) -> InputPlace:
+    def place(row: int) -> InputPlace:
         name = table.frame[column][row]
-        said = f': node "{"" if name is None else name}" is not in the network{index.nearest(name)}'
-        return InputPlace(said, table.file, table.row(row))
+        text = f': node "{"" if name is None else name}" is not in the network{index.nearest(name)}'
+        return InputPlace(text, table.file, table.row(row))
 
-    return tell
+    return place
 
 
 def _widened(span: Span | None, table: Table, time_us: NDArray[np.int64], rows: NDArray[np.bool_]) -> Span | None:

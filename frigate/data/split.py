@@ -20,7 +20,7 @@ from frigate.data.network import NodeId, RoadNetwork
 from frigate.data.stream import RoadNetworkStream
 from frigate.errors import CityError, SettingsError
 
-DEFAULT_SHARE = 0.8  # of the sensors seen, where a user says nothing
+DEFAULT_SHARE = 0.8  # of the sensors seen, by default
 MIN_SEEN = 3  # one for validation, and two to learn one from the other
 SPLIT_STREAM = 1  # keeps these draws apart from others with the same seed
 
@@ -210,9 +210,9 @@ def _choose_seen(
     if mode not in ("random", "region"):
         raise SettingsError(f'mode = "{mode}": choose "random" or "region"')
     if isinstance(share, int | float):
-        chosen = _by_share(stream, float(share), said=seen is not None, mode=mode, rng=rng)
+        chosen = _by_share(stream, float(share), given=seen is not None, mode=mode, rng=rng)
     elif mode == "region":
-        raise SettingsError('a list of seen nodes says where the sensors are: leave out mode = "region"')
+        raise SettingsError('a list of seen nodes fixes where the sensors are: leave out mode = "region"')
     else:
         chosen = np.zeros(stream.num_nodes, bool)
         listed = stream.network.rows_of(share)
@@ -230,7 +230,7 @@ def _by_share(
     stream: RoadNetworkStream,
     share: float,
     *,
-    said: bool,
+    given: bool,
     mode: str,
     rng: np.random.Generator,
 ) -> NDArray[np.bool_]:
@@ -245,7 +245,7 @@ def _by_share(
         if count <= MIN_SEEN:
             remedy = "Use --seen all" if count == MIN_SEEN else "Add readings of more nodes"
         else:
-            remedy = "Give a larger share with --seen" if said else "Use --seen all"
+            remedy = "Give a larger share with --seen" if given else "Use --seen all"
         raise SettingsError(
             f"{share:.0%} of the city's {count} sensors (nodes with a reading) leaves {max(kept, 0)} seen; "
             f"training needs at least {MIN_SEEN}. {remedy}"

@@ -175,14 +175,36 @@ def make_stream(
     quantity: str = "count",
     unit: str = "",
 ) -> RoadNetworkStream:
-    """A stream from a matrix [S,N]. NaN is not observed; `observed` masks more, and so does a node's absence."""
+    """Make a stream from a matrix of readings.
+
+    Parameters
+    ----------
+    values
+        [S,N] a row for each snapshot, a column for each node. NaN is not observed.
+    network
+        The road network, or the distinct ones where it changes; all have the same node table.
+    start_s
+        Start of the first snapshot, seconds since 1970 UTC.
+    step_s
+        Length of a snapshot in seconds.
+    observed
+        [S,N] False where there is no reading; default: where the value is finite. Absent nodes have none either.
+    topology_of
+        [S] which of the networks each snapshot has; default: the first.
+    timezone
+        IANA name of the city's time zone, for the calendar.
+    quantity
+        "count", or the name of a gauge such as "speed".
+    unit
+        Of the values, for people to read.
+    """
     topologies = (network,) if isinstance(network, RoadNetwork) else tuple(network)
     which = np.zeros(len(values), np.int64) if topology_of is None else np.asarray(topology_of, np.int64)
     present = np.stack([t.present for t in topologies])
     seen = np.isfinite(values) if observed is None else np.asarray(observed, bool) & np.isfinite(values)
     if not present.all():
         seen = seen & present[which]
-    held = np.where(seen, values, 0).astype(np.float32, copy=False)
+    stored = np.where(seen, values, 0).astype(np.float32, copy=False)
     times_s = start_s + step_s * np.arange(len(values), dtype=np.int64)
     offsets = utc_offsets_s(times_s, timezone)
-    return RoadNetworkStream(held, seen, topologies, which, start_s, step_s, offsets, timezone, quantity, unit)
+    return RoadNetworkStream(stored, seen, topologies, which, start_s, step_s, offsets, timezone, quantity, unit)

@@ -135,7 +135,7 @@ class TableFile:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Turn what the reader says of a damaged file into an error that names the place."""
+        """Turn a reader's complaint about a damaged file into an error that names the place."""
         import polars as pl
 
         try:
@@ -313,11 +313,11 @@ class Table:
         """Where a row stands and what it has in these columns."""
         given = [c for c in columns if c in self]
 
-        def tell(index: int) -> InputPlace:
+        def place(index: int) -> InputPlace:
             cells = "".join(f", {c} {self.frame[c][index]}" for c in given if self.frame[c][index] is not None)
             return InputPlace(cells, self.file, self.row(index))
 
-        return tell
+        return place
 
     def refuse(self, index: int, message: str) -> CityError:
         return CityError(f"{self.file.place(self.row(index))}: {message}")

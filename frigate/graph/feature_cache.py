@@ -56,7 +56,7 @@ def _cache(folder: Path | None) -> Path | None:
 
 
 def _features(network: RoadNetwork, cache: Path | None, *, keep: bool = True) -> tuple[NDArray[np.float32], str]:
-    """The features of a network, and what has to be said of them, "" where nothing."""
+    """The features of a network, and a notice about them, "" where there is none."""
     if cache is None or not cache.is_dir():
         return features_and_notice(network)
     key = hashlib.sha256("\n".join([*FEATURES, METHOD]).encode()).hexdigest()[:16]

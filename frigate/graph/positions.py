@@ -112,7 +112,7 @@ def _farthest(
 
 
 def locate_anchors(network: RoadNetwork, anchors: Anchors, *, within_m: float = SAME_PLACE_M) -> tuple[Anchors, str]:
-    """A model's anchors on this network, and a notice to be said aloud ("" when there is nothing to say).
+    """A model's anchors on this network, and a notice to report ("" when there is none).
 
     An anchor is found by id and place both, present or not: all topologies of one node table have the same anchors.
     One that is not found leaves its set, and an empty set gives a position of 0. Fewer than half of the sets found

@@ -177,15 +177,15 @@ class FeatureScaling:
 
     def notice(self, features: NDArray[np.float32]) -> str:
         """Attributes known only here or only in training, for a person to read; "" when there are none."""
-        said = []
+        notices = []
         for group in GROUPS:
             here = bool(np.isfinite(features[:, _columns(group)]).any())
             trained = bool(np.isfinite(self.mean[_columns(group)]).any())
             if here and not trained:
-                said.append(f"road {group}: unknown in training, left out here.")
+                notices.append(f"road {group}: unknown in training, left out here.")
             if trained and not here:
-                said.append(f"road {group}: known in training, unknown here; forecasts may be worse.")
-        return " ".join(said)
+                notices.append(f"road {group}: known in training, unknown here; forecasts may be worse.")
+        return " ".join(notices)
 
     def to_json(self) -> dict[str, Any]:
         mean = [None if np.isnan(m) else m for m in self.mean.tolist()]

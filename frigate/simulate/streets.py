@@ -234,10 +234,10 @@ def _possible_streets(plan: _StreetPlan, xy: Floats, main_pairs: Ints) -> tuple[
     widest = np.zeros(len(key))
     np.maximum.at(widest, back, angle)
     pairs = np.stack([key // N, key % N], 1)
-    held = np.isin(key, np.sort(main_pairs, axis=1) @ [N, 1])
+    arterial = np.isin(key, np.sort(main_pairs, axis=1) @ [N, 1])
     dry = plan.north(xy[pairs[:, 0]]) == plan.north(xy[pairs[:, 1]])
     gate = np.linalg.norm(xy[pairs], axis=2).max(1) > 1.15 * plan.radius_m  # nothing but a radial leads out
-    allowed = ~held & dry & ~gate & ~_crosses(xy, pairs, main_pairs)
+    allowed = ~arterial & dry & ~gate & ~_crosses(xy, pairs, main_pairs)
     return pairs[allowed], widest[allowed]
 
 

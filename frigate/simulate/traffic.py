@@ -104,7 +104,12 @@ class Simulation:
 def simulate(
     *, seed: int = 0, intersections: int = 400, days: int = 14, step_s: int = 300, closures: int = 3
 ) -> Simulation:
-    """Counts of passing vehicles at every intersection of an invented town, from a Monday on."""
+    """Simulate the demo town; the parameters are those of `demo_city`.
+
+    Returns
+    -------
+    The stream, with the town and the closures behind it.
+    """
     if seed < 0:
         raise SettingsError(f"seed = {seed}: give 0 or more")
     if days < 1:

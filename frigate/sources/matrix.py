@@ -7,9 +7,7 @@ to the snapshot that its time falls in, and snapshots without a row are not obse
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +17,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from frigate.data.bucketing import MAX_CELLS, bucket_matrix, usual_step_s
+from frigate.data.bucketing import bucket_matrix, usual_step_s
 from frigate.data.city import City
 from frigate.data.city_toml import parse_quantity, parse_step
 from frigate.data.columns import NodeIndex, numbers
@@ -30,7 +28,8 @@ from frigate.data.sandbox import sandboxed
 from frigate.data.stream import zone
 from frigate.data.tables import SPEED_KPH, column_names, read_table
 from frigate.data.times import Clock, array_times_us, times_us
-from frigate.errors import CityError, FrigateError, MissingExtraError, did_you_mean
+from frigate.errors import CityError, did_you_mean
+from frigate.sources.arrays import SUFFIXES, open_arrays, read_array
 
 
 @dataclass(frozen=True)
@@ -58,11 +57,30 @@ def import_matrix(
     unit: str = "",
     name: str | None = None,
 ) -> City:
-    """A city from a matrix. Either `time` names an array of times in the file, or `start` and `step` say them.
+    """Make a city from a matrix of readings and tables of nodes and roads.
 
-    Numbers are seconds since 1970 UTC; text without a zone, also `start`, is local time in `timezone`. `valid` names an
-    array that is true where a row, or a cell, was observed. `rename` maps columns of the tables to ours and converts
-    units on the way: {"speed_mph": "speed_kph"}.
+    Parameters
+    ----------
+    file
+        The matrix: .npz, .npy, .h5 or a wide .csv.
+    nodes, edges
+        Tables with the columns of a city folder, CSV or Parquet.
+    values
+        The matrix's name in the file, needed where the file has several.
+    time
+        The name of the array of times, or of the column of a .csv; numbers are seconds since 1970 UTC.
+    valid
+        The name of an array that is true where a row, or a cell, was observed.
+    start, step
+        Time of the first row and the step, for a matrix without times; with times, the step is read from them.
+    timezone
+        Of times without a zone, also of `start`.
+    rename
+        Columns of the tables -> ours. Units are converted on the way: {"speed_mph": "speed_kph"}.
+    quantity, unit
+        "count", or the name of a gauge such as "speed"; and its unit.
+    name
+        Of the city; default: that of the file's folder.
     """
     path = _existing(file)
     notices = Notices()
@@ -70,12 +88,10 @@ def import_matrix(
     clock = Clock(zone(timezone), "")
     if (time is not None or path.suffix == ".csv") and start is not None:
         raise CityError(f"{path.name}: start is for a matrix without times. Leave it out")
-    reader = {".npz": _from_npz, ".npy": _from_npy, ".h5": _from_h5, ".hdf5": _from_h5, ".csv": _from_csv}.get(
-        path.suffix
-    )
-    if reader is None:
+    if path.suffix not in (*SUFFIXES, ".csv"):
         raise CityError(f'{path.name}: files that end in "{path.suffix}" are not read. Give .npz, .npy, .h5 or .csv')
-    matrix = reader(path, _Options(values, time, valid, clock, network, notices))
+    options = _Options(values, time, valid, clock, network, notices)
+    matrix = _from_csv(path, options) if path.suffix == ".csv" else _from_arrays(path, options)
     _check_shape(path, matrix, network, nodes)
     time_us, step_s = _times(path, matrix, start=start, step=step, clock=clock)
     quantity = parse_quantity(quantity, where="--quantity")
@@ -94,8 +110,7 @@ def import_matrix(
     stream = snapshots.stream(network, timezone=timezone, quantity=quantity, unit=unit or _unit_of(values))
     if not stream.observed.any():
         raise CityError(f"{path.name} has no reading: every cell is missing, not valid or left out")
-    told = notices.sentences()
-    return City(name or path.resolve().parent.name, stream, tuple(told), places=told)
+    return City.reported(name or path.resolve().parent.name, stream, notices)
 
 
 @dataclass(frozen=True)
@@ -137,97 +152,24 @@ def _unit_of(name: str | None) -> str:
 # Files
 
 
-@contextmanager
-def _parsing(path: Path, kind: str) -> Iterator[None]:
-    """Whatever a parser stumbles over in a damaged file, from a lost bracket to a size that no memory has."""
-    try:
-        yield
-    except FrigateError:
-        raise
-    except Exception as error:
-        detail = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise CityError(f"{path.name} is not a readable {kind} file: {detail}. Save it again") from None
-
-
-def _bounded(path: Path, name: str, count: int) -> None:
-    if count > MAX_CELLS:
-        raise CityError(
-            f'{path.name}: "{name}" claims {count:,} cells. At most {MAX_CELLS:,} are read: cut it in parts'
-        )
-
-
-def _from_npz(path: Path, options: _Options) -> _Matrix:
-    with _parsing(path, ".npz"):
-        opened = np.load(path, allow_pickle=False)
-    if isinstance(opened, np.ndarray):
-        raise CityError(f"{path.name} is a single array. Name it .npy")
-    with opened as held:
-
-        def read(name: str) -> NDArray[Any]:
-            with _parsing(path, ".npz"):
-                member = next(m for m in held.zip.infolist() if m.filename in (name, f"{name}.npy"))
-                _bounded(path, name, member.file_size // 8)
-                return np.asarray(held[name])
-
-        return _from_arrays(path, {n: partial(read, n) for n in held.files}, options)
-
-
-def _from_npy(path: Path, options: _Options) -> _Matrix:
-    with _parsing(path, ".npy"):
-        values = np.load(path, allow_pickle=False, mmap_mode="r")  # a false size takes no memory
-    if not isinstance(values, np.ndarray):
-        raise CityError(f"{path.name} holds several arrays. Name it .npz")
-    if options.time is not None or options.valid is not None:
-        raise CityError(f"{path.name} holds one array. Times or a mask beside it need an .npz")
-    return _Matrix(np.asarray(values), None, None, None)
-
-
-def _from_h5(path: Path, options: _Options) -> _Matrix:
-    try:
-        import h5py
-    except ImportError:
-        raise MissingExtraError("h5py", "h5") from None
-    found: dict[str, Callable[[], NDArray[Any]]] = {}
-
-    def visit(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset):
-            found[name] = partial(_read_dataset, path, name, item)
-
-    with _parsing(path, "HDF5"):
-        file = h5py.File(path, "r")
-    with file:
-        with _parsing(path, "HDF5"):
-            file.visititems(visit)
-        return _from_arrays(path, found, options)
-
-
-def _read_dataset(path: Path, name: str, item: Any) -> NDArray[Any]:
-    with _parsing(path, "HDF5"):
-        _bounded(path, name, math.prod(item.shape or ()))  # a few bytes can claim any number of cells
-        whole = np.asarray(item[()])
-        return whole.astype(np.bytes_) if whole.dtype.kind == "O" else whole  # text of varying length
-
-
-def _from_arrays(path: Path, arrays: Mapping[str, Callable[[], NDArray[Any]]], options: _Options) -> _Matrix:
-    def named(name: str) -> NDArray[Any]:
-        if name not in arrays:
-            there = ", ".join(arrays) or "none"
-            raise CityError(f'{path.name} has no array "{name}"{did_you_mean(name, list(arrays))}. Its arrays: {there}')
-        return arrays[name]()
-
-    name = options.values
-    if name is None:
-        flat = [n for n, read in arrays.items() if read().ndim == 2 and n not in (options.time, options.valid)]
-        if len(flat) != 1:
-            raise CityError(f"{path.name} has {len(flat)} matrices. Say which with values: {', '.join(arrays)}")
-        name = flat[0]
-    valid = None if options.valid is None else named(options.valid)
-    if valid is not None and valid.dtype.kind not in "biu":
-        raise CityError(f'{path.name}: "{options.valid}" holds {valid.dtype}. True and false are expected')
-    time_us = None
-    if options.time is not None:
-        time_us = _array_times(path, options.time, named(options.time), options)
-    return _Matrix(named(name), time_us, None if valid is None else valid.astype(bool), None)
+def _from_arrays(path: Path, options: _Options) -> _Matrix:
+    with open_arrays(path) as arrays:
+        if path.suffix == ".npy" and (options.time is not None or options.valid is not None):
+            raise CityError(f"{path.name} holds one array. Times or a mask beside it need an .npz")
+        named = partial(read_array, path, arrays)
+        name = options.values if path.suffix != ".npy" else "array"
+        if name is None:
+            flat = [n for n, read in arrays.items() if n not in (options.time, options.valid) and read().ndim == 2]
+            if len(flat) != 1:
+                raise CityError(f"{path.name} has {len(flat)} matrices. Say which with values: {', '.join(arrays)}")
+            name = flat[0]
+        valid = None if options.valid is None else named(options.valid)
+        if valid is not None and valid.dtype.kind not in "biu":
+            raise CityError(f'{path.name}: "{options.valid}" holds {valid.dtype}. True and false are expected')
+        time_us = None
+        if options.time is not None:
+            time_us = _array_times(path, options.time, named(options.time), options)
+        return _Matrix(named(name), time_us, None if valid is None else valid.astype(bool), None)
 
 
 def _array_times(path: Path, name: str, times: NDArray[Any], options: _Options) -> NDArray[np.int64]:

@@ -46,7 +46,7 @@ def save_checkpoint(folder: Path, run: Run, *, weights: dict[str, Tensor], state
     beside = folder / f".{name}.writing"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for left in folder.glob(f".{PREFIX}*.writing"):  # of a training that was killed
+        for left in (*folder.glob(f".{PREFIX}*.writing"), *folder.glob(".metrics.jsonl-*")):  # of a killed training
             shutil.rmtree(left)
         beside.mkdir()
         save_file({k: v.detach().cpu().contiguous() for k, v in weights.items()}, beside / WEIGHTS)

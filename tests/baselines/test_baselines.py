@@ -1,43 +1,41 @@
 """The six baselines are held to what Frigate is held to: inductive, blind to what was not observed.
 
-Each baseline's own file of tests has its equations. STGCN needs 9 snapshots, so all windows here have as many.
+Each baseline's own file of tests has its equations.
 """
 
 from __future__ import annotations
 
-import copy
-import json
-import re
-import sys
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
-from frigate.baselines.deep import DeepBaseline
-from frigate.cli.main import main
-from frigate.config import BASELINES, PRESETS, BaselineSettings, Settings, Task, change, preset
-from frigate.data.city import write_city
+from frigate.config import BASELINES, BaselineSettings, preset
 from frigate.data.network import RoadNetwork
-from frigate.data.split import Split, make_split
+from frigate.data.split import Split
 from frigate.errors import SettingsError
-from frigate.evaluation.evaluate import evaluate
-from frigate.forecasting.forecast import forecast
 from frigate.graph.road_features import FEATURES, road_features
 from frigate.nn.batch import Batch, Windows
 from frigate.nn.scaling import Scaling, build_topologies, fit_scaling
-from frigate.training.checkpoint import load_checkpoint, load_run
-from frigate.training.run import Run, build_model
-from frigate.training.train import train
-from frigate.training.trainer import StepReport
-from tests.support.memory import NoSquare
+from frigate.training.run import build_model
+from tests.support.baselines import (
+    OTHER_HORIZON,
+    OTHER_PAST,
+    H,
+    T,
+    assert_same,
+    exactly,
+    forecasts,
+    in_training,
+    small_baseline,
+)
+from tests.support.memory import NoSquare, kept_by_backward
 from tests.support.towns import (
     Town,
+    bare_topology,
     edited,
     in_float64,
     make_town,
@@ -50,34 +48,10 @@ from tests.support.towns import (
     small_settings,
     without_readings,
 )
-from tests.support.training_runs import equal, garbage, log, tensors, town, weights, with_readings
 
-T, H = 9, 3
 EVERY = pytest.mark.parametrize("name", BASELINES)
 ROADS = pytest.mark.parametrize("roads", [False, True], ids=["plain", "roads"])
-LAYERS = {"graph-wavenet": 4}  # of the tests; else the preset's
 DROPS_OUT = {"graph-wavenet", "stgode", "stnn"}
-
-# What a baseline takes beside the T and H that it was built for. Anything else is refused.
-OTHER_PAST = {"dcrnn", "graph-wavenet", "localegn"}
-OTHER_HORIZON = {"dcrnn"}
-
-
-def sized(name: str, *, roads: bool = False, past: int = T, **model: int) -> Settings:
-    sizes = {"width": 6, "layers": LAYERS.get(name, preset(name).model.layers), "roads": roads, **model}
-    return change(preset(name), {"task": {"past": past, "horizon": H}, "model": sizes})
-
-
-def baseline(name: str, scaling: Scaling, *, seed: int = 0, noise: float = 0.2, **sizes: Any) -> DeepBaseline:
-    """A model in use. Noise on all weights: some start at 0 or at the identity, which would hide much."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = build_model(sized(name, **sizes), scaling)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.add_(torch.randn_like(parameter), alpha=noise)
-    assert isinstance(model, DeepBaseline)
-    return model.eval()
 
 
 @cache
@@ -88,28 +62,6 @@ def place(*, topologies: int = 1, quantity: str = "count") -> Town:
 
 def windows(at: Town, current: list[int], **options: Any) -> Batch:
     return at.batch(current, **{"past": T, "horizon": H, **options})
-
-
-def forecasts(model: DeepBaseline, batch: Batch) -> Tensor:
-    with torch.inference_mode():
-        found: Tensor = model(batch)
-    return found
-
-
-def exactly(model: DeepBaseline, batch: Batch) -> Tensor:
-    """In float64, so that only a real difference shows."""
-    return forecasts(model.double(), in_float64(batch))
-
-
-def in_training(model: DeepBaseline, batch: Batch, seed: int = 0) -> Tensor:
-    """As a step of training would see it, of a copy: DCRNN counts the windows that it has seen."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return forecasts(copy.deepcopy(model).train(), batch)
-
-
-def assert_same(left: Tensor, right: Tensor) -> None:
-    torch.testing.assert_close(left, right, rtol=1e-9, atol=1e-9)
 
 
 # Inductivity
@@ -135,7 +87,7 @@ def test_number_of_parameters_is_the_same_for_every_network(name: str, roads: bo
     counts = []
     for num_nodes in (20, 2000):
         scaling, batch = network_of(num_nodes, T)
-        model = baseline(name, scaling, roads=roads)
+        model = small_baseline(name, scaling, roads=roads)
         counts.append(sum(parameter.numel() for parameter in model.parameters()))
         found = forecasts(model, batch)
         assert found.shape == (1, H, num_nodes)
@@ -148,7 +100,7 @@ def test_number_of_parameters_is_the_same_for_every_network(name: str, roads: bo
 def test_weights_of_one_network_forecast_another(name: str, roads: bool) -> None:
     here = place()
     there = seen_by(random_stream([random_network(21, seed=8)], seed=8), here.settings, here.scaling)
-    found = forecasts(baseline(name, here.scaling, roads=roads), windows(there, [9, 12]))
+    found = forecasts(small_baseline(name, here.scaling, roads=roads), windows(there, [9, 12]))
     assert found.shape == (2, H, 21)
     assert found.isfinite().all()
     assert found.std(dim=2).min() > 0
@@ -160,7 +112,7 @@ def test_nothing_as_large_as_all_pairs_of_nodes(name: str, roads: bool) -> None:
     N = 5000
     past = 5 if name == "stgcn" else 2  # STNN has (15 T)^2 numbers of a node, and so has no more than N of them
     scaling, batch = network_of(N, past)
-    model = baseline(name, scaling, roads=roads, past=past, layers=1 if name == "stgcn" else 2)
+    model = small_baseline(name, scaling, roads=roads, past=past, layers=1 if name == "stgcn" else 2)
     with NoSquare(N) as watched:
         model.train()(batch).sum().backward()
     assert watched.largest >= N * past * model.inputs * 4  # it saw the input
@@ -175,7 +127,7 @@ def test_nothing_as_large_as_all_pairs_of_nodes(name: str, roads: bool) -> None:
 def test_permuting_the_nodes_permutes_the_forecast(name: str, roads: bool, seed: int) -> None:
     before, after = moved_towns(seed)
     order = np.random.default_rng(seed).permutation(12)
-    model = baseline(name, before.scaling, roads=roads, seed=seed)
+    model = small_baseline(name, before.scaling, roads=roads, seed=seed)
     batch = windows(before, [9, 11])
     assert len(batch.topologies) == 2
     left, right = exactly(model, batch), exactly(model, windows(after, [9, 11]))
@@ -210,7 +162,7 @@ def moved_towns(seed: int) -> tuple[Town, Town]:
 @ROADS
 def test_a_node_without_any_reading_gets_a_forecast(name: str, roads: bool) -> None:
     at = place()
-    model = baseline(name, at.scaling, roads=roads)
+    model = small_baseline(name, at.scaling, roads=roads)
     assert not at.stream.sensors.all()
     assert forecasts(model, windows(at, [9])).isfinite().all()
     nothing = windows(at, [9], inputs=np.zeros(13, bool))
@@ -223,18 +175,31 @@ def test_a_node_without_any_reading_gets_a_forecast(name: str, roads: bool) -> N
 @pytest.mark.parametrize("noise", [0.0, 0.2], ids=["at the start", "later"])
 def test_gradients_are_finite_without_any_reading(name: str, roads: bool, noise: float) -> None:
     at = place(topologies=2)
-    model = baseline(name, at.scaling, roads=roads, noise=noise).train()
-    model(windows(at, [15, 18], inputs=np.zeros(13, bool))).sum().backward()
+    model = small_baseline(name, at.scaling, roads=roads, noise=noise).train()
+    found = model(windows(at, [15, 18], inputs=np.zeros(13, bool)))
+    assert found.isfinite().all()
+    found.sum().backward()
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     assert all(gradient.isfinite().all() for gradient in gradients)
     assert sum(bool(gradient.any()) for gradient in gradients) > len(gradients) / 2
 
 
 @EVERY
+def test_a_city_without_roads_is_forecast(name: str) -> None:
+    at = random_town("paper", num_nodes=5)
+    batch = replace(windows(at, [9, 10]), topologies=(bare_topology(5, [], []),))
+    model = small_baseline(name, at.scaling)
+    found = model(batch)
+    assert found.isfinite().all()
+    found.sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+@EVERY
 @ROADS
 def test_a_true_zero_is_data(name: str, roads: bool) -> None:
     at = place()
-    model, batch = baseline(name, at.scaling, roads=roads), windows(at, [12])
+    model, batch = small_baseline(name, at.scaling, roads=roads), windows(at, [12])
     node = int(batch.observed[0].sum(dim=0).argmax())
     values, observed = batch.values.clone(), batch.observed.clone()
     values[..., node] = 0
@@ -250,7 +215,7 @@ def test_a_true_zero_is_data(name: str, roads: bool) -> None:
 @pytest.mark.parametrize("quantity", ["count", "speed"])
 def test_what_was_not_observed_cannot_matter(name: str, roads: bool, quantity: str) -> None:
     at = place(quantity=quantity, topologies=2)
-    model, batch = baseline(name, at.scaling, roads=roads), windows(at, [15, 17])
+    model, batch = small_baseline(name, at.scaling, roads=roads), windows(at, [15, 17])
     assert 0 < batch.observed.float().mean() < 1
     for poison in (1e6, -1.0, float("nan")):
         poisoned = replace(batch, values=batch.values.where(batch.observed, poison))
@@ -265,7 +230,7 @@ def test_what_was_not_observed_cannot_matter(name: str, roads: bool, quantity: s
 def test_the_truth_of_a_node_that_is_not_shown_cannot_matter_even_in_training(name: str, roads: bool) -> None:
     """DCRNN is fed with truth in training: at sensors that the window shows, and there alone."""
     at = place()
-    model = baseline(name, at.scaling, roads=roads)
+    model = small_baseline(name, at.scaling, roads=roads)
     inputs = np.random.default_rng(4).random(13) < 0.5
     batch = windows(at, [10, 14], inputs=inputs)
     assert batch.target is not None and batch.target_observed is not None
@@ -284,7 +249,7 @@ def test_the_truth_of_a_node_that_is_not_shown_cannot_matter_even_in_training(na
 @ROADS
 def test_hiding_a_node_equals_never_having_had_its_readings(name: str, roads: bool) -> None:
     at = place(topologies=2)
-    model, batch = baseline(name, at.scaling, roads=roads), windows(at, [15, 18])
+    model, batch = small_baseline(name, at.scaling, roads=roads), windows(at, [15, 18])
     node = int(torch.nonzero(batch.observed.any(dim=1).all(dim=0))[0])
     hidden = torch.zeros(2, 13, dtype=torch.bool)
     hidden[:, node] = True
@@ -298,7 +263,7 @@ def test_hiding_a_node_equals_never_having_had_its_readings(name: str, roads: bo
 @EVERY
 def test_hiding_is_for_each_window(name: str) -> None:
     at = place()
-    model, batch = baseline(name, at.scaling), windows(at, [9, 9])
+    model, batch = small_baseline(name, at.scaling), windows(at, [9, 9])
     hidden = torch.zeros(2, 13, dtype=torch.bool)
     hidden[1] = True
     found = exactly(model, batch.hide(hidden))
@@ -313,7 +278,7 @@ def test_hiding_is_for_each_window(name: str) -> None:
 @ROADS
 def test_splitting_a_batch_changes_nothing(name: str, roads: bool) -> None:
     at = place(topologies=3)
-    model, batch = baseline(name, at.scaling, roads=roads), windows(at, [8, 12, 15, 21, 26])
+    model, batch = small_baseline(name, at.scaling, roads=roads), windows(at, [8, 12, 15, 21, 26])
     whole = exactly(model, batch)
     for size in (1, 2, 3, 9):
         assert_same(torch.cat([exactly(model, part) for part in batch.split(size)]), whole)
@@ -324,7 +289,7 @@ def test_splitting_a_batch_changes_nothing(name: str, roads: bool) -> None:
 def test_windows_of_mixed_topologies_equal_the_windows_alone(name: str, roads: bool) -> None:
     at = place(topologies=3)
     current = [8, 12, 15, 21, 26]
-    model, batch = baseline(name, at.scaling, roads=roads), windows(at, current)
+    model, batch = small_baseline(name, at.scaling, roads=roads), windows(at, current)
     assert len(batch.topologies) == 3
     assert len({tuple(row) for row in batch.topology_of.tolist()}) == 5
     together = exactly(model, batch)
@@ -336,7 +301,7 @@ def test_windows_of_mixed_topologies_equal_the_windows_alone(name: str, roads: b
 @ROADS
 def test_topologies_in_another_order_and_twice_are_the_same(name: str, roads: bool) -> None:
     at = place(topologies=2)
-    model, batch = baseline(name, at.scaling, roads=roads), windows(at, [18])
+    model, batch = small_baseline(name, at.scaling, roads=roads), windows(at, [18])
     found = exactly(model, batch)
     swapped = replace(batch, topologies=batch.topologies[::-1], topology_of=1 - batch.topology_of)
     assert_same(exactly(model, swapped), found)
@@ -354,7 +319,7 @@ def test_a_closed_road_equals_a_network_without_it(name: str, roads: bool) -> No
     keep = ~np.isin(np.arange(network.num_edges), [0, 3])
     ids = network.node_ids.tolist()
     shut = [(ids[network.senders[e]], ids[network.receivers[e]]) for e in (0, 3)]
-    model = baseline(name, at.scaling, roads=roads)
+    model = small_baseline(name, at.scaling, roads=roads)
     found = [
         forecasts(model, windows(seen_by(at.stream.on(changed), at.settings, at.scaling), [9, 12]))
         for changed in (network.close(shut), replace(network, edges=network.edges.take(keep)))
@@ -370,7 +335,7 @@ def test_an_absent_node_sends_no_messages(name: str, roads: bool) -> None:
     at, node = place(), 4
     network, others = at.stream.network, np.arange(13) != node
     removed = network.remove_nodes(network.node_ids[node : node + 1].tolist())
-    features, model, found = road_features(removed), baseline(name, at.scaling, roads=roads), []
+    features, model, found = road_features(removed), small_baseline(name, at.scaling, roads=roads), []
     for changed in (removed, network.close(roads_at(network, node))):
         stream = without_readings(at.stream.on(changed), node)
         there = seen_by(stream, at.settings, at.scaling, features=[features])
@@ -393,7 +358,7 @@ def test_an_absent_node_sends_no_messages(name: str, roads: bool) -> None:
 @pytest.mark.parametrize(("past", "horizon"), [(4, H), (T - 1, H), (T + 4, H), (T, 1), (T, 6)])
 def test_another_past_or_horizon_is_taken_or_refused(name: str, past: int, horizon: int) -> None:
     at = place()
-    model = baseline(name, at.scaling)
+    model = small_baseline(name, at.scaling)
     batch = windows(at, [14], past=past, horizon=horizon)
     what, taken = ("past", OTHER_PAST) if past != T else ("horizon", OTHER_HORIZON)
     if name in taken:
@@ -402,8 +367,7 @@ def test_another_past_or_horizon_is_taken_or_refused(name: str, past: int, horiz
         assert found.isfinite().all()
         return
     here, built = getattr(batch, what), {"past": T, "horizon": H}[what]
-    words = f"{what} = {here}: {BASELINES[name]} was built for {built} and takes no other. Use {what} = {built}"
-    with pytest.raises(SettingsError, match=f"^{re.escape(words)}"):
+    with pytest.raises(SettingsError, match=rf"^{what} = {here}: {BASELINES[name]} .*{what} = {built}"):
         model(batch)
 
 
@@ -414,7 +378,7 @@ def test_another_past_or_horizon_is_taken_or_refused(name: str, past: int, horiz
 @ROADS
 def test_use_is_deterministic_and_only_training_drops_out(name: str, roads: bool) -> None:
     at = place()
-    model = baseline(name, at.scaling, roads=roads)
+    model = small_baseline(name, at.scaling, roads=roads)
     batch = replace(windows(at, [9]), target=None, target_observed=None)
     assert torch.equal(forecasts(model, batch), forecasts(model, batch))
     same = torch.equal(in_training(model, batch, seed=0), in_training(model, batch, seed=1))
@@ -428,9 +392,9 @@ def test_the_scale_is_of_the_users_unit(name: str, roads: bool) -> None:
     batch = windows(at, [9, 12])
     factor, shift = 1.609344, 10.0
     scale, offset = at.scaling.value_scale * factor, at.scaling.value_offset * factor + shift
-    other = baseline(name, replace(at.scaling, value_scale=scale, value_offset=offset), roads=roads)
+    other = small_baseline(name, replace(at.scaling, value_scale=scale, value_offset=offset), roads=roads)
     moved = replace(batch, values=(batch.values * factor + shift) * batch.observed)
-    expected = forecasts(baseline(name, at.scaling, roads=roads), batch) * factor + shift
+    expected = forecasts(small_baseline(name, at.scaling, roads=roads), batch) * factor + shift
     torch.testing.assert_close(forecasts(other, moved), expected, rtol=1e-4, atol=1e-4)
 
 
@@ -439,7 +403,7 @@ def test_the_scale_is_of_the_users_unit(name: str, roads: bool) -> None:
 def test_every_weight_is_used(name: str, roads: bool) -> None:
     """But one: what STNN adds to every key adds the same to all scores of a query, and the softmax takes no notice."""
     at = place(topologies=2)
-    model = baseline(name, at.scaling, roads=roads).double()
+    model = small_baseline(name, at.scaling, roads=roads).double()
     model(in_float64(windows(at, [9, 12, 15, 18]))).abs().sum().backward()
     unused = {k for k, p in model.named_parameters() if p.grad is None or p.grad.abs().max() < 1e-9}
     assert unused == ({"blocks.0.key.bias", "blocks.1.key.bias"} if name == "stnn" else set())
@@ -448,158 +412,82 @@ def test_every_weight_is_used(name: str, roads: bool) -> None:
 @EVERY
 @ROADS
 def test_training_activations_grow_with_the_network(name: str, roads: bool) -> None:
-    model = baseline(name, place().scaling, roads=roads)
+    model = small_baseline(name, place().scaling, roads=roads)
     sizes = [model.training_activations(nodes=n, edges=3 * n, past=T, horizon=H) for n in (1, 100, 200)]
     assert 0 < 100 * sizes[0] == sizes[1] < sizes[2] == 2 * sizes[1]
-    assert (
-        baseline(name, place().scaling, roads=roads, width=12).training_activations(nodes=1, edges=3, past=T, horizon=H)
-        > sizes[0]
-    )
-
-
-# In the harness
-
-
-def brief(name: str, *, roads: bool = False, **training: Any) -> Settings:
-    """Settings of a preset, shrunk: everything else is the protocol's."""
-    steps = {"epochs": 3, "steps_per_epoch": 2, "batch_size": 4, "warmup_steps": 2, "validation_windows": 4}
-    return change(sized(name, roads=roads), {"train": {"learning_rate": 5e-3, **steps, **training}})
-
-
-@pytest.fixture(scope="module", params=BASELINES)
-def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A baseline trained on a town, straight through."""
-    folder = tmp_path_factory.mktemp(request.param)
-    write_city(town(), folder / "city")
-    run = train(town(), seen=0.6, settings=brief(request.param), folder=folder / "run", device="cpu")
-    assert run.progress.finished
-    return run
-
-
-def test_an_interrupted_run_that_goes_on_equals_a_straight_one(trained: Run, tmp_path: Path) -> None:
-    assert trained.folder is not None
-
-    def stop(tick: StepReport) -> None:
-        if (tick.epoch, tick.step) == (1, 2):
-            raise KeyboardInterrupt
-
-    half = train(town(), seen=0.6, settings=trained.settings, folder=tmp_path, device="cpu", on_step=stop)
-    assert (half.progress.epoch, half.progress.finished) == (1, False)
-    whole = train(town(), settings=trained.settings, folder=tmp_path, resume=True, device="cpu")
-    assert equal(weights(trained), weights(whole))
-    assert equal(tensors(trained.folder), tensors(tmp_path))
-    assert log(trained.folder) == log(tmp_path)
-    if trained.settings.model.preset == "dcrnn":
-        assert load_checkpoint(tmp_path, city=town())[2]["model.sampled"] == 3 * 2 * 4  # windows: sampling went on
-
-
-def test_a_run_is_evaluated_and_forecasts(trained: Run) -> None:
-    assert trained.folder is not None
-    run = load_run(trained.folder)
-    assert isinstance(run.model, DeepBaseline)
-    result = evaluate(run, town(), stride=4, device="cpu")
-    assert result.model.name == BASELINES[run.settings.model.preset]
-    assert result.model.unseen is not None and np.isfinite(result.model.unseen.mae.value)
-    assert {"zero", "nearest sensors"} <= {row.name for row in result.rows}
-    found = forecast(run, stream=town(), device="cpu")
-    assert found.values.shape == (H, 30)
-    assert np.isfinite(found.values).all() and (found.values >= 0).all()
-    closed = forecast(run, stream=town(), close=[one_way_road()], device="cpu")
-    assert np.isfinite(closed.values).all()
-    assert not np.array_equal(closed.values, found.values)
-
-
-def one_way_road() -> tuple[Any, Any]:
-    """To STGCN and STGODE a road is the same both ways."""
-    network, ids = town().network, town().stream.node_ids.tolist()
-    roads = set(zip(network.senders.tolist(), network.receivers.tolist(), strict=True))
-    u, v = min(road for road in roads if road[::-1] not in roads)
-    return ids[u], ids[v]
-
-
-def test_a_run_refuses_to_forecast_what_its_weights_do_not_fit(trained: Run) -> None:
-    name = trained.settings.model.preset
-    for what, taken in (("past", OTHER_PAST), ("horizon", OTHER_HORIZON)):
-        other: dict[str, Any] = {what: 5}
-        if name in taken:
-            assert np.isfinite(forecast(trained, stream=town(), device="cpu", **other).values).all()
-        else:
-            with pytest.raises(SettingsError, match=rf"{what} = 5: \S+ was built for"):
-                forecast(trained, stream=town(), device="cpu", **other)
+    wider = small_baseline(name, place().scaling, roads=roads, width=12)
+    assert wider.training_activations(nodes=1, edges=3, past=T, horizon=H) > sizes[0]
 
 
 @EVERY
-@pytest.mark.parametrize("kind", ["garbage", "flipped", "gone"])
-def test_unseen_readings_cannot_matter(name: str, kind: str, tmp_path: Path) -> None:
-    city = town()
-    split = make_split(city.stream, seen=0.5, past=T, horizon=H)
-    ids = city.stream.node_ids[split.seen].tolist()
-    observed = city.stream.observed.copy()
-    if kind != "garbage":
-        observed[:, split.unseen] = ~observed[:, split.unseen] if kind == "flipped" else False
-    poisoned = with_readings(city, garbage(replace(city.stream, observed=observed), split.unseen), observed)
-    settings = brief(name, roads=kind == "flipped", epochs=2, steps_per_epoch=1)
-    clean = train(city, seen=ids, settings=settings, folder=tmp_path / "clean", device="cpu")
-    dirty = train(poisoned, seen=ids, settings=settings, folder=tmp_path / "dirty", device="cpu")
-    assert clean.split.unseen.any()
-    assert equal(tensors(tmp_path / "clean"), tensors(tmp_path / "dirty"))
-    assert log(tmp_path / "clean") == log(tmp_path / "dirty")
-    assert clean.scaling.to_json() == dirty.scaling.to_json()
+@pytest.mark.parametrize("topologies", [1, 2])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_training_activations_are_what_backward_keeps(name: str, layers: int, topologies: int) -> None:
+    at = random_town("paper", num_nodes=60, topologies=topologies)
+    model = small_baseline(name, at.scaling, width=32, layers=layers).train()
+    batch = windows(at, [13, 14, 15, 16])
+    assert len(batch.topologies) == topologies
+    edges = max(topology.num_edges for topology in batch.topologies)
+    estimate = 4 * model.training_activations(nodes=60, edges=edges, past=T, horizon=H)
+    least = {"localegn": 0.55, "graph-wavenet": 0.65}.get(
+        name, 0.7
+    )  # LocaleGN's estimate allows for float32 sums on a GPU
+    assert least * estimate <= kept_by_backward(model, batch) <= 1.02 * estimate
 
 
-def test_every_baseline_is_trained_as_the_papers_model_is() -> None:
-    for name in BASELINES:
-        assert preset(name).train == preset("paper").train
-        assert preset(name).task == Task() == preset("paper").task
-        assert Settings.from_json(json.loads(json.dumps(preset(name).to_json()))) == preset(name)
+@EVERY
+def test_bf16_is_near_fp32(name: str) -> None:
+    """A GPU trains in bf16: no step may mix dtypes."""
+    at = place(topologies=2)
+    model, batch = small_baseline(name, at.scaling, width=16, noise=0.02), windows(at, [12, 16])
+    exact = forecasts(model, batch)
+    with torch.random.fork_rng(devices=[]), torch.autocast("cpu", torch.bfloat16):
+        torch.manual_seed(0)
+        rough = forecasts(model, batch)
+        model.train()(batch).sum().backward()
+    assert rough.dtype == torch.float32
+    assert 0 < (rough - exact).abs().max() < 0.05 * exact.abs().max()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
-@pytest.mark.parametrize(
-    ("said", "meant"),
-    [("dcrn", "dcrnn"), ("graphwavenet", "graph-wavenet"), ("locale", "localegn")],
-)
-def test_an_unknown_preset_is_refused_with_a_hint(said: str, meant: str) -> None:
-    names = ", ".join((*PRESETS, *BASELINES))
-    with pytest.raises(SettingsError, match=rf'preset "{said}": choose one of {names} \(did you mean "{meant}"\?\)'):
-        preset(said)
+PARAMETERS = {  # of the presets, which are those of the paper that compares them as far as they can be
+    "dcrnn": 381_953,  # the paper: 372_353, with 5 inputs fewer at the encoder and 5 at the decoder
+    "stgcn": 82_348,
+    "graph-wavenet": 247_756,  # the paper: 247_660
+    "stgode": 504_762,  # the paper: 558_582, of which 6 * 3 * 3193 belong to the nodes of Chengdu
+    "localegn": 82_008,
+    "stnn": 244_934,  # the paper: 313_906, of which 69_132 are in a layer that is never called
+}
 
 
-SETTINGS = """
-[task]
-past = 9
-horizon = 3
-[model]
-width = 6
-[train]
-epochs = 2
-steps_per_epoch = 1
-batch_size = 2
-validation_windows = 2
-"""
+@EVERY
+def test_the_presets_size(name: str) -> None:
+    model = build_model(preset(name), place().scaling)
+    assert sum(parameter.numel() for parameter in model.parameters()) == PARAMETERS[name]
 
 
-def test_frigate_train_takes_a_baselines_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_city(town(), tmp_path / "city")
-    (tmp_path / "settings.toml").write_text(SETTINGS)
-
-    def say(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["frigate", *words])
-        status = 0
-        try:
-            main()
-        except SystemExit as ended:
-            status = int(ended.code or 0)
-        return (status, *capsys.readouterr())
-
-    told = ["train", "city", "-o", "run", "--settings", "settings.toml", "--seen", "60%", "--device", "cpu"]
-    status, out, err = say(*told, "--preset", "dcrnn")
-    assert status == 0, err
-    assert out.startswith("Validation MAE ") and out.endswith(" of 2: run\n")
-    assert isinstance(load_run("run").model, DeepBaseline)
-    status, out, _ = say("evaluate", "run", "--stride", "8", "--device", "cpu")
-    assert status == 0 and "DCRNN" in out
-    status, _, err = say(*told[:3], "other", *told[4:], "--preset", "dcrn")
-    assert status == 2 and "did you mean" in err and "dcrnn" in err and not Path("other").exists()
+@EVERY
+def test_it_learns_from_neighbours(name: str) -> None:
+    """Every window has one level, the same at all nodes; half of the nodes cannot see it for themselves."""
+    at = random_town("paper", num_nodes=24, isolated=0)
+    rng = np.random.default_rng(0)
+    shown = torch.from_numpy(rng.permutation(24) < 12)
+    batch = windows(at, list(range(9, 19)))
+    level = torch.from_numpy(rng.normal(4, 3, (10, 1, 1)).astype(np.float32))
+    observed = shown.expand_as(batch.observed)
+    batch = replace(batch, values=level * observed, observed=observed, target=None)
+    constant = float((level - level.median()).abs().mean())  # what the best constant would leave
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = small_baseline(name, at.scaling, noise=0.1, width=16, layers=4 if name == "graph-wavenet" else 1)
+        optimiser = torch.optim.Adam(model.parameters(), lr=2e-2)
+        for _ in range(20):
+            for _ in range(5):
+                loss = (model.train()(batch) - level).abs()[:, :, ~shown].mean()
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+            error = float((forecasts(model.eval(), batch) - level).abs()[:, :, ~shown].mean())
+            if error < constant / 2:
+                return
+    pytest.fail(f"the error is still {error:.2f}; a constant's is {constant:.2f}")

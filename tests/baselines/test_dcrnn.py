@@ -1,9 +1,10 @@
-"""DCRNN against its equations on dense matrices; scheduled sampling; any T and H; that it learns."""
+"""DCRNN against its equations on dense matrices; scheduled sampling; any T and H."""
 
 from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,39 +13,30 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from frigate.baselines.dcrnn import DCGRU, DCRNN, SUPPORTS, WINDOWS_A_STEP
-from frigate.config import BaselineSettings, Task, preset
 from frigate.nn.batch import Batch
 from frigate.nn.scaling import Scaling
-from frigate.nn.topology import Topology
-from tests.support.baseline_towns import assert_it_learns_tides, exactly, forecast, noisy
+from tests.support.baselines import (
+    Array,
+    assert_same,
+    exactly,
+    forecasts,
+    in_users_unit,
+    inputs_by_hand,
+    linear,
+    sigmoid,
+    small_baseline,
+    walks_by_hand,
+)
 from tests.support.towns import Town, in_float64, random_town
 
-Array = NDArray[np.float64]
 
-
-def dcrnn(scaling: Scaling, *, width: int = 6, layers: int = 2, roads: bool = False, seed: int = 0) -> DCRNN:
-    return noisy(
-        lambda: DCRNN(BaselineSettings("dcrnn", width=width, layers=layers, roads=roads), Task(4, 3), scaling),
-        noise=0.2,
-        seed=seed,
-    ).eval()
+def dcrnn(scaling: Scaling, **options: Any) -> DCRNN:
+    model = small_baseline("dcrnn", scaling, **{"past": 4, **options})
+    assert isinstance(model, DCRNN)
+    return model
 
 
 # The equations, for one window at a time, with N x N matrices in float64
-
-
-def powers(topology: Topology, scale_m: float) -> list[Array]:
-    """I, P_f, P_f^2, P_b, P_b^2."""
-    N = topology.num_nodes
-    W = np.zeros((N, N))
-    length_m = topology.length_m.double().numpy()
-    np.add.at(W, (topology.senders.numpy(), topology.receivers.numpy()), np.exp(-((length_m / (2 * scale_m)) ** 2)))
-    found = [np.eye(N)]
-    for walk in (W, W.T):
-        degree = walk.sum(axis=1, keepdims=True)
-        P = np.divide(walk, degree, out=np.zeros((N, N)), where=degree > 0)
-        found += [P, P @ P]
-    return found
 
 
 def convolve(supports: list[Array], X: Array, theta: Array) -> Array:
@@ -68,11 +60,6 @@ def thetas(cell: DCGRU) -> tuple[Array, Array, Array, Array]:
     return gates, candidate, bias[: 2 * D], bias[2 * D :]
 
 
-def sigmoid(x: Array) -> Array:
-    result: Array = 1 / (1 + np.exp(-x))
-    return result
-
-
 def cell_step(cell: DCGRU, supports: list[Array], x: Array, h: Array) -> Array:
     """Eq. 3."""
     gates, candidate, bias, candidate_bias = thetas(cell)
@@ -84,31 +71,24 @@ def cell_step(cell: DCGRU, supports: list[Array], x: Array, h: Array) -> Array:
 
 def reference(model: DCRNN, batch: Batch, b: int, fed: NDArray[np.bool_] | None = None) -> Array:
     """[H,N] of window b; the truth is fed back where `fed` [H,N]."""
-    offset, scale = float(model.value_offset), float(model.value_scale)
-    walks = [powers(topology, model.length_scale_m) for topology in batch.topologies]
+    walks = [walks_by_hand(topology, model.length_scale_m) for topology in batch.topologies]
     N, D = batch.num_nodes, model.settings.width
     states = [np.zeros((N, D)) for _ in model.encoder]
     for t in range(batch.past):
-        which = int(batch.topology_of[b, t])
-        observed = batch.observed[b, t].numpy()
-        value = np.where(observed, (batch.values[b, t].numpy() - offset) / scale, 0)
-        calendar = np.tile(batch.calendar_past[b, t].numpy(), (N, 1))
-        x = np.column_stack([value, observed, calendar])
-        if model.settings.roads:
-            x = np.hstack([x, batch.topologies[which].road_features.numpy()])
+        x = inputs_by_hand(model, batch, b, t)
         for i, cell in enumerate(model.encoder):
             assert isinstance(cell, DCGRU)
-            x = states[i] = cell_step(cell, walks[which], x, states[i])
+            x = states[i] = cell_step(cell, walks[int(batch.topology_of[b, t])], x, states[i])
     y, found = np.zeros((N, 1)), []
     for k in range(batch.horizon):
         x = np.hstack([y, np.tile(batch.calendar_future[b, k].numpy(), (N, 1))])
         for i, cell in enumerate(model.decoder):
             assert isinstance(cell, DCGRU)
             x = states[i] = cell_step(cell, walks[int(batch.topology_of[b, -1])], x, states[i])
-        y = x @ model.readout.weight.detach().numpy().T + model.readout.bias.detach().numpy()
-        found.append(y[:, 0] * scale + offset)
+        y = linear(model.readout, x)
+        found.append(in_users_unit(model, y[:, 0]))
         if fed is not None and batch.target is not None:
-            y = np.where(fed[k], (batch.target[b, k].numpy() - offset) / scale, y[:, 0])[:, None]
+            y = np.where(fed[k], model.scaled(batch.target[b, k]).numpy(), y[:, 0])[:, None]
     return np.array(found)
 
 
@@ -125,12 +105,12 @@ def test_it_is_its_equations(topologies: int, quantity: str) -> None:
     batch = in_float64(town.batch([9, 12, 16, 21], past=5, horizon=4))
     assert len(batch.topologies) == topologies
     model = dcrnn(town.scaling).double()
-    found = forecast(model, batch)
+    found = forecasts(model, batch)
     assert_equations(found, model, batch)
     assert found.std(dim=2).min() > 1e-3
     if topologies > 1:  # the roads matter, so that the equality above says something of them
         one = replace(batch, topologies=batch.topologies[:1], topology_of=torch.zeros_like(batch.topology_of))
-        assert not torch.allclose(forecast(model, one), found, rtol=1e-4, atol=1e-4)
+        assert not torch.allclose(forecasts(model, one), found, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("layers", [1, 3])
@@ -138,19 +118,7 @@ def test_it_is_its_equations_with_road_features_and_other_layers(layers: int) ->
     town = random_town("default", topologies=2)
     batch = in_float64(town.batch([15, 16]))
     model = dcrnn(town.scaling, layers=layers, roads=True).double()
-    assert_equations(forecast(model, batch), model, batch)
-
-
-def test_parameters_are_the_papers_and_of_no_network() -> None:
-    settings = preset("dcrnn")
-    assert isinstance(settings.model, BaselineSettings)
-    counts = []
-    for num_nodes in (9, 21):
-        model = DCRNN(settings.model, settings.task, random_town("paper", num_nodes=num_nodes).scaling)
-        counts.append(sum(parameter.numel() for parameter in model.parameters()))
-    assert counts == [381_953, 381_953]
-    # Theirs has 5 numbers fewer at the encoder, and 5 at the decoder, for 3 products of 5 supports each.
-    assert 381_953 - (5 + 5) * SUPPORTS * 3 * 64 == 372_353
+    assert_equations(forecasts(model, batch), model, batch)
 
 
 # Scheduled sampling
@@ -186,9 +154,9 @@ def test_the_truth_is_fed_where_it_is_shown_and_nowhere_else() -> None:
     target, shown = batch.target, shown_targets(batch)
     assert target is not None
     batch = replace(batch, target=target.double())
-    found = forecast(training(model, step=ALWAYS), batch)
+    found = forecasts(training(model, step=ALWAYS), batch)
     assert_equations(found, model, batch, fed=shown)
-    assert not torch.allclose(found, forecast(model.eval(), batch), rtol=1e-3, atol=1e-3)
+    assert not torch.allclose(found, forecasts(model.eval(), batch), rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("step", [ALWAYS, 0, 148])
@@ -202,11 +170,11 @@ def test_no_other_truth_can_matter(step: int) -> None:
         model.zero_grad()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1)
-            forecast = training(model, step=step)(replace(batch, target=target))
-        forecast.sum().backward()
+            found_now = training(model, step=step)(replace(batch, target=target))
+        found_now.sum().backward()
         gradients = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
         assert all(gradient.isfinite().all() for gradient in gradients)
-        found.append([forecast.detach(), *gradients])
+        found.append([found_now.detach(), *gradients])
     for other in found[1:]:
         assert all(torch.equal(left, right) for left, right in zip(found[0], other, strict=True))
 
@@ -219,7 +187,7 @@ def test_a_hidden_sensors_truth_cannot_matter() -> None:
     hidden[1, 1::2] = True
     assert batch.target is not None
     poisoned = replace(batch, target=batch.target.where(~hidden[:, None], float("nan")))
-    found = [forecast(training(model, step=ALWAYS), each.hide(hidden)) for each in (batch, poisoned)]
+    found = [forecasts(training(model, step=ALWAYS), each.hide(hidden)) for each in (batch, poisoned)]
     assert torch.equal(*found)
 
 
@@ -229,14 +197,14 @@ def test_never_in_use() -> None:
     assert batch.target is not None
     model.sampled.fill_(ALWAYS)
     before = torch.random.get_rng_state()
-    found = forecast(model, batch)
+    found = forecasts(model, batch)
     for other in (replace(batch, target=batch.target * float("nan")), replace(batch, target=None)):
-        assert torch.equal(forecast(model, other), found)
+        assert torch.equal(forecasts(model, other), found)
     assert torch.equal(torch.random.get_rng_state(), before)
     assert int(model.sampled) == ALWAYS
     # In training without the truth, and at the end of the decay, there is nothing to feed back either.
-    assert torch.equal(forecast(model.train(), replace(batch, target=None)), found)
-    assert torch.equal(forecast(training(model, step=NEVER), batch), found)
+    assert torch.equal(forecasts(model.train(), replace(batch, target=None)), found)
+    assert torch.equal(forecasts(training(model, step=NEVER), batch), found)
 
 
 def test_it_decays_with_the_steps_of_training() -> None:
@@ -269,14 +237,14 @@ def test_the_count_of_steps_goes_with_the_weights() -> None:
     town = random_town("paper")
     batch, model = town.batch([9, 12]), dcrnn(town.scaling).train()
     for _ in range(3):
-        forecast(model, batch)
-    forecast(model.eval(), batch)
+        forecasts(model, batch)
+    forecasts(model.eval(), batch)
     assert int(model.sampled) == 3 * batch.num_windows
     other = dcrnn(town.scaling, seed=1)
     other.load_state_dict(copy.deepcopy(model.state_dict()))
     assert int(other.sampled) == 3 * batch.num_windows
     assert torch.equal(other.truth_share, model.truth_share)
-    assert torch.equal(forecast(other, batch), forecast(model, batch))
+    assert torch.equal(forecasts(other, batch), forecasts(model, batch))
 
 
 def test_the_draw_is_torchs_own() -> None:
@@ -285,12 +253,12 @@ def test_the_draw_is_torchs_own() -> None:
     with torch.random.fork_rng(devices=[]):
         for seed in (0, 0, 1, 2, 3):
             torch.manual_seed(seed)
-            found.append(forecast(training(dcrnn(town.scaling), step=148), batch))
+            found.append(forecasts(training(dcrnn(town.scaling), step=148), batch))
     assert torch.equal(found[0], found[1])
     assert not all(torch.equal(found[0], each) for each in found[2:])
 
 
-# Any T and H, any snapshots, missing readings
+# Any T and H
 
 
 def test_past_and_horizon_may_differ_from_training() -> None:
@@ -299,79 +267,8 @@ def test_past_and_horizon_may_differ_from_training() -> None:
     long = exactly(model, town.batch([16], past=4, horizon=9))
     for horizon in (1, 9):
         found = exactly(model, town.batch([16], past=4, horizon=horizon))
-        torch.testing.assert_close(found, long[:, :horizon], rtol=1e-9, atol=1e-9)
+        assert_same(found, long[:, :horizon])
     for past in (1, 13):
         found = exactly(model, town.batch([16], past=past, horizon=2))
         assert found.isfinite().all()
         assert not torch.allclose(found, long[:, :2])
-
-
-def test_windows_of_mixed_topologies_equal_the_windows_alone() -> None:
-    town = random_town("paper", topologies=3)
-    model, batch = dcrnn(town.scaling), town.batch([5, 10, 15, 21, 26])
-    parts = torch.cat([exactly(model, part) for part in batch.split(2)])
-    alone = torch.cat([exactly(model, town.batch([last])) for last in (5, 10, 15, 21, 26)])
-    together = exactly(model, batch)
-    torch.testing.assert_close(parts, together, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(alone, together, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("roads", [False, True])
-def test_gradients_reach_every_weight_and_are_finite(roads: bool) -> None:
-    town = random_town("default" if roads else "paper", topologies=2)
-    model = dcrnn(town.scaling, roads=roads).train()
-    model(town.batch([5, 9, 16])).abs().sum().backward()
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None and parameter.grad.any(), name
-        assert parameter.grad.isfinite().all(), name
-    model.zero_grad()
-    found = model(town.batch([9], inputs=np.zeros(13, bool)))
-    found.sum().backward()
-    assert found.isfinite().all()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
-
-
-def test_what_was_not_observed_cannot_matter() -> None:
-    town = random_town("paper")
-    batch, model = town.batch([9, 15]), dcrnn(town.scaling)
-    poisoned = replace(batch, values=batch.values.where(batch.observed, float("nan")))
-    assert torch.equal(forecast(model, poisoned), forecast(model, batch))
-
-
-# In the harness
-
-
-def test_bf16_is_near_fp32() -> None:
-    town = random_town("paper", topologies=2)
-    batch, model = town.batch([9, 16]), dcrnn(town.scaling, width=16)
-    exact = forecast(model, batch)
-    with torch.autocast("cpu", torch.bfloat16):
-        rough = forecast(model, batch)
-        training(model, step=ALWAYS)(batch).sum().backward()
-    assert rough.dtype == torch.float32
-    assert 0 < (rough - exact).abs().max() < 0.05 * exact.abs().max()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
-
-
-@pytest.mark.parametrize(("past", "horizon"), [(12, 12), (4, 9)])
-def test_what_backward_keeps_is_what_it_says(past: int, horizon: int) -> None:
-    town = random_town("paper")
-    model = dcrnn(town.scaling, width=32).train()
-    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    kept: dict[int, Tensor] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        if tensor.is_floating_point() and tensor.untyped_storage().data_ptr() not in own:
-            kept[tensor.untyped_storage().data_ptr()] = tensor
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        result = model(town.batch([14], past=past, horizon=horizon))
-    numbers = sum(tensor.untyped_storage().nbytes() // 4 for tensor in kept.values())
-    said = model.training_activations(nodes=13, edges=20, past=past, horizon=horizon)
-    assert result.requires_grad
-    assert numbers <= said <= 1.3 * numbers
-
-
-def test_it_learns() -> None:
-    assert_it_learns_tides(lambda scaling: DCRNN(BaselineSettings("dcrnn", width=16, layers=2), Task(4, 3), scaling))

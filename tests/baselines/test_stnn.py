@@ -1,4 +1,4 @@
-"""STNN against its equations, picture by picture; who is near whom; one T and H; that it learns from neighbours."""
+"""STNN against its equations, picture by picture; and who is near whom."""
 
 from __future__ import annotations
 
@@ -8,36 +8,38 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from frigate.baselines.stnn import CONTEXT, HOPS, STNN, Block, Locale
-from frigate.config import BaselineSettings, Task
-from frigate.data.network import RoadNetwork
-from frigate.errors import SettingsError
 from frigate.nn.batch import Batch
 from frigate.nn.scaling import Scaling
 from frigate.nn.topology import Topology
-from tests.support.baseline_towns import exactly, forecast, noisy
+from tests.support.baselines import (
+    Array,
+    assert_same,
+    exactly,
+    forecasts,
+    in_users_unit,
+    inputs_by_hand,
+    linear,
+    small_baseline,
+)
 from tests.support.towns import (
-    Town,
     bare_topology,
     make_town,
+    permuted,
     random_network,
     random_stream,
     random_town,
     small_settings,
 )
 
-Array = NDArray[np.float64]
 
-
-def stnn(scaling: Scaling, *, width: int = 16, layers: int = 2, roads: bool = False, seed: int = 0) -> STNN:
-    return noisy(
-        lambda: STNN(BaselineSettings("stnn", width=width, layers=layers, roads=roads), Task(4, 3), scaling),
-        noise=0.1,
-        seed=seed,
-    ).eval()
+def stnn(scaling: Scaling, *, layers: int = 2, roads: bool = False, seed: int = 0) -> STNN:
+    options = {"past": 4, "width": 16, "layers": layers, "roads": roads}
+    model = small_baseline("stnn", scaling, noise=0.1, seed=seed, **options)
+    assert isinstance(model, STNN)
+    return model
 
 
 # The equations, for one node of one window at a time
@@ -78,21 +80,11 @@ def picture(model: STNN, batch: Batch, b: int, node: int) -> Array:
     chosen = neighbours(batch.topologies[int(batch.topology_of[b, -1])], node)
     events = np.zeros((CONTEXT, batch.past, model.inputs + 1))
     for t in range(batch.past):
-        topology = batch.topologies[int(batch.topology_of[b, t])]
-        metres = distances_m(topology)
+        x, metres = inputs_by_hand(model, batch, b, t), distances_m(batch.topologies[int(batch.topology_of[b, t])])
         for i, other in enumerate(chosen):
-            seen = bool(batch.observed[b, t, other])
-            value = (float(batch.values[b, t, other]) - float(model.value_offset)) / float(model.value_scale)
             near = np.exp(-((metres.get((node, other), np.inf) / (2 * model.length_scale_m)) ** 2))
-            roads = topology.road_features[other].tolist() if model.settings.roads else []
-            events[i, t] = [value if seen else 0, seen, *batch.calendar_past[b, t].tolist(), *roads, near]
+            events[i, t] = [*x[other], near]
     return events
-
-
-def linear(layer: nn.Module, x: Array) -> Array:
-    assert isinstance(layer, nn.Linear)
-    result: Array = x @ layer.weight.detach().double().numpy().T + layer.bias.detach().double().numpy()
-    return result
 
 
 def convolve(layer: nn.Conv2d, z: Array) -> Array:
@@ -130,7 +122,7 @@ def reference(model: STNN, batch: Batch, b: int, node: int) -> Array:
     z = picture(model, batch, b, node)
     for block in model.blocks:
         z = through(block, z)
-    return linear(model.readout, z.reshape(-1)) * float(model.value_scale) + float(model.value_offset)
+    return in_users_unit(model, linear(model.readout, z.reshape(-1)))
 
 
 def assert_equations(model: STNN, batch: Batch) -> None:
@@ -165,7 +157,7 @@ def test_it_is_its_equations_on_changing_roads() -> None:
     assert_equations(model, batch)
     found = exactly(model, batch)
     for b, alone in enumerate(batch.split(1)):
-        torch.testing.assert_close(exactly(model, alone)[0], found[b], rtol=1e-9, atol=1e-9)
+        assert_same(exactly(model, alone)[0], found[b])
 
 
 # Who is near whom
@@ -194,12 +186,6 @@ def test_a_large_neighbourhood_is_cut() -> None:
     assert locale.nodes[7, :2].tolist() == [7, 0]
 
 
-def permuted(network: RoadNetwork, order: NDArray[np.int64]) -> RoadNetwork:
-    new_row = np.argsort(order)
-    edges = replace(network.edges, senders=new_row[network.senders], receivers=new_row[network.receivers])
-    return RoadNetwork(network.node_ids[order], network.lon[order], network.lat[order], edges, network.present[order])
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_permuting_the_nodes_permutes_the_forecast(seed: int) -> None:
     """Whole metres: some nodes are equally near in some of these towns."""
@@ -215,7 +201,7 @@ def test_permuting_the_nodes_permutes_the_forecast(seed: int) -> None:
     towns = [make_town(each, small_settings("paper")) for each in (stream, moved)]
     model = stnn(towns[0].scaling, seed=seed)
     left, right = (exactly(model, town.batch([4])) for town in towns)
-    torch.testing.assert_close(right, left[:, :, order], rtol=1e-9, atol=1e-9)
+    assert_same(right, left[:, :, order])
 
 
 def test_equally_near_nodes_occur() -> None:
@@ -232,42 +218,15 @@ def test_equally_near_nodes_occur() -> None:
 # As a module
 
 
-def town_and_batch(*, topologies: int = 1) -> tuple[Town, Batch]:
-    town = random_town("paper", topologies=topologies)
-    return town, town.batch([15, 16, 17])
-
-
-def test_another_past_or_horizon_is_refused() -> None:
-    town, _ = town_and_batch()
-    model = stnn(town.scaling)
-    with pytest.raises(SettingsError, match="past = 5: STNN was built for 4"):
-        model(town.batch([12], past=5))
-    with pytest.raises(SettingsError, match="horizon = 2: STNN was built for 3"):
-        model(town.batch([12], horizon=2))
-
-
-@pytest.mark.parametrize("topologies", [1, 2])
-def test_gradients_are_finite_and_every_weight_is_used(topologies: int) -> None:
-    town, batch = town_and_batch(topologies=topologies)
-    model = stnn(town.scaling).train()
-    assert forecast(model, batch).isfinite().all()  # in use first: what is kept of it must be fit for training
-    for each in (town.batch([15, 16], inputs=np.zeros(13, bool)), batch):
-        model.zero_grad()
-        found = model(each)
-        assert found.isfinite().all()
-        found.abs().sum().backward()
-        grads = {name: p.grad for name, p in model.named_parameters()}
-        assert all(grad is not None and grad.isfinite().all() for grad in grads.values())
-    assert [name for name, grad in grads.items() if grad is None or not grad.any()] == []
-
-
 def test_a_copy_forecasts_the_same() -> None:
-    town, batch = town_and_batch()
+    town = random_town("paper")
+    batch = town.batch([15, 16, 17])
     model = stnn(town.scaling)
-    before = forecast(model, batch)
-    assert torch.equal(forecast(copy.deepcopy(model), batch), before)
+    before = forecasts(model, batch)
+    model(batch).sum().backward()  # what was kept while in use must be fit for training
+    assert torch.equal(forecasts(copy.deepcopy(model), batch), before)
     assert len(model.locales) == 1
-    forecast(model, replace(batch, topologies=(bare_topology(13, [0], [1]),)))
+    forecasts(model, replace(batch, topologies=(bare_topology(13, [0], [1]),)))
     assert len(model.locales) == 1  # a topology that is gone is forgotten
 
 
@@ -275,53 +234,3 @@ def test_a_city_without_roads_is_forecast() -> None:
     town = random_town("paper", num_nodes=5)
     batch = replace(town.batch([9, 10]), topologies=(bare_topology(5, [], []),))
     assert_equations(stnn(town.scaling), batch)
-
-
-def kept_of(model: STNN, batch: Batch) -> int:
-    """How many numbers autograd keeps, the weights left out."""
-    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    kept: dict[int, tuple[int, Tensor]] = {}  # the tensor too, so that no other gets its address
-
-    def note(tensor: Tensor) -> Tensor:
-        at = tensor.untyped_storage().data_ptr()
-        if tensor.is_floating_point() and at not in weights:
-            kept[at] = tensor.untyped_storage().nbytes() // tensor.element_size(), tensor
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        model(batch)
-    return sum(count for count, _ in kept.values())
-
-
-@pytest.mark.parametrize(("layers", "topologies"), [(1, 1), (2, 1), (2, 2)])
-def test_training_activations_are_what_is_kept(layers: int, topologies: int) -> None:
-    town = random_town("paper", num_nodes=40, topologies=topologies)
-    model = stnn(town.scaling, layers=layers).train()
-    batch = town.batch(list(range(13, 17)))
-    assert len(batch.topologies) == topologies
-    said = 4 * model.training_activations(nodes=40, edges=0, past=4, horizon=3)
-    assert said / 2 < kept_of(model, batch) < 1.05 * said
-
-
-def test_it_learns_from_neighbours() -> None:
-    """Every window has one level, the same at all nodes; half of the nodes cannot see it for themselves."""
-    town = random_town("paper", num_nodes=24, isolated=0)
-    rng = np.random.default_rng(0)
-    shown = torch.from_numpy(rng.permutation(24) < 12)
-    batch = town.batch(list(range(6, 22)))
-    level = torch.from_numpy(rng.normal(4, 3, (16, 1, 1)).astype(np.float32))
-    observed = shown.expand_as(batch.observed)
-    batch = replace(batch, values=level * observed, observed=observed)
-    model = stnn(town.scaling, width=8, layers=1).train()
-    losses = []
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
-        for _ in range(40):
-            loss = (model(batch) - level).abs()[:, :, ~shown].mean()
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-            losses.append(loss.item())
-    spread = float((level - level.median()).abs().mean())  # what the best constant would leave
-    assert losses[-1] < min(losses[0], spread) / 2

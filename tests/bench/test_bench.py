@@ -15,13 +15,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from frigate.bench import bench, invent_network, measure, pyg_baseline
+from frigate.bench import bench, measure, pyg_baseline, synthetic_network
 from frigate.bench.clock import Repeats, ceilings, median_ms, peak_bytes
 from frigate.bench.measure import _require_same
 from frigate.bench.output import notes_of, rows_of
 from frigate.bench.pyg_baseline import INDEX_ADD, plain_bytes, plain_copy
 from frigate.bench.roofline import Ceilings, Sizes, WorkItem, floor_ms, forecast_work, step_work, work_json
-from frigate.bench.synthetic import SIZES, Size, invent_run, parse_size, windows_for
+from frigate.bench.synthetic import SIZES, Size, parse_size, synthetic_run, windows_for
 from frigate.config import PRESETS, ModelSettings, Task, change, preset
 from frigate.errors import FrigateError, SettingsError
 from frigate.graph.positions import choose_anchors, distances_m
@@ -30,7 +30,7 @@ from frigate.nn.model import Frigate
 from frigate.training.run import RunOnCity
 from tests.support.command_line import frigate
 
-ONCE = Repeats(warm=0, step=1, forecast=1, tick=1)
+ONCE = Repeats(warm=0, step=1, forecast=1, live_update=1)
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 SMALL = Size("40", 40, 91)
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,7 +46,7 @@ def result() -> dict[str, Any]:
 
 
 def small(name: str) -> tuple[RunOnCity, Frigate, Batch]:
-    run = invent_run(change(preset(name), {"train": {"batch_size": 2}}), SMALL)
+    run = synthetic_run(change(preset(name), {"train": {"batch_size": 2}}), SMALL)
     inputs = torch.from_numpy(run.split.seen)
     batch = run.windows().batch(np.array([60, 90]), past=12, horizon=12, inputs=inputs)
     assert isinstance(run.model, Frigate)
@@ -69,8 +69,8 @@ def agree(name: str) -> str:
     assert _require_same("both", other.detach(), made.detach(), run) < 1e-5
     pairs = list(zip(gradients(ours, made), gradients(theirs, other), strict=True))
     assert len(pairs) > 20
-    for mine, usual in pairs:
-        torch.testing.assert_close(usual, mine, rtol=1e-3, atol=1e-3 * float(mine.abs().max()) + 1e-9)
+    for mine, baseline in pairs:
+        torch.testing.assert_close(baseline, mine, rtol=1e-3, atol=1e-3 * float(mine.abs().max()) + 1e-9)
     return way
 
 
@@ -105,12 +105,12 @@ def test_ways_that_differ_are_not_timed() -> None:
 
 def test_networks_have_their_sizes() -> None:
     for size in (SIZES[0], SMALL):
-        network = invent_network(np.random.default_rng(1), nodes=size.nodes, roads=size.roads)
+        network = synthetic_network(np.random.default_rng(1), nodes=size.nodes, roads=size.roads)
         assert (network.num_nodes, network.num_edges) == (size.nodes, size.roads)
         assert np.isfinite(distances_m(network, choose_anchors(network, count=1))).all()  # there and back from anywhere
-    again = invent_network(np.random.default_rng(1), nodes=SMALL.nodes, roads=SMALL.roads)
+    again = synthetic_network(np.random.default_rng(1), nodes=SMALL.nodes, roads=SMALL.roads)
     assert again.fingerprint == network.fingerprint
-    other = invent_network(np.random.default_rng(2), nodes=SMALL.nodes, roads=SMALL.roads)
+    other = synthetic_network(np.random.default_rng(2), nodes=SMALL.nodes, roads=SMALL.roads)
     assert other.fingerprint != network.fingerprint
 
 
@@ -169,7 +169,7 @@ def test_the_floor_is_the_slower_of_bytes_and_operations() -> None:
     assert work_json(parts, None)["floor_ms"] is None
 
 
-def test_the_usual_ways_memory_is_what_was_measured() -> None:
+def test_the_baselines_memory_is_what_was_measured() -> None:
     model = preset("paper").model
     assert isinstance(model, ModelSettings)
     window = plain_bytes(model, Task(), nodes=3192, edges=7269, number=2)
@@ -211,17 +211,19 @@ def test_the_result_says_what_was_measured(result: dict[str, Any]) -> None:
     assert result["positions_ms"] > 0 and result["features_ms"] > 0 and result["ceilings"] is None
     assert set(result["presets"]) == set(PRESETS)
     for told in result["presets"].values():
-        ours, usual = told["ours"], told["usual"]
+        ours, baseline = told["ours"], told["baseline"]
         assert told["windows"] == told["windows_at_once"] == 2 and told["difference"] < 1e-4
-        assert told["usual_way"] == INDEX_ADD or told["usual_way"].startswith("PyTorch Geometric")
+        assert told["baseline_is"] == INDEX_ADD or told["baseline_is"].startswith("PyTorch Geometric")
         for key in ("step", "forecast"):
-            assert ours[f"{key}_ms"] > 0 and usual[f"{key}_ms"] > 0
+            assert ours[f"{key}_ms"] > 0 and baseline[f"{key}_ms"] > 0
             assert ours[f"{key}_peak_bytes"] is None or ours[f"{key}_peak_bytes"] >= 0
-            assert told["usual_to_ours"][key] == pytest.approx(usual[f"{key}_ms"] / ours[f"{key}_ms"], abs=0.01)
+            assert told["times_faster"][key] == pytest.approx(baseline[f"{key}_ms"] / ours[f"{key}_ms"], abs=0.01)
             assert told["work"][key]["bytes"] == sum(part["bytes"] for part in told["work"][key]["parts"])
-        every = usual["step_ms"] / ours["step_every_ms"]
-        assert told["usual_to_ours"]["step_every"] == pytest.approx(every, abs=0.01) and 0 < told["targets"] < 40
-        assert told["usual_to_ours"]["tick"] == pytest.approx(usual["forecast_ms"] / ours["tick_ms"], abs=0.01)
+        every = baseline["step_ms"] / ours["step_all_nodes_ms"]
+        assert told["times_faster"]["step_all_nodes"] == pytest.approx(every, abs=0.01) and 0 < told["targets"] < 40
+        assert told["times_faster"]["live_update"] == pytest.approx(
+            baseline["forecast_ms"] / ours["live_update_ms"], abs=0.01
+        )
         assert told["over_floor"] == {"step": None, "forecast": None} and ours["forecast_graph_ms"] is None
 
 
@@ -239,7 +241,7 @@ def test_where_numba_is_absent_features_are_null_with_the_reason(monkeypatch: py
     for name in [name for name in sys.modules if name.partition(".")[0] == "numba"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "numba", None)
-    told = measure._static(invent_network(np.random.default_rng(0), nodes=40, roads=91), seed=0)
+    told = measure._static(synthetic_network(np.random.default_rng(0), nodes=40, roads=91), seed=0)
     assert told["features_ms"] is None and told["positions_ms"] > 0
     assert told["features_reason"] == "numba is not installed here, and road features need it"
 
@@ -262,11 +264,11 @@ def test_the_page_has_what_was_measured_and_says_what_was_not(
         told["work"] = {"step": work_json(step_work(sizes_of(name), targets=1400), CEILINGS)}
         told["work"]["forecast"] = work_json(forecast_work(sizes_of(name)), CEILINGS)
         told["over_floor"] = {"step": 1.5, "forecast": 2.5}
-        told["ours"]["forecast_graph_ms"], told["usual_to_ours"]["forecast_graph"] = 0.001, None
+        told["ours"]["forecast_graph_ms"], told["times_faster"]["forecast_graph"] = 0.001, None
     (tmp_path / "bench-h200-beijing.json").write_text(json.dumps(gpu), encoding="utf-8")
     facts, times, static, roofline, parts = (tables.TABLES[name]([]) for name in names)
     assert "40 nodes, 91 roads" in facts and "bench-h200-chengdu.json` is not there" in " ".join(facts.split())
-    ratio = result["presets"]["paper"]["usual_to_ours"]["step"]
+    ratio = result["presets"]["paper"]["times_faster"]["step"]
     took = tables.milliseconds(result["presets"]["paper"]["ours"]["step_ms"])
     assert f"| CPU, 40, `paper`: training step, windows: 2 | {took} |" in times and f" | {ratio:.1f} | " in times
     assert "| GPU, 40, `paper`: forecast, CUDA graph | 0.00 ms | - | - |" in times
@@ -286,19 +288,19 @@ def test_the_command_prints_json_or_writes_it(tmp_path: Path, monkeypatch: pytes
     file = tmp_path / "out.json"
     said, written = frigate(*words, file), json.loads(file.read_text(encoding="utf-8"))
     assert {key for key in printed if printed[key] != written[key]} == {"positions_ms", "features_ms", "presets"}
-    assert "paper: training step, 1 windows" in said.out and "paper: tick" in said.err
+    assert "paper: training step, 1 windows" in said.out and "paper: live update" in said.err
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--size", "foo"], '--size "foo" is no size. Give chengdu, beijing, or a number of nodes'),
+        (["--size", "foo"], '--size "foo" is not a size. Use chengdu, beijing, or a number of nodes'),
         (["--size", "-5"], "--size -5: too few nodes"),
         (["--size", "3"], "--size 3: too few nodes"),
         (["--size", "999999999999"], "too many nodes"),
-        (["--size", "90000000", "--device", "cpu"], "GiB are free. Give a smaller --size"),
-        (["--windows", "0"], "--windows 0: give 1 to"),
-        (["--windows", "1000000"], "--windows 1000000: give 1 to"),
+        (["--size", "90000000", "--device", "cpu"], "GiB are free. Use a smaller --size"),
+        (["--windows", "0"], "--windows 0: use 1 to"),
+        (["--windows", "1000000"], "--windows 1000000: use 1 to"),
         (["--preset", "dcrnn"], '--preset: "dcrnn": choose one of paper, default, both'),
         (["--seed", "-1"], "seed = -1"),
         (["--device", "tpu"], 'device "tpu" is not known'),

@@ -23,8 +23,8 @@ from frigate.data.sandbox import in_sandbox
 from frigate.errors import CityError, FrigateError, MissingExtraError
 from frigate.sources.osm.importer import import_osm, read_osm
 from frigate.sources.tables.importer import import_tables
-from tests.sources.test_osm import small_files
 from tests.support import sandbox_jobs as jobs
+from tests.support.osm_files import small_files
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -449,7 +449,7 @@ def test_a_road_is_named_by_the_users_own_id(tmp_path: Path) -> None:
         ("r.csv", b"time,node_id,value\n2024-01-15T00:00Z,A,\"1\n", "Is a quotation mark left open"),
         ("r.csv", b"time,node_id,amount\n2024-01-15T00:00Z,A,1\n", "no column value"),
         ("r.csv", b"time,count,volume,node\n1,1,1,A\n", "is count or volume the value"),
-        ("r.csv", b"time,node_id,value\n1705276800,A,1\n", "cannot be told. Pass --step"),
+        ("r.csv", b"time,node_id,value\n1705276800,A,1\n", "cannot be inferred. Pass --step"),
         ("r.csv", b"time,node_id,value\n1705276800,Q,1\n", 'stands at node "Q", which is not in the network'),
         ("r.csv", b"time,node_id,value\n0,A,1\n4102444800,A,1\n4102444801,A,1\n", "make 1,177,0|Pass --step|mistaken"),
         ("r.csv", b"time,node_id,value\n1705276800,A,\n", "no reading that can be used"),

@@ -1,28 +1,19 @@
-"""The files that the field's data sets are made of: found by their usual names, read within bounds.
-
-An array is read once its header says that it fits the file: a few bytes can claim a terabyte.
-"""
+"""The files that the field's data sets are made of, found by their usual names; and the frames that pandas writes."""
 
 from __future__ import annotations
 
-import math
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from tokenize import TokenError
-from typing import IO, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from frigate.errors import CityError, MissingExtraError
+from frigate.errors import CityError
+from frigate.sources.arrays import open_hdf5, parsing, read_dataset
 from frigate.sources.benchmarks.unpickle import Frame
 
 DEPTH = 3  # folders below the one given
-MAX_EXPANSION, MIN_LIMIT = 500, 1 << 24  # times the size of a compressed file; bytes that any file may expand to
 
 
 @dataclass(frozen=True)
@@ -80,71 +71,20 @@ def _named(there: Sequence[Path], names: Sequence[str]) -> Path | None:
 # Arrays
 
 
-def _limit(path: Path) -> int:
-    return max(MIN_LIMIT, MAX_EXPANSION * path.stat().st_size)
-
-
-def read_array(path: Path, name: str | None = None) -> NDArray[Any]:
-    """An array from a .npy, or the one of this name from a .npz."""
-    try:
-        with path.open("rb") as file:
-            if name is None:
-                return _checked_array(path, file, path.stat().st_size)
-            with zipfile.ZipFile(file) as archive:
-                members = {m.filename.removesuffix(".npy"): m for m in archive.infolist()}
-                if name not in members:
-                    raise CityError(f'{path.name} has no array "{name}". Its arrays: {", ".join(members) or "none"}')
-                size = members[name].file_size
-                if size > _limit(path):
-                    raise CityError(f'{path.name}: "{name}" would expand to {size:,} bytes. Unpack it first')
-                with archive.open(members[name]) as member:
-                    return _checked_array(path, member, size)
-    except OSError as error:
-        raise CityError(f"{path.name} cannot be read: {error.strerror or error}") from None
-    except (
-        *(ValueError, EOFError, TypeError, KeyError, SyntaxError, OverflowError, RecursionError, MemoryError),
-        *(zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, TokenError),
-    ) as error:
-        detail = (str(error).splitlines() or [""])[0][:100]
-        raise CityError(f"{path.name} is not a readable file of numpy arrays: {detail}. Save it again") from None
-
-
-def _checked_array(path: Path, file: IO[bytes], size: int) -> NDArray[Any]:
-    version = np.lib.format.read_magic(file)
-    reader = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
-    if reader is None:
-        raise CityError(f"{path.name}: version {version} of numpy's format is not read. Save it again")
-    shape, fortran, dtype = reader(file)
-    if dtype.hasobject or dtype.kind not in "biufSU" or not dtype.itemsize:
-        raise CityError(f"{path.name} holds {dtype}. Numbers are expected")
-    count = math.prod(shape)
-    if count * dtype.itemsize > size:
-        raise CityError(f"{path.name} is cut short: {shape} of {dtype} are more than its {size:,} bytes")
-    raw = file.read(count * dtype.itemsize)
-    return np.frombuffer(raw, dtype, count).reshape(shape, order="F" if fortran else "C")
-
-
 def read_h5_frame(path: Path) -> Frame:
     """The frame that pandas wrote to this file in its fixed format: axis0, axis1 and block0_values of one group."""
-    try:
-        import h5py
-    except ImportError:
-        raise MissingExtraError("h5py", "h5") from None
-    try:
-        with h5py.File(path, "r") as file:
-            groups = [n for n, item in file.items() if isinstance(item, h5py.Group) and "block0_values" in item]
-            if not groups:
-                there = ", ".join(list(file)[:5]) or "nothing"
-                raise CityError(f"{path.name} holds no frame that pandas wrote in its fixed format. It holds: {there}")
-            group = file[groups[0]]
-            if "block1_values" in group:
-                raise CityError(f"{path.name}: the frame has columns of several types. Save it as one type of number")
-            arrays = {name: _dataset(path, group, name) for name in ("axis0", "axis1", "block0_values", "block0_items")}
-            kind = group["axis1"].attrs.get("kind", b"")
-            kind = kind.decode("ascii", "replace") if isinstance(kind, bytes) else str(kind)
-    except (OSError, RuntimeError, ValueError, TypeError, KeyError, AttributeError, MemoryError) as error:
-        detail = (str(error).splitlines() or [""])[0][:100]
-        raise CityError(f"{path.name} is not a readable HDF5 file: {detail}") from None
+    with open_hdf5(path) as file, parsing(path):
+        groups = [n for n, item in file.items() if hasattr(item, "items") and "block0_values" in item]
+        if not groups:
+            there = ", ".join(list(file)[:5]) or "nothing"
+            raise CityError(f"{path.name} holds no frame that pandas wrote in its fixed format. It holds: {there}")
+        group = file[groups[0]]
+        if "block1_values" in group:
+            raise CityError(f"{path.name}: the frame has columns of several types. Save it as one type of number")
+        names = ("axis0", "axis1", "block0_values", "block0_items")
+        arrays = {name: read_dataset(path, name, group[name]) for name in names}
+        kind = group["axis1"].attrs.get("kind", b"")
+        kind = kind.decode("ascii", "replace") if isinstance(kind, bytes) else str(kind)
     values, columns, index = arrays["block0_values"], arrays["block0_items"], arrays["axis1"]
     if values.ndim != 2 or values.shape != (*index.shape, *columns.shape) or columns.shape != arrays["axis0"].shape:
         raise CityError(f"{path.name}: values {values.shape} for {len(index)} rows and {len(columns)} columns")
@@ -154,11 +94,3 @@ def read_h5_frame(path: Path) -> Frame:
     if unit not in ("s", "ms", "us", "ns"):
         raise CityError(f'{path.name}: the times of the frame are in "{unit}". Seconds or a part of them are expected')
     return Frame(values, index.astype(np.int64).view(f"datetime64[{unit}]"), columns)
-
-
-def _dataset(path: Path, group: Any, name: str) -> NDArray[Any]:
-    item = group[name]
-    if item.dtype.kind not in "biufSU" or item.nbytes > _limit(path):
-        raise CityError(f"{path.name}: {name} is {item.shape} of {item.dtype}. Numbers are expected, no more than fit")
-    held: NDArray[Any] = item[()]
-    return np.asarray(held)

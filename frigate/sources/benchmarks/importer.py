@@ -27,7 +27,8 @@ from frigate.data.sandbox import sandboxed
 from frigate.data.stream import zone
 from frigate.data.times import Clock, array_times_us
 from frigate.errors import CityError, did_you_mean
-from frigate.sources.benchmarks.files import DataFile, find_files, read_array, read_h5_frame
+from frigate.sources.arrays import open_arrays, read_array
+from frigate.sources.benchmarks.files import DataFile, find_files, read_h5_frame
 from frigate.sources.benchmarks.libcity import import_libcity
 from frigate.sources.benchmarks.sensor_graph import (
     Pairs,
@@ -104,11 +105,25 @@ def import_benchmark(
     length_unit: str | None = None,
     zeros: str | None = None,
 ) -> City:
-    """A city from one of the field's data sets.
+    """Make a city from one of the field's data sets.
 
-    `files` is the folder that holds them under their usual names, or a mapping from their parts (readings, locations,
-    distances, adjacency, ids) to paths. `feature` chooses one of several: flow, occupancy or speed of PEMS04 and 08, a
-    column of LibCity's .dyna. `timezone`, `length_unit` (m, km, mi) and `zeros` (missing, kept) replace the kind's own.
+    Parameters
+    ----------
+    kind
+        metr-la, pems-bay, pems03, pems04, pems07, pems08, libcity or frigate.
+    files
+        The folder that holds them under their usual names, or a mapping from their parts (readings, locations,
+        distances, adjacency, ids) to paths.
+    name
+        Of the city; default: the kind.
+    feature
+        One of several: flow, occupancy or speed of PEMS04 and 08, or a column of LibCity's .dyna.
+    timezone
+        Default: that of the data set's city.
+    length_unit
+        m, km or mi; default: the data set's own.
+    zeros
+        "missing" or "kept"; default: the data set's own rule.
     """
     wanted = kind.strip().lower().replace("_", "-").replace("pemsd", "pems0").replace("pems-0", "pems0")
     if wanted not in KINDS:
@@ -152,7 +167,7 @@ class Measure:
     unit: str
     timezone: str
     zeros_missing: bool
-    zeros_why: str  # stands in the notice that says how zeros are read
+    zeros_why: str  # the reason, for the notice about zeros
 
 
 def _city(
@@ -187,8 +202,7 @@ def _city(
     if not snapshots.observed.any():
         raise CityError(f"{path.name} has no reading: every cell is missing")
     stream = snapshots.stream(network, timezone=measure.timezone, quantity=measure.quantity, unit=measure.unit)
-    told = notices.sentences()
-    return City(name, stream, tuple(told), places=told)
+    return City.reported(name, stream, notices)
 
 
 # METR-LA and PEMS-BAY
@@ -281,7 +295,8 @@ def _pems(files: Files, options: _Options) -> City:
 
 
 def _pems_values(path: Path, feature: str | None) -> tuple[NDArray[np.generic], str]:
-    values = read_array(path, "data")
+    with open_arrays(path) as arrays:
+        values = read_array(path, arrays, "data")
     if values.ndim == 2:
         values = values[:, :, None]
     if values.ndim != 3 or not values.size or values.shape[2] not in (1, 3):
@@ -319,11 +334,11 @@ def _authors(files: Files, options: _Options) -> City:
     pairs = _authors_pairs(found["adjacency"], len(ids))
     pairs = in_metres(pairs, found["adjacency"], options.length_unit, notices)
     network = sensor_network(node_ids, pairs, found["adjacency"], notices, places=None)
-    why = "the authors store a missing reading as 0 as well, and the two cannot be told apart"
+    why = "the authors store a missing reading as 0 as well, and the two cannot be distinguished"
     if not isinstance(files, Mapping):
         splits = sorted(p.name for p in path.parent.glob("seen_*.npy"))
-        said = f"Splits beside the data, which are no part of a city ({', '.join(splits[:5])}); see read_seen"
-        notices.add(said, len(splits))
+        what = f"Splits beside the data, which are no part of a city ({', '.join(splits[:5])}); see read_seen"
+        notices.add(what, len(splits))
     return _city(
         path,
         frame.values,
@@ -337,13 +352,13 @@ def _authors(files: Files, options: _Options) -> City:
 
 def _authors_pairs(path: Path, num_nodes: int) -> Pairs:
     """adj_mx.pkl: {"v": distances [E], "ij": rows and columns [2,E], "shape": (N, N)}."""
-    held = unpickle(path)
-    if not isinstance(held, dict) or not {"v", "ij", "shape"} <= held.keys():
+    stored = unpickle(path)
+    if not isinstance(stored, dict) or not {"v", "ij", "shape"} <= stored.keys():
         raise CityError(f'{path.name} is not the authors\' matrix. A dict of "v", "ij" and "shape" is expected')
     try:
-        distance = np.asarray(held["v"], np.float64)
-        ends = np.asarray(held["ij"], np.int64)
-        shape = tuple(int(n) for n in held["shape"])
+        distance = np.asarray(stored["v"], np.float64)
+        ends = np.asarray(stored["ij"], np.int64)
+        shape = tuple(int(n) for n in stored["shape"])
     except (TypeError, ValueError, OverflowError):
         raise CityError(f"{path.name}: its v, ij or shape are no numbers") from None
     if shape != (num_nodes, num_nodes) or ends.shape != (2, len(distance.reshape(-1))) or distance.ndim != 1:
@@ -359,7 +374,8 @@ def read_seen(path: str | Path, city: City) -> list[NodeId]:
     """The ids of the nodes that one of the authors' seen_*.npy names by their rows: a split to train on."""
     if not Path(path).is_file():
         raise CityError(f"{path}: there is no such file")
-    rows = read_array(Path(path))
+    with open_arrays(Path(path)) as arrays:
+        rows = read_array(Path(path), arrays, "array")
     if rows.ndim != 1 or rows.dtype.kind not in "iu":
         raise CityError(f"{Path(path).name} holds {rows.dtype} of shape {rows.shape}. Rows of nodes are expected")
     N = city.network.num_nodes

@@ -1,4 +1,4 @@
-"""Places for nodes that come without any: invented from the lengths of the roads between them, and said aloud."""
+"""Places for nodes that come without any: invented from the lengths of the roads between them. A notice says so."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from frigate.data.network import Edges
 CENTRE = (-30.0, 30.0)  # lon, lat: out in the Atlantic, so that nobody takes the places for real ones
 LANDMARKS = 64
 GAP_M = 200.0  # between parts
-SPREAD_M = 5.0  # nodes that the roads do not tell apart are put a few metres from each other
+SPREAD_M = 5.0  # nodes that the roads do not distinguish are put a few metres from each other
 INVENTED = "Places invented from the road lengths, around 30 N 30 W: the files have none, so maps mean nothing. Nodes"
 
 

@@ -51,12 +51,12 @@ NOT_FEATURES = ("dyna_id", "type", "time", "entity_id")
 DEFAULT_STEP_S = 300
 NO_LENGTH_M = 1000.0
 MAX_CONFIG_BYTES = 1_000_000
-ZEROS = "a missing one should be empty here; LibCity's METR_LA and PEMS_BAY hold 0 for it (then say: zeros missing)"
+ZEROS = "a missing one should be empty here; LibCity's METR_LA and PEMS_BAY hold 0 for it (then pass zeros missing)"
 
 
 @dataclass(frozen=True)
 class _LibcityConfig:
-    """What config.json and the caller say about the readings."""
+    """How the readings are read, from config.json and the caller."""
 
     name: str
     feature: str | None
@@ -80,7 +80,23 @@ def import_libcity(
     length_unit: str | None = None,
     zeros: str | None = None,
 ) -> City:
-    """A city from atomic files: the folder of them, or a mapping from geo, rel, dyna and config to paths."""
+    """Make a city from LibCity's atomic files.
+
+    Parameters
+    ----------
+    files
+        Their folder, or a mapping from geo, rel, dyna and config to paths.
+    name
+        Of the city; default: that of the .geo file.
+    feature
+        The column of .dyna to read; default: the one that config.json names, or else the first.
+    timezone
+        Of the times, whatever stands behind them; default: UTC.
+    length_unit
+        Of the lengths in .rel: m, km or mi.
+    zeros
+        "missing" where a 0 means that nothing was observed.
+    """
     found = find_files(files, FILES)
     config = _read_config(found["config"]) if "config" in found else {}
     settings = _settings(config, found["geo"], name, feature, timezone, zeros)
@@ -94,8 +110,7 @@ def import_libcity(
         quantity = settings.quantity or (words[0] if words else parse_quantity(feature, where=found["dyna"].name))
         snapshots = _snapshots(found["dyna"], network, settings, feature, quantity, notices)
     stream = snapshots.stream(network, timezone=settings.timezone, quantity=quantity, unit=settings.unit)
-    told = notices.sentences()
-    return City(settings.name, stream, tuple(told), places=told)
+    return City.reported(settings.name, stream, notices)
 
 
 # config.json
@@ -186,7 +201,7 @@ def _places(table: Table, notices: Notices) -> tuple[NDArray[np.float64], NDArra
     several = np.zeros(len(table), bool)
     for row, text in enumerate(table.frame["coordinates"].to_list()):
         try:
-            points = _points(json.loads(text or "[]"))
+            points = _points(list(json.loads(text or "[]")))
         except (ValueError, TypeError, RecursionError):
             raise table.refuse(row, f"coordinates {str(text)[:40]!r} are not understood. Write [lon, lat]") from None
         if len(points):
@@ -203,11 +218,11 @@ def _places(table: Table, notices: Notices) -> tuple[NDArray[np.float64], NDArra
     return places[:, 0], places[:, 1]
 
 
-def _points(held: Any) -> NDArray[np.float64]:
+def _points(points: list[Any]) -> NDArray[np.float64]:
     """[points, 2] whatever the depth of the lists: a polygon has its points two lists down."""
-    while isinstance(held, list) and held and isinstance(held[0], list) and held[0] and isinstance(held[0][0], list):
-        held = held[0]
-    array = np.asarray(held, np.float64).reshape(-1, 2) if held else np.zeros((0, 2))
+    while points and isinstance(points[0], list) and points[0] and isinstance(points[0][0], list):
+        points = points[0]
+    array = np.asarray(points, np.float64).reshape(-1, 2) if points else np.zeros((0, 2))
     if not np.isfinite(array).all():
         raise ValueError("not finite")
     return array
@@ -250,8 +265,8 @@ def _snapshots(
     if not settings.ours:
         rule = "taken as not observed: asked for" if settings.zeros_missing else f"kept as readings of 0: {ZEROS}"
         notices.counts[f"Zeros {rule}"] = read.zeros
-        said = "Times read as UTC, as they are written; LibCity mostly writes local times so (then give timezone)"
-        notices.add(said, 0 if settings.local else read.rows)
+        what = "Times read as UTC, as they are written; LibCity mostly writes local times so (then give timezone)"
+        notices.add(what, 0 if settings.local else read.rows)
     step_s = settings.step_s or DEFAULT_STEP_S
     if settings.step_s is None and read.span is not None:
         step_s = usual_step_s(np.diff(read.times_us), where=path.name)

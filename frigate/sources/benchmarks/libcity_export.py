@@ -1,6 +1,6 @@
 """A city written as LibCity's atomic files.
 
-Times are UTC, as they say. There is a row for every node and snapshot, as LibCity wants it, empty where nothing was
+Times are UTC and marked so. There is a row for every node and snapshot, as LibCity expects, empty where nothing was
 observed. config.json keeps under "frigate" what LibCity has no place for, so that `import_libcity` gives it back.
 """
 
@@ -28,7 +28,19 @@ CELLS_AT_ONCE = 1_000_000
 
 
 def export_libcity(city: City, folder: str | Path) -> tuple[str, ...]:
-    """Write a city as atomic files and say what they cannot hold. The folder is new, or holds atomic files."""
+    """Write a city as LibCity's atomic files.
+
+    Parameters
+    ----------
+    city
+        The city.
+    folder
+        A new folder, or one that holds atomic files, which are replaced.
+
+    Returns
+    -------
+    Sentences about what atomic files cannot hold.
+    """
     target = Path(folder).resolve()
     if target.exists():
         if not target.is_dir():

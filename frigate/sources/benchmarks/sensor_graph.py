@@ -124,8 +124,8 @@ def near_pairs(pairs: Pairs, path: Path, notices: Notices) -> Pairs:
     pairs = pairs.take(np.sort(len(pairs.senders) - 1 - last))  # of a pair that is there twice, the last
     spread = float(pairs.distance.std())
     near = np.exp(-np.square(pairs.distance / max(spread, 1e-9))) >= MIN_WEIGHT
-    said = f"Pairs of {path.name} too far apart to be a road, weight exp(-(d/s)^2) under 0.1 with s = {spread:,.0f} m"
-    notices.add(said, int((~near).sum()))
+    what = f"Pairs of {path.name} too far apart to be a road, weight exp(-(d/s)^2) under 0.1 with s = {spread:,.0f} m"
+    notices.add(what, int((~near).sum()))
     return pairs.take(near)
 
 
@@ -134,23 +134,23 @@ def near_pairs(pairs: Pairs, path: Path, notices: Notices) -> Pairs:
 
 def adjacency(path: Path, ids: Sequence[str]) -> Pairs:
     """Pairs with a weight above 0 in a pickled matrix: [ids, row of each id, matrix], or the matrix alone."""
-    held = unpickle(path)
+    stored = unpickle(path)
     names: list[str] = list(ids)
-    if isinstance(held, list | tuple) and len(held) == 3:
-        names = [x.decode("utf-8", "replace") if isinstance(x, bytes) else str(x) for x in held[0]]
-        held = held[2]
-    if not isinstance(held, np.ndarray | coo_array) or held.dtype.kind not in "biuf":
+    if isinstance(stored, list | tuple) and len(stored) == 3:
+        names = [x.decode("utf-8", "replace") if isinstance(x, bytes) else str(x) for x in stored[0]]
+        stored = stored[2]
+    if not isinstance(stored, np.ndarray | coo_array) or stored.dtype.kind not in "biuf":
         raise CityError(
-            f"{path.name} holds a {type(held).__name__}. A matrix, or ids, their rows and a matrix are read"
+            f"{path.name} holds a {type(stored).__name__}. A matrix, or ids, their rows and a matrix are read"
         )
-    if held.shape != (len(names), len(names)):
-        raise CityError(f"{path.name}: a matrix {held.shape} for {len(names)} sensors")
+    if stored.shape != (len(names), len(names)):
+        raise CityError(f"{path.name}: a matrix {stored.shape} for {len(names)} sensors")
     if sorted(names) != sorted(ids):
         odd = next(iter(set(names) ^ set(ids)))
         raise CityError(f'{path.name}: sensor "{odd}" is only here or only in the readings. Is it another data set\'s?')
     row_of = {name: row for row, name in enumerate(ids)}
     row = np.array([row_of[name] for name in names], np.int64)
-    matrix = coo_array(held)
+    matrix = coo_array(stored)
     open_ = matrix.data > 0
     return Pairs(row[matrix.row[open_]], row[matrix.col[open_]], matrix.data[open_].astype(np.float64))
 
@@ -201,7 +201,7 @@ def sensor_network(
     *,
     places: tuple[NDArray[np.float64], NDArray[np.float64]] | None,
 ) -> RoadNetwork:
-    """A network of these sensors and pairs. Without places, they are invented, and it is said."""
+    """A network of these sensors and pairs. Without places, they are invented, which is reported."""
     edges, cleaned = clean_edges(Edges.of(pairs.senders, pairs.receivers, pairs.distance))
     notices.add("Pairs of a sensor and itself were left out", cleaned.self_loops)
     notices.add("Pairs that are there twice were left out, the shortest kept", cleaned.parallel)

@@ -46,12 +46,26 @@ def import_sumo(
     step: str | None = None,
     name: str | None = None,
 ) -> City:
-    """A city from a net.xml and either edge data or induction loops; without both it has no readings.
+    """Make a city from a SUMO network and either edge data or induction loops; without both it has no readings.
 
-    `detectors` are the additional files that place the loops and the files the loops wrote, in any order. SUMO counts
-    seconds: `start` says when second 0 is, for all files or for each of them; without a zone it is local time. `on` is
-    "nodes" (junctions) or "roads" (the line graph, with SUMO's own edges and connections). `step` is taken from the
-    intervals; a longer one sums them.
+    Parameters
+    ----------
+    net
+        The network, .net.xml or .net.xml.gz.
+    edgedata
+        Files of edge data (meandata), for counts at every road.
+    detectors
+        The additional files that place the induction loops and the files that the loops wrote, in any order.
+    on
+        "nodes" (junctions) or "roads" (the line graph, with SUMO's own edges and connections).
+    start
+        When second 0 of the simulation is, for all files or for each of them; without a zone it is local time.
+    timezone
+        IANA name of the city's time zone.
+    step
+        Default: the length of the intervals. A longer one sums them.
+    name
+        Of the city; default: that of the network's file.
     """
     if on not in ("nodes", "roads"):
         raise CityError(f'on "{on}" is not known. Choose "nodes" or "roads"')
@@ -79,10 +93,8 @@ def import_sumo(
             notices.add("Junctions that no road reaches, which nothing passes: not observed", int((~reached).sum()))
         target = counts.road if on == "roads" else sumo.roads.receivers[counts.road]
         stream = counts_stream(counts, target, network, step_s=step_s, timezone=timezone, notices=notices)
-    told = notices.sentences()
-    turns = _forbidden_turns(sumo, network) if on == "nodes" else empty_turns()
-    named = name or path.name.split(".")[0] or path.name
-    return City(named, stream, tuple(told), places=told, forbidden_turns=turns)
+    turns = _forbidden_turns(sumo, network) if on == "nodes" else None
+    return City.reported(name or path.name.split(".")[0] or path.name, stream, notices, forbidden_turns=turns)
 
 
 def _on_nodes(sumo: SumoNet, notices: Notices) -> RoadNetwork:
@@ -167,7 +179,7 @@ def _edge_counts(files: list[Path], sumo: SumoNet, *, start: _Start, notices: No
             what = "no road of the network has an attribute left, the number of vehicles that left it"
             raise CityError(f"{path.name}: {what}. Write plain <edgeData> with SUMO, not lane data or emissions")
     unknown.check(total, files[0])
-    unknown.tell(notices)
+    unknown.report(notices)
     return _listed(counts, notices)
 
 
@@ -213,7 +225,7 @@ def _loop_counts(files: list[Path], sumo: SumoNet, *, on: str, start: _Start, no
             elif loop not in left_out:
                 unknown.add(loop)
     unknown.check(total, outputs[0])
-    unknown.tell(notices)
+    unknown.report(notices)
     return counts
 
 
@@ -243,7 +255,7 @@ def _place_loops(files: list[Path], sumo: SumoNet, notices: Notices) -> tuple[di
         lost.check(total, files[0])
     if not found:
         raise CityError(f"{files[0].name} has no induction loop on a lane for cars")
-    lost.tell(notices)
+    lost.report(notices)
     notices.add("Loops on lanes that passenger cars may not use, left out", others)
     last: dict[str, tuple[float, str]] = {}
     for loop, (lane, at_m) in found.items():
@@ -285,6 +297,6 @@ class _Unknown:
             most = f"So are {self._count:,} of {total:,}: is it another network's?"
             raise CityError(f'{path.name}: id "{next(iter(self._names))}" is not known. {most}')
 
-    def tell(self, notices: Notices) -> None:
+    def report(self, notices: Notices) -> None:
         names = list(self._names)
         notices.add_rows(self._what, np.ones(len(names), bool), lambda row: InputPlace(f'"{names[row]}"'))

@@ -46,7 +46,7 @@ class SumoNet:
 
 @dataclass
 class _Read:
-    """What the elements said, as it stands in the file."""
+    """The elements of the file, as they are."""
 
     location: Element | None = None
     junctions: dict[str, tuple[float, float]] = field(default_factory=dict)

@@ -26,7 +26,7 @@ from frigate.data.tables import TableFile
 from frigate.errors import CityError
 from frigate.sources.geometry import RoadIndex, bearing_gap_deg, on_sphere_m
 
-SNAP_M = 50.0  # how far a detector may be from its node or road where nothing is said
+SNAP_M = 50.0  # how far a detector may be from its node or road, by default
 SAME_M = 1.0  # roads or nodes this close together are one place
 FEW_GAPS = 4  # between readings: fewer do not show that a detector is coarse, missing readings do the same
 ALONG_DEG = 60.0  # how far a road may turn from a detector's bearing
@@ -218,7 +218,7 @@ def _ids(sites: Sequence[SensorSite | None], column: str) -> pl.Series:
 
 
 def bearing_deg(text: str | None) -> float | str | None:
-    """Degrees clockwise from north; text says why it is none."""
+    """Degrees clockwise from north, None where none is given, or the reason why it is not a bearing."""
     if text is None or not text.strip():
         return None
     word = re.sub(r"[\s_-]", "", text.lower()).removesuffix("°")
@@ -257,7 +257,7 @@ def settle_step(readings: Readings, names: Sequence[str], *, step_s: int | None,
     known = every_s[every_s > 0]
     if step_s is None:
         if not len(known):
-            raise CityError(f"{where}: how far apart its readings are cannot be told. Pass --step, such as 5min")
+            raise CityError(f"{where}: how far apart its readings are cannot be inferred. Pass --step, such as 5min")
         each, count = np.unique(known, return_counts=True)
         step_s = whole_step(int(each[len(each) - 1 - np.argmax(count[::-1])]), where=where)
     every_s = np.where(gaps >= FEW_GAPS, every_s, 0)
@@ -282,7 +282,7 @@ def settle_step(readings: Readings, names: Sequence[str], *, step_s: int | None,
 
 
 def _intervals_s(readings: Readings, num_detectors: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """[D] the usual seconds between a detector's readings, 0 where there is no usual one; and how many gaps say so."""
+    """[D] the usual seconds between a detector's readings, 0 where there is no usual one; and how many gaps show it."""
     order = np.lexsort((readings.time_us, readings.column))
     detector, time_us = readings.column[order], readings.time_us[order]
     gap_us = np.diff(time_us)

@@ -66,7 +66,7 @@ class ImportLog:
         )
 
     def where_listed(self) -> str:
-        """Write the report, if one was asked for, and say where it is."""
+        """Write the report, if one was asked for, and name it."""
         if self.report is None:
             return ". Pass --report FILE to list them all"
         self._write(self.report)

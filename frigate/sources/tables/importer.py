@@ -2,7 +2,7 @@
 
 Readings are long (one a row: time, sensor, value) or wide (the time, then a column for each sensor). A sensor is
 attached by the node or road that it names, or else to the nearest by its coordinates, which stand in a table of sensors
-or in the readings themselves. A row that cannot be used is left out, counted aloud and listed in the report; a table of
+or in the readings themselves. A row that cannot be used is left out, reported and listed in the report file; a table of
 which more than half cannot be used is refused.
 """
 
@@ -58,11 +58,38 @@ def import_tables(
     name: str | None = None,
     report: str | Path | None = None,
 ) -> City:
-    """A city from tables of nodes, edges and readings, or from readings on the network of another city.
+    """Make a city from tables of nodes, edges and readings, or from readings on the network of another city.
 
-    `rename` maps columns of any of the tables to ours and converts units on the way ({"length_km": "length_m"}).
-    `timezone` is that of the network's city where it is not given. `on="roads"` makes every road a node and every turn
-    an edge, but those that the network's city forbids. `report` takes the rows that could not be used.
+    Parameters
+    ----------
+    nodes, edges
+        Tables of intersections and of roads. Without nodes, the lines of the edges locate them.
+    readings
+        A long or a wide table; None: a city without readings.
+    network
+        A city, or its folder, whose network is used in place of nodes and edges.
+    sensors
+        A table of the places of the sensors.
+    rename
+        Columns of any of the tables -> ours. Units are converted on the way: {"length_km": "length_m"}.
+    snap_m
+        How far a sensor may be from its node or road; default: 50.
+    step
+        Default: the step of the readings.
+    timezone
+        Of times without a zone; default: that of the network's city.
+    date_order
+        "dmy" or "mdy", where the dates do not show it.
+    encoding
+        Of CSV files.
+    quantity, unit
+        "count", or the name of a gauge such as "speed"; and its unit.
+    on
+        "nodes", or "roads": every road is a node, and every turn that the network's city allows an edge.
+    name
+        Of the city; default: that of the edges' folder, or of the network's city.
+    report
+        A file to list the rows in that could not be used.
     """
     if on not in ("nodes", "roads"):
         raise CityError(f'on "{on}" is not known. Give nodes or roads')
@@ -117,10 +144,10 @@ def attach_readings(
     unit: str = "",
     report: str | Path | None = None,
 ) -> City:
-    """The city with these readings in place of its own: for any source that brings a network, and a time zone.
+    """The city with these readings in place of its own, for any source that brings a network and a time zone.
 
-    Where the city stands on its roads, `roads` says which node is which road, so that a detector is attached to the
-    nearest road and not to the nearest middle of one.
+    The parameters are those of `import_tables`, and `roads`: of a city on its roads, which node is which road, so that
+    a sensor is attached to the nearest road and not to the nearest middle of one.
     """
     log = ImportLog(None if report is None else Path(report))
     with tempfile.TemporaryDirectory(prefix="frigate-") as scratch:
@@ -172,7 +199,7 @@ def _given(
     nodes: str | Path | None, edges: str | Path | None, readings: str | Path | None, sensors: str | Path | None
 ) -> Iterator[tuple[str, str | Path]]:
     if sensors is not None and readings is None:
-        raise CityError("--sensors says where the sensors of --readings are. Pass both")
+        raise CityError("--sensors locates the sensors of --readings. Pass both")
     for what, path in (("nodes", nodes), ("edges", edges), ("readings", readings), ("sensors", sensors)):
         if path is not None:
             yield what, path

@@ -44,7 +44,7 @@ class TableNetwork:
 
 
 def network_from_tables(nodes: TableFile | None, edges: TableFile, log: ImportLog) -> TableNetwork:
-    """The network of these tables, cleaned: what was left out or mended is reported."""
+    """The network of these tables, cleaned; what was left out or repaired is reported."""
     base = None if nodes is None else _nodes(nodes, log)
     rows = _EdgeRows.of(edges, log)
     if base is None:
@@ -205,20 +205,20 @@ class _EdgeRows(_Rows):
         return lines
 
     def _numbers(self) -> dict[str, NDArray[np.float64]]:
-        held = {}
+        attributes = {}
         styles = number_styles(self.table.file, ["length_m", "lanes", "speed_kph"])
         for column, style in styles.items():
             found = parse_numbers(self.table, column, style)
             bad = found.wrong | (found.given & ~(np.isfinite(found.values) & (found.values >= 0)))
             if column == "length_m":
                 self.reject(column, bad, "is no length. Give 0 or more, or nothing")
-                held[column] = found.values
+                attributes[column] = found.values
             else:
                 unknown = bad | (found.given & ~(found.values > 0))
-                said = f"Values of {column} that are no number above 0, taken as unknown"
-                self.log.notices.add(said, int(unknown.sum()))
-                held[column] = np.where(unknown, np.nan, found.values)
-        return held
+                what = f"Values of {column} that are no number above 0, taken as unknown"
+                self.log.notices.add(what, int(unknown.sum()))
+                attributes[column] = np.where(unknown, np.nan, found.values)
+        return attributes
 
 
 def _roads(
@@ -262,7 +262,7 @@ def _roads(
         for i, pair, way in zip(at.tolist(), zip(a.tolist(), b.tolist(), strict=True), ahead.tolist(), strict=True):
             if pair in row_of and names[i] is not None:
                 road_ids.setdefault(names[i], []).append((row_of[pair], way))
-    return replace(base, edges=edges), {name: tuple(held) for name, held in road_ids.items()}
+    return replace(base, edges=edges), {name: tuple(rows_of) for name, rows_of in road_ids.items()}
 
 
 def _note_ends(base: RoadNetwork, rows: _EdgeRows, senders: NDArray[np.int64], receivers: NDArray[np.int64]) -> None:

@@ -208,8 +208,8 @@ def usable_readings(found: SensorReadings, node_of: NDArray[np.int64], reasons: 
     def reject(rows: NDArray[np.bool_], why: list[str] | str) -> Readings:
         out = readings.take(rows)
         names = pl.Series([found.names[sensor] for sensor in out.column], dtype=pl.String)
-        said = [f"sensor {why if isinstance(why, str) else why[sensor]}" for sensor in out.column]
-        log.reject_rows(file, out.row, found.key, names, said)
+        why_each = [f"sensor {why if isinstance(why, str) else why[sensor]}" for sensor in out.column]
+        log.reject_rows(file, out.row, found.key, names, why_each)
         return readings.take(~rows)
 
     readings = reject(node_of[readings.column] < 0, reasons)

@@ -5,10 +5,10 @@ Each step k, for every row (row r belongs to window r % B):
     gates = W_hh h + w_ih[:, 0] y + W_ih[:, 1:] known[b, k] + b_ih + b_hh,   (h, c) = the LSTM cell's new state
     y = w2 . dropout(relu(W1 [h, c] + base)) + b2,                           fed back as it is
 
-States are kept step by step, [H+1,R,D], so that the states before and after the steps are both a plain matrix.
-Backward computes gates, hidden layer and dropout mask again; it writes the gradients of the gates [H,R,4D] and of the
-hidden layer [H,R,hidden], which `lstm_kernels.sums` turns into the gradients of the weights. y, the biases, w_ih[:, 0]
-and w2 stay in fp32; the rest is as in `lstm_kernels`.
+States are stored step by step, [H+1,R,D], so that the states before and after the steps are plain matrices. Backward
+recomputes gates, hidden layer and dropout mask; it writes the gradients of the gates [H,R,4D] and of the hidden layer
+[H,R,hidden], which `lstm_kernels.sums` turns into the gradients of the weights. y, the biases, w_ih[:, 0] and w2 are in
+fp32; the rest is as in `lstm_kernels`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TUNING = Tuning()
 
 @triton.jit
 def _kept(seed, row, k, R, share, HIDDEN: tl.constexpr, TALL: tl.constexpr):
-    """[ROWS,TALL]: which numbers of the hidden layer dropout keeps in step k; the same whenever it is asked."""
+    """[ROWS,TALL]: which hidden units dropout keeps in step k; the same in forward and backward."""
     at = (k * R + row)[:, None] * HIDDEN + tl.arange(0, TALL)[None, :]
     return tl.rand(seed, at.to(tl.int32), 7) >= share  # Philox 4x32-7
 
@@ -49,7 +49,7 @@ def _cell_gate(h, y, known, held, w_known, w_y, bias,
     total = tl.dot(h, tl.trans(late(held, D, WIDE, HOLD)), input_precision="ieee")
     if C:
         total = tl.dot(known, tl.trans(tile(w_known, 16, D, 16, WIDE, 16)), total, input_precision="ieee")
-    # Not as the product's start: an accumulator that other instructions fill makes the matrix units wait.
+    # Not as the accumulator's initial value: the matrix units would wait for it.
     y, weight = tl.broadcast(y, vector(w_y, D, WIDE))
     return tl.fma(y, weight, total) + vector(bias, D, WIDE)
 
@@ -137,7 +137,7 @@ def _grad_decoder(grad, base, known, w_hh, w_known, w_y, bias, w1, w2, seed, hs,
         random = tl.load(seed)
     dh = tl.zeros([ROWS, WIDE], tl.float32)
     dc = tl.zeros([ROWS, WIDE], tl.float32)
-    back = tl.zeros([ROWS], tl.float32)  # what y's use in the following step adds to its gradient
+    back = tl.zeros([ROWS], tl.float32)  # the gradient that y gets from the following step, which reads it
     sum_w2 = tl.zeros([ROWS, TALL], tl.float32)
     sum_b2 = tl.zeros([ROWS], tl.float32)
     h = tl.load(hs + H * rows_of * D + at, mask, 0.0)
@@ -215,7 +215,7 @@ def decoder(
     h0: Tensor, c0: Tensor, y0: Tensor, base: Tensor, known: Tensor, weights: tuple[Tensor, ...],
     *, seed: Tensor | None, dropout: float, keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """hs and cs [H+1,R,D], only to keep, and ys [H+1,R]: y_0 and the forecasts. Without a seed there is no dropout.
+    """hs and cs [H+1,R,D], only with `keep`, and ys [H+1,R]: y_0 and the forecasts. Without a seed, no dropout.
 
     All contiguous. The weights: w_hh [4D,D], w_known [4D,16], w_y [4D], bias [4D], w1 [hidden,2D], w2 [hidden], b2 [1].
     """
@@ -258,7 +258,7 @@ def grad_decoder(
 
 
 def dropout_mask(seed: Tensor, *, horizon: int, rows: int, hidden: int, dropout: float) -> Tensor:
-    """[H,R,hidden] of what dropout keeps. For tests: the kernels never store it."""
+    """[H,R,hidden]: what dropout keeps. For tests: the kernels never store it."""
     out = torch.empty(horizon, rows, hidden, dtype=torch.int8, device=seed.device)
     with torch.cuda.device_of(seed):
         _mask[(triton.cdiv(rows, 32),)](out, seed, rows, horizon, dropout, HIDDEN=hidden, TALL=_tall(hidden), ROWS=32)
@@ -266,5 +266,5 @@ def dropout_mask(seed: Tensor, *, horizon: int, rows: int, hidden: int, dropout:
 
 
 def _tall(hidden: int) -> int:
-    """Columns of the hidden layer's tile: a power of 2, and what a product takes at least."""
+    """Columns of the hidden layer's tile: a power of 2, at least the 16 that a product needs."""
     return max(16, 1 << (hidden - 1).bit_length())

@@ -1,13 +1,14 @@
-"""Triton kernels of an LSTM over T steps: forward, backward, and the sums that make the weights' gradients.
+"""Triton kernels of an LSTM over T steps: forward, backward, and the sums for the weights' gradients.
 
     gates_t = W_ih x_t + W_hh h_{t-1} + b_ih + b_hh          (i, f, g, o as torch orders them)
     c_t = sigmoid(f) c_{t-1} + sigmoid(i) tanh(g),   h_t = sigmoid(o) tanh(c_t)
 
 One program handles a block of rows for all steps; h and c stay on the chip, c in fp32. For backward the forward kernel
-keeps the state *before* each step (h_{t-1}, c_{t-1}: [R,T,D] each, in x's type); backward walks down, computes the
-gates again, and carries c_t over from the step above. It writes dx and the gradients of the gates [R,T,4D]; these,
-x and h_{t-1} are then read once more and summed into the gradients of the weights: one partial sum for each program, no
-atomics. Operands in x's type, sums in fp32; fp32 operands are multiplied in full precision ("ieee").
+stores the state *before* each step (h_{t-1}, c_{t-1}: [R,T,D] each, in the type of x); backward goes from the last step
+to the first, recomputes the gates, and takes c_t from the step after. It writes dx and the gradients of the gates
+[R,T,4D]; these, x and h_{t-1} are then read once more and summed into the gradients of the weights: one partial sum for
+each program, no atomics. Operands are in the type of x, sums in fp32; fp32 operands are multiplied in full precision
+("ieee").
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Tuning:
 
     forward: tuple[int, int] = (64, 4)  # rows of a program, warps
     backward: tuple[int, int] = (64, 4)
-    backward_stages: int = 1  # forward has one: with more, Triton moves the held weights out of shared memory
+    backward_stages: int = 1  # forward has one: with more, Triton moves the weights out of shared memory
     math: int = 1  # 1: rcp.approx (1 ulp); 2, only for 16-bit inputs: tanh.approx (relative error 2^-11)
     sums: str = "triton"  # or "torch": two matmuls and a sum, each reading the gradients of the gates again
     sums_block: tuple[int, int, int] = (64, 8, 3)  # rows of a tile, warps, stages
@@ -69,7 +70,7 @@ def tile(w, stride, rows: tl.constexpr, columns: tl.constexpr, TALL: tl.constexp
 
 @triton.jit
 def early(w, D: tl.constexpr, WIDE: tl.constexpr, HOLD: tl.constexpr):
-    """A square of weights, to hold over all steps; or only where it lies. `late` gives the weights in both cases."""
+    """With HOLD, a square of weights to hold over all steps; else its address. `late` gives the weights either way."""
     return tile(w, D, D, D, WIDE, WIDE) if HOLD else w
 
 
@@ -112,11 +113,11 @@ def _lstm(x, h0, c0, w_ih, w_hh, bias, hs, cs, h_last, c_last, R, T,
     following = tl.load(x + each, mask, 0.0)
     for t in range(T):
         now = following
-        following = tl.load(x + each + tl.minimum(t + 1, T - 1) * D, mask, 0.0)  # on its way while this step computes
+        following = tl.load(x + each + tl.minimum(t + 1, T - 1) * D, mask, 0.0)  # loaded while this step computes
         if KEEP:
             tl.store(hs + each + t * D, h, mask)
             tl.store(cs + each + t * D, c.to(kind), mask)
-        # One gate after the other, so that no more than two of them are held at once.
+        # One gate after the other, so that at most two of them are in registers at once.
         new = sigmoid(_gate(now, h, wi_x, wi_h, bias, D, WIDE, HOLD), MATH)
         new = new * tanh(_gate(now, h, wg_x, wg_h, bias + 2 * D, D, WIDE, HOLD), MATH)
         c = new + c * sigmoid(_gate(now, h, wf_x, wf_h, bias + D, D, WIDE, HOLD), MATH)
@@ -224,7 +225,7 @@ def _sums(a, b, c, extra, out, rows, chunk,
 def lstm(
     x: Tensor, h0: Tensor, c0: Tensor, w_ih: Tensor, w_hh: Tensor, bias: Tensor, *, keep: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """h_T, c_T and, to keep, the hidden and cell states before each step. All contiguous; weights in x's type."""
+    """h_T, c_T and, with `keep`, the states before each step. All contiguous; weights in the type of x."""
     R, T, D = x.shape
     h, c = x.new_empty(R, D), x.new_empty(R, D)
     hs, cs = (torch.empty_like(x), torch.empty_like(x)) if keep else (x, x)
@@ -261,7 +262,7 @@ def sums(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """a^T b, a^T c and a^T extra [rows,16] in fp32; with `ones` the last is the sum of a's rows, in every column.
 
-    What was not asked for is not written.
+    What was not asked for is uninitialised.
     """
     rows, A = a.shape
     D = b.shape[1]
@@ -295,17 +296,17 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _full(x: Tensor) -> bool:
-    """fp32 on a GPU: no matrix units, for checks rather than for use. Small tiles, or compiling takes minutes."""
+    """fp32 on a GPU: without matrix units, for tests. Tiles must be small, or compiling takes minutes."""
     return x.is_cuda and x.dtype == torch.float32
 
 
 def sizes(D: int, x: Tensor) -> dict[str, Any]:
-    """Held weights stay in shared memory over all steps, where they fit; else they are read (from L2) in every step."""
+    """HOLD: weights stay in shared memory over all steps, where they fit; else every step reads them (from L2)."""
     return {"D": D, "WIDE": triton.next_power_of_2(D), "HOLD": D <= 64 and not _full(x)}
 
 
 def math(x: Tensor) -> int:
-    """How to compute the activations; 0, without assembler, is what the interpreter can."""
+    """How to compute the activations; the interpreter has no assembler and can only do 0."""
     return 0 if not x.is_cuda else TUNING.math if x.dtype != torch.float32 else min(TUNING.math, 1)
 
 

@@ -1,0 +1,95 @@
+"""How many vehicles make each trip, so that the counts at the sensors come out.
+
+A sensor's count is Poisson with mean sum over the trips that pass it. The trip numbers w >= 0 of the largest
+likelihood are found by expectation maximisation (Shepp and Vardi 1982; Vardi 1996 for trips):
+
+    w_r <- w_r * mean over the sensors v that trip r passes of (count_v / flow_v),    flow = R^T w
+
+Each step raises the likelihood, needs two sparse products and never leaves w >= 0. Few steps from equal numbers act as
+a prior: trips that no sensor speaks against keep the numbers they began with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from frigate.demand.route_search import LineGraph, Routes
+
+MIN_FLOW = 1e-9
+
+Floats = NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class RouteSet:
+    """Trips as sparse matrices of what they pass: R trips, N nodes, E roads."""
+
+    routes: Routes
+    through_node: csr_array  # [R,N] times that a trip passes a node
+    through_road: csr_array  # [R,E]
+
+
+def route_set(graph: LineGraph, routes: Routes) -> RouteSet:
+    """What each trip passes: all its roads, and the nodes between them."""
+    length = np.diff(routes.start)
+    trip = np.repeat(np.arange(len(routes)), length)
+    inner = np.ones(len(routes.roads), bool)
+    inner[routes.start[1:][length > 0] - 1] = False
+    ones = np.ones(len(routes.roads), np.float32)
+    nodes = graph.receivers[routes.roads]
+    return RouteSet(
+        routes,
+        csr_array((ones[inner], (trip[inner], nodes[inner])), (len(routes), graph.num_nodes)),
+        csr_array((ones, (trip, routes.roads)), (len(routes), graph.num_roads)),
+    )
+
+
+@dataclass(frozen=True)
+class SensorView:
+    """The part of a route set that some sensors see."""
+
+    at_sensor: csr_array  # [R,V]
+    by_sensor: csr_array  # [V,R] its transpose
+    per_trip: NDArray[np.float32]  # [R,1] 1 / sensors that the trip passes; 0 where it passes none
+
+    @classmethod
+    def of(cls, trips: RouteSet, sensors: NDArray[np.bool_]) -> SensorView:
+        at_sensor = trips.through_node[:, np.flatnonzero(sensors)].tocsr()
+        passed = np.asarray(at_sensor.sum(axis=1)).ravel()
+        share = np.where(passed > 0, 1 / np.maximum(passed, 1), 0).astype(np.float32)
+        return cls(at_sensor, at_sensor.T.tocsr(), share[:, None])
+
+    def calibrate(
+        self, trips: Floats, counts: Floats, *, iterations: int, observed: NDArray[np.bool_] | None = None
+    ) -> Floats:
+        """Trip numbers [R,C] moved towards the sensors' counts [V,C], for C situations at once.
+
+        Parameters
+        ----------
+        trips
+            [R,C] where to start from.
+        counts
+            [V,C] mean count of each sensor.
+        iterations
+            Steps of expectation maximisation: more follow the sensors closer and the start less.
+        observed
+            [V,C] where there is a count (default: everywhere).
+        """
+        seen = self.per_trip > 0
+        for _ in range(iterations):
+            ratio = counts / np.maximum(self.by_sensor @ trips, MIN_FLOW)
+            if observed is not None:
+                ratio = np.where(observed, ratio, 1)
+            trips = np.where(seen, trips * (self.at_sensor @ ratio.astype(np.float32)) * self.per_trip, trips)
+        return trips
+
+
+def first_numbers(view: SensorView, counts: Floats) -> Floats:
+    """[R,1] equal trip numbers whose flow at the sensors sums to their counts [V]."""
+    equal = np.ones((view.at_sensor.shape[0], 1), np.float32)
+    flow = float((view.by_sensor @ equal).sum())
+    return equal * np.float32(counts.sum() / flow if flow > 0 else 0)

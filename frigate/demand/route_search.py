@@ -1,0 +1,392 @@
+"""Trips searched on the roads: from a road, through turns that cost time, to other roads.
+
+A search is Dijkstra's algorithm on the line graph: its nodes are roads, its arcs the turns from one road into the
+next. A trip's nodes are those between its roads, so a trip of n roads passes n - 1 of them. Every search has travel
+times of its own (each road's time multiplied by a random factor), so that not everyone takes the one fastest route.
+The factors come from a hash of (seed, search, road): the same trip searched again after a road was closed meets the
+same factors on all other roads.
+
+Compiled where numba is installed, else by scipy; both find the same trips.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import dijkstra
+
+from frigate.data.network import RoadNetwork
+from frigate.graph.road_features import travel_time_s
+
+CROSSING_S = 4.0  # what passing any intersection costs
+U_TURN_S = 60.0  # what turning back costs beside its angle
+
+Found = tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]  # last roads, numbers of roads, roads
+
+
+@dataclass(frozen=True)
+class LineGraph:
+    """Roads and the turns between them. Turns are sorted by the road they leave."""
+
+    num_nodes: int
+    senders: NDArray[np.int64]  # [E] of the roads
+    receivers: NDArray[np.int64]  # [E]
+    time_s: NDArray[np.float64]  # [E] to drive the road, with its crossing
+    turn_start: NDArray[np.int64]  # [E+1] the turns out of road e are turn_start[e] .. turn_start[e+1]
+    turn_into: NDArray[np.int32]  # [P] the road a turn leads into
+    turn_angle: NDArray[np.float64]  # [P] 1 - cos of the angle: 0 straight on, 1 at a right angle, 2 back
+    u_turn: NDArray[np.bool_]  # [P] back to where the road came from
+
+    @property
+    def num_roads(self) -> int:
+        return len(self.senders)
+
+
+def line_graph(network: RoadNetwork, forbidden_turns: NDArray[np.int64] | None = None) -> LineGraph:
+    """The roads of a network and the turns that are allowed between them.
+
+    Parameters
+    ----------
+    network
+        Its open roads.
+    forbidden_turns
+        [K,3] rows of nodes: from the road source -> via into the road via -> target.
+    """
+    E, N = network.num_edges, network.num_nodes
+    order = np.argsort(network.senders, kind="stable")
+    out_start = np.searchsorted(network.senders[order], np.arange(N + 1))
+    first, last = out_start[network.receivers], out_start[network.receivers + 1]
+    each = last - first
+    leaving = np.repeat(np.arange(E), each)
+    into = order[first[leaving] + np.arange(len(leaving)) - (np.cumsum(each) - each)[leaving]]
+    if forbidden_turns is not None and len(forbidden_turns):
+        turn = np.stack([network.senders[leaving], network.receivers[leaving], network.receivers[into]], axis=1)
+        key = (turn[:, 0] * N + turn[:, 1]) * N + turn[:, 2]
+        banned = (forbidden_turns[:, 0] * N + forbidden_turns[:, 1]) * N + forbidden_turns[:, 2]
+        allowed = ~np.isin(key, banned)
+        leaving, into = leaving[allowed], into[allowed]
+    x, y = np.radians(network.lon) * np.cos(np.radians(network.lat)), np.radians(network.lat)
+    dx, dy = x[network.receivers] - x[network.senders], y[network.receivers] - y[network.senders]
+    norm = np.maximum(np.hypot(dx, dy), 1e-12)
+    cosine = (dx[leaving] * dx[into] + dy[leaving] * dy[into]) / (norm[leaving] * norm[into])
+    return LineGraph(
+        num_nodes=N,
+        senders=network.senders,
+        receivers=network.receivers,
+        time_s=travel_time_s(network) + CROSSING_S,
+        turn_start=np.searchsorted(leaving, np.arange(E + 1)),
+        turn_into=into.astype(np.int32),
+        turn_angle=1 - np.clip(cosine, -1, 1),
+        u_turn=network.senders[leaving] == network.receivers[into],
+    )
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """How trips are made up."""
+
+    turn_s: float = 20.0  # what a right-angled turn costs
+    noise: float = 0.3  # spread of the logarithm of a road's time between drivers
+    shortness: float = 1.0  # 1: every reached road is as likely an end; above, near ones are likelier
+    max_trip_s: float = 3600.0  # no trip is longer
+    trips_per_search: int = 48
+
+
+@dataclass(frozen=True)
+class Routes:
+    """Trips with the roads they take, one after the other."""
+
+    origin: NDArray[np.int32]  # [R] first road of each trip
+    destination: NDArray[np.int32]  # [R] last road
+    search: NDArray[np.int64]  # [R] the search that found it, which fixes its travel times
+    start: NDArray[np.int64]  # [R+1] the roads of trip r are roads[start[r] .. start[r+1]]
+    roads: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.origin)
+
+    def take(self, rows: NDArray[np.int64]) -> Routes:
+        """Some of the trips, in their order."""
+        length = np.diff(self.start)[rows]
+        start = np.concatenate([[0], np.cumsum(length)])
+        which = np.repeat(self.start[rows] - start[:-1], length) + np.arange(start[-1])
+        return Routes(self.origin[rows], self.destination[rows], self.search[rows], start, self.roads[which])
+
+
+def turn_cost_s(graph: LineGraph, turn_s: float) -> NDArray[np.float64]:
+    """[P] seconds that each turn costs."""
+    return turn_s * graph.turn_angle + U_TURN_S * graph.u_turn
+
+
+def search_routes(
+    graph: LineGraph, settings: SearchSettings, *, searches: int, seed: int, compiled: bool | None = None
+) -> Routes:
+    """Trips from random roads to random roads that can be reached from them.
+
+    Parameters
+    ----------
+    searches
+        Number of roads that trips set out from; each gives `settings.trips_per_search` trips.
+    seed
+        Of origins, destinations and drivers' travel times.
+    compiled
+        Use numba (default: where it is installed).
+    """
+    rng = np.random.default_rng(seed)
+    origins = rng.integers(0, max(graph.num_roads, 1), searches).astype(np.int32)
+    draws = rng.random((searches, settings.trips_per_search)) ** settings.shortness
+    number = np.arange(searches)
+    wanted = np.full((searches, settings.trips_per_search), -1, np.int32)
+    end, length, roads = _search(graph, settings, origins, number, draws, wanted, seed, compiled)
+    found = end >= 0
+    row = np.nonzero(found)[0]
+    start = np.concatenate([[0], np.cumsum(length[found])]).astype(np.int64)
+    return Routes(origins[row], end[found], number[row], start, roads)
+
+
+def search_again(
+    graph: LineGraph, settings: SearchSettings, routes: Routes, *, seed: int, compiled: bool | None = None
+) -> Routes:
+    """The same trips on another line graph of the same roads: same ends, same travel times where nothing changed.
+
+    Row r is still trip r. A trip whose ends can no longer be joined has no road.
+    """
+    if len(routes) == 0:
+        return routes
+    number, row = np.unique(routes.search, return_inverse=True)
+    place = np.arange(len(routes)) - np.searchsorted(row, np.arange(len(number)))[row]
+    wanted = np.full((len(number), int(place.max(initial=0)) + 1), -2, np.int32)
+    wanted[row, place] = routes.destination
+    origins = np.zeros(len(number), np.int32)
+    origins[row] = routes.origin
+    _, length, roads = _search(graph, settings, origins, number, np.zeros(wanted.shape), wanted, seed, compiled)
+    start = np.concatenate([[0], np.cumsum(length[row, place])]).astype(np.int64)
+    return Routes(routes.origin, routes.destination, routes.search, start, roads)
+
+
+def _search(
+    graph: LineGraph,
+    settings: SearchSettings,
+    origins: NDArray[np.int32],
+    number: NDArray[np.int64],
+    draws: NDArray[np.float64],
+    wanted: NDArray[np.int32],
+    seed: int,
+    compiled: bool | None,
+) -> Found:
+    """The last road [S,W] of each trip (-1: none was found), its number of roads [S,W], and all roads of all trips.
+
+    `wanted` [S,W] are the last roads to reach; -1 where `draws` picks one, -2 where there is no trip.
+    """
+    if graph.num_roads == 0 or len(origins) == 0:
+        return np.full(wanted.shape, -1, np.int32), np.zeros(wanted.shape, np.int64), np.zeros(0, np.int32)
+    use_numba = _compiled() is not None if compiled is None else compiled
+    cost = turn_cost_s(graph, settings.turn_s)
+    searched = (_by_numba if use_numba else _by_scipy)(graph, settings, cost, origins, number, draws, wanted, seed)
+    ends, lengths, roads = zip(*searched, strict=True)
+    return np.concatenate(ends), np.concatenate(lengths), np.concatenate(roads)
+
+
+def _by_numba(
+    graph: LineGraph,
+    settings: SearchSettings,
+    cost: NDArray[np.float64],
+    origins: NDArray[np.int32],
+    number: NDArray[np.int64],
+    draws: NDArray[np.float64],
+    wanted: NDArray[np.int32],
+    seed: int,
+) -> Iterator[Found]:
+    kernel = _compiled()
+    assert kernel is not None
+    search, threads = kernel
+
+    def some(rows: NDArray[np.int64]) -> Found:
+        found: Found = search(
+            graph.time_s, graph.turn_start, graph.turn_into, cost, origins[rows], number[rows], draws[rows],
+            wanted[rows], np.uint64(seed), settings.noise, settings.max_trip_s,
+        )  # fmt: skip
+        return found
+
+    chunks = np.array_split(np.arange(len(origins)), min(len(origins), 8 * threads))
+    with ThreadPoolExecutor(threads) as pool:
+        yield from pool.map(some, chunks)
+
+
+def _by_scipy(
+    graph: LineGraph,
+    settings: SearchSettings,
+    cost: NDArray[np.float64],
+    origins: NDArray[np.int32],
+    number: NDArray[np.int64],
+    draws: NDArray[np.float64],
+    wanted: NDArray[np.int32],
+    seed: int,
+) -> Iterator[Found]:
+    E = graph.num_roads
+    for row, origin in enumerate(origins.tolist()):
+        time = graph.time_s * road_factors(seed, int(number[row]), np.arange(E), settings.noise)
+        arcs = csr_array((time[graph.turn_into] + cost, graph.turn_into, graph.turn_start), (E, E))
+        away, before = dijkstra(arcs, indices=origin, limit=settings.max_trip_s, return_predecessors=True)
+        reached = np.flatnonzero(np.isfinite(away))
+        reached = reached[np.argsort(away[reached], kind="stable")]
+        end = wanted[row].copy()
+        drawn = end == -1
+        end[drawn] = _picked(reached, draws[row][drawn]) if len(reached) > 1 else -1
+        known = end >= 0
+        end[known] = np.where(np.isfinite(away[end[known]]), end[known], -1)
+        paths = [_path(before, origin, int(last)) for last in end[end >= 0]]
+        length = np.zeros(len(end), np.int64)
+        length[end >= 0] = [len(path) for path in paths]
+        yield end[None], length[None], np.concatenate([np.zeros(0, np.int32), *paths])
+
+
+def _picked(reached: NDArray[np.int64], draws: NDArray[np.float64]) -> NDArray[np.int32]:
+    """The roads at these ranks among those reached, nearest first; never the origin itself."""
+    return reached[1 + (draws * (len(reached) - 1)).astype(np.int64)].astype(np.int32)
+
+
+def _path(before: NDArray[np.int32], origin: int, last: int) -> NDArray[np.int32]:
+    path = [last]
+    while path[-1] != origin:
+        path.append(int(before[path[-1]]))
+    return np.array(path[::-1], np.int32)
+
+
+def road_factors(seed: int, search: int, road: NDArray[np.int64], noise: float) -> NDArray[np.float64]:
+    """What a driver's time on each road is multiplied by: exp(noise * a number of mean 0 and variance 1)."""
+    with np.errstate(over="ignore"):
+        key = np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(search) * np.uint64(0xC2B2AE3D27D4EB4F)
+        x = key + road.astype(np.uint64) * np.uint64(0x165667B19E3779F9)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        x ^= x >> np.uint64(31)
+    mask = np.uint64(0xFFFF)
+    total = sum(((x >> np.uint64(16 * k)) & mask).astype(np.float64) for k in range(4)) / 65536.0
+    normal = (total - 2.0) * 3.0**0.5  # four uniforms: variance 1/3
+    factors: NDArray[np.float64] = np.exp(noise * normal)
+    return factors
+
+
+@cache
+def _compiled() -> tuple[Any, int] | None:
+    try:
+        numba: Any = importlib.import_module("numba")
+    except ImportError:
+        return None
+    return numba.njit(cache=True, nogil=True)(_search_some), int(numba.config.NUMBA_NUM_THREADS)
+
+
+def _search_some(
+    time_s: NDArray[np.float64],
+    turn_start: NDArray[np.int64],
+    turn_into: NDArray[np.int32],
+    turn_cost: NDArray[np.float64],
+    origins: NDArray[np.int32],
+    number: NDArray[np.int64],
+    draws: NDArray[np.float64],
+    wanted: NDArray[np.int32],
+    seed: np.uint64,
+    noise: float,
+    max_trip_s: float,
+) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
+    """Dijkstra's algorithm from some origins, with a heap of four children. Touches only what a search reaches."""
+    E, S, W = len(time_s), len(origins), wanted.shape[1]
+    away = np.full(E, np.inf)
+    before = np.full(E, -1, np.int32)
+    reached = np.empty(E, np.int32)
+    heap = np.empty(E, np.int32)
+    place = np.full(E, -1, np.int32)  # in the heap
+    factor = np.zeros(E)
+    ends = wanted.copy()
+    lengths = np.zeros((S, W), np.int64)
+    roads = np.empty(max(1024, S * W * 32), np.int32)
+    filled = 0
+    for s in range(S):
+        key = seed * np.uint64(0x9E3779B97F4A7C15) + np.uint64(number[s]) * np.uint64(0xC2B2AE3D27D4EB4F)
+        origin = origins[s]
+        heap[0], size, count = origin, 1, 0
+        away[origin], place[origin] = 0.0, 0
+        while size > 0:
+            u = heap[0]
+            reached[count] = u
+            count += 1
+            size -= 1
+            if size > 0:
+                last, i = heap[size], 0
+                while 4 * i + 1 < size:
+                    least = 4 * i + 1
+                    for j in range(least + 1, min(least + 4, size)):
+                        if away[heap[j]] < away[heap[least]]:
+                            least = j
+                    if away[heap[least]] >= away[last]:
+                        break
+                    heap[i] = heap[least]
+                    place[heap[i]] = i
+                    i = least
+                heap[i] = last
+                place[last] = i
+            place[u] = -2
+            for p in range(turn_start[u], turn_start[u + 1]):
+                v = turn_into[p]
+                if place[v] == -2:
+                    continue
+                if factor[v] == 0.0:
+                    x = key + np.uint64(v) * np.uint64(0x165667B19E3779F9)
+                    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+                    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+                    x ^= x >> np.uint64(31)
+                    total = 0.0
+                    for k in range(4):
+                        total += float((x >> np.uint64(16 * k)) & np.uint64(0xFFFF))
+                    factor[v] = np.exp(noise * (total / 65536.0 - 2.0) * 3.0**0.5)
+                there = away[u] + (time_s[v] * factor[v] + turn_cost[p])
+                if there > max_trip_s or there >= away[v]:
+                    continue
+                i = place[v]
+                if i < 0:
+                    i = size
+                    size += 1
+                away[v], before[v] = there, u
+                while i > 0 and away[heap[(i - 1) // 4]] > there:
+                    heap[i] = heap[(i - 1) // 4]
+                    place[heap[i]] = i
+                    i = (i - 1) // 4
+                heap[i] = v
+                place[v] = i
+        for w in range(W):
+            last = ends[s, w]
+            if last == -1 and count > 1:
+                last = reached[1 + int(draws[s, w] * (count - 1))]
+            if last < 0 or not np.isfinite(away[last]):
+                ends[s, w] = -1
+                continue
+            ends[s, w] = last
+            n, u = 1, last
+            while u != origin:
+                u = before[u]
+                n += 1
+            while filled + n > len(roads):
+                longer = np.empty(2 * len(roads), np.int32)
+                longer[:filled] = roads[:filled]
+                roads = longer
+            u = last
+            for k in range(n - 1, -1, -1):
+                roads[filled + k] = u
+                u = before[u]
+            filled += n
+            lengths[s, w] = n
+        for k in range(count):
+            v = reached[k]
+            away[v], place[v] = np.inf, -1
+            for p in range(turn_start[v], turn_start[v + 1]):
+                factor[turn_into[p]] = 0.0
+    return ends, lengths, roads[:filled].copy()

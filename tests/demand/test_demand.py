@@ -1,0 +1,345 @@
+"""Demand: trips on the network, calibrated to sensors; what follows a closed road; what the last hour changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from frigate.data.network import Edges, RoadNetwork
+from frigate.data.stream import RoadNetworkStream, make_stream
+from frigate.demand.calibration import SensorView, first_numbers, route_set
+from frigate.demand.estimate import BINS, Demand, DemandSettings, bins_at, clock_bins, estimate_demand, mean_counts
+from frigate.demand.flows import road_columns, road_features_geojson, trips_through
+from frigate.demand.last_hour import HourSettings, LastHour
+from frigate.demand.rerouting import close_roads, reroute
+from frigate.demand.route_search import (
+    LineGraph,
+    Routes,
+    SearchSettings,
+    line_graph,
+    road_factors,
+    search_again,
+    search_routes,
+)
+from frigate.demand.tuning import choose_settings, hidden_error
+from frigate.errors import CityError
+
+SIDE = 7
+MONDAY_S = 1_704_067_200  # 2024-01-01T00:00Z, a Monday
+
+
+def grid(side: int = SIDE) -> RoadNetwork:
+    """A grid of two-way streets, nodes numbered row by row, 111 m apart."""
+    at = np.arange(side * side).reshape(side, side)
+    a = np.concatenate([at[:, :-1].ravel(), at[:-1].ravel()])
+    b = np.concatenate([at[:, 1:].ravel(), at[1:].ravel()])
+    senders, receivers = np.concatenate([a, b]), np.concatenate([b, a])
+    lon, lat = 0.001 * (at.ravel() % side), 0.001 * (at.ravel() // side)
+    edges = Edges.of(senders, receivers, np.full(len(senders), 111.0))
+    return RoadNetwork(at.ravel(), lon.astype(float), lat.astype(float), edges)
+
+
+def road(graph: LineGraph, a: int, b: int) -> int:
+    (row,) = np.flatnonzero((graph.senders == a) & (graph.receivers == b))
+    return int(row)
+
+
+def driven(graph: LineGraph, days: int = 7, *, seed: int = 5) -> tuple[RoadNetworkStream, NDArray[np.float64]]:
+    """Hourly counts that real trips made, and the mean flow of each node."""
+    trips = route_set(graph, search_routes(graph, SearchSettings(turn_s=30.0, noise=0.2), searches=60, seed=seed))
+    rng = np.random.default_rng(seed)
+    numbers = rng.gamma(0.5, 1.0, len(trips.routes))
+    flow = trips.through_node.T @ numbers
+    hour = np.arange(24 * days) % 24
+    tide = 0.3 + np.exp(-((hour - 8) ** 2) / 8) + np.exp(-((hour - 17) ** 2) / 8)
+    values = rng.poisson(flow * tide[:, None]).astype(np.float32)
+    stream = make_stream(values, grid(), start_s=MONDAY_S, step_s=3600, timezone="UTC", quantity="count")
+    return stream, flow * tide.mean()
+
+
+@pytest.fixture(scope="module")
+def graph() -> LineGraph:
+    return line_graph(grid())
+
+
+@pytest.fixture(scope="module")
+def stream(graph: LineGraph) -> RoadNetworkStream:
+    return driven(graph)[0]
+
+
+def third(num_nodes: int) -> NDArray[np.bool_]:
+    sensors = np.zeros(num_nodes, bool)
+    sensors[np.random.default_rng(1).permutation(num_nodes)[: num_nodes // 3]] = True
+    return sensors
+
+
+@pytest.fixture(scope="module")
+def demand(stream: RoadNetworkStream) -> Demand:
+    return estimate_demand(stream, third(stream.num_nodes), settings=DemandSettings(sets=2))
+
+
+def trip(routes: Routes, row: int) -> list[int]:
+    return routes.roads[routes.start[row] : routes.start[row + 1]].tolist()
+
+
+def test_a_turn_is_forbidden_where_the_map_says_so() -> None:
+    free, banned = line_graph(grid()), line_graph(grid(), np.array([[0, 1, 2]]))
+    straight = road(free, 0, 1), road(free, 1, 2)
+    turns = [
+        set(g.turn_into[g.turn_start[straight[0]] : g.turn_start[straight[0] + 1]].tolist()) for g in (free, banned)
+    ]
+    assert turns[0] - turns[1] == {straight[1]}
+    assert len(free.turn_into) - len(banned.turn_into) == 1
+
+
+def test_angles_and_u_turns(graph: LineGraph) -> None:
+    start, stop = graph.turn_start[road(graph, 0, 1)], graph.turn_start[road(graph, 0, 1) + 1]
+    found = {int(graph.receivers[e]): i for i, e in zip(range(start, stop), graph.turn_into[start:stop], strict=True)}
+    np.testing.assert_allclose(graph.turn_angle[[found[2], found[1 + SIDE], found[0]]], [0, 1, 2], atol=1e-3)
+    assert graph.u_turn[[found[2], found[1 + SIDE], found[0]]].tolist() == [False, False, True]
+
+
+def test_numba_and_scipy_find_the_same_trips(graph: LineGraph) -> None:
+    settings = SearchSettings(turn_s=15.0, noise=0.5, shortness=2.0, trips_per_search=9)
+    one, other = (search_routes(graph, settings, searches=12, seed=3, compiled=c) for c in (True, False))
+    for name in ("origin", "destination", "search", "start", "roads"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    assert len(one) == 12 * 9
+
+
+def test_trips_follow_roads_and_are_the_fastest(graph: LineGraph) -> None:
+    settings = SearchSettings(turn_s=25.0, noise=0.4)
+    routes = search_routes(graph, settings, searches=5, seed=0)
+    for row in range(0, len(routes), 7):
+        path = trip(routes, row)
+        assert path[0] == routes.origin[row] and path[-1] == routes.destination[row]
+        assert len(path) > 1 and len(set(path)) == len(path)
+        assert (graph.receivers[path[:-1]] == graph.senders[path[1:]]).all()
+    # Without a cost for turning and without noise a trip has as few roads as the grid allows, unless it begins or ends
+    # on a road that leads the wrong way.
+    shortest = []
+    plain = search_routes(graph, SearchSettings(turn_s=0.0, noise=0.0), searches=5, seed=0)
+    for row in range(len(plain)):
+        a, b = graph.receivers[plain.origin[row]], graph.senders[plain.destination[row]]
+        blocks = abs(int(a) % SIDE - int(b) % SIDE) + abs(int(a) // SIDE - int(b) // SIDE)
+        assert len(trip(plain, row)) >= blocks + 2
+        shortest.append(len(trip(plain, row)) == blocks + 2)
+    assert np.mean(shortest) > 0.5
+
+
+def test_turning_costs_so_trips_turn_less(graph: LineGraph) -> None:
+    def turns(turn_s: float) -> float:
+        routes = search_routes(graph, SearchSettings(turn_s=turn_s, noise=0.5), searches=20, seed=1)
+        x = graph.receivers - graph.senders
+        return float(np.mean([np.mean(np.diff(x[trip(routes, row)]) != 0) for row in range(len(routes))]))
+
+    assert turns(60.0) < 0.8 * turns(0.0)
+
+
+def test_short_trips_and_the_longest(graph: LineGraph) -> None:
+    def mean_roads(**changes: float) -> float:
+        routes = search_routes(graph, replace(SearchSettings(), **changes), searches=20, seed=1)  # type: ignore[arg-type]
+        return float(np.diff(routes.start).mean())
+
+    assert mean_roads(shortness=4.0) < 0.7 * mean_roads(shortness=1.0)
+    assert mean_roads(max_trip_s=60.0) < mean_roads()
+
+
+def test_road_factors_have_the_spread_they_are_asked_for() -> None:
+    factors = np.log(road_factors(3, 4, np.arange(200_000), 0.6))
+    assert abs(factors.mean()) < 0.01
+    assert abs(factors.std() - 0.6) < 0.01
+    assert (road_factors(3, 5, np.arange(9), 0.6) != road_factors(3, 4, np.arange(9), 0.6)).all()
+
+
+def test_a_trip_passes_the_nodes_between_its_roads(graph: LineGraph) -> None:
+    trips = route_set(graph, search_routes(graph, SearchSettings(), searches=2, seed=0))
+    for row in range(len(trips.routes)):
+        path = trip(trips.routes, row)
+        expected = np.bincount(graph.receivers[path[:-1]], minlength=graph.num_nodes)
+        np.testing.assert_array_equal(trips.through_node[[row]].toarray()[0], expected)
+        np.testing.assert_array_equal(np.flatnonzero(trips.through_road[[row]].toarray()[0]), sorted(path))
+
+
+def test_calibration_raises_the_likelihood_and_meets_counts_that_trips_can_make(graph: LineGraph) -> None:
+    trips = route_set(graph, search_routes(graph, SearchSettings(), searches=40, seed=0))
+    view = SensorView.of(trips, third(graph.num_nodes))
+    counts = view.by_sensor @ np.random.default_rng(0).gamma(1.0, 1.0, (len(trips.routes), 1))
+    numbers = first_numbers(view, counts)
+    np.testing.assert_allclose((view.by_sensor @ numbers).sum(), counts.sum(), rtol=1e-5)
+    fitted = []
+    for _ in range(6):
+        flow = view.by_sensor @ numbers
+        fitted.append(float((counts * np.log(flow) - flow).sum()))
+        numbers = view.calibrate(numbers, counts, iterations=10)
+        assert (numbers >= 0).all()
+    assert (np.diff(fitted) > -1e-3 * abs(fitted[0])).all() and fitted[-1] > fitted[0]
+    np.testing.assert_allclose(view.by_sensor @ numbers, counts, rtol=0.05)
+
+
+def test_a_count_that_is_missing_says_nothing(graph: LineGraph) -> None:
+    trips = route_set(graph, search_routes(graph, SearchSettings(), searches=20, seed=0))
+    view = SensorView.of(trips, third(graph.num_nodes))
+    numbers = np.random.default_rng(0).gamma(1.0, 1.0, (len(trips.routes), 1))
+    usual = view.by_sensor @ numbers
+    observed = np.zeros(usual.shape, bool)
+    np.testing.assert_allclose(view.calibrate(numbers, 99 * usual, iterations=3, observed=observed), numbers, rtol=1e-5)
+    observed[0] = True
+    moved = view.calibrate(numbers, 99 * usual, iterations=3, observed=observed)
+    assert (
+        moved[view.at_sensor[:, [0]].toarray().ravel() > 0]
+        > 1.5 * numbers[view.at_sensor[:, [0]].toarray().ravel() > 0]
+    ).all()
+
+
+def test_bins_are_local_kinds_of_day_and_hours() -> None:
+    times_s = MONDAY_S + 86400 * np.array([0, 5, 7]) - np.array([0, 1, 0])
+    assert bins_at(times_s).tolist() == [0, 23, 0]
+    assert bins_at(np.array([MONDAY_S + 5 * 86400])).tolist() == [24]
+    values = np.zeros((3, SIDE * SIDE), np.float32)
+    tokyo = make_stream(values, grid(), start_s=MONDAY_S, step_s=3600, timezone="Asia/Tokyo", quantity="count")
+    assert clock_bins(tokyo).tolist() == [9, 10, 11]
+
+
+def test_mean_counts_by_hand_with_gaps(stream: RoadNetworkStream) -> None:
+    sensors = third(stream.num_nodes)
+    level, hourly = mean_counts(stream, sensors, None)
+    bins, node = clock_bins(stream), int(np.flatnonzero(sensors)[0])
+    np.testing.assert_allclose(hourly[8, node], stream.values[bins == 8, node].mean(), rtol=1e-6)
+    np.testing.assert_allclose(
+        level[node], (5 * hourly[:24, node].mean() + 2 * hourly[24:, node].mean()) / 7, rtol=1e-6
+    )
+    assert np.isnan(level[~sensors]).all() and np.isnan(hourly[:, ~sensors]).all()
+    # Two days of readings only: weekends are guessed from the other sensors, and nothing is NaN at a sensor.
+    observed = stream.observed.copy()
+    observed[48:, node] = False
+    _, gappy = mean_counts(replace(stream, observed=observed), sensors, None)
+    assert np.isfinite(gappy[:, sensors]).all()
+    observed[:, node] = False
+    level, _ = mean_counts(replace(stream, observed=observed), sensors, None)
+    assert np.isnan(level[node])
+
+
+def test_demand_knows_nodes_without_a_sensor_better_than_a_constant(
+    graph: LineGraph, stream: RoadNetworkStream, demand: Demand
+) -> None:
+    truth = driven(graph)[1]
+    unseen = ~demand.sensors
+    flow = np.repeat([5.0, 2.0], 24) @ demand.node_flow / 168
+    constant = np.abs(np.median(truth[~unseen]) - truth[unseen]).mean()
+    assert np.abs(flow - truth)[unseen].mean() < 0.5 * constant
+    assert demand.fit < 0.25
+    assert demand.node_flow.shape == (BINS, graph.num_nodes) and demand.road_flow.shape == (BINS, graph.num_roads)
+    assert (demand.node_spread[demand.sensors].mean()) < demand.node_spread[unseen].mean()
+
+
+def test_what_is_not_a_sensor_cannot_matter(stream: RoadNetworkStream, demand: Demand) -> None:
+    values = stream.values.copy()
+    values[:, ~demand.sensors] = 9e6
+    values[100:, demand.sensors] = 9e6  # after the period
+    again = estimate_demand(
+        replace(stream, values=values), demand.sensors, period=(0, 100), settings=DemandSettings(sets=2)
+    )
+    same = estimate_demand(stream, demand.sensors, period=(0, 100), settings=DemandSettings(sets=2))
+    np.testing.assert_array_equal(again.node_flow, same.node_flow)
+
+
+def test_a_gauge_has_no_demand(stream: RoadNetworkStream) -> None:
+    with pytest.raises(CityError, match="speed"):
+        estimate_demand(replace(stream, quantity="speed"), stream.sensors)
+
+
+def test_settings_are_those_with_the_least_error_at_hidden_sensors(stream: RoadNetworkStream, graph: LineGraph) -> None:
+    sensors = third(stream.num_nodes)
+    chosen = choose_settings(stream, sensors)
+    counts, _ = mean_counts(stream, sensors, None)
+    errors = {
+        turn_s: hidden_error(
+            graph, counts, sensors, replace(chosen, search=replace(chosen.search, turn_s=turn_s)), seed=0
+        )
+        for turn_s in (0.0, 10.0, 80.0)
+    }
+    assert hidden_error(graph, counts, sensors, chosen, seed=0) <= min(errors.values())
+    few = np.zeros(stream.num_nodes, bool)
+    few[:5] = True
+    assert choose_settings(stream, few) == DemandSettings()
+
+
+def test_the_last_hour_follows_the_sensors_and_little_evidence_moves_little(demand: Demand) -> None:
+    hour = LastHour(demand, HourSettings(power=1.0))
+    steps = np.full((3, int(demand.sensors.sum())), 12.0)
+    bins = np.array([8, 8, 8])
+    usual = hour.usual_counts[bins] * steps
+    change = hour.change(usual * np.array([[1.0], [2.0], [0.5]]), steps, bins)
+    np.testing.assert_allclose(change[0], 1, atol=1e-3)
+    passed = demand.node_flow[8] > 0.5
+    assert (change[1][passed] > 1.2).mean() > 0.9 and (change[2][passed] < 0.85).mean() > 0.9
+    few = LastHour(demand, HourSettings(power=1.0, prior_vehicles=1e6)).change(2 * usual[:1], steps[:1], bins[:1])
+    np.testing.assert_allclose(few, 1, atol=0.05)
+    silent = hour.change(0 * usual[:1], 0 * steps[:1], bins[:1])  # every sensor is silent: the usual day
+    np.testing.assert_allclose(silent, 1, atol=1e-3)
+
+
+def test_closing_a_road_moves_its_trips_and_no_others(graph: LineGraph, demand: Demand) -> None:
+    middle = road(graph, 3 * SIDE + 2, 3 * SIDE + 3)
+    closed = np.zeros(graph.num_roads, bool)
+    closed[middle] = True
+    found = reroute(demand, closed)
+    assert (found.road_change[:, middle] == 0).all()
+    assert found.lost.max() == 0 and not found.cut_off.any()
+    assert found.node_change.max() > 1.02 and found.node_change.min() < 0.98
+    open_ = reroute(demand, np.zeros(graph.num_roads, bool))
+    np.testing.assert_allclose(open_.node_change, 1, atol=1e-5)
+    # A trip that did not use the road is searched again and found to be the same.
+    settings = replace(SearchSettings(), turn_s=20.0)
+    routes = search_routes(graph, settings, searches=10, seed=4)
+    again = search_again(close_roads(graph, closed), settings, routes, seed=4)
+    kept = 0
+    for row in range(len(routes)):
+        if middle in trip(routes, row):
+            assert middle not in trip(again, row)
+        elif middle not in (routes.origin[row], routes.destination[row]):
+            assert trip(again, row) == trip(routes, row)
+            kept += 1
+    assert kept > 400
+
+
+def test_a_node_that_nobody_can_reach_is_cut_off(graph: LineGraph, demand: Demand) -> None:
+    node = 3 * SIDE + 3
+    closed = (graph.receivers == node) | (graph.senders == node)
+    found = reroute(demand, closed)
+    assert np.flatnonzero(found.cut_off).tolist() == [node]
+    assert (found.node_change[:, node] < 0.35).all()
+
+
+def test_flows_as_a_table_and_a_map(stream: RoadNetworkStream, demand: Demand) -> None:
+    network = stream.network
+    table = road_columns(demand, network, step_s=3600)
+    assert {len(column) for column in table.values()} == {BINS * network.num_edges}
+    row = 30 * network.num_edges + 5  # weekend, 6 o'clock, road 5
+    assert (table["kind_of_day"][row], table["hour"][row]) == ("weekend", 6)
+    assert table["vehicles_per_hour"][row] == demand.road_flow[30, 5]
+    assert (table["source"][row], table["target"][row]) == (network.senders[5], network.receivers[5])
+    features = road_features_geojson(demand, network, step_s=1800)["features"]
+    assert len(features) == network.num_edges
+    assert features[5]["properties"]["weekend_06"] == pytest.approx(2 * float(demand.road_flow[30, 5]), abs=0.01)
+
+
+def test_the_trips_through_a_road_add_up_to_its_flow(
+    stream: RoadNetworkStream, graph: LineGraph, demand: Demand
+) -> None:
+    e = road(graph, 3 * SIDE + 2, 3 * SIDE + 3)
+    movements = trips_through(demand, stream.network, (3 * SIDE + 2, 3 * SIDE + 3), step_s=3600)
+    week = np.repeat([5.0, 2.0], 24) / 168 * 24
+    flows = [
+        float((trips.through_road.T @ numbers)[e] @ week)
+        for trips, numbers in zip(demand.sets, demand.trips, strict=True)
+    ]
+    assert sum(movement.vehicles_per_day for movement in movements) == pytest.approx(np.mean(flows), rel=1e-4)
+    sizes = [movement.vehicles_per_day for movement in movements]
+    assert sizes == sorted(sizes, reverse=True) and len(movements) > 3
+    with pytest.raises(CityError, match="from 0 to 48"):
+        trips_through(demand, stream.network, (0, 48), step_s=3600)
