@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import IO, Any, ParamSpec, TypeVar
 
 from frigate.errors import CityError, FrigateError
 
@@ -162,8 +162,8 @@ class _Limits:
 
     def too_much_time(self, file: str) -> CityError:
         return CityError(
-            f"{file}: reading it takes more than {self.seconds:.3g} s of CPU time. Is it damaged, or made to take for "
-            f"ever? If it is neither, set FRIGATE_READ_SECONDS to more"
+            f"{file}: reading it takes more than {self.seconds:.3g} s of CPU time. Is it damaged, or made to take "
+            f"forever? If it is neither, set FRIGATE_READ_SECONDS to more"
         )
 
 
@@ -313,7 +313,7 @@ class _Worker:
         return ("late",)
 
     def _ticks_asleep(self) -> int:
-        """CPU time that a sleeping worker has used, in ticks; -1 if it runs or reads, or where there is no telling."""
+        """CPU time that a sleeping worker has used, in ticks; -1 if it is running or reading, or if that is unknown."""
         try:
             fields = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
         except OSError:
@@ -323,7 +323,10 @@ class _Worker:
     def _received(self, body: bytes, sizes: list[int]) -> Any:
         buffers: list[memoryview] = []
         if sizes:
-            handle = recv_handle(self._pipe)
+            try:
+                handle = recv_handle(self._pipe)
+            except (EOFError, OSError, RuntimeError):
+                raise _GoneError from None
             whole = memoryview(mmap.mmap(handle, 0, access=mmap.ACCESS_COPY))
             os.close(handle)
             for size in sizes:
@@ -409,19 +412,24 @@ def _serve(fd: int, idle_s: float) -> None:
         if isinstance(answer, MemoryError):
             pipe.send(("memory",))
             return
-        body, buffers = _pickled(answer)
-        told = [(str(w.message), w.category, w.filename, w.lineno) for w in caught]
+        try:
+            body, sizes, file = _packed(answer)
+        except OSError as error:
+            full = f"{tempfile.gettempdir()} cannot hold what was read ({error.strerror}). Set TMPDIR to another folder"
+            raised, (body, sizes, file) = True, _packed(_Raised(FrigateError(full)))
+        del answer
         keep = _status("VmRSS") < used + RETIRE_GB * 1e9
-        pipe.send(("done", keep, told, raised, body, [b.raw().nbytes for b in buffers]))
-        if buffers:
-            _send_file(pipe, buffers)
+        noted = [(str(w.message), w.category, w.filename, w.lineno) for w in caught]
+        pipe.send(("done", keep, noted, raised, body, sizes))
+        if file is not None:
+            send_handle(pipe, file.fileno(), None)
+            file.close()
         if not keep:
             return
-        del answer, buffers, body
 
 
 def _die_with_caller() -> None:
-    """End when the other end of stdin closes, whatever runs here: a signal comes then, and nothing handles it."""
+    """Have the kernel send SIGIO, which ends this process whatever it does, when the caller's end of stdin closes."""
     import fcntl
     import resource
 
@@ -441,6 +449,7 @@ def _answer(request: bytes, pipe: Connection) -> tuple[bool, Any]:
         os.environ.clear()
         os.environ.update(environment | {"RUST_BACKTRACE": "0"})
         os.chdir(folder)
+        tempfile.tempdir = None  # TMPDIR may have changed
         function, args, kwargs, progress = pickle.loads(call)
         if progress:
             kwargs["on_progress"] = lambda *done: pipe.send(("progress", done))
@@ -474,28 +483,26 @@ def _raised(kind: type[Exception], args: tuple[Any, ...], state: dict[str, Any])
     return error
 
 
-def _pickled(answer: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
-    """The pickle, and the large arrays that it leaves out."""
-    large: list[pickle.PickleBuffer] = []
+def _packed(answer: Any) -> tuple[bytes, list[int], IO[bytes] | None]:
+    """A pickle without its large arrays, their sizes, and a file with the arrays."""
+    large: list[memoryview] = []
 
     def within(buffer: pickle.PickleBuffer) -> bool:
-        if buffer.raw().nbytes < MIN_SHARED:
-            return True
-        large.append(buffer)
-        return False
+        raw = buffer.raw()
+        if raw.nbytes >= MIN_SHARED:
+            large.append(raw)
+        return raw.nbytes < MIN_SHARED
 
-    return pickle.dumps(answer, protocol=5, buffer_callback=within), large
+    body = pickle.dumps(answer, protocol=5, buffer_callback=within)
+    if not large:
+        return body, [], None
+    file = tempfile.TemporaryFile()  # noqa: SIM115
+    for raw in large:
+        file.write(raw)
+        file.write(bytes(_padded(raw.nbytes) - raw.nbytes))
+    file.flush()
+    return body, [raw.nbytes for raw in large], file
 
 
 def _padded(size: int) -> int:
     return -(-size // ALIGN) * ALIGN
-
-
-def _send_file(pipe: Connection, buffers: list[pickle.PickleBuffer]) -> None:
-    with tempfile.TemporaryFile() as file:
-        for buffer in buffers:
-            raw = buffer.raw()
-            file.write(raw)
-            file.write(bytes(_padded(raw.nbytes) - raw.nbytes))
-        file.flush()
-        send_handle(pipe, file.fileno(), None)

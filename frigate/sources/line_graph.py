@@ -1,9 +1,9 @@
 """A city on its roads (`--on roads`): the line graph, whose nodes are road segments and whose edges are allowed turns.
 
-Detectors sit on roads, not on intersections: here a link detector is the reading of a node and means what it measured.
-A segment stands at the middle of its course. A turn runs from the middle of one segment to the middle of the next, so
-that its length is half of each and its course the street itself; class, lanes, speed and name are those of the segment
-it enters. What comes out is an ordinary network: closing an edge of it closes a turn. E roads, K turns.
+Detectors sit on roads, not on intersections: here the count of a road detector is the reading of a node.
+A segment is placed at its midpoint. A turn runs from the midpoint of one segment to that of the next, so that its
+length is half of each and its geometry follows the street; class, lanes, speed and name are those of the segment it
+enters. The result is an ordinary network: closing one of its edges closes a turn. E roads, K turns.
 """
 
 from __future__ import annotations
@@ -41,12 +41,21 @@ def on_roads(
     restrictions: Iterable[Restriction] = (),
     notices: Notices | None = None,
 ) -> OnRoads:
-    """The line graph of the roads open now.
+    """Turn roads into nodes and turns into edges: the line graph of the roads open now.
 
-    `ids` are the roads' own; without them a road from A to B is "A>B". `turns` [K,2] are rows of the roads left and
-    entered; without them every turn is allowed but the U-turn, which is for dead ends, and what a city forbids. Of the
-    `restrictions` "no" forbids a turn, and "only" forbids every other one from that road; one whose roads are not in
-    the network says nothing, and is counted.
+    Parameters
+    ----------
+    base
+        A network, or a city, whose forbidden turns are then respected.
+    ids
+        Ids of the roads. Default: "A>B" for the road from A to B.
+    turns
+        [K,2] rows of the roads left and entered. Default: every turn, but U-turns only at dead ends.
+    restrictions
+        (from, via, to, kind), all by node id: "no" forbids a turn, "only" forbids all others from that road. Those
+        whose roads are not in the network are counted and ignored.
+    notices
+        Takes what has to be reported.
     """
     network = base.network if isinstance(base, City) else base
     if isinstance(base, City):
@@ -64,9 +73,9 @@ def line_graph(
     restrictions: Iterable[Restriction] = (),
     notices: Notices | None = None,
 ) -> OnRoads:
-    """The same of any roads between these nodes: parallel ones, and those that lead back, stay apart."""
+    """The same for any roads between these nodes, parallel ones and loops included."""
     if not len(edges):
-        raise CityError("the network has no open road, so that there is nothing to build a city of roads from")
+        raise CityError("the network has no open road, which a city on roads needs")
     forbidden = _Forbidden(nodes.node_ids, edges, restrictions, notices or Notices())
     if turns is None:
         left, entered = _possible_turns(edges, forbidden)
@@ -89,7 +98,7 @@ def line_graph(
 
 
 def turns_of(network: RoadNetwork, road: NodeId) -> list[Road]:
-    """The turns of a line graph into and out of one of its roads. To close the road, close them all."""
+    """The turns of a line graph into and out of a road. To close the road, close them all."""
     row = network.row_of(road)
     at = np.flatnonzero((network.senders == row) | (network.receivers == row))
     ids = network.node_ids
@@ -123,7 +132,7 @@ def _road_ids(
 def _halves(
     nodes: RoadNetwork, edges: Edges
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], list[Line], list[Line]]:
-    """The middle of every road, and its course up to there and from there on."""
+    """The midpoint of every road, and its line up to there and from there on."""
     first: list[Line] = []
     second: list[Line] = []
     for points in road_lines(nodes, edges)[0]:
@@ -145,7 +154,7 @@ def _halves(
 
 
 def _possible_turns(edges: Edges, forbidden: _Forbidden) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Roads left and entered [K] where no connections are given."""
+    """Roads left and entered [K] if no turns are given."""
     left, entered = every_turn(edges)
     allowed = ~forbidden.of(left, entered) & (left != entered)
     back = edges.receivers[entered] == edges.senders[left]
@@ -155,7 +164,7 @@ def _possible_turns(edges: Edges, forbidden: _Forbidden) -> tuple[NDArray[np.int
 
 
 def every_turn(edges: Edges) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Roads left and entered [K], by the ends of the roads alone: also U-turns."""
+    """Roads left and entered [K] of every pair of roads that meet, U-turns included."""
     order = np.argsort(edges.senders, kind="stable")
     begins = np.searchsorted(edges.senders[order], edges.receivers, side="left")
     choices = np.searchsorted(edges.senders[order], edges.receivers, side="right") - begins
@@ -166,7 +175,7 @@ def every_turn(edges: Edges) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 def _given_turns(edges: Edges, turns: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     pairs = np.unique(np.asarray(turns, np.int64).reshape(-1, 2), axis=0)
-    left, entered = pairs[pairs[:, 0] != pairs[:, 1]].T  # a road that ends where it begins does not turn into itself
+    left, entered = pairs[pairs[:, 0] != pairs[:, 1]].T  # a loop does not turn into itself
     if len(left) and (pairs.min() < 0 or pairs.max() >= len(edges)):
         raise CityError(f"a turn names road row {int(pairs.max())} of a table of {len(edges)} roads")
     apart = edges.receivers[left] != edges.senders[entered]

@@ -183,6 +183,14 @@ def test_no_file_may_be_endless(tmp_path: Path) -> None:
         in_sandbox(jobs.write, tmp_path / "large", (sandbox.MAX_FILE_GB << 30) + 1)
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+def test_a_full_temporary_folder_is_told_apart_from_a_damaged_file() -> None:
+    with pytest.raises(FrigateError, match=r"cannot hold what was read \(No space left on device\)\. Set TMPDIR"):
+        in_sandbox(jobs.fill)
+    sandbox._end_all()  # that one is spoilt
+    assert in_sandbox(jobs.same, 5) == (5,)
+
+
 # Whose it is
 
 

@@ -275,8 +275,8 @@ def spoilt(frame: pl.DataFrame, row: int, **cells: Any) -> pl.DataFrame:
 
 SPOILT: dict[str, tuple[Callable[[pl.DataFrame], pl.DataFrame], str]] = {
     "at (0, 0)": (lambda f: spoilt(f, 9, lon=0.0, lat=0.0, time=f["time"][9] + 1), "at (0, 0)"),
-    "nan": (lambda f: spoilt(f, 9, lon=float("nan"), time=f["time"][9] + 1), "without a place"),
-    "empty": (lambda f: spoilt(f, 9, lat=None, time=f["time"][9] + 1), "without a place"),
+    "nan": (lambda f: spoilt(f, 9, lon=float("nan"), time=f["time"][9] + 1), "without coordinates"),
+    "empty": (lambda f: spoilt(f, 9, lat=None, time=f["time"][9] + 1), "without coordinates"),
     "swapped": (lambda f: spoilt(f, 9, lon=f["lat"][9], lat=f["lon"][9], time=f["time"][9] + 1), "look swapped"),
     "off the earth": (lambda f: spoilt(f, 9, lon=6.1e5, time=f["time"][9] + 1), "not on earth"),
     "no vehicle": (lambda f: spoilt(f, 9, vehicle=None, time=f["time"][9] + 1), "without a vehicle"),
@@ -418,7 +418,7 @@ def test_nothing_usable_is_refused_with_the_reason(tmp_path: Path) -> None:
     frame, _ = drive(13, vehicles=1)
     scaled = frame.with_columns(pl.col("lon", "lat") * 1e5)
     refuse("not on earth.*lon_e5=lon", written(scaled, tmp_path))
-    refuse("stands for an unknown place", written(frame.with_columns(lon=0.0, lat=0.0), tmp_path))
+    refuse("usually means unknown", written(frame.with_columns(lon=0.0, lat=0.0), tmp_path))
 
 
 def test_options_are_checked(tmp_path: Path) -> None:

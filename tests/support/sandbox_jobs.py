@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -103,6 +104,12 @@ def hoard() -> int:
     """Keep a gigabyte beyond the call."""
     globals()["hoarded"] = np.ones(150_000_000)
     return os.getpid()
+
+
+def fill() -> Any:
+    """A large result, in a process whose temporary files are always full."""
+    tempfile.TemporaryFile = lambda: open("/dev/full", "wb")  # type: ignore[assignment]  # noqa: SIM115
+    return np.ones(100_000)
 
 
 def write(path: Path, size: int) -> None:

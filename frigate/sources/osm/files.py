@@ -1,8 +1,8 @@
-"""Which kind of map file it is, told by its first bytes and never by its name; and reading PBF and XML with pyosmium.
+"""Recognise a map file by its content, never by its name; read PBF and XML with pyosmium.
 
-A PBF or XML file is streamed twice: first its ways and relations, then its nodes, of which only those that a kept road
-passes are kept. Memory grows with those nodes and with the roads between intersections, not with the file.
-XML with a document type is refused before a parser sees it, and so is a compressed file that expands out of proportion.
+A PBF or XML file is streamed twice: first its ways and relations, then its nodes, of which only those on a kept road
+are kept. Memory grows with these, not with the file. XML with a document type and compressed files that expand out of
+proportion are refused before they are parsed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from frigate.errors import CityError
 from frigate.sources.osm.tags import KEYS
 from frigate.sources.osm.ways import Gathered, RawRoads, checked_places
 
-HEAD = 1 << 20  # a prolog of XML longer than this is refused
-MAX_EXPANSION, FREE_BYTES = 200, 256 << 20  # maps in XML shrink 10 to 30 times
-LARGE = 16 << 20  # of a PBF file; Python looks at each node of a smaller one, which takes seconds
-ID_SPAN_BITS = 30  # osmium's set of ids takes a bit for each id of its span: 128 MiB, two of them at a time
+HEAD = 1 << 20  # the first element of XML must begin within it
+MAX_EXPANSION, MIN_BYTES = 200, 256 << 20  # maps in XML compress 10 to 30 times
+LARGE_BYTES = 16 << 20  # bytes of a PBF file; in a smaller one Python looks at every node, which takes seconds
+ID_SPAN_BITS = 30  # osmium's id set takes a bit for each id of its span: 128 MiB, two at a time
 MAX_ID_BITS = 40
-NOWHERE = 2**31 - 1  # osmium's coordinate of a node without a place
-PER_DEGREE = 1e7  # osmium keeps places as whole numbers
+NO_LOCATION = 2**31 - 1  # osmium's coordinate of a node without a location
+PER_DEGREE = 1e7  # osmium keeps coordinates as whole numbers
 
 PBF, XML, XML_GZ, XML_BZ2, JSON, GRAPHML = "OSM PBF", "OSM XML", "OSM XML, gzip", "OSM XML, bzip2", "JSON", "GraphML"
 OSMIUM = {PBF: "pbf", XML: "osm", XML_GZ: "osm.gz", XML_BZ2: "osm.bz2"}
@@ -52,15 +52,15 @@ READ = "Give .osm.pbf, .osm, .osm.gz, Overpass .json or OSMnx .graphml"
 
 @dataclass(frozen=True)
 class MapFile:
-    """A file and what it really is."""
+    """A file and its format."""
 
     path: Path
     kind: str
-    named: str | None  # what its name says it is
+    named: str | None  # the format that its name suggests
 
 
 def open_map(file: str | Path) -> MapFile:
-    """The file, once it is sure that it holds a map of a kind that is read, and no more than can be read."""
+    """The file, after checking that it is a map in a known format and of a reasonable size."""
     path = Path(file)
     if not path.is_file():
         raise CityError(f"{path}: there is no such file")
@@ -99,18 +99,18 @@ def _unpacking(path: Path) -> Iterator[None]:
         yield
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise CityError(
-            f"{path.name} cannot be unpacked: {error}. Fetch it again: it is damaged or cut short"
+            f"{path.name} cannot be decompressed: {error}. It is damaged or cut short: download it again"
         ) from None
 
 
 def _check_expansion(path: Path, packed: gzip.GzipFile | bz2.BZ2File) -> None:
-    most = max(FREE_BYTES, MAX_EXPANSION * path.stat().st_size)
+    most = max(MIN_BYTES, MAX_EXPANSION * path.stat().st_size)
     size = 0
     while chunk := packed.read(HEAD):
         size += len(chunk)
         if size > most:
             raise CityError(
-                f"{path.name} expands to over {most:,} bytes from {path.stat().st_size:,}. "
+                f"{path.name} expands from {path.stat().st_size:,} to over {most:,} bytes. "
                 "No map does: it is damaged or made to fill the memory"
             )
 
@@ -123,7 +123,7 @@ def _text_kind(path: Path, head: bytes) -> str:
         return JSON
     if not text.startswith(b"<"):
         shown = head[:12].decode("latin-1")
-        raise CityError(f"{path.name} is no map: it begins with {shown!r}. {READ}")
+        raise CityError(f"{path.name} is not a map: it begins with {shown!r}. {READ}")
     root = _root(path, text)
     if root == "graphml":
         return GRAPHML
@@ -134,22 +134,22 @@ def _text_kind(path: Path, head: bytes) -> str:
 
 
 def _root(path: Path, text: bytes) -> str:
-    """The name of the first element. Comments and instructions may stand before it, a document type may not."""
+    """The name of the first element. Comments and instructions may come before it, a document type may not."""
     at = re.match(rb"(?:\s+|<\?.*?\?>|<!--.*?-->)*", text, re.DOTALL)
     rest = text[at.end() if at else 0 :]
     if re.match(rb"<!doctype\s+html", rest, re.IGNORECASE):
         return "html"
     if rest.startswith(b"<!"):
         raise CityError(
-            f"{path.name} declares a document type or entities, by which a small file can fill the memory or read "
-            "other files. No map needs them: take the <!DOCTYPE ...> away"
+            f"{path.name} declares a document type or entities, with which a small file can fill the memory or read "
+            "other files. No map needs them: remove the <!DOCTYPE ...>"
         )
     name = re.match(rb"<([A-Za-z_][\w.:-]{0,200})", rest)
     encoding = re.match(rb"<\?xml[^>]*encoding\s*=\s*[\"']([\w.-]+)", text)
     if encoding and encoding[1].lower() not in (b"utf-8", b"utf8", b"us-ascii", b"ascii", b"iso-8859-1"):
         raise CityError(f"{path.name} is in {encoding[1].decode()}. Save it as UTF-8")
     if not name:
-        raise CityError(f"{path.name} is not whole XML: it has no first element. Fetch it again")
+        raise CityError(f"{path.name} is not complete XML: it has no first element. Download it again")
     return name[1].decode().rpartition(":")[2]
 
 
@@ -158,7 +158,7 @@ def _root(path: Path, text: bytes) -> str:
 
 @contextmanager
 def _parsing(path: Path) -> Iterator[None]:
-    """osmium's exceptions come from C++ and have the types that its binding gives them."""
+    """Turn the exceptions of osmium, which come from C++, into ours."""
     try:
         yield
     except CityError:
@@ -172,25 +172,25 @@ def _parsing(path: Path) -> Iterator[None]:
         OSError,
         MemoryError,
     ) as error:
-        raise CityError(f"{path.name} is damaged or cut short: {error}. Fetch it again") from None
+        raise CityError(f"{path.name} is damaged or cut short: {error}. Download it again") from None
 
 
 def read_osmium(file: MapFile, gathered: Gathered, *, filtered: bool | None = None) -> RawRoads:
-    """The roads of a PBF or XML file. `filtered` lets osmium sift the nodes: by default in large PBF files."""
+    """The roads of a PBF or XML file. `filtered`: osmium itself selects the nodes (default: in large PBF files)."""
     source = osmium.io.File(str(file.path.resolve()), OSMIUM[file.kind])
     with _parsing(file.path):
         _read_ways(source, gathered)
         wanted = gathered.wanted()
         ordinary = not len(wanted) or (wanted[0] >= 0 and int(wanted[-1]).bit_length() <= MAX_ID_BITS)
         if filtered is None:
-            filtered = file.kind == PBF and file.path.stat().st_size >= LARGE
-        x = np.full(len(wanted), NOWHERE, np.int32)
-        y = np.full(len(wanted), NOWHERE, np.int32)
+            filtered = file.kind == PBF and file.path.stat().st_size >= LARGE_BYTES
+        x = np.full(len(wanted), NO_LOCATION, np.int32)
+        y = np.full(len(wanted), NO_LOCATION, np.int32)
         again = 0
-        for part in _node_passes(source, wanted, sifted=filtered and ordinary):
+        for part in _node_passes(source, wanted, filtered=filtered and ordinary):
             again += _keep_places(part, wanted, x, y)
-    gathered.notices.add("Nodes with the id of an earlier node: the last of each stands", again)
-    lon, lat = (np.where(c == NOWHERE, np.nan, c / PER_DEGREE) for c in (x, y))
+    gathered.notices.add("Nodes that occur more than once, the last kept", again)
+    lon, lat = (np.where(c == NO_LOCATION, np.nan, c / PER_DEGREE) for c in (x, y))
     return gathered.roads(wanted, *checked_places(file.path, lon, lat, gathered.notices))
 
 
@@ -213,35 +213,37 @@ def _tags(item: osmium.osm.Way | osmium.osm.Relation, keys: tuple[str, ...], gat
         try:
             value = item.tags.get(key)
         except UnicodeDecodeError:
-            gathered.notices.add("Tags that are not UTF-8 text were passed over", 1)
+            gathered.notices.add("Tags that are not UTF-8 text were ignored", 1)
             continue
         if value is not None:
             found[key] = value
     return found
 
 
-def _node_passes(source: osmium.io.File, wanted: NDArray[np.int64], *, sifted: bool) -> Iterator[osmium.FileProcessor]:
-    """Passes over the file that meet every wanted node. Sifted: one for each span of ids, to bound osmium's set."""
-    if not sifted:
+def _node_passes(
+    source: osmium.io.File, wanted: NDArray[np.int64], *, filtered: bool
+) -> Iterator[osmium.FileProcessor]:
+    """Passes over the file that meet every wanted node. Filtered: one for each span of ids, to bound osmium's set."""
+    if not filtered:
         yield osmium.FileProcessor(source, osmium.osm.NODE)
         return
     span = wanted >> ID_SPAN_BITS
     for part in np.split(wanted, np.flatnonzero(np.diff(span)) + 1):
-        sieve = osmium.filter.IdFilter(array("q", part.tobytes()))  # not a list: an object for each id is too much
-        yield osmium.FileProcessor(source, osmium.osm.NODE).with_filter(sieve)
+        id_filter = osmium.filter.IdFilter(array("q", part.tobytes()))  # not a list: an object for each id is too much
+        yield osmium.FileProcessor(source, osmium.osm.NODE).with_filter(id_filter)
 
 
 def _keep_places(
     nodes: osmium.FileProcessor, wanted: NDArray[np.int64], x: NDArray[np.int32], y: NDArray[np.int32]
 ) -> int:
-    """Fill in the places of wanted nodes; how many came again. Of other nodes only the id is looked at."""
+    """Fill in the coordinates of wanted nodes; how many occur more than once. Of other nodes only the id is read."""
     again = 0
     ids = array("q", wanted.tobytes())
     for node in nodes:
         if isinstance(node, osmium.osm.Node):
             row = bisect_left(ids, node.id)
             if row < len(ids) and ids[row] == node.id and not node.deleted:
-                again += bool(x[row] != NOWHERE)
+                again += bool(x[row] != NO_LOCATION)
                 place = node.location
                 x[row], y[row] = place.x, place.y
     return again

@@ -1,7 +1,7 @@
 """A road network from OpenStreetMap: .osm.pbf, .osm, .osm.gz, .osm.bz2, Overpass JSON, GraphML as OSMnx writes it.
 
-Which ways are roads and which way they are driven: `osm_tags`. How files are read: `osm_files` and `osm_text`. How ways
-become a network of intersections: `osm_simplify`. Node ids are those of the map.
+`tags` decides which ways are roads and in which direction they are driven, `files` and `overpass_graphml` read them,
+`simplify` reduces them to intersections. Node ids are OpenStreetMap's.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = ["DRIVABLE", "OsmRoads", "TurnRestriction", "forbidden_turns", "import
 
 @dataclass(frozen=True)
 class TurnRestriction:
-    """At `via`, coming from `sender`: a turn to `receiver` that is forbidden (no_...) or the only one (only_...)."""
+    """From `sender` over `via`: the turn to `receiver` is forbidden (no_...) or the only one allowed (only_...)."""
 
     kind: str
     sender: int
@@ -53,7 +53,7 @@ class TurnRestriction:
 
 @dataclass(frozen=True)
 class OsmRoads:
-    """A network and the turns at its nodes that the map restricts, by the network's node ids."""
+    """A network and its turn restrictions, by node id."""
 
     network: RoadNetwork
     restrictions: tuple[TurnRestriction, ...]
@@ -70,11 +70,22 @@ def import_osm(
     keep_all: bool = False,
     on: str = "nodes",
 ) -> City:
-    """A city without readings from a map file. `step` and `timezone` are those of the readings that will come.
+    """Make a city, as yet without readings, from an OpenStreetMap file.
 
-    `highways` are the values of the tag `highway` that are roads. Of the roads, the largest strongly connected part is
-    kept, where everywhere can be reached from everywhere; `keep_all` keeps the rest too. `on="roads"` makes every road
-    a node and every turn that the map allows an edge.
+    Parameters
+    ----------
+    file
+        .osm.pbf, .osm, .osm.gz, .osm.bz2, Overpass .json or OSMnx .graphml, recognised by its content.
+    name
+        Name of the city. Default: the name of the file.
+    step, timezone
+        Step and time zone of the readings that will be added.
+    highways
+        Values of the tag `highway` that count as roads.
+    keep_all
+        Keep all roads. Default: only the largest strongly connected part, in which every place can reach every other.
+    on
+        "nodes": a node is an intersection. "roads": a node is a road, and an edge is a turn that the map allows.
     """
     return osm_city(file, name=name, step=step, timezone=timezone, highways=highways, keep_all=keep_all, on=on)[0]
 
@@ -90,7 +101,7 @@ def osm_city(
     keep_all: bool,
     on: str,
 ) -> tuple[City, RoadTable | None]:
-    """The city and, where it stands on roads, which node is which road: `attach_readings` asks for it."""
+    """The city and, if its nodes are roads, which node is which road (for `attach_readings`)."""
     if on not in ("nodes", "roads"):
         raise CityError(f'on "{on}" is not known. Give nodes or roads')
     step_s = parse_step(step, where="step")
@@ -112,13 +123,19 @@ def osm_city(
 
 @sandboxed
 def read_osm(file: str | Path, *, highways: Collection[str] = DRIVABLE, keep_all: bool = False) -> OsmRoads:
-    """The roads of a map file, simplified to intersections, and its turn restrictions."""
+    """Read the roads of an OpenStreetMap file, simplified to intersections, and its turn restrictions.
+
+    Parameters
+    ----------
+    file, highways, keep_all
+        As for `import_osm`.
+    """
     wanted = frozenset([highways] if isinstance(highways, str) else highways)
     notices = Notices()
     source = open_map(file)
     reading(source.path)
     if source.named not in (None, source.kind):
-        notices.add(f"Files named as {source.named} that are {source.kind}, read as that", 1)
+        notices.add(f"Files named like {source.named} but read as {source.kind}, which they are", 1)
     gathered = Gathered(source.path, wanted, notices)
     if source.kind == JSON:
         raw = read_overpass(source, gathered)
@@ -128,7 +145,7 @@ def read_osm(file: str | Path, *, highways: Collection[str] = DRIVABLE, keep_all
         raw = read_osmium(source, gathered)
     if not len(raw.refs):
         few = ", ".join(sorted(wanted)[:4])
-        raise CityError(f"{source.path.name} has no road to be driven (highway: {few}, ...). Name others with highways")
+        raise CityError(f"{source.path.name} has no drivable road (highway: {few}, ...). Choose others with highways")
     return _network(source.path, raw, notices, keep_all=keep_all)
 
 
@@ -136,7 +153,7 @@ def _network(path: Path, raw: RawRoads, notices: Notices, *, keep_all: bool) -> 
     M = len(raw.node_ids)
     segments = make_segments(raw, notices)
     if not len(segments):
-        raise CityError(f"{path.name} has roads but not the places of their nodes. Fetch it with its nodes")
+        raise CityError(f"{path.name} has roads but not the coordinates of their nodes. Download it with its nodes")
     if not keep_all:
         segments = _strong(path, segments, M, notices)
     chains = make_chains(segments, M, notices=notices)
@@ -150,7 +167,7 @@ def _network(path: Path, raw: RawRoads, notices: Notices, *, keep_all: bool) -> 
 def _strong(path: Path, segments: Segments, M: int, notices: Notices) -> Segments:
     inside = strong_part(segments, M)
     if not inside.any():
-        raise CityError(f"{path.name}: no two nodes can be reached from each other. Keep all roads with keep_all")
+        raise CityError(f"{path.name}: no two nodes can reach each other. Keep all roads with keep_all")
     kept = segments.take(np.flatnonzero(inside))
     reached = np.zeros(M, bool)
     reached[kept.senders] = True
@@ -170,7 +187,7 @@ def _plain_name(path: Path) -> str:
 
 
 def _restrictions(raw: RawRoads, segments: Segments, chains: Chains, notices: Notices) -> tuple[TurnRestriction, ...]:
-    """Restrictions between the network's roads: by the road that ends at the node and the road that leaves it."""
+    """Restrictions between roads of the network: one that ends at the node and one that leaves it."""
     if not raw.turns:
         return ()
     ends_at, starts_at = _rows_by(segments.receivers), _rows_by(segments.senders)
@@ -180,14 +197,14 @@ def _restrictions(raw: RawRoads, segments: Segments, chains: Chains, notices: No
     for turn in raw.turns:
         via = row_of.get(turn.via_node)
         if via is None:
-            notices.add("Turn restrictions at places that are no intersection of the network were left out", 1)
+            notices.add("Turn restrictions at nodes that are not intersections of the network were left out", 1)
             continue
         arriving = [s for s in ends_at(via) if raw.way_ids[segments.way[s]] == turn.from_way]
         leaving = [s for s in starts_at(via) if raw.way_ids[segments.way[s]] == turn.to_way]
         if not arriving or not leaving:
             notices.add("Turn restrictions whose roads are not in the network were left out", 1)
         elif len(arriving) > 1 or len(leaving) > 1:
-            notices.add("Turn restrictions whose roads pass the node, so that they name no turn, were left out", 1)
+            notices.add("Ambiguous turn restrictions, whose roads continue beyond the node, were left out", 1)
         else:
             senders = chains.senders[chains.chain_of[arriving[0]]]
             receivers = chains.receivers[chains.chain_of[leaving[0]]]
@@ -197,7 +214,7 @@ def _restrictions(raw: RawRoads, segments: Segments, chains: Chains, notices: No
 
 
 def _rows_by(nodes: NDArray[np.int64]) -> Callable[[int], list[int]]:
-    """A look-up of the rows at which a node stands."""
+    """A function that gives the rows of a node."""
     order = np.argsort(nodes, kind="stable")
     in_order = nodes[order]
 
@@ -210,7 +227,7 @@ def _rows_by(nodes: NDArray[np.int64]) -> Callable[[int], list[int]]:
 
 
 def forbidden_turns(roads: OsmRoads) -> set[tuple[int, int, int]]:
-    """(sender, via, receiver) of the turns that may not be driven: those of no_..., and all but those of only_..."""
+    """(sender, via, receiver) of the forbidden turns: those of no_..., and all others than those of only_..."""
     leaving: dict[int, list[int]] = {}
     ids = roads.network.node_ids
     for a, b in zip(ids[roads.network.senders].tolist(), ids[roads.network.receivers].tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""Maps as Overpass and OSMnx write them: JSON and GraphML. They are read whole, so memory grows with the file."""
+"""Maps as Overpass (JSON) and OSMnx (GraphML) write them. They are read whole: memory grows with the file."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ def read_overpass(file: MapFile, gathered: Gathered) -> RawRoads:
     try:
         answer = json.loads(file.path.read_bytes())
     except (ValueError, RecursionError, OSError) as error:
-        raise CityError(f"{file.path.name} is not whole JSON: {error}. Fetch it again") from None
+        raise CityError(f"{file.path.name} is not complete JSON: {error}. Download it again") from None
     if not isinstance(answer, dict) or not isinstance(answer.get("elements"), list):
         found = ", ".join(list(answer)[:5]) if isinstance(answer, dict) else type(answer).__name__
         raise CityError(f'{file.path.name} has no list "elements" ({found}). Ask Overpass with [out:json]')
     remark = answer.get("remark")
     if isinstance(remark, str) and remark:
         if not answer["elements"]:
-            raise CityError(f"{file.path.name}: Overpass answered nothing but: {remark[:200]}. Ask again")
-        gathered.notices.add(f'Remarks of Overpass ("{remark[:100]}"): the map may not be whole', 1)
+            raise CityError(f"{file.path.name}: Overpass answered only: {remark[:200]}. Ask again")
+        gathered.notices.add(f'Remarks of Overpass ("{remark[:100]}"): the map may be incomplete', 1)
     places: dict[int, Place] = {}
     unnamed: dict[Place, int] = {}
     for item in answer["elements"]:
         if not _take_element(item, gathered, places, unnamed):
-            gathered.notices.add("Elements not understood were left out", 1)
+            gathered.notices.add("Unreadable elements were left out", 1)
     return _located(file, gathered, places)
 
 
 def _take_element(item: Any, gathered: Gathered, places: dict[int, Place], unnamed: dict[Place, int]) -> bool:
-    """Keep what an element says; False where it cannot be understood."""
+    """Keep an element; False if it is unreadable."""
     if not isinstance(item, dict):
         return False
     tags = {k: v for k, v in _dict(item.get("tags")).items() if isinstance(v, str)}
@@ -56,7 +56,7 @@ def _take_element(item: Any, gathered: Gathered, places: dict[int, Place], unnam
         if ident is None or place is None:
             return False
         if places.get(ident, place) != place:
-            gathered.notices.add("Nodes with the id of an earlier node: the last of each stands", 1)
+            gathered.notices.add("Nodes that occur more than once, the last kept", 1)
         places[ident] = place
     elif sort == "way":
         if "highway" not in tags:
@@ -77,7 +77,7 @@ def _take_element(item: Any, gathered: Gathered, places: dict[int, Place], unnam
 
 
 def _refs(nodes: Any, spots: Sequence[Place | None], unnamed: dict[Place, int]) -> list[int] | None:
-    """The ids of a way's nodes. Where only places are given, a place is a node and gets a negative id."""
+    """The ids of a way's nodes. If only coordinates are given, each is a node with a negative id."""
     if isinstance(nodes, list):
         refs = [_id(n) for n in nodes]
         return None if None in refs else [r for r in refs if r is not None]
@@ -111,7 +111,7 @@ def _located(file: MapFile, gathered: Gathered, places: Mapping[int, Place], *, 
 def _check_size(file: MapFile) -> None:
     size = file.path.stat().st_size
     if size > MAX_BYTES:
-        raise CityError(f"{file.path.name} has {size:,} bytes and would be read whole. Give the map as .osm.pbf")
+        raise CityError(f"{file.path.name} has {size:,} bytes, too many to be read whole. Give the map as .osm.pbf")
 
 
 # GraphML
@@ -119,7 +119,7 @@ def _check_size(file: MapFile) -> None:
 
 @dataclass
 class _Graph:
-    """What a GraphML file holds, gathered while it is parsed. Attributes go by their names."""
+    """The content of a GraphML file, collected while it is parsed. Attributes by name."""
 
     keys: dict[str, str] = field(default_factory=dict)
     directed: bool = True
@@ -159,9 +159,9 @@ class _Graph:
 
 
 def read_graphml(file: MapFile, gathered: Gathered) -> RawRoads:
-    """The roads of a graph that OSMnx saved, simplified or not. Its edges have a direction each already.
+    """The roads of a graph saved by OSMnx, simplified or not. Each of its edges is one direction of a road.
 
-    Points within an edge's geometry become nodes with negative ids, which the simplification takes out again.
+    Inner points of an edge's geometry become nodes with negative ids, which the simplification removes again.
     """
     _check_size(file)
     graph = _parse(file)
@@ -192,7 +192,7 @@ def _parse(file: MapFile) -> _Graph:
     parser.CharacterDataHandler = graph.data
 
     def refuse(*_: object) -> None:
-        raise CityError(f"{file.path.name} declares a document type or entities. Take the <!DOCTYPE ...> away")
+        raise CityError(f"{file.path.name} declares a document type or entities. Remove the <!DOCTYPE ...>")
 
     parser.StartDoctypeDeclHandler = parser.EntityDeclHandler = refuse
     try:
@@ -210,7 +210,7 @@ def _add_edge(gathered: Gathered, row: int, refs: list[int], attributes: Mapping
     kind = road_kind(tags, highways=gathered.highways, notices=gathered.notices)
     if kind is None:
         return
-    if directed:  # the edge is one direction of the road, whatever the road is
+    if directed:  # the edge is one direction, even of a two-way road
         other = _first(attributes.get("reversed", "")).lower() == "true" and not (kind.forward and not kind.backward)
         lanes = kind.lanes_backward if other else kind.lanes_forward
         speed = kind.speed_backward_kph if other else kind.speed_forward_kph
@@ -220,7 +220,9 @@ def _add_edge(gathered: Gathered, row: int, refs: list[int], attributes: Mapping
 
 def _node_id(file: MapFile, name: str) -> int:
     if not re.fullmatch(r"-?[0-9]{1,18}", name.strip()):
-        raise CityError(f'{file.path.name}: node "{name[:40]}" has no whole number as its id, as OSMnx gives them')
+        raise CityError(
+            f'{file.path.name}: node "{name[:40]}" does not have a whole number as its id, as OSMnx writes them'
+        )
     return int(name)
 
 
@@ -233,7 +235,7 @@ def _number(text: str) -> float:
 
 
 def _listed(text: str) -> list[str]:
-    """The words of "['a', 'b']", as OSMnx writes several values; of plain text, the text."""
+    """The values of "['a', 'b']", as OSMnx writes several; of plain text, the text."""
     if text.startswith("[") and text.endswith("]"):
         return re.findall(r"['\"]([^'\"]*)['\"]", text) or [w.strip() for w in text[1:-1].split(",")]
     return [text]

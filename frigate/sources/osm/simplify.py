@@ -1,8 +1,8 @@
-"""From ways to a network of intersections: a node is where roads meet or end, or where two-way turns into one-way.
+"""From ways to a network of intersections: a node is where roads meet or end, or where two-way becomes one-way.
 
-Between two of them the ways are one road, as long as the way along it, with its geometry. A network has one road from
-one node to another and none from a node to itself; where the map has more, the longer one (or the loop) keeps one
-more node, in its middle, so that no road is lost.
+Between two nodes the ways are one road, with their length and geometry. A network has at most one road from one node to
+another and none from a node to itself. Where the map has more, the longer one (or the loop) keeps one more node, in its
+middle, so that no road is lost.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from frigate.data.notices import Notices
 from frigate.graph.road_features import SPEED_KPH, SPEED_OF_LEVEL_KPH, class_levels
 from frigate.sources.osm.ways import RawRoads
 
-LONG_M = 50_000.0  # between two nodes of a way; a node far off its place makes such
+LONG_M = 50_000.0  # between two nodes of a way; usually one of them is misplaced
 
 
 @dataclass(frozen=True)
 class Segments:
-    """The P pieces of road between one node of a way and the next, each direction on its own."""
+    """The P directed pieces of road between one node of a way and the next."""
 
     senders: NDArray[np.int64]  # [P] rows of the M nodes
     receivers: NDArray[np.int64]  # [P]
@@ -45,7 +45,7 @@ class Segments:
 
 @dataclass(frozen=True)
 class Chains:
-    """The segments in the order of the E roads that they make up."""
+    """The E roads between intersections, and the segments that they consist of."""
 
     order: NDArray[np.int64]  # [P] rows of the segments: road after road, each from its start to its end
     first: NDArray[np.int64]  # [E] where a road begins in `order`
@@ -60,18 +60,18 @@ class Chains:
 
 
 def make_segments(raw: RawRoads, notices: Notices) -> Segments:
-    """Directed segments, each pair of nodes once. Ways are cut where a node is missing."""
+    """Directed segments, at most one from a node to another. Ways are cut where a node is missing."""
     located = ~np.isnan(raw.lon)
     a, b = raw.refs[:-1], raw.refs[1:]
     way = raw.way_of[:-1]
     together = way == raw.way_of[1:]
     missing = ~located[raw.refs]
     notices.add("Ways cut where their nodes are not in the file", len(np.unique(raw.way_of[missing])))
-    notices.add("Nodes named twice running by a way were taken once", int((together & (a == b)).sum()))
+    notices.add("Nodes repeated in a row by a way were used once", int((together & (a == b)).sum()))
     whole = together & (a != b) & located[a] & located[b]
     a, b, way = a[whole], b[whole], way[whole]
     length_m = haversine_m(raw.lon[a], raw.lat[a], raw.lon[b], raw.lat[b])
-    notices.add("Stretches of over 50 km without a node, perhaps with a misplaced one", int((length_m > LONG_M).sum()))
+    notices.add("Segments of over 50 km, perhaps with a misplaced node", int((length_m > LONG_M).sum()))
     length_m = length_m * _stated(raw, way, length_m)
     allowed = np.array([(k.forward, k.backward) for k in raw.kinds], bool).reshape(-1, 2)[raw.kind_of[way]]
     along, against = np.flatnonzero(allowed[:, 0]), np.flatnonzero(allowed[:, 1])
@@ -84,19 +84,19 @@ def make_segments(raw: RawRoads, notices: Notices) -> Segments:
         np.concatenate([np.zeros(len(along), bool), np.ones(len(against), bool)]),
     )
     _, once = np.unique(segments.senders * len(raw.node_ids) + segments.receivers, return_index=True)
-    notices.add("Stretches of road drawn more than once were kept once", len(segments) - len(once))
+    notices.add("Segments drawn more than once were kept once", len(segments) - len(once))
     return segments.take(np.sort(once))
 
 
 def _stated(raw: RawRoads, way: NDArray[np.int64], length_m: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[P] factors that give each way the length that its file states."""
+    """[P] factors that give each way the length stated in the file."""
     drawn = np.bincount(way, weights=length_m, minlength=len(raw.way_ids))
     usable = np.isfinite(raw.length_m) & (raw.length_m > 0) & (drawn > 0)
     return np.where(usable, raw.length_m / np.where(usable, drawn, 1), 1.0)[way]
 
 
 def strong_part(segments: Segments, num_nodes: int) -> NDArray[np.bool_]:
-    """[P] the segments of the strongly connected part with most kilometres."""
+    """[P] whether a segment is in the longest strongly connected part."""
     ones = np.ones(len(segments), np.int8)
     graph = coo_array((ones, (segments.senders, segments.receivers)), shape=(num_nodes, num_nodes)).tocsr()
     parts, label = connected_components(graph, directed=True, connection="strong")
@@ -114,7 +114,7 @@ def intersections(segments: Segments, num_nodes: int) -> NDArray[np.bool_]:
     )
     arriving = np.bincount(segments.receivers, minlength=num_nodes)
     leaving = np.bincount(segments.senders, minlength=num_nodes)
-    passed = (neighbours == 2) & (arriving == leaving)  # one in and one out, or two of each
+    passed = (neighbours == 2) & (arriving == leaving)  # one in and one out, or two in and two out
     return np.asarray((neighbours > 0) & ~passed)
 
 
@@ -126,21 +126,22 @@ def make_chains(segments: Segments, num_nodes: int, *, notices: Notices) -> Chai
         before = _before(segments, kept, num_nodes)
         root, rank = _follow(before)
         endless = before[root] != root
-        if endless.any():  # a ring that no other road meets
+        if endless.any():  # a ring without an intersection
             kept[_one_of_each(segments, endless, num_nodes)] = True
             continue
         chains = _chains(segments, root, rank)
         middle = _middles(segments, chains)
         if not len(middle):
             notices.add(
-                "Nodes kept within loops and parallel roads, so that each has its own ends", kept.sum() - at_first
+                "Nodes added within loops and parallel roads, so that no two roads have the same ends",
+                kept.sum() - at_first,
             )
             return chains
         kept[middle] = True
 
 
 def _before(segments: Segments, kept: NDArray[np.bool_], num_nodes: int) -> NDArray[np.int64]:
-    """[P] the segment driven before each; itself where its road begins."""
+    """[P] the segment before each on its road; itself at the start."""
     by_end = np.argsort(segments.receivers, kind="stable")
     arriving = np.bincount(segments.receivers, minlength=num_nodes)
     stop = np.cumsum(arriving)
@@ -148,13 +149,13 @@ def _before(segments: Segments, kept: NDArray[np.bool_], num_nodes: int) -> NDAr
     at = segments.senders[inner]
     before = np.arange(len(segments))
     one, other = by_end[stop[at] - arriving[at]], by_end[stop[at] - 1]
-    back = segments.senders[one] == segments.receivers[inner]  # it comes from where this one goes
+    back = segments.senders[one] == segments.receivers[inner]  # the opposite direction of this one
     before[inner] = np.where(back, other, one)
     return before
 
 
 def _follow(before: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """[P] the first segment of each segment's road, and how many come before it: by doubling the steps back."""
+    """[P] the first segment of each segment's road, and its rank on the road, by pointer doubling."""
     root, rank = before.copy(), (before != np.arange(len(before))).astype(np.int64)
     for _ in range(max(len(before), 1).bit_length() + 1):
         further = root[root]
@@ -166,7 +167,7 @@ def _follow(before: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.in
 
 
 def _one_of_each(segments: Segments, endless: NDArray[np.bool_], num_nodes: int) -> NDArray[np.int64]:
-    """A node of each ring: the one with the lowest row."""
+    """One node of each ring: the one with the lowest row."""
     some = segments.take(np.flatnonzero(endless))
     graph = coo_array((np.ones(len(some), np.int8), (some.senders, some.receivers)), shape=(num_nodes, num_nodes))
     _, label = connected_components(graph.tocsr(), directed=False)
@@ -187,10 +188,10 @@ def _chains(segments: Segments, root: NDArray[np.int64], rank: NDArray[np.int64]
 
 
 def _middles(segments: Segments, chains: Chains) -> NDArray[np.int64]:
-    """Nodes in the middle of loops, and of all but one of the roads with the same ends."""
+    """Nodes in the middle of loops, and of all but one of parallel roads."""
     inner = chains.count() > 1
-    # Of parallel roads the one without a node to spare stays as it is, else the shortest. Lengths are compared in
-    # millimetres, so that both directions, added up in another order, choose alike.
+    # Of parallel roads the one without an inner node stays as it is, else the shortest. Lengths are compared in
+    # millimetres, so that both directions, summed in another order, choose the same.
     by = np.lexsort((np.rint(chains.length_m * 1000), inner, chains.receivers, chains.senders))
     again = np.zeros(len(by), bool)
     again[by[1:]] = (np.diff(chains.senders[by]) == 0) & (np.diff(chains.receivers[by]) == 0)
@@ -199,7 +200,7 @@ def _middles(segments: Segments, chains: Chains) -> NDArray[np.int64]:
         return np.zeros(0, np.int64)
     in_order = chains.chain_of[chains.order]
     here = np.flatnonzero(split[in_order])
-    here = here[~np.isin(here, chains.first)]  # the nodes within: each stands before a segment that is not the first
+    here = here[~np.isin(here, chains.first)]  # inner nodes: those before a segment that is not the first
     run = np.cumsum(segments.length_m[chains.order])
     offset = run[here - 1] - (run[chains.first] - segments.length_m[chains.order[chains.first]])[in_order[here]]
     off_middle = np.rint(np.abs(offset - chains.length_m[in_order[here]] / 2) * 1000)
@@ -210,10 +211,9 @@ def _middles(segments: Segments, chains: Chains) -> NDArray[np.int64]:
 
 
 def make_edges(raw: RawRoads, segments: Segments, chains: Chains, nodes: NDArray[np.int64], notices: Notices) -> Edges:
-    """The roads with their attributes; `nodes` are the rows that the network keeps, ascending.
+    """The roads with their attributes; `nodes` are the rows of the intersections, ascending.
 
-    Class, name and lanes are those of the longest part of a road; its speed is the one that takes as long to drive it
-    as its parts take.
+    Class, name and lanes are those of the longest part of a road. Its speed gives the travel time of all its parts.
     """
     classes = np.array([k.road_class for k in raw.kinds], np.str_)
     level = class_levels(classes)
@@ -223,17 +223,18 @@ def make_edges(raw: RawRoads, segments: Segments, chains: Chains, nodes: NDArray
     given = np.array([(k.speed_forward_kph, k.speed_backward_kph) for k in raw.kinds]).reshape(-1, 2)[kind, sense]
     speed = np.where(given > 0, given, usual[kind])
     E = len(chains.first)
-    weight = np.maximum(segments.length_m, 1e-3)  # a road of no length has a speed all the same
+    weight = np.maximum(segments.length_m, 1e-3)  # a road of length 0 has a speed too
     metres, hours = (np.bincount(chains.chain_of, weights=w, minlength=E) for w in (weight, weight / speed))
     filled = np.bincount(chains.chain_of, weights=(given == 0), minlength=E) > 0
     notices.add(
-        "Roads without a speed limit, wholly or in part, were given the usual speed of their class", int(filled.sum())
+        "Roads without a speed limit on all or part of their length: the typical speed of their class was used",
+        int(filled.sum()),
     )
     main = _longest_part(chains, kind * 2 + sense, weight)
     lanes = np.array([(k.lanes_forward, k.lanes_backward) for k in raw.kinds]).reshape(-1, 2)[main // 2, main % 2]
     notices.add("Roads whose number of lanes is not known", int((lanes == 0).sum()))
     short = chains.length_m <= 0
-    notices.add("Roads of no length were given one metre", int(short.sum()))
+    notices.add("Roads of length 0 were given one metre", int(short.sum()))
     return Edges.of(
         np.searchsorted(nodes, chains.senders),
         np.searchsorted(nodes, chains.receivers),
@@ -247,7 +248,7 @@ def make_edges(raw: RawRoads, segments: Segments, chains: Chains, nodes: NDArray
 
 
 def _longest_part(chains: Chains, code: NDArray[np.int64], weight: NDArray[np.float64]) -> NDArray[np.int64]:
-    """[E] the code that covers most of each road."""
+    """[E] the code of the longest part of each road."""
     width = int(code.max()) + 1
     parts, at = np.unique(chains.chain_of * width + code, return_inverse=True)
     metres = np.bincount(at.reshape(-1), weights=weight)

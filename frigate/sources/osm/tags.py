@@ -1,10 +1,10 @@
-"""What the tags of an OpenStreetMap way say to a driver: may it be driven, which way, how fast, on how many lanes.
+"""What the tags of an OpenStreetMap way mean for cars: whether it is drivable, direction, speed, number of lanes.
 
-Scaling are ways whose `highway` is wanted, unless `area=yes`, unless closed to cars by the most specific of `motorcar`,
-`motor_vehicle`, `vehicle`, `access` (destination, customers, permissive, delivery and the like stay), and, where
-service roads are wanted, unless they are drives, parking aisles, drive-throughs or emergency accesses.
+A way is kept if its `highway` is wanted, unless it has `area=yes` or is closed to cars by the most specific of
+`motorcar`, `motor_vehicle`, `vehicle`, `access` (destination, customers, permissive, delivery and the like stay open).
+If service roads are wanted, driveways, parking aisles, drive-throughs and emergency accesses are still left out.
 
-One way: `oneway` (and its forms for cars) decides; without it roundabouts, motorways and their links are one-way.
+`oneway` (or its form for cars) decides the direction; without it roundabouts, motorways and motorway links are one-way.
 Reversible and alternating roads are kept in both directions: over a day they carry both.
 """
 
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 from frigate.data.notices import Notices
 
-# Streets that anyone may drive to get somewhere. Service roads, tracks, busways and pedestrian streets are not among
-# them, nor are roads under construction, proposed or given up (their `highway` says so).
+# Public roads for through traffic: no service roads, tracks, busways or pedestrian streets, and none that are under
+# construction, proposed or abandoned (their `highway` says so).
 DRIVABLE: tuple[str, ...] = (
     "motorway", "motorway_link", "trunk", "trunk_link", "primary", "primary_link", "secondary", "secondary_link",
     "tertiary", "tertiary_link", "unclassified", "residential", "living_street", "road",
@@ -41,10 +41,10 @@ DIRECTIONS = {
 CHANGING = {"reversible", "alternating"}
 
 KPH_OF_UNIT = {"": 1.0, "km/h": 1.0, "kmh": 1.0, "kph": 1.0, "mph": 1.609344, "knots": 1.852}
-FASTEST_KPH, MAX_LANES = 200.0, 20.0
+MAX_KPH, MAX_LANES = 200.0, 20.0
 MAX_NAME = 60  # characters; a column of names is as wide as the longest, for every road
-WALK_KPH, NO_LIMIT_KPH = 7.0, 130.0  # what "none" is driven at: the speed recommended where there is no limit
-# "RO:urban": by country where it differs from most, else by the word.
+WALK_KPH, NO_LIMIT_KPH = 7.0, 130.0  # for "none": the speed recommended where there is no limit
+# "RO:urban": by country if it differs from most, else by the second word.
 IMPLICIT_KPH = {
     "urban": 50.0, "rural": 90.0, "trunk": 100.0, "motorway": 130.0, "living_street": 20.0, "bicycle_road": 30.0,
     "nsl_restricted": 30 * 1.609344, "nsl_single": 60 * 1.609344, "nsl_dual": 70 * 1.609344,
@@ -54,7 +54,7 @@ IMPLICIT_KPH = {
     "GB:urban": 30 * 1.609344, "GB:rural": 60 * 1.609344, "GB:motorway": 70 * 1.609344,
 }  # fmt: skip
 
-# The tags that are looked at: of other tags not even the text is decoded.
+# The only tags that are decoded.
 KEYS: tuple[str, ...] = (
     "highway", "name", "ref", "area", "service", "junction", "lanes", "lanes:forward", "lanes:backward",
     "lanes:both_ways", "maxspeed", "maxspeed:forward", "maxspeed:backward", "zone:maxspeed", "maxspeed:type",
@@ -64,7 +64,7 @@ KEYS: tuple[str, ...] = (
 
 @dataclass(frozen=True)
 class RoadKind:
-    """What is the same along a way. 0 is an unknown number: ways of one kind must be equal, and NaN never is."""
+    """Attributes of a way. Unknown numbers are 0, not NaN, so that equal kinds compare equal."""
 
     road_class: str
     forward: bool
@@ -77,7 +77,7 @@ class RoadKind:
 
 
 def road_kind(tags: Mapping[str, str], *, highways: Collection[str], notices: Notices) -> RoadKind | None:
-    """The kind of road these tags describe; None, counted where it is a wanted road, for one that is left out."""
+    """The kind of road; None if it is not drivable, with a notice if its `highway` is wanted."""
     words = [word.strip() for word in tags.get("highway", "").split(";")]
     road_class = next((word for word in words if word in highways), None)
     if road_class is None:
@@ -108,11 +108,11 @@ def _name(tags: Mapping[str, str], notices: Notices) -> str:
 
 
 def _closed(tags: Mapping[str, str], road_class: str) -> str:
-    """Why a road is left out; "" where it is not."""
+    """Why a road is left out; "" if it is not."""
     if tags.get("area", "").strip().lower() == "yes":
         return "Areas that look like roads were left out"
     if road_class == "service" and tags.get("service", "").strip() in NO_THROUGH_SERVICE:
-        return "Service roads that are drives, parking aisles or emergency accesses were left out"
+        return "Service roads that are driveways, parking aisles or emergency accesses were left out"
     for key in ACCESS:
         if key in tags:
             words = {word.strip().lower() for word in tags[key].split(";")}
@@ -121,29 +121,29 @@ def _closed(tags: Mapping[str, str], road_class: str) -> str:
 
 
 def _directions(tags: Mapping[str, str], road_class: str, notices: Notices) -> tuple[bool, bool]:
-    """Whether it is driven along the way, and against it."""
-    said = next((tags[key].strip().lower() for key in ONEWAY if tags.get(key, "").strip()), "")
-    if said in DIRECTIONS:
-        return DIRECTIONS[said]
-    if said in CHANGING:
+    """Whether it may be driven along the way, and against it."""
+    value = next((tags[key].strip().lower() for key in ONEWAY if tags.get(key, "").strip()), "")
+    if value in DIRECTIONS:
+        return DIRECTIONS[value]
+    if value in CHANGING:
         notices.add("Ways whose direction changes (reversible, alternating) were kept both ways", 1)
         return BOTH
-    if said:
-        notices.add("Values of oneway not understood were passed over", 1)
+    if value:
+        notices.add("Unknown values of oneway were ignored", 1)
     implied = tags.get("junction", "") in ("roundabout", "circular") or road_class in ("motorway", "motorway_link")
     return FORWARD_ONLY if implied else BOTH
 
 
 def _lanes(tags: Mapping[str, str], *, both: bool, notices: Notices) -> tuple[float, float]:
-    """Lanes along the way and against it, 0 where unknown. `lanes` counts both directions of a two-way road."""
+    """Lanes along the way and against it, 0 if unknown. On a two-way road `lanes` counts both directions."""
 
     def number(key: str) -> float:
         if not tags.get(key, "").strip():
             return 0.0
         found = re.findall(r"-?\d{1,6}(?:\.\d+)?", tags[key])
-        lanes = min((float(x) for x in found), default=0.0)  # of "2;3" the narrower
+        lanes = min((float(x) for x in found), default=0.0)  # "2;3": the smaller
         if not 0 < lanes <= MAX_LANES:
-            notices.add("Values of lanes not understood were taken as unknown", 1)
+            notices.add("Unreadable values of lanes were treated as unknown", 1)
             return 0.0
         return lanes
 
@@ -155,24 +155,24 @@ def _lanes(tags: Mapping[str, str], *, both: bool, notices: Notices) -> tuple[fl
         backward = max(total - forward - middle, 1.0)
     elif total and backward and not forward:
         forward = max(total - backward - middle, 1.0)
-    half = max((total - middle) / 2, 1.0) if total else 0.0  # two ways on one lane: each has it, in turn
+    half = max((total - middle) / 2, 1.0) if total else 0.0  # both directions share a single lane
     return forward or half, backward or half
 
 
 def _speed(tags: Mapping[str, str], keys: Collection[str], notices: Notices) -> float:
-    """The first of these tags that says a speed; 0 where none does."""
+    """The speed of the first of these tags that has one, else 0."""
     for key in keys:
         if tags.get(key, "").strip():
             kph = speed_kph(tags[key])
             if not math.isnan(kph):
                 return kph
             if key.startswith("maxspeed") and key != "maxspeed:type":
-                notices.add("Speed limits that name no speed were taken as unknown", 1)
+                notices.add("Unreadable speed limits were treated as unknown", 1)
     return 0.0
 
 
 def speed_kph(text: str) -> float:
-    """A speed limit as it is tagged, in km/h: "50", "30 mph", "RO:urban", "walk", "none"; NaN where it names no speed.
+    """A tagged speed limit in km/h: "50", "30 mph", "RO:urban", "walk", "none". NaN if it is not a speed.
 
     Of several ("50;30", by lane "100|80") the lowest.
     """
@@ -189,11 +189,11 @@ def _one_speed(word: str) -> float:
     number = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)\s*(km/h|kmh|kph|mph|knots|)", lower)
     if number:
         kph = round(float(number[1]) * KPH_OF_UNIT[number[2]], 3)
-        return kph if 0 < kph <= FASTEST_KPH else math.nan
+        return kph if 0 < kph <= MAX_KPH else math.nan
     zone = re.fullmatch(r"[a-z]{2}:(?:zone:?)?(\d{1,3})", lower)  # "DE:zone:30", "FR:zone30", and zone:maxspeed "DE:30"
     if zone:
         mph = KPH_OF_UNIT["mph"] if lower.startswith(("gb:", "us:")) else 1.0
-        return float(zone[1]) * mph if 0 < float(zone[1]) * mph <= FASTEST_KPH else math.nan
+        return float(zone[1]) * mph if 0 < float(zone[1]) * mph <= MAX_KPH else math.nan
     place = re.fullmatch(r"([a-z]{2})(?:-[a-z]+)?:([a-z_]+)", lower)
     if place:
         return round(IMPLICIT_KPH.get(f"{place[1].upper()}:{place[2]}", IMPLICIT_KPH.get(place[2], math.nan)), 3)

@@ -1,4 +1,4 @@
-"""Drivable ways as they stand in a map file, gathered into arrays whatever the file's format."""
+"""Drivable ways of a map file, collected into arrays, the same for every file format."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from frigate.errors import CityError
 from frigate.sources.osm.tags import RoadKind, road_kind
 
 MAX_REFS_PER_BYTE = 16  # of a file; real ones are below 1, a compressed bomb is far above
-FREE_REFS = 10_000_000
+MIN_REFS = 10_000_000
 IDS = np.iinfo(np.int64)
 
 
 @dataclass(frozen=True)
 class RawTurn:
-    """A turn restriction between ways at a node, as it is tagged: no_left_turn, only_straight_on, ..."""
+    """A turn restriction between two ways at a node, as tagged: no_left_turn, only_straight_on, ..."""
 
     kind: str
     from_way: int
@@ -31,23 +31,23 @@ class RawTurn:
 
 @dataclass(frozen=True)
 class RawRoads:
-    """M nodes that W ways pass, in the ways' order."""
+    """W ways and the M nodes on them."""
 
     node_ids: NDArray[np.int64]  # [M] ascending
     lon: NDArray[np.float64]  # [M] degrees; NaN where the file does not say
     lat: NDArray[np.float64]  # [M]
-    refs: NDArray[np.int64]  # rows of node_ids, way after way
+    refs: NDArray[np.int64]  # rows of node_ids, one way after the other
     way_of: NDArray[np.int64]  # the way of each ref
     way_ids: NDArray[np.int64]  # [W]
     kind_of: NDArray[np.int64]  # [W] row of kinds
-    length_m: NDArray[np.float64]  # [W] where the file states one; NaN: as the nodes lie
+    length_m: NDArray[np.float64]  # [W] as the file states it; NaN: from the coordinates
     kinds: tuple[RoadKind, ...]
     turns: tuple[RawTurn, ...]
 
 
 @dataclass
 class Gathered:
-    """Ways and restrictions while a file is read; it grows with the roads that are kept, 8 bytes a node passed."""
+    """Collects ways and restrictions while a file is read. Memory: 8 bytes for each node of a kept road."""
 
     path: Path
     highways: Collection[str]
@@ -59,13 +59,13 @@ class Gathered:
     length_m: array[float] = field(default_factory=lambda: array("d"))
     kinds: dict[RoadKind, int] = field(default_factory=dict)
     turns: list[RawTurn] = field(default_factory=list)
-    most_refs: int = 0
+    max_refs: int = 0
 
     def __post_init__(self) -> None:
-        self.most_refs = FREE_REFS + MAX_REFS_PER_BYTE * self.path.stat().st_size
+        self.max_refs = MIN_REFS + MAX_REFS_PER_BYTE * self.path.stat().st_size
 
     def add_way(self, way_id: int, refs: Sequence[int], tags: Mapping[str, str]) -> None:
-        """Keep a way, if it is a road to be driven."""
+        """Keep a way if it is drivable."""
         kind = road_kind(tags, highways=self.highways, notices=self.notices)
         if kind is not None:
             self.add_kind(way_id, refs, kind)
@@ -79,7 +79,7 @@ class Gathered:
         self.way_ids.append(way_id)
         self.kind_of.append(self.kinds.setdefault(kind, len(self.kinds)))
         self.length_m.append(length_m)
-        if len(self.refs) > self.most_refs:
+        if len(self.refs) > self.max_refs:
             raise CityError(
                 f"{self.path.name}: {len(self.refs):,} nodes of roads in a file of {self.path.stat().st_size:,} bytes. "
                 "No map is packed so tightly: the file is damaged or made to fill the memory"
@@ -89,7 +89,7 @@ class Gathered:
         """Keep a turn restriction for cars; members are (role, "n" | "w" | "r", id)."""
         kind = tags.get("restriction:motorcar") or tags.get("restriction") or ""
         if not kind.startswith(("no_", "only_")):
-            return  # for lorries, conditional, or given up
+            return  # for lorries, conditional, or no longer valid
         exempt = {word.strip() for word in tags.get("except", "").split(";")}
         if exempt & {"motorcar", "motor_vehicle", "vehicle"}:
             return
@@ -97,7 +97,7 @@ class Gathered:
         for name, sort, ref in members:
             role.setdefault((name, sort), []).append(ref)
         if ("via", "w") in role:
-            self.notices.add("Turn restrictions by way of a road, not a node, were left out", 1)
+            self.notices.add("Turn restrictions via a way instead of a node were left out", 1)
             return
         ends = [role.get(key, []) for key in (("from", "w"), ("via", "n"), ("to", "w"))]
         if not all(ends) or len(ends[1]) > 1:
@@ -106,11 +106,11 @@ class Gathered:
         self.turns += [RawTurn(kind, f, ends[1][0], t) for f in ends[0] for t in ends[2]]
 
     def wanted(self) -> NDArray[np.int64]:
-        """[M] ids of the nodes that the roads pass, ascending."""
+        """[M] ids of the nodes on the roads, ascending."""
         return np.unique(np.frombuffer(self.refs, np.int64)) if len(self.refs) else np.zeros(0, np.int64)
 
     def roads(self, node_ids: NDArray[np.int64], lon: NDArray[np.float64], lat: NDArray[np.float64]) -> RawRoads:
-        """What was gathered, once the places of the nodes are known. Of ways with the same id the last stands."""
+        """The ways with the coordinates of their nodes. Of ways with the same id the last is kept."""
         ends, ids = np.array(self.way_ends, np.int64), np.array(self.way_ids, np.int64)
         way_of = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
         last = np.zeros(len(ids), bool)
@@ -134,7 +134,7 @@ class Gathered:
 def checked_places(
     path: Path, lon: NDArray[np.float64], lat: NDArray[np.float64], notices: Notices, *, hint: str = ""
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Places with NaN for those that cannot be: off the earth, or at (0, 0), where no road is."""
+    """Coordinates, NaN where they are impossible: off the earth, or (0, 0), where there is no road."""
     known = ~(np.isnan(lon) | np.isnan(lat))
     with np.errstate(invalid="ignore"):
         off = known & ~((np.abs(lon) <= 180) & (np.abs(lat) <= 90))
@@ -145,9 +145,9 @@ def checked_places(
         remedy = hint or ("Its lon and lat look swapped" if swapped[row] else "Degrees of WGS84 are expected")
         raise CityError(
             f"{path.name}: lon {lon[row]:g}, lat {lat[row]:g} is not a place on earth. "
-            f"So are {int(off.sum()):,} of {int(known.sum()):,} nodes. {remedy}"
+            f"The same holds for {int(off.sum()):,} of {int(known.sum()):,} nodes. {remedy}"
         )
-    notices.add("Nodes whose place is not on earth were taken as missing", int(off.sum()))
-    notices.add("Nodes at longitude 0 and latitude 0 were taken as missing", int(zero.sum()))
-    wrong = ~known | off | zero  # a place with half of it known is none
+    notices.add("Nodes whose coordinates are not on earth were treated as missing", int(off.sum()))
+    notices.add("Nodes at longitude 0 and latitude 0 were treated as missing", int(zero.sum()))
+    wrong = ~known | off | zero  # both coordinates are needed
     return np.where(wrong, np.nan, lon), np.where(wrong, np.nan, lat)

@@ -1,4 +1,4 @@
-"""Tables of GPS positions, read and cleaned: every position that cannot be used is counted by its reason."""
+"""Read and clean tables of GPS positions. Positions that cannot be used are counted by reason."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from frigate.data.times import Clock, times_us, utc_text
 from frigate.errors import CityError, did_you_mean
 
 COLUMNS = ("vehicle", "time", "lon", "lat")
-MERGE_M = 40.0  # positions closer than this are of one place: of a standing vehicle, or of one clock tick
-MARGIN_DEG = 0.1  # around the network: swapped coordinates are told by it
+MERGE_M = 40.0  # positions of a vehicle closer than this are the same place
+MARGIN_DEG = 0.1  # around the network: swapped coordinates are recognised by it
 MAX_POSITIONS = 200_000_000  # 5.6 GB
 
 NO_VEHICLE = "Positions without a vehicle were left out"
 NO_TIME = "Positions without a time were left out"
-NO_PLACE = "Positions without a place (empty, NaN or infinite) were left out"
-ZERO = "Positions at (0, 0), which stands for an unknown place, were left out"
+NO_PLACE = "Positions without coordinates (empty, NaN or infinite) were left out"
+ZERO = "Positions at (0, 0), which usually means unknown, were left out"
 SWAPPED = "Positions whose lon and lat look swapped were left out"
 NOT_ON_EARTH = "Positions that are not on earth were left out"
 TWO_PLACES = "Positions of a vehicle in two places at once were left out"
@@ -37,7 +37,7 @@ REPEATED = "Positions repeated for the same vehicle and time, the first kept"
 
 @dataclass(frozen=True)
 class Trace:
-    """Positions by vehicle and then by time, no two of a vehicle at one time."""
+    """Positions by vehicle, then by time; a vehicle has at most one at any time."""
 
     vehicle: NDArray[np.int32]  # [P] row of names
     time_us: NDArray[np.int64]  # [P]
@@ -64,7 +64,7 @@ class _Positions:
 
 @dataclass
 class _Reading:
-    """The state of reading: what is known across tables."""
+    """State shared by all tables."""
 
     network: RoadNetwork
     clock: Clock
@@ -117,7 +117,7 @@ def _check_file(path: Path) -> None:
 
 
 def _columns(path: Path, names: Mapping[str, str]) -> tuple[dict[str, str], dict[str, float]]:
-    """Which columns of a file are ours, and what lon and lat are divided by: lon_e5 is in 100,000ths of a degree."""
+    """Our names of a file's columns, and divisors of lon and lat: lon_e5 is in 100,000ths of a degree."""
     there = column_names(path)
     rename, scale = {}, {}
     for source, target in names.items():
@@ -126,7 +126,7 @@ def _columns(path: Path, names: Mapping[str, str]) -> tuple[dict[str, str], dict
             raise CityError(f'map: {source}={target}: "{target}" is not a column of traces. {known}')
         if source not in there:
             if source == target:
-                continue  # another may be mapped to it; if none is, the table says so
+                continue  # another may be mapped to it; if none is, the table reports it
             hint = f"{did_you_mean(source, there)}. Its columns are: {', '.join(there)}"
             raise CityError(f'map: {path.name} has no column "{source}"{hint}')
         rename[source] = target
@@ -153,7 +153,7 @@ def _usable(table: Table, reading: _Reading, scale: Mapping[str, float]) -> _Pos
 
 
 def _check_digits(table: Table) -> None:
-    """Refuse numbers of more digits than a time can have: they do not fit what `times_us` reckons with."""
+    """Refuse numbers with more digits than a time has: they overflow in `times_us`."""
     raw = table.frame["time"]
     if raw.dtype == pl.String and (long := raw.str.contains(r"^\s*\d{20,}\s*$")).any():
         row = long.arg_max() or 0
@@ -186,7 +186,7 @@ def _on_earth(table: Table, lon: NDArray[np.float64], lat: NDArray[np.float64], 
 
 
 def _near(network: RoadNetwork, lon: NDArray[np.float64], lat: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Which places are in the box around a network."""
+    """Which places are in the bounding box of a network, with a margin."""
     here = network.present
     near = np.ones(len(lon), bool)
     with np.errstate(invalid="ignore"):
@@ -204,7 +204,7 @@ def _nothing(paths: Sequence[Path], reading: _Reading) -> str:
     most = max(reading.dropped, key=lambda reason: reading.dropped[reason])
     remedy = {
         SWAPPED: " Map them the other way round: lon=lat and lat=lon",
-        NOT_ON_EARTH: " Are they degrees? Of a column in 100,000ths of a degree say so by its name: lon_e5=lon",
+        NOT_ON_EARTH: " Are they degrees? For a column in 100,000ths of a degree, map it by such a name: lon_e5=lon",
     }.get(most, "")
     return f"{named}: no position can be used. {said}.{remedy}"
 
@@ -228,7 +228,7 @@ def _in_order(whole: _Positions, names: list[str], notices: Notices) -> _Positio
 
 
 def _one_place_each(held: _Positions, names: list[str], reading: _Reading) -> _Positions:
-    """One position for each vehicle and time: the first of near ones; none where they are far apart."""
+    """One position for each vehicle and time: the first if they are close together, none if they are far apart."""
     same = np.zeros(len(held), bool)
     same[1:] = (np.diff(held.vehicle) == 0) & (np.diff(held.time_us) == 0)
     if not same.any():

@@ -1,4 +1,4 @@
-"""GPS traces to counts: the number of vehicles that passed each intersection in each step.
+"""From GPS traces to counts: how many vehicles passed each intersection in each step.
 
 A trace table has a row for each position: vehicle, time, lon, lat. Positions are cleaned, those of a vehicle that
 stands are merged, the rest are matched to the roads (`matching`), and every node on the way counts once
@@ -34,18 +34,18 @@ from frigate.sources.traces.viterbi import MATCHED, NO_ROAD, OUTSIDE, Matches, M
 
 @dataclass(frozen=True)
 class MatchReport:
-    """What became of the positions."""
+    """How many positions were matched, and what became of the others."""
 
     read: int
     dropped: Mapping[str, int]  # reason -> positions that could not be used
-    standing: int  # closer than MERGE_M to the one kept before, merged with it
+    standing: int  # closer than MERGE_M to the one before, merged with it
     moving: int  # the rest
     outside: int  # of the moving: no road within INSIDE_M
     no_road: int  # of those inside: no road within the radius
-    alone: int  # of those inside: on a road, but no other position to drive from or to
+    alone: int  # of those inside: on a road, but not linked to any other position
     matched: int  # of those inside: on a road, with a route from or to another position
-    broken: int  # places where no route led from a position to the next
-    cut: int  # places where more than the longest gap lay between positions
+    broken: int  # gaps in a trace because no route led from one position to the next
+    cut: int  # gaps in a trace because more than the longest gap lay between positions
     vehicles: int
     vehicles_outside: int  # with no position inside the network
     passages: int
@@ -64,7 +64,7 @@ class MatchReport:
         return self.matched / self.inside if self.inside else 0.0
 
     def sentences(self) -> tuple[str, ...]:
-        """For a person to read."""
+        """The report in words."""
         found = f"{self.matched:,} of {self.inside:,} moving positions inside the network ({self.matched_share:.1%})"
         return (
             f"Matched to a road: {found}, {self.mean_distance_m:.1f} m from it on average.",
@@ -106,7 +106,19 @@ def match_traces(
     engine: str = "local",
     on_progress: Progress | None = None,
 ) -> MatchedTraces:
-    """The passages of all vehicles of these files at the nodes of a network. The options are `import_traces`'s."""
+    """Match GPS traces to the roads of a network: which nodes each vehicle passed, and when.
+
+    Parameters
+    ----------
+    files, network, vehicle, time, lon, lat, rename, timezone
+        What to read and how, as for `import_traces`.
+    sigma_m, beta_m, max_gap_s, radius_m, workers, engine, on_progress
+        How to match, as for `import_traces`.
+
+    Returns
+    -------
+    The passages, the positions they come from, and a report of what became of the positions.
+    """
     parallel = Parallel(workers, engine)
     for option, value in (("sigma_m", sigma_m), ("beta_m", beta_m), ("max_gap_s", max_gap_s), ("radius_m", radius_m)):
         if value is not None and not (np.isfinite(value) and value > 0):
@@ -116,10 +128,12 @@ def match_traces(
     notices = Notices()
     roads = network.network if isinstance(network, City) else network
     if not roads.num_edges:
-        raise CityError("the network has no roads, so that no trace can be matched to it")
+        raise CityError("the network has no roads to match traces to")
     if isinstance(network, City):
         forms = len(network.stream.topologies)
-        notices.add("Forms of the network over time, the last of them used throughout", forms if forms > 1 else 0)
+        notices.add(
+            "Versions of the network over time, the last of which was used throughout", forms if forms > 1 else 0
+        )
         timezone = network_timezone(timezone, network.stream.timezone, notices)
     names = {vehicle: "vehicle", time: "time", lon: "lon", lat: "lat", **(rename or {})}
     paths = [Path(files)] if isinstance(files, str | Path) else [Path(file) for file in files]
@@ -165,14 +179,39 @@ def import_traces(
     name: str | None = None,
     on_progress: Progress | None = None,
 ) -> City:
-    """A city of counts: vehicles that passed each node of a network in each step.
+    """Make a city of counts: vehicles that passed each node of a network in each step.
 
-    `vehicle`, `time`, `lon` and `lat` name the columns; `rename` maps others to them, and {"lon_e5": "lon"} divides by
-    100,000 on the way (_e5, _e6, _e7). Times without a zone are local time in `timezone`, the city's where it has one.
-    `sigma_m` is how far positions lie off their road, `beta_m` how far routes differ from straight distances: both are
-    estimated where they are not given. Roads within `radius_m` of a position are considered; a trace is cut where more
-    than `max_gap_s` lies between positions. `on="roads"` makes every road a node, which is passed at its end.
-    `workers` share the work on this machine; the engine "ray" takes it to a Ray cluster.
+    Parameters
+    ----------
+    files
+        Tables of positions, .csv or .parquet: a vehicle, a time and a place in each row.
+    network
+        The roads that were driven.
+    vehicle, time, lon, lat
+        Names of the columns.
+    rename
+        Other names, theirs to ours. {"lon_e5": "lon"} also divides by 100,000 (_e5, _e6, _e7).
+    timezone
+        Of times without one. Default: the city's, else UTC.
+    step
+        Length of a step.
+    on
+        "nodes": passages of intersections. "roads": every road is a node, passed at its end.
+    sigma_m, beta_m
+        Standard deviation of positions around their road; scale of the difference between route and straight
+        distance. Default: estimated from the data.
+    max_gap_s
+        A trace is cut where the time between two positions is longer.
+    radius_m
+        Roads up to this distance from a position are considered.
+    workers
+        Threads.
+    engine
+        "local", or "ray" for a Ray cluster.
+    name
+        Name of the city. Default: the network's, or the folder's.
+    on_progress
+        Called with the number of positions matched and of all positions.
     """
     step_s = parse_step(step, where="step")
     if on not in ("nodes", "roads"):
@@ -207,7 +246,7 @@ def import_traces(
 
 
 def count_passages(matched: MatchedTraces, network: RoadNetwork, *, step_s: int, timezone: str, name: str) -> City:
-    """Passages as the readings of a city, from the step of the first position to that of the last."""
+    """A city with passages as its readings, from the step of the first position to that of the last."""
     first, last = int(matched.trace.time_us.min()), int(matched.trace.time_us.max())
     N = network.num_nodes
     span = Span(first, last, InputPlace("the first position"), InputPlace("the last position"))
@@ -231,7 +270,7 @@ def _timezone(network: City | RoadNetwork, timezone: str | None) -> str:
 
 
 def _moving(trace: Trace) -> Positions:
-    """The positions of moving vehicles. One that stands has one position, with the times of its first and its last."""
+    """Positions of moving vehicles. While a vehicle stands it has one position, with a first and a last time."""
     kept = np.flatnonzero(merge_standing(trace.vehicle, trace.lon, trace.lat, MERGE_M))
     lasts = np.append(kept[1:] - 1, len(trace.vehicle) - 1)
     return Positions(
@@ -281,5 +320,5 @@ def _elsewhere(paths: list[Path], trace: Trace, network: RoadNetwork) -> str:
     named = paths[0].name if len(paths) == 1 else f"{paths[0].name} and {len(paths) - 1} more"
     return (
         f"{named}: no position is within {INSIDE_M:g} m of a road. The positions lie at {here}, the network "
-        f"at {there}. Is it another city's?"
+        f"at {there}. Is it another city?"
     )

@@ -1,12 +1,12 @@
 """Map matching: which road each position of a vehicle was on, and which nodes it passed when.
 
-A hidden Markov model (Newson and Krumm 2009). A position lies off its road by a Gaussian of sigma_m; the route between
-two positions differs from their straight distance by an exponential of beta_m. Both are estimated from the data where
-they are not given, as that paper does, from medians. Routes are the shortest by length, and bounded; most are looked up
-in a table made beforehand, the rest are searched for, with the same answer.
+A hidden Markov model (Newson and Krumm 2009): the distance of a position from its road is Gaussian with sigma_m; the
+difference between the route and the straight distance of two positions is exponential with beta_m. By default both are
+estimated from medians of the data, as in that paper. Routes are shortest paths of bounded length; most are looked up in
+a table made beforehand, the rest are searched for, with the same result.
 
-Vehicles do not depend on one another: they are matched in chunks of whole vehicles, by threads here (the compiled
-functions do without Python's lock) or by tasks on a Ray cluster, with the same result.
+Vehicles are independent of each other. They are matched in chunks of whole vehicles, by threads (the compiled
+functions release Python's lock) or by tasks on a Ray cluster, with the same result.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from frigate.sources.traces.viterbi import (
 )
 
 ENGINES = ("local", "ray")
-CHUNK = 10_000  # positions matched at once, about
+CHUNK = 10_000  # positions matched at a time, about
 SAMPLE = 20_000  # positions that sigma and beta are estimated from, about
-FIRST_SIGMA_M, FIRST_BETA_M = 10.0, 50.0  # what the estimation begins with
+FIRST_SIGMA_M, FIRST_BETA_M = 10.0, 50.0  # start of the estimation
 MIN_M = 1.0  # for either
 INSIDE_M = 200.0  # a position farther than this from every road is outside the network
 TABLE_RADIUS_M = 3000.0  # longest route in the table
@@ -52,7 +52,7 @@ ROUTES_AT_ONCE = 2_000_000
 
 @dataclass(frozen=True)
 class Parallel:
-    """How the work is shared out."""
+    """How many threads, and where."""
 
     workers: int = 1
     engine: str = "local"
@@ -66,7 +66,7 @@ class Parallel:
 
 @dataclass(frozen=True)
 class NearbyRoads:
-    """Where roads run and how to find them."""
+    """Finds the roads near positions."""
 
     projection: Projection
     grid: RoadGrid
@@ -88,7 +88,7 @@ def match(
     parallel: Parallel,
     on_progress: Progress | None = None,
 ) -> tuple[Matches, MatchSettings]:
-    """The roads of all positions and the passages of all vehicles, and the settings they were found with."""
+    """The roads of all positions, the passages of all vehicles, and the sigma and beta used."""
     table = make_table(roads, positions, max_gap_s=max_gap_s, workers=parallel.workers)
     settings = MatchSettings(float(sigma_m or FIRST_SIGMA_M), float(beta_m or FIRST_BETA_M), int(max_gap_s * 1e6))
     if sigma_m is None or beta_m is None:
@@ -113,14 +113,14 @@ def take(positions: Positions, rows: slice | NDArray[np.generic]) -> Positions:
 
 
 def join(parts: Sequence[Matches]) -> Matches:
-    """Matches of one chunk after the other as those of one."""
+    """Join the matches of consecutive chunks."""
     firsts = np.cumsum([0, *(len(part.road) for part in parts)])
     moved = [p._replace(before=np.where(p.before >= 0, p.before + f, -1)) for p, f in zip(parts, firsts, strict=False)]
     return Matches(*(np.concatenate(columns) for columns in zip(*moved, strict=True)))
 
 
 def chunk_slices(vehicle: NDArray[np.int32], size: int) -> list[slice]:
-    """Runs of whole vehicles with about so many positions."""
+    """Slices of whole vehicles with about this many positions."""
     heads = np.flatnonzero(np.diff(vehicle, prepend=vehicle[:1] - 1))
     chosen = [0]
     for head in heads.tolist():
@@ -133,7 +133,7 @@ def chunk_slices(vehicle: NDArray[np.int32], size: int) -> list[slice]:
 
 
 def make_table(roads: NearbyRoads, positions: Positions, *, max_gap_s: float, workers: int) -> RouteTable:
-    """Routes from the nodes where one may begin, those of the most positions first while there is room."""
+    """Routes from the nodes at which they may begin, the most used first, as many as fit."""
     grid, N = roads.grid, len(roads.grid.out_starts) - 1
     reach_m = _usual_route_m(positions, max_gap_s)
     with ThreadPoolExecutor(workers) as pool:
@@ -165,7 +165,7 @@ def _uses(roads: NearbyRoads, positions: Positions) -> NDArray[np.int64]:
 
 
 def _usual_route_m(positions: Positions, max_gap_s: float) -> float:
-    """A length that few routes between positions of these vehicles may exceed."""
+    """A length that few routes between successive positions exceed."""
     lon, lat = positions.lon, positions.lat
     linked = np.diff(positions.vehicle) == 0
     linked &= positions.arrive_us[1:] - positions.depart_us[:-1] <= max_gap_s * 1e6
@@ -195,7 +195,7 @@ def _rows(grid: RoadGrid, reach_m: float, most: int, sources: NDArray[np.int64])
 
 
 def _estimate(found: Matches, settings: MatchSettings, sigma_m: float | None, beta_m: float | None) -> MatchSettings:
-    """MatchSettings that these matches speak for, where they are not given."""
+    """Sigma and beta estimated from these matches, unless given."""
     matched, linked = found.state == MATCHED, found.before >= 0
     if sigma_m is None and matched.any():
         # The median of the absolute value of a Gaussian is sigma / 1.4826.
@@ -208,14 +208,14 @@ def _estimate(found: Matches, settings: MatchSettings, sigma_m: float | None, be
 
 
 def _sample(positions: Positions) -> list[Positions]:
-    """Every so many vehicles, so that about SAMPLE positions are left."""
+    """Every n-th vehicle, so that about SAMPLE positions remain."""
     each = max(1, len(positions.vehicle) // SAMPLE)
     names = np.unique(positions.vehicle)[::each]
     chosen = take(positions, np.isin(positions.vehicle, names))
     return [take(chosen, part) for part in chunk_slices(chosen.vehicle, CHUNK)]
 
 
-# Where the work is done
+# Threads and Ray
 
 
 def _match(roads: NearbyRoads, table: RouteTable, chunk: Positions, settings: MatchSettings) -> Matches:
@@ -232,7 +232,7 @@ def _on_threads(
 def _on_ray(
     roads: NearbyRoads, table: RouteTable, chunks: Iterable[Positions], settings: MatchSettings, workers: int
 ) -> Iterator[Matches]:
-    """The same on a Ray cluster: the one joined already or that RAY_ADDRESS names, else one on this machine."""
+    """On a Ray cluster: the one in use or at RAY_ADDRESS, else a new one on this machine."""
     try:
         import ray
     except ImportError:

@@ -1,7 +1,6 @@
-"""Where the roads run: their lines on a plane, cut into straight pieces, and a uniform grid to find the near ones.
+"""The straight pieces of all roads on a plane, and a uniform grid that finds those near a position.
 
-The plane touches the earth at the middle latitude of the network. Over a city its distances are right to a few parts in
-a thousand; lengths of roads and distances between positions are not taken from it.
+Only distances from roads are measured on the plane, not lengths of roads or distances between positions.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from frigate.sources.geometry import Projection, road_lines
 
 CELL_M = 100.0
 MAX_CANDIDATES = 16  # roads considered for one position, the nearest; a four-armed crossing has 8
-MAX_CELLS = 4_000_000  # a network so wide gets larger cells
-LINE_ENDS_M = 100.0  # a line that ends farther from the nodes of its road is another's
+MAX_CELLS = 4_000_000  # a wider network gets larger cells
+LINE_ENDS_M = 100.0  # a line that ends farther from its nodes belongs to another road
 
 Function = TypeVar("Function", bound=Callable[..., object])
 Scalar = TypeVar("Scalar", bound=np.generic)
@@ -31,7 +30,7 @@ def compiled(function: Function) -> Function:
 
 
 class RoadGrid(NamedTuple):
-    """Roads, their straight pieces, and a uniform grid of cells that know which pieces are near."""
+    """Roads, their straight pieces, and for each cell of a uniform grid the pieces near it."""
 
     senders: NDArray[np.int32]  # [E]
     receivers: NDArray[np.int32]  # [E]
@@ -67,7 +66,7 @@ class Candidates(NamedTuple):
 def build_grid(
     network: RoadNetwork, projection: Projection, *, radius_m: float, margin_m: float, notices: Notices
 ) -> RoadGrid:
-    """The grid of a network: cells know the pieces within radius_m, and reach margin_m beyond the network."""
+    """The grid of a network: each cell lists the pieces within radius_m; cells extend margin_m beyond the network."""
     edges = network.edges
     x, y, road = _lines(network, projection, notices)
     same = road[1:] == road[:-1]
@@ -114,7 +113,7 @@ def build_grid(
 
 
 def readonly(values: NDArray[Any], dtype: type[Scalar]) -> NDArray[Scalar]:
-    """The array, of this type and read-only."""
+    """A read-only copy of this type."""
     held = np.ascontiguousarray(values, dtype)
     held = held.copy() if held is values else held
     held.setflags(write=False)
@@ -125,7 +124,7 @@ def readonly(values: NDArray[Any], dtype: type[Scalar]) -> NDArray[Scalar]:
 def fill_cells(
     grid: RoadGrid, radius_m: float, cell_starts: NDArray[np.int64], cell_pieces: NDArray[np.int32], fill: bool
 ) -> None:
-    """Count the pieces within radius_m of each cell (into the place after it), or put them in."""
+    """Count the pieces within radius_m of each cell (at the index after it), or fill them in."""
     reach_m = radius_m + grid.cell_m * np.sqrt(0.5)  # from the middle of a cell to a point that near its corner
     for piece in range(len(grid.piece_x_m)):
         x, y = grid.piece_x_m[piece] - grid.left_m, grid.piece_y_m[piece] - grid.bottom_m
@@ -155,7 +154,7 @@ def fill_cells(
 def find_candidates(
     grid: RoadGrid, x_m: NDArray[np.float64], y_m: NDArray[np.float64], radius_m: float, inside_m: float
 ) -> Candidates:
-    """The nearest roads within radius_m of each place, which is at most the radius that the grid was laid for."""
+    """The nearest roads within radius_m, at most the radius of the grid, of each place."""
     P = len(x_m)
     shape = (P, MAX_CANDIDATES)
     number, inside = np.zeros(P, np.int64), np.ones(P, np.bool_)
@@ -181,7 +180,7 @@ def _near(
     offset_m: NDArray[np.float64],
     distance_m: NDArray[np.float64],
 ) -> int:
-    """Fill in the candidates of one place, each road once, at its nearest point."""
+    """Fill in the candidates of one place: each road once, at its nearest point."""
     count = 0
     for at in range(grid.cell_starts[cell], grid.cell_starts[cell + 1]):
         piece = grid.cell_pieces[at]
@@ -218,7 +217,7 @@ def _is_inside(grid: RoadGrid, column: int, row: int, x_m: float, y_m: float, in
 
 @compiled
 def _to_piece(grid: RoadGrid, piece: int, x_m: float, y_m: float) -> tuple[float, float]:
-    """How far along a piece, from 0 to 1, its nearest point is, and how far away."""
+    """The nearest point of a piece, as a share of its length, and the distance to it."""
     to_x, to_y = x_m - grid.piece_x_m[piece], y_m - grid.piece_y_m[piece]
     dx, dy = grid.piece_dx_m[piece], grid.piece_dy_m[piece]
     square = dx * dx + dy * dy
@@ -248,8 +247,8 @@ def _lines(
         source, target = network.node_ids[ends[road]]
         return InputPlace(f"road {source},{target}")
 
-    notices.add_rows("Roads whose geometry is not a line, taken as straight", unread, spot)
-    said = f"Roads whose geometry ends over {LINE_ENDS_M:g} m from their nodes, taken as straight"
+    notices.add_rows("Roads whose geometry is not a line, treated as straight", unread, spot)
+    said = f"Roads whose geometry ends over {LINE_ENDS_M:g} m from their nodes, treated as straight"
     notices.add_rows(said, astray, spot)
     points = np.concatenate(lines)
     x, y = projection.metres(points[:, 0], points[:, 1])
@@ -259,7 +258,7 @@ def _lines(
 def _apart_m(
     projection: Projection, lines: list[NDArray[np.float64]], straight: NDArray[np.float64], order: tuple[int, int]
 ) -> NDArray[np.float64]:
-    """[E] how far the ends of the lines, taken in this order, are from the nodes at most."""
+    """[E] the larger distance of a line's two ends, taken in this order, from its nodes."""
     given = np.stack([[line[at] for line in lines] for at in order], axis=1)  # [E,2,2]
     x, y = projection.metres(given[..., 0], given[..., 1])
     node_x, node_y = projection.metres(straight[..., 0], straight[..., 1])

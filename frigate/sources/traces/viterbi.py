@@ -1,8 +1,7 @@
 """The inner loops of map matching, compiled by numba: bounded routes, Viterbi's algorithm, passages.
 
-All that call one another stand in one file: numba keeps what it compiled by the date of the file, and would not see
-that a function of another file has changed. Arrays come in read-only from everywhere, so that what Ray hands out is of
-the type compiled for.
+Functions that call each other are in one file: numba's cache goes by the date of the file and would miss a change in
+another. All arrays are read-only, as those from Ray are, so that one compiled version serves both.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from numpy.typing import NDArray
 from frigate.data.coordinates import EARTH_RADIUS_M
 from frigate.sources.traces.road_index import Candidates, RoadGrid, compiled
 
-DETOUR, DETOUR_M = 1.5, 1000.0  # a route may be this many times the straight distance, and so much more
-TOP_SPEED_MPS = 70.0  # no route is driven faster than this ...
-CLOCK_SLACK_S = 5.0  # ... by clocks right to so many seconds
+DETOUR, DETOUR_M = 1.5, 1000.0  # a route may be this many times the straight distance, plus this
+TOP_SPEED_MPS = 70.0  # no vehicle is faster than this ...
+CLOCK_SLACK_S = 5.0  # ... with clocks accurate to this
 
 MATCHED, NO_ROAD, OUTSIDE = 0, 1, 2  # what became of a position
 
@@ -35,7 +34,7 @@ class RouteTable(NamedTuple):
 
 
 class Search(NamedTuple):
-    """Room for one shortest-path search."""
+    """Work arrays of a shortest-path search."""
 
     metres: NDArray[np.float64]  # [N] infinite where not reached
     last_roads: NDArray[np.int32]  # [N]
@@ -44,7 +43,7 @@ class Search(NamedTuple):
 
 
 class Positions(NamedTuple):
-    """Scaling positions, by vehicle and then by time. A vehicle that stands has one, with two times."""
+    """Positions by vehicle, then by time. A standing vehicle has one, with two times."""
 
     vehicle: NDArray[np.int32]  # [P]
     lon: NDArray[np.float64]  # [P]
@@ -87,7 +86,7 @@ def straight_distance_m(lon_a: float, lat_a: float, lon_b: float, lat_b: float) 
 def merge_standing(
     vehicle: NDArray[np.int32], lon: NDArray[np.float64], lat: NDArray[np.float64], merge_m: float
 ) -> NDArray[np.bool_]:
-    """Which positions are kept: each is at least merge_m from the one kept before it of the same vehicle."""
+    """Which positions are kept: each at least merge_m from the last one kept of the same vehicle."""
     kept = np.ones(len(vehicle), np.bool_)
     last = 0
     for i in range(1, len(vehicle)):
@@ -114,12 +113,12 @@ def new_search(grid: RoadGrid) -> Search:
 
 @compiled
 def run_search(grid: RoadGrid, search: Search, source: int, limit_m: float, wanted: NDArray[np.int32]) -> int:
-    """Dijkstra's algorithm up to limit_m, or until all the wanted are settled; how many nodes were touched."""
+    """Dijkstra's algorithm up to limit_m, or until all wanted nodes are settled; returns how many were touched."""
     search.metres[source] = 0.0
     search.last_roads[source] = -1
     search.touched[0] = source
     touched, left = 1, len(wanted)
-    # Equal lengths go by node, so that the order in which nodes settle does not depend on the limit.
+    # Ties go by node, so that the order in which nodes settle does not depend on the limit.
     heap = [(0.0, np.int64(source))]
     while len(heap) > 0:
         _, u = heapq.heappop(heap)
@@ -163,7 +162,7 @@ def fill_rows(
     metres: NDArray[np.float32],
     last_roads: NDArray[np.int32],
 ) -> int:
-    """Rows of a route table, as many as the arrays have room for; how many were filled."""
+    """Fill rows of a route table, as many as fit into the arrays; returns how many."""
     nobody = np.empty(0, np.int32)
     for row in range(len(sources)):
         touched = run_search(grid, search, sources[row], radius_m, nobody)
@@ -182,7 +181,7 @@ def fill_rows(
 
 @compiled
 def look_up(table: RouteTable, row: int, target: int) -> int:
-    """Where a target stands in a row of the table, or -1."""
+    """Index of a target in a row of the table, or -1."""
     low, high = table.starts[row], table.starts[row + 1]
     while low < high:
         middle = (low + high) >> 1
@@ -214,16 +213,16 @@ def link(
     limit_m: float,
     beta_m: float,
 ) -> bool:
-    """One step of Viterbi's algorithm: the cheapest way to each candidate there. False where there is none.
+    """One step of Viterbi's algorithm: the cheapest route to each candidate there. False if there is none.
 
-    `here` and `there` are roads, offsets and costs. To the costs there, of the position alone, the way is added.
+    `here` and `there` are roads, offsets and costs. The cost of the route is added to the costs there.
     """
     road, offset_m, cost = here
     next_road, next_offset_m, next_cost = there
     ends = grid.senders[next_road]
     best = np.full(len(ends), np.inf)
     between_m = np.empty(len(ends), np.float32)
-    unknown = np.zeros((len(road), len(ends)), np.bool_)  # routes that the table has no answer to
+    unknown = np.zeros((len(road), len(ends)), np.bool_)  # routes that the table does not decide
     for a in range(len(road)):
         source = grid.receivers[road[a]]
         row = table.row_of[source]
@@ -238,7 +237,7 @@ def link(
     searched = -1
     for a in np.argsort(grid.receivers[road]):  # roads that end at one node need one search
         source = grid.receivers[road[a]]
-        known_m = 0.0 if table.row_of[source] < 0 else table.radius_m  # an unknown route is at least so long
+        known_m = 0.0 if table.row_of[source] < 0 else table.radius_m  # lower bound of an unknown route
         needed = False
         for b in range(len(ends)):
             least_m = grid.length_m[road[a]] - offset_m[a] + known_m + next_offset_m[b]
@@ -269,7 +268,7 @@ def _relax(
     limit_m: float,
     beta_m: float,
 ) -> None:
-    """Take the ways from candidate a where they are cheaper; of equal ones that of the first candidate."""
+    """Use the routes from candidate a where they are cheaper; ties go to the first candidate."""
     road, offset_m, cost = here
     next_road, next_offset_m, _ = there
     for b in range(len(next_road)):
@@ -292,7 +291,7 @@ def _search_ends(
     ends: NDArray[np.int32],
     between_m: NDArray[np.float32],
 ) -> None:
-    """Length of the shortest route from a node to each of the ends, as the table would have it."""
+    """Length of the shortest route from a node to each of the ends, as the table would give it."""
     touched = run_search(grid, search, source, limit_m + 1.0, ends)
     for b in range(len(ends)):
         between_m[b] = search.metres[ends[b]] if search.settled[ends[b]] else np.inf
@@ -315,7 +314,7 @@ def match_positions(
         if n == 0:
             found.state[i] = NO_ROAD if candidates.inside[i] else OUTSIDE
             continue
-        # The logarithm of a Gaussian, turned about, without what is the same for all.
+        # The negative logarithm of a Gaussian, without its constant.
         cost[i, :n] = 0.5 * (candidates.distance_m[i, :n] / settings.sigma_m) ** 2
         if last >= 0 and positions.vehicle[last] == positions.vehicle[i]:
             gap_us = positions.arrive_us[i] - positions.depart_us[last]
@@ -367,7 +366,7 @@ def _no_matches(P: int) -> Matches:
 def _trace_back(
     count: NDArray[np.int64], cost: NDArray[np.float64], back: NDArray[np.int8], before: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """[P] the candidate chosen for each position: the cheapest at the end of a chain, and those that led to it."""
+    """[P] the chosen candidates: the cheapest at the end of each chain, and those that led to it."""
     chosen = np.full(len(count), -1, np.int64)
     for i in range(len(count) - 1, -1, -1):
         if count[i] == 0:
@@ -386,7 +385,7 @@ def _trace_back(
 def route_roads(
     grid: RoadGrid, table: RouteTable, search: Search, source: int, target: int, out: NDArray[np.int32]
 ) -> int:
-    """The roads of the shortest route between two nodes, last first; how many there are."""
+    """Fill in the roads of the shortest route between two nodes, last first; returns their number."""
     count, row = 0, table.row_of[source]
     if row >= 0 and look_up(table, row, target) >= 0:
         while target != source:
@@ -406,7 +405,7 @@ def route_roads(
 
 @compiled
 def _with_passages(grid: RoadGrid, table: RouteTable, search: Search, positions: Positions, found: Matches) -> Matches:
-    """Each node on the way from position to position, once, when the share of the way to it has been driven."""
+    """Each node on the route between positions, at the time interpolated by distance."""
     size = 4 * len(found.road) + 16
     time_us, node, by = np.empty(size, np.int64), np.empty(size, np.int32), np.empty(size, np.int32)
     roads = np.empty(len(grid.out_starts), np.int32)
