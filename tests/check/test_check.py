@@ -172,7 +172,7 @@ def test_the_order_of_the_nodes_does_not_matter() -> None:
 
 
 def test_what_stands_in_the_way_of_training_is_said() -> None:
-    assert any("less than a week" in words.lower() for words in check_city(city_of(noise(300))).advice)
+    assert any("learning the week" in words.lower() for words in check_city(city_of(noise(300))).advice)
     assert any("has 10 snapshots" in words for words in check_city(city_of(noise(100))).advice)
     assert check_city(city_of(noise(8 * 288))).advice == ()
     none = check_city(city_of(np.zeros((0, 3))))

@@ -89,6 +89,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def here(kept: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(kept)
+    monkeypatch.setenv("COLUMNS", "10000")  # as piped: whatever terminal the tests were started from
     return kept
 
 

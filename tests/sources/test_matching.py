@@ -178,7 +178,7 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[tuple[int, int]] = []
     cut, _ = match(
         roads, positions, sigma_m=5, beta_m=20, max_gap_s=240, parallel=Parallel(2),
-        on_progress=lambda done, total: said.append((done, total)),
+        on_progress=lambda done, total, words: said.append((done, total)),
     )  # fmt: skip
     assert_equal(whole, cut)
     assert said == [(40, 240), (160, 240), (240, 240)]
