@@ -1,11 +1,9 @@
-"""LightGBM on what is around a node: near sensors, their usual day, the calendar, the roads.
+"""LightGBM on what surrounds a node: near sensors and their profiles of the day, the calendar, the roads.
 
-Trained on rows (window, step ahead, node) of seen nodes at training times. In every training window a random 20 to 80 %
-of the sensors are hidden, as for `default`, and the rows are of these: a node without a sensor has no reading of its
-own. No feature is one of the node itself, so that a sensor is forecast nearly as if it were not there. Everything is
-computed from the readings of the batch after hiding; a sensor's usual day, fitted at training times, counts only in
-windows where it is visible.
-S steps, n nodes asked for, M near sensors, k of them with columns of their own, G kernels, F features.
+Trained on rows (window, step ahead, node) of seen nodes at training times. In each training window a random 20 to 80 %
+of the sensors are hidden, as for `default`, and the rows are of the hidden ones. No feature is a reading of the node
+itself, so a sensor is forecast nearly as if it were not there. A sensor's profile counts only in windows that show it.
+S steps, n nodes, M near sensors, k of them with columns of their own, G kernels, F features.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from frigate.baselines.naive import HOURS, clock_bins, fit_own_median, last_topologies, window_means
+from frigate.baselines.naive import HOURS, clock_bins, fit_own_median, last_topologies, require_same_nodes, window_means
 from frigate.data.split import Period, Split, windows_in
 from frigate.data.stream import RoadNetworkStream
 from frigate.errors import MissingExtraError, SettingsError
@@ -27,45 +25,41 @@ from frigate.nn.moments import moments
 
 NEAREST = 5  # k
 HIDDEN = (0.2, 0.8)  # the share of the sensors hidden in a training window
-ROWS = 400_000  # for training, and a fifth of it to stop by
-STEPS = 3  # rows of a node and window: its other steps would say nearly the same
-STOPPING_SHARE = 0.2  # of the seen nodes, where the split keeps none for validation
-TREES_STREAM = 4  # keeps these draws apart from others with the same seed
+ROWS = 400_000  # for training, and a fifth of it for early stopping
+STEPS = 3  # rows of a node and window: its other steps are nearly the same
+STOPPING_SHARE = 0.2  # of the seen nodes, where the split has none for validation
+TREES_STREAM = 4  # separates these draws from others with the same seed
 L1, POISSON = "regression_l1", "poisson"
-BANDWIDTHS = (1.0, 3.0, 9.0, 27.0)  # median roads: from the next corner to across the quarter
-LIKENESS = (1.0, 4.0)  # kernels that also fall with the mean square difference of the road features
-PATIENCE = 40  # trees without a better validation
+BANDWIDTHS = (1.0, 3.0, 9.0, 27.0)  # in median road lengths
+LIKENESS = (1.0, 4.0)  # kernels that also decrease with the mean square difference of the road features
+PATIENCE = 40  # trees without a better validation score
 
 Rows = tuple[NDArray[np.float32], NDArray[np.float32]]  # features [R,F] and readings [R]
 
 
 @dataclass(frozen=True)
 class Trees:
-    """A Forecaster. The roads may be any, the nodes are those of the stream that it was fitted on."""
+    """A Forecaster for the nodes that it was fitted on; roads may change."""
 
     booster: Any  # lightgbm.Booster
     objective: str
     validation_mae: float  # in the user's unit, where training was stopped
-    profile: Tensor  # [CLOCK_BINS,N] the usual day of each seen sensor; NaN where there is none
+    profile: Tensor  # [CLOCK_BINS,N] of each seen sensor; NaN where there is none
     length_scale_m: float
-    least: float  # 0 for counts
+    min_value: float  # 0 for counts
     n_jobs: int
 
     def __call__(self, batch: Batch) -> Tensor:
         """[B,H,N] in the user's unit."""
-        if self.profile.shape[1] != batch.num_nodes:
-            raise SettingsError(
-                f"the trees were fitted on a city of {self.profile.shape[1]} nodes, but the batch has "
-                f"{batch.num_nodes}. Fit them on this city"
-            )
+        require_same_nodes("LightGBM", self.profile, batch)
         device, N = batch.values.device, batch.num_nodes
         nodes, steps = torch.arange(N, device=device), torch.arange(batch.horizon, device=device)
         profile, parts = self.profile.to(device), []
-        for window in batch.split(1):  # the rows of one window alone are some ten megabytes
+        for window in batch.split(1):  # the rows of one window take some ten megabytes
             x = features(window, profile, length_scale_m=self.length_scale_m, steps=steps, nodes=nodes)
             forecast = self.booster.predict(x.flatten(0, 1).cpu().numpy(), num_threads=self.n_jobs)
             parts.append(torch.from_numpy(forecast).view(1, len(steps), N))
-        return torch.cat(parts).to(batch.values).clamp(min=self.least)
+        return torch.cat(parts).to(batch.values).clamp(min=self.min_value)
 
 
 def fit_trees(
@@ -84,9 +78,8 @@ def fit_trees(
 ) -> Trees:
     """Fit at training nodes and times; stop, and choose the objective, by MAE at validation nodes and times.
 
-    Where no objective is named, counts are fitted with both and the better is kept; another quantity with L1.
-    Training stops before `trees` where validation does. Two cores forecast about 180,000 rows a second with 70 trees of
-    63 leaves, features and all, and 70,000 with 260.
+    Without an `objective`, counts are fitted with both and the better one is kept; other quantities with L1. Two cores
+    forecast about 180,000 rows a second with 70 trees of 63 leaves, and 70,000 with 260.
     """
     if objective not in (None, L1, POISSON):
         raise SettingsError(f'objective = "{objective}": choose one of {L1}, {POISSON}')
@@ -104,20 +97,20 @@ def fit_trees(
         past=past,
         horizon=horizon,
     )
-    train = draw.rows(rng, split.train, draw.inputs, hide=HIDDEN, most=rows)
-    check = draw.rows(rng, split.validate, stopping, hide=None, most=rows // 5)
+    train = draw.rows(rng, split.train, draw.inputs, hide=HIDDEN, max_rows=rows)
+    check = draw.rows(rng, split.validate, stopping, hide=None, max_rows=rows // 5)
     chosen = (objective,) if objective else (L1, POISSON) if stream.quantity == "count" else (L1,)
     fitted = [
         (name, *_boost(lightgbm, train, check, name, seed=seed, trees=trees, leaves=leaves, n_jobs=n_jobs))
         for name in chosen
     ]
     name, booster, mae = min(fitted, key=lambda each: each[2])
-    least = 0.0 if stream.quantity == "count" else -np.inf
-    return Trees(booster, name, mae, draw.profile, draw.length_scale_m, least, n_jobs)
+    min_value = 0.0 if stream.quantity == "count" else -np.inf
+    return Trees(booster, name, mae, draw.profile, draw.length_scale_m, min_value, n_jobs)
 
 
 def _some_of(seen: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.bool_]:
-    """A fifth of the seen nodes to stop by, for a split that keeps none; at least one, and never all."""
+    """A fifth of the seen nodes for early stopping; at least one, and never all."""
     nodes = rng.permutation(np.flatnonzero(seen))
     some = np.zeros(len(seen), bool)
     some[nodes[: max(1, round(STOPPING_SHARE * len(nodes)))]] = len(nodes) > 1
@@ -142,13 +135,13 @@ class _Draw:
         targets: NDArray[np.bool_],
         *,
         hide: tuple[float, float] | None,
-        most: int,
+        max_rows: int,
     ) -> Rows:
-        """Rows of the targets in random windows of the period, of those hidden where a share `hide` of them is."""
+        """Rows of the targets in random windows of the period; with `hide`, of a random share of them, hidden there."""
         device, share = self.windows.device, 1.0 if hide is None else sum(hide) / 2
         inputs = torch.from_numpy(self.inputs).to(device)
         current = rng.permutation(windows_in(period, past=self.past, horizon=self.horizon))
-        enough = int(most / max(1.0, share * STEPS * int(targets.sum())))
+        enough = int(max_rows / max(1.0, share * STEPS * int(targets.sum())))
         xs, ys = [], []
         for at in current[: max(1, enough)]:
             batch = self.windows.batch(at[None], past=self.past, horizon=self.horizon, inputs=inputs)
@@ -177,21 +170,11 @@ def _boost(
 ) -> tuple[Any, float]:
     """The booster up to its best tree, and its MAE there."""
     settings = {
-        "objective": objective,
-        "metric": "l1",
-        "num_leaves": leaves,
-        "learning_rate": 0.05,
+        "objective": objective, "metric": "l1", "num_leaves": leaves, "learning_rate": 0.05, "max_bin": 63,
         "min_data_in_leaf": min(200, max(1, len(train[1]) // 100)),
-        "feature_fraction": 0.5,
-        "bagging_fraction": 0.5,
-        "bagging_freq": 1,
-        "max_bin": 63,
-        "seed": seed,
-        "deterministic": True,
-        "force_col_wise": True,
-        "num_threads": n_jobs,
-        "verbosity": -1,
-    }
+        "feature_fraction": 0.5, "bagging_fraction": 0.5, "bagging_freq": 1,
+        "seed": seed, "deterministic": True, "force_col_wise": True, "num_threads": n_jobs, "verbosity": -1,
+    }  # fmt: skip
     data = lightgbm.Dataset(*train, params=settings)
     stop = lightgbm.early_stopping(PATIENCE, verbose=False)
     judge = lightgbm.Dataset(*check, reference=data)

@@ -1,24 +1,19 @@
-"""DCRNN: diffusion convolution inside a GRU, an encoder and a decoder (Li, Yu, Shahabi, Liu, ICLR 2018).
+"""DCRNN: diffusion convolution inside a GRU, encoder and decoder (Li, Yu, Shahabi, Liu, ICLR 2018).
 
-A diffusion convolution (their eq. 2) reads a node, what K = 2 steps of a random walk along the roads bring to it, and
-what K steps against them do: five supports with the identity. `layers` cells are stacked in the encoder and as many in
-the decoder. Any number of past snapshots and steps ahead is taken.
+A diffusion convolution (their eq. 2) combines a node, K = 2 steps of a random walk along the roads and K steps against
+them: five supports with the identity. Encoder and decoder each stack `layers` cells. Any T and H will do.
 
-What was adapted, and why:
-- Inputs: the reading and its mask, with the calendar, since readings are missing here and most nodes have none. The
-  decoder reads the last value and the calendar of the step it forecasts, which is known; not the roads' features, which
-  the encoder has in its state.
-- The plain powers of their equation, not the Chebyshev recursion of their code.
-- The paper's W joins sensors within reach of each other; here it joins the ends of a road, weighted by its length, so
-  that it is as sparse as the map.
-- A convolution of [x, h] is the sum of one of x and one of h. x is spread once for both uses, and for all snapshots of
-  the encoder at once.
-- Scheduled sampling feeds the truth back only at sensors that the window shows, where there is a reading: the rest is
-  what the model must do without, so its own forecast is fed there, as in use.
-- Each snapshot has its own roads; the decoder has those of the last one.
+Changes, with reasons:
+- Inputs: the reading, its mask and the calendar, since most nodes have no reading. The decoder gets the last value and
+  the calendar of the step it forecasts.
+- The powers of the walk, as in their equation; their code has a Chebyshev recursion.
+- Their W connects sensors within some distance; here it connects the ends of a road, so it is as sparse as the map.
+- A convolution of [x, h] is the sum of two. That of x is computed once for both uses, for all snapshots at once.
+- Scheduled sampling feeds back the truth only at sensors that the window shows. Elsewhere the model reads its own
+  forecast, as it must in use.
+- Each snapshot has its own roads; the decoder has those of the last.
 
-381,953 parameters at width 64 with 2 layers and 7 inputs. With the 2 inputs of the encoder and 1 of the decoder of
-their code it is the paper's 372,353.
+381,953 parameters at width 64 with 2 layers; 372,353, as in the paper, with the fewer inputs of their code.
 """
 
 from __future__ import annotations
@@ -38,21 +33,20 @@ from frigate.nn.scaling import Scaling
 STEPS = 2  # K, of each walk
 WINDOWS_A_STEP = 16  # of the protocol
 SUPPORTS = 1 + 2 * STEPS
-# Theirs is 2000 for some 40,000 steps. The paper's protocol has at most 600, and early stopping ends no training before
-# 160: with 40, half of the truth is gone at step 148 and 99 % of it at 331, so that every training reaches the part in
-# which the model mostly reads its own forecasts, and a full one spends half its steps there.
+# Theirs is 2000, for some 40,000 steps. Here a training has 160 to 600: with 40, half of the truth is gone at step 148
+# and 99 % at step 331, so every training gets to where the model mostly reads its own forecasts.
 TAU = 40.0
 
 
 class Diffusion:
-    """Both random walks on every topology of a batch: made once in a forward pass, walked at each of its steps."""
+    """Both random walks on every topology of a batch, computed once in a forward pass."""
 
     def __init__(self, batch: Batch, length_scale_m: float, backend: Backend) -> None:
         self.batch, self.backend = batch, backend
         self.walks = [random_walks(topology, length_scale_m) for topology in batch.topologies]
 
     def __call__(self, h: Tensor, topology_of: Tensor) -> Tensor:
-        """[N,M,SUPPORTS*C] from h [N,M,C] and the topology [M] of each column: I, P, P^2 of each walk, side by side."""
+        """[N,M,SUPPORTS*C]: h [N,M,C], and P h and P^2 h of each walk; topology_of [M] is that of each column."""
         return on_roads(self.batch, topology_of, h, self._walk)
 
     def _walk(self, h: Tensor, topology: int) -> Tensor:
@@ -62,7 +56,7 @@ class Diffusion:
             for _ in range(STEPS):
                 reached = self.backend.sparse_sum(walk, reached)
                 supports.append(reached)
-        return torch.cat(supports, dim=-1)  # the terms of eq. 2; the linear layer that follows has their weights
+        return torch.cat(supports, dim=-1)  # eq. 2 without its weights, which are in the linear layer that follows
 
 
 class DCGRU(nn.Module):
@@ -71,14 +65,14 @@ class DCGRU(nn.Module):
     def __init__(self, inputs: int, width: int) -> None:
         super().__init__()
         self.width = width
-        self.read = nn.Linear(SUPPORTS * inputs, 3 * width)  # what r, u and C take of x, and their biases
-        self.gates = nn.Linear(SUPPORTS * width, 2 * width, bias=False)  # what r and u take of h
-        self.candidate = nn.Linear(SUPPORTS * width, width, bias=False)  # what C takes of r * h
+        self.read = nn.Linear(SUPPORTS * inputs, 3 * width)  # the part of x in r, u and C, and their biases
+        self.gates = nn.Linear(SUPPORTS * width, 2 * width, bias=False)  # the part of h in r and u
+        self.candidate = nn.Linear(SUPPORTS * width, width, bias=False)  # the part of r * h in C
         with torch.no_grad():
-            self.read.bias.zero_()[: 2 * width] = 1.0  # as theirs: a cell starts by keeping its state
+            self.read.bias.zero_()[: 2 * width] = 1.0  # as theirs: at first a cell keeps its state
 
     def forward(self, x: Tensor, h: Tensor | None, diffusion: Diffusion, topology_of: Tensor) -> Tensor:
-        """h after each step, [N,B,T,D]: from x [N,B,T,C], h [N,B,D] before (None: 0) and topology_of [B,T]."""
+        """h after each step, [N,B,T,D], from x [N,B,T,C] and the first h [N,B,D] (None: 0)."""
         N, B, T, _ = x.shape
         read = self.read(diffusion(x.reshape(N, B * T, -1), topology_of.reshape(-1))).view(N, B, T, -1)
         h = read.new_zeros(N, B, self.width) if h is None else h
@@ -107,19 +101,17 @@ class DCRNN(DeepBaseline):
         self.encoder = nn.ModuleList([DCGRU(self.inputs if i == 0 else D, D) for i in range(L)])
         self.decoder = nn.ModuleList([DCGRU(1 + len(CALENDAR) if i == 0 else D, D) for i in range(L)])
         self.readout = nn.Linear(D, 1)
-        self.register_buffer("sampled", torch.tensor(0))  # the windows that scheduled sampling has seen
+        self.register_buffer("sampled", torch.tensor(0))  # windows trained on so far
 
     def training_activations(self, *, nodes: int, edges: int, past: int, horizon: int) -> int:
-        """How many numbers backward keeps of one window. `edges` plays no part: nothing is kept for each road."""
         D, L, S = self.settings.width, self.settings.layers, SUPPORTS
-        cells = (past + horizon) * L * (2 * S + 4) * D  # spread h and r * h; r, u, C, h
+        cells = (past + horizon) * L * (2 * S + 4) * D  # supports of h and r * h; r, u, C, h
         between = (L - 1) * (past * (S + 1) + horizon * S) * D  # a cell's inputs from the one below
         first = past * S * self.inputs + horizon * S * (1 + len(CALENDAR))
         reading = past * 3 * D  # `read` of all snapshots: not kept, but there while the cells run
         return nodes * (cells + between + first + reading)
 
     def forecast(self, x: Tensor, batch: Batch, backend: Backend) -> Tensor:
-        """[N,B,H] in the model's unit, from x [N,B,T,F]."""
         diffusion = Diffusion(batch, self.length_scale_m, backend)
         return self.decode(self.encode(x, batch, diffusion), batch, diffusion)
 
@@ -150,10 +142,7 @@ class DCRNN(DeepBaseline):
         return torch.cat(steps, dim=-1)
 
     def scheduled_truth(self, batch: Batch) -> tuple[Tensor, Tensor] | None:
-        """The truth in the model's unit and where it is fed back, each [N,B,H]; None in use.
-
-        A coin falls for each window and step, as drawn from torch's random state. This is a training pass: it counts.
-        """
+        """In training: the truth in the model's unit and where it is fed back, each [N,B,H]. Counts the windows."""
         if not self.training or batch.target is None or batch.target_observed is None:
             return None
         coin = torch.rand(batch.num_windows, batch.horizon, 1, device=batch.values.device)
@@ -166,6 +155,6 @@ class DCRNN(DeepBaseline):
     def truth_share(self) -> Tensor:
         """tau / (tau + exp(i / tau)): how often the truth is fed back at step i (their section 2.3).
 
-        Steps are counted in windows: however memory splits a batch, the share falls at the same pace.
+        Steps are counted in windows, so that it does not matter how memory splits a batch.
         """
         return torch.sigmoid(math.log(TAU) - self.sampled / WINDOWS_A_STEP / TAU)  # the same, and does not overflow

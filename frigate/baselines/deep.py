@@ -1,8 +1,8 @@
-"""What the paper's six baselines share: what they read, how they meet the roads, and their place in the harness.
+"""What the paper's six deep baselines share: their inputs, the matrices they make of the roads, and their base class.
 
-A `DeepBaseline` gets inputs [N,B,T,F] in the model's unit and returns forecasts [N,B,H] in it; scaling is done here, by
-the same numbers as Frigate's. All are inductive: no parameter belongs to a node, so that each forecasts on networks
-that it was not trained on, and at nodes without a sensor. A missing reading is 0 beside a mask that says so."""
+All are inductive: no parameter belongs to a node, so each of them forecasts on networks that it was not trained on, and
+at nodes without a sensor. A missing reading is 0 with a mask beside it. Values are scaled as Frigate's are.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ READING = 2  # the value, and whether there is one
 
 
 class DeepBaseline(ForecastModel):
-    """One of the six. A subclass has `forecast`; its constructor takes (settings, task, kept) and calls this one."""
+    """Base class. A subclass has `forecast` and `training_activations`, and a constructor with these arguments."""
 
     def __init__(self, settings: BaselineSettings, task: Task, scaling: Scaling) -> None:
         super().__init__(width=settings.width, value_offset=scaling.value_offset, value_scale=scaling.value_scale)
@@ -36,7 +36,7 @@ class DeepBaseline(ForecastModel):
 
     @property
     def inputs(self) -> int:
-        """F, the numbers read of a node and snapshot."""
+        """F, the number of inputs of a node at a snapshot."""
         return READING + len(CALENDAR) + (FEATURE_WIDTH if self.settings.roads else 0)
 
     def forward(self, batch: Batch, *, kernels: str = "auto") -> Tensor:
@@ -50,15 +50,13 @@ class DeepBaseline(ForecastModel):
         return self.unscaled(forecast.permute(1, 2, 0))
 
     def forecast(self, x: Tensor, batch: Batch, backend: Backend) -> Tensor:
-        """[N,B,H] in the model's unit, from x [N,B,T,F]."""
+        """[N,B,H] from x [N,B,T,F], both in the model's unit."""
         raise NotImplementedError
 
-    def refuse_other_task(self, batch: Batch) -> None:
-        """For baselines whose weights belong to one number of past snapshots and steps ahead."""
-        for name, here, trained in (
-            ("past", batch.past, self.task.past),
-            ("horizon", batch.horizon, self.task.horizon),
-        ):
+    def require_trained(self, batch: Batch, *names: str) -> None:
+        """Refuse another past or horizon than the weights were made for; `names` says which of them matter."""
+        for name in names:
+            here, trained = getattr(batch, name), getattr(self.task, name)
             if here != trained:
                 raise SettingsError(
                     f"{name} = {here}: {self.settings.label} was built for {trained} and takes no other. "
@@ -86,16 +84,16 @@ def build_baseline(settings: BaselineSettings, task: Task, scaling: Scaling) -> 
 
 
 def closeness(topology: Topology, length_scale_m: float) -> Tensor:
-    """[E] exp(-(length / sigma)^2), as DCRNN and STGCN weigh roads; sigma is two median roads, kept with the model."""
+    """[E] exp(-(length / sigma)^2), the weights of DCRNN and STGCN; sigma is twice the median length in training."""
     return torch.exp(-((topology.length_m / (2 * length_scale_m)) ** 2))
 
 
 def random_walks(topology: Topology, length_scale_m: float) -> tuple[SparseMatrix, SparseMatrix]:
-    """The forward walk D_O^-1 W along the roads, and the backward walk D_I^-1 W^T against them."""
+    """The random walk along the roads, D_O^-1 W, and the one against them, D_I^-1 W^T."""
     weight, N = closeness(topology, length_scale_m), topology.num_nodes
     leaving = weight.new_zeros(N).index_add(0, topology.senders, weight)
     arriving = weight.new_zeros(N).index_add(0, topology.receivers, weight)
-    # A road so long that its closeness is 0 in fp32 carries nothing; it must not divide by it.
+    # The closeness of a very long road is 0 in fp32: it must not be divided by.
     forward = weight / leaving[topology.senders].clamp(min=1e-30)
     backward = weight / arriving[topology.receivers].clamp(min=1e-30)
     return (
@@ -105,7 +103,7 @@ def random_walks(topology: Topology, length_scale_m: float) -> tuple[SparseMatri
 
 
 def symmetric(topology: Topology, length_scale_m: float) -> SparseMatrix:
-    """D^-1/2 W D^-1/2 of the roads taken both ways; a pair with roads each way has the closer one's weight."""
+    """D^-1/2 W D^-1/2 of the roads without direction; of two roads between two nodes the shorter counts."""
     weight, N = closeness(topology, length_scale_m), topology.num_nodes
     rows = torch.cat([topology.senders, topology.receivers])
     columns = torch.cat([topology.receivers, topology.senders])
@@ -118,10 +116,7 @@ def symmetric(topology: Topology, length_scale_m: float) -> SparseMatrix:
 
 
 def on_roads(batch: Batch, topology_of: Tensor, h: Tensor, layer: Callable[[Tensor, int], Tensor]) -> Tensor:
-    """`layer` on the columns of h [N,M,...] that share a topology, for each topology, put together again.
-
-    `topology_of` [M], on the CPU, is the topology of each column. `layer(part, i)` sees the columns of topology i.
-    """
+    """h [N,M,...] after `layer(columns, i)` on its columns of each topology i; topology_of [M] is on the CPU."""
     if len(batch.topologies) == 1:
         return layer(h, 0)
     parts: list[tuple[Tensor, Tensor]] = []

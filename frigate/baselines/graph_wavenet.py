@@ -1,24 +1,20 @@
 """Graph WaveNet: gated dilated convolutions in time, diffusion over the roads (Wu et al., IJCAI 2019).
 
-`layers` layers with dilations 1, 2, 1, 2, ... and kernels of 2: with 8 (their 4 blocks of 2) the last step has seen 13
-snapshots. Each layer is a gated temporal convolution (their eq. 8), from which the forecast is made through a skip
-connection, and a diffusion convolution (their eq. 4, which is DCRNN's) with a residual on the way to the next. Fewer
-past snapshots are padded on the left with missing readings, more are cut off, so any number is taken; the last layer
-has one output for each step ahead, so no other horizon is.
+`layers` layers with dilations 1, 2, 1, 2, ... and kernels of 2: with 8 of them the last step sees 13 snapshots. A layer
+is a gated temporal convolution (their eq. 8) with a skip connection to the readout, then a diffusion convolution (their
+eq. 4, which is DCRNN's) with a residual. Shorter windows are padded on the left with missing readings, longer ones are
+cut, so any T will do; H is fixed by the readout.
 
-What was adapted, and why:
-- No adaptive adjacency matrix, as in the paper that compares with it: its node embeddings belong to one network.
-- LayerNorm over the channels in place of BatchNorm. BatchNorm's running means are those of one network and one share of
-  sensors, and we forecast on others; in training it would mix the windows of a batch, and what memory allows would
-  change the result. Little is lost with the scale that LayerNorm takes: the tanh before every skip connection bounds
-  it in the original as well.
-- The forecast reads the last step alone, so skip connections are computed there alone, and all in one product.
+Changes, with reasons:
+- No adaptive adjacency matrix: its node embeddings belong to one network. The paper leaves it out too.
+- LayerNorm over the channels in place of BatchNorm, whose running means belong to one network and one share of sensors,
+  and which mixes the windows of a batch.
+- The forecast reads the last step alone, so all skip connections are one product there.
 - No diffusion after the last layer: in the original nothing reads it.
-- A step's roads are those of the last snapshot that it has seen; padded steps have the first snapshot's.
+- The roads of a step are those of its last snapshot; padded steps have those of the first.
 
-247,756 parameters at width 32 with 8 layers, 7 inputs and 12 steps ahead; the paper has 247,660. For that the last
-hidden layer has 416 channels where the original has 512 (273,580 parameters). The paper's number is that of the
-original's code with 512 and every diffusion switched off, residual 1x1 convolutions in their place.
+247,756 parameters at width 32 with 8 layers and 12 steps ahead; the paper has 247,660. The last hidden layer has 416
+channels for that. The original has 512 (273,580 parameters); the paper's number is the original's without diffusion.
 """
 
 from __future__ import annotations
@@ -30,7 +26,6 @@ from torch.nn import functional
 from frigate.baselines.dcrnn import SUPPORTS, Diffusion
 from frigate.baselines.deep import DeepBaseline
 from frigate.config import BaselineSettings, Task
-from frigate.errors import SettingsError
 from frigate.nn.batch import Batch
 from frigate.nn.ops import Backend
 from frigate.nn.scaling import Scaling
@@ -72,7 +67,7 @@ class DiffusionLayer(nn.Module):
 
 
 class GraphWaveNet(DeepBaseline):
-    """A stack of gated temporal convolutions with a diffusion between each two."""
+    """Gated temporal convolutions with a diffusion between each two."""
 
     def __init__(self, settings: BaselineSettings, task: Task, scaling: Scaling) -> None:
         super().__init__(settings, task, scaling)
@@ -86,25 +81,20 @@ class GraphWaveNet(DeepBaseline):
 
     @property
     def receptive_field(self) -> int:
-        """How many snapshots the last step has seen."""
+        """How many snapshots the last step sees."""
         return 1 + sum(dilations(self.settings.layers))
 
     def training_activations(self, *, nodes: int, edges: int, past: int, horizon: int) -> int:
-        """How many numbers backward keeps of one window.
-
-        `edges`, `past` and `horizon` play no part: nothing is kept for each road, and the snapshots are always as many.
-        """
         D, steps = self.settings.width, self.receptive_field
         numbers = steps * (self.inputs + D)
         for dilation in dilations(self.settings.layers):
             steps -= dilation
-            # Two slices, filter and gate, the spread, what dropout left, and the norm's input and output in fp32.
+            # Two slices, filter and gate, the supports, dropout's output, and the norm's input and output in fp32.
             numbers += steps * D * (2 + 2 + SUPPORTS + 1 + 4)
         return nodes * (numbers + (self.settings.layers + SKIP + END) * D)
 
     def forecast(self, x: Tensor, batch: Batch, backend: Backend) -> Tensor:
-        """[N,B,H] in the model's unit, from x [N,B,T,F]."""
-        self.refuse_other_horizon(batch)
+        self.require_trained(batch, "horizon")
         field = self.receptive_field
         missing = max(0, field - batch.past)
         x = functional.pad(x[:, :, -field:], (0, 0, missing, 0))
@@ -122,14 +112,6 @@ class GraphWaveNet(DeepBaseline):
         skip = torch.relu(self.skip(torch.cat(skips, dim=-1)))
         forecast: Tensor = self.readout(torch.relu(self.end(skip)))
         return forecast
-
-    def refuse_other_horizon(self, batch: Batch) -> None:
-        here, trained = batch.horizon, self.task.horizon
-        if here != trained:
-            raise SettingsError(
-                f"horizon = {here}: {self.settings.label} was built for {trained} and takes no other. "
-                f"Use horizon = {trained}, or train again"
-            )
 
 
 def dilations(layers: int) -> list[int]:

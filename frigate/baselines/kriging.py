@@ -1,15 +1,14 @@
-"""Ordinary kriging by road distance: a value is the usual day of its node plus an anomaly, and both are kriged.
+"""Ordinary kriging by road distance: a node's profile of the day and its anomaly are kriged and added.
 
-The usual day of a seen sensor is its median by weekday or weekend and hour over the training times. At a node without
-a sensor it is kriged from the near visible sensors; so is the mean anomaly of the past window, which fades with the
-step ahead as that of an AR(1) process does. Weights sum to 1 (the mean is not known); the covariance is an exponential
-of road distance with a nugget, both from a variogram of the seen nodes. The nugget of the usual day is a difference
-between nodes, so that a sensor keeps its own; that of the anomaly is noise, so that it is smoothed at a sensor too.
-Counts are kriged as log(1 + x): the mean of neighbours as they are is far above what a skewed count usually is.
+The profile of a seen sensor is its median by weekday or weekend and hour over the training times, its anomaly the mean
+deviation from it in the past window, which decays with the step ahead as an AR(1) process does. Weights sum to 1 (the
+mean is not known). The covariance is an exponential of road distance with a nugget, fitted to a variogram of the seen
+nodes. The nugget of the profile is a difference between nodes, so that a sensor keeps its own; that of the anomaly is
+noise, so that it is smoothed at a sensor too. Counts are kriged as log(1 + x), because they are skewed.
 
-Distance is the shortest path with all roads taken both ways: a metric. An exponential of a graph's metric need not be
-positive definite, so that the least eigenvalue of every node's matrix is lifted where it is too small.
-Local kriging: a node's own sensor and its M nearest, P = 1 + M, never all sensors at once.
+Distance is the shortest path with all roads taken both ways. An exponential of such a distance need not be positive
+definite, so the least eigenvalue of a node's matrix is raised where it is too small. Kriging is local: a node's own
+sensor and its M nearest, P = 1 + M, never all sensors at once.
 """
 
 from __future__ import annotations
@@ -27,25 +26,25 @@ from torch import Tensor
 
 from frigate.baselines.naive import (
     ClockProfile,
+    Remembered,
     clock_bins,
     fit_clock_profile,
     fit_own_median,
     last_topologies,
+    require_same_nodes,
     seen_median,
 )
 from frigate.data.split import Split, windows_in
 from frigate.data.stream import RoadNetworkStream
-from frigate.errors import SettingsError
 from frigate.nn.batch import Batch, Windows
 from frigate.nn.topology import Topology
 
-CHUNK_CELLS = 4_000_000  # distances held at once while searching: 32 MB
-CHUNK_SYSTEMS = 2048  # nodes whose systems are solved at once: 20 MB each array
+MAX_DISTANCES = 4_000_000  # in memory at once while searching: 32 MB
+MAX_SYSTEMS = 2048  # nodes whose systems are solved at once: 20 MB each array
 MIN_EIGENVALUE = 1e-6  # of a covariance with a sill of 1
-KEPT = 8  # topologies, and patterns of visible sensors
 VARIOGRAM_BINS = 20
-AT_ONCE = 16  # windows
-FIT_WINDOWS = 256  # training windows for the anomaly's variogram and fading
+BATCH_SIZE = 16
+MAX_WINDOWS = 256  # training windows for the anomaly's variogram and decay
 
 
 @dataclass(frozen=True)
@@ -57,8 +56,8 @@ class Covariance:
 
 
 @dataclass(frozen=True)
-class Fading:
-    """What is left of an anomaly h steps ahead: first * ratio ** (h - 1)."""
+class Decay:
+    """The share of an anomaly that is left h steps ahead: first * ratio ** (h - 1)."""
 
     first: float
     ratio: float
@@ -69,8 +68,8 @@ class Fading:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Every node's own sensor and its near ones, with the distances among them, on one topology."""
+class Surroundings:
+    """Every node's own sensor and its near ones on one topology, with the distances between them."""
 
     sensor: Tensor  # [N,P] the node itself first
     reachable: Tensor  # [N,P] bool
@@ -79,34 +78,30 @@ class Place:
 
 @dataclass(frozen=True)
 class Kriging:
-    """A Forecaster. The roads may be any, the nodes are those of the stream that it was fitted on."""
+    """A Forecaster for the nodes that it was fitted on; roads may change."""
 
-    profile: Tensor  # [CLOCK_BINS,N] the usual day of each seen sensor, as kriged; NaN where there is none
+    profile: Tensor  # [CLOCK_BINS,N] of each seen sensor, as kriged; NaN where there is none
     of_profile: Covariance
     of_anomaly: Covariance
-    fading: Fading
+    decay: Decay
     otherwise: ClockProfile  # where no visible sensor is near; in the user's unit
-    counts: bool  # then log(1 + x) is what is kriged
-    # Distances and systems are dear, and the visible sensors rarely change between windows.
-    _places: list[tuple[Topology, Place]] = field(default_factory=list, init=False, repr=False, compare=False)
-    _weights: list[tuple[Topology, bool, Tensor, tuple[Tensor, Tensor]]] = field(
-        default_factory=list, init=False, repr=False, compare=False
+    counts: bool  # then log(1 + x) is kriged
+    # Distances and weights are slow to compute, and the visible sensors rarely change between windows.
+    _surroundings: Remembered[Surroundings] = field(default_factory=Remembered, init=False, repr=False, compare=False)
+    _weights: Remembered[tuple[Tensor, Tensor]] = field(
+        default_factory=Remembered, init=False, repr=False, compare=False
     )
 
     def __call__(self, batch: Batch) -> Tensor:
         """[B,H,N] in the user's unit."""
-        if self.profile.shape[1] != batch.num_nodes:
-            raise SettingsError(
-                f"kriging was fitted on a city of {self.profile.shape[1]} nodes, but the batch has "
-                f"{batch.num_nodes}. Fit it on this city"
-            )
+        require_same_nodes("kriging", self.profile, batch)
         profile = self.profile.to(batch.values.device)
         anomaly, known = window_anomalies(in_logarithms(batch) if self.counts else batch, profile)
         hours = clock_bins(batch.calendar_future)  # [B,H]
-        left = self.fading.of(batch.horizon).to(anomaly)[:, None]  # [H,1]
+        left = self.decay.of(batch.horizon).to(anomaly)[:, None]  # [H,1]
         forecast = self.otherwise(batch).clone()
         for topology, rows in last_topologies(batch):
-            sensor = self.place(topology).sensor
+            sensor = self.surroundings(topology).sensor
             for b in rows.tolist():
                 by_profile, by_anomaly = self.weights(topology, known[b])  # [N,P]
                 usual = (by_profile * profile[hours[b]].nan_to_num()[:, sensor]).sum(-1)  # [H,N]
@@ -115,34 +110,25 @@ class Kriging:
                 forecast[b] = torch.where(there, kriged.expm1().clamp(min=0) if self.counts else kriged, forecast[b])
         return forecast
 
-    def place(self, topology: Topology) -> Place:
-        for where, place in self._places:
-            if where is topology:
-                return place
-        place = find_place(topology)
-        self._places.append((topology, place))
-        del self._places[:-KEPT]
-        return place
+    def surroundings(self, topology: Topology) -> Surroundings:
+        return self._surroundings.get(find_surroundings, topology)
 
     def weights(self, topology: Topology, known: Tensor, *, own: bool = True) -> tuple[Tensor, Tensor]:
-        """[N,P] of the usual day and of the anomaly, from the sensors `known` [N]; the node's own only if `own`."""
-        for where, with_own, mask, weights in self._weights:
-            if where is topology and with_own == own and torch.equal(mask, known):
-                return weights
-        place = self.place(topology)
-        visible = known[place.sensor]
+        """[N,P] for the profile and for the anomaly, from the sensors `known` [N]; the node's own only if `own`."""
+        return self._weights.get(self._compute_weights, topology, known, own)
+
+    def _compute_weights(self, topology: Topology, known: Tensor, own: bool) -> tuple[Tensor, Tensor]:
+        around = self.surroundings(topology)
+        visible = known[around.sensor]
         visible[:, 0] &= own
-        weights = (
-            kriging_weights(place, visible, self.of_profile, smooth=False).to(self.profile.dtype),
-            kriging_weights(place, visible, self.of_anomaly, smooth=True).to(self.profile.dtype),
+        return (
+            kriging_weights(around, visible, self.of_profile, smooth=False).to(self.profile.dtype),
+            kriging_weights(around, visible, self.of_anomaly, smooth=True).to(self.profile.dtype),
         )
-        self._weights.append((topology, own, known, weights))
-        del self._weights[:-KEPT]
-        return weights
 
 
 def fit_kriging(stream: RoadNetworkStream, split: Split, windows: Windows, *, past: int, horizon: int) -> Kriging:
-    """Fit variograms and fading on the training nodes at training times; usual days of all seen nodes."""
+    """Fit variograms and decay at training nodes and times, and the profiles of all seen nodes."""
     device = windows.device
     seen = replace(stream, observed=stream.observed & split.seen)
     profile = fit_own_median(seen, split, otherwise=np.nan).profile.to(device)
@@ -150,33 +136,32 @@ def fit_kriging(stream: RoadNetworkStream, split: Split, windows: Windows, *, pa
     if counts:
         profile = profile.log1p()
     current = windows_in(split.train, past=past, horizon=horizon)
-    current = current[np.linspace(0, len(current) - 1, min(FIT_WINDOWS, len(current))).round().astype(np.int64)]
+    current = current[np.linspace(0, len(current) - 1, min(MAX_WINDOWS, len(current))).round().astype(np.int64)]
     inputs = torch.from_numpy(split.training).to(device)
     batches = [
-        windows.batch(current[i : i + AT_ONCE], past=past, horizon=horizon, inputs=inputs)
-        for i in range(0, len(current), AT_ONCE)
+        windows.batch(current[i : i + BATCH_SIZE], past=past, horizon=horizon, inputs=inputs)
+        for i in range(0, len(current), BATCH_SIZE)
     ]
     if counts:
         batches = [in_logarithms(batch) for batch in batches]
     anomalies = [window_anomalies(batch, profile) for batch in batches]
     topology = windows.topologies[int(windows.topology_of[current[-1]])]
-    place = find_place(topology)
-    usual = profile.where(inputs, torch.nan)
+    around = find_surroundings(topology)
     anomaly = torch.cat([value.where(known, torch.nan) for value, known in anomalies])
     fitted = Kriging(
         profile=profile,
-        of_profile=fit_covariance(place, usual),
-        of_anomaly=fit_covariance(place, anomaly),
-        fading=Fading(0.0, 0.0),
+        of_profile=fit_covariance(around, profile.where(inputs, torch.nan)),
+        of_anomaly=fit_covariance(around, anomaly),
+        decay=Decay(0.0, 0.0),
         otherwise=fit_clock_profile(stream, split, otherwise=seen_median(stream, split)),
         counts=counts,
     )
-    fitted._places.append((topology, place))
-    return replace(fitted, fading=_fit_fading(fitted, batches, anomalies, inputs))
+    fitted._surroundings.get(lambda _: around, topology)
+    return replace(fitted, decay=_fit_decay(fitted, batches, anomalies, inputs))
 
 
-def find_place(topology: Topology) -> Place:
-    """Distances from each near sensor to the node and to its other near sensors; memory is N x P x P and a chunk."""
+def find_surroundings(topology: Topology) -> Surroundings:
+    """Search from every sensor; takes memory for N x P x P distances and MAX_DISTANCES more."""
     N, M = topology.near_sensor.shape
     itself = np.arange(N)[:, None]
     finite = torch.isfinite(topology.near_distance_m).cpu().numpy()
@@ -191,7 +176,7 @@ def find_place(topology: Topology) -> Place:
     node, m = node[order], m[order]
     wanted, first = np.unique(sensor[node, m], return_index=True)
     first = np.append(first, len(node))
-    chunk = max(1, CHUNK_CELLS // max(N, 1))
+    chunk = max(1, MAX_DISTANCES // max(N, 1))
     for i in range(0, len(wanted), chunk):
         some = wanted[i : i + chunk]
         metres = dijkstra(graph, directed=False, indices=some, limit=limit_m)  # [chunk,N]
@@ -202,7 +187,7 @@ def find_place(topology: Topology) -> Place:
     between_m[~(reachable[:, :, None] & reachable[:, None, :])] = np.inf
     between_m[:, np.arange(M + 1), np.arange(M + 1)] = 0
     device = topology.near_sensor.device
-    return Place(*(torch.from_numpy(x).to(device) for x in (sensor, reachable, between_m)))
+    return Surroundings(*(torch.from_numpy(x).to(device) for x in (sensor, reachable, between_m)))
 
 
 def _both_ways(topology: Topology) -> csr_array[np.float64]:
@@ -216,18 +201,18 @@ def _both_ways(topology: Topology) -> csr_array[np.float64]:
     return csr_array((length_m, other, np.searchsorted(one, np.arange(N + 1))), shape=(N, N))
 
 
-def kriging_weights(place: Place, visible: Tensor, covariance: Covariance, *, smooth: bool) -> Tensor:
+def kriging_weights(around: Surroundings, visible: Tensor, covariance: Covariance, *, smooth: bool) -> Tensor:
     """[N,P] ordinary kriging weights in double, 0 where not visible [N,P]; all 0 where nothing is.
 
     With `smooth` the nugget is noise of the readings; without, the node's own reading is the truth there.
     """
-    N, P = place.sensor.shape
-    visible = visible & place.reachable
+    N, P = around.sensor.shape
+    visible = visible & around.reachable
     weights = torch.zeros(N, P, dtype=torch.float64, device=visible.device)
-    for i in range(0, N, CHUNK_SYSTEMS):
-        part = slice(i, i + CHUNK_SYSTEMS)
+    for i in range(0, N, MAX_SYSTEMS):
+        part = slice(i, i + MAX_SYSTEMS)
         there = visible[part]
-        matrix = torch.exp(-place.between_m[part].double() / covariance.range_m)  # [c,P,P]
+        matrix = torch.exp(-around.between_m[part].double() / covariance.range_m)  # [c,P,P]
         lift = (MIN_EIGENVALUE - torch.linalg.eigvalsh(matrix)[:, 0] - covariance.nugget).clamp(min=0)
         target = matrix[:, 0].clone()
         target[:, 0] += lift if smooth else lift + covariance.nugget
@@ -244,24 +229,24 @@ def kriging_weights(place: Place, visible: Tensor, covariance: Covariance, *, sm
 
 
 def in_logarithms(batch: Batch) -> Batch:
-    """log(1 + x) of all readings: counts are skewed, and what changes them changes them by a share."""
+    """log(1 + x) of all readings."""
     target = None if batch.target is None else batch.target.log1p()
     return replace(batch, values=batch.values.log1p(), target=target)
 
 
 def window_anomalies(batch: Batch, profile: Tensor) -> tuple[Tensor, Tensor]:
-    """[B,N] how far each sensor was from its usual day over the past window, on average, and whether it is known."""
+    """[B,N] each sensor's mean deviation from its profile over the past window, and whether it is known."""
     usual = profile[clock_bins(batch.calendar_past)]  # [B,T,N]
     there = batch.observed & torch.isfinite(usual)
     count = there.sum(1)
     return (batch.values - usual).where(there, 0.0).sum(1) / count.clamp(min=1), count > 0
 
 
-def fit_covariance(place: Place, fields: Tensor) -> Covariance:
+def fit_covariance(around: Surroundings, fields: Tensor) -> Covariance:
     """By weighted least squares on the variogram of pairs of near sensors; `fields` [K,N] are NaN where not known."""
-    near = place.reachable[:, 1:]
-    one = place.sensor[:, :1].expand_as(near)[near]
-    other = place.sensor[:, 1:][near]
+    near = around.reachable[:, 1:]
+    one = around.sensor[:, :1].expand_as(near)[near]
+    other = around.sensor[:, 1:][near]
     half_square = torch.zeros(len(one), dtype=torch.float64, device=fields.device)
     count = torch.zeros_like(half_square)
     for row in fields.double():
@@ -269,7 +254,7 @@ def fit_covariance(place: Place, fields: Tensor) -> Covariance:
         half_square += 0.5 * gap.square().nan_to_num()
         count += torch.isfinite(gap)
     known = (count > 0).cpu().numpy()
-    metres = place.between_m[:, 0, 1:][near].double().cpu().numpy()[known]
+    metres = around.between_m[:, 0, 1:][near].double().cpu().numpy()[known]
     gamma = (half_square / count.clamp(min=1)).cpu().numpy()[known]
     if len(gamma) == 0 or gamma.sum() == 0:
         return Covariance(range_m=1.0 + float(metres.mean()) if len(metres) else 1.0, nugget=0.1)
@@ -294,12 +279,12 @@ def fit_covariance(place: Place, fields: Tensor) -> Covariance:
     return Covariance(range_m=float(np.exp(log_range)), nugget=nugget / sill)
 
 
-def _fit_fading(
+def _fit_decay(
     kriging: Kriging, batches: Sequence[Batch], anomalies: Sequence[tuple[Tensor, Tensor]], targets: Tensor
-) -> Fading:
-    """Of the anomaly kriged from others, how much is there h steps later: each step by itself, then a geometric series.
+) -> Decay:
+    """How much of an anomaly that is kriged from others is left h steps later: fit each h, then a geometric series.
 
-    By least absolute errors, since forecasts are judged so and counts are skewed: least squares would aim at the mean.
+    By least absolute errors, by which forecasts are judged; least squares would aim at the mean of a skewed count.
     """
     kriged, later, price = [], [], []
     for batch, (anomaly, known) in zip(batches, anomalies, strict=True):
@@ -307,11 +292,11 @@ def _fit_fading(
         usual = kriging.profile[clock_bins(batch.calendar_future)][:, :, targets]  # [B,H,targets]
         gap = batch.target[:, :, targets] - usual
         later.append(gap.where(batch.target_observed[:, :, targets], torch.nan).cpu().numpy())
-        # What an error in the logarithm is in the user's unit, in which forecasts are judged.
+        # What an error in the logarithm is in the user's unit.
         price.append((usual.exp() if kriging.counts else torch.ones_like(usual)).cpu().numpy())
         found = torch.zeros_like(anomaly)
         for topology, rows in last_topologies(batch):
-            sensor = kriging.place(topology).sensor
+            sensor = kriging.surroundings(topology).sensor
             for b in rows.tolist():
                 _, weights = kriging.weights(topology, known[b], own=False)  # as at a node without a sensor
                 found[b] = (weights * anomaly[b, sensor]).sum(-1)
@@ -320,14 +305,14 @@ def _fit_fading(
     each = [_least_absolute(before, after[:, h], prices[:, h]) for h in range(after.shape[1])]
     left = np.array(each).clip(1e-3, 1.0)
     if len(left) == 1:
-        return Fading(float(left[0]), float(left[0]))
-    # Weighted by what is left: the logarithm of next to nothing is all noise.
+        return Decay(float(left[0]), float(left[0]))
+    # Weighted by what is left: the logarithm of a small share is mostly noise.
     slope, height = np.polyfit(np.arange(len(left)), np.log(left), 1, w=left)
-    return Fading(first=min(1.0, float(np.exp(height))), ratio=min(1.0, float(np.exp(slope))))
+    return Decay(first=min(1.0, float(np.exp(height))), ratio=min(1.0, float(np.exp(slope))))
 
 
 def _least_absolute(x: NDArray[np.float32], y: NDArray[np.float32], price: NDArray[np.float32]) -> float:
-    """The f of the least sum of price * |y - f x|, where y is known: a weighted median of y / x. 0 for nothing."""
+    """The f with the least sum of price * |y - f x| where y is known: a weighted median of y / x, 0 where none is."""
     some = np.isfinite(y) & (np.abs(x) > 1e-6)
     weight, ratio = (price[some] * np.abs(x[some])).astype(np.float64), y[some] / x[some]
     if len(ratio) == 0:

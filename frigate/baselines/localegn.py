@@ -1,5 +1,5 @@
-"""LocaleGN (Li, Tang, Ma: Few-Sample Traffic Prediction with Graph Networks using Locale as Relational Inductive
-Biases, IEEE T-ITS 2023, arXiv 2203.03965): a recurrent graph network over the snapshots, beside a GRU for every node.
+"""LocaleGN: a recurrent graph network over the snapshots beside a GRU for each node (Li, Tang, Ma: Few-Sample Traffic
+Prediction with Graph Networks using Locale as Relational Inductive Biases, IEEE T-ITS 2023, arXiv 2203.03965).
 
 At snapshot t, with v = ReLU(W_v x_t), e = ReLU(W_e length), and the state h, g, u of nodes, roads and city, 0 at first:
 
@@ -9,22 +9,19 @@ At snapshot t, with v = ReLU(W_v x_t), e = ReLU(W_e length), and the state h, g,
 
 and the forecast is MLP(h_T) + W_o GRU(x_1 .. x_T).
 
-Of the paper only the abstract was to be had; the equations are those of its authors' code (MingxiLii/LocaleGN) and
-could not be held against its text. The Frigate paper seems to have run that code as it is: for one input and one step
-ahead it has the 333,636 parameters of that paper's table, 246,144 of them in a second graph network that is never
-called. It is left out here. A switch of that code, on where nothing is said, returns the GRU's part alone; here the
-forecast is the sum, without which there would be no graph network.
+These are the equations of the authors' code (MingxiLii/LocaleGN); of the paper only the abstract was available. The
+Frigate paper seems to have run that code unchanged: it has the 333,636 parameters of that paper's table, 246,144 of
+them in a second graph network that is never called and is left out here. By default that code returns the GRU's part
+alone; here the forecast is the sum.
 
-Adapted:
-- H steps ahead from one last layer (theirs: one step), all inputs of `DeepBaseline` where they have the reading alone.
-  Any T will do; another H will not.
-- `layers` graph networks a snapshot, each with weights and a state of its own, the upper reading v + h' and g' of the
-  one below, as the authors' residual variant stacks them. Theirs is 1.
-- A road's length is log(1 + length / median road); theirs is divided by the longest, which no other city shares.
-- Snapshots may differ in their roads: g stays with a road by its two ends and is 0 while the road is not there.
-- The city's mean of h' is over nodes with a road, so that a removed node counts for nothing.
-- Phi_e is applied by its columns, the nodes' at the nodes: of each road and snapshot only g' is kept for backward, on a
-  GPU also in float32, in which it is summed.
+Changes, with reasons:
+- All H steps from the readout (theirs: one), and all inputs of `DeepBaseline` (theirs: the reading). Any T will do.
+- `layers` graph networks in a snapshot (theirs: 1), each with its own weights and state; the upper one reads v + h' and
+  g' of the lower, as in the authors' residual variant.
+- The length of a road is log(1 + length / median); theirs is divided by the longest road, which differs between cities.
+- Roads may change between snapshots: g belongs to a pair of nodes and is 0 while there is no road between them.
+- The mean of h' is over nodes with a road, so that a removed node does not count.
+- Phi_e is applied in parts, the nodes' parts at the nodes, so that backward keeps only g' of each road and snapshot.
 """
 
 from __future__ import annotations
@@ -39,7 +36,6 @@ from torch.nn import functional
 
 from frigate.baselines.deep import DeepBaseline
 from frigate.config import BaselineSettings, Task
-from frigate.errors import SettingsError
 from frigate.nn.batch import Batch
 from frigate.nn.model import MLP
 from frigate.nn.ops import Backend
@@ -57,17 +53,14 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class EdgeIndex:
-    """The roads of some topologies taken together, each pair of ends once, or those of one snapshot of B windows.
-
-    X is the topologies in the one case, the windows in the other; it is 1 where all share one topology.
-    """
+    """The roads of all topologies (X of them), each pair of nodes once; or of one snapshot of X windows."""
 
     senders: Tensor  # [E]
     receivers: Tensor  # [E]
     length: Tensor  # [E,X,1] log(1 + length / median road)
-    there: Tensor  # [E,X,1] whether the road is there, 1 or 0
-    connected: Tensor  # [N,X,1] whether the node has a road, 1 or 0
-    change: bool  # whether the topologies are several
+    there: Tensor  # [E,X,1] 1 where the road exists
+    connected: Tensor  # [N,X,1] 1 where the node has a road
+    change: bool  # whether there are several topologies
 
     @classmethod
     def of(cls, topologies: Sequence[Topology], *, length_scale_m: float) -> EdgeIndex:
@@ -130,13 +123,13 @@ class GraphNetwork(nn.Module):
 
 
 def mean(part: Tensor, counted: Tensor) -> Tensor:
-    """[B,D] of part [X,B,D], which is 0 where not counted [X,1 or B,1]; 0 where nothing is."""
+    """[B,D] mean of part [X,B,D] over what is counted [X,1 or B,1] (part is 0 elsewhere); 0 where nothing is."""
     wide = torch.promote_types(part.dtype, torch.float32)
     return part.sum(dim=0, dtype=wide) / counted.sum(dim=0, dtype=wide).clamp(min=1)
 
 
 class LocaleGN(DeepBaseline):
-    """`layers` is the number of graph networks; `width` D is that of everything."""
+    """`layers` graph networks of width D."""
 
     def __init__(self, settings: BaselineSettings, task: Task, scaling: Scaling) -> None:
         super().__init__(settings, task, scaling)
@@ -149,11 +142,7 @@ class LocaleGN(DeepBaseline):
         self.of_history = nn.Linear(D, task.horizon)  # W_o
 
     def forecast(self, x: Tensor, batch: Batch, backend: Backend) -> Tensor:
-        if batch.horizon != self.task.horizon:
-            raise SettingsError(
-                f"horizon = {batch.horizon}: {self.settings.label} was built for {self.task.horizon} and takes no "
-                f"other. Use horizon = {self.task.horizon}, or train again"
-            )
+        self.require_trained(batch, "horizon")
         N, B, T, F = x.shape
         alone = self.history(x.reshape(N * B, T, F))[1][0].view(N, B, -1)
         forecast: Tensor = self.decoder(self.neighbourhood(x, batch)) + self.of_history(alone)

@@ -1,13 +1,14 @@
 """Simple forecasters that a model must beat: callables from a Batch to forecasts [B,H,N] in the user's unit.
 
-All but OwnMedian are fitted on seen nodes and training times alone. OwnMedian reads every node's own past: it
-is the yardstick "a sensor there", never a baseline.
+All are fitted on seen nodes and training times, but for `fit_own_median`: it reads every node's own past, to show what
+a sensor there would have given, and is no baseline.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -19,24 +20,48 @@ from torch import Tensor
 
 from frigate.data.split import Split
 from frigate.data.stream import CALENDAR, RoadNetworkStream
+from frigate.errors import SettingsError
 from frigate.nn.batch import Batch
 from frigate.nn.topology import Topology
 
 Forecaster = Callable[[Batch], Tensor]
+Value = TypeVar("Value")
 
 HOURS = 24
 CLOCK_BINS = 2 * HOURS  # weekday hours, then weekend hours
 NEAREST = 5
-KEPT_FACTORS = 8
+MAX_REMEMBERED = 8
 DAY_SIN, DAY_COS, WEEKEND = (CALENDAR.index(name) for name in ("day_sin", "day_cos", "weekend"))
 
 
 def clock_bins(calendar: Tensor) -> Tensor:
-    """[...] which of CLOCK_BINS a calendar row [...,C] falls in: weekday or weekend, and local hour."""
+    """[...] the bin, weekday or weekend and local hour, of a calendar row [...,C]."""
     turn = torch.atan2(calendar[..., DAY_SIN].double(), calendar[..., DAY_COS].double()) / (2 * torch.pi)
-    # float32 sines place a time to about a hundredth of a second; snapshots start on whole seconds.
+    # Sines in float32 are exact to about a hundredth of a second; snapshots start on whole seconds.
     second = (turn * 86_400).round().long() % 86_400
     return second // 3600 + HOURS * (calendar[..., WEEKEND] > 0.5).long()
+
+
+class Remembered(Generic[Value]):
+    """The last few results of a slow computation."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[tuple[object, ...], Value]] = []
+
+    def get(self, compute: Callable[..., Value], *inputs: object) -> Value:
+        """compute(*inputs). Arrays are compared by their values, other inputs by identity."""
+        for known, value in self._known:
+            if all(map(_same, known, inputs)):
+                return value
+        value = compute(*inputs)
+        self._known = [*self._known[1 - MAX_REMEMBERED :], (inputs, value)]
+        return value
+
+
+def _same(one: object, other: object) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return torch.equal(one, other)
+    return np.array_equal(one, other) if isinstance(one, np.ndarray) and isinstance(other, np.ndarray) else one is other
 
 
 @dataclass(frozen=True)
@@ -51,31 +76,19 @@ class Constant:
 
 @dataclass(frozen=True)
 class ClockProfile:
-    """The same value everywhere, by weekday or weekend and local hour."""
+    """A value for each weekday or weekend and local hour, everywhere the same or one for each node."""
 
-    profile: Tensor  # [CLOCK_BINS]
-
-    def __call__(self, batch: Batch) -> Tensor:
-        value = self.profile.to(batch.values.device)[clock_bins(batch.calendar_future)]  # [B,H]
-        return value[:, :, None].expand(-1, -1, batch.num_nodes)
-
-
-@dataclass(frozen=True)
-class OwnMedian:
-    """Each node's own median by weekday or weekend and local hour: what a sensor there would have given."""
-
-    profile: Tensor  # [CLOCK_BINS,N]
+    profile: Tensor  # [CLOCK_BINS,1 or N]
 
     def __call__(self, batch: Batch) -> Tensor:
-        return self.profile.to(batch.values.device)[clock_bins(batch.calendar_future)]
+        return self.profile.to(batch.values.device)[clock_bins(batch.calendar_future)].expand(-1, -1, batch.num_nodes)
 
 
 @dataclass(frozen=True)
 class NearestSensors:
     """The mean of the nearest sensors by road over the past window, weighted by 1 / (distance + 1 m).
 
-    Only sensors with a reading in the window count, the node itself at distance 0 among them: at a sensor it
-    is all but the sensor's own mean.
+    Only sensors with a reading in the window count. The node's own is at distance 0 and outweighs the rest.
     """
 
     otherwise: float  # where no sensor is near
@@ -104,17 +117,14 @@ class NearestSensors:
 
 @dataclass(frozen=True)
 class LabelPropagation:
-    """The harmonic function on the undirected road graph, from the sensors' means over the past window.
+    """The harmonic function on the undirected road graph: every node without a sensor is the mean of its neighbours.
 
-    Every other node is the plain mean of its neighbours. A part of the network without any sensor gets a
-    constant.
+    A sensor has its mean over the past window.
     """
 
-    otherwise: float
-    # (topology, known nodes, factor): factorising is dear, and the sensors rarely change between windows.
-    _factors: list[tuple[Topology, NDArray[np.bool_], _Harmonic]] = field(
-        default_factory=list, init=False, repr=False, compare=False
-    )
+    otherwise: float  # where no road leads to a sensor
+    # Factorising is slow, and the sensors rarely change between windows.
+    _factors: Remembered[_Harmonic] = field(default_factory=Remembered, init=False, repr=False, compare=False)
 
     def __call__(self, batch: Batch) -> Tensor:
         mean, known = (x.cpu().numpy() for x in window_means(batch))  # the solver is SciPy's
@@ -124,33 +134,24 @@ class LabelPropagation:
             masks, which = np.unique(known[rows], axis=0, return_inverse=True)
             for i, mask in enumerate(masks):
                 some = rows[which == i]
-                forecast[some] = self._factor(topology, mask).solve(mean[some], self.otherwise)
+                forecast[some] = self._factors.get(_harmonic, topology, mask).solve(mean[some], self.otherwise)
         return torch.from_numpy(forecast).to(batch.values)[:, None, :].expand(-1, batch.horizon, -1)
-
-    def _factor(self, topology: Topology, known: NDArray[np.bool_]) -> _Harmonic:
-        for where, mask, factor in self._factors:
-            if where is topology and np.array_equal(mask, known):
-                return factor
-        factor = _harmonic(topology, known)
-        self._factors.append((topology, known, factor))
-        del self._factors[:-KEPT_FACTORS]
-        return factor
 
 
 @dataclass(frozen=True)
 class _Harmonic:
-    """The Laplacian of the nodes to be found, factorised, and their ties to those that are known."""
+    """The Laplacian of the unknown nodes, factorised, and their roads to the known ones."""
 
     known: NDArray[np.bool_]  # [N]
-    wanted: NDArray[np.int64]  # [U] those with a path to a known node
-    ties: csr_array  # [U,N] roads from the wanted to the known
-    factor: SuperLU | None  # of [U,U]; None where nothing is wanted
+    unknown: NDArray[np.int64]  # [U] those with a path to a known node
+    roads: csr_array  # [U,N] from the unknown to the known
+    factor: SuperLU | None  # of [U,U]; None where nothing is unknown
 
     def solve(self, label: NDArray[np.float32], otherwise: float) -> NDArray[np.float64]:
         """[B,N] from labels [B,N], of which only the known count."""
         value = np.where(self.known, label.astype(np.float64), otherwise)
         if self.factor is not None:
-            value[:, self.wanted] = self.factor.solve(self.ties @ value.T).T
+            value[:, self.unknown] = self.factor.solve(self.roads @ value.T).T
         return value
 
 
@@ -159,18 +160,17 @@ def _harmonic(topology: Topology, known: NDArray[np.bool_]) -> _Harmonic:
     one, other = topology.neighbour_of.cpu().numpy(), topology.neighbour.cpu().numpy()
     graph = csr_array((np.ones(len(one)), (one, other)), shape=(N, N))
     _, part = connected_components(graph, directed=False)
-    wanted = np.flatnonzero(~known & np.isin(part, part[known]))
-    roads = csr_array(graph[wanted])
-    between = csr_array(roads[:, wanted])
-    laplacian = csc_array(diags_array(np.asarray(roads.sum(axis=1))) - between)
-    ties = csr_array(roads @ diags_array(known.astype(np.float64)))
-    return _Harmonic(known, wanted, ties, splu(laplacian) if len(wanted) else None)
+    unknown = np.flatnonzero(~known & np.isin(part, part[known]))
+    roads = csr_array(graph[unknown])
+    laplacian = csc_array(diags_array(np.asarray(roads.sum(axis=1))) - csr_array(roads[:, unknown]))
+    to_known = csr_array(roads @ diags_array(known.astype(np.float64)))
+    return _Harmonic(known, unknown, to_known, splu(laplacian) if len(unknown) else None)
 
 
 def window_means(batch: Batch) -> tuple[Tensor, Tensor]:
     """[B,N] mean of each node's readings in the past window (0 where none), and whether there is any."""
     count = batch.observed.sum(1)
-    # Not a product: NaN or infinity at a node that is not observed must not pass.
+    # Not a product: a value that is not observed may be NaN or infinite.
     total = torch.where(batch.observed, batch.values, 0.0).sum(1)
     return total / count.clamp(min=1), count > 0
 
@@ -182,6 +182,14 @@ def last_topologies(batch: Batch) -> list[tuple[Topology, Tensor]]:
         (batch.topologies[i], torch.nonzero(last == i).squeeze(1).to(batch.values.device))
         for i in sorted(set(last.tolist()))
     ]
+
+
+def require_same_nodes(what: str, profile: Tensor, batch: Batch) -> None:
+    """Refuse another city than the one that the profile [CLOCK_BINS,N] was fitted on."""
+    if profile.shape[1] != batch.num_nodes:
+        raise SettingsError(
+            f"{what}: fitted on a city of {profile.shape[1]} nodes, but this one has {batch.num_nodes}. Fit it again"
+        )
 
 
 def naive_baselines(stream: RoadNetworkStream, split: Split) -> dict[str, Forecaster]:
@@ -212,11 +220,11 @@ def fit_clock_profile(stream: RoadNetworkStream, split: Split, *, otherwise: flo
         readings = values[bins == b][observed[bins == b]]
         if len(readings):
             profile[b] = np.median(readings)
-    return ClockProfile(torch.from_numpy(profile))
+    return ClockProfile(torch.from_numpy(profile)[:, None])
 
 
-def fit_own_median(stream: RoadNetworkStream, split: Split, *, otherwise: float) -> OwnMedian:
-    """Medians of every node's own training readings; an hour without any: of all hours; else `otherwise`."""
+def fit_own_median(stream: RoadNetworkStream, split: Split, *, otherwise: float) -> ClockProfile:
+    """Medians of every node's own training readings; in an hour without any that of all hours, or else `otherwise`."""
     values, observed = _training(stream, split, np.ones(stream.num_nodes, bool))
     bins = _training_bins(stream, split)
     whole = column_medians(values, observed)
@@ -225,27 +233,26 @@ def fit_own_median(stream: RoadNetworkStream, split: Split, *, otherwise: float)
     for b in np.unique(bins):
         own = column_medians(values[bins == b], observed[bins == b])
         profile[b] = np.where(np.isnan(own), whole, own)
-    return OwnMedian(torch.from_numpy(profile.astype(np.float32)))
+    return ClockProfile(torch.from_numpy(profile.astype(np.float32)))
 
 
 def column_medians(values: NDArray[np.float32], observed: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """[N] medians of the observed of each column of [S,N]; NaN where there are none."""
+    """[N] medians of the observed values of each column of [S,N]; NaN where there are none."""
     if len(values) == 0:
         return np.full(values.shape[1], np.nan, np.float32)
     ordered = np.sort(np.where(observed, values, np.inf), axis=0)
     count = observed.sum(0)
-    column = np.arange(values.shape[1])
-    middle = (
-        ordered[np.maximum(count - 1, 0) // 2, column] + ordered[np.minimum(count // 2, len(values) - 1), column]
-    ) / 2
-    return np.where(count > 0, middle, np.nan).astype(np.float32)
+    middle = [np.maximum(count - 1, 0) // 2, np.minimum(count // 2, len(values) - 1)]
+    medians = np.take_along_axis(ordered, np.array(middle), axis=0).mean(axis=0)
+    return np.where(count > 0, medians, np.nan).astype(np.float32)
 
 
 def _training(
     stream: RoadNetworkStream, split: Split, nodes: NDArray[np.bool_]
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    part = slice(*split.train)
-    return stream.values[part][:, nodes], stream.observed[part][:, nodes]
+    """Values and mask of some nodes in the training period."""
+    period = slice(*split.train)
+    return stream.values[period][:, nodes], stream.observed[period][:, nodes]
 
 
 def _training_bins(stream: RoadNetworkStream, split: Split) -> NDArray[np.int64]:

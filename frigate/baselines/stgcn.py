@@ -1,27 +1,21 @@
 """STGCN: gated temporal convolutions around a Chebyshev graph convolution (Yu, Yin, Zhu, IJCAI 2018).
 
-A block is v' = norm(G1 *T relu(Theta *G (G0 *T v))) (the paper's eq. 8): a gated convolution over 3 snapshots, a graph
-convolution of order 3 through a bottleneck of 16 channels, another gated convolution. `settings.layers` blocks (2 in
-the paper), each of which takes 4 snapshots, then a gated convolution over all that are left and a linear layer. As in
-the authors' code every convolution has a residual: its input's last snapshots, with zeros for channels that it has not,
-or a linear map to fewer. Their dropout is there with a keep probability of 1: none.
+A block is v' = norm(G1 *T relu(Theta *G (G0 *T v))) (their eq. 8): a gated convolution over 3 snapshots, a graph
+convolution of order 3 through a bottleneck of 16 channels, another gated convolution. After `layers` blocks (theirs:
+2), each of which uses up 4 snapshots, there are a gated convolution over those that are left and a linear layer, which
+fix T and H. As in the authors' code, every convolution has a residual: the last snapshots of its input, padded with
+zeros to more channels or mapped to fewer.
 
-Adapted, and why:
-- Sparse: Theta *G v are two sparse products with the roads, never a matrix of all pairs of nodes.
-- The Laplacian is scaled with lambda_max = 2, the largest that the normalised one can have on any network. The largest
-  on the network of the moment takes an eigensolver for each topology, and weights trained with one network's number
-  would mean something else on another's. With it L~ = 2 L / lambda_max - I = -D^-1/2 W D^-1/2, its spectrum in [-1, 1].
-- W: roads both ways, weighed by exp(-(length/sigma)^2) as in the paper, but never cut off: they are already few.
-- Layer norm over the channels of a node and snapshot. The authors' is over all nodes and channels, with two parameters
-  for each node: that fits one network only, and lets every node see every other.
-- All H steps at once from the last layer. The authors forecast one step and feed it back as a reading; at a node
-  without a sensor there was no reading to begin with, and the calendar would have to be invented beside it.
-- The layer's bias is one for each step, not for each node.
-- Both temporal convolutions are gated, as the paper has it; in the authors' code the second has a plain ReLU, and there
-  is one more sigmoid layer before the last.
-- It reads the mask and the calendar beside the value, as all baselines do here.
-
-The kernel over the last snapshots belongs to one T, the last layer to one H: other windows are refused.
+Changes, with reasons:
+- Theta *G v is two sparse products with the roads, never a matrix of all pairs of nodes.
+- The Laplacian is scaled with lambda_max = 2, the bound for any network, so that weights mean the same on every network
+  and no eigenvalues are computed. Then L~ = 2 L / lambda_max - I = -D^-1/2 W D^-1/2.
+- W has the roads in both directions, weighted by exp(-(length / sigma)^2) as theirs, without a cut-off.
+- Layer norm over the channels of a node and snapshot. Theirs is over all nodes, with two parameters for each of them.
+- All H steps at once. Theirs forecasts one step and feeds it back as a reading, which a node without a sensor lacks.
+- The readout's bias is one for each step, not for each node.
+- Both temporal convolutions are gated, as in the paper; in the authors' code the second has a ReLU.
+- Mask and calendar are inputs beside the value.
 """
 
 from __future__ import annotations
@@ -40,7 +34,7 @@ from frigate.nn.ops import Backend
 from frigate.nn.scaling import Scaling
 
 KERNEL = 3  # snapshots of a temporal convolution
-TAKEN = 2 * (KERNEL - 1)  # snapshots that a block takes away
+TAKEN = 2 * (KERNEL - 1)  # snapshots that a block uses up
 ORDER = 3  # of the Chebyshev polynomial: T_0, T_1, T_2
 BOTTLENECK = 16  # channels of the graph convolution
 
@@ -52,8 +46,8 @@ class STGCN(DeepBaseline):
         if left < 1:
             fewer = (task.past - 1) // TAKEN
             raise SettingsError(
-                f"past = {task.past}: each of STGCN's {settings.layers} blocks takes {TAKEN} snapshots away, and one "
-                f"must be left. Use past = {TAKEN * settings.layers + 1} or more"
+                f"past = {task.past}: each of STGCN's {settings.layers} blocks uses up {TAKEN} snapshots, and one must "
+                f"be left. Use past = {TAKEN * settings.layers + 1} or more"
                 + (f", or layers = {fewer}" if fewer else "")
             )
         self.blocks = nn.ModuleList(Block(D if i else self.inputs, D) for i in range(settings.layers))
@@ -62,12 +56,11 @@ class STGCN(DeepBaseline):
         self.readout = nn.Linear(D, task.horizon)
 
     def forecast(self, x: Tensor, batch: Batch, backend: Backend) -> Tensor:
-        """[N,B,H] in the model's unit, from x [N,B,T,F]."""
-        self.refuse_other_task(batch)
+        self.require_trained(batch, "past", "horizon")
         matrices = [symmetric(topology, self.length_scale_m) for topology in batch.topologies]
 
         def spread(h: Tensor) -> Tensor:
-            """D^-1/2 W D^-1/2 h for h [N,B,T',C]: a column stands for the last snapshot that it has seen."""
+            """D^-1/2 W D^-1/2 h for h [N,B,T',C]: each step with the roads of its last snapshot."""
             N, B, left, C = h.shape
             last_seen, columns = batch.topology_of[:, -left:].reshape(-1), h.reshape(N, B * left, C)
             return on_roads(batch, last_seen, columns, lambda x, i: backend.sparse_sum(matrices[i], x)).view_as(h)
@@ -80,11 +73,7 @@ class STGCN(DeepBaseline):
         return steps
 
     def training_activations(self, *, nodes: int, edges: int, past: int, horizon: int) -> int:
-        """`edges` plays no part: nothing is kept for each road.
-
-        A gated convolution keeps its slices, both factors and the product; a norm its input, twice as wide under
-        autocast.
-        """
+        # A gated convolution keeps its slices, both factors and the product; a norm its input, in fp32.
         D, inputs, numbers, left = self.settings.width, self.inputs, 0, past
         for _ in self.blocks:
             left -= KERNEL - 1
@@ -131,10 +120,10 @@ class GatedTemporal(nn.Module):
 
 
 class Chebyshev(nn.Module):
-    """relu(Theta *G h + residual), Theta *G h = sum over k of T_k(L~) h Theta_k, L~ = -S and S = D^-1/2 W D^-1/2.
+    """relu(Theta *G h + residual) with Theta *G h = sum over k of T_k(L~) h Theta_k and L~ = -S = -D^-1/2 W D^-1/2.
 
-    Channels and roads mix in any order, so channels are mixed first: the products with the roads are then of the few
-    channels that go out. With T_0 = 1, T_1 = -S and T_2 = 2 S S - 1 the sum is z_0 - z_2 - S (z_1 - 2 S z_2).
+    Channels are mixed first, so that the roads' products have few of them. With z_k = h Theta_k, T_0 = 1, T_1 = -S and
+    T_2 = 2 S S - 1 the sum is z_0 - z_2 - S (z_1 - 2 S z_2).
     """
 
     def __init__(self, inputs: int, outputs: int) -> None:
@@ -150,7 +139,7 @@ class Chebyshev(nn.Module):
 
 
 class Residual(nn.Module):
-    """The input with as many channels as the output: a linear map to fewer, zeros for those that it has not."""
+    """The input with as many channels as the output: mapped to fewer, or padded with zeros."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()

@@ -1,34 +1,29 @@
-"""STGODE: graph ODEs between temporal convolutions (Fang, Long, Song, Xie, KDD 2021), on the roads alone.
+"""STGODE: graph ODEs between temporal convolutions (Fang, Long, Song, Xie, KDD 2021), on the road graph alone.
 
-A block is norm(TCN(relu(ODE(TCN(x))))). Its ODE, of a state x over nodes, snapshots and channels,
+A block is norm(TCN(relu(ODE(TCN(x))))). The ODE of a state x over nodes, snapshots and channels,
 
     dx/dt = (A - I) x + x U - x + x W - x + x_0,    A = alpha/2 (I + D^-1/2 W_roads D^-1/2),
 
-mixes nodes by A, snapshots by U [T,T] and channels by W [D,D], all at once, and starts again at x_0 all the time; it
-runs from 0 to 6. U and W are symmetric with eigenvalues in [0, 1]. Branches of `settings.layers` blocks (2 in the
-paper) stand side by side, the largest of their outputs goes on, and two linear layers make all H steps of all T.
+mixes nodes by A, snapshots by U [T,T] and channels by W [D,D]; it runs from 0 to 6. U and W are symmetric with
+eigenvalues in [0, 1]. Branches of `layers` blocks (theirs: 2) stand side by side; the largest of their outputs goes
+through two linear layers to all H steps. T and H are fixed by U and by the last layers.
 
-Adapted, and why:
-- Three branches, all on the roads. The authors have three more on a graph of alike series (dynamic time warping), which
-  the FRIGATE paper took away too: a node without a sensor has no series.
-- Sparse: S = D^-1/2 W_roads D^-1/2 is a product with the roads. They are the window's last: U mixes each of its
-  snapshots with every other, so that all have seen the last.
-- alpha is one learned number for each block, 0.8 at the start, and stands once, as in the paper's equation. The code of
-  the authors has one for each node, which fits one network only, beside a fixed 0.8.
+Changes, with reasons:
+- Three branches, on the roads. The authors' other three are on a graph of similar series, and a node without a sensor
+  has no series; the FRIGATE paper leaves them out too.
+- S = D^-1/2 W_roads D^-1/2 is a sparse product, with the roads of the window's last snapshot.
+- One learned alpha for each block, 0.8 at first, as in the paper's equation. The authors' code has one for each node.
 - Layer norm over the channels of a node and snapshot. The authors' batch norm has statistics of each node.
-- Ten Euler steps of 0.6. The authors' call asks for one step of 6, which is not near the ODE's solution: its rates lie
-  between -3 and 0, so that modes are multiplied by as much as -17. Steps below 2/3 are stable whatever is learned.
-- Eigenvectors of U and W are the orthogonal factor of a learned matrix, so that the eigenvalues are what they are
-  clamped to. The authors' code starts with an orthogonal one, and in one version pulls it back to such in passing.
-- These eigenvectors are the basis of the integration, in which U and W are one number for each snapshot and channel; a
-  step is then a polynomial in S. The result is that of the ten steps, for ten products with the roads and little else.
+- Ten Euler steps of 0.6. The authors take one step of 6, which is far from the solution: rates lie between -3 and 0, so
+  modes are multiplied by up to -17. Steps below 2/3 are stable whatever is learned.
+- The eigenvectors of U and W are the orthogonal factor of a learned matrix, which keeps the eigenvalues where they are
+  clamped to. In the basis of these eigenvectors a step is a polynomial in S, so that all ten cost ten products with S.
 - The gradient also goes through x_0, which the authors' code detaches.
-- Every TCN convolves, dilated 1, 2, 4 through [D, D/2, D] channels with a residual. In the authors' code an operator
-  binds in such a way that all but the first in a branch only pass their input on.
-- It reads the mask and the calendar beside the value, as all baselines do here.
+- Every TCN convolves, dilated 1, 2, 4 through [D, D/2, D] channels with a residual. In the authors' code operator
+  precedence makes all but the first of a branch pass on their input.
+- Mask and calendar are inputs beside the value.
 
-U and the last layers belong to one T and H: other windows are refused. With D = 64 and T = H = 12 there are 504,762
-parameters; the FRIGATE paper's 558,582 are the same three branches with 18 more for each of Chengdu's 3,193 nodes.
+504,762 parameters with D = 64 and T = H = 12; the FRIGATE paper's 558,582 have 18 more for each of 3,193 nodes.
 """
 
 from __future__ import annotations
@@ -64,13 +59,12 @@ class STGODE(DeepBaseline):
         self.readout = nn.Sequential(nn.Linear(T * D, H * HIDDEN), nn.ReLU(), nn.Linear(H * HIDDEN, H))
 
     def forecast(self, x: Tensor, batch: Batch, backend: Backend) -> Tensor:
-        """[N,B,H] in the model's unit, from x [N,B,T,F]."""
-        self.refuse_other_task(batch)
+        self.require_trained(batch, "past", "horizon")
         N, B, _, _ = x.shape
         matrices = [symmetric(topology, self.length_scale_m) for topology in batch.topologies]
 
         def spread(h: Tensor) -> Tensor:
-            """S h for h [N*B,T,D]: the snapshots of a window have mixed, so all have seen its last."""
+            """S h for h [N*B,T,D]."""
             last, windows = batch.topology_of[:, -1], h.reshape(N, B, -1)
             return on_roads(batch, last, windows, lambda x, i: backend.sparse_sum(matrices[i], x)).view_as(h)
 
@@ -79,11 +73,8 @@ class STGODE(DeepBaseline):
         return steps.view(N, B, -1)
 
     def training_activations(self, *, nodes: int, edges: int, past: int, horizon: int) -> int:
-        """`edges` plays no part: nothing is kept for each road.
-
-        Of each node and snapshot: a TCN keeps 5 widths (what it convolves, what it drops), the ODE one for each power
-        of S and 5 at its ends, a norm its input and output, which autocast makes twice as wide.
-        """
+        # Of each node and snapshot, in widths: each TCN keeps 5, the ODE one for each power of S and 5 at its ends, a
+        # norm its input and output in fp32.
         D, layers = self.settings.width, self.settings.layers
         block = D * (2 * 5 + STEPS + 1 + 5 + 4)
         return nodes * (past * (BRANCHES * layers * block + 3 * D + 2 * self.inputs) + horizon * (HIDDEN + 1))
@@ -130,7 +121,7 @@ class TCN(nn.Module):
         """[M,T,D] from x [M,T,inputs]."""
         h = x
         for convolution in self.convolutions:
-            # The same as dropout after the ReLU, and backward keeps one tensor less.
+            # Equal to dropout after the ReLU, but backward keeps one tensor less.
             h = torch.relu(functional.dropout(convolution(h), DROPOUT, self.training))
         residual: Tensor = self.residual(x)
         return torch.relu(h + residual.to(h.dtype))
@@ -146,7 +137,7 @@ class Causal(nn.Module):
         self.bias = nn.Parameter(torch.zeros(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        # Multiplied first, moved after: backward then keeps x once, not once for each of the two.
+        # Shifting after the product lets backward keep x once, not twice.
         now, before = self.linear(x).chunk(2, dim=-1)
         T = x.shape[1]
         moved = min(self.dilation, T)
@@ -177,9 +168,9 @@ class GraphODE(nn.Module):
         return end
 
     def powers(self, mixing: Tensor) -> Tensor:
-        """[STEPS+1,T,D]: how much of S^k x_0 is in the state after all steps, for each k, snapshot and channel.
+        """[STEPS+1,T,D]: the coefficient of S^k x_0 after all steps, for each snapshot and channel.
 
-        A step y + STEP ((alpha/2 (1 + S) + mixing - 3) y + x_0) makes a polynomial in S of higher degree out of one.
+        A step is y + STEP ((alpha/2 (1 + S) + mixing - 3) y + x_0): it raises the degree of the polynomial by one.
         """
         half = torch.sigmoid(self.alpha) / 2
         own = 1 + STEP * (half - 3 + mixing)

@@ -1,30 +1,28 @@
-"""STNN (Yang, Liu, Zhao: Space Meets Time: Local Spacetime Neural Network for Traffic Flow Forecasting, ICDM 2021,
-arXiv 2109.05225): each node is forecast from its local spacetime alone, by weights that all nodes of all cities share.
+"""STNN: each node is forecast from its local spacetime, with weights that all nodes share (Yang, Liu, Zhao: Space Meets
+Time: Local Spacetime Neural Network for Traffic Flow Forecasting, ICDM 2021, arXiv 2109.05225).
 
-The local spacetime of a node is a picture: its M = 15 nearest nodes, itself first, by T snapshots. A point of it, an
-event, holds what was read there and how near its node is. `layers` blocks, with Z the events of a block:
+The local spacetime of a node is a picture: its M = 15 nearest nodes, itself first, by T snapshots. Each point of it, an
+event, has the inputs there and how near its node is. There are `layers` blocks; in each, with Z the events:
 
     Z = W_0 Z
     A = Z + gamma * softmax(Q K^T) V                  attention among all M*T events; Q, K of C/8, V of C channels
     Z = s(W_r Z + s(W_c [s(A * region), s(A * time), s(A * space)]))     convolutions 3 x 3, 1 x 3 and 3 x 1
 
-with s the leaky ReLU of slope 0.2; then dropout, and one linear layer from all M*T*C numbers to the H steps ahead.
+with s the leaky ReLU of slope 0.2; then dropout, and one linear layer from all M*T*C numbers to the H steps ahead. T
+and H are fixed by it.
 
-Of the paper the abstract and introduction were to be had; the equations are those of its authors' code
-(songyangme/STNN) and could not be held against the rest of its text. The Frigate paper seems to have run that code as
-it is: with three inputs and T = H = 12 it has the 313,906 parameters of that paper's table, 69,132 of them in a linear
-layer that is never called. It is left out here.
+These are the equations of the authors' code (songyangme/STNN); of the paper only abstract and introduction were
+available. The Frigate paper seems to have run that code unchanged: it has the 313,906 parameters of that paper's table,
+69,132 of them in a linear layer that is never called and is left out here.
 
-Adapted:
-- Their nodes are sensors, near each other by a Gaussian of the road distance. Here they are intersections: the local
-  spacetime is of nodes within HOPS roads, upstream or downstream, the nearest by road first; equally near ones go by
-  the length of the roads at them, which does not depend on the order of the nodes. How near is
-  exp(-(distance / sigma)^2) with sigma two median roads, as the other baselines have it.
-- All inputs of `DeepBaseline` beside that nearness, where they have reading and time of day.
-- Rows without a node are 0, as theirs. Nearness is that of each snapshot's own roads, as theirs in changing networks;
-  the nodes are chosen by the last snapshot's roads (theirs: by the nearest that each ever is, which needs the future).
+Changes, with reasons:
+- Their nodes are sensors, ours intersections: a local spacetime has nodes within HOPS roads, upstream or downstream,
+  the nearest by road first. Ties go by the length of the roads at a node, not by the order of the nodes. Nearness is
+  exp(-(distance / sigma)^2), sigma twice the median road, as in the other baselines.
+- All inputs of `DeepBaseline`; theirs has the reading and the time of day.
+- The nodes are chosen by the roads of the last snapshot (theirs: the nearest they ever are, which needs the future).
+  Nearness is that of each snapshot's own roads, as theirs. Rows without a node are 0, as theirs.
 - Channels double from block to block up to `width`: 32 and 64, as theirs.
-The weights belong to one T and H.
 """
 
 from __future__ import annotations
@@ -60,7 +58,7 @@ class Locale:
 
     @classmethod
     def of(cls, topology: Topology, *, length_scale_m: float) -> Locale:
-        # Scaling for later batches, so it must be fit for training although it may be made in use.
+        # Kept for later batches, also of training: it must not be an inference tensor.
         with torch.inference_mode(False), torch.no_grad():
             pairs, distance_m = within_hops(topology)
             return cls(
@@ -76,7 +74,7 @@ class Locale:
 
 
 def within_hops(topology: Topology) -> tuple[Tensor, Tensor]:
-    """Pairs v * N + u, ascending, of nodes within HOPS roads one way or the other, and the shorter way's length."""
+    """Pairs v * N + u, ascending, of nodes within HOPS roads in either direction, and the length of the shorter way."""
     N, device = topology.num_nodes, topology.senders.device
     pairs = torch.arange(N, device=device) * (N + 1)  # each node and itself
     distance_m = topology.length_m.new_zeros(N)
@@ -159,7 +157,7 @@ def leaky(z: Tensor) -> Tensor:
 
 
 class STNN(DeepBaseline):
-    """`layers` is the number of blocks; `width` is the channels of the last."""
+    """`layers` blocks; `width` is the number of channels of the last."""
 
     pictures_at_once = 32_768  # a GPU's attention kernel takes no more than 65,535
 
@@ -175,7 +173,7 @@ class STNN(DeepBaseline):
         self.locales: WeakKeyDictionary[Topology, Locale] = WeakKeyDictionary()
 
     def forecast(self, x: Tensor, batch: Batch, backend: Backend) -> Tensor:
-        self.refuse_other_task(batch)
+        self.require_trained(batch, "past", "horizon")
         steps = []
         for events in self.pictures(x, batch):
             z = events.flatten(0, 1)  # [S,M,T,F+1]
@@ -212,12 +210,11 @@ class STNN(DeepBaseline):
         return torch.stack([locales[i].nodes for i in last.tolist()], dim=1), nearness
 
     def locale(self, topology: Topology) -> Locale:
-        """Made once for a topology: it needs the host to wait for the device."""
+        """Computed once for a topology, because the host waits for the device there."""
         if topology not in self.locales:
             self.locales[topology] = Locale.of(topology, length_scale_m=self.length_scale_m)
         return self.locales[topology]
 
     def training_activations(self, *, nodes: int, edges: int, past: int, horizon: int) -> int:
-        """Nothing is kept for each road."""
         channels = sum(block.channels for block in self.blocks if isinstance(block, Block))
         return nodes * (CONTEXT * past * (self.inputs + 1 + 16 * channels) + horizon)

@@ -252,13 +252,15 @@ class _Worker:
         """What the function returned. The worker is kept if it can serve again, else ended."""
         keep = begun = False
         used, self._used = self._used, True
-        deadline = time.monotonic() + WALL_PER_CPU * limits.seconds
+        deadline = math.inf
         try:
             self._send(request)
             while True:
                 kind, *rest = self._next(deadline)
                 begun = True
-                if kind == "reading":
+                if kind == "running":  # from here on: a busy machine may take long to start Python and import
+                    deadline = time.monotonic() + WALL_PER_CPU * limits.seconds
+                elif kind == "reading":
                     (file,) = rest
                 elif kind == "progress" and on_progress is not None:
                     on_progress(*rest[0])
@@ -453,6 +455,7 @@ def _answer(request: bytes, pipe: Connection) -> tuple[bool, Any]:
         function, args, kwargs, progress = pickle.loads(call)
         if progress:
             kwargs["on_progress"] = lambda *done: pipe.send(("progress", done))
+        pipe.send(("running",))
         limits.apply()
         return False, function(*args, **kwargs)
     except MemoryError as error:

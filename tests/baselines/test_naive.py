@@ -54,7 +54,7 @@ def test_profiles_equal_literal_medians() -> None:
     stream = tidal_grid()
     split = make_split(stream, seen=0.4, past=6, horizon=4)
     middle = seen_median(stream, split)
-    profile = fit_clock_profile(stream, split, otherwise=middle).profile
+    profile = fit_clock_profile(stream, split, otherwise=middle).profile[:, 0]
     own = fit_own_median(stream, split, otherwise=middle).profile
     for weekend, hour in itertools.product([False, True], [0, 7, 23]):
         rows = [
@@ -78,7 +78,7 @@ def test_medians_fall_back() -> None:
     assert (own[:, 3] == -1).all()
     part = slice(*split.train)
     assert own[5, 8] == np.median(stream.values[part, 8][stream.observed[part, 8]])
-    profile = fit_clock_profile(stream, split, otherwise=-1.0).profile
+    profile = fit_clock_profile(stream, split, otherwise=-1.0).profile[:, 0]
     np.testing.assert_array_equal(np.flatnonzero(profile == -1), [5])
 
 

@@ -201,7 +201,7 @@ def awaited(path: Path) -> str:
 
 
 def gone(process: int) -> bool:
-    for _ in range(1000):
+    for _ in range(60_000):  # ten minutes: a guard against a worker that stays
         status = Path(f"/proc/{process}/stat")
         if not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z":
             return True
@@ -227,7 +227,7 @@ def test_a_worker_leaves_when_it_is_idle(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_threads_have_workers_of_their_own() -> None:
     found: list[int] = []
-    barrier = threading.Barrier(3, timeout=60)
+    barrier = threading.Barrier(3, timeout=600)
 
     def call() -> None:
         def on_progress(*_: int) -> None:
