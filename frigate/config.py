@@ -87,6 +87,7 @@ class ModelSettings:
     hidden: int = 32  # of every MLP
     dropout: float = 0.2
     edge_dropout: float = 0.3
+    demand: bool = True  # forecast what demand (who drives where) leaves over; a gauge has none
 
     def __post_init__(self) -> None:
         _require_kinds(self)
@@ -101,6 +102,7 @@ class ModelSettings:
         if self.preset == "paper":
             _require(self.anchors > 0, "anchors", self.anchors, "the paper's model needs positions")
             _require(self.dropout == self.edge_dropout == 0, "dropout", self.dropout, "the paper's model has none")
+            _require(not self.demand, "demand", self.demand, "the paper's model has none")
 
     @property
     def roads(self) -> bool:
@@ -143,9 +145,11 @@ class TrainSettings:
     weight_decay: float = 1e-4
     warmup_steps: int = 100
     clip_norm: float = 1.0
+    average: float = 0.998  # weights are averaged over about 1 / (1 - average) steps before they are judged; 0: not
     patience: int = 15
     hide: tuple[float, float] = (0.2, 0.8)  # share of the sensors hidden in each training window, drawn between these
     visible_weight: float = 0.1  # of a sensor that is not hidden, in the loss
+    masks: int = 24  # sets of hidden sensors that a model with demand is trained with: each has a demand of its own
     validation: str = "seen"  # "unseen": the paper's setting, which looks at the test nodes
     validation_share: float = 0.2  # of the seen nodes
     validation_windows: int = 64  # spread evenly over the validation period
@@ -156,7 +160,9 @@ class TrainSettings:
     def __post_init__(self) -> None:
         _require_kinds(self)
         object.__setattr__(self, "hide", tuple(self.hide))
-        _require_at_least_1(self, "epochs", "batch_size", "patience", "validation_windows", "parts", "steps_per_epoch")
+        _require_at_least_1(
+            self, "epochs", "batch_size", "patience", "validation_windows", "parts", "steps_per_epoch", "masks"
+        )
         for name in ("learning_rate", "clip_norm"):
             _require(getattr(self, name) > 0, name, getattr(self, name), "must be above 0")
         for name in ("weight_decay", "warmup_steps"):
@@ -167,6 +173,7 @@ class TrainSettings:
             self.hide,
             "give two shares in [0, 1), the lower first",
         )
+        _require(0 <= self.average < 1, "average", self.average, "must be in [0, 1)")
         _require(0 <= self.visible_weight <= 1, "visible_weight", self.visible_weight, "must be in [0, 1]")
         _require(
             self.visible_weight > 0 or self.hide[1] > 0,
@@ -218,9 +225,11 @@ def preset(name: str) -> Settings:
     """
     # Without hiding a model first learns to read its neighbours, then to copy its own reading. Nodes without a
     # sensor are forecast best between the two, after some 70 steps: short epochs let early stopping find it.
-    protocol = TrainSettings(hide=(0.0, 0.0), visible_weight=1.0, epochs=60, steps_per_epoch=10, warmup_steps=50)
+    protocol = TrainSettings(
+        hide=(0.0, 0.0), visible_weight=1.0, epochs=60, steps_per_epoch=10, warmup_steps=50, average=0.0
+    )
     if name == "paper":
-        model = ModelSettings(preset="paper", layers=10, anchors=16, dropout=0.0, edge_dropout=0.0)
+        model = ModelSettings(preset="paper", layers=10, anchors=16, dropout=0.0, edge_dropout=0.0, demand=False)
         return Settings(model=model, train=protocol)
     if name == "default":
         return Settings()

@@ -16,11 +16,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from frigate.baselines.naive import HOURS, clock_bins, fit_own_median, last_topologies, require_same_nodes, window_means
+from frigate.baselines.naive import fit_own_median, last_topologies, require_same_nodes, window_means
 from frigate.data.split import Period, Split, windows_in
 from frigate.data.stream import RoadNetworkStream
 from frigate.errors import MissingExtraError, SettingsError
 from frigate.nn.batch import Batch, Windows
+from frigate.nn.clock import HOURS, clock_bins
 from frigate.nn.moments import moments
 
 NEAREST = 5  # k

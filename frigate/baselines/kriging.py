@@ -27,7 +27,6 @@ from torch import Tensor
 from frigate.baselines.naive import (
     ClockProfile,
     Remembered,
-    clock_bins,
     fit_clock_profile,
     fit_own_median,
     last_topologies,
@@ -37,6 +36,7 @@ from frigate.baselines.naive import (
 from frigate.data.split import Split, windows_in
 from frigate.data.stream import RoadNetworkStream
 from frigate.nn.batch import Batch, Windows
+from frigate.nn.clock import clock_bins
 from frigate.nn.topology import Topology
 
 MAX_DISTANCES = 4_000_000  # in memory at once while searching: 32 MB

@@ -19,27 +19,17 @@ from scipy.sparse.linalg import SuperLU, splu
 from torch import Tensor
 
 from frigate.data.split import Split
-from frigate.data.stream import CALENDAR, RoadNetworkStream
+from frigate.data.stream import RoadNetworkStream
 from frigate.errors import SettingsError
 from frigate.nn.batch import Batch
+from frigate.nn.clock import CLOCK_BINS, clock_bins
 from frigate.nn.topology import Topology
 
 Forecaster = Callable[[Batch], Tensor]
 Value = TypeVar("Value")
 
-HOURS = 24
-CLOCK_BINS = 2 * HOURS  # weekday hours, then weekend hours
 NEAREST = 5
 MAX_REMEMBERED = 8
-DAY_SIN, DAY_COS, WEEKEND = (CALENDAR.index(name) for name in ("day_sin", "day_cos", "weekend"))
-
-
-def clock_bins(calendar: Tensor) -> Tensor:
-    """[...] the bin, weekday or weekend and local hour, of a calendar row [...,C]."""
-    turn = torch.atan2(calendar[..., DAY_SIN].double(), calendar[..., DAY_COS].double()) / (2 * torch.pi)
-    # Sines in float32 are exact to about a hundredth of a second; snapshots start on whole seconds.
-    second = (turn * 86_400).round().long() % 86_400
-    return second // 3600 + HOURS * (calendar[..., WEEKEND] > 0.5).long()
 
 
 class Remembered(Generic[Value]):

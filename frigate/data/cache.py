@@ -39,6 +39,13 @@ def open_cache(path: str | Path) -> City:
     return replace(city, folder=folder.resolve())
 
 
+def cache_folder(folder: Path | None) -> Path | None:
+    """The folder of the cache of a city, or of a bare cache."""
+    if folder is None:
+        return None
+    return folder if (folder / "cache.json").is_file() else folder / "cache"
+
+
 def derived_prefix(network: RoadNetwork) -> str:
     """How the names of files begin that hold what was derived from a network: they outlive a change of readings."""
     return f"{network.fingerprint[:16]}-"

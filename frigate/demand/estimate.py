@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from frigate.data.network import RoadNetwork
 from frigate.data.split import Period
 from frigate.data.stream import DAY_S, RoadNetworkStream
 from frigate.demand.calibration import Floats, RouteSet, SensorView, first_numbers, route_set
-from frigate.demand.route_search import LineGraph, SearchSettings, line_graph, search_routes
+from frigate.demand.leaning import Leaning, lean, propagate
+from frigate.demand.route_search import LineGraph, Routes, SearchSettings, line_graph, search_routes
 from frigate.errors import CityError
 
 KINDS_OF_DAY = ("weekday", "weekend")
 BINS = 24 * len(KINDS_OF_DAY)  # hours of the kinds of day: bin = 24 * kind + hour
-MIN_SEARCHES = 400  # a set: fewer leave parts of a small network without trips
+SEARCHES = 400  # a set: fewer leave parts of a town without trips
 NODES_PER_SEARCH = 16  # in a large network
 TINY = 1e-4  # flow of a node that no trip passes
 
@@ -29,8 +32,16 @@ class DemandSettings:
     search: SearchSettings = field(default_factory=SearchSettings)
     short_trips: float = 3.0  # `shortness` of every other set: drivers make long trips and short ones
     sets: int = 8  # route sets with other trips; the flow is their geometric mean
-    iterations: int = 30  # towards the mean count of each sensor
-    hourly_iterations: int = 8  # from there towards the counts of each kind of day and hour
+    iterations: int = 30  # of the calibration
+    power: float = 0.75  # of the last hour's change: how much of it is expected to last through the coming hour
+    below_mean: float = 0.3  # vehicles: a count's median, which has the least absolute error, lies under its mean
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> DemandSettings:
+        return cls(**data | {"search": SearchSettings(**data["search"])})
 
 
 @dataclass(frozen=True)
@@ -41,14 +52,39 @@ class Demand:
     settings: DemandSettings
     seed: int
     sensors: NDArray[np.bool_]  # [N] whose counts were used
+    usual_counts: NDArray[np.float32]  # [K,N] their own mean counts; 0 elsewhere
     sets: tuple[RouteSet, ...]  # S
-    trips: tuple[Floats, ...]  # S times [R,K] vehicles a step that make each trip
+    numbers: tuple[NDArray[np.float32], ...]  # S times [R] vehicles a step that make each trip, of a mean week
+    sensor_factor: NDArray[np.float32]  # [K,N] what trips that pass a sensor are multiplied by in each hour
+    other_factor: NDArray[np.float32]  # [K] the same of trips that pass none
+    leaning: Leaning
     node_flow: NDArray[np.float32]  # [K,N] vehicles a step
-    road_flow: NDArray[np.float32]  # [K,E]
     node_spread: NDArray[np.float32]  # [N] standard deviation of the logarithm over the sets: how unsure the flow is
-    road_spread: NDArray[np.float32]  # [E]
-    hourly_counts: NDArray[np.float32]  # [K,N] the sensors' own mean counts; NaN elsewhere
     fit: float  # mean absolute error of the flows at the sensors, relative to their mean count
+
+    def trips(self, k: int, bins: NDArray[np.int64] | None = None) -> Floats:
+        """[R,bins] vehicles a step that make each trip of set k, in some kinds of day and hours (default: all)."""
+        view = SensorView.of(self.sets[k], self.sensors)
+        factor = (self.sensor_factor if bins is None else self.sensor_factor[bins])[:, self.sensors].T  # [V,K]
+        other = self.other_factor if bins is None else self.other_factor[bins]
+        hourly = np.where(view.per_trip > 0, (view.at_sensor @ factor) * view.per_trip, other)
+        return self.numbers[k][:, None] * hourly
+
+    @cached_property
+    def road_flow(self) -> NDArray[np.float32]:
+        """[K,E] vehicles a step."""
+        return self._roads[0]
+
+    @cached_property
+    def road_spread(self) -> NDArray[np.float32]:
+        """[E] standard deviation of the logarithm over the sets."""
+        return self._roads[1]
+
+    @cached_property
+    def _roads(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        flows = np.stack([(trips.through_road.T @ self.trips(k)).T for k, trips in enumerate(self.sets)])
+        flow, _ = _mean_flow(flows)
+        return flow, _mean_flow(flows.mean(1))[1]
 
 
 def estimate_demand(
@@ -81,39 +117,79 @@ def estimate_demand(
         Of the trips.
     """
     settings = settings or DemandSettings()
-    counts, hourly = mean_counts(stream, sensors, period)
+    usual = usual_counts(stream, sensors, period)
     graph = line_graph(network or stream.network, forbidden_turns)
-    sets = sample_trips(graph, settings, seed=seed)
-    used = sensors & np.isfinite(counts)
-    trips = tuple(calibrate_set(trips, used, counts, hourly, settings) for trips in sets)
-    return demand_of(graph, settings, seed, used, sets, trips, hourly)
+    return calibrate(graph, sample_trips(graph, settings, seed=seed), usual, settings, seed=seed)
 
 
-def demand_of(
-    graph: LineGraph,
-    settings: DemandSettings,
-    seed: int,
-    sensors: NDArray[np.bool_],
-    sets: tuple[RouteSet, ...],
-    trips: tuple[Floats, ...],
-    hourly: Floats,
+def calibrate(
+    graph: LineGraph, sets: tuple[RouteSet, ...], usual: NDArray[np.floating], settings: DemandSettings, *, seed: int
 ) -> Demand:
-    """A demand with the flows that these trips make."""
-    node_flow, node_spread = _mean_flow([(s.through_node.T @ t).T for s, t in zip(sets, trips, strict=True)])
-    road_flow, road_spread = _mean_flow([(s.through_road.T @ t).T for s, t in zip(sets, trips, strict=True)])
-    known = hourly[:, sensors]
-    fit = float(np.abs(node_flow[:, sensors] - known).mean() / max(float(known.mean()), TINY)) if known.size else np.nan
-    own = np.where(sensors, hourly, np.nan).astype(np.float32)
-    return Demand(graph, settings, seed, sensors, sets, trips, node_flow, road_flow, node_spread, road_spread, own, fit)
+    """The demand of these trips that fits the usual counts [K,N] of the sensors; NaN at nodes that are none.
+
+    First the trip numbers of a mean week, set by set; from there, in one step, those of every kind of day and hour.
+    """
+    sensors = np.isfinite(usual).all(0)
+    counts = week_mean(usual)
+    views = [SensorView.of(trips, sensors) for trips in sets]
+    numbers = tuple(
+        view.calibrate(first_numbers(view, counts[sensors]), counts[sensors, None], iterations=settings.iterations)[
+            :, 0
+        ]
+        for view in views
+    )
+    level, spread = _mean_flow(np.stack([s.through_node.T @ n for s, n in zip(sets, numbers, strict=True)]))
+    leaning = lean(zip(sets, views, numbers, strict=True), sensors)
+    known = np.where(sensors, usual, 0)
+    other = known.sum(1) / max(float(np.where(sensors, counts, 0).sum()), TINY)
+    ratio = known / np.maximum(np.where(sensors, counts, 1), TINY)
+    change, factor = (
+        made.numpy()
+        for made in propagate(
+            torch.from_numpy(ratio).float(),
+            torch.from_numpy(sensors)[None],
+            sensor=torch.from_numpy(leaning.sensor),
+            share=torch.from_numpy(leaning.share),
+            rest=torch.from_numpy(leaning.rest),
+            everywhere=torch.from_numpy(other).float()[:, None],
+        )
+    )
+    flow = level * change
+    error = float(np.abs(flow - known)[:, sensors].sum())
+    return Demand(
+        graph=graph,
+        settings=settings,
+        seed=seed,
+        sensors=sensors,
+        usual_counts=known.astype(np.float32),
+        sets=sets,
+        numbers=numbers,
+        sensor_factor=factor,
+        other_factor=other.astype(np.float32),
+        leaning=leaning,
+        node_flow=flow,
+        node_spread=spread,
+        fit=error / max(float(known.sum()), TINY),
+    )
 
 
 def sample_trips(graph: LineGraph, settings: DemandSettings, *, seed: int) -> tuple[RouteSet, ...]:
     """Route sets from the map alone."""
-    searches = max(MIN_SEARCHES, graph.num_nodes // NODES_PER_SEARCH)
-    return tuple(
-        route_set(graph, search_routes(graph, search, searches=searches, seed=1000 * seed + k))
+    return tuple(route_set(graph, routes) for routes in sample_routes(graph, settings, seed=seed))
+
+
+def sample_routes(graph: LineGraph, settings: DemandSettings, *, seed: int) -> list[Routes]:
+    """The trips of each route set."""
+    searches = num_searches(graph)
+    return [
+        search_routes(graph, search, searches=searches, seed=1000 * seed + k)
         for k, search in enumerate(set_searches(settings))
-    )
+    ]
+
+
+def num_searches(graph: LineGraph) -> int:
+    """Of a route set: one from every road of a small network, and as many as its nodes ask for in a large one."""
+    return max(min(SEARCHES, graph.num_roads), graph.num_nodes // NODES_PER_SEARCH)
 
 
 def set_seed(demand: Demand, k: int) -> int:
@@ -127,25 +203,14 @@ def set_searches(settings: DemandSettings) -> list[SearchSettings]:
     return [short if k % 2 else settings.search for k in range(settings.sets)]
 
 
-def calibrate_set(
-    trips: RouteSet, sensors: NDArray[np.bool_], counts: Floats, hourly: Floats, settings: DemandSettings
-) -> Floats:
-    """Trip numbers [R,K] of one set: first towards the mean counts [N], from there towards the hourly ones [K,N]."""
-    view = SensorView.of(trips, sensors)
-    level = view.calibrate(first_numbers(view, counts[sensors]), counts[sensors, None], iterations=settings.iterations)
-    each = np.repeat(level, len(hourly), axis=1)
-    return view.calibrate(each, hourly[:, sensors].T, iterations=settings.hourly_iterations)
-
-
-def _mean_flow(flows: Sequence[Floats]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """The geometric mean [K,X] of the sets' flows, and the spread [X] of the logarithm of their means over K."""
-    logs = np.log(np.maximum(np.stack(flows), TINY))
+def _mean_flow(flows: Floats) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """The geometric mean over the first axis, the sets, and the standard deviation of the logarithm over it."""
+    logs = np.log(np.maximum(flows, TINY))
     mean = np.exp(logs.mean(0))
-    levels = np.log(np.maximum(np.stack([flow.mean(0) for flow in flows]), TINY))
-    return np.where(mean > 1.01 * TINY, mean, 0).astype(np.float32), levels.std(0).astype(np.float32)
+    return np.where(mean > 1.01 * TINY, mean, 0).astype(np.float32), logs.std(0).astype(np.float32)
 
 
-def clock_bins(stream: RoadNetworkStream) -> NDArray[np.int64]:
+def snapshot_bins(stream: RoadNetworkStream) -> NDArray[np.int64]:
     """[S] the bin of each snapshot: kind of day and hour of the city's local time."""
     return bins_at(stream.times_s + stream.utc_offset_s)
 
@@ -156,10 +221,16 @@ def bins_at(local_s: NDArray[np.int64]) -> NDArray[np.int64]:
     return 24 * (weekday >= 5) + local_s % DAY_S // 3600
 
 
-def mean_counts(
-    stream: RoadNetworkStream, sensors: NDArray[np.bool_], period: Period | None
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The mean count [N] of each sensor, and that [K,N] of each kind of day and hour; NaN where there is no reading.
+def week_mean(hourly: Floats) -> Floats:
+    """[N] the mean of a week from that of every kind of day and hour [K,N]."""
+    mean: Floats = np.repeat([5.0, 2.0], 24) @ hourly / 168
+    return mean
+
+
+def usual_counts(
+    stream: RoadNetworkStream, sensors: NDArray[np.bool_], period: Period | None = None
+) -> NDArray[np.float64]:
+    """The mean count [K,N] of each sensor by kind of day and hour; NaN at nodes that are none, or were never read.
 
     A bin without a reading at a sensor gets the sensor's mean, times what the other sensors say of that bin.
     """
@@ -168,26 +239,17 @@ def mean_counts(
     first, stop = period or (0, stream.num_snapshots)
     rows = np.flatnonzero(sensors)
     values, observed = stream.values[first:stop, rows].astype(np.float64), stream.observed[first:stop, rows]
-    bins = clock_bins(stream)[first:stop]
+    bins = snapshot_bins(stream)[first:stop]
     total, count = np.zeros((BINS, len(rows))), np.zeros((BINS, len(rows)))
     np.add.at(total, bins, np.where(observed, values, 0))
     np.add.at(count, bins, observed)
-    level = np.full(stream.num_nodes, np.nan)
     hourly = np.full((BINS, stream.num_nodes), np.nan)
     readings = count.sum(0)
-    here = readings > 0
-    if not here.any():
-        return level, hourly
+    known, here = count > 0, readings > 0
     means = total / np.maximum(count, 1)
-    known = count > 0
     # What a bin has of the level at the sensors that were read in it; 1 for a bin without any.
-    rough = np.where(here, total.sum(0) / np.maximum(readings, 1), 0)
+    rough = total.sum(0) / np.maximum(readings, 1)
     profile = (means * known).sum(1) / np.maximum((rough * known).sum(1), TINY)
     profile[~known.any(1)] = 1.0
-    hourly[:, rows] = np.where(known, means, rough * profile[:, None])
-    # Every bin weighs by its share of a week, however often it was read.
-    weight = np.repeat([5.0, 2.0], 24)[:, None] * np.where(known.any(1), 1.0, 0.0)[:, None]
-    level[rows] = (hourly[:, rows] * weight).sum(0) / weight.sum()
-    hourly[:, rows[~here]] = np.nan
-    level[rows[~here]] = np.nan
-    return level, hourly
+    hourly[:, rows[here]] = np.where(known, means, rough * profile[:, None])[:, here]
+    return hourly

@@ -105,8 +105,8 @@ def trips_through(
 
 
 def _passing(demand: Demand, road: int, per_day: NDArray[np.float64]) -> Iterator[tuple[int, int, float]]:
-    for trips, numbers in zip(demand.sets, demand.trips, strict=True):
+    for k, trips in enumerate(demand.sets):
         rows = np.flatnonzero(trips.through_road[:, [road]].toarray().ravel())
-        vehicles = numbers[rows] @ per_day
+        vehicles = demand.trips(k)[rows] @ per_day
         routes = trips.routes
         yield from zip(routes.origin[rows].tolist(), routes.destination[rows].tolist(), vehicles.tolist(), strict=True)

@@ -42,19 +42,27 @@ def close_roads(graph: LineGraph, closed: NDArray[np.bool_]) -> LineGraph:
     )
 
 
-def reroute(demand: Demand, closed: NDArray[np.bool_]) -> Rerouted:
+def reroute(demand: Demand, closed: NDArray[np.bool_], bins: NDArray[np.int64] | None = None) -> Rerouted:
     """What closing these roads [E] does to the flow of every node and road.
 
     Only trips that used a closed road are searched again: the fastest route of any other is as it was.
+
+    Parameters
+    ----------
+    demand
+        Of the network with all roads open.
+    closed
+        [E] the roads to close.
+    bins
+        The kinds of day and hours to look at (default: all).
     """
     graph = close_roads(demand.graph, closed)
-    K, S = demand.node_flow.shape[0], len(demand.sets)
+    K, S = len(demand.node_flow) if bins is None else len(bins), len(demand.sets)
     node, road = np.zeros((K, graph.num_nodes)), np.zeros((K, graph.num_roads))
     lost, made = np.zeros(K), np.zeros(K)
     before, after = np.zeros(graph.num_nodes), np.zeros(graph.num_nodes)
-    for k, (trips, numbers, search) in enumerate(
-        zip(demand.sets, demand.trips, set_searches(demand.settings), strict=True)
-    ):
+    for k, (trips, search) in enumerate(zip(demand.sets, set_searches(demand.settings), strict=True)):
+        numbers = demand.trips(k, bins)
         rows = np.flatnonzero(trips.through_road[:, np.flatnonzero(closed)].sum(axis=1))
         moved = _open_ends(trips.routes.take(rows), graph, closed)
         other = route_set(graph, search_again(graph, search, moved, seed=set_seed(demand, k)))

@@ -12,7 +12,7 @@ from frigate.data.network import RoadNetwork
 from frigate.data.split import Period
 from frigate.data.stream import RoadNetworkStream
 from frigate.demand.calibration import SensorView, first_numbers
-from frigate.demand.estimate import TINY, DemandSettings, mean_counts, sample_trips
+from frigate.demand.estimate import TINY, DemandSettings, sample_trips, usual_counts, week_mean
 from frigate.demand.route_search import LineGraph, line_graph
 
 FOLDS = 3
@@ -40,7 +40,7 @@ def choose_settings(
 ) -> DemandSettings:
     """The settings with the least error at sensors that were hidden in turn; parameters as of `estimate_demand`."""
     best = start or DemandSettings()
-    counts, _ = mean_counts(stream, sensors, period)
+    counts = week_mean(usual_counts(stream, sensors, period))
     used = sensors & np.isfinite(counts)
     if used.sum() < MIN_SENSORS:
         return best
@@ -68,7 +68,7 @@ def _options(settings: DemandSettings, name: str, values: tuple[float, ...]) -> 
 
 
 def hidden_error(
-    graph: LineGraph, counts: NDArray[np.float64], sensors: NDArray[np.bool_], settings: DemandSettings, *, seed: int
+    graph: LineGraph, counts: NDArray[np.floating], sensors: NDArray[np.bool_], settings: DemandSettings, *, seed: int
 ) -> float:
     """Mean absolute error of the mean flow at sensors that were hidden, each once."""
     sets = sample_trips(graph, replace(settings, sets=SETS), seed=seed)

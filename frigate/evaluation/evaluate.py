@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from frigate.baselines.naive import Forecaster, fit_own_median, naive_baselines, seen_median
 from frigate.data.city import City
@@ -22,7 +23,7 @@ from frigate.errors import SettingsError
 from frigate.evaluation.metrics import Measure, Scores, interval
 from frigate.evaluation.results import Evaluation, Row
 from frigate.graph.nearest_sensors import hops_to
-from frigate.nn.batch import Windows
+from frigate.nn.batch import Batch, Windows
 from frigate.nn.device import best_device
 from frigate.nn.predictor import Predictor
 from frigate.nn.scaling import NEAR_SENSORS
@@ -31,6 +32,7 @@ from frigate.training.run import Run, RunOnCity
 ZERO = "zero"
 NONE = "constant median"  # E_none: no knowledge of the node
 OWN = "own median (a sensor there)"  # E_own: what a sensor at the node would have given
+DEMAND = "demand alone"
 TERCILES = ("low", "medium", "high", "no training reading")
 HOPS = ("1", "2", "3", "4-5", "6-10", ">10", "no road to a sensor")
 HOPS_UP_TO = (1, 2, 3, 5, 10)
@@ -162,6 +164,8 @@ def evaluate_forecaster(
         raise SettingsError(f'a model cannot be called "{name}": that is a row of every table')
     own = fit_own_median(stream, split, otherwise=seen_median(stream, split))
     forecasters: dict[str, Forecaster] = {name: model, **baselines, OWN: own}
+    if windows.demand is not None:
+        forecasters = {name: model, DEMAND: demand_alone, **baselines, OWN: own}
     task = {"past": past, "horizon": horizon, "stride": stride}
     scores = score(forecasters, windows, split, **task, batch_size=batch_size, progress=progress)
     return Evaluation(
@@ -180,6 +184,12 @@ def evaluate_forecaster(
         seed=seed,
         node_mae=_node_mae(scores[name]),
     )
+
+
+def demand_alone(batch: Batch) -> Tensor:
+    """What demand forecasts without any learning."""
+    assert batch.demand is not None
+    return batch.demand
 
 
 def terciles(stream: RoadNetworkStream, split: Split, nodes: NDArray[np.bool_]) -> NDArray[np.int64]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.data.cache import derived_prefix
+from frigate.data.cache import cache_folder, derived_prefix
 from frigate.data.files import replacing_file, write_file
 from frigate.data.folder import City
 from frigate.data.network import RoadNetwork
@@ -21,7 +21,7 @@ def ensure_road_features(city: City) -> City:
     """The city with the road features of every topology: from its cache, or computed and kept there."""
     if len(city.road_features) == len(city.stream.topologies):
         return city
-    cache = _cache(city.folder)
+    cache = cache_folder(city.folder)
     found = [_features(network, cache) for network in city.stream.topologies]
     notices = dict.fromkeys([*city.notices, *(notice for _, notice in found if notice)])
     return replace(city, road_features=tuple(features for features, _ in found), notices=tuple(notices))
@@ -38,7 +38,7 @@ def features_of(networks: Sequence[RoadNetwork], city: City | Path | None = None
     if isinstance(city, City):
         prints = [network.fingerprint for network in city.stream.topologies]
         own, known = set(prints), dict(zip(prints, city.road_features, strict=False))
-    cache = _cache(city.folder if isinstance(city, City) else city)
+    cache = cache_folder(city.folder if isinstance(city, City) else city)
     found = []
     for network in networks:
         features = known.get(network.fingerprint)
@@ -46,13 +46,6 @@ def features_of(networks: Sequence[RoadNetwork], city: City | Path | None = None
             features, _ = _features(network, cache, keep=network.fingerprint in own)
         found.append(features)
     return found
-
-
-def _cache(folder: Path | None) -> Path | None:
-    """The folder of the cache of a city, or of a bare cache."""
-    if folder is None:
-        return None
-    return folder if (folder / "cache.json").is_file() else folder / "cache"
 
 
 def _features(network: RoadNetwork, cache: Path | None, *, keep: bool = True) -> tuple[NDArray[np.float32], str]:

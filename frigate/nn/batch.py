@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,7 +19,13 @@ from frigate.data.stream import RoadNetworkStream, calendar, utc_offsets_s
 from frigate.errors import CityError
 from frigate.nn.topology import Topology
 
-BATCH_TENSORS = ("values", "observed", "calendar_past", "calendar_future", "target", "target_observed")
+if TYPE_CHECKING:
+    from frigate.nn.demand_tables import DemandTables
+
+BATCH_TENSORS = (
+    "values", "observed", "calendar_past", "calendar_future", "target", "target_observed",
+    "usual_past", "demand", "demand_node",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,9 @@ class Batch:
     topology_of: Tensor  # [B,T] index into topologies, always on the CPU
     target: Tensor | None = None  # [B,H,N] training and scoring only
     target_observed: Tensor | None = None  # [B,H,N] bool
+    usual_past: Tensor | None = None  # [B,T,N] the usual flow by demand, where there is one
+    demand: Tensor | None = None  # [B,H,N] the flow that demand forecasts
+    demand_node: Tensor | None = None  # [B,N,3] logarithm of the last hour's change, spread, whether it is a sensor
 
     def __post_init__(self) -> None:
         B, T, N = self.values.shape
@@ -92,6 +101,7 @@ class Batch:
 
     def hide(self, hidden: Tensor) -> Batch:
         """The batch without any reading of the nodes where `hidden` [B,N]."""
+        assert self.demand is None, "demand has seen the hidden sensors: hide first"
         observed = self.observed & ~hidden[:, None, :]
         return replace(self, values=self.values.where(observed, 0.0), observed=observed)
 
@@ -106,6 +116,7 @@ class Batch:
             observed=self.observed[at],
             calendar_past=self.calendar_past[at],
             topology_of=self.topology_of.gather(1, keep),
+            usual_past=None if self.usual_past is None else self.usual_past[at],
         )
 
     def split(self, size: int) -> Iterator[Batch]:
@@ -130,8 +141,9 @@ class Windows:
         device: torch.device | str = "cpu",
         *,
         ahead: int = 0,
+        demand: DemandTables | None = None,
     ) -> None:
-        self.stream, self.device = stream, torch.device(device)
+        self.stream, self.device, self.demand = stream, torch.device(device), demand
         self.topologies = tuple(topology.to(self.device) for topology in topologies)
         self.values = _on(stream.values, self.device)
         self.observed = _on(stream.observed, self.device)
@@ -142,10 +154,30 @@ class Windows:
         self.calendar = _on(clock, self.device)
         self.topology_of = torch.from_numpy(stream.topology_of.copy())
 
-    def batch(self, current: NDArray[np.int64], *, past: int, horizon: int, inputs: Tensor) -> Batch:
-        """Windows whose last past snapshots are `current`; only nodes where `inputs` [N] (bool) are read from.
+    def batch(
+        self,
+        current: NDArray[np.int64],
+        *,
+        past: int,
+        horizon: int,
+        inputs: Tensor,
+        hidden: Tensor | None = None,
+        demand: Tensor | None = None,
+    ) -> Batch:
+        """Windows whose last past snapshots are `current`. Those that end after the last snapshot have no target.
 
-        Windows that end after the last snapshot have no target.
+        Parameters
+        ----------
+        current
+            [B] snapshots.
+        past, horizon
+            Snapshots to read and to forecast.
+        inputs
+            [N] bool, the nodes that are read.
+        hidden
+            [B,N] bool, the nodes among them that are not read in each window (default: none).
+        demand
+            [B] which demand each window has (default: the last of them); it knows no sensor that is hidden.
         """
         last = torch.from_numpy(np.asarray(current, np.int64))
         known = len(last) == 0 or int(last.max()) + horizon < len(self.values)
@@ -153,8 +185,8 @@ class Windows:
         after = last[:, None] + torch.arange(1, horizon + 1)
         used, topology_of = torch.unique(self.topology_of[before], return_inverse=True)
         before, after = before.to(self.device), after.to(self.device)
-        observed = self.observed[before] & inputs
-        return Batch(
+        observed = self.observed[before] & (inputs if hidden is None else inputs & ~hidden[:, None])
+        batch = Batch(
             values=self.values[before].where(observed, 0.0),
             observed=observed,
             calendar_past=self.calendar[before],
@@ -164,6 +196,11 @@ class Windows:
             target=self.values[after] if known else None,
             target_observed=self.observed[after] if known else None,
         )
+        if self.demand is None:
+            return batch
+        if demand is None:
+            demand = torch.full((len(last),), len(self.demand.usual) - 1, device=self.device)
+        return self.demand.apply(batch, demand, self.topology_of[last[:, None] + torch.arange(1 - past, 1)])
 
 
 def _on(array: NDArray[np.generic], device: torch.device) -> Tensor:

@@ -8,6 +8,7 @@ what the operations of a backend compute is in `ops/reference.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -71,13 +72,14 @@ class PaperEmbedding(Embedding):
 
 
 class DefaultEmbedding(Embedding):
-    """h0 from the reading, the road features, the snapshot's calendar and the kernel mean of the visible sensors."""
+    """h0 from the reading, road features, the snapshot's calendar, the kernel mean of visible sensors, and demand."""
 
-    def __init__(self, width: int, road_features: int, kernel: KernelMean) -> None:
+    def __init__(self, width: int, road_features: int, kernel: KernelMean, demand: DemandFeatures | None) -> None:
         super().__init__()
         self.reading = Reading(width)
-        self.kernel = kernel
-        self.context = nn.Linear(road_features + len(CALENDAR) + kernel.width, width)
+        self.kernel, self.demand = kernel, demand
+        known = 0 if demand is None else demand.width
+        self.context = nn.Linear(road_features + len(CALENDAR) + kernel.width + known, width)
 
     def sensor_weights(self, topology: Topology) -> Tensor:
         return self.kernel.weights(topology)
@@ -91,8 +93,31 @@ class DefaultEmbedding(Embedding):
             batch.calendar_past.expand(N, B, T, -1),
             self.kernel(batch, tau, sensor_weights),
         ]
+        if self.demand is not None:
+            context.append(self.demand.of_snapshots(batch))
         h0: Tensor = self.reading(batch, tau, backend) + self.context(torch.cat(context, dim=-1))
         return h0
+
+
+@dataclass(frozen=True)
+class DemandFeatures:
+    """What of a batch's demand a layer reads: flows in the model's unit, and how sure they are."""
+
+    value_scale: float
+    width: int = 4
+
+    def of_snapshots(self, batch: Batch) -> Tensor:
+        """[N,B,T,4] of the usual flow in each past snapshot. Nothing of it depends on the rest of the window."""
+        assert batch.usual_past is not None and batch.demand_node is not None
+        flow = batch.usual_past.permute(2, 0, 1)[..., None]
+        node = batch.demand_node.transpose(0, 1)[:, :, None, 1:].expand(-1, -1, batch.past, -1)
+        return torch.cat([flow / self.value_scale, torch.log1p(flow), node], dim=-1)
+
+    def of_future(self, batch: Batch) -> Tensor:
+        """[N,B,4] of the flow that is forecast."""
+        assert batch.demand is not None and batch.demand_node is not None
+        flow = batch.demand.mean(1).transpose(0, 1)[..., None]
+        return torch.cat([flow / self.value_scale, batch.demand_node.transpose(0, 1)], dim=-1)
 
 
 class Prior(nn.Module):
@@ -115,16 +140,19 @@ class MomentPrior(Prior):
 
 
 class DefaultPrior(Prior):
-    """m_v from the moments and the road features."""
+    """m_v from the moments, the road features, and demand."""
 
-    def __init__(self, hidden: int, width: int, road_features: int) -> None:
+    def __init__(self, hidden: int, width: int, road_features: int, demand: DemandFeatures | None) -> None:
         super().__init__()
-        self.mlp = MLP(len(MOMENTS) + road_features, hidden, width)
+        self.demand = demand
+        known = 0 if demand is None else demand.width
+        self.mlp = MLP(len(MOMENTS) + road_features + known, hidden, width)
         self.width = width
 
     def forward(self, batch: Batch, tau: Tensor) -> Tensor:
         roads = per_snapshot(batch, [topology.road_features for topology in batch.topologies])[:, :, -1]
-        m: Tensor = self.mlp(torch.cat([moments(batch, tau), roads], dim=-1))
+        known = [] if self.demand is None else [self.demand.of_future(batch)]
+        m: Tensor = self.mlp(torch.cat([moments(batch, tau), roads, *known], dim=-1))
         return m
 
 
@@ -147,6 +175,7 @@ class Frigate(ForecastModel):
         value_offset: float,
         value_scale: float,
         length_scale_m: float,
+        corrects_demand: bool = False,
     ) -> None:
         super().__init__(width=settings.width, value_offset=value_offset, value_scale=value_scale)
         D, hidden = settings.width, settings.hidden
@@ -161,6 +190,11 @@ class Frigate(ForecastModel):
         self.first = MLP(2 * D + prior.width, hidden, 1, settings.dropout)  # MLP2
         self.decoder = nn.LSTMCell(1 + calendar_future, D)
         self.readout = MLP(2 * D + prior.width, hidden, 1, settings.dropout)  # MLP4
+        self.corrects_demand = corrects_demand
+        if corrects_demand:  # the untrained model forecasts what demand does
+            for mlp in (self.first, self.readout):
+                for parameter in mlp[-1].parameters():
+                    nn.init.zeros_(parameter)
 
     def forward(self, batch: Batch, *, fixed: Sequence[Fixed] | None = None, kernels: str = "auto") -> Tensor:
         return self._forecast(batch, self.backend(batch, kernels), fixed=fixed)
@@ -226,7 +260,11 @@ class Frigate(ForecastModel):
         m = self.prior(batch, tau)[nodes].flatten(0, 1)  # Alg. line 7
         y = self.first(torch.cat([*s, m], dim=-1))  # y_0, Alg. line 8
         y = backend.decode(self.decoder, self.readout, s, m, y, known)  # eq:decoder, y_k, Alg. lines 9 to 12
-        return self.unscaled(y.view(n, B, batch.horizon).permute(1, 2, 0))  # Alg. lines 13 and 14
+        y = self.unscaled(y.view(n, B, batch.horizon).permute(1, 2, 0))  # Alg. lines 13 and 14
+        if not self.corrects_demand:
+            return y
+        assert batch.demand is not None
+        return batch.demand[:, :, nodes] + y
 
     @property
     def reach(self) -> Reach | None:
@@ -282,21 +320,32 @@ def paper(settings: ModelSettings, *, value_offset: float, value_scale: float, l
 
 
 def default(
-    settings: ModelSettings, *, road_features: int, value_offset: float, value_scale: float, length_scale_m: float
+    settings: ModelSettings,
+    *,
+    road_features: int,
+    value_offset: float,
+    value_scale: float,
+    length_scale_m: float,
+    demand: bool,
 ) -> Frigate:
-    """The same architecture with normalised residual layers, road features, calendar and kernel mean."""
+    """The same architecture with normalised residual layers, road features, calendar, kernel mean, and demand.
+
+    With `demand` it forecasts what demand leaves over; a gauge has none.
+    """
+    known = DemandFeatures(value_scale) if demand else None
     kernel = KernelMean(road_features=road_features, length_scale_m=length_scale_m)
     gates, drop = _gates(settings), {"dropout": settings.dropout, "edge_dropout": settings.edge_dropout}
     return Frigate(
         settings,
-        embedding=DefaultEmbedding(settings.width, road_features, kernel),
+        embedding=DefaultEmbedding(settings.width, road_features, kernel, known),
         convolutions=ResidualGatedLayers(ResidualGatedConv(settings.width, gate, **drop) for gate in gates),
-        prior=DefaultPrior(settings.hidden, settings.hidden, road_features),
+        prior=DefaultPrior(settings.hidden, settings.hidden, road_features, known),
         calendar_start=len(CALENDAR),
         calendar_future=len(CALENDAR),
         value_offset=value_offset,
         value_scale=value_scale,
         length_scale_m=length_scale_m,
+        corrects_demand=demand,
     )
 
 

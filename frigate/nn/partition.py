@@ -57,6 +57,9 @@ class Part:
             topologies=tuple(self.topologies[i] for i in which),
             target=None if batch.target is None else batch.target[:, :, self.core],
             target_observed=None if batch.target_observed is None else batch.target_observed[:, :, self.core],
+            usual_past=None if batch.usual_past is None else batch.usual_past[:, :, self.nodes],
+            demand=None if batch.demand is None else batch.demand[:, :, self.nodes],
+            demand_node=None if batch.demand_node is None else batch.demand_node[:, self.nodes],
         )
 
 

@@ -18,6 +18,7 @@ from frigate.data.folder import City
 from frigate.data.network import RoadNetwork
 from frigate.data.split import Split
 from frigate.data.stream import RoadNetworkStream
+from frigate.demand.estimate import DemandSettings
 from frigate.graph.feature_cache import features_of
 from frigate.graph.nearest_sensors import nearest_sensors
 from frigate.graph.positions import (
@@ -45,6 +46,7 @@ class Scaling:
     position_scale_m: float  # the median finite distance to an anchor
     anchors: Anchors | None  # None: a model without positions
     roads: FeatureScaling | None  # None: a model without road features
+    demand: DemandSettings | None = None  # None: a model without demand
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -54,6 +56,7 @@ class Scaling:
             "position_scale_m": self.position_scale_m,
             "anchors": self.anchors and self.anchors.to_json(),
             "roads": self.roads and self.roads.to_json(),
+            "demand": self.demand and self.demand.to_json(),
         }
 
     @classmethod
@@ -67,6 +70,7 @@ class Scaling:
             position_scale_m=float(data["position_scale_m"]),
             anchors=data["anchors"] and Anchors.from_json(data["anchors"]),
             roads=data["roads"] and FeatureScaling.from_json(data["roads"]),
+            demand=data["demand"] and DemandSettings.from_json(data["demand"]),
         )
 
 

@@ -4,6 +4,7 @@
     RUN/checkpoint-0012/            the last finished epoch, renamed into place as one
         weights.safetensors         the best weights so far: what forecasts are made with
         state.safetensors           the current weights and the optimiser's moments, to resume from
+        usual_counts.safetensors    of the sensors, by kind of day and hour: what demand is calibrated with
         run.json                    settings, scaling, split, the city trained on, versions, progress
 
 The random state is not stored: every epoch draws from a generator seeded with (seed, epoch).
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -34,10 +36,11 @@ from frigate.nn.scaling import Scaling
 from frigate.training.environment import versions
 from frigate.training.run import Build, Model, Run, RunOnCity, TrainedOn, TrainingState, build_model
 
-FORMAT = 3
+FORMAT = 4
 PREFIX = "checkpoint-"
 MUST_MATCH_ON_RESUME = ("network", "changes", "start_s", "snapshots", "timezone", "readings")  # of a city
 WEIGHTS, STATE, DESCRIPTION = "weights.safetensors", "state.safetensors", "run.json"
+USUAL_COUNTS = "usual_counts.safetensors"
 
 
 def save_checkpoint(folder: Path, run: Run, *, weights: dict[str, Tensor], state: dict[str, Tensor]) -> None:
@@ -51,6 +54,8 @@ def save_checkpoint(folder: Path, run: Run, *, weights: dict[str, Tensor], state
         beside.mkdir()
         save_file({k: v.detach().cpu().contiguous() for k, v in weights.items()}, beside / WEIGHTS)
         save_file({k: v.detach().cpu().contiguous() for k, v in state.items()}, beside / STATE)
+        if run.usual_counts is not None:
+            save_file({"usual_counts": torch.from_numpy(run.usual_counts).contiguous()}, beside / USUAL_COUNTS)
         text = json.dumps(_run_json(run, folder), indent=1, allow_nan=False)
         (beside / DESCRIPTION).write_text(text, encoding="utf-8")
         for path in (*beside.iterdir(), beside):
@@ -129,7 +134,10 @@ def _load(folder: Path, build: Build) -> tuple[Run, dict[str, Tensor], Path]:
         of_nodes = Split.from_json(split, node_ids)
         where = None if facts["folder"] is None else folder / facts["folder"]
         trained_on = TrainedOn(**facts | {"folder": where})
-    run = Run(build(settings, scaling), settings, scaling, nodes, of_nodes, trained_on, folder, progress)
+    usual = None
+    if scaling.demand is not None:
+        usual = _read_tensors(at / USUAL_COUNTS)["usual_counts"].numpy()
+    run = Run(build(settings, scaling), settings, scaling, nodes, of_nodes, trained_on, folder, progress, usual)
     weights = _read_tensors(at / WEIGHTS)
     _require_tensors_of(run.model, weights, at / WEIGHTS)
     return run, weights, at

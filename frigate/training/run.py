@@ -6,7 +6,8 @@ A run does not contain its city: it records the folder it was trained on, which 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,9 +23,14 @@ from frigate.data.coordinates import haversine_m
 from frigate.data.network import SAME_PLACE_M, Edges, RoadNetwork
 from frigate.data.split import Period, Split
 from frigate.data.stream import RoadNetworkStream
+from frigate.demand.calibration import RouteSet
+from frigate.demand.estimate import BINS, Demand, calibrate, usual_counts
+from frigate.demand.route_search import LineGraph
+from frigate.demand.trip_cache import cached_trips
 from frigate.errors import CheckpointError, FrigateError, SettingsError
 from frigate.graph.road_features import FEATURE_WIDTH
 from frigate.nn.batch import Windows
+from frigate.nn.demand_tables import DemandTables
 from frigate.nn.forecaster import ForecastModel
 from frigate.nn.model import default, paper
 from frigate.nn.predictor import Predictor
@@ -44,7 +50,9 @@ def build_model(settings: Settings, scaling: Scaling) -> Model:
         "value_scale": scaling.value_scale,
         "length_scale_m": scaling.length_scale_m,
     }
-    return default(model, road_features=FEATURE_WIDTH, **scales) if model.roads else paper(model, **scales)
+    if not model.roads:
+        return paper(model, **scales)
+    return default(model, road_features=FEATURE_WIDTH, demand=scaling.demand is not None, **scales)
 
 
 @dataclass(frozen=True)
@@ -117,7 +125,8 @@ class Run:
     """A trained model with all that it needs to forecast, but no city.
 
     `nodes` are the seen and unseen nodes by id and place, without roads. `split` is of their rows; its periods are in
-    snapshots since `trained_on.start_s`.
+    snapshots since `trained_on.start_s`. `usual_counts` are those of the training period by kind of day and hour, of a
+    model that has demand; NaN at unseen nodes.
     """
 
     model: Model
@@ -128,6 +137,7 @@ class Run:
     trained_on: TrainedOn
     folder: Path | None = None
     progress: TrainingState = TrainingState()
+    usual_counts: NDArray[np.float32] | None = None  # [K,n]
 
     def on(self, city: City | str | Path | None = None) -> RunOnCity:
         """The run at work on a city that has the nodes of its split.
@@ -210,6 +220,9 @@ class RunOnCity:
         nodes = RoadNetwork(network.node_ids[rows], network.lon[rows], network.lat[rows], Edges.none())
         masks = {name: getattr(split, name)[rows] for name in ("seen", "validation", "unseen")}
         run = Run(model, settings, scaling, nodes, replace(split, **masks), TrainedOn.of(city), folder)
+        if scaling.demand is not None:
+            usual = usual_counts(city.stream, split.seen, split.train)[:, rows].astype(np.float32)
+            run = replace(run, usual_counts=usual)
         return cls(run, city, split)
 
     @property
@@ -233,9 +246,37 @@ class RunOnCity:
         """What a reader must know where the city is not the one that the run was trained on."""
         return self._view[1]
 
-    def windows(self, device: torch.device | str = "cpu") -> Windows:
-        """The city as the model sees it."""
-        return Windows(self.city.stream, self._view[0], device)
+    def windows(
+        self, device: torch.device | str = "cpu", *, sensors: Sequence[NDArray[np.bool_]] | None = None
+    ) -> Windows:
+        """The city as the model sees it; with a demand for each of these sets of sensors [N] (default: all seen)."""
+        if self.scaling.demand is None:
+            return Windows(self.city.stream, self._view[0], device)
+        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+            demands = list(pool.map(self.demand, [self.split.seen] if sensors is None else sensors))
+        return Windows(self.city.stream, self._view[0], device, demand=DemandTables.of(demands, device))
+
+    def demand(self, sensors: NDArray[np.bool_]) -> Demand:
+        """The demand that these of the seen nodes [N] tell, from their counts in the training period."""
+        assert self.scaling.demand is not None and self.run.usual_counts is not None
+        usual = np.full((BINS, self.city.stream.num_nodes), np.nan, np.float32)
+        row = self.city.network.same_nodes(self.run.nodes)
+        here = sensors & (row >= 0)
+        usual[:, here] = self.run.usual_counts[:, row[here]]
+        graph, sets = self._trips
+        return calibrate(graph, sets, usual, self.scaling.demand, seed=self.settings.train.seed)
+
+    @cached_property
+    def _trips(self) -> tuple[LineGraph, tuple[RouteSet, ...]]:
+        assert self.scaling.demand is not None
+        stream = self.city.stream
+        return cached_trips(
+            stream.topologies[np.bincount(stream.topology_of).argmax()],
+            self.scaling.demand,
+            forbidden_turns=self.city.forbidden_turns,
+            seed=self.settings.train.seed,
+            folder=self.city.folder,
+        )
 
     def predictor(self, device: torch.device, *, kernels: str = "auto") -> Predictor:
         """The model, ready to forecast on this city."""

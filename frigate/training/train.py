@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from frigate.config import Settings, change, load_settings, preset
+from frigate.config import ModelSettings, Settings, change, load_settings, preset
 from frigate.data.city import City
 from frigate.data.split import Seen, Split, make_split, parse_seen, read_seen_file
+from frigate.demand.tuning import choose_settings
 from frigate.errors import SettingsError
 from frigate.graph.feature_cache import ensure_road_features
 from frigate.nn.device import best_device
@@ -24,7 +25,7 @@ from frigate.nn.scaling import fit_scaling
 from frigate.training.checkpoint import load_checkpoint, load_settings_of
 from frigate.training.distributed import joined
 from frigate.training.run import Build, Run, RunOnCity, build_model
-from frigate.training.trainer import OnStep, Trainer
+from frigate.training.trainer import OnStep, Trainer, training_windows
 
 Saved = tuple[dict[str, Tensor], dict[str, Tensor]]  # of a run: its best weights, and the state to resume from
 
@@ -89,7 +90,7 @@ def train(
         here, saved = group.leader_first(begin)
         if group.size > 1:
             group.require_same(_must_be_the_same(here, on))
-        trainer = group.agree(lambda: Trainer(here, here.windows(on), group=group, kernels=kernels))
+        trainer = group.agree(lambda: Trainer(here, training_windows(here, on), group=group, kernels=kernels))
         if saved is not None:
             trainer.restore(*saved)
         return trainer.fit(on_step)
@@ -139,6 +140,11 @@ def new_run(
         city = ensure_road_features(city)
         features = city.road_features[int(city.stream.topology_of[-1])]
     scaling = fit_scaling(city.stream, split, settings.model, features=features, seed=seed)
+    if isinstance(settings.model, ModelSettings) and settings.model.demand and city.stream.quantity == "count":
+        demand = choose_settings(
+            city.stream, split.training, period=split.train, forbidden_turns=city.forbidden_turns, seed=seed
+        )
+        scaling = replace(scaling, demand=demand)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         model = build(settings, scaling)

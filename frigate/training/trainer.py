@@ -39,6 +39,7 @@ from frigate.training.run import Run, RunOnCity, TrainingState
 
 LAST_RATE = 0.02  # of the learning rate, at the end of the cosine
 ALONE = Group()
+MASK_DRAWS = 7
 PART_DRAWS = 5  # apart from the draws of an epoch, which are from (seed, epoch)
 
 
@@ -76,6 +77,7 @@ class Trainer:
             self.settings.validation_windows,
         )
         self.inputs = torch.from_numpy(run.split.training).to(self.device)
+        self.masks = None if windows.demand is None else training_masks(run)
         scored = run.split.unseen if self.settings.validation == "unseen" else run.split.validation
         self._require_targets(scored)
         self.targets_at: Tensor | slice = self.inputs.nonzero()[:, 0]
@@ -90,6 +92,7 @@ class Trainer:
         self.steps = min(whole, self.settings.steps_per_epoch or whole)
         self.parts = self._divide(run.split.training | scored) if self.settings.parts > 1 else []
         self.micro_batch = micro_batch(run, self.device, self.parts)
+        self.averaged = copy.deepcopy(self.model) if self.settings.average else self.model
         self.best = {k: v.clone() for k, v in self.model.state_dict().items()}
         self.progress = run.progress
         self.recorded: _Recorded | None = None
@@ -152,6 +155,9 @@ class Trainer:
         """Resume from a checkpoint."""
         self.best = {k: v.to(self.device) for k, v in best.items()}
         self.model.load_state_dict({k.removeprefix("model."): v for k, v in state.items() if k.startswith("model.")})
+        if self.settings.average:
+            averaged = {k.removeprefix("averaged."): v for k, v in state.items() if k.startswith("averaged.")}
+            self.averaged.load_state_dict(averaged)
         slots = self.optimiser.state_dict()
         for index, (name, _) in enumerate(self.model.named_parameters()):
             if f"step.{name}" in state:  # a parameter that never had a finite gradient has none
@@ -160,6 +166,8 @@ class Trainer:
 
     def _state(self) -> dict[str, Tensor]:
         state = {f"model.{k}": v for k, v in self.model.state_dict().items()}
+        if self.settings.average:
+            state |= {f"averaged.{k}": v for k, v in self.averaged.state_dict().items()}
         for name, parameter in self.model.named_parameters():
             for key, value in self.optimiser.state[parameter].items():
                 state[f"{key}.{name}"] = value
@@ -186,7 +194,7 @@ class Trainer:
         seconds = self.progress.seconds + time.perf_counter() - began
         better = mae < self.progress.best_mae
         if better:
-            self.best = {k: v.clone() for k, v in self.model.state_dict().items()}
+            self.best = {k: v.clone() for k, v in self.averaged.state_dict().items()}
         best_epoch = epoch + 1 if better else self.progress.best_epoch
         self.progress = TrainingState(
             epoch=epoch + 1,
@@ -213,14 +221,17 @@ class Trainer:
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate(step, self.settings.epochs * self.steps, self.settings)
         self.model.train()
-        drawn = draw_hidden(rng, self.run.split.training, len(current), self.settings.hide)
-        current, drawn = current[self.group.share], drawn[self.group.share]
-        batch = self.windows.batch(current, past=self.task.past, horizon=self.task.horizon, inputs=self.inputs)
-        hidden = self._on_device(drawn)
+        if self.masks is None:
+            which, drawn = None, draw_hidden(rng, self.run.split.training, len(current), self.settings.hide)
+        else:
+            mask = rng.integers(0, len(self.masks), len(current))
+            which, drawn = self._on_device(mask[self.group.share]), self.masks[mask]
+        current, hidden = current[self.group.share], self._on_device(drawn[self.group.share])
+        task = {"past": self.task.past, "horizon": self.task.horizon}
+        batch = self.windows.batch(current, **task, inputs=self.inputs, hidden=hidden, demand=which)
         weight = torch.where(hidden, 1.0, self.settings.visible_weight) * self.inputs  # [B,N]
         cells = self._cells(batch, weight)
         buffers_before = [buffer.clone() for buffer in self.model.buffers()] if self.group.size > 1 else []
-        batch = batch.hide(hidden)
         if self.parts:
             part_of_step = self.parts[draw_part(self.settings.seed, step, len(self.parts))]
             # As many times the loss of one part as there are parts: the mean over the parts is the whole network's.
@@ -240,9 +251,17 @@ class Trainer:
             self.optimiser.step()
         elif finite:
             self.optimiser.step()
+        if self.settings.average:
+            self._average(step)
         return loss, finite
 
-    def _on_device(self, array: NDArray[np.bool_]) -> Tensor:
+    @torch.no_grad()
+    def _average(self, step: int) -> None:
+        """Move the averaged weights towards the current ones: the mean of all steps at first, then of the last."""
+        towards = max(1 - self.settings.average, 1 / (step + 1))
+        torch._foreach_lerp_(list(self.averaged.parameters()), list(self.model.parameters()), towards)
+
+    def _on_device(self, array: NDArray[Any]) -> Tensor:
         tensor = torch.from_numpy(array)
         return tensor.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else tensor
 
@@ -283,7 +302,7 @@ class Trainer:
 
     def validate(self) -> float:
         """MAE in the user's unit at the validation nodes and times, without their own readings."""
-        predict = Predictor(self.model, self.run.city.network, self.device, parts=self.parts, kernels=self.kernels)
+        predict = Predictor(self.averaged, self.run.city.network, self.device, parts=self.parts, kernels=self.kernels)
         error, cells = 0.0, 0.0
         share = self.validate_at[self.group.share]
         for first in range(0, len(share), self.micro_batch):
@@ -342,6 +361,21 @@ class _Recorded:
         for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
             parameter.grad = gradient
         return loss.clone()
+
+
+def training_masks(run: RunOnCity) -> NDArray[np.bool_]:
+    """[C,N] the sets of hidden sensors of a training with demand, from few hidden to many."""
+    train, sensors = run.settings.train, run.split.training
+    rng = np.random.default_rng([train.seed, MASK_DRAWS])
+    shares = np.linspace(*train.hide, train.masks)
+    return (rng.random((train.masks, len(sensors))) < shares[:, None]) & sensors
+
+
+def training_windows(run: RunOnCity, device: torch.device | str) -> Windows:
+    """The city as training sees it: with a demand for each set of hidden sensors, then that of all training nodes."""
+    if run.scaling.demand is None:
+        return run.windows(device)
+    return run.windows(device, sensors=[*(run.split.training & ~training_masks(run)), run.split.training])
 
 
 def dropout_seed(seed: int, epoch: int, rank: int) -> int:

@@ -22,7 +22,8 @@ from frigate.baselines.kriging import (
     kriging_weights,
     window_anomalies,
 )
-from frigate.baselines.naive import Forecaster, clock_bins
+from frigate.baselines.naive import Forecaster
+from frigate.nn.clock import clock_bins
 from frigate.config import preset
 from frigate.data.city import City
 from frigate.data.network import Edges, RoadNetwork

@@ -11,10 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from frigate.baselines.naive import (
-    CLOCK_BINS,
     LabelPropagation,
     NearestSensors,
-    clock_bins,
     column_medians,
     fit_clock_profile,
     fit_own_median,
@@ -24,6 +22,7 @@ from frigate.baselines.naive import (
 from frigate.data.network import RoadNetwork
 from frigate.data.split import Split, make_split
 from frigate.data.stream import RoadNetworkStream, calendar
+from frigate.nn.clock import CLOCK_BINS, clock_bins
 from frigate.nn.batch import Batch
 from tests.support.grids import START_S, tidal_grid, windows_of
 

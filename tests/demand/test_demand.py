@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from frigate.data.network import Edges, RoadNetwork
 from frigate.data.stream import RoadNetworkStream, make_stream
 from frigate.demand.calibration import SensorView, first_numbers, route_set
-from frigate.demand.estimate import BINS, Demand, DemandSettings, bins_at, clock_bins, estimate_demand, mean_counts
+from frigate.demand.estimate import BINS, Demand, DemandSettings, bins_at, snapshot_bins, estimate_demand, mean_counts
 from frigate.demand.flows import road_columns, road_features_geojson, trips_through
 from frigate.demand.last_hour import HourSettings, LastHour
 from frigate.demand.rerouting import close_roads, reroute
@@ -201,13 +201,13 @@ def test_bins_are_local_kinds_of_day_and_hours() -> None:
     assert bins_at(np.array([MONDAY_S + 5 * 86400])).tolist() == [24]
     values = np.zeros((3, SIDE * SIDE), np.float32)
     tokyo = make_stream(values, grid(), start_s=MONDAY_S, step_s=3600, timezone="Asia/Tokyo", quantity="count")
-    assert clock_bins(tokyo).tolist() == [9, 10, 11]
+    assert snapshot_bins(tokyo).tolist() == [9, 10, 11]
 
 
 def test_mean_counts_by_hand_with_gaps(stream: RoadNetworkStream) -> None:
     sensors = third(stream.num_nodes)
     level, hourly = mean_counts(stream, sensors, None)
-    bins, node = clock_bins(stream), int(np.flatnonzero(sensors)[0])
+    bins, node = snapshot_bins(stream), int(np.flatnonzero(sensors)[0])
     np.testing.assert_allclose(hourly[8, node], stream.values[bins == 8, node].mean(), rtol=1e-6)
     np.testing.assert_allclose(
         level[node], (5 * hourly[:24, node].mean() + 2 * hourly[24:, node].mean()) / 7, rtol=1e-6

@@ -1,0 +1,92 @@
+"""Which sensors speak for a node, and how: the change of flow that some readings tell everywhere.
+
+Of the vehicles at a node, so many pass this sensor and so many that one: these shares are what a node leans on. If a
+sensor counts half as much again as usual, then so do, at every node, the vehicles that pass it. That is one step of
+the calibration (`calibration`) from the usual trip numbers, written as a weighted mean over the sensors; it costs one
+gather, so it is done for every kind of day and hour, at every tick of a live forecast and in every training step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, diags_array
+from torch import Tensor
+
+from frigate.demand.calibration import RouteSet, SensorView
+
+MAX_SENSORS = 32  # that a node leans on: more are no better
+MIN_SHARE = 0.002  # of a node's vehicles
+STEPS = 3  # towards the readings
+
+
+@dataclass(frozen=True)
+class Leaning:
+    """The sensors that each of N nodes leans on, at most M, those of the largest shares."""
+
+    sensor: NDArray[np.int32]  # [N,M] rows of nodes
+    share: NDArray[np.float32]  # [N,M] of the node's vehicles; the shares and `rest` sum to 1
+    rest: NDArray[np.float32]  # [N] share of the vehicles that pass no sensor
+
+
+def lean(sets: Iterable[tuple[RouteSet, SensorView, NDArray[np.floating]]], sensors: NDArray[np.bool_]) -> Leaning:
+    """What nodes lean on, as the mean over route sets of (trips, what the sensors see of them, trip numbers [R])."""
+    rows, N = np.flatnonzero(sensors), len(sensors)
+    total, count = csr_array((N, len(rows)), dtype=np.float32), 0
+    for trips, view, numbers in sets:
+        flow = np.maximum(trips.through_node.T @ numbers, 1e-12)
+        weighted = diags_array(numbers * view.per_trip[:, 0]) @ view.at_sensor
+        shares = csr_array(diags_array((1 / flow).astype(np.float32)) @ (trips.through_node.T.tocsr() @ weighted))
+        shares.data[shares.data < MIN_SHARE] = 0
+        shares.eliminate_zeros()
+        total, count = csr_array(total + shares), count + 1
+    total.data /= max(count, 1)
+    node = np.repeat(np.arange(N), np.diff(total.indptr))
+    order = np.lexsort((-total.data, node))
+    rank = np.arange(len(node)) - total.indptr[node]
+    kept = rank < MAX_SENSORS
+    node, rank, order = node[kept], rank[kept], order[kept]
+    M = max(1, min(MAX_SENSORS, len(rows)))
+    sensor, share = np.zeros((N, M), np.int32), np.zeros((N, M), np.float32)
+    sensor[node, rank] = rows[total.indices[order]]
+    share[node, rank] = total.data[order]
+    all_shares = np.minimum(np.asarray(total.sum(axis=1)).ravel(), 1)
+    share *= (all_shares / np.maximum(share.sum(1), 1e-9))[:, None]
+    return Leaning(sensor, share, (1 - all_shares).astype(np.float32))
+
+
+def propagate(
+    ratio: Tensor, known: Tensor, *, sensor: Tensor, share: Tensor, rest: Tensor, everywhere: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The change of flow at every node from that at the sensors.
+
+    Parameters
+    ----------
+    ratio
+        [B,N] what each sensor counted over what it usually counts.
+    known
+        [B,N] the sensors that were read. One that was not says nothing: its own change is estimated like any node's.
+    sensor, share, rest
+        A leaning: [N,M], [N,M] and [N], or one for each of the B windows.
+    everywhere
+        [B,1] the change of vehicles that pass no sensor.
+
+    Returns
+    -------
+    change, factor
+        [B,N] of the flow of each node; and of the vehicles that pass each sensor, on account of it alone.
+    """
+    index = sensor.expand(len(ratio), *sensor.shape[-2:]).flatten(1).long()
+
+    def flow(factor: Tensor) -> Tensor:
+        return (factor.gather(1, index).view(len(ratio), *share.shape[-2:]) * share).sum(-1) + rest * everywhere
+
+    factor = ratio.where(known, everywhere)
+    for _ in range(STEPS - 1):
+        made = flow(factor)
+        factor = torch.where(known, factor * ratio / made.clamp(min=1e-3), made)
+    return flow(factor), factor

@@ -1,0 +1,96 @@
+"""What demand tells a model about each window: the usual flow everywhere, moved by the window's own readings.
+
+A window must not know anything about sensors that are hidden in it, and demand knows every sensor that it was
+calibrated with. So there is one demand for each set of visible sensors that windows may have, and a window names its
+own. The change of the last hour is computed here from the window's readings, after hiding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from frigate.demand.estimate import Demand
+from frigate.demand.leaning import propagate
+from frigate.nn.batch import Batch
+from frigate.nn.clock import clock_bins
+
+PRIOR_VEHICLES = 4.0  # usual ones, counted in beside the real: 3 instead of the usual 1 says little
+PRIOR_VEHICLES_EVERYWHERE = 50.0
+MAX_RATIO = 8.0  # today over usual at one sensor: beyond it a broken sensor is likelier than a crowd
+
+
+@dataclass(frozen=True)
+class DemandTables:
+    """C demands of one network, each of other sensors, on one device. K kinds of day and hours, G topologies."""
+
+    usual: Tensor  # [C,K,N] usual flow; at a sensor its own usual count
+    is_sensor: Tensor  # [C,N] bool
+    spread: Tensor  # [C,N] how unsure the flow is: standard deviation of its logarithm
+    sensor: Tensor  # [C,N,M] what each node leans on
+    share: Tensor  # [C,N,M]
+    rest: Tensor  # [C,N]
+    roads: Tensor  # [C,G,N] what flow is multiplied by on each topology of the stream
+    power: float
+    below_mean: float
+
+    @classmethod
+    def of(cls, demands: Sequence[Demand], device: torch.device | str, roads: Tensor | None = None) -> DemandTables:
+        """`roads` is [C,G,N]; None: the roads never change."""
+
+        def stacked(*arrays: np.ndarray) -> Tensor:
+            return torch.from_numpy(np.stack(arrays)).to(device)
+
+        settings = demands[0].settings
+        sensors = stacked(*(demand.sensors for demand in demands))
+        return cls(
+            usual=stacked(*(np.where(d.sensors, d.usual_counts, d.node_flow) for d in demands)),
+            is_sensor=sensors,
+            spread=stacked(*(np.where(d.sensors, 0, d.node_spread) for d in demands)),
+            sensor=stacked(*(d.leaning.sensor for d in demands)),
+            share=stacked(*(d.leaning.share for d in demands)),
+            rest=stacked(*(d.leaning.rest for d in demands)),
+            roads=torch.ones(*sensors.shape[:1], 1, *sensors.shape[1:], device=device) if roads is None else roads,
+            power=settings.power,
+            below_mean=settings.below_mean,
+        )
+
+    def apply(self, batch: Batch, which: Tensor, topology_of: Tensor) -> Batch:
+        """The batch with what the demands [B] of its windows say of them.
+
+        Parameters
+        ----------
+        batch
+            With the readings of visible sensors alone.
+        which
+            [B] the demand of each window, which knows no other sensors.
+        topology_of
+            [B,T] the topology of each snapshot, as the stream numbers them.
+        """
+        past = self.usual[which[:, None], clock_bins(batch.calendar_past)]  # [B,T,N]
+        ahead = self.usual[which[:, None], clock_bins(batch.calendar_future)]  # [B,H,N]
+        if self.roads.shape[1] > 1:
+            past = past * self.roads[which[:, None], topology_of]
+            ahead = ahead * self.roads[which, topology_of[:, -1]][:, None]
+        counted = batch.values.where(batch.observed, 0.0).sum(1)  # [B,N]
+        expected = past.where(batch.observed, 0.0).sum(1)
+        sensors = self.is_sensor[which]
+        known = batch.observed.any(1) & sensors
+        ratio = ((counted + PRIOR_VEHICLES) / (expected + PRIOR_VEHICLES)).clamp(1 / MAX_RATIO, MAX_RATIO)
+        whole, usually = (x.where(known, 0.0).sum(1, keepdim=True) for x in (counted, expected))
+        change, _ = propagate(
+            ratio,
+            known,
+            sensor=self.sensor[which],
+            share=self.share[which],
+            rest=self.rest[which],
+            everywhere=(whole + PRIOR_VEHICLES_EVERYWHERE) / (usually + PRIOR_VEHICLES_EVERYWHERE),
+        )
+        change = change.clamp(1 / MAX_RATIO, MAX_RATIO)
+        forecast = (ahead * change[:, None] ** self.power - self.below_mean).clamp(min=0)
+        node = torch.stack([change.log(), self.spread[which], sensors.to(change.dtype)], dim=-1)
+        return replace(batch, usual_past=past, demand=forecast, demand_node=node)
