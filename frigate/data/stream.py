@@ -64,6 +64,11 @@ class RoadNetworkStream:
         return self.topologies[int(self.topology_of[-1]) if self.num_snapshots else -1]
 
     @property
+    def main_network(self) -> RoadNetwork:
+        """That of most snapshots."""
+        return self.topologies[int(np.bincount(self.topology_of).argmax())] if self.num_snapshots else self.network
+
+    @property
     def node_ids(self) -> NDArray[np.generic]:
         return self.topologies[0].node_ids
 

@@ -182,7 +182,7 @@ def sample_routes(graph: LineGraph, settings: DemandSettings, *, seed: int) -> l
     """The trips of each route set."""
     searches = num_searches(graph)
     return [
-        search_routes(graph, search, searches=searches, seed=1000 * seed + k)
+        search_routes(graph, search, searches=searches, seed=route_seed(seed, k))
         for k, search in enumerate(set_searches(settings))
     ]
 
@@ -192,9 +192,9 @@ def num_searches(graph: LineGraph) -> int:
     return max(min(SEARCHES, graph.num_roads), graph.num_nodes // NODES_PER_SEARCH)
 
 
-def set_seed(demand: Demand, k: int) -> int:
-    """The seed that the trips of set k were searched with."""
-    return 1000 * demand.seed + k
+def route_seed(seed: int, k: int) -> int:
+    """The seed that the trips of set k are searched with."""
+    return 1000 * seed + k
 
 
 def set_searches(settings: DemandSettings) -> list[SearchSettings]:
@@ -241,8 +241,9 @@ def usual_counts(
     values, observed = stream.values[first:stop, rows].astype(np.float64), stream.observed[first:stop, rows]
     bins = snapshot_bins(stream)[first:stop]
     total, count = np.zeros((BINS, len(rows))), np.zeros((BINS, len(rows)))
-    np.add.at(total, bins, np.where(observed, values, 0))
-    np.add.at(count, bins, observed)
+    for b in np.unique(bins):
+        total[b] = np.where(observed[bins == b], values[bins == b], 0).sum(0)
+        count[b] = observed[bins == b].sum(0)
     hourly = np.full((BINS, stream.num_nodes), np.nan)
     readings = count.sum(0)
     known, here = count > 0, readings > 0

@@ -1,7 +1,8 @@
-"""Where traffic goes when roads close: the same trips searched again on the roads that are left.
+"""Where traffic goes when roads close or open: the same trips searched again on the roads that are there.
 
 Trip numbers stay as they were calibrated, and so do the drivers' travel times; only the routes change. What comes of it
-is a factor for each node and road, new flow over old, by which any forecast of the open network is multiplied.
+is a factor for each node, new flow over old, by which any forecast of the network as it was is multiplied. The detours
+depend on the map alone, so they are found once for all demands of a network.
 """
 
 from __future__ import annotations
@@ -10,23 +11,85 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
 
-from frigate.demand.calibration import Floats, route_set
-from frigate.demand.estimate import TINY, Demand, set_searches, set_seed
-from frigate.demand.route_search import LineGraph, Routes, search_again
+from frigate.data.network import RoadNetwork
+from frigate.demand.calibration import RouteSet, route_set
+from frigate.demand.estimate import TINY, Demand, DemandSettings, route_seed, set_searches
+from frigate.demand.route_search import LineGraph, Routes, line_graph, search_again
+from frigate.graph.positions import road_matrix
 
 LITTLE_FLOW = 0.05  # vehicles a step, added to both flows: a node that nobody passed cannot change a hundredfold
 
 
 @dataclass(frozen=True)
-class Rerouted:
-    """Flows with some roads closed, relative to those with all open. K kinds of day and hours."""
+class Detours:
+    """The trips of a network that take another way on another network with the same nodes."""
 
-    node_change: NDArray[np.float32]  # [K,N] factors
-    road_change: NDArray[np.float32]  # [K,E] 0 on a closed road
-    lost: NDArray[np.float32]  # [K] share of the vehicles that can no longer get to where they were going
-    cut_off: NDArray[np.bool_]  # [N] nodes that no trip can pass any more although trips did
+    graph: LineGraph  # of all roads, the old ones first
+    closed: NDArray[np.bool_]  # [E] of the old roads
+    rows: tuple[NDArray[np.int64], ...]  # of each route set, the trips that were searched again
+    routes: tuple[RouteSet, ...]  # and what they pass now
+    shut: NDArray[np.bool_]  # [N] nodes that can no longer be reached, or left, by any road
+
+
+@dataclass(frozen=True)
+class Rerouted:
+    """Flows on the other network, relative to those on the old one."""
+
+    node_change: NDArray[np.float32]  # [N] factors; 0 where nobody can pass any more
+    road_change: NDArray[np.float32]  # [E] of the old roads; 0 on a closed one
+    lost: float  # share of the vehicles that can no longer get to where they were going
+
+
+def find_detours(
+    old: RoadNetwork,
+    new: RoadNetwork,
+    sets: tuple[RouteSet, ...],
+    settings: DemandSettings,
+    *,
+    seed: int,
+    forbidden_turns: NDArray[np.int64] | None = None,
+) -> Detours:
+    """The ways that trips of the old network take on the new one.
+
+    Where roads only close, the trips that used them are searched again: the fastest route of any other is as it was.
+    Where one is added, it may be faster for anybody, and all trips are.
+
+    Parameters
+    ----------
+    old, new
+        Networks with the same table of nodes.
+    sets, settings, seed
+        The trips, and what they were searched with.
+    forbidden_turns
+        [K,3] rows of nodes source, via, target.
+    """
+    before, after = (np.stack([n.senders, n.receivers], axis=1) @ [n.num_nodes, 1] for n in (old, new))
+    closed = ~np.isin(before, after)
+    more = np.flatnonzero(~np.isin(after, before))
+    graph = line_graph(old, forbidden_turns, also=(new, more))
+    there = np.concatenate([closed, np.zeros(len(more), bool)])
+    graph = close_roads(graph, there)
+    rows, routes = [], []
+    for k, (trips, search) in enumerate(zip(sets, set_searches(settings), strict=True)):
+        used = np.asarray(trips.through_road[:, np.flatnonzero(closed)].sum(axis=1)).ravel() > 0
+        some = np.flatnonzero(used) if len(more) == 0 else np.arange(len(trips.routes))
+        moved = _open_ends(trips.routes.take(some), graph, there)
+        rows.append(some)
+        routes.append(route_set(graph, search_again(graph, search, moved, seed=route_seed(seed, k))))
+    return Detours(graph, closed, tuple(rows), tuple(routes), _shut(old, new))
+
+
+def _shut(old: RoadNetwork, new: RoadNetwork) -> NDArray[np.bool_]:
+    """[N] nodes with no road into them, or none out of them, although there was one."""
+
+    def degree(ends: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.bincount(ends, minlength=old.num_nodes)
+
+    lost = (degree(old.receivers) > 0) & (degree(new.receivers) == 0)
+    lost |= (degree(old.senders) > 0) & (degree(new.senders) == 0)
+    return np.asarray(lost)
 
 
 def close_roads(graph: LineGraph, closed: NDArray[np.bool_]) -> LineGraph:
@@ -42,57 +105,39 @@ def close_roads(graph: LineGraph, closed: NDArray[np.bool_]) -> LineGraph:
     )
 
 
-def reroute(demand: Demand, closed: NDArray[np.bool_], bins: NDArray[np.int64] | None = None) -> Rerouted:
-    """What closing these roads [E] does to the flow of every node and road.
-
-    Only trips that used a closed road are searched again: the fastest route of any other is as it was.
-
-    Parameters
-    ----------
-    demand
-        Of the network with all roads open.
-    closed
-        [E] the roads to close.
-    bins
-        The kinds of day and hours to look at (default: all).
-    """
-    graph = close_roads(demand.graph, closed)
-    K, S = len(demand.node_flow) if bins is None else len(bins), len(demand.sets)
-    node, road = np.zeros((K, graph.num_nodes)), np.zeros((K, graph.num_roads))
-    lost, made = np.zeros(K), np.zeros(K)
-    before, after = np.zeros(graph.num_nodes), np.zeros(graph.num_nodes)
-    for k, (trips, search) in enumerate(zip(demand.sets, set_searches(demand.settings), strict=True)):
-        numbers = demand.trips(k, bins)
-        rows = np.flatnonzero(trips.through_road[:, np.flatnonzero(closed)].sum(axis=1))
-        moved = _open_ends(trips.routes.take(rows), graph, closed)
-        other = route_set(graph, search_again(graph, search, moved, seed=set_seed(demand, k)))
-        of_rows = numbers[rows]
-        flow, new = _flows(trips.through_node, other.through_node, numbers, rows)
-        node += _log_change(flow, new) / S
-        before, after = before + flow.sum(1), after + new.sum(1)
-        road += _log_change(*_flows(trips.through_road, other.through_road, numbers, rows)) / S
-        lost += of_rows[np.diff(other.routes.start) == 0].sum(0)
-        made += numbers.sum(0)
-    road_change = np.exp(road)
-    road_change[:, closed] = 0
+def reroute(demand: Demand, detours: Detours) -> Rerouted:
+    """What the detours do to the flow of every node and road, as a mean of the week."""
+    S, E = len(demand.sets), demand.graph.num_roads
+    node, road = np.zeros(demand.graph.num_nodes), np.zeros(E)
+    before, after = np.zeros(len(node)), np.zeros(len(node))
+    lost, made = 0.0, 0.0
+    for trips, numbers, rows, other in zip(demand.sets, demand.numbers, detours.rows, detours.routes, strict=True):
+        some = numbers[rows]
+        flow, flow_of_road = trips.through_node.T @ numbers, trips.through_road.T @ numbers
+        new = np.maximum(flow + other.through_node.T @ some - trips.through_node[rows].T @ some, 0)
+        new_of_road = flow_of_road + (other.through_road.T @ some)[:E] - trips.through_road[rows].T @ some
+        node += np.log((new + LITTLE_FLOW) / (flow + LITTLE_FLOW)) / S
+        road += np.log((np.maximum(new_of_road, 0) + LITTLE_FLOW) / (flow_of_road + LITTLE_FLOW)) / S
+        before, after = before + flow, after + new
+        lost += float(some[np.diff(other.routes.start) == 0].sum())
+        made += float(numbers.sum())
+    nobody = detours.shut | ((before > 0) & (after <= 1e-6 * before))
     return Rerouted(
-        np.exp(node).astype(np.float32),
-        road_change.astype(np.float32),
-        (lost / np.maximum(made, TINY)).astype(np.float32),
-        (before > 0) & (after <= 1e-6 * before),
+        np.where(nobody, 0, np.exp(node)).astype(np.float32),
+        np.where(detours.closed, 0, np.exp(road)).astype(np.float32),
+        lost / max(made, TINY),
     )
 
 
-def _flows(through: csr_array, other: csr_array, numbers: Floats, rows: NDArray[np.int64]) -> tuple[Floats, Floats]:
-    """[X,K] the flow as it was, and with these rows of trips on their other routes."""
-    flow = through.T @ numbers
-    return flow, np.maximum(flow + other.T @ numbers[rows] - through[rows].T @ numbers[rows], 0)
+def newly_cut_off(old: RoadNetwork, new: RoadNetwork) -> NDArray[np.bool_]:
+    """[N] nodes that could be reached from most of the old network and back, and cannot on the new one."""
 
+    def largest(network: RoadNetwork) -> NDArray[np.bool_]:
+        _, part = connected_components(road_matrix(network), directed=True, connection="strong")
+        found: NDArray[np.bool_] = part == np.bincount(part).argmax()
+        return found
 
-def _log_change(flow: Floats, new: Floats) -> Floats:
-    """[K,X] logarithm of new flow over old."""
-    change: Floats = np.log((new + LITTLE_FLOW) / (flow + LITTLE_FLOW)).T
-    return change
+    return largest(old) & ~largest(new) & new.present
 
 
 def _open_ends(routes: Routes, graph: LineGraph, closed: NDArray[np.bool_]) -> Routes:

@@ -50,7 +50,12 @@ class LineGraph:
         return len(self.senders)
 
 
-def line_graph(network: RoadNetwork, forbidden_turns: NDArray[np.int64] | None = None) -> LineGraph:
+def line_graph(
+    network: RoadNetwork,
+    forbidden_turns: NDArray[np.int64] | None = None,
+    *,
+    also: tuple[RoadNetwork, NDArray[np.int64]] | None = None,
+) -> LineGraph:
     """The roads of a network and the turns that are allowed between them.
 
     Parameters
@@ -59,33 +64,42 @@ def line_graph(network: RoadNetwork, forbidden_turns: NDArray[np.int64] | None =
         Its open roads.
     forbidden_turns
         [K,3] rows of nodes: from the road source -> via into the road via -> target.
+    also
+        Another network of the same nodes, and the rows of its roads that come after those of the first.
     """
-    E, N = network.num_edges, network.num_nodes
-    order = np.argsort(network.senders, kind="stable")
-    out_start = np.searchsorted(network.senders[order], np.arange(N + 1))
-    first, last = out_start[network.receivers], out_start[network.receivers + 1]
+    N = network.num_nodes
+    senders, receivers, time_s = network.senders, network.receivers, travel_time_s(network)
+    if also is not None:
+        other, more = also
+        senders = np.concatenate([senders, other.senders[more]])
+        receivers = np.concatenate([receivers, other.receivers[more]])
+        time_s = np.concatenate([time_s, travel_time_s(other)[more]])
+    E = len(senders)
+    order = np.argsort(senders, kind="stable")
+    out_start = np.searchsorted(senders[order], np.arange(N + 1))
+    first, last = out_start[receivers], out_start[receivers + 1]
     each = last - first
     leaving = np.repeat(np.arange(E), each)
     into = order[first[leaving] + np.arange(len(leaving)) - (np.cumsum(each) - each)[leaving]]
     if forbidden_turns is not None and len(forbidden_turns):
-        turn = np.stack([network.senders[leaving], network.receivers[leaving], network.receivers[into]], axis=1)
+        turn = np.stack([senders[leaving], receivers[leaving], receivers[into]], axis=1)
         key = (turn[:, 0] * N + turn[:, 1]) * N + turn[:, 2]
         banned = (forbidden_turns[:, 0] * N + forbidden_turns[:, 1]) * N + forbidden_turns[:, 2]
         allowed = ~np.isin(key, banned)
         leaving, into = leaving[allowed], into[allowed]
     x, y = np.radians(network.lon) * np.cos(np.radians(network.lat)), np.radians(network.lat)
-    dx, dy = x[network.receivers] - x[network.senders], y[network.receivers] - y[network.senders]
+    dx, dy = x[receivers] - x[senders], y[receivers] - y[senders]
     norm = np.maximum(np.hypot(dx, dy), 1e-12)
     cosine = (dx[leaving] * dx[into] + dy[leaving] * dy[into]) / (norm[leaving] * norm[into])
     return LineGraph(
         num_nodes=N,
-        senders=network.senders,
-        receivers=network.receivers,
-        time_s=travel_time_s(network) + CROSSING_S,
+        senders=senders,
+        receivers=receivers,
+        time_s=time_s + CROSSING_S,
         turn_start=np.searchsorted(leaving, np.arange(E + 1)),
         turn_into=into.astype(np.int32),
         turn_angle=1 - np.clip(cosine, -1, 1),
-        u_turn=network.senders[leaving] == network.receivers[into],
+        u_turn=senders[leaving] == receivers[into],
     )
 
 

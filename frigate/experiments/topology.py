@@ -16,7 +16,9 @@ from frigate.experiments.plan import Plan, Recipe
 from frigate.experiments.table import MAE_COLUMNS, Row, Table, mae_cells, percent_above
 from frigate.experiments.trials import Change, Fitted, Scored, Trial
 from frigate.nn.batch import Windows
+from frigate.nn.demand_tables import DemandTables
 from frigate.nn.scaling import build_topologies
+from frigate.training.run import RunTrips
 
 THRESHOLD = 3.0  # median roads: new roads join nodes at most so far apart as the crow flies
 COLUMNS = {
@@ -44,7 +46,10 @@ class OtherRoads(Change):
         stream = plan.city.stream
         other = stream.on(perturbed(stream.network, percent=self.percent, seed=recipe.seed))
         topologies, _ = build_topologies(other.topologies, fitted.run.scaling, sensors=fitted.split.seen)
-        return replace(fitted, windows=Windows(other, topologies, fitted.windows.device))
+        device, demand = fitted.windows.device, None
+        if fitted.run.scaling.demand is not None:
+            demand = DemandTables.of([RunTrips.of(fitted.run, other.network).demand(fitted.split.seen)], device)
+        return replace(fitted, windows=Windows(other, topologies, device, demand=demand))
 
 
 def perturbed(network: RoadNetwork, *, percent: float, seed: int) -> RoadNetwork:

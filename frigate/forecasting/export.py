@@ -13,7 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -31,7 +31,7 @@ from frigate.data.stream import CALENDAR, RoadNetworkStream
 from frigate.errors import CheckpointError, FrigateError, MissingExtraError, SettingsError
 from frigate.forecasting.forecast import Request, make_request
 from frigate.graph.road_features import FEATURE_WIDTH
-from frigate.nn.batch import Batch
+from frigate.nn.batch import DEMAND_NODE, Batch
 from frigate.nn.forecaster import ForecastModel
 from frigate.nn.predictor import Predictor
 from frigate.nn.scaling import NEAR_SENSORS
@@ -54,8 +54,12 @@ SHAPES = {  # every input, in order. Those from positions on only where the mode
     "road_features": "NR",
     "near_sensor": "NM",
     "near_distance_m": "NM",
+    "usual_past": "TN",
+    "demand": "HN",
+    "demand_node": "ND",
 }
-WINDOW = tuple(SHAPES)[:4]  # of the readings and the clock; the rest is of the network
+WINDOW = tuple(SHAPES)[:4]  # of the readings and the clock
+DEMAND = tuple(SHAPES)[-3:]  # of who drives where; the rest is of the network
 TOLERANCE = 1e-5  # of the largest forecast, or of the readings' spread where that is more; rounding is some 1e-7
 NEEDED = ("onnx", "onnxscript", "onnxruntime")
 
@@ -188,6 +192,9 @@ class PlainForecast(nn.Module):
         road_features: Tensor | None = None,
         near_sensor: Tensor | None = None,
         near_distance_m: Tensor | None = None,
+        usual_past: Tensor | None = None,
+        demand: Tensor | None = None,
+        demand_node: Tensor | None = None,
     ) -> Tensor:
         T, N = values.shape
         none, unread = values.new_zeros(N, 0), senders[:0]  # no implementation but the reference is run
@@ -209,6 +216,8 @@ class PlainForecast(nn.Module):
         )
         window = (values, observed, calendar_past, calendar_future)
         batch = Batch.of_window(*window, (topology,), torch.zeros(T, dtype=torch.int64))
+        if usual_past is not None and demand is not None and demand_node is not None:
+            batch = replace(batch, usual_past=usual_past[None], demand=demand[None], demand_node=demand_node[None])
         made: Tensor = self.model(batch, kernels="reference")[0]
         return made
 
@@ -337,14 +346,19 @@ def _synthetic(run: Run, *, nodes: int, seed: int) -> Inputs:
         "road_features": rng.normal(size=(N, sizes["R"])),
         "near_sensor": rng.integers(0, N, (N, NEAR_SENSORS)),
         "near_distance_m": np.where(rng.random((N, NEAR_SENSORS)) < 0.3, np.inf, near_m),
+        "usual_past": scaling.value_scale * rng.random((T, N)),
+        "demand": scaling.value_scale * rng.random((H, N)),
+        "demand_node": rng.random((N, len(DEMAND_NODE))),
     }
-    return {name: _typed(made[name]) for name in _names(settings)}
+    return {name: _typed(made[name]) for name in _names(run)}
 
 
-def _names(settings: ModelSettings) -> list[str]:
+def _names(run: Run) -> list[str]:
     """The inputs that a model reads."""
+    _, settings = _frigate(run)
     left_out = [] if settings.anchors else ["positions"]
     left_out += [] if settings.roads else ["road_features", "near_sensor", "near_distance_m"]
+    left_out += [] if run.scaling.demand is not None else DEMAND
     return [name for name in SHAPES if name not in left_out]
 
 
@@ -366,9 +380,10 @@ def _on_one_network(
 
 def _arrays(run: Run, request: Request) -> Inputs:
     batch = request.batch
-    arrays = {name: getattr(batch, name)[0] for name in WINDOW}
-    arrays |= {name: getattr(batch.topologies[0], name) for name in SHAPES if name not in arrays}
-    return {name: _typed(arrays[name].numpy()) for name in _names(_frigate(run)[1])}
+    names = _names(run)
+    arrays = {name: getattr(batch, name)[0] for name in names if name in WINDOW + DEMAND}
+    arrays |= {name: getattr(batch.topologies[0], name) for name in names if name not in arrays}
+    return {name: _typed(arrays[name].numpy()) for name in names}
 
 
 def _by_model(run: Run, arrays: Inputs) -> NDArray[np.float32]:
@@ -387,6 +402,8 @@ def _by_model(run: Run, arrays: Inputs) -> NDArray[np.float32]:
     )
     values, observed, past, future = (torch.from_numpy(arrays[name]) for name in WINDOW)
     batch = Batch.of_window(values, observed, past, future, (topology,), torch.zeros(len(values), dtype=torch.int64))
+    known: dict[str, Any] = {name: torch.from_numpy(arrays[name])[None] for name in DEMAND if name in arrays}
+    batch = replace(batch, **known)
     return np.asarray(Predictor(run.model, network, torch.device("cpu"))(batch)[0].numpy())  # not clamped
 
 

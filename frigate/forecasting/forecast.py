@@ -24,12 +24,14 @@ from frigate.data.city import City
 from frigate.data.files import write_file
 from frigate.data.network import SAME_PLACE_M, Road, RoadNetwork
 from frigate.data.stream import RoadNetworkStream, local_iso, zone
+from frigate.demand.rerouting import Rerouted, newly_cut_off
 from frigate.errors import CityError, SettingsError
 from frigate.nn.batch import Batch, Windows
+from frigate.nn.demand_tables import DemandTables
 from frigate.nn.device import best_device
 from frigate.nn.predictor import Predictor
 from frigate.nn.scaling import build_topologies
-from frigate.training.run import Run, TrainedOn
+from frigate.training.run import Run, RunTrips, TrainedOn
 
 if TYPE_CHECKING:
     import polars as pl
@@ -265,11 +267,12 @@ def make_request(
     notices += more + _about_window(window, past=task.past, late=late)
     if len(close) or len(add):
         network = edit_network(window.network if network is None else network, close=close, add=add)
+    recorded = _used_topologies(window)
     if network is not None:
         notices += _left_out(window, network)
         window = window.on(network)
-    used, topology_of = np.unique(window.topology_of, return_inverse=True)
-    window = replace(window, topologies=tuple(window.topologies[i] for i in used), topology_of=topology_of)
+        notices += _cut_off(recorded.network, window.network)
+    window = _used_topologies(window)
     now, inputs = window.network, _inputs(run, window, sensors)
     city = source if isinstance(source, City) else trained_on.folder
     topologies, more = build_topologies(window.topologies, run.scaling, sensors=inputs, city=city)
@@ -280,10 +283,73 @@ def make_request(
     batch = Windows(window, topologies, device, ahead=H).batch(
         np.array([S - 1]), past=S, horizon=H, inputs=torch.from_numpy(inputs).to(device)
     )
+    if run.scaling.demand is not None:
+        batch, more = _with_demand(run, batch, stream.slice(0, stop), recorded, window, inputs, city)
+        notices += more
     empty = np.full((task.horizon, now.num_nodes), np.nan)
     sensor = inputs & window.sensors & now.present
     made = make_forecast(trained_on, now, empty, at_s, sensor=sensor, timezone=stream.timezone, notices=notices)
     return Request(window, batch, late, made)
+
+
+def _used_topologies(window: RoadNetworkStream) -> RoadNetworkStream:
+    """The window with only the topologies that its snapshots have."""
+    used, topology_of = np.unique(window.topology_of, return_inverse=True)
+    return replace(window, topologies=tuple(window.topologies[i] for i in used), topology_of=topology_of)
+
+
+def _with_demand(
+    run: Run,
+    batch: Batch,
+    past: RoadNetworkStream,
+    recorded: RoadNetworkStream,
+    window: RoadNetworkStream,
+    inputs: NDArray[np.bool_],
+    city: City | Path | None,
+) -> tuple[Batch, list[str]]:
+    """The batch of a window with its demand, and notices.
+
+    The readings were made on the roads as `recorded`, the coming hour is on those of the `window`, which may be others.
+    """
+    now, device = window.network, batch.values.device
+    if not np.array_equal(past.node_ids, now.node_ids):  # another table of nodes: it has trips of its own
+        past, recorded = past.on(now), window
+    known, _ = split_on(run, past.main_network)
+    unknown = replace(past, observed=past.observed & inputs & ~known)
+    trips = RunTrips.of(run, past.main_network, city, past=unknown if unknown.observed.any() else None)
+    demand = trips.demand(inputs)
+    networks = [*recorded.topologies, now]
+    rerouted = [trips.rerouted([demand], network)[0] for network in networks]
+    roads = torch.from_numpy(np.array([[each.node_change for each in rerouted]]))
+    past_on = torch.from_numpy(recorded.topology_of.copy()).to(device)[None]
+    ahead_on = torch.full((1,), len(networks) - 1, device=device)
+    tables = DemandTables.of([demand], device, roads)
+    return tables.apply(batch, torch.zeros_like(ahead_on), past_on, ahead_on), about_detours(rerouted[-1], now)
+
+
+def about_detours(rerouted: Rerouted, now: RoadNetwork) -> list[str]:
+    """What a reader must know of rerouted trips."""
+    notices = []
+    nobody = now.node_ids[(rerouted.node_change == 0) & now.present]
+    if len(nobody):
+        notices.append(f"nobody can pass {_named(nobody)} any more: forecast as 0.")
+    if rerouted.lost >= 0.001:
+        notices.append(f"{rerouted.lost:.1%} of the vehicles can no longer get to where they were going.")
+    return notices
+
+
+def _cut_off(old: RoadNetwork, new: RoadNetwork) -> list[str]:
+    if not np.array_equal(old.node_ids, new.node_ids):
+        return []
+    away = new.node_ids[newly_cut_off(old, new)]
+    return [f"no way leads from most of the network to {_named(away)} and back any more."] if len(away) else []
+
+
+def _named(node_ids: NDArray[np.generic]) -> str:
+    first = ", ".join(map(str, node_ids[:3].tolist()))
+    if len(node_ids) == 1:
+        return f"node {first}"
+    return f"{len(node_ids):,} nodes ({first}{', ...' if len(node_ids) > 3 else ''})"
 
 
 def make_forecast(

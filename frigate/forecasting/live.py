@@ -28,16 +28,17 @@ from frigate.data.folder import City
 from frigate.data.network import NodeId, RoadNetwork
 from frigate.data.stream import calendar, local_iso, utc_offsets_s
 from frigate.errors import CityError, SettingsError
-from frigate.forecasting.forecast import NO_READING, Forecast, make_forecast, short_window, split_on
+from frigate.forecasting.forecast import NO_READING, Forecast, about_detours, make_forecast, short_window, split_on
 from frigate.graph.positions import locate_anchors
 from frigate.nn.batch import Batch
+from frigate.nn.demand_tables import DemandTables
 from frigate.nn.device import best_device
 from frigate.nn.forecaster import Fixed
 from frigate.nn.ops.cuda.recording import RecordedFunction
 from frigate.nn.predictor import Predictor
 from frigate.nn.scaling import build_topologies
 from frigate.nn.topology import Topology
-from frigate.training.run import Run
+from frigate.training.run import Run, RunTrips
 
 ALWAYS_S = -(2**62)  # before every snapshot
 MAX_RECORDED = 4
@@ -50,6 +51,7 @@ class _NetworkView:
     network: RoadNetwork
     topology: Topology
     fixed: Fixed
+    flow_change: Tensor  # [N] what the usual flow is multiplied by
     notice: str
 
 
@@ -142,6 +144,12 @@ class Live:
         self._encodings: dict[int, _Encoded] = {}  # by time
         self._recorded: dict[tuple[Any, ...], RecordedFunction] = {}  # each holds its memory on the GPU
         self._node_ids = network.node_ids
+        self._trips: RunTrips | None = None
+        if run.scaling.demand is not None:
+            usual_roads = source.stream.main_network if isinstance(source, City) else network
+            self._trips = RunTrips.of(run, usual_roads, self._features_of)
+            self._demand = self._trips.demand(self._sensors)
+            self._tables = DemandTables.of([self._demand], self.device)
         self._tried: _NetworkView | None = None  # the last what-if: it may be asked for again
         self._changes: list[tuple[int, _NetworkView]] = []  # since when, in time order
         self._changes.append((ALWAYS_S, self._roads(network)))
@@ -258,7 +266,8 @@ class Live:
         """
         self._tried = self._roads(network)
         roads = [self._tried] * len(self._window)
-        return self._finish(roads, self._encode(roads))
+        measured = [self._roads_at(snapshot.time_s) for snapshot in self._window]
+        return self._finish(roads, self._encode(roads), measured)
 
     @torch.inference_mode()
     def _encode(self, roads: Sequence[_NetworkView]) -> list[_Encoded]:
@@ -306,7 +315,13 @@ class Live:
         ]
 
     @torch.inference_mode()
-    def _finish(self, roads: Sequence[_NetworkView], encodings: Sequence[_Encoded]) -> Forecast:
+    def _finish(
+        self,
+        roads: Sequence[_NetworkView],
+        encodings: Sequence[_Encoded],
+        measured: Sequence[_NetworkView] | None = None,
+    ) -> Forecast:
+        """`measured` are the networks that the readings were made on, where they are others."""
         step_s, now = self._trained_on.step_s, roads[-1].network
         at_s = encodings[-1].snapshot.time_s + step_s
         times_s = at_s + step_s * np.arange(self._task.horizon, dtype=np.int64)
@@ -316,7 +331,7 @@ class Live:
         )
 
         def ahead(values: Tensor, observed: Tensor, clock: Tensor, z: Tensor, future: Tensor) -> Tensor:
-            batch, _ = self._batch(values, observed, clock, roads, future)
+            batch, _ = self._batch(values, observed, clock, roads, future, measured)
             with self._predictor.inference():
                 return self._model.forecast_from(batch, z.transpose(0, 1)[:, None], kernels=self._kernels)[0]
 
@@ -341,14 +356,26 @@ class Live:
         return self._recorded[key](*tensors).clone()
 
     def _batch(
-        self, values: Tensor, observed: Tensor, past: Tensor, roads: Sequence[_NetworkView], future: Tensor
+        self,
+        values: Tensor,
+        observed: Tensor,
+        past: Tensor,
+        roads: Sequence[_NetworkView],
+        future: Tensor,
+        measured: Sequence[_NetworkView] | None = None,
     ) -> tuple[Batch, list[_NetworkView]]:
         """One window, and the distinct networks of its snapshots in the order of its topologies."""
         distinct = list({on.network.fingerprint: on for on in roads}.values())
         order = [on.network.fingerprint for on in distinct]
         which = torch.tensor([order.index(on.network.fingerprint) for on in roads])
         topologies = tuple(on.topology for on in distinct)
-        return Batch.of_window(values, observed, past, future, topologies, which), distinct
+        batch = Batch.of_window(values, observed, past, future, topologies, which)
+        if self._trips is None:
+            return batch, distinct
+        changes = [on.flow_change for on in [*(measured or roads), roads[-1]]]
+        tables = replace(self._tables, roads=torch.stack(changes)[None])
+        steps = torch.arange(len(changes), device=self.device)
+        return tables.apply(batch, torch.zeros_like(steps[:1]), steps[None, :-1], steps[-1:]), distinct
 
     def _notices(self, now: _NetworkView, used: NDArray[np.bool_]) -> tuple[str, ...]:
         snapshots, past = len(self._window), self._task.past
@@ -369,8 +396,13 @@ class Live:
                 return known
         (topology,), notices = build_topologies([network], self._scaling, sensors=self._sensors, city=self._features_of)
         topology = topology.to(self.device)
+        change = torch.ones(network.num_nodes, device=self.device)
+        if self._trips is not None:
+            (rerouted,) = self._trips.rerouted([self._demand], network)
+            change = torch.from_numpy(rerouted.node_change).to(self.device)
+            notices = [*notices, *about_detours(rerouted, network)]
         with self._predictor.inference():
-            return _NetworkView(network, topology, self._model.fixed(topology), " ".join(notices))
+            return _NetworkView(network, topology, self._model.fixed(topology), change, " ".join(notices))
 
     def _roads_at(self, time_s: int) -> _NetworkView:
         return next(roads for since_s, roads in reversed(self._changes) if since_s <= time_s)

@@ -26,6 +26,7 @@ BATCH_TENSORS = (
     "values", "observed", "calendar_past", "calendar_future", "target", "target_observed",
     "usual_past", "demand", "demand_node",
 )  # fmt: skip
+DEMAND_NODE = ("log_change", "spread", "is_sensor", "rerouted")  # the last: flow on the roads ahead over the usual
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Batch:
     target_observed: Tensor | None = None  # [B,H,N] bool
     usual_past: Tensor | None = None  # [B,T,N] the usual flow by demand, where there is one
     demand: Tensor | None = None  # [B,H,N] the flow that demand forecasts
-    demand_node: Tensor | None = None  # [B,N,3] logarithm of the last hour's change, spread, whether it is a sensor
+    demand_node: Tensor | None = None  # [B,N,4] of each node, as DEMAND_NODE names them
 
     def __post_init__(self) -> None:
         B, T, N = self.values.shape
@@ -200,7 +201,8 @@ class Windows:
             return batch
         if demand is None:
             demand = torch.full((len(last),), len(self.demand.usual) - 1, device=self.device)
-        return self.demand.apply(batch, demand, self.topology_of[last[:, None] + torch.arange(1 - past, 1)])
+        on = self.topology_of[last[:, None] + torch.arange(1 - past, 1)].to(self.device)
+        return self.demand.apply(batch, demand, on, on[:, -1])
 
 
 def _on(array: NDArray[np.generic], device: torch.device) -> Tensor:

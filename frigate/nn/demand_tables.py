@@ -34,33 +34,34 @@ class DemandTables:
     sensor: Tensor  # [C,N,M] what each node leans on
     share: Tensor  # [C,N,M]
     rest: Tensor  # [C,N]
-    roads: Tensor  # [C,G,N] what flow is multiplied by on each topology of the stream
+    roads: Tensor | None  # [C,G,N] what flow is multiplied by on each topology of the stream; None: always the same
     power: float
     below_mean: float
 
     @classmethod
     def of(cls, demands: Sequence[Demand], device: torch.device | str, roads: Tensor | None = None) -> DemandTables:
-        """`roads` is [C,G,N]; None: the roads never change."""
+        """`roads` is [C,G,N]."""
 
         def stacked(*arrays: np.ndarray) -> Tensor:
             return torch.from_numpy(np.stack(arrays)).to(device)
 
         settings = demands[0].settings
-        sensors = stacked(*(demand.sensors for demand in demands))
         return cls(
             usual=stacked(*(np.where(d.sensors, d.usual_counts, d.node_flow) for d in demands)),
-            is_sensor=sensors,
+            is_sensor=stacked(*(d.sensors for d in demands)),
             spread=stacked(*(np.where(d.sensors, 0, d.node_spread) for d in demands)),
             sensor=stacked(*(d.leaning.sensor for d in demands)),
             share=stacked(*(d.leaning.share for d in demands)),
             rest=stacked(*(d.leaning.rest for d in demands)),
-            roads=torch.ones(*sensors.shape[:1], 1, *sensors.shape[1:], device=device) if roads is None else roads,
+            roads=None if roads is None else roads.to(device),
             power=settings.power,
             below_mean=settings.below_mean,
         )
 
-    def apply(self, batch: Batch, which: Tensor, topology_of: Tensor) -> Batch:
-        """The batch with what the demands [B] of its windows say of them.
+    def apply(
+        self, batch: Batch, which: Tensor, past_on: Tensor | None = None, ahead_on: Tensor | None = None
+    ) -> Batch:
+        """The batch with what the demands of its windows say of them.
 
         Parameters
         ----------
@@ -68,14 +69,17 @@ class DemandTables:
             With the readings of visible sensors alone.
         which
             [B] the demand of each window, which knows no other sensors.
-        topology_of
-            [B,T] the topology of each snapshot, as the stream numbers them.
+        past_on, ahead_on
+            [B,T] the topology that each snapshot was measured on, and [B] that of the coming hour, as indices into
+            `roads` (default: there is one).
         """
         past = self.usual[which[:, None], clock_bins(batch.calendar_past)]  # [B,T,N]
         ahead = self.usual[which[:, None], clock_bins(batch.calendar_future)]  # [B,H,N]
-        if self.roads.shape[1] > 1:
-            past = past * self.roads[which[:, None], topology_of]
-            ahead = ahead * self.roads[which, topology_of[:, -1]][:, None]
+        rerouted = torch.ones_like(past[:, 0])  # [B,N]
+        if self.roads is not None:
+            assert past_on is not None and ahead_on is not None
+            past = past * self.roads[which[:, None], past_on]
+            rerouted = self.roads[which, ahead_on]
         counted = batch.values.where(batch.observed, 0.0).sum(1)  # [B,N]
         expected = past.where(batch.observed, 0.0).sum(1)
         sensors = self.is_sensor[which]
@@ -91,6 +95,6 @@ class DemandTables:
             everywhere=(whole + PRIOR_VEHICLES_EVERYWHERE) / (usually + PRIOR_VEHICLES_EVERYWHERE),
         )
         change = change.clamp(1 / MAX_RATIO, MAX_RATIO)
-        forecast = (ahead * change[:, None] ** self.power - self.below_mean).clamp(min=0)
-        node = torch.stack([change.log(), self.spread[which], sensors.to(change.dtype)], dim=-1)
+        forecast = (ahead * change[:, None] ** self.power - self.below_mean).clamp(min=0) * rerouted[:, None]
+        node = torch.stack([change.log(), self.spread[which], sensors.to(change.dtype), rerouted], dim=-1)
         return replace(batch, usual_past=past, demand=forecast, demand_node=node)

@@ -110,14 +110,14 @@ class DemandFeatures:
         """[N,B,T,4] of the usual flow in each past snapshot. Nothing of it depends on the rest of the window."""
         assert batch.usual_past is not None and batch.demand_node is not None
         flow = batch.usual_past.permute(2, 0, 1)[..., None]
-        node = batch.demand_node.transpose(0, 1)[:, :, None, 1:].expand(-1, -1, batch.past, -1)
+        node = batch.demand_node.transpose(0, 1)[:, :, None, 1:3].expand(-1, -1, batch.past, -1)
         return torch.cat([flow / self.value_scale, torch.log1p(flow), node], dim=-1)
 
     def of_future(self, batch: Batch) -> Tensor:
         """[N,B,4] of the flow that is forecast."""
         assert batch.demand is not None and batch.demand_node is not None
         flow = batch.demand.mean(1).transpose(0, 1)[..., None]
-        return torch.cat([flow / self.value_scale, batch.demand_node.transpose(0, 1)], dim=-1)
+        return torch.cat([flow / self.value_scale, batch.demand_node.transpose(0, 1)[..., :3]], dim=-1)
 
 
 class Prior(nn.Module):
@@ -263,8 +263,9 @@ class Frigate(ForecastModel):
         y = self.unscaled(y.view(n, B, batch.horizon).permute(1, 2, 0))  # Alg. lines 13 and 14
         if not self.corrects_demand:
             return y
-        assert batch.demand is not None
-        return batch.demand[:, :, nodes] + y
+        assert batch.demand is not None and batch.demand_node is not None
+        rerouted = batch.demand_node[:, nodes, -1]  # [B,n] the correction goes where the traffic goes
+        return batch.demand[:, :, nodes] + y * rerouted[:, None]
 
     @property
     def reach(self) -> Reach | None:

@@ -24,7 +24,8 @@ from frigate.data.network import SAME_PLACE_M, Edges, RoadNetwork
 from frigate.data.split import Period, Split
 from frigate.data.stream import RoadNetworkStream
 from frigate.demand.calibration import RouteSet
-from frigate.demand.estimate import BINS, Demand, calibrate, usual_counts
+from frigate.demand.estimate import Demand, DemandSettings, calibrate, usual_counts
+from frigate.demand.rerouting import Rerouted, find_detours, reroute
 from frigate.demand.route_search import LineGraph
 from frigate.demand.trip_cache import cached_trips
 from frigate.errors import CheckpointError, FrigateError, SettingsError
@@ -203,6 +204,65 @@ class Run:
 
 
 @dataclass(frozen=True)
+class RunTrips:
+    """The trips of a network for a run with demand, and the usual counts that their numbers are calibrated with."""
+
+    network: RoadNetwork  # that trips are driven on, unless roads close
+    graph: LineGraph
+    sets: tuple[RouteSet, ...]
+    usual_counts: NDArray[np.float32]  # [K,N] NaN where there are none
+    settings: DemandSettings
+    seed: int
+    forbidden_turns: NDArray[np.int64] | None
+
+    @classmethod
+    def of(
+        cls, run: Run, network: RoadNetwork, city: City | Path | None = None, *, past: RoadNetworkStream | None = None
+    ) -> RunTrips:
+        """The trips of a network, with what the run knows of its nodes.
+
+        Parameters
+        ----------
+        run : Run
+            With demand.
+        network : RoadNetwork
+            Where trips are driven.
+        city : City or path, optional
+            Of the network, or the folder of one: for its turn restrictions and its cache.
+        past : RoadNetworkStream, optional
+            Readings of the same nodes: those that the run does not know have their usual counts from here.
+        """
+        assert run.scaling.demand is not None and run.usual_counts is not None
+        turns = city.forbidden_turns if isinstance(city, City) else None
+        folder, seed = city.folder if isinstance(city, City) else city, run.settings.train.seed
+        graph, sets = cached_trips(network, run.scaling.demand, forbidden_turns=turns, seed=seed, folder=folder)
+        row = network.same_nodes(run.nodes)
+        usual = np.where(row >= 0, run.usual_counts[:, row], np.nan)
+        if past is not None:
+            usual = np.where(np.isnan(usual), usual_counts(past, np.isnan(usual[0])), usual)
+        return cls(network, graph, sets, usual.astype(np.float32), run.scaling.demand, seed, turns)
+
+    def demand(self, sensors: NDArray[np.bool_]) -> Demand:
+        """The demand that these nodes [N] tell."""
+        usual = np.where(sensors, self.usual_counts, np.nan)
+        return calibrate(self.graph, self.sets, usual, self.settings, seed=self.seed)
+
+    def rerouted(self, demands: Sequence[Demand], network: RoadNetwork) -> list[Rerouted]:
+        """What each demand does on a network of the same nodes."""
+        detours = find_detours(
+            self.network, network, self.sets, self.settings, seed=self.seed, forbidden_turns=self.forbidden_turns
+        )
+        return [reroute(demand, detours) for demand in demands]
+
+    def flow_changes(self, demands: Sequence[Demand], networks: Sequence[RoadNetwork]) -> torch.Tensor | None:
+        """[C,G,N] what the flow of each demand is multiplied by on each network; None where nothing changes."""
+        if all(network.fingerprint == self.network.fingerprint for network in networks):
+            return None
+        changes = [[each.node_change for each in self.rerouted(demands, network)] for network in networks]  # G times C
+        return torch.from_numpy(np.array(changes)).transpose(0, 1)
+
+
+@dataclass(frozen=True)
 class RunOnCity:
     """A run at work on one city."""
 
@@ -253,30 +313,14 @@ class RunOnCity:
         if self.scaling.demand is None:
             return Windows(self.city.stream, self._view[0], device)
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-            demands = list(pool.map(self.demand, [self.split.seen] if sensors is None else sensors))
-        return Windows(self.city.stream, self._view[0], device, demand=DemandTables.of(demands, device))
-
-    def demand(self, sensors: NDArray[np.bool_]) -> Demand:
-        """The demand that these of the seen nodes [N] tell, from their counts in the training period."""
-        assert self.scaling.demand is not None and self.run.usual_counts is not None
-        usual = np.full((BINS, self.city.stream.num_nodes), np.nan, np.float32)
-        row = self.city.network.same_nodes(self.run.nodes)
-        here = sensors & (row >= 0)
-        usual[:, here] = self.run.usual_counts[:, row[here]]
-        graph, sets = self._trips
-        return calibrate(graph, sets, usual, self.scaling.demand, seed=self.settings.train.seed)
+            demands = list(pool.map(self.trips.demand, [self.split.seen] if sensors is None else sensors))
+        tables = DemandTables.of(demands, device, self.trips.flow_changes(demands, self.city.stream.topologies))
+        return Windows(self.city.stream, self._view[0], device, demand=tables)
 
     @cached_property
-    def _trips(self) -> tuple[LineGraph, tuple[RouteSet, ...]]:
-        assert self.scaling.demand is not None
-        stream = self.city.stream
-        return cached_trips(
-            stream.topologies[np.bincount(stream.topology_of).argmax()],
-            self.scaling.demand,
-            forbidden_turns=self.city.forbidden_turns,
-            seed=self.settings.train.seed,
-            folder=self.city.folder,
-        )
+    def trips(self) -> RunTrips:
+        """Who drives where in this city."""
+        return RunTrips.of(self.run, self.city.stream.main_network, self.city)
 
     def predictor(self, device: torch.device, *, kernels: str = "auto") -> Predictor:
         """The model, ready to forecast on this city."""
