@@ -122,7 +122,7 @@ class CheckReport:
         ]
 
     def gap_words(self, sensor: SensorCheck) -> str:
-        lasting = lasting_words(sensor.longest_gap * self.step_s)
+        lasting = duration(sensor.longest_gap * self.step_s)
         return f"{sensor.missing_share:.1%} missing, the longest gap {lasting} from {sensor.gap_from}"
 
     def _fault_lines(self) -> list[str]:
@@ -143,7 +143,7 @@ def _some(ids: Sequence[NodeId]) -> str:
     return ", ".join(map(str, ids[:SHOWN])) + (", ..." if len(ids) > SHOWN else "")
 
 
-def lasting_words(seconds: int) -> str:
+def duration(seconds: int) -> str:
     """A length of time in its two largest units: "2 days 4 h"."""
     parts = []
     for size, word in ((DAY_S, "day"), (3600, "h"), (60, "min"), (1, "s")):
@@ -249,7 +249,7 @@ def _advice(stream: RoadNetworkStream, sensors: int) -> tuple[str, ...]:
             "12 ahead by default (--past, --horizon). More readings would help"
         )
     if seconds < 7 * DAY_S:
-        advice.append(f"the readings span {lasting_words(seconds)}. Learning the week takes at least one")
+        advice.append(f"the readings span {duration(seconds)}. Learning the week takes at least one")
     return tuple(advice)
 
 

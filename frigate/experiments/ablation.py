@@ -5,7 +5,7 @@ from __future__ import annotations
 from frigate.experiments import plots
 from frigate.experiments.ablated_model import PARTS
 from frigate.experiments.plan import Plan
-from frigate.experiments.table import MAE_COLUMNS, Row, Table, mae_cells, percent_above
+from frigate.experiments.table import MAE_COLUMNS, Row, Table, mae_cells
 from frigate.experiments.trials import Scored, Trial, yardsticks
 
 WHOLE = "nothing: the whole model"
@@ -25,20 +25,17 @@ def trials(plan: Plan, scored: Scored) -> list[Trial]:
 
 
 def measure(plan: Plan, scored: Scored) -> Table:
-    rows: list[Row] = []
-    whole: float | None = None
-    for trial, summary in scored.found(trials(plan, scored), models=("paper",)):
-        part = trial.recipe.without
-        whole = whole if part else summary.mae.value
-        rows.append(
-            {
-                "replaced": f"{part}: {PARTS[part]}" if part else WHOLE,
-                **mae_cells(summary),
-                "more_percent": None if whole is None else percent_above(summary.mae.value, whole),
-                "of_zero": scored.of_zero(trial),
-                "parameters": scored.facts(trial.recipe)["parameters"],
-            }
-        )
+    words = {part: f"{part}: {meaning}" for part, meaning in PARTS.items()}
+    rows: list[Row] = [
+        {
+            "replaced": words.get(trial.recipe.without, WHOLE),
+            **mae_cells(summary),
+            "more_percent": scored.more_percent(trial),
+            "of_zero": scored.of_zero(trial),
+            "parameters": scored.facts(trial.recipe)["parameters"],
+        }
+        for trial, summary in scored.found(trials(plan, scored), models=("paper",))
+    ]
     notes = [
         "One seed and one split: differences of a few per cent are within what another seed would give.",
         "GraphSAGE has neither gates nor directions nor lengths: its row is all three. Without directions both sums "
@@ -50,7 +47,7 @@ def measure(plan: Plan, scored: Scored) -> Table:
 def draw(table: Table) -> plots.Figure:
     names = [str(row["replaced"]) for row in table.rows]
     figure, (ax,) = plots.figure(8, 0.9 + 0.42 * len(names))
-    colours = [plots.colour("Frigate (paper)" if name == WHOLE else "DCRNN") for name in names]
+    colours = [plots.look("Frigate (paper)" if name == WHOLE else "DCRNN")[0] for name in names]
     plots.mae_bars(ax, names, table.rows, colours)
-    plots.label(ax, x=f"MAE ({table.unit})", y="taken out")
+    ax.set(xlabel=f"MAE ({table.unit})", ylabel="taken out")
     return figure

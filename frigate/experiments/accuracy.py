@@ -45,11 +45,9 @@ def first_trials(plan: Plan) -> list[Trial]:
 
 def trials(plan: Plan, scored: Scored) -> list[Trial]:
     first = first_trials(plan)
-    baselines = [trial for trial in first if trial.recipe.model in BASELINES]
-    if not baselines or not all(scored.settled(trial) for trial in baselines):
+    if not all(scored.settled(trial) for trial in first if trial.recipe.model in BASELINES):
         return first
-    seeds = plan.effort.seeds
-    best = best_baselines(plan, scored)
+    best, seeds = best_baselines(plan, scored), plan.effort.seeds
     return [*first, *(Trial(plan.recipe(model, seed=seed, roads=True)) for model in best for seed in seeds)]
 
 
@@ -136,5 +134,5 @@ def draw(table: Table) -> plots.Figure:
     rows = [row for row in table.rows if row["mae"] is not None]
     figure, (ax,) = plots.figure(7.5, 0.6 + 0.32 * len(rows))
     plots.mae_bars(ax, [str(row["model"]) for row in rows], rows)
-    plots.label(ax, x=f"MAE at nodes without a sensor ({table.unit})", y="")
+    ax.set_xlabel(f"MAE at nodes without a sensor ({table.unit})")
     return figure

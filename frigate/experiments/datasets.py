@@ -15,8 +15,6 @@ from frigate.experiments import plots
 from frigate.experiments.plan import Plan
 from frigate.experiments.table import Row, Table
 
-ROWS_AT_ONCE = 512  # snapshots: readings lie in a file that need not be in memory whole
-
 # tbl:dataset_details: nodes, roads, km2, mean, std, seen, trips
 PAPER = {
     "Beijing": (28465, 64478, 16411, 3.22, 9.09, 5, 785709),
@@ -50,9 +48,9 @@ def measure(plan: Plan) -> Table:
     city, stream = plan.city, plan.city.stream
     network = stream.network
     count, total = node_sums(stream)
-    readings = int(count.sum())
-    mean, std, zeros = _spread(stream, readings, float(total.sum()))
-    sensors = int(stream.sensors.sum())
+    readings, summed, sensors = int(count.sum()), float(total.sum()), int(stream.sensors.sum())
+    mean = summed / readings if readings else None
+    squares = float(np.einsum("sn,sn->", stream.values, stream.values, dtype=np.float64))
     ours: Row = {
         "city": city.name,
         "kind": "ours",
@@ -60,8 +58,8 @@ def measure(plan: Plan) -> Table:
         "roads": network.num_edges,
         "area_km2": area_km2(network.lon[network.present], network.lat[network.present]),
         "mean": mean,
-        "std": std,
-        "zero_percent": 100 * zeros / readings if readings else None,
+        "std": None if mean is None else float(np.sqrt(squares / readings - mean**2)),
+        "zero_percent": 100 * (1 - np.count_nonzero(stream.values) / readings) if readings else None,
         "missing_percent": 100 * (1 - readings / (sensors * stream.num_snapshots)) if readings else None,
         "sensors": sensors,
         "seen_percent": 100 * plan.seen,
@@ -69,7 +67,7 @@ def measure(plan: Plan) -> Table:
         "step_min": stream.step_s / 60,
         "start": stream.local_time(stream.start_s),
         "end": stream.local_time(stream.start_s + stream.num_snapshots * stream.step_s),
-        "total": float(total.sum()) if stream.quantity == "count" else None,
+        "total": summed if stream.quantity == "count" else None,
         "trips": None,
     }
     return Table(
@@ -78,32 +76,13 @@ def measure(plan: Plan) -> Table:
         rows=[ours, *_paper_rows()],
         columns=COLUMNS,
         notes=_notes(stream),
-        more={"map": _map(network, count, total), "unit": per_step(stream), "count": stream.quantity == "count"},
+        more={"map": _map(network, count, total), "count": stream.quantity == "count"},
     )
 
 
 def node_sums(stream: RoadNetworkStream) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Readings and their sum of every node, each [N]."""
-    count, total = np.zeros(stream.num_nodes, np.int64), np.zeros(stream.num_nodes)
-    for first in range(0, stream.num_snapshots, ROWS_AT_ONCE):
-        observed = stream.observed[first : first + ROWS_AT_ONCE]
-        values = stream.values[first : first + ROWS_AT_ONCE]
-        count += observed.sum(axis=0)
-        total += np.where(observed, values, 0).sum(axis=0, dtype=np.float64)
-    return count, total
-
-
-def _spread(stream: RoadNetworkStream, readings: int, total: float) -> tuple[float | None, float | None, int]:
-    """Mean and standard deviation of all readings, and how many are 0."""
-    if readings == 0:
-        return None, None, 0
-    mean, squares, zeros = total / readings, 0.0, 0
-    for first in range(0, stream.num_snapshots, ROWS_AT_ONCE):
-        part = slice(first, first + ROWS_AT_ONCE)
-        values = stream.values[part][stream.observed[part]].astype(np.float64)
-        squares += float(((values - mean) ** 2).sum())
-        zeros += int((values == 0).sum())
-    return mean, float(np.sqrt(squares / readings)), zeros
+    """Readings and their sum of every node, each [N]; what is not observed is 0 in a stream."""
+    return stream.observed.sum(axis=0), stream.values.sum(axis=0, dtype=np.float64)
 
 
 def area_km2(lon: NDArray[np.float64], lat: NDArray[np.float64]) -> float:
@@ -119,19 +98,10 @@ def area_km2(lon: NDArray[np.float64], lat: NDArray[np.float64]) -> float:
     return float(hull.volume)  # in two dimensions scipy calls the area so
 
 
-def per_step(stream: RoadNetworkStream) -> str:
-    """The unit of a reading, for an axis."""
-    unit = stream.unit or ("vehicles" if stream.quantity == "count" else stream.quantity)
-    return f"{unit} per {stream.step_s / 60:g} min" if stream.quantity == "count" else unit
-
-
 def _paper_rows() -> list[Row]:
-    names = ("nodes", "roads", "area_km2", "mean", "std", "seen_percent", "trips")
-    rows: list[Row] = []
-    for city, numbers in PAPER.items():
-        known: Row = {"city": city, "kind": "paper", "step_min": PAPER_STEP_MIN, "snapshots": None}
-        rows.append({**dict.fromkeys(COLUMNS), **known, **dict(zip(names, numbers, strict=True))})
-    return rows
+    names = ("city", "kind", "step_min", "nodes", "roads", "area_km2", "mean", "std", "seen_percent", "trips")
+    cells = [(city, "paper", PAPER_STEP_MIN, *numbers) for city, numbers in PAPER.items()]
+    return [{**dict.fromkeys(COLUMNS), **dict(zip(names, row, strict=True))} for row in cells]
 
 
 def _notes(stream: RoadNetworkStream) -> list[str]:
@@ -150,68 +120,51 @@ def _notes(stream: RoadNetworkStream) -> list[str]:
 
 def _map(network: RoadNetwork, count: NDArray[np.int64], total: NDArray[np.float64]) -> dict[str, Any]:
     """Places, means and streets of the present nodes, rounded to what a picture shows."""
-    rows = np.flatnonzero(network.present)
-    row_of = np.full(network.num_nodes, -1)
-    row_of[rows] = np.arange(len(rows))
-    ends = np.sort(row_of[np.stack([network.senders, network.receivers], axis=1)], axis=1)
-    streets = np.unique(ends[(ends >= 0).all(axis=1)], axis=0)
+    rows, row_of = np.flatnonzero(network.present), np.cumsum(network.present) - 1
+    streets = np.unique(np.sort(row_of[[network.senders, network.receivers]], axis=0), axis=1).tolist()
     means = [float(f"{t / c:.4g}") if c else None for c, t in zip(count[rows], total[rows], strict=True)]
     return {
         "lon": np.round(network.lon[rows], 5).tolist(),
         "lat": np.round(network.lat[rows], 5).tolist(),
         "mean": means,
-        "from": streets[:, 0].tolist(),
-        "to": streets[:, 1].tolist(),
+        "from": streets[0],
+        "to": streets[1],
     }
 
 
 def draw(table: Table) -> plots.Figure:
     """The map of the nodes, coloured by their mean reading."""
-    here = table.more["map"]
-    lon, lat = np.array(here["lon"], float), np.array(here["lat"], float)
-    mean = np.array([np.nan if value is None else value for value in here["mean"]])
-    tall = np.ptp(lat) / max(np.ptp(lon) * np.cos(np.radians(lat.mean())), 1e-9)
-    width = min(6.0, 6.5 / max(tall, 0.3))
-    figure, (ax, *_) = plots.figure(width + 2.4, max(width * tall, 3.0) + 1.0)  # says so where matplotlib is missing
-
     from matplotlib.collections import LineCollection
+    from matplotlib.colors import LogNorm
 
-    place = np.stack([lon, lat], axis=1)
-    streets = place[np.stack([here["from"], here["to"]], axis=1).astype(int)]
+    here = table.more["map"]
+    place = np.array([here["lon"], here["lat"]], float).T
+    mean = np.array(here["mean"], float)
+    squeeze = np.cos(np.radians(place[:, 1].mean()))  # of a degree of longitude
+    wide, high = np.ptp(place, axis=0) * [squeeze, 1]
+    tall = high / max(wide, 1e-9)
+    width = min(6.0, 6.5 / max(tall, 0.3))
+    figure, (ax,) = plots.figure(width + 2.4, max(width * tall, 3.0) + 1.0)
+    streets = place[np.array([here["from"], here["to"]], int).T]
     # As pixels even in an SVG: ten thousand streets would make it megabytes.
-    ax.add_collection(LineCollection(list(streets), colors="0.8", linewidths=0.6, zorder=1, rasterized=True))
-    _dots(figure, ax, place, mean, table)
-    ax.grid(visible=False)
-    ax.set_aspect(1 / np.cos(np.radians(lat.mean())))
-    plots.label(
-        ax, x="longitude, degrees", y="latitude, degrees", title=f"{table.rows[0]['city']}: mean reading of each node"
-    )
-    return figure
-
-
-def _dots(
-    figure: plots.Figure, ax: plots.Axes, place: NDArray[np.float64], mean: NDArray[np.float64], table: Table
-) -> None:
-    from matplotlib.colors import LogNorm, Normalize
-
+    ax.add_collection(LineCollection(list(streets), colors="0.8", linewidths=0.6, zorder=0.5, rasterized=True))
     size = float(np.clip(25000 / len(mean), 3, 60))
-    silent = np.isnan(mean)
+    silent, order = np.isnan(mean), np.argsort(mean, kind="stable")  # the busy ones on top
     if silent.any():
-        ax.scatter(
-            place[silent, 0], place[silent, 1], s=size, facecolors="none", edgecolors="0.6", linewidths=0.6, zorder=2
-        )
-        ax.scatter([], [], s=30, facecolors="none", edgecolors="0.6", label="never a reading")
-        ax.legend(loc="best", frameon=False)
-    if silent.all():
-        return
-    known, norm = mean[~silent], None
-    if table.more["count"] and (known > 0).any():
+        x, y = place[silent].T
+        ax.scatter(x, y, s=size, facecolors="none", edgecolors="0.6", linewidths=0.6, label="never a reading")
+        ax.legend(loc="best")
+    norm = None
+    if table.more["count"] and (mean > 0).any():
         # Three decades are what eyes can tell apart; the few quieter nodes have the palest colour.
-        most, least = known.max(), known[known > 0].min()
+        most, least = np.nanmax(mean), mean[mean > 0].min()
         norm = LogNorm(max(least, most / 1e3) if least < most else most / 10, most, clip=True)
-    order = np.flatnonzero(~silent)[np.argsort(known, kind="stable")]  # the busy ones on top
-    dots = ax.scatter(
-        place[order, 0], place[order, 1], c=mean[order], s=size, cmap="viridis_r", norm=norm or Normalize(),
-        linewidths=0, zorder=3, rasterized=True,
-    )  # fmt: skip
-    figure.colorbar(dots, ax=ax, label=f"mean reading, {table.more['unit']}", shrink=0.8)
+    if not silent.all():
+        x, y = place[order].T
+        dots = ax.scatter(x, y, c=mean[order], s=size, cmap="viridis_r", norm=norm, linewidths=0, rasterized=True)
+        figure.colorbar(dots, ax=ax, label=f"mean reading, {table.unit}", shrink=0.8)
+    ax.grid(visible=False)
+    ax.set_aspect(1 / squeeze)
+    ax.set(xlabel="longitude, degrees", ylabel="latitude, degrees")
+    ax.set_title(f"{table.rows[0]['city']}: mean reading of each node")
+    return figure

@@ -11,7 +11,7 @@ from frigate.data.network import RoadNetwork
 from frigate.experiments import plots
 from frigate.experiments.plan import Plan
 from frigate.experiments.table import Row, Rows, Table, number_or
-from frigate.graph.positions import Distortion, choose_anchors, distances_m, distortion
+from frigate.graph.positions import choose_anchors, distances_m, distortion
 
 DRAWS = 5  # of the anchors; odd, so that the median is one of them
 PAIRS = 2000
@@ -55,21 +55,14 @@ def measure(plan: Plan) -> Table:
 
 
 def _row(network: RoadNetwork, choice: str, count: int | None) -> Row:
-    found: list[Distortion] = []
-    for seed in range(DRAWS):
-        anchors = choose_anchors(network, count=count or 1, choice=choice, seed=seed)
-        found.append(distortion(network, distances_m(network, anchors), pairs=PAIRS, seed=PAIRS_SEED))
+    anchors = [choose_anchors(network, count=count or 1, choice=choice, seed=seed) for seed in range(DRAWS)]
+    found = [distortion(network, distances_m(network, each), pairs=PAIRS, seed=PAIRS_SEED) for each in anchors]
     values = [each.distortion for each in found]
-    numbers = {
-        "distortion": np.median(values),
-        "low": min(values),
-        "high": max(values),
-        "expansion": np.median([each.expansion for each in found]),
-        "contraction": np.median([each.contraction for each in found]),
-    }
+    numbers = {"distortion": np.median(values), "low": min(values), "high": max(values)}
+    numbers |= {name: np.median([getattr(each, name) for each in found]) for name in ("expansion", "contraction")}
     return {
         "choice": choice,
-        "anchors": len(anchors),
+        "anchors": len(anchors[0]),
         **{name: float(value) if math.isfinite(value) else None for name, value in numbers.items()},
         "infinite": sum(math.isinf(value) for value in values),
         "draws": DRAWS,
@@ -79,9 +72,8 @@ def _row(network: RoadNetwork, choice: str, count: int | None) -> Row:
 
 def draw(table: Table) -> plots.Figure:
     """A curve for each choice, from its least to its largest draw, on log axes; what is infinite goes off the top."""
-    figure, (ax, *_) = plots.figure()
-    ax.set_xscale("log", base=2)
-    ax.set_yscale("log")
+    figure, (ax,) = plots.figure()
+    ax.set(xscale="log", yscale="log")
     finite = [value for row in table.rows for value in (row["low"], row["high"]) if isinstance(value, float)]
     top = 2 * max(finite, default=10.0)
 
@@ -94,7 +86,7 @@ def draw(table: Table) -> plots.Figure:
         plots.line(ax, column(rows, "anchors"), value, label=label, low=low, high=high)
     full = [row for row in table.rows if row["choice"] == FULL and row["pairs"]]
     if full:
-        at, colour = column(full, "anchors"), plots.colour(LABELS["bourgain"])
+        at, (colour, _) = column(full, "anchors"), plots.look(LABELS["bourgain"])
         ax.vlines(at, column(full, "low"), column(full, "high"), color=colour, linewidth=1.5)
         words = "as many sets as the theorem has"
         ax.plot(at, column(full, "distortion"), "*", color=colour, markersize=12, linestyle="", label=words)
@@ -102,7 +94,7 @@ def draw(table: Table) -> plots.Figure:
     ax.set_xticks(counts, [str(count) for count in counts])
     ax.xaxis.minorticks_off()
     ax.set_ylim(1, top)
-    ax.legend(frameon=False)
+    ax.legend()
     off = "; off the top: infinite" if any(row["infinite"] for row in table.rows) else ""
-    plots.label(ax, x="anchors, or sets of them", y=f"distortion (1 is perfect{off})", title=table.title)
+    ax.set(xlabel="anchors, or sets of them", ylabel=f"distortion (1 is perfect{off})", title=table.title)
     return figure

@@ -48,7 +48,7 @@ COLUMNS = {
 def measure(plan: Plan) -> Table:
     """How far apart each model puts the two nodes, over several draws of its weights. The plan's city plays no part."""
     rows = [row for model in plan.wanted(*PRESETS, *BASELINES) for row in _rows(model)]
-    place = [_place(i) for i in range(NODES)]
+    angle = np.pi / 2 - 2 * np.pi * (np.arange(NODES) - V1) / NODES  # v1 on top, v2 at the bottom
     return Table(
         "expressivity",
         "Lemma 2: two nodes with isomorphic neighbourhoods",
@@ -65,13 +65,8 @@ def measure(plan: Plan) -> Table:
             "Our default preset has no positions: it forecasts better without them, and is bound by the lemma as the "
             "baselines are. On real streets its readings and road features tell nodes apart.",
         ],
-        more={"ring": {"x": [x for x, _ in place], "y": [y for _, y in place]}, "rounding": ROUNDING},
+        more={"ring": {"x": np.cos(angle).tolist(), "y": np.sin(angle).tolist()}, "rounding": ROUNDING},
     )
-
-
-def _place(node: int) -> tuple[float, float]:
-    angle = np.pi / 2 - 2 * np.pi * (node - V1) / NODES  # v1 on top, v2 at the bottom
-    return float(np.cos(angle)), float(np.sin(angle))
 
 
 def _rows(model: str) -> list[Row]:
@@ -170,26 +165,14 @@ def draw(table: Table) -> plots.Figure:
         names.append(f"{row['model']}{positions}: {what}")
         values.append(float(row["largest" if row["equal"] == "yes" else "least"] or 0))
     least = 1e-8  # of the axis: a log axis has no 0
-    colours = [plots.colour(str(row["model"])) for row in table.rows]
+    labels = [f"{value:.1g}" if value else "exactly 0" for value in values]
+    colours = [plots.look(str(row["model"]))[0] for row in table.rows]
     right.set_xscale("log")
-    right.barh(
-        range(len(values)), [max(value, least) - least for value in values], left=least, color=colours, height=0.7
-    )
-    for at, value in enumerate(values):
-        words = "exactly 0" if value == 0 else f"{value:.1g}"
-        right.annotate(
-            words, (max(value, least), at), xytext=(5, 0), textcoords="offset points", va="center", fontsize=9
-        )
-    right.axvline(table.more["rounding"], color=plots.INK, linestyle="--", linewidth=1.2)
-    bottom = (table.more["rounding"], len(values) - 1)
-    right.annotate(
-        "← no more than rounding", bottom, xytext=(5, 0), textcoords="offset points", va="center", fontsize=9
-    )
-    right.set_yticks(range(len(names)), names)
-    right.set_ylim(len(names) - 0.4, -0.6)
+    plots.bars(right, names, np.maximum(values, least), colours=colours, labels=labels)
     right.set_xlim(least, 3)
-    right.grid(visible=False, axis="y")
-    plots.label(right, x="difference between v1 and v2, relative", y="", title="What the models make of them")
+    right.axvline(table.more["rounding"], color=plots.INK, linestyle="--", linewidth=1.2)
+    right.annotate(" ← no more than rounding", (table.more["rounding"], len(values) - 1), va="center", fontsize=9)
+    right.set(xlabel="difference between v1 and v2, relative", title="What the models make of them")
     return figure
 
 
@@ -206,13 +189,6 @@ def _draw_ring(ax: plots.Axes, table: Table) -> None:
             ax.scatter(x[beside], y[beside], s=110, color=colour, alpha=0.35, linewidths=0, zorder=3)
         ax.scatter(x[node], y[node], s=150, color=colour, marker=marker, zorder=4)
         ax.annotate(name, (1.25 * x[node], 1.18 * y[node]), ha="center", va="center", color=colour)
-    ax.set_aspect("equal")
-    ax.set_xlim(-1.6, 1.6)
-    ax.set_ylim(-1.35, 1.35)
-    ax.grid(visible=False)
-    ax.set_xticks([])
-    ax.set_yticks([])
+    ax.set(aspect="equal", xlim=(-1.6, 1.6), ylim=(-1.35, 1.35), xticks=[], yticks=[])
     ax.spines[:].set_visible(False)
-    plots.label(
-        ax, x="positions in m, roads of 1 m;\nshaded: neighbours", y="", title="Two nodes alike but in position"
-    )
+    ax.set(xlabel="positions in m, roads of 1 m;\nshaded: neighbours", title="Two nodes alike but in position")

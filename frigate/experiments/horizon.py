@@ -23,12 +23,13 @@ def trials(plan: Plan, scored: Scored) -> list[Trial]:
 
 
 def measure(plan: Plan, scored: Scored) -> Table:
-    rows: list[Row] = []
-    for trial, _ in scored.found(trials(plan, scored)):
-        for step, summary in enumerate(scored.by_step(trial), start=1):
-            if summary is not None:
-                minutes = step * plan.city.stream.step_s / 60
-                rows.append({"model": trial.recipe.label, "step": step, "minutes": minutes, **mae_cells(summary)})
+    minutes = plan.city.stream.step_s / 60
+    rows: list[Row] = [
+        {"model": trial.recipe.label, "step": step, "minutes": step * minutes, **mae_cells(summary)}
+        for trial, _ in scored.found(trials(plan, scored))
+        for step, summary in enumerate(scored.by_step(trial), start=1)
+        if summary is not None
+    ]
     notes = [
         "One seed. The envelopes are the same nodes resampled, so that they move together: models differ where their "
         "order holds over all steps, even inside each other's envelope."
@@ -38,9 +39,7 @@ def measure(plan: Plan, scored: Scored) -> Table:
 
 def draw(table: Table) -> plots.Figure:
     figure, (ax,) = plots.figure(7.5, 4.8)
-    for name, rows in table.by_model().items():
-        # With all seventeen envelopes nothing could be told apart.
-        plots.mae_line(ax, rows, "minutes", label=name, envelope=name.startswith("Frigate"), dashed=name == OWN)
-    plots.label(ax, x="minutes ahead", y=f"MAE ({table.unit})")
+    plots.mae_lines(ax, table.by_model(), "minutes", bands="Frigate", dashed=OWN)  # with all bands none could be seen
+    ax.set(xlabel="minutes ahead", ylabel=f"MAE ({table.unit})")
     plots.legend_beside(ax)
     return figure

@@ -45,16 +45,8 @@ def measure(plan: Plan) -> Table:
         run = untrained(plan, model)
         seconds = timed(run.predictor(device), last_batch(run, device), times=plan.effort.timings)
         low, median, high = np.quantile(seconds, [0.25, 0.5, 0.75]).tolist()
-        rows.append(
-            {
-                "model": LABELS[model],
-                "median_s": median,
-                "low_s": low,
-                "high_s": high,
-                "timings": plan.effort.timings,
-                "paper_s": PAPER_S.get(model),
-            }
-        )
+        row: Row = {"model": LABELS[model], "median_s": median, "low_s": low, "high_s": high}
+        rows.append(row | {"timings": plan.effort.timings, "paper_s": PAPER_S.get(model)})
     task, where = preset(PRESETS[0]).task, environment(device)
     return Table(
         "inference-time",
@@ -112,7 +104,6 @@ def timed(forecast: Callable[[Batch], torch.Tensor], batch: Batch, *, times: int
 
 def draw(table: Table) -> plots.Figure:
     """A bar for each model with the quartiles as whiskers, and below it a grey one where the paper has a time."""
-    figure, ax = bars_beside_paper(table, "median_s", "paper_s", low="low_s", high="high_s", scale=1000)
-    words = "ms for one forecast of all nodes (the paper: its own data and hardware)"
-    plots.label(ax, x=words, y="", title=table.title)
+    figure, ax = bars_beside_paper(table, ("median_s", "low_s", "high_s"), "paper_s", scale=1000)
+    ax.set(xlabel="ms for one forecast of all nodes (the paper: its own data and hardware)", title=table.title)
     return figure

@@ -13,7 +13,7 @@ from torch import Tensor
 from frigate.config import PRESETS
 from frigate.experiments import plots
 from frigate.experiments.plan import Plan, Recipe
-from frigate.experiments.table import MAE_COLUMNS, Row, Table, mae_cells, percent_above
+from frigate.experiments.table import MAE_COLUMNS, Row, Table, mae_cells
 from frigate.experiments.trials import Change, Fitted, Scored, Trial
 from frigate.nn.batch import Batch
 
@@ -66,12 +66,15 @@ def trials(plan: Plan, scored: Scored) -> list[Trial]:
 
 
 def measure(plan: Plan, scored: Scored) -> Table:
-    rows: list[Row] = []
-    regular: dict[str, float] = {}
-    for trial, summary in scored.found(trials(plan, scored)):
-        model, mae = trial.recipe.label, summary.mae.value
-        more = percent_above(mae, regular.setdefault(model, mae))
-        rows.append({"model": model, "past": WORDS[trial.change.name], **mae_cells(summary), "more_percent": more})
+    rows: list[Row] = [
+        {
+            "model": trial.recipe.label,
+            "past": WORDS[trial.change.name],
+            **mae_cells(summary),
+            "more_percent": scored.more_percent(trial),
+        }
+        for trial, summary in scored.found(trials(plan, scored))
+    ]
     notes = ["Nothing is trained again. Which snapshots are left is drawn for each window."]
     return Table("irregular", "A third of the past missing", rows, COLUMNS, notes)
 
@@ -79,6 +82,6 @@ def measure(plan: Plan, scored: Scored) -> Table:
 def draw(table: Table) -> plots.Figure:
     figure, (ax,) = plots.figure(7.5, 0.9 + 0.4 * len(table.rows))
     names = [f"{row['model']}: {row['past']}" for row in table.rows]
-    plots.mae_bars(ax, names, table.rows, [plots.colour(str(row["model"])) for row in table.rows])
-    plots.label(ax, x=f"MAE ({table.unit})", y="")
+    plots.mae_bars(ax, names, table.rows, [plots.look(str(row["model"]))[0] for row in table.rows])
+    ax.set_xlabel(f"MAE ({table.unit})")
     return figure

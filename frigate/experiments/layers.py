@@ -26,25 +26,23 @@ def trials(plan: Plan, scored: Scored) -> list[Trial]:
 
 
 def measure(plan: Plan, scored: Scored) -> Table:
-    rows: list[Row] = []
-    for trial, summary in scored.found(trials(plan, scored), models=("paper",)):
-        facts = scored.facts(trial.recipe)
-        rows.append(
-            {
-                "layers": trial.recipe.layers or preset("paper").model.layers,
-                **mae_cells(summary),
-                "of_zero": scored.of_zero(trial),
-                "parameters": facts["parameters"],
-                "finite": facts["best_validation_mae"] is not None,
-            }
-        )
+    rows: list[Row] = [
+        {
+            "layers": trial.recipe.layers or preset("paper").model.layers,
+            **mae_cells(summary),
+            "of_zero": scored.of_zero(trial),
+            "parameters": scored.facts(trial.recipe)["parameters"],
+            "finite": scored.facts(trial.recipe)["best_validation_mae"] is not None,
+        }
+        for trial, summary in scored.found(trials(plan, scored), models=("paper",))
+    ]
     notes = ["One seed and one split: a difference between neighbouring points says little."]
     return Table("layers", "Accuracy against the number of layers", rows, COLUMNS, notes)
 
 
 def draw(table: Table) -> plots.Figure:
-    figure, (ax,) = plots.figure(7, 4.2)
-    plots.mae_line(ax, table.rows, "layers", label="Frigate (paper)")
+    figure, (ax,) = plots.figure()
+    plots.mae_lines(ax, {"Frigate (paper)": table.rows}, "layers")
+    ax.set(xlabel="layers", ylabel=f"MAE at nodes without a sensor ({table.unit})")
     ax.set_xticks([int(row["layers"]) for row in table.rows if isinstance(row["layers"], int)])
-    plots.label(ax, x="layers", y=f"MAE at nodes without a sensor ({table.unit})")
     return figure

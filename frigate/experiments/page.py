@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from frigate.check.city import lasting_words
+from frigate.check.city import duration
 from frigate.data.files import write_file
 from frigate.experiments.plots import format_numbers
 from frigate.experiments.table import Cell, Table
@@ -64,10 +64,8 @@ def write_page(results: Path, *, order: Sequence[str] = ()) -> Path:
     cities = dict.fromkeys(str(t.more["city"]) for t in tables if isinstance(t, Table) and t.more.get("city"))
     shown = [_result(path, at, table) for at, (path, table) in enumerate(zip(paths, tables, strict=True))]
     name = ", ".join(cities) or "Results"
-    text = render("results.html.j2", name=name, results=shown, kinds=KINDS, max_open=MAX_OPEN)
-    results.mkdir(parents=True, exist_ok=True)
     page = results / "report.html"
-    write_file(page, text)
+    write_file(page, render("results.html.j2", name=name, results=shown, kinds=KINDS, max_open=MAX_OPEN))
     return page
 
 
@@ -101,7 +99,7 @@ def _result(path: Path, at: int, table: Table | str) -> dict[str, Any]:
     if (seen := _number(table.more.get("seen"))) is not None:
         about["seen"] = f"{100 * seen:g} % of the nodes have a sensor"
     if (seconds := _number(table.more.get("seconds"))) is not None:
-        about["seconds"] = f"{seconds:.2g}" if seconds < 100 else f"{seconds:,.0f} ({lasting_words(round(seconds))})"
+        about["seconds"] = f"{seconds:.2g}" if seconds < 100 else f"{seconds:,.0f} ({duration(round(seconds))})"
     return {
         "name": path.stem,
         "anchor": anchor,

@@ -12,7 +12,7 @@ from frigate.data.split import Split
 from frigate.data.stream import RoadNetworkStream
 from frigate.experiments import plots
 from frigate.experiments.plan import LABELS, Plan
-from frigate.experiments.table import Row, Table, number_or
+from frigate.experiments.table import Cell, Row, Table
 from frigate.nn.scaling import fit_scaling
 from frigate.training.run import build_model
 
@@ -35,16 +35,10 @@ def measure(plan: Plan) -> Table:
     half = western_half(whole)
     rows: list[Row] = []
     for model in plan.wanted(*PRESETS, *BASELINES):
-        count, paper = count_parameters(preset(model), whole), PAPER.get(model)
-        rows.append(
-            {
-                "model": LABELS[model],
-                "parameters": count,
-                "parameters_half": count_parameters(preset(model), half),
-                "paper": paper,
-                "of_paper_percent": None if paper is None else 100 * count / paper,
-            }
-        )
+        ours, of_half = (count_parameters(preset(model), stream) for stream in (whole, half))
+        paper = PAPER.get(model)
+        row: Row = {"model": LABELS[model], "parameters": ours, "parameters_half": of_half, "paper": paper}
+        rows.append(row | {"of_paper_percent": None if paper is None else 100 * ours / paper})
     return Table(
         "parameters",
         "Number of parameters",
@@ -72,41 +66,33 @@ def western_half(stream: RoadNetworkStream) -> RoadNetworkStream:
     """The stream of the western half of the nodes, with the roads among them, as the network is now."""
     network = stream.network
     rows = np.sort(np.argsort(network.lon, kind="stable")[: (network.num_nodes + 1) // 2])
-    row_of = np.full(network.num_nodes, -1)
-    row_of[rows] = np.arange(len(rows))
-    edges = network.edges.take((row_of[network.senders] >= 0) & (row_of[network.receivers] >= 0))
-    edges = replace(edges, senders=row_of[edges.senders], receivers=row_of[edges.receivers])
+    edges = network.edges.take(np.isin(network.senders, rows) & np.isin(network.receivers, rows))
+    senders, receivers = (np.searchsorted(rows, ends) for ends in (edges.senders, edges.receivers))
+    edges = replace(edges, senders=senders, receivers=receivers)
     part = RoadNetwork(network.node_ids[rows], network.lon[rows], network.lat[rows], edges, network.present[rows])
-    return replace(
-        stream,
-        values=stream.values[:, rows],
-        observed=stream.observed[:, rows],
-        topologies=(part,),
-        topology_of=np.zeros(stream.num_snapshots, np.int64),
-    )
+    return stream.on(part)
 
 
 def draw(table: Table) -> plots.Figure:
     """A bar for each model, and below it a grey one where the paper has a number."""
-    figure, ax = bars_beside_paper(table, "parameters", "paper")
+    figure, ax = bars_beside_paper(table, ("parameters",), "paper")
     ax.xaxis.set_major_formatter("{x:,.0f}")
-    plots.label(ax, x="parameters", y="", title=table.title)
+    ax.set(xlabel="parameters", title=table.title)
     return figure
 
 
 def bars_beside_paper(
-    table: Table, ours: str, paper: str, *, low: str = "", high: str = "", scale: float = 1.0
+    table: Table, ours: tuple[str, ...], paper: str, *, scale: float = 1.0
 ) -> tuple[plots.Figure, plots.Axes]:
-    """A bar for each model, with whiskers where their columns are named, and the paper's below it in grey."""
-    bars: list[tuple[str, list[float]]] = []
+    """A bar for each model, and the paper's below it in grey; `ours` is its column, or those of value, low and high."""
+    bars: list[tuple[str, list[Cell]]] = []
     for row in table.rows:
-        ends = [row[ours], row[low or ours], row[high or ours]]
-        bars.append((str(row["model"]), [scale * number_or(0, end) for end in ends]))
+        bars.append((str(row["model"]), [row[column] for column in ours]))
         if row[paper] is not None:
-            bars.append((IN_PAPER, [scale * number_or(0, row[paper])] * 3))
+            bars.append((IN_PAPER, [row[paper], None, None][: len(ours)]))
     names = [name for name, _ in bars]
-    figure, (ax, *_) = plots.figure(7.0, 0.6 + 0.36 * len(names))
-    colours = [PAPER_COLOUR if name == IN_PAPER else plots.colour(name) for name in names]
-    values, lows, highs = ([ends[k] for _, ends in bars] for k in range(3))
-    plots.bars(ax, names, values, low=lows if low else None, high=highs if high else None, colours=colours)
+    figure, (ax,) = plots.figure(7.0, 0.6 + 0.36 * len(names))
+    colours = [PAPER_COLOUR if name == IN_PAPER else plots.look(name)[0] for name in names]
+    numbers = scale * np.array([cells for _, cells in bars], float)  # None becomes NaN
+    plots.bars(ax, names, numbers[:, 0], **dict(zip(("low", "high"), numbers.T[1:], strict=False)), colours=colours)
     return figure, ax

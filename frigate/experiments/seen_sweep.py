@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from frigate.experiments import plots
 from frigate.experiments.plan import Plan
 from frigate.experiments.table import MAE_COLUMNS, Row, Table, mae_cells
@@ -45,9 +47,9 @@ def draw(table: Table) -> plots.Figure:
     shares = sorted({row["seen"] for row in table.rows if isinstance(row["seen"], int | float)})
     figure, axes = plots.figure(2.2 * len(shares) + 2, 4.2, columns=len(shares), share_y=True)
     for ax, share in zip(axes, shares, strict=True):
-        for name, rows in table.by_model().items():
-            plots.mae_line(ax, [r for r in rows if r["seen"] == share and r["step"]], "minutes", label=name)
-        y = f"MAE ({table.unit})" if ax is axes[0] else ""
-        plots.label(ax, x="minutes ahead", y=y, title=f"{share:g} % seen")
+        shown = [row for row in table.rows if row["seen"] == share and row["step"]]
+        plots.mae_lines(ax, replace(table, rows=shown).by_model(), "minutes")
+        ax.set(xlabel="minutes ahead", title=f"{share:g} % seen")
+    axes[0].set_ylabel(f"MAE ({table.unit})")
     plots.legend_beside(axes[-1])
     return figure

@@ -33,11 +33,6 @@ def number_or(otherwise: float, cell: Cell) -> float:
     return float(cell) if isinstance(cell, int | float) else otherwise
 
 
-def percent_above(value: float, base: float) -> float | None:
-    """How much a value is above another, in per cent."""
-    return 100 * (value / base - 1) if base > 0 else None
-
-
 @dataclass(frozen=True)
 class Table:
     """One table or figure of the paper, for one city."""

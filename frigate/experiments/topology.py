@@ -13,7 +13,7 @@ from frigate.data.coordinates import EARTH_RADIUS_M
 from frigate.data.network import RoadNetwork
 from frigate.experiments import plots
 from frigate.experiments.plan import Plan, Recipe
-from frigate.experiments.table import MAE_COLUMNS, Row, Table, mae_cells, percent_above
+from frigate.experiments.table import MAE_COLUMNS, Row, Table, mae_cells
 from frigate.experiments.trials import Change, Fitted, Scored, Trial
 from frigate.nn.batch import Windows
 from frigate.nn.scaling import build_topologies
@@ -31,15 +31,13 @@ COLUMNS = {
 class OtherRoads(Change):
     """X % of the roads changed, in every snapshot."""
 
-    percent: float = 0.0
+    percent: float
 
     @property
     def name(self) -> str:
-        return f"roads-{self.percent:g}" if self.percent else "test"
+        return f"roads-{self.percent:g}"
 
     def apply(self, fitted: Fitted, plan: Plan, recipe: Recipe) -> Fitted:
-        if not self.percent:
-            return fitted
         assert fitted.run is not None
         stream = plan.city.stream
         other = stream.on(perturbed(stream.network, percent=self.percent, seed=recipe.seed))
@@ -67,9 +65,8 @@ def _near_pairs(network: RoadNetwork) -> NDArray[np.int64]:
     x_m = EARTH_RADIUS_M * np.stack([lon * np.cos(lat.mean()), lat], axis=1)  # a town is flat enough
     near = at[cKDTree(x_m).query_pairs(THRESHOLD * float(np.median(network.length_m)), output_type="ndarray")]
     N = network.num_nodes
-    joined = np.concatenate(
-        [network.senders * N + network.receivers, network.receivers * N + network.senders]
-    )  # a one-way street may not get its other direction: its nodes are connected
+    # Both ways: a one-way street may not get its other direction, as its nodes are connected.
+    joined = np.concatenate([network.senders * N + network.receivers, network.receivers * N + network.senders])
     return np.asarray(near[~np.isin(near[:, 0] * N + near[:, 1], joined)], np.int64)
 
 
@@ -82,13 +79,15 @@ def trials(plan: Plan, scored: Scored) -> list[Trial]:
 
 
 def measure(plan: Plan, scored: Scored) -> Table:
-    rows: list[Row] = []
-    true: dict[str, float] = {}
-    for trial, summary in scored.found(trials(plan, scored)):
-        model, mae = trial.recipe.label, summary.mae.value
-        changed = trial.change.percent if isinstance(trial.change, OtherRoads) else 0.0
-        more = percent_above(mae, true.setdefault(model, mae))
-        rows.append({"model": model, "changed": changed, **mae_cells(summary), "more_percent": more})
+    rows: list[Row] = [
+        {
+            "model": trial.recipe.label,
+            "changed": trial.change.percent if isinstance(trial.change, OtherRoads) else 0.0,
+            **mae_cells(summary),
+            "more_percent": scored.more_percent(trial),
+        }
+        for trial, summary in scored.found(trials(plan, scored))
+    ]
     notes = [
         "The traffic is that of the true roads: the experiment shows that a model bears a wrong map, not that it knows "
         "where traffic would have gone. Positions, moments and road features follow the changed roads."
@@ -97,11 +96,10 @@ def measure(plan: Plan, scored: Scored) -> Table:
 
 
 def draw(table: Table) -> plots.Figure:
-    figure, (ax,) = plots.figure(7, 4.2)
-    for name, rows in table.by_model().items():
-        plots.mae_line(ax, rows, "changed", label=name)
-    plots.label(ax, x="roads changed (%)", y=f"MAE at nodes without a sensor ({table.unit})")
+    figure, (ax,) = plots.figure()
+    plots.mae_lines(ax, table.by_model(), "changed")
+    ax.set(xlabel="roads changed (%)", ylabel=f"MAE at nodes without a sensor ({table.unit})")
     ax.set_ylim(bottom=0)
     ax.set_xticks(sorted({float(row["changed"]) for row in table.rows if isinstance(row["changed"], int | float)}))
-    ax.legend(frameon=False)
+    ax.legend()
     return figure

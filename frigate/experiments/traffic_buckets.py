@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from frigate.config import BASELINES
-from frigate.evaluation.evaluate import TERCILES
 from frigate.experiments import plots
 from frigate.experiments.plan import FITTED, Plan
 from frigate.experiments.table import MAE_COLUMNS, Row, Table, mae_cells
@@ -27,7 +26,7 @@ def trials(plan: Plan, scored: Scored) -> list[Trial]:
 def measure(plan: Plan, scored: Scored) -> Table:
     rows: list[Row] = []
     for trial, _ in scored.found(trials(plan, scored)):
-        groups = scored.by_tercile(trial, TERCILES)
+        groups = scored.by_tercile(trial)
         for traffic in SHOWN:
             if (found := groups.get(traffic)) is not None:
                 row: Row = {"model": trial.recipe.label, "traffic": traffic, **mae_cells(found)}
@@ -42,5 +41,5 @@ def draw(table: Table) -> plots.Figure:
     for ax, traffic in zip(axes, SHOWN, strict=True):
         found = [next((row for row in rows if row["traffic"] == traffic), {}) for rows in models.values()]
         plots.mae_bars(ax, list(models), found)
-        plots.label(ax, x=f"MAE ({table.unit})", y="", title=f"{traffic} traffic")
+        ax.set(xlabel=f"MAE ({table.unit})", title=f"{traffic} traffic")
     return figure

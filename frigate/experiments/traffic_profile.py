@@ -5,6 +5,7 @@ The paper draws the traffic of edges; our readings are at nodes, so this is the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,9 @@ from numpy.typing import NDArray
 
 from frigate.data.stream import DAY_S, RoadNetworkStream
 from frigate.experiments import plots
-from frigate.experiments.datasets import node_sums, per_step
+from frigate.experiments.datasets import node_sums
 from frigate.experiments.plan import Plan
-from frigate.experiments.table import Row, Table
+from frigate.experiments.table import Row, Table, number_or
 
 PERCENTILES = (1, 10, 25, 50, 75, 90, 95, 99, 100)
 DRAWN = (99, 90, 50)  # the example nodes: by rank, not by hand
@@ -42,8 +43,11 @@ def measure(plan: Plan) -> Table:
     order = np.lexsort((stream.node_ids[nodes], mean))  # equal means by id, so that the nodes' order plays no part
     nodes, mean = nodes[order], mean[order]
     ranks = {p: round(p / 100 * (len(nodes) - 1)) for p in PERCENTILES} if len(nodes) else {}
-    tides = {p: tide(stream, int(nodes[rank])) for p, rank in ranks.items()}
-    rows = [_row(stream, p, int(nodes[rank]), mean, rank, tides[p]) for p, rank in ranks.items()]
+    tides: dict[int, dict[str, Any]] = {
+        p: {"percentile": p, "node": str(stream.node_ids[nodes[rank]]), **tide(stream, int(nodes[rank]))}
+        for p, rank in ranks.items()
+    }
+    rows = [_row(tides[p], mean, rank) for p, rank in ranks.items()]
     return Table(
         "profile",
         f"Traffic over the nodes and over the day: {plan.city.name}",
@@ -51,14 +55,9 @@ def measure(plan: Plan) -> Table:
         columns=COLUMNS,
         notes=_notes(mean, stream),
         more={
-            "unit": per_step(stream),
             "curve": _curve(mean),
             "slopes": _slopes(mean),
-            "tides": [
-                {"percentile": p, "node": str(stream.node_ids[nodes[ranks[p]]]), **tides[p]}
-                for p in DRAWN
-                if p in ranks
-            ],
+            "tides": [tides[p] for p in DRAWN if p in tides],
         },
     )
 
@@ -69,36 +68,35 @@ def tide(stream: RoadNetworkStream, node: int) -> dict[str, Any]:
     hour = local_s % DAY_S // 3600
     weekend = (local_s // DAY_S + 3) % 7 >= 5  # 1970-01-01 was a Thursday
     observed, values = stream.observed[:, node], stream.values[:, node].astype(np.float64)
-    found: dict[str, Any] = {}
-    for name, days in zip(DAYS, (~weekend, weekend), strict=True):
+
+    def by_hour(days: NDArray[np.bool_], measure: Callable[..., Any], *options: float) -> list[float | None]:
         groups = [values[observed & days & (hour == h)] for h in range(24)]
-        found[name] = {
-            "mean": [float(group.mean()) if len(group) else None for group in groups],
-            "low": [float(np.quantile(group, 0.25)) if len(group) else None for group in groups],
-            "high": [float(np.quantile(group, 0.75)) if len(group) else None for group in groups],
+        return [float(measure(group, *options)) if len(group) else None for group in groups]
+
+    found: dict[str, Any] = {
+        name: {
+            "mean": by_hour(days, np.mean),
+            "low": by_hour(days, np.quantile, 0.25),
+            "high": by_hour(days, np.quantile, 0.75),
         }
-    by_hour = [values[observed & (hour == h)] for h in range(24)]
-    means = [float(group.mean()) for group in by_hour if len(group)]
-    found["swing"] = max(means) / min(means) if means and min(means) > 0 else None
-    return found
+        for name, days in zip(DAYS, (~weekend, weekend), strict=True)
+    }
+    means = [mean for mean in by_hour(observed, np.mean) if mean is not None]
+    return {**found, "swing": max(means) / min(means) if means and min(means) > 0 else None}
 
 
-def _row(
-    stream: RoadNetworkStream, percentile: int, node: int, mean: NDArray[np.float64], rank: int, tides: dict[str, Any]
-) -> Row:
+def _row(tides: dict[str, Any], mean: NDArray[np.float64], rank: int) -> Row:
     total = float(mean.sum())
     row: Row = {
-        "percentile": percentile,
-        "node": str(stream.node_ids[node]),
+        "percentile": tides["percentile"],
+        "node": tides["node"],
         "mean": float(mean[rank]),
         "share_percent": 100 * float(mean[rank:].sum()) / total if total > 0 else None,
     }
     for name in DAYS:
-        means = tides[name]["mean"]
-        there = [h for h in range(24) if means[h] is not None]
-        peak = max(there, key=lambda h: float(means[h]), default=None)
-        row[f"{name[:-1]}_peak_hour"] = peak
-        row[f"{name[:-1]}_peak"] = None if peak is None else means[peak]
+        means = [(value, -hour) for hour, value in enumerate(tides[name]["mean"]) if value is not None]
+        peak, hour = max(means, default=(None, None))  # of equal hours the first
+        row |= {f"{name[:-1]}_peak_hour": None if hour is None else -hour, f"{name[:-1]}_peak": peak}
     return {**row, "swing": tides["swing"]}
 
 
@@ -116,7 +114,7 @@ def _notes(mean: NDArray[np.float64], stream: RoadNetworkStream) -> list[str]:
         "The nodes drawn are those at the 99th, 90th and 50th percentile of the mean reading: chosen by rank. Bands: "
         "the middle half of the single readings in an hour. Hours and days are the city's own.",
     ]
-    if (stream.quantity == "count") and len(mean) and (mean == 0).any():
+    if stream.quantity == "count" and (mean == 0).any():
         notes.append(f"{int((mean == 0).sum())} nodes never counted anything: a log axis cannot show them.")
     slopes = _slopes(mean)
     if slopes is not None:
@@ -141,45 +139,37 @@ def _slopes(mean: NDArray[np.float64]) -> list[float] | None:
 def draw(table: Table) -> plots.Figure:
     """The share of nodes with at least so much traffic, and the day at three nodes."""
     figure, axes = plots.figure(10.0, 7.0, rows=2, columns=2)
-    unit = table.more["unit"]
     _draw_curve(axes[0], table)
     for ax, tides in zip(axes[1:], table.more["tides"], strict=False):
         for name in DAYS:
-            day = tides[name]
-            if any(value is not None for value in day["mean"]):
-                plots.line(
-                    ax, range(24), day["mean"], label=name, low=day["low"], high=day["high"], dashed=name == DAYS[1]
-                )
+            if any(value is not None for value in tides[name]["mean"]):
+                day = {side: tides[name][side] for side in ("low", "high")}
+                plots.line(ax, range(24), tides[name]["mean"], label=name, dashed=name == DAYS[1], **day)
         ax.set_xticks(range(0, 25, 6))
         bottom, top = ax.get_ylim()
         ax.set_ylim(0 if ax.dataLim.y0 >= 0 else bottom, top + 0.2 * (top - bottom))  # room for the legend
-        ax.legend(frameon=False, loc="upper left")
-        busier = f"busier than {tides['percentile']} % of nodes"
-        plots.label(ax, x="local hour", y=unit, title=f"Node {tides['node']}, {busier}")
+        ax.legend(loc="upper left")
+        ax.set(xlabel="local hour", ylabel=table.unit)
+        ax.set_title(f"Node {tides['node']}, busier than {tides['percentile']} % of nodes")
     for ax in axes[1 + len(table.more["tides"]) :]:
         ax.set_axis_off()
     return figure
 
 
 def _draw_curve(ax: plots.Axes, table: Table) -> None:
-    curve = table.more["curve"]
-    shown = [(x, y) for x, y in zip(curve["mean"], curve["share"], strict=True) if x > 0]
-    ax.set_xscale("log")
-    ax.set_yscale("log")
-    plots.line(ax, [x for x, _ in shown], [y for _, y in shown], label="the nodes")
-    means = {row["percentile"]: row["mean"] for row in table.rows}
+    mean, share = (np.array(table.more["curve"][name]) for name in ("mean", "share"))
+    ax.set(xscale="log", yscale="log")
+    plots.line(ax, mean[mean > 0], share[mean > 0], label="the nodes")
+    means = {row["percentile"]: number_or(0, row["mean"]) for row in table.rows}
     for percentile in DRAWN:
-        mean = means.get(percentile)
-        if isinstance(mean, float) and mean > 0:
-            share = curve["share"][int(np.argmin(np.abs(np.array(curve["mean"]) - mean)))]
-            ax.plot([mean], [share], "o", color=plots.INK, markersize=5, zorder=5)
-            spot = (mean, share)
+        if (x := means.get(percentile, 0)) > 0:
+            spot = (x, share[np.abs(mean - x).argmin()])
+            ax.plot(*spot, "o", color=plots.INK, markersize=5, zorder=5)
             ax.annotate(f"{percentile}th percentile", spot, xytext=(-8, -4), textcoords="offset points", ha="right")
-    median, slopes = means.get(50), table.more["slopes"]
-    if slopes is not None and isinstance(median, float):
+    if (slopes := table.more["slopes"]) is not None:
         # Through the 50th and the 90th percentile, and on until the shares or three times the busiest node end it.
-        law = np.array([1.0, min((0.5 / curve["share"][0]) ** (1 / slopes[0]), 3 * curve["mean"][0] / median)])
-        plots.line(ax, median * law, 0.5 * law ** -slopes[0], label="a power law", dashed=True)
-        ax.legend(frameon=False, loc="lower left")
-    x = f"mean reading of a node, {table.more['unit']}"
-    plots.label(ax, x=x, y="share of nodes with at least that", title="Traffic over the nodes")
+        law = np.array([1.0, min((0.5 / share[0]) ** (1 / slopes[0]), 3 * mean[0] / means[50])])
+        plots.line(ax, means[50] * law, 0.5 * law ** -slopes[0], label="a power law", dashed=True)
+        ax.legend(loc="lower left")
+    ax.set(xlabel=f"mean reading of a node, {table.unit}", ylabel="share of nodes with at least that")
+    ax.set_title("Traffic over the nodes")

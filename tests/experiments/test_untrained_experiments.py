@@ -19,7 +19,7 @@ from frigate.config import BASELINES, PRESETS, preset
 from frigate.data.city import City
 from frigate.data.network import Edges, RoadNetwork
 from frigate.data.stream import RoadNetworkStream, make_stream
-from frigate.experiments import datasets, distortion, expressivity, inference_time, parameters
+from frigate.experiments import datasets, distortion, expressivity, inference_time, parameters, plots
 from frigate.experiments import traffic_profile as profile
 from frigate.experiments.plan import LABELS, Effort, Plan
 from frigate.experiments.table import Table, as_json
@@ -57,7 +57,8 @@ def assert_whole(table: Table, draw: Callable[[Table], Figure]) -> None:
     back = Table.from_json(json.loads(as_json(table.to_json())))
     assert back == replace(back, rows=[dict(row) for row in table.rows], notes=list(table.notes))
     assert as_json(back.to_json()) == as_json(table.to_json())
-    figure = draw(back)
+    with plots.style():
+        figure = draw(back)
     shown = [ax for ax in figure.axes if ax.axison]
     assert shown
     for ax in shown:
@@ -83,13 +84,6 @@ def test_datasets(plan: Plan) -> None:
         (name, "paper") for name in ("Beijing", "Chengdu", "Harbin")
     ]
     assert_whole(table, datasets.draw)
-
-
-def test_datasets_in_parts(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Readings are summed a part at a time: the size of a part plays no part."""
-    whole = datasets.measure(plan).rows[0]
-    monkeypatch.setattr(datasets, "ROWS_AT_ONCE", 7)
-    assert datasets.measure(plan).rows[0] == pytest.approx(whole)
 
 
 def test_a_gauge_has_no_total(plan: Plan) -> None:
