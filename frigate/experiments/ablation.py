@@ -5,17 +5,10 @@ from __future__ import annotations
 from frigate.experiments import plots
 from frigate.experiments.ablated_model import PARTS
 from frigate.experiments.plan import Plan
-from frigate.experiments.table import MAE_COLUMNS, Row, Table, mae_cells
+from frigate.experiments.table import Row, Table, mae_cells
 from frigate.experiments.trials import Scored, Trial, yardsticks
 
 WHOLE = "nothing: the whole model"
-COLUMNS = {
-    "replaced": "what was taken out of Frigate (paper), and what stands in its place",
-    **MAE_COLUMNS,
-    "more_percent": "MAE above that of the whole model, per cent",
-    "of_zero": "MAE over that of always forecasting zero, on the same split",
-    "parameters": "numbers that are learnt",
-}
 
 
 def trials(plan: Plan, scored: Scored) -> list[Trial]:
@@ -36,12 +29,7 @@ def measure(plan: Plan, scored: Scored) -> Table:
         }
         for trial, summary in scored.found(trials(plan, scored), models=("paper",))
     ]
-    notes = [
-        "One seed and one split: differences of a few per cent are within what another seed would give.",
-        "GraphSAGE has neither gates nor directions nor lengths: its row is all three. Without directions both sums "
-        "are one, but the gate still sees which end of a road is which.",
-    ]
-    return Table("ablation", "What each part of the paper's model is worth", rows, COLUMNS, notes)
+    return Table.make("ablation", rows)
 
 
 def draw(table: Table) -> plots.Figure:

@@ -21,25 +21,6 @@ PAPER = {
     "Chengdu": (3193, 7269, 14378, 4.54, 7.19, 50, 1448940),
     "Harbin": (6235, 15205, 53068, 77.85, 124.11, 30, 659141),
 }
-COLUMNS = {
-    "city": "name",
-    "kind": "ours, or paper for the rows of its own table",
-    "nodes": "intersections",
-    "roads": "directed roads",
-    "area_km2": "ours: convex hull of the nodes; the paper's: of the whole municipality, it seems; km²",
-    "mean": "of all readings (node, step) that there are, zeros among them; vehicles per step, or the city's unit",
-    "std": "standard deviation of the same readings",
-    "zero_percent": "readings that are 0, % of the readings",
-    "missing_percent": "pairs of a sensor and a step without a reading, %",
-    "sensors": "nodes that ever have a reading",
-    "seen_percent": "sensors that a model may read in the experiments, unless they say otherwise, %",
-    "snapshots": "steps of the record",
-    "step_min": "minutes in a step",
-    "start": "start of the first snapshot, local time",
-    "end": "end of the last snapshot, local time",
-    "total": "sum of all readings; of counts only: a vehicle is counted at every node that it passes",
-    "trips": "as the paper has them; counts at nodes do not tell how many trips there were",
-}
 PAPER_STEP_MIN = 5
 
 
@@ -58,7 +39,7 @@ def measure(plan: Plan) -> Table:
         "roads": network.num_edges,
         "area_km2": area_km2(network.lon[network.present], network.lat[network.present]),
         "mean": mean,
-        "std": None if mean is None else float(np.sqrt(squares / readings - mean**2)),
+        "std": None if mean is None else float(np.sqrt(max(0.0, squares / readings - mean**2))),
         "zero_percent": 100 * (1 - np.count_nonzero(stream.values) / readings) if readings else None,
         "missing_percent": 100 * (1 - readings / (sensors * stream.num_snapshots)) if readings else None,
         "sensors": sensors,
@@ -70,14 +51,10 @@ def measure(plan: Plan) -> Table:
         "total": summed if stream.quantity == "count" else None,
         "trips": None,
     }
-    return Table(
-        "datasets",
-        f"The data: {city.name}",
-        rows=[ours, *_paper_rows()],
-        columns=COLUMNS,
-        notes=_notes(stream),
-        more={"map": _map(network, count, total), "count": stream.quantity == "count"},
-    )
+    versions = len({network.fingerprint for network in stream.topologies})
+    changed = f" The roads change during the record: {versions} different networks." if versions > 1 else ""
+    more = {"map": _map(network, count, total), "count": stream.quantity == "count"}
+    return Table.make("datasets", [ours, *_paper_rows(ours)], more, city=city.name, changed=changed)
 
 
 def node_sums(stream: RoadNetworkStream) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -98,24 +75,10 @@ def area_km2(lon: NDArray[np.float64], lat: NDArray[np.float64]) -> float:
     return float(hull.volume)  # in two dimensions scipy calls the area so
 
 
-def _paper_rows() -> list[Row]:
+def _paper_rows(ours: Row) -> list[Row]:
     names = ("city", "kind", "step_min", "nodes", "roads", "area_km2", "mean", "std", "seen_percent", "trips")
     cells = [(city, "paper", PAPER_STEP_MIN, *numbers) for city, numbers in PAPER.items()]
-    return [{**dict.fromkeys(COLUMNS), **dict(zip(names, row, strict=True))} for row in cells]
-
-
-def _notes(stream: RoadNetworkStream) -> list[str]:
-    others = len({network.fingerprint for network in stream.topologies})
-    changed = f" The roads change during the record: {others} different networks." if others > 1 else ""
-    return [
-        "Mean, spread and zeros are over the readings that there are; the paper does not say over which cells its own "
-        "are taken.",
-        "Nodes and roads are those of the last snapshot." + changed,
-        "The paper's areas seem to be those of the whole municipalities; ours is the convex hull of the nodes, so the "
-        "two do not compare.",
-        "The paper counts trips. Our readings are counts of passing vehicles at nodes: their total is no number of "
-        "trips, since one trip is counted at every node on its way.",
-    ]
+    return [{**dict.fromkeys(ours), **dict(zip(names, row, strict=True))} for row in cells]
 
 
 def _map(network: RoadNetwork, count: NDArray[np.int64], total: NDArray[np.float64]) -> dict[str, Any]:

@@ -18,18 +18,6 @@ PAIRS = 2000
 PAIRS_SEED = 0  # the same pairs for every choice and number
 FULL = "full"  # bourgain's sets, as many as the theorem asks for
 LABELS = {"random": "random", "farthest": "farthest first", "bourgain": "Bourgain sets"}
-COLUMNS = {
-    "choice": "how anchors are chosen; full: sets of 1, 2, 4, ... nodes, ceil(log2 n)² of them",
-    "anchors": "coordinates of a position: anchors, or sets of them",
-    "distortion": "expansion × contraction, median over the draws; 1 is a perfect embedding; none: infinite",
-    "low": "least of the draws",
-    "high": "largest of the draws; none: infinite",
-    "expansion": "largest d_Y/d_X of a pair, median over the draws",
-    "contraction": "largest d_X/d_Y of a pair, median over the draws; none: infinite",
-    "infinite": "draws in which two nodes of a pair share a position",
-    "draws": "draws of the anchors, seeds 0, 1, ...",
-    "pairs": "pairs of nodes compared",
-}
 
 
 def measure(plan: Plan) -> Table:
@@ -38,20 +26,8 @@ def measure(plan: Plan) -> Table:
     rows = [_row(network, choice, count) for choice in ANCHOR_CHOICES for count in plan.effort.anchors]
     rows.append(_row(network, FULL, None))
     nodes = int(network.present.sum())
-    return Table(
-        "distortion",
-        f"Distortion of positions against the anchors: {plan.city.name}",
-        rows=rows,
-        columns=COLUMNS,
-        notes=[
-            f"Raw positions of the {nodes:,} nodes, in metres, on the roads of the last snapshot. d_X is the mean of "
-            "the distances there and back, d_Y the mean absolute difference of the coordinates.",
-            f"Over a sample of pairs of nodes (seed {PAIRS_SEED}), the same for every row: the worst pair of all is "
-            "worse. Pairs without a road both ways are left out.",
-            f"log2 n is {math.log2(max(nodes, 1)):.1f}: thm:bourgain promises a distortion of that order for its own "
-            "number of sets. The experiments use 16 random anchors, about which it says nothing.",
-        ],
-    )
+    log_nodes = math.log2(max(nodes, 1))
+    return Table.make("distortion", rows, city=plan.city.name, nodes=nodes, log_nodes=log_nodes, seed=PAIRS_SEED)
 
 
 def _row(network: RoadNetwork, choice: str, count: int | None) -> Row:

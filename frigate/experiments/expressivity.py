@@ -33,40 +33,14 @@ SEEDS = 5  # of the weights
 ROUNDING = 1e-5  # differences below it are the rounding of fp32, added up over the layers
 LEMMA = {"paper": ("on", "off"), "dcrnn": ("none",), "stgcn": ("none",), "stgode": ("none",)}  # what it speaks of
 WINDOWS = ("missing", "equal", "control")  # of the batch: no reading at all, the same everywhere, one other
-COLUMNS = {
-    "model": "with the sizes of its preset (Frigate (paper): two anchors), untrained",
-    "positions": "on; off: all zero; none: the model has no positions by design",
-    "compared": "embeddings: z, what the GNN makes of a snapshot; forecasts: what comes out",
-    "largest": "largest difference between v1 and v2, over their largest number; the largest of all weights drawn",
-    "least": "the same, the least of all weights drawn",
-    "equal": f"yes: never above the rounding of fp32, taken as {ROUNDING:g}; no: always above",
-    "lemma": "what Lemma 2 and its corollary say: equal, different; none: they say nothing of this model",
-    "control": "least difference where one neighbour of v1 has another reading: the model does look around",
-}
 
 
 def measure(plan: Plan) -> Table:
     """How far apart each model puts the two nodes, over several draws of its weights. The plan's city plays no part."""
     rows = [row for model in plan.wanted(*PRESETS, *BASELINES) for row in _rows(model)]
     angle = np.pi / 2 - 2 * np.pi * (np.arange(NODES) - V1) / NODES  # v1 on top, v2 at the bottom
-    return Table(
-        "expressivity",
-        "Lemma 2: two nodes with isomorphic neighbourhoods",
-        rows=rows,
-        columns=COLUMNS,
-        notes=[
-            f"A ring of {NODES} nodes and roads of 1 m both ways, anchors at nodes {ANCHORS[0]} and {ANCHORS[1]}: v1 "
-            f"(node {V1}) has the positions [2, 2], v2 (node {V2}) has [5, 5]. Readings: none at all, and the same at "
-            "all nodes; differences are the larger of the two.",
-            f"{SEEDS} draws of untrained weights, fp32, on the CPU. Baselines expose no embedding of a node, "
-            "so their forecasts are compared: weaker in principle, but weights drawn at random hide no difference.",
-            "It shows what Frigate can tell apart, not that it forecasts better for it. A baseline that is given the "
-            "positions as an input would tell the two nodes apart as well.",
-            "Our default preset has no positions: it forecasts better without them, and is bound by the lemma as the "
-            "baselines are. On real streets its readings and road features tell nodes apart.",
-        ],
-        more={"ring": {"x": np.cos(angle).tolist(), "y": np.sin(angle).tolist()}, "rounding": ROUNDING},
-    )
+    more = {"ring": {"x": np.cos(angle).tolist(), "y": np.sin(angle).tolist()}, "rounding": ROUNDING}
+    return Table.make("expressivity", rows, more, nodes=NODES, anchors=ANCHORS, v1=V1, v2=V2, seeds=SEEDS)
 
 
 def _rows(model: str) -> list[Row]:

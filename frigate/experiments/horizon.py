@@ -6,15 +6,8 @@ from frigate.config import BASELINES
 from frigate.evaluation.evaluate import OWN
 from frigate.experiments import plots
 from frigate.experiments.plan import FITTED, Plan
-from frigate.experiments.table import MAE_COLUMNS, Row, Table, mae_cells
+from frigate.experiments.table import Row, Table, mae_cells
 from frigate.experiments.trials import Scored, Trial
-
-COLUMNS = {
-    "model": "forecaster",
-    "step": "step ahead",
-    "minutes": "from the last reading to the start of the step forecast, minutes",
-    **MAE_COLUMNS,
-}
 
 
 def trials(plan: Plan, scored: Scored) -> list[Trial]:
@@ -30,11 +23,7 @@ def measure(plan: Plan, scored: Scored) -> Table:
         for step, summary in enumerate(scored.by_step(trial), start=1)
         if summary is not None
     ]
-    notes = [
-        "One seed. The envelopes are the same nodes resampled, so that they move together: models differ where their "
-        "order holds over all steps, even inside each other's envelope."
-    ]
-    return Table("horizon", "Error against how far ahead", rows, COLUMNS, notes)
+    return Table.make("horizon", rows)
 
 
 def draw(table: Table) -> plots.Figure:

@@ -24,14 +24,6 @@ from frigate.training.run import RunOnCity
 from frigate.training.train import new_run
 
 PAPER_S = {"dcrnn": 0.0081, "stgode": 0.0164, "paper": 0.0207, "stnn": 0.0375, "localegn": 0.0492}  # tab:inference
-COLUMNS = {
-    "model": "with the sizes of its preset, untrained",
-    "median_s": "to forecast every node of the city for one window, s",
-    "low_s": "first quartile of the timings, s",
-    "high_s": "third quartile, s",
-    "timings": "after a fifth as many to warm up",
-    "paper_s": "as the paper has it, s; none where it gives no time",
-}
 
 
 def measure(plan: Plan) -> Table:
@@ -47,24 +39,11 @@ def measure(plan: Plan) -> Table:
         low, median, high = np.quantile(seconds, [0.25, 0.5, 0.75]).tolist()
         row: Row = {"model": LABELS[model], "median_s": median, "low_s": low, "high_s": high}
         rows.append(row | {"timings": plan.effort.timings, "paper_s": PAPER_S.get(model)})
-    task, where = preset(PRESETS[0]).task, environment(device)
-    return Table(
-        "inference-time",
-        f"Time to forecast all nodes once: {city.name}",
-        rows=rows,
-        columns=COLUMNS,
-        notes=[
-            f"{city.network.num_nodes:,} nodes, {city.network.num_edges:,} roads, one window of {task.past} past "
-            f"snapshots and {task.horizon} steps ahead, on {where['hardware']} ({where['device']}"
-            f"{', bf16 where autocast allows' if device.type == 'cuda' else ''}). The input is on the device before "
-            "the clock starts; positions, road features and the nearest sensors are computed once a network and not "
-            "timed, what a model itself makes of the roads is.",
-            "Weights play no part in the time, so the models are untrained. At the presets' sizes, also in quick runs.",
-            "The paper timed the authors' code on an A100 and does not say on which city, for how many nodes or "
-            "windows: its times and ours do not compare, their order may.",
-        ],
-        more={"environment": where, "nodes": city.network.num_nodes, "roads": city.network.num_edges},
-    )
+    task, where, network = preset(PRESETS[0]).task, environment(device), city.network
+    more = {"environment": where, "nodes": network.num_nodes, "roads": network.num_edges}
+    known = {"hardware": where["hardware"], "bf16": ", bf16 where autocast allows" if device.type == "cuda" else ""}
+    known |= {"city": city.name, "past": task.past, "horizon": task.horizon, "device": where["device"]}
+    return Table.make("inference-time", rows, more, nodes=network.num_nodes, roads=network.num_edges, **known)
 
 
 def untrained(plan: Plan, model: str) -> RunOnCity:

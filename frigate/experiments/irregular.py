@@ -13,17 +13,11 @@ from torch import Tensor
 from frigate.config import PRESETS
 from frigate.experiments import plots
 from frigate.experiments.plan import Plan, Recipe
-from frigate.experiments.table import MAE_COLUMNS, Row, Table, mae_cells
+from frigate.experiments.table import Row, Table, mae_cells
 from frigate.experiments.trials import Change, Fitted, Scored, Trial
 from frigate.nn.batch import Batch
 
 DROPPED = 1 / 3
-COLUMNS = {
-    "model": "forecaster",
-    "past": "all past snapshots, a third of them dropped at random, or a third there but without readings",
-    **MAE_COLUMNS,
-    "more_percent": "MAE above that with all snapshots, per cent",
-}
 WORDS = {"test": "regular", "dropped": "a third dropped", "masked": "a third without readings"}
 
 
@@ -75,8 +69,7 @@ def measure(plan: Plan, scored: Scored) -> Table:
         }
         for trial, summary in scored.found(trials(plan, scored))
     ]
-    notes = ["Nothing is trained again. Which snapshots are left is drawn for each window."]
-    return Table("irregular", "A third of the past missing", rows, COLUMNS, notes)
+    return Table.make("irregular", rows)
 
 
 def draw(table: Table) -> plots.Figure:

@@ -5,16 +5,8 @@ from __future__ import annotations
 from frigate.config import preset
 from frigate.experiments import plots
 from frigate.experiments.plan import Plan
-from frigate.experiments.table import MAE_COLUMNS, Row, Table, mae_cells
+from frigate.experiments.table import Row, Table, mae_cells
 from frigate.experiments.trials import Scored, Trial, yardsticks
-
-COLUMNS = {
-    "layers": "graph convolutions of Frigate (paper)",
-    **MAE_COLUMNS,
-    "of_zero": "MAE over that of always forecasting zero, on the same split",
-    "parameters": "numbers that are learnt",
-    "finite": "whether every epoch's validation error was finite",
-}
 
 
 def trials(plan: Plan, scored: Scored) -> list[Trial]:
@@ -36,8 +28,7 @@ def measure(plan: Plan, scored: Scored) -> Table:
         }
         for trial, summary in scored.found(trials(plan, scored), models=("paper",))
     ]
-    notes = ["One seed and one split: a difference between neighbouring points says little."]
-    return Table("layers", "Accuracy against the number of layers", rows, COLUMNS, notes)
+    return Table.make("layers", rows)
 
 
 def draw(table: Table) -> plots.Figure:

@@ -20,13 +20,6 @@ PAPER = {  # tab:params
     "paper": 198985, "dcrnn": 372353, "stnn": 313906, "graph-wavenet": 247660, "stgode": 558582, "localegn": 333636
 }  # fmt: skip
 IN_PAPER, PAPER_COLOUR = "in the paper", "#c9ced6"  # the paper's bars
-COLUMNS = {
-    "model": "with the sizes of its preset",
-    "parameters": "numbers that training learns, with the model built for the city",
-    "parameters_half": "the same, with the model built for the western half of the city's nodes",
-    "paper": "as the paper has it for its own implementation; none where it gives no number",
-    "of_paper_percent": "parameters over the paper's, %",
-}
 
 
 def measure(plan: Plan) -> Table:
@@ -39,19 +32,7 @@ def measure(plan: Plan) -> Table:
         paper = PAPER.get(model)
         row: Row = {"model": LABELS[model], "parameters": ours, "parameters_half": of_half, "paper": paper}
         rows.append(row | {"of_paper_percent": None if paper is None else 100 * ours / paper})
-    return Table(
-        "parameters",
-        "Number of parameters",
-        rows=rows,
-        columns=COLUMNS,
-        notes=[
-            f"Counted on networks of {whole.num_nodes:,} and {half.num_nodes:,} nodes: a model that depends on the "
-            "network would differ.",
-            "At the sizes of the presets, also in quick runs. The paper counts the official code of the baselines; "
-            "ours are written anew from their papers' equations and adapted to nodes without sensors.",
-            "The paper has no number for STGCN, and none for our default preset.",
-        ],
-    )
+    return Table.make("parameters", rows, whole=whole.num_nodes, half=half.num_nodes)
 
 
 def count_parameters(settings: Settings, stream: RoadNetworkStream) -> int:

@@ -6,18 +6,10 @@ from dataclasses import replace
 
 from frigate.experiments import plots
 from frigate.experiments.plan import Plan
-from frigate.experiments.table import MAE_COLUMNS, Row, Table, mae_cells
+from frigate.experiments.table import Row, Table, mae_cells
 from frigate.experiments.trials import Scored, Trial, yardsticks
 
 MODELS = ("dcrnn", "stnn", "stgode", "localegn", "paper", "default")  # the paper's baselines, and both presets
-COLUMNS = {
-    "model": "forecaster",
-    "seen": "share of the nodes with a sensor, per cent",
-    "step": "step ahead; empty: all steps pooled",
-    "minutes": "from the last reading to the start of the step forecast; empty: all steps pooled",
-    **MAE_COLUMNS,
-    "of_zero": "MAE over that of always forecasting zero, on the same split; all steps pooled",
-}
 
 
 def trials(plan: Plan, scored: Scored) -> list[Trial]:
@@ -36,11 +28,7 @@ def measure(plan: Plan, scored: Scored) -> Table:
                 row: Row = {"model": trial.recipe.label, "seen": 100 * trial.recipe.seen, "step": step or None}
                 row["minutes"] = step * plan.city.stream.step_s / 60 if step else None
                 rows.append(row | mae_cells(summary) | {"of_zero": None if step else scored.of_zero(trial)})
-    notes = [
-        "One seed. With another share the scored nodes are others too: compare models within a panel. The envelopes "
-        "widen to the right because fewer nodes are left to score."
-    ]
-    return Table("seen-sweep", "Accuracy against the share of nodes with a sensor", rows, COLUMNS, notes)
+    return Table.make("seen-sweep", rows)
 
 
 def draw(table: Table) -> plots.Figure:

@@ -6,8 +6,10 @@ import csv
 import io
 import json
 import math
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from frigate.evaluation.metrics import Summary
@@ -16,15 +18,11 @@ Cell = str | int | float | bool | None
 Row = dict[str, Cell]
 Rows = Sequence[Mapping[str, Cell]]
 
-MAE_COLUMNS = {
-    "mae": "mean absolute error at nodes without a sensor, the city's unit",
-    "mae_low": "95 % interval, unseen nodes resampled",
-    "mae_high": "95 % interval, unseen nodes resampled",
-}
+WORDS = Path(__file__).with_name("tables.toml")
 
 
 def mae_cells(summary: Summary) -> Row:
-    """The cells of MAE_COLUMNS."""
+    """The MAE and its interval."""
     return {"mae": summary.mae.value, "mae_low": summary.mae.low, "mae_high": summary.mae.high}
 
 
@@ -43,6 +41,13 @@ class Table:
     columns: Mapping[str, str]  # column -> what it means, with its unit
     notes: Sequence[str] = ()  # what a reader must know
     more: Mapping[str, Any] = field(default_factory=dict)  # for the plot and for machines; not in the CSV
+
+    @classmethod
+    def make(cls, experiment: str, rows: Rows, more: Mapping[str, Any] | None = None, **values: object) -> Table:
+        """The table of an experiment, with its words from tables.toml; `values` fill the braces in them."""
+        words = tomllib.loads(WORDS.read_text(encoding="utf-8"))[experiment]
+        notes = [note.format(**values) for note in words["notes"]]
+        return cls(experiment, words["title"].format(**values), rows, words["columns"], notes, more or {})
 
     @property
     def unit(self) -> str:

@@ -13,18 +13,12 @@ from frigate.data.coordinates import EARTH_RADIUS_M
 from frigate.data.network import RoadNetwork
 from frigate.experiments import plots
 from frigate.experiments.plan import Plan, Recipe
-from frigate.experiments.table import MAE_COLUMNS, Row, Table, mae_cells
+from frigate.experiments.table import Row, Table, mae_cells
 from frigate.experiments.trials import Change, Fitted, Scored, Trial
 from frigate.nn.batch import Windows
 from frigate.nn.scaling import build_topologies
 
 THRESHOLD = 3.0  # median roads: new roads join nodes at most so far apart as the crow flies
-COLUMNS = {
-    "model": "forecaster",
-    "changed": "roads changed at inference, per cent: half of them dropped, as many created",
-    **MAE_COLUMNS,
-    "more_percent": "MAE above that on the true roads, per cent",
-}
 
 
 @dataclass(frozen=True)
@@ -88,11 +82,7 @@ def measure(plan: Plan, scored: Scored) -> Table:
         }
         for trial, summary in scored.found(trials(plan, scored))
     ]
-    notes = [
-        "The traffic is that of the true roads: the experiment shows that a model bears a wrong map, not that it knows "
-        "where traffic would have gone. Positions, moments and road features follow the changed roads."
-    ]
-    return Table("topology", "Roads changed at inference", rows, COLUMNS, notes)
+    return Table.make("topology", rows)
 
 
 def draw(table: Table) -> plots.Figure:

@@ -5,16 +5,9 @@ from __future__ import annotations
 from frigate.config import BASELINES
 from frigate.experiments import plots
 from frigate.experiments.plan import FITTED, Plan
-from frigate.experiments.table import MAE_COLUMNS, Row, Table, mae_cells
+from frigate.experiments.table import Row, Table, mae_cells
 from frigate.experiments.trials import Scored, Trial
 
-COLUMNS = {
-    "model": "forecaster",
-    "traffic": "third of the unseen nodes, by the mean reading in the training period",
-    **MAE_COLUMNS,
-    "wape": "all errors over all truth, per cent",
-    "nodes": "nodes scored",
-}
 SHOWN = ("high", "medium", "low")
 
 
@@ -31,8 +24,7 @@ def measure(plan: Plan, scored: Scored) -> Table:
             if (found := groups.get(traffic)) is not None:
                 row: Row = {"model": trial.recipe.label, "traffic": traffic, **mae_cells(found)}
                 rows.append(row | {"wape": found.wape.value, "nodes": found.nodes})
-    notes = ["One seed. Nodes with equal means stay together, so that a third may be larger than another."]
-    return Table("traffic-buckets", "Error by how busy an intersection is", rows, COLUMNS, notes)
+    return Table.make("traffic-buckets", rows)
 
 
 def draw(table: Table) -> plots.Figure:

@@ -6,6 +6,7 @@ The paper draws the traffic of edges; our readings are at nodes, so this is the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,17 +22,6 @@ PERCENTILES = (1, 10, 25, 50, 75, 90, 95, 99, 100)
 DRAWN = (99, 90, 50)  # the example nodes: by rank, not by hand
 DAYS = ("weekdays", "weekends")
 CURVE_POINTS = 300
-COLUMNS = {
-    "percentile": "of the nodes, from the quietest to the busiest, %",
-    "node": "the node at this rank",
-    "mean": "its mean reading over the record, per step",
-    "share_percent": "readings at it and at all busier nodes, % of the sum of the nodes' means",
-    "weekday_peak_hour": "local hour with the highest mean reading, Monday to Friday",
-    "weekday_peak": "mean reading in that hour, per step",
-    "weekend_peak_hour": "the same, Saturday and Sunday",
-    "weekend_peak": "mean reading in that hour, per step",
-    "swing": "mean reading of the busiest over that of the quietest hour, all days; none where the latter is 0",
-}
 
 
 def measure(plan: Plan) -> Table:
@@ -48,18 +38,9 @@ def measure(plan: Plan) -> Table:
         for p, rank in ranks.items()
     }
     rows = [_row(tides[p], mean, rank) for p, rank in ranks.items()]
-    return Table(
-        "profile",
-        f"Traffic over the nodes and over the day: {plan.city.name}",
-        rows=rows,
-        columns=COLUMNS,
-        notes=_notes(mean, stream),
-        more={
-            "curve": _curve(mean),
-            "slopes": _slopes(mean),
-            "tides": [tides[p] for p in DRAWN if p in tides],
-        },
-    )
+    table = Table.make("profile", rows, city=plan.city.name)
+    more = {"curve": _curve(mean), "slopes": _slopes(mean), "tides": [tides[p] for p in DRAWN if p in tides]}
+    return replace(table, notes=[*table.notes, *_notes(mean, stream)], more=more)
 
 
 def tide(stream: RoadNetworkStream, node: int) -> dict[str, Any]:
@@ -108,12 +89,7 @@ def _curve(mean: NDArray[np.float64]) -> dict[str, list[float]]:
 
 
 def _notes(mean: NDArray[np.float64], stream: RoadNetworkStream) -> list[str]:
-    notes = [
-        "Over nodes that ever have a reading. The paper draws edges: our readings are counts at intersections, from "
-        "which the traffic of single roads does not follow.",
-        "The nodes drawn are those at the 99th, 90th and 50th percentile of the mean reading: chosen by rank. Bands: "
-        "the middle half of the single readings in an hour. Hours and days are the city's own.",
-    ]
+    notes = []
     if stream.quantity == "count" and (mean == 0).any():
         notes.append(f"{int((mean == 0).sum())} nodes never counted anything: a log axis cannot show them.")
     slopes = _slopes(mean)
