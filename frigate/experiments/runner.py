@@ -23,7 +23,7 @@ from frigate.errors import FrigateError, MissingExtraError, SettingsError
 from frigate.experiments import EXPERIMENTS, Experiment, plots
 from frigate.experiments.page import PLAN, write_page
 from frigate.experiments.plan import QUICK, Effort, Plan, Recipe
-from frigate.experiments.table import Table, as_json
+from frigate.experiments.table import Table, as_json, read_table
 from frigate.experiments.trials import Change, Scored, Trial, carry_out
 from frigate.nn.device import best_device
 from frigate.report.page import unit_text
@@ -201,15 +201,16 @@ def _write(experiment: Experiment, plan: Plan, scored: Scored, say: Say) -> None
     """NAME.json and NAME.csv, and the plot where matplotlib is installed."""
     path = plan.results / f"{experiment.name}.json"
     trials = experiment.trials(plan, scored)
-    asked = _asked(plan, experiment, trials, scored)
-    table = None if trials else _read_table(path, asked)  # a table of trials is quick to make again
-    if table is None:
+    asked = _asked(plan, experiment)
+    table = read_table(path)
+    if trials or isinstance(table, str) or table.more.get("asked") != asked:  # a table of trials is quick to make again
         began = time.perf_counter()
         table = experiment.measure(plan, scored)
         recipes, why = dict.fromkeys(trial.recipe for trial in trials), scored.left_out
         missing = [f"Left out: {each.label} ({why[each.name]})." for each in recipes if each.name in why]
         notes = [*table.notes, *dict.fromkeys(missing)]
-        about = _about(experiment, plan, trials, scored, asked, time.perf_counter() - began)
+        about = _about(experiment, plan, trials, scored)
+        about |= {"seconds": round(time.perf_counter() - began, 3), "asked": asked}
         table = replace(table, notes=notes, more={**about, **table.more})
         write_file(path, as_json(table.to_json()))
         write_file(path.with_suffix(".csv"), table.to_csv())
@@ -224,24 +225,13 @@ def _write(experiment: Experiment, plan: Plan, scored: Scored, say: Say) -> None
     say(f"{experiment.name}: {path}")
 
 
-def _asked(plan: Plan, experiment: Experiment, trials: list[Trial], scored: Scored) -> str:
-    """Sixteen hex digits that identify the experiment, its options and the trials that it has."""
-    options: list[Any] = [experiment.name, plan.seen, asdict(plan.effort), plan.models, str(best_device(plan.device))]
-    options += [sorted(f"{trial.recipe.name} {trial.change.name}" for trial in trials if scored.has(trial))]
+def _asked(plan: Plan, experiment: Experiment) -> str:
+    """Sixteen hex digits that identify the experiment and its options."""
+    options = [experiment.name, plan.seen, asdict(plan.effort), plan.models, str(best_device(plan.device))]
     return hashlib.sha256(json.dumps(options).encode()).hexdigest()[:16]
 
 
-def _read_table(path: Path, asked: str) -> Table | None:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        return Table.from_json(data) if data.get("asked") == asked else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-
-
-def _about(
-    experiment: Experiment, plan: Plan, trials: list[Trial], scored: Scored, asked: str, seconds: float
-) -> dict[str, Any]:
+def _about(experiment: Experiment, plan: Plan, trials: list[Trial], scored: Scored) -> dict[str, Any]:
     """Everything needed to repeat the experiment."""
     stream, effort = plan.city.stream, plan.effort
     here = environment(best_device(plan.device))
@@ -260,8 +250,6 @@ def _about(
         "machines": machines,  # that fitted and scored the models
         "versions": here["versions"],  # that made this table of it
         "settings": {name: each["settings"] for name, each in facts.items() if "settings" in each},
-        "seconds": round(seconds, 3),
-        "asked": asked,
     }
 
 

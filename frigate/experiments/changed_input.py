@@ -1,24 +1,28 @@
-"""Roads changed at inference (fig:gchanges): some closed, as many built, and no training again."""
+"""Changes of a trial's input at inference, without training again: other roads, and a third of the past missing.
+
+There are two ways for a snapshot to be missing: it is not in the window at all, as in the paper; or it is there, but
+without readings.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
+from torch import Tensor
 
-from frigate.config import PRESETS
 from frigate.data.coordinates import EARTH_RADIUS_M
 from frigate.data.network import RoadNetwork
-from frigate.experiments import plots
 from frigate.experiments.plan import Plan, Recipe
-from frigate.experiments.table import Row, Table, mae_cells
-from frigate.experiments.trials import Change, Fitted, Scored, Trial
-from frigate.nn.batch import Windows
+from frigate.experiments.trials import Change, Fitted
+from frigate.nn.batch import Batch, Windows
 from frigate.nn.scaling import build_topologies
 
 THRESHOLD = 3.0  # median roads: new roads join nodes at most so far apart as the crow flies
+DROPPED = 1 / 3  # of the past snapshots: 8 of 12 are left
 
 
 @dataclass(frozen=True)
@@ -64,32 +68,34 @@ def _near_pairs(network: RoadNetwork) -> NDArray[np.int64]:
     return np.asarray(near[~np.isin(near[:, 0] * N + near[:, 1], joined)], np.int64)
 
 
-def trials(plan: Plan, scored: Scored) -> list[Trial]:
-    return [
-        Trial(plan.recipe(model), OtherRoads(percent=percent) if percent else Change())
-        for model in plan.wanted(*PRESETS)
-        for percent in plan.effort.changed_roads
-    ]
+@dataclass(frozen=True)
+class Thinned(Change):
+    """A third of each window's past snapshots, drawn for each window, is taken away or masked."""
+
+    masked: bool = False
+
+    @property
+    def name(self) -> str:
+        return "masked" if self.masked else "dropped"
+
+    def apply(self, fitted: Fitted, plan: Plan, recipe: Recipe) -> Fitted:
+        draws = torch.Generator().manual_seed(recipe.seed)
+
+        def forecast(batch: Batch) -> Tensor:
+            keep = kept_snapshots(batch.num_windows, batch.past, draws)
+            return fitted.forecast(mask(batch, keep) if self.masked else batch.keep_past(keep))
+
+        return replace(fitted, forecast=forecast)
 
 
-def measure(plan: Plan, scored: Scored) -> Table:
-    rows: list[Row] = [
-        {
-            "model": trial.recipe.label,
-            "changed": trial.change.percent if isinstance(trial.change, OtherRoads) else 0.0,
-            **mae_cells(summary),
-            "more_percent": scored.more_percent(trial),
-        }
-        for trial, summary in scored.found(trials(plan, scored))
-    ]
-    return Table.make("topology", rows)
+def kept_snapshots(windows: int, past: int, draws: torch.Generator) -> Tensor:
+    """[B,T'] which snapshots of each window are left, in their order."""
+    left = past - round(DROPPED * past)
+    return torch.rand(windows, past, generator=draws).argsort(dim=1)[:, :left].sort(dim=1).values
 
 
-def draw(table: Table) -> plots.Figure:
-    figure, (ax,) = plots.figure()
-    plots.mae_lines(ax, table.by_model(), "changed")
-    ax.set(xlabel="roads changed (%)", ylabel=f"MAE at nodes without a sensor ({table.unit})")
-    ax.set_ylim(bottom=0)
-    ax.set_xticks(sorted({float(row["changed"]) for row in table.rows if isinstance(row["changed"], int | float)}))
-    ax.legend()
-    return figure
+def mask(batch: Batch, keep: Tensor) -> Batch:
+    """The batch with every snapshot, and readings only in those of `keep` [B,T']."""
+    there = torch.zeros(batch.num_windows, batch.past, dtype=torch.bool).scatter(1, keep, True)
+    observed = batch.observed & there.to(batch.values.device)[:, :, None]
+    return replace(batch, values=batch.values.where(observed, 0.0), observed=observed)
