@@ -133,8 +133,8 @@ def mae_lines(ax: Axes, models: Mapping[str, Rows], x: str, *, bands: str = "", 
     """
     for name, rows in models.items():
         at, mae, low, high = ([row[column] for row in rows] for column in (x, "mae", "mae_low", "mae_high"))
-        envelope = {"low": low, "high": high} if name.startswith(bands) else {}
-        line(ax, at, mae, label=name, dashed=name == dashed, **envelope)
+        envelope = (low, high) if name.startswith(bands) else (None, None)
+        line(ax, at, mae, label=name, low=envelope[0], high=envelope[1], dashed=name == dashed)
 
 
 def bars(
