@@ -19,6 +19,7 @@ from frigate.data.network import RoadNetwork
 from frigate.experiments.plan import Plan, Recipe
 from frigate.experiments.trials import Change, Fitted
 from frigate.nn.batch import Batch, Windows
+from frigate.nn.demand_tables import DemandTables
 from frigate.nn.scaling import build_topologies
 from frigate.training.run import RunTrips
 
