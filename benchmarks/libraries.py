@@ -9,8 +9,6 @@ Times are seconds of CPU, of all threads together, the best of several, after co
 from __future__ import annotations
 
 import json
-import os
-import platform
 import sys
 import time
 from collections.abc import Callable
@@ -31,6 +29,7 @@ from frigate.sources.geometry import Projection
 from frigate.sources.tables.importer import import_tables
 from frigate.sources.traces.matching import INSIDE_M
 from frigate.sources.traces.road_index import build_grid, find_candidates
+from frigate.training.environment import environment
 
 REPEATS = 3
 RADIUS_M = 50.0
@@ -120,8 +119,13 @@ def main() -> None:
         names = {"src": "source", "dst": "target"}
         tables = {what: data / name / f"{what}.parquet" for what in ("nodes", "edges")}
         rows += betweenness(name, import_tables(**tables, rename=names).network)
-    packages = {name: version(name) for name in ("igraph", "shapely", "numba", "numpy")}
-    result = {"python": platform.python_version(), "cores": os.cpu_count(), "versions": packages, "rows": rows}
+    result = {
+        "command": "python benchmarks/libraries.py DATA",
+        "what": "seconds of CPU of all threads together, the best of several, after compiling",
+        **environment("cpu"),
+        "libraries": {name: version(name) for name in ("igraph", "shapely", "numba")},
+        "rows": rows,
+    }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "libraries.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 

@@ -132,7 +132,7 @@ def test_a_written_city_forbids_what_no_connection_makes(data: st.DataObject, tm
     path = write(folder, "town.net.xml", net)
     direct = import_sumo(path, on="roads")
     write_city(import_sumo(path), folder / "city")
-    kept = on_roads(read_city(folder / "city")).network
+    kept = on_roads(read_city(folder / "city"))
     ends = [[x.replace(">", "") for x in kept.node_ids[side].tolist()] for side in (kept.senders, kept.receivers)]
     line = direct.network
     theirs = zip(line.node_ids[line.senders].tolist(), line.node_ids[line.receivers].tolist(), strict=True)

@@ -135,7 +135,7 @@ def _forbidden_turns(sumo: SumoNet, network: RoadNetwork) -> NDArray[np.int64]:
 def _on_roads(sumo: SumoNet, notices: Notices) -> RoadNetwork:
     notices.add("Networks without connections: every turn but the U-turn is taken as allowed", int(sumo.turns is None))
     notices.add("U-turns left out, the road leads on", sumo.u_turns)
-    network = line_graph(sumo.junctions, sumo.roads, ids=sumo.road_ids, turns=sumo.turns, notices=notices).network
+    network = line_graph(sumo.junctions, sumo.roads, ids=sumo.road_ids, turns=sumo.turns, notices=notices)
     if not network.num_edges:
         raise CityError("the network has no turn from one road to another")
     return network

@@ -66,10 +66,9 @@ class SensorSite:
 
 @dataclass(frozen=True)
 class RoadTable:
-    """The roads that detectors are attached to, and the node that stands for each of them."""
+    """The roads that detectors are attached to: road e is node e of their line graph."""
 
     network: RoadNetwork  # of intersections, with the roads as edges
-    node_of: NDArray[np.int64]  # [E] row of the node of the line graph, -1 where the road has none
     ids: Mapping[str, tuple[tuple[int, bool], ...]] = field(default_factory=dict)  # road id -> rows of edges, forward?
 
 
@@ -161,10 +160,7 @@ class _RoadFinder:
             found = self._by_point(place, within_m)
         else:
             found = "has no road: give lon and lat, source and target, or a road_id"
-        if isinstance(found, str):
-            return found
-        node = int(self.roads.node_of[found])
-        return node if node >= 0 else f"stands on road {self._name(found)}, which is left out of the network"
+        return found
 
     def _by_id(self, place: SensorSite) -> int | str:
         there = self.roads.ids.get(str(place.road_id), ())

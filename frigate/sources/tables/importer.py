@@ -116,9 +116,8 @@ def import_tables(
             timezone = network_timezone(timezone, city.stream.timezone, log.notices)
         roads = None
         if on == "roads":
-            line_graph = on_roads(city, notices=log.notices)
-            roads = RoadTable(city.network, line_graph.node_of_edge, road_ids)
-            city = City(city.name, _bare_stream(line_graph.network, city.stream.timezone))
+            roads = RoadTable(city.network, road_ids)
+            city = City(city.name, _bare_stream(on_roads(city, notices=log.notices), city.stream.timezone))
         if "readings" not in tables:
             if step is not None or timezone is not None or network is not None:
                 city = replace(city, stream=_bare_stream(city.network, timezone or city.stream.timezone, step))

@@ -237,8 +237,7 @@ def import_traces(
     named = network.name if isinstance(network, City) else Path(files[0]).resolve().parent.name
     counted = network.network if isinstance(network, City) else network
     if on == "roads":
-        line_graph = on_roads(network, notices=matched.notices)
-        counted, matched = line_graph.network, replace(matched, node=line_graph.node_of_edge[matched.road])
+        counted, matched = on_roads(network, notices=matched.notices), replace(matched, node=matched.road)
     city = count_passages(matched, counted, step_s=step_s, timezone=_timezone(network, timezone), name=name or named)
     if on == "nodes" and isinstance(network, City):
         return replace(city, forbidden_turns=network.forbidden_turns)
