@@ -43,8 +43,6 @@ FOREIGN = {  # how files begin that are no tables; polars would unpack some by i
     b"%PDF": "a PDF",
     b"\xd0\xcf\x11\xe0": "a spreadsheet",
 }
-MAX_CELLS_PER_BYTE = 1_000  # of a user's Parquet file, beyond FEW_CELLS
-FEW_CELLS = 5_000_000
 
 # Names that others give to our columns; the user's map goes before them.
 ALIASES: Mapping[str, tuple[str, ...]] = {
@@ -369,8 +367,6 @@ def open_table(
     with file.reading():
         names = tuple(file.scan().collect_schema().names())
         file = replace(file, names=names if file.header else (*headless, *names[len(headless) :])[: len(names)])
-        if parquet and not strict:
-            _check_size(file)
     return file
 
 
@@ -438,15 +434,6 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _check_size(file: TableFile) -> None:
-    import polars as pl
-
-    rows = int(file.scan().select(pl.len()).collect().item())
-    cells, size = rows * len(file.names), file.path.stat().st_size
-    if cells > FEW_CELLS and cells > size * MAX_CELLS_PER_BYTE:
-        raise CityError(f"{file.path.name} has {size:,} bytes, but says {rows:,} rows. It is not read: is it whole?")
 
 
 def unit_factor(source: str, target: str) -> float:

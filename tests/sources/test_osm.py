@@ -103,9 +103,7 @@ def test_sieve_of_osmium_finds_the_same_places(tmp_path: Path) -> None:
     )
     spread.write_pbf(tmp_path / "spread.osm.pbf")
     file = open_map(tmp_path / "spread.osm.pbf")
-    sieved, plain = (
-        read_osmium(file, Gathered(file.path, frozenset(DRIVABLE), Notices()), filtered=f) for f in (True, False)
-    )
+    sieved, plain = (read_osmium(file, Gathered(frozenset(DRIVABLE), Notices()), filtered=f) for f in (True, False))
     assert np.isfinite(plain.lon).all()
     assert np.array_equal(sieved.lon, plain.lon) and np.array_equal(sieved.lat, plain.lat)
 
@@ -501,11 +499,13 @@ def test_a_truncated_pbf_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress])
-def test_a_file_that_expands_a_thousandfold_is_refused(tmp_path: Path, pack: object) -> None:
-    assert callable(pack)
+def test_a_file_that_expands_a_thousandfold_is_refused(
+    tmp_path: Path, pack: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FRIGATE_READ_SECONDS", "0.2")
     block = b" " * (8 << 20)
     packed = pack(b'<osm version="0.6">') + pack(block) * 40  # members one after another are one text
-    with pytest.raises(CityError, match="expands from .* to over"):
+    with pytest.raises(CityError, match="takes more than 0.2 s|cut short"):
         import_osm(write(tmp_path, packed))
 
 

@@ -462,11 +462,14 @@ def test_bad_readings_are_refused_in_words(
         imported(files, put(tmp_path, name, data))
 
 
-def test_a_parquet_file_that_expands_a_thousandfold_is_not_read(files: dict[str, Path], tmp_path: Path) -> None:
+def test_a_parquet_file_that_expands_a_thousandfold_is_refused(
+    files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FRIGATE_READ_MEMORY_GB", "0.2")
     path = tmp_path / "bomb.parquet"
     frame = pl.select(pl.repeat(1_705_276_800, 4_000_000).alias("time")).with_columns(node_id=pl.lit("A"), value=1)
     frame.write_parquet(path, compression="zstd", row_group_size=4_000_000)
-    with pytest.raises(CityError, match=r"says 4,000,000 rows. It is not read"):
+    with pytest.raises(CityError, match=r"takes more than 0\.2 GB"):
         imported(files, path)
 
 

@@ -82,7 +82,7 @@ def read_h5_frame(path: Path) -> Frame:
         if "block1_values" in group:
             raise CityError(f"{path.name}: the frame has columns of several types. Save it as one type of number")
         names = ("axis0", "axis1", "block0_values", "block0_items")
-        arrays = {name: read_dataset(path, name, group[name]) for name in names}
+        arrays = {name: read_dataset(path, group[name]) for name in names}
         kind = group["axis1"].attrs.get("kind", b"")
         kind = kind.decode("ascii", "replace") if isinstance(kind, bytes) else str(kind)
     values, columns, index = arrays["block0_values"], arrays["block0_items"], arrays["axis1"]

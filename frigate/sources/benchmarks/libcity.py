@@ -50,7 +50,6 @@ QUANTITIES = {"flow": "count", "count": "count", "volume": "count", "speed": "sp
 NOT_FEATURES = ("dyna_id", "type", "time", "entity_id")
 DEFAULT_STEP_S = 300
 NO_LENGTH_M = 1000.0
-MAX_CONFIG_BYTES = 1_000_000
 ZEROS = "a missing one should be empty here; LibCity's METR_LA and PEMS_BAY hold 0 for it (then pass zeros missing)"
 
 
@@ -118,8 +117,6 @@ def import_libcity(
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        if path.stat().st_size > MAX_CONFIG_BYTES:
-            raise CityError(f"{path.name} has more than {MAX_CONFIG_BYTES:,} bytes. It is not a configuration")
         config = json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise CityError(f"{path.name} is not readable JSON: {str(error)[:100]}") from None

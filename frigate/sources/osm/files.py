@@ -1,8 +1,7 @@
 """Recognise a map file by its content, never by its name; read PBF and XML with pyosmium.
 
 A PBF or XML file is streamed twice: first its ways and relations, then its nodes, of which only those on a kept road
-are kept. Memory grows with these, not with the file. XML with a document type and compressed files that expand out of
-proportion are refused before they are parsed.
+are kept. Memory grows with these, not with the file. XML with a document type is refused before it is parsed.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from frigate.sources.osm.tags import KEYS
 from frigate.sources.osm.ways import Gathered, RawRoads, checked_places
 
 HEAD = 1 << 20  # the first element of XML must begin within it
-MAX_EXPANSION, MIN_BYTES = 200, 256 << 20  # maps in XML compress 10 to 30 times
 LARGE_BYTES = 16 << 20  # bytes of a PBF file; in a smaller one Python looks at every node, which takes seconds
 ID_SPAN_BITS = 30  # osmium's id set takes a bit for each id of its span: 128 MiB, two at a time
 MAX_ID_BITS = 40
@@ -60,7 +58,7 @@ class MapFile:
 
 
 def open_map(file: str | Path) -> MapFile:
-    """The file, after checking that it is a map in a known format and of a reasonable size."""
+    """The file, after checking that it is a map in a known format."""
     path = Path(file)
     if not path.is_file():
         raise CityError(f"{path}: there is no such file")
@@ -84,8 +82,6 @@ def _kind(path: Path, head: bytes) -> str:
                 inside = _text_kind(path, packed.read(HEAD))
             if inside != XML:
                 raise CityError(f"{path.name} is compressed {inside}, of which only OSM XML is read. Unpack it first")
-            with _unpacking(path), opener(path, "rb") as packed:
-                _check_expansion(path, packed)
             return kind
     for start, what in FOREIGN.items():
         if head.startswith(start):
@@ -101,18 +97,6 @@ def _unpacking(path: Path) -> Iterator[None]:
         raise CityError(
             f"{path.name} cannot be decompressed: {error}. It is damaged or cut short: download it again"
         ) from None
-
-
-def _check_expansion(path: Path, packed: gzip.GzipFile | bz2.BZ2File) -> None:
-    most = max(MIN_BYTES, MAX_EXPANSION * path.stat().st_size)
-    size = 0
-    while chunk := packed.read(HEAD):
-        size += len(chunk)
-        if size > most:
-            raise CityError(
-                f"{path.name} expands from {path.stat().st_size:,} to over {most:,} bytes. "
-                "No map does: it is damaged or made to fill the memory"
-            )
 
 
 def _text_kind(path: Path, head: bytes) -> str:

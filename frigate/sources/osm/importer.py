@@ -125,7 +125,7 @@ def read_osm(file: str | Path, *, highways: Collection[str] = DRIVABLE, keep_all
     reading(source.path)
     if source.named not in (None, source.kind):
         notices.add(f"Files named like {source.named} but read as {source.kind}, which they are", 1)
-    gathered = Gathered(source.path, wanted, notices)
+    gathered = Gathered(wanted, notices)
     if source.kind == JSON:
         raw = read_overpass(source, gathered)
     elif source.kind == GRAPHML:
