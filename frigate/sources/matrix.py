@@ -8,10 +8,9 @@ to the snapshot that its time falls in, and snapshots without a row are not obse
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -35,9 +34,9 @@ from frigate.sources.arrays import SUFFIXES, open_arrays, read_array
 @dataclass(frozen=True)
 class _Matrix:
     values: NDArray[np.generic]  # [rows, columns]
-    time_us: NDArray[np.int64] | None  # [rows]
-    valid: NDArray[np.bool_] | None  # [rows] or [rows, columns]
-    columns: NDArray[np.int64] | None  # [columns] row of the node table; None: in its order
+    time_us: NDArray[np.int64] | None = None  # [rows]
+    valid: NDArray[np.bool_] | None = None  # [rows] or [rows, columns]
+    columns: NDArray[np.int64] | None = None  # [columns] row of the node table; None: in its order
 
 
 @sandboxed
@@ -90,8 +89,12 @@ def import_matrix(
         raise CityError(f"{path.name}: start is for a matrix without times. Leave it out")
     if path.suffix not in (*SUFFIXES, ".csv"):
         raise CityError(f'{path.name}: files that end in "{path.suffix}" are not read. Give .npz, .npy, .h5 or .csv')
-    options = _Options(values, time, valid, clock, network, notices)
-    matrix = _from_csv(path, options) if path.suffix == ".csv" else _from_arrays(path, options)
+    if path.suffix == ".csv":
+        if values is not None or valid is not None:
+            raise CityError(f"{path.name}: a wide csv has no named arrays. Leave values and valid out")
+        matrix = _from_csv(path, time, network, clock=clock, notices=notices)
+    else:
+        matrix = _from_arrays(path, values, time, valid, clock=clock, notices=notices)
     _check_shape(path, matrix, network, nodes)
     time_us, step_s = _times(path, matrix, start=start, step=step, clock=clock)
     quantity = parse_quantity(quantity, where="--quantity")
@@ -111,18 +114,6 @@ def import_matrix(
     if not stream.observed.any():
         raise CityError(f"{path.name} has no reading: every cell is missing, not valid or left out")
     return City.reported(name or path.resolve().parent.name, stream, notices)
-
-
-@dataclass(frozen=True)
-class _Options:
-    """What to look for in the file, and how to read it."""
-
-    values: str | None
-    time: str | None
-    valid: str | None
-    clock: Clock
-    network: RoadNetwork
-    notices: Notices
 
 
 def _existing(path: str | Path) -> Path:
@@ -152,60 +143,61 @@ def _unit_of(name: str | None) -> str:
 # Files
 
 
-def _from_arrays(path: Path, options: _Options) -> _Matrix:
+def _from_arrays(
+    path: Path, values: str | None, time: str | None, valid: str | None, *, clock: Clock, notices: Notices
+) -> _Matrix:
+    if path.suffix == ".npy" and (time is not None or valid is not None):
+        raise CityError(f"{path.name} holds one array. Times or a mask beside it need an .npz")
     with open_arrays(path) as arrays:
-        if path.suffix == ".npy" and (options.time is not None or options.valid is not None):
-            raise CityError(f"{path.name} holds one array. Times or a mask beside it need an .npz")
         named = partial(read_array, path, arrays)
-        name = options.values if path.suffix != ".npy" else "array"
+        name = values if path.suffix != ".npy" else "array"
         if name is None:
-            flat = [n for n, read in arrays.items() if n not in (options.time, options.valid) and read().ndim == 2]
+            flat = [n for n, read in arrays.items() if n not in (time, valid) and read().ndim == 2]
             if len(flat) != 1:
                 raise CityError(f"{path.name} has {len(flat)} matrices. Say which with values: {', '.join(arrays)}")
             name = flat[0]
-        valid = None if options.valid is None else named(options.valid)
-        if valid is not None and valid.dtype.kind not in "biu":
-            raise CityError(f'{path.name}: "{options.valid}" holds {valid.dtype}. True and false are expected')
-        time_us = None
-        if options.time is not None:
-            time_us = _array_times(path, options.time, named(options.time), options)
-        return _Matrix(named(name), time_us, None if valid is None else valid.astype(bool), None)
+        matrix = _Matrix(named(name))
+        if valid is not None:
+            mask = named(valid)
+            if mask.dtype.kind not in "biu":
+                raise CityError(f'{path.name}: "{valid}" holds {mask.dtype}. True and false are expected')
+            matrix = replace(matrix, valid=mask.astype(bool))
+        if time is not None:
+            times = named(time)
+            if times.ndim != 1 or times.dtype.kind not in "iufMSU":
+                found = f'"{time}" is {times.dtype} of shape {times.shape}'
+                raise CityError(f"{path.name}: {found}. One time a row is expected")
+            time_us = array_times_us(path, times, clock=clock, notices=notices, name=time)
+            matrix = replace(matrix, time_us=time_us)
+        return matrix
 
 
-def _array_times(path: Path, name: str, times: NDArray[Any], options: _Options) -> NDArray[np.int64]:
-    if times.ndim != 1 or times.dtype.kind not in "iufMSU":
-        raise CityError(f'{path.name}: "{name}" is {times.dtype} of shape {times.shape}. One time a row is expected')
-    return array_times_us(path, times, clock=options.clock, notices=options.notices, name=name)
-
-
-def _from_csv(path: Path, options: _Options) -> _Matrix:
+def _from_csv(path: Path, time: str | None, network: RoadNetwork, *, clock: Clock, notices: Notices) -> _Matrix:
     names = column_names(path)
-    time = options.time or names[0]
-    if options.values is not None or options.valid is not None:
-        raise CityError(f"{path.name}: a wide csv has no named arrays. Leave values and valid out")
+    time = time or names[0]
     others = [n for n in names if n != time]
-    table = read_table(path, needed=[time, *others], notices=options.notices)
+    table = read_table(path, needed=[time, *others], notices=notices)
     if not len(table) or not others:
         raise CityError(f"{path.name} has {len(table)} rows and {len(others)} nodes. A matrix needs both")
-    index = NodeIndex(options.network.node_ids)
+    index = NodeIndex(network.node_ids)
     columns = index.find(pl.Series(others, dtype=pl.String))
-    lost = [n for n, row in zip(others, columns.tolist(), strict=True) if row < 0]
+    known = columns >= 0
+    lost = [n for n, there in zip(others, known.tolist(), strict=True) if not there]
     if len(lost) * 2 > len(others):
         hint = f'"{lost[0]}"{index.nearest(lost[0])}'
         raise CityError(
             f"{path.name}: column {hint} is not a node. So are {len(lost)} of {len(others)}: is it another network's?"
         )
-    options.notices.add_rows(
+    notices.add_rows(
         "Columns left out, their node is not in the network",
-        columns < 0,
+        ~known,
         lambda i: InputPlace(f'"{others[i]}"{index.nearest(others[i])}'),
     )
-    if len(set(columns[columns >= 0].tolist())) < int((columns >= 0).sum()):
+    if len(np.unique(columns[known])) < known.sum():
         raise CityError(f"{path.name}: two columns name the same node. Take one away")
-    time_us = times_us(table, time, clock=options.clock, notices=options.notices)
-    kept = [n for n, row in zip(others, columns.tolist(), strict=True) if row >= 0]
-    values = np.stack([numbers(table, n)[0] for n in kept], axis=1)
-    return _Matrix(values, time_us, None, columns[columns >= 0])
+    time_us = times_us(table, time, clock=clock, notices=notices)
+    values = np.stack([numbers(table, n)[0] for n in others if n not in lost], axis=1)
+    return _Matrix(values, time_us, columns=columns[known])
 
 
 # Times and snapshots

@@ -13,7 +13,22 @@ from frigate.errors import CityError
 from frigate.sources.arrays import open_hdf5, parsing, read_dataset
 from frigate.sources.benchmarks.unpickle import Frame
 
+Files = str | Path | Mapping[str, str | Path]
+
 DEPTH = 3  # folders below the one given
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `import_benchmark` was asked for; None: the data set's own rule."""
+
+    kind: str
+    files: Files
+    name: str | None
+    feature: str | None
+    timezone: str | None
+    length_unit: str | None
+    zeros: str | None
 
 
 @dataclass(frozen=True)
@@ -24,7 +39,7 @@ class DataFile:
     needed: bool = True
 
 
-def find_files(files: str | Path | Mapping[str, str | Path], parts: Mapping[str, DataFile]) -> dict[str, Path]:
+def find_files(files: Files, parts: Mapping[str, DataFile]) -> dict[str, Path]:
     """The files of a data set by their part in it: from a folder, or from a mapping that names them."""
     if isinstance(files, Mapping):
         unknown = [part for part in files if part not in parts]

@@ -35,7 +35,7 @@ from frigate.data.stream import zone
 from frigate.data.tables import Table, column_names, read_table, table_batches
 from frigate.data.times import Clock
 from frigate.errors import CityError, did_you_mean
-from frigate.sources.benchmarks.files import DataFile, find_files
+from frigate.sources.benchmarks.files import DataFile, Options, find_files
 from frigate.sources.benchmarks.layout import INVENTED, invented_places
 from frigate.sources.benchmarks.sensor_graph import Pairs, in_metres
 
@@ -70,37 +70,12 @@ class _LibcityConfig:
     zeros_missing: bool
 
 
-def import_libcity(
-    files: str | Path | Mapping[str, str | Path],
-    *,
-    name: str | None = None,
-    feature: str | None = None,
-    timezone: str | None = None,
-    length_unit: str | None = None,
-    zeros: str | None = None,
-) -> City:
-    """Make a city from LibCity's atomic files.
-
-    Parameters
-    ----------
-    files
-        Their folder, or a mapping from geo, rel, dyna and config to paths.
-    name
-        Of the city; default: that of the .geo file.
-    feature
-        The column of .dyna to read; default: the one that config.json names, or else the first.
-    timezone
-        Of the times, whatever stands behind them; default: UTC.
-    length_unit
-        Of the lengths in .rel: m, km or mi.
-    zeros
-        "missing" where a 0 means that nothing was observed.
-    """
-    found = find_files(files, FILES)
-    config = _read_config(found["config"]) if "config" in found else {}
-    settings = _settings(config, found["geo"], name, feature, timezone, zeros)
+def libcity_city(options: Options) -> City:
+    """A city from LibCity's atomic files."""
+    found = find_files(options.files, FILES)
+    settings = _settings(_read_config(found["config"]) if "config" in found else {}, found["geo"], options)
     notices = Notices()
-    network = _network(found, settings, length_unit, notices)
+    network = _network(found, settings, options.length_unit, notices)
     quantity = settings.quantity or "count"
     snapshots = Snapshots.none(network.num_nodes, settings.step_s or DEFAULT_STEP_S)
     if "dyna" in found:
@@ -110,9 +85,6 @@ def import_libcity(
         snapshots = _snapshots(found["dyna"], network, settings, feature, quantity, notices)
     stream = snapshots.stream(network, timezone=settings.timezone, quantity=quantity, unit=settings.unit)
     return City.reported(settings.name, stream, notices)
-
-
-# config.json
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -125,14 +97,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     return config if isinstance(config, dict) else {}
 
 
-def _settings(
-    config: dict[str, Any],
-    geo: Path,
-    name: str | None,
-    feature: str | None,
-    timezone: str | None,
-    zeros: str | None,
-) -> _LibcityConfig:
+def _settings(config: dict[str, Any], geo: Path, options: Options) -> _LibcityConfig:
     info, ours = (part if isinstance(part := config.get(key), dict) else {} for key in ("info", "frigate"))
 
     def text(facts: dict[str, Any], key: str) -> str | None:
@@ -140,20 +105,20 @@ def _settings(
         value = value[0] if isinstance(value, list) and value else value
         return value if isinstance(value, str) and value else None
 
-    step = ours.get("step_s")
-    zone(timezone or text(ours, "timezone") or "UTC")
+    step, timezone = ours.get("step_s"), options.timezone or text(ours, "timezone") or "UTC"
+    zone(timezone)
     return _LibcityConfig(
-        name=name or text(ours, "name") or geo.stem,
-        feature=feature or text(info, "data_col"),
-        timezone=timezone or text(ours, "timezone") or "UTC",
-        local=timezone is not None and not ours,
+        name=options.name or text(ours, "name") or geo.stem,
+        feature=options.feature or text(info, "data_col"),
+        timezone=timezone,
+        local=options.timezone is not None and not ours,
         ours=bool(ours),
         quantity=text(ours, "quantity"),
         unit=text(ours, "unit") or "",
         step_s=whole_step(step, where="config.json") if isinstance(step, int) else None,
         text_ids=ours.get("node_ids") == "text",
         weight=text(info, "weight_col"),
-        zeros_missing=zeros == "missing",
+        zeros_missing=options.zeros == "missing",
     )
 
 

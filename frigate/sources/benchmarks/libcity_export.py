@@ -1,7 +1,7 @@
 """A city written as LibCity's atomic files.
 
 Times are UTC and marked so. There is a row for every node and snapshot, as LibCity expects, empty where nothing was
-observed. config.json keeps under "frigate" what LibCity has no place for, so that `import_libcity` gives it back.
+observed. config.json keeps under "frigate" what LibCity has no place for, so that an import gives it back.
 """
 
 from __future__ import annotations

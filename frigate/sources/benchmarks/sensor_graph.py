@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 from scipy.sparse import coo_array
 
-from frigate.data.columns import INTEGER_ID, lon_lat, numbers, text
+from frigate.data.columns import id_array, lon_lat, numbers, text
 from frigate.data.coordinates import haversine_m
 from frigate.data.network import Edges, RoadNetwork, clean_edges
 from frigate.data.network_tables import note_network
@@ -40,24 +41,18 @@ class Pairs:
         return Pairs(self.senders[rows], self.receivers[rows], self.distance[rows])
 
 
-def id_array(path: Path, names: Sequence[str]) -> NDArray[np.generic]:
+def sensor_ids(path: Path, names: Sequence[str]) -> NDArray[np.generic]:
     """Ids of nodes: integers where every one is written as one, else text."""
     if not names:
         raise CityError(f"{path.name} names no sensor")
-    seen: set[str] = set()
-    for name in names:
-        if not name or "\0" in name or name in seen:
+    for name, count in Counter(names).items():
+        if not name or "\0" in name or count > 1:
             raise CityError(f'{path.name}: id "{name}" is empty or there twice. Every sensor needs an id of its own')
-        seen.add(name)
-    if all(re.fullmatch(INTEGER_ID, name) for name in names):
-        return np.array([int(name) for name in names], np.int64)
-    return np.array(names, np.str_)
+    return id_array(pl.Series(list(names)))
 
 
 def labels(values: NDArray[Any]) -> list[str]:
     """The names of a frame's columns as text."""
-    if values.dtype.kind == "S":
-        return [str(x.decode("utf-8", "replace")) for x in values.tolist()]
     return [x.decode("utf-8", "replace") if isinstance(x, bytes) else str(x) for x in values.tolist()]
 
 
@@ -137,7 +132,7 @@ def adjacency(path: Path, ids: Sequence[str]) -> Pairs:
     stored = unpickle(path)
     names: list[str] = list(ids)
     if isinstance(stored, list | tuple) and len(stored) == 3:
-        names = [x.decode("utf-8", "replace") if isinstance(x, bytes) else str(x) for x in stored[0]]
+        names = labels(np.array(stored[0], np.object_))
         stored = stored[2]
     if not isinstance(stored, np.ndarray | coo_array) or stored.dtype.kind not in "biuf":
         raise CityError(

@@ -79,9 +79,10 @@ def import_sumo(
     note_network(network, notices)
     counts: Counts | None = None
     if edgedata:
-        counts = _edge_counts([Path(p) for p in edgedata], sumo, start=_Start(start, clock), notices=notices)
+        counts = _edge_counts([Path(p) for p in edgedata], sumo, start=start, clock=clock, notices=notices)
     elif detectors:
-        counts = _loop_counts([Path(p) for p in detectors], sumo, on=on, start=_Start(start, clock), notices=notices)
+        files = [Path(p) for p in detectors]
+        counts = _loop_counts(files, sumo, on=on, start=start, clock=clock, notices=notices)
     if counts is None:
         step_s = step_s or parse_step(DEFAULT_STEP, where="step")
         none = Snapshots.none(network.num_nodes, step_s)
@@ -144,25 +145,22 @@ def _on_roads(sumo: SumoNet, notices: Notices) -> RoadNetwork:
 # Reading
 
 
-class _Start:
-    """When second 0 of each file is."""
-
-    def __init__(self, given: str | Sequence[str], clock: Clock) -> None:
-        texts = [given] if isinstance(given, str) else list(given)
-        self._ms = [clock.read_option("start", text) // 1000 for text in texts]
-
-    def of(self, files: Sequence[Path]) -> list[int]:
-        """Milliseconds since 1970 UTC, for each file."""
-        if len(self._ms) not in (1, len(files)):
-            raise CityError(f"{len(self._ms)} starts for {len(files)} files. Give one for all, or one for each")
-        return self._ms * len(files) if len(self._ms) == 1 else self._ms
+def _starts_ms(files: Sequence[Path], given: str | Sequence[str], clock: Clock) -> list[int]:
+    """When second 0 of each file is, in milliseconds since 1970 UTC."""
+    texts = [given] if isinstance(given, str) else list(given)
+    if len(texts) not in (1, len(files)):
+        raise CityError(f"{len(texts)} starts for {len(files)} files. Give one for all, or one for each")
+    starts = [clock.read_option("start", text) // 1000 for text in texts]
+    return starts * len(files) if len(starts) == 1 else starts
 
 
-def _edge_counts(files: list[Path], sumo: SumoNet, *, start: _Start, notices: Notices) -> Counts:
+def _edge_counts(
+    files: list[Path], sumo: SumoNet, *, start: str | Sequence[str], clock: Clock, notices: Notices
+) -> Counts:
     counts = Counts(sumo.road_ids.tolist(), np.arange(len(sumo.road_ids)))
     row_of = {road: row for row, road in enumerate(counts.names)}
     unknown, total = _Unknown("Roads of the edge data that are not in the network, left out"), 0
-    for path, start_ms in zip(files, start.of(files), strict=True):
+    for path, start_ms in zip(files, _starts_ms(files, start, clock), strict=True):
         interval, counted, roads = -1, len(counts.value), total
         for element in elements(path, roots=["meandata"]):
             if element.name == "interval":
@@ -198,7 +196,9 @@ def _listed(counts: Counts, notices: Notices) -> Counts:
     return replace(counts, unlisted_are_zero=True)
 
 
-def _loop_counts(files: list[Path], sumo: SumoNet, *, on: str, start: _Start, notices: Notices) -> Counts:
+def _loop_counts(
+    files: list[Path], sumo: SumoNet, *, on: str, start: str | Sequence[str], clock: Clock, notices: Notices
+) -> Counts:
     kinds = [next(elements(path, roots=["additional", "detector"])).name for path in files]
     placing, outputs = (
         [path for path, kind in zip(files, kinds, strict=True) if kind == wanted]
@@ -212,7 +212,7 @@ def _loop_counts(files: list[Path], sumo: SumoNet, *, on: str, start: _Start, no
     _note_coverage(counts, sumo, on, notices)
     row_of = {loop: row for row, loop in enumerate(counts.names)}
     unknown, total = _Unknown("Detectors in the output that no loop of the additional files is, left out"), 0
-    for path, start_ms in zip(outputs, start.of(outputs), strict=True):
+    for path, start_ms in zip(outputs, _starts_ms(outputs, start, clock), strict=True):
         for element in elements(path, roots=["detector"]):
             if element.name != "interval":
                 continue

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,8 +28,8 @@ from frigate.sources.tables.detectors import RoadTable, attach, settle_step, sna
 from frigate.sources.tables.import_log import ImportLog
 from frigate.sources.tables.network import EDGE_COLUMNS, NODE_COLUMNS, network_from_tables
 from frigate.sources.tables.readings import (
+    PLACE_COLUMNS,
     READING_COLUMNS,
-    SENSOR_COLUMNS,
     read_sensor_readings,
     read_sensors,
     usable_readings,
@@ -98,32 +99,28 @@ def import_tables(
     if network is not None and nodes is not None:
         raise CityError("--network brings its own nodes. Leave --nodes out")
     log = ImportLog(None if report is None else Path(report))
-    with tempfile.TemporaryDirectory(prefix="frigate-") as scratch:
-        files = _Files(Path(scratch), encoding, dict(rename or {}))
-        tables = {what: files.open(p) for what, p in _given(nodes, edges, readings, sensors)}
-        _check_rename(files.rename, [n for t in tables.values() for n in t.names])
+    options = _Options(dict(rename or {}), encoding, snap_m, step, timezone, date_order, quantity, unit)
+    given = {"nodes": nodes, "edges": edges, "readings": readings, "sensors": sensors}
+    with _opened(given, options) as tables:
         if network is None:
-            edge_table = files.choose(tables["edges"], log, optional=EDGE_COLUMNS)
-            node_table = None
-            if "nodes" in tables:
-                node_table = files.choose(tables["nodes"], log, needed=NODE_COLUMNS)
-            own = network_from_tables(node_table, edge_table, log)
-            city = City(name or Path(str(edges)).resolve().parent.name, _bare_stream(own.network, timezone))
-            road_ids = own.road_ids
+            edge_table = options.choose(tables["edges"], log, optional=EDGE_COLUMNS)
+            node_table = options.choose(tables["nodes"], log, needed=NODE_COLUMNS) if "nodes" in tables else None
+            own, road_ids = network_from_tables(node_table, edge_table, log)
+            city = City(name or Path(str(edges)).resolve().parent.name, _bare_stream(own, timezone))
         else:
             city = network if isinstance(network, City) else open_city(network)
             city, road_ids = replace(city, name=name or city.name, notices=(), places={}), {}
             timezone = network_timezone(timezone, city.stream.timezone, log.notices)
+            options = replace(options, timezone=timezone)
         roads = None
         if on == "roads":
             roads = RoadTable(city.network, road_ids)
             city = City(city.name, _bare_stream(on_roads(city, notices=log.notices), city.stream.timezone))
-        if "readings" not in tables:
-            if step is not None or timezone is not None or network is not None:
-                city = replace(city, stream=_bare_stream(city.network, timezone or city.stream.timezone, step))
-            return _with_notices(replace(city, stream=replace(city.stream, quantity=quantity, unit=unit)), log)
-        options = _Options(snap_m, step, timezone, date_order, quantity, unit)
-        return _attached(city, tables["readings"], tables.get("sensors"), files, options, roads, log)
+        if "readings" in tables:
+            return _attached(city, tables, options, roads, log)
+        if step is not None or timezone is not None or network is not None:
+            city = replace(city, stream=_bare_stream(city.network, timezone or city.stream.timezone, step))
+        return _with_notices(replace(city, stream=replace(city.stream, quantity=quantity, unit=unit)), log)
 
 
 @sandboxed
@@ -149,38 +146,22 @@ def attach_readings(
     a sensor is attached to the nearest road and not to the nearest middle of one.
     """
     log = ImportLog(None if report is None else Path(report))
-    with tempfile.TemporaryDirectory(prefix="frigate-") as scratch:
-        files = _Files(Path(scratch), encoding, dict(rename or {}))
-        tables = {what: files.open(p) for what, p in _given(None, None, readings, sensors)}
-        _check_rename(files.rename, [n for t in tables.values() for n in t.names])
-        timezone = network_timezone(timezone, city.stream.timezone, log.notices)
-        options = _Options(snap_m, step, timezone, date_order, quantity, unit)
-        return _attached(city, tables["readings"], tables.get("sensors"), files, options, roads, log)
-
-
-# Files
+    timezone = network_timezone(timezone, city.stream.timezone, log.notices)
+    options = _Options(dict(rename or {}), encoding, snap_m, step, timezone, date_order, quantity, unit)
+    with _opened({"readings": readings, "sensors": sensors}, options) as tables:
+        return _attached(city, tables, options, roads, log)
 
 
 @dataclass(frozen=True)
 class _Options:
+    rename: Mapping[str, str]
+    encoding: str
     snap_m: float | None
     step: str | None
     timezone: str | None
     date_order: str | None
     quantity: str
     unit: str
-
-
-@dataclass(frozen=True)
-class _Files:
-    """How the user's files are opened and their columns known."""
-
-    scratch: Path
-    encoding: str
-    rename: Mapping[str, str]
-
-    def open(self, path: str | Path) -> TableFile:
-        return open_table(path, scratch=self.scratch, encoding=self.encoding)
 
     def choose(
         self,
@@ -191,26 +172,30 @@ class _Files:
         optional: tuple[str, ...] = (),
         note_unread: bool = True,
     ) -> TableFile:
+        """The table with its columns known by our names."""
         return file.choose(needed, optional, rename=self.rename, notices=log.notices, note_unread=note_unread)
 
 
-def _given(
-    nodes: str | Path | None, edges: str | Path | None, readings: str | Path | None, sensors: str | Path | None
-) -> Iterator[tuple[str, str | Path]]:
-    if sensors is not None and readings is None:
+@contextmanager
+def _opened(given: Mapping[str, str | Path | None], options: _Options) -> Iterator[dict[str, TableFile]]:
+    """The tables that are given, while copies of them in UTF-8 are kept where they are needed."""
+    if given["sensors"] is not None and given["readings"] is None:
         raise CityError("--sensors locates the sensors of --readings. Pass both")
-    for what, path in (("nodes", nodes), ("edges", edges), ("readings", readings), ("sensors", sensors)):
-        if path is not None:
-            yield what, path
-
-
-def _check_rename(rename: Mapping[str, str], names: list[str]) -> None:
-    for theirs, ours in rename.items():
-        if theirs not in names:
-            there = f"The columns are: {', '.join(dict.fromkeys(names))}"
-            raise CityError(f'map: no table has a column "{theirs}"{did_you_mean(theirs, names)}. {there}')
-        if ours not in OURS:
-            raise CityError(f'map: "{ours}" is no column of ours{did_you_mean(ours, OURS)}. Ours: {", ".join(OURS)}')
+    with tempfile.TemporaryDirectory(prefix="frigate-") as scratch:
+        tables = {
+            what: open_table(path, scratch=Path(scratch), encoding=options.encoding)
+            for what, path in given.items()
+            if path is not None
+        }
+        names = [n for table in tables.values() for n in table.names]
+        for theirs, ours in options.rename.items():
+            if theirs not in names:
+                there = f"The columns are: {', '.join(dict.fromkeys(names))}"
+                raise CityError(f'map: no table has a column "{theirs}"{did_you_mean(theirs, names)}. {there}')
+            if ours not in OURS:
+                hint = f"{did_you_mean(ours, OURS)}. Ours: {', '.join(OURS)}"
+                raise CityError(f'map: "{ours}" is no column of ours{hint}')
+        yield tables
 
 
 def _bare_stream(network: RoadNetwork, timezone: str | None, step: str | None = None) -> RoadNetworkStream:
@@ -230,31 +215,25 @@ def _with_notices(city: City, log: ImportLog) -> City:
 
 
 def _attached(
-    city: City,
-    readings: TableFile,
-    sensors: TableFile | None,
-    files: _Files,
-    options: _Options,
-    roads: RoadTable | None,
-    log: ImportLog,
+    city: City, tables: Mapping[str, TableFile], options: _Options, roads: RoadTable | None, log: ImportLog
 ) -> City:
     if options.snap_m is not None and not options.snap_m >= 0:
         raise CityError(f"snap {options.snap_m:g}: give a distance in metres, 0 or more")
     step_s = None if options.step is None else parse_step(options.step, where="step")
     local = None if options.timezone is None else zone(options.timezone)
     clock = Clock(local, "Pass --timezone, such as Europe/Luxembourg, or UTC")
-    file = files.choose(readings, log, optional=READING_COLUMNS, note_unread=False)
+    where = tables["readings"].path.name
+    file = options.choose(tables["readings"], log, optional=READING_COLUMNS, note_unread=False)
     found = read_sensor_readings(file, clock=clock, date_order=options.date_order, quantity=options.quantity, log=log)
     log.refuse_most(found.file, found.total)
-    if sensors is not None:
-        columns = tuple(c for c in SENSOR_COLUMNS if c != "sensor_id")
-        sites = read_sensors(files.choose(sensors, log, needed=("sensor_id",), optional=columns), log)
-        found = replace(found, sites=sites)
+    if "sensors" in tables:
+        sensors = options.choose(tables["sensors"], log, needed=("sensor_id",), optional=PLACE_COLUMNS)
+        found = replace(found, sites=read_sensors(sensors, log))
     network, sensors_at = city.network, [found.sites.get(key) for key in found.names]
     node_of, reasons = attach(sensors_at, network, roads=roads, snap_m=options.snap_m)
     usable = usable_readings(found, node_of, reasons, log)
     timezone = options.timezone or city.stream.timezone
-    step_s = settle_step(usable, found.names, step_s=step_s, quantity=options.quantity, where=readings.path.name)
+    step_s = settle_step(usable, found.names, step_s=step_s, quantity=options.quantity, where=where)
     snapshots = snapshots_of(
         usable,
         node_of,
@@ -266,7 +245,7 @@ def _attached(
         notices=log.notices,
     )
     if not snapshots.observed.any():
-        raise CityError(f"{readings.path.name}: no node has a reading, as no snapshot has all detectors of a node")
+        raise CityError(f"{where}: no node has a reading, as no snapshot has all detectors of a node")
     snapshots = snapshots.trimmed(log.notices)
     stream = snapshots.stream(network, timezone=timezone, quantity=options.quantity, unit=options.unit)
     return _with_notices(replace(city, stream=stream), log)

@@ -35,16 +35,11 @@ SAME_PLACE_DECIMALS = 6  # degrees: line ends that agree so far, a tenth of a me
 APART_M = 50.0
 
 
-@dataclass(frozen=True)
-class TableNetwork:
-    """A network, and the user's own ids of its roads."""
-
-    network: RoadNetwork
-    road_ids: Mapping[str, tuple[tuple[int, bool], ...]]  # road id -> rows of edges, and whether forward
+RoadIds = dict[str, tuple[tuple[int, bool], ...]]  # the user's own -> rows of edges, and whether forward
 
 
-def network_from_tables(nodes: TableFile | None, edges: TableFile, log: ImportLog) -> TableNetwork:
-    """The network of these tables, cleaned; what was left out or repaired is reported."""
+def network_from_tables(nodes: TableFile | None, edges: TableFile, log: ImportLog) -> tuple[RoadNetwork, RoadIds]:
+    """The network of these tables, cleaned, and the ids of its roads; what was left out or repaired is reported."""
     base = None if nodes is None else _nodes(nodes, log)
     rows = _EdgeRows.of(edges, log)
     if base is None:
@@ -60,7 +55,7 @@ def network_from_tables(nodes: TableFile | None, edges: TableFile, log: ImportLo
     if not network.num_edges:
         raise CityError(f"{edges.path.name} has no roads. A city needs roads between its nodes")
     note_network(network, log.notices)
-    return TableNetwork(network, road_ids)
+    return network, road_ids
 
 
 @dataclass
@@ -223,7 +218,7 @@ class _EdgeRows(_Rows):
 
 def _roads(
     base: RoadNetwork, rows: _EdgeRows, senders: NDArray[np.int64], receivers: NDArray[np.int64]
-) -> tuple[RoadNetwork, dict[str, tuple[tuple[int, bool], ...]]]:
+) -> tuple[RoadNetwork, RoadIds]:
     forward, backward = np.flatnonzero(rows.keep & (rows.ways >= 0)), np.flatnonzero(rows.keep & (rows.ways <= 0))
     at = np.concatenate([forward, backward])
     ahead = np.arange(len(at)) < len(forward)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -43,23 +43,15 @@ class Trace:
     time_us: NDArray[np.int64]  # [P]
     lon: NDArray[np.float64]  # [P]
     lat: NDArray[np.float64]  # [P]
-    names: tuple[str, ...]
-    read: int  # rows of the tables
-    dropped: Mapping[str, int]  # by reason
-
-
-@dataclass(frozen=True)
-class _Positions:
-    vehicle: NDArray[np.int32]
-    time_us: NDArray[np.int64]
-    lon: NDArray[np.float64]
-    lat: NDArray[np.float64]
+    names: tuple[str, ...] = ()
+    read: int = 0  # rows of the tables
+    dropped: Mapping[str, int] = field(default_factory=dict)  # by reason
 
     def __len__(self) -> int:
         return len(self.vehicle)
 
-    def take(self, rows: NDArray[np.generic]) -> _Positions:
-        return _Positions(*(getattr(self, f.name)[rows] for f in fields(self)))
+    def take(self, rows: NDArray[np.generic]) -> Trace:
+        return Trace(self.vehicle[rows], self.time_us[rows], self.lon[rows], self.lat[rows])
 
 
 @dataclass
@@ -88,7 +80,7 @@ def read_traces(
     if not paths:
         raise CityError("no file of traces is given")
     reading = _Reading(network, clock, notices)
-    runs: list[_Positions] = []
+    runs: list[Trace] = []
     for path in paths:
         _check_file(path)
         rename, scale = _columns(path, names)
@@ -98,15 +90,14 @@ def read_traces(
                 raise CityError(
                     f"{path.name}: over {MAX_POSITIONS:,} positions. Import a part of the vehicles at a time"
                 )
-    whole = _Positions(*(np.concatenate([getattr(run, f.name) for run in runs]) for f in fields(_Positions)))
-    if not len(whole):
-        raise CityError(_nothing(paths, reading))
-    ordered = _in_order(whole, list(reading.codes), notices)
-    single = _one_place_each(ordered, list(reading.codes), reading)
+    columns = zip(*([run.vehicle, run.time_us, run.lon, run.lat] for run in runs), strict=True)
+    vehicle, time_us, lon, lat = (np.concatenate(column) for column in columns)
+    whole = Trace(vehicle, time_us, lon, lat)
+    vehicles = tuple(reading.codes)
+    single = _one_place_each(_in_order(whole, vehicles, notices), vehicles, reading)
     if not len(single):
         raise CityError(_nothing(paths, reading))
-    held = (single.vehicle, single.time_us, single.lon, single.lat)
-    return Trace(*held, tuple(reading.codes), reading.read, dict(reading.dropped)), notices
+    return replace(single, names=vehicles, read=reading.read, dropped=dict(reading.dropped)), notices
 
 
 def _check_file(path: Path) -> None:
@@ -125,8 +116,6 @@ def _columns(path: Path, names: Mapping[str, str]) -> tuple[dict[str, str], dict
             known = f"A trace has: {', '.join(COLUMNS)}"
             raise CityError(f'map: {source}={target}: "{target}" is not a column of traces. {known}')
         if source not in there:
-            if source == target:
-                continue  # another may be mapped to it; if none is, the table reports it
             hint = f"{did_you_mean(source, there)}. Its columns are: {', '.join(there)}"
             raise CityError(f'map: {path.name} has no column "{source}"{hint}')
         rename[source] = target
@@ -136,7 +125,7 @@ def _columns(path: Path, names: Mapping[str, str]) -> tuple[dict[str, str], dict
     return rename, scale
 
 
-def _usable(table: Table, reading: _Reading, scale: Mapping[str, float]) -> _Positions:
+def _usable(table: Table, reading: _Reading, scale: Mapping[str, float]) -> Trace:
     """The rows of a table that have a vehicle, a time and a place on earth."""
     reading.read += len(table)
     raw = table.frame["time"]
@@ -149,7 +138,7 @@ def _usable(table: Table, reading: _Reading, scale: Mapping[str, float]) -> _Pos
     _check_digits(table)
     time_us = times_us(table, "time", clock=reading.clock, notices=reading.notices)
     kept = _on_earth(table, lon, lat, reading)
-    return _Positions(_vehicle_codes(table, reading.codes), time_us, lon, lat).take(kept)
+    return Trace(_vehicle_codes(table, reading.codes), time_us, lon, lat).take(kept)
 
 
 def _check_digits(table: Table) -> None:
@@ -212,7 +201,7 @@ def _nothing(paths: Sequence[Path], reading: _Reading) -> str:
 # Across tables
 
 
-def _in_order(whole: _Positions, names: list[str], notices: Notices) -> _Positions:
+def _in_order(whole: Trace, names: tuple[str, ...], notices: Notices) -> Trace:
     by_vehicle = np.argsort(whole.vehicle, kind="stable")
     vehicle, time_us = whole.vehicle[by_vehicle], whole.time_us[by_vehicle]
     earlier = np.zeros(len(whole), bool)
@@ -227,7 +216,7 @@ def _in_order(whole: _Positions, names: list[str], notices: Notices) -> _Positio
     return whole.take(np.lexsort((whole.time_us, whole.vehicle)))
 
 
-def _one_place_each(held: _Positions, names: list[str], reading: _Reading) -> _Positions:
+def _one_place_each(held: Trace, names: tuple[str, ...], reading: _Reading) -> Trace:
     """One position for each vehicle and time: the first if they are close together, none if they are far apart."""
     same = np.zeros(len(held), bool)
     same[1:] = (np.diff(held.vehicle) == 0) & (np.diff(held.time_us) == 0)
