@@ -20,7 +20,7 @@ from frigate.data.network import MIN_ROAD_M, Edges, NodeId, RoadNetwork
 from frigate.data.network_tables import ATTRIBUTES, edge_frame, known_rows, roads_of
 from frigate.data.notices import Notices
 from frigate.data.stream import RoadNetworkStream
-from frigate.data.tables import Table, read_table
+from frigate.data.tables import Table, city_table
 from frigate.data.times import Clock, times_us
 from frigate.errors import CityError
 
@@ -55,7 +55,7 @@ class Timeline:
 
 def read_changes(path: Path, base: RoadNetwork, *, clock: Clock, notices: Notices) -> Timeline:
     optional = ("source", "target", "node_id", "lon", "lat", "length_m", *ATTRIBUTES)
-    table = read_table(path, needed=("time", "action"), optional=optional, notices=notices)
+    table = city_table(path, ("time", "action"), optional, notices=notices).read()
     time_us = times_us(table, "time", clock=clock, notices=notices)
     actions = np.char.strip(words(table, "action"))
     unknown = ~np.isin(actions, ACTIONS)

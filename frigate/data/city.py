@@ -31,11 +31,11 @@ from frigate.data.columns import INTEGER_ID
 from frigate.data.files import replacing_folder
 from frigate.data.folder import City, check_replaceable, city_folder, empty_turns, file_digests, find_sources
 from frigate.data.network_tables import edge_frame, note_network, read_edges, read_nodes
-from frigate.data.notices import InputPlace, Notices
+from frigate.data.notices import Notices
 from frigate.data.readings import read_readings, write_readings
 from frigate.data.sandbox import in_sandbox
 from frigate.data.stream import RoadNetworkStream, make_stream
-from frigate.data.tables import table_batches, write_table
+from frigate.data.tables import city_table, write_table
 from frigate.data.times import utc_text
 from frigate.data.turns import read_turns, turn_frame
 from frigate.errors import CityError
@@ -109,8 +109,8 @@ def _read_tables(folder: Path, sources: dict[str, Path]) -> City:
     turns = read_turns(sources["turns"], timeline.networks, notices=notices) if "turns" in sources else empty_turns()
     snapshots = Snapshots.none(base.num_nodes, settings.step_s)
     if "readings" in sources:
-        tables = table_batches(sources["readings"], needed=("time", "node_id", "value"), notices=notices)
-        read = read_readings(tables, base, clock=settings.clock, quantity=settings.quantity, notices=notices)
+        table = city_table(sources["readings"], ("time", "node_id", "value"), notices=notices)
+        read = read_readings(table.batches(), base, clock=settings.clock, quantity=settings.quantity, notices=notices)
         snapshots = read.snapshots(
             base,
             step_s=settings.step_s,
@@ -143,9 +143,9 @@ def _stream(snapshots: Snapshots, timeline: Timeline, settings: CityFile, notice
         unit=settings.unit,
     )
 
-    def place(cell: int) -> InputPlace:
+    def place(cell: int) -> str:
         snapshot, node = divmod(cell, stream.num_nodes)
-        return InputPlace(f'node "{stream.node_ids[node]}" at {utc_text(int(starts_s[snapshot]) * 1_000_000)}')
+        return f'node "{stream.node_ids[node]}" at {utc_text(int(starts_s[snapshot]) * 1_000_000)}'
 
     if not all(network.present.all() for network in topologies):
         lost = (snapshots.observed & ~stream.observed).reshape(-1)

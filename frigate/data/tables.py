@@ -15,11 +15,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain, count
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from frigate.data.notices import InputPlace, Notices
+from frigate.data.notices import Notices, TableRow
 from frigate.data.sandbox import reading
 from frigate.errors import CityError, did_you_mean
 
@@ -114,22 +114,23 @@ class TableFile:
             lazy = lazy.filter(~pl.all_horizontal(blank))
         return lazy
 
-    def read(self, columns: Sequence[str]) -> Table:
+    def read(self, columns: Sequence[str] | None = None) -> Table:
+        """The whole table: these of our columns, or all that it has."""
         with self.reading():
-            return Table(self, self.lazy(columns).collect())
+            return Table(self, self.lazy(columns or tuple(self.source_of)).collect())
 
-    def batches(self, columns: Sequence[str], *, batch_rows: int = BATCH_ROWS) -> Iterator[Table]:
+    def batches(self, columns: Sequence[str] | None = None, *, batch_rows: int = BATCH_ROWS) -> Iterator[Table]:
         """The table a run of rows at a time: at least one, perhaps of no rows."""
+        lazy = self.lazy(columns or tuple(self.source_of))
         with self.reading():
-            runs = iter(self.lazy(columns).collect_batches(chunk_size=batch_rows, maintain_order=True))
-        for first in count():
+            runs = iter(lazy.collect_batches(chunk_size=batch_rows, maintain_order=True))
+            frame = next(runs, None)
+            if frame is None:
+                frame = lazy.head(0).collect()
+        while frame is not None:
+            yield Table(self, frame)
             with self.reading():
                 frame = next(runs, None)
-                if frame is None and first == 0:
-                    frame = self.lazy(columns).head(0).collect()
-            if frame is None:
-                return
-            yield Table(self, frame)
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -154,7 +155,7 @@ class TableFile:
 
     def place(self, row: int) -> str:
         """How a person finds a row: `readings.csv line 812`, `readings.parquet row 811`."""
-        return f"{self.path.name} {'row' if self.parquet else 'line'} {self.lines([row])[row]}"
+        return self.places([row])[row]
 
     def places(self, rows: Collection[int]) -> dict[int, str]:
         """The same of several rows, with one look through the file."""
@@ -307,13 +308,13 @@ class Table:
         """The number in its file of a row of this table."""
         return int(self.frame[ROW][index])
 
-    def place_of(self, *columns: str) -> Callable[[int], InputPlace]:
+    def place_of(self, *columns: str) -> Callable[[int], TableRow]:
         """Where a row stands and what it has in these columns."""
         given = [c for c in columns if c in self]
 
-        def place(index: int) -> InputPlace:
+        def place(index: int) -> TableRow:
             cells = "".join(f", {c} {self.frame[c][index]}" for c in given if self.frame[c][index] is not None)
-            return InputPlace(cells, self.file, self.row(index))
+            return TableRow(cells, self.file, self.row(index))
 
         return place
 
@@ -457,35 +458,16 @@ def unit_factor(source: str, target: str) -> float:
 # Tables of a city folder
 
 
-def column_names(path: Path) -> list[str]:
-    """The columns of a table of a city folder, as the file has them."""
-    return list(open_table(path, strict=True).names)
-
-
-def table_batches(
+def city_table(
     path: Path,
-    *,
     needed: Sequence[str],
     optional: Sequence[str] = (),
-    rename: Mapping[str, str] | None = None,
-    notices: Notices,
-) -> Iterator[Table]:
-    """A table of a city folder, a run of rows at a time."""
-    columns = (*needed, *optional)
-    yield from open_table(path, strict=True).choose(needed, optional, rename=rename, notices=notices).batches(columns)
-
-
-def read_table(
-    path: Path,
     *,
-    needed: Sequence[str],
-    optional: Sequence[str] = (),
-    rename: Mapping[str, str] | None = None,
     notices: Notices,
-) -> Table:
-    """A table of a city folder."""
-    file = open_table(path, strict=True).choose(needed, optional, rename=rename, notices=notices)
-    return file.read((*needed, *optional))
+    rename: Mapping[str, str] | None = None,
+) -> TableFile:
+    """A table of a city folder; the parameters are those of `TableFile.choose`."""
+    return open_table(path, strict=True).choose(needed, optional, rename=rename, notices=notices)
 
 
 def write_table(frame: pl.DataFrame, folder: Path, stem: str, *, csv: bool) -> None:

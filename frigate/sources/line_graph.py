@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from frigate.data.city import City
 from frigate.data.network import Edges, NodeId, Road, RoadNetwork
-from frigate.data.notices import InputPlace, Notices
+from frigate.data.notices import Notices
 from frigate.errors import CityError
 from frigate.sources.geometry import Line, road_lines, write_line
 
@@ -189,9 +189,9 @@ def _forbidden(
         lost[i] = not found
         turns[word] += found
 
-    def spot(i: int) -> InputPlace:
+    def spot(i: int) -> str:
         a, via, b, _ = restrictions[i]
-        return InputPlace(f"from {a} over {via} to {b}")
+        return f"from {a} over {via} to {b}"
 
     notices.add_rows("Turn restrictions left out, one of their roads is not in the network", lost, spot)
     turn, only = left * E + entered, np.array(turns["only"], np.int64)

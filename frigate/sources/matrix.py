@@ -1,8 +1,8 @@
 """The commonest form of traffic data: a matrix [time, node] beside a table of nodes and a table of roads.
 
 The matrix is in an .npz, .npy or .h5 file, its columns in the order of the rows of the node table; or it is a wide .csv
-whose first column is the time and whose other columns are named by node. Its rows need not be a step apart: a row goes
-to the snapshot that its time falls in, and snapshots without a row are not observed.
+whose first column is the time and whose other columns are named by node, which `import_tables` reads. Its rows need not
+be a step apart: a row goes to the snapshot that its time falls in, and snapshots without a row are not observed.
 """
 
 from __future__ import annotations
@@ -13,22 +13,21 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from frigate.data.bucketing import bucket_matrix, usual_step_s
 from frigate.data.city import City
 from frigate.data.city_toml import parse_quantity, parse_step
-from frigate.data.columns import NodeIndex, numbers
 from frigate.data.network import RoadNetwork
 from frigate.data.network_tables import note_network, read_edges, read_nodes
-from frigate.data.notices import InputPlace, Notices
+from frigate.data.notices import Notices
 from frigate.data.sandbox import sandboxed
 from frigate.data.stream import zone
-from frigate.data.tables import SPEED_KPH, column_names, read_table
-from frigate.data.times import Clock, array_times_us, times_us
+from frigate.data.tables import SPEED_KPH, open_table
+from frigate.data.times import Clock, array_times_us
 from frigate.errors import CityError, did_you_mean
 from frigate.sources.arrays import SUFFIXES, open_arrays, read_array
+from frigate.sources.tables.importer import import_tables
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,6 @@ class _Matrix:
     values: NDArray[np.generic]  # [rows, columns]
     time_us: NDArray[np.int64] | None = None  # [rows]
     valid: NDArray[np.bool_] | None = None  # [rows] or [rows, columns]
-    columns: NDArray[np.int64] | None = None  # [columns] row of the node table; None: in its order
 
 
 @sandboxed
@@ -81,23 +79,30 @@ def import_matrix(
     name
         Of the city; default: that of the file's folder.
     """
-    path = _existing(file)
-    notices = Notices()
-    network = _network(_existing(nodes), _existing(edges), rename or {}, notices)
-    clock = Clock(zone(timezone), "")
-    if (time is not None or path.suffix == ".csv") and start is not None:
-        raise CityError(f"{path.name}: start is for a matrix without times. Leave it out")
+    path = Path(file)
     if path.suffix not in (*SUFFIXES, ".csv"):
         raise CityError(f'{path.name}: files that end in "{path.suffix}" are not read. Give .npz, .npy, .h5 or .csv')
+    for given in (path, Path(nodes), Path(edges)):
+        if not given.is_file():
+            raise CityError(f"{given}: there is no such file")
+    if (time is not None or path.suffix == ".csv") and start is not None:
+        raise CityError(f"{path.name}: start is for a matrix without times. Leave it out")
+    quantity = parse_quantity(quantity, where="--quantity")
+    name = name or path.resolve().parent.name
     if path.suffix == ".csv":
         if values is not None or valid is not None:
             raise CityError(f"{path.name}: a wide csv has no named arrays. Leave values and valid out")
-        matrix = _from_csv(path, time, network, clock=clock, notices=notices)
-    else:
-        matrix = _from_arrays(path, values, time, valid, clock=clock, notices=notices)
+        rename = {**(rename or {}), time or open_table(path).names[0]: "time"}
+        return import_tables(
+            nodes=nodes, edges=edges, readings=path, rename=rename, step=step, timezone=timezone, quantity=quantity,
+            unit=unit, name=name,
+        )  # fmt: skip
+    notices = Notices()
+    network = _network(Path(nodes), Path(edges), rename or {}, notices)
+    clock = Clock(zone(timezone), "")
+    matrix = _from_arrays(path, values, time, valid, clock=clock, notices=notices)
     _check_shape(path, matrix, network, nodes)
     time_us, step_s = _times(path, matrix, start=start, step=step, clock=clock)
-    quantity = parse_quantity(quantity, where="--quantity")
     snapshots, _ = bucket_matrix(
         matrix.values,
         time_us,
@@ -106,24 +111,17 @@ def import_matrix(
         timezone=timezone,
         quantity=quantity,
         notices=notices,
-        columns=matrix.columns,
         valid=matrix.valid,
     )
     snapshots = snapshots.trimmed(notices)
     stream = snapshots.stream(network, timezone=timezone, quantity=quantity, unit=unit or _unit_of(values))
     if not stream.observed.any():
         raise CityError(f"{path.name} has no reading: every cell is missing, not valid or left out")
-    return City.reported(name or path.resolve().parent.name, stream, notices)
-
-
-def _existing(path: str | Path) -> Path:
-    if not Path(path).is_file():
-        raise CityError(f"{path}: there is no such file")
-    return Path(path)
+    return City.reported(name, stream, notices)
 
 
 def _network(nodes: Path, edges: Path, rename: Mapping[str, str], notices: Notices) -> RoadNetwork:
-    columns = [c for path in (nodes, edges) for c in column_names(path)]
+    columns = [c for path in (nodes, edges) for c in open_table(path, strict=True).names]
     for source in rename:
         if source not in columns:
             there = f"Their columns are: {', '.join(dict.fromkeys(columns))}"
@@ -172,34 +170,6 @@ def _from_arrays(
         return matrix
 
 
-def _from_csv(path: Path, time: str | None, network: RoadNetwork, *, clock: Clock, notices: Notices) -> _Matrix:
-    names = column_names(path)
-    time = time or names[0]
-    others = [n for n in names if n != time]
-    table = read_table(path, needed=[time, *others], notices=notices)
-    if not len(table) or not others:
-        raise CityError(f"{path.name} has {len(table)} rows and {len(others)} nodes. A matrix needs both")
-    index = NodeIndex(network.node_ids)
-    columns = index.find(pl.Series(others, dtype=pl.String))
-    known = columns >= 0
-    lost = [n for n, there in zip(others, known.tolist(), strict=True) if not there]
-    if len(lost) * 2 > len(others):
-        hint = f'"{lost[0]}"{index.nearest(lost[0])}'
-        raise CityError(
-            f"{path.name}: column {hint} is not a node. So are {len(lost)} of {len(others)}: is it another network's?"
-        )
-    notices.add_rows(
-        "Columns left out, their node is not in the network",
-        ~known,
-        lambda i: InputPlace(f'"{others[i]}"{index.nearest(others[i])}'),
-    )
-    if len(np.unique(columns[known])) < known.sum():
-        raise CityError(f"{path.name}: two columns name the same node. Take one away")
-    time_us = times_us(table, time, clock=clock, notices=notices)
-    values = np.stack([numbers(table, n)[0] for n in others if n not in lost], axis=1)
-    return _Matrix(values, time_us, columns=columns[known])
-
-
 # Times and snapshots
 
 
@@ -211,7 +181,7 @@ def _check_shape(path: Path, matrix: _Matrix, network: RoadNetwork, nodes: str |
         raise CityError(f"{path.name}: the matrix holds {matrix.values.dtype}. Numbers are expected")
     if not shape[0]:
         raise CityError(f"{path.name}: the matrix has no rows")
-    if matrix.columns is None and shape[1] != N:
+    if shape[1] != N:
         turned = " It looks turned: save its transpose" if shape[0] == N else " Give the nodes in the columns' order"
         raise CityError(f"{path.name}: {shape[1]} columns, but {Path(nodes).name} has {N} nodes.{turned}")
     if matrix.time_us is not None and len(matrix.time_us) != shape[0]:

@@ -32,7 +32,7 @@ from frigate.data.network_tables import note_network, read_edges
 from frigate.data.notices import Notices
 from frigate.data.readings import read_readings
 from frigate.data.stream import zone
-from frigate.data.tables import Table, column_names, read_table, table_batches
+from frigate.data.tables import Table, city_table, open_table
 from frigate.data.times import Clock
 from frigate.errors import CityError, did_you_mean
 from frigate.sources.benchmarks.files import DataFile, Options, find_files
@@ -128,13 +128,13 @@ def _settings(config: dict[str, Any], geo: Path, options: Options) -> _LibcityCo
 def _network(
     found: Mapping[str, Path], settings: _LibcityConfig, length_unit: str | None, notices: Notices
 ) -> RoadNetwork:
-    table = read_table(found["geo"], needed=("geo_id", "coordinates"), optional=("type",), notices=notices)
+    table = city_table(found["geo"], ("geo_id", "coordinates"), ("type",), notices=notices).read()
     if not len(table):
         raise CityError(f"{found['geo'].name} has no rows. A city needs nodes")
     ids = new_ids(table, "geo_id", as_text=settings.text_ids)
     lon, lat = _places(table, notices)
     network = RoadNetwork(ids, lon, lat, Edges.none())
-    path, names = found["rel"], column_names(found["rel"])
+    path, names = found["rel"], open_table(found["rel"], strict=True).names
     rename = {"origin_id": "source", "destination_id": "target"}
     lengths = [c for c in (settings.weight, *LENGTHS) if c in LENGTHS and c in names]
     if lengths:
@@ -194,7 +194,7 @@ def _points(points: list[Any]) -> NDArray[np.float64]:
 
 
 def _feature(path: Path, settings: _LibcityConfig) -> str:
-    names = column_names(path)
+    names = open_table(path, strict=True).names
     features = [n for n in names if n not in NOT_FEATURES]
     if settings.feature is not None:
         if settings.feature not in features:
@@ -212,7 +212,8 @@ def _snapshots(
     path: Path, network: RoadNetwork, settings: _LibcityConfig, feature: str, quantity: str, notices: Notices
 ) -> Snapshots:
     """The readings in their snapshots, from the first row's to the last's, also where those hold none."""
-    tables = table_batches(path, needed=("time", "entity_id", feature), optional=("dyna_id", "type"), notices=notices)
+    columns = ("time", "entity_id", feature)
+    tables = city_table(path, columns, ("dyna_id", "type"), notices=notices).batches()
     read = read_readings(
         map(_without_zones, tables) if settings.local else tables,
         network,

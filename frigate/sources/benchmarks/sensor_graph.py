@@ -17,7 +17,7 @@ from frigate.data.columns import id_array, lon_lat, numbers, text
 from frigate.data.coordinates import haversine_m
 from frigate.data.network import Edges, RoadNetwork, clean_edges
 from frigate.data.network_tables import note_network
-from frigate.data.notices import InputPlace, Notices
+from frigate.data.notices import Notices
 from frigate.data.tables import Table, open_table
 from frigate.errors import CityError
 from frigate.sources.benchmarks.layout import INVENTED, invented_places
@@ -76,7 +76,7 @@ def read_locations(path: Path, ids: Sequence[str], notices: Notices) -> tuple[ND
     notices.add(f"Sensors of {path.name} that have no readings, left out", len(row_of) - len(ids))
     pick = np.array([row_of[name] for name in ids], np.int64)
     zero = (lon[pick] == 0) & (lat[pick] == 0)
-    notices.add_rows("Sensors placed at 0, 0", zero, lambda i: InputPlace(f'sensor "{ids[i]}"'))
+    notices.add_rows("Sensors placed at 0, 0", zero, lambda i: f'sensor "{ids[i]}"')
     return lon[pick], lat[pick]
 
 
@@ -198,9 +198,7 @@ def sensor_network(
 ) -> RoadNetwork:
     """A network of these sensors and pairs. Without places, they are invented, which is reported."""
     edges, cleaned = clean_edges(Edges.of(pairs.senders, pairs.receivers, pairs.distance))
-    notices.add("Pairs of a sensor and itself were left out", cleaned.self_loops)
-    notices.add("Pairs that are there twice were left out, the shortest kept", cleaned.parallel)
-    notices.add("Roads of no length were given one metre", cleaned.zero_length)
+    cleaned.note(notices)
     if not len(edges):
         raise CityError(f"{path.name} has no roads. A city needs roads between its nodes")
     if places is None:

@@ -21,7 +21,7 @@ from frigate.data.city_toml import parse_step
 from frigate.data.folder import empty_turns
 from frigate.data.network import RoadNetwork, clean_edges
 from frigate.data.network_tables import note_network
-from frigate.data.notices import InputPlace, Notices
+from frigate.data.notices import Notices
 from frigate.data.sandbox import sandboxed
 from frigate.data.stream import zone
 from frigate.data.times import Clock
@@ -102,8 +102,8 @@ def _on_nodes(sumo: SumoNet, notices: Notices) -> RoadNetwork:
     """Junctions as nodes; what leaves a road is counted at the junction, whether or not its edge is kept."""
     edges, cleaned = clean_edges(sumo.roads)
     counted = "their vehicles are counted all the same"
-    notices.add(f"Roads from a junction to itself were left out; {counted}", cleaned.self_loops)
-    notices.add(f"Parallel roads were left out, the shortest of each kept; {counted}", cleaned.parallel)
+    notices.add(f"Roads from a junction to itself were left out; {counted}", int(cleaned.self_loops.sum()))
+    notices.add(f"Parallel roads were left out, the shortest of each kept; {counted}", int(cleaned.parallel.sum()))
     if not len(edges):
         raise CityError("the network has no road between two junctions")
     return replace(sumo.junctions, edges=edges)
@@ -269,14 +269,14 @@ def _note_coverage(counts: Counts, sumo: SumoNet, on: str, notices: Notices) -> 
     loops = np.bincount(counts.road, minlength=len(sumo.roads))
     partly = (loops > 0) & (loops < sumo.roads.lanes)
     what = "Roads with loops on some of their lanes only, whose vehicles alone are counted"
-    notices.add_rows(what, partly, lambda row: InputPlace(f'road "{sumo.road_ids[row]}"'))
+    notices.add_rows(what, partly, lambda row: f'road "{sumo.road_ids[row]}"')
     if on == "nodes":
         reached, N = sumo.roads.receivers, sumo.junctions.num_nodes
         roads = np.bincount(reached, minlength=N)
         counted = np.bincount(reached[loops > 0], minlength=N)
         what = "Junctions with loops on some of the roads that reach them, which alone are counted; --on roads is exact"
         partly = (counted > 0) & (counted < roads)
-        notices.add_rows(what, partly, lambda row: InputPlace(f'junction "{sumo.junctions.node_ids[row]}"'))
+        notices.add_rows(what, partly, lambda row: f'junction "{sumo.junctions.node_ids[row]}"')
 
 
 class _Unknown:
@@ -299,4 +299,4 @@ class _Unknown:
 
     def report(self, notices: Notices) -> None:
         names = list(self._names)
-        notices.add_rows(self._what, np.ones(len(names), bool), lambda row: InputPlace(f'"{names[row]}"'))
+        notices.add_rows(self._what, np.ones(len(names), bool), lambda row: f'"{names[row]}"')

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frigate.data.network import MIN_ROAD_M, Edges, RoadNetwork
-from frigate.data.notices import InputPlace, Notices
+from frigate.data.notices import Notices
 from frigate.errors import CityError, MissingExtraError
 from frigate.sources.geometry import write_line
 from frigate.sources.sumo.xml import Element, elements
@@ -198,9 +198,7 @@ def _edges(
             raise lane.refuse(f"speed {fastest_mps:g} of a lane is no speed in metres a second, SUMO's unit")
         speed_kph[row] = 3.6 * fastest_mps if fastest_mps > 0 else np.nan
     short = length_m < MIN_ROAD_M
-    notices.add_rows(
-        "Roads shorter than a metre were given one metre", short, lambda row: InputPlace(f'road "{kept[row]}"')
-    )
+    notices.add_rows("Roads shorter than a metre were given one metre", short, lambda row: f'road "{kept[row]}"')
     cuts = np.cumsum([len(line) for line in lines])[:-1]
     geometry = np.empty(len(kept), np.object_)
     geometry[:] = [write_line(line) for line in np.split(to_degrees(np.concatenate(lines)), cuts)]

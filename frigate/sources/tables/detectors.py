@@ -20,7 +20,7 @@ from frigate.data.city_toml import step_text, whole_step
 from frigate.data.columns import NodeIndex
 from frigate.data.coordinates import EARTH_RADIUS_M, coordinate_fault
 from frigate.data.network import RoadNetwork
-from frigate.data.notices import InputPlace, Notices
+from frigate.data.notices import Notices
 from frigate.data.stream import DAY_S
 from frigate.data.tables import TableFile
 from frigate.errors import CityError
@@ -315,7 +315,7 @@ def snapshots_of(
     notices: Notices,
 ) -> Snapshots:
     """The snapshots of the nodes."""
-    span = Span.of(readings.time_us, lambda i: InputPlace(file.place(int(readings.row[i]))))
+    span = Span.of(readings.time_us, lambda i: file.place(int(readings.row[i])))
     D, N = len(node_of), network.num_nodes
     width = max(D, N)
     grid = snapshot_grid(span, step_s=step_s, timezone=timezone, num_nodes=width, num_readings=len(readings))
@@ -326,6 +326,6 @@ def snapshots_of(
     notices.add_rows(
         "Nodes with snapshots left out because only some of their detectors report",
         joined.partial > 0,
-        lambda n: InputPlace(f"node {network.node_ids[n]}, {int(joined.partial[n]):,} snapshots"),
+        lambda n: f"node {network.node_ids[n]}, {int(joined.partial[n]):,} snapshots",
     )
     return joined.snapshots

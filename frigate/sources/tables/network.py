@@ -247,9 +247,7 @@ def _roads(
         **{c: v[at] for c, v in rows.numbers.items() if c != "length_m"},
     )
     edges, cleaned = clean_edges(edges)
-    rows.log.notices.add("Roads from a node to itself were left out", cleaned.self_loops)
-    rows.log.notices.add("Parallel roads were left out, the shortest of each kept", cleaned.parallel)
-    rows.log.notices.add("Roads of no length were given one metre", cleaned.zero_length)
+    cleaned.note(rows.log.notices)
     row_of = {pair: row for row, pair in enumerate(zip(edges.senders.tolist(), edges.receivers.tolist(), strict=True))}
     road_ids: dict[str, list[tuple[int, bool]]] = {}
     if "road_id" in rows.table:

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from frigate.data.columns import numbers
 from frigate.data.coordinates import haversine_m
 from frigate.data.network import RoadNetwork
-from frigate.data.notices import InputPlace, Notices
+from frigate.data.notices import Notices
 from frigate.data.sandbox import sandboxed
-from frigate.data.tables import Table, column_names, table_batches
+from frigate.data.tables import Table, city_table, open_table
 from frigate.data.times import Clock, times_us, utc_text
 from frigate.errors import CityError, did_you_mean
 
@@ -84,7 +84,7 @@ def read_traces(
     for path in paths:
         _check_file(path)
         rename, scale = _columns(path, names)
-        for table in table_batches(path, needed=COLUMNS, rename=rename, notices=notices):
+        for table in city_table(path, COLUMNS, rename=rename, notices=notices).batches():
             runs.append(_usable(table, reading, scale))
             if reading.read > MAX_POSITIONS:
                 raise CityError(
@@ -109,7 +109,7 @@ def _check_file(path: Path) -> None:
 
 def _columns(path: Path, names: Mapping[str, str]) -> tuple[dict[str, str], dict[str, float]]:
     """Our names of a file's columns, and divisors of lon and lat: lon_e5 is in 100,000ths of a degree."""
-    there = column_names(path)
+    there = open_table(path, strict=True).names
     rename, scale = {}, {}
     for source, target in names.items():
         if target not in COLUMNS:
@@ -207,8 +207,8 @@ def _in_order(whole: Trace, names: tuple[str, ...], notices: Notices) -> Trace:
     earlier = np.zeros(len(whole), bool)
     earlier[1:] = (np.diff(time_us) < 0) & (np.diff(vehicle) == 0)
 
-    def spot(row: int) -> InputPlace:
-        return InputPlace(f"vehicle {names[vehicle[row]]} at {utc_text(int(time_us[row]))}")
+    def spot(row: int) -> str:
+        return f"vehicle {names[vehicle[row]]} at {utc_text(int(time_us[row]))}"
 
     notices.add_rows("Positions earlier than the one above of the same vehicle; all were sorted by time", earlier, spot)
     if not earlier.any():
@@ -227,9 +227,9 @@ def _one_place_each(held: Trace, names: tuple[str, ...], reading: _Reading) -> T
     far = haversine_m(held.lon, held.lat, held.lon[first], held.lat[first]) > MERGE_M
     torn = np.bincount(group, far)[group] > 0
 
-    def spot(row: int) -> InputPlace:
+    def spot(row: int) -> str:
         when = utc_text(int(held.time_us[row]))
-        return InputPlace(f"vehicle {names[held.vehicle[row]]} at {when}, lon {held.lon[row]:g}, lat {held.lat[row]:g}")
+        return f"vehicle {names[held.vehicle[row]]} at {when}, lon {held.lon[row]:g}, lat {held.lat[row]:g}"
 
     for reason, rows in ((TWO_PLACES, torn), (REPEATED, same & ~torn)):
         if rows.any():

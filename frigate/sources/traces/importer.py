@@ -19,7 +19,7 @@ from frigate.data.bucketing import Readings, Span, bucket, snapshot_grid
 from frigate.data.city import City
 from frigate.data.city_toml import parse_step
 from frigate.data.network import RoadNetwork
-from frigate.data.notices import InputPlace, Notices
+from frigate.data.notices import Notices
 from frigate.data.progress import Progress
 from frigate.data.stream import zone
 from frigate.data.times import Clock, network_timezone
@@ -205,7 +205,7 @@ def count_passages(matched: MatchedTraces, network: RoadNetwork, *, step_s: int,
     """A city with passages as its readings, from the step of the first position to that of the last."""
     first, last = int(matched.trace.time_us.min()), int(matched.trace.time_us.max())
     N = network.num_nodes
-    span = Span(first, last, InputPlace("the first position"), InputPlace("the last position"))
+    span = Span(first, last, "the first position", "the last position")
     read = matched.report.read
     grid = snapshot_grid(span, step_s=step_s, timezone=timezone, num_nodes=N, num_readings=read)
     passages = Readings(matched.time_us, matched.node, np.ones(len(matched.node), np.float32))
