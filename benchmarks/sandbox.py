@@ -58,7 +58,7 @@ def fresh_read(folder: Path) -> Any:
 
 
 def positions(file: Path, network: RoadNetwork) -> Any:
-    return read_traces([file], network, names=TRACE_NAMES, clock=Clock("UTC", ""), notices=Notices())
+    return read_traces([file], network, names=TRACE_NAMES, clock=Clock(None), notices=Notices())
 
 
 def cases(data: Path, scratch: Path) -> dict[str, Callable[[], Any]]:
@@ -94,7 +94,7 @@ def main() -> None:
             print(rows[-1], flush=True)
     result = {
         "command": "python benchmarks/sandbox.py DATA",
-        "what": "seconds of CPU of both processes together, the best of several; the first call in seconds of the clock",
+        "what": "seconds of CPU of both processes together, the best of three; first_call_s is of the clock",
         **environment("cpu"),
         "first_call_s": round(start_s, 3),
         "rows": rows,

@@ -114,15 +114,22 @@ class Snapshots:
         return Snapshots(self.values[first:stop], self.observed[first:stop], start_s, self.step_s)
 
     def stream(
-        self, network: RoadNetwork, *, timezone: str, quantity: str = "count", unit: str = ""
+        self,
+        network: RoadNetwork | Sequence[RoadNetwork],
+        *,
+        timezone: str,
+        quantity: str = "count",
+        unit: str = "",
+        topology_of: NDArray[np.int64] | None = None,
     ) -> RoadNetworkStream:
-        """A stream whose network does not change."""
+        """A stream of these snapshots, as `make_stream` makes it."""
         return make_stream(
             self.values,
             network,
             start_s=self.start_s,
             step_s=self.step_s,
             observed=self.observed,
+            topology_of=topology_of,
             timezone=timezone,
             quantity=quantity,
             unit=unit,

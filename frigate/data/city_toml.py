@@ -87,8 +87,6 @@ def read_city_file(folder: Path) -> CityFile:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise CityError(f"city.toml is not valid TOML: {error}") from None
-    except OSError as error:
-        raise CityError(f"city.toml cannot be read: {error.strerror}") from None
     known = ("format", "name", "step", "timezone", "quantity", "unit", "node_ids")
     for key, value in raw.items():
         if key not in known:

@@ -23,13 +23,15 @@ if TYPE_CHECKING:
     import polars as pl
 
 ATTRIBUTES = ("road_class", "lanes", "speed_kph", "name", "geometry")
+NODE_COLUMNS = ("node_id", "lon", "lat")
+EDGE_COLUMNS = ("source", "target", "length_m", *ATTRIBUTES)
 
 
 def read_nodes(
     path: Path, *, notices: Notices, rename: Mapping[str, str] | None = None, as_text: bool = False
 ) -> RoadNetwork:
     """A network of nodes without roads."""
-    table = city_table(path, ("node_id", "lon", "lat"), rename=rename, notices=notices).read()
+    table = city_table(path, NODE_COLUMNS, rename=rename, notices=notices).read()
     if not len(table):
         raise CityError(f"{path.name} has no rows. A city needs nodes")
     ids = new_ids(table, "node_id", as_text=as_text)
@@ -41,8 +43,7 @@ def read_edges(
     path: Path, network: RoadNetwork, *, notices: Notices, rename: Mapping[str, str] | None = None
 ) -> RoadNetwork:
     """The network with the roads of this table, cleaned; what was left out or repaired goes to the notices."""
-    columns = ("length_m", *ATTRIBUTES)
-    table = city_table(path, ("source", "target"), columns, rename=rename, notices=notices).read()
+    table = city_table(path, EDGE_COLUMNS[:2], EDGE_COLUMNS[2:], rename=rename, notices=notices).read()
     index = NodeIndex(network.node_ids)
     senders, receivers = (known_rows(table, column, index) for column in ("source", "target"))
     edges, cleaned = clean_edges(roads_of(table, network, senders, receivers, notices))
@@ -56,15 +57,15 @@ def known_rows(
     """[rows of the table] rows of the nodes that a column names; one that is not known is refused where wanted."""
     rows = index.rows(table, column)
     unknown = rows < 0 if wanted is None else (rows < 0) & wanted
-    if unknown.any():
-        row = int(np.argmax(unknown))
+
+    def why(row: int) -> str:
         name = table.frame[column][row]
         if name is None:
-            raise table.refuse(row, f"{column} is empty. Name a node")
+            return f"{column} is empty. Name a node"
         hint = index.nearest(name)
-        raise table.refuse(
-            row, f'{column} "{name}" is not in the network{hint}. Add it to the nodes, or take the row away'
-        )
+        return f'{column} "{name}" is not in the network{hint}. Add it to the nodes, or take the row away'
+
+    table.refuse_where(unknown, why)
     return rows
 
 
@@ -80,10 +81,8 @@ def roads_of(
     if "length_m" in table:
         given_m, given = numbers(table, "length_m")
         wrong = given & ~(np.isfinite(given_m) & (given_m >= 0))
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            remedy = "Give a length of 0 or more, or leave it empty for the straight distance"
-            raise table.refuse(row, f"length_m {given_m[row]:g} is no length. {remedy}")
+        remedy = "Give a length of 0 or more, or leave it empty for the straight distance"
+        table.refuse_where(wrong, lambda row: f"length_m {given_m[row]:g} is no length. {remedy}")
         length_m = np.where(given, given_m, length_m)
     attributes: dict[str, NDArray[np.float64]] = {}
     for column in ("lanes", "speed_kph"):

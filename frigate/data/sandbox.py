@@ -37,6 +37,7 @@ from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from frigate.data.files import file_errors
 from frigate.errors import CityError, FrigateError
 
 P = ParamSpec("P")
@@ -92,7 +93,8 @@ def in_sandbox(
         If the worker crashes or exceeds a limit.
     """
     if not _needed():
-        return function(*args, **kwargs, **({} if on_progress is None else {"on_progress": on_progress}))
+        with file_errors():
+            return function(*args, **kwargs, **({} if on_progress is None else {"on_progress": on_progress}))
     paths = list(_paths([*args, *kwargs.values()]))
     size_mb = sum(map(_size, paths)) / 1e6
     limits = _Limits(
@@ -114,7 +116,8 @@ def sandboxed(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
         if not _needed():
-            return function(*args, **kwargs)
+            with file_errors():
+                return function(*args, **kwargs)
         return in_sandbox(guarded, *args, **kwargs)  # type: ignore[arg-type]
 
     return guarded
@@ -151,16 +154,12 @@ class _Limits:
             hard = resource.getrlimit(kind)[1]
             resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 
-    def too_much_memory(self, file: str) -> CityError:
+    def exceeded(self, file: str, *, memory: bool) -> CityError:
+        limit = f"{self.memory_gb:.3g} GB of memory" if memory else f"{self.seconds:.3g} s of CPU time"
+        why, variable = ("fill the memory", "MEMORY_GB") if memory else ("take forever", "SECONDS")
         return CityError(
-            f"{file}: reading it takes more than {self.memory_gb:.3g} GB of memory. Is it damaged, or made to fill the "
-            f"memory? If it is neither, set FRIGATE_READ_MEMORY_GB to more"
-        )
-
-    def too_much_time(self, file: str) -> CityError:
-        return CityError(
-            f"{file}: reading it takes more than {self.seconds:.3g} s of CPU time. Is it damaged, or made to take "
-            f"forever? If it is neither, set FRIGATE_READ_SECONDS to more"
+            f"{file}: reading it takes more than {limit}. Is it damaged, or made to {why}? If it is neither, set "
+            f"FRIGATE_READ_{variable} to more"
         )
 
 
@@ -261,10 +260,8 @@ class _Worker:
                     (file,) = rest
                 elif kind == "progress" and on_progress is not None:
                     on_progress(*rest[0])
-                elif kind == "memory":
-                    raise limits.too_much_memory(file)
-                elif kind == "late":
-                    raise limits.too_much_time(file)
+                elif kind in ("memory", "late"):
+                    raise limits.exceeded(file, memory=kind == "memory")
                 elif kind == "stalled":
                     self._process.kill()
                     raise self._death(limits, file, "it stopped")
@@ -335,9 +332,9 @@ class _Worker:
     def _death(self, limits: _Limits, file: str, cause: str | None = None) -> CityError:
         status = self._process.wait()
         if status == -signal.SIGXCPU:
-            return limits.too_much_time(file)
+            return limits.exceeded(file, memory=False)
         if any(words in self._last_words() for words in OUT_OF_MEMORY):
-            return limits.too_much_memory(file)
+            return limits.exceeded(file, memory=True)
         if status == -signal.SIGKILL and cause is None:
             return CityError(f"{file}: the process that read it was killed. Is the machine's memory full?")
         cause = cause or (signal.Signals(-status).name if status < 0 else f"status {status}")
@@ -406,6 +403,7 @@ def _serve(fd: int, idle_s: float) -> None:
         pipe.send(("begun",))
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
+            warnings.simplefilter("ignore", ResourceWarning)  # of this process alone
             raised, answer = _answer(request, pipe)
         if isinstance(answer, MemoryError):
             pipe.send(("memory",))
@@ -453,7 +451,8 @@ def _answer(request: bytes, pipe: Connection) -> tuple[bool, Any]:
             kwargs["on_progress"] = lambda *done: pipe.send(("progress", done))
         pipe.send(("running",))
         limits.apply()
-        return False, function(*args, **kwargs)
+        with file_errors():
+            return False, function(*args, **kwargs)
     except MemoryError as error:
         return True, error
     except Exception as error:  # not a panic of Rust, of which the worker dies

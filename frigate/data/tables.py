@@ -24,7 +24,9 @@ from frigate.data.sandbox import reading
 from frigate.errors import CityError, did_you_mean
 
 if TYPE_CHECKING:
+    import numpy as np
     import polars as pl
+    from numpy.typing import NDArray
 
 ROW = "row number"  # the column with each row's number in its file, from 0
 BATCH_ROWS = 1 << 20
@@ -304,6 +306,14 @@ class Table:
     def __contains__(self, column: str) -> bool:
         return column in self.frame.columns
 
+    def with_columns(self, *columns: pl.Series | pl.Expr) -> Table:
+        return replace(self, frame=self.frame.with_columns(columns))
+
+    def filter(self, keep: NDArray[np.bool_]) -> Table:
+        import polars as pl
+
+        return replace(self, frame=self.frame.filter(pl.Series(keep, dtype=pl.Boolean)))
+
     def row(self, index: int) -> int:
         """The number in its file of a row of this table."""
         return int(self.frame[ROW][index])
@@ -317,6 +327,11 @@ class Table:
             return TableRow(cells, self.file, self.row(index))
 
         return place
+
+    def refuse_where(self, wrong: NDArray[np.bool_], message: Callable[[int], str]) -> None:
+        """Refuse the table for the first row of a mask, if there is one; `message` says why, given its index."""
+        if wrong.any():
+            raise self.refuse(int(wrong.argmax()), message(int(wrong.argmax())))
 
     def refuse(self, index: int, message: str) -> CityError:
         return CityError(f"{self.file.place(self.row(index))}: {message}")
@@ -372,15 +387,8 @@ def open_table(
 
 
 def _first_bytes(path: Path) -> bytes:
-    if path.is_dir():
-        raise CityError(f"{path.name} is a folder. A table is expected")
-    if not path.is_file():
-        raise CityError(f"{path}: there is no such file")
-    try:
-        with path.open("rb") as file:
-            head = file.read(8)
-    except OSError as error:
-        raise CityError(f"{path.name} cannot be read: {error.strerror}") from None
+    with path.open("rb") as file:
+        head = file.read(8)
     if not head:
         raise CityError(f"{path.name} is empty. Its first line names the columns")
     return head
@@ -437,8 +445,20 @@ def _is_number(text: str) -> bool:
     return True
 
 
+def check_rename(rename: Mapping[str, str], names: Sequence[str], ours: Sequence[str]) -> None:
+    """Refuse a map, theirs to ours, from a column that no table has, or to one that is none of ours."""
+    for theirs, our in rename.items():
+        if theirs not in names:
+            there = f"The columns are: {', '.join(dict.fromkeys(names))}"
+            raise CityError(f'map: no table has a column "{theirs}"{did_you_mean(theirs, names)}. {there}')
+        if our not in ours:
+            raise CityError(f'map: "{our}" is no column of ours{did_you_mean(our, ours)}. Ours: {", ".join(ours)}')
+
+
 def unit_factor(source: str, target: str) -> float:
-    """What a column must be multiplied by when it is renamed: speed_mph=speed_kph gives 1.609344."""
+    """What a column must be multiplied by when it is renamed: speed_mph=speed_kph gives 1.609344, lon_e5=lon 1e-5."""
+    if target in ("lon", "lat") and (scaled := re.search(r"_e([567])$", source.lower())):
+        return float(f"1e-{scaled[1]}")
 
     def unit(name: str) -> tuple[str, float] | None:
         for kind, units in (("speed", SPEED_KPH), ("length", LENGTH_M)):

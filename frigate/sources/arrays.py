@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.errors import CityError, FrigateError, MissingExtraError, did_you_mean
+from frigate.data.files import parsing
+from frigate.data.sandbox import reading
+from frigate.errors import CityError, MissingExtraError, did_you_mean
 
 Arrays = Mapping[str, Callable[[], NDArray[Any]]]
 
@@ -20,21 +22,9 @@ SUFFIXES = (".npz", ".npy", *HDF5)
 
 
 @contextmanager
-def parsing(path: Path) -> Iterator[None]:
-    """Turn whatever a parser stumbles over in a damaged file into an error that names the file."""
-    try:
-        with np.errstate(all="ignore"):  # numpy multiplies the sizes that a damaged header claims
-            yield
-    except FrigateError:
-        raise
-    except Exception as error:
-        detail = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-        raise CityError(f"{path.name} is not a readable {path.suffix} file: {detail}. Save it again") from None
-
-
-@contextmanager
 def open_arrays(path: Path) -> Iterator[Arrays]:
     """The arrays of a file. A .npy file has one, called "array"."""
+    reading(path)
     if path.suffix in HDF5:
         with open_hdf5(path) as file:
             yield _datasets(path, file)
@@ -57,7 +47,7 @@ def _member(path: Path, archive: Any, name: str) -> NDArray[Any]:
     with parsing(path):
         array = archive[name]
         if not isinstance(array, np.ndarray):
-            raise CityError(f'{path.name}: "{name}" is not a readable array. Save it again')
+            raise CityError(f'{path.name}: "{name}" is damaged: not an array. Save it again')
         return array
 
 
@@ -67,6 +57,7 @@ def open_hdf5(path: Path) -> Iterator[Any]:
         import h5py
     except ImportError:
         raise MissingExtraError("h5py", "h5") from None
+    reading(path)
     with parsing(path):
         file = h5py.File(path, "r")
     with file:

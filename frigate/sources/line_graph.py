@@ -26,6 +26,7 @@ Restriction = tuple[NodeId, NodeId, NodeId, str]  # from, via, to, and "no" or "
 def on_roads(
     base: RoadNetwork | City,
     *,
+    edges: Edges | None = None,
     ids: Sequence[NodeId] | NDArray[np.generic] | None = None,
     turns: NDArray[np.integer] | None = None,
     restrictions: Iterable[Restriction] = (),
@@ -37,6 +38,8 @@ def on_roads(
     ----------
     base
         A network, or a city, whose forbidden turns are then respected.
+    edges
+        Roads between its nodes, in place of its own; parallel ones and loops may be among them.
     ids
         Ids of the roads. Default: "A>B" for the road from A to B.
     turns
@@ -51,30 +54,18 @@ def on_roads(
     if isinstance(base, City):
         own = network.node_ids[base.forbidden_turns].tolist()
         restrictions = [*((a, via, b, "no") for a, via, b in own), *restrictions]
-    return line_graph(network, network.edges, ids=ids, turns=turns, restrictions=restrictions, notices=notices)
-
-
-def line_graph(
-    nodes: RoadNetwork,
-    edges: Edges,
-    *,
-    ids: Sequence[NodeId] | NDArray[np.generic] | None = None,
-    turns: NDArray[np.integer] | None = None,
-    restrictions: Iterable[Restriction] = (),
-    notices: Notices | None = None,
-) -> RoadNetwork:
-    """The same for any roads between these nodes, parallel ones and loops included."""
+    edges = network.edges if edges is None else edges
     if not len(edges):
         raise CityError("the network has no open road, which a city on roads needs")
     left, entered = every_turn(edges) if turns is None else _given_turns(edges, turns)
-    allowed = ~_forbidden(nodes.node_ids, edges, list(restrictions), notices or Notices(), left, entered)
+    allowed = ~_forbidden(network.node_ids, edges, list(restrictions), notices or Notices(), left, entered)
     if turns is None:  # U-turns at dead ends alone
         allowed &= left != entered
         back = edges.receivers[entered] == edges.senders[left]
         onward = np.bincount(left[allowed & ~back], minlength=len(edges))
         allowed &= ~back | (onward[left] == 0)
     left, entered = left[allowed], entered[allowed]
-    lon, lat, first, second = _halves(nodes, edges)
+    lon, lat, first, second = _halves(network, edges)
     course = np.empty(len(left), np.object_)
     course[:] = [write_line(np.concatenate([second[a], first[b][1:]])) for a, b in zip(left, entered, strict=True)]
     turn = replace(
@@ -84,7 +75,7 @@ def line_graph(
         length_m=(edges.length_m[left] + edges.length_m[entered]) / 2,
         geometry=course,
     )
-    road_ids = _road_ids(nodes.node_ids, edges, ids)
+    road_ids = _road_ids(network.node_ids, edges, ids)
     return RoadNetwork(road_ids, lon, lat, turn)
 
 

@@ -19,13 +19,13 @@ from frigate.data.bucketing import bucket_matrix, usual_step_s
 from frigate.data.city import City
 from frigate.data.city_toml import parse_quantity, parse_step
 from frigate.data.network import RoadNetwork
-from frigate.data.network_tables import note_network, read_edges, read_nodes
+from frigate.data.network_tables import EDGE_COLUMNS, NODE_COLUMNS, note_network, read_edges, read_nodes
 from frigate.data.notices import Notices
 from frigate.data.sandbox import sandboxed
 from frigate.data.stream import zone
-from frigate.data.tables import SPEED_KPH, open_table
+from frigate.data.tables import SPEED_KPH, check_rename, open_table
 from frigate.data.times import Clock, array_times_us
-from frigate.errors import CityError, did_you_mean
+from frigate.errors import CityError
 from frigate.sources.arrays import SUFFIXES, open_arrays, read_array
 from frigate.sources.tables.importer import import_tables
 
@@ -121,11 +121,8 @@ def import_matrix(
 
 
 def _network(nodes: Path, edges: Path, rename: Mapping[str, str], notices: Notices) -> RoadNetwork:
-    columns = [c for path in (nodes, edges) for c in open_table(path, strict=True).names]
-    for source in rename:
-        if source not in columns:
-            there = f"Their columns are: {', '.join(dict.fromkeys(columns))}"
-            raise CityError(f'map: neither table has a column "{source}"{did_you_mean(source, columns)}. {there}')
+    names = [n for path in (nodes, edges) for n in open_table(path, strict=True).names]
+    check_rename(rename, names, (*NODE_COLUMNS, *EDGE_COLUMNS))
     network = read_nodes(nodes, notices=notices, rename=rename)
     network = read_edges(edges, network, notices=notices, rename=rename)
     if not network.num_edges:

@@ -202,7 +202,7 @@ def test_rows_in_any_order_and_twice(tmp_path: Path) -> None:
         ("LA.dyna", "entity_id", "who", "has no column entity_id"),
         ("LA.dyna", "2012-03-01T00:05:00Z", "noon", '"noon" is not a time'),
         ("LA.dyna", r"Z,\d+", "Z,5", "12 of 12 readings: are these the readings of another network"),
-        ("config.json", "{", "[", "is not readable JSON"),
+        ("config.json", "{", "[", "is damaged"),
     ],
 )
 def test_wrong_files_say_where(tmp_path: Path, name: str, pattern: str, new: str, said: str) -> None:

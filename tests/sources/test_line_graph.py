@@ -22,7 +22,7 @@ from frigate.evaluation.evaluate import evaluate
 from frigate.forecasting.forecast import edit_network, forecast
 from frigate.graph.road_features import FEATURES, road_features
 from frigate.sources.geometry import line_length_m, read_line, write_line
-from frigate.sources.line_graph import line_graph, on_roads, turns_of
+from frigate.sources.line_graph import on_roads, turns_of
 from frigate.training.run import RunOnCity
 from frigate.training.train import train
 from tests.support.towns import START_S, random_network, random_stream
@@ -146,11 +146,11 @@ def test_parallel_roads_stay_apart_and_a_restriction_holds_for_both() -> None:
     base = cross()
     double = base.edges.join(base.edges.take(np.array([0])))  # M>N twice
     ids = [f"r{i}" for i in range(11)]
-    line = line_graph(base, double, ids=ids, restrictions=[("E", "M", "N", "no")])
+    line = on_roads(base, edges=double, ids=ids, restrictions=[("E", "M", "N", "no")])
     into = {a for road in ("r0", "r10") for a, b in turns_of(line, road) if b == road}
     assert into == {"r7", "r8"}  # from S and W; not from E, nor back from N
     with pytest.raises(CityError, match='road id "M>N" stands for 2 roads'):
-        line_graph(base, double)
+        on_roads(base, edges=double)
 
 
 def test_restrictions_that_say_nothing_are_counted() -> None:

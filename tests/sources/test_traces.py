@@ -389,7 +389,7 @@ def test_files_that_are_no_traces_are_refused(tmp_path: Path) -> None:
     frame, _ = drive(13, vehicles=1)
     refuse("no such file", tmp_path / "none.csv")
     refuse("no file", [])
-    refuse("no such file", tmp_path)
+    refuse("are not read", tmp_path)
     empty = tmp_path / "empty.csv"
     empty.touch()
     refuse("is empty", empty)
@@ -432,7 +432,7 @@ def test_options_are_checked(tmp_path: Path) -> None:
     refuse("radius_m: 500", path, radius_m=500)
     refuse("step", path, step="soon")
     refuse("time zone", path, timezone="Mars")
-    refuse('map: speed=speed: "speed" is not a column of traces', path, rename={"speed": "speed"})
+    refuse('map: "speed" is no column of ours', path, rename={"lon": "speed"})
     refuse(r'has no column "lonn" \(did you mean "lon"', path, rename={"lonn": "lon"})
     refuse("has no roads", path, replace(TOWN, edges=Edges.none()))
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from frigate.data.files import parsing
 from frigate.errors import CityError
-from frigate.sources.arrays import open_hdf5, parsing, read_dataset
+from frigate.sources.arrays import open_hdf5, read_dataset
 from frigate.sources.benchmarks.unpickle import Frame
 
 Files = str | Path | Mapping[str, str | Path]
@@ -65,10 +66,7 @@ def find_files(files: Files, parts: Mapping[str, DataFile]) -> dict[str, Path]:
 
 def _files_below(folder: Path, depth: int = DEPTH) -> list[Path]:
     """Files, those nearest to the top first."""
-    try:
-        inside = sorted(folder.iterdir())
-    except OSError as error:
-        raise CityError(f"{folder} cannot be read: {error.strerror}") from None
+    inside = sorted(folder.iterdir())
     below = [p for p in inside if p.is_dir() and not p.name.startswith(".")] if depth else []
     return [p for p in inside if p.is_file()] + [path for f in below for path in _files_below(f, depth - 1)]
 

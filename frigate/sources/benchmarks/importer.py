@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from frigate.data.bucketing import bucket_matrix, usual_step_s
 from frigate.data.city import City
-from frigate.data.network import NodeId, RoadNetwork
+from frigate.data.network import Edges, NodeId, RoadNetwork
 from frigate.data.notices import Notices
 from frigate.data.sandbox import sandboxed
 from frigate.data.stream import zone
@@ -31,7 +31,6 @@ from frigate.sources.arrays import open_arrays, read_array
 from frigate.sources.benchmarks.files import DataFile, Files, Options, find_files, read_h5_frame
 from frigate.sources.benchmarks.libcity import libcity_city
 from frigate.sources.benchmarks.sensor_graph import (
-    Pairs,
     adjacency,
     in_metres,
     labels,
@@ -200,7 +199,7 @@ def _loop_pairs(
     ids: list[str],
     places: tuple[NDArray[np.float64], NDArray[np.float64]],
     notices: Notices,
-) -> tuple[Pairs, Path]:
+) -> tuple[Edges, Path]:
     """Which pairs are roads: those of the matrix where it is given, else those near enough."""
     measured = None
     if "distances" in found:
@@ -268,8 +267,6 @@ def _id_lines(path: Path) -> list[str]:
         return path.read_text(encoding="utf-8-sig").replace(",", " ").split()
     except UnicodeDecodeError:
         raise CityError(f"{path.name} is not UTF-8 text. One sensor a line is expected") from None
-    except OSError as error:
-        raise CityError(f"{path.name} cannot be read: {error.strerror}") from None
 
 
 # The authors' layout
@@ -293,7 +290,7 @@ def _authors(options: Options, notices: Notices) -> _Readings:
     return _Readings(path, frame.values, frame.index, network, "count", "vehicles", AUTHORS_ZONE, False, why, name)
 
 
-def _authors_pairs(path: Path, num_nodes: int) -> Pairs:
+def _authors_pairs(path: Path, num_nodes: int) -> Edges:
     """adj_mx.pkl: {"v": distances [E], "ij": rows and columns [2,E], "shape": (N, N)}."""
     stored = unpickle(path)
     if not isinstance(stored, dict) or not {"v", "ij", "shape"} <= stored.keys():
@@ -310,7 +307,7 @@ def _authors_pairs(path: Path, num_nodes: int) -> Pairs:
         raise CityError(f"{path.name}: row {int(ends.max())} of {num_nodes} nodes is named")
     if not (np.isfinite(distance) & (distance >= 0)).all():
         raise CityError(f"{path.name}: a distance is negative or no number")
-    return Pairs(ends[0], ends[1], distance).take(distance > 0)
+    return Edges.of(ends[0], ends[1], distance).take(distance > 0)
 
 
 def read_seen(path: str | Path, city: City) -> list[NodeId]:

@@ -27,6 +27,7 @@ from frigate.data.city import City
 from frigate.data.city_toml import parse_quantity, whole_step
 from frigate.data.columns import new_ids
 from frigate.data.coordinates import coordinate_fault
+from frigate.data.files import parsing
 from frigate.data.network import Edges, RoadNetwork
 from frigate.data.network_tables import note_network, read_edges
 from frigate.data.notices import Notices
@@ -37,7 +38,7 @@ from frigate.data.times import Clock
 from frigate.errors import CityError, did_you_mean
 from frigate.sources.benchmarks.files import DataFile, Options, find_files
 from frigate.sources.benchmarks.layout import INVENTED, invented_places
-from frigate.sources.benchmarks.sensor_graph import Pairs, in_metres
+from frigate.sources.benchmarks.sensor_graph import in_metres
 
 FILES = {
     "geo": DataFile(("*.geo",)),
@@ -73,7 +74,11 @@ class _LibcityConfig:
 def libcity_city(options: Options) -> City:
     """A city from LibCity's atomic files."""
     found = find_files(options.files, FILES)
-    settings = _settings(_read_config(found["config"]) if "config" in found else {}, found["geo"], options)
+    config: Any = {}
+    if "config" in found:
+        with parsing(found["config"]):
+            config = json.loads(found["config"].read_text(encoding="utf-8-sig"))
+    settings = _settings(config if isinstance(config, dict) else {}, found["geo"], options)
     notices = Notices()
     network = _network(found, settings, options.length_unit, notices)
     quantity = settings.quantity or "count"
@@ -85,16 +90,6 @@ def libcity_city(options: Options) -> City:
         snapshots = _snapshots(found["dyna"], network, settings, feature, quantity, notices)
     stream = snapshots.stream(network, timezone=settings.timezone, quantity=quantity, unit=settings.unit)
     return City.reported(settings.name, stream, notices)
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        config = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise CityError(f"{path.name} is not readable JSON: {str(error)[:100]}") from None
-    except OSError as error:
-        raise CityError(f"{path.name} cannot be read: {error.strerror}") from None
-    return config if isinstance(config, dict) else {}
 
 
 def _settings(config: dict[str, Any], geo: Path, options: Options) -> _LibcityConfig:
@@ -147,8 +142,7 @@ def _network(
     notices.add("Roads without a length and without places, given 1,000 m", int(unknown.sum()))
     edges = replace(edges, length_m=np.where(unknown, NO_LENGTH_M, edges.length_m))
     if lengths and not settings.ours:
-        pairs = in_metres(Pairs(edges.senders, edges.receivers, edges.length_m), path, length_unit, notices)
-        edges = replace(edges, length_m=pairs.distance)
+        edges = in_metres(edges, path, length_unit, notices)
     if np.isnan(lon).all():
         lon, lat = invented_places(len(ids), edges)
         notices.add(INVENTED, len(ids))
@@ -172,8 +166,8 @@ def _places(table: Table, notices: Notices) -> tuple[NDArray[np.float64], NDArra
             if fault:
                 raise table.refuse(row, fault)
     nowhere = np.isnan(places[:, 0])
-    if nowhere.any() and not nowhere.all():
-        raise table.refuse(int(np.argmax(nowhere)), "coordinates are empty. Give every node a place, or none")
+    if not nowhere.all():
+        table.refuse_where(nowhere, lambda _: "coordinates are empty. Give every node a place, or none")
     place = table.place_of("geo_id")
     notices.add_rows("Lines and areas, each a node at the middle of its points", several, place)
     notices.add_rows("Nodes placed at 0, 0", (places == 0).all(axis=1), place)
@@ -238,4 +232,4 @@ def _snapshots(
 
 def _without_zones(table: Table) -> Table:
     bare = pl.col("time").cast(pl.String).str.strip_chars().str.replace(r"(Z|[+-]\d\d:?\d\d)$", "")
-    return replace(table, frame=table.frame.with_columns(bare))
+    return table.with_columns(bare)

@@ -9,11 +9,9 @@ from __future__ import annotations
 import bz2
 import gzip
 import re
-import zlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +19,7 @@ import numpy as np
 import osmium
 from numpy.typing import NDArray
 
+from frigate.data.files import parsing
 from frigate.errors import CityError
 from frigate.sources.osm.tags import KEYS
 from frigate.sources.osm.ways import Gathered, RawRoads, checked_places
@@ -60,13 +59,8 @@ class MapFile:
 def open_map(file: str | Path) -> MapFile:
     """The file, after checking that it is a map in a known format."""
     path = Path(file)
-    if not path.is_file():
-        raise CityError(f"{path}: there is no such file")
-    try:
-        with path.open("rb") as opened:
-            head = opened.read(HEAD)
-    except OSError as error:
-        raise CityError(f"{path.name} cannot be read: {error.strerror}") from None
+    with path.open("rb") as opened:
+        head = opened.read(HEAD)
     ending = next((e for e in sorted(NAMED, key=len, reverse=True) if path.name.lower().endswith(e)), None)
     return MapFile(path, _kind(path, head), None if ending is None else NAMED[ending])
 
@@ -78,7 +72,7 @@ def _kind(path: Path, head: bytes) -> str:
         return PBF
     for start, opener, kind in ((b"\x1f\x8b", gzip.open, XML_GZ), (b"BZh", bz2.open, XML_BZ2)):
         if head.startswith(start):
-            with _unpacking(path), opener(path, "rb") as packed:
+            with parsing(path), opener(path, "rb") as packed:
                 inside = _text_kind(path, packed.read(HEAD))
             if inside != XML:
                 raise CityError(f"{path.name} is compressed {inside}, of which only OSM XML is read. Unpack it first")
@@ -87,16 +81,6 @@ def _kind(path: Path, head: bytes) -> str:
         if head.startswith(start):
             raise CityError(f"{path.name} is {what}, not a map. {READ}")
     return _text_kind(path, head)
-
-
-@contextmanager
-def _unpacking(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise CityError(
-            f"{path.name} cannot be decompressed: {error}. It is damaged or cut short: download it again"
-        ) from None
 
 
 def _text_kind(path: Path, head: bytes) -> str:
@@ -140,29 +124,10 @@ def _root(path: Path, text: bytes) -> str:
 # Reading with pyosmium
 
 
-@contextmanager
-def _parsing(path: Path) -> Iterator[None]:
-    """Turn the exceptions of osmium, which come from C++, into ours."""
-    try:
-        yield
-    except CityError:
-        raise
-    except (
-        osmium.InvalidLocationError,
-        RuntimeError,
-        ValueError,
-        LookupError,
-        ArithmeticError,
-        OSError,
-        MemoryError,
-    ) as error:
-        raise CityError(f"{path.name} is damaged or cut short: {error}. Download it again") from None
-
-
 def read_osmium(file: MapFile, gathered: Gathered, *, filtered: bool | None = None) -> RawRoads:
     """The roads of a PBF or XML file. `filtered`: osmium itself selects the nodes (default: in large PBF files)."""
     source = osmium.io.File(str(file.path.resolve()), OSMIUM[file.kind])
-    with _parsing(file.path):
+    with parsing(file.path):
         _read_ways(source, gathered)
         wanted = gathered.wanted()
         ordinary = not len(wanted) or (wanted[0] >= 0 and int(wanted[-1]).bit_length() <= MAX_ID_BITS)

@@ -37,7 +37,6 @@ from frigate.sources.osm.simplify import (
 )
 from frigate.sources.osm.tags import DRIVABLE
 from frigate.sources.osm.ways import Gathered, RawRoads
-from frigate.sources.tables.detectors import RoadTable
 
 __all__ = ["DRIVABLE", "OsmRoads", "import_osm", "read_osm"]
 
@@ -51,6 +50,7 @@ class OsmRoads:
     notices: Notices
 
 
+@sandboxed
 def import_osm(
     file: str | Path,
     *,
@@ -78,36 +78,20 @@ def import_osm(
     on
         "nodes": a node is an intersection. "roads": a node is a road, and an edge is a turn that the map allows.
     """
-    return osm_city(file, name=name, step=step, timezone=timezone, highways=highways, keep_all=keep_all, on=on)[0]
-
-
-@sandboxed
-def osm_city(
-    file: str | Path,
-    *,
-    name: str | None,
-    step: str,
-    timezone: str,
-    highways: Collection[str],
-    keep_all: bool,
-    on: str,
-) -> tuple[City, RoadTable | None]:
-    """The city and, if its nodes are roads, which node is which road (for `attach_readings`)."""
     if on not in ("nodes", "roads"):
         raise CityError(f'on "{on}" is not known. Give nodes or roads')
     step_s = parse_step(step, where="step")
     zone(timezone)
     roads = read_osm(file, highways=highways, keep_all=keep_all)
-    named = name or _plain_name(Path(file))
+    ending = next((e for e in sorted(NAMED, key=len, reverse=True) if str(file).lower().endswith(e)), Path(file).suffix)
+    name = name or Path(file).name.removesuffix(ending) or Path(file).name
 
     def city(network: RoadNetwork, turns: NDArray[np.int64] | None) -> City:
         stream = Snapshots.none(network.num_nodes, step_s).stream(network, timezone=timezone)
-        return City.reported(named, stream, roads.notices, forbidden_turns=turns)
+        return City.reported(name, stream, roads.notices, forbidden_turns=turns)
 
     on_nodes = city(roads.network, roads.forbidden_turns)
-    if on == "nodes":
-        return on_nodes, None
-    return city(on_roads(on_nodes, notices=roads.notices), None), RoadTable(roads.network)
+    return on_nodes if on == "nodes" else city(on_roads(on_nodes, notices=roads.notices), None)
 
 
 @sandboxed
@@ -165,11 +149,6 @@ def _strong(path: Path, segments: Segments, M: int, notices: Notices) -> Segment
     notices.add(f"Intersections {what}", int((intersections(segments, M) & ~reached).sum()))
     notices.add(f"Kilometres of directed road {what}", 0 if inside.all() else max(1, round(lost_m / 1000)))
     return kept
-
-
-def _plain_name(path: Path) -> str:
-    ending = next((e for e in sorted(NAMED, key=len, reverse=True) if path.name.lower().endswith(e)), path.suffix)
-    return path.name[: len(path.name) - len(ending)] or path.name
 
 
 # Turn restrictions

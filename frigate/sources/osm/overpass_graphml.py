@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
+from frigate.data.files import parsing
 from frigate.errors import CityError
 from frigate.sources.geometry import NotALineError, read_line
 from frigate.sources.osm.files import MapFile
@@ -23,10 +24,8 @@ Place = tuple[float, float]  # lon, lat
 
 def read_overpass(file: MapFile, gathered: Gathered) -> RawRoads:
     """The roads of an Overpass answer: `out body` with its nodes, or `out geom`."""
-    try:
+    with parsing(file.path):
         answer = json.loads(file.path.read_bytes())
-    except (ValueError, RecursionError, OSError) as error:
-        raise CityError(f"{file.path.name} is not complete JSON: {error}. Download it again") from None
     if not isinstance(answer, dict) or not isinstance(answer.get("elements"), list):
         found = ", ".join(list(answer)[:5]) if isinstance(answer, dict) else type(answer).__name__
         raise CityError(f'{file.path.name} has no list "elements" ({found}). Ask Overpass with [out:json]')
@@ -114,10 +113,8 @@ def read_graphml(file: MapFile, gathered: Gathered) -> RawRoads:
 
     Inner points of an edge's geometry become nodes with negative ids, which the simplification removes again.
     """
-    try:
+    with parsing(file.path):
         root = ElementTree.parse(file.path).getroot()
-    except (ElementTree.ParseError, ValueError, LookupError, OSError) as error:
-        raise CityError(f"{file.path.name} is damaged or cut short: {error}. Save it again") from None
     names = {key.get("id"): key.get("attr.name", key.get("id", "")) for key in root.iterfind("{*}key")}
     directed = all(graph.get("edgedefault") != "undirected" for graph in root.iterfind("{*}graph"))
     places: dict[int, Place] = {}

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from frigate.data.coordinates import on_earth
 from frigate.data.notices import Notices
 from frigate.errors import CityError
 from frigate.sources.osm.tags import RoadKind, road_kind
@@ -124,13 +125,12 @@ def checked_places(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Coordinates, NaN where they are impossible: off the earth, or (0, 0), where there is no road."""
     known = ~(np.isnan(lon) | np.isnan(lat))
-    with np.errstate(invalid="ignore"):
-        off = known & ~((np.abs(lon) <= 180) & (np.abs(lat) <= 90))
-        swapped = off & (np.abs(lat) <= 180) & (np.abs(lon) <= 90)
-        zero = known & (lon == 0) & (lat == 0)
+    off = known & ~on_earth(lon, lat)
+    zero = known & (lon == 0) & (lat == 0)
     if off.sum() * 2 > max(known.sum(), 1):
         row = int(np.argmax(off))
-        remedy = hint or ("Its lon and lat look swapped" if swapped[row] else "Degrees of WGS84 are expected")
+        swapped = on_earth(lat, lon)[row]
+        remedy = hint or ("Its lon and lat look swapped" if swapped else "Degrees of WGS84 are expected")
         raise CityError(
             f"{path.name}: lon {lon[row]:g}, lat {lat[row]:g} is not a place on earth. "
             f"The same holds for {int(off.sum()):,} of {int(known.sum()):,} nodes. {remedy}"

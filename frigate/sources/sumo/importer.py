@@ -26,7 +26,7 @@ from frigate.data.sandbox import sandboxed
 from frigate.data.stream import zone
 from frigate.data.times import Clock
 from frigate.errors import CityError
-from frigate.sources.line_graph import every_turn, line_graph
+from frigate.sources.line_graph import every_turn, on_roads
 from frigate.sources.sumo.counts import Counts, counts_stream
 from frigate.sources.sumo.net import SumoNet, read_net
 from frigate.sources.sumo.xml import elements
@@ -136,7 +136,7 @@ def _forbidden_turns(sumo: SumoNet, network: RoadNetwork) -> NDArray[np.int64]:
 def _on_roads(sumo: SumoNet, notices: Notices) -> RoadNetwork:
     notices.add("Networks without connections: every turn but the U-turn is taken as allowed", int(sumo.turns is None))
     notices.add("U-turns left out, the road leads on", sumo.u_turns)
-    network = line_graph(sumo.junctions, sumo.roads, ids=sumo.road_ids, turns=sumo.turns, notices=notices)
+    network = on_roads(sumo.junctions, edges=sumo.roads, ids=sumo.road_ids, turns=sumo.turns, notices=notices)
     if not network.num_edges:
         raise CityError("the network has no turn from one road to another")
     return network

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from frigate.data.coordinates import on_earth
 from frigate.data.network import MIN_ROAD_M, Edges, RoadNetwork
 from frigate.data.notices import Notices
 from frigate.errors import CityError, MissingExtraError
@@ -161,13 +162,11 @@ def _projection(path: Path, location: Element | None) -> Callable[[NDArray[np.fl
     def to_degrees(xy: NDArray[np.float64]) -> NDArray[np.float64]:
         metres = xy - np.array(offset[0])
         lon, lat = project(metres[:, 0], metres[:, 1], inverse=True)
-        place = np.stack([lon, lat], axis=1)
-        with np.errstate(invalid="ignore"):
-            wrong = ~((np.abs(place) <= [180, 90]).all(axis=1))
+        wrong = ~on_earth(lon, lat)
         if wrong.any():
             x, y = xy[int(np.argmax(wrong))]
             raise location.refuse(f"{x:g},{y:g} in the net is no place on earth by this netOffset and projParameter")
-        return place
+        return np.stack([lon, lat], axis=1)
 
     return to_degrees
 

@@ -6,7 +6,6 @@ Nothing is kept of what was read. Document types and entities are refused.
 from __future__ import annotations
 
 import gzip
-import zlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -14,6 +13,7 @@ from xml.parsers import expat
 
 import numpy as np
 
+from frigate.data.files import parsing
 from frigate.errors import CityError
 
 CHUNK_BYTES = 1 << 16
@@ -111,24 +111,16 @@ def elements(path: Path, *, roots: Collection[str]) -> Iterator[Element]:
 
 def _chunks(path: Path) -> Iterator[bytes]:
     """The bytes of a file, expanded where it is gzip whatever its name; an empty piece ends them."""
-    try:
-        with path.open("rb") as file:
-            packed = file.read(2) == b"\x1f\x8b"
-            file.seek(0)
-            source: IO[bytes] | gzip.GzipFile = gzip.GzipFile(fileobj=file) if packed else file
-            empty = True
-            while chunk := source.read(CHUNK_BYTES):
-                empty = False
-                yield chunk
-            if empty:
-                raise CityError(f"{path.name} is empty")
-    except FileNotFoundError:
-        raise CityError(f"{path}: there is no such file") from None
-    except EOFError:
-        raise CityError(f"{path.name} is cut short: its gzip stream has no end. Copy or write it again") from None
-    except (OSError, zlib.error) as error:
-        detail = getattr(error, "strerror", None) or error
-        raise CityError(f"{path.name} cannot be read: {detail}") from None
+    with parsing(path), path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        source: IO[bytes] | gzip.GzipFile = gzip.GzipFile(fileobj=file) if packed else file
+        empty = True
+        while chunk := source.read(CHUNK_BYTES):
+            empty = False
+            yield chunk
+        if empty:
+            raise CityError(f"{path.name} is empty")
     yield b""
 
 

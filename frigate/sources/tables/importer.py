@@ -14,19 +14,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from frigate.data.bucketing import Snapshots
+import numpy as np
+
+from frigate.data.bucketing import Snapshots, Span, bucket_sensors, snapshot_grid
 from frigate.data.city import City, open_city
 from frigate.data.city_toml import parse_step
 from frigate.data.network import RoadNetwork
+from frigate.data.network_tables import NODE_COLUMNS
 from frigate.data.sandbox import sandboxed
 from frigate.data.stream import RoadNetworkStream, zone
-from frigate.data.tables import TableFile, open_table
+from frigate.data.tables import TableFile, check_rename, open_table
 from frigate.data.times import Clock, network_timezone
-from frigate.errors import CityError, did_you_mean
+from frigate.errors import CityError
 from frigate.sources.line_graph import on_roads
-from frigate.sources.tables.detectors import RoadTable, attach, settle_step, snapshots_of
+from frigate.sources.tables.detectors import RoadTable, attach, settle_step
 from frigate.sources.tables.import_log import ImportLog
-from frigate.sources.tables.network import EDGE_COLUMNS, NODE_COLUMNS, network_from_tables
+from frigate.sources.tables.network import EDGE_COLUMNS, network_from_tables
 from frigate.sources.tables.readings import (
     PLACE_COLUMNS,
     READING_COLUMNS,
@@ -68,7 +71,7 @@ def import_tables(
     readings
         A long or a wide table; None: a city without readings.
     network
-        A city, or its folder, whose network is used in place of nodes and edges.
+        A city, or its folder, whose network is used in place of nodes and edges. The notices of a city go on.
     sensors
         A table of the places of the sensors.
     rename
@@ -103,53 +106,23 @@ def import_tables(
     given = {"nodes": nodes, "edges": edges, "readings": readings, "sensors": sensors}
     with _opened(given, options) as tables:
         if network is None:
-            edge_table = options.choose(tables["edges"], log, optional=EDGE_COLUMNS)
-            node_table = options.choose(tables["nodes"], log, needed=NODE_COLUMNS) if "nodes" in tables else None
-            own, road_ids = network_from_tables(node_table, edge_table, log)
+            own, road_ids = network_from_tables(tables.get("nodes"), tables["edges"], options.rename, log)
             city = City(name or Path(str(edges)).resolve().parent.name, _bare_stream(own, timezone))
         else:
-            city = network if isinstance(network, City) else open_city(network)
-            city, road_ids = replace(city, name=name or city.name, notices=(), places={}), {}
+            city = network if isinstance(network, City) else replace(open_city(network), notices=(), places={})
+            city, road_ids = replace(city, name=name or city.name), {}
             timezone = network_timezone(timezone, city.stream.timezone, log.notices)
             options = replace(options, timezone=timezone)
         roads = None
         if on == "roads":
             roads = RoadTable(city.network, road_ids)
-            city = City(city.name, _bare_stream(on_roads(city, notices=log.notices), city.stream.timezone))
+            stream = _bare_stream(on_roads(city, notices=log.notices), city.stream.timezone)
+            city = City(city.name, stream, city.notices, places=city.places)
         if "readings" in tables:
             return _attached(city, tables, options, roads, log)
         if step is not None or timezone is not None or network is not None:
             city = replace(city, stream=_bare_stream(city.network, timezone or city.stream.timezone, step))
         return _with_notices(replace(city, stream=replace(city.stream, quantity=quantity, unit=unit)), log)
-
-
-@sandboxed
-def attach_readings(
-    city: City,
-    readings: str | Path,
-    *,
-    sensors: str | Path | None = None,
-    roads: RoadTable | None = None,
-    rename: Mapping[str, str] | None = None,
-    snap_m: float | None = None,
-    step: str | None = None,
-    timezone: str | None = None,
-    date_order: str | None = None,
-    encoding: str = "utf-8",
-    quantity: str = "count",
-    unit: str = "",
-    report: str | Path | None = None,
-) -> City:
-    """The city with these readings in place of its own, for any source that brings a network and a time zone.
-
-    The parameters are those of `import_tables`, and `roads`: of a city on its roads, which node is which road, so that
-    a sensor is attached to the nearest road and not to the nearest middle of one.
-    """
-    log = ImportLog(None if report is None else Path(report))
-    timezone = network_timezone(timezone, city.stream.timezone, log.notices)
-    options = _Options(dict(rename or {}), encoding, snap_m, step, timezone, date_order, quantity, unit)
-    with _opened({"readings": readings, "sensors": sensors}, options) as tables:
-        return _attached(city, tables, options, roads, log)
 
 
 @dataclass(frozen=True)
@@ -163,18 +136,6 @@ class _Options:
     quantity: str
     unit: str
 
-    def choose(
-        self,
-        file: TableFile,
-        log: ImportLog,
-        *,
-        needed: tuple[str, ...] = (),
-        optional: tuple[str, ...] = (),
-        note_unread: bool = True,
-    ) -> TableFile:
-        """The table with its columns known by our names."""
-        return file.choose(needed, optional, rename=self.rename, notices=log.notices, note_unread=note_unread)
-
 
 @contextmanager
 def _opened(given: Mapping[str, str | Path | None], options: _Options) -> Iterator[dict[str, TableFile]]:
@@ -187,14 +148,7 @@ def _opened(given: Mapping[str, str | Path | None], options: _Options) -> Iterat
             for what, path in given.items()
             if path is not None
         }
-        names = [n for table in tables.values() for n in table.names]
-        for theirs, ours in options.rename.items():
-            if theirs not in names:
-                there = f"The columns are: {', '.join(dict.fromkeys(names))}"
-                raise CityError(f'map: no table has a column "{theirs}"{did_you_mean(theirs, names)}. {there}')
-            if ours not in OURS:
-                hint = f"{did_you_mean(ours, OURS)}. Ours: {', '.join(OURS)}"
-                raise CityError(f'map: "{ours}" is no column of ours{hint}')
+        check_rename(options.rename, [n for table in tables.values() for n in table.names], OURS)
         yield tables
 
 
@@ -223,29 +177,33 @@ def _attached(
     local = None if options.timezone is None else zone(options.timezone)
     clock = Clock(local, "Pass --timezone, such as Europe/Luxembourg, or UTC")
     where = tables["readings"].path.name
-    file = options.choose(tables["readings"], log, optional=READING_COLUMNS, note_unread=False)
+    rename, notices = options.rename, log.notices
+    file = tables["readings"].choose((), READING_COLUMNS, rename=rename, notices=notices, note_unread=False)
     found = read_sensor_readings(file, clock=clock, date_order=options.date_order, quantity=options.quantity, log=log)
     log.refuse_most(found.file, found.total)
     if "sensors" in tables:
-        sensors = options.choose(tables["sensors"], log, needed=("sensor_id",), optional=PLACE_COLUMNS)
+        sensors = tables["sensors"].choose(("sensor_id",), PLACE_COLUMNS, rename=rename, notices=notices)
         found = replace(found, sites=read_sensors(sensors, log))
     network, sensors_at = city.network, [found.sites.get(key) for key in found.names]
     node_of, reasons = attach(sensors_at, network, roads=roads, snap_m=options.snap_m)
     usable = usable_readings(found, node_of, reasons, log)
     timezone = options.timezone or city.stream.timezone
     step_s = settle_step(usable, found.names, step_s=step_s, quantity=options.quantity, where=where)
-    snapshots = snapshots_of(
-        usable,
-        node_of,
-        network,
-        step_s=step_s,
-        timezone=timezone,
-        quantity=options.quantity,
-        file=found.file,
-        notices=log.notices,
+    N, D = network.num_nodes, len(node_of)
+    span = Span.of(usable.time_us, lambda i: found.file.place(int(usable.row[i])))
+    grid = snapshot_grid(span, step_s=step_s, timezone=timezone, num_nodes=max(D, N), num_readings=len(usable))
+    joined = bucket_sensors(usable, grid, node_of=node_of, num_nodes=N, quantity=options.quantity)
+    rule = "summed where all of them report" if options.quantity == "count" else "averaged"
+    shared = int((np.bincount(node_of[node_of >= 0], minlength=N) > 1).sum())
+    notices.add(f"Nodes with several detectors, their readings {rule}", shared)
+    notices.add_rows(
+        "Nodes with snapshots left out because only some of their detectors report",
+        joined.partial > 0,
+        lambda n: f"node {network.node_ids[n]}, {int(joined.partial[n]):,} snapshots",
     )
+    snapshots = joined.snapshots
     if not snapshots.observed.any():
         raise CityError(f"{where}: no node has a reading, as no snapshot has all detectors of a node")
-    snapshots = snapshots.trimmed(log.notices)
+    snapshots = snapshots.trimmed(notices)
     stream = snapshots.stream(network, timezone=timezone, quantity=options.quantity, unit=options.unit)
     return _with_notices(replace(city, stream=stream), log)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,14 +10,14 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from frigate.data.columns import numbers
-from frigate.data.coordinates import haversine_m
+from frigate.data.columns import numbered, numbers
+from frigate.data.coordinates import haversine_m, on_earth
 from frigate.data.network import RoadNetwork
 from frigate.data.notices import Notices
 from frigate.data.sandbox import sandboxed
-from frigate.data.tables import Table, city_table, open_table
+from frigate.data.tables import Table, check_rename, city_table, open_table
 from frigate.data.times import Clock, times_us, utc_text
-from frigate.errors import CityError, did_you_mean
+from frigate.errors import CityError
 
 COLUMNS = ("vehicle", "time", "lon", "lat")
 MERGE_M = 40.0  # positions of a vehicle closer than this are the same place
@@ -82,10 +81,11 @@ def read_traces(
     reading = _Reading(network, clock, notices)
     runs: list[Trace] = []
     for path in paths:
-        _check_file(path)
-        rename, scale = _columns(path, names)
-        for table in city_table(path, COLUMNS, rename=rename, notices=notices).batches():
-            runs.append(_usable(table, reading, scale))
+        if path.suffix not in (".csv", ".parquet"):
+            raise CityError(f'{path.name}: files that end in "{path.suffix}" are not read. Give .csv or .parquet')
+        check_rename(names, open_table(path, strict=True).names, COLUMNS)
+        for table in city_table(path, COLUMNS, rename=names, notices=notices).batches():
+            runs.append(_usable(table, reading))
             if reading.read > MAX_POSITIONS:
                 raise CityError(
                     f"{path.name}: over {MAX_POSITIONS:,} positions. Import a part of the vehicles at a time"
@@ -100,32 +100,7 @@ def read_traces(
     return replace(single, names=vehicles, read=reading.read, dropped=dict(reading.dropped)), notices
 
 
-def _check_file(path: Path) -> None:
-    if not path.is_file():
-        raise CityError(f"{path}: there is no such file")
-    if path.suffix not in (".csv", ".parquet"):
-        raise CityError(f'{path.name}: files that end in "{path.suffix}" are not read. Give .csv or .parquet')
-
-
-def _columns(path: Path, names: Mapping[str, str]) -> tuple[dict[str, str], dict[str, float]]:
-    """Our names of a file's columns, and divisors of lon and lat: lon_e5 is in 100,000ths of a degree."""
-    there = open_table(path, strict=True).names
-    rename, scale = {}, {}
-    for source, target in names.items():
-        if target not in COLUMNS:
-            known = f"A trace has: {', '.join(COLUMNS)}"
-            raise CityError(f'map: {source}={target}: "{target}" is not a column of traces. {known}')
-        if source not in there:
-            hint = f"{did_you_mean(source, there)}. Its columns are: {', '.join(there)}"
-            raise CityError(f'map: {path.name} has no column "{source}"{hint}')
-        rename[source] = target
-        unit = re.search(r"_e([567])$", source.lower())
-        if target in ("lon", "lat") and unit:
-            scale[target] = 10.0 ** int(unit[1])
-    return rename, scale
-
-
-def _usable(table: Table, reading: _Reading, scale: Mapping[str, float]) -> Trace:
+def _usable(table: Table, reading: _Reading) -> Trace:
     """The rows of a table that have a vehicle, a time and a place on earth."""
     reading.read += len(table)
     raw = table.frame["time"]
@@ -133,30 +108,18 @@ def _usable(table: Table, reading: _Reading, scale: Mapping[str, float]) -> Trac
     no_vehicle = table.frame["vehicle"].is_null() & ~no_time
     reading.drop(NO_TIME, no_time.to_numpy(), table)
     reading.drop(NO_VEHICLE, no_vehicle.to_numpy(), table)
-    table = replace(table, frame=table.frame.filter(~no_time & ~no_vehicle))
-    lon, lat = (numbers(table, column)[0] / scale.get(column, 1.0) for column in ("lon", "lat"))
-    _check_digits(table)
+    table = table.filter((~no_time & ~no_vehicle).to_numpy())
+    lon, lat = (numbers(table, column)[0] for column in ("lon", "lat"))
     time_us = times_us(table, "time", clock=reading.clock, notices=reading.notices)
     kept = _on_earth(table, lon, lat, reading)
     return Trace(_vehicle_codes(table, reading.codes), time_us, lon, lat).take(kept)
-
-
-def _check_digits(table: Table) -> None:
-    """Refuse numbers with more digits than a time has: they overflow in `times_us`."""
-    raw = table.frame["time"]
-    if raw.dtype == pl.String and (long := raw.str.contains(r"^\s*\d{20,}\s*$")).any():
-        row = long.arg_max() or 0
-        raise table.refuse(row, f'time "{raw[row][:24]}" is not a time')
 
 
 def _vehicle_codes(table: Table, codes: dict[str, int]) -> NDArray[np.int32]:
     raw = table.frame["vehicle"]
     if raw.dtype.is_nested() or raw.dtype == pl.Binary:
         raise CityError(f"{table.path.name}: column vehicle holds {raw.dtype}. Names or numbers are expected")
-    text = raw.cast(pl.String)
-    distinct = text.unique(maintain_order=True)
-    numbered = [codes.setdefault(name, len(codes)) for name in distinct.to_list()]
-    return text.replace_strict(distinct, pl.Series(numbered, dtype=pl.Int32), return_dtype=pl.Int32).to_numpy()
+    return numbered(raw.cast(pl.String), codes)
 
 
 def _on_earth(table: Table, lon: NDArray[np.float64], lat: NDArray[np.float64], reading: _Reading) -> NDArray[np.bool_]:
@@ -164,8 +127,7 @@ def _on_earth(table: Table, lon: NDArray[np.float64], lat: NDArray[np.float64], 
     zero = finite & (lon == 0) & (lat == 0)
     placed = finite & ~zero
     swapped = placed & ~_near(reading.network, lon, lat) & _near(reading.network, lat, lon)
-    with np.errstate(invalid="ignore"):
-        astray = placed & ~swapped & ~((np.abs(lon) <= 180) & (np.abs(lat) <= 90))
+    astray = placed & ~swapped & ~on_earth(lon, lat)
     reading.drop(NO_PLACE, ~finite, table, "lon", "lat")
     reading.drop(ZERO, zero, table)
     reading.drop(SWAPPED, swapped, table, "lon", "lat")
