@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from frigate.data.bucketing import bucket_matrix, usual_step_s
 from frigate.data.city import City
 from frigate.data.city_toml import parse_quantity, parse_step
+from frigate.data.column_names import SPEED_KPH, check_rename
 from frigate.data.network import RoadNetwork
 from frigate.data.network_tables import EDGE_COLUMNS, NODE_COLUMNS, note_network, read_edges, read_nodes
 from frigate.data.notices import Notices
 from frigate.data.sandbox import sandboxed
 from frigate.data.stream import zone
-from frigate.data.tables import SPEED_KPH, check_rename, open_table
+from frigate.data.tables import open_table
 from frigate.data.times import Clock, array_times_us
 from frigate.errors import CityError
 from frigate.sources.arrays import SUFFIXES, open_arrays, read_array

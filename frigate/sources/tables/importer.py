@@ -19,11 +19,12 @@ import numpy as np
 from frigate.data.bucketing import Snapshots, Span, bucket_sensors, snapshot_grid
 from frigate.data.city import City, open_city
 from frigate.data.city_toml import parse_step
+from frigate.data.column_names import check_rename
 from frigate.data.network import RoadNetwork
 from frigate.data.network_tables import NODE_COLUMNS
 from frigate.data.sandbox import sandboxed
 from frigate.data.stream import RoadNetworkStream, zone
-from frigate.data.tables import TableFile, check_rename, open_table
+from frigate.data.tables import TableFile, open_table
 from frigate.data.times import Clock, network_timezone
 from frigate.errors import CityError
 from frigate.sources.line_graph import on_roads

@@ -10,12 +10,13 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from frigate.data.column_names import check_rename
 from frigate.data.columns import numbered, numbers
 from frigate.data.coordinates import haversine_m, on_earth
 from frigate.data.network import RoadNetwork
 from frigate.data.notices import Notices
 from frigate.data.sandbox import sandboxed
-from frigate.data.tables import Table, check_rename, city_table, open_table
+from frigate.data.tables import Table, city_table, open_table
 from frigate.data.times import Clock, times_us, utc_text
 from frigate.errors import CityError
 
