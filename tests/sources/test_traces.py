@@ -433,7 +433,7 @@ def test_options_are_checked(tmp_path: Path) -> None:
     refuse("step", path, step="soon")
     refuse("time zone", path, timezone="Mars")
     refuse('map: "speed" is no column of ours', path, rename={"lon": "speed"})
-    refuse(r'has no column "lonn" \(did you mean "lon"', path, rename={"lonn": "lon"})
+    refuse(r'no table has a column "lonn" \(did you mean "lon"', path, rename={"lonn": "lon"})
     refuse("has no roads", path, replace(TOWN, edges=Edges.none()))
 
 
