@@ -26,6 +26,7 @@ from frigate.errors import CityError, FrigateError
 from frigate.forecasting.forecast import forecast
 from frigate.sources.geometry import NotALineError, PlaceIndex, line_length_m, read_line, write_line
 from frigate.sources.osm.importer import import_osm
+from frigate.sources.tables.detectors import SensorSite, attach
 from frigate.sources.tables.importer import import_tables
 from frigate.training.train import train
 from tests.support.shared_data import shared_data
@@ -377,6 +378,13 @@ def test_the_network_of_a_city_brings_its_time_zone(files: dict[str, Path], tmp_
     given_zone = import_tables(network=city, readings=local, timezone="UTC")
     assert (given_zone.stream.timezone, given_zone.stream.start_s) == ("UTC", int(START.timestamp()))
     assert taken not in given_zone.notices
+
+
+def test_a_sensor_is_not_attached_to_a_node_that_is_gone() -> None:
+    place = np.array([6.1, 6.2]), np.array([49.6, 49.6])
+    network = RoadNetwork(np.array(["A", "B"]), *place, Edges.none()).remove_nodes(["B"])
+    node_of, why = attach([SensorSite(lon=6.2, lat=49.6)], network, roads=None, snap_m=None)
+    assert node_of.tolist() == [-1] and "m from the nearest node, A" in why[0]
 
 
 # On roads
