@@ -28,14 +28,14 @@ from frigate.data.cache import load_cache, open_cache, save_cache
 from frigate.data.changes import Timeline, change_frame, read_changes, reopenable
 from frigate.data.city_toml import CityFile, read_city_file
 from frigate.data.columns import INTEGER_ID
-from frigate.data.files import check_replaceable, writing
+from frigate.data.files import check_replaceable
 from frigate.data.folder import TABLES, City, city_folder, empty_turns, file_digests, find_sources
 from frigate.data.network_tables import edge_frame, note_network, read_edges, read_nodes
 from frigate.data.notices import Notices
 from frigate.data.readings import read_readings, write_readings
 from frigate.data.sandbox import in_sandbox
 from frigate.data.stream import RoadNetworkStream
-from frigate.data.tables import city_table, write_table
+from frigate.data.tables import city_table, write_table, writing
 from frigate.data.times import utc_text
 from frigate.data.turns import read_turns, turn_frame
 from frigate.errors import CityError

@@ -52,19 +52,6 @@ def check_replaceable(folder: Path, is_ours: Callable[[str], bool], what: str) -
 
 
 @contextmanager
-def writing(folder: Path) -> Iterator[Path]:
-    """The same as `replacing_folder`, with an error that names the folder where it cannot be written."""
-    import polars as pl
-
-    try:
-        with replacing_folder(folder) as new:
-            yield new
-    except (OSError, UnicodeEncodeError, pl.exceptions.PolarsError) as error:
-        detail = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise CityError(f"{folder} cannot be written: {detail}") from None
-
-
-@contextmanager
 def replacing_file(path: Path) -> Iterator[Path]:
     """A file of the same name to write to, which takes the place of `path` when the block ends well."""
     path.parent.mkdir(parents=True, exist_ok=True)

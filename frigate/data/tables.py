@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frigate.data.column_names import guess, renamed, unit_factor
+from frigate.data.files import replacing_folder
 from frigate.data.notices import Notices, TableRow
 from frigate.data.sandbox import reading
 from frigate.errors import CityError, did_you_mean
@@ -418,3 +419,16 @@ def write_table(frame: pl.DataFrame, folder: Path, stem: str, *, csv: bool) -> N
         frame.with_columns(binary).write_csv(folder / f"{stem}.csv", datetime_format=CSV_TIME)
     else:
         frame.write_parquet(folder / f"{stem}.parquet", compression="zstd")
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[Path]:
+    """A folder of tables as `replacing_folder` gives it, with an error that names it where it cannot be written."""
+    import polars as pl
+
+    try:
+        with replacing_folder(folder) as new:
+            yield new
+    except (OSError, UnicodeEncodeError, pl.exceptions.PolarsError) as error:
+        detail = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise CityError(f"{folder} cannot be written: {detail}") from None

@@ -16,12 +16,12 @@ import polars as pl
 
 from frigate.data.city import City
 from frigate.data.columns import INTEGER_ID
-from frigate.data.files import check_replaceable, writing
+from frigate.data.files import check_replaceable
 from frigate.data.network import RoadNetwork
 from frigate.data.network_tables import edge_frame
 from frigate.data.notices import Notices
 from frigate.data.stream import RoadNetworkStream
-from frigate.data.tables import CSV_TIME
+from frigate.data.tables import CSV_TIME, writing
 
 CELLS_AT_ONCE = 1_000_000
 
