@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import shutil
 import sys
 import tempfile
@@ -28,6 +27,7 @@ from frigate.data.times import Clock
 from frigate.sources.matrix import import_matrix
 from frigate.sources.osm.importer import import_osm
 from frigate.sources.traces.files import read_traces
+from frigate.training.environment import environment
 
 REPEATS = 3
 MAPS = ("helsinki_small.osm.pbf", "helsinki_centre.osm.pbf", "luxembourg_city_lust.osm.gz")
@@ -58,7 +58,7 @@ def fresh_read(folder: Path) -> Any:
 
 
 def positions(file: Path, network: RoadNetwork) -> Any:
-    return read_traces([file], network, names=TRACE_NAMES, clock=Clock("UTC", ""), notices=Notices())
+    return read_traces([file], network, names=TRACE_NAMES, clock=Clock(None), notices=Notices())
 
 
 def cases(data: Path, scratch: Path) -> dict[str, Callable[[], Any]]:
@@ -92,8 +92,13 @@ def main() -> None:
             row = {"what": name, "in_process_cpu_s": round(best["off"], 5), "sandbox_cpu_s": round(best["on"], 5)}
             rows.append(row | {"ratio": round(best["on"] / best["off"], 3)})
             print(rows[-1], flush=True)
-    machine = {"python": platform.python_version(), "cores": os.cpu_count()}
-    result = machine | {"first_call_s": round(start_s, 3), "rows": rows}
+    result = {
+        "command": "python benchmarks/sandbox.py DATA",
+        "what": "seconds of CPU of both processes together, the best of three; first_call_s is of the clock",
+        **environment("cpu"),
+        "first_call_s": round(start_s, 3),
+        "rows": rows,
+    }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "sandbox.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(f"first call: {start_s:.2f} s")

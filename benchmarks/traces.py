@@ -41,6 +41,7 @@ def measure(streets: Path, taxi: Path, scratch: Path) -> dict[str, Any]:
 
     from frigate.sources.tables.importer import import_tables
     from frigate.sources.traces.importer import import_traces, match_traces
+    from frigate.sources.traces.matching import MatchOptions
     from frigate.training.environment import environment
 
     city = import_tables(edges=streets / "streets.parquet", timezone="America/Los_Angeles")
@@ -55,7 +56,7 @@ def measure(streets: Path, taxi: Path, scratch: Path) -> dict[str, Any]:
 
     (_, cold_s), (_, warm_s) = seconds(scratch / "few.parquet"), seconds(scratch / "few.parquet")
     taken_s, cpu_s = zip(*(seconds(streets / TRACES) for _ in range(REPEATS)), strict=True)
-    report = match_traces(streets / TRACES, city, rename=NAMES, workers=WORKERS).report
+    report = match_traces(streets / TRACES, city, MatchOptions(workers=WORKERS), rename=NAMES).report
     ours = import_traces(streets / TRACES, city, rename=NAMES, workers=WORKERS)
     with np.load(taxi / "counts.npz") as held:
         first = int(np.searchsorted(held["t_unix"], ours.stream.start_s))

@@ -18,7 +18,7 @@ import frigate as fg
 from frigate.config import change
 from frigate.forecasting.live import Live
 from frigate.sources.osm.importer import import_osm
-from frigate.sources.tables.importer import attach_readings
+from frigate.sources.tables.importer import import_tables
 
 ZONE = "Europe/Luxembourg"
 MONDAY = datetime(2024, 3, 4, tzinfo=ZoneInfo(ZONE))
@@ -67,7 +67,7 @@ write_map("town.osm")
 write_counts("counts.csv", [MONDAY + k * STEP for k in range(4 * 96)])  # Monday to Thursday
 
 # From files to a model. `seen="all"`: every detector is an input and none is held out for scoring.
-city = attach_readings(import_osm("town.osm", timezone=ZONE), "counts.csv")
+city = import_tables(network=import_osm("town.osm", timezone=ZONE), readings="counts.csv")
 small = change(
     fg.preset("default"),
     {

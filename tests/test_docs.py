@@ -298,7 +298,7 @@ def test_every_source_has_its_page_and_its_rules_on_it() -> None:
     assert set(KINDS) <= set(told)
     units = {"m": "metres", "mi": "miles"}
     assert {(k, told[k][3], told[k][4]) for k in PEMS} == {
-        (k, units[facts.length_unit], f"from {facts.start}") for k, facts in PEMS.items()
+        (k, units[length_unit], f"from {start}") for k, (start, length_unit) in PEMS.items()
     }
 
 

@@ -32,21 +32,21 @@ def _import_matrix(args: Namespace) -> None:
 
 
 def _import_osm(args: Namespace) -> None:
-    from frigate.sources.osm.importer import osm_city
+    from frigate.sources.osm.importer import import_osm
     from frigate.sources.osm.tags import DRIVABLE
-    from frigate.sources.tables.importer import attach_readings
+    from frigate.sources.tables.importer import import_tables
 
     highways = DRIVABLE if args.highways is None else frozenset(filter(None, map(str.strip, args.highways.split(","))))
     with status(f"Importing {args.file}"):
-        city, roads = osm_city(
+        city = import_osm(
             args.file, name=_name(args), step=args.step or "5min", timezone=args.timezone, highways=highways,
-            keep_all=args.keep_all, on=args.on,
+            keep_all=args.keep_all, on=args.on if args.readings is None else "nodes",
         )  # fmt: skip
         if args.readings is not None:
-            city = attach_readings(
-                city, args.readings, sensors=args.sensors, roads=roads, rename=parse_map(args.map), snap_m=args.snap,
-                step=args.step, timezone=args.timezone, date_order=args.date_order, encoding=args.encoding,
-                quantity=args.quantity, unit=args.unit, report=args.report,
+            city = import_tables(
+                network=city, readings=args.readings, sensors=args.sensors, on=args.on, rename=parse_map(args.map),
+                snap_m=args.snap, step=args.step, timezone=args.timezone, date_order=args.date_order,
+                encoding=args.encoding, quantity=args.quantity, unit=args.unit, report=args.report,
             )  # fmt: skip
     _write(city, args)
 

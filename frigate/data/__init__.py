@@ -2,7 +2,7 @@
 
     network, stream      RoadNetwork and RoadNetworkStream, the arrays that everything else works on
     city, folder, cache  City; read_city and write_city; the cache that opens with numpy alone
-    tables, columns      CSV and Parquet tables, of a city folder or a user's, and what their columns hold
+    tables, column_names, columns    CSV and Parquet tables, which of their columns is which, and what it holds
     times, coordinates   times as people write them; longitude, latitude and distances
     city_toml, network_tables, readings, changes, turns    the files of a city folder, one by one
     bucketing            readings into snapshots: counts summed, gauges latest, for every source

@@ -20,7 +20,7 @@ from scipy.sparse import coo_array
 
 from frigate.data.city_toml import whole_step
 from frigate.data.network import RoadNetwork
-from frigate.data.notices import InputPlace, Notices
+from frigate.data.notices import Notices, Place
 from frigate.data.stream import RoadNetworkStream, make_stream, utc_offsets_s
 from frigate.data.times import utc_text
 from frigate.errors import CityError
@@ -63,11 +63,11 @@ class Span:
 
     first_us: int
     last_us: int
-    first: InputPlace
-    last: InputPlace
+    first: Place
+    last: Place
 
     @staticmethod
-    def of(time_us: NDArray[np.int64], place: Callable[[int], InputPlace]) -> Span:
+    def of(time_us: NDArray[np.int64], place: Callable[[int], Place]) -> Span:
         low, high = int(np.argmin(time_us)), int(np.argmax(time_us))
         return Span(int(time_us[low]), int(time_us[high]), place(low), place(high))
 
@@ -114,15 +114,22 @@ class Snapshots:
         return Snapshots(self.values[first:stop], self.observed[first:stop], start_s, self.step_s)
 
     def stream(
-        self, network: RoadNetwork, *, timezone: str, quantity: str = "count", unit: str = ""
+        self,
+        network: RoadNetwork | Sequence[RoadNetwork],
+        *,
+        timezone: str,
+        quantity: str = "count",
+        unit: str = "",
+        topology_of: NDArray[np.int64] | None = None,
     ) -> RoadNetworkStream:
-        """A stream whose network does not change."""
+        """A stream of these snapshots, as `make_stream` makes it."""
         return make_stream(
             self.values,
             network,
             start_s=self.start_s,
             step_s=self.step_s,
             observed=self.observed,
+            topology_of=topology_of,
             timezone=timezone,
             quantity=quantity,
             unit=unit,
@@ -257,7 +264,6 @@ def bucket_matrix(
     timezone: str,
     quantity: str,
     notices: Notices,
-    columns: NDArray[np.int64] | None = None,
     valid: NDArray[np.bool_] | None = None,
     zeros_missing: bool = False,
 ) -> tuple[Snapshots, int]:
@@ -266,7 +272,7 @@ def bucket_matrix(
     Parameters
     ----------
     values
-        [rows, columns] numbers of any type. NaN is no reading.
+        [rows, N] numbers of any type. NaN is no reading.
     time_us
         [rows] microseconds since 1970 UTC.
     network
@@ -277,10 +283,8 @@ def bucket_matrix(
         "count", or anything else for a gauge.
     notices
         Takes what was left out or put in order.
-    columns
-        [columns] row of each column's node; None: the order of the network.
     valid
-        [rows] or [rows, columns] False where there is no reading.
+        [rows] or [rows, N] False where there is no reading.
     zeros_missing
         Whether a 0 means that nothing was observed.
 
@@ -289,36 +293,32 @@ def bucket_matrix(
     The snapshots, and how many cells of the matrix are 0.
     """
     N, zeros = network.num_nodes, 0
-    node_of = np.arange(N) if columns is None else columns
     earlier = np.diff(time_us, prepend=time_us[:1]) < 0
-    notices.add_rows(
-        "Rows of the matrix earlier than the row above, sorted", earlier, lambda row: InputPlace(f"row {row + 1}")
-    )
-    span = Span.of(time_us, lambda row: InputPlace(f"row {row + 1} of the matrix"))
+    notices.add_rows("Rows of the matrix earlier than the row above, sorted", earlier, lambda row: f"row {row + 1}")
+    span = Span.of(time_us, lambda row: f"row {row + 1} of the matrix")
     grid = snapshot_grid(span, step_s=step_s, timezone=timezone, num_nodes=N, num_readings=values.size)
     order = np.argsort(time_us, kind="stable")
 
     def parts() -> Iterator[Readings]:
         nonlocal zeros
-        width = len(node_of)
-        block = max(1, BLOCK_CELLS // width)
+        block = max(1, BLOCK_CELLS // N)
         for first in range(0, len(order), block):
             rows = order[first : first + block]
 
-            def place(cell: int, rows: NDArray[np.int64] = rows) -> InputPlace:
-                row, column = int(rows[cell // width]) + 1, node_of[cell % width]
-                return InputPlace(f'row {row} of the matrix, node "{network.node_ids[column]}"')
+            def place(cell: int, rows: NDArray[np.int64] = rows) -> str:
+                row, node = int(rows[cell // N]) + 1, network.node_ids[cell % N]
+                return f'row {row} of the matrix, node "{node}"'
 
             raw = values[rows].reshape(-1)
             kept = np.ones(len(raw), bool)
             if valid is not None:
-                kept = np.broadcast_to(valid[rows].reshape(len(rows), -1), (len(rows), width)).reshape(-1)
+                kept = np.broadcast_to(valid[rows].reshape(len(rows), -1), (len(rows), N)).reshape(-1)
             zeros += int((raw == 0).sum())
             if zeros_missing:
                 kept = kept & (raw != 0)
             stored, keep = usable_values(raw, kept, quantity=quantity, notices=notices, place=place)
             cell = np.flatnonzero(keep)
-            yield Readings(time_us[rows[cell // width]], node_of[cell % width], stored[cell])
+            yield Readings(time_us[rows[cell // N]], cell % N, stored[cell])
 
     snapshots = bucket(without_repeats(parts(), network.node_ids, notices), grid, num_nodes=N, quantity=quantity)
     return snapshots, zeros
@@ -367,7 +367,7 @@ def usable_values(
     *,
     quantity: str,
     notices: Notices,
-    place: Callable[[int], InputPlace],
+    place: Callable[[int], Place],
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """Values as they are stored, and which of `kept` can be: not NaN, not infinite, not a negative count."""
     with np.errstate(over="ignore"):
@@ -425,8 +425,8 @@ def _single(part: Readings, node_ids: NDArray[np.generic], notices: Notices) -> 
     if not again.any():
         return part
 
-    def place(row: int) -> InputPlace:
-        return InputPlace(f'node "{node_ids[part.column[row]]}" at {utc_text(int(part.time_us[row]))}')
+    def place(row: int) -> str:
+        return f'node "{node_ids[part.column[row]]}" at {utc_text(int(part.time_us[row]))}'
 
     notices.add_rows("Readings repeated for the same node and time, the last kept", again, place)
     return part.take(~again)

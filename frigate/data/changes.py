@@ -20,7 +20,7 @@ from frigate.data.network import MIN_ROAD_M, Edges, NodeId, RoadNetwork
 from frigate.data.network_tables import ATTRIBUTES, edge_frame, known_rows, roads_of
 from frigate.data.notices import Notices
 from frigate.data.stream import RoadNetworkStream
-from frigate.data.tables import Table, read_table
+from frigate.data.tables import Table, city_table
 from frigate.data.times import Clock, times_us
 from frigate.errors import CityError
 
@@ -55,13 +55,11 @@ class Timeline:
 
 def read_changes(path: Path, base: RoadNetwork, *, clock: Clock, notices: Notices) -> Timeline:
     optional = ("source", "target", "node_id", "lon", "lat", "length_m", *ATTRIBUTES)
-    table = read_table(path, needed=("time", "action"), optional=optional, notices=notices)
+    table = city_table(path, ("time", "action"), optional, notices=notices).read()
     time_us = times_us(table, "time", clock=clock, notices=notices)
     actions = np.char.strip(words(table, "action"))
-    unknown = ~np.isin(actions, ACTIONS)
-    if unknown.any():
-        row = int(np.argmax(unknown))
-        raise table.refuse(row, f'action "{actions[row]}" is not known. Actions are: {", ".join(ACTIONS)}')
+    known = f"is not known. Actions are: {', '.join(ACTIONS)}"
+    table.refuse_where(~np.isin(actions, ACTIONS), lambda row: f'action "{actions[row]}" {known}')
     earlier = np.diff(time_us, prepend=time_us[:1]) < 0
     notices.add_rows(f"Rows of {path.name} earlier than the row above, sorted", earlier, table.place_of("time"))
     base = _with_later_nodes(table, base, actions == "add_node")
@@ -99,8 +97,8 @@ def _with_later_nodes(table: Table, base: RoadNetwork, adding: NDArray[np.bool_]
 
 
 def _need(table: Table, column: str, wanted: NDArray[np.bool_]) -> None:
-    if wanted.any() and column not in table:
-        raise table.refuse(int(np.argmax(wanted)), f"this action needs a column {column}, which is not there")
+    if column not in table:
+        table.refuse_where(wanted, lambda _: f"this action needs a column {column}, which is not there")
 
 
 @dataclass(frozen=True)
@@ -108,10 +106,8 @@ class _Edits:
     """What the rows of a table of changes do; -1 where a row names no node."""
 
     actions: NDArray[np.str_]
-    senders: NDArray[np.int64]
-    receivers: NDArray[np.int64]
     nodes: NDArray[np.int64]
-    roads: Edges  # one a row; only those of add_edge mean anything
+    roads: Edges  # one a row; of close and open, only the ends mean anything
 
 
 def _edits(table: Table, base: RoadNetwork, actions: NDArray[np.str_], notices: Notices) -> _Edits:
@@ -126,7 +122,7 @@ def _edits(table: Table, base: RoadNetwork, actions: NDArray[np.str_], notices: 
     short = (actions == "add_edge") & (roads.length_m == 0)
     notices.add_rows("Roads of no length were given one metre", short, table.place_of("source", "target"))
     roads = replace(roads, length_m=np.where(short, MIN_ROAD_M, roads.length_m))
-    return _Edits(actions, rows["source"], rows["target"], rows["node_id"], roads)
+    return _Edits(actions, rows["node_id"], roads)
 
 
 def _edit(network: RoadNetwork, rows: list[int], edits: _Edits, table: Table) -> RoadNetwork:
@@ -144,7 +140,7 @@ def _edit(network: RoadNetwork, rows: list[int], edits: _Edits, table: Table) ->
 def _edited(network: RoadNetwork, rows: list[int], edits: _Edits) -> RoadNetwork:
     action = str(edits.actions[rows[0]])
     ids: list[NodeId] = network.node_ids.tolist()
-    ends = [(ids[edits.senders[r]], ids[edits.receivers[r]]) for r in rows]
+    ends = [(ids[edits.roads.senders[r]], ids[edits.roads.receivers[r]]) for r in rows]
     nodes = [int(edits.nodes[r]) for r in rows]
     if action == "close":
         return network.close(ends)

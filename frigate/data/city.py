@@ -28,14 +28,14 @@ from frigate.data.cache import load_cache, open_cache, save_cache
 from frigate.data.changes import Timeline, change_frame, read_changes, reopenable
 from frigate.data.city_toml import CityFile, read_city_file
 from frigate.data.columns import INTEGER_ID
-from frigate.data.files import replacing_folder
-from frigate.data.folder import City, check_replaceable, city_folder, empty_turns, file_digests, find_sources
+from frigate.data.files import check_replaceable
+from frigate.data.folder import TABLES, City, city_folder, empty_turns, file_digests, find_sources
 from frigate.data.network_tables import edge_frame, note_network, read_edges, read_nodes
-from frigate.data.notices import InputPlace, Notices
+from frigate.data.notices import Notices
 from frigate.data.readings import read_readings, write_readings
 from frigate.data.sandbox import in_sandbox
-from frigate.data.stream import RoadNetworkStream, make_stream
-from frigate.data.tables import table_batches, write_table
+from frigate.data.stream import RoadNetworkStream
+from frigate.data.tables import city_table, write_table, writing
 from frigate.data.times import utc_text
 from frigate.data.turns import read_turns, turn_frame
 from frigate.errors import CityError
@@ -109,8 +109,8 @@ def _read_tables(folder: Path, sources: dict[str, Path]) -> City:
     turns = read_turns(sources["turns"], timeline.networks, notices=notices) if "turns" in sources else empty_turns()
     snapshots = Snapshots.none(base.num_nodes, settings.step_s)
     if "readings" in sources:
-        tables = table_batches(sources["readings"], needed=("time", "node_id", "value"), notices=notices)
-        read = read_readings(tables, base, clock=settings.clock, quantity=settings.quantity, notices=notices)
+        table = city_table(sources["readings"], ("time", "node_id", "value"), notices=notices)
+        read = read_readings(table.batches(), base, clock=settings.clock, quantity=settings.quantity, notices=notices)
         snapshots = read.snapshots(
             base,
             step_s=settings.step_s,
@@ -131,21 +131,12 @@ def _stream(snapshots: Snapshots, timeline: Timeline, settings: CityFile, notice
     if len(starts_s):
         late = timeline.from_us > starts_s[-1] * 1_000_000
         notices.add("Times of changes after the last reading's snapshot, which no snapshot shows", int(late.sum()))
-    stream = make_stream(
-        snapshots.values,
-        topologies,
-        start_s=snapshots.start_s,
-        step_s=settings.step_s,
-        observed=snapshots.observed,
-        topology_of=topology_of,
-        timezone=settings.timezone,
-        quantity=settings.quantity,
-        unit=settings.unit,
-    )
+    local = {"timezone": settings.timezone, "quantity": settings.quantity, "unit": settings.unit}
+    stream = snapshots.stream(topologies, topology_of=topology_of, **local)
 
-    def place(cell: int) -> InputPlace:
+    def place(cell: int) -> str:
         snapshot, node = divmod(cell, stream.num_nodes)
-        return InputPlace(f'node "{stream.node_ids[node]}" at {utc_text(int(starts_s[snapshot]) * 1_000_000)}')
+        return f'node "{stream.node_ids[node]}" at {utc_text(int(starts_s[snapshot]) * 1_000_000)}'
 
     if not all(network.present.all() for network in topologies):
         lost = (snapshots.observed & ~stream.observed).reshape(-1)
@@ -165,16 +156,13 @@ def write_city(city: City, path: str | Path, *, csv: bool = False) -> None:
     csv
         Whether the tables are CSV; default: Parquet.
     """
-    import polars as pl
-
     folder = Path(path).resolve()
-    check_replaceable(folder)
-    try:
-        with replacing_folder(folder) as new:
-            _write_tables(city, new, csv=csv)
-    except (OSError, UnicodeEncodeError, pl.exceptions.PolarsError) as error:
-        detail = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise CityError(f"{folder} cannot be written: {detail}") from None
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / "city.toml").exists():
+        raise CityError(f"{folder} is not empty and no city. Name another folder")
+    ours = {"city.toml", "cache", *(f"{stem}.{end}" for stem in TABLES for end in ("csv", "parquet"))}
+    check_replaceable(folder, ours.__contains__, "a city")
+    with writing(folder) as new:
+        _write_tables(city, new, csv=csv)
 
 
 def _write_tables(city: City, folder: Path, *, csv: bool) -> None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 
+import numpy as np
+
 from frigate.data.stream import DAY_S, zone
 from frigate.data.times import Clock
 from frigate.errors import CityError, did_you_mean
@@ -62,12 +64,9 @@ def parse_step(text: str, *, where: str) -> int:
 def whole_step(step_s: int, *, where: str) -> int:
     if step_s > 0 and DAY_S % step_s == 0:
         return step_s
-    good = [s for s in range(1, DAY_S + 1) if DAY_S % s == 0]
-    near = [
-        max((s for s in good if s < step_s), default=None),
-        min((s for s in good if s > step_s), default=None),
-    ]
-    names = " or ".join(step_text(s) for s in near if s)
+    good = np.array([s for s in range(1, DAY_S + 1) if DAY_S % s == 0])
+    near = [*good[good < step_s][-1:].tolist(), *good[good > step_s][:1].tolist()]
+    names = " or ".join(step_text(s) for s in near)
     raise CityError(f"{where}: a step of {step_text(step_s)} does not divide a day. The nearest that do: {names}")
 
 
@@ -87,8 +86,6 @@ def read_city_file(folder: Path) -> CityFile:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise CityError(f"city.toml is not valid TOML: {error}") from None
-    except OSError as error:
-        raise CityError(f"city.toml cannot be read: {error.strerror}") from None
     known = ("format", "name", "step", "timezone", "quantity", "unit", "node_ids")
     for key, value in raw.items():
         if key not in known:

@@ -20,10 +20,6 @@ INTEGER_ID = r"^(0|-?[1-9][0-9]{0,17})$"  # "007" is text: as a number it would 
 MISSING = ("", "na", "n/a", "nan", "null", "none", "-", "--")  # how users' tables write that there is no number
 
 
-def _first(mask: NDArray[np.bool_]) -> int:
-    return int(np.argmax(mask))
-
-
 # Numbers
 
 
@@ -66,9 +62,7 @@ def parse_numbers(table: Table, column: str, style: str = "dot") -> Numbers:
 def numbers(table: Table, column: str) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """A column as numbers, and where it is given; NaN where it is not. What is no number is refused."""
     found = parse_numbers(table, column)
-    if found.wrong.any():
-        row = _first(found.wrong)
-        raise table.refuse(row, f'{column} "{table.frame[column][row]}" is not a number')
+    table.refuse_where(found.wrong, lambda row: f'{column} "{table.frame[column][row]}" is not a number')
     return found.values, found.given
 
 
@@ -109,9 +103,7 @@ def lon_lat(table: Table, wanted: NDArray[np.bool_] | None = None) -> tuple[NDAr
     """Columns `lon` and `lat`; a row (of those wanted) that is no place on earth is refused."""
     lon, lat = (numbers(table, c)[0] if c in table else np.full(len(table), np.nan) for c in ("lon", "lat"))
     wrong = ~on_earth(lon, lat) if wanted is None else wanted & ~on_earth(lon, lat)
-    if wrong.any():
-        row = _first(wrong)
-        raise table.refuse(row, coordinate_fault(float(lon[row]), float(lat[row])))
+    table.refuse_where(wrong, lambda row: coordinate_fault(float(lon[row]), float(lat[row])))
     return lon, lat
 
 
@@ -127,6 +119,15 @@ def text(table: Table, column: str) -> pl.Series:
         raw = pl.Series(column, ["?"] * len(raw))
     stripped = raw.cast(pl.String).str.strip_chars()
     return stripped.set((stripped == "").fill_null(False), None)
+
+
+def numbered(names: pl.Series, codes: dict[str, int]) -> NDArray[np.int32]:
+    """The number of each name in `codes`, to which new ones are added in their order."""
+    import polars as pl
+
+    distinct = names.unique(maintain_order=True)
+    numbers = pl.Series([codes.setdefault(name, len(codes)) for name in distinct.to_list()], dtype=pl.Int32)
+    return names.replace_strict(distinct, numbers, return_dtype=pl.Int32).to_numpy()
 
 
 def words(table: Table, column: str) -> NDArray[np.str_]:
@@ -154,16 +155,15 @@ def lines_wkb(table: Table, column: str) -> NDArray[np.object_]:
     if column not in table:
         return lines
     raw = table.frame[column]
-    for row, value in enumerate(raw.to_list()):
-        if isinstance(value, str):
-            try:
-                lines[row] = bytes.fromhex(value)
-            except ValueError:
-                raise table.refuse(row, f'{column} "{value[:20]}" is not WKB in hexadecimal digits') from None
-        elif value is not None:
-            if raw.dtype != pl.Binary:
-                raise CityError(f"{table.path.name}: column {column} holds {raw.dtype}. WKB is expected")
-            lines[row] = value
+    if raw.dtype == pl.String:
+        found = raw.str.decode("hex", strict=False)
+        wrong = (found.is_null() & raw.is_not_null()).to_numpy()
+        shown = raw
+        table.refuse_where(wrong, lambda row: f'{column} "{shown[row][:20]}" is not WKB in hexadecimal digits')
+        raw = found
+    if raw.dtype not in (pl.Binary, pl.Null):
+        raise CityError(f"{table.path.name}: column {column} holds {raw.dtype}. WKB is expected")
+    lines[:] = [value or b"" for value in raw.to_list()]
     return lines
 
 
@@ -180,14 +180,13 @@ def new_ids(table: Table, column: str, *, as_text: bool = False) -> NDArray[np.g
     if raw.dtype == pl.String:
         known = raw.fill_null("")
         blank = blank | (known == "").to_numpy() | known.str.contains("\0", literal=True).to_numpy()
-    if blank.any():
-        raise table.refuse(_first(blank), f"{column} is empty. Every node needs an id of its own")
+    table.refuse_where(blank, lambda _: f"{column} is empty. Every node needs an id of its own")
     ids = id_array(raw, as_text=as_text)
     unique, first, count = np.unique(ids, return_index=True, return_counts=True)
     if len(unique) != len(ids):
         again = np.ones(len(ids), bool)
         again[first] = False
-        row = _first(again)
+        row = int(np.argmax(again))
         earlier = table.file.place(table.row(int(first[np.searchsorted(unique, ids[row])])))
         repeats = f"{earlier} ({int((count > 1).sum())} ids are repeated)"
         raise table.refuse(row, f'{column} "{ids[row]}" is there already, at {repeats}')

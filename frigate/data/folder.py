@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from frigate.data.files import file_errors
 from frigate.data.network import RoadNetwork
 from frigate.data.notices import Notices
 from frigate.data.stream import RoadNetworkStream
@@ -82,26 +83,6 @@ def file_digests(sources: Mapping[str, Path]) -> dict[str, list[Any]]:
     """Names, sizes and digests of the files: a cache is out of date when they differ."""
     digests: dict[str, list[Any]] = {}
     for path in sources.values():
-        try:
-            with path.open("rb") as file:
-                digests[path.name] = [path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()]
-        except OSError as error:
-            raise CityError(f"{path.name} cannot be read: {error.strerror}") from None
+        with file_errors(), path.open("rb") as file:
+            digests[path.name] = [path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()]
     return digests
-
-
-def check_replaceable(folder: Path) -> None:
-    """Refuse to write a city over anything but a city."""
-    if not folder.exists():
-        return
-    if not folder.is_dir():
-        raise CityError(f"{folder} is a file. Name a folder for the city")
-    names = sorted(p.name for p in folder.iterdir())
-    ours = {"city.toml", "cache", *(f"{stem}.{end}" for stem in TABLES for end in ("csv", "parquet"))}
-    if names and "city.toml" not in names:
-        raise CityError(f"{folder} is not empty and no city ({', '.join(names[:3])}). Name another folder")
-    foreign = [n for n in names if n not in ours]
-    if foreign:
-        raise CityError(
-            f"{folder} holds more than a city ({', '.join(foreign[:3])}). Name another folder, or move them"
-        )

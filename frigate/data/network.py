@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import operator
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frigate.data.coordinates import coordinate_fault, haversine_m
+from frigate.data.notices import Notices, Place
 from frigate.errors import CityError
 
 SAME_PLACE_M = 50.0  # a node of the same id no farther away is the same node on another network
@@ -361,11 +362,17 @@ def _place(node_id: NodeId, lon: float, lat: float) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Cleaned:
-    """How many roads `clean_edges` left out or repaired."""
+    """[E] which roads `clean_edges` left out or repaired."""
 
-    self_loops: int
-    parallel: int
-    zero_length: int
+    self_loops: NDArray[np.bool_]
+    parallel: NDArray[np.bool_]
+    zero_length: NDArray[np.bool_]
+
+    def note(self, notices: Notices, place: Callable[[int], Place] | None = None) -> None:
+        """Report them, with their places in the input."""
+        notices.add_rows("Roads from a node to itself were left out", self.self_loops, place)
+        notices.add_rows("Parallel roads were left out, the shortest of each kept", self.parallel, place)
+        notices.add_rows("Roads of no length were given one metre", self.zero_length, place)
 
 
 MIN_ROAD_M = 1.0
@@ -374,11 +381,10 @@ MIN_ROAD_M = 1.0
 def clean_edges(edges: Edges) -> tuple[Edges, Cleaned]:
     """Drop self-loops, keep the shortest of parallel roads, give roads of no length one metre."""
     loops = edges.senders == edges.receivers
-    kept = edges.take(~loops)
-    short = kept.length_m <= 0
-    kept = replace(kept, length_m=np.where(short, MIN_ROAD_M, kept.length_m))
-    order = np.lexsort((kept.length_m, kept.receivers, kept.senders))
-    first = np.ones(len(order), bool)
-    first[1:] = (np.diff(kept.senders[order]) != 0) | (np.diff(kept.receivers[order]) != 0)
-    unique = np.sort(order[first])
-    return kept.take(unique), Cleaned(int(loops.sum()), len(kept) - len(unique), int(short.sum()))
+    short = (edges.length_m <= 0) & ~loops
+    edges = replace(edges, length_m=np.where(short, MIN_ROAD_M, edges.length_m))
+    order = np.lexsort((edges.length_m, edges.receivers, edges.senders))
+    parallel = np.zeros(len(edges), bool)
+    parallel[order[1:]] = (np.diff(edges.senders[order]) == 0) & (np.diff(edges.receivers[order]) == 0)
+    parallel &= ~loops
+    return edges.take(~loops & ~parallel), Cleaned(loops, parallel, short)

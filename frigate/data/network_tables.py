@@ -14,22 +14,24 @@ from scipy.sparse.csgraph import connected_components
 
 from frigate.data.columns import NodeIndex, lines_wkb, lon_lat, new_ids, numbers, words
 from frigate.data.coordinates import haversine_m
-from frigate.data.network import MIN_ROAD_M, Edges, RoadNetwork, clean_edges
-from frigate.data.notices import InputPlace, Notices
-from frigate.data.tables import Table, read_table
+from frigate.data.network import Edges, RoadNetwork, clean_edges
+from frigate.data.notices import Notices
+from frigate.data.tables import Table, city_table
 from frigate.errors import CityError
 
 if TYPE_CHECKING:
     import polars as pl
 
 ATTRIBUTES = ("road_class", "lanes", "speed_kph", "name", "geometry")
+NODE_COLUMNS = ("node_id", "lon", "lat")
+EDGE_COLUMNS = ("source", "target", "length_m", *ATTRIBUTES)
 
 
 def read_nodes(
     path: Path, *, notices: Notices, rename: Mapping[str, str] | None = None, as_text: bool = False
 ) -> RoadNetwork:
     """A network of nodes without roads."""
-    table = read_table(path, needed=("node_id", "lon", "lat"), rename=rename, notices=notices)
+    table = city_table(path, NODE_COLUMNS, rename=rename, notices=notices).read()
     if not len(table):
         raise CityError(f"{path.name} has no rows. A city needs nodes")
     ids = new_ids(table, "node_id", as_text=as_text)
@@ -41,28 +43,12 @@ def read_edges(
     path: Path, network: RoadNetwork, *, notices: Notices, rename: Mapping[str, str] | None = None
 ) -> RoadNetwork:
     """The network with the roads of this table, cleaned; what was left out or repaired goes to the notices."""
-    table = read_table(
-        path, needed=("source", "target"), optional=("length_m", *ATTRIBUTES), rename=rename, notices=notices
-    )
+    table = city_table(path, EDGE_COLUMNS[:2], EDGE_COLUMNS[2:], rename=rename, notices=notices).read()
     index = NodeIndex(network.node_ids)
     senders, receivers = (known_rows(table, column, index) for column in ("source", "target"))
-    edges = roads_of(table, network, senders, receivers, notices)
-    _note_cleaning(table, edges, notices)
-    edges, _ = clean_edges(edges)
+    edges, cleaned = clean_edges(roads_of(table, network, senders, receivers, notices))
+    cleaned.note(notices, table.place_of("source", "target", "length_m"))
     return replace(network, edges=edges)
-
-
-def _note_cleaning(table: Table, edges: Edges, notices: Notices) -> None:
-    """Report the rows that `clean_edges` leaves out or repairs."""
-    loops, short = edges.senders == edges.receivers, edges.length_m == 0
-    length_m = np.where(short, MIN_ROAD_M, edges.length_m)
-    order = np.lexsort((length_m, edges.receivers, edges.senders))
-    parallel = np.zeros(len(edges), bool)
-    parallel[order[1:]] = (np.diff(edges.senders[order]) == 0) & (np.diff(edges.receivers[order]) == 0)
-    place = table.place_of("source", "target", "length_m")
-    notices.add_rows("Roads from a node to itself were left out", loops, place)
-    notices.add_rows("Parallel roads were left out, the shortest of each kept", parallel & ~loops, place)
-    notices.add_rows("Roads of no length were given one metre", short & ~loops, place)
 
 
 def known_rows(
@@ -71,15 +57,15 @@ def known_rows(
     """[rows of the table] rows of the nodes that a column names; one that is not known is refused where wanted."""
     rows = index.rows(table, column)
     unknown = rows < 0 if wanted is None else (rows < 0) & wanted
-    if unknown.any():
-        row = int(np.argmax(unknown))
+
+    def why(row: int) -> str:
         name = table.frame[column][row]
         if name is None:
-            raise table.refuse(row, f"{column} is empty. Name a node")
+            return f"{column} is empty. Name a node"
         hint = index.nearest(name)
-        raise table.refuse(
-            row, f'{column} "{name}" is not in the network{hint}. Add it to the nodes, or take the row away'
-        )
+        return f'{column} "{name}" is not in the network{hint}. Add it to the nodes, or take the row away'
+
+    table.refuse_where(unknown, why)
     return rows
 
 
@@ -95,10 +81,8 @@ def roads_of(
     if "length_m" in table:
         given_m, given = numbers(table, "length_m")
         wrong = given & ~(np.isfinite(given_m) & (given_m >= 0))
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            remedy = "Give a length of 0 or more, or leave it empty for the straight distance"
-            raise table.refuse(row, f"length_m {given_m[row]:g} is no length. {remedy}")
+        remedy = "Give a length of 0 or more, or leave it empty for the straight distance"
+        table.refuse_where(wrong, lambda row: f"length_m {given_m[row]:g} is no length. {remedy}")
         length_m = np.where(given, given_m, length_m)
     attributes: dict[str, NDArray[np.float64]] = {}
     for column in ("lanes", "speed_kph"):
@@ -138,7 +122,7 @@ def note_network(network: RoadNetwork, notices: Notices) -> None:
     """Report what is odd about a network that is accepted all the same."""
     alone = np.zeros(network.num_nodes, bool)
     alone[isolated_nodes(network)] = True
-    notices.add_rows("Nodes without any road", alone, lambda row: InputPlace(f'node "{network.node_ids[row]}"'))
+    notices.add_rows("Nodes without any road", alone, lambda row: f'node "{network.node_ids[row]}"')
     parts = connected_parts(network)
     if len(parts) > 1:
         largest = f"the largest has {int(parts[0]):,} of {int(parts.sum()):,} nodes"

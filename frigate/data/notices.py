@@ -19,26 +19,26 @@ class RowSource(Protocol):
 
 
 @dataclass(frozen=True)
-class InputPlace:
-    """A row of a table and a word about it, or the word alone. The row's line is looked up only when it is shown."""
+class TableRow:
+    """A row of a table and a word about it. The row's line is looked up only when it is shown."""
 
     text: str
-    source: RowSource | None = None
-    row: int = 0
+    source: RowSource
+    row: int
 
     def __str__(self) -> str:
         return place_texts([self])[0]
 
 
-def place_texts(places: Sequence[InputPlace]) -> list[str]:
+Place = TableRow | str  # where in the input something stands
+
+
+def place_texts(places: Sequence[Place]) -> list[str]:
     """The places in words, with one look through each table."""
-    sources = {id(p.source): p.source for p in places}
-    found = {
-        key: source.places({p.row for p in places if p.source is source})
-        for key, source in sources.items()
-        if source is not None
-    }
-    return [(found[id(p.source)][p.row] if p.source is not None else "") + p.text for p in places]
+    rows = [p for p in places if isinstance(p, TableRow)]
+    sources = {id(p.source): p.source for p in rows}
+    found = {key: source.places({p.row for p in rows if p.source is source}) for key, source in sources.items()}
+    return [p if isinstance(p, str) else found[id(p.source)][p.row] + p.text for p in places]
 
 
 @dataclass
@@ -46,18 +46,18 @@ class Notices:
     """Gathers what has to be reported while a city is read."""
 
     counts: dict[str, int] = field(default_factory=dict)
-    places: dict[str, list[InputPlace]] = field(default_factory=dict)
+    places: dict[str, list[Place]] = field(default_factory=dict)
 
     def add(self, what: str, count: int) -> None:
         if count:
             self.counts[what] = self.counts.get(what, 0) + count
 
     def add_rows(
-        self, what: str, rows: NDArray[np.bool_], place: Callable[[int], InputPlace], *, limit: int = MAX_PLACES
+        self, what: str, rows: NDArray[np.bool_], place: Callable[[int], Place] | None, *, limit: int = MAX_PLACES
     ) -> None:
         """Count the rows of a mask and keep the places of the first of them, which `place` gives by index."""
         self.add(what, int(rows.sum()))
-        if what in self.counts:
+        if what in self.counts and place is not None:
             known = self.places.setdefault(what, [])
             known += [place(row) for row in np.flatnonzero(rows)[: limit - len(known)].tolist()]
 

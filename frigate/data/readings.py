@@ -21,7 +21,7 @@ from frigate.data.bucketing import (
 )
 from frigate.data.columns import NodeIndex, numbers
 from frigate.data.network import RoadNetwork
-from frigate.data.notices import InputPlace, Notices
+from frigate.data.notices import Notices, TableRow
 from frigate.data.stream import RoadNetworkStream
 from frigate.data.tables import CSV_TIME, Table
 from frigate.data.times import Clock, times_us
@@ -122,11 +122,11 @@ def read_readings(
     return ReadReadings(parts, span, np.unique(np.concatenate([np.zeros(0, np.int64), *row_times])), total, zeros)
 
 
-def _unknown_node(table: Table, column: str, index: NodeIndex) -> Callable[[int], InputPlace]:
-    def place(row: int) -> InputPlace:
+def _unknown_node(table: Table, column: str, index: NodeIndex) -> Callable[[int], TableRow]:
+    def place(row: int) -> TableRow:
         name = table.frame[column][row]
         text = f': node "{"" if name is None else name}" is not in the network{index.nearest(name)}'
-        return InputPlace(text, table.file, table.row(row))
+        return TableRow(text, table.file, table.row(row))
 
     return place
 

@@ -3,7 +3,7 @@
 Native parsers crash on damaged files, and a file of a few kilobytes can unpack to terabytes. A function called through
 `in_sandbox`, or decorated with `sandboxed`, runs in a worker process with limits on memory, CPU time and file size.
 If the worker dies, the caller gets a `CityError` that names the file, the cause and the remedy. The function's own
-errors, warnings and progress pass through. So does its result; large arrays travel in a file.
+errors, warnings and progress pass through. So does its result, in a temporary file.
 
 The worker is a plain Python process. It never imports the caller's `__main__`: scripts need no guard, and notebooks
 work. It is kept for the next call, which then costs about a millisecond. It exits when it has been idle for a minute,
@@ -20,7 +20,6 @@ import atexit
 import contextlib
 import functools
 import math
-import mmap
 import os
 import pickle
 import select
@@ -36,8 +35,9 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
-from typing import IO, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
+from frigate.data.files import file_errors
 from frigate.errors import CityError, FrigateError
 
 P = ParamSpec("P")
@@ -53,8 +53,6 @@ MAX_FILE_GB = 64  # size of a file that is written
 STALL_S = 60.0  # a call that neither computes nor reads for so long will not end
 IDLE_S = 60.0
 RETIRE_GB = 1.0  # a worker that keeps this much memory after a call is replaced
-MIN_SHARED = 1 << 16  # bytes; larger arrays of a result travel in a file
-ALIGN = 64
 
 OUT_OF_MEMORY = ("memory allocation of", "bad_alloc", "MemoryError", "out of memory", "annot allocate memory")
 
@@ -95,7 +93,8 @@ def in_sandbox(
         If the worker crashes or exceeds a limit.
     """
     if not _needed():
-        return function(*args, **kwargs, **({} if on_progress is None else {"on_progress": on_progress}))
+        with file_errors():
+            return function(*args, **kwargs, **({} if on_progress is None else {"on_progress": on_progress}))
     paths = list(_paths([*args, *kwargs.values()]))
     size_mb = sum(map(_size, paths)) / 1e6
     limits = _Limits(
@@ -117,7 +116,8 @@ def sandboxed(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
         if not _needed():
-            return function(*args, **kwargs)
+            with file_errors():
+                return function(*args, **kwargs)
         return in_sandbox(guarded, *args, **kwargs)  # type: ignore[arg-type]
 
     return guarded
@@ -154,16 +154,12 @@ class _Limits:
             hard = resource.getrlimit(kind)[1]
             resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 
-    def too_much_memory(self, file: str) -> CityError:
+    def exceeded(self, file: str, *, memory: bool) -> CityError:
+        limit = f"{self.memory_gb:.3g} GB of memory" if memory else f"{self.seconds:.3g} s of CPU time"
+        why, variable = ("fill the memory", "MEMORY_GB") if memory else ("take forever", "SECONDS")
         return CityError(
-            f"{file}: reading it takes more than {self.memory_gb:.3g} GB of memory. Is it damaged, or made to fill the "
-            f"memory? If it is neither, set FRIGATE_READ_MEMORY_GB to more"
-        )
-
-    def too_much_time(self, file: str) -> CityError:
-        return CityError(
-            f"{file}: reading it takes more than {self.seconds:.3g} s of CPU time. Is it damaged, or made to take "
-            f"forever? If it is neither, set FRIGATE_READ_SECONDS to more"
+            f"{file}: reading it takes more than {limit}. Is it damaged, or made to {why}? If it is neither, set "
+            f"FRIGATE_READ_{variable} to more"
         )
 
 
@@ -264,23 +260,25 @@ class _Worker:
                     (file,) = rest
                 elif kind == "progress" and on_progress is not None:
                     on_progress(*rest[0])
-                elif kind == "memory":
-                    raise limits.too_much_memory(file)
-                elif kind == "late":
-                    raise limits.too_much_time(file)
+                elif kind in ("memory", "late"):
+                    raise limits.exceeded(file, memory=kind == "memory")
                 elif kind == "stalled":
                     self._process.kill()
                     raise self._death(limits, file, "it stopped")
+                elif kind == "full":
+                    raise FrigateError(f"{rest[0]} cannot hold what was read ({rest[1]}). Set TMPDIR to another folder")
                 elif kind == "done":
-                    again, caught, raised, *answer = rest
-                    value = self._received(*answer)
-                    keep = again
+                    keep, caught, raised = rest
+                    value = self._received()
                     break
             for message, category, name, line in caught:
                 warnings.warn_explicit(message, category, name, line)
-            if raised:
-                raise value
-            return value
+            if not raised:
+                return value
+            of, args, state = value
+            error = of.__new__(of, *args)  # not by its class, which may expect other arguments
+            error.__dict__.update(state)
+            raise error
         except _GoneError:
             if used and not begun:
                 raise _LeftError from None
@@ -322,26 +320,21 @@ class _Worker:
             return -1
         return int(fields[11]) + int(fields[12]) if fields[0] == "S" else -1
 
-    def _received(self, body: bytes, sizes: list[int]) -> Any:
-        buffers: list[memoryview] = []
-        if sizes:
-            try:
-                handle = recv_handle(self._pipe)
-            except (EOFError, OSError, RuntimeError):
-                raise _GoneError from None
-            whole = memoryview(mmap.mmap(handle, 0, access=mmap.ACCESS_COPY))
-            os.close(handle)
-            for size in sizes:
-                buffers.append(whole[:size])
-                whole = whole[_padded(size) :]
-        return pickle.loads(body, buffers=buffers)
+    def _received(self) -> Any:
+        try:
+            handle = recv_handle(self._pipe)
+        except (EOFError, OSError, RuntimeError):
+            raise _GoneError from None
+        with os.fdopen(handle, "rb") as file:
+            file.seek(0)
+            return pickle.load(file)
 
     def _death(self, limits: _Limits, file: str, cause: str | None = None) -> CityError:
         status = self._process.wait()
         if status == -signal.SIGXCPU:
-            return limits.too_much_time(file)
+            return limits.exceeded(file, memory=False)
         if any(words in self._last_words() for words in OUT_OF_MEMORY):
-            return limits.too_much_memory(file)
+            return limits.exceeded(file, memory=True)
         if status == -signal.SIGKILL and cause is None:
             return CityError(f"{file}: the process that read it was killed. Is the machine's memory full?")
         cause = cause or (signal.Signals(-status).name if status < 0 else f"status {status}")
@@ -410,22 +403,23 @@ def _serve(fd: int, idle_s: float) -> None:
         pipe.send(("begun",))
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
+            warnings.simplefilter("ignore", ResourceWarning)  # of this process alone
             raised, answer = _answer(request, pipe)
         if isinstance(answer, MemoryError):
             pipe.send(("memory",))
             return
-        try:
-            body, sizes, file = _packed(answer)
-        except OSError as error:
-            full = f"{tempfile.gettempdir()} cannot hold what was read ({error.strerror}). Set TMPDIR to another folder"
-            raised, (body, sizes, file) = True, _packed(_Raised(FrigateError(full)))
-        del answer
-        keep = _status("VmRSS") < used + RETIRE_GB * 1e9
-        noted = [(str(w.message), w.category, w.filename, w.lineno) for w in caught]
-        pipe.send(("done", keep, noted, raised, body, sizes))
-        if file is not None:
+        with tempfile.TemporaryFile() as file:
+            try:
+                pickle.dump(answer, file, protocol=5)
+                file.flush()
+            except OSError as error:
+                pipe.send(("full", tempfile.gettempdir(), error.strerror))
+                return
+            del answer
+            keep = _status("VmRSS") < used + RETIRE_GB * 1e9
+            noted = [(str(w.message), w.category, w.filename, w.lineno) for w in caught]
+            pipe.send(("done", keep, noted, raised))
             send_handle(pipe, file.fileno(), None)
-            file.close()
         if not keep:
             return
 
@@ -445,7 +439,7 @@ def _die_with_caller() -> None:
 
 
 def _answer(request: bytes, pipe: Connection) -> tuple[bool, Any]:
-    """Whether the function raised, and what it raised or returned."""
+    """Whether the function raised, and what it returned, or what its exception is made of."""
     try:
         sys.path[:], environment, folder, limits, call = pickle.loads(request)
         os.environ.clear()
@@ -457,55 +451,16 @@ def _answer(request: bytes, pipe: Connection) -> tuple[bool, Any]:
             kwargs["on_progress"] = lambda *done: pipe.send(("progress", done))
         pipe.send(("running",))
         limits.apply()
-        return False, function(*args, **kwargs)
+        with file_errors():
+            return False, function(*args, **kwargs)
     except MemoryError as error:
         return True, error
     except Exception as error:  # not a panic of Rust, of which the worker dies
-        return True, _Raised(error)
-
-
-class _Raised:
-    """An exception that can be pickled, whatever its class expects to be made with."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
         if not isinstance(error, FrigateError):
             error.add_note("".join(traceback.format_exception(error)))
-
-    def __reduce__(self) -> tuple[Any, ...]:
+        parts = (type(error), error.args, error.__dict__)
         try:
-            pickle.dumps((type(self.error), self.error.args, self.error.__dict__))
+            pickle.dumps(parts)
         except Exception:
-            return RuntimeError, ("\n".join(self.error.__notes__),)
-        return _raised, (type(self.error), self.error.args, self.error.__dict__)
-
-
-def _raised(kind: type[Exception], args: tuple[Any, ...], state: dict[str, Any]) -> Exception:
-    error = kind.__new__(kind, *args)
-    error.__dict__.update(state)
-    return error
-
-
-def _packed(answer: Any) -> tuple[bytes, list[int], IO[bytes] | None]:
-    """A pickle without its large arrays, their sizes, and a file with the arrays."""
-    large: list[memoryview] = []
-
-    def within(buffer: pickle.PickleBuffer) -> bool:
-        raw = buffer.raw()
-        if raw.nbytes >= MIN_SHARED:
-            large.append(raw)
-        return raw.nbytes < MIN_SHARED
-
-    body = pickle.dumps(answer, protocol=5, buffer_callback=within)
-    if not large:
-        return body, [], None
-    file = tempfile.TemporaryFile()  # noqa: SIM115
-    for raw in large:
-        file.write(raw)
-        file.write(bytes(_padded(raw.nbytes) - raw.nbytes))
-    file.flush()
-    return body, [raw.nbytes for raw in large], file
-
-
-def _padded(size: int) -> int:
-    return -(-size // ALIGN) * ALIGN
+            return True, (RuntimeError, ("\n".join(error.__notes__),), {})
+        return True, parts

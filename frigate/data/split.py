@@ -22,6 +22,7 @@ from frigate.errors import CityError, SettingsError
 
 DEFAULT_SHARE = 0.8  # of the sensors seen, by default
 MIN_SEEN = 3  # one for validation, and two to learn one from the other
+NODES, PERIODS = ("seen", "validation", "unseen"), ("train", "validate", "test")  # of a Split
 SPLIT_STREAM = 1  # keeps these draws apart from others with the same seed
 
 Seen = float | Literal["all"] | Iterable[NodeId] | None
@@ -45,14 +46,8 @@ class Split:
         return self.seen & ~self.validation
 
     def to_json(self, node_ids: NDArray[np.generic]) -> dict[str, Any]:
-        return {
-            "seen": node_ids[self.seen].tolist(),
-            "validation": node_ids[self.validation].tolist(),
-            "unseen": node_ids[self.unseen].tolist(),
-            "train": list(self.train),
-            "validate": list(self.validate),
-            "test": list(self.test),
-        }
+        nodes = {name: node_ids[getattr(self, name)].tolist() for name in NODES}
+        return nodes | {name: list(getattr(self, name)) for name in PERIODS}
 
     @classmethod
     def from_json(cls, data: dict[str, Any], node_ids: NDArray[np.generic]) -> Split:
@@ -73,14 +68,9 @@ class Split:
             first, stop = data[name]
             return int(first), int(stop)
 
-        return cls(
-            mask("seen"),
-            mask("validation"),
-            mask("unseen"),
-            period("train"),
-            period("validate"),
-            period("test"),
-        )
+        seen, validation, unseen = (mask(name) for name in NODES)
+        train, validate, test = (period(name) for name in PERIODS)
+        return cls(seen, validation, unseen, train, validate, test)
 
 
 def make_split(

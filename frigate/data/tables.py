@@ -15,23 +15,24 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain, count
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from frigate.data.notices import InputPlace, Notices
+from frigate.data.column_names import guess, renamed, unit_factor
+from frigate.data.files import replacing_folder
+from frigate.data.notices import Notices, TableRow
 from frigate.data.sandbox import reading
 from frigate.errors import CityError, did_you_mean
 
 if TYPE_CHECKING:
+    import numpy as np
     import polars as pl
+    from numpy.typing import NDArray
 
 ROW = "row number"  # the column with each row's number in its file, from 0
 BATCH_ROWS = 1 << 20
 CSV_TIME = "%Y-%m-%dT%H:%M:%SZ"
-
-SPEED_KPH = {"_kph": 1.0, "_kmh": 1.0, "_mph": 1.609344, "_mps": 3.6}
-LENGTH_M = {"_m": 1.0, "_km": 1000.0, "_mi": 1609.344, "_ft": 0.3048}
 
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 FOREIGN = {  # how files begin that are no tables; polars would unpack some by itself, to any size
@@ -42,31 +43,6 @@ FOREIGN = {  # how files begin that are no tables; polars would unpack some by i
     b"\xfd7zXZ": "xz",
     b"%PDF": "a PDF",
     b"\xd0\xcf\x11\xe0": "a spreadsheet",
-}
-MAX_CELLS_PER_BYTE = 1_000  # of a user's Parquet file, beyond FEW_CELLS
-FEW_CELLS = 5_000_000
-
-# Names that others give to our columns; the user's map goes before them.
-ALIASES: Mapping[str, tuple[str, ...]] = {
-    "node_id": ("node", "nodeid", "id", "osmid", "intersection_id", "junction_id"),
-    "lon": ("longitude", "lng", "long", "x", "lon_deg"),
-    "lat": ("latitude", "y", "lat_deg"),
-    "source": ("src", "from", "from_node", "u", "start_node", "node_from", "source_id", "from_id"),
-    "target": ("dst", "to", "to_node", "v", "end_node", "node_to", "target_id", "to_id"),
-    "length_m": ("length", "length_km", "length_mi", "length_ft", "distance_m", "distance", "len_m"),
-    "road_class": ("highway", "class", "fclass", "functional_class", "road_type"),
-    "lanes": ("num_lanes", "lane_count"),
-    "speed_kph": ("maxspeed_kph", "speed_kmh", "speed_mph", "maxspeed_mph", "speed_limit_kph", "speed_limit_mph"),
-    "name": ("street", "street_name", "road_name"),
-    "geometry": ("wkt", "wkb", "geom", "the_geom", "shape"),
-    "direction": ("dir",),
-    "oneway": ("one_way",),
-    "road_id": ("segment_id", "edge_id", "link_id", "section_id", "street_id"),
-    "time": ("timestamp", "datetime", "date_time", "t_unix", "unix", "time_utc", "t"),
-    "date": ("day",),
-    "value": ("count", "flow", "volume", "vehicles", "q", "speed", "reading"),
-    "sensor_id": ("sensor", "detector_id", "detector", "station_id", "station", "loop_id", "device_id"),
-    "bearing": ("heading", "azimuth"),
 }
 
 
@@ -116,22 +92,23 @@ class TableFile:
             lazy = lazy.filter(~pl.all_horizontal(blank))
         return lazy
 
-    def read(self, columns: Sequence[str]) -> Table:
+    def read(self, columns: Sequence[str] | None = None) -> Table:
+        """The whole table: these of our columns, or all that it has."""
         with self.reading():
-            return Table(self, self.lazy(columns).collect())
+            return Table(self, self.lazy(columns or tuple(self.source_of)).collect())
 
-    def batches(self, columns: Sequence[str], *, batch_rows: int = BATCH_ROWS) -> Iterator[Table]:
+    def batches(self, columns: Sequence[str] | None = None, *, batch_rows: int = BATCH_ROWS) -> Iterator[Table]:
         """The table a run of rows at a time: at least one, perhaps of no rows."""
+        lazy = self.lazy(columns or tuple(self.source_of))
         with self.reading():
-            runs = iter(self.lazy(columns).collect_batches(chunk_size=batch_rows, maintain_order=True))
-        for first in count():
+            runs = iter(lazy.collect_batches(chunk_size=batch_rows, maintain_order=True))
+            frame = next(runs, None)
+            if frame is None:
+                frame = lazy.head(0).collect()
+        while frame is not None:
+            yield Table(self, frame)
             with self.reading():
                 frame = next(runs, None)
-                if frame is None and first == 0:
-                    frame = self.lazy(columns).head(0).collect()
-            if frame is None:
-                return
-            yield Table(self, frame)
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -156,7 +133,7 @@ class TableFile:
 
     def place(self, row: int) -> str:
         """How a person finds a row: `readings.csv line 812`, `readings.parquet row 811`."""
-        return f"{self.path.name} {'row' if self.parquet else 'line'} {self.lines([row])[row]}"
+        return self.places([row])[row]
 
     def places(self, rows: Collection[int]) -> dict[int, str]:
         """The same of several rows, with one look through the file."""
@@ -222,8 +199,9 @@ class TableFile:
         note_unread
             Whether to report columns that are not read.
         """
-        source_of = self._renamed((*needed, *optional), rename or {})
-        guessed = {} if self.strict else self._guessed((*needed, *optional), rename or {}, source_of)
+        columns, where = (*needed, *optional), self.path.name
+        source_of = renamed(self.names, columns, rename or {}, where=where)
+        guessed = {} if self.strict else guess(self.names, columns, rename or {}, source_of, where=where)
         source_of |= guessed
         known = ", ".join(f"{theirs}={ours}" for ours, theirs in guessed.items())
         notices.add(f"Columns of {self.path.name} known by their common names ({known})", len(guessed))
@@ -233,33 +211,6 @@ class TableFile:
         if note_unread:
             file.note_unread(notices, [c for c in optional if c not in file])
         return file
-
-    def _renamed(self, columns: Sequence[str], rename: Mapping[str, str]) -> dict[str, str]:
-        source_of: dict[str, str] = {}
-        for theirs, ours in rename.items():
-            if theirs in self.names and ours in columns and theirs != ours:
-                unit_factor(theirs, ours)
-                if ours in source_of:
-                    raise CityError(f"{self.path.name}: both {source_of[ours]} and {theirs} are mapped to {ours}")
-                source_of[ours] = theirs
-        here = {c: c for c in columns if c in self.names and c not in source_of and rename.get(c, c) == c}
-        return source_of | here
-
-    def _guessed(
-        self, columns: Sequence[str], rename: Mapping[str, str], source_of: Mapping[str, str]
-    ) -> dict[str, str]:
-        """Columns recognised by the names that others give them."""
-        guessed: dict[str, str] = {}
-        for ours in (c for c in columns if c not in source_of):
-            there = [n for n in self.names if n.strip().lower() in (ours, *ALIASES.get(ours, ())) and n not in rename]
-            there = [n for n in there if n not in columns or n == ours]
-            if len(there) > 1:
-                either = " or ".join(there)
-                raise CityError(f"{self.path.name}: is {either} the {ours}? Say so with --map {there[0]}={ours}")
-            if there:
-                guessed[ours] = there[0]
-        taken = [*source_of.values(), *guessed.values()]
-        return {ours: theirs for ours, theirs in guessed.items() if taken.count(theirs) == 1}  # a column is one of ours
 
     def need(self, columns: Sequence[str]) -> None:
         missing = [c for c in columns if c not in self]
@@ -305,19 +256,32 @@ class Table:
     def __contains__(self, column: str) -> bool:
         return column in self.frame.columns
 
+    def with_columns(self, *columns: pl.Series | pl.Expr) -> Table:
+        return replace(self, frame=self.frame.with_columns(columns))
+
+    def filter(self, keep: NDArray[np.bool_]) -> Table:
+        import polars as pl
+
+        return replace(self, frame=self.frame.filter(pl.Series(keep, dtype=pl.Boolean)))
+
     def row(self, index: int) -> int:
         """The number in its file of a row of this table."""
         return int(self.frame[ROW][index])
 
-    def place_of(self, *columns: str) -> Callable[[int], InputPlace]:
+    def place_of(self, *columns: str) -> Callable[[int], TableRow]:
         """Where a row stands and what it has in these columns."""
         given = [c for c in columns if c in self]
 
-        def place(index: int) -> InputPlace:
+        def place(index: int) -> TableRow:
             cells = "".join(f", {c} {self.frame[c][index]}" for c in given if self.frame[c][index] is not None)
-            return InputPlace(cells, self.file, self.row(index))
+            return TableRow(cells, self.file, self.row(index))
 
         return place
+
+    def refuse_where(self, wrong: NDArray[np.bool_], message: Callable[[int], str]) -> None:
+        """Refuse the table for the first row of a mask, if there is one; `message` says why, given its index."""
+        if wrong.any():
+            raise self.refuse(int(wrong.argmax()), message(int(wrong.argmax())))
 
     def refuse(self, index: int, message: str) -> CityError:
         return CityError(f"{self.file.place(self.row(index))}: {message}")
@@ -369,21 +333,12 @@ def open_table(
     with file.reading():
         names = tuple(file.scan().collect_schema().names())
         file = replace(file, names=names if file.header else (*headless, *names[len(headless) :])[: len(names)])
-        if parquet and not strict:
-            _check_size(file)
     return file
 
 
 def _first_bytes(path: Path) -> bytes:
-    if path.is_dir():
-        raise CityError(f"{path.name} is a folder. A table is expected")
-    if not path.is_file():
-        raise CityError(f"{path}: there is no such file")
-    try:
-        with path.open("rb") as file:
-            head = file.read(8)
-    except OSError as error:
-        raise CityError(f"{path.name} cannot be read: {error.strerror}") from None
+    with path.open("rb") as file:
+        head = file.read(8)
     if not head:
         raise CityError(f"{path.name} is empty. Its first line names the columns")
     return head
@@ -440,65 +395,19 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _check_size(file: TableFile) -> None:
-    import polars as pl
-
-    rows = int(file.scan().select(pl.len()).collect().item())
-    cells, size = rows * len(file.names), file.path.stat().st_size
-    if cells > FEW_CELLS and cells > size * MAX_CELLS_PER_BYTE:
-        raise CityError(f"{file.path.name} has {size:,} bytes, but says {rows:,} rows. It is not read: is it whole?")
-
-
-def unit_factor(source: str, target: str) -> float:
-    """What a column must be multiplied by when it is renamed: speed_mph=speed_kph gives 1.609344."""
-
-    def unit(name: str) -> tuple[str, float] | None:
-        for kind, units in (("speed", SPEED_KPH), ("length", LENGTH_M)):
-            for suffix in sorted(units, key=len, reverse=True):
-                if name.lower().endswith(suffix):
-                    return kind, units[suffix]
-        return None
-
-    theirs, ours = unit(source), unit(target)
-    if theirs is None or ours is None:
-        return 1.0
-    if theirs[0] != ours[0]:
-        raise CityError(f"{source}={target}: a {theirs[0]} cannot become a {ours[0]}")
-    return theirs[1] / ours[1]
-
-
 # Tables of a city folder
 
 
-def column_names(path: Path) -> list[str]:
-    """The columns of a table of a city folder, as the file has them."""
-    return list(open_table(path, strict=True).names)
-
-
-def table_batches(
+def city_table(
     path: Path,
-    *,
     needed: Sequence[str],
     optional: Sequence[str] = (),
-    rename: Mapping[str, str] | None = None,
-    notices: Notices,
-) -> Iterator[Table]:
-    """A table of a city folder, a run of rows at a time."""
-    columns = (*needed, *optional)
-    yield from open_table(path, strict=True).choose(needed, optional, rename=rename, notices=notices).batches(columns)
-
-
-def read_table(
-    path: Path,
     *,
-    needed: Sequence[str],
-    optional: Sequence[str] = (),
-    rename: Mapping[str, str] | None = None,
     notices: Notices,
-) -> Table:
-    """A table of a city folder."""
-    file = open_table(path, strict=True).choose(needed, optional, rename=rename, notices=notices)
-    return file.read((*needed, *optional))
+    rename: Mapping[str, str] | None = None,
+) -> TableFile:
+    """A table of a city folder; the parameters are those of `TableFile.choose`."""
+    return open_table(path, strict=True).choose(needed, optional, rename=rename, notices=notices)
 
 
 def write_table(frame: pl.DataFrame, folder: Path, stem: str, *, csv: bool) -> None:
@@ -510,3 +419,16 @@ def write_table(frame: pl.DataFrame, folder: Path, stem: str, *, csv: bool) -> N
         frame.with_columns(binary).write_csv(folder / f"{stem}.csv", datetime_format=CSV_TIME)
     else:
         frame.write_parquet(folder / f"{stem}.parquet", compression="zstd")
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[Path]:
+    """A folder of tables as `replacing_folder` gives it, with an error that names it where it cannot be written."""
+    import polars as pl
+
+    try:
+        with replacing_folder(folder) as new:
+            yield new
+    except (OSError, UnicodeEncodeError, pl.exceptions.PolarsError) as error:
+        detail = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise CityError(f"{folder} cannot be written: {detail}") from None

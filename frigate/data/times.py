@@ -63,6 +63,8 @@ class Clock:
             return self._read(when)
         except OverflowError:
             raise NotATimeError(OUT_OF_RANGE) from None
+        except ValueError:
+            raise NotATimeError("is no time of a calendar") from None
 
     def read_option(self, option: str, text: str) -> int:
         """The time that a user gave as an option."""
@@ -132,7 +134,7 @@ def _iso(text: str) -> datetime:
 def _number_us(number: float) -> tuple[int, str]:
     if not np.isfinite(number):
         raise NotATimeError("is not a time")
-    if 19_000_101 <= number <= 21_001_231 and _is_date(int(number)):
+    if 19_000_101 <= number <= 21_001_231 and 1 <= number // 100 % 100 <= 12 and 1 <= number % 100 <= 31:
         raise NotATimeError("looks like a date. Write it as 2024-01-31T00:00Z")
     for limit, per_s, unit in (
         (1e11, 1, ""),
@@ -146,26 +148,11 @@ def _number_us(number: float) -> tuple[int, str]:
     raise NotATimeError("is not a time")
 
 
-def _is_date(number: int) -> bool:
-    try:
-        date(number // 10_000, number // 100 % 100, number % 100)
-    except ValueError:
-        return False
-    return True
-
-
 # Formats of users' tables
 
 
 def _calendar_time(text: str, month_first: bool) -> datetime | None:
     """The time as a calendar has it; None for ISO-8601 and for numbers since 1970."""
-    try:
-        return _calendar_parts(text, month_first)
-    except ValueError:
-        raise NotATimeError("is no time of a calendar") from None
-
-
-def _calendar_parts(text: str, month_first: bool) -> datetime | None:
     if compact := _COMPACT.fullmatch(text):
         year, month, day, *clock = (int(x or 0) for x in compact.groups())
         if 1 <= month <= 12 and 1 <= day <= 31 and clock[0] <= 24:
@@ -307,11 +294,12 @@ def times_us(table: Table, column: str, *, clock: Clock, notices: Notices) -> ND
     if not len(table):
         return np.zeros(0, np.int64)
     found = parse_times(table, [column], clock=clock, notices=notices)
-    wrong = found.faults != ""
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        value = f'"{found.text(row)}" ' if found.text(row) else ""
-        raise table.refuse(row, f"{column} {value}{found.faults[row]}")
+
+    def why(row: int) -> str:
+        value = f'"{found.text(row)[:60]}" ' if found.text(row) else ""
+        return f"{column} {value}{found.faults[row]}"
+
+    table.refuse_where(found.faults != "", why)
     return found.us
 
 

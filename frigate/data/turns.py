@@ -16,7 +16,7 @@ from frigate.data.columns import NodeIndex
 from frigate.data.network import RoadNetwork
 from frigate.data.network_tables import known_rows
 from frigate.data.notices import Notices
-from frigate.data.tables import read_table
+from frigate.data.tables import city_table
 
 if TYPE_CHECKING:
     import polars as pl
@@ -26,7 +26,7 @@ COLUMNS = ("source", "via", "target")
 
 def read_turns(path: Path, networks: Sequence[RoadNetwork], *, notices: Notices) -> NDArray[np.int64]:
     """[K,3] rows of the nodes, each turn once. Its roads are in one of the networks that follow each other."""
-    table = read_table(path, needed=COLUMNS, notices=notices)
+    table = city_table(path, COLUMNS, notices=notices).read()
     index = NodeIndex(networks[0].node_ids)
     turns = np.stack([known_rows(table, column, index) for column in COLUMNS], axis=1)
     there = np.zeros((len(turns), 2), bool)  # the road left and the road entered

@@ -1,11 +1,7 @@
-"""Arrays in .npy, .npz and HDF5 files, by name; each is read when it is asked for.
-
-A few bytes can claim a terabyte: an array of more cells than a stream may have is refused before it is read.
-"""
+"""Arrays in .npy, .npz and HDF5 files, by name; each is read when it is asked for."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -15,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.data.bucketing import MAX_CELLS
-from frigate.errors import CityError, FrigateError, MissingExtraError, did_you_mean
+from frigate.data.files import parsing
+from frigate.data.sandbox import reading
+from frigate.errors import CityError, MissingExtraError, did_you_mean
 
 Arrays = Mapping[str, Callable[[], NDArray[Any]]]
 
@@ -25,21 +22,9 @@ SUFFIXES = (".npz", ".npy", *HDF5)
 
 
 @contextmanager
-def parsing(path: Path) -> Iterator[None]:
-    """Turn whatever a parser stumbles over in a damaged file into an error that names the file."""
-    try:
-        with np.errstate(all="ignore"):  # numpy multiplies the sizes that a damaged header claims
-            yield
-    except FrigateError:
-        raise
-    except Exception as error:
-        detail = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-        raise CityError(f"{path.name} is not a readable {path.suffix} file: {detail}. Save it again") from None
-
-
-@contextmanager
 def open_arrays(path: Path) -> Iterator[Arrays]:
     """The arrays of a file. A .npy file has one, called "array"."""
+    reading(path)
     if path.suffix in HDF5:
         with open_hdf5(path) as file:
             yield _datasets(path, file)
@@ -55,16 +40,14 @@ def open_arrays(path: Path) -> Iterator[Arrays]:
     with opened as archive:
         if path.suffix == ".npy":
             raise CityError(f"{path.name} holds several arrays. Name it .npz")
-        sizes = {m.filename.removesuffix(".npy"): m.file_size for m in archive.zip.infolist()}
-        yield {name: partial(_member, path, archive, name, sizes.get(name, 0)) for name in archive.files}
+        yield {name: partial(_member, path, archive, name) for name in archive.files}
 
 
-def _member(path: Path, archive: Any, name: str, size: int) -> NDArray[Any]:
+def _member(path: Path, archive: Any, name: str) -> NDArray[Any]:
     with parsing(path):
-        _check_cells(path, name, size // 8)
         array = archive[name]
         if not isinstance(array, np.ndarray):
-            raise CityError(f'{path.name}: "{name}" is not a readable array. Save it again')
+            raise CityError(f'{path.name}: "{name}" is damaged: not an array. Save it again')
         return array
 
 
@@ -74,6 +57,7 @@ def open_hdf5(path: Path) -> Iterator[Any]:
         import h5py
     except ImportError:
         raise MissingExtraError("h5py", "h5") from None
+    reading(path)
     with parsing(path):
         file = h5py.File(path, "r")
     with file:
@@ -85,26 +69,18 @@ def _datasets(path: Path, file: Any) -> Arrays:
 
     def visit(name: str, item: Any) -> None:
         if hasattr(item, "shape"):
-            found[name] = partial(read_dataset, path, name, item)
+            found[name] = partial(read_dataset, path, item)
 
     with parsing(path):
         file.visititems(visit)
     return found
 
 
-def read_dataset(path: Path, name: str, item: Any) -> NDArray[Any]:
+def read_dataset(path: Path, item: Any) -> NDArray[Any]:
     """A dataset of an HDF5 file."""
     with parsing(path):
-        _check_cells(path, name, math.prod(item.shape or ()))
         whole = np.asarray(item[()])
         return whole.astype(np.bytes_) if whole.dtype.kind == "O" else whole  # text of varying length
-
-
-def _check_cells(path: Path, name: str, count: int) -> None:
-    if count > MAX_CELLS:
-        raise CityError(
-            f'{path.name}: "{name}" claims {count:,} cells. At most {MAX_CELLS:,} are read: cut it in parts'
-        )
 
 
 def read_array(path: Path, arrays: Arrays, name: str) -> NDArray[Any]:

@@ -12,13 +12,12 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from frigate.data.coordinates import EARTH_RADIUS_M, haversine_m
+from frigate.data.coordinates import EARTH_RADIUS_M, haversine_m, on_earth
 from frigate.data.network import Edges, RoadNetwork
 
 Line = NDArray[np.float64]  # [points,2] lon, lat
 
 MEETING_DEG = 1e-6  # parts of a line whose ends are this close meet
-EARTH_DEG = np.array([180.0, 90.0])
 
 
 class NotALineError(Exception):
@@ -61,12 +60,12 @@ def _joined(parts: list[Line]) -> Line:
 def _checked(line: Line) -> Line:
     if len(line) < 2:
         raise NotALineError("has fewer than two points")
-    size = np.abs(line)
-    if not (size <= EARTH_DEG).all():  # nor NaN
-        swapped = bool((size[:, ::-1] <= EARTH_DEG).all())
+    lon, lat = line.T
+    if not on_earth(lon, lat).all():
+        swapped = on_earth(lat, lon).all()
         hint = "its coordinates look swapped" if swapped else "degrees of WGS84 are expected"
         raise NotALineError(f"does not lie on earth; {hint}")
-    if not size.any(axis=1).all():
+    if not line.any(axis=1).all():
         raise NotALineError("has a point at (0, 0), which stands for an unknown place")
     return line
 
@@ -117,36 +116,40 @@ class Projection:
         return east * scale * np.cos(np.radians(self.lat)), (lat - self.lat) * scale
 
 
-def on_sphere_m(lon: NDArray[np.float64], lat: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[...,3] places as points of a sphere: straight distances there are right to a millimetre over a kilometre."""
-    x, y = np.radians(lon), np.radians(lat)
-    return EARTH_RADIUS_M * np.stack([np.cos(y) * np.cos(x), np.cos(y) * np.sin(x), np.sin(y)], axis=-1)
-
-
 @dataclass(frozen=True)
-class RoadIndex:
-    """The straight pieces of all roads, and a tree that finds those near a place."""
+class PlaceIndex:
+    """Nodes, or the straight pieces of roads, and a tree that finds those near a place."""
 
     start: NDArray[np.float64]  # [P,2] lon, lat
     end: NDArray[np.float64]  # [P,2]
-    road: NDArray[np.int64]  # [P] row of the road
+    row: NDArray[np.int64]  # [P] of the node or road
     projection: Projection
     tree: shapely.STRtree  # of the pieces, projected
 
     @staticmethod
-    def of(network: RoadNetwork) -> RoadIndex:
+    def of_roads(network: RoadNetwork) -> PlaceIndex:
         """Of every open road: its line where it has one, else straight from node to node."""
         lines, _ = road_lines(network, network.edges)
         start, end = np.concatenate([line[:-1] for line in lines]), np.concatenate([line[1:] for line in lines])
-        road = np.repeat(np.arange(len(lines)), [len(line) - 1 for line in lines])
+        return PlaceIndex._of(network, start, end, np.repeat(np.arange(len(lines)), [len(x) - 1 for x in lines]))
+
+    @staticmethod
+    def of_nodes(network: RoadNetwork) -> PlaceIndex:
+        """Of every node that is present."""
+        here = np.flatnonzero(network.present)
+        place = np.stack([network.lon[here], network.lat[here]], axis=1)
+        return PlaceIndex._of(network, place, place, here)
+
+    @staticmethod
+    def _of(network: RoadNetwork, start: Line, end: Line, row: NDArray[np.int64]) -> PlaceIndex:
         projection = Projection.of(network)
         ends = np.stack([np.stack(projection.metres(*points.T), axis=1) for points in (start, end)], axis=1)
-        return RoadIndex(start, end, road, projection, shapely.STRtree(shapely.linestrings(ends)))
+        return PlaceIndex(start, end, row, projection, shapely.STRtree(shapely.linestrings(ends)))
 
     def near(
         self, lon: float, lat: float, within_m: float
     ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-        """Roads within a distance, the nearest first; always at least the nearest: road, metres, bearing there."""
+        """What is within a distance, the nearest first; always at least the nearest: row, metres, bearing there."""
         place = np.array([lon, lat])
         projected = shapely.Point(*self.projection.metres(*place))
         _, apart_m = self.tree.query_nearest(projected, return_distance=True, all_matches=False)
@@ -159,11 +162,11 @@ class RoadIndex:
         along = b - a
         share = np.clip(-(a * along).sum(axis=1) / np.maximum((along * along).sum(axis=1), 1e-12), 0, 1)
         metres = np.linalg.norm(a + share[:, None] * along, axis=1)
-        order = np.lexsort((self.road[pieces], np.round(metres, 3)))  # both directions of a road tie
-        _, first = np.unique(self.road[pieces][order], return_index=True)
+        order = np.lexsort((self.row[pieces], np.round(metres, 3)))  # both directions of a road tie
+        _, first = np.unique(self.row[pieces][order], return_index=True)
         best = order[np.sort(first)]
         best = best[(metres[best] <= within_m) | (np.arange(len(best)) == 0)]
-        return self.road[pieces[best]], metres[best], self.bearing_deg[pieces[best]]
+        return self.row[pieces[best]], metres[best], self.bearing_deg[pieces[best]]
 
     @cached_property
     def _latitudes(self) -> tuple[float, float]:

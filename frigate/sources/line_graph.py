@@ -10,50 +10,43 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from frigate.data.city import City
 from frigate.data.network import Edges, NodeId, Road, RoadNetwork
-from frigate.data.notices import InputPlace, Notices
+from frigate.data.notices import Notices
 from frigate.errors import CityError
 from frigate.sources.geometry import Line, road_lines, write_line
 
-Restriction = tuple[
-    NodeId, NodeId, NodeId, str
-]  # from, via, to, and "no" or "only" or OpenStreetMap's no_..., only_...
-
-
-class OnRoads(NamedTuple):
-    """The line graph of a network's open roads."""
-
-    network: RoadNetwork  # a node for each road, an edge for each allowed turn
-    node_of_edge: NDArray[np.int64]  # [E] the row in `network` of each road of the network it was made from
+Restriction = tuple[NodeId, NodeId, NodeId, str]  # from, via, to, and "no" or "only"
 
 
 def on_roads(
     base: RoadNetwork | City,
     *,
+    edges: Edges | None = None,
     ids: Sequence[NodeId] | NDArray[np.generic] | None = None,
     turns: NDArray[np.integer] | None = None,
     restrictions: Iterable[Restriction] = (),
     notices: Notices | None = None,
-) -> OnRoads:
-    """Turn roads into nodes and turns into edges: the line graph of the roads open now.
+) -> RoadNetwork:
+    """Turn roads into nodes and turns into edges: the line graph of the roads open now, in their order.
 
     Parameters
     ----------
     base
         A network, or a city, whose forbidden turns are then respected.
+    edges
+        Roads between its nodes, in place of its own; parallel ones and loops may be among them.
     ids
         Ids of the roads. Default: "A>B" for the road from A to B.
     turns
         [K,2] rows of the roads left and entered. Default: every turn, but U-turns only at dead ends.
     restrictions
-        (from, via, to, kind), all by node id: "no" forbids a turn, "only" forbids all others from that road. Those
-        whose roads are not in the network are counted and ignored.
+        (from, via, to, kind), all by node id: "no" forbids a turn, "only" forbids all others from that road, as do
+        OpenStreetMap's no_... and only_... Those whose roads are not in the network are counted and ignored.
     notices
         Takes what has to be reported.
     """
@@ -61,29 +54,18 @@ def on_roads(
     if isinstance(base, City):
         own = network.node_ids[base.forbidden_turns].tolist()
         restrictions = [*((a, via, b, "no") for a, via, b in own), *restrictions]
-    return line_graph(network, network.edges, ids=ids, turns=turns, restrictions=restrictions, notices=notices)
-
-
-def line_graph(
-    nodes: RoadNetwork,
-    edges: Edges,
-    *,
-    ids: Sequence[NodeId] | NDArray[np.generic] | None = None,
-    turns: NDArray[np.integer] | None = None,
-    restrictions: Iterable[Restriction] = (),
-    notices: Notices | None = None,
-) -> OnRoads:
-    """The same for any roads between these nodes, parallel ones and loops included."""
+    edges = network.edges if edges is None else edges
     if not len(edges):
         raise CityError("the network has no open road, which a city on roads needs")
-    forbidden = _Forbidden(nodes.node_ids, edges, restrictions, notices or Notices())
-    if turns is None:
-        left, entered = _possible_turns(edges, forbidden)
-    else:
-        left, entered = _given_turns(edges, turns)
-        allowed = ~forbidden.of(left, entered)
-        left, entered = left[allowed], entered[allowed]
-    lon, lat, first, second = _halves(nodes, edges)
+    left, entered = every_turn(edges) if turns is None else _given_turns(edges, turns)
+    allowed = ~_forbidden(network.node_ids, edges, list(restrictions), notices or Notices(), left, entered)
+    if turns is None:  # U-turns at dead ends alone
+        allowed &= left != entered
+        back = edges.receivers[entered] == edges.senders[left]
+        onward = np.bincount(left[allowed & ~back], minlength=len(edges))
+        allowed &= ~back | (onward[left] == 0)
+    left, entered = left[allowed], entered[allowed]
+    lon, lat, first, second = _halves(network, edges)
     course = np.empty(len(left), np.object_)
     course[:] = [write_line(np.concatenate([second[a], first[b][1:]])) for a, b in zip(left, entered, strict=True)]
     turn = replace(
@@ -93,8 +75,8 @@ def line_graph(
         length_m=(edges.length_m[left] + edges.length_m[entered]) / 2,
         geometry=course,
     )
-    road_ids = _road_ids(nodes.node_ids, edges, ids)
-    return OnRoads(RoadNetwork(road_ids, lon, lat, turn), np.arange(len(edges), dtype=np.int64))
+    road_ids = _road_ids(network.node_ids, edges, ids)
+    return RoadNetwork(road_ids, lon, lat, turn)
 
 
 def turns_of(network: RoadNetwork, road: NodeId) -> list[Road]:
@@ -153,16 +135,6 @@ def _halves(
 # Turns
 
 
-def _possible_turns(edges: Edges, forbidden: _Forbidden) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Roads left and entered [K] if no turns are given."""
-    left, entered = every_turn(edges)
-    allowed = ~forbidden.of(left, entered) & (left != entered)
-    back = edges.receivers[entered] == edges.senders[left]
-    onward = np.bincount(left[allowed & ~back], minlength=len(edges))
-    keep = allowed & (~back | (onward[left] == 0))
-    return left[keep], entered[keep]
-
-
 def every_turn(edges: Edges) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Roads left and entered [K] of every pair of roads that meet, U-turns included."""
     order = np.argsort(edges.senders, kind="stable")
@@ -185,45 +157,34 @@ def _given_turns(edges: Edges, turns: NDArray[np.integer]) -> tuple[NDArray[np.i
     return left, entered
 
 
-class _Forbidden:
-    """Which turns the restrictions forbid."""
+def _forbidden(
+    node_ids: NDArray[np.generic],
+    edges: Edges,
+    restrictions: list[Restriction],
+    notices: Notices,
+    left: NDArray[np.int64],
+    entered: NDArray[np.int64],
+) -> NDArray[np.bool_]:
+    """[K] which of these turns the restrictions forbid."""
+    E, names = len(edges), node_ids.tolist()
+    between: dict[tuple[NodeId, NodeId], list[int]] = {}
+    for row, (a, b) in enumerate(zip(edges.senders.tolist(), edges.receivers.tolist(), strict=True)):
+        between.setdefault((names[a], names[b]), []).append(row)
+    turns: dict[str, list[int]] = {"no": [], "only": []}
+    lost = np.zeros(len(restrictions), bool)
+    for i, (a, via, b, kind) in enumerate(restrictions):
+        word = kind.partition("_")[0]
+        if word not in turns:
+            raise CityError(f'turn restriction from {a} over {via} to {b}: kind "{kind}" is neither "no" nor "only"')
+        found = [x * E + y for x in between.get((a, via), []) for y in between.get((via, b), [])]
+        lost[i] = not found
+        turns[word] += found
 
-    def __init__(
-        self, node_ids: NDArray[np.generic], edges: Edges, restrictions: Iterable[Restriction], notices: Notices
-    ) -> None:
-        self._roads = len(edges)
-        no: set[int] = set()
-        only: set[int] = set()
-        between: dict[tuple[NodeId, NodeId], list[int]] = {}
-        restrictions = list(restrictions)
-        if restrictions:
-            names = node_ids.tolist()
-            for row, (a, b) in enumerate(zip(edges.senders.tolist(), edges.receivers.tolist(), strict=True)):
-                between.setdefault((names[a], names[b]), []).append(row)
-        lost = np.zeros(len(restrictions), bool)
-        for i, (a, via, b, kind) in enumerate(restrictions):
-            word = kind.partition("_")[0]
-            if word not in ("no", "only"):
-                raise CityError(
-                    f'turn restriction from {a} over {via} to {b}: kind "{kind}" is neither "no" nor "only"'
-                )
-            lefts, entereds = between.get((a, via), []), between.get((via, b), [])
-            lost[i] = not (lefts and entereds)
-            (no if word == "no" else only).update(
-                left * self._roads + entered for left in lefts for entered in entereds
-            )
-        self._no = np.array(sorted(no), np.int64)
-        self._only = np.array(sorted(only), np.int64)
+    def spot(i: int) -> str:
+        a, via, b, _ = restrictions[i]
+        return f"from {a} over {via} to {b}"
 
-        def spot(i: int) -> InputPlace:
-            a, via, b, _ = restrictions[i]
-            return InputPlace(f"from {a} over {via} to {b}")
-
-        notices.add_rows("Turn restrictions left out, one of their roads is not in the network", lost, spot)
-
-    def of(self, left: NDArray[np.int64], entered: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """[K] true where a turn is forbidden."""
-        turn = left * self._roads + entered
-        bound = np.isin(left, self._only // max(self._roads, 1))
-        forbidden: NDArray[np.bool_] = np.isin(turn, self._no) | (bound & ~np.isin(turn, self._only))
-        return forbidden
+    notices.add_rows("Turn restrictions left out, one of their roads is not in the network", lost, spot)
+    turn, only = left * E + entered, np.array(turns["only"], np.int64)
+    forbidden: NDArray[np.bool_] = np.isin(turn, turns["no"]) | (np.isin(left, only // E) & ~np.isin(turn, only))
+    return forbidden

@@ -1,43 +1,41 @@
 """The commonest form of traffic data: a matrix [time, node] beside a table of nodes and a table of roads.
 
 The matrix is in an .npz, .npy or .h5 file, its columns in the order of the rows of the node table; or it is a wide .csv
-whose first column is the time and whose other columns are named by node. Its rows need not be a step apart: a row goes
-to the snapshot that its time falls in, and snapshots without a row are not observed.
+whose first column is the time and whose other columns are named by node, which `import_tables` reads. Its rows need not
+be a step apart: a row goes to the snapshot that its time falls in, and snapshots without a row are not observed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from frigate.data.bucketing import bucket_matrix, usual_step_s
 from frigate.data.city import City
 from frigate.data.city_toml import parse_quantity, parse_step
-from frigate.data.columns import NodeIndex, numbers
+from frigate.data.column_names import SPEED_KPH, check_rename
 from frigate.data.network import RoadNetwork
-from frigate.data.network_tables import note_network, read_edges, read_nodes
-from frigate.data.notices import InputPlace, Notices
+from frigate.data.network_tables import EDGE_COLUMNS, NODE_COLUMNS, note_network, read_edges, read_nodes
+from frigate.data.notices import Notices
 from frigate.data.sandbox import sandboxed
 from frigate.data.stream import zone
-from frigate.data.tables import SPEED_KPH, column_names, read_table
-from frigate.data.times import Clock, array_times_us, times_us
-from frigate.errors import CityError, did_you_mean
+from frigate.data.tables import open_table
+from frigate.data.times import Clock, array_times_us
+from frigate.errors import CityError
 from frigate.sources.arrays import SUFFIXES, open_arrays, read_array
+from frigate.sources.tables.importer import import_tables
 
 
 @dataclass(frozen=True)
 class _Matrix:
     values: NDArray[np.generic]  # [rows, columns]
-    time_us: NDArray[np.int64] | None  # [rows]
-    valid: NDArray[np.bool_] | None  # [rows] or [rows, columns]
-    columns: NDArray[np.int64] | None  # [columns] row of the node table; None: in its order
+    time_us: NDArray[np.int64] | None = None  # [rows]
+    valid: NDArray[np.bool_] | None = None  # [rows] or [rows, columns]
 
 
 @sandboxed
@@ -82,19 +80,30 @@ def import_matrix(
     name
         Of the city; default: that of the file's folder.
     """
-    path = _existing(file)
-    notices = Notices()
-    network = _network(_existing(nodes), _existing(edges), rename or {}, notices)
-    clock = Clock(zone(timezone), "")
-    if (time is not None or path.suffix == ".csv") and start is not None:
-        raise CityError(f"{path.name}: start is for a matrix without times. Leave it out")
+    path = Path(file)
     if path.suffix not in (*SUFFIXES, ".csv"):
         raise CityError(f'{path.name}: files that end in "{path.suffix}" are not read. Give .npz, .npy, .h5 or .csv')
-    options = _Options(values, time, valid, clock, network, notices)
-    matrix = _from_csv(path, options) if path.suffix == ".csv" else _from_arrays(path, options)
+    for given in (path, Path(nodes), Path(edges)):
+        if not given.is_file():
+            raise CityError(f"{given}: there is no such file")
+    if (time is not None or path.suffix == ".csv") and start is not None:
+        raise CityError(f"{path.name}: start is for a matrix without times. Leave it out")
+    quantity = parse_quantity(quantity, where="--quantity")
+    name = name or path.resolve().parent.name
+    if path.suffix == ".csv":
+        if values is not None or valid is not None:
+            raise CityError(f"{path.name}: a wide csv has no named arrays. Leave values and valid out")
+        rename = {**(rename or {}), time or open_table(path).names[0]: "time"}
+        return import_tables(
+            nodes=nodes, edges=edges, readings=path, rename=rename, step=step, timezone=timezone, quantity=quantity,
+            unit=unit, name=name,
+        )  # fmt: skip
+    notices = Notices()
+    network = _network(Path(nodes), Path(edges), rename or {}, notices)
+    clock = Clock(zone(timezone), "")
+    matrix = _from_arrays(path, values, time, valid, clock=clock, notices=notices)
     _check_shape(path, matrix, network, nodes)
     time_us, step_s = _times(path, matrix, start=start, step=step, clock=clock)
-    quantity = parse_quantity(quantity, where="--quantity")
     snapshots, _ = bucket_matrix(
         matrix.values,
         time_us,
@@ -103,40 +112,18 @@ def import_matrix(
         timezone=timezone,
         quantity=quantity,
         notices=notices,
-        columns=matrix.columns,
         valid=matrix.valid,
     )
     snapshots = snapshots.trimmed(notices)
     stream = snapshots.stream(network, timezone=timezone, quantity=quantity, unit=unit or _unit_of(values))
     if not stream.observed.any():
         raise CityError(f"{path.name} has no reading: every cell is missing, not valid or left out")
-    return City.reported(name or path.resolve().parent.name, stream, notices)
-
-
-@dataclass(frozen=True)
-class _Options:
-    """What to look for in the file, and how to read it."""
-
-    values: str | None
-    time: str | None
-    valid: str | None
-    clock: Clock
-    network: RoadNetwork
-    notices: Notices
-
-
-def _existing(path: str | Path) -> Path:
-    if not Path(path).is_file():
-        raise CityError(f"{path}: there is no such file")
-    return Path(path)
+    return City.reported(name, stream, notices)
 
 
 def _network(nodes: Path, edges: Path, rename: Mapping[str, str], notices: Notices) -> RoadNetwork:
-    columns = [c for path in (nodes, edges) for c in column_names(path)]
-    for source in rename:
-        if source not in columns:
-            there = f"Their columns are: {', '.join(dict.fromkeys(columns))}"
-            raise CityError(f'map: neither table has a column "{source}"{did_you_mean(source, columns)}. {there}')
+    names = [n for path in (nodes, edges) for n in open_table(path, strict=True).names]
+    check_rename(rename, names, (*NODE_COLUMNS, *EDGE_COLUMNS))
     network = read_nodes(nodes, notices=notices, rename=rename)
     network = read_edges(edges, network, notices=notices, rename=rename)
     if not network.num_edges:
@@ -152,60 +139,33 @@ def _unit_of(name: str | None) -> str:
 # Files
 
 
-def _from_arrays(path: Path, options: _Options) -> _Matrix:
+def _from_arrays(
+    path: Path, values: str | None, time: str | None, valid: str | None, *, clock: Clock, notices: Notices
+) -> _Matrix:
+    if path.suffix == ".npy" and (time is not None or valid is not None):
+        raise CityError(f"{path.name} holds one array. Times or a mask beside it need an .npz")
     with open_arrays(path) as arrays:
-        if path.suffix == ".npy" and (options.time is not None or options.valid is not None):
-            raise CityError(f"{path.name} holds one array. Times or a mask beside it need an .npz")
         named = partial(read_array, path, arrays)
-        name = options.values if path.suffix != ".npy" else "array"
+        name = values if path.suffix != ".npy" else "array"
         if name is None:
-            flat = [n for n, read in arrays.items() if n not in (options.time, options.valid) and read().ndim == 2]
+            flat = [n for n, read in arrays.items() if n not in (time, valid) and read().ndim == 2]
             if len(flat) != 1:
                 raise CityError(f"{path.name} has {len(flat)} matrices. Say which with values: {', '.join(arrays)}")
             name = flat[0]
-        valid = None if options.valid is None else named(options.valid)
-        if valid is not None and valid.dtype.kind not in "biu":
-            raise CityError(f'{path.name}: "{options.valid}" holds {valid.dtype}. True and false are expected')
-        time_us = None
-        if options.time is not None:
-            time_us = _array_times(path, options.time, named(options.time), options)
-        return _Matrix(named(name), time_us, None if valid is None else valid.astype(bool), None)
-
-
-def _array_times(path: Path, name: str, times: NDArray[Any], options: _Options) -> NDArray[np.int64]:
-    if times.ndim != 1 or times.dtype.kind not in "iufMSU":
-        raise CityError(f'{path.name}: "{name}" is {times.dtype} of shape {times.shape}. One time a row is expected')
-    return array_times_us(path, times, clock=options.clock, notices=options.notices, name=name)
-
-
-def _from_csv(path: Path, options: _Options) -> _Matrix:
-    names = column_names(path)
-    time = options.time or names[0]
-    if options.values is not None or options.valid is not None:
-        raise CityError(f"{path.name}: a wide csv has no named arrays. Leave values and valid out")
-    others = [n for n in names if n != time]
-    table = read_table(path, needed=[time, *others], notices=options.notices)
-    if not len(table) or not others:
-        raise CityError(f"{path.name} has {len(table)} rows and {len(others)} nodes. A matrix needs both")
-    index = NodeIndex(options.network.node_ids)
-    columns = index.find(pl.Series(others, dtype=pl.String))
-    lost = [n for n, row in zip(others, columns.tolist(), strict=True) if row < 0]
-    if len(lost) * 2 > len(others):
-        hint = f'"{lost[0]}"{index.nearest(lost[0])}'
-        raise CityError(
-            f"{path.name}: column {hint} is not a node. So are {len(lost)} of {len(others)}: is it another network's?"
-        )
-    options.notices.add_rows(
-        "Columns left out, their node is not in the network",
-        columns < 0,
-        lambda i: InputPlace(f'"{others[i]}"{index.nearest(others[i])}'),
-    )
-    if len(set(columns[columns >= 0].tolist())) < int((columns >= 0).sum()):
-        raise CityError(f"{path.name}: two columns name the same node. Take one away")
-    time_us = times_us(table, time, clock=options.clock, notices=options.notices)
-    kept = [n for n, row in zip(others, columns.tolist(), strict=True) if row >= 0]
-    values = np.stack([numbers(table, n)[0] for n in kept], axis=1)
-    return _Matrix(values, time_us, None, columns[columns >= 0])
+        matrix = _Matrix(named(name))
+        if valid is not None:
+            mask = named(valid)
+            if mask.dtype.kind not in "biu":
+                raise CityError(f'{path.name}: "{valid}" holds {mask.dtype}. True and false are expected')
+            matrix = replace(matrix, valid=mask.astype(bool))
+        if time is not None:
+            times = named(time)
+            if times.ndim != 1 or times.dtype.kind not in "iufMSU":
+                found = f'"{time}" is {times.dtype} of shape {times.shape}'
+                raise CityError(f"{path.name}: {found}. One time a row is expected")
+            time_us = array_times_us(path, times, clock=clock, notices=notices, name=time)
+            matrix = replace(matrix, time_us=time_us)
+        return matrix
 
 
 # Times and snapshots
@@ -219,7 +179,7 @@ def _check_shape(path: Path, matrix: _Matrix, network: RoadNetwork, nodes: str |
         raise CityError(f"{path.name}: the matrix holds {matrix.values.dtype}. Numbers are expected")
     if not shape[0]:
         raise CityError(f"{path.name}: the matrix has no rows")
-    if matrix.columns is None and shape[1] != N:
+    if shape[1] != N:
         turned = " It looks turned: save its transpose" if shape[0] == N else " Give the nodes in the columns' order"
         raise CityError(f"{path.name}: {shape[1]} columns, but {Path(nodes).name} has {N} nodes.{turned}")
     if matrix.time_us is not None and len(matrix.time_us) != shape[0]:

@@ -411,7 +411,7 @@ def test_resume_over_other_readings_is_refused(copy: Path) -> None:
         ("forecast run --geojson nodes.csv/f.geojson", "nodes.csv/f.geojson: cannot be written: .* Name a file"),
         (f"import matrix none.npz {IMPORT} -o new", "none.npz: there is no such file"),
         (f"import matrix counts.npz {IMPORT} --map id -o new", '--map "id": write theirs=ours'),
-        (f"import matrix counts.npz {IMPORT} --map x=node_id -o new", 'neither table has a column "x"'),
+        (f"import matrix counts.npz {IMPORT} --map x=node_id -o new", 'no table has a column "x"'),
         (f"import matrix counts.npz {IMPORT} --map metres=lenght_m -o new", 'did you mean "length_m"'),
         (f"import matrix counts.npz {IMPORT} --values count -o new", 'no array "count"'),
         (f"import matrix counts.npz {IMPORT} --step 7min -o new", "7min does not divide a day"),

@@ -28,7 +28,7 @@ from frigate.data.network import Edges, RoadNetwork
 from frigate.data.notices import Notices
 from frigate.data.stream import RoadNetworkStream
 from frigate.errors import CityError
-from frigate.sources.benchmarks.libcity import import_libcity
+from frigate.sources.benchmarks.importer import import_benchmark
 from frigate.sources.matrix import import_matrix
 from frigate.sources.tables.importer import import_tables
 
@@ -201,7 +201,7 @@ def from_libcity(folder: Path, quantity: str) -> RoadNetworkStream:
     (folder / "x.dyna").write_text(f"dyna_id,type,time,entity_id,reading\n{rows}\n")
     ours = {"step_s": 300, "quantity": quantity, "timezone": "UTC"}
     (folder / "config.json").write_text(json.dumps({"info": {"data_col": ["reading"]}, "frigate": ours}))
-    return import_libcity(folder).stream
+    return import_benchmark("libcity", files=folder).stream
 
 
 def from_rows_of_a_benchmark(folder: Path, quantity: str) -> RoadNetworkStream:

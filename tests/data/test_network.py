@@ -246,9 +246,9 @@ def test_cleaned_roads_are_the_shortest_of_each_pair(raw: list[tuple[int, int, f
     found = zip(edges.senders.tolist(), edges.receivers.tolist(), strict=True)
     assert dict(zip(found, edges.length_m.tolist(), strict=True)) == shortest
     assert len(edges) == len(shortest)
-    assert cleaned.self_loops == sum(a == b for a, b, _ in raw)
-    assert cleaned.zero_length == sum(a != b and m == 0 for a, b, m in raw)
-    assert cleaned.parallel == len(raw) - cleaned.self_loops - len(shortest)
+    assert cleaned.self_loops.sum() == sum(a == b for a, b, _ in raw)
+    assert cleaned.zero_length.sum() == sum(a != b and m == 0 for a, b, m in raw)
+    assert cleaned.parallel.sum() == len(raw) - cleaned.self_loops.sum() - len(shortest)
 
 
 def test_cleaning_keeps_the_attributes_of_the_road_it_keeps() -> None:

@@ -418,7 +418,7 @@ def test_sixteen_anchors_on_a_large_network(choice: str) -> None:
     folder = shared_data("bayarea-osm-network")
     nodes, table = pl.read_parquet(folder / "nodes.parquet"), pl.read_parquet(folder / "edges.parquet")
     edges, left_out = clean_edges(Edges.of(table["src"], table["dst"], table["length_m"]))
-    assert left_out.self_loops == 117
+    assert left_out.self_loops.sum() == 117
     network = RoadNetwork(nodes["node_id"].to_numpy(), nodes["lon"].to_numpy(), nodes["lat"].to_numpy(), edges)
     raw = distances_m(network, choose_anchors(network, choice=choice))
     assert raw.shape == (30_826, 16)

@@ -318,17 +318,17 @@ def test_claims_larger_than_the_file_are_refused(tmp_path: Path) -> None:
     header = b"\x93NUMPY\x01\x00\x46\x00{'descr': '<f8', 'fortran_order': False, 'shape': (10000000000, 4, 3)}"
     with zipfile.ZipFile(folder / "PEMS04.npz", "w") as archive:
         archive.writestr("data.npy", header)
-    with pytest.raises(CityError, match=r"PEMS04\.npz is (cut short|not a readable)"):
+    with pytest.raises(CityError, match=r"PEMS04\.npz(: reading it takes more| is damaged)"):
         import_benchmark("pems04", files=folder)
     with zipfile.ZipFile(folder / "PEMS04.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         archive.writestr("data.npy", bytes(1 << 26))
-    with pytest.raises(CityError, match="not a readable"):
+    with pytest.raises(CityError, match=r"PEMS04\.npz: .* is damaged"):
         import_benchmark("pems04", files=folder)
     loops = write_metr_la(tmp_path / "loops")
     with h5py.File(loops / "metr-la.h5", "a") as file:
         del file["df/block0_values"]
         file["df"].create_dataset("block0_values", (1_000_000, 1_000_000), "f8", chunks=(100, 100))
-    with pytest.raises(CityError, match="claims 1,000,000,000,000 cells"):
+    with pytest.raises(CityError, match=r"metr-la\.h5: reading it takes more than"):
         import_benchmark("metr-la", files=loops)
     raw = (loops / "sensor_graph" / "distances_la_2012.csv").read_bytes()
     (loops / "sensor_graph" / "distances_la_2012.csv").write_bytes(gzip.compress(raw))

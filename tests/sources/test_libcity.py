@@ -18,7 +18,6 @@ from frigate.data.network import Edges, RoadNetwork
 from frigate.data.stream import make_stream
 from frigate.errors import CityError
 from frigate.sources.benchmarks.importer import import_benchmark
-from frigate.sources.benchmarks.libcity import import_libcity
 from frigate.sources.benchmarks.libcity_export import export_libcity
 from tests.support.benchmark_files import IDS, SPEEDS, edges_of, write_libcity
 
@@ -86,7 +85,7 @@ def test_a_city_comes_back_the_same(
     folder = tmp_path_factory.mktemp("libcity") / "out"
     city = city_of(seed, text=text, snapshots=snapshots, quantity=quantity)
     assert export_libcity(city, folder) == ()
-    assert_same(import_libcity(folder), city)
+    assert_same(import_benchmark("libcity", files=folder), city)
     assert_same(import_benchmark("libcity", files=folder), city)
 
 
@@ -129,14 +128,14 @@ def test_what_libcity_cannot_hold_is_told(tmp_path: Path) -> None:
         "Closed roads, which LibCity cannot hold: 1.",
         "Forbidden turns, which LibCity cannot hold: 1.",
     )
-    assert import_libcity(tmp_path / "out").network.num_edges == network.num_edges - 1
+    assert import_benchmark("libcity", files=tmp_path / "out").network.num_edges == network.num_edges - 1
 
 
 def test_only_atomic_files_are_replaced(tmp_path: Path) -> None:
     city = city_of(1, text=False, snapshots=2)
     export_libcity(city, tmp_path / "out")
     export_libcity(city_of(2, text=False, snapshots=2), tmp_path / "out")
-    assert_same(import_libcity(tmp_path / "out"), city_of(2, text=False, snapshots=2))
+    assert_same(import_benchmark("libcity", files=tmp_path / "out"), city_of(2, text=False, snapshots=2))
     (tmp_path / "out" / "thesis.tex").write_text("mine")
     with pytest.raises(CityError, match=r"more than atomic files \(thesis\.tex\)"):
         export_libcity(city, tmp_path / "out")
@@ -144,7 +143,7 @@ def test_only_atomic_files_are_replaced(tmp_path: Path) -> None:
 
 
 def test_files_of_others(tmp_path: Path) -> None:
-    city = import_libcity(write_libcity(tmp_path))
+    city = import_benchmark("libcity", files=write_libcity(tmp_path))
     assert (city.name, city.stream.quantity, city.stream.step_s) == ("LA", "speed", 300)
     np.testing.assert_array_equal(city.stream.values, SPEEDS.astype(np.float32))
     assert city.stream.observed.all()
@@ -152,7 +151,7 @@ def test_files_of_others(tmp_path: Path) -> None:
     assert any(n.startswith("Zeros kept as readings of 0") and n.endswith(": 2.") for n in city.notices)
     assert any(n.startswith("Times read as UTC") for n in city.notices)
     assert edges_of(city)["767541", "767542"] == 30
-    local = import_libcity(tmp_path, timezone="America/Los_Angeles", zeros="missing")
+    local = import_benchmark("libcity", files=tmp_path, timezone="America/Los_Angeles", zeros="missing")
     assert local.stream.local_time(local.stream.start_s) == "2012-03-01T00:00:00-08:00"
     np.testing.assert_array_equal(local.stream.observed, SPEEDS != 0)
 
@@ -165,17 +164,17 @@ def edit(folder: Path, name: str, pattern: str, new: str) -> None:
 
 def test_nodes_without_places_get_invented_ones(tmp_path: Path) -> None:
     edit(write_libcity(tmp_path), "LA.geo", r'"\[.*\]"', "[]")
-    city = import_libcity(tmp_path)
+    city = import_benchmark("libcity", files=tmp_path)
     assert any(n.startswith("Places invented") for n in city.notices)
     assert np.isfinite(city.network.lon).all() and edges_of(city)["767541", "767542"] == 30
     edit(tmp_path, "LA.rel", "cost", "link_weight")
-    assert set(edges_of(import_libcity(tmp_path)).values()) == {1000.0}
+    assert set(edges_of(import_benchmark("libcity", files=tmp_path)).values()) == {1000.0}
 
 
 def test_a_line_is_a_node_at_its_middle(tmp_path: Path) -> None:
     line = '"[[-118.0, 34.0], [-118.2, 34.2]]"'
     edit(write_libcity(tmp_path), "LA.geo", r'(773869),Point,"\[.*\]"', rf"\1,LineString,{line}")
-    city = import_libcity(tmp_path)
+    city = import_benchmark("libcity", files=tmp_path)
     assert (city.network.lon[0], city.network.lat[0]) == pytest.approx((-118.1, 34.1))
     assert any(n.startswith("Lines and areas, each a node at the middle of its points: 1") for n in city.notices)
 
@@ -185,7 +184,7 @@ def test_rows_in_any_order_and_twice(tmp_path: Path) -> None:
     header, *rows = (folder / "LA.dyna").read_text().splitlines()
     again = rows[0].rsplit(",", 1)[0] + ",11.5"
     (folder / "LA.dyna").write_text("\n".join([header, *rows[::-1], again]) + "\n")
-    stream = import_libcity(folder).stream
+    stream = import_benchmark("libcity", files=folder).stream
     assert stream.values[0, 0] == 11.5
     np.testing.assert_array_equal(stream.values[1:], SPEEDS[1:].astype(np.float32))
 
@@ -203,19 +202,19 @@ def test_rows_in_any_order_and_twice(tmp_path: Path) -> None:
         ("LA.dyna", "entity_id", "who", "has no column entity_id"),
         ("LA.dyna", "2012-03-01T00:05:00Z", "noon", '"noon" is not a time'),
         ("LA.dyna", r"Z,\d+", "Z,5", "12 of 12 readings: are these the readings of another network"),
-        ("config.json", "{", "[", "is not readable JSON"),
+        ("config.json", "{", "[", "is damaged"),
     ],
 )
 def test_wrong_files_say_where(tmp_path: Path, name: str, pattern: str, new: str, said: str) -> None:
     edit(write_libcity(tmp_path), name, pattern, new)
     with pytest.raises(CityError, match=said):
-        import_libcity(tmp_path)
+        import_benchmark("libcity", files=tmp_path)
 
 
 def test_two_data_sets_in_a_folder_have_to_be_named(tmp_path: Path) -> None:
     folder = write_libcity(tmp_path)
     (folder / "SF.geo").write_text((folder / "LA.geo").read_text())
     with pytest.raises(CityError, match=r"2 files are named \*\.geo: LA\.geo, SF\.geo"):
-        import_libcity(folder)
+        import_benchmark("libcity", files=folder)
     files = {part: folder / f"LA.{part}" for part in ("geo", "rel", "dyna")}
-    assert [str(x) for x in import_libcity(files).stream.node_ids.tolist()] == IDS
+    assert [str(x) for x in import_benchmark("libcity", files=files).stream.node_ids.tolist()] == IDS

@@ -22,7 +22,7 @@ from frigate.evaluation.evaluate import evaluate
 from frigate.forecasting.forecast import edit_network, forecast
 from frigate.graph.road_features import FEATURES, road_features
 from frigate.sources.geometry import line_length_m, read_line, write_line
-from frigate.sources.line_graph import line_graph, on_roads, turns_of
+from frigate.sources.line_graph import on_roads, turns_of
 from frigate.training.run import RunOnCity
 from frigate.training.train import train
 from tests.support.towns import START_S, random_network, random_stream
@@ -59,10 +59,10 @@ def test_turns_are_what_restrictions_and_dead_ends_leave(seed: int, data: st.Dat
     base = random_network(8, seed=seed, roads_per_node=2.5)
     node = st.sampled_from(base.node_ids.tolist())
     rules = data.draw(st.lists(st.tuples(node, node, node, st.sampled_from(["no", "only"])), max_size=30))
-    line, node_of_edge = on_roads(base, restrictions=rules)
+    line = on_roads(base, restrictions=rules)
     assert turns_by_nodes(line, base) == allowed(base, rules)
     assert len(line.edges) == len(set(zip(line.senders.tolist(), line.receivers.tolist(), strict=True)))
-    np.testing.assert_array_equal(node_of_edge, np.arange(base.num_edges))
+    assert line.num_nodes == base.num_edges
 
 
 @settings(max_examples=20)
@@ -75,7 +75,7 @@ def test_a_city_forbids_its_own_turns(seed: int, data: st.DataObject) -> None:
     more = [(base.node_ids[0].item(), base.node_ids[1].item(), base.node_ids[2].item(), "no")]
     rules = [(a, via, b, "no") for a, via, b in base.node_ids[turns].tolist()]
     for given_too in ([], more):
-        line = on_roads(city, restrictions=given_too).network
+        line = on_roads(city, restrictions=given_too)
         assert turns_by_nodes(line, base) == allowed(base, [*rules, *given_too])
 
 
@@ -97,7 +97,7 @@ def cross() -> RoadNetwork:
 
 def test_a_turn_is_half_of_each_road_and_like_the_road_it_enters() -> None:
     base = cross()
-    line = on_roads(base).network
+    line = on_roads(base)
     left, entered = line.senders, line.receivers
     np.testing.assert_allclose(line.length_m, (base.length_m[left] + base.length_m[entered]) / 2)
     for column in ("road_class", "lanes", "speed_kph", "name"):
@@ -115,7 +115,7 @@ def test_the_middle_parts_a_road_in_halves(points: list[tuple[float, float]]) ->
     base = cross()
     course = np.array([(0, 0), *points, (0, 0.01)]) + np.array([6, 49])
     base.edges.geometry[0] = write_line(course)  # M>N
-    line = on_roads(base).network
+    line = on_roads(base)
     turn = int(np.flatnonzero((line.senders == 0) & (line.receivers == 4))[0])  # M>N, N>T
     whole = read_line(line.edges.geometry[turn])
     assert line_length_m(whole) == pytest.approx(
@@ -128,17 +128,17 @@ def test_the_middle_parts_a_road_in_halves(points: list[tuple[float, float]]) ->
 def test_a_road_across_the_date_line_has_its_middle_there() -> None:
     edges = Edges.of([0, 1], [1, 0], [10, 10])
     base = RoadNetwork(np.array([1, 2]), np.array([179.9, -179.9]), np.zeros(2), edges)
-    line = on_roads(base).network
+    line = on_roads(base)
     np.testing.assert_allclose(np.abs(line.lon), 180)
     assert line.node_ids.tolist() == ["1>2", "2>1"]
 
 
 def test_own_ids_and_own_turns() -> None:
     base = cross()
-    line = on_roads(base, ids=np.arange(70, 80), turns=np.array([[5, 1], [5, 2], [5, 1]])).network
+    line = on_roads(base, ids=np.arange(70, 80), turns=np.array([[5, 1], [5, 2], [5, 1]]))
     assert line.node_ids.tolist() == list(range(70, 80))
     assert turns_of(line, 75) == [(75, 71), (75, 72)]
-    kept = on_roads(base, turns=np.array([[5, 1], [5, 2]]), restrictions=[("N", "M", "E", "no_left_turn")]).network
+    kept = on_roads(base, turns=np.array([[5, 1], [5, 2]]), restrictions=[("N", "M", "E", "no_left_turn")])
     assert turns_by_nodes(kept, base) == {("N", "M", "S")}
 
 
@@ -146,11 +146,11 @@ def test_parallel_roads_stay_apart_and_a_restriction_holds_for_both() -> None:
     base = cross()
     double = base.edges.join(base.edges.take(np.array([0])))  # M>N twice
     ids = [f"r{i}" for i in range(11)]
-    line = line_graph(base, double, ids=ids, restrictions=[("E", "M", "N", "no")]).network
+    line = on_roads(base, edges=double, ids=ids, restrictions=[("E", "M", "N", "no")])
     into = {a for road in ("r0", "r10") for a, b in turns_of(line, road) if b == road}
     assert into == {"r7", "r8"}  # from S and W; not from E, nor back from N
     with pytest.raises(CityError, match='road id "M>N" stands for 2 roads'):
-        line_graph(base, double)
+        on_roads(base, edges=double)
 
 
 def test_restrictions_that_say_nothing_are_counted() -> None:
@@ -185,7 +185,7 @@ def test_a_network_without_roads_is_refused() -> None:
 
 @cache
 def road_run(name: str) -> RunOnCity:
-    line = on_roads(random_network(8, seed=3)).network
+    line = on_roads(random_network(8, seed=3))
     stream = random_stream([line], seed=3, snapshots=70)
     model = {"width": 8, "layers": 2, "hidden": 8, **({"anchors": 4} if name == "paper" else {})}
     task, training = {"past": 4, "horizon": 3}, {"epochs": 1, "steps_per_epoch": 2, "batch_size": 4}
@@ -214,7 +214,7 @@ def test_training_evaluation_and_forecast_run_on_roads(name: str) -> None:
 
 
 def test_a_city_of_roads_comes_back_from_disk_and_can_be_checked(tmp_path: Path) -> None:
-    line = on_roads(City("Nodes", random_stream([cross()], seed=0))).network
+    line = on_roads(City("Nodes", random_stream([cross()], seed=0)))
     city = City("Roads", make_stream(np.ones((4, 10)), line, start_s=START_S, step_s=300))
     write_city(city, tmp_path / "roads")
     back = read_city(tmp_path / "roads")
@@ -230,7 +230,7 @@ def test_distances_along_the_line_graph_are_those_along_the_roads() -> None:
     lon = 6 + 0.01 * np.arange(5)
     metre = haversine_m(lon[:-1], np.full(4, 49.0), lon[1:], np.full(4, 49.0))
     base = RoadNetwork(np.arange(5), lon, np.full(5, 49.0), Edges.of(range(4), range(1, 5), metre))
-    line = on_roads(base).network
+    line = on_roads(base)
     assert line.length_m.sum() == pytest.approx(metre.sum() - metre[0] / 2 - metre[-1] / 2)
     straight = haversine_m(line.lon[:1], line.lat[:1], line.lon[-1:], line.lat[-1:])
     assert line.length_m.sum() == pytest.approx(straight[0], rel=1e-6)

@@ -17,7 +17,7 @@ from frigate.data.notices import Notices
 from frigate.errors import CityError
 from frigate.sources.geometry import Projection, write_line
 from frigate.sources.traces import matching
-from frigate.sources.traces.matching import INSIDE_M, NearbyRoads, Parallel, chunk_slices, join, make_table, match
+from frigate.sources.traces.matching import INSIDE_M, MatchOptions, NearbyRoads, chunk_slices, join, make_table, match
 from frigate.sources.traces.road_index import MAX_CANDIDATES, build_grid, find_candidates, readonly
 from frigate.sources.traces.viterbi import MATCHED, OUTSIDE, Matches, Positions, look_up, straight_distance_m
 
@@ -158,13 +158,12 @@ def test_the_table_holds_the_shortest_routes(seed: int) -> None:
 def test_a_smaller_table_changes_nothing(monkeypatch: pytest.MonkeyPatch, routes: int) -> None:
     network = scattered(4)
     roads, positions = roads_of(network), drive(network, 4)
-    options = {"sigma_m": None, "beta_m": None, "max_gap_s": 240.0}
-    whole, settings = match(roads, positions, parallel=Parallel(), **options)  # type: ignore[arg-type]
+    whole, settings = match(roads, positions, MatchOptions())
     assert (whole.before >= 0).sum() > 100
     monkeypatch.setattr(matching, "TABLE_ROUTES", routes)
     monkeypatch.setattr(matching, "TABLE_RADIUS_M", 700.0)
     monkeypatch.setattr(matching, "ROUTES_AT_ONCE", 150)
-    less, same = match(roads, positions, parallel=Parallel(), **options)  # type: ignore[arg-type]
+    less, same = match(roads, positions, MatchOptions())
     assert settings == same
     assert_equal(whole, less)
 
@@ -172,12 +171,12 @@ def test_a_smaller_table_changes_nothing(monkeypatch: pytest.MonkeyPatch, routes
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     network = scattered(5)
     roads, positions = roads_of(network), drive(network, 5)
-    whole, _ = match(roads, positions, sigma_m=5, beta_m=20, max_gap_s=240, parallel=Parallel())
+    whole, _ = match(roads, positions, MatchOptions(sigma_m=5, beta_m=20))
     parts = [slice(0, 40), slice(40, 160), slice(160, 240)]
     monkeypatch.setattr(matching, "chunk_slices", lambda vehicle, size: parts)
     said: list[tuple[int, int]] = []
     cut, _ = match(
-        roads, positions, sigma_m=5, beta_m=20, max_gap_s=240, parallel=Parallel(2),
+        roads, positions, MatchOptions(sigma_m=5, beta_m=20, workers=2),
         on_progress=lambda done, total, words: said.append((done, total)),
     )  # fmt: skip
     assert_equal(whole, cut)
@@ -197,13 +196,13 @@ def test_chunks_are_whole_vehicles() -> None:
 def test_routes_are_no_faster_than_a_car_and_positions_far_away_are_outside() -> None:
     network = scattered(6)
     roads, positions = roads_of(network), drive(network, 6)
-    found, _ = match(roads, positions, sigma_m=5, beta_m=20, max_gap_s=240, parallel=Parallel())
+    found, _ = match(roads, positions, MatchOptions(sigma_m=5, beta_m=20))
     linked = np.flatnonzero(found.before >= 0)
     took_s = (positions.arrive_us[linked] - positions.depart_us[found.before[linked]]) / 1e6
     assert (found.route_m[linked] <= 70.0 * (took_s + 5) + 1).all()
     assert (found.route_m[linked] <= 1.5 * found.straight_m[linked] + 1001).all()
     away = positions._replace(lat=readonly(positions.lat + 1, np.float64))
-    assert (match(roads, away, sigma_m=5, beta_m=20, max_gap_s=240, parallel=Parallel())[0].state == OUTSIDE).all()
+    assert (match(roads, away, MatchOptions(sigma_m=5, beta_m=20))[0].state == OUTSIDE).all()
 
 
 def test_straight_distance_is_the_networks() -> None:
@@ -214,17 +213,7 @@ def test_straight_distance_is_the_networks() -> None:
 
 def test_sigma_is_estimated_from_the_noise() -> None:
     network = scattered(7)
-    small, large = (
-        match(
-            roads_of(network),
-            drive(network, 7, noise_m=noise),
-            sigma_m=None,
-            beta_m=None,
-            max_gap_s=240,
-            parallel=Parallel(),
-        )
-        for noise in (3.0, 12.0)
-    )
+    small, large = (match(roads_of(network), drive(network, 7, noise_m=noise), MatchOptions()) for noise in (3.0, 12.0))
     assert 1.0 <= small[1].sigma_m < large[1].sigma_m < 20
     assert (small[0].state == MATCHED).mean() > 0.95
 
@@ -242,7 +231,7 @@ def test_a_network_across_the_date_line_is_in_one_piece() -> None:
 @pytest.mark.parametrize(("workers", "engine"), [(0, "local"), (1, "spark")])
 def test_workers_and_engine_are_checked(workers: int, engine: str) -> None:
     with pytest.raises(CityError):
-        Parallel(workers, engine)
+        MatchOptions(workers=workers, engine=engine)
 
 
 def assert_equal(one: Matches, other: Matches) -> None:
@@ -252,7 +241,7 @@ def assert_equal(one: Matches, other: Matches) -> None:
 
 def test_joining_moves_the_links() -> None:
     network = scattered(8)
-    found, _ = match(roads_of(network), drive(network, 8), sigma_m=5, beta_m=20, max_gap_s=240, parallel=Parallel())
+    found, _ = match(roads_of(network), drive(network, 8), MatchOptions(sigma_m=5, beta_m=20))
     twice = join([found, found])
     P = len(found.road)
     linked = found.before >= 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import struct
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from frigate.data.notices import Notices
 from frigate.errors import CityError
 from frigate.sources.line_graph import on_roads
 from frigate.sources.osm.files import open_map, read_osmium
-from frigate.sources.osm.importer import DRIVABLE, forbidden_turns, import_osm, read_osm
+from frigate.sources.osm.importer import DRIVABLE, OsmRoads, import_osm, read_osm
 from frigate.sources.osm.tags import RoadKind, road_kind, speed_kph
 from frigate.sources.osm.ways import Gathered
 from frigate.sources.tables.importer import import_tables
@@ -50,6 +51,10 @@ def roads_of(network: RoadNetwork) -> dict[tuple[int, int], int]:
     }
 
 
+def turns_of(roads: OsmRoads) -> set[tuple[int, ...]]:
+    return {tuple(turn) for turn in roads.network.node_ids[roads.forbidden_turns].tolist()}
+
+
 # Formats
 
 
@@ -68,7 +73,7 @@ def test_every_format_gives_the_same_network(tmp_path: Path) -> None:
             assert np.array_equal(b.lanes[there], a.lanes[row], equal_nan=True) and b.name[there] == a.name[row], kind
             np.testing.assert_allclose(points(b.geometry[there]), points(a.geometry[row]), atol=1e-7)
         if kind != "graphml":  # which has no restrictions
-            assert forbidden_turns(other) == {(1, 5, 4)}, kind
+            assert turns_of(other) == {(1, 5, 4)}, kind
 
 
 def test_attributes_go_with_the_direction(tmp_path: Path) -> None:
@@ -99,9 +104,7 @@ def test_sieve_of_osmium_finds_the_same_places(tmp_path: Path) -> None:
     )
     spread.write_pbf(tmp_path / "spread.osm.pbf")
     file = open_map(tmp_path / "spread.osm.pbf")
-    sieved, plain = (
-        read_osmium(file, Gathered(file.path, frozenset(DRIVABLE), Notices()), filtered=f) for f in (True, False)
-    )
+    sieved, plain = (read_osmium(file, Gathered(frozenset(DRIVABLE), Notices()), filtered=f) for f in (True, False))
     assert np.isfinite(plain.lon).all()
     assert np.array_equal(sieved.lon, plain.lon) and np.array_equal(sieved.lat, plain.lat)
 
@@ -336,9 +339,9 @@ TURN: list[Member] = [("from", "w", 11), ("via", "n", 5), ("to", "w", 12)]
 
 def test_only_leaves_no_other_turn(tmp_path: Path) -> None:
     roads = read_osm(write(tmp_path, restricted("only_straight_on", TURN).xml()))
-    assert forbidden_turns(roads) == {(1, 5, 1), (1, 5, 3), (1, 5, 4)}
+    assert turns_of(roads) == {(1, 5, 1), (1, 5, 3), (1, 5, 4)}
     roads = read_osm(write(tmp_path, restricted("no_u_turn", [TURN[0], TURN[1], ("to", "w", 11)]).xml()))
-    assert forbidden_turns(roads) == {(1, 5, 1)}
+    assert turns_of(roads) == {(1, 5, 1)}
 
 
 @pytest.mark.parametrize(
@@ -353,14 +356,14 @@ def test_only_leaves_no_other_turn(tmp_path: Path) -> None:
 )
 def test_restrictions_that_name_no_turn_are_counted(tmp_path: Path, members: list[Member], said: str) -> None:
     roads = read_osm(write(tmp_path, restricted("no_left_turn", members).xml()))
-    assert roads.restrictions == ()
+    assert len(roads.forbidden_turns) == 0
     assert [n for what, n in roads.notices.counts.items() if said in what] == [1]
 
 
 def test_restrictions_for_others_are_passed_over(tmp_path: Path) -> None:
     except_cars = restricted("no_left_turn", TURN, **{"except": "bus;motorcar"})
-    assert read_osm(write(tmp_path, except_cars.xml())).restrictions == ()
-    assert read_osm(write(tmp_path, restricted("give_way", TURN).xml())).restrictions == ()
+    assert len(read_osm(write(tmp_path, except_cars.xml())).forbidden_turns) == 0
+    assert len(read_osm(write(tmp_path, restricted("give_way", TURN).xml())).forbidden_turns) == 0
 
 
 @settings(max_examples=25)
@@ -382,7 +385,7 @@ def test_a_written_city_forbids_what_the_map_does(
     except CityError:
         return  # a map without a road
     write_city(city, folder / "city")
-    kept, direct = on_roads(read_city(folder / "city")).network, import_osm(path, keep_all=True, on="roads")
+    kept, direct = on_roads(read_city(folder / "city")), import_osm(path, keep_all=True, on="roads")
     assert roads_of(kept).keys() == roads_of(direct.network).keys()
     assert len(direct.forbidden_turns) == 0  # they are its edges
 
@@ -469,19 +472,19 @@ def bombed(xml: str) -> str:
         (b"node_id,lon,lat\n1,2,3\n", "begins with"),
         (b"<?xml", "no first element"),
         (crossing().xml()[:-40].encode(), "cut short"),
-        (crossing().overpass(geom=False)[:-40].encode(), "complete JSON"),
-        (b"[" * 100_000, "complete JSON"),
+        (crossing().overpass(geom=False)[:-40].encode(), "damaged"),
+        (b"[" * 100_000, "damaged"),
         (b'{"rows": []}', "elements"),
         (b'{"elements": [], "remark": "runtime error: timed out"}', "timed out"),
         (b'{"elements": []}', "no drivable road"),
         (crossing().graphml()[:-40].encode(), "cut short"),
         (crossing().graphml().replace('id="1"', 'id="one"').encode(), "whole number"),
-        (gzip.compress(crossing().xml().encode())[:-20], "cannot be decompressed"),
+        (gzip.compress(crossing().xml().encode())[:-20], "damaged"),
         (gzip.compress(crossing().overpass(geom=False).encode()), "Unpack it"),
-        (b"\x1f\x8bnonsense", "cannot be decompressed"),
-        (b"BZh9nonsense", "cannot be decompressed"),
+        (b"\x1f\x8bnonsense", "damaged"),
+        (b"BZh9nonsense", "damaged"),
         (b"\0\0\0\x0e\x0a\x09OSMHeader\x18\x05nonsense", "damaged"),
-        (b'<osm version="0.6"><way id="1"><nd ref="1"/><nd ref="2"/><tag k="highway" v="road"/></way></osm>', "coordinates"),
+        (b'<osm version="0.6"><way id="1"><nd ref="1"/><nd ref="2"/><tag k="highway" v="road"/></way></osm>', "coord"),
     ],
 )  # fmt: skip
 def test_bad_files_are_refused(tmp_path: Path, text: bytes, said: str) -> None:
@@ -497,11 +500,13 @@ def test_a_truncated_pbf_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress])
-def test_a_file_that_expands_a_thousandfold_is_refused(tmp_path: Path, pack: object) -> None:
-    assert callable(pack)
+def test_a_file_that_expands_a_thousandfold_is_refused(
+    tmp_path: Path, pack: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FRIGATE_READ_SECONDS", "0.2")
     block = b" " * (8 << 20)
     packed = pack(b'<osm version="0.6">') + pack(block) * 40  # members one after another are one text
-    with pytest.raises(CityError, match="expands from .* to over"):
+    with pytest.raises(CityError, match=r"takes more than 0\.2 s|cut short"):
         import_osm(write(tmp_path, packed))
 
 

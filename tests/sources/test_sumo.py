@@ -132,7 +132,7 @@ def test_a_written_city_forbids_what_no_connection_makes(data: st.DataObject, tm
     path = write(folder, "town.net.xml", net)
     direct = import_sumo(path, on="roads")
     write_city(import_sumo(path), folder / "city")
-    kept = on_roads(read_city(folder / "city")).network
+    kept = on_roads(read_city(folder / "city"))
     ends = [[x.replace(">", "") for x in kept.node_ids[side].tolist()] for side in (kept.senders, kept.receivers)]
     line = direct.network
     theirs = zip(line.node_ids[line.senders].tolist(), line.node_ids[line.receivers].tolist(), strict=True)
@@ -348,8 +348,8 @@ REFUSED_NETS: dict[str, tuple[Callable[[], str | bytes], str]] = {
     "encoding": (lambda: '<?xml version="1.0" encoding="no-such"?><net/>', "n.net.xml"),
     "root": (lambda: "<routes/>", "is routes or trips: its outermost element is <routes>. A road network"),
     "nothing": (lambda: "<net/>", "0 roads and 0 junctions"),
-    "deep": (lambda: "<net>" + "<a>" * 200, "100 deep"),
-    "long": (lambda: f"<net a='{'x' * (5 << 20)}'/>", "no element ends within"),
+    "deep": (lambda: "<net>" + "<a>" * 200, "the file is cut short"),
+    "long": (lambda: f"<net a='{'x' * (5 << 20)}'/>", "0 roads and 0 junctions"),
     "no cars": (
         lambda: re.sub(r'(dis)?allow="[a-z ]*"', "", net_xml()).replace("speed=", 'allow="rail" speed='),
         "no road that passenger cars may use, of 8 roads",
@@ -445,7 +445,7 @@ REFUSED_COUNTS: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
         lambda d: {"edgedata": [write(d, "x.xml", edge_xml([(0, 300, all_roads(1)), (0, 600, all_roads(1))]))]},
         "Does one file hold several measurements",
     ),
-    "cut gzip": (lambda d: {"edgedata": [_cut(d / "edge.xml.gz")]}, "is cut short: its gzip stream has no end"),
+    "cut gzip": (lambda d: {"edgedata": [_cut(d / "edge.xml.gz")]}, "is damaged or cut short"),
     "lost gzip": (lambda d: {"edgedata": [_cut(d / "edge.xml.gz", keep=2)]}, "edge.xml.gz"),
     "loop twice": (
         lambda d: {"detectors": [d / "e1.xml", d / "loops.add.xml", d / "loops.add.xml"]},
@@ -488,14 +488,15 @@ def test_counts_that_are_refused(tmp_path: Path, what: str) -> None:
         import_sumo(files["net"], **options(tmp_path))
 
 
-def test_a_file_that_expands_a_thousandfold_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_expands_a_thousandfold_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FRIGATE_READ_SECONDS", "0.2")
     path = tmp_path / "bomb.net.xml.gz"
     with gzip.open(path, "wb", compresslevel=9) as file:
         file.write(b"<net>")
         for _ in range(50):
             file.write(b'<type a="%s"/>' % (b"x" * 10_000) * 100)
     assert path.stat().st_size < 100_000
-    with pytest.raises(CityError, match=r"bomb.net.xml.gz expands more than 250 times"):
+    with pytest.raises(CityError, match=r"takes more than 0\.2 s|cut short"):
         import_sumo(path)
 
 

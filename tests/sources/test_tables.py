@@ -24,9 +24,10 @@ from frigate.data.network import Edges, RoadNetwork
 from frigate.data.network_tables import connected_parts
 from frigate.errors import CityError, FrigateError
 from frigate.forecasting.forecast import forecast
-from frigate.sources.geometry import NotALineError, RoadIndex, line_length_m, read_line, write_line
+from frigate.sources.geometry import NotALineError, PlaceIndex, line_length_m, read_line, write_line
 from frigate.sources.osm.importer import import_osm
-from frigate.sources.tables.importer import attach_readings, import_tables
+from frigate.sources.tables.detectors import SensorSite, attach
+from frigate.sources.tables.importer import import_tables
 from frigate.training.train import train
 from tests.support.shared_data import shared_data
 from tests.support.table_files import EDGES, NODES, START, long_readings, small_files, steps
@@ -130,7 +131,7 @@ def test_the_nearest_road_is_the_nearest(seed: int, dx: float, dy: float) -> Non
     rng = np.random.default_rng(seed)
     lon, lat = rng.uniform(-0.01, 0.01, (2, 10)) + np.array([[6.1], [49.6]])
     network = RoadNetwork(np.arange(10), lon, lat, Edges.of(np.arange(5), np.arange(5, 10), np.ones(5)))
-    found, metres, _ = RoadIndex.of(network).near(6.1 + dx, 49.6 + dy, 0)
+    found, metres, _ = PlaceIndex.of_roads(network).near(6.1 + dx, 49.6 + dy, 0)
     share = np.linspace(0, 1, 2001)[:, None]
     walked = []
     for a, b in zip(network.senders, network.receivers, strict=True):
@@ -373,11 +374,17 @@ def test_the_network_of_a_city_brings_its_time_zone(files: dict[str, Path], tmp_
         there = import_tables(network=network, readings=local)
         assert (there.stream.timezone, there.stream.start_s) == ("Asia/Tokyo", int(START.timestamp()) - 9 * 3600)
         assert taken in there.notices
-    assert attach_readings(city, local).stream.start_s == there.stream.start_s
     assert import_tables(network=city).stream.timezone == "Asia/Tokyo"
     given_zone = import_tables(network=city, readings=local, timezone="UTC")
     assert (given_zone.stream.timezone, given_zone.stream.start_s) == ("UTC", int(START.timestamp()))
     assert taken not in given_zone.notices
+
+
+def test_a_sensor_is_not_attached_to_a_node_that_is_gone() -> None:
+    place = np.array([6.1, 6.2]), np.array([49.6, 49.6])
+    network = RoadNetwork(np.array(["A", "B"]), *place, Edges.none()).remove_nodes(["B"])
+    node_of, why = attach([SensorSite(lon=6.2, lat=49.6)], network, roads=None, snap_m=None)
+    assert node_of.tolist() == [-1] and "m from the nearest node, A" in why[0]
 
 
 # On roads
@@ -462,11 +469,14 @@ def test_bad_readings_are_refused_in_words(
         imported(files, put(tmp_path, name, data))
 
 
-def test_a_parquet_file_that_expands_a_thousandfold_is_not_read(files: dict[str, Path], tmp_path: Path) -> None:
+def test_a_parquet_file_that_expands_a_thousandfold_is_refused(
+    files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FRIGATE_READ_MEMORY_GB", "0.2")
     path = tmp_path / "bomb.parquet"
     frame = pl.select(pl.repeat(1_705_276_800, 4_000_000).alias("time")).with_columns(node_id=pl.lit("A"), value=1)
     frame.write_parquet(path, compression="zstd", row_group_size=4_000_000)
-    with pytest.raises(CityError, match=r"says 4,000,000 rows. It is not read"):
+    with pytest.raises(CityError, match=r"takes more than 0\.2 GB"):
         imported(files, path)
 
 
@@ -545,9 +555,8 @@ def test_a_map_and_readings_with_coordinates_train_and_forecast(tmp_path: Path) 
     ]
     readings = put(tmp_path, "counts.csv", "\n".join(["Zeit,detector,lng,latitude,vehicles", *rows]) + "\n")
     city = import_tables(network=bare, readings=readings, rename={"Zeit": "time"}, timezone="Europe/Luxembourg")
-    again = attach_readings(bare, readings, rename={"Zeit": "time"}, timezone="Europe/Luxembourg")
-    np.testing.assert_array_equal(again.stream.values, city.stream.values)
-    assert city.stream.sensors.sum() == len(loops) and set(again.notices) == {*bare.notices, *city.notices}
+    assert city.stream.sensors.sum() == len(loops)
+    assert bare.notices and city.notices[: len(bare.notices)] == bare.notices
     write_city(city, tmp_path / "city")
     kept = read_city(tmp_path / "city")
     np.testing.assert_array_equal(kept.stream.values, city.stream.values)

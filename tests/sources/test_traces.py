@@ -21,6 +21,7 @@ from frigate.errors import CityError
 from frigate.sources.geometry import read_line, write_line
 from frigate.sources.traces import matching
 from frigate.sources.traces.importer import MatchedTraces, count_passages, import_traces, match_traces
+from frigate.sources.traces.matching import MatchOptions
 from tests.support.shared_data import shared_data
 
 BLOCK_M = 150.0
@@ -189,7 +190,7 @@ def test_a_city_gives_its_network_name_and_time_zone_and_the_result_can_be_writt
 def test_workers_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matching, "CHUNK", 100)
     path = written(drive(4)[0], tmp_path)
-    one, two = (match_traces(path, TOWN, workers=workers) for workers in (1, 2))
+    one, two = (match_traces(path, TOWN, MatchOptions(workers=workers)) for workers in (1, 2))
     for a, b in ((one.time_us, two.time_us), (one.node, two.node), (one.road, two.road)):
         np.testing.assert_array_equal(a, b)
     assert one.report == two.report
@@ -203,7 +204,7 @@ def test_a_ray_cluster_changes_nothing(tmp_path: Path) -> None:
     here = match_traces(path, TOWN)
     ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, object_store_memory=100_000_000)
     try:
-        there = match_traces(path, TOWN, engine="ray")
+        there = match_traces(path, TOWN, MatchOptions(engine="ray"))
         assert ray.is_initialized()  # a cluster that was there is left running
     finally:
         ray.shutdown()
@@ -236,7 +237,7 @@ def test_a_trace_is_cut_at_a_long_gap(tmp_path: Path) -> None:
     # The gap is where a node is passed well between two positions: that passage is lost, and no other.
     after = next(i for i in range(8, len(frame)) if any(time_s[i - 1] + 4 < t < time_s[i] - 4 for *_, t in passed))
     path = written(frame.with_columns(time=time_s + 300.0 * (np.arange(len(frame)) >= after)), tmp_path)
-    cut, whole = match_traces(path, TOWN), match_traces(path, TOWN, max_gap_s=400)
+    cut, whole = match_traces(path, TOWN), match_traces(path, TOWN, MatchOptions(max_gap_s=400))
     assert (cut.report.cut, whole.report.cut) == (1, 0)
     assert whole.node.tolist() == [node for _, node, _ in passed]
     assert cut.node.tolist() == [node for _, node, t in passed if not time_s[after - 1] < t < time_s[after]]
@@ -249,7 +250,7 @@ def test_a_trace_breaks_where_nobody_can_drive(tmp_path: Path) -> None:
         lat=pl.when(pl.col("index") == 10).then(LAT).otherwise("lat"),
         time=pl.col("time").first() + 2.0 * pl.col("index"),
     )
-    found = match_traces(written(jump, tmp_path), TOWN, beta_m=20)
+    found = match_traces(written(jump, tmp_path), TOWN, MatchOptions(beta_m=20))
     assert found.report.broken > 0
     assert "broken where no route led on" in " ".join(found.report.sentences())
 
@@ -363,7 +364,9 @@ def test_columns_are_mapped_and_scaled(tmp_path: Path) -> None:
             **{f"y_{unit}": (pl.col("lat") * factor).round().cast(pl.Int64)},
         )
         path = written(own, tmp_path, f"{unit}.parquet")
-        named = import_traces(path, TOWN, vehicle="taxi", time="when", lon=f"x_{unit}", lat=f"y_{unit}")
+        named = import_traces(
+            path, TOWN, rename={"taxi": "vehicle", "when": "time", f"x_{unit}": "lon", f"y_{unit}": "lat"}
+        )
         names = {"taxi": "vehicle", "when": "time", f"x_{unit}": "lon", f"y_{unit}": "lat"}
         same_counts(named, import_traces(path, TOWN, rename=names))
         assert named.stream.values.sum() == good.stream.values.sum()
@@ -386,7 +389,7 @@ def test_files_that_are_no_traces_are_refused(tmp_path: Path) -> None:
     frame, _ = drive(13, vehicles=1)
     refuse("no such file", tmp_path / "none.csv")
     refuse("no file", [])
-    refuse("no such file", tmp_path)
+    refuse("are not read", tmp_path)
     empty = tmp_path / "empty.csv"
     empty.touch()
     refuse("is empty", empty)
@@ -429,8 +432,8 @@ def test_options_are_checked(tmp_path: Path) -> None:
     refuse("radius_m: 500", path, radius_m=500)
     refuse("step", path, step="soon")
     refuse("time zone", path, timezone="Mars")
-    refuse('map: speed=speed: "speed" is not a column of traces', path, rename={"speed": "speed"})
-    refuse(r'has no column "lonn" \(did you mean "lon"', path, rename={"lonn": "lon"})
+    refuse('map: "speed" is no column of ours', path, rename={"lon": "speed"})
+    refuse(r'no table has a column "lonn" \(did you mean "lon"', path, rename={"lonn": "lon"})
     refuse("has no roads", path, replace(TOWN, edges=Edges.none()))
 
 
@@ -475,7 +478,7 @@ def test_the_shared_day_comes_close_to_the_published_counts() -> None:
     folder, taxi = shared_data("sf-streets-traces"), shared_data("sf-taxi")
     network = shared_network()
     path = folder / "traces_2008-05-28.parquet"
-    matched = match_traces(path, network, rename=SHARED_NAMES, timezone="America/Los_Angeles", workers=2)
+    matched = match_traces(path, network, MatchOptions(workers=2), rename=SHARED_NAMES, timezone="America/Los_Angeles")
     assert matched.report.matched_share >= 0.97, asdict(matched.report)
     assert matched.report.mean_distance_m < 8, asdict(matched.report)
     city = count_passages(matched, network, step_s=300, timezone="America/Los_Angeles", name="sf")

@@ -9,11 +9,27 @@ from pathlib import Path
 
 import numpy as np
 
+from frigate.data.files import parsing
 from frigate.errors import CityError
-from frigate.sources.arrays import open_hdf5, parsing, read_dataset
+from frigate.sources.arrays import open_hdf5, read_dataset
 from frigate.sources.benchmarks.unpickle import Frame
 
+Files = str | Path | Mapping[str, str | Path]
+
 DEPTH = 3  # folders below the one given
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `import_benchmark` was asked for; None: the data set's own rule."""
+
+    kind: str
+    files: Files
+    name: str | None
+    feature: str | None
+    timezone: str | None
+    length_unit: str | None
+    zeros: str | None
 
 
 @dataclass(frozen=True)
@@ -24,7 +40,7 @@ class DataFile:
     needed: bool = True
 
 
-def find_files(files: str | Path | Mapping[str, str | Path], parts: Mapping[str, DataFile]) -> dict[str, Path]:
+def find_files(files: Files, parts: Mapping[str, DataFile]) -> dict[str, Path]:
     """The files of a data set by their part in it: from a folder, or from a mapping that names them."""
     if isinstance(files, Mapping):
         unknown = [part for part in files if part not in parts]
@@ -50,10 +66,7 @@ def find_files(files: str | Path | Mapping[str, str | Path], parts: Mapping[str,
 
 def _files_below(folder: Path, depth: int = DEPTH) -> list[Path]:
     """Files, those nearest to the top first."""
-    try:
-        inside = sorted(folder.iterdir())
-    except OSError as error:
-        raise CityError(f"{folder} cannot be read: {error.strerror}") from None
+    inside = sorted(folder.iterdir())
     below = [p for p in inside if p.is_dir() and not p.name.startswith(".")] if depth else []
     return [p for p in inside if p.is_file()] + [path for f in below for path in _files_below(f, depth - 1)]
 
@@ -82,7 +95,7 @@ def read_h5_frame(path: Path) -> Frame:
         if "block1_values" in group:
             raise CityError(f"{path.name}: the frame has columns of several types. Save it as one type of number")
         names = ("axis0", "axis1", "block0_values", "block0_items")
-        arrays = {name: read_dataset(path, name, group[name]) for name in names}
+        arrays = {name: read_dataset(path, group[name]) for name in names}
         kind = group["axis1"].attrs.get("kind", b"")
         kind = kind.decode("ascii", "replace") if isinstance(kind, bytes) else str(kind)
     values, columns, index = arrays["block0_values"], arrays["block0_items"], arrays["axis1"]

@@ -21,30 +21,27 @@ from numpy.typing import NDArray
 
 from frigate.data.bucketing import bucket_matrix, usual_step_s
 from frigate.data.city import City
-from frigate.data.network import NodeId, RoadNetwork
+from frigate.data.network import Edges, NodeId, RoadNetwork
 from frigate.data.notices import Notices
 from frigate.data.sandbox import sandboxed
 from frigate.data.stream import zone
 from frigate.data.times import Clock, array_times_us
 from frigate.errors import CityError, did_you_mean
 from frigate.sources.arrays import open_arrays, read_array
-from frigate.sources.benchmarks.files import DataFile, find_files, read_h5_frame
-from frigate.sources.benchmarks.libcity import import_libcity
+from frigate.sources.benchmarks.files import DataFile, Files, Options, find_files, read_h5_frame
+from frigate.sources.benchmarks.libcity import libcity_city
 from frigate.sources.benchmarks.sensor_graph import (
-    Pairs,
     adjacency,
-    id_array,
     in_metres,
     labels,
     near_pairs,
     read_locations,
     read_pairs,
+    sensor_ids,
     sensor_network,
     with_lengths,
 )
 from frigate.sources.benchmarks.unpickle import Frame, unpickle
-
-Files = str | Path | Mapping[str, str | Path]
 
 CALIFORNIA = "America/Los_Angeles"
 AUTHORS_ZONE = "Asia/Shanghai"  # Beijing, Chengdu and Harbin
@@ -66,18 +63,13 @@ LOOPS = {
 }
 
 
-@dataclass(frozen=True)
-class _Pems:
-    start: str  # local time of the first row
-    length_unit: str
-
-
-# The publishers give no times. The dates are those in their papers; 03 and 07 give differences of postmiles.
+# Local time of the first row, and the unit of lengths. The publishers give no times: the dates are those in their
+# papers. 03 and 07 give differences of postmiles.
 PEMS = {
-    "pems03": _Pems("2018-09-01", "mi"),
-    "pems04": _Pems("2018-01-01", "m"),
-    "pems07": _Pems("2017-05-01", "mi"),
-    "pems08": _Pems("2016-07-01", "m"),
+    "pems03": ("2018-09-01", "mi"),
+    "pems04": ("2018-01-01", "m"),
+    "pems07": ("2017-05-01", "mi"),
+    "pems08": ("2016-07-01", "m"),
 }
 FEATURES = ("flow", "occupancy", "speed")  # in the order of the last axis
 PEMS_MEASURES = {
@@ -132,111 +124,82 @@ def import_benchmark(
         raise CityError(f'zeros "{zeros}" is not understood. Give "missing" or "kept"')
     if feature is not None and wanted not in PEMS and wanted != "libcity":
         raise CityError(f"feature {feature}: {wanted} has one feature only. Leave it out")
+    options = Options(wanted, files, name, feature, timezone, length_unit, zeros)
     if wanted == "libcity":
-        return import_libcity(
-            files, name=name, feature=feature, timezone=timezone, length_unit=length_unit, zeros=zeros
-        )
-    options = _Options(wanted, name, feature, timezone, length_unit, zeros)
-    if wanted in LOOPS:
-        return _loops(files, options)
-    return _pems(files, options) if wanted in PEMS else _authors(files, options)
+        return libcity_city(options)
+    notices = Notices()
+    read = _loops if wanted in LOOPS else _pems if wanted in PEMS else _authors
+    return _city(read(options, notices), options, notices)
 
 
 @dataclass(frozen=True)
-class _Options:
-    """The kind, and what replaces its own rules."""
+class _Readings:
+    """The readings of a data set as a matrix, and what its publishers say of them."""
 
-    kind: str
-    name: str | None
-    feature: str | None
-    timezone: str | None
-    length_unit: str | None
-    zeros: str | None
-
-    def measure(self, quantity: str, unit: str, timezone: str, *, zeros_missing: bool, why: str) -> Measure:
-        if self.zeros is not None:
-            zeros_missing, why = self.zeros == "missing", "asked for"
-        return Measure(quantity, unit, self.timezone or timezone, zeros_missing, why)
-
-
-@dataclass(frozen=True)
-class Measure:
-    """What the numbers are and how they are read."""
-
+    path: Path
+    values: NDArray[np.generic]  # [rows, N]
+    times: NDArray[np.datetime64]  # [rows] local time
+    network: RoadNetwork
     quantity: str
     unit: str
     timezone: str
     zeros_missing: bool
     zeros_why: str  # the reason, for the notice about zeros
+    name: str
 
 
-def _city(
-    path: Path,
-    values: NDArray[np.generic],
-    times: NDArray[np.datetime64],
-    network: RoadNetwork,
-    *,
-    name: str,
-    measure: Measure,
-    notices: Notices,
-) -> City:
-    """A city from a matrix [rows, N] and the local time of each row."""
-    if values.shape != (len(times), network.num_nodes) or not values.size:
-        expected = (len(times), network.num_nodes)
+def _city(read: _Readings, options: Options, notices: Notices) -> City:
+    path, values, network, quantity = read.path, read.values, read.network, read.quantity
+    if values.shape != (len(read.times), network.num_nodes) or not values.size:
+        expected = (len(read.times), network.num_nodes)
         raise CityError(f"{path.name}: its values are {values.shape}. {expected}, times and nodes, is expected")
     if values.dtype.kind not in "biuf":
         raise CityError(f"{path.name}: its values are {values.dtype}. Numbers are expected")
-    time_us = array_times_us(path, times, clock=Clock(zone(measure.timezone), ""), notices=notices)
+    timezone = options.timezone or read.timezone
+    time_us = array_times_us(path, read.times, clock=Clock(zone(timezone), ""), notices=notices)
+    zeros_missing = read.zeros_missing if options.zeros is None else options.zeros == "missing"
     snapshots, zeros = bucket_matrix(
         values,
         time_us,
         network,
         step_s=usual_step_s(np.diff(np.unique(time_us)), where=path.name),
-        timezone=measure.timezone,
-        quantity=measure.quantity,
+        timezone=timezone,
+        quantity=quantity,
         notices=notices,
-        zeros_missing=measure.zeros_missing,
+        zeros_missing=zeros_missing,
     )
-    rule = "taken as not observed" if measure.zeros_missing else "kept as readings of 0"
-    notices.counts[f"Zeros {rule}: {measure.zeros_why}"] = zeros  # reported even when there are none: it is a choice
+    rule = "taken as not observed" if zeros_missing else "kept as readings of 0"
+    why = read.zeros_why if options.zeros is None else "asked for"
+    notices.counts[f"Zeros {rule}: {why}"] = zeros  # reported even when there are none: it is a choice
     if not snapshots.observed.any():
         raise CityError(f"{path.name} has no reading: every cell is missing")
-    stream = snapshots.stream(network, timezone=measure.timezone, quantity=measure.quantity, unit=measure.unit)
-    return City.reported(name, stream, notices)
+    stream = snapshots.stream(network, timezone=timezone, quantity=quantity, unit=read.unit)
+    return City.reported(options.name or read.name, stream, notices)
 
 
 # METR-LA and PEMS-BAY
 
 
-def _loops(files: Files, options: _Options) -> City:
-    found = find_files(files, LOOPS[options.kind])
-    notices = Notices()
-    frame = read_h5_frame(found["readings"])
+def _loops(options: Options, notices: Notices) -> _Readings:
+    found = find_files(options.files, LOOPS[options.kind])
+    path = found["readings"]
+    frame = read_h5_frame(path)
     ids = labels(frame.columns)
-    node_ids = id_array(found["readings"], ids)
+    node_ids = sensor_ids(path, ids)
     places = read_locations(found["locations"], ids, notices)
-    pairs, path = _loop_pairs(found, options, ids, places, notices)
-    network = sensor_network(node_ids, pairs, path, notices, places=places)
+    pairs, pairs_path = _loop_pairs(found, options, ids, places, notices)
+    network = sensor_network(node_ids, pairs, pairs_path, notices, places=places)
     why = f"in {options.kind.upper()} a speed of 0 means missing"
-    measure = options.measure("speed", "mph", CALIFORNIA, zeros_missing=True, why=why)
-    return _city(
-        found["readings"],
-        frame.values,
-        frame.index,
-        network,
-        name=options.name or options.kind,
-        measure=measure,
-        notices=notices,
-    )
+    return _Readings(path, frame.values, frame.index, network, "speed", "mph", CALIFORNIA, True, why, options.kind)
 
 
 def _loop_pairs(
     found: Mapping[str, Path],
-    options: _Options,
+    options: Options,
     ids: list[str],
     places: tuple[NDArray[np.float64], NDArray[np.float64]],
     notices: Notices,
-) -> tuple[Pairs, Path]:
+) -> tuple[Edges, Path]:
     """Which pairs are roads: those of the matrix where it is given, else those near enough."""
     measured = None
     if "distances" in found:
@@ -255,43 +218,32 @@ def _loop_pairs(
 # PEMS03, 04, 07, 08
 
 
-def _pems(files: Files, options: _Options) -> City:
-    kind, facts = options.kind, PEMS[options.kind]
+def _pems(options: Options, notices: Notices) -> _Readings:
+    kind, (begins, length_unit) = options.kind, PEMS[options.kind]
     stems = (kind, kind.replace("0", "d"))
     wanted = {
         "readings": DataFile((*(f"{s}.npz" for s in stems), "data.npz")),
         "distances": DataFile((*(f"{s}.csv" for s in stems), "distance.csv", "distances.csv")),
         "ids": DataFile((*(f"{s}.txt" for s in stems), "index.txt"), needed=False),
     }
-    found = find_files(files, wanted)
-    notices = Notices()
-    values, feature = _pems_values(found["readings"], options.feature)
+    found = find_files(options.files, wanted)
+    path, distances = found["readings"], found["distances"]
+    values, feature = _pems_values(path, options.feature)
     N = values.shape[1]
     ids = [str(i) for i in range(N)]
     if "ids" in found:
         ids = _id_lines(found["ids"])
         if len(ids) != N:
-            raise CityError(f"{found['ids'].name} names {len(ids)} sensors, but {found['readings'].name} has {N}")
-    node_ids = id_array(found.get("ids", found["readings"]), ids)
-    pairs = in_metres(
-        read_pairs(found["distances"], ids, notices),
-        found["distances"],
-        options.length_unit or facts.length_unit,
-        notices,
-    )
-    network = sensor_network(node_ids, pairs, found["distances"], notices, places=None)
-    start = np.datetime64(facts.start, "s")
-    notices.add(f"Rows without a time, taken to be 5 minutes apart from {facts.start} on", len(values))
+            raise CityError(f"{found['ids'].name} names {len(ids)} sensors, but {path.name} has {N}")
+    node_ids = sensor_ids(found.get("ids", path), ids)
+    pairs = read_pairs(distances, ids, notices)
+    pairs = in_metres(pairs, distances, options.length_unit or length_unit, notices)
+    network = sensor_network(node_ids, pairs, distances, notices, places=None)
+    times = np.datetime64(begins, "s") + np.arange(len(values)) * np.timedelta64(STEP_S, "s")
+    notices.add(f"Rows without a time, taken to be 5 minutes apart from {begins} on", len(values))
     quantity, unit, missing, why = PEMS_MEASURES[feature]
-    return _city(
-        found["readings"],
-        values,
-        start + np.arange(len(values)) * np.timedelta64(STEP_S, "s"),
-        network,
-        name=options.name or kind,
-        measure=options.measure(quantity, unit, CALIFORNIA, zeros_missing=missing, why=f"in {kind.upper()} {why}"),
-        notices=notices,
-    )
+    why = f"in {kind.upper()} {why}"
+    return _Readings(path, values, times, network, quantity, unit, CALIFORNIA, missing, why, kind)
 
 
 def _pems_values(path: Path, feature: str | None) -> tuple[NDArray[np.generic], str]:
@@ -315,42 +267,30 @@ def _id_lines(path: Path) -> list[str]:
         return path.read_text(encoding="utf-8-sig").replace(",", " ").split()
     except UnicodeDecodeError:
         raise CityError(f"{path.name} is not UTF-8 text. One sensor a line is expected") from None
-    except OSError as error:
-        raise CityError(f"{path.name} cannot be read: {error.strerror}") from None
 
 
 # The authors' layout
 
 
-def _authors(files: Files, options: _Options) -> City:
-    found = find_files(files, AUTHORS)
-    notices = Notices()
-    path = found["readings"]
+def _authors(options: Options, notices: Notices) -> _Readings:
+    found = find_files(options.files, AUTHORS)
+    path, matrix = found["readings"], found["adjacency"]
     frame = unpickle(path)
     if not isinstance(frame, Frame) or frame.index.dtype.kind != "M":
         raise CityError(f"{path.name} holds no frame with a row for each time. Save it with DataFrame.to_pickle")
-    ids = labels(frame.columns)
-    node_ids = id_array(path, ids)
-    pairs = _authors_pairs(found["adjacency"], len(ids))
-    pairs = in_metres(pairs, found["adjacency"], options.length_unit, notices)
-    network = sensor_network(node_ids, pairs, found["adjacency"], notices, places=None)
+    node_ids = sensor_ids(path, labels(frame.columns))
+    pairs = in_metres(_authors_pairs(matrix, len(node_ids)), matrix, options.length_unit, notices)
+    network = sensor_network(node_ids, pairs, matrix, notices, places=None)
     why = "the authors store a missing reading as 0 as well, and the two cannot be distinguished"
-    if not isinstance(files, Mapping):
+    if not isinstance(options.files, Mapping):
         splits = sorted(p.name for p in path.parent.glob("seen_*.npy"))
         what = f"Splits beside the data, which are no part of a city ({', '.join(splits[:5])}); see read_seen"
         notices.add(what, len(splits))
-    return _city(
-        path,
-        frame.values,
-        frame.index,
-        network,
-        name=options.name or path.resolve().parent.name,
-        measure=options.measure("count", "vehicles", AUTHORS_ZONE, zeros_missing=False, why=why),
-        notices=notices,
-    )
+    name = path.resolve().parent.name
+    return _Readings(path, frame.values, frame.index, network, "count", "vehicles", AUTHORS_ZONE, False, why, name)
 
 
-def _authors_pairs(path: Path, num_nodes: int) -> Pairs:
+def _authors_pairs(path: Path, num_nodes: int) -> Edges:
     """adj_mx.pkl: {"v": distances [E], "ij": rows and columns [2,E], "shape": (N, N)}."""
     stored = unpickle(path)
     if not isinstance(stored, dict) or not {"v", "ij", "shape"} <= stored.keys():
@@ -367,7 +307,7 @@ def _authors_pairs(path: Path, num_nodes: int) -> Pairs:
         raise CityError(f"{path.name}: row {int(ends.max())} of {num_nodes} nodes is named")
     if not (np.isfinite(distance) & (distance >= 0)).all():
         raise CityError(f"{path.name}: a distance is negative or no number")
-    return Pairs(ends[0], ends[1], distance).take(distance > 0)
+    return Edges.of(ends[0], ends[1], distance).take(distance > 0)
 
 
 def read_seen(path: str | Path, city: City) -> list[NodeId]:

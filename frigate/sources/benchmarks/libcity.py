@@ -27,17 +27,18 @@ from frigate.data.city import City
 from frigate.data.city_toml import parse_quantity, whole_step
 from frigate.data.columns import new_ids
 from frigate.data.coordinates import coordinate_fault
+from frigate.data.files import parsing
 from frigate.data.network import Edges, RoadNetwork
 from frigate.data.network_tables import note_network, read_edges
 from frigate.data.notices import Notices
 from frigate.data.readings import read_readings
 from frigate.data.stream import zone
-from frigate.data.tables import Table, column_names, read_table, table_batches
+from frigate.data.tables import Table, city_table, open_table
 from frigate.data.times import Clock
 from frigate.errors import CityError, did_you_mean
-from frigate.sources.benchmarks.files import DataFile, find_files
+from frigate.sources.benchmarks.files import DataFile, Options, find_files
 from frigate.sources.benchmarks.layout import INVENTED, invented_places
-from frigate.sources.benchmarks.sensor_graph import Pairs, in_metres
+from frigate.sources.benchmarks.sensor_graph import in_metres
 
 FILES = {
     "geo": DataFile(("*.geo",)),
@@ -50,7 +51,6 @@ QUANTITIES = {"flow": "count", "count": "count", "volume": "count", "speed": "sp
 NOT_FEATURES = ("dyna_id", "type", "time", "entity_id")
 DEFAULT_STEP_S = 300
 NO_LENGTH_M = 1000.0
-MAX_CONFIG_BYTES = 1_000_000
 ZEROS = "a missing one should be empty here; LibCity's METR_LA and PEMS_BAY hold 0 for it (then pass zeros missing)"
 
 
@@ -71,37 +71,16 @@ class _LibcityConfig:
     zeros_missing: bool
 
 
-def import_libcity(
-    files: str | Path | Mapping[str, str | Path],
-    *,
-    name: str | None = None,
-    feature: str | None = None,
-    timezone: str | None = None,
-    length_unit: str | None = None,
-    zeros: str | None = None,
-) -> City:
-    """Make a city from LibCity's atomic files.
-
-    Parameters
-    ----------
-    files
-        Their folder, or a mapping from geo, rel, dyna and config to paths.
-    name
-        Of the city; default: that of the .geo file.
-    feature
-        The column of .dyna to read; default: the one that config.json names, or else the first.
-    timezone
-        Of the times, whatever stands behind them; default: UTC.
-    length_unit
-        Of the lengths in .rel: m, km or mi.
-    zeros
-        "missing" where a 0 means that nothing was observed.
-    """
-    found = find_files(files, FILES)
-    config = _read_config(found["config"]) if "config" in found else {}
-    settings = _settings(config, found["geo"], name, feature, timezone, zeros)
+def libcity_city(options: Options) -> City:
+    """A city from LibCity's atomic files."""
+    found = find_files(options.files, FILES)
+    config: Any = {}
+    if "config" in found:
+        with parsing(found["config"]):
+            config = json.loads(found["config"].read_text(encoding="utf-8-sig"))
+    settings = _settings(config if isinstance(config, dict) else {}, found["geo"], options)
     notices = Notices()
-    network = _network(found, settings, length_unit, notices)
+    network = _network(found, settings, options.length_unit, notices)
     quantity = settings.quantity or "count"
     snapshots = Snapshots.none(network.num_nodes, settings.step_s or DEFAULT_STEP_S)
     if "dyna" in found:
@@ -113,29 +92,7 @@ def import_libcity(
     return City.reported(settings.name, stream, notices)
 
 
-# config.json
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        if path.stat().st_size > MAX_CONFIG_BYTES:
-            raise CityError(f"{path.name} has more than {MAX_CONFIG_BYTES:,} bytes. It is not a configuration")
-        config = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise CityError(f"{path.name} is not readable JSON: {str(error)[:100]}") from None
-    except OSError as error:
-        raise CityError(f"{path.name} cannot be read: {error.strerror}") from None
-    return config if isinstance(config, dict) else {}
-
-
-def _settings(
-    config: dict[str, Any],
-    geo: Path,
-    name: str | None,
-    feature: str | None,
-    timezone: str | None,
-    zeros: str | None,
-) -> _LibcityConfig:
+def _settings(config: dict[str, Any], geo: Path, options: Options) -> _LibcityConfig:
     info, ours = (part if isinstance(part := config.get(key), dict) else {} for key in ("info", "frigate"))
 
     def text(facts: dict[str, Any], key: str) -> str | None:
@@ -143,20 +100,20 @@ def _settings(
         value = value[0] if isinstance(value, list) and value else value
         return value if isinstance(value, str) and value else None
 
-    step = ours.get("step_s")
-    zone(timezone or text(ours, "timezone") or "UTC")
+    step, timezone = ours.get("step_s"), options.timezone or text(ours, "timezone") or "UTC"
+    zone(timezone)
     return _LibcityConfig(
-        name=name or text(ours, "name") or geo.stem,
-        feature=feature or text(info, "data_col"),
-        timezone=timezone or text(ours, "timezone") or "UTC",
-        local=timezone is not None and not ours,
+        name=options.name or text(ours, "name") or geo.stem,
+        feature=options.feature or text(info, "data_col"),
+        timezone=timezone,
+        local=options.timezone is not None and not ours,
         ours=bool(ours),
         quantity=text(ours, "quantity"),
         unit=text(ours, "unit") or "",
         step_s=whole_step(step, where="config.json") if isinstance(step, int) else None,
         text_ids=ours.get("node_ids") == "text",
         weight=text(info, "weight_col"),
-        zeros_missing=zeros == "missing",
+        zeros_missing=options.zeros == "missing",
     )
 
 
@@ -166,13 +123,13 @@ def _settings(
 def _network(
     found: Mapping[str, Path], settings: _LibcityConfig, length_unit: str | None, notices: Notices
 ) -> RoadNetwork:
-    table = read_table(found["geo"], needed=("geo_id", "coordinates"), optional=("type",), notices=notices)
+    table = city_table(found["geo"], ("geo_id", "coordinates"), ("type",), notices=notices).read()
     if not len(table):
         raise CityError(f"{found['geo'].name} has no rows. A city needs nodes")
     ids = new_ids(table, "geo_id", as_text=settings.text_ids)
     lon, lat = _places(table, notices)
     network = RoadNetwork(ids, lon, lat, Edges.none())
-    path, names = found["rel"], column_names(found["rel"])
+    path, names = found["rel"], open_table(found["rel"], strict=True).names
     rename = {"origin_id": "source", "destination_id": "target"}
     lengths = [c for c in (settings.weight, *LENGTHS) if c in LENGTHS and c in names]
     if lengths:
@@ -185,8 +142,7 @@ def _network(
     notices.add("Roads without a length and without places, given 1,000 m", int(unknown.sum()))
     edges = replace(edges, length_m=np.where(unknown, NO_LENGTH_M, edges.length_m))
     if lengths and not settings.ours:
-        pairs = in_metres(Pairs(edges.senders, edges.receivers, edges.length_m), path, length_unit, notices)
-        edges = replace(edges, length_m=pairs.distance)
+        edges = in_metres(edges, path, length_unit, notices)
     if np.isnan(lon).all():
         lon, lat = invented_places(len(ids), edges)
         notices.add(INVENTED, len(ids))
@@ -210,8 +166,8 @@ def _places(table: Table, notices: Notices) -> tuple[NDArray[np.float64], NDArra
             if fault:
                 raise table.refuse(row, fault)
     nowhere = np.isnan(places[:, 0])
-    if nowhere.any() and not nowhere.all():
-        raise table.refuse(int(np.argmax(nowhere)), "coordinates are empty. Give every node a place, or none")
+    if not nowhere.all():
+        table.refuse_where(nowhere, lambda _: "coordinates are empty. Give every node a place, or none")
     place = table.place_of("geo_id")
     notices.add_rows("Lines and areas, each a node at the middle of its points", several, place)
     notices.add_rows("Nodes placed at 0, 0", (places == 0).all(axis=1), place)
@@ -232,7 +188,7 @@ def _points(points: list[Any]) -> NDArray[np.float64]:
 
 
 def _feature(path: Path, settings: _LibcityConfig) -> str:
-    names = column_names(path)
+    names = open_table(path, strict=True).names
     features = [n for n in names if n not in NOT_FEATURES]
     if settings.feature is not None:
         if settings.feature not in features:
@@ -250,7 +206,8 @@ def _snapshots(
     path: Path, network: RoadNetwork, settings: _LibcityConfig, feature: str, quantity: str, notices: Notices
 ) -> Snapshots:
     """The readings in their snapshots, from the first row's to the last's, also where those hold none."""
-    tables = table_batches(path, needed=("time", "entity_id", feature), optional=("dyna_id", "type"), notices=notices)
+    columns = ("time", "entity_id", feature)
+    tables = city_table(path, columns, ("dyna_id", "type"), notices=notices).batches()
     read = read_readings(
         map(_without_zones, tables) if settings.local else tables,
         network,
@@ -275,4 +232,4 @@ def _snapshots(
 
 def _without_zones(table: Table) -> Table:
     bare = pl.col("time").cast(pl.String).str.strip_chars().str.replace(r"(Z|[+-]\d\d:?\d\d)$", "")
-    return replace(table, frame=table.frame.with_columns(bare))
+    return table.with_columns(bare)

@@ -1,7 +1,7 @@
 """A city written as LibCity's atomic files.
 
 Times are UTC and marked so. There is a row for every node and snapshot, as LibCity expects, empty where nothing was
-observed. config.json keeps under "frigate" what LibCity has no place for, so that `import_libcity` gives it back.
+observed. config.json keeps under "frigate" what LibCity has no place for, so that an import gives it back.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ import polars as pl
 
 from frigate.data.city import City
 from frigate.data.columns import INTEGER_ID
-from frigate.data.files import replacing_folder
+from frigate.data.files import check_replaceable
 from frigate.data.network import RoadNetwork
 from frigate.data.network_tables import edge_frame
 from frigate.data.notices import Notices
 from frigate.data.stream import RoadNetworkStream
-from frigate.data.tables import CSV_TIME
-from frigate.errors import CityError
+from frigate.data.tables import CSV_TIME, writing
 
 CELLS_AT_ONCE = 1_000_000
 
@@ -42,12 +41,8 @@ def export_libcity(city: City, folder: str | Path) -> tuple[str, ...]:
     Sentences about what atomic files cannot hold.
     """
     target = Path(folder).resolve()
-    if target.exists():
-        if not target.is_dir():
-            raise CityError(f"{target} is a file. Name a folder")
-        foreign = [p.name for p in target.iterdir() if p.suffix not in (".geo", ".rel", ".dyna", ".json")]
-        if foreign:
-            raise CityError(f"{target} holds more than atomic files ({', '.join(foreign[:3])}). Name another folder")
+    endings = (".geo", ".rel", ".dyna", ".json")
+    check_replaceable(target, lambda name: name.endswith(endings), "atomic files")
     stream, network = city.stream, city.network
     notices = Notices()
     if len(stream.topologies) > 1:
@@ -57,16 +52,12 @@ def export_libcity(city: City, folder: str | Path) -> tuple[str, ...]:
     notices.add("Forbidden turns, which LibCity cannot hold", len(city.forbidden_turns))
     stem = re.sub(r"[^\w-]+", "_", city.name).strip("_") or "city"
     feature = f"traffic_{'flow' if stream.quantity == 'count' else re.sub(r'[^a-z0-9]+', '_', stream.quantity.lower())}"
-    try:
-        with replacing_folder(target) as new:
-            _write_network(network, new, stem)
-            with (new / f"{stem}.dyna").open("wb") as file:
-                _write_readings(stream, file, feature)
-            config = _config(city, stem, feature)
-            (new / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
-    except (OSError, UnicodeEncodeError, pl.exceptions.PolarsError) as error:
-        detail = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise CityError(f"{target} cannot be written: {detail}") from None
+    with writing(target) as new:
+        _write_network(network, new, stem)
+        with (new / f"{stem}.dyna").open("wb") as file:
+            _write_readings(stream, file, feature)
+        config = _config(city, stem, feature)
+        (new / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
     return tuple(notices.sentences())
 
 

@@ -1,22 +1,26 @@
-"""Networks of sensors, as the field's data sets have them: sensors, and pairs of them with a distance by road."""
+"""Networks of sensors, as the field's data sets have them: sensors, and pairs of them with a distance by road.
+
+Until `sensor_network` cleans them, pairs are `Edges` in which a pair may be there twice, and distances in any unit.
+"""
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 from scipy.sparse import coo_array
 
-from frigate.data.columns import INTEGER_ID, lon_lat, numbers, text
+from frigate.data.columns import id_array, lon_lat, numbers, text
 from frigate.data.coordinates import haversine_m
 from frigate.data.network import Edges, RoadNetwork, clean_edges
 from frigate.data.network_tables import note_network
-from frigate.data.notices import InputPlace, Notices
+from frigate.data.notices import Notices
 from frigate.data.tables import Table, open_table
 from frigate.errors import CityError
 from frigate.sources.benchmarks.layout import INVENTED, invented_places
@@ -28,36 +32,18 @@ MIN_MEDIAN_M = 10.0  # roads that are mostly shorter are not in metres
 MIN_WEIGHT = 0.1
 
 
-@dataclass(frozen=True)
-class Pairs:
-    """Directed pairs of nodes, by their rows, and the distance of each."""
-
-    senders: NDArray[np.int64]  # [E]
-    receivers: NDArray[np.int64]  # [E]
-    distance: NDArray[np.float64]  # [E]
-
-    def take(self, rows: NDArray[Any]) -> Pairs:
-        return Pairs(self.senders[rows], self.receivers[rows], self.distance[rows])
-
-
-def id_array(path: Path, names: Sequence[str]) -> NDArray[np.generic]:
+def sensor_ids(path: Path, names: Sequence[str]) -> NDArray[np.generic]:
     """Ids of nodes: integers where every one is written as one, else text."""
     if not names:
         raise CityError(f"{path.name} names no sensor")
-    seen: set[str] = set()
-    for name in names:
-        if not name or "\0" in name or name in seen:
+    for name, count in Counter(names).items():
+        if not name or "\0" in name or count > 1:
             raise CityError(f'{path.name}: id "{name}" is empty or there twice. Every sensor needs an id of its own')
-        seen.add(name)
-    if all(re.fullmatch(INTEGER_ID, name) for name in names):
-        return np.array([int(name) for name in names], np.int64)
-    return np.array(names, np.str_)
+    return id_array(pl.Series(list(names)))
 
 
 def labels(values: NDArray[Any]) -> list[str]:
     """The names of a frame's columns as text."""
-    if values.dtype.kind == "S":
-        return [str(x.decode("utf-8", "replace")) for x in values.tolist()]
     return [x.decode("utf-8", "replace") if isinstance(x, bytes) else str(x) for x in values.tolist()]
 
 
@@ -81,11 +67,11 @@ def read_locations(path: Path, ids: Sequence[str], notices: Notices) -> tuple[ND
     notices.add(f"Sensors of {path.name} that have no readings, left out", len(row_of) - len(ids))
     pick = np.array([row_of[name] for name in ids], np.int64)
     zero = (lon[pick] == 0) & (lat[pick] == 0)
-    notices.add_rows("Sensors placed at 0, 0", zero, lambda i: InputPlace(f'sensor "{ids[i]}"'))
+    notices.add_rows("Sensors placed at 0, 0", zero, lambda i: f'sensor "{ids[i]}"')
     return lon[pick], lat[pick]
 
 
-def read_pairs(path: Path, ids: Sequence[str], notices: Notices) -> Pairs:
+def read_pairs(path: Path, ids: Sequence[str], notices: Notices) -> Edges:
     """Pairs of known sensors and their distance: the first three columns, from, to and cost or distance."""
     file = open_table(path, strict=True, headless=("from", "to", "distance"))
     names = [n.strip().lower() for n in file.names]
@@ -95,9 +81,7 @@ def read_pairs(path: Path, ids: Sequence[str], notices: Notices) -> Pairs:
     table = replace(file, source_of=dict(zip(columns, file.names, strict=False))).read(columns)
     distance, _ = numbers(table, "distance")
     wrong = ~(np.isfinite(distance) & (distance >= 0))
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise table.refuse(row, f'"{table.frame["distance"][row]}" is no distance')
+    table.refuse_where(wrong, lambda row: f'"{table.frame["distance"][row]}" is no distance')
     row_of = {name: row for row, name in enumerate(ids)}
     ends = [np.array([row_of.get(x, -1) for x in _names(table, c)], np.int64) for c in ("source", "target")]
     known = (ends[0] >= 0) & (ends[1] >= 0)
@@ -107,7 +91,7 @@ def read_pairs(path: Path, ids: Sequence[str], notices: Notices) -> Pairs:
             f"{path.name}: none of its pairs is of two known sensors (first: {first}; known: {ids[0]}, ...)"
         )
     notices.add(f"Pairs of {path.name} left out, one of them is not among the sensors", int((~known).sum()))
-    return Pairs(ends[0], ends[1], distance).take(known)
+    return Edges.of(ends[0], ends[1], distance).take(known)
 
 
 def _names(table: Table, column: str) -> list[str]:
@@ -115,15 +99,15 @@ def _names(table: Table, column: str) -> list[str]:
     return [name.removesuffix(".0") for name in text(table, column).fill_null("").to_list()]
 
 
-def near_pairs(pairs: Pairs, path: Path, notices: Notices) -> Pairs:
+def near_pairs(pairs: Edges, path: Path, notices: Notices) -> Edges:
     """The usual choice of METR-LA and PEMS-BAY: pairs whose weight exp(-(d / s)^2) is at least 0.1.
 
     s is the standard deviation of the distances of all pairs, those of a sensor to itself included.
     """
     _, last = np.unique(np.stack([pairs.senders, pairs.receivers])[:, ::-1], axis=1, return_index=True)
     pairs = pairs.take(np.sort(len(pairs.senders) - 1 - last))  # of a pair that is there twice, the last
-    spread = float(pairs.distance.std())
-    near = np.exp(-np.square(pairs.distance / max(spread, 1e-9))) >= MIN_WEIGHT
+    spread = float(pairs.length_m.std())
+    near = np.exp(-np.square(pairs.length_m / max(spread, 1e-9))) >= MIN_WEIGHT
     what = f"Pairs of {path.name} too far apart to be a road, weight exp(-(d/s)^2) under 0.1 with s = {spread:,.0f} m"
     notices.add(what, int((~near).sum()))
     return pairs.take(near)
@@ -132,12 +116,12 @@ def near_pairs(pairs: Pairs, path: Path, notices: Notices) -> Pairs:
 # Matrices
 
 
-def adjacency(path: Path, ids: Sequence[str]) -> Pairs:
+def adjacency(path: Path, ids: Sequence[str]) -> Edges:
     """Pairs with a weight above 0 in a pickled matrix: [ids, row of each id, matrix], or the matrix alone."""
     stored = unpickle(path)
     names: list[str] = list(ids)
     if isinstance(stored, list | tuple) and len(stored) == 3:
-        names = [x.decode("utf-8", "replace") if isinstance(x, bytes) else str(x) for x in stored[0]]
+        names = labels(np.array(stored[0], np.object_))
         stored = stored[2]
     if not isinstance(stored, np.ndarray | coo_array) or stored.dtype.kind not in "biuf":
         raise CityError(
@@ -152,33 +136,33 @@ def adjacency(path: Path, ids: Sequence[str]) -> Pairs:
     row = np.array([row_of[name] for name in names], np.int64)
     matrix = coo_array(stored)
     open_ = matrix.data > 0
-    return Pairs(row[matrix.row[open_]], row[matrix.col[open_]], matrix.data[open_].astype(np.float64))
+    return Edges.of(row[matrix.row[open_]], row[matrix.col[open_]], matrix.data[open_].astype(np.float64))
 
 
 def with_lengths(
-    chosen: Pairs, measured: Pairs | None, lon: NDArray[np.float64], lat: NDArray[np.float64], notices: Notices
-) -> Pairs:
+    chosen: Edges, measured: Edges | None, lon: NDArray[np.float64], lat: NDArray[np.float64], notices: Notices
+) -> Edges:
     """The pairs chosen, at their measured distance or, where there is none, at the straight one."""
     straight = haversine_m(lon[chosen.senders], lat[chosen.senders], lon[chosen.receivers], lat[chosen.receivers])
     known: dict[tuple[int, int], float] = {}
     if measured is not None:
         ends = zip(measured.senders.tolist(), measured.receivers.tolist(), strict=True)
-        known = dict(zip(ends, measured.distance.tolist(), strict=True))
+        known = dict(zip(ends, measured.length_m.tolist(), strict=True))
     pairs = zip(chosen.senders.tolist(), chosen.receivers.tolist(), strict=True)
     given = np.array([known.get(pair, np.nan) for pair in pairs], np.float64).reshape(-1)
     apart = chosen.senders != chosen.receivers
     notices.add("Pairs without a distance, given the straight one", int((np.isnan(given) & apart).sum()))
-    return replace(chosen, distance=np.where(np.isnan(given), straight, given))
+    return replace(chosen, length_m=np.where(np.isnan(given), straight, given))
 
 
 # Networks
 
 
-def in_metres(pairs: Pairs, path: Path, unit: str | None, notices: Notices) -> Pairs:
+def in_metres(pairs: Edges, path: Path, unit: str | None, notices: Notices) -> Edges:
     """The pairs with distances in metres. What unit they are in is given, or metres if that can be."""
     if unit is not None and unit not in UNIT_M:
         raise CityError(f'length_unit "{unit}" is not known. Give one of: {", ".join(UNIT_M)}')
-    apart = pairs.distance[(pairs.senders != pairs.receivers) & (pairs.distance > 0)]
+    apart = pairs.length_m[(pairs.senders != pairs.receivers) & (pairs.length_m > 0)]
     median = float(np.median(apart)) if len(apart) else 0.0
     if unit is None and len(apart) and median < MIN_MEDIAN_M:
         raise CityError(
@@ -187,25 +171,23 @@ def in_metres(pairs: Pairs, path: Path, unit: str | None, notices: Notices) -> P
         )
     notices.add(f"Lengths of {path.name} read as {UNIT_NAMES[unit or 'm']}", len(apart))
     with np.errstate(over="ignore"):
-        metres = pairs.distance * UNIT_M[unit or "m"]
+        metres = pairs.length_m * UNIT_M[unit or "m"]
     if not np.isfinite(metres).all():
-        raise CityError(f"{path.name}: a length of {pairs.distance[~np.isfinite(metres)][0]:g} is none")
-    return replace(pairs, distance=metres)
+        raise CityError(f"{path.name}: a length of {pairs.length_m[~np.isfinite(metres)][0]:g} is none")
+    return replace(pairs, length_m=metres)
 
 
 def sensor_network(
     node_ids: NDArray[np.generic],
-    pairs: Pairs,
+    pairs: Edges,
     path: Path,
     notices: Notices,
     *,
     places: tuple[NDArray[np.float64], NDArray[np.float64]] | None,
 ) -> RoadNetwork:
     """A network of these sensors and pairs. Without places, they are invented, which is reported."""
-    edges, cleaned = clean_edges(Edges.of(pairs.senders, pairs.receivers, pairs.distance))
-    notices.add("Pairs of a sensor and itself were left out", cleaned.self_loops)
-    notices.add("Pairs that are there twice were left out, the shortest kept", cleaned.parallel)
-    notices.add("Roads of no length were given one metre", cleaned.zero_length)
+    edges, cleaned = clean_edges(pairs)
+    cleaned.note(notices)
     if not len(edges):
         raise CityError(f"{path.name} has no roads. A city needs roads between its nodes")
     if places is None:

@@ -13,8 +13,6 @@ import gzip
 import math
 import pickle
 import re
-import struct
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
@@ -23,6 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array
 
+from frigate.data.files import parsing
+from frigate.data.sandbox import reading
 from frigate.errors import CityError
 
 __all__ = ["Frame", "unpickle"]
@@ -46,25 +46,15 @@ class _RefusedError(Exception):
 
 def unpickle(path: Path) -> Any:
     """What is in a pickle (protocols 0 to 5, Python 2 or 3, plain or .gz). CityError if it is damaged or refused."""
-    try:
-        with path.open("rb") as raw:
-            zipped = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
-            file = cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if zipped else raw
+    reading(path)
+    with parsing(path), path.open("rb") as raw:
+        zipped = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        file = cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if zipped else raw
+        try:
             return _Finish().finish(_Unpickler(file, encoding="latin-1").load())
-    except _RefusedError as why:
-        raise CityError(f"{path.name}: {why}") from None
-    except OSError as error:
-        raise CityError(f"{path.name} cannot be read: {error.strerror or error}") from None
-    except (
-        *(ValueError, TypeError, LookupError, AttributeError, OverflowError, EOFError, RecursionError),
-        *(pickle.UnpicklingError, zlib.error, struct.error),
-    ) as error:
-        # A pickle that was cut short or altered can go wrong at any opcode.
-        detail = (str(error).splitlines() or [""])[0][:100]
-        raise CityError(
-            f"{path.name} is not a whole pickle ({type(error).__name__}: {detail}). Save it again"
-        ) from None
+        except _RefusedError as why:
+            raise CityError(f"{path.name}: {why}") from None
 
 
 # Stand-ins: what a pickle may call. They are classes, so that a pickle can give state to their objects alone.

@@ -1,8 +1,7 @@
 """Recognise a map file by its content, never by its name; read PBF and XML with pyosmium.
 
 A PBF or XML file is streamed twice: first its ways and relations, then its nodes, of which only those on a kept road
-are kept. Memory grows with these, not with the file. XML with a document type and compressed files that expand out of
-proportion are refused before they are parsed.
+are kept. Memory grows with these, not with the file. XML with a document type is refused before it is parsed.
 """
 
 from __future__ import annotations
@@ -10,11 +9,9 @@ from __future__ import annotations
 import bz2
 import gzip
 import re
-import zlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,12 +19,12 @@ import numpy as np
 import osmium
 from numpy.typing import NDArray
 
+from frigate.data.files import parsing
 from frigate.errors import CityError
 from frigate.sources.osm.tags import KEYS
 from frigate.sources.osm.ways import Gathered, RawRoads, checked_places
 
 HEAD = 1 << 20  # the first element of XML must begin within it
-MAX_EXPANSION, MIN_BYTES = 200, 256 << 20  # maps in XML compress 10 to 30 times
 LARGE_BYTES = 16 << 20  # bytes of a PBF file; in a smaller one Python looks at every node, which takes seconds
 ID_SPAN_BITS = 30  # osmium's id set takes a bit for each id of its span: 128 MiB, two at a time
 MAX_ID_BITS = 40
@@ -60,15 +57,10 @@ class MapFile:
 
 
 def open_map(file: str | Path) -> MapFile:
-    """The file, after checking that it is a map in a known format and of a reasonable size."""
+    """The file, after checking that it is a map in a known format."""
     path = Path(file)
-    if not path.is_file():
-        raise CityError(f"{path}: there is no such file")
-    try:
-        with path.open("rb") as opened:
-            head = opened.read(HEAD)
-    except OSError as error:
-        raise CityError(f"{path.name} cannot be read: {error.strerror}") from None
+    with path.open("rb") as opened:
+        head = opened.read(HEAD)
     ending = next((e for e in sorted(NAMED, key=len, reverse=True) if path.name.lower().endswith(e)), None)
     return MapFile(path, _kind(path, head), None if ending is None else NAMED[ending])
 
@@ -80,39 +72,15 @@ def _kind(path: Path, head: bytes) -> str:
         return PBF
     for start, opener, kind in ((b"\x1f\x8b", gzip.open, XML_GZ), (b"BZh", bz2.open, XML_BZ2)):
         if head.startswith(start):
-            with _unpacking(path), opener(path, "rb") as packed:
+            with parsing(path), opener(path, "rb") as packed:
                 inside = _text_kind(path, packed.read(HEAD))
             if inside != XML:
                 raise CityError(f"{path.name} is compressed {inside}, of which only OSM XML is read. Unpack it first")
-            with _unpacking(path), opener(path, "rb") as packed:
-                _check_expansion(path, packed)
             return kind
     for start, what in FOREIGN.items():
         if head.startswith(start):
             raise CityError(f"{path.name} is {what}, not a map. {READ}")
     return _text_kind(path, head)
-
-
-@contextmanager
-def _unpacking(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise CityError(
-            f"{path.name} cannot be decompressed: {error}. It is damaged or cut short: download it again"
-        ) from None
-
-
-def _check_expansion(path: Path, packed: gzip.GzipFile | bz2.BZ2File) -> None:
-    most = max(MIN_BYTES, MAX_EXPANSION * path.stat().st_size)
-    size = 0
-    while chunk := packed.read(HEAD):
-        size += len(chunk)
-        if size > most:
-            raise CityError(
-                f"{path.name} expands from {path.stat().st_size:,} to over {most:,} bytes. "
-                "No map does: it is damaged or made to fill the memory"
-            )
 
 
 def _text_kind(path: Path, head: bytes) -> str:
@@ -156,29 +124,10 @@ def _root(path: Path, text: bytes) -> str:
 # Reading with pyosmium
 
 
-@contextmanager
-def _parsing(path: Path) -> Iterator[None]:
-    """Turn the exceptions of osmium, which come from C++, into ours."""
-    try:
-        yield
-    except CityError:
-        raise
-    except (
-        osmium.InvalidLocationError,
-        RuntimeError,
-        ValueError,
-        LookupError,
-        ArithmeticError,
-        OSError,
-        MemoryError,
-    ) as error:
-        raise CityError(f"{path.name} is damaged or cut short: {error}. Download it again") from None
-
-
 def read_osmium(file: MapFile, gathered: Gathered, *, filtered: bool | None = None) -> RawRoads:
     """The roads of a PBF or XML file. `filtered`: osmium itself selects the nodes (default: in large PBF files)."""
     source = osmium.io.File(str(file.path.resolve()), OSMIUM[file.kind])
-    with _parsing(file.path):
+    with parsing(file.path):
         _read_ways(source, gathered)
         wanted = gathered.wanted()
         ordinary = not len(wanted) or (wanted[0] >= 0 and int(wanted[-1]).bit_length() <= MAX_ID_BITS)

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from frigate.data.bucketing import Snapshots
 from frigate.data.city import City
 from frigate.data.city_toml import parse_step
 from frigate.data.folder import empty_turns
@@ -20,7 +21,7 @@ from frigate.data.network import RoadNetwork
 from frigate.data.network_tables import note_network
 from frigate.data.notices import Notices
 from frigate.data.sandbox import reading, sandboxed
-from frigate.data.stream import make_stream, zone
+from frigate.data.stream import zone
 from frigate.errors import CityError
 from frigate.sources.line_graph import on_roads
 from frigate.sources.osm.files import GRAPHML, JSON, NAMED, open_map, read_osmium
@@ -36,30 +37,20 @@ from frigate.sources.osm.simplify import (
 )
 from frigate.sources.osm.tags import DRIVABLE
 from frigate.sources.osm.ways import Gathered, RawRoads
-from frigate.sources.tables.detectors import RoadTable
 
-__all__ = ["DRIVABLE", "OsmRoads", "TurnRestriction", "forbidden_turns", "import_osm", "read_osm"]
-
-
-@dataclass(frozen=True)
-class TurnRestriction:
-    """From `sender` over `via`: the turn to `receiver` is forbidden (no_...) or the only one allowed (only_...)."""
-
-    kind: str
-    sender: int
-    via: int
-    receiver: int
+__all__ = ["DRIVABLE", "OsmRoads", "import_osm", "read_osm"]
 
 
 @dataclass(frozen=True)
 class OsmRoads:
-    """A network and its turn restrictions, by node id."""
+    """A network and its forbidden turns."""
 
     network: RoadNetwork
-    restrictions: tuple[TurnRestriction, ...]
+    forbidden_turns: NDArray[np.int64]  # [K,3] rows of nodes: from, via, to
     notices: Notices
 
 
+@sandboxed
 def import_osm(
     file: str | Path,
     *,
@@ -87,43 +78,25 @@ def import_osm(
     on
         "nodes": a node is an intersection. "roads": a node is a road, and an edge is a turn that the map allows.
     """
-    return osm_city(file, name=name, step=step, timezone=timezone, highways=highways, keep_all=keep_all, on=on)[0]
-
-
-@sandboxed
-def osm_city(
-    file: str | Path,
-    *,
-    name: str | None,
-    step: str,
-    timezone: str,
-    highways: Collection[str],
-    keep_all: bool,
-    on: str,
-) -> tuple[City, RoadTable | None]:
-    """The city and, if its nodes are roads, which node is which road (for `attach_readings`)."""
     if on not in ("nodes", "roads"):
         raise CityError(f'on "{on}" is not known. Give nodes or roads')
     step_s = parse_step(step, where="step")
     zone(timezone)
     roads = read_osm(file, highways=highways, keep_all=keep_all)
-    network, table, turns = roads.network, None, empty_turns()
-    if on == "nodes":
-        turns = np.array([network.rows_of(turn) for turn in sorted(forbidden_turns(roads))], np.int64).reshape(-1, 3)
-    else:
-        restrictions = [(r.sender, r.via, r.receiver, r.kind) for r in roads.restrictions]
-        line_graph = on_roads(network, restrictions=restrictions, notices=roads.notices)
-        network, table = line_graph.network, RoadTable(network, line_graph.node_of_edge)
-    stream = make_stream(
-        np.zeros((0, network.num_nodes), np.float32), network, start_s=0, step_s=step_s, timezone=timezone
-    )
-    told = roads.notices.sentences()
-    return City(name or _plain_name(Path(file)), stream, tuple(told), places=told, forbidden_turns=turns), table
+    ending = next((e for e in sorted(NAMED, key=len, reverse=True) if str(file).lower().endswith(e)), Path(file).suffix)
+    name = name or Path(file).name.removesuffix(ending) or Path(file).name
+
+    def city(network: RoadNetwork, turns: NDArray[np.int64] | None) -> City:
+        stream = Snapshots.none(network.num_nodes, step_s).stream(network, timezone=timezone)
+        return City.reported(name, stream, roads.notices, forbidden_turns=turns)
+
+    on_nodes = city(roads.network, roads.forbidden_turns)
+    return on_nodes if on == "nodes" else city(on_roads(on_nodes, notices=roads.notices), None)
 
 
 @sandboxed
 def read_osm(file: str | Path, *, highways: Collection[str] = DRIVABLE, keep_all: bool = False) -> OsmRoads:
-    """Read the roads of an OpenStreetMap file, simplified to intersections, and its turn restrictions.
+    """Read the roads of an OpenStreetMap file, simplified to intersections, and its forbidden turns.
 
     Parameters
     ----------
@@ -136,7 +109,7 @@ def read_osm(file: str | Path, *, highways: Collection[str] = DRIVABLE, keep_all
     reading(source.path)
     if source.named not in (None, source.kind):
         notices.add(f"Files named like {source.named} but read as {source.kind}, which they are", 1)
-    gathered = Gathered(source.path, wanted, notices)
+    gathered = Gathered(wanted, notices)
     if source.kind == JSON:
         raw = read_overpass(source, gathered)
     elif source.kind == GRAPHML:
@@ -161,7 +134,7 @@ def _network(path: Path, raw: RawRoads, notices: Notices, *, keep_all: bool) -> 
     edges = make_edges(raw, segments, chains, nodes, notices)
     network = RoadNetwork(raw.node_ids[nodes], raw.lon[nodes], raw.lat[nodes], edges)
     note_network(network, notices)
-    return OsmRoads(network, _restrictions(raw, segments, chains, notices), notices)
+    return OsmRoads(network, _forbidden_turns(raw, segments, chains, nodes, notices), notices)
 
 
 def _strong(path: Path, segments: Segments, M: int, notices: Notices) -> Segments:
@@ -178,22 +151,19 @@ def _strong(path: Path, segments: Segments, M: int, notices: Notices) -> Segment
     return kept
 
 
-def _plain_name(path: Path) -> str:
-    ending = next((e for e in sorted(NAMED, key=len, reverse=True) if path.name.lower().endswith(e)), path.suffix)
-    return path.name[: len(path.name) - len(ending)] or path.name
-
-
 # Turn restrictions
 
 
-def _restrictions(raw: RawRoads, segments: Segments, chains: Chains, notices: Notices) -> tuple[TurnRestriction, ...]:
-    """Restrictions between roads of the network: one that ends at the node and one that leaves it."""
+def _forbidden_turns(
+    raw: RawRoads, segments: Segments, chains: Chains, nodes: NDArray[np.int64], notices: Notices
+) -> NDArray[np.int64]:
+    """[K,3] rows of the network: the turns of no_... restrictions, and all others than those of only_..."""
     if not raw.turns:
-        return ()
+        return empty_turns()
     ends_at, starts_at = _rows_by(segments.receivers), _rows_by(segments.senders)
-    nodes = np.unique(np.concatenate([chains.senders, chains.receivers]))
     row_of = dict(zip(raw.node_ids[nodes].tolist(), nodes.tolist(), strict=True))
-    found: dict[TurnRestriction, None] = {}
+    forbidden: set[tuple[int, int, int]] = set()
+    only: dict[tuple[int, int], set[int]] = {}
     for turn in raw.turns:
         via = row_of.get(turn.via_node)
         if via is None:
@@ -206,11 +176,16 @@ def _restrictions(raw: RawRoads, segments: Segments, chains: Chains, notices: No
         elif len(arriving) > 1 or len(leaving) > 1:
             notices.add("Ambiguous turn restrictions, whose roads continue beyond the node, were left out", 1)
         else:
-            senders = chains.senders[chains.chain_of[arriving[0]]]
-            receivers = chains.receivers[chains.chain_of[leaving[0]]]
-            ids = (int(raw.node_ids[row]) for row in (senders, via, receivers))
-            found[TurnRestriction(turn.kind, *ids)] = None
-    return tuple(found)
+            sender = int(chains.senders[chains.chain_of[arriving[0]]])
+            receiver = int(chains.receivers[chains.chain_of[leaving[0]]])
+            if turn.kind.startswith("only_"):
+                only.setdefault((sender, via), set()).add(receiver)
+            else:
+                forbidden.add((sender, via, receiver))
+    for (sender, via), allowed in only.items():
+        others = set(chains.receivers[chains.senders == via].tolist()) - allowed
+        forbidden |= {(sender, via, receiver) for receiver in others}
+    return np.searchsorted(nodes, np.array(sorted(forbidden), np.int64).reshape(-1, 3))
 
 
 def _rows_by(nodes: NDArray[np.int64]) -> Callable[[int], list[int]]:
@@ -224,21 +199,3 @@ def _rows_by(nodes: NDArray[np.int64]) -> Callable[[int], list[int]]:
         return found
 
     return rows
-
-
-def forbidden_turns(roads: OsmRoads) -> set[tuple[int, int, int]]:
-    """(sender, via, receiver) of the forbidden turns: those of no_..., and all others than those of only_..."""
-    leaving: dict[int, list[int]] = {}
-    ids = roads.network.node_ids
-    for a, b in zip(ids[roads.network.senders].tolist(), ids[roads.network.receivers].tolist(), strict=True):
-        leaving.setdefault(a, []).append(b)
-    only: dict[tuple[int, int], set[int]] = {}
-    forbidden = set()
-    for turn in roads.restrictions:
-        if turn.kind.startswith("only_"):
-            only.setdefault((turn.sender, turn.via), set()).add(turn.receiver)
-        else:
-            forbidden.add((turn.sender, turn.via, turn.receiver))
-    for (sender, via), allowed in only.items():
-        forbidden |= {(sender, via, receiver) for receiver in leaving.get(via, []) if receiver not in allowed}
-    return forbidden

@@ -6,29 +6,26 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
-from xml.parsers import expat
+from xml.etree import ElementTree
 
 import numpy as np
 
+from frigate.data.files import parsing
 from frigate.errors import CityError
 from frigate.sources.geometry import NotALineError, read_line
 from frigate.sources.osm.files import MapFile
 from frigate.sources.osm.tags import road_kind
 from frigate.sources.osm.ways import IDS, Gathered, RawRoads, checked_places
 
-MAX_BYTES = 2 << 30  # of a file that is read whole
 Place = tuple[float, float]  # lon, lat
 
 
 def read_overpass(file: MapFile, gathered: Gathered) -> RawRoads:
     """The roads of an Overpass answer: `out body` with its nodes, or `out geom`."""
-    _check_size(file)
-    try:
+    with parsing(file.path):
         answer = json.loads(file.path.read_bytes())
-    except (ValueError, RecursionError, OSError) as error:
-        raise CityError(f"{file.path.name} is not complete JSON: {error}. Download it again") from None
     if not isinstance(answer, dict) or not isinstance(answer.get("elements"), list):
         found = ", ".join(list(answer)[:5]) if isinstance(answer, dict) else type(answer).__name__
         raise CityError(f'{file.path.name} has no list "elements" ({found}). Ask Overpass with [out:json]')
@@ -108,54 +105,7 @@ def _located(file: MapFile, gathered: Gathered, places: Mapping[int, Place], *, 
     return gathered.roads(wanted, *checked_places(file.path, lon, lat, gathered.notices, hint=hint))
 
 
-def _check_size(file: MapFile) -> None:
-    size = file.path.stat().st_size
-    if size > MAX_BYTES:
-        raise CityError(f"{file.path.name} has {size:,} bytes, too many to be read whole. Give the map as .osm.pbf")
-
-
 # GraphML
-
-
-@dataclass
-class _Graph:
-    """The content of a GraphML file, collected while it is parsed. Attributes by name."""
-
-    keys: dict[str, str] = field(default_factory=dict)
-    directed: bool = True
-    nodes: dict[str, dict[str, str]] = field(default_factory=dict)
-    edges: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
-    item: dict[str, str] | None = None  # the node or edge that is open
-    key: str | None = None  # the attribute that is open
-    text: list[str] = field(default_factory=list)
-
-    def start(self, tag: str, attributes: dict[str, str]) -> None:
-        tag = tag.rpartition(":")[2]
-        if tag == "key" and "id" in attributes:
-            self.keys[attributes["id"]] = attributes.get("attr.name", attributes["id"])
-        elif tag == "graph":
-            self.directed = attributes.get("edgedefault", "directed") != "undirected"
-        elif tag == "node":
-            self.item = self.nodes.setdefault(attributes.get("id", ""), {})
-        elif tag == "edge":
-            self.item = {}
-            self.edges.append((attributes.get("source", ""), attributes.get("target", ""), self.item))
-        elif tag == "data":
-            self.key = self.keys.get(attributes.get("key", ""))
-            self.text.clear()
-
-    def end(self, tag: str) -> None:
-        tag = tag.rpartition(":")[2]
-        if tag == "data":
-            if self.item is not None and self.key is not None:
-                self.item[self.key] = "".join(self.text).strip()
-            self.key = None
-        elif tag in ("node", "edge"):
-            self.item = None
-
-    def data(self, text: str) -> None:
-        if self.key is not None:
-            self.text.append(text)
 
 
 def read_graphml(file: MapFile, gathered: Gathered) -> RawRoads:
@@ -163,44 +113,35 @@ def read_graphml(file: MapFile, gathered: Gathered) -> RawRoads:
 
     Inner points of an edge's geometry become nodes with negative ids, which the simplification removes again.
     """
-    _check_size(file)
-    graph = _parse(file)
+    with parsing(file.path):
+        root = ElementTree.parse(file.path).getroot()
+    names = {key.get("id"): key.get("attr.name", key.get("id", "")) for key in root.iterfind("{*}key")}
+    directed = all(graph.get("edgedefault") != "undirected" for graph in root.iterfind("{*}graph"))
     places: dict[int, Place] = {}
-    for name, attributes in graph.nodes.items():
+    for node in root.iterfind("{*}graph/{*}node"):
+        attributes = _attributes(node, names)
         x, y = (_number(attributes.get(key, "")) for key in ("x", "y"))
-        places[_node_id(file, name)] = (x, y)
+        places[_node_id(file, node.get("id", ""))] = (x, y)
     free = min([0, *places])
     within: dict[tuple[int, int, Place], int] = {}
-    for row, (source, target, attributes) in enumerate(graph.edges):
-        u, v = _node_id(file, source), _node_id(file, target)
+    for row, edge in enumerate(root.iterfind("{*}graph/{*}edge")):
+        u, v = (_node_id(file, edge.get(end, "")) for end in ("source", "target"))
+        attributes = _attributes(edge, names)
         line = _line(attributes.get("geometry", ""))
         refs = [u]
         for place in line[1:-1]:
             new = within.setdefault((min(u, v), max(u, v), place), free - 1 - len(within))
             places[new] = place
             refs.append(new)
-        _add_edge(gathered, row, [*refs, v], attributes, directed=graph.directed)
+        _add_edge(gathered, row, [*refs, v], attributes, directed=directed)
     hint = "Save the graph in degrees: ox.project_graph(G, to_latlong=True)"
     return _located(file, gathered, places, hint=hint)
 
 
-def _parse(file: MapFile) -> _Graph:
-    graph = _Graph()
-    parser = expat.ParserCreate()
-    parser.buffer_text = True
-    parser.StartElementHandler, parser.EndElementHandler = graph.start, graph.end
-    parser.CharacterDataHandler = graph.data
-
-    def refuse(*_: object) -> None:
-        raise CityError(f"{file.path.name} declares a document type or entities. Remove the <!DOCTYPE ...>")
-
-    parser.StartDoctypeDeclHandler = parser.EntityDeclHandler = refuse
-    try:
-        with file.path.open("rb") as opened:
-            parser.ParseFile(opened)
-    except (expat.ExpatError, ValueError, LookupError, OSError) as error:
-        raise CityError(f"{file.path.name} is damaged or cut short: {error}. Save it again") from None
-    return graph
+def _attributes(item: ElementTree.Element, names: Mapping[str | None, str]) -> dict[str, str]:
+    """What a node or an edge says of itself, by the names that the file declares."""
+    held = ((names.get(data.get("key")), data.text) for data in item.iterfind("{*}data"))
+    return {name: (text or "").strip() for name, text in held if name is not None}
 
 
 def _add_edge(gathered: Gathered, row: int, refs: list[int], attributes: Mapping[str, str], *, directed: bool) -> None:

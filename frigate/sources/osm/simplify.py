@@ -7,7 +7,7 @@ middle, so that no road is lost.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import shapely
@@ -38,9 +38,7 @@ class Segments:
         return len(self.senders)
 
     def take(self, rows: NDArray[np.generic]) -> Segments:
-        return Segments(
-            self.senders[rows], self.receivers[rows], self.length_m[rows], self.way[rows], self.backward[rows]
-        )
+        return Segments(*(getattr(self, f.name)[rows] for f in fields(self)))
 
 
 @dataclass(frozen=True)

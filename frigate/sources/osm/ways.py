@@ -10,12 +10,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from frigate.data.coordinates import on_earth
 from frigate.data.notices import Notices
 from frigate.errors import CityError
 from frigate.sources.osm.tags import RoadKind, road_kind
 
-MAX_REFS_PER_BYTE = 16  # of a file; real ones are below 1, a compressed bomb is far above
-MIN_REFS = 10_000_000
 IDS = np.iinfo(np.int64)
 
 
@@ -49,7 +48,6 @@ class RawRoads:
 class Gathered:
     """Collects ways and restrictions while a file is read. Memory: 8 bytes for each node of a kept road."""
 
-    path: Path
     highways: Collection[str]
     notices: Notices
     refs: array[int] = field(default_factory=lambda: array("q"))
@@ -59,10 +57,6 @@ class Gathered:
     length_m: array[float] = field(default_factory=lambda: array("d"))
     kinds: dict[RoadKind, int] = field(default_factory=dict)
     turns: list[RawTurn] = field(default_factory=list)
-    max_refs: int = 0
-
-    def __post_init__(self) -> None:
-        self.max_refs = MIN_REFS + MAX_REFS_PER_BYTE * self.path.stat().st_size
 
     def add_way(self, way_id: int, refs: Sequence[int], tags: Mapping[str, str]) -> None:
         """Keep a way if it is drivable."""
@@ -79,11 +73,6 @@ class Gathered:
         self.way_ids.append(way_id)
         self.kind_of.append(self.kinds.setdefault(kind, len(self.kinds)))
         self.length_m.append(length_m)
-        if len(self.refs) > self.max_refs:
-            raise CityError(
-                f"{self.path.name}: {len(self.refs):,} nodes of roads in a file of {self.path.stat().st_size:,} bytes. "
-                "No map is packed so tightly: the file is damaged or made to fill the memory"
-            )
 
     def add_turn(self, tags: Mapping[str, str], members: Iterable[tuple[str, str, int]]) -> None:
         """Keep a turn restriction for cars; members are (role, "n" | "w" | "r", id)."""
@@ -136,13 +125,12 @@ def checked_places(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Coordinates, NaN where they are impossible: off the earth, or (0, 0), where there is no road."""
     known = ~(np.isnan(lon) | np.isnan(lat))
-    with np.errstate(invalid="ignore"):
-        off = known & ~((np.abs(lon) <= 180) & (np.abs(lat) <= 90))
-        swapped = off & (np.abs(lat) <= 180) & (np.abs(lon) <= 90)
-        zero = known & (lon == 0) & (lat == 0)
+    off = known & ~on_earth(lon, lat)
+    zero = known & (lon == 0) & (lat == 0)
     if off.sum() * 2 > max(known.sum(), 1):
         row = int(np.argmax(off))
-        remedy = hint or ("Its lon and lat look swapped" if swapped[row] else "Degrees of WGS84 are expected")
+        swapped = on_earth(lat, lon)[row]
+        remedy = hint or ("Its lon and lat look swapped" if swapped else "Degrees of WGS84 are expected")
         raise CityError(
             f"{path.name}: lon {lon[row]:g}, lat {lat[row]:g} is not a place on earth. "
             f"The same holds for {int(off.sum()):,} of {int(known.sum()):,} nodes. {remedy}"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from frigate.data.bucketing import Grid, Readings, Span, bucket_sensors, snapshot_grid, usual_step_s
 from frigate.data.city_toml import step_text
 from frigate.data.network import RoadNetwork
-from frigate.data.notices import InputPlace, Notices
+from frigate.data.notices import Notices
 from frigate.data.stream import RoadNetworkStream
 from frigate.errors import CityError
 from frigate.sources.sumo.xml import Element
@@ -76,7 +76,7 @@ def counts_stream(
     _refuse_overlap(counts, when, interval, sensor)
     interval_us = 1000 * (when[:, 1] - when[:, 0])
     step_s = step_s or usual_step_s(interval_us[interval], where="the intervals of the files")
-    span = Span.of(1000 * when[:, 0], lambda i: InputPlace(f"an interval of {interval_us[i] / 1e6:g} s"))
+    span = Span.of(1000 * when[:, 0], lambda i: f"an interval of {interval_us[i] / 1e6:g} s")
     N = network.num_nodes
     grid = snapshot_grid(span, step_s=step_s, timezone=timezone, num_nodes=N, num_readings=len(value))
     snapshot = _snapshots(when, grid)

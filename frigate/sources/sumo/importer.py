@@ -21,12 +21,12 @@ from frigate.data.city_toml import parse_step
 from frigate.data.folder import empty_turns
 from frigate.data.network import RoadNetwork, clean_edges
 from frigate.data.network_tables import note_network
-from frigate.data.notices import InputPlace, Notices
+from frigate.data.notices import Notices
 from frigate.data.sandbox import sandboxed
 from frigate.data.stream import zone
 from frigate.data.times import Clock
 from frigate.errors import CityError
-from frigate.sources.line_graph import every_turn, line_graph
+from frigate.sources.line_graph import every_turn, on_roads
 from frigate.sources.sumo.counts import Counts, counts_stream
 from frigate.sources.sumo.net import SumoNet, read_net
 from frigate.sources.sumo.xml import elements
@@ -79,9 +79,10 @@ def import_sumo(
     note_network(network, notices)
     counts: Counts | None = None
     if edgedata:
-        counts = _edge_counts([Path(p) for p in edgedata], sumo, start=_Start(start, clock), notices=notices)
+        counts = _edge_counts([Path(p) for p in edgedata], sumo, start=start, clock=clock, notices=notices)
     elif detectors:
-        counts = _loop_counts([Path(p) for p in detectors], sumo, on=on, start=_Start(start, clock), notices=notices)
+        files = [Path(p) for p in detectors]
+        counts = _loop_counts(files, sumo, on=on, start=start, clock=clock, notices=notices)
     if counts is None:
         step_s = step_s or parse_step(DEFAULT_STEP, where="step")
         none = Snapshots.none(network.num_nodes, step_s)
@@ -101,8 +102,8 @@ def _on_nodes(sumo: SumoNet, notices: Notices) -> RoadNetwork:
     """Junctions as nodes; what leaves a road is counted at the junction, whether or not its edge is kept."""
     edges, cleaned = clean_edges(sumo.roads)
     counted = "their vehicles are counted all the same"
-    notices.add(f"Roads from a junction to itself were left out; {counted}", cleaned.self_loops)
-    notices.add(f"Parallel roads were left out, the shortest of each kept; {counted}", cleaned.parallel)
+    notices.add(f"Roads from a junction to itself were left out; {counted}", int(cleaned.self_loops.sum()))
+    notices.add(f"Parallel roads were left out, the shortest of each kept; {counted}", int(cleaned.parallel.sum()))
     if not len(edges):
         raise CityError("the network has no road between two junctions")
     return replace(sumo.junctions, edges=edges)
@@ -135,7 +136,7 @@ def _forbidden_turns(sumo: SumoNet, network: RoadNetwork) -> NDArray[np.int64]:
 def _on_roads(sumo: SumoNet, notices: Notices) -> RoadNetwork:
     notices.add("Networks without connections: every turn but the U-turn is taken as allowed", int(sumo.turns is None))
     notices.add("U-turns left out, the road leads on", sumo.u_turns)
-    network = line_graph(sumo.junctions, sumo.roads, ids=sumo.road_ids, turns=sumo.turns, notices=notices).network
+    network = on_roads(sumo.junctions, edges=sumo.roads, ids=sumo.road_ids, turns=sumo.turns, notices=notices)
     if not network.num_edges:
         raise CityError("the network has no turn from one road to another")
     return network
@@ -144,25 +145,22 @@ def _on_roads(sumo: SumoNet, notices: Notices) -> RoadNetwork:
 # Reading
 
 
-class _Start:
-    """When second 0 of each file is."""
-
-    def __init__(self, given: str | Sequence[str], clock: Clock) -> None:
-        texts = [given] if isinstance(given, str) else list(given)
-        self._ms = [clock.read_option("start", text) // 1000 for text in texts]
-
-    def of(self, files: Sequence[Path]) -> list[int]:
-        """Milliseconds since 1970 UTC, for each file."""
-        if len(self._ms) not in (1, len(files)):
-            raise CityError(f"{len(self._ms)} starts for {len(files)} files. Give one for all, or one for each")
-        return self._ms * len(files) if len(self._ms) == 1 else self._ms
+def _starts_ms(files: Sequence[Path], given: str | Sequence[str], clock: Clock) -> list[int]:
+    """When second 0 of each file is, in milliseconds since 1970 UTC."""
+    texts = [given] if isinstance(given, str) else list(given)
+    if len(texts) not in (1, len(files)):
+        raise CityError(f"{len(texts)} starts for {len(files)} files. Give one for all, or one for each")
+    starts = [clock.read_option("start", text) // 1000 for text in texts]
+    return starts * len(files) if len(starts) == 1 else starts
 
 
-def _edge_counts(files: list[Path], sumo: SumoNet, *, start: _Start, notices: Notices) -> Counts:
+def _edge_counts(
+    files: list[Path], sumo: SumoNet, *, start: str | Sequence[str], clock: Clock, notices: Notices
+) -> Counts:
     counts = Counts(sumo.road_ids.tolist(), np.arange(len(sumo.road_ids)))
     row_of = {road: row for row, road in enumerate(counts.names)}
     unknown, total = _Unknown("Roads of the edge data that are not in the network, left out"), 0
-    for path, start_ms in zip(files, start.of(files), strict=True):
+    for path, start_ms in zip(files, _starts_ms(files, start, clock), strict=True):
         interval, counted, roads = -1, len(counts.value), total
         for element in elements(path, roots=["meandata"]):
             if element.name == "interval":
@@ -198,7 +196,9 @@ def _listed(counts: Counts, notices: Notices) -> Counts:
     return replace(counts, unlisted_are_zero=True)
 
 
-def _loop_counts(files: list[Path], sumo: SumoNet, *, on: str, start: _Start, notices: Notices) -> Counts:
+def _loop_counts(
+    files: list[Path], sumo: SumoNet, *, on: str, start: str | Sequence[str], clock: Clock, notices: Notices
+) -> Counts:
     kinds = [next(elements(path, roots=["additional", "detector"])).name for path in files]
     placing, outputs = (
         [path for path, kind in zip(files, kinds, strict=True) if kind == wanted]
@@ -212,7 +212,7 @@ def _loop_counts(files: list[Path], sumo: SumoNet, *, on: str, start: _Start, no
     _note_coverage(counts, sumo, on, notices)
     row_of = {loop: row for row, loop in enumerate(counts.names)}
     unknown, total = _Unknown("Detectors in the output that no loop of the additional files is, left out"), 0
-    for path, start_ms in zip(outputs, start.of(outputs), strict=True):
+    for path, start_ms in zip(outputs, _starts_ms(outputs, start, clock), strict=True):
         for element in elements(path, roots=["detector"]):
             if element.name != "interval":
                 continue
@@ -269,14 +269,14 @@ def _note_coverage(counts: Counts, sumo: SumoNet, on: str, notices: Notices) -> 
     loops = np.bincount(counts.road, minlength=len(sumo.roads))
     partly = (loops > 0) & (loops < sumo.roads.lanes)
     what = "Roads with loops on some of their lanes only, whose vehicles alone are counted"
-    notices.add_rows(what, partly, lambda row: InputPlace(f'road "{sumo.road_ids[row]}"'))
+    notices.add_rows(what, partly, lambda row: f'road "{sumo.road_ids[row]}"')
     if on == "nodes":
         reached, N = sumo.roads.receivers, sumo.junctions.num_nodes
         roads = np.bincount(reached, minlength=N)
         counted = np.bincount(reached[loops > 0], minlength=N)
         what = "Junctions with loops on some of the roads that reach them, which alone are counted; --on roads is exact"
         partly = (counted > 0) & (counted < roads)
-        notices.add_rows(what, partly, lambda row: InputPlace(f'junction "{sumo.junctions.node_ids[row]}"'))
+        notices.add_rows(what, partly, lambda row: f'junction "{sumo.junctions.node_ids[row]}"')
 
 
 class _Unknown:
@@ -299,4 +299,4 @@ class _Unknown:
 
     def report(self, notices: Notices) -> None:
         names = list(self._names)
-        notices.add_rows(self._what, np.ones(len(names), bool), lambda row: InputPlace(f'"{names[row]}"'))
+        notices.add_rows(self._what, np.ones(len(names), bool), lambda row: f'"{names[row]}"')

@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from frigate.data.coordinates import on_earth
 from frigate.data.network import MIN_ROAD_M, Edges, RoadNetwork
-from frigate.data.notices import InputPlace, Notices
+from frigate.data.notices import Notices
 from frigate.errors import CityError, MissingExtraError
 from frigate.sources.geometry import write_line
 from frigate.sources.sumo.xml import Element, elements
@@ -161,13 +162,11 @@ def _projection(path: Path, location: Element | None) -> Callable[[NDArray[np.fl
     def to_degrees(xy: NDArray[np.float64]) -> NDArray[np.float64]:
         metres = xy - np.array(offset[0])
         lon, lat = project(metres[:, 0], metres[:, 1], inverse=True)
-        place = np.stack([lon, lat], axis=1)
-        with np.errstate(invalid="ignore"):
-            wrong = ~((np.abs(place) <= [180, 90]).all(axis=1))
+        wrong = ~on_earth(lon, lat)
         if wrong.any():
             x, y = xy[int(np.argmax(wrong))]
             raise location.refuse(f"{x:g},{y:g} in the net is no place on earth by this netOffset and projParameter")
-        return place
+        return np.stack([lon, lat], axis=1)
 
     return to_degrees
 
@@ -198,9 +197,7 @@ def _edges(
             raise lane.refuse(f"speed {fastest_mps:g} of a lane is no speed in metres a second, SUMO's unit")
         speed_kph[row] = 3.6 * fastest_mps if fastest_mps > 0 else np.nan
     short = length_m < MIN_ROAD_M
-    notices.add_rows(
-        "Roads shorter than a metre were given one metre", short, lambda row: InputPlace(f'road "{kept[row]}"')
-    )
+    notices.add_rows("Roads shorter than a metre were given one metre", short, lambda row: f'road "{kept[row]}"')
     cuts = np.cumsum([len(line) for line in lines])[:-1]
     geometry = np.empty(len(kept), np.object_)
     geometry[:] = [write_line(line) for line in np.split(to_degrees(np.concatenate(lines)), cuts)]

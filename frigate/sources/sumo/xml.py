@@ -1,13 +1,11 @@
 """SUMO's XML files, plain or gzip, element by element.
 
-Nothing is kept of what was read, document types and entities are refused, and so is what no SUMO file has: an element
-of megabytes, a hundred levels, a compressed file that expands hundreds of times.
+Nothing is kept of what was read. Document types and entities are refused.
 """
 
 from __future__ import annotations
 
 import gzip
-import zlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -15,14 +13,11 @@ from xml.parsers import expat
 
 import numpy as np
 
+from frigate.data.files import parsing
 from frigate.errors import CityError
 
 CHUNK_BYTES = 1 << 16
-MAX_ELEMENT_BYTES = 4 << 20
-DEEPEST = 100
-FREE_BYTES = 16 << 20  # so much may come out of any compressed file
 LARGEST = 1e12  # of any number
-MAX_EXPANSION = 250  # SUMO's own output shrinks to between a tenth and a thirtieth
 
 KINDS = {
     "net": "a road network (.net.xml)",
@@ -90,67 +85,42 @@ class Element(NamedTuple):
 def elements(path: Path, *, roots: Collection[str]) -> Iterator[Element]:
     """Every element of a file in order, the outermost first, which has to be one of `roots`."""
     found: list[Element] = []
-    depth = 0
+    seen_root = False
 
     def start(name: str, attributes: dict[str, str]) -> None:
-        nonlocal depth
-        depth += 1
-        line = parser.CurrentLineNumber
-        if depth == 1 and not seen_root and name not in roots:
+        nonlocal seen_root
+        if not seen_root and name not in roots:
             raise CityError(_wrong_root(path, name, roots))
-        if depth > DEEPEST:
-            raise CityError(f"{path.name} line {line}: elements in elements {DEEPEST} deep. This is no file of SUMO's")
-        found.append(Element(name, attributes, path, line))
-
-    def end(_: str) -> None:
-        nonlocal depth
-        depth -= 1
+        seen_root = True
+        found.append(Element(name, attributes, path, parser.CurrentLineNumber))
 
     def doctype(*_: object) -> None:
         place = f"{path.name} line {parser.CurrentLineNumber}"
         raise CityError(f"{place}: a document type (<!DOCTYPE>) is refused, for its entities. Take it away")
 
     parser = expat.ParserCreate()
-    parser.StartElementHandler, parser.EndElementHandler = start, end
-    parser.StartDoctypeDeclHandler = doctype
-    seen_root, silent = False, 0
+    parser.StartElementHandler, parser.StartDoctypeDeclHandler = start, doctype
     for chunk in _chunks(path):
         try:
             parser.Parse(chunk, not chunk)
         except (expat.ExpatError, ValueError, LookupError) as error:
             raise CityError(_not_xml(path, error, cut=not chunk)) from None
-        silent = 0 if found else silent + len(chunk)
-        if silent > MAX_ELEMENT_BYTES:
-            at = f"{path.name} line {parser.CurrentLineNumber}"
-            raise CityError(f"{at}: no element ends within {silent >> 20} MiB. This is no file of SUMO's")
-        seen_root = seen_root or bool(found)
         yield from found
         found.clear()
 
 
 def _chunks(path: Path) -> Iterator[bytes]:
     """The bytes of a file, expanded where it is gzip whatever its name; an empty piece ends them."""
-    try:
-        with path.open("rb") as file:
-            packed = file.read(2) == b"\x1f\x8b"
-            file.seek(0)
-            source: IO[bytes] | gzip.GzipFile = gzip.GzipFile(fileobj=file) if packed else file
-            count = 0
-            while chunk := source.read(CHUNK_BYTES):
-                count += len(chunk)
-                if packed and count > FREE_BYTES and count > MAX_EXPANSION * file.tell():
-                    what = f"expands more than {MAX_EXPANSION} times"
-                    raise CityError(f"{path.name} {what}, which no file of SUMO's does. Unpack it if it is sound")
-                yield chunk
-            if not count:
-                raise CityError(f"{path.name} is empty")
-    except FileNotFoundError:
-        raise CityError(f"{path}: there is no such file") from None
-    except EOFError:
-        raise CityError(f"{path.name} is cut short: its gzip stream has no end. Copy or write it again") from None
-    except (OSError, zlib.error) as error:
-        detail = getattr(error, "strerror", None) or error
-        raise CityError(f"{path.name} cannot be read: {detail}") from None
+    with parsing(path), path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        source: IO[bytes] | gzip.GzipFile = gzip.GzipFile(fileobj=file) if packed else file
+        empty = True
+        while chunk := source.read(CHUNK_BYTES):
+            empty = False
+            yield chunk
+        if empty:
+            raise CityError(f"{path.name} is empty")
     yield b""
 
 

@@ -1,7 +1,4 @@
-"""Detectors: where each stands in the network, and their readings brought together at its nodes.
-
-Several detectors on one node: counts are summed only where all of them report, gauges are averaged over those that do.
-"""
+"""Detectors: where each stands in the network, and how often it reports."""
 
 from __future__ import annotations
 
@@ -13,18 +10,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from scipy.spatial import cKDTree
 
-from frigate.data.bucketing import Readings, Snapshots, Span, bucket_sensors, snapshot_grid
+from frigate.data.bucketing import Readings
 from frigate.data.city_toml import step_text, whole_step
 from frigate.data.columns import NodeIndex
-from frigate.data.coordinates import EARTH_RADIUS_M, coordinate_fault
+from frigate.data.coordinates import coordinate_fault
 from frigate.data.network import RoadNetwork
-from frigate.data.notices import InputPlace, Notices
 from frigate.data.stream import DAY_S
-from frigate.data.tables import TableFile
 from frigate.errors import CityError
-from frigate.sources.geometry import RoadIndex, bearing_gap_deg, on_sphere_m
+from frigate.sources.geometry import PlaceIndex, bearing_gap_deg
 
 SNAP_M = 50.0  # how far a detector may be from its node or road, by default
 SAME_M = 1.0  # roads or nodes this close together are one place
@@ -66,10 +60,9 @@ class SensorSite:
 
 @dataclass(frozen=True)
 class RoadTable:
-    """The roads that detectors are attached to, and the node that stands for each of them."""
+    """The roads that detectors are attached to: road e is node e of their line graph."""
 
     network: RoadNetwork  # of intersections, with the roads as edges
-    node_of: NDArray[np.int64]  # [E] row of the node of the line graph, -1 where the road has none
     ids: Mapping[str, tuple[tuple[int, bool], ...]] = field(default_factory=dict)  # road id -> rows of edges, forward?
 
 
@@ -101,9 +94,7 @@ class _NodeFinder:
         self.network = network
         self.index = NodeIndex(network.node_ids)
         self.known = self.index.find(_ids(places, "node_id"))
-        here = np.flatnonzero(network.present)
-        self.here = here
-        self.tree = cKDTree(on_sphere_m(network.lon[here], network.lat[here]))
+        self.places = PlaceIndex.of_nodes(network)
 
     def find(self, i: int, place: SensorSite, within_m: float) -> int | str:
         if place.node_id is not None:
@@ -117,25 +108,13 @@ class _NodeFinder:
         fault = coordinate_fault(place.lon, place.lat, allow_zero=False)
         if fault:
             return f"stands at {fault}"
-        metres, at = self._nearest(place.lon, place.lat)
-        names = self.network.node_ids[self.here]
+        at, metres, _ = self.places.near(place.lon, place.lat, within_m)
+        names = self.network.node_ids[at]
         if metres[0] > within_m:
-            return _too_far(f"the nearest node, {names[at[0]]}", metres[0], self._if_swapped(place))
+            return _too_far(self.places, place, f"the nearest node, {names[0]}", metres[0])
         if len(at) > 1 and metres[1] - metres[0] < 0.01:
-            return f"stands where two nodes are, {names[at[0]]} and {names[at[1]]}. Name one with node_id"
-        return int(self.here[at[0]])
-
-    def _nearest(self, lon: float, lat: float) -> tuple[list[float], list[int]]:
-        k = min(2, len(self.here))
-        point = on_sphere_m(np.float64(lon), np.float64(lat))  # type: ignore[arg-type]
-        chord, at = (np.asarray(x) for x in self.tree.query(point, k=np.arange(1, k + 1)))
-        arc = 2 * EARTH_RADIUS_M * np.arcsin(np.clip(chord / (2 * EARTH_RADIUS_M), 0, 1))
-        return arc.tolist(), at.tolist()
-
-    def _if_swapped(self, place: SensorSite) -> float:
-        if abs(place.lon) > 90:
-            return math.inf
-        return self._nearest(place.lat, place.lon)[0][0]
+            return f"stands where two nodes are, {names[0]} and {names[1]}. Name one with node_id"
+        return int(at[0])
 
 
 class _RoadFinder:
@@ -145,7 +124,7 @@ class _RoadFinder:
         self.network = roads.network
         index = NodeIndex(self.network.node_ids)
         self.ends = [index.find(_ids(places, end)) for end in ("source", "target")]
-        self.lines = RoadIndex.of(self.network)
+        self.lines = PlaceIndex.of_roads(self.network)
         pairs = zip(self.network.senders.tolist(), self.network.receivers.tolist(), strict=True)
         self.of_pair = {pair: row for row, pair in enumerate(pairs)}
 
@@ -161,10 +140,7 @@ class _RoadFinder:
             found = self._by_point(place, within_m)
         else:
             found = "has no road: give lon and lat, source and target, or a road_id"
-        if isinstance(found, str):
-            return found
-        node = int(self.roads.node_of[found])
-        return node if node >= 0 else f"stands on road {self._name(found)}, which is left out of the network"
+        return found
 
     def _by_id(self, place: SensorSite) -> int | str:
         there = self.roads.ids.get(str(place.road_id), ())
@@ -182,7 +158,7 @@ class _RoadFinder:
             return bearing
         if bearing is None:
             return self._both(rows)
-        turn = [bearing_gap_deg(self.lines.bearing_deg[self.lines.road == r], bearing).min() for r in rows]
+        turn = [bearing_gap_deg(self.lines.bearing_deg[self.lines.row == r], bearing).min() for r in rows]
         return int(rows[int(np.argmin(turn))])
 
     def _by_point(self, place: SensorSite, within_m: float) -> int | str:
@@ -194,8 +170,7 @@ class _RoadFinder:
             return bearing
         roads, metres, heading = self.lines.near(place.lon, place.lat, within_m)
         if metres[0] > within_m:
-            swapped_m = math.inf if abs(place.lon) > 90 else self.lines.near(place.lat, place.lon, 0)[1][0]
-            return _too_far(f"the nearest road, {self._name(int(roads[0]))},", float(metres[0]), float(swapped_m))
+            return _too_far(self.lines, place, f"the nearest road, {self._name(int(roads[0]))}", metres[0])
         if bearing is not None:
             along = bearing_gap_deg(heading, bearing) <= ALONG_DEG
             if not along.any():
@@ -231,21 +206,16 @@ def bearing_deg(text: str | None) -> float | str | None:
     return degrees % 360 if math.isfinite(degrees) else f'has a bearing "{text}" that is no number of degrees'
 
 
-def _too_far(what: str, metres: float, swapped_m: float) -> str:
+def _too_far(index: PlaceIndex, place: SensorSite, what: str, metres: float) -> str:
+    away = f"{math.ceil(metres):,} m" if metres < 10_000 else f"{metres / 1000:,.0f} km"
+    swapped_m = math.inf if abs(place.lon) > 90 else index.near(place.lat, place.lon, 0)[1][0]
     if metres > 10 * swapped_m and metres > 1000:
-        return f"is {_distance(metres)} from {what.rstrip(',')}: lon and lat look swapped"
+        return f"is {away} from {what}: lon and lat look swapped"
     if metres > 5_000:
-        return f"is {_distance(metres)} from {what.rstrip(',')}: is it another city's?"
-    return f"is {_distance(metres)} from {what.rstrip(',')}. Pass --snap {_round_up(metres)} to attach it"
-
-
-def _distance(metres: float) -> str:
-    return f"{math.ceil(metres):,} m" if metres < 10_000 else f"{metres / 1000:,.0f} km"
-
-
-def _round_up(metres: float) -> int:
+        return f"is {away} from {what}: is it another city's?"
     power = 10 ** math.floor(math.log10(max(metres, 1)))
-    return int(next(k * power for k in (1, 2, 5, 10) if k * power >= metres))
+    enough_m = next(k * power for k in (1, 2, 5, 10) if k * power >= metres)
+    return f"is {away} from {what}. Pass --snap {enough_m} to attach it"
 
 
 # Time
@@ -289,7 +259,8 @@ def _intervals_s(readings: Readings, num_detectors: int) -> tuple[NDArray[np.int
     inside = (np.diff(detector) == 0) & (gap_us > 0)
     of, gap_us = detector[1:][inside], gap_us[inside]
     every_s, seen = np.zeros(num_detectors, np.int64), np.zeros(num_detectors, np.int64)
-    for i, gaps in zip(*_groups(of, gap_us), strict=True):
+    which, first = np.unique(of, return_index=True)
+    for i, gaps in zip(which.tolist(), np.split(gap_us, first[1:]), strict=False):
         each, count = np.unique(gaps, return_counts=True)
         usual = int(each[np.argmax(count)])
         # Readings at odd times, such as one a passing vehicle, have no usual gap.
@@ -297,39 +268,3 @@ def _intervals_s(readings: Readings, num_detectors: int) -> tuple[NDArray[np.int
         every_s[i] = usual // 1_000_000 if regular and usual % 1_000_000 == 0 else 0
         seen[i] = len(gaps)
     return every_s, seen
-
-
-def _groups(of: NDArray[np.int32], values: NDArray[np.int64]) -> tuple[list[int], list[NDArray[np.int64]]]:
-    which, first = np.unique(of, return_index=True)
-    return which.tolist(), np.split(values, first[1:]) if len(which) else []
-
-
-# Together
-
-
-def snapshots_of(
-    readings: Readings,
-    node_of: NDArray[np.int64],  # [D]
-    network: RoadNetwork,
-    *,
-    step_s: int,
-    timezone: str,
-    quantity: str,
-    file: TableFile,
-    notices: Notices,
-) -> Snapshots:
-    """The snapshots of the nodes."""
-    span = Span.of(readings.time_us, lambda i: InputPlace(file.place(int(readings.row[i]))))
-    D, N = len(node_of), network.num_nodes
-    width = max(D, N)
-    grid = snapshot_grid(span, step_s=step_s, timezone=timezone, num_nodes=width, num_readings=len(readings))
-    joined = bucket_sensors(readings, grid, node_of=node_of, num_nodes=N, quantity=quantity)
-    rule = "summed where all of them report" if quantity == "count" else "averaged"
-    shared = int((np.bincount(node_of[node_of >= 0], minlength=N) > 1).sum())
-    notices.add(f"Nodes with several detectors, their readings {rule}", shared)
-    notices.add_rows(
-        "Nodes with snapshots left out because only some of their detectors report",
-        joined.partial > 0,
-        lambda n: InputPlace(f"node {network.node_ids[n]}, {int(joined.partial[n]):,} snapshots"),
-    )
-    return joined.snapshots

@@ -44,6 +44,11 @@ class ImportLog:
         reasons = reason if isinstance(reason, str) else [reason[i] for i in at.tolist()]
         self.reject_rows(table.file, table.frame[ROW].to_numpy()[at], column, shown.str.slice(0, 200), reasons)
 
+    def drop(self, table: Table, rows: NDArray[np.bool_], column: str, reason: str | list[str]) -> Table:
+        """The table without rows that are left out."""
+        self.reject(table, rows, column, reason)
+        return table.filter(~rows)
+
     def reject_rows(
         self, file: TableFile, rows: NDArray[np.integer], column: str, values: pl.Series, reason: str | list[str]
     ) -> None:

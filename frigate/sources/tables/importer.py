@@ -10,25 +10,30 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from frigate.data.bucketing import Snapshots
+import numpy as np
+
+from frigate.data.bucketing import Snapshots, Span, bucket_sensors, snapshot_grid
 from frigate.data.city import City, open_city
 from frigate.data.city_toml import parse_step
+from frigate.data.column_names import check_rename
 from frigate.data.network import RoadNetwork
+from frigate.data.network_tables import NODE_COLUMNS
 from frigate.data.sandbox import sandboxed
 from frigate.data.stream import RoadNetworkStream, zone
 from frigate.data.tables import TableFile, open_table
 from frigate.data.times import Clock, network_timezone
-from frigate.errors import CityError, did_you_mean
+from frigate.errors import CityError
 from frigate.sources.line_graph import on_roads
-from frigate.sources.tables.detectors import RoadTable, attach, settle_step, snapshots_of
+from frigate.sources.tables.detectors import RoadTable, attach, settle_step
 from frigate.sources.tables.import_log import ImportLog
-from frigate.sources.tables.network import EDGE_COLUMNS, NODE_COLUMNS, network_from_tables
+from frigate.sources.tables.network import EDGE_COLUMNS, network_from_tables
 from frigate.sources.tables.readings import (
+    PLACE_COLUMNS,
     READING_COLUMNS,
-    SENSOR_COLUMNS,
     read_sensor_readings,
     read_sensors,
     usable_readings,
@@ -67,7 +72,7 @@ def import_tables(
     readings
         A long or a wide table; None: a city without readings.
     network
-        A city, or its folder, whose network is used in place of nodes and edges.
+        A city, or its folder, whose network is used in place of nodes and edges. The notices of a city go on.
     sensors
         A table of the places of the sensors.
     rename
@@ -98,72 +103,33 @@ def import_tables(
     if network is not None and nodes is not None:
         raise CityError("--network brings its own nodes. Leave --nodes out")
     log = ImportLog(None if report is None else Path(report))
-    with tempfile.TemporaryDirectory(prefix="frigate-") as scratch:
-        files = _Files(Path(scratch), encoding, dict(rename or {}))
-        tables = {what: files.open(p) for what, p in _given(nodes, edges, readings, sensors)}
-        _check_rename(files.rename, [n for t in tables.values() for n in t.names])
+    options = _Options(dict(rename or {}), encoding, snap_m, step, timezone, date_order, quantity, unit)
+    given = {"nodes": nodes, "edges": edges, "readings": readings, "sensors": sensors}
+    with _opened(given, options) as tables:
         if network is None:
-            edge_table = files.choose(tables["edges"], log, optional=EDGE_COLUMNS)
-            node_table = None
-            if "nodes" in tables:
-                node_table = files.choose(tables["nodes"], log, needed=NODE_COLUMNS)
-            own = network_from_tables(node_table, edge_table, log)
-            city = City(name or Path(str(edges)).resolve().parent.name, _bare_stream(own.network, timezone))
-            road_ids = own.road_ids
+            own, road_ids = network_from_tables(tables.get("nodes"), tables["edges"], options.rename, log)
+            city = City(name or Path(str(edges)).resolve().parent.name, _bare_stream(own, timezone))
         else:
-            city = network if isinstance(network, City) else open_city(network)
-            city, road_ids = replace(city, name=name or city.name, notices=(), places={}), {}
+            city = network if isinstance(network, City) else replace(open_city(network), notices=(), places={})
+            city, road_ids = replace(city, name=name or city.name), {}
             timezone = network_timezone(timezone, city.stream.timezone, log.notices)
+            options = replace(options, timezone=timezone)
         roads = None
         if on == "roads":
-            line_graph = on_roads(city, notices=log.notices)
-            roads = RoadTable(city.network, line_graph.node_of_edge, road_ids)
-            city = City(city.name, _bare_stream(line_graph.network, city.stream.timezone))
-        if "readings" not in tables:
-            if step is not None or timezone is not None or network is not None:
-                city = replace(city, stream=_bare_stream(city.network, timezone or city.stream.timezone, step))
-            return _with_notices(replace(city, stream=replace(city.stream, quantity=quantity, unit=unit)), log)
-        options = _Options(snap_m, step, timezone, date_order, quantity, unit)
-        return _attached(city, tables["readings"], tables.get("sensors"), files, options, roads, log)
-
-
-@sandboxed
-def attach_readings(
-    city: City,
-    readings: str | Path,
-    *,
-    sensors: str | Path | None = None,
-    roads: RoadTable | None = None,
-    rename: Mapping[str, str] | None = None,
-    snap_m: float | None = None,
-    step: str | None = None,
-    timezone: str | None = None,
-    date_order: str | None = None,
-    encoding: str = "utf-8",
-    quantity: str = "count",
-    unit: str = "",
-    report: str | Path | None = None,
-) -> City:
-    """The city with these readings in place of its own, for any source that brings a network and a time zone.
-
-    The parameters are those of `import_tables`, and `roads`: of a city on its roads, which node is which road, so that
-    a sensor is attached to the nearest road and not to the nearest middle of one.
-    """
-    log = ImportLog(None if report is None else Path(report))
-    with tempfile.TemporaryDirectory(prefix="frigate-") as scratch:
-        files = _Files(Path(scratch), encoding, dict(rename or {}))
-        tables = {what: files.open(p) for what, p in _given(None, None, readings, sensors)}
-        _check_rename(files.rename, [n for t in tables.values() for n in t.names])
-        timezone = network_timezone(timezone, city.stream.timezone, log.notices)
-        options = _Options(snap_m, step, timezone, date_order, quantity, unit)
-        return _attached(city, tables["readings"], tables.get("sensors"), files, options, roads, log)
-
-
-# Files
+            roads = RoadTable(city.network, road_ids)
+            stream = _bare_stream(on_roads(city, notices=log.notices), city.stream.timezone)
+            city = City(city.name, stream, city.notices, places=city.places)
+        if "readings" in tables:
+            return _attached(city, tables, options, roads, log)
+        if step is not None or timezone is not None or network is not None:
+            city = replace(city, stream=_bare_stream(city.network, timezone or city.stream.timezone, step))
+        return _with_notices(replace(city, stream=replace(city.stream, quantity=quantity, unit=unit)), log)
 
 
 @dataclass(frozen=True)
 class _Options:
+    rename: Mapping[str, str]
+    encoding: str
     snap_m: float | None
     step: str | None
     timezone: str | None
@@ -172,46 +138,19 @@ class _Options:
     unit: str
 
 
-@dataclass(frozen=True)
-class _Files:
-    """How the user's files are opened and their columns known."""
-
-    scratch: Path
-    encoding: str
-    rename: Mapping[str, str]
-
-    def open(self, path: str | Path) -> TableFile:
-        return open_table(path, scratch=self.scratch, encoding=self.encoding)
-
-    def choose(
-        self,
-        file: TableFile,
-        log: ImportLog,
-        *,
-        needed: tuple[str, ...] = (),
-        optional: tuple[str, ...] = (),
-        note_unread: bool = True,
-    ) -> TableFile:
-        return file.choose(needed, optional, rename=self.rename, notices=log.notices, note_unread=note_unread)
-
-
-def _given(
-    nodes: str | Path | None, edges: str | Path | None, readings: str | Path | None, sensors: str | Path | None
-) -> Iterator[tuple[str, str | Path]]:
-    if sensors is not None and readings is None:
+@contextmanager
+def _opened(given: Mapping[str, str | Path | None], options: _Options) -> Iterator[dict[str, TableFile]]:
+    """The tables that are given, while copies of them in UTF-8 are kept where they are needed."""
+    if given["sensors"] is not None and given["readings"] is None:
         raise CityError("--sensors locates the sensors of --readings. Pass both")
-    for what, path in (("nodes", nodes), ("edges", edges), ("readings", readings), ("sensors", sensors)):
-        if path is not None:
-            yield what, path
-
-
-def _check_rename(rename: Mapping[str, str], names: list[str]) -> None:
-    for theirs, ours in rename.items():
-        if theirs not in names:
-            there = f"The columns are: {', '.join(dict.fromkeys(names))}"
-            raise CityError(f'map: no table has a column "{theirs}"{did_you_mean(theirs, names)}. {there}')
-        if ours not in OURS:
-            raise CityError(f'map: "{ours}" is no column of ours{did_you_mean(ours, OURS)}. Ours: {", ".join(OURS)}')
+    with tempfile.TemporaryDirectory(prefix="frigate-") as scratch:
+        tables = {
+            what: open_table(path, scratch=Path(scratch), encoding=options.encoding)
+            for what, path in given.items()
+            if path is not None
+        }
+        check_rename(options.rename, [n for table in tables.values() for n in table.names], OURS)
+        yield tables
 
 
 def _bare_stream(network: RoadNetwork, timezone: str | None, step: str | None = None) -> RoadNetworkStream:
@@ -231,43 +170,41 @@ def _with_notices(city: City, log: ImportLog) -> City:
 
 
 def _attached(
-    city: City,
-    readings: TableFile,
-    sensors: TableFile | None,
-    files: _Files,
-    options: _Options,
-    roads: RoadTable | None,
-    log: ImportLog,
+    city: City, tables: Mapping[str, TableFile], options: _Options, roads: RoadTable | None, log: ImportLog
 ) -> City:
     if options.snap_m is not None and not options.snap_m >= 0:
         raise CityError(f"snap {options.snap_m:g}: give a distance in metres, 0 or more")
     step_s = None if options.step is None else parse_step(options.step, where="step")
     local = None if options.timezone is None else zone(options.timezone)
     clock = Clock(local, "Pass --timezone, such as Europe/Luxembourg, or UTC")
-    file = files.choose(readings, log, optional=READING_COLUMNS, note_unread=False)
+    where = tables["readings"].path.name
+    rename, notices = options.rename, log.notices
+    file = tables["readings"].choose((), READING_COLUMNS, rename=rename, notices=notices, note_unread=False)
     found = read_sensor_readings(file, clock=clock, date_order=options.date_order, quantity=options.quantity, log=log)
     log.refuse_most(found.file, found.total)
-    if sensors is not None:
-        columns = tuple(c for c in SENSOR_COLUMNS if c != "sensor_id")
-        sites = read_sensors(files.choose(sensors, log, needed=("sensor_id",), optional=columns), log)
-        found = replace(found, sites=sites)
+    if "sensors" in tables:
+        sensors = tables["sensors"].choose(("sensor_id",), PLACE_COLUMNS, rename=rename, notices=notices)
+        found = replace(found, sites=read_sensors(sensors, log))
     network, sensors_at = city.network, [found.sites.get(key) for key in found.names]
     node_of, reasons = attach(sensors_at, network, roads=roads, snap_m=options.snap_m)
     usable = usable_readings(found, node_of, reasons, log)
     timezone = options.timezone or city.stream.timezone
-    step_s = settle_step(usable, found.names, step_s=step_s, quantity=options.quantity, where=readings.path.name)
-    snapshots = snapshots_of(
-        usable,
-        node_of,
-        network,
-        step_s=step_s,
-        timezone=timezone,
-        quantity=options.quantity,
-        file=found.file,
-        notices=log.notices,
+    step_s = settle_step(usable, found.names, step_s=step_s, quantity=options.quantity, where=where)
+    N, D = network.num_nodes, len(node_of)
+    span = Span.of(usable.time_us, lambda i: found.file.place(int(usable.row[i])))
+    grid = snapshot_grid(span, step_s=step_s, timezone=timezone, num_nodes=max(D, N), num_readings=len(usable))
+    joined = bucket_sensors(usable, grid, node_of=node_of, num_nodes=N, quantity=options.quantity)
+    rule = "summed where all of them report" if options.quantity == "count" else "averaged"
+    shared = int((np.bincount(node_of[node_of >= 0], minlength=N) > 1).sum())
+    notices.add(f"Nodes with several detectors, their readings {rule}", shared)
+    notices.add_rows(
+        "Nodes with snapshots left out because only some of their detectors report",
+        joined.partial > 0,
+        lambda n: f"node {network.node_ids[n]}, {int(joined.partial[n]):,} snapshots",
     )
+    snapshots = joined.snapshots
     if not snapshots.observed.any():
-        raise CityError(f"{readings.path.name}: no node has a reading, as no snapshot has all detectors of a node")
-    snapshots = snapshots.trimmed(log.notices)
+        raise CityError(f"{where}: no node has a reading, as no snapshot has all detectors of a node")
+    snapshots = snapshots.trimmed(notices)
     stream = snapshots.stream(network, timezone=timezone, quantity=options.quantity, unit=options.unit)
     return _with_notices(replace(city, stream=stream), log)

@@ -14,7 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from frigate.data.bucketing import Readings, repeated
-from frigate.data.columns import number_styles, parse_numbers, text
+from frigate.data.columns import number_styles, numbered, parse_numbers, text
 from frigate.data.tables import BATCH_ROWS, ROW, Table, TableFile
 from frigate.data.times import Clock, month_comes_first, parse_times
 from frigate.errors import CityError
@@ -75,15 +75,12 @@ class _Reader:
     def long(self, table: Table, keys: tuple[str, ...]) -> list[Readings]:
         words = [text(table, c).alias(c) for c in keys]
         blank = np.logical_or.reduce([w.is_null().to_numpy() for w in words])
-        self.log.reject(table, blank, keys[0], "is empty. Every reading needs its sensor")
-        key = pl.select(pl.concat_str([w.filter(pl.Series(~blank)) for w in words], separator=" ")).to_series()
-        table = replace(table, frame=table.frame.filter(pl.Series(~blank)).with_columns(key.alias("key")))
-        distinct = key.unique(maintain_order=True)
-        new = [name for name in distinct.to_list() if name not in self.number_of]
-        self.number_of.update({name: len(self.number_of) + i for i, name in enumerate(new)})
-        self.sites |= _sites(table, set(new), self.styles, self.log)
-        coded = pl.Series([self.number_of[name] for name in distinct.to_list()], dtype=pl.Int32)
-        sensor = key.replace_strict(distinct, coded, return_dtype=pl.Int32).to_numpy()
+        key = pl.select(pl.concat_str(words, separator=" ").alias("key")).to_series()
+        table = self.log.drop(table.with_columns(key), blank, keys[0], "is empty. Every reading needs its sensor")
+        key = table.frame["key"]
+        known = len(self.number_of)
+        sensor = numbered(key, self.number_of)
+        self.sites |= _sites(table, set(list(self.number_of)[known:]), self.styles, self.log)
         time_us, timed = self._times(table)
         value, keep = self._values(table, "value", timed)
         return [Readings(time_us, sensor, value, table.frame[ROW].to_numpy().astype(np.int64)).take(keep)]
@@ -181,12 +178,12 @@ def read_sensors(file: TableFile, log: ImportLog) -> dict[str, SensorSite]:
     if not len(table):
         raise CityError(f"{file.path.name} has no rows. Sensors are expected")
     key = text(table, "sensor_id").alias("key")
-    table = replace(table, frame=table.frame.with_columns(key))
+    table = table.with_columns(key)
     blank, first = key.is_null().to_numpy(), key.is_first_distinct().to_numpy()
     log.reject(table, blank, "sensor_id", "is empty. Every sensor needs an id")
     log.reject(table, ~first & ~blank, "sensor_id", "is there already: ids are not unique")
     log.refuse_most(file, len(table))
-    whole = replace(table, frame=table.frame.filter(pl.Series(first & ~blank)))
+    whole = table.filter(first & ~blank)
     return _sites(whole, set(whole.frame["key"].to_list()), number_styles(file, ["lon", "lat"]), log)
 
 

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from frigate.data.columns import numbers
-from frigate.data.coordinates import haversine_m
+from frigate.data.column_names import check_rename
+from frigate.data.columns import numbered, numbers
+from frigate.data.coordinates import haversine_m, on_earth
 from frigate.data.network import RoadNetwork
-from frigate.data.notices import InputPlace, Notices
+from frigate.data.notices import Notices
 from frigate.data.sandbox import sandboxed
-from frigate.data.tables import Table, column_names, table_batches
+from frigate.data.tables import Table, city_table, open_table
 from frigate.data.times import Clock, times_us, utc_text
-from frigate.errors import CityError, did_you_mean
+from frigate.errors import CityError
 
 COLUMNS = ("vehicle", "time", "lon", "lat")
 MERGE_M = 40.0  # positions of a vehicle closer than this are the same place
@@ -43,23 +43,15 @@ class Trace:
     time_us: NDArray[np.int64]  # [P]
     lon: NDArray[np.float64]  # [P]
     lat: NDArray[np.float64]  # [P]
-    names: tuple[str, ...]
-    read: int  # rows of the tables
-    dropped: Mapping[str, int]  # by reason
-
-
-@dataclass(frozen=True)
-class _Positions:
-    vehicle: NDArray[np.int32]
-    time_us: NDArray[np.int64]
-    lon: NDArray[np.float64]
-    lat: NDArray[np.float64]
+    names: tuple[str, ...] = ()
+    read: int = 0  # rows of the tables
+    dropped: Mapping[str, int] = field(default_factory=dict)  # by reason
 
     def __len__(self) -> int:
         return len(self.vehicle)
 
-    def take(self, rows: NDArray[np.generic]) -> _Positions:
-        return _Positions(*(getattr(self, f.name)[rows] for f in fields(self)))
+    def take(self, rows: NDArray[np.generic]) -> Trace:
+        return Trace(self.vehicle[rows], self.time_us[rows], self.lon[rows], self.lat[rows])
 
 
 @dataclass
@@ -88,55 +80,28 @@ def read_traces(
     if not paths:
         raise CityError("no file of traces is given")
     reading = _Reading(network, clock, notices)
-    runs: list[_Positions] = []
+    runs: list[Trace] = []
     for path in paths:
-        _check_file(path)
-        rename, scale = _columns(path, names)
-        for table in table_batches(path, needed=COLUMNS, rename=rename, notices=notices):
-            runs.append(_usable(table, reading, scale))
+        if path.suffix not in (".csv", ".parquet"):
+            raise CityError(f'{path.name}: files that end in "{path.suffix}" are not read. Give .csv or .parquet')
+        check_rename(names, open_table(path, strict=True).names, COLUMNS)
+        for table in city_table(path, COLUMNS, rename=names, notices=notices).batches():
+            runs.append(_usable(table, reading))
             if reading.read > MAX_POSITIONS:
                 raise CityError(
                     f"{path.name}: over {MAX_POSITIONS:,} positions. Import a part of the vehicles at a time"
                 )
-    whole = _Positions(*(np.concatenate([getattr(run, f.name) for run in runs]) for f in fields(_Positions)))
-    if not len(whole):
-        raise CityError(_nothing(paths, reading))
-    ordered = _in_order(whole, list(reading.codes), notices)
-    single = _one_place_each(ordered, list(reading.codes), reading)
+    columns = zip(*([run.vehicle, run.time_us, run.lon, run.lat] for run in runs), strict=True)
+    vehicle, time_us, lon, lat = (np.concatenate(column) for column in columns)
+    whole = Trace(vehicle, time_us, lon, lat)
+    vehicles = tuple(reading.codes)
+    single = _one_place_each(_in_order(whole, vehicles, notices), vehicles, reading)
     if not len(single):
         raise CityError(_nothing(paths, reading))
-    held = (single.vehicle, single.time_us, single.lon, single.lat)
-    return Trace(*held, tuple(reading.codes), reading.read, dict(reading.dropped)), notices
+    return replace(single, names=vehicles, read=reading.read, dropped=dict(reading.dropped)), notices
 
 
-def _check_file(path: Path) -> None:
-    if not path.is_file():
-        raise CityError(f"{path}: there is no such file")
-    if path.suffix not in (".csv", ".parquet"):
-        raise CityError(f'{path.name}: files that end in "{path.suffix}" are not read. Give .csv or .parquet')
-
-
-def _columns(path: Path, names: Mapping[str, str]) -> tuple[dict[str, str], dict[str, float]]:
-    """Our names of a file's columns, and divisors of lon and lat: lon_e5 is in 100,000ths of a degree."""
-    there = column_names(path)
-    rename, scale = {}, {}
-    for source, target in names.items():
-        if target not in COLUMNS:
-            known = f"A trace has: {', '.join(COLUMNS)}"
-            raise CityError(f'map: {source}={target}: "{target}" is not a column of traces. {known}')
-        if source not in there:
-            if source == target:
-                continue  # another may be mapped to it; if none is, the table reports it
-            hint = f"{did_you_mean(source, there)}. Its columns are: {', '.join(there)}"
-            raise CityError(f'map: {path.name} has no column "{source}"{hint}')
-        rename[source] = target
-        unit = re.search(r"_e([567])$", source.lower())
-        if target in ("lon", "lat") and unit:
-            scale[target] = 10.0 ** int(unit[1])
-    return rename, scale
-
-
-def _usable(table: Table, reading: _Reading, scale: Mapping[str, float]) -> _Positions:
+def _usable(table: Table, reading: _Reading) -> Trace:
     """The rows of a table that have a vehicle, a time and a place on earth."""
     reading.read += len(table)
     raw = table.frame["time"]
@@ -144,30 +109,18 @@ def _usable(table: Table, reading: _Reading, scale: Mapping[str, float]) -> _Pos
     no_vehicle = table.frame["vehicle"].is_null() & ~no_time
     reading.drop(NO_TIME, no_time.to_numpy(), table)
     reading.drop(NO_VEHICLE, no_vehicle.to_numpy(), table)
-    table = replace(table, frame=table.frame.filter(~no_time & ~no_vehicle))
-    lon, lat = (numbers(table, column)[0] / scale.get(column, 1.0) for column in ("lon", "lat"))
-    _check_digits(table)
+    table = table.filter((~no_time & ~no_vehicle).to_numpy())
+    lon, lat = (numbers(table, column)[0] for column in ("lon", "lat"))
     time_us = times_us(table, "time", clock=reading.clock, notices=reading.notices)
     kept = _on_earth(table, lon, lat, reading)
-    return _Positions(_vehicle_codes(table, reading.codes), time_us, lon, lat).take(kept)
-
-
-def _check_digits(table: Table) -> None:
-    """Refuse numbers with more digits than a time has: they overflow in `times_us`."""
-    raw = table.frame["time"]
-    if raw.dtype == pl.String and (long := raw.str.contains(r"^\s*\d{20,}\s*$")).any():
-        row = long.arg_max() or 0
-        raise table.refuse(row, f'time "{raw[row][:24]}" is not a time')
+    return Trace(_vehicle_codes(table, reading.codes), time_us, lon, lat).take(kept)
 
 
 def _vehicle_codes(table: Table, codes: dict[str, int]) -> NDArray[np.int32]:
     raw = table.frame["vehicle"]
     if raw.dtype.is_nested() or raw.dtype == pl.Binary:
         raise CityError(f"{table.path.name}: column vehicle holds {raw.dtype}. Names or numbers are expected")
-    text = raw.cast(pl.String)
-    distinct = text.unique(maintain_order=True)
-    numbered = [codes.setdefault(name, len(codes)) for name in distinct.to_list()]
-    return text.replace_strict(distinct, pl.Series(numbered, dtype=pl.Int32), return_dtype=pl.Int32).to_numpy()
+    return numbered(raw.cast(pl.String), codes)
 
 
 def _on_earth(table: Table, lon: NDArray[np.float64], lat: NDArray[np.float64], reading: _Reading) -> NDArray[np.bool_]:
@@ -175,8 +128,7 @@ def _on_earth(table: Table, lon: NDArray[np.float64], lat: NDArray[np.float64], 
     zero = finite & (lon == 0) & (lat == 0)
     placed = finite & ~zero
     swapped = placed & ~_near(reading.network, lon, lat) & _near(reading.network, lat, lon)
-    with np.errstate(invalid="ignore"):
-        astray = placed & ~swapped & ~((np.abs(lon) <= 180) & (np.abs(lat) <= 90))
+    astray = placed & ~swapped & ~on_earth(lon, lat)
     reading.drop(NO_PLACE, ~finite, table, "lon", "lat")
     reading.drop(ZERO, zero, table)
     reading.drop(SWAPPED, swapped, table, "lon", "lat")
@@ -212,14 +164,14 @@ def _nothing(paths: Sequence[Path], reading: _Reading) -> str:
 # Across tables
 
 
-def _in_order(whole: _Positions, names: list[str], notices: Notices) -> _Positions:
+def _in_order(whole: Trace, names: tuple[str, ...], notices: Notices) -> Trace:
     by_vehicle = np.argsort(whole.vehicle, kind="stable")
     vehicle, time_us = whole.vehicle[by_vehicle], whole.time_us[by_vehicle]
     earlier = np.zeros(len(whole), bool)
     earlier[1:] = (np.diff(time_us) < 0) & (np.diff(vehicle) == 0)
 
-    def spot(row: int) -> InputPlace:
-        return InputPlace(f"vehicle {names[vehicle[row]]} at {utc_text(int(time_us[row]))}")
+    def spot(row: int) -> str:
+        return f"vehicle {names[vehicle[row]]} at {utc_text(int(time_us[row]))}"
 
     notices.add_rows("Positions earlier than the one above of the same vehicle; all were sorted by time", earlier, spot)
     if not earlier.any():
@@ -227,7 +179,7 @@ def _in_order(whole: _Positions, names: list[str], notices: Notices) -> _Positio
     return whole.take(np.lexsort((whole.time_us, whole.vehicle)))
 
 
-def _one_place_each(held: _Positions, names: list[str], reading: _Reading) -> _Positions:
+def _one_place_each(held: Trace, names: tuple[str, ...], reading: _Reading) -> Trace:
     """One position for each vehicle and time: the first if they are close together, none if they are far apart."""
     same = np.zeros(len(held), bool)
     same[1:] = (np.diff(held.vehicle) == 0) & (np.diff(held.time_us) == 0)
@@ -238,9 +190,9 @@ def _one_place_each(held: _Positions, names: list[str], reading: _Reading) -> _P
     far = haversine_m(held.lon, held.lat, held.lon[first], held.lat[first]) > MERGE_M
     torn = np.bincount(group, far)[group] > 0
 
-    def spot(row: int) -> InputPlace:
+    def spot(row: int) -> str:
         when = utc_text(int(held.time_us[row]))
-        return InputPlace(f"vehicle {names[held.vehicle[row]]} at {when}, lon {held.lon[row]:g}, lat {held.lat[row]:g}")
+        return f"vehicle {names[held.vehicle[row]]} at {when}, lon {held.lon[row]:g}, lat {held.lat[row]:g}"
 
     for reason, rows in ((TWO_PLACES, torn), (REPEATED, same & ~torn)):
         if rows.any():

@@ -19,7 +19,7 @@ from frigate.data.bucketing import Readings, Span, bucket, snapshot_grid
 from frigate.data.city import City
 from frigate.data.city_toml import parse_step
 from frigate.data.network import RoadNetwork
-from frigate.data.notices import InputPlace, Notices
+from frigate.data.notices import Notices
 from frigate.data.progress import Progress
 from frigate.data.stream import zone
 from frigate.data.times import Clock, network_timezone
@@ -27,7 +27,7 @@ from frigate.errors import CityError
 from frigate.sources.geometry import Projection
 from frigate.sources.line_graph import on_roads
 from frigate.sources.traces.files import MERGE_M, Trace, read_traces
-from frigate.sources.traces.matching import INSIDE_M, NearbyRoads, Parallel, match
+from frigate.sources.traces.matching import INSIDE_M, MatchOptions, NearbyRoads, match
 from frigate.sources.traces.road_index import build_grid, readonly
 from frigate.sources.traces.viterbi import MATCHED, NO_ROAD, OUTSIDE, Matches, MatchSettings, Positions, merge_standing
 
@@ -91,40 +91,26 @@ class MatchedTraces:
 def match_traces(
     files: str | Path | Iterable[str | Path],
     network: City | RoadNetwork,
+    options: MatchOptions | None = None,
     *,
-    vehicle: str = "vehicle",
-    time: str = "time",
-    lon: str = "lon",
-    lat: str = "lat",
     rename: Mapping[str, str] | None = None,
     timezone: str | None = None,
-    sigma_m: float | None = None,
-    beta_m: float | None = None,
-    max_gap_s: float = 240.0,
-    radius_m: float = 50.0,
-    workers: int = 1,
-    engine: str = "local",
     on_progress: Progress | None = None,
 ) -> MatchedTraces:
     """Match GPS traces to the roads of a network: which nodes each vehicle passed, and when.
 
     Parameters
     ----------
-    files, network, vehicle, time, lon, lat, rename, timezone
-        What to read and how, as for `import_traces`.
-    sigma_m, beta_m, max_gap_s, radius_m, workers, engine, on_progress
-        How to match, as for `import_traces`.
+    files, network, rename, timezone, on_progress
+        As for `import_traces`.
+    options
+        How to match.
 
     Returns
     -------
     The passages, the positions they come from, and a report of what became of the positions.
     """
-    parallel = Parallel(workers, engine)
-    for option, value in (("sigma_m", sigma_m), ("beta_m", beta_m), ("max_gap_s", max_gap_s), ("radius_m", radius_m)):
-        if value is not None and not (np.isfinite(value) and value > 0):
-            raise CityError(f"{option}: {value:g}. Give a number above 0")
-    if radius_m > INSIDE_M:
-        raise CityError(f"radius_m: {radius_m:g}. Give at most {INSIDE_M:g} m")
+    options = options or MatchOptions()
     notices = Notices()
     roads = network.network if isinstance(network, City) else network
     if not roads.num_edges:
@@ -135,22 +121,14 @@ def match_traces(
             "Versions of the network over time, the last of which was used throughout", forms if forms > 1 else 0
         )
         timezone = network_timezone(timezone, network.stream.timezone, notices)
-    names = {vehicle: "vehicle", time: "time", lon: "lon", lat: "lat", **(rename or {})}
     paths = [Path(files)] if isinstance(files, str | Path) else [Path(file) for file in files]
     clock = Clock(zone(_timezone(network, timezone)), "")
-    trace, notices = read_traces(paths, roads, names=names, clock=clock, notices=notices)
+    trace, notices = read_traces(paths, roads, names=rename or {}, clock=clock, notices=notices)
     projection = Projection.of(roads)
-    grid = build_grid(roads, projection, radius_m=radius_m, margin_m=INSIDE_M, notices=notices)
+    grid = build_grid(roads, projection, radius_m=options.radius_m, margin_m=INSIDE_M, notices=notices)
     positions = _moving(trace)
-    found, settings = match(
-        NearbyRoads(projection, grid, radius_m),
-        positions,
-        sigma_m=sigma_m,
-        beta_m=beta_m,
-        max_gap_s=max_gap_s,
-        parallel=parallel,
-        on_progress=on_progress,
-    )
+    near = NearbyRoads(projection, grid, options.radius_m)
+    found, settings = match(near, positions, options, on_progress=on_progress)
     if (found.state == OUTSIDE).all():
         raise CityError(_elsewhere(paths, trace, roads))
     report = _report(trace, positions, found, settings)
@@ -162,10 +140,6 @@ def import_traces(
     files: str | Path | Iterable[str | Path],
     network: City | RoadNetwork,
     *,
-    vehicle: str = "vehicle",
-    time: str = "time",
-    lon: str = "lon",
-    lat: str = "lat",
     rename: Mapping[str, str] | None = None,
     timezone: str | None = None,
     step: str = "5min",
@@ -184,13 +158,11 @@ def import_traces(
     Parameters
     ----------
     files
-        Tables of positions, .csv or .parquet: a vehicle, a time and a place in each row.
+        Tables of positions, .csv or .parquet, with the columns vehicle, time, lon and lat.
     network
         The roads that were driven.
-    vehicle, time, lon, lat
-        Names of the columns.
     rename
-        Other names, theirs to ours. {"lon_e5": "lon"} also divides by 100,000 (_e5, _e6, _e7).
+        Other names of columns, theirs to ours. {"lon_e5": "lon"} also divides by 100,000 (_e5, _e6, _e7).
     timezone
         Of times without one. Default: the city's, else UTC.
     step
@@ -217,28 +189,12 @@ def import_traces(
     if on not in ("nodes", "roads"):
         raise CityError(f'on "{on}" is not known. Give nodes or roads')
     files = [files] if isinstance(files, str | Path) else list(files)
-    matched = match_traces(
-        files,
-        network,
-        vehicle=vehicle,
-        time=time,
-        lon=lon,
-        lat=lat,
-        rename=rename,
-        timezone=timezone,
-        sigma_m=sigma_m,
-        beta_m=beta_m,
-        max_gap_s=max_gap_s,
-        radius_m=radius_m,
-        workers=workers,
-        engine=engine,
-        on_progress=on_progress,
-    )
+    options = MatchOptions(sigma_m, beta_m, max_gap_s, radius_m, workers, engine)
+    matched = match_traces(files, network, options, rename=rename, timezone=timezone, on_progress=on_progress)
     named = network.name if isinstance(network, City) else Path(files[0]).resolve().parent.name
     counted = network.network if isinstance(network, City) else network
     if on == "roads":
-        line_graph = on_roads(network, notices=matched.notices)
-        counted, matched = line_graph.network, replace(matched, node=line_graph.node_of_edge[matched.road])
+        counted, matched = on_roads(network, notices=matched.notices), replace(matched, node=matched.road)
     city = count_passages(matched, counted, step_s=step_s, timezone=_timezone(network, timezone), name=name or named)
     if on == "nodes" and isinstance(network, City):
         return replace(city, forbidden_turns=network.forbidden_turns)
@@ -249,7 +205,7 @@ def count_passages(matched: MatchedTraces, network: RoadNetwork, *, step_s: int,
     """A city with passages as its readings, from the step of the first position to that of the last."""
     first, last = int(matched.trace.time_us.min()), int(matched.trace.time_us.max())
     N = network.num_nodes
-    span = Span(first, last, InputPlace("the first position"), InputPlace("the last position"))
+    span = Span(first, last, "the first position", "the last position")
     read = matched.report.read
     grid = snapshot_grid(span, step_s=step_s, timezone=timezone, num_nodes=N, num_readings=read)
     passages = Readings(matched.time_us, matched.node, np.ones(len(matched.node), np.float32))

@@ -51,13 +51,23 @@ ROUTES_AT_ONCE = 2_000_000
 
 
 @dataclass(frozen=True)
-class Parallel:
-    """How many threads, and where."""
+class MatchOptions:
+    """How positions are matched, as `import_traces` says."""
 
+    sigma_m: float | None = None
+    beta_m: float | None = None
+    max_gap_s: float = 240.0
+    radius_m: float = 50.0
     workers: int = 1
     engine: str = "local"
 
     def __post_init__(self) -> None:
+        for option in ("sigma_m", "beta_m", "max_gap_s", "radius_m"):
+            value = getattr(self, option)
+            if value is not None and not (np.isfinite(value) and value > 0):
+                raise CityError(f"{option}: {value:g}. Give a number above 0")
+        if self.radius_m > INSIDE_M:
+            raise CityError(f"radius_m: {self.radius_m:g}. Give at most {INSIDE_M:g} m")
         if self.workers < 1:
             raise CityError(f"workers: {self.workers}. Give 1 or more")
         if self.engine not in ENGINES:
@@ -79,27 +89,21 @@ class NearbyRoads:
 
 
 def match(
-    roads: NearbyRoads,
-    positions: Positions,
-    *,
-    sigma_m: float | None,
-    beta_m: float | None,
-    max_gap_s: float,
-    parallel: Parallel,
-    on_progress: Progress | None = None,
+    roads: NearbyRoads, positions: Positions, options: MatchOptions, *, on_progress: Progress | None = None
 ) -> tuple[Matches, MatchSettings]:
     """The roads of all positions, the passages of all vehicles, and the sigma and beta used."""
-    table = make_table(roads, positions, max_gap_s=max_gap_s, workers=parallel.workers)
-    settings = MatchSettings(float(sigma_m or FIRST_SIGMA_M), float(beta_m or FIRST_BETA_M), int(max_gap_s * 1e6))
+    sigma_m, beta_m, workers = options.sigma_m, options.beta_m, options.workers
+    table = make_table(roads, positions, max_gap_s=options.max_gap_s, workers=workers)
+    gap_us = int(options.max_gap_s * 1e6)
+    settings = MatchSettings(float(sigma_m or FIRST_SIGMA_M), float(beta_m or FIRST_BETA_M), gap_us)
     if sigma_m is None or beta_m is None:
-        sample, fixed = _sample(positions), (sigma_m, beta_m)
+        sample = _sample(positions)
         for _ in range(2):
-            found = join(list(_on_threads(roads, table, sample, settings, parallel.workers)))
-            settings = _estimate(found, settings, *fixed)
-    chunks = [take(positions, part) for part in chunk_slices(positions.vehicle, CHUNK)]
-    engine = _on_ray if parallel.engine == "ray" else _on_threads
+            found = join(list(_on_threads(roads, table, sample, settings, workers)))
+            settings = _estimate(found, settings, sigma_m, beta_m)
+    engine = _on_ray if options.engine == "ray" else _on_threads
     parts, done = [], 0
-    for part in engine(roads, table, chunks, settings, parallel.workers):
+    for part in engine(roads, table, _chunks(positions), settings, workers):
         parts.append(part)
         done += len(part.road)
         if on_progress is not None:
@@ -129,6 +133,10 @@ def chunk_slices(vehicle: NDArray[np.int32], size: int) -> list[slice]:
     return [slice(a, b) for a, b in zip(chosen, [*chosen[1:], len(vehicle)], strict=True) if b > a]
 
 
+def _chunks(positions: Positions) -> list[Positions]:
+    return [take(positions, part) for part in chunk_slices(positions.vehicle, CHUNK)]
+
+
 # The table of routes
 
 
@@ -137,8 +145,7 @@ def make_table(roads: NearbyRoads, positions: Positions, *, max_gap_s: float, wo
     grid, N = roads.grid, len(roads.grid.out_starts) - 1
     reach_m = _usual_route_m(positions, max_gap_s)
     with ThreadPoolExecutor(workers) as pool:
-        chunks = (take(positions, part) for part in chunk_slices(positions.vehicle, CHUNK))
-        uses = np.sum(list(pool.map(partial(_uses, roads), chunks)), axis=0)
+        uses = np.sum(list(pool.map(partial(_uses, roads), _chunks(positions))), axis=0)
         order = np.argsort(-uses, kind="stable")[: int((uses > 0).sum())]
         shares = [np.ascontiguousarray(order[k::workers]) for k in range(workers)]
         rows = [r for part in pool.map(partial(_rows, grid, reach_m, TABLE_ROUTES // workers), shares) for r in part]
@@ -211,8 +218,7 @@ def _sample(positions: Positions) -> list[Positions]:
     """Every n-th vehicle, so that about SAMPLE positions remain."""
     each = max(1, len(positions.vehicle) // SAMPLE)
     names = np.unique(positions.vehicle)[::each]
-    chosen = take(positions, np.isin(positions.vehicle, names))
-    return [take(chosen, part) for part in chunk_slices(chosen.vehicle, CHUNK)]
+    return _chunks(take(positions, np.isin(positions.vehicle, names)))
 
 
 # Threads and Ray

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frigate.data.network import RoadNetwork
-from frigate.data.notices import InputPlace, Notices
+from frigate.data.notices import Notices
 from frigate.sources.geometry import Projection, road_lines
 
 CELL_M = 100.0
@@ -243,9 +243,9 @@ def _lines(
     for road in np.flatnonzero((against_m < along_m) & ~astray).tolist():
         lines[road] = lines[road][::-1]
 
-    def spot(road: int) -> InputPlace:
+    def spot(road: int) -> str:
         source, target = network.node_ids[ends[road]]
-        return InputPlace(f"road {source},{target}")
+        return f"road {source},{target}"
 
     notices.add_rows("Roads whose geometry is not a line, treated as straight", unread, spot)
     said = f"Roads whose geometry ends over {LINE_ENDS_M:g} m from their nodes, treated as straight"

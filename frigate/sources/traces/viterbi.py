@@ -304,62 +304,46 @@ def match_positions(
 ) -> Matches:
     """The most likely road of every position, vehicle by vehicle (Newson and Krumm 2009), and the nodes passed."""
     P = len(positions.lon)
-    road, offset_m, count = candidates.road, candidates.offset_m, candidates.number
-    cost, back = np.empty(road.shape), np.zeros(road.shape, np.int8)
-    found = _no_matches(P)
+    near, count = candidates, candidates.number
+    cost, back = np.empty(near.road.shape), np.zeros(near.road.shape, np.int8)
+    state, broken, before = np.zeros(P, np.int8), np.zeros(P, np.bool_), np.full(P, -1, np.int64)
+    straight_m, route_m = np.full(P, np.nan, np.float32), np.full(P, np.nan, np.float32)
     search = new_search(grid)
     last = -1
     for i in range(P):
         n = count[i]
         if n == 0:
-            found.state[i] = NO_ROAD if candidates.inside[i] else OUTSIDE
+            state[i] = NO_ROAD if near.inside[i] else OUTSIDE
             continue
         # The negative logarithm of a Gaussian, without its constant.
-        cost[i, :n] = 0.5 * (candidates.distance_m[i, :n] / settings.sigma_m) ** 2
+        cost[i, :n] = 0.5 * (near.distance_m[i, :n] / settings.sigma_m) ** 2
         if last >= 0 and positions.vehicle[last] == positions.vehicle[i]:
             gap_us = positions.arrive_us[i] - positions.depart_us[last]
-            straight_m = straight_distance_m(
-                positions.lon[last], positions.lat[last], positions.lon[i], positions.lat[i]
-            )
-            limit_m = longest_route_m(straight_m, gap_us / 1e6)
+            apart_m = straight_distance_m(positions.lon[last], positions.lat[last], positions.lon[i], positions.lat[i])
+            limit_m = longest_route_m(apart_m, gap_us / 1e6)
             m = count[last]
-            here = (road[last, :m], offset_m[last, :m], cost[last, :m])
-            there = (road[i, :n], offset_m[i, :n], cost[i, :n])
+            here = (near.road[last, :m], near.offset_m[last, :m], cost[last, :m])
+            there = (near.road[i, :n], near.offset_m[i, :n], cost[i, :n])
             if gap_us > settings.max_gap_us:
                 pass
-            elif straight_m <= limit_m and link(
-                grid, table, search, here, there, back[i], straight_m, limit_m, settings.beta_m
+            elif apart_m <= limit_m and link(
+                grid, table, search, here, there, back[i], apart_m, limit_m, settings.beta_m
             ):
-                found.before[i], found.straight_m[i] = last, straight_m
+                before[i], straight_m[i] = last, apart_m
             else:
-                found.broken[i] = True
-                cost[i, :n] = 0.5 * (candidates.distance_m[i, :n] / settings.sigma_m) ** 2
+                broken[i] = True
+                cost[i, :n] = 0.5 * (near.distance_m[i, :n] / settings.sigma_m) ** 2
         last = i
-    chosen = _trace_back(count, cost, back, found.before)
+    road, offset_m = np.full(P, -1, np.int32), np.zeros(P)
+    distance_m = np.full(P, np.nan, np.float32)
+    chosen = _trace_back(count, cost, back, before)
     for i in range(P):
         if count[i] > 0:
-            found.road[i] = road[i, chosen[i]]
-            found.offset_m[i] = offset_m[i, chosen[i]]
-            found.distance_m[i] = candidates.distance_m[i, chosen[i]]
-    return _with_passages(grid, table, search, positions, found)
-
-
-@compiled
-def _no_matches(P: int) -> Matches:
-    nothing = np.full(P, np.nan, np.float32)
-    return Matches(
-        np.zeros(P, np.int8),
-        np.full(P, -1, np.int32),
-        np.zeros(P),
-        nothing.copy(),
-        np.full(P, -1, np.int64),
-        np.zeros(P, np.bool_),
-        nothing.copy(),
-        nothing.copy(),
-        np.empty(0, np.int64),
-        np.empty(0, np.int32),
-        np.empty(0, np.int32),
-    )
+            road[i] = near.road[i, chosen[i]]
+            offset_m[i] = near.offset_m[i, chosen[i]]
+            distance_m[i] = near.distance_m[i, chosen[i]]
+    time_us, node, by = _passages(grid, table, search, positions, road, offset_m, before, route_m)
+    return Matches(state, road, offset_m, distance_m, before, broken, straight_m, route_m, time_us, node, by)
 
 
 @compiled
@@ -404,47 +388,43 @@ def route_roads(
 
 
 @compiled
-def _with_passages(grid: RoadGrid, table: RouteTable, search: Search, positions: Positions, found: Matches) -> Matches:
-    """Each node on the route between positions, at the time interpolated by distance."""
-    size = 4 * len(found.road) + 16
+def _passages(
+    grid: RoadGrid,
+    table: RouteTable,
+    search: Search,
+    positions: Positions,
+    road: NDArray[np.int32],
+    offset_m: NDArray[np.float64],
+    before: NDArray[np.int64],
+    route_m: NDArray[np.float32],
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]]:
+    """Each node on the route between positions, at the time interpolated by distance. Fills in the routes' lengths."""
+    size = 4 * len(road) + 16
     time_us, node, by = np.empty(size, np.int64), np.empty(size, np.int32), np.empty(size, np.int32)
     roads = np.empty(len(grid.out_starts), np.int32)
     count = 0
-    for i in range(len(found.road)):
-        last = found.before[i]
+    for i in range(len(road)):
+        last = before[i]
         if last < 0:
             continue
-        road, offset_m = found.road[last], found.offset_m[last]
-        if road == found.road[i] and found.offset_m[i] >= offset_m:
-            found.route_m[i] = found.offset_m[i] - offset_m
+        if road[last] == road[i] and offset_m[i] >= offset_m[last]:
+            route_m[i] = offset_m[i] - offset_m[last]
             continue
-        hops = route_roads(grid, table, search, grid.receivers[road], grid.senders[found.road[i]], roads)
-        done_m = grid.length_m[road] - offset_m
-        route_m = done_m + found.offset_m[i]
+        hops = route_roads(grid, table, search, grid.receivers[road[last]], grid.senders[road[i]], roads)
+        done_m = grid.length_m[road[last]] - offset_m[last]
+        whole_m = done_m + offset_m[i]
         for h in range(hops):
-            route_m += grid.length_m[roads[h]]
-        found.route_m[i] = route_m
+            whole_m += grid.length_m[roads[h]]
+        route_m[i] = whole_m
         left_us, taken_us = positions.depart_us[last], positions.arrive_us[i] - positions.depart_us[last]
         if count + hops + 1 > len(node):
             more = len(node) + hops + 1
             time_us = np.append(time_us, np.empty(more, np.int64))
             node, by = np.append(node, np.empty(more, np.int32)), np.append(by, np.empty(more, np.int32))
         for h in range(hops, -1, -1):
-            passed = road if h == hops else roads[h]
+            passed = road[last] if h == hops else roads[h]
             done_m += 0.0 if h == hops else grid.length_m[passed]
-            time_us[count] = left_us + np.int64(taken_us * (done_m / route_m if route_m > 0 else 0.0))
+            time_us[count] = left_us + np.int64(taken_us * (done_m / whole_m if whole_m > 0 else 0.0))
             node[count], by[count] = grid.receivers[passed], passed
             count += 1
-    return Matches(
-        found.state,
-        found.road,
-        found.offset_m,
-        found.distance_m,
-        found.before,
-        found.broken,
-        found.straight_m,
-        found.route_m,
-        time_us[:count].copy(),
-        node[:count].copy(),
-        by[:count].copy(),
-    )
+    return time_us[:count].copy(), node[:count].copy(), by[:count].copy()

@@ -1,0 +1,99 @@
+"""Which column of a table is which of ours: by the user's map, by our own name, or by the names that others give it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from frigate.errors import CityError, did_you_mean
+
+SPEED_KPH = {"_kph": 1.0, "_kmh": 1.0, "_mph": 1.609344, "_mps": 3.6}
+LENGTH_M = {"_m": 1.0, "_km": 1000.0, "_mi": 1609.344, "_ft": 0.3048}
+
+# Names that others give to our columns; the user's map goes before them.
+ALIASES: Mapping[str, tuple[str, ...]] = {
+    "node_id": ("node", "nodeid", "id", "osmid", "intersection_id", "junction_id"),
+    "lon": ("longitude", "lng", "long", "x", "lon_deg"),
+    "lat": ("latitude", "y", "lat_deg"),
+    "source": ("src", "from", "from_node", "u", "start_node", "node_from", "source_id", "from_id"),
+    "target": ("dst", "to", "to_node", "v", "end_node", "node_to", "target_id", "to_id"),
+    "length_m": ("length", "length_km", "length_mi", "length_ft", "distance_m", "distance", "len_m"),
+    "road_class": ("highway", "class", "fclass", "functional_class", "road_type"),
+    "lanes": ("num_lanes", "lane_count"),
+    "speed_kph": ("maxspeed_kph", "speed_kmh", "speed_mph", "maxspeed_mph", "speed_limit_kph", "speed_limit_mph"),
+    "name": ("street", "street_name", "road_name"),
+    "geometry": ("wkt", "wkb", "geom", "the_geom", "shape"),
+    "direction": ("dir",),
+    "oneway": ("one_way",),
+    "road_id": ("segment_id", "edge_id", "link_id", "section_id", "street_id"),
+    "time": ("timestamp", "datetime", "date_time", "t_unix", "unix", "time_utc", "t"),
+    "date": ("day",),
+    "value": ("count", "flow", "volume", "vehicles", "q", "speed", "reading"),
+    "sensor_id": ("sensor", "detector_id", "detector", "station_id", "station", "loop_id", "device_id"),
+    "bearing": ("heading", "azimuth"),
+}
+
+
+def renamed(names: Sequence[str], columns: Sequence[str], rename: Mapping[str, str], *, where: str) -> dict[str, str]:
+    """Our columns -> their names in the file, by the map and by our own names."""
+    source_of: dict[str, str] = {}
+    for theirs, ours in rename.items():
+        if theirs in names and ours in columns and theirs != ours:
+            unit_factor(theirs, ours)
+            if ours in source_of:
+                raise CityError(f"{where}: both {source_of[ours]} and {theirs} are mapped to {ours}")
+            source_of[ours] = theirs
+    here = {c: c for c in columns if c in names and c not in source_of and rename.get(c, c) == c}
+    return source_of | here
+
+
+def guess(
+    names: Sequence[str],
+    columns: Sequence[str],
+    rename: Mapping[str, str],
+    source_of: Mapping[str, str],
+    *,
+    where: str,
+) -> dict[str, str]:
+    """The same for columns that are not known yet, by the names that others give them."""
+    guessed: dict[str, str] = {}
+    for ours in (c for c in columns if c not in source_of):
+        there = [n for n in names if n.strip().lower() in (ours, *ALIASES.get(ours, ())) and n not in rename]
+        there = [n for n in there if n not in columns or n == ours]
+        if len(there) > 1:
+            either = " or ".join(there)
+            raise CityError(f"{where}: is {either} the {ours}? Say so with --map {there[0]}={ours}")
+        if there:
+            guessed[ours] = there[0]
+    taken = [*source_of.values(), *guessed.values()]
+    return {ours: theirs for ours, theirs in guessed.items() if taken.count(theirs) == 1}  # a column is one of ours
+
+
+def check_rename(rename: Mapping[str, str], names: Sequence[str], ours: Sequence[str]) -> None:
+    """Refuse a map, theirs to ours, from a column that no table has, or to one that is none of ours."""
+    for theirs, our in rename.items():
+        if theirs not in names:
+            there = f"The columns are: {', '.join(dict.fromkeys(names))}"
+            raise CityError(f'map: no table has a column "{theirs}"{did_you_mean(theirs, names)}. {there}')
+        if our not in ours:
+            raise CityError(f'map: "{our}" is no column of ours{did_you_mean(our, ours)}. Ours: {", ".join(ours)}')
+
+
+def unit_factor(source: str, target: str) -> float:
+    """What a column must be multiplied by when it is renamed: speed_mph=speed_kph gives 1.609344, lon_e5=lon 1e-5."""
+    if target in ("lon", "lat") and (scaled := re.search(r"_e([567])$", source.lower())):
+        return float(f"1e-{scaled[1]}")
+
+    def unit(name: str) -> tuple[str, float] | None:
+        for kind, units in (("speed", SPEED_KPH), ("length", LENGTH_M)):
+            for suffix in sorted(units, key=len, reverse=True):
+                if name.lower().endswith(suffix):
+                    return kind, units[suffix]
+        return None
+
+    theirs, ours = unit(source), unit(target)
+    if theirs is None or ours is None:
+        return 1.0
+    if theirs[0] != ours[0]:
+        raise CityError(f"{source}={target}: a {theirs[0]} cannot become a {ours[0]}")
+    return theirs[1] / ours[1]
