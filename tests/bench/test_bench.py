@@ -28,7 +28,7 @@ from frigate.graph.positions import choose_anchors, distances_m
 from frigate.nn.batch import Batch
 from frigate.nn.model import Frigate
 from frigate.training.run import RunOnCity
-from tests.support.command_line import frigate
+from tests.support.command_line import assert_refused, frigate
 from tests.support.errors import raises
 
 ONCE = Repeats(warm=0, step=1, forecast=1, live_update=1)
@@ -293,29 +293,27 @@ def test_the_command_prints_json_or_writes_it(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "named"),
     [
-        (["--size", "foo"], '--size "foo" is not a size. Use chengdu, beijing, or a number of nodes'),
-        (["--size", "-5"], "--size -5: too few nodes"),
-        (["--size", "3"], "--size 3: too few nodes"),
-        (["--size", "999999999999"], "too many nodes"),
-        (["--size", "90000000", "--device", "cpu"], "GiB are free. Use a smaller --size"),
-        (["--windows", "0"], "--windows 0: use 1 to"),
-        (["--windows", "1000000"], "--windows 1000000: use 1 to"),
-        (["--preset", "dcrnn"], '--preset: "dcrnn": choose one of paper, default, both'),
-        (["--seed", "-1"], "seed = -1"),
-        (["--device", "tpu"], 'device "tpu" is not known'),
-        (["beijing"], "pass --json beijing. A size is passed with --size"),
-        (["--json", "nowhere/out.json"], "its folder does not exist"),
+        (["--size", "foo"], ('--size "foo"', "chengdu, beijing")),
+        (["--size", "-5"], ("--size -5", "20")),
+        (["--size", "3"], ("--size 3",)),
+        (["--size", "999999999999"], ("--size 999999999999",)),
+        (["--size", "90000000", "--device", "cpu"], ("GiB", "--size")),
+        (["--windows", "0"], ("--windows 0",)),
+        (["--windows", "1000000"], ("--windows 1000000",)),
+        (["--preset", "dcrnn"], ("--preset", '"dcrnn"', "paper, default, both")),
+        (["--seed", "-1"], ("seed = -1",)),
+        (["--device", "tpu"], ('device "tpu"',)),
+        (["beijing"], ("--json beijing", "--size")),
+        (["--json", "nowhere/out.json"], ("nowhere/out.json", "folder")),
     ],
 )
 def test_mistakes_are_refused_at_once(
-    words: list[str], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    words: list[str], named: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    said = frigate("bench", *words)
-    assert said.status == 2
-    assert message in said.err
+    assert_refused(frigate("bench", *words), *named)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -37,7 +37,7 @@ from frigate.nn.batch import Batch
 from frigate.nn.topology import Topology, make_topology
 from frigate.training.checkpoint import load_checkpoint
 from frigate.training.run import build_model
-from tests.support.command_line import frigate
+from tests.support.command_line import assert_refused, frigate
 from tests.support.errors import raises
 from tests.support.html_page import Page
 from tests.support.towns import Town, edited, random_network, random_stream, random_town
@@ -383,17 +383,15 @@ def test_the_command(done: Done, tmp_path: Path) -> None:
     assert said.out == f"Report, to open in a browser: {out}/report.html\n"
     assert len(read(tmp_path / "results", "parameters")["rows"]) == 2
     for more, words in (
-        (["--seeds", "0,x"], '--seeds "0,x": give whole numbers'),
-        (["--seeds", "-1"], "a seed is not negative"),
-        (["--seen", "100%"], "give a share below 100 %"),
-        (["--splits", f"{out}/nowhere"], "no such folder"),
-        (["--models", "stgcn,dcrn"], '--models: no model "dcrn"'),
-        (["--quick"], "results with another settings and stride and trees are in it"),
+        (["--seeds", "0,x"], ('--seeds "0,x"',)),
+        (["--seeds", "-1"], ("-1",)),
+        (["--seen", "100%"], ("100 %",)),
+        (["--splits", f"{out}/nowhere"], ("nowhere", "no such folder")),
+        (["--models", "stgcn,dcrn"], ("--models", '"dcrn"')),
+        (["--quick"], ("settings and stride and trees",)),
     ):
-        said = frigate("reproduce", "datasets", where, "-o", out, *more)
-        assert said.status == 2 and words in said.err
-    said = frigate("reproduce", "dataset", where, "-o", out)
-    assert said.status == 2 and 'did you mean "datasets"?' in said.err
+        assert_refused(frigate("reproduce", "datasets", where, "-o", out, *more), *words)
+    assert_refused(frigate("reproduce", "dataset", where, "-o", out), '"datasets"')
 
 
 # The two best baselines, and how baselines are trained
