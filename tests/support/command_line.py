@@ -28,7 +28,8 @@ def frigate(*words: object) -> Output:
 
 
 def assert_refused(said: Output, *named: str) -> None:
-    """A mistake of the user's: status 2, no result, and one line that names the place and the values."""
+    """A mistake of the user's: status 2, no result, and after any notes one line that names place and values."""
     assert (said.status, said.out) == (2, ""), said.err
-    assert said.err.startswith("frigate: ") and said.err.count("\n") == 1, said.err
-    assert [word for word in named if not names(said.err, word)] == [], said.err
+    *notes, line = said.err.splitlines()
+    assert line.startswith("frigate: ") and all(note.startswith("note: ") for note in notes), said.err
+    assert [word for word in named if not names(line, word)] == [], said.err
