@@ -7,6 +7,7 @@ import json
 import sys
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from frigate.bench import bench, measure, pyg_baseline, synthetic_network
+from frigate.bench import bench, clock, measure, pyg_baseline, synthetic_network
 from frigate.bench.clock import Repeats, ceilings, median_ms, peak_bytes
 from frigate.bench.measure import _require_same
 from frigate.bench.output import notes_of, rows_of
@@ -196,9 +197,12 @@ def test_the_peak_is_of_one_call() -> None:
     assert (peak_bytes(lambda: None, CPU) or 0) < 2**24
 
 
-def test_ceilings_are_rates() -> None:
-    found = ceilings(CPU, copied_bytes=2**24, side=256, repeats=3, warm=1)
-    assert 1e8 < found.copy_bytes_per_s < 1e13 and 1e8 < found.matmul_flop_per_s < 1e14
+def test_ceilings_are_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock on which every call takes half a second."""
+    half_seconds = count()
+    monkeypatch.setattr(clock.time, "perf_counter", lambda: next(half_seconds) / 2)
+    found = ceilings(CPU, copied_bytes=2**20, side=32, repeats=3, warm=1)
+    assert found == Ceilings(2 * 2 * 2**20, 2 * 2 * 32**3)  # a copy reads and writes; a product multiplies and adds
 
 
 # What is told
