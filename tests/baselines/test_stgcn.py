@@ -14,8 +14,9 @@ from frigate.errors import SettingsError
 from frigate.nn.batch import Batch
 from frigate.nn.scaling import Scaling
 from frigate.nn.topology import Topology
-from tests.support.baselines import forecasts, inputs_by_hand, layer_norm, normalised_by_hand, small_baseline
+from tests.support.baselines import inputs_by_hand, layer_norm, normalised_by_hand, small_baseline
 from tests.support.errors import raises
+from tests.support.models import forecasts
 from tests.support.towns import in_float64, random_town
 
 PAST = 10

@@ -239,6 +239,16 @@ def permuted(network: RoadNetwork, order: np.ndarray) -> RoadNetwork:
     )
 
 
+def reordered(stream: RoadNetworkStream, order: NDArray[np.int64]) -> RoadNetworkStream:
+    """The same record with its nodes in another order."""
+    return replace(
+        stream,
+        values=stream.values[:, order],
+        observed=stream.observed[:, order],
+        topologies=tuple(permuted(network, order) for network in stream.topologies),
+    )
+
+
 def roads_at(network: RoadNetwork, node: int) -> list[tuple[int, int]]:
     at = (network.senders == node) | (network.receivers == node)
     return list(
