@@ -4,7 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow docs format clean
+.PHONY: demo test types unit test-slow docs format clean
 
 demo: .venv/installed
 	$(BIN)/frigate demo -o demo
@@ -12,9 +12,14 @@ demo: .venv/installed
 test: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile
+	$(MAKE) --no-print-directory --jobs 2 types unit
+
+types: .venv/installed
+	$(BIN)/mypy
+
+unit: .venv/installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder
 
 test-slow: .venv/installed
 	$(BIN)/python -m pytest -m slow

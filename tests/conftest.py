@@ -2,7 +2,31 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+TESTS = Path(__file__).parent
+# The files that take longest, the longest first. `make test` gives whole files to two processes in this order, so that
+# neither is left with a long one at the end.
+LONGEST = (
+    "training/test_distributed.py",
+    "experiments/test_experiments.py",
+    "training/test_train.py",
+    "data/test_sandbox.py",
+    "baselines/test_baselines.py",
+    "forecasting/test_export.py",
+    "sources/test_traces.py",
+    "baselines/test_baseline_runs.py",
+    "cli/test_commands.py",
+    "sources/test_fuzz.py",
+    "test_examples.py",
+    "baselines/test_boosted_trees.py",
+    "nn/test_model.py",
+    "bench/test_bench.py",
+    "forecasting/test_live.py",
+)
 
 # The same examples in every run, and no limit on time: a run depends neither on luck nor on how fast the machine is.
 # `pytest --hypothesis-profile=explore` draws new examples, and prints how to repeat one that fails.
@@ -10,3 +34,10 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("repeat", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("explore", settings.get_profile("repeat"), derandomize=False, print_blob=True)
 settings.load_profile("repeat")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):  # one of several processes
+        place = {TESTS / name: number for number, name in enumerate(LONGEST)}
+        assert all(path.exists() for path in place)
+        items.sort(key=lambda item: place.get(item.path, len(LONGEST)))

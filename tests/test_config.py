@@ -13,57 +13,60 @@ from hypothesis import strategies as st
 
 from frigate.config import ModelSettings, Settings, Task, TrainSettings, change, load_settings, preset
 from frigate.errors import SettingsError
+from tests.support.errors import raises
 
-REFUSED: list[tuple[type, dict[str, Any], str]] = [
-    (Task, {"past": 0}, "past = 0: must be at least 1"),
-    (Task, {"horizon": 0}, "horizon = 0: must be at least 1"),
-    (Task, {"past": 2.5}, "past = 2.5: give a whole number"),
-    (Task, {"past": "12"}, "past = '12': give a whole number"),
-    (Task, {"horizon": True}, "horizon = True: give a whole number"),
-    (ModelSettings, {"preset": "papers"}, "preset = 'papers': choose one of paper, default"),
-    (ModelSettings, {"anchor_choice": "best"}, "anchor_choice = 'best': choose one of random, farthest"),
-    (ModelSettings, {"layers": 0}, "layers = 0: must be at least 1"),
-    (ModelSettings, {"length_width": 0}, "length_width = 0: must be"),
-    (ModelSettings, {"gate_width": -1}, "gate_width = -1: must be"),
-    (ModelSettings, {"hidden": 0}, "hidden = 0: must be"),
-    (ModelSettings, {"width": 16, "anchors": 16}, r"width = 16: must be above the number of anchors \(16\)"),
-    (ModelSettings, {"anchors": -1}, "must be above the number of anchors"),
-    (ModelSettings, {"dropout": 1.0}, r"dropout = 1.0: must be in \[0, 1\)"),
-    (ModelSettings, {"edge_dropout": -0.1}, "edge_dropout = -0.1: must be in"),
-    (ModelSettings, {"dropout": float("nan")}, "dropout = nan: give a number"),
-    (ModelSettings, {"preset": "paper", "dropout": 0, "edge_dropout": 0}, "anchors = 0: the paper's model needs"),
-    (ModelSettings, {"preset": "paper", "anchors": 4}, "the paper's model has none"),
-    (TrainSettings, {"epochs": 0}, "epochs = 0: must be at least 1"),
-    (TrainSettings, {"batch_size": 0}, "batch_size = 0: must be"),
-    (TrainSettings, {"patience": 0}, "patience = 0: must be"),
-    (TrainSettings, {"validation_windows": 0}, "validation_windows = 0: must be"),
-    (TrainSettings, {"steps_per_epoch": 0}, "steps_per_epoch = 0: must be"),
-    (TrainSettings, {"learning_rate": 0}, "learning_rate = 0: must be above 0"),
-    (TrainSettings, {"learning_rate": float("inf")}, "learning_rate = inf: give a number"),
-    (TrainSettings, {"clip_norm": -1}, "clip_norm = -1: must be above 0"),
-    (TrainSettings, {"weight_decay": -1}, "weight_decay = -1: must not be negative"),
-    (TrainSettings, {"warmup_steps": -1}, "warmup_steps = -1: must not be negative"),
-    (TrainSettings, {"hide": (0.8, 0.2)}, "two shares in .*, the lower first"),
-    (TrainSettings, {"hide": (0.0, 1.0)}, "two shares"),
-    (TrainSettings, {"hide": (0.5,)}, "two shares"),
-    (TrainSettings, {"hide": 0.5}, "hide = 0.5: give a list of numbers"),
-    (TrainSettings, {"hide": ["a", "b"]}, "give a list of numbers"),
-    (TrainSettings, {"visible_weight": 1.5}, r"visible_weight = 1.5: must be in \[0, 1\]"),
-    (TrainSettings, {"visible_weight": 0.0, "hide": (0.0, 0.0)}, "nothing is left to learn from"),
-    (TrainSettings, {"validation": "test"}, "validation = .test.: choose one of seen, unseen"),
-    (TrainSettings, {"validation_share": 1}, "validation_share = 1: must be between"),
-    (TrainSettings, {"validation_share": 0}, "validation_share = 0: must be between"),
-    (TrainSettings, {"memory_gb": 0}, "memory_gb = 0: must be above 0"),
-    (TrainSettings, {"parts": 0}, "parts = 0: must be at least 1"),
-    (TrainSettings, {"seed": -1}, "seed = -1: give a whole number from 0"),
-    (TrainSettings, {"seed": 2**32}, "seed = 4294967296: give"),
-    (TrainSettings, {"seed": None}, "seed = None: give a whole number"),
+REFUSED: list[tuple[type, dict[str, Any], tuple[str, ...]]] = [
+    (Task, {"past": 0}, ("past = 0", "1")),
+    (Task, {"horizon": 0}, ("horizon = 0", "1")),
+    (Task, {"past": 2.5}, ("past = 2.5",)),
+    (Task, {"past": "12"}, ("past = '12'",)),
+    (Task, {"horizon": True}, ("horizon = True",)),
+    (ModelSettings, {"preset": "papers"}, ("preset = 'papers'", "paper, default")),
+    (ModelSettings, {"anchor_choice": "best"}, ("anchor_choice = 'best'", "random, farthest")),
+    (ModelSettings, {"layers": 0}, ("layers = 0", "1")),
+    (ModelSettings, {"length_width": 0}, ("length_width = 0",)),
+    (ModelSettings, {"gate_width": -1}, ("gate_width = -1",)),
+    (ModelSettings, {"hidden": 0}, ("hidden = 0",)),
+    (ModelSettings, {"width": 16, "anchors": 16}, ("width = 16", "16")),
+    (ModelSettings, {"anchors": -1}, ("anchors",)),
+    (ModelSettings, {"dropout": 1.0}, ("dropout = 1.0",)),
+    (ModelSettings, {"edge_dropout": -0.1}, ("edge_dropout = -0.1",)),
+    (ModelSettings, {"dropout": float("nan")}, ("dropout = nan",)),
+    (ModelSettings, {"preset": "paper", "dropout": 0, "edge_dropout": 0}, ("anchors = 0",)),
+    (ModelSettings, {"preset": "paper", "anchors": 4}, ("paper", "none")),
+    (TrainSettings, {"epochs": 0}, ("epochs = 0", "1")),
+    (TrainSettings, {"batch_size": 0}, ("batch_size = 0",)),
+    (TrainSettings, {"patience": 0}, ("patience = 0",)),
+    (TrainSettings, {"validation_windows": 0}, ("validation_windows = 0",)),
+    (TrainSettings, {"steps_per_epoch": 0}, ("steps_per_epoch = 0",)),
+    (TrainSettings, {"learning_rate": 0}, ("learning_rate = 0",)),
+    (TrainSettings, {"learning_rate": float("inf")}, ("learning_rate = inf",)),
+    (TrainSettings, {"clip_norm": -1}, ("clip_norm = -1",)),
+    (TrainSettings, {"weight_decay": -1}, ("weight_decay = -1",)),
+    (TrainSettings, {"warmup_steps": -1}, ("warmup_steps = -1",)),
+    (TrainSettings, {"hide": (0.8, 0.2)}, ("hide", "(0.8, 0.2)")),
+    (TrainSettings, {"hide": (0.0, 1.0)}, ("hide",)),
+    (TrainSettings, {"hide": (0.5,)}, ("hide",)),
+    (TrainSettings, {"hide": 0.5}, ("hide = 0.5",)),
+    (TrainSettings, {"hide": ["a", "b"]}, ("hide", "list of numbers")),
+    (TrainSettings, {"visible_weight": 1.5}, ("visible_weight = 1.5",)),
+    (TrainSettings, {"visible_weight": 0.0, "hide": (0.0, 0.0)}, ("nothing is left",)),
+    (TrainSettings, {"validation": "test"}, ("validation = 'test'", "seen, unseen")),
+    (TrainSettings, {"validation_share": 1}, ("validation_share = 1",)),
+    (TrainSettings, {"validation_share": 0}, ("validation_share = 0",)),
+    (TrainSettings, {"memory_gb": 0}, ("memory_gb = 0",)),
+    (TrainSettings, {"parts": 0}, ("parts = 0", "1")),
+    (TrainSettings, {"seed": -1}, ("seed = -1",)),
+    (TrainSettings, {"seed": 2**32}, ("seed = 4294967296",)),
+    (TrainSettings, {"seed": None}, ("seed = None",)),
 ]
 
 
-@pytest.mark.parametrize(("part", "values", "words"), REFUSED)
-def test_a_value_out_of_its_range_is_refused_by_name(part: type, values: dict[str, Any], words: str) -> None:
-    with pytest.raises(SettingsError, match=words):
+@pytest.mark.parametrize(("part", "values", "named"), REFUSED)
+def test_a_value_out_of_its_range_is_refused_by_name(
+    part: type, values: dict[str, Any], named: tuple[str, ...]
+) -> None:
+    with raises(SettingsError, *named):
         part(**values)
 
 
@@ -111,30 +114,32 @@ def test_a_file_is_laid_over_a_preset(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "named"),
     [
-        ("[train]\nepoch = 3", r"\[train\] has no setting 'epoch' \(did you mean .epochs.\?\)"),
-        ("[train]\nxyzzy = 3", "has no setting 'xyzzy'; known: epochs, steps_per_epoch"),
-        ("[trian]\nepochs = 3", r"\[trian\] is not a section. Use \[task\], \[model\] or \[train\]"),
-        ("epochs = 3", r"\[epochs\] is not a section"),
-        ("[train]\nepochs = 'three'", r"\[train\] epochs = 'three': give a whole number"),
-        ("[train]\nepochs = 0", r"\[train\] epochs = 0: must be at least 1"),
-        ("[model]\nwidth = 64.0", r"\[model\] width = 64.0: give a whole number"),
-        ("[train\nepochs", "not a TOML file"),
-        (b"\xff\xfe\x00", "not a TOML file"),
+        ("[train]\nepoch = 3", ("[train]", "'epoch'", "epochs")),
+        ("[train]\nxyzzy = 3", ("[train]", "'xyzzy'", "epochs, steps_per_epoch")),
+        ("[trian]\nepochs = 3", ("[trian]", "[task]", "[model]", "[train]")),
+        ("epochs = 3", ("[epochs]",)),
+        ("[train]\nepochs = 'three'", ("[train] epochs = 'three'",)),
+        ("[train]\nepochs = 0", ("[train] epochs = 0", "1")),
+        ("[model]\nwidth = 64.0", ("[model] width = 64.0",)),
+        ("[train\nepochs", ("TOML",)),
+        (b"\xff\xfe\x00", ("TOML",)),
     ],
 )
-def test_a_file_that_is_wrong_is_named_with_what_is_wrong(text: str | bytes, words: str, tmp_path: Path) -> None:
+def test_a_file_that_is_wrong_is_named_with_what_is_wrong(
+    text: str | bytes, named: tuple[str, ...], tmp_path: Path
+) -> None:
     path = tmp_path / "s.toml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(SettingsError, match=words) as told:
+    with raises(SettingsError, *named) as told:
         load_settings(path, preset("default"))
     assert str(told.value).startswith(str(path))
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     for path, words in ((tmp_path / "none.toml", "No such file"), (tmp_path, "Is a directory")):
-        with pytest.raises(SettingsError, match=f"{path}: {words}"):
+        with raises(SettingsError, str(path), words):
             load_settings(path, preset("default"))
 
 
@@ -142,5 +147,5 @@ def test_presets() -> None:
     assert preset("paper").model.preset == "paper"
     assert preset("default").model.preset == "default"
     assert preset("paper").task == preset("default").task == Task(12, 12)
-    with pytest.raises(SettingsError, match='preset "papre": choose one of paper, default'):
+    with raises(SettingsError, 'preset "papre"', "paper, default"):
         preset("papre")

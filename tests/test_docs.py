@@ -29,6 +29,7 @@ from frigate.sources.benchmarks.importer import KINDS, PEMS
 from frigate.sources.osm.tags import DRIVABLE
 from tests.support.documents import ROOT, source_of
 from tests.support.documents import table_rows as rows
+from tests.support.errors import raises
 from tests.support.towns import edited, make_town, random_network, random_stream, small_settings
 
 MAP = ROOT / "docs" / "paper-to-code.md"
@@ -359,7 +360,7 @@ def test_the_source_of_contributing_makes_a_city(tmp_path: Path) -> None:
     assert city.stream.observed.tolist() == [[True, False], [False, True]]
     assert len(city.notices) == 1  # station C is unknown
     path.write_text("{}")
-    with pytest.raises(frigate.CityError, match=r"town\.json"):
+    with raises(frigate.CityError, "town.json"):
         import_stations(path)
 
 

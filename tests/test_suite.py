@@ -5,6 +5,11 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
+from frigate.errors import FrigateError, MissingExtraError
+from tests.support.errors import names, raises
+
 TESTS = Path(__file__).parent
 
 
@@ -30,3 +35,29 @@ def test_no_module_imports_a_test_module() -> None:
         and module.startswith(("tests", "."))
     }
     assert wrong == set()
+
+
+@pytest.mark.parametrize(
+    ("kind", "word", "right"),
+    [
+        (MissingExtraError, "h5py", True),
+        (MissingExtraError, "frigate-forecast[h5]", True),
+        (MissingExtraError, "h5p", False),
+        (MissingExtraError, "numpy", False),
+        (FrigateError, "h5py", False),  # of which a MissingExtraError is one kind
+    ],
+)
+def test_an_error_is_told_by_its_kind_and_by_what_it_names(kind: type[FrigateError], word: str, right: bool) -> None:
+    found = True
+    try:
+        with raises(kind, word):
+            raise MissingExtraError("h5py", "h5")
+    except AssertionError:
+        found = False
+    assert found == right
+
+
+def test_a_number_is_named_only_as_a_whole() -> None:
+    message = 'a.csv line 53: "A22" and 1.5 and 2,001, 7.'
+    assert all(names(message, word) for word in ("a.csv line 53", '"A22"', "1.5", "2,001", "7"))
+    assert not any(names(message, word) for word in ("line 5", "A2", "1", "5", "2", "001"))

@@ -29,6 +29,7 @@ from tests.support.baselines import (
     small_baseline_settings,
 )
 from tests.support.command_line import frigate
+from tests.support.errors import raises
 from tests.support.training_runs import equal, garbage, log, tensors, town, weights, with_readings
 
 EVERY = pytest.mark.parametrize("name", BASELINES)
@@ -98,7 +99,7 @@ def test_a_run_refuses_to_forecast_what_its_weights_do_not_fit(trained: Run) -> 
         if name in taken:
             assert np.isfinite(forecast(trained, stream=town(), device="cpu", **other).values).all()
         else:
-            with pytest.raises(SettingsError, match=rf"^{what} = 5: {BASELINES[name]} "):
+            with raises(SettingsError, f"{what} = 5", BASELINES[name]):
                 forecast(trained, stream=town(), device="cpu", **other)
 
 
@@ -133,7 +134,7 @@ def test_every_baseline_is_trained_as_the_papers_model_is() -> None:
     [("dcrn", "dcrnn"), ("graphwavenet", "graph-wavenet"), ("locale", "localegn")],
 )
 def test_an_unknown_preset_is_refused_with_a_hint(said: str, meant: str) -> None:
-    with pytest.raises(SettingsError, match=f'^preset "{said}"') as refused:
+    with raises(SettingsError, f'preset "{said}"') as refused:
         preset(said)
     message = str(refused.value)
     assert all(name in message for name in (*PRESETS, *BASELINES))

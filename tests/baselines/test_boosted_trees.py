@@ -36,6 +36,7 @@ from frigate.nn.clock import clock_bins
 from frigate.nn.scaling import build_topologies, fit_scaling
 from frigate.nn.topology import Topology
 from frigate.simulate.demo_city import demo_city
+from tests.support.errors import raises
 from tests.support.grids import windows_of
 from tests.support.towns import random_network
 
@@ -232,19 +233,19 @@ def test_without_any_reading_the_forecast_is_finite(name: str) -> None:
 def test_another_number_of_nodes_is_refused(name: str) -> None:
     model: Forecaster = replace(fitted(name), profile=fitted(name).profile[:, :-1])
     batch = town().batch([400])
-    with pytest.raises(SettingsError, match=rf"\b{batch.num_nodes - 1}\b.*\b{batch.num_nodes}\b"):
+    with raises(SettingsError, str(batch.num_nodes - 1), str(batch.num_nodes)):
         model(batch)
 
 
 def test_settings_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     place = town()
-    with pytest.raises(SettingsError, match=r'"huber".*regression_l1.*poisson'):
+    with raises(SettingsError, '"huber"', "regression_l1, poisson"):
         place.trees(objective="huber")
     speeds = place.with_stream(replace(place.city.stream, quantity="speed"))
-    with pytest.raises(SettingsError, match=r'"poisson".*"speed"'):
+    with raises(SettingsError, '"poisson"', '"speed"'):
         speeds.trees(objective=POISSON)
     monkeypatch.setitem(sys.modules, "lightgbm", None)
-    with pytest.raises(MissingExtraError, match=r"frigate-forecast\[trees\]"):
+    with raises(MissingExtraError, "frigate-forecast[trees]"):
         place.trees()
 
 

@@ -15,18 +15,8 @@ from torch import Tensor
 from frigate.baselines.dcrnn import DCGRU, DCRNN, SUPPORTS, WINDOWS_A_STEP
 from frigate.nn.batch import Batch
 from frigate.nn.scaling import Scaling
-from tests.support.baselines import (
-    Array,
-    assert_same,
-    exactly,
-    forecasts,
-    in_users_unit,
-    inputs_by_hand,
-    linear,
-    sigmoid,
-    small_baseline,
-    walks_by_hand,
-)
+from tests.support.baselines import Array, in_users_unit, inputs_by_hand, linear, sigmoid, small_baseline, walks_by_hand
+from tests.support.models import assert_same, exactly, forecasts
 from tests.support.towns import Town, in_float64, random_town
 
 

@@ -15,9 +15,6 @@ from frigate.nn.batch import Batch
 from frigate.nn.scaling import Scaling
 from tests.support.baselines import (
     Array,
-    assert_same,
-    exactly,
-    forecasts,
     in_users_unit,
     inputs_by_hand,
     layer_norm,
@@ -25,6 +22,7 @@ from tests.support.baselines import (
     small_baseline,
     walks_by_hand,
 )
+from tests.support.models import assert_same, exactly, forecasts
 from tests.support.towns import in_float64, random_town
 
 FIELD = 13

@@ -12,16 +12,8 @@ from torch import nn
 from frigate.baselines.localegn import GraphNetwork, LocaleGN
 from frigate.nn.batch import Batch
 from frigate.nn.scaling import Scaling
-from tests.support.baselines import (
-    Array,
-    assert_same,
-    exactly,
-    in_users_unit,
-    inputs_by_hand,
-    linear,
-    sigmoid,
-    small_baseline,
-)
+from tests.support.baselines import Array, in_users_unit, inputs_by_hand, linear, sigmoid, small_baseline
+from tests.support.models import assert_same, exactly
 from tests.support.towns import bare_topology, random_town
 
 

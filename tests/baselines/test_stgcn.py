@@ -14,7 +14,9 @@ from frigate.errors import SettingsError
 from frigate.nn.batch import Batch
 from frigate.nn.scaling import Scaling
 from frigate.nn.topology import Topology
-from tests.support.baselines import forecasts, inputs_by_hand, layer_norm, normalised_by_hand, small_baseline
+from tests.support.baselines import inputs_by_hand, layer_norm, normalised_by_hand, small_baseline
+from tests.support.errors import raises
+from tests.support.models import forecasts
 from tests.support.towns import in_float64, random_town
 
 PAST = 10
@@ -120,6 +122,6 @@ def test_too_few_snapshots_for_the_blocks() -> None:
     scaling = random_town("paper").scaling
     settings = BaselineSettings("stgcn", width=20, layers=2)
     assert STGCN(settings, Task(past=9, horizon=1), scaling).last.kernel == 1
-    for past, remedy in ((8, "past = 9 .* layers = 1"), (4, "past = 9")):
-        with pytest.raises(SettingsError, match=rf"^past = {past}: .*{remedy}"):
+    for past, remedy in ((8, ("past = 9", "layers = 1")), (4, ("past = 9",))):
+        with raises(SettingsError, f"past = {past}", *remedy):
             STGCN(settings, Task(past=past, horizon=1), scaling)

@@ -14,23 +14,15 @@ from frigate.baselines.stnn import CONTEXT, HOPS, STNN, Block, Locale
 from frigate.nn.batch import Batch
 from frigate.nn.scaling import Scaling
 from frigate.nn.topology import Topology
-from tests.support.baselines import (
-    Array,
-    assert_same,
-    exactly,
-    forecasts,
-    in_users_unit,
-    inputs_by_hand,
-    linear,
-    small_baseline,
-)
+from tests.support.baselines import Array, in_users_unit, inputs_by_hand, linear, small_baseline
+from tests.support.models import assert_same, exactly, forecasts
 from tests.support.towns import (
     bare_topology,
     make_town,
-    permuted,
     random_network,
     random_stream,
     random_town,
+    reordered,
     small_settings,
 )
 
@@ -192,13 +184,7 @@ def test_permuting_the_nodes_permutes_the_forecast(seed: int) -> None:
     network = random_network(30, seed=seed, isolated=1)
     stream = random_stream([network], seed=seed, snapshots=8)
     order = np.random.default_rng(seed).permutation(30)
-    moved = replace(
-        stream,
-        values=stream.values[:, order],
-        observed=stream.observed[:, order],
-        topologies=(permuted(network, order),),
-    )
-    towns = [make_town(each, small_settings("paper")) for each in (stream, moved)]
+    towns = [make_town(each, small_settings("paper")) for each in (stream, reordered(stream, order))]
     model = stnn(towns[0].scaling, seed=seed)
     left, right = (exactly(model, town.batch([4])) for town in towns)
     assert_same(right, left[:, :, order])

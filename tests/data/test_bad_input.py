@@ -18,6 +18,7 @@ from frigate.data.city import City, open_cache, read_city, write_city
 from frigate.data.city_toml import parse_quantity
 from frigate.errors import CityError, FrigateError
 from tests.support.documents import table_rows
+from tests.support.errors import raises
 
 GOOD = {
     "city.toml": 'step = "5min"\n',
@@ -45,149 +46,149 @@ def test_the_good_tables_give_no_notice(tmp_path: Path) -> None:
 REFUSED = {
     "unknown node in edges": (
         {"edges__csv": EDGES + "A1,A22,5\n"},
-        r'edges.csv line 5: target "A22" is not in the network \(did you mean "A2"\?\)',
+        ("edges.csv line 5", "target", '"A22"', '"A2"'),
     ),
-    "empty end of an edge": ({"edges__csv": EDGES + ",A1,5\n"}, "edges.csv line 5: source is empty"),
-    "negative length": ({"edges__csv": EDGES + "A2,A1,-5\n"}, "edges.csv line 5: length_m -5 is no length"),
-    "NaN length": ({"edges__csv": EDGES + "A2,A1,nan\n"}, "edges.csv line 5: length_m nan is no length"),
-    "infinite length": ({"edges__csv": EDGES + "A2,A1,inf\n"}, "edges.csv line 5: length_m inf is no length"),
+    "empty end of an edge": ({"edges__csv": EDGES + ",A1,5\n"}, ("edges.csv line 5", "source", "empty")),
+    "negative length": ({"edges__csv": EDGES + "A2,A1,-5\n"}, ("edges.csv line 5", "length_m -5")),
+    "NaN length": ({"edges__csv": EDGES + "A2,A1,nan\n"}, ("edges.csv line 5", "length_m nan")),
+    "infinite length": ({"edges__csv": EDGES + "A2,A1,inf\n"}, ("edges.csv line 5", "length_m inf")),
     "length that is no number": (
         {"edges__csv": EDGES + "A2,A1,far\n"},
-        'edges.csv line 5: length_m "far" is not a number',
+        ("edges.csv line 5", "length_m", '"far"'),
     ),
-    "no edges": ({"edges__csv": "source,target\n"}, "edges.csv has no roads"),
-    "only self-loops": ({"edges__csv": "source,target\nA1,A1\n"}, "edges.csv has no roads"),
-    "edges missing": ({"edges__csv": None}, "has no edges.parquet and no edges.csv"),
+    "no edges": ({"edges__csv": "source,target\n"}, ("edges.csv", "no roads")),
+    "only self-loops": ({"edges__csv": "source,target\nA1,A1\n"}, ("edges.csv", "no roads")),
+    "edges missing": ({"edges__csv": None}, ("edges.parquet", "edges.csv")),
     "missing column": (
         {"edges__csv": "sorce,target\nA1,A2\n"},
-        r'edges.csv has no column source \(did you mean "sorce"\?\). Its columns are: sorce, target',
+        ("edges.csv", "column source", '"sorce"', "sorce, target"),
     ),
-    "semicolons": ({"nodes__csv": "node_id;lon;lat\nA1;6;49\n"}, "Separate the columns with commas"),
-    "no nodes": ({"nodes__csv": "node_id,lon,lat\n"}, "nodes.csv has no rows"),
-    "an empty file": ({"nodes__csv": ""}, "nodes.csv is empty"),
+    "semicolons": ({"nodes__csv": "node_id;lon;lat\nA1;6;49\n"}, ("nodes.csv", "commas")),
+    "no nodes": ({"nodes__csv": "node_id,lon,lat\n"}, ("nodes.csv", "no rows")),
+    "an empty file": ({"nodes__csv": ""}, ("nodes.csv", "empty")),
     "not UTF-8": (
         {"nodes__csv": NODES.encode() + "Gärtnerei,6.1,49.6\n".encode("latin-1")},
-        "nodes.csv line 5: byte 0xe4 is not UTF-8",
+        ("nodes.csv line 5", "0xe4", "UTF-8"),
     ),
-    "too many fields": ({"nodes__csv": NODES + "A4,6,1,49.6\n"}, "nodes.csv line 5: 4 fields, but 3 columns"),
+    "too many fields": ({"nodes__csv": NODES + "A4,6,1,49.6\n"}, ("nodes.csv line 5", "4 fields", "3 columns")),
     "duplicate node": (
         {"nodes__csv": NODES + "A2,6.1,49.6\n"},
-        'nodes.csv line 5: node_id "A2" is there already, at nodes.csv line 3',
+        ("nodes.csv line 5", 'node_id "A2"', "nodes.csv line 3"),
     ),
-    "node without id": ({"nodes__csv": NODES + ",6.1,49.6\n"}, "nodes.csv line 5: node_id is empty"),
+    "node without id": ({"nodes__csv": NODES + ",6.1,49.6\n"}, ("nodes.csv line 5", "node_id", "empty")),
     "lat out of range": (
         {"nodes__csv": NODES + "A4,6.1,95\n"},
-        r"nodes.csv line 5: lon 6.1, lat 95 is not a place on earth; lon and lat look swapped",
+        ("nodes.csv line 5", "lon 6.1", "lat 95", "swapped"),
     ),
     "lon out of range": (
         {"nodes__csv": NODES + "A4,361,49\n"},
-        "nodes.csv line 5: lon 361, lat 49 is not a place on earth; lon is within 180",
+        ("nodes.csv line 5", "lon 361", "lat 49", "180"),
     ),
-    "lon empty": ({"nodes__csv": NODES + "A4,,49\n"}, "nodes.csv line 5: lon nan"),
+    "lon empty": ({"nodes__csv": NODES + "A4,,49\n"}, ("nodes.csv line 5", "lon nan")),
     "lines inside quotes": (
         {"nodes__csv": 'node_id,lon,lat\n"A\n1",6,49\n\nA2,6,x\n'},
-        'nodes.csv line 5: lat "x" is not a number',
+        ("nodes.csv line 5", "lat", '"x"'),
     ),
-    "two tables": ({"nodes__parquet": b"PAR1"}, "both nodes.parquet and nodes.csv"),
+    "two tables": ({"nodes__parquet": b"PAR1"}, ("nodes.parquet", "nodes.csv")),
     "corrupt parquet": (
         {"readings__csv": None, "readings__parquet": b"PAR1" + b"\0" * 50 + b"PAR1"},
-        "readings.parquet is not a readable Parquet file",
+        ("readings.parquet", "Parquet"),
     ),
     "parquet cut short": (
         {"readings__csv": None, "readings__parquet": b"PAR1abc"},
-        "readings.parquet is not a readable Parquet file",
+        ("readings.parquet", "Parquet"),
     ),
     "time without zone": (
         {"readings__csv": "time,node_id,value\n2024-01-01T00:00,A1,4\n"},
-        'readings.csv line 2: time "2024-01-01T00:00" has no time zone. Add Z',
+        ("readings.csv line 2", '"2024-01-01T00:00"', "time zone"),
     ),
-    "no time": ({"readings__csv": "time,node_id,value\nnoon,A1,4\n"}, 'readings.csv line 2: time "noon" is not a time'),
-    "empty time": ({"readings__csv": "time,node_id,value\n,A1,4\n"}, "readings.csv line 2: time is empty"),
+    "no time": ({"readings__csv": "time,node_id,value\nnoon,A1,4\n"}, ("readings.csv line 2", 'time "noon"')),
+    "empty time": ({"readings__csv": "time,node_id,value\n,A1,4\n"}, ("readings.csv line 2", "time", "empty")),
     "a date as a number": (
         {"readings__csv": "time,node_id,value\n20240131,A1,4\n"},
-        'line 2: time "20240131" looks like a date',
+        ("readings.csv line 2", '"20240131"', "date"),
     ),
     "a far year": (
         {"readings__csv": "time,node_id,value\n9999-12-31T23:59-05:00,A1,4\n"},
-        "not between the years 1900 and 2200",
+        ("readings.csv line 2", "1900", "2200"),
     ),
     "value that is no number": (
         {"readings__csv": READINGS + "2024-01-01T00:10Z,A1,many\n"},
-        'readings.csv line 5: value "many" is not a number',
+        ("readings.csv line 5", "value", '"many"'),
     ),
     "most readings unknown": (
         {"readings__csv": "time,node_id,value\n" + "2024-01-01T00:00Z,B7,1\n" * 3 + "2024-01-01T00:00Z,A1,1\n"},
-        'readings.csv line 2: node "B7" is not in the network.*3 of 4 readings',
+        ("readings.csv line 2", '"B7"', "3 of 4"),
     ),
     "step": (
         {"city__toml": 'step = "7min"\n'},
-        "a step of 7min does not divide a day. The nearest that do: 400s or 432s",
+        ("7min", "400s", "432s"),
     ),
-    "step text": ({"city__toml": 'step = "often"\n'}, 'step "often" is not understood'),
-    "zero step": ({"city__toml": 'step = "0min"\n'}, "does not divide a day"),
-    "no step": ({"city__toml": 'name = "x"\n'}, "city.toml has no step"),
+    "step text": ({"city__toml": 'step = "often"\n'}, ("step", '"often"')),
+    "zero step": ({"city__toml": 'step = "0min"\n'}, ("step", "day")),
+    "no step": ({"city__toml": 'name = "x"\n'}, ("city.toml", "no step")),
     "unknown key": (
         {"city__toml": 'step = "5min"\ntimezon = "UTC"\n'},
-        r'timezon is not a known key \(did you mean "timezone"\?\)',
+        ("timezon", '"timezone"'),
     ),
-    "other format": ({"city__toml": 'format = 2\nstep = "5min"\n'}, "format 2 is not known"),
-    "not TOML": ({"city__toml": "step: 5min\n"}, "city.toml is not valid TOML"),
-    "step without quotes": ({"city__toml": "step = 5\n"}, "step = 5 is not text"),
-    "unknown zone": ({"city__toml": 'step = "5min"\ntimezone = "Mars/Base"\n'}, 'time zone "Mars/Base" is not known'),
+    "other format": ({"city__toml": 'format = 2\nstep = "5min"\n'}, ("city.toml", "format 2")),
+    "not TOML": ({"city__toml": "step: 5min\n"}, ("city.toml", "TOML")),
+    "step without quotes": ({"city__toml": "step = 5\n"}, ("city.toml", "step = 5")),
+    "unknown zone": ({"city__toml": 'step = "5min"\ntimezone = "Mars/Base"\n'}, ("time zone", '"Mars/Base"')),
     "closing a closed road": (
         {"changes__csv": CHANGES + "2024-01-01T00:05Z,close,A1,A2,,,,\n2024-01-01T00:06Z,close,A1,A2,,,,\n"},
-        "changes.csv line 3: close: road A1,A2 is not an open road",
+        ("changes.csv line 3", "close", "A1,A2"),
     ),
     "opening an open road": (
         {"changes__csv": CHANGES + "2024-01-01T00:05Z,open,A1,A2,,,,\n"},
-        "changes.csv line 2: open: road A1,A2 was not closed",
+        ("changes.csv line 2", "open", "A1,A2"),
     ),
     "closing no road": (
         {"changes__csv": CHANGES + "2024-01-01T00:05Z,close,A1,A2,,,,\n2024-01-01T00:05Z,close,A1,A3,,,,\n"},
-        "changes.csv line 3: close: road A1,A3 is not an open road",
+        ("changes.csv line 3", "close", "A1,A3"),
     ),
     "unknown action": (
         {"changes__csv": CHANGES + "2024-01-01T00:05Z,shut,A1,A2,,,,\n"},
-        'changes.csv line 2: action "shut" is not known. Actions are: close',
+        ("changes.csv line 2", 'action "shut"', "close"),
     ),
     "change of an unknown node": (
         {"changes__csv": CHANGES + "2024-01-01T00:05Z,close,A1,Z9,,,,\n"},
-        'changes.csv line 2: target "Z9" is not in the network',
+        ("changes.csv line 2", 'target "Z9"'),
     ),
     "removing twice": (
         {"changes__csv": CHANGES + "2024-01-01T00:05Z,remove_node,,,A1,,,\n2024-01-01T00:06Z,remove_node,,,A1,,,\n"},
-        'line 3: remove_node: node "A1" is not there to be removed',
+        ("changes.csv line 3", "remove_node", '"A1"'),
     ),
     "adding a node that is there": (
         {"changes__csv": CHANGES + "2024-01-01T00:05Z,add_node,,,A1,6,49,\n"},
-        'line 2: add_node: node "A1" is already there',
+        ("changes.csv line 2", "add_node", '"A1"'),
     ),
     "adding a node nowhere": (
         {"changes__csv": CHANGES + "2024-01-01T00:05Z,add_node,,,A9,,,\n"},
-        "changes.csv line 2: lon nan, lat nan is not a place",
+        ("changes.csv line 2", "lon nan", "lat nan"),
     ),
     "adding a road twice": (
         {"changes__csv": CHANGES + "2024-01-01T00:05Z,add_edge,A1,A2,,,,5\n"},
-        "line 2: add_edge: road A1,A2 is already there",
+        ("changes.csv line 2", "add_edge", "A1,A2"),
     ),
     "a column that a change needs": (
         {"changes__csv": "time,action\n2024-01-01T00:05Z,close\n"},
-        "line 2: this action needs a column source",
+        ("changes.csv line 2", "column source"),
     ),
     "a span of centuries": (
         {
             "nodes__csv": "node_id,lon,lat\n" + "".join(f"A{i},6,49\n" for i in range(1, 300)),
             "readings__csv": READINGS + "1901-01-01T00:00Z,A1,3\n",
         },
-        r"from 1901-01-01T00:00:00Z \(readings.csv line 5\) to 2024-01-01T00:10:00Z \(readings.csv line 4\) make",
+        ("1901-01-01T00:00:00Z (readings.csv line 5)", "2024-01-01T00:10:00Z (readings.csv line 4)"),
     ),
 }
 
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_refused(tmp_path: Path, what: str) -> None:
-    tables, message = REFUSED[what]
-    with pytest.raises(CityError, match=message):
+    tables, named = REFUSED[what]
+    with raises(CityError, *named):
         city_of(tmp_path, **tables)
 
 
@@ -323,9 +324,7 @@ def test_a_mistaken_time_is_refused_before_memory_is_taken(tmp_path: Path) -> No
     readings = READINGS + "1901-01-01T00:00Z,A1,3\n"
     tracemalloc.start()
     try:
-        with pytest.raises(
-            CityError, match=r"1901-01-01T00:00:00Z \(readings.csv line 5\).*3,881,520,601 snapshots of 3"
-        ):
+        with raises(CityError, "1901-01-01T00:00:00Z", "readings.csv line 5", "3,881,520,601"):
             city_of(tmp_path, city__toml='step = "1s"\n', readings__csv=readings)
         assert tracemalloc.get_traced_memory()[1] < 50e6
     finally:
@@ -376,7 +375,7 @@ def test_parquet_times_and_ids(tmp_path: Path, kind: str) -> None:
         frame.write_parquet(tmp_path / f"{name}.parquet")
     (tmp_path / "city.toml").write_text('step = "5min"\n')
     if kind == "naive":
-        with pytest.raises(CityError, match=r'readings.parquet row 1: time "2024-01-01 00:00:00" has no time zone'):
+        with raises(CityError, "readings.parquet row 1", '"2024-01-01 00:00:00"', "time zone"):
             read_city(tmp_path)
         (tmp_path / "city.toml").write_text('step = "5min"\ntimezone = "UTC"\n')
     stream = read_city(tmp_path).stream
@@ -388,25 +387,25 @@ def test_parquet_times_and_ids(tmp_path: Path, kind: str) -> None:
 def test_parquet_columns_of_the_wrong_type(tmp_path: Path, column: str) -> None:
     right = {"time": [1_704_067_200], "node_id": ["A1"], "value": [1.0]}
     pl.DataFrame(right | {column: [[1, 2]]}).write_parquet(tmp_path / "readings.parquet")
-    with pytest.raises(CityError, match=r"readings\.parquet"):
+    with raises(CityError, "readings.parquet"):
         city_of(tmp_path, readings__csv=None)
 
 
 def test_where_a_city_should_be(tmp_path: Path) -> None:
-    with pytest.raises(CityError, match="there is no such folder"):
+    with raises(CityError, "nowhere", "no such folder"):
         read_city(tmp_path / "nowhere")
     (tmp_path / "file").write_text("x")
-    with pytest.raises(CityError, match=r"is a file\. A city is a folder"):
+    with raises(CityError, str(tmp_path / "file"), "folder"):
         read_city(tmp_path / "file")
     (tmp_path / "bare").mkdir()
-    with pytest.raises(CityError, match=r"has no city\.toml"):
+    with raises(CityError, "bare", "city.toml"):
         read_city(tmp_path / "bare")
-    with pytest.raises(CityError, match="has no cache of a city"):
+    with raises(CityError, "bare", "cache"):
         open_cache(tmp_path / "bare")
     city_of(tmp_path / "bare")
     (tmp_path / "bare" / "readings.csv").unlink()
     (tmp_path / "bare" / "readings.csv").mkdir()
-    with pytest.raises(CityError, match=r"readings.csv (is a folder|cannot be read)"):
+    with raises(CityError, "readings.csv"):
         read_city(tmp_path / "bare")
 
 
@@ -453,7 +452,7 @@ def test_no_damaged_parquet_gives_a_traceback(
 
 @pytest.mark.parametrize("quantity", ["counts", "cout", "Counts"])
 def test_a_quantity_that_is_nearly_count_is_refused(quantity: str) -> None:
-    with pytest.raises(CityError, match=f'quantity "{quantity}" would be a gauge.*Write "count"'):
+    with raises(CityError, "city.toml", f'"{quantity}"', '"count"'):
         parse_quantity(quantity, where="city.toml")
 
 

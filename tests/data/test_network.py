@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from frigate.data.coordinates import EARTH_RADIUS_M, haversine_m
 from frigate.data.network import Edges, RoadNetwork, clean_edges
 from frigate.errors import CityError
+from tests.support.errors import raises
 from tests.support.towns import random_network
 
 
@@ -84,7 +85,7 @@ def test_a_removed_node_keeps_its_row_and_takes_its_roads_with_it() -> None:
     assert without.node_ids.tolist() == ["a", "b", "c"]
     assert without.present.tolist() == [False, True, True]
     assert roads(without) == {("b", "c"): 200}
-    with pytest.raises(CityError, match="road b,a was not closed"):  # one of its ends has gone
+    with raises(CityError, "b,a"):  # one of its ends has gone
         without.reopen([("b", "a")])
     again = without.add(nodes=[("a", 0.0, 0.0)], roads=[("a", "b")])
     assert again.present.all()
@@ -116,69 +117,78 @@ def test_an_edit_leaves_the_network_as_it_was(edit: str) -> None:
         network.lon = changed.lon
 
 
-REFUSED: dict[str, tuple[Callable[[RoadNetwork], object], str]] = {
+REFUSED: dict[str, tuple[Callable[[RoadNetwork], object], tuple[str, ...]]] = {
     "close what is not there": (
         lambda n: n.close([("a", "c")]),
-        r"road a,c is not an open road \(open roads from a lead",
+        ("a,c", "from a"),
     ),
-    "close twice": (lambda n: n.close([("a", "b")]).close([("a", "b")]), "road a,b is not an open road"),
-    "close at an unknown node": (lambda n: n.close([("a", "x")]), 'node "x" is not in the network of 3 nodes'),
-    "reopen an open road": (lambda n: n.reopen([("a", "b")]), "road a,b was not closed"),
+    "close twice": (lambda n: n.close([("a", "b")]).close([("a", "b")]), ("a,b", "open")),
+    "close at an unknown node": (lambda n: n.close([("a", "x")]), ('"x"', "3 nodes")),
+    "reopen an open road": (lambda n: n.reopen([("a", "b")]), ("a,b", "closed")),
     "reopen beside a new one": (
         lambda n: n.close([("a", "b")]).add(roads=[("a", "b")]).reopen([("a", "b")]),
-        "road a,b is already open",
+        ("a,b", "already open"),
     ),
-    "add a node twice": (lambda n: n.add(nodes=[("a", 0, 0)]), 'node "a" is already there'),
-    "add a road twice": (lambda n: n.add(roads=[("a", "b")]), "road a,b is already there"),
-    "add one road twice at once": (lambda n: n.add(roads=[("a", "c"), ("a", "c")]), "road a,c is already there"),
-    "add a loop": (lambda n: n.add(roads=[("a", "a")]), "from a node to itself"),
-    "add no length": (lambda n: n.add(roads=[("a", "c")], length_m=[0]), "length 0.0 m; give a length above 0"),
-    "add an endless road": (lambda n: n.add(roads=[("a", "c")], length_m=[np.inf]), "give a length above 0"),
+    "add a node twice": (lambda n: n.add(nodes=[("a", 0, 0)]), ('"a"', "already there")),
+    "add a road twice": (lambda n: n.add(roads=[("a", "b")]), ("a,b", "already there")),
+    "add one road twice at once": (lambda n: n.add(roads=[("a", "c"), ("a", "c")]), ("a,c", "already there")),
+    "add a loop": (lambda n: n.add(roads=[("a", "a")]), ("to itself",)),
+    "add no length": (lambda n: n.add(roads=[("a", "c")], length_m=[0]), ("0.0 m",)),
+    "add an endless road": (lambda n: n.add(roads=[("a", "c")], length_m=[np.inf]), ("inf m",)),
     "add at a removed node": (
         lambda n: n.remove_nodes(["c"]).add(roads=[("a", "c")]),
-        "one of its ends has been removed",
+        ("removed",),
     ),
-    "remove an unknown node": (lambda n: n.remove_nodes(["x"]), 'node "x" is not in the network'),
-    "ids that repeat": (lambda n: triangle(("a", "b", "a")), "node ids are not unique"),
-    "columns of two lengths": (lambda n: replace(n, lon=n.lon[:2]), "differ in length"),
+    "remove an unknown node": (lambda n: n.remove_nodes(["x"]), ('"x"',)),
+    "ids that repeat": (lambda n: triangle(("a", "b", "a")), ("ids", "unique")),
+    "columns of two lengths": (lambda n: replace(n, lon=n.lon[:2]), ("length",)),
     "two roads with the same ends": (
         lambda n: replace(n, edges=Edges.of([2, 0, 0], [0, 1, 1], [9.0, 1.0, 2.0])),
-        "road a,b: there are two of it. Clean the table of roads with frigate.data.network.clean_edges",
+        ("a,b", "frigate.data.network.clean_edges"),
     ),
     "a loop in the table": (
         lambda n: replace(n, edges=Edges.of([0, 2], [1, 2], [1.0, 2.0])),
-        "road c,c: a road from a node to itself. Clean",
+        ("c,c",),
     ),
     "a column too short": (
         lambda n: n.add(roads=[("a", "c"), ("c", "b")], road_class=["primary"]),
-        r"2 roads have columns of other lengths \(road_class 1\). Give one value a road",
+        ("2 roads", "road_class 1"),
     ),
-    "a length too few": (lambda n: n.add(roads=[("a", "c"), ("c", "b")], length_m=[1]), "1 lengths for 2 roads"),
-    "a length that is a word": (lambda n: n.add(roads=[("a", "c")], length_m=["far"]), "'far'. Give numbers"),
-    "lanes that are a word": (lambda n: n.add(roads=[("a", "c")], lanes=["two"]), "'two'. Give numbers"),
-    "a road as text": (lambda n: n.add(roads=["a,c"]), r"road 'a,c': name .* as \(41, 42\)"),
-    "a road to close as text": (lambda n: n.close(["ab"]), r"road 'ab': name .* as \(41, 42\)"),
-    "a road of three": (lambda n: n.reopen([("a", "b", "c")]), "name a one-way road by its two end nodes"),
-    "a node without a place": (lambda n: n.add(nodes=[("d", 6.1)]), "give its id, lon and lat"),
-    "a place that is none": (lambda n: n.add(nodes=[("d", np.nan, 49.6)]), "lon nan, lat 49.6 is not a place"),
-    "a longitude too far": (lambda n: n.add(nodes=[("d", 181, 0)]), "lon 181, lat 0 is not a place"),
-    "a latitude too far": (lambda n: n.add(nodes=[("d", 49.6, -91)]), "lon 49.6, lat -91 is not a place"),
-    "a place in words": (lambda n: n.add(nodes=[("d", "east", 0)]), "lon 'east', lat 0 are no degrees"),
+    "a length too few": (lambda n: n.add(roads=[("a", "c"), ("c", "b")], length_m=[1]), ("1 lengths", "2 roads")),
+    "a length that is a word": (lambda n: n.add(roads=[("a", "c")], length_m=["far"]), ("'far'",)),
+    "lanes that are a word": (lambda n: n.add(roads=[("a", "c")], lanes=["two"]), ("'two'",)),
+    "a road as text": (lambda n: n.add(roads=["a,c"]), ("'a,c'", "(41, 42)")),
+    "a road to close as text": (lambda n: n.close(["ab"]), ("'ab'", "(41, 42)")),
+    "a road of three": (lambda n: n.reopen([("a", "b", "c")]), ("two end nodes",)),
+    "a node without a place": (lambda n: n.add(nodes=[("d", 6.1)]), ("id, lon and lat",)),
+    "a place that is none": (lambda n: n.add(nodes=[("d", np.nan, 49.6)]), ("lon nan", "lat 49.6")),
+    "a longitude too far": (lambda n: n.add(nodes=[("d", 181, 0)]), ("lon 181", "lat 0")),
+    "a latitude too far": (lambda n: n.add(nodes=[("d", 49.6, -91)]), ("lon 49.6", "lat -91")),
+    "a place in words": (lambda n: n.add(nodes=[("d", "east", 0)]), ("lon 'east'", "lat 0")),
     "a word among numbers": (
         lambda n: triangle((1, 2, 3)).add(nodes=[("N1", 6.1, 49.6)]),
-        'node "N1": the ids of this network are whole numbers',
+        ('"N1"', "whole numbers"),
     ),
-    "a fraction among numbers": (lambda n: triangle((1, 2, 3)).add(nodes=[(4.5, 6.1, 49.6)]), "are whole numbers"),
-    "a number too large": (lambda n: triangle((1, 2, 3)).add(nodes=[(2**70, 6.1, 49.6)]), "are whole numbers"),
-    "a number that is there as text": (lambda n: triangle((1, 2, 3)).add(nodes=[("2", 0, 0)]), "already there"),
-    "a road to nowhere": (lambda n: replace(n, edges=Edges.of([0], [7], [1.0])), "row 7 of a table of 3 nodes"),
+    "a fraction among numbers": (
+        lambda n: triangle((1, 2, 3)).add(nodes=[(4.5, 6.1, 49.6)]),
+        ('"4.5"', "whole numbers"),
+    ),
+    "a number too large": (
+        lambda n: triangle((1, 2, 3)).add(nodes=[(2**70, 6.1, 49.6)]),
+        (str(2**70), "whole numbers"),
+    ),
+    "a number that is there as text": (
+        lambda n: triangle((1, 2, 3)).add(nodes=[("2", 0, 0)]),
+        ('"2"', "already there"),
+    ),
+    "a road to nowhere": (lambda n: replace(n, edges=Edges.of([0], [7], [1.0])), ("row 7", "3 nodes")),
 }
 
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_refused(what: str) -> None:
-    edit, message = REFUSED[what]
-    with pytest.raises(CityError, match=message):
+    edit, named = REFUSED[what]
+    with raises(CityError, *named):
         edit(triangle())
 
 
@@ -187,7 +197,7 @@ def test_ids_are_found_as_text_or_as_numbers() -> None:
     assert numbered.rows_of([10, "20", " -30 "]).tolist() == [0, 1, 2]
     assert lettered.rows_of(["10", 20]).tolist() == [0, 1]
     for wrong in ("1.0", "--10", "²", "", "9" * 5000):
-        with pytest.raises(CityError, match=r"is not in the network of 3 nodes \(10, 20, -30"):
+        with raises(CityError, "3 nodes", "10, 20, -30"):
             numbered.row_of(wrong)
 
 

@@ -24,6 +24,7 @@ from frigate.errors import CityError, FrigateError, MissingExtraError
 from frigate.sources.osm.importer import import_osm, read_osm
 from frigate.sources.tables.importer import import_tables
 from tests.support import sandbox_jobs as jobs
+from tests.support.errors import raises
 from tests.support.osm_files import small_files
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,9 +75,9 @@ def test_arguments_and_results_pass_whole() -> None:
 
 
 def test_errors_and_warnings_of_the_function_are_the_caller_s(tmp_path: Path) -> None:
-    with pytest.raises(CityError, match=r"a\.csv line 3: no"):
+    with raises(CityError, "a.csv line 3"):
         in_sandbox(jobs.refuse, tmp_path / "a.csv")
-    with pytest.raises(MissingExtraError, match="h5py is not installed"):
+    with raises(MissingExtraError, "h5py"):
         in_sandbox(jobs.lack)
     with pytest.raises(KeyError) as slipped:
         in_sandbox(jobs.slip)
@@ -120,19 +121,19 @@ def test_it_can_be_switched_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("job", "limits", "said"),
+    ("job", "limits", "named"),
     [
-        (jobs.crash, {}, r"a\.csv is damaged: its reader crashed \(SIGSEGV\)\. Fetch it or write it again"),
-        (jobs.panic, {}, r"a\.csv is damaged: its reader crashed \(status 1\)"),
-        (jobs.abort, {}, r"a\.csv is damaged: its reader crashed \(SIGABRT\)"),
-        (jobs.greed, {"memory_gb": 0.3}, r"a\.csv: reading it takes more than 0\.3 GB .* FRIGATE_READ_MEMORY_GB"),
-        (jobs.hang, {"seconds": 0.2}, r"a\.csv: reading it takes more than 0\.2 s .* FRIGATE_READ_SECONDS"),
+        (jobs.crash, {}, ("a.csv", "damaged", "SIGSEGV")),
+        (jobs.panic, {}, ("a.csv", "damaged", "status 1")),
+        (jobs.abort, {}, ("a.csv", "damaged", "SIGABRT")),
+        (jobs.greed, {"memory_gb": 0.3}, ("a.csv", "0.3 GB", "FRIGATE_READ_MEMORY_GB")),
+        (jobs.hang, {"seconds": 0.2}, ("a.csv", "0.2 s", "FRIGATE_READ_SECONDS")),
     ],
 )
 def test_a_death_names_file_cause_and_remedy(
-    job: Callable[[Path], None], limits: dict[str, float], said: str, tmp_path: Path
+    job: Callable[[Path], None], limits: dict[str, float], named: tuple[str, ...], tmp_path: Path
 ) -> None:
-    with pytest.raises(CityError, match=said):
+    with raises(CityError, *named):
         in_sandbox(job, tmp_path / "a.csv", **limits)
     assert in_sandbox(jobs.same, 5) == (5,)  # by another worker
 
@@ -140,10 +141,10 @@ def test_a_death_names_file_cause_and_remedy(
 def test_a_call_that_waits_for_ever_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as short:
         short.setattr(sandbox, "WALL_PER_CPU", 0.05)
-        with pytest.raises(CityError, match="pid: reading it takes more than 20 s"):
+        with raises(CityError, "pid", "20 s"):
             in_sandbox(jobs.wait, tmp_path / "pid", seconds=20.0)
     monkeypatch.setattr(sandbox, "STALL_S", 0.5)
-    with pytest.raises(CityError, match=r"pid is damaged: its reader crashed \(it stopped\)"):
+    with raises(CityError, "pid", "damaged", "crashed"):
         in_sandbox(jobs.wait, tmp_path / "pid")
     assert in_sandbox(jobs.same, 5) == (5,)
 
@@ -151,20 +152,20 @@ def test_a_call_that_waits_for_ever_ends(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_killed_worker_is_told_apart_from_a_damaged_file(tmp_path: Path) -> None:
     killer = threading.Thread(target=lambda: os.kill(int(awaited(tmp_path / "pid")), signal.SIGKILL))
     killer.start()
-    with pytest.raises(CityError, match=r"pid: the process that read it was killed\. Is the machine's memory full"):
+    with raises(CityError, "pid", "killed", "memory"):
         in_sandbox(jobs.wait, tmp_path / "pid")
     killer.join()
 
 
 def test_limits_can_be_set_and_are_checked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FRIGATE_READ_MEMORY_GB", "0.3")
-    with pytest.raises(CityError, match=r"more than 0\.3 GB"):
+    with raises(CityError, "0.3 GB"):
         in_sandbox(jobs.greed, tmp_path / "a.csv")
     monkeypatch.setenv("FRIGATE_READ_MEMORY_GB", "0.9")
     assert in_sandbox(jobs.greed, tmp_path / "a.csv") == 1 << 26
     for wrong in ("much", "-1", "nan"):
         monkeypatch.setenv("FRIGATE_READ_MEMORY_GB", wrong)
-        with pytest.raises(CityError, match=f'FRIGATE_READ_MEMORY_GB is "{wrong}"'):
+        with raises(CityError, "FRIGATE_READ_MEMORY_GB", f'"{wrong}"'):
             in_sandbox(jobs.process_id)
 
 
@@ -185,7 +186,7 @@ def test_no_file_may_be_endless(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
 def test_a_full_temporary_folder_is_told_apart_from_a_damaged_file() -> None:
-    with pytest.raises(FrigateError, match=r"cannot hold what was read \(No space left on device\)\. Set TMPDIR"):
+    with raises(FrigateError, "No space left on device", "TMPDIR"):
         in_sandbox(jobs.fill)
     sandbox._end_all()  # that one is spoilt
     assert in_sandbox(jobs.same, 5) == (5,)
@@ -295,12 +296,12 @@ def test_the_worker_dies_with_its_caller(how: signal.Signals, tmp_path: Path) ->
 def test_a_worker_that_cannot_start_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "_idle", [])
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    with pytest.raises(FrigateError, match=r"cannot be started: .*/nowhere/python.* FRIGATE_SANDBOX=off"):
+    with raises(FrigateError, "started", "/nowhere/python", "FRIGATE_SANDBOX=off"):
         in_sandbox(jobs.process_id)
     monkeypatch.undo()
     monkeypatch.setattr(sandbox, "_idle", [])
     monkeypatch.setattr(sandbox, "BOOT", "import nothing_of_this_name")
-    with pytest.raises(FrigateError, match="cannot be started: ModuleNotFoundError"):
+    with raises(FrigateError, "started", "ModuleNotFoundError"):
         in_sandbox(jobs.process_id)
 
 
@@ -330,9 +331,9 @@ def test_damaged_pages_of_parquet_are_read_or_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def bomb(tmp_path: Path) -> Path:
-    """Ten kilobytes that unpack to a gigabyte: a name of one megabyte for each of a thousand roads."""
+    """A few kilobytes that unpack to 0.4 GB: a name of one megabyte for each of 400 roads."""
     small_city(tmp_path)
-    edges = pl.DataFrame({"source": [1, 2] * 500, "target": [2, 1] * 500, "name": ["n" * 1_000_000] * 1000})
+    edges = pl.DataFrame({"source": [1, 2] * 200, "target": [2, 1] * 200, "name": ["n" * 1_000_000] * 400})
     edges.write_parquet(tmp_path / "edges.parquet", compression="zstd")
     assert (tmp_path / "edges.parquet").stat().st_size < 200_000
     del edges
@@ -341,12 +342,12 @@ def bomb(tmp_path: Path) -> Path:
 
 
 def test_a_file_that_unpacks_to_more_than_the_memory_is_refused(bomb: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FRIGATE_READ_MEMORY_GB", "1")
+    monkeypatch.setenv("FRIGATE_READ_MEMORY_GB", "0.3")
     monkeypatch.setenv("RUST_BACKTRACE", "1")  # with which polars would stop instead of ending
-    with pytest.raises(CityError, match=r"edges.parquet: reading it takes more than 1 GB of memory"):
+    with raises(CityError, "edges.parquet", "0.3 GB"):
         read_city(bomb)
     assert not (bomb / "cache").exists()
-    with pytest.raises(CityError, match=r"edges.parquet: reading it takes more than 1 GB of memory"):
+    with raises(CityError, "edges.parquet", "0.3 GB"):
         import_tables(nodes=bomb / "nodes.parquet", edges=bomb / "edges.parquet")
 
 
@@ -356,7 +357,7 @@ def test_a_zero_byte_in_a_text_of_a_map_crashes_osmium_alone(read: Callable[[Pat
     whole = path.read_bytes()
     assert whole.count(b"residential")
     path.write_bytes(whole.replace(b"residential", b"resi\0ential"))
-    with pytest.raises(CityError, match=r"town\.plain\.osm\.pbf is damaged: its reader crashed"):
+    with raises(CityError, "town.plain.osm.pbf", "damaged"):
         read(path)
 
 
@@ -376,5 +377,5 @@ def test_a_time_that_python_cannot_hold_is_refused_in_words(zone: str | None, tm
     for us, year in ((-(10**18), "-29719"), (2**63 - 1, "294247")):
         time = pl.Series([0, us], dtype=pl.Int64).cast(pl.Datetime("us", zone))
         pl.DataFrame({"time": time, "node_id": [1, 2], "value": [1, 2]}).write_parquet(tmp_path / "readings.parquet")
-        with pytest.raises(CityError, match=rf'row 2: time "{year}-.*" is not between the years 1900 and 2200'):
+        with raises(CityError, "readings.parquet row 2", f'time "{year}', "1900", "2200"):
             read_city(tmp_path)

@@ -36,6 +36,7 @@ from frigate.demand.route_search import (
 )
 from frigate.demand.tuning import choose_settings, hidden_error
 from frigate.errors import CityError
+from tests.support.errors import raises
 
 SIDE = 7
 MONDAY_S = 1_704_067_200  # 2024-01-01T00:00Z, a Monday
@@ -255,7 +256,7 @@ def test_what_is_not_a_sensor_cannot_matter(stream: RoadNetworkStream, demand: D
 
 
 def test_a_gauge_has_no_demand(stream: RoadNetworkStream) -> None:
-    with pytest.raises(CityError, match="speed"):
+    with raises(CityError, "speed"):
         estimate_demand(replace(stream, quantity="speed"), stream.sensors)
 
 
@@ -385,5 +386,5 @@ def test_the_trips_through_a_road_add_up_to_its_flow(
     assert sum(movement.vehicles_per_day for movement in movements) == pytest.approx(np.mean(flows), rel=1e-4)
     sizes = [movement.vehicles_per_day for movement in movements]
     assert sizes == sorted(sizes, reverse=True) and len(movements) > 3
-    with pytest.raises(CityError, match="from 0 to 48"):
+    with raises(CityError, "0 to 48"):
         trips_through(demand, stream.network, (0, 48), step_s=3600)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from frigate.errors import SettingsError
 from frigate.evaluation.metrics import DRAWS, Scores, bootstrap_weights, geh
+from tests.support.errors import raises
 
 
 def cells(seed: int, *, windows: int = 7, horizon: int = 12, nodes: int = 5) -> tuple[torch.Tensor, ...]:
@@ -180,7 +181,7 @@ def test_wape_of_nothing_is_undefined() -> None:
 def test_wrong_shape_is_refused() -> None:
     forecast, target, observed = cells(0)
     scores = Scores(horizon=12, num_nodes=5, step_s=300, quantity="count")
-    with pytest.raises(SettingsError, match=r"must all be \(7, 12, 5\)"):
+    with raises(SettingsError, "(7, 12, 5)"):
         scores.add(forecast[:, :6], target, observed)
 
 

@@ -37,7 +37,8 @@ from frigate.nn.batch import Batch
 from frigate.nn.topology import Topology, make_topology
 from frigate.training.checkpoint import load_checkpoint
 from frigate.training.run import build_model
-from tests.support.command_line import frigate
+from tests.support.command_line import assert_refused, frigate
+from tests.support.errors import raises
 from tests.support.html_page import Page
 from tests.support.towns import Town, edited, random_network, random_stream, random_town
 
@@ -280,9 +281,9 @@ def test_several_at_once_give_the_same_numbers(done: Done, tmp_path: Path) -> No
     mine, theirs = sums(plan.results), sums(done.results)
     assert {"runs/dcrnn-50-0/test.npz", "runs/default-50-0/masked.npz"} <= set(mine)
     assert mine == {path: theirs[path] for path in mine}
-    with pytest.raises(SettingsError, match="need a city on disk"):
+    with raises(SettingsError, "city on disk"):
         reproduce(named("horizon"), replace(plan, city=replace(plan.city, folder=None), seen=0.4), jobs=2)
-    with pytest.raises(SettingsError, match="jobs = 0: must be at least 1"):
+    with raises(SettingsError, "jobs = 0", "at least 1"):
         reproduce(named("horizon"), plan, jobs=0)
 
 
@@ -301,7 +302,7 @@ def test_results_of_another_city_or_effort_are_not_mixed(done: Done) -> None:
         (replace(plan, city=replace(plan.city, stream=replace(stream, values=values))), "another readings"),
         (replace(plan, splits=plan.results), "another splits"),
     ):
-        with pytest.raises(SettingsError, match=f"{words} are in it. Name another folder"):
+        with raises(SettingsError, words, "another folder"):
             reproduce(named("datasets"), other)
     # Other seeds, shares or models belong to the same results.
     reproduce(named("parameters"), replace(plan, effort=replace(TINY, seeds=(0, 1)), models=("paper", "dcrnn")))
@@ -310,17 +311,15 @@ def test_results_of_another_city_or_effort_are_not_mixed(done: Done) -> None:
 
 def test_a_folder_that_cannot_hold_results_is_refused(done: Done, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(SettingsError, match=r"file: .*Name another folder with -o"):
+    with raises(SettingsError, "file", "-o"):
         reproduce(named("datasets"), replace(done.plan, results=tmp_path / "file"))
     (tmp_path / "plan.json").write_text("{")
-    with pytest.raises(SettingsError, match=r"plan\.json: damaged"):
+    with raises(SettingsError, "plan.json", "damaged"):
         reproduce(named("datasets"), replace(done.plan, results=tmp_path))
 
 
 def test_an_unknown_experiment_is_refused_with_a_hint() -> None:
-    with pytest.raises(
-        SettingsError, match=r'no experiment "acuracy" \(did you mean "accuracy"\?\)\. Known: all, datasets'
-    ):
+    with raises(SettingsError, '"acuracy"', '"accuracy"', "all, datasets"):
         named("acuracy")
     assert [experiment.name for experiment in named("all")] == NAMES
 
@@ -362,7 +361,7 @@ def test_a_file_of_sensors_is_used_where_there_is_one(city: City, tmp_path: Path
     assert plan.sensors(plan.recipe("dcrnn", seen=0.3)) == 0.3
     assert plan.sensors(plan.recipe("dcrnn", seed=1)) == 0.5
     (tmp_path / "splits" / "tiny-30-0.txt").write_text("nowhere")
-    with pytest.raises(CityError, match=r"tiny-30-0\.txt line 1"):
+    with raises(CityError, "tiny-30-0.txt line 1"):
         plan.sensors(plan.recipe("dcrnn", seen=0.3))
 
 
@@ -374,7 +373,7 @@ def test_another_size_of_batches_is_used_and_told(quick: bool, city: City, tmp_p
     for name in ("datasets", "parameters"):
         command = read(plan.results, name)["command"]
         assert "--batch-size 5" in command and ("--quick" in command) == quick
-    with pytest.raises(SettingsError, match="batch_size"):
+    with raises(SettingsError, "batch_size"):
         make_plan(city, tmp_path / "results", batch_size=0)
 
 
@@ -384,17 +383,15 @@ def test_the_command(done: Done, tmp_path: Path) -> None:
     assert said.out == f"Report, to open in a browser: {out}/report.html\n"
     assert len(read(tmp_path / "results", "parameters")["rows"]) == 2
     for more, words in (
-        (["--seeds", "0,x"], '--seeds "0,x": give whole numbers'),
-        (["--seeds", "-1"], "a seed is not negative"),
-        (["--seen", "100%"], "give a share below 100 %"),
-        (["--splits", f"{out}/nowhere"], "no such folder"),
-        (["--models", "stgcn,dcrn"], '--models: no model "dcrn"'),
-        (["--quick"], "results with another settings and stride and trees are in it"),
+        (["--seeds", "0,x"], ('--seeds "0,x"',)),
+        (["--seeds", "-1"], ("-1",)),
+        (["--seen", "100%"], ("100 %",)),
+        (["--splits", f"{out}/nowhere"], ("nowhere", "no such folder")),
+        (["--models", "stgcn,dcrn"], ("--models", '"dcrn"')),
+        (["--quick"], ("settings and stride and trees",)),
     ):
-        said = frigate("reproduce", "datasets", where, "-o", out, *more)
-        assert said.status == 2 and words in said.err
-    said = frigate("reproduce", "dataset", where, "-o", out)
-    assert said.status == 2 and 'did you mean "datasets"?' in said.err
+        assert_refused(frigate("reproduce", "datasets", where, "-o", out, *more), *words)
+    assert_refused(frigate("reproduce", "dataset", where, "-o", out), '"datasets"')
 
 
 # The two best baselines, and how baselines are trained
@@ -600,7 +597,7 @@ def test_an_ablation_differs_from_the_whole_in_its_part_alone() -> None:
 
 
 def test_an_unknown_part_is_refused() -> None:
-    with pytest.raises(SettingsError, match='no part "gates"; there are gate, positions, directions, moments'):
+    with raises(SettingsError, '"gates"', "gate, positions, directions, moments"):
         without("gates")
 
 

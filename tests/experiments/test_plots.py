@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from frigate.errors import MissingExtraError
 from frigate.experiments import plots
 from frigate.experiments.plan import FITTED, LABELS, NAIVE, Recipe
+from tests.support.errors import raises
 
 # Machado, Oliveira and Fernandes (2009): linear RGB as it looks with no, red, green and blue cones missing.
 SIGHTS = {
@@ -195,5 +196,5 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
     for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingExtraError, match=r"frigate-forecast\[reproduce\]"), plots.style():
+    with raises(MissingExtraError, "frigate-forecast[reproduce]"), plots.style():
         pass

@@ -25,6 +25,7 @@ from frigate.forecasting.forecast import Forecast, forecast
 from frigate.training.run import Run, build_model
 from frigate.training.train import train
 from tests.support.command_line import frigate
+from tests.support.errors import raises
 from tests.support.forecast_runs import START_S, STEP_S, S, small_city
 from tests.support.towns import random_network, random_stream
 
@@ -226,9 +227,9 @@ def test_a_difference_is_an_error() -> None:
     nan[0, 3] = np.nan
     assert check_parity(run, lambda _: right, {"Grid": arrays})["Grid"] < 1e-4
     for wrong in (off, nan):
-        with pytest.raises(FrigateError, match=r"Grid: the program differs from the model by .* It is not written"):
+        with raises(FrigateError, "Grid", "differs"):
             check_parity(run, lambda _, wrong=wrong: wrong, {"Grid": arrays})  # type: ignore[misc]
-    with pytest.raises(FrigateError, match=r"gives \(2, 24\), the model \(2, 25\)"):
+    with raises(FrigateError, "(2, 24)", "(2, 25)"):
         check_parity(run, lambda _: right[:, 1:], {"Grid": arrays})
 
 
@@ -241,7 +242,7 @@ def test_a_program_that_differs_is_not_written(export: Callable[[Run, Path], obj
         broken.value_scale.fill_(torch.nan)
     path = tmp_path / ("it.pt2" if export is export_program else "it.onnx")
     path.write_text("the one before")
-    with pytest.raises(FrigateError, match="differs from the model by nan"):
+    with raises(FrigateError, "differs", "nan"):
         export(replace(run, model=broken), path)
     assert path.read_text() == "the one before"
     assert list(tmp_path.iterdir()) == [path]
@@ -264,25 +265,25 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path, monkeypatch: pytest.
     baseline = change(preset("dcrnn"), {"task": {"past": 2, "horizon": 2}})
     theirs = replace(run, settings=baseline, model=build_model(baseline, run.scaling))
     for refuse in (lambda: export_program(theirs, tmp_path / "it.pt2"), lambda: inputs(theirs, stream=CITY)):
-        with pytest.raises(SettingsError, match='preset "dcrnn": only paper and default can be exported'):
+        with raises(SettingsError, 'preset "dcrnn"', "paper and default"):
             refuse()
     other = build_model(run.settings, run.scaling)
     other.convolutions[0] = torch.nn.Identity()  # type: ignore[operator, assignment]
-    with pytest.raises(SettingsError, match="other parts than paper and default have"):
+    with raises(SettingsError, "paper and default"):
         export_program(replace(run, model=other), tmp_path / "it.pt2")
-    with pytest.raises(SettingsError, match=r"it\.onnx: the file's name has to end in \.pt2"):
+    with raises(SettingsError, "it.onnx", ".pt2"):
         export_program(run, tmp_path / "it.onnx")
     (tmp_path / "file").write_text("")
-    with pytest.raises(SettingsError, match=r"cannot be written: .* Name a file in a folder that can be"):
+    with raises(SettingsError, "written"):
         export_program(run, tmp_path / "file" / "it.pt2")
     for at, words in ((1, "1 snapshots and 2 steps"), (S + 1, "2 snapshots and 3 steps")):
-        with pytest.raises(SettingsError, match=f"{words} after them: an exported program has exactly 2 and 2"):
+        with raises(SettingsError, words, "2 and 2"):
             inputs(run, stream=CITY, at=START_S + at * STEP_S)
-    with pytest.raises(CityError, match="has no snapshot"):
+    with raises(CityError, "snapshot"):
         inputs(run, stream=CITY.stream.slice(0, 0))
     for package in NEEDED:
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, package, None)
-            with pytest.raises(MissingExtraError, match=rf"{package} .*\[export\]"):
+            with raises(MissingExtraError, package, "[export]"):
                 export_onnx(run, tmp_path / "it.onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

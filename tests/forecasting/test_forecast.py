@@ -15,8 +15,9 @@ import torch
 from frigate.data.city import City
 from frigate.data.network import RoadNetwork
 from frigate.errors import CityError, SettingsError
-from frigate.forecasting.forecast import edit_network
+from frigate.forecasting.forecast import edit_network, make_request
 from frigate.graph.feature_cache import ensure_road_features
+from tests.support.errors import raises
 from tests.support.forecast_runs import START_S, STEP_S, S, forecast, grid, readings, small_city, small_run
 
 BOTH = pytest.mark.parametrize("name", ["paper", "default"])
@@ -65,6 +66,20 @@ def test_readings_held_out_as_test_are_not_read_unless_asked() -> None:
     assert (everything.sensor & unseen).any()
 
 
+def test_a_node_held_out_as_test_is_a_sensor_if_asked_even_while_it_is_silent() -> None:
+    """As in training, whoever is near whom does not depend on who reports in the window."""
+    run, stream = small_run(), small_city().stream
+    split = run.on(small_city()).split
+    observed = stream.observed.copy()
+    observed[-4:, split.seen | split.unseen] = False  # the window: nothing at all
+    silent = replace(stream, observed=observed, values=stream.values * observed)
+    for sensors, read in (("seen", split.seen), ("all", split.seen | split.unseen)):
+        for source in (stream, silent):
+            (topology,) = make_request(run, source=source, sensors=sensors).batch.topologies  # type: ignore[arg-type]
+            near = topology.near_sensor[topology.near_distance_m.isfinite()]
+            np.testing.assert_array_equal(np.unique(near.numpy()), np.flatnonzero(read))
+
+
 @BOTH
 def test_a_closed_road_is_a_network_without_it_in_every_snapshot(name: str) -> None:
     run = small_run(name)
@@ -101,7 +116,7 @@ def test_an_edit_starts_from_the_topology_at_that_time(name: str) -> None:
         for other in others:
             assert not np.array_equal(made.values, forecast(run, other, recorded, at=moment).values)
     # A road that is closed then cannot be closed again, and one that is closed only later can.
-    with pytest.raises(CityError, match="0,1 is not an open road"):
+    with raises(CityError, "0,1"):
         forecast(run, stream=recorded, at=START_S + 60 * STEP_S, close=["0,1"])
     forecast(run, stream=recorded, close="0,1")
     shut = forecast(run, morning, recorded, close=[(6, 7)])  # on the network that is given
@@ -291,15 +306,15 @@ def test_tables_and_maps_carry_the_users_ids(text: bool, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "named"),
     [
-        ({"step_s": 300}, r"step is 300 s.*steps of 3600 s"),
-        ({"quantity": "speed"}, r'"speed".*"count"'),
+        ({"step_s": 300}, ("300 s", "3600 s")),
+        ({"quantity": "speed"}, ('"speed"', '"count"')),
     ],
 )
-def test_another_step_or_quantity_is_refused(changes: dict[str, object], words: str) -> None:
+def test_another_step_or_quantity_is_refused(changes: dict[str, object], named: tuple[str, ...]) -> None:
     run = small_run()
-    with pytest.raises(SettingsError, match=words):
+    with raises(SettingsError, *named):
         forecast(run, stream=replace(small_city().stream, **changes))  # type: ignore[arg-type]
 
 
@@ -310,38 +325,36 @@ def test_another_unit_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "named"),
     [
-        ({"at": START_S + STEP_S - 1}, "from 2024-03-04T02:00:00"),
-        ({"at": START_S + (S + 3) * STEP_S + 1}, "until 2024-03-09T14:00:00"),
-        ({"at": "yesterday"}, 'at "yesterday": not a time'),
-        ({"at": 1.5}, 'at "1.5": not a time. Give ISO-8601'),
-        ({"at": date(2024, 3, 6)}, 'at "2024-03-06": not a time'),
-        ({"at": 10**18}, "not a time"),
-        ({"at": datetime.min}, "not a time"),
-        ({"at": "9999-12-31T23:59"}, "not a time"),
-        ({"at": "0001-01-01"}, "not a time"),
-        ({"past": 0}, "past = 0: must be at least 1"),
-        ({"horizon": 0}, "horizon = 0: must be at least 1"),
-        ({"sensors": "some"}, 'sensors = "some": choose'),
-        ({"device": "nonsense"}, "nonsense"),
+        ({"at": START_S + STEP_S - 1}, ("2024-03-04T02:00:00",)),
+        ({"at": START_S + (S + 3) * STEP_S + 1}, ("2024-03-09T14:00:00",)),
+        ({"at": "yesterday"}, ('at "yesterday"',)),
+        ({"at": 1.5}, ('at "1.5"', "ISO-8601")),
+        ({"at": date(2024, 3, 6)}, ('at "2024-03-06"',)),
+        ({"at": 10**18}, (str(10**18), "not a time")),
+        ({"at": datetime.min}, (str(datetime.min), "not a time")),
+        ({"at": "9999-12-31T23:59"}, ('at "9999-12-31T23:59"',)),
+        ({"at": "0001-01-01"}, ('at "0001-01-01"',)),
+        ({"past": 0}, ("past = 0", "1")),
+        ({"horizon": 0}, ("horizon = 0", "1")),
+        ({"sensors": "some"}, ('sensors = "some"',)),
+        ({"device": "nonsense"}, ("nonsense",)),
     ],
 )
-def test_what_cannot_be_forecast_is_refused(options: dict[str, object], words: str) -> None:
-    with pytest.raises(SettingsError, match=words):
+def test_what_cannot_be_forecast_is_refused(options: dict[str, object], named: tuple[str, ...]) -> None:
+    with raises(SettingsError, *named):
         forecast(small_run(), **options)  # type: ignore[arg-type]
 
 
 def test_an_unknown_form_of_file_is_refused(tmp_path: Path) -> None:
     made = forecast(small_run())
-    with pytest.raises(SettingsError, match=r"\.xlsx.*\.csv, \.parquet, \.geojson, \.json"):
+    with raises(SettingsError, ".xlsx", ".csv, .parquet, .geojson, .json"):
         made.write(tmp_path / "out.xlsx")
     (tmp_path / "file").write_text("")
     for path in (tmp_path, tmp_path / "file" / "x", Path("/proc/none/x")):
         for form in (".csv", ".parquet", ".geojson", ".json"):
-            with pytest.raises(
-                SettingsError, match=rf"{path}: cannot be written: .*\. Name a file in a folder that can"
-            ):
+            with raises(SettingsError, str(path), "written"):
                 made.write(path, suffix=form)
     assert made.write(tmp_path / "table", suffix=".csv").read_text(encoding="utf-8").startswith("node_id,time")
 
@@ -361,19 +374,19 @@ def test_roads_are_closed_and_added_by_their_ends() -> None:
 
 
 @pytest.mark.parametrize(
-    ("close", "add", "words"),
+    ("close", "add", "named"),
     [
-        (["0"], [], '--close "0": name a one-way road'),
-        (["0,1,2"], [], '--close "0,1,2": name a one-way road'),
-        (["0,"], [], '--close "0,": name'),
-        (["0,12"], [], "0,12 is not an open road .open roads from 0 lead to 1, 5"),
-        (["0,99"], [], 'node "99" is not in the network'),
-        ([], ["0,6,far"], '"far" is not a length'),
-        ([], ["0,6,-1"], "length -1.0 m"),
-        ([], ["0,1"], "already there"),
-        ([], ["0"], '--add "0": name a one-way road'),
+        (["0"], [], ('--close "0"',)),
+        (["0,1,2"], [], ('--close "0,1,2"',)),
+        (["0,"], [], ('--close "0,"',)),
+        (["0,12"], [], ("0,12", "1, 5")),
+        (["0,99"], [], ('"99"',)),
+        ([], ["0,6,far"], ('"far"', "length")),
+        ([], ["0,6,-1"], ("-1.0 m",)),
+        ([], ["0,1"], ("0,1", "already there")),
+        ([], ["0"], ('--add "0"',)),
     ],
 )
-def test_a_road_that_cannot_be_changed_is_refused(close: list[str], add: list[str], words: str) -> None:
-    with pytest.raises(CityError, match=words):
+def test_a_road_that_cannot_be_changed_is_refused(close: list[str], add: list[str], named: tuple[str, ...]) -> None:
+    with raises(CityError, *named):
         edit_network(grid(), close=close, add=add)

@@ -18,6 +18,7 @@ from frigate.errors import CityError, SettingsError
 from frigate.graph import nearest_sensors as near
 from frigate.graph import positions as fp
 from frigate.graph.positions import Anchors, choose_anchors, distances_m, locate_anchors
+from tests.support.errors import raises
 from tests.support.shared_data import shared_data
 
 
@@ -253,11 +254,11 @@ def test_width_does_not_depend_on_the_network(choice: str) -> None:
 
 def test_choice_refuses_what_makes_no_sense() -> None:
     network = two_way_streets(2, [(0, 1)])
-    with pytest.raises(SettingsError, match=r"nearest.*random, farthest"):
+    with raises(SettingsError, "nearest", "random, farthest"):
         choose_anchors(network, choice="nearest")
-    with pytest.raises(SettingsError, match="0"):
+    with raises(SettingsError, "0"):
         choose_anchors(network, count=0)
-    with pytest.raises(CityError, match="no present node"):
+    with raises(CityError, "node"):
         choose_anchors(network.remove_nodes([0, 1]))
 
 

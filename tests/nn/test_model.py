@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from frigate.config import ModelSettings, preset
 from frigate.data.network import Edges
@@ -21,17 +20,17 @@ from frigate.nn.model import DefaultEmbedding, Frigate
 from frigate.nn.moments import moments
 from frigate.nn.scaling import Scaling, build_topologies, fit_scaling
 from tests.support.memory import NoSquare
+from tests.support.models import assert_same, exactly, forecasts
 from tests.support.towns import (
     PRESETS,
     Town,
     build_model,
     edited,
-    in_float64,
     make_town,
-    permuted,
     random_network,
     random_stream,
     random_town,
+    reordered,
     roads_at,
     seen_by,
     small_settings,
@@ -39,21 +38,6 @@ from tests.support.towns import (
 )
 
 pytestmark = pytest.mark.parametrize("name", PRESETS)
-
-
-def forecast(model: Frigate, batch: Batch) -> Tensor:
-    with torch.inference_mode():
-        found: Tensor = model(batch)
-    return found
-
-
-def exactly(model: Frigate, batch: Batch) -> Tensor:
-    """In float64, so that only a real difference shows."""
-    return forecast(model.double(), in_float64(batch))
-
-
-def assert_same(left: Tensor, right: Tensor) -> None:
-    torch.testing.assert_close(left, right, rtol=1e-9, atol=1e-9)
 
 
 def town_and_model(name: str, **options: Any) -> tuple[Town, Frigate]:
@@ -85,7 +69,7 @@ def test_number_of_parameters_is_the_same_for_every_network(name: str) -> None:
     for num_nodes in (50, 30_000):
         model, batch = fitted_on(num_nodes, preset(name).model)
         counts.append(sum(parameter.numel() for parameter in model.parameters()))
-        found = forecast(model, batch)
+        found = forecasts(model, batch)
         assert found.shape == (1, 1, num_nodes)
         assert found.isfinite().all()
     assert counts[0] == counts[1]
@@ -96,7 +80,7 @@ def test_number_of_parameters_is_the_same_for_every_network(name: str) -> None:
 def test_weights_of_one_network_forecast_another(name: str) -> None:
     here, model = town_and_model(name, num_nodes=9)
     there = seen_by(random_stream([random_network(21, seed=8)], seed=8), here.settings, here.scaling)
-    found = forecast(model, there.batch([9, 12]))
+    found = forecasts(model, there.batch([9, 12]))
     assert found.shape == (2, 3, 21)
     assert found.isfinite().all()
     assert found.std(dim=2).min() > 0
@@ -122,12 +106,7 @@ def test_permuting_the_nodes_permutes_the_forecast(name: str, seed: int) -> None
     networks.append(edited(networks[0], seed=seed).remove_nodes(networks[0].node_ids[:1].tolist()))
     stream = random_stream(networks, seed=seed, snapshots=10)
     order = np.random.default_rng(seed).permutation(12)
-    other = replace(
-        stream,
-        values=stream.values[:, order],
-        observed=stream.observed[:, order],
-        topologies=tuple(permuted(network, order) for network in networks),
-    )
+    other = reordered(stream, order)
     town, moved = make_town(stream, small_settings(name)), make_town(other, small_settings(name))
     assert moved.scaling.anchors == town.scaling.anchors
     assert moved.scaling.length_scale_m == town.scaling.length_scale_m
@@ -147,10 +126,10 @@ def test_permuting_the_nodes_permutes_the_forecast(name: str, seed: int) -> None
 def test_a_node_without_any_reading_gets_a_forecast(name: str) -> None:
     town, model = town_and_model(name)
     assert not town.stream.sensors.all()
-    assert forecast(model, town.batch([9])).isfinite().all()
+    assert forecasts(model, town.batch([9])).isfinite().all()
     nothing = town.batch([9], inputs=np.zeros(13, bool))
     assert not nothing.observed.any()
-    assert forecast(model, nothing).isfinite().all()
+    assert forecasts(model, nothing).isfinite().all()
 
 
 def test_gradients_are_finite_without_any_reading(name: str) -> None:
@@ -170,7 +149,7 @@ def test_a_true_zero_is_data(name: str) -> None:
     zero = replace(batch, values=values)
     observed[..., node] = False
     missing = replace(zero, observed=observed)
-    difference = (forecast(model, zero) - forecast(model, missing)).abs().amax(dim=(0, 1))
+    difference = (forecasts(model, zero) - forecasts(model, missing)).abs().amax(dim=(0, 1))
     assert difference[node] > 1e-4
     assert (difference > 1e-4).sum() > 1  # the neighbours see it too
 
@@ -182,9 +161,9 @@ def test_what_was_not_observed_cannot_matter(name: str, quantity: str) -> None:
     assert 0 < batch.observed.float().mean() < 1
     for poison in (1e6, -1.0, float("nan")):
         poisoned = replace(batch, values=batch.values.where(batch.observed, poison))
-        assert torch.equal(forecast(model, poisoned), forecast(model, batch))
+        assert torch.equal(forecasts(model, poisoned), forecasts(model, batch))
     poisoned = replace(batch, target=torch.full_like(batch.values[:, :3], 1e6), target_observed=None)
-    assert torch.equal(forecast(model, poisoned), forecast(model, batch))
+    assert torch.equal(forecasts(model, poisoned), forecasts(model, batch))
 
 
 @settings(max_examples=6)
@@ -196,9 +175,9 @@ def test_an_unseen_nodes_truth_cannot_matter(name: str, seed: int) -> None:
     values = np.where(inputs, town.stream.values, np.float32(-9e5))
     other = replace(town, windows=Windows(replace(town.stream, values=values), town.topologies))
     batch = town.batch([9, 11], inputs=inputs)
-    assert torch.equal(forecast(model, other.batch([9, 11], inputs=inputs)), forecast(model, batch))
+    assert torch.equal(forecasts(model, other.batch([9, 11], inputs=inputs)), forecasts(model, batch))
     hidden = torch.from_numpy(~inputs).expand(2, -1)
-    assert torch.equal(forecast(model, other.batch([9, 11]).hide(hidden)), forecast(model, batch))
+    assert torch.equal(forecasts(model, other.batch([9, 11]).hide(hidden)), forecasts(model, batch))
 
 
 def test_hiding_a_node_equals_never_having_had_its_readings(name: str) -> None:
@@ -209,7 +188,7 @@ def test_hiding_a_node_equals_never_having_had_its_readings(name: str) -> None:
     hidden[:, node] = True
     never = replace(town, windows=Windows(without_readings(town.stream, node), town.topologies)).batch([14, 15])
     hiding = batch.hide(hidden)
-    assert torch.equal(forecast(model, hiding), forecast(model, never))
+    assert torch.equal(forecasts(model, hiding), forecasts(model, never))
     assert torch.equal(moments(hiding, hiding.values), moments(never, never.values))
     changed = (moments(hiding, hiding.values) != moments(batch, batch.values)).any(dim=2).all(dim=1)
     around = set()
@@ -272,11 +251,11 @@ def test_a_snapshot_may_be_without_readings(name: str) -> None:
     observed = batch.observed.clone()
     observed[:, 1:3] = False
     silent = replace(batch, observed=observed, values=batch.values * observed)
-    found = forecast(model, silent)
+    found = forecasts(model, silent)
     assert found.isfinite().all()
-    assert not torch.allclose(found, forecast(model, batch))
+    assert not torch.allclose(found, forecasts(model, batch))
     # The rest of the window is still read.
-    assert not torch.allclose(found, forecast(model, batch.hide(torch.ones(2, 13, dtype=torch.bool))))
+    assert not torch.allclose(found, forecasts(model, batch.hide(torch.ones(2, 13, dtype=torch.bool))))
 
 
 # Topologies
@@ -333,11 +312,11 @@ def test_a_closed_road_equals_a_network_without_it(name: str) -> None:
     without = replace(network, edges=network.edges.take(keep))
     assert closed.fingerprint == without.fingerprint
     found = [
-        forecast(model, seen_by(town.stream.on(changed), town.settings, town.scaling).batch([9, 12]))
+        forecasts(model, seen_by(town.stream.on(changed), town.settings, town.scaling).batch([9, 12]))
         for changed in (closed, without)
     ]
     assert torch.equal(*found)
-    assert not torch.allclose(found[0], forecast(model, town.batch([9, 12])))
+    assert not torch.allclose(found[0], forecasts(model, town.batch([9, 12])))
     again = exactly(model, seen_by(town.stream.on(closed.reopen(shut)), town.settings, town.scaling).batch([9, 12]))
     torch.testing.assert_close(again, exactly(model, town.batch([9, 12])), rtol=1e-5, atol=1e-5)
 
@@ -366,11 +345,11 @@ def test_an_absent_node_sends_no_messages(name: str, node: int) -> None:
 def test_use_is_deterministic_and_training_drops_out(name: str) -> None:
     town, model = town_and_model(name)
     batch = town.batch([9])
-    assert torch.equal(forecast(model, batch), forecast(model, batch))
+    assert torch.equal(forecasts(model, batch), forecasts(model, batch))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model.train()
-        same = torch.equal(forecast(model, batch), forecast(model, batch))
+        same = torch.equal(forecasts(model, batch), forecasts(model, batch))
     assert same == (name == "paper")  # the paper's model has no dropout
 
 
@@ -386,7 +365,7 @@ def test_the_scale_is_of_the_users_unit(name: str) -> None:
     )
     other = build_model(town.settings, other_kept)
     moved = replace(batch, values=(batch.values * factor + shift) * batch.observed)
-    torch.testing.assert_close(forecast(other, moved), forecast(model, batch) * factor + shift, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(forecasts(other, moved), forecasts(model, batch) * factor + shift, rtol=1e-4, atol=1e-4)
 
 
 def test_every_weight_is_used(name: str) -> None:
@@ -404,7 +383,7 @@ def test_unknown_road_attributes_are_accepted(name: str) -> None:
         town = make_town(random_stream([here], seed=0), small_settings(name))
         model = build_model(town.settings, town.scaling)
         assert (
-            forecast(model, seen_by(random_stream([there], seed=0), town.settings, town.scaling).batch([9]))
+            forecasts(model, seen_by(random_stream([there], seed=0), town.settings, town.scaling).batch([9]))
             .isfinite()
             .all()
         )

@@ -10,6 +10,7 @@ from frigate.errors import SettingsError
 from frigate.nn import partition
 from frigate.nn.batch import Windows
 from frigate.nn.predictor import Predictor
+from tests.support.errors import raises
 from tests.support.towns import PRESETS, build_model, random_town
 
 BOTH = pytest.mark.parametrize("name", PRESETS)
@@ -60,7 +61,7 @@ def test_little_memory_makes_blocks_and_too_little_is_refused(name: str, monkeyp
     whole = Predictor(model, network, CPU)
     tight = Predictor(model, network, CPU, memory_gb=1e-9)
     torch.testing.assert_close(tight(batch), whole(batch), rtol=1e-4, atol=1e-4)
-    with pytest.raises(SettingsError, match="Raise memory_gb"):
+    with raises(SettingsError, "memory_gb"):
         Predictor(model, network, CPU, memory_gb=1e-9, must_fit=True)(batch)
     sizes = {"edges": network.num_edges, "past": batch.past, "horizon": batch.horizon}
     assert tight.windows_at_once(**sizes) == 1 < whole.windows_at_once(**sizes)

@@ -33,6 +33,7 @@ from tests.support.benchmark_files import (
     write_pems,
     write_pems_bay,
 )
+from tests.support.errors import raises
 from tests.support.shared_data import shared_data
 
 
@@ -176,7 +177,7 @@ def test_pems03_names_its_sensors_in_a_file(tmp_path: Path) -> None:
     folder = write_pems(tmp_path, "pems03", ids=ids, features=1)
     assert [str(x) for x in import_benchmark("pems03", files=folder).stream.node_ids] == ids
     (folder / "PEMS03.txt").unlink()
-    with pytest.raises(CityError, match="none of its pairs is of two known sensors"):
+    with raises(CityError, "pairs", "sensors"):
         import_benchmark("pems03", files=folder)
 
 
@@ -184,7 +185,7 @@ def test_a_matrix_in_place_of_pairs_is_refused(tmp_path: Path) -> None:
     folder = write_pems(tmp_path, "pems08")
     matrix = [",0,1,2,3", "0,0.0,0.0,55.7,0.0", "1,0.0,0.0,0.0,371.6"]
     (folder / "PEMS08.csv").write_text("\n".join(matrix) + "\n")
-    with pytest.raises(CityError, match=r"PEMS08\.csv has 5 columns\. Pairs are expected"):
+    with raises(CityError, "PEMS08.csv", "5 columns"):
         import_benchmark("pems08", files=folder)
 
 
@@ -233,7 +234,7 @@ def test_lengths_that_cannot_be_metres_want_a_unit(tmp_path: Path) -> None:
     folder = write_authors(tmp_path)
     matrix = {"v": np.array([0.12, 0.08, 0.0955]), "ij": np.array([[0, 1, 2], [1, 2, 0]]), "shape": (3, 3)}
     (folder / "adj_mx.pkl").write_bytes(pickle.dumps(matrix))
-    with pytest.raises(CityError, match=r"they are not metres\. Give length_unit"):
+    with raises(CityError, "length_unit"):
         import_benchmark("frigate", files=folder)
     city = import_benchmark("frigate", files=folder, length_unit="km")
     np.testing.assert_allclose(city.network.length_m, [120, 80, 95.5])
@@ -259,11 +260,11 @@ def test_every_kind_goes_to_a_city_folder_and_back(tmp_path: Path) -> None:
 def test_files_can_be_named_one_by_one(tmp_path: Path) -> None:
     folder = write_pems(tmp_path, "pems08")
     (folder / "PEMS08.npz").rename(folder / "mine.npz")
-    with pytest.raises(CityError, match=r"no file of readings in .*Looked for: pems08\.npz"):
+    with raises(CityError, "readings", "pems08.npz"):
         import_benchmark("pems08", files=folder)
     files = {"readings": folder / "mine.npz", "distances": folder / "PEMS08.csv"}
     assert import_benchmark("pems08", files=files).network.num_nodes == 4
-    with pytest.raises(CityError, match=r'"roads" is no part.*readings, distances, ids'):
+    with raises(CityError, '"roads"', "readings, distances, ids"):
         import_benchmark("pems08", files={**files, "roads": folder / "PEMS08.csv"})
 
 
@@ -275,41 +276,49 @@ def spoil(folder: Path, name: str, old: str, new: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "old", "new", "said"),
+    ("kind", "name", "old", "new", "named"),
     [
-        ("metr-la", "graph_sensor_locations.csv", "34.15497,-118.31829", "-118.31829,34.15497", "line 2.*look swapped"),
-        ("metr-la", "graph_sensor_locations.csv", "latitude", "north", "has no column lat"),
-        ("metr-la", "graph_sensor_locations.csv", "773869", "773860", 'no place of sensor "773869"'),
-        ("metr-la", "distances_la_2012.csv", "2610.9", "far", 'line 3: distance "far" is not a number'),
-        ("metr-la", "distances_la_2012.csv", "2610.9", "-1", 'line 3: "-1" is no distance'),
-        ("metr-la", "distances_la_2012.csv", "2610.9", "inf", 'line 3: "inf" is no distance'),
-        ("pems03", "PEMS03.txt", "318711", "317842", 'id "317842" is empty or there twice'),
-        ("pems03", "PEMS03.txt", "318711\n", "", "names 3 sensors, but PEMS03.npz has 4"),
+        (
+            "metr-la",
+            "graph_sensor_locations.csv",
+            "34.15497,-118.31829",
+            "-118.31829,34.15497",
+            ("graph_sensor_locations.csv line 2", "swapped"),
+        ),
+        ("metr-la", "graph_sensor_locations.csv", "latitude", "north", ("graph_sensor_locations.csv", "column lat")),
+        ("metr-la", "graph_sensor_locations.csv", "773869", "773860", ("graph_sensor_locations.csv", '"773869"')),
+        ("metr-la", "distances_la_2012.csv", "2610.9", "far", ("distances_la_2012.csv line 3", '"far"')),
+        ("metr-la", "distances_la_2012.csv", "2610.9", "-1", ("distances_la_2012.csv line 3", '"-1"')),
+        ("metr-la", "distances_la_2012.csv", "2610.9", "inf", ("distances_la_2012.csv line 3", '"inf"')),
+        ("pems03", "PEMS03.txt", "318711", "317842", ("PEMS03.txt", '"317842"')),
+        ("pems03", "PEMS03.txt", "318711\n", "", ("PEMS03.txt", "3 sensors", "PEMS03.npz", "4")),
     ],
 )
-def test_wrong_tables_say_where(tmp_path: Path, kind: str, name: str, old: str, new: str, said: str) -> None:
+def test_wrong_tables_say_where(
+    tmp_path: Path, kind: str, name: str, old: str, new: str, named: tuple[str, ...]
+) -> None:
     small_files(tmp_path)
     spoil(tmp_path / kind, name, old, new)
-    with pytest.raises(CityError, match=said):
+    with raises(CityError, *named):
         import_benchmark(kind, files=tmp_path / kind)
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "named"),
     [
-        ({"kind": "metr-lo"}, r'did you mean "metr-la"\?'),
-        ({"zeros": "none"}, '"missing" or "kept"'),
-        ({"feature": "wind"}, "It has: flow, occupancy, speed"),
-        ({"length_unit": "ell"}, "one of: m, km, mi"),
-        ({"timezone": "Mars"}, 'time zone "Mars" is not known'),
-        ({"files": "nowhere"}, "there is no such folder"),
-        ({"kind": "metr-la"}, "There is no file of readings"),
-        ({"kind": "metr-la", "feature": "flow"}, "one feature only"),
+        ({"kind": "metr-lo"}, ("metr-lo", '"metr-la"')),
+        ({"zeros": "none"}, ("none", '"missing"', '"kept"')),
+        ({"feature": "wind"}, ("wind", "flow, occupancy, speed")),
+        ({"length_unit": "ell"}, ("ell", "m, km, mi")),
+        ({"timezone": "Mars"}, ("time zone", '"Mars"')),
+        ({"files": "nowhere"}, ("nowhere", "no such folder")),
+        ({"kind": "metr-la"}, ("no file of readings",)),
+        ({"kind": "metr-la", "feature": "flow"}, ("one feature",)),
     ],
 )
-def test_wrong_options_list_the_right_ones(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+def test_wrong_options_list_the_right_ones(tmp_path: Path, options: dict[str, Any], named: tuple[str, ...]) -> None:
     given = {"kind": "pems04", "files": write_pems(tmp_path, "pems04"), **options}
-    with pytest.raises(CityError, match=said):
+    with raises(CityError, *named):
         import_benchmark(given.pop("kind"), **given)
 
 
@@ -318,23 +327,23 @@ def test_claims_larger_than_the_file_are_refused(tmp_path: Path) -> None:
     header = b"\x93NUMPY\x01\x00\x46\x00{'descr': '<f8', 'fortran_order': False, 'shape': (10000000000, 4, 3)}"
     with zipfile.ZipFile(folder / "PEMS04.npz", "w") as archive:
         archive.writestr("data.npy", header)
-    with pytest.raises(CityError, match=r"PEMS04\.npz(: reading it takes more| is damaged)"):
+    with raises(CityError, "PEMS04.npz"):
         import_benchmark("pems04", files=folder)
     with zipfile.ZipFile(folder / "PEMS04.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         archive.writestr("data.npy", bytes(1 << 26))
-    with pytest.raises(CityError, match=r"PEMS04\.npz: .* is damaged"):
+    with raises(CityError, "not a readable"):
         import_benchmark("pems04", files=folder)
     loops = write_metr_la(tmp_path / "loops")
     with h5py.File(loops / "metr-la.h5", "a") as file:
         del file["df/block0_values"]
         file["df"].create_dataset("block0_values", (1_000_000, 1_000_000), "f8", chunks=(100, 100))
-    with pytest.raises(CityError, match=r"metr-la\.h5: reading it takes more than"):
+    with raises(CityError, "1,000,000,000,000 cells"):
         import_benchmark("metr-la", files=loops)
     raw = (loops / "sensor_graph" / "distances_la_2012.csv").read_bytes()
     (loops / "sensor_graph" / "distances_la_2012.csv").write_bytes(gzip.compress(raw))
     write_h5 = write_metr_la(tmp_path / "again") / "metr-la.h5"
     (loops / "metr-la.h5").write_bytes(write_h5.read_bytes())
-    with pytest.raises(CityError, match=r"distances_la_2012\.csv is gzip"):
+    with raises(CityError, "distances_la_2012.csv", "gzip"):
         import_benchmark("metr-la", files=loops)
 
 

@@ -14,6 +14,7 @@ import pytest
 from frigate.data.city import City, read_city, write_city
 from frigate.errors import CityError
 from frigate.sources.matrix import import_matrix
+from tests.support.errors import raises
 from tests.support.shared_data import shared_data
 
 START_S = 1_704_067_200  # 2024-01-01T00:00Z
@@ -144,78 +145,78 @@ def test_an_imported_city_comes_back_from_disk(tables: dict[str, Path], tmp_path
 
 
 Save = Callable[[Path], Path]
-REFUSED: dict[str, tuple[Save, dict[str, Any], str]] = {
-    "no such file": (lambda d: d / "none.npz", {}, "there is no such file"),
+REFUSED: dict[str, tuple[Save, dict[str, Any], tuple[str, ...]]] = {
+    "no such file": (lambda d: d / "none.npz", {}, ("none.npz", "no such file")),
     "no such array": (
         lambda d: save_npz(d, count=COUNTS),
         {"values": "counts"},
-        r'no array "counts" \(did you mean "count"',
+        ('"counts"', '"count"'),
     ),
-    "which matrix": (lambda d: save_npz(d, a=COUNTS, b=COUNTS), {}, "has 2 matrices. Say which with values: a, b"),
-    "no times": (lambda d: save_npz(d, c=COUNTS), {}, "when is its first row"),
-    "start without step": (lambda d: save_npz(d, c=COUNTS), {"start": "2024-01-01"}, "when is its first row"),
-    "start and time": (lambda d: save_npz(d, c=COUNTS, t=TIMES), {"start": "2024-01-01", "time": "t"}, "start is for"),
-    "bad start": (lambda d: save_npz(d, c=COUNTS), {"start": "noon", "step": "5min"}, 'start "noon" is not a time'),
+    "which matrix": (lambda d: save_npz(d, a=COUNTS, b=COUNTS), {}, ("m.npz", "2 matrices", "a, b")),
+    "no times": (lambda d: save_npz(d, c=COUNTS), {}, ("first row",)),
+    "start without step": (lambda d: save_npz(d, c=COUNTS), {"start": "2024-01-01"}, ("first row",)),
+    "start and time": (lambda d: save_npz(d, c=COUNTS, t=TIMES), {"start": "2024-01-01", "time": "t"}, ("start",)),
+    "bad start": (lambda d: save_npz(d, c=COUNTS), {"start": "noon", "step": "5min"}, ('start "noon"',)),
     "bad step": (
         lambda d: save_npz(d, c=COUNTS),
         {"start": "2024-01-01", "step": "7min"},
-        "7min does not divide a day",
+        ("7min",),
     ),
-    "usual step": (lambda d: save_npz(d, c=COUNTS, t=TIMES // 300 * 7), {"time": "t"}, "m.npz: a step of 7s does not"),
+    "usual step": (lambda d: save_npz(d, c=COUNTS, t=TIMES // 300 * 7), {"time": "t"}, ("m.npz", "7s")),
     "turned": (
         lambda d: save_npz(d, c=COUNTS[:3].repeat(2, 1)),
         {"start": "2024-01-01", "step": "1h"},
-        "It looks turned",
+        ("turned",),
     ),
     "columns": (
         lambda d: save_npz(d, c=COUNTS[:, :2]),
         {"start": "2024-01-01", "step": "1h"},
-        "2 columns, but nodes.csv has 3",
+        ("2 columns", "nodes.csv", "3"),
     ),
-    "three axes": (lambda d: save_npz(d, c=COUNTS[..., None]), {"values": "c"}, "save one feature of it"),
+    "three axes": (lambda d: save_npz(d, c=COUNTS[..., None]), {"values": "c"}, ("one feature",)),
     "times too few": (
         lambda d: save_npz(d, c=COUNTS, t=TIMES[:2]),
         {"values": "c", "time": "t"},
-        "2 times, but 4 rows",
+        ("2 times", "4 rows"),
     ),
-    "bad time": (lambda d: save_npz(d, c=COUNTS, t=["x"] * 4), {"time": "t"}, 'm.npz row 1: t "x" is not a time'),
+    "bad time": (lambda d: save_npz(d, c=COUNTS, t=["x"] * 4), {"time": "t"}, ("m.npz row 1", 't "x"')),
     "mask shape": (
         lambda d: save_npz(d, c=COUNTS, ok=[True]),
         {"valid": "ok", "start": "2024-01-01", "step": "1h"},
-        "valid has shape",
+        ("valid", "shape"),
     ),
     "mask type": (
         lambda d: save_npz(d, c=COUNTS, ok=["y"] * 4),
         {"valid": "ok", "start": "2024-01-01", "step": "1h"},
-        "True and false are expected",
+        ("m.npz", '"ok"', "True and false"),
     ),
-    "zone": (lambda d: save_npz(d, c=COUNTS), {"timezone": "Mars"}, 'time zone "Mars" is not known'),
-    "all missing": (lambda d: save_npz(d, c=COUNTS * np.nan, t=TIMES), {"time": "t"}, "has no reading"),
+    "zone": (lambda d: save_npz(d, c=COUNTS), {"timezone": "Mars"}, ("time zone", '"Mars"')),
+    "all missing": (lambda d: save_npz(d, c=COUNTS * np.nan, t=TIMES), {"time": "t"}, ("no reading",)),
     "text": (
         lambda d: save_npz(d, c=COUNTS.astype(str), t=TIMES),
         {"time": "t", "values": "c"},
-        "Numbers are expected",
+        ("Numbers",),
     ),
 }
 
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_refused(tables: dict[str, Path], tmp_path: Path, what: str) -> None:
-    save, options, message = REFUSED[what]
-    with pytest.raises(CityError, match=message):
+    save, options, named = REFUSED[what]
+    with raises(CityError, *named):
         imported(tables, save(tmp_path), **options)
 
 
 @pytest.mark.parametrize("end", ["npz", "npy", "h5", "xlsx", "csv"])
 def test_a_file_that_is_not_what_its_name_says(tables: dict[str, Path], tmp_path: Path, end: str) -> None:
     (tmp_path / f"m.{end}").write_bytes(b"\x00\xff not a matrix")
-    with pytest.raises(CityError, match=rf"m\.{end}"):
+    with raises(CityError, f"m.{end}"):
         imported(tables, tmp_path / f"m.{end}", start=None if end == "csv" else "2024-01-01", step="5min")
 
 
 def test_pickled_arrays_are_refused(tables: dict[str, Path], tmp_path: Path) -> None:
     file = save_npz(tmp_path, c=np.array([[object()]]))
-    with pytest.raises(CityError, match=r"m\.npz is damaged"):
+    with raises(CityError, "m.npz", "not a readable"):
         imported(tables, file, values="c", start="2024-01-01", step="5min")
 
 
@@ -225,15 +226,15 @@ def test_a_wide_csv_with_other_nodes(tables: dict[str, Path], tmp_path: Path) ->
     np.testing.assert_array_equal(city.stream.observed, [[True, False, False], [True, True, False]])
     assert any(n.startswith("Sensors left out, as they stand nowhere in the network: 1") for n in city.notices)
     (tmp_path / "m.csv").write_text("time,7,98,99\n2024-01-01T00:00Z,1,,3\n")
-    with pytest.raises(CityError, match="2 of 3"):
+    with raises(CityError, "2 of 3"):
         imported(tables, tmp_path / "m.csv", step="5min")
 
 
 def test_a_map_that_fits_no_table(tables: dict[str, Path], tmp_path: Path) -> None:
     file = save_npz(tmp_path, c=COUNTS, t=TIMES)
-    with pytest.raises(CityError, match=r'no table has a column "scr" \(did you mean "src"\?\)'):
+    with raises(CityError, '"scr"', '"src"'):
         import_matrix(file, **tables, time="t", values="c", rename={"scr": "source", "dst": "target"})
-    with pytest.raises(CityError, match="a speed cannot become a length"):
+    with raises(CityError, "speed", "length"):
         import_matrix(file, **tables, time="t", values="c", rename=RENAME | {"limit_mph": "length_m"})
 
 
@@ -274,7 +275,5 @@ def test_a_mistaken_time_is_refused_with_its_row(tables: dict[str, Path], tmp_pa
     times = TIMES.copy()
     times[2] = -2_000_000_000
     file = save_npz(tmp_path, c=COUNTS, t=times)
-    with pytest.raises(
-        CityError, match=r"1906-08-16T20:26:40Z \(row 3 of the matrix\) to 2024.* \(row 4 of the matrix\)"
-    ):
+    with raises(CityError, "1906-08-16T20:26:40Z (row 3 of the matrix)", "row 4 of the matrix"):
         imported(tables, file, values="c", time="t", step="1s")

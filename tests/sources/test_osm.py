@@ -27,6 +27,7 @@ from frigate.sources.osm.importer import DRIVABLE, OsmRoads, import_osm, read_os
 from frigate.sources.osm.tags import RoadKind, road_kind, speed_kph
 from frigate.sources.osm.ways import Gathered
 from frigate.sources.tables.importer import import_tables
+from tests.support.errors import raises
 from tests.support.osm_files import Map, Member, crossing, small_files, uncompressed
 from tests.support.shared_data import shared_data
 
@@ -322,7 +323,7 @@ def test_limits_by_direction() -> None:
 def test_the_filter_can_be_replaced(tmp_path: Path) -> None:
     path = small_files(tmp_path)["osm"]
     assert set(read_osm(path, highways=["primary"]).network.edges.road_class.tolist()) == {"primary"}
-    with pytest.raises(CityError, match="no drivable road"):
+    with raises(CityError, "no drivable road"):
         read_osm(path, highways=["track"])
 
 
@@ -484,11 +485,14 @@ def bombed(xml: str) -> str:
         (b"\x1f\x8bnonsense", "damaged"),
         (b"BZh9nonsense", "damaged"),
         (b"\0\0\0\x0e\x0a\x09OSMHeader\x18\x05nonsense", "damaged"),
-        (b'<osm version="0.6"><way id="1"><nd ref="1"/><nd ref="2"/><tag k="highway" v="road"/></way></osm>', "coord"),
+        (
+            b'<osm version="0.6"><way id="1"><nd ref="1"/><nd ref="2"/><tag k="highway" v="road"/></way></osm>',
+            "coordinates",
+        ),
     ],
 )  # fmt: skip
 def test_bad_files_are_refused(tmp_path: Path, text: bytes, said: str) -> None:
-    with pytest.raises(CityError, match=said):
+    with raises(CityError, "town.osm", said):
         import_osm(write(tmp_path, text))
 
 
@@ -506,7 +510,7 @@ def test_a_file_that_expands_a_thousandfold_is_refused(
     monkeypatch.setenv("FRIGATE_READ_SECONDS", "0.2")
     block = b" " * (8 << 20)
     packed = pack(b'<osm version="0.6">') + pack(block) * 40  # members one after another are one text
-    with pytest.raises(CityError, match=r"takes more than 0\.2 s|cut short"):
+    with raises(CityError, "expands"):
         import_osm(write(tmp_path, packed))
 
 
@@ -515,7 +519,7 @@ def test_the_content_decides_not_the_name(tmp_path: Path) -> None:
     city = import_osm(write(tmp_path, pbf, "town.osm.gz"))
     assert city.network.num_edges == 9
     assert "Files named like OSM XML, gzip but read as OSM PBF, which they are: 1." in city.notices
-    with pytest.raises(CityError, match="no such file"):
+    with raises(CityError, "no such file"):
         import_osm(tmp_path / "nothing.osm")
 
 
@@ -526,7 +530,7 @@ def test_places_that_cannot_be(tmp_path: Path, form: str) -> None:
 
     town = crossing()
     town.nodes = {i: (x, y + 60) for i, (x, y) in town.nodes.items()}  # where lat is over 90
-    with pytest.raises(CityError, match="swapped"):
+    with raises(CityError, "swapped"):
         read_osm(write(tmp_path, text(town), f"town.{form}"))
     town = crossing()
     town.nodes[3], town.nodes[9] = (6.0, 149.0), (0.0, 0.0)

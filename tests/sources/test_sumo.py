@@ -24,6 +24,7 @@ from frigate.sources.geometry import read_line
 from frigate.sources.line_graph import on_roads
 from frigate.sources.sumo.importer import import_sumo
 from frigate.sources.sumo.net import road_class
+from tests.support.errors import raises
 from tests.support.shared_data import shared_data
 from tests.support.sumo_files import (
     ROADS,
@@ -212,13 +213,13 @@ def test_files_follow_each_other_and_what_is_missing_is_a_gap(town: Path, tmp_pa
         stream = import_sumo(town, edgedata=files).stream
         assert stream.observed.all(axis=1).tolist() == [True, False, False, True]
         assert stream.values.max(axis=1).tolist() == [3, 0, 0, 6]
-    with pytest.raises(CityError, match=r'"AB" has two counts for the same time. Are the files of different days\?'):
+    with raises(CityError, '"AB"', "two counts"):
         import_sumo(town, edgedata=[first, first])
     stream = import_sumo(town, edgedata=[first, first], start=["2024-03-30T00:00", "2024-03-31T00:00"],
                          timezone="Europe/Luxembourg").stream  # fmt: skip
     assert stream.num_snapshots == 289
     assert stream.local_time(stream.start_s) == "2024-03-30T00:00:00+01:00"
-    with pytest.raises(CityError, match="2 starts for 1 files"):
+    with raises(CityError, "2 starts for 1 files"):
         import_sumo(town, edgedata=[first], start=["2024-03-30", "2024-03-31"])
 
 
@@ -249,15 +250,15 @@ def test_a_longer_step_sums_whole_intervals_only(town: Path, tmp_path: Path) -> 
     assert "Counts over a part of a step only, taken as not observed: 14." in said
     usual = import_sumo(town, edgedata=[file]).stream
     assert usual.step_s == 300 and usual.num_snapshots == 6
-    with pytest.raises(CityError, match=r"intervals of 300 s are longer than the step of 1min. Give a step of 5min"):
+    with raises(CityError, "300 s", "1min", "5min"):
         import_sumo(town, edgedata=[file], step="1min")
-    with pytest.raises(CityError, match="lies across steps of 10min"):
+    with raises(CityError, "10min"):
         import_sumo(town, edgedata=[file], step="10min", start="2024-01-01T00:08")
 
 
 def test_times_as_clock(town: Path, tmp_path: Path) -> None:
     text = edge_xml([(0, 300, all_roads(1))]).replace('begin="0" end="300"', 'begin="07:00:00.00" end="1:00:00:00"')
-    with pytest.raises(CityError, match="17h does not divide a day"):
+    with raises(CityError, "17h"):
         import_sumo(town, edgedata=[write(tmp_path, "e.xml", text)])
     text = text.replace("1:00:00:00", "07:05:00")
     stream = import_sumo(town, edgedata=[write(tmp_path, "e.xml", text)], timezone="Europe/Luxembourg").stream
@@ -270,7 +271,7 @@ def test_roads_and_vehicles_that_are_not_ours(town: Path, tmp_path: Path) -> Non
     assert by_node(city, 0) == {"A": 1, "B": 3, "C": 2, "D": 1}
     assert 'Roads of the edge data that are not in the network, left out: 1 (first: "nowhere").' in city.notices
     other = {f"x{i}": 1.0 for i in range(9)} | all_roads(1)
-    with pytest.raises(CityError, match=r'e.xml: id "x0" is not known. So are 9 of 17: is it another network'):
+    with raises(CityError, "e.xml", '"x0"', "9 of 17"):
         import_sumo(town, edgedata=[write(tmp_path, "e.xml", edge_xml([(0, 300, other)]))])
 
 
@@ -314,7 +315,7 @@ def test_loops_of_two_periods_need_a_step(tmp_path: Path) -> None:
     intervals: list[Interval] = [(60 * i, 60 * i + 60, {"db": 1}) for i in range(10)]
     intervals += [(0, 300, {"ab0": 9, "ab1": 9}), (300, 600, {"ab0": 1, "ab1": 1})]
     files = [write(tmp_path, "l.xml", loops_xml()), write(tmp_path, "e1.xml", loop_output_xml(intervals))]
-    with pytest.raises(CityError, match="Give a step of 5min"):
+    with raises(CityError, "5min"):
         import_sumo(net, detectors=files)
     city = import_sumo(net, detectors=files, step="5min", on="roads")
     assert [by_node(city, i)["AB"] for i in (0, 1)] == [18, 2]
@@ -337,131 +338,137 @@ def test_an_imported_city_comes_back_from_disk(town: Path, tmp_path: Path, on: s
 
 BOMB = '<!DOCTYPE net [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;">]>'
 OUTSIDE = '<!DOCTYPE net [<!ENTITY x SYSTEM "file:///etc/hostname">]>'
-REFUSED_NETS: dict[str, tuple[Callable[[], str | bytes], str]] = {
-    "bomb": (lambda: net_xml().replace("<net", f"{BOMB}<net", 1), "line 3: a document type .* is refused"),
-    "outside": (lambda: net_xml().replace("<net", f"{OUTSIDE}<net", 1), "a document type .* is refused"),
-    "empty": (lambda: "", r"n.net.xml is empty"),
-    "cut": (lambda: net_xml()[:-200], "the file is cut short"),
-    "not xml": (lambda: "from,to\n1,2\n", "line 1: not readable XML"),
-    "not text": (lambda: bytes(range(256)) * 9, "line 1: not readable XML"),
-    "latin": (lambda: net_xml().replace("Rue", "Rué").encode("latin-1"), r"line \d+: not readable XML"),
-    "encoding": (lambda: '<?xml version="1.0" encoding="no-such"?><net/>', "n.net.xml"),
-    "root": (lambda: "<routes/>", "is routes or trips: its outermost element is <routes>. A road network"),
-    "nothing": (lambda: "<net/>", "0 roads and 0 junctions"),
-    "deep": (lambda: "<net>" + "<a>" * 200, "the file is cut short"),
-    "long": (lambda: f"<net a='{'x' * (5 << 20)}'/>", "0 roads and 0 junctions"),
+REFUSED_NETS: dict[str, tuple[Callable[[], str | bytes], tuple[str, ...]]] = {
+    "bomb": (lambda: net_xml().replace("<net", f"{BOMB}<net", 1), ("n.net.xml line 3", "document type")),
+    "outside": (lambda: net_xml().replace("<net", f"{OUTSIDE}<net", 1), ("n.net.xml", "document type")),
+    "empty": (lambda: "", ("n.net.xml", "empty")),
+    "cut": (lambda: net_xml()[:-200], ("n.net.xml", "cut short")),
+    "not xml": (lambda: "from,to\n1,2\n", ("n.net.xml line 1", "XML")),
+    "not text": (lambda: bytes(range(256)) * 9, ("n.net.xml line 1", "XML")),
+    "latin": (lambda: net_xml().replace("Rue", "Rué").encode("latin-1"), ("n.net.xml", "XML")),
+    "encoding": (lambda: '<?xml version="1.0" encoding="no-such"?><net/>', ("n.net.xml",)),
+    "root": (lambda: "<routes/>", ("n.net.xml", "<routes>")),
+    "nothing": (lambda: "<net/>", ("n.net.xml", "0 roads", "0 junctions")),
+    "deep": (lambda: "<net>" + "<a>" * 200, ("n.net.xml", "100 deep")),
+    "long": (lambda: f"<net a='{'x' * (5 << 20)}'/>", ("n.net.xml", "element")),
     "no cars": (
         lambda: re.sub(r'(dis)?allow="[a-z ]*"', "", net_xml()).replace("speed=", 'allow="rail" speed='),
-        "no road that passenger cars may use, of 8 roads",
+        ("n.net.xml", "8 roads"),
     ),
     "no place": (
         lambda: net_xml(location='<location netOffset="0,0" projParameter="!"/>'),
-        r'no place on earth \(projParameter="!"\). Build it',
+        ("n.net.xml", 'projParameter="!"'),
     ),
-    "no location": (lambda: net_xml(location=""), "no place on earth"),
+    "no location": (lambda: net_xml(location=""), ("n.net.xml", "no place on earth")),
     "projection": (
         lambda: net_xml(location='<location netOffset="0,0" projParameter="+proj=nix"/>'),
-        'projParameter "\\+proj=nix" is not a projection',
+        ("projParameter", '"+proj=nix"'),
     ),
     "offset": (
         lambda: net_xml(location=f'<location netOffset="0" projParameter="{UTM}"/>'),
-        'netOffset "0": "0" is not x,y',
+        ('netOffset "0"', "x,y"),
     ),
-    "far": (lambda: net_xml(location=f'<location netOffset="-1e11,0" projParameter="{UTM}"/>'), "is no place on earth"),
-    "nan": (lambda: net_xml().replace('x="200"', 'x="nan"', 1), 'x "nan" is not a number'),
+    "far": (
+        lambda: net_xml(location=f'<location netOffset="-1e11,0" projParameter="{UTM}"/>'),
+        ("n.net.xml", "no place on earth"),
+    ),
+    "nan": (lambda: net_xml().replace('x="200"', 'x="nan"', 1), ("n.net.xml line", 'x "nan"')),
     "speed": (
         lambda: net_xml().replace('speed="13.89"', 'speed="130"'),
-        "speed 130 of a lane is no speed in metres a second",
+        ("n.net.xml line", "speed 130"),
     ),
     "length": (
         lambda: net_xml().replace('length="180.00"', 'length="-1"'),
-        "length -1 of a lane is no length in metres",
+        ("n.net.xml line", "length -1"),
     ),
-    "shape": (lambda: net_xml().replace("400.00,-100.00,5.00", "400.00"), '"400.00" is not x,y or x,y,z'),
+    "shape": (lambda: net_xml().replace("400.00,-100.00,5.00", "400.00"), ('"400.00"', "x,y,z")),
     "junction": (
         lambda: net_xml(
             roads='<edge id="AZ" from="A" to="Z"><lane id="AZ_0" speed="9" length="9" shape="0,0 1,1"/></edge>'
         ),
-        'road "AZ" ends at junction "Z", which is not in the file',
+        ('"AZ"', '"Z"'),
     ),
     "road twice": (
         lambda: net_xml(roads='<edge id="AB" from="A" to="B"/>'),
-        r'road "AB" is there already, at line \d+',
+        ('road "AB"', "line"),
     ),
-    "junction twice": (lambda: net_xml(junctions='<junction id="A" x="1" y="1"/>'), 'junction "A" is there already'),
-    "no id": (lambda: net_xml(roads="<edge/>"), "<edge> has no id"),
+    "junction twice": (lambda: net_xml(junctions='<junction id="A" x="1" y="1"/>'), ('junction "A"',)),
+    "no id": (lambda: net_xml(roads="<edge/>"), ("n.net.xml line", "<edge>", "id")),
 }
 
 
 @pytest.mark.parametrize("what", REFUSED_NETS)
 def test_a_net_that_is_refused(tmp_path: Path, what: str) -> None:
-    make, message = REFUSED_NETS[what]
+    make, named = REFUSED_NETS[what]
     text = make()
     path = tmp_path / "n.net.xml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(CityError, match=message):
+    with raises(CityError, *named):
         import_sumo(path)
 
 
-REFUSED_COUNTS: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
-    "no file": (lambda d: {"edgedata": [d / "none.xml"]}, "there is no such file"),
-    "a folder": (lambda d: {"edgedata": [d]}, "cannot be read: Is a directory"),
-    "net for edges": (lambda d: {"edgedata": [d / "town.net.xml"]}, "town.net.xml is a road network"),
-    "edges for loops": (lambda d: {"detectors": [d / "edge.xml"]}, r"edge.xml is edge data .* An additional file"),
-    "no output": (lambda d: {"detectors": [d / "loops.add.xml"]}, "1 additional files and 0 output files"),
-    "both": (lambda d: {"detectors": [d / "e1.xml"], "edgedata": [d / "edge.xml"]}, "count different things"),
-    "on": (lambda d: {"on": "lanes"}, 'on "lanes" is not known'),
-    "start": (lambda d: {"start": "noon", "edgedata": [d / "edge.xml"]}, 'start "noon" is not a time'),
-    "zone": (lambda d: {"timezone": "Mars"}, 'time zone "Mars"'),
+REFUSED_COUNTS: dict[str, tuple[Callable[[Path], dict[str, Any]], tuple[str, ...]]] = {
+    "no file": (lambda d: {"edgedata": [d / "none.xml"]}, ("none.xml", "no such file")),
+    "a folder": (lambda d: {"edgedata": [d]}, ("Is a directory",)),
+    "net for edges": (lambda d: {"edgedata": [d / "town.net.xml"]}, ("town.net.xml", "road network")),
+    "edges for loops": (lambda d: {"detectors": [d / "edge.xml"]}, ("edge.xml", "edge data", "additional file")),
+    "no output": (lambda d: {"detectors": [d / "loops.add.xml"]}, ("1 additional", "0 output")),
+    "both": (lambda d: {"detectors": [d / "e1.xml"], "edgedata": [d / "edge.xml"]}, ("different things",)),
+    "on": (lambda d: {"on": "lanes"}, ('on "lanes"',)),
+    "start": (lambda d: {"start": "noon", "edgedata": [d / "edge.xml"]}, ('start "noon"',)),
+    "zone": (lambda d: {"timezone": "Mars"}, ('time zone "Mars"',)),
     "lane data": (
         lambda d: {"edgedata": [write(d, "x.xml", edge_xml([(0, 300, all_roads(1))], attribute="entered2"))]},
-        "no road of the network has an attribute left",
+        ("x.xml", "left"),
     ),
-    "no intervals": (lambda d: {"edgedata": [write(d, "x.xml", "<meandata/>")]}, "has no interval with a count"),
+    "no intervals": (lambda d: {"edgedata": [write(d, "x.xml", "<meandata/>")]}, ("x.xml", "interval")),
     "backwards": (
         lambda d: {"edgedata": [write(d, "x.xml", edge_xml([(300, 0, all_roads(1))]))]},
-        'line 4: an interval from "300" to "0" is none',
+        ("x.xml line 4", '"300"', '"0"'),
     ),
-    "far": (lambda d: {"edgedata": [write(d, "x.xml", edge_xml([(0, 1e30, all_roads(1))]))]}, "far too large"),
-    "late": (lambda d: {"edgedata": [write(d, "x.xml", edge_xml([(0, 1e11, all_roads(1))]))]}, "is none"),
+    "far": (
+        lambda d: {"edgedata": [write(d, "x.xml", edge_xml([(0, 1e30, all_roads(1))]))]},
+        ("x.xml line 4", "too large"),
+    ),
+    "late": (lambda d: {"edgedata": [write(d, "x.xml", edge_xml([(0, 1e11, all_roads(1))]))]}, ("x.xml line 4",)),
     "word": (
         lambda d: {"edgedata": [write(d, "x.xml", edge_xml([(0, 300, {"AB": "many"})]))]},  # type: ignore[dict-item]
-        'line 5: left "many" is not a number',
+        ("x.xml line 5", 'left "many"'),
     ),
     "negative": (
         lambda d: {"edgedata": [write(d, "x.xml", edge_xml([(0, 300, {"AB": -1})]))]},
-        'left "-1" is no number of vehicles',
+        ("x.xml line 5", 'left "-1"'),
     ),
-    "odd step": (lambda d: {"edgedata": [write(d, "x.xml", edge_xml([(0, 7, all_roads(1))]))]}, "7s does not divide"),
+    "odd step": (lambda d: {"edgedata": [write(d, "x.xml", edge_xml([(0, 7, all_roads(1))]))]}, ("intervals", "7s")),
     "half seconds": (
         lambda d: {"edgedata": [write(d, "x.xml", edge_xml([(0, 0.5, all_roads(1))]))]},
-        "mostly 0.5 s apart",
+        ("intervals", "0.5 s"),
     ),
     "mistaken time": (
         lambda d: {"edgedata": [write(d, "x.xml", edge_xml([(0, 1, all_roads(1)), (3e9, 3e9 + 1, all_roads(1))]))]},
-        "Is one of these times mistaken",
+        ("2119-01-25T05:20:00Z", "an interval of 1 s"),
     ),
     "two in one file": (
         lambda d: {"edgedata": [write(d, "x.xml", edge_xml([(0, 300, all_roads(1)), (0, 600, all_roads(1))]))]},
-        "Does one file hold several measurements",
+        ('"AB"', "several measurements"),
     ),
-    "cut gzip": (lambda d: {"edgedata": [_cut(d / "edge.xml.gz")]}, "is damaged or cut short"),
-    "lost gzip": (lambda d: {"edgedata": [_cut(d / "edge.xml.gz", keep=2)]}, "edge.xml.gz"),
+    "cut gzip": (lambda d: {"edgedata": [_cut(d / "edge.xml.gz")]}, ("edge.xml.gz", "cut short")),
+    "lost gzip": (lambda d: {"edgedata": [_cut(d / "edge.xml.gz", keep=2)]}, ("edge.xml.gz",)),
     "loop twice": (
         lambda d: {"detectors": [d / "e1.xml", d / "loops.add.xml", d / "loops.add.xml"]},
-        r'loops.add.xml line \d+: loop "ab0" is there already',
+        ("loops.add.xml line", '"ab0"'),
     ),
     "other lanes": (
         lambda d: {"detectors": [d / "e1.xml", write(d, "x.xml", loops_xml({"a": ("ZZ_0", 1)}))]},
-        'x.xml: id "ZZ_0" is not known',
+        ("x.xml", '"ZZ_0"'),
     ),
     "bus loops": (
         lambda d: {"detectors": [d / "e1.xml", write(d, "x.xml", loops_xml({"a": ("CE_0", 1)}))]},
-        "no induction loop on a lane for cars",
+        ("x.xml", "induction loop"),
     ),
     "other loops": (
         lambda d: {"detectors": [d / "e1.xml", write(d, "x.xml", loops_xml({"zz": ("AB_0", 1)}))]},
-        'e1.xml: id "ab0" is not known. So are 5 of 5',
+        ("e1.xml", '"ab0"', "5 of 5"),
     ),
     "not e1": (
         lambda d: {
@@ -470,7 +477,7 @@ REFUSED_COUNTS: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
                 write(d, "x.xml", '<detector><interval begin="0" end="1" id="a"/></detector>'),
             ]
         },
-        "without nVehContrib",
+        ("x.xml", "nVehContrib"),
     ),
 }
 
@@ -483,8 +490,8 @@ def _cut(path: Path, *, keep: int = 100) -> Path:
 @pytest.mark.parametrize("what", REFUSED_COUNTS)
 def test_counts_that_are_refused(tmp_path: Path, what: str) -> None:
     files = small_files(tmp_path)
-    options, message = REFUSED_COUNTS[what]
-    with pytest.raises(CityError, match=message):
+    options, named = REFUSED_COUNTS[what]
+    with raises(CityError, *named):
         import_sumo(files["net"], **options(tmp_path))
 
 
@@ -496,7 +503,7 @@ def test_a_file_that_expands_a_thousandfold_is_refused(tmp_path: Path, monkeypat
         for _ in range(50):
             file.write(b'<type a="%s"/>' % (b"x" * 10_000) * 100)
     assert path.stat().st_size < 100_000
-    with pytest.raises(CityError, match=r"takes more than 0\.2 s|cut short"):
+    with raises(CityError, "bomb.net.xml.gz", "250 times"):
         import_sumo(path)
 
 

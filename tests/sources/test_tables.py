@@ -29,6 +29,7 @@ from frigate.sources.osm.importer import import_osm
 from frigate.sources.tables.detectors import SensorSite, attach
 from frigate.sources.tables.importer import import_tables
 from frigate.training.train import train
+from tests.support.errors import raises
 from tests.support.shared_data import shared_data
 from tests.support.table_files import EDGES, NODES, START, long_readings, small_files, steps
 
@@ -188,13 +189,13 @@ def test_times_and_shapes(style: str, shape: str, files: dict[str, Path], tmp_pa
 def test_days_and_months_are_never_guessed(files: dict[str, Path], tmp_path: Path) -> None:
     text = "time,node_id,value\n" + "".join(f"03/04/2024 08:{m:02d},A,1\n" for m in (0, 5, 10))
     path = put(tmp_path, "r.csv", text)
-    with pytest.raises(CityError, match=r'r.csv line 2: in "03/04/2024 08:00".*--date-order dmy'):
+    with raises(CityError, "r.csv line 2", '"03/04/2024 08:00"', "--date-order dmy"):
         imported(files, path, timezone="UTC")
     for order, month in (("dmy", 4), ("mdy", 3)):
         start_s = imported(files, path, timezone="UTC", date_order=order).stream.start_s
         assert datetime.fromtimestamp(start_s, UTC).month == month
     both = put(tmp_path, "b.csv", text + "13/04/2024 08:00,A,1\n04/13/2024 08:00,A,1\n")
-    with pytest.raises(CityError, match=r"b.csv line 5 and b.csv line 6: the day comes first in one"):
+    with raises(CityError, "b.csv line 5", "b.csv line 6", "day"):
         imported(files, both, timezone="UTC")
 
 
@@ -212,7 +213,7 @@ def test_semicolons_and_decimal_commas(files: dict[str, Path], tmp_path: Path) -
     city = imported(files, put(tmp_path, "r.csv", text), quantity="speed")
     np.testing.assert_allclose(city.stream.values[:, 0], [1.5, 1234.5, 1234])
     mixed = put(tmp_path, "m.csv", text + "2024-01-15T00:15Z;A;1,234,567\n2024-01-15T00:20Z;A;6,13\n")
-    with pytest.raises(CityError, match="mixes decimal commas and decimal points"):
+    with raises(CityError, "decimal"):
         imported(files, mixed, quantity="speed")
     grouped = text.replace(";", ",").replace("1,5", "7").replace("1.234,5", '"1,234"').replace("1.234", "2.5")
     city = imported(files, put(tmp_path, "g.csv", grouped), quantity="speed")
@@ -222,7 +223,7 @@ def test_semicolons_and_decimal_commas(files: dict[str, Path], tmp_path: Path) -
 def test_latin_1_is_named_and_read_when_asked_for(files: dict[str, Path], tmp_path: Path) -> None:
     text = long_readings("Zähler").replace("A", "Ä")
     path = put(tmp_path, "r.csv", text.encode("latin-1"))
-    with pytest.raises(CityError, match=r"r.csv line 1: byte 0xe4 is not UTF-8. Pass --encoding latin-1"):
+    with raises(CityError, "r.csv line 1", "0xe4", "--encoding latin-1"):
         imported(files, path)
     sensors = put(tmp_path, "s.csv", "Zähler,node_id\nÄ,A\nC,C\n".encode("latin-1"))
     city = imported(files, path, sensors=sensors, rename={"Zähler": "sensor_id"}, encoding="latin-1")
@@ -261,11 +262,11 @@ def test_every_rejected_row_is_listed_with_its_line_and_reason(files: dict[str, 
 def test_a_table_that_is_mostly_wrong_is_refused_and_still_listed(files: dict[str, Path], tmp_path: Path) -> None:
     path = put(tmp_path, "r.csv", "time,node_id,value\n" + "x,A,1\n" * 3 + "2024-01-15T00:00Z,A,1\n")
     report = tmp_path / "rejected.csv"
-    with pytest.raises(CityError, match=r'r.csv line 2: time "x" is not a time.*3 of 4 rows'):
+    with raises(CityError, "r.csv line 2", '"x"', "3 of 4 rows"):
         imported(files, path, report=report)
     assert [row["line"] for row in rows_of(report)] == ["2", "3", "4"]
     other = put(tmp_path, "precious.csv", "mine")
-    with pytest.raises(CityError, match="is not a report of rejected rows"):
+    with raises(CityError, "rejected"):
         imported(files, path, report=other)
     assert other.read_text() == "mine"
 
@@ -274,7 +275,7 @@ def test_bad_nodes_and_edges_are_listed(tmp_path: Path) -> None:
     nodes = put(tmp_path, "n.csv", NODES + "E,0,0\nA,7,50\n,6,49\nF,6.1,x\nG,6.1,999\n")
     edges = put(tmp_path, "e.csv", EDGES + "A,Q,1,both\nA,C,-5,both\nA,C,5,sideways\n")
     report = tmp_path / "rejected.csv"
-    with pytest.raises(CityError, match=r"5 of 9 rows of n.csv cannot be used"):
+    with raises(CityError, "n.csv", "5 of 9 rows"):
         import_tables(nodes=nodes, edges=edges)
     nodes.write_text(nodes.read_text() + "H,6.2,49.6\n")
     city = import_tables(nodes=nodes, edges=edges, report=report)
@@ -288,14 +289,14 @@ def test_bad_nodes_and_edges_are_listed(tmp_path: Path) -> None:
 
 def test_swapped_coordinates_are_named(tmp_path: Path, files: dict[str, Path]) -> None:
     nodes = put(tmp_path, "n.csv", "node_id,lat,lon\nA,-122.4,37.7\nB,-122.5,37.7\n")
-    with pytest.raises(CityError, match="swapped"):
+    with raises(CityError, "swapped"):
         import_tables(nodes=nodes, edges=files["edges.csv"])
     lines = put(tmp_path, "l.csv", 'source,target,wkt\nA,B,"LINESTRING(49.6 6.1,49.6 6.11)"\n')
-    with pytest.raises(CityError, match=r"l.csv line 2: the line does not end at its nodes.*swapped"):
+    with raises(CityError, "l.csv line 2", "swapped"):
         import_tables(nodes=files["nodes.csv"], edges=lines)
     sensors = put(tmp_path, "s.csv", "sensor_id,lat,lon\nA,6.1,49.6\nC,6.12,49.6\n")
     readings = put(tmp_path, "r.csv", long_readings("sensor_id"))
-    with pytest.raises(CityError, match=r'r.csv line 2: sensor "A" .*lon and lat look swapped.*2 of 2'):
+    with raises(CityError, "r.csv line 2", '"A"', "swapped", "2 of 2"):
         imported(files, readings, sensors=sensors)
 
 
@@ -307,11 +308,11 @@ def test_sensors_are_attached_to_the_nearest_node(files: dict[str, Path], tmp_pa
     city = imported(files, readings, sensors=files["sensors.csv"])
     assert city.stream.sensors.tolist() == [True, False, True, False]
     far = put(tmp_path, "far.csv", "sensor_id,lon,lat\ns1,6.101,49.6\ns2,6.121,49.6\n")
-    with pytest.raises(CityError, match=r'sensor "s1" is 73 m from the nearest node, A. Pass --snap 100 to attach it'):
+    with raises(CityError, '"s1"', "73 m", "A", "--snap 100"):
         imported(files, readings, sensors=far)
     city = imported(files, readings, sensors=far, snap_m=100)
     assert city.stream.sensors.tolist() == [True, False, True, False]
-    with pytest.raises(CityError, match='sensor "s1" is not among the sensors'):
+    with raises(CityError, '"s1"', "sensors"):
         imported(files, readings, sensors=put(tmp_path, "o.csv", "sensor_id,node_id\nother,A\n"))
 
 
@@ -347,9 +348,9 @@ def test_readings_coarser_than_the_step_are_refused_with_the_step_to_use(
     coarse = [f"{t:%Y-%m-%dT%H:%MZ},C,1" for t in steps(6, 15)]
     path = put(tmp_path, "r.csv", "\n".join(["time,node_id,value", *fine, *coarse]) + "\n")
     for step in (None, "5min", "10min"):
-        with pytest.raises(CityError, match=r'sensor "C" reports every 15min, coarser.*Pass --step 15min'):
+        with raises(CityError, '"C"', "--step 15min"):
             imported(files, path, step=step)
-    with pytest.raises(CityError, match="does not divide the step of 20min"):
+    with raises(CityError, "20min"):
         imported(files, path, step="20min")
     city = imported(files, path, step="15min")
     assert city.stream.values[0].tolist() == [3, 3, 1, 3]
@@ -357,7 +358,7 @@ def test_readings_coarser_than_the_step_are_refused_with_the_step_to_use(
 
 def test_a_time_without_a_zone_needs_one(files: dict[str, Path], tmp_path: Path) -> None:
     path = put(tmp_path, "r.csv", long_readings().replace("Z", ""))
-    with pytest.raises(CityError, match=r"has no time zone. Pass --timezone"):
+    with raises(CityError, "--timezone"):
         imported(files, path)
     mixed = put(tmp_path, "m.csv", long_readings().replace("T00:00Z", "T00:00").replace("T00:05Z", "T01:05+01:00"))
     city = imported(files, mixed, timezone="UTC")
@@ -415,10 +416,10 @@ def test_a_detector_on_a_road_is_a_node_of_the_line_graph(files: dict[str, Path]
         at = city.network.row_of("A>B")
         np.testing.assert_array_equal(city.stream.values[:, at], range(6))
     both = put(tmp_path, "both.csv", "sensor_id,lon,lat\nA,6.105,49.6001\nC,6.115,49.6\n")
-    with pytest.raises(CityError, match=r'sensor "A" could be on road A-B or B-A. Say which way.*bearing'):
+    with raises(CityError, '"A"', "A-B", "B-A", "bearing"):
         imported(files, readings, sensors=both, on="roads")
     far = put(tmp_path, "far.csv", "sensor_id,lon,lat\nA,6.102,49.5991\nC,6.102,49.5991\n")
-    with pytest.raises(CityError, match=r"is 101 m from the nearest road, A-B. Pass --snap 200"):
+    with raises(CityError, "101 m", "A-B", "--snap 200"):
         imported(files, readings, sensors=far, on="roads")
 
 
@@ -440,32 +441,32 @@ def test_a_road_is_named_by_the_users_own_id(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "message"),
+    ("name", "data", "named"),
     [
-        ("r.csv", b"", "r.csv is empty"),
-        ("r.csv", b"\n\n \n", "r.csv is empty"),
-        ("r.csv", b"time,node_id,value\n", "r.csv has no rows"),
-        ("r.csv", b"\x1f\x8b\x08\x00rest", "is gzip by its content"),
-        ("r.csv", b"PK\x03\x04rest", "a zip or a spreadsheet by its content"),
-        ("r.csv", b"PAR1restPAR1", "is a Parquet file by its content"),
-        ("r.parquet", b"time,node_id,value\n", "is not a readable Parquet file by its content"),
-        ("r.parquet", b"PAR1nonsensePAR1", "is not a readable Parquet file"),
-        ("r.csv", b"a\0b,c\n1,2\n", "has zero bytes"),
-        ("r.csv", "time,node_id,value\n".encode("utf-16"), "Pass --encoding utf-16"),
-        ("r.csv", b"time,node_id,value\n2024-01-15T00:00Z,A,1,2\n", "r.csv line 2: 4 fields, but 3 columns"),
-        ("r.csv", b"time,node_id,value\n2024-01-15T00:00Z,A,\"1\n", "Is a quotation mark left open"),
-        ("r.csv", b"time,node_id,amount\n2024-01-15T00:00Z,A,1\n", "no column value"),
-        ("r.csv", b"time,count,volume,node\n1,1,1,A\n", "is count or volume the value"),
-        ("r.csv", b"time,node_id,value\n1705276800,A,1\n", "cannot be inferred. Pass --step"),
-        ("r.csv", b"time,node_id,value\n1705276800,Q,1\n", 'stands at node "Q", which is not in the network'),
-        ("r.csv", b"time,node_id,value\n0,A,1\n4102444800,A,1\n4102444801,A,1\n", "make 1,177,0|Pass --step|mistaken"),
-        ("r.csv", b"time,node_id,value\n1705276800,A,\n", "no reading that can be used"),
+        ("r.csv", b"", ("r.csv", "empty")),
+        ("r.csv", b"\n\n \n", ("r.csv", "empty")),
+        ("r.csv", b"time,node_id,value\n", ("r.csv", "no rows")),
+        ("r.csv", b"\x1f\x8b\x08\x00rest", ("r.csv", "gzip")),
+        ("r.csv", b"PK\x03\x04rest", ("r.csv", "zip", "spreadsheet")),
+        ("r.csv", b"PAR1restPAR1", ("r.csv", "Parquet")),
+        ("r.parquet", b"time,node_id,value\n", ("r.parquet", "Parquet")),
+        ("r.parquet", b"PAR1nonsensePAR1", ("r.parquet", "Parquet")),
+        ("r.csv", b"a\0b,c\n1,2\n", ("r.csv", "zero bytes")),
+        ("r.csv", "time,node_id,value\n".encode("utf-16"), ("r.csv", "--encoding utf-16")),
+        ("r.csv", b"time,node_id,value\n2024-01-15T00:00Z,A,1,2\n", ("r.csv line 2", "4 fields", "3 columns")),
+        ("r.csv", b"time,node_id,value\n2024-01-15T00:00Z,A,\"1\n", ("r.csv", "quotation mark")),
+        ("r.csv", b"time,node_id,amount\n2024-01-15T00:00Z,A,1\n", ("r.csv", "column value")),
+        ("r.csv", b"time,count,volume,node\n1,1,1,A\n", ("r.csv", "count", "volume")),
+        ("r.csv", b"time,node_id,value\n1705276800,A,1\n", ("--step",)),
+        ("r.csv", b"time,node_id,value\n1705276800,Q,1\n", ('node "Q"',)),
+        ("r.csv", b"time,node_id,value\n0,A,1\n4102444800,A,1\n4102444801,A,1\n", ("r.csv line 2", "r.csv line 4")),
+        ("r.csv", b"time,node_id,value\n1705276800,A,\n", ("r.csv", "no reading")),
     ],
 )  # fmt: skip
 def test_bad_readings_are_refused_in_words(
-    name: str, data: bytes, message: str, files: dict[str, Path], tmp_path: Path
+    name: str, data: bytes, named: tuple[str, ...], files: dict[str, Path], tmp_path: Path
 ) -> None:
-    with pytest.raises(CityError, match=message):
+    with raises(CityError, *named):
         imported(files, put(tmp_path, name, data))
 
 
@@ -476,30 +477,30 @@ def test_a_parquet_file_that_expands_a_thousandfold_is_refused(
     path = tmp_path / "bomb.parquet"
     frame = pl.select(pl.repeat(1_705_276_800, 4_000_000).alias("time")).with_columns(node_id=pl.lit("A"), value=1)
     frame.write_parquet(path, compression="zstd", row_group_size=4_000_000)
-    with pytest.raises(CityError, match=r"takes more than 0\.2 GB"):
+    with raises(CityError, "bomb.parquet", "4,000,000 rows"):
         imported(files, path)
 
 
 def test_arguments_that_do_not_fit(files: dict[str, Path], tmp_path: Path) -> None:
     city, readings = imported(files), files["readings.csv"]
-    refused: list[tuple[dict[str, Any], str]] = [
-        ({"edges": files["edges.csv"], "network": city}, "either a table of edges or"),
-        ({}, "either a table of edges or"),
-        ({"network": city, "nodes": files["nodes.csv"]}, "Leave --nodes out"),
-        ({"network": city, "sensors": files["sensors.csv"]}, "Pass both"),
-        ({"network": city, "on": "rails"}, "Give nodes or roads"),
-        ({"network": city, "readings": readings, "rename": {"nodeid": "node_id"}}, 'did you mean "node_id"'),
-        ({"network": city, "readings": readings, "rename": {"value": "walue"}}, 'did you mean "value"'),
-        ({"network": city, "readings": readings, "snap_m": -1.0}, "0 or more"),
-        ({"network": city, "readings": readings, "encoding": "klingon"}, "is not known"),
-        ({"network": city, "readings": readings, "date_order": "ymd"}, "is not known"),
-        ({"network": city, "readings": readings, "timezone": "Mars"}, "is not known"),
-        ({"network": city, "readings": readings, "step": "7min"}, "does not divide a day"),
-        ({"network": tmp_path / "none"}, "no such folder"),
-        ({"edges": files["edges.csv"]}, "does not say where its nodes are"),
+    refused: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+        ({"edges": files["edges.csv"], "network": city}, ("edges",)),
+        ({}, ("edges",)),
+        ({"network": city, "nodes": files["nodes.csv"]}, ("--nodes",)),
+        ({"network": city, "sensors": files["sensors.csv"]}, ("both",)),
+        ({"network": city, "on": "rails"}, ('"rails"', "nodes or roads")),
+        ({"network": city, "readings": readings, "rename": {"nodeid": "node_id"}}, ("nodeid", '"node_id"')),
+        ({"network": city, "readings": readings, "rename": {"value": "walue"}}, ("walue", '"value"')),
+        ({"network": city, "readings": readings, "snap_m": -1.0}, ("-1", "0 or more")),
+        ({"network": city, "readings": readings, "encoding": "klingon"}, ("klingon",)),
+        ({"network": city, "readings": readings, "date_order": "ymd"}, ("ymd",)),
+        ({"network": city, "readings": readings, "timezone": "Mars"}, ('"Mars"',)),
+        ({"network": city, "readings": readings, "step": "7min"}, ("7min",)),
+        ({"network": tmp_path / "none"}, ("none", "no such folder")),
+        ({"edges": files["edges.csv"]}, ("edges.csv", "nodes")),
     ]
-    for options, message in refused:
-        with pytest.raises(CityError, match=message):
+    for options, named in refused:
+        with raises(CityError, *named):
             import_tables(**options)
 
 

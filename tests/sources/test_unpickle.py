@@ -21,6 +21,7 @@ from hypothesis.extra import numpy as hnp
 from frigate.data.sandbox import in_sandbox
 from frigate.errors import CityError
 from frigate.sources.benchmarks.unpickle import Frame, unpickle
+from tests.support.errors import raises
 
 PROTOCOLS = (2, 3, 4, 5)
 
@@ -203,7 +204,7 @@ def test_other_names_are_refused_and_not_called(
     file: Path, tmp_path: Path, protocol: int, function: Any, name: tuple[str, ...]
 ) -> None:
     raw = pickle.dumps([np.ones(2), Calls(function, str(tmp_path / "made"))], protocol=protocol)
-    with pytest.raises(CityError, match=r"held\.pkl: .* is not allowed") as caught:
+    with raises(CityError, "held.pkl", "not allowed") as caught:
         read(file, raw)
     assert any(f" {n} is not allowed" in str(caught.value) for n in name)
     assert not (tmp_path / "made").exists()
@@ -211,7 +212,7 @@ def test_other_names_are_refused_and_not_called(
 
 def test_a_dotted_name_does_not_reach_through(file: Path) -> None:
     raw = b"\x80\x04\x8c\x05numpy\x8c\x0bndarray.dot\x93."
-    with pytest.raises(CityError, match=r"numpy\.ndarray\.dot is not allowed"):
+    with raises(CityError, "numpy.ndarray.dot", "not allowed"):
         read(file, raw)
 
 
@@ -246,7 +247,7 @@ def test_a_state_cannot_change_what_is_shared(file: Path, name: str) -> None:
     named = b"\x80\x02c" + name.encode() + b"\n"
     attributes = b"}X\x07\x00\x00\x00__new__K\x01s"
     for state in (attributes, b"N" + attributes + b"\x86"):
-        with pytest.raises(CityError, match="is damaged"):
+        with raises(CityError, "held.pkl"):
             read(file, named + state + b"b.")
     assert same(read(file, pickle.dumps(np.ones(3))), np.ones(3))
 
@@ -281,7 +282,7 @@ def huge(name: str) -> bytes:
     "name", ["memo", "bytes", "text", "shape", "range", "many bytes", "key", "bomb", "bomb in a text"]
 )
 def test_a_few_bytes_cannot_take_much_memory_or_time(file: Path, name: str) -> None:
-    with pytest.raises(CityError, match=r"held\.pkl"):
+    with raises(CityError, "held.pkl"):
         attack(file, huge(name))
 
 
@@ -290,7 +291,7 @@ def test_a_few_bytes_cannot_take_much_memory_or_time(file: Path, name: str) -> N
 def test_a_sparse_matrix_whose_rows_wrap_around_is_refused(file: Path, form: str, ends: list[int]) -> None:
     matrix = getattr(scipy.sparse, f"{form}_matrix")(np.array([[0, 1.5, 0], [2, 0, 0], [0, 0, 0]]))
     matrix.indptr = np.array(ends)
-    with pytest.raises(CityError, match="a sparse matrix whose rows are not as long as its data"):
+    with raises(CityError, "sparse matrix"):
         read(file, pickle.dumps(matrix))
 
 

@@ -16,7 +16,7 @@ from frigate.nn.batch import Batch
 from frigate.nn.scaling import Scaling
 from frigate.nn.topology import Topology
 from frigate.training.run import build_model
-from tests.support.towns import in_float64
+from tests.support.models import forecasts
 
 Array = NDArray[np.float64]
 T, H = 9, 3  # STGCN needs 9 snapshots
@@ -45,26 +45,11 @@ def small_baseline(name: str, scaling: Scaling, *, seed: int = 0, noise: float =
     return model.eval()
 
 
-def forecasts(model: DeepBaseline, batch: Batch) -> Tensor:
-    with torch.inference_mode():
-        found: Tensor = model(batch)
-    return found
-
-
-def exactly(model: DeepBaseline, batch: Batch) -> Tensor:
-    """In float64, so that only a real difference shows."""
-    return forecasts(model.double(), in_float64(batch))
-
-
 def in_training(model: DeepBaseline, batch: Batch, seed: int = 0) -> Tensor:
     """As a step of training would see it, of a copy: DCRNN counts the windows that it has seen."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return forecasts(copy.deepcopy(model).train(), batch)
-
-
-def assert_same(left: Tensor, right: Tensor) -> None:
-    torch.testing.assert_close(left, right, rtol=1e-9, atol=1e-9)
 
 
 # Equations by hand, in float64

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from frigate.data import sandbox
 from frigate.data.sandbox import in_sandbox, reading, sandboxed
 from frigate.errors import CityError, MissingExtraError
 
@@ -101,8 +102,9 @@ def wait(path: Path) -> None:
 
 
 def hoard() -> int:
-    """Keep a gigabyte beyond the call."""
-    globals()["hoarded"] = np.ones(150_000_000)
+    """Keep more memory beyond the call than a worker may, here a tenth of what is allowed in use."""
+    sandbox.RETIRE_GB /= 10
+    globals()["hoarded"] = np.ones(15_000_000)
     return os.getpid()
 
 

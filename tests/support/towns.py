@@ -223,7 +223,7 @@ def bare_topology(num_nodes: int, senders: Sequence[int], receivers: Sequence[in
 def random_roads(num_nodes: int, num_edges: int, seed: int) -> Topology:
     """Distinct roads, no self-loops; some nodes have none."""
     rng = np.random.default_rng(seed)
-    pair = rng.permutation(num_nodes * num_nodes)[: num_edges + num_nodes]
+    pair = rng.choice(num_nodes**2, min(num_nodes**2, num_edges + num_nodes), replace=False)
     u, v = pair // num_nodes, pair % num_nodes
     keep = np.flatnonzero(u != v)[:num_edges]
     return bare_topology(num_nodes, u[keep].tolist(), v[keep].tolist())
@@ -236,6 +236,16 @@ def permuted(network: RoadNetwork, order: np.ndarray) -> RoadNetwork:
     shuffled = edges.take(np.random.default_rng(0).permutation(len(edges)))
     return RoadNetwork(
         network.node_ids[order], network.lon[order], network.lat[order], shuffled, network.present[order]
+    )
+
+
+def reordered(stream: RoadNetworkStream, order: NDArray[np.int64]) -> RoadNetworkStream:
+    """The same record with its nodes in another order."""
+    return replace(
+        stream,
+        values=stream.values[:, order],
+        observed=stream.observed[:, order],
+        topologies=tuple(permuted(network, order) for network in stream.topologies),
     )
 
 

@@ -23,6 +23,7 @@ from frigate.forecasting.live import Live
 from frigate.training.checkpoint import load_checkpoint, load_run, load_settings_of, save_checkpoint
 from frigate.training.run import Run
 from frigate.training.train import train
+from tests.support.errors import raises
 from tests.support.training_runs import S, equal, tiny, town, weights
 
 
@@ -100,9 +101,9 @@ def test_run_and_city_can_be_moved_together_and_the_run_alone(moved: Path) -> No
     shutil.move(city, moved.parent / "elsewhere")
     run = load_run(moved)
     for needs_it in (forecast, evaluate, Live, write_sample_of):
-        with pytest.raises(CheckpointError, match=r"cannot be opened: .* there is no such folder\. Pass the city"):
+        with raises(CheckpointError, "no such folder", "Pass the city"):
             needs_it(run)
-    with pytest.raises(CityError, match="nowhere: there is no such folder"):
+    with raises(CityError, "nowhere", "no such folder"):
         evaluate(run, "nowhere")
     there = read_city(moved.parent / "elsewhere")
     np.testing.assert_array_equal(forecast(run, stream=there).values, before)
@@ -113,7 +114,7 @@ def test_a_run_of_a_city_in_memory_needs_it_again(tmp_path: Path) -> None:
     run = train(town(), settings=tiny(epochs=1), folder=tmp_path, device="cpu")
     for each in (run, load_run(tmp_path)):
         for needs_it in (forecast, evaluate, Live):
-            with pytest.raises(CheckpointError, match=r"Town, a city in memory\. Pass the city"):
+            with raises(CheckpointError, "Town", "Pass the city"):
                 needs_it(each)
     kept, made = (forecast(each, stream=town()) for each in (load_run(tmp_path), run))
     np.testing.assert_array_equal(kept.values, made.values)
@@ -132,10 +133,10 @@ def test_a_file_cut_short_anywhere_is_refused(file: str, moved: Path) -> None:
     whole = path.read_bytes()
     for size in (0, 1, 7, 8, 9, 100, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:size])
-        with pytest.raises(CheckpointError, match=rf"{file}: .*\. Train again"):
+        with raises(CheckpointError, file, "Train again"):
             load_run(moved)
     path.unlink()
-    with pytest.raises(CheckpointError, match=rf"{file}: .*Train again"):
+    with raises(CheckpointError, file, "Train again"):
         load_run(moved)
     path.write_bytes(whole)
     load_run(moved)
@@ -145,7 +146,7 @@ def test_a_state_cut_short_stops_only_going_on(moved: Path) -> None:
     path = last(moved) / "state.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
     load_run(moved)
-    with pytest.raises(CheckpointError, match=r"state.safetensors: cut short or damaged"):
+    with raises(CheckpointError, "state.safetensors", "damaged"):
         load_checkpoint(moved)
 
 
@@ -153,7 +154,7 @@ def test_a_state_cut_short_stops_only_going_on(moved: Path) -> None:
 def test_a_description_that_is_something_else_is_refused(content: str, moved: Path) -> None:
     (last(moved) / "run.json").write_text(content, encoding="latin-1")
     for load in (load_run, load_settings_of):
-        with pytest.raises(CheckpointError, match=r"run.json: .*rain again"):
+        with raises(CheckpointError, "run.json"):
             load(moved)
 
 
@@ -161,18 +162,18 @@ def test_a_description_that_is_something_else_is_refused(content: str, moved: Pa
 @pytest.mark.parametrize("value", [None, [], {}, "x", 3])
 def test_a_part_of_the_description_that_is_wrong_is_refused(key: str, value: Any, moved: Path) -> None:
     edit(moved, **{key: value})
-    with pytest.raises(CheckpointError, match=r"run.json: .*It is damaged; train again"):
+    with raises(CheckpointError, "run.json", "damaged"):
         load_run(moved)
 
 
 def test_another_version_is_refused(moved: Path) -> None:
     edit(moved, format=1)
-    with pytest.raises(CheckpointError, match=r"format 1, this version reads 3\. Train again"):
+    with raises(CheckpointError, "format 1", "3"):
         load_run(moved)
     edit(moved, format=3)
     scaling = json.loads((last(moved) / "run.json").read_text())["scaling"]
     edit(moved, scaling={**scaling, "roads": {**scaling["roads"], "features": ["something"]}})
-    with pytest.raises(CheckpointError, match="road features are another version's"):
+    with raises(CheckpointError, "road features", "version"):
         load_run(moved)
 
 
@@ -182,10 +183,10 @@ def test_tensors_of_another_model_are_refused(file: str, moved: Path) -> None:
     tensors = load_file(path)
     name = next(k for k in tensors if k.endswith("start.0.weight") and not k.startswith("exp"))
     save_file({**tensors, name: torch.zeros(2, 3)}, path)
-    with pytest.raises(CheckpointError, match=r"its tensors are not those of this version's model\. Train again"):
+    with raises(CheckpointError, file, "tensors"):
         load_checkpoint(moved)
     save_file({k: v for k, v in tensors.items() if k != name}, path)
-    with pytest.raises(CheckpointError, match="its tensors are not"):
+    with raises(CheckpointError, file, "tensors"):
         load_checkpoint(moved)
 
 
@@ -195,7 +196,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
         (tmp_path / "none", "there is no such folder"),
         (Path(__file__), "not a folder"),
     ):
-        with pytest.raises(CheckpointError, match=rf"{words}.*Name the folder that `frigate train -o` wrote"):
+        with raises(CheckpointError, words, "`frigate train -o`"):
             load_run(path)
 
 
@@ -227,7 +228,7 @@ def test_a_disk_that_cannot_be_written_is_an_error_of_ours(moved: Path) -> None:
     run, best, state = load_checkpoint(moved)
     (moved / "checkpoint-0004").mkdir()
     (moved / "checkpoint-0004" / "something").write_text("")
-    with pytest.raises(CheckpointError, match="the epoch cannot be written"):
+    with raises(CheckpointError, "epoch", "written"):
         save_checkpoint(moved, replace(run.run, progress=replace(run.progress, epoch=4)), weights=best, state=state)
     shutil.rmtree(moved / "checkpoint-0004")
     load_run(moved)
@@ -238,21 +239,21 @@ def test_a_disk_that_cannot_be_written_is_an_error_of_ours(moved: Path) -> None:
 
 def test_another_step_or_quantity_is_refused(home: Path) -> None:
     run, stream = load_run(home / "default"), town().stream
-    for other, words in (
-        (replace(stream, step_s=300), "step is 300 s, the model was trained on steps of 3600 s"),
-        (replace(stream, quantity="speed"), 'quantity is "speed", the model was trained on "count"'),
+    for other, named in (
+        (replace(stream, step_s=300), ("step", "300 s", "3600 s")),
+        (replace(stream, quantity="speed"), ("quantity", '"speed"', '"count"')),
     ):
         for refuse in (lambda city: evaluate(run, city), lambda city: forecast(run, stream=city)):
-            with pytest.raises(SettingsError, match=words):
+            with raises(SettingsError, *named):
                 refuse(City("Other", other))
 
 
 def test_a_city_with_other_nodes_cannot_stand_in(home: Path) -> None:
     run, stream = load_run(home / "default"), town().stream
-    with pytest.raises(CheckpointError, match=r"\d nodes of the split are not in the city"):
+    with raises(CheckpointError, "nodes of the split"):
         run.on(renamed())
     elsewhere = replace(stream, topologies=(replace(stream.network, lon=stream.network.lon + 0.01),))
-    with pytest.raises(CheckpointError, match=r"are 72\d m away from those of the same ids in this city"):
+    with raises(CheckpointError, "720 m"):
         run.on(City("Elsewhere", elsewhere))
 
 
@@ -284,7 +285,7 @@ def test_places_that_do_not_fit_the_split_are_refused(name: str, moved: Path) ->
     told = json.loads((last(moved) / "run.json").read_text())["city"]
     for wrong in (told[name][:-1], None, ["east"] * len(told[name])):
         edit(moved, city={**told, name: wrong})
-        with pytest.raises(CheckpointError, match=r"run.json: .*It is damaged; train again"):
+        with raises(CheckpointError, "run.json", "damaged"):
             load_run(moved)
 
 
@@ -312,9 +313,9 @@ def test_other_readings_or_changes_are_not_gone_on_with(moved: Path) -> None:
         (replace(stream, topologies=(shut, network), topology_of=(np.arange(S) > 9).astype(np.int64)), "changes"),
         (replace(stream, timezone="Asia/Tokyo"), "timezone"),
     ):
-        with pytest.raises(CheckpointError, match=rf"city has changed since \({words}\)\. Give it as it was, or train"):
+        with raises(CheckpointError, "city has changed", f"({words})"):
             load_checkpoint(moved, city=City("Changed", other))
-        with pytest.raises(CheckpointError, match="city has changed since"):
+        with raises(CheckpointError, "city has changed"):
             train(City("Changed", other), folder=moved, resume=True, settings=run.settings, device="cpu")
         run.on(City("Changed", other))  # a forecast may well be made from them
     # The same course of topologies, kept in another way.
@@ -334,7 +335,7 @@ def test_the_test_period_stays_where_it_was_when_the_record_changes(home: Path) 
     for cut in (slice(0, S - 5), slice(S - 10, S)):
         short = City("Short", town().stream.slice(cut.start, cut.stop))
         assert np.isfinite(forecast(whole, stream=short).values).all()
-        with pytest.raises(SettingsError, match="lacks some or all of the run's test period"):
+        with raises(SettingsError, "test period"):
             evaluate(whole, short, device="cpu")
-    with pytest.raises(CheckpointError, match=r"has changed since \(start_s, snapshots, readings\)"):
+    with raises(CheckpointError, "changed", "(start_s, snapshots, readings)"):
         load_checkpoint(home / "default", city=City("Later", town().stream.slice(20, S)))

@@ -30,6 +30,7 @@ from frigate.training.checkpoint import load_checkpoint, load_run
 from frigate.training.train import train
 from frigate.training.trainer import LAST_RATE, StepReport, Trainer, draw_hidden, learning_rate, micro_batch, spread
 from tests.support.crash_points import frigate_signalled
+from tests.support.errors import raises
 from tests.support.training_runs import (
     N,
     equal,
@@ -122,36 +123,36 @@ def test_stopped_before_the_first_epoch_nothing_is_kept_and_training_can_begin_a
 
     run = train(town(), settings=tiny(), folder=tmp_path, device="cpu", on_step=stop)
     assert run.progress.epoch == 0
-    with pytest.raises(CheckpointError, match=r"no finished epoch .* train without --resume"):
+    with raises(CheckpointError, "epoch", "--resume"):
         train(town(), folder=tmp_path, resume=True)
     assert train(town(), settings=tiny(), folder=tmp_path, device="cpu").progress.finished
 
 
 def test_what_does_not_agree_with_the_run_is_refused(tmp_path: Path) -> None:
     train(town(), seen=0.6, settings=tiny(epochs=1), folder=tmp_path, device="cpu")
-    with pytest.raises(SettingsError, match=r"there is a run in it already\. Resume it with --resume"):
+    with raises(SettingsError, "run", "--resume"):
         train(town(), settings=tiny(), folder=tmp_path)
-    with pytest.raises(SettingsError, match=r"epochs = 9, but the run in .* has 1"):
+    with raises(SettingsError, "epochs = 9", "1"):
         train(town(), settings=tiny(epochs=9), folder=tmp_path, resume=True)
-    with pytest.raises(SettingsError, match="has 14 other sensors"):
+    with raises(SettingsError, "14 other sensors"):
         train(town(), seen=0.5, folder=tmp_path, resume=True)
-    with pytest.raises(SettingsError, match="name the folder"):
+    with raises(SettingsError, "folder"):
         train(town(), resume=True)
     train(town(), seen=0.6, settings=tiny(epochs=1), folder=tmp_path, resume=True)
     other = town().network.close([first_road(town())])
     changed = replace(town(), stream=replace(town().stream, topologies=(other,)), road_features=())
-    with pytest.raises(CheckpointError, match=r"the city has changed since \(network"):
+    with raises(CheckpointError, "city", "network"):
         train(changed, folder=tmp_path, resume=True)
 
 
 def test_a_folder_that_cannot_hold_a_run_is_refused_before_any_work(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
-    for folder, words in ((file, "that is a file"), (file / "run", "cannot be made: Not a directory")):
-        with pytest.raises(SettingsError, match=words):
+    for folder, words in ((file, "file"), (file / "run", "Not a directory")):
+        with raises(SettingsError, str(folder), words):
             train(town(), settings=tiny(), folder=folder, on_step=lambda tick: pytest.fail("trained"))
     (tmp_path / "city.toml").write_text("")
-    with pytest.raises(SettingsError, match="that is a city"):
+    with raises(SettingsError, "city"):
         train(town(), settings=tiny(), folder=tmp_path)
 
 
@@ -242,7 +243,7 @@ def test_validation_at_unseen_nodes_does_look_at_them() -> None:
     poisoned = with_readings(city, garbage(city.stream, split.unseen))
     clean, dirty = (train(c, seen=ids, settings=settings, device="cpu") for c in (city, poisoned))
     assert clean.progress.best_mae != dirty.progress.best_mae
-    with pytest.raises(SettingsError, match="every sensor is seen"):
+    with raises(SettingsError, "seen"):
         train(city, seen="all", settings=settings)
 
 
@@ -474,13 +475,13 @@ def test_validation_windows_without_any_target_are_refused() -> None:
     split = make_split(city.stream, past=4, horizon=4)
     observed = city.stream.observed.copy()
     observed[split.validate[0] + 4 : split.validate[1]] = False  # readings in the past of its first window only
-    with pytest.raises(SettingsError, match="has a reading in any of the 6 validation windows"):
+    with raises(SettingsError, "6 validation windows"):
         train(with_readings(city, city.stream.values, observed), settings=tiny())
 
 
 @pytest.mark.parametrize("device", ["gpu", "meta", "cuda:99", "", "cpu:x"])
 def test_a_device_that_is_not_there_is_refused(device: str) -> None:
-    with pytest.raises(SettingsError, match=f'device "{device}"'):
+    with raises(SettingsError, f'device "{device}"'):
         best_device(device)
 
 
@@ -547,17 +548,16 @@ def test_too_few_sensors_are_refused(sensors: int) -> None:
     stream = town().stream
     observed = stream.observed.copy()
     observed[:, np.flatnonzero(stream.sensors)[sensors:]] = False
-    words = "no node has a reading" if sensors == 0 else f"{sensors} sensors .* training needs at least 3"
+    named = ("no node", "reading") if sensors == 0 else (f"{sensors} sensors", "at least 3")
     for seen in (None, "all", 0.5):
-        with pytest.raises((CityError, SettingsError), match=words):
+        with raises((CityError, SettingsError), *named):
             train(with_readings(town(), stream.values, observed), seen=seen, settings=tiny())  # type: ignore[arg-type]
 
 
 def test_too_few_snapshots_are_refused() -> None:
     short = replace(town(), stream=town().stream.slice(0, 79))
-    with pytest.raises(SettingsError, match=r"the test period has 8 .* Use fewer --past or --horizon") as told:
+    with raises(SettingsError, "test period", "8", "--past", "--horizon", "90 snapshots"):
         train(short, settings=change(tiny(), {"task": {"horizon": 5}}))
-    assert "at least 90 snapshots" in str(told.value)
 
 
 def test_without_tensorboard_training_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from torch.nn import functional
 from frigate.nn.ops.sparse import SparseMatrix, multiply
 from frigate.nn.topology import Topology
 
+Tensors = Sequence[Tensor]
 State = tuple[Tensor, Tensor]  # hidden and cell state of an LSTM, each [N*B,D]
 
 
@@ -30,12 +31,7 @@ class Backend:
         return torch.cat([embedded, *beside], dim=-1) if beside else embedded  # eq:h0
 
     def gated_layers(
-        self,
-        h: Tensor,
-        gates: Sequence[Tensor],
-        weights: Sequence[Tensor],
-        topology: Topology,
-        biases: Sequence[Tensor] = (),
+        self, h: Tensor, gates: Tensors, weights: Tensors, topology: Topology, biases: Tensors = ()
     ) -> Tensor:
         """[N,M,D] after one layer for each gate beta [E] and weight W_1 [D,3D], from h [N,M,D]."""
         for layer, (gate, weight) in enumerate(zip(gates, weights, strict=True)):

@@ -17,6 +17,7 @@ from frigate.errors import SettingsError
 from frigate.nn.ops import CPU, REFERENCE, Backend, choose_backend, describe_kernels
 from frigate.nn.ops.cuda import CudaBackend
 from frigate.nn.ops.sparse import SparseMatrix
+from tests.support.errors import raises
 from tests.support.kernels import device_for, seeded
 
 BACKENDS = {"reference": REFERENCE, "cpu": CPU, "triton": CudaBackend(matrix_units=True, state_on_chip=True)}
@@ -29,7 +30,7 @@ def test_device_type_and_choice_decide() -> None:
     assert choose_backend(cpu, torch.bfloat16, 64) is choose_backend(meta, torch.float32, 64) is REFERENCE
     assert choose_backend(torch.device("cuda"), torch.bfloat16, 64, "reference") is REFERENCE
     assert describe_kernels(cpu) == "CPU kernels" and describe_kernels(cpu, "reference") == "plain torch operations"
-    with pytest.raises(SettingsError, match="Use auto or reference"):
+    with raises(SettingsError, "kernels", "auto or reference"):
         choose_backend(cpu, torch.float32, 64, "fast")
 
 

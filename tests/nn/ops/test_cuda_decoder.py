@@ -87,7 +87,7 @@ def both(
     sizes: Sizes, kind: torch.dtype, device: str, *, dropout: float, clear: bool = False
 ) -> list[tuple[str, Tensor, Tensor]]:
     """(name, ours, reference) of y and all gradients. `clear`: hidden units well away from relu's corner."""
-    from frigate.nn.ops.cuda.decoder_kernels import dropout_mask
+    from tests.support.decoder_mask import dropout_mask
 
     N, B, H, *_, hidden = sizes
     tensors, known = draw(sizes, kind, device)
@@ -142,7 +142,7 @@ def test_sums_by_torch(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_mask(device: str) -> None:
     """Its share, its change with the seed, and no pattern over rows, steps or units."""
-    from frigate.nn.ops.cuda.decoder_kernels import dropout_mask
+    from tests.support.decoder_mask import dropout_mask
 
     def mask(seed: int) -> Tensor:
         given = torch.tensor([seed], device=device)

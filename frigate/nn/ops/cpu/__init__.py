@@ -6,15 +6,13 @@ snapshots at a time, and the LSTM some nodes at a time, without a copy between t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from frigate.nn.ops.cpu.layers import gated_layers
 from frigate.nn.ops.cpu.lstm import BlockedLstm
-from frigate.nn.ops.reference import Backend, State, is_standard, nodes_first
+from frigate.nn.ops.reference import Backend, State, Tensors, is_standard, nodes_first
 from frigate.nn.ops.sparse import SparseMatrix, multiply
 from frigate.nn.topology import Topology
 
@@ -29,12 +27,7 @@ class CpuBackend(Backend):
         return nodes_first(h)
 
     def gated_layers(
-        self,
-        h: Tensor,
-        gates: Sequence[Tensor],
-        weights: Sequence[Tensor],
-        topology: Topology,
-        biases: Sequence[Tensor] = (),
+        self, h: Tensor, gates: Tensors, weights: Tensors, topology: Topology, biases: Tensors = ()
     ) -> Tensor:
         return gated_layers(h, gates, weights, biases, topology)
 

@@ -6,13 +6,12 @@ imported when they are first used, because they need Triton.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from frigate.nn.ops.reference import Backend, State, is_standard
+from frigate.nn.ops.reference import Backend, State, Tensors, is_standard
 from frigate.nn.ops.sparse import SparseMatrix, multiply
 from frigate.nn.topology import Topology
 
@@ -42,12 +41,7 @@ class CudaBackend(Backend):
         return cls(fits, fits and shared >= SHARED_BYTES)
 
     def gated_layers(
-        self,
-        h: Tensor,
-        gates: Sequence[Tensor],
-        weights: Sequence[Tensor],
-        topology: Topology,
-        biases: Sequence[Tensor] = (),
+        self, h: Tensor, gates: Tensors, weights: Tensors, topology: Topology, biases: Tensors = ()
     ) -> Tensor:
         if not self.matrix_units:
             return super().gated_layers(h, gates, weights, topology, biases)

@@ -25,7 +25,7 @@ from frigate.nn.ops.cuda.lstm_kernels import early, late, math, rows_and_warps, 
 
 @dataclass
 class Tuning:
-    """How the kernels are launched; `math` is the LSTM's."""
+    """How the kernels are launched."""
 
     forward: tuple[int, int] = (64, 4)  # rows of a program, warps
     backward: tuple[int, int] = (64, 4)
@@ -36,7 +36,7 @@ TUNING = Tuning()
 
 
 @triton.jit
-def _kept(seed, row, k, R, share, HIDDEN: tl.constexpr, TALL: tl.constexpr):
+def kept(seed, row, k, R, share, HIDDEN: tl.constexpr, TALL: tl.constexpr):
     """[ROWS,TALL]: which hidden units dropout keeps in step k; the same in forward and backward."""
     at = (k * R + row)[:, None] * HIDDEN + tl.arange(0, TALL)[None, :]
     return tl.rand(seed, at.to(tl.int32), 7) >= share  # Philox 4x32-7
@@ -105,7 +105,7 @@ def _decoder(h0, c0, y0, base, known, w_hh, w_known, w_y, bias, w1, w2, b2, seed
         z = tl.dot(c.to(kind), tl.trans(w1_c), z, input_precision="ieee")
         active = tl.maximum(z + fixed, 0.0)
         if DROPOUT:
-            active = tl.where(_kept(random, row, k, R, share, HIDDEN, TALL), active / (1.0 - share), 0.0)
+            active = tl.where(kept(random, row, k, R, share, HIDDEN, TALL), active / (1.0 - share), 0.0)
         y = tl.sum(active * out_weight, axis=1) + out_bias
         tl.store(ys + (k + 1) * tl.cast(R, tl.int64) + row, y, here)
     if KEEP:
@@ -149,7 +149,7 @@ def _grad_decoder(grad, base, known, w_hh, w_known, w_y, bias, w1, w2, seed, hs,
         dy = tl.load(grad + k * rows_of + row, here, 0.0).to(tl.float32) + back
         slope = tl.where(z > 0.0, 1.0, 0.0)
         if DROPOUT:
-            slope = tl.where(_kept(random, row, k, R, share, HIDDEN, TALL), slope / (1.0 - share), 0.0)
+            slope = tl.where(kept(random, row, k, R, share, HIDDEN, TALL), slope / (1.0 - share), 0.0)
         sum_w2 += dy[:, None] * (z * slope)
         sum_b2 += dy
         dz = (dy[:, None] * slope * vector(w2, HIDDEN, TALL)).to(kind)
@@ -201,16 +201,6 @@ def _grad_decoder(grad, base, known, w_hh, w_known, w_y, bias, w1, w2, seed, hs,
     tl.store(grad_b2 + tl.program_id(0), tl.sum(sum_b2, axis=0))
 
 
-@triton.jit
-def _mask(out, seed, R, H, share, HIDDEN: tl.constexpr, TALL: tl.constexpr, ROWS: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    unit = tl.arange(0, TALL)
-    for k in range(H):
-        kept = _kept(tl.load(seed), row, k, R, share, HIDDEN, TALL)
-        tl.store(out + (k * tl.cast(R, tl.int64) + row)[:, None] * HIDDEN + unit[None, :], kept.to(tl.int8),
-                 (row < R)[:, None] & (unit < HIDDEN)[None, :])  # fmt: skip
-
-
 def decoder(
     h0: Tensor, c0: Tensor, y0: Tensor, base: Tensor, known: Tensor, weights: tuple[Tensor, ...],
     *, seed: Tensor | None, dropout: float, keep: bool,
@@ -228,7 +218,7 @@ def decoder(
         with torch.cuda.device_of(h0):
             _decoder[(triton.cdiv(R, rows),)](
                 h0, c0, y0, base, known, *weights, ys if seed is None else seed, hs, cs, ys, R, B, H, dropout,
-                **sizes(D, weights[0]), HIDDEN=hidden, TALL=_tall(hidden), C=C, ROWS=rows, KEEP=keep,
+                **sizes(D, weights[0]), HIDDEN=hidden, TALL=tall(hidden), C=C, ROWS=rows, KEEP=keep,
                 DROPOUT=seed is not None, MATH=math(weights[0]), num_warps=warps, num_stages=1,
             )  # fmt: skip
     return hs, cs, ys
@@ -245,26 +235,18 @@ def grad_decoder(
     grad_gates, grad_z = hs.new_empty(H, R, 4 * D), hs.new_empty(H, R, hidden)
     shapes = (R, D), (R, D), (R,)
     of_first = [torch.empty(s, dtype=kind, device=hs.device) for s, kind in zip(shapes, kinds, strict=True)]
-    grad_w2, grad_b2 = ys.new_empty(programs, _tall(hidden)), ys.new_empty(programs)
+    grad_w2, grad_b2 = ys.new_empty(programs, tall(hidden)), ys.new_empty(programs)
     if R:
         with torch.cuda.device_of(hs):
             _grad_decoder[(programs,)](
                 grad, base, known, *weights[:-1], ys if seed is None else seed, hs, cs, ys,
                 grad_gates, grad_z, *of_first, grad_w2, grad_b2, R, B, H, dropout,
-                **sizes(D, hs), HIDDEN=hidden, TALL=_tall(hidden), C=C, ROWS=rows, DROPOUT=seed is not None,
+                **sizes(D, hs), HIDDEN=hidden, TALL=tall(hidden), C=C, ROWS=rows, DROPOUT=seed is not None,
                 MATH=math(hs), num_warps=warps, num_stages=TUNING.backward_stages,
             )  # fmt: skip
     return grad_gates, grad_z, *of_first, grad_w2.sum(0)[:hidden], grad_b2.sum()[None]
 
 
-def dropout_mask(seed: Tensor, *, horizon: int, rows: int, hidden: int, dropout: float) -> Tensor:
-    """[H,R,hidden]: what dropout keeps. For tests: the kernels never store it."""
-    out = torch.empty(horizon, rows, hidden, dtype=torch.int8, device=seed.device)
-    with torch.cuda.device_of(seed):
-        _mask[(triton.cdiv(rows, 32),)](out, seed, rows, horizon, dropout, HIDDEN=hidden, TALL=_tall(hidden), ROWS=32)
-    return out.bool()
-
-
-def _tall(hidden: int) -> int:
+def tall(hidden: int) -> int:
     """Columns of the hidden layer's tile: a power of 2, at least the 16 that a product needs."""
     return max(16, 1 << (hidden - 1).bit_length())

@@ -192,11 +192,5 @@ def _cut(M: int) -> tuple[int, int]:
 
 
 def _roads(topology: Topology) -> tuple[Tensor, ...]:
-    return (
-        topology.visit_order,
-        topology.senders,
-        topology.receivers,
-        topology.out_start,
-        topology.in_start,
-        topology.in_order,
-    )
+    csr = topology.out_start, topology.in_start, topology.in_order
+    return topology.visit_order, topology.senders, topology.receivers, *csr

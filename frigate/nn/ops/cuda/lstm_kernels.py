@@ -29,7 +29,6 @@ class Tuning:
     forward: tuple[int, int] = (64, 4)  # rows of a program, warps
     backward: tuple[int, int] = (64, 4)
     backward_stages: int = 1  # forward has one: with more, Triton moves the weights out of shared memory
-    math: int = 1  # 1: rcp.approx (1 ulp); 2, only for 16-bit inputs: tanh.approx (relative error 2^-11)
     sums: str = "triton"  # or "torch": two matmuls and a sum, each reading the gradients of the gates again
     sums_block: tuple[int, int, int] = (64, 8, 3)  # rows of a tile, warps, stages
 
@@ -48,16 +47,12 @@ def _inverse(x, MATH: tl.constexpr):
 
 @triton.jit
 def tanh(x, MATH: tl.constexpr):
-    if MATH == 2:
-        y = tl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
-    else:
-        y = 1.0 - 2.0 * _inverse(1.0 + tl.exp(2.0 * x), MATH)
-    return y
+    return 1.0 - 2.0 * _inverse(1.0 + tl.exp(2.0 * x), MATH)
 
 
 @triton.jit
 def sigmoid(x, MATH: tl.constexpr):
-    return 0.5 + 0.5 * tanh(0.5 * x, MATH) if MATH == 2 else _inverse(1.0 + tl.exp(-x), MATH)
+    return _inverse(1.0 + tl.exp(-x), MATH)
 
 
 @triton.jit
@@ -306,8 +301,8 @@ def sizes(D: int, x: Tensor) -> dict[str, Any]:
 
 
 def math(x: Tensor) -> int:
-    """How to compute the activations; the interpreter has no assembler and can only do 0."""
-    return 0 if not x.is_cuda else TUNING.math if x.dtype != torch.float32 else min(TUNING.math, 1)
+    """How to divide: 1 with rcp.approx (1 ulp); 0 in the interpreter, which has no assembler."""
+    return int(x.is_cuda)
 
 
 def rows_and_warps(D: int, x: Tensor, wanted: tuple[int, int]) -> tuple[int, int]:
