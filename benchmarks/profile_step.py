@@ -21,7 +21,7 @@ from frigate.bench.synthetic import parse_size, synthetic_run, windows_for
 from frigate.config import change, preset
 from frigate.nn.device import best_device
 from frigate.training.environment import environment
-from frigate.training.trainer import Trainer
+from frigate.training.trainer import Trainer, training_windows
 
 WARM, STEPS, SHOWN = 4, 4, 40
 
@@ -30,7 +30,7 @@ def measure(size: str, name: str, device: torch.device) -> dict[str, Any]:
     sized = parse_size(size)
     windows = windows_for(sized, device)
     run = synthetic_run(change(preset(name), {"train": {"batch_size": windows}}), sized)
-    trainer, rng = Trainer(run, run.windows(device)), np.random.default_rng(0)
+    trainer, rng = Trainer(run, training_windows(run, device)), np.random.default_rng(0)
 
     def step(number: int) -> None:
         trainer._step(rng.permutation(trainer.train_at)[:windows], rng, number)

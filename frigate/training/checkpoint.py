@@ -105,7 +105,9 @@ def load_checkpoint(
             "another folder"
         )
     state = _read_tensors(at / STATE)
-    _require_tensors_of(run.model, {k[6:]: v for k, v in state.items() if k.startswith("model.")}, at / STATE)
+    for prefix in ("model.", "averaged.") if run.settings.train.average else ("model.",):
+        tensors = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+        _require_tensors_of(run.model, tensors, at / STATE)
     return here, weights, state
 
 

@@ -20,10 +20,23 @@ from frigate.config import change, preset
 from frigate.data.city import write_city
 from frigate.data.stream import RoadNetworkStream
 from frigate.errors import CityError, FrigateError, MissingExtraError, SettingsError
-from frigate.forecasting.export import NEEDED, OUTPUT, SHAPES, Inputs, check_parity, export_onnx, export_program, inputs
+from frigate.forecasting.export import (
+    DEMAND,
+    NEEDED,
+    OUTPUT,
+    SHAPES,
+    Inputs,
+    _onnx_program,
+    _torch_program,
+    check_parity,
+    export_onnx,
+    export_program,
+    inputs,
+)  # fmt: skip
 from frigate.forecasting.forecast import Forecast, forecast
 from frigate.training.run import Run, build_model
 from frigate.training.train import train
+from tests.support import forecast_runs
 from tests.support.command_line import frigate
 from tests.support.errors import raises
 from tests.support.forecast_runs import START_S, STEP_S, S, small_city
@@ -31,6 +44,7 @@ from tests.support.towns import random_network, random_stream
 
 BOTH = pytest.mark.parametrize("name", ["paper", "default"])
 HAVE_ONNX = all(importlib.util.find_spec(package) for package in NEEDED)
+needs_onnx = pytest.mark.skipif(not HAVE_ONNX, reason="the extra `export` is absent")
 TOWN = ("senders", "neighbour")
 CITY = small_city(quantity="speed")
 
@@ -167,7 +181,20 @@ def test_torch_alone_runs_what_the_command_wrote(program: Callable[[str], Path])
     made, out = forecast(small_run("default"), stream=CITY, device="cpu"), np.load(folder / "got.npz")
     np.testing.assert_allclose(out["got"], made.values, rtol=1e-5, atol=1e-4)
     np.testing.assert_array_equal(out["ids"], made.node_ids)
-    assert set(np.load(folder / "sample.npz")) == {*SHAPES, OUTPUT, "node_ids"} - {"positions"}
+    assert set(np.load(folder / "sample.npz")) == {*SHAPES, OUTPUT, "node_ids"} - {"positions", *DEMAND}
+
+
+@pytest.mark.parametrize("suffix", [".pt2", pytest.param(".onnx", marks=needs_onnx)])
+def test_a_model_that_corrects_demand_reads_it(suffix: str, tmp_path: Path) -> None:
+    run, city = forecast_runs.small_run(), forecast_runs.small_city()
+    path = tmp_path / f"counts{suffix}"
+    exported = (export_program if suffix == ".pt2" else export_onnx)(run, path, city)  # which compares it with the run
+    assert city.name in exported.differences
+    arrays = inputs(run, stream=city, close=["6,7"])
+    assert set(DEMAND) <= set(arrays) and (arrays["demand_node"][:, -1] != 1).any()
+    call = (_torch_program if suffix == ".pt2" else _onnx_program)(path)
+    made = forecast(run, stream=city, close=["6,7"], device="cpu")
+    np.testing.assert_allclose(np.maximum(call(arrays), 0), made.values, rtol=1e-4, atol=1e-4)
 
 
 def test_a_program_names_no_path_of_this_machine(program: Callable[[str], Path]) -> None:

@@ -29,7 +29,7 @@ from frigate.nn.partition import cut_parts, in_parts
 from frigate.training.checkpoint import load_run
 from frigate.training.run import Run
 from frigate.training.train import train
-from frigate.training.trainer import StepReport, Trainer, draw_part, micro_batch
+from frigate.training.trainer import StepReport, Trainer, draw_part, micro_batch, training_windows
 from tests.support.command_line import frigate
 from tests.support.errors import raises
 from tests.support.towns import PRESETS, Town, build_model, edited, in_float64, make_town, random_stream, small_settings
@@ -173,7 +173,7 @@ def trainer_of(settings: Settings) -> Trainer:
         raise KeyboardInterrupt
 
     stopped = train(city(), settings=settings, device="cpu", on_step=stop).on(city())
-    return Trainer(stopped, stopped.windows())
+    return Trainer(stopped, training_windows(stopped, "cpu"))
 
 
 @BOTH

@@ -77,7 +77,9 @@ def test_a_run_comes_back_as_it_was_kept(name: str, home: Path) -> None:
 
 def test_nothing_is_pickled(home: Path) -> None:
     files = [p for p in (home / "default").rglob("*") if p.is_file()]
-    assert sorted(p.name for p in files) == ["metrics.jsonl", "run.json", "state.safetensors", "weights.safetensors"]
+    assert sorted(p.name for p in files) == [
+        "metrics.jsonl", "run.json", "state.safetensors", "usual_counts.safetensors", "weights.safetensors",
+    ]  # fmt: skip
     for path in files:
         if path.suffix == ".safetensors":
             size = int.from_bytes(path.read_bytes()[:8], "little")
@@ -168,9 +170,9 @@ def test_a_part_of_the_description_that_is_wrong_is_refused(key: str, value: Any
 
 def test_another_version_is_refused(moved: Path) -> None:
     edit(moved, format=1)
-    with raises(CheckpointError, "format 1", "3"):
+    with raises(CheckpointError, "format 1", "4"):
         load_run(moved)
-    edit(moved, format=3)
+    edit(moved, format=4)
     scaling = json.loads((last(moved) / "run.json").read_text())["scaling"]
     edit(moved, scaling={**scaling, "roads": {**scaling["roads"], "features": ["something"]}})
     with raises(CheckpointError, "road features", "version"):

@@ -28,7 +28,17 @@ from frigate.nn.forecaster import ForecastModel
 from frigate.nn.model import Frigate
 from frigate.training.checkpoint import load_checkpoint, load_run
 from frigate.training.train import train
-from frigate.training.trainer import LAST_RATE, StepReport, Trainer, draw_hidden, learning_rate, micro_batch, spread
+from frigate.training.trainer import (
+    LAST_RATE,
+    StepReport,
+    Trainer,
+    draw_hidden,
+    learning_rate,
+    micro_batch,
+    spread,
+    training_masks,
+    training_windows,
+)  # fmt: skip
 from tests.support.crash_points import frigate_signalled
 from tests.support.errors import raises
 from tests.support.training_runs import (
@@ -62,7 +72,8 @@ def test_the_loss_falls(name: str) -> None:
     run = train(town(), seen=0.6, settings=tiny(name, epochs=8, steps_per_epoch=5), device="cpu", on_step=on_step)
     assert len(losses) == 8
     assert np.mean(losses[-3:]) < 0.9 * losses[0]
-    assert run.progress.best_epoch > 1
+    # The untrained `default` forecasts what demand does, and on so small a town nothing is better.
+    assert run.progress.best_epoch > (1 if name == "paper" else 0)
     assert run.progress.finished
 
 
@@ -281,16 +292,18 @@ def course(folder: Path) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("quantity", ["count", "speed"])
 def test_the_scale_is_of_seen_nodes_and_training_times_alone(quantity: str) -> None:
     city = town(quantity=quantity)
-    run = train(city, settings=tiny(epochs=1), device="cpu")
+    ids = train(city, settings=tiny(epochs=1), device="cpu").on(city).split.seen
+    run = train(city, seen=city.stream.node_ids[ids].tolist(), settings=tiny(epochs=1), device="cpu")
     split, stream = run.on(city).split, city.stream
     stop = split.train[1]
     readings = stream.values[:stop, split.seen][stream.observed[:stop, split.seen]].astype(float)
     assert math.isclose(run.scaling.value_scale, readings.std())
     assert math.isclose(run.scaling.value_offset, 0 if quantity == "count" else readings.mean(), abs_tol=1e-9)
-    ids = stream.node_ids[split.seen].tolist()
     values = garbage(stream, split.unseen)
     values[stop:] = garbage(stream, np.ones(N, bool))[stop:]
-    other = train(with_readings(city, values), seen=ids, settings=tiny(epochs=1), device="cpu")
+    other = train(
+        with_readings(city, values), seen=stream.node_ids[split.seen].tolist(), settings=tiny(epochs=1), device="cpu"
+    )
     assert other.scaling.to_json() == run.scaling.to_json()
 
 
@@ -313,7 +326,7 @@ def test_memory_decides_only_the_micro_batch(name: str) -> None:
 def new_trainer(settings: Settings) -> Trainer:
     """As it stands before its first epoch."""
     stopped = train(town(), settings=settings, device="cpu", on_step=stop_at_once).on(town())
-    return Trainer(stopped, stopped.windows())
+    return Trainer(stopped, training_windows(stopped, "cpu"))
 
 
 def test_a_loss_that_is_read_a_step_late_is_told_with_its_own_step() -> None:
@@ -337,7 +350,8 @@ def test_what_no_target_needs_is_not_decoded_and_changes_nothing(
     trainer = new_trainer(tiny(name, validation=validation, model=still))
     scored = trainer.run.split.unseen if validation == "unseen" else trainer.run.split.validation
     size, rows = trainer.settings.batch_size, set()
-    trainer.model.get_submodule("first").register_forward_hook(lambda module, inputs, y: rows.add(len(y)))
+    for model in {trainer.model, trainer.averaged}:
+        model.get_submodule("first").register_forward_hook(lambda module, inputs, y: rows.add(len(y)))
     batch = trainer.windows.batch(trainer.train_at[:size], past=4, horizon=4, inputs=trainer.inputs)
     weight = trainer.inputs * torch.rand(size, N)
     found = []
@@ -365,7 +379,7 @@ def test_a_batch_is_its_tensors() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_a_recorded_step_is_the_step() -> None:
     stopped = train(town(), settings=tiny(model={"width": 16}), device="cuda", on_step=stop_at_once).on(town())
-    trainer = Trainer(stopped, stopped.windows("cuda"))
+    trainer = Trainer(stopped, training_windows(stopped, "cuda"))
     size = trainer.settings.batch_size
     found = {}
     for alike in (True, False):
@@ -384,17 +398,24 @@ def stop_at_once(tick: StepReport) -> None:
     raise KeyboardInterrupt
 
 
+@pytest.mark.parametrize("demand", [False, True])
 @pytest.mark.parametrize(("hide", "visible"), [((0.2, 0.8), 0.1), ((0.5, 0.5), 0.0), ((0.0, 0.0), 1.0)])
-def test_the_loss_is_mostly_of_the_hidden_and_only_of_training_nodes(hide: tuple[float, float], visible: float) -> None:
-    still = {"dropout": 0.0, "edge_dropout": 0.0}
+def test_the_loss_is_mostly_of_the_hidden_and_only_of_training_nodes(
+    hide: tuple[float, float], visible: float, demand: bool
+) -> None:
+    still = {"dropout": 0.0, "edge_dropout": 0.0, "demand": demand}
     trainer = new_trainer(tiny(hide=hide, visible_weight=visible, model=still))
     current = np.array([10, 20, 30, 40])
     training = trainer.run.split.training
-    hidden = torch.from_numpy(draw_hidden(np.random.default_rng(5), training, 4, hide))
-    batch = trainer.windows.batch(current, past=4, horizon=4, inputs=torch.from_numpy(training))
+    which, hidden = None, torch.from_numpy(draw_hidden(np.random.default_rng(5), training, 4, hide))
+    if demand:
+        which = torch.from_numpy(np.random.default_rng(5).integers(0, trainer.settings.masks, 4))
+        hidden = torch.from_numpy(training_masks(trainer.run))[which]
+    inputs = torch.from_numpy(training)
+    batch = trainer.windows.batch(current, past=4, horizon=4, inputs=inputs, hidden=hidden, demand=which)
     assert batch.target is not None and batch.target_observed is not None
     with torch.no_grad():
-        error = (trainer.model(batch.hide(hidden)) - batch.target).abs() / trainer.run.scaling.value_scale
+        error = (trainer.model(batch) - batch.target).abs() / trainer.run.scaling.value_scale
     total = cells = 0.0
     for b, h, v in np.ndindex(*error.shape):
         if training[v] and batch.target_observed[b, h, v]:
