@@ -76,11 +76,13 @@ def fit_trees(
     trees: int = 400,
     leaves: int = 63,
     n_jobs: int = 2,
+    masks: NDArray[np.bool_] | None = None,
 ) -> Trees:
     """Fit at training nodes and times; stop, and choose the objective, by MAE at validation nodes and times.
 
     Without an `objective`, counts are fitted with both and the better one is kept; other quantities with L1. Two cores
-    forecast about 180,000 rows a second with 70 trees of 63 leaves, and 70,000 with 260.
+    forecast about 180,000 rows a second with 70 trees of 63 leaves, and 70,000 with 260. Where the windows have
+    demands, `masks` [C,N] are the sensors that each of these does not know, and they are the sets that are hidden.
     """
     if objective not in (None, L1, POISSON):
         raise SettingsError(f'objective = "{objective}": choose one of {L1}, {POISSON}')
@@ -97,6 +99,7 @@ def fit_trees(
         inputs=split.seen & ~stopping,
         past=past,
         horizon=horizon,
+        masks=masks,
     )
     train = draw.rows(rng, split.train, draw.inputs, hide=HIDDEN, max_rows=rows)
     check = draw.rows(rng, split.validate, stopping, hide=None, max_rows=rows // 5)
@@ -128,6 +131,7 @@ class _Draw:
     inputs: NDArray[np.bool_]  # [N] the sensors that may be visible
     past: int
     horizon: int
+    masks: NDArray[np.bool_] | None
 
     def rows(
         self,
@@ -145,11 +149,17 @@ class _Draw:
         enough = int(max_rows / max(1.0, share * STEPS * int(targets.sum())))
         xs, ys = [], []
         for at in current[: max(1, enough)]:
-            batch = self.windows.batch(at[None], past=self.past, horizon=self.horizon, inputs=inputs)
-            asked = targets
-            if hide is not None:
+            asked, hidden, which = targets, None, None
+            if hide is not None and self.masks is None:
                 asked = targets & (rng.random(len(targets)) < rng.uniform(*hide))
-                batch = batch.hide(torch.from_numpy(asked)[None].to(device))
+                hidden = torch.from_numpy(asked)[None].to(device)
+            elif hide is not None and self.masks is not None:
+                mask = int(rng.integers(0, len(self.masks)))
+                asked, which = targets & self.masks[mask], torch.tensor([mask], device=device)
+                hidden = torch.from_numpy(self.masks[mask])[None].to(device)
+            batch = self.windows.batch(
+                at[None], past=self.past, horizon=self.horizon, inputs=inputs, hidden=hidden, demand=which
+            )
             nodes = torch.from_numpy(np.flatnonzero(asked)).to(device)
             assert batch.target is not None and batch.target_observed is not None
             steps = torch.from_numpy(np.sort(rng.permutation(self.horizon)[:STEPS])).to(device)
@@ -215,12 +225,15 @@ def features(window: Batch, profile: Tensor, *, length_scale_m: float, steps: Te
         moments(window, readings)[nodes, 0],
         roads[nodes],
     ]
+    of_both = [weighted(kernels, usual_near), nearest(usual_near)]
+    if window.demand is not None and window.demand_node is not None:
+        of_node.append(window.demand_node[0, nodes])
+        of_both.append(window.demand[0, steps][:, nodes, None])
     return torch.cat(
         [
             torch.cat([of_step, whole_city], 1)[:, None].expand(-1, len(nodes), -1),
             torch.cat(of_node, 1).expand(len(steps), -1, -1),
-            weighted(kernels, usual_near),
-            nearest(usual_near),
+            *of_both,
         ],
         dim=-1,
     )

@@ -16,9 +16,18 @@ from frigate.errors import SettingsError
 from frigate.evaluation.evaluate import NONE, OWN, ZERO
 
 NAIVE = (ZERO, NONE, "clock profile", "nearest sensors", "label propagation")
-FITTED = ("kriging", "lightgbm")  # learnt, but not by gradient steps
+NEED_DEMAND = ("demand", "lightgbm-demand")
+FITTED = ("kriging", "lightgbm", *NEED_DEMAND)  # learnt, but not by gradient steps
 ALL = (*NAIVE, *FITTED, *BASELINES, *PRESETS, OWN)
-LABELS = {**BASELINES, "paper": "Frigate (paper)", "default": "Frigate (default)", "lightgbm": "LightGBM", OWN: OWN}
+LABELS = {
+    **BASELINES,
+    "paper": "Frigate (paper)",
+    "default": "Frigate (default)",
+    "lightgbm": "LightGBM",
+    "demand": "Demand alone",
+    "lightgbm-demand": "LightGBM + demand",
+    OWN: OWN,
+}
 
 
 @dataclass(frozen=True)
@@ -95,7 +104,9 @@ class Plan:
         return Recipe(model, more.pop("seen", self.seen), self.effort.seeds[0] if seed is None else seed, **more)
 
     def wanted(self, *models: str) -> list[str]:
-        return [model for model in models if not self.models or model in self.models]
+        """These models, but for those that were not asked for, and those of demand where there is none."""
+        absent = () if self.city.stream.quantity == "count" else NEED_DEMAND
+        return [model for model in models if model not in absent and (not self.models or model in self.models)]
 
     def folder(self, recipe: Recipe) -> Path:
         return self.results / "runs" / recipe.name

@@ -43,6 +43,8 @@ LOOKS = {
     "stnn": ("#aabb54", "*"),
     "lightgbm": ("#6b2a12", "p"),
     "kriging": ("#2e2585", "h"),
+    "demand alone": ("#00c2c7", "H"),
+    "lightgbm + demand": ("#e8b796", "8"),
     "zero": ("#bdbdbd", "x"),
     "constant median": ("#a6a6a6", "+"),
     "clock profile": ("#8c8c8c", "<"),

@@ -13,24 +13,35 @@ import json
 import math
 import time
 from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from frigate.baselines.boosted_trees import fit_trees
+from frigate.baselines.boosted_trees import Trees, fit_trees
 from frigate.baselines.kriging import fit_kriging
 from frigate.baselines.naive import Forecaster, fit_own_median, naive_baselines, seen_median
-from frigate.config import Settings
+from frigate.config import Settings, preset
 from frigate.data.files import replacing_file, write_file
 from frigate.data.split import Split, make_split, windows_in
 from frigate.errors import SettingsError
-from frigate.evaluation.evaluate import NONE, OWN, TERCILES, ZERO, score, share_of_sensor, terciles, windows_at_once
+from frigate.evaluation.evaluate import (
+    NONE,
+    OWN,
+    TERCILES,
+    ZERO,
+    demand_alone,
+    score,
+    share_of_sensor,
+    terciles,
+    windows_at_once,
+)  # fmt: skip
 from frigate.evaluation.metrics import Measure, Scores, Summary
 from frigate.experiments.ablated_model import without
-from frigate.experiments.plan import ALL, NAIVE, Plan, Recipe
+from frigate.experiments.plan import ALL, NAIVE, NEED_DEMAND, Plan, Recipe
 from frigate.experiments.table import as_json
 from frigate.graph.feature_cache import features_of
 from frigate.nn.batch import Windows
@@ -38,8 +49,8 @@ from frigate.nn.device import best_device
 from frigate.nn.scaling import build_topologies, fit_scaling
 from frigate.training.environment import environment
 from frigate.training.run import Run, build_model
-from frigate.training.train import train
-from frigate.training.trainer import OnStep
+from frigate.training.train import new_run, train
+from frigate.training.trainer import OnStep, training_masks, training_windows
 
 SCORED_AT_ONCE = 16  # windows, for forecasters that are no networks
 
@@ -132,11 +143,45 @@ def _trained(plan: Plan, recipe: Recipe, device: torch.device, on_step: OnStep |
 def _not_trained(plan: Plan, recipe: Recipe, device: torch.device) -> Fitted:
     settings, split = plan.settings(recipe), split_of(plan, recipe)
     city, stream = plan.city, plan.city.stream
+    if recipe.model in NEED_DEMAND:
+        return _of_demand(plan, recipe, settings, device)
     features = features_of([stream.network], city)[0] if recipe.model == "lightgbm" else None
     scaling = fit_scaling(stream, split, settings.model, features=features, seed=recipe.seed)
     topologies, _ = build_topologies(stream.topologies, scaling, sensors=split.seen, city=city)
     windows = Windows(stream, topologies, device)
     return Fitted(_simple(plan, recipe, split, windows, settings), windows, split, settings, SCORED_AT_ONCE)
+
+
+def _of_demand(plan: Plan, recipe: Recipe, settings: Settings, device: torch.device) -> Fitted:
+    """Demand as `default` has it, without the network."""
+    of_default = replace(preset("default"), task=settings.task)
+    of_default = replace(of_default, train=replace(of_default.train, seed=recipe.seed))
+    here = new_run(plan.city, settings=of_default, seen=plan.sensors(recipe))
+    forecast: Forecaster = demand_alone
+    if recipe.model == "lightgbm-demand":
+        forecast = _trees(plan, recipe, here.split, training_windows(here, device), settings, training_masks(here))
+    return Fitted(forecast, here.windows(device), here.split, settings, SCORED_AT_ONCE)
+
+
+def _trees(
+    plan: Plan,
+    recipe: Recipe,
+    split: Split,
+    windows: Windows,
+    settings: Settings,
+    masks: NDArray[np.bool_] | None = None,
+) -> Trees:
+    return fit_trees(
+        plan.city.stream,
+        split,
+        windows,
+        past=settings.task.past,
+        horizon=settings.task.horizon,
+        seed=recipe.seed,
+        trees=plan.effort.trees,
+        n_jobs=torch.get_num_threads(),  # idle threads of LightGBM wait by spinning: never more than torch's
+        masks=masks,
+    )
 
 
 def _simple(plan: Plan, recipe: Recipe, split: Split, windows: Windows, settings: Settings) -> Forecaster:
@@ -148,11 +193,7 @@ def _simple(plan: Plan, recipe: Recipe, split: Split, windows: Windows, settings
     if recipe.model == "kriging":
         return fit_kriging(stream, split, windows, past=task.past, horizon=task.horizon)
     if recipe.model == "lightgbm":
-        threads = torch.get_num_threads()  # idle threads of LightGBM wait by spinning: never more than torch's
-        return fit_trees(
-            stream, split, windows, past=task.past, horizon=task.horizon, seed=recipe.seed, trees=plan.effort.trees,
-            n_jobs=threads,
-        )  # fmt: skip
+        return _trees(plan, recipe, split, windows, settings)
     raise SettingsError(f'no model "{recipe.model}"')
 
 
