@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -45,7 +46,7 @@ def median_ms(
             call()
             if repeat >= warm:
                 seconds[name].append(time.perf_counter() - began)
-    return {name: _median_ms(times) for name, times in seconds.items()}
+    return {name: round(1e3 * statistics.median(times), 4) for name, times in seconds.items()}
 
 
 def host_ms(call: Callable[[], object], *, warm: int, repeats: int) -> float:
@@ -53,24 +54,17 @@ def host_ms(call: Callable[[], object], *, warm: int, repeats: int) -> float:
     return median_ms({"": call}, torch.device("cpu"), warm=warm, repeats=repeats)[""]
 
 
-def _median_ms(seconds: list[float]) -> float:
-    return round(1e3 * statistics.median(seconds), 4)
-
-
 def _events_ms(call: Callable[[], object], *, warm: int, repeats: int) -> float:
     for _ in range(warm):
         call()
-    pairs = [(_event(), _event()) for _ in range(repeats)]
+    event = partial(torch.cuda.Event, enable_timing=True)
+    pairs = [(event(), event()) for _ in range(repeats)]
     for start, stop in pairs:
         start.record()
         call()
         stop.record()
     torch.cuda.synchronize()
-    return _median_ms([start.elapsed_time(stop) / 1e3 for start, stop in pairs])
-
-
-def _event() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    return round(statistics.median([float(start.elapsed_time(stop)) for start, stop in pairs]), 4)
 
 
 def peak_bytes(call: Callable[[], object], device: torch.device) -> int | None:
@@ -85,15 +79,15 @@ def peak_bytes(call: Callable[[], object], device: torch.device) -> int | None:
     try:
         ctypes.CDLL(None).malloc_trim(0)  # memory that is free but still held would hide what the call takes
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # reset the peak
-        before = _status_bytes("VmRSS")
+        before = _proc_bytes("self/status", "VmRSS")
         call()
-        return max(0, _status_bytes("VmHWM") - before)
+        return max(0, _proc_bytes("self/status", "VmHWM") - before)
     except (OSError, AttributeError, StopIteration):  # not Linux, another C library, or not allowed
         return None
 
 
-def _status_bytes(name: str) -> int:
-    lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+def _proc_bytes(file: str, name: str) -> int:
+    lines = Path("/proc", file).read_text(encoding="ascii", errors="replace").splitlines()
     return 1024 * int(next(line for line in lines if line.startswith(f"{name}:")).split()[1])
 
 
@@ -102,8 +96,7 @@ def free_bytes(device: torch.device) -> int | None:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        return 1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1])
+        return _proc_bytes("meminfo", "MemAvailable")
     except (OSError, StopIteration):
         return None
 
@@ -113,14 +106,9 @@ def ceilings(
 ) -> Ceilings:
     """What a plain copy and a plain matrix product reach here; the product in bf16 on a GPU, in fp32 on a CPU."""
     kind = torch.bfloat16 if device.type == "cuda" else torch.float32
-    copy_ms = _copy_ms(device, copied_bytes, warm=warm, repeats=repeats)
     a, b = (torch.randn(side, side, device=device).to(kind) for _ in range(2))
-    product = torch.empty_like(a)
-    product_ms = median_ms({"": lambda: torch.mm(a, b, out=product)}, device, warm=warm, repeats=repeats)[""]
-    return Ceilings(2 * copied_bytes / copy_ms * 1e3, 2 * side**3 / product_ms * 1e3)
-
-
-def _copy_ms(device: torch.device, copied_bytes: int, *, warm: int, repeats: int) -> float:
-    source = torch.zeros(copied_bytes, dtype=torch.uint8, device=device)
+    source, product = torch.zeros(copied_bytes, dtype=torch.uint8, device=device), torch.empty_like(a)
     target = torch.empty_like(source)
-    return median_ms({"": lambda: target.copy_(source)}, device, warm=warm, repeats=repeats)[""]
+    calls = {"copy": lambda: target.copy_(source), "product": lambda: torch.mm(a, b, out=product)}
+    times = median_ms(calls, device, warm=warm, repeats=repeats)
+    return Ceilings(2e3 * copied_bytes / times["copy"], 2e3 * side**3 / times["product"])

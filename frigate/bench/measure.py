@@ -37,7 +37,7 @@ from frigate.errors import FrigateError, SettingsError
 from frigate.forecasting.live import Live
 from frigate.graph.positions import choose_anchors, distances_m, position_scale_m, positions
 from frigate.graph.road_features import road_features
-from frigate.nn.batch import Windows
+from frigate.nn.batch import Batch, Windows
 from frigate.nn.device import autocast, best_device
 from frigate.nn.forecaster import Fixed, ForecastModel
 from frigate.nn.ops import describe_kernels
@@ -47,7 +47,9 @@ from frigate.training.run import RunOnCity
 from frigate.training.trainer import Trainer
 
 AGREE = {"cuda": 0.1, "cpu": 1e-3}  # ||ours - baseline|| / ||baseline||: rounding to bf16 and to fp32
+NUMBER_BYTES = {"cuda": 2, "cpu": 4}  # of an activation, in bf16 and in fp32
 ANCHORS = 16
+CLOCK = {"cuda": "CUDA events; live updates: the host's clock", "cpu": "the host's clock, alternating"}
 MAX_WINDOWS = 1024
 FIRST = 200  # the snapshot that is forecast from; live updates continue from there
 
@@ -114,12 +116,10 @@ def bench(
         "horizon": preset("paper").task.horizon,
         "dtype": "bf16 autocast" if on.type == "cuda" else "fp32",
         "kernels": describe_kernels(on),
-        "clock": "CUDA events; live updates: the host's clock"
-        if on.type == "cuda"
-        else "the host's clock, alternating",
+        "clock": CLOCK[on.type],
         "repeats": asdict(repeats),
         "peak_is": CUDA_PEAK if on.type == "cuda" else RSS_PEAK,
-        "ceilings": None if reached is None else reached.to_json(),
+        "ceilings": reached and reached.to_json(),
         **_static(network, seed=seed),
         "presets": measured,
     }
@@ -134,31 +134,28 @@ def _measure(
     say: Callable[[str], None],
 ) -> dict[str, Any]:
     run, name, windows = synthetic_run(settings, size), settings.model.preset, settings.train.batch_size
-    ours = run.model.to(device)
-    assert isinstance(run.settings.model, ModelSettings)
+    ours, data = run.model.to(device), run.windows(device)
     baseline, baseline_is = plain_copy(ours)
-    stream, data = run.city.stream, run.windows(device)
-
     say(f"{name}: forecast")
     found = _forecasts(run, ours, baseline, data, repeats)
     say(f"{name}: live update")
     found["ours"]["live_update_ms"] = _live_updates(run, data, repeats)
     say(f"{name}: training step")
     at_once, steps = _steps(run, baseline, data, repeats, size)
-    for way, step in steps.items():
-        found[way] |= step
-    mine, other = found["ours"], found["baseline"]
+    mine, other = (found[way] | steps[way] for way in ("ours", "baseline"))
     faster = {key: _ratio(other[f"{key}_ms"], mine[f"{key}_ms"]) for key in ("step", "forecast", "forecast_graph")}
     faster["step_all_nodes"] = _ratio(other["step_ms"], mine["step_all_nodes_ms"])
+    faster["live_update"] = _ratio(other["forecast_ms"], mine["live_update_ms"])
+    assert isinstance(settings.model, ModelSettings)
     sizes = Sizes(
-        run.settings.model,
-        run.settings.task,
+        settings.model,
+        settings.task,
         nodes=size.nodes,
-        edges=stream.network.num_edges,
+        edges=run.city.network.num_edges,
         windows=windows,
         features=data.topologies[0].road_features.shape[1],
         parameters=sum(p.numel() for p in ours.parameters()),
-        number=2 if device.type == "cuda" else 4,
+        number=NUMBER_BYTES[device.type],
     )
     targets = int(run.split.training.sum())
     work = {
@@ -172,7 +169,9 @@ def _measure(
         "targets": targets,
         "baseline_is": baseline_is,
         **found,
-        "times_faster": faster | {"live_update": _ratio(other["forecast_ms"], mine["live_update_ms"])},
+        "ours": mine,
+        "baseline": other,
+        "times_faster": faster,
         "work": work,
         "over_floor": {
             "step": _ratio(mine["step_ms"], work["step"]["floor_ms"]),
@@ -185,10 +184,7 @@ def _forecasts(
     run: RunOnCity, ours: ForecastModel, baseline: ForecastModel, data: Windows, repeats: Repeats
 ) -> dict[str, Any]:
     """One window of all nodes, ours and the baseline's; on a GPU also replayed from a CUDA graph."""
-    device, task = data.device, run.settings.task
-    inputs = torch.from_numpy(run.split.seen).to(device)
-    batch = data.batch(np.array([FIRST]), past=task.past, horizon=task.horizon, inputs=inputs)
-    fixed = _fixed(ours.eval(), data)
+    device, batch, fixed = data.device, _window(run, data, FIRST), _fixed(ours.eval(), data)
 
     def mine() -> Tensor:
         with torch.inference_mode(), autocast(device):
@@ -199,8 +195,7 @@ def _forecasts(
             return baseline(batch, kernels="reference")  # type: ignore[no-any-return]
 
     baseline.eval()
-    off = _require_same("the baseline and ours", mine(), other(), run)
-    found: dict[str, Any] = {"difference": off}
+    found: dict[str, Any] = {"difference": _require_same("the baseline and ours", mine(), other(), run)}
     calls = {"ours": mine, "baseline": other}
     times = median_ms(calls, device, warm=repeats.warm, repeats=repeats.forecast)
     for way, call in calls.items():
@@ -226,24 +221,20 @@ def _replayed(call: Callable[[], Tensor], run: RunOnCity, device: torch.device, 
 def _live_updates(run: RunOnCity, data: Windows, repeats: Repeats) -> float:
     """Milliseconds of a push of one snapshot and the forecast after it, arrays on the host in and out."""
     stream, task, device = run.city.stream, run.settings.task, data.device
-    live = Live(run.run, run.city, device=str(device))
+    live, at = Live(run.run, run.city, device=str(device)), count(FIRST)
     before = slice(FIRST - task.past, FIRST)
-    live.push(int(stream.times_s[FIRST - task.past]), stream.values[before], stream.observed[before])
-    made, at = [live.forecast()], count(FIRST)
+    live.push(int(stream.times_s[before.start]), stream.values[before], stream.observed[before])
 
     def update() -> None:
         now = next(at)
         live.push(int(stream.times_s[now]), stream.values[now], stream.observed[now])
-        made[0] = live.forecast()
+        live.forecast()
 
     time_ms = host_ms(update, warm=repeats.warm, repeats=repeats.live_update)
-    inputs, last = torch.from_numpy(run.split.seen).to(device), np.array([next(at) - 1])
-    batch = data.batch(last, past=task.past, horizon=task.horizon, inputs=inputs)
-    model = run.model
-    fixed = _fixed(model, data)
+    batch, fixed = _window(run, data, next(at) - 1), _fixed(run.model, data)
     with torch.inference_mode(), autocast(device):
-        full = model(batch, fixed=fixed)[0]
-    _require_same("a live update and the full forecast", torch.from_numpy(made[0].values), full, run)
+        full = run.model(batch, fixed=fixed)[0]
+    _require_same("a live update and the full forecast", torch.from_numpy(live.forecast().values), full, run)
     return time_ms
 
 
@@ -270,6 +261,12 @@ def _steps(
     found = {way: {"step_ms": times[way], "step_peak_bytes": peaks[way]} for way in ("ours", "baseline")}
     found["ours"] |= {"step_all_nodes_ms": times["all nodes"], "step_all_nodes_peak_bytes": peaks["all nodes"]}
     return at_once, found
+
+
+def _window(run: RunOnCity, data: Windows, current: int) -> Batch:
+    """The window up to this snapshot, read at the sensors."""
+    task, inputs = run.settings.task, torch.from_numpy(run.split.seen).to(data.device)
+    return data.batch(np.array([current]), past=task.past, horizon=task.horizon, inputs=inputs)
 
 
 def _stepping(trainer: Trainer) -> Callable[[], object]:
@@ -317,13 +314,12 @@ def _require_same(what: str, one: Tensor, other: Tensor, run: RunOnCity) -> floa
 def _require_memory(settings: Settings, size: Size, device: torch.device, *, windows: int) -> None:
     free = free_bytes(device)
     assert isinstance(settings.model, ModelSettings)
-    number = 2 if device.type == "cuda" else 4
-    window = plain_bytes(settings.model, settings.task, nodes=size.nodes, edges=size.roads, number=number)
-    if free is not None and windows * window > free:
-        needed_gib, free_gib = windows * window / 2**30, free / 2**30
+    number = NUMBER_BYTES[device.type]
+    needed = windows * plain_bytes(settings.model, settings.task, nodes=size.nodes, edges=size.roads, number=number)
+    if free is not None and needed > free:
         raise SettingsError(
             f"--size {size.name}: a training step of the baseline, {windows} windows at once, takes about "
-            f"{needed_gib:,.0f} GiB, and {free_gib:,.0f} GiB are free. Use a smaller --size"
+            f"{needed / 2**30:,.0f} GiB, and {free / 2**30:,.0f} GiB are free. Use a smaller --size"
         )
 
 

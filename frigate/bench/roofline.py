@@ -78,31 +78,67 @@ class Sizes:
         """Bytes of hidden or cell state, [R,D]."""
         return self.rows * self.model.width * self.number
 
+    @property
+    def outside(self) -> int:
+        """Bytes of the decoder's first states and the prior's part, read, and of the forecasts, written."""
+        return 2 * self.state + self.rows * (self.model.hidden + self.task.horizon) * FP32
+
 
 def forecast_work(sizes: Sizes) -> tuple[WorkItem, ...]:
     """A forward pass without gradients; gates and positions are ready."""
-    return (_embedding(sizes), _layers(sizes), _encoder(sizes, kept=False), _decoder(sizes, kept=False))
+    embedding, layers, encoder, decoder = _flops(sizes)
+    return (
+        WorkItem("embedding", sizes.rows * sizes.task.past * READING + sizes.wide, embedding),
+        WorkItem("layers", sizes.model.layers * 2 * sizes.wide, sum(layers)),
+        WorkItem("encoder", sizes.wide + 4 * sizes.state, encoder),
+        WorkItem("decoder", sizes.outside, decoder),
+    )
 
 
 def step_work(sizes: Sizes, *, targets: int) -> tuple[WorkItem, ...]:
     """Forward, backward and optimiser. Only `targets` of the nodes have targets; the others need neither LSTM."""
-    decoded = replace(sizes, nodes=targets)
+    decoded, horizon = replace(sizes, nodes=targets), sizes.task.horizon
+    _, (product, sums), _, _ = _flops(sizes)
+    embed, layers, _, _ = forecast_work(sizes)
+    _, _, encode, decode = forecast_work(decoded)
+    # Going back, the decoder reads its states and writes gradients of gates and of the readout's hidden units; then all
+    # of them are read for the sums. The encoder reads encodings and states and writes gradients of gates and encodings;
+    # then gates, encodings and states are read for the sums.
+    states, units = horizon * decoded.state, horizon * decoded.rows * sizes.model.hidden * sizes.number
+    decoder_back = 2 * (states + decoded.state) + 4 * states + units + decoded.outside + 7 * states + 2 * units
+    encoder_back = (1 + 2 + 4 + 1 + 6) * decoded.wide + 4 * decoded.state
     return (
-        _embedding(sizes),
-        _layers(sizes),
-        _encoder(decoded, kept=True),
-        _decoder(decoded, kept=True),
-        _decoder_back(decoded),
-        _encoder_back(decoded),
-        _layers_back(sizes),
-        _embedding_back(sizes),
+        embed,
+        layers,
+        WorkItem("encoder", encode.bytes + 2 * decoded.wide, encode.flops),  # the states before each step are kept
+        WorkItem("decoder", decode.bytes + 2 * (horizon + 1) * decoded.state, decode.flops),
+        WorkItem("decoder, back", decoder_back, 3 * decode.flops),
+        WorkItem("encoder, back", encoder_back, 3 * encode.flops),
+        # Two products, for the input and for W_1; sums again for W_1, sums of gradients, products for the gates.
+        WorkItem("layers, back", 3 * layers.bytes, 2 * product + 3 * sums),
+        WorkItem("embedding, back", embed.bytes, embed.flops),  # for the weights alone: readings have no gradient
         WorkItem("optimiser", ADAM * FP32 * sizes.parameters, 12 * sizes.parameters),
     )
 
 
+def _flops(s: Sizes) -> tuple[int, tuple[int, int], int, int]:
+    """Of a forward pass: the embedding; the layers' products with W_1 and gated sums; the encoder; the decoder."""
+    D, hidden, cells = s.model.width, s.model.hidden, s.rows * s.task.past
+    calendar = len(CALENDAR) if s.model.roads else 0
+    embedding = 2 * cells * D
+    if s.model.roads:
+        embedding += 2 * cells * ((s.features + calendar + 2 * HEADS) * D + 2 * NEAR_SENSORS * HEADS)
+    products = s.model.layers * 2 * cells * 3 * D * D
+    sums = s.model.layers * 4 * s.edges * s.windows * s.task.past * D  # of both directions
+    encoder = 2 * cells * (2 * D) * (4 * D)
+    # The cell's product with its state and inputs, and the readout's two layers.
+    decoder = 2 * s.rows * s.task.horizon * ((D + 1 + calendar) * 4 * D + 2 * D * hidden + hidden)
+    return embedding, (products, sums), encoder, decoder
+
+
 def floor_ms(parts: Iterable[WorkItem], ceilings: Ceilings) -> float:
     """The parts one after the other, each limited by the slower of bytes and operations."""
-    return sum(1e3 * max(_seconds(part, ceilings)) for part in parts)
+    return sum(max(_both_ms(part, ceilings)) for part in parts)
 
 
 def work_json(parts: tuple[WorkItem, ...], ceilings: Ceilings | None) -> dict[str, Any]:
@@ -111,81 +147,10 @@ def work_json(parts: tuple[WorkItem, ...], ceilings: Ceilings | None) -> dict[st
     result["parts"] = [{"name": part.name, "bytes": part.bytes, "flops": part.flops} for part in parts]
     if ceilings is not None:
         for row, part in zip(result["parts"], parts, strict=True):
-            by_bytes, by_flops = _seconds(part, ceilings)
-            row |= {"bytes_ms": round(1e3 * by_bytes, 4), "flops_ms": round(1e3 * by_flops, 4)}
+            by_bytes, by_flops = _both_ms(part, ceilings)
+            row |= {"bytes_ms": round(by_bytes, 4), "flops_ms": round(by_flops, 4)}
     return result
 
 
-def _seconds(part: WorkItem, ceilings: Ceilings) -> tuple[float, float]:
-    return part.bytes / ceilings.copy_bytes_per_s, part.flops / ceilings.matmul_flop_per_s
-
-
-def _embedding(s: Sizes) -> WorkItem:
-    cells = s.rows * s.task.past
-    flops = 2 * cells * s.model.width
-    if s.model.roads:
-        inputs = s.features + len(CALENDAR) + 2 * HEADS
-        flops += 2 * cells * (inputs * s.model.width + 2 * NEAR_SENSORS * HEADS)
-    return WorkItem("embedding", cells * READING + s.wide, flops)
-
-
-def _embedding_back(s: Sizes) -> WorkItem:
-    """For the weights alone: readings have no gradient."""
-    return WorkItem("embedding, back", _embedding(s).bytes, _embedding(s).flops)
-
-
-def _layer_flops(s: Sizes) -> tuple[int, int]:
-    """The product with W_1, and the gated sums of both directions, of one layer."""
-    snapshots, D = s.windows * s.task.past, s.model.width
-    return 2 * s.nodes * snapshots * 3 * D * D, 4 * s.edges * snapshots * D
-
-
-def _layers(s: Sizes) -> WorkItem:
-    return WorkItem("layers", s.model.layers * 2 * s.wide, s.model.layers * sum(_layer_flops(s)))
-
-
-def _layers_back(s: Sizes) -> WorkItem:
-    """Two products, for the input and for W_1; sums again for W_1, sums of gradients, products for the gates."""
-    product, sums = _layer_flops(s)
-    return WorkItem("layers, back", s.model.layers * 6 * s.wide, s.model.layers * (2 * product + 3 * sums))
-
-
-def _encoder_flops(s: Sizes) -> int:
-    return 2 * s.rows * s.task.past * (2 * s.model.width) * (4 * s.model.width)
-
-
-def _encoder(s: Sizes, *, kept: bool) -> WorkItem:
-    """Encodings read; first and last states; where they are kept, the states before each step."""
-    return WorkItem("encoder", (3 if kept else 1) * s.wide + 4 * s.state, _encoder_flops(s))
-
-
-def _encoder_back(s: Sizes) -> WorkItem:
-    """Encodings and states read, gradients of gates and encodings written; then gates, encodings, states for sums."""
-    return WorkItem("encoder, back", (1 + 2 + 4 + 1 + 6) * s.wide + 4 * s.state, 3 * _encoder_flops(s))
-
-
-def _decoder_flops(s: Sizes) -> int:
-    """The cell's product with its state and inputs, and the readout's two layers."""
-    D, hidden = s.model.width, s.model.hidden
-    inputs = 1 + (len(CALENDAR) if s.model.roads else 0)
-    a_step = (D + inputs) * 4 * D + 2 * D * hidden + hidden
-    return 2 * s.rows * s.task.horizon * a_step
-
-
-def _outside(s: Sizes) -> int:
-    """Bytes: first states and the prior's part read, forecasts written."""
-    return 2 * s.state + s.rows * (s.model.hidden + s.task.horizon) * FP32
-
-
-def _decoder(s: Sizes, *, kept: bool) -> WorkItem:
-    states = 2 * (s.task.horizon + 1) * s.state if kept else 0
-    return WorkItem("decoder", states + _outside(s), _decoder_flops(s))
-
-
-def _decoder_back(s: Sizes) -> WorkItem:
-    """States read, gradients of gates and of the readout's hidden units written; then all of them for the sums."""
-    states = s.task.horizon * s.state  # [H,R,D]
-    units = s.task.horizon * s.rows * s.model.hidden * s.number
-    back = 2 * (states + s.state) + 4 * states + units + _outside(s)
-    sums = (4 + 1 + 2) * states + 2 * units
-    return WorkItem("decoder, back", back + sums, 3 * _decoder_flops(s))
+def _both_ms(part: WorkItem, ceilings: Ceilings) -> tuple[float, float]:
+    return 1e3 * part.bytes / ceilings.copy_bytes_per_s, 1e3 * part.flops / ceilings.matmul_flop_per_s

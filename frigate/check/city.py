@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from frigate.check.sensors import ONLY_ZERO, SensorCheck, check_sensors
+from frigate.config import ANCHOR_CHOICES
 from frigate.data.city import City
 from frigate.data.city_toml import step_text
 from frigate.data.network import NodeId, RoadNetwork
@@ -102,28 +102,23 @@ class CheckReport:
         return f"Nodes without a sensor: {self.unseen:,}, those with one within so many roads: {near}{apart}"
 
     def _gap_lines(self) -> list[str]:
-        shown = [
-            f"No reading at all from {start} for {count:,} snapshots"
-            for start, count in sorted(self.gaps, key=lambda gap: -gap[1])[:SHOWN]
-        ]
+        longest = sorted(self.gaps, key=lambda gap: -gap[1])[:SHOWN]
+        lines = [f"No reading at all from {start} for {count:,} snapshots" for start, count in longest]
         if len(self.gaps) > SHOWN:
-            shown.append(f"Nor at {len(self.gaps) - SHOWN:,} other times, none of them longer")
+            lines.append(f"Nor at {len(self.gaps) - SHOWN:,} other times, none of them longer")
         common = sum(count for _, count in self.gaps) / max(1, self.snapshots)
         worst = [sensor for sensor in self.by_sensor if sensor.missing_share > common + 1e-9]
-        if not worst:
-            return shown
-        half = sum(sensor.missing_share > 0.5 for sensor in worst)
-        usual = float(np.median([sensor.missing_share for sensor in self.by_sensor]))
-        return [
-            *shown,
-            f"Gaps: {len(worst):,} of {self.sensors:,} sensors miss readings{' at other times too' * bool(shown)}, "
-            f"the median sensor {usual:.1%}" + (f"; more than half are missing at {half:,}" if half else ""),
-            *(f"  {sensor.node_id}: {self.gap_words(sensor)}" for sensor in worst[:SHOWN]),
-        ]
-
-    def gap_words(self, sensor: SensorCheck) -> str:
-        lasting = lasting_words(sensor.longest_gap * self.step_s)
-        return f"{sensor.missing_share:.1%} missing, the longest gap {lasting} from {sensor.gap_from}"
+        if worst:
+            half = sum(sensor.missing_share > 0.5 for sensor in worst)
+            median = float(np.median([sensor.missing_share for sensor in self.by_sensor]))
+            lines.append(
+                f"Gaps: {len(worst):,} of {self.sensors:,} sensors miss readings{' at other times too' * bool(lines)}, "
+                f"the median sensor {median:.1%}" + (f"; more than half are missing at {half:,}" if half else "")
+            )
+        for sensor in worst[:SHOWN]:
+            gap = f"the longest gap {duration(sensor.longest_gap * self.step_s)} from {sensor.gap_from}"
+            lines.append(f"  {sensor.node_id}: {sensor.missing_share:.1%} missing, {gap}")
+        return lines
 
     def _fault_lines(self) -> list[str]:
         lines = []
@@ -133,17 +128,13 @@ class CheckReport:
             ("read nothing in the last tenth of the period", self.silent),
         ):
             if ids:
-                lines.append(f"Sensors that {what}: {len(ids):,} ({_some(ids)})")
+                some = ", ".join(map(str, ids[:SHOWN])) + (", ..." if len(ids) > SHOWN else "")
+                lines.append(f"Sensors that {what}: {len(ids):,} ({some})")
         faulty = [sensor for sensor in self.by_sensor if set(sensor.faults) - {ONLY_ZERO}]
-        lines += [f"  {sensor.node_id}: {'; '.join(sensor.faults)}" for sensor in faulty[:SHOWN]]
-        return lines
+        return lines + [f"  {sensor.node_id}: {'; '.join(sensor.faults)}" for sensor in faulty[:SHOWN]]
 
 
-def _some(ids: Sequence[NodeId]) -> str:
-    return ", ".join(map(str, ids[:SHOWN])) + (", ..." if len(ids) > SHOWN else "")
-
-
-def lasting_words(seconds: int) -> str:
+def duration(seconds: int) -> str:
     """A length of time in its two largest units: "2 days 4 h"."""
     parts = []
     for size, word in ((DAY_S, "day"), (3600, "h"), (60, "min"), (1, "s")):
@@ -180,16 +171,14 @@ def check_city(city: City, *, positions: bool = False) -> CheckReport:
     A report: `lines()` for a person, `to_json()` for a program.
     """
     stream, network = city.stream, city.network
-    parts = connected_parts(network)
-    found = check_sensors(stream)
-    sensor = found.count > 0
-    M, S, N = len(found.each), stream.num_snapshots, stream.num_nodes
-    cells = int(found.count.sum())
-    unseen, within, apart = _unseen(network, sensor)
-
-    def named(which: NDArray[np.generic]) -> tuple[NodeId, ...]:
-        return tuple(network.node_ids[which].tolist())
-
+    parts, sensors = connected_parts(network), check_sensors(stream)
+    M, S, N = len(sensors), stream.num_snapshots, stream.num_nodes
+    observed = int(stream.observed.sum())
+    present = np.stack([each.present for each in stream.topologies])[:, stream.sensors].sum(axis=1)
+    unseen = network.present & ~stream.sensors
+    hops = hops_to(network, stream.sensors)[unseen]
+    silent = np.concatenate([[False], ~stream.observed.any(axis=1), [False]])
+    turns = np.flatnonzero(np.diff(silent)).tolist()
     return CheckReport(
         name=city.name,
         quantity=stream.quantity,
@@ -200,42 +189,34 @@ def check_city(city: City, *, positions: bool = False) -> CheckReport:
         road_km=float(network.length_m.sum()) / 1000,
         parts=len(parts),
         largest_part=int(parts[0]) if len(parts) else 0,
-        isolated=named(isolated_nodes(network)),
+        isolated=tuple(network.node_ids[isolated_nodes(network)].tolist()),
         sensors=M,
         sensor_share=M / max(1, N),
-        unseen=unseen,
-        unseen_within=within,
-        unseen_apart=apart,
+        unseen=len(hops),
+        unseen_within={h: float(((hops >= 0) & (hops <= h)).mean()) for h in HOPS} if len(hops) else {},
+        unseen_apart=int((hops < 0).sum()),
         first=stream.local_time(stream.start_s) if S else None,
         last=stream.local_time(int(stream.times_s[-1])) if S else None,
         timezone=stream.timezone,
         step=step_text(stream.step_s),
         step_s=stream.step_s,
         snapshots=S,
-        observed_share=cells / (S * N) if S * N else 0.0,
-        observed_at_sensors=cells / int(found.due[sensor].sum()) if M else 0.0,
-        gaps=_gaps(stream),
-        by_sensor=found.each,
-        dead=named(found.dead),
-        stuck=named(found.stuck),
-        silent=named(found.silent),
+        observed_share=observed / (S * N) if S * N else 0.0,
+        observed_at_sensors=observed / int(present[stream.topology_of].sum()) if M else 0.0,
+        gaps=tuple(
+            (stream.local_time(int(stream.times_s[a])), b - a) for a, b in zip(turns[::2], turns[1::2], strict=True)
+        ),
+        by_sensor=sensors,
+        dead=tuple(sensor.node_id for sensor in sensors if sensor.dead),
+        stuck=tuple(sensor.node_id for sensor in sensors if sensor.stuck_snapshots),
+        silent=tuple(sensor.node_id for sensor in sensors if sensor.silent_since),
         topologies=len(stream.topologies),
         changes=int((np.diff(stream.topology_of) != 0).sum()),
-        distortions=_distortions(city) if positions else None,
+        distortions=_distortions(network) if positions else None,
         advice=_advice(stream, M),
         notices=city.notices,
         places={notice: where for notice, where in city.places.items() if where},
     )
-
-
-def _unseen(network: RoadNetwork, sensors: NDArray[np.bool_]) -> tuple[int, dict[int, float], int]:
-    """How many nodes have no sensor; the share of them with one within each number of roads; those joined to none."""
-    unseen = network.present & ~sensors
-    count = int(unseen.sum())
-    if not count:
-        return 0, {}, 0
-    hops = hops_to(network, sensors)[unseen]
-    return count, {h: float(((hops >= 0) & (hops <= h)).mean()) for h in HOPS}, int((hops < 0).sum())
 
 
 def _advice(stream: RoadNetworkStream, sensors: int) -> tuple[str, ...]:
@@ -249,22 +230,10 @@ def _advice(stream: RoadNetworkStream, sensors: int) -> tuple[str, ...]:
             "12 ahead by default (--past, --horizon). More readings would help"
         )
     if seconds < 7 * DAY_S:
-        advice.append(f"the readings span {lasting_words(seconds)}. Learning the week takes at least one")
+        advice.append(f"the readings span {duration(seconds)}. Learning the week takes at least one")
     return tuple(advice)
 
 
-def _gaps(stream: RoadNetworkStream) -> tuple[tuple[str, int], ...]:
-    silent = np.concatenate([[False], ~stream.observed.any(axis=1), [False]])
-    turns = np.flatnonzero(np.diff(silent))
-    return tuple(
-        (stream.local_time(int(stream.times_s[a])), int(b - a)) for a, b in zip(turns[::2], turns[1::2], strict=True)
-    )
-
-
-def _distortions(city: City) -> dict[str, dict[str, float]]:
-    network = city.network
-    measured = {}
-    for choice in ("random", "farthest", "bourgain"):
-        anchors = choose_anchors(network, count=ANCHORS, choice=choice)
-        measured[choice] = asdict(distortion(network, distances_m(network, anchors)))
-    return measured
+def _distortions(network: RoadNetwork) -> dict[str, dict[str, float]]:
+    anchors = {choice: choose_anchors(network, count=ANCHORS, choice=choice) for choice in ANCHOR_CHOICES}
+    return {choice: asdict(distortion(network, distances_m(network, each))) for choice, each in anchors.items()}

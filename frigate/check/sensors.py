@@ -46,18 +46,11 @@ class SensorCheck:
     gap_from: str | None  # start of the longest gap
     faults: tuple[str, ...]  # in words: dead, stuck, silent
     stuck_snapshots: tuple[int, int] | None  # first and last of the longest time at one value
+    silent_since: str | None  # start of the last reading
 
-
-@dataclass(frozen=True)
-class Sensors:
-    """What is found at the nodes of a stream."""
-
-    due: NDArray[np.int64]  # [N] snapshots in which the node was there
-    count: NDArray[np.int64]  # [N] readings
-    dead: Bools  # [N]
-    stuck: Bools  # [N]
-    silent: Bools  # [N]
-    each: tuple[SensorCheck, ...]  # sensors alone, the one that misses most first
+    @property
+    def dead(self) -> bool:
+        return ONLY_ZERO in self.faults
 
 
 class _Run(NamedTuple):
@@ -69,45 +62,38 @@ class _Run(NamedTuple):
     value: float
 
 
-def check_sensors(stream: RoadNetworkStream) -> Sensors:
-    """Look at every sensor of a stream."""
-    N = stream.num_nodes
+def check_sensors(stream: RoadNetworkStream) -> tuple[SensorCheck, ...]:
+    """Look at every sensor of a stream; the one that misses most comes first."""
     present = np.stack([network.present for network in stream.topologies])
-    due = np.bincount(stream.topology_of, minlength=len(present)) @ present
-    count = np.zeros(N, np.int64)
-    dead, stuck, silent = (np.zeros(N, bool) for _ in range(3))
     tail = max(SILENT_SNAPSHOTS, math.ceil(SILENT_SHARE * stream.num_snapshots))
+
+    def when(snapshot: int) -> str:
+        return stream.local_time(stream.start_s + snapshot * stream.step_s)
+
     each = []
     for n, values, observed in _columns(stream):
-        read = np.flatnonzero(observed)  # snapshots
-        value, count[n] = values[read], len(read)
-        gap, gap_first = _longest_gap(present[stream.topology_of, n] & ~observed)
-        dead[n] = not value.any()
-        run = None if dead[n] else _stuck_run(stream, value, read)
-        stuck[n] = run is not None
-        silent[n] = stream.network.present[n] and stream.num_snapshots - 1 - read[-1] >= tail
-
-        def when(snapshot: int) -> str:
-            return stream.local_time(stream.start_s + snapshot * stream.step_s)
-
-        faults = [ONLY_ZERO] if dead[n] else []
-        if run is not None:
+        read, there = np.flatnonzero(observed), present[stream.topology_of, n]  # snapshots
+        gap, gap_first = _longest_gap(there & ~observed)
+        faults, run, last = [], None, int(read[-1])
+        if not values[read].any():
+            faults.append(ONLY_ZERO)
+        elif (run := _stuck_run(stream, values[read], read)) is not None:
             times = f"from {when(run.first)} to {when(run.last)}"
             faults.append(f"read {run.value:g} {run.readings:,} times in a row, {times}")
-        if silent[n]:
-            faults.append(f"nothing since {when(int(read[-1]))}")
-        each.append(
-            SensorCheck(
-                stream.node_ids[n : n + 1].tolist()[0],
-                1 - len(read) / max(1, int(due[n])),
-                gap,
-                when(gap_first) if gap else None,
-                tuple(faults),
-                None if run is None else (run.first, run.last),
-            )
+        silent = bool(stream.network.present[n]) and stream.num_snapshots - 1 - last >= tail
+        if silent:
+            faults.append(f"nothing since {when(last)}")
+        check = SensorCheck(
+            node_id=stream.node_ids[n : n + 1].tolist()[0],
+            missing_share=1 - len(read) / max(1, int(there.sum())),
+            longest_gap=gap,
+            gap_from=when(gap_first) if gap else None,
+            faults=tuple(faults),
+            stuck_snapshots=None if run is None else (run.first, run.last),
+            silent_since=when(last) if silent else None,
         )
-    each.sort(key=lambda sensor: -sensor.missing_share)
-    return Sensors(due, count, dead, stuck, silent, tuple(each))
+        each.append(check)
+    return tuple(sorted(each, key=lambda sensor: -sensor.missing_share))
 
 
 def _columns(stream: RoadNetworkStream) -> Iterator[tuple[int, NDArray[np.float64], Bools]]:

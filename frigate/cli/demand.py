@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from argparse import Namespace
 from pathlib import Path
 
@@ -33,18 +34,15 @@ def run(args: Namespace) -> None:
         settings = choose_settings(stream, stream.sensors, **known)
         demand = estimate_demand(stream, stream.sensors, settings=settings, **known)
     if args.output is not None:
-        from frigate.data.files import replacing_file
+        from frigate.data.files import replacing_file, write_file
 
-        with replacing_file(args.output) as new:
-            if args.output.suffix == ".parquet":
-                import polars as pl
+        if args.output.suffix == ".parquet":
+            import polars as pl
 
+            with replacing_file(args.output) as new:
                 pl.DataFrame(road_columns(demand, city.network, step_s=stream.step_s)).write_parquet(new)
-            else:
-                import json
-
-                text = json.dumps(road_features_geojson(demand, city.network, step_s=stream.step_s))
-                new.write_text(text, encoding="utf-8")
+        else:
+            write_file(args.output, json.dumps(road_features_geojson(demand, city.network, step_s=stream.step_s)))
     movements = () if through is None else trips_through(demand, city.network, through, step_s=stream.step_s)
     if args.json:
         print_json(

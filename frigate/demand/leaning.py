@@ -50,8 +50,7 @@ def lean(sets: Iterable[tuple[RouteSet, SensorView, NDArray[np.floating]]], sens
     rank = np.arange(len(node)) - total.indptr[node]
     kept = rank < MAX_SENSORS
     node, rank, order = node[kept], rank[kept], order[kept]
-    M = max(1, min(MAX_SENSORS, len(rows)))
-    sensor, share = np.zeros((N, M), np.int32), np.zeros((N, M), np.float32)
+    sensor, share = np.zeros((N, MAX_SENSORS), np.int32), np.zeros((N, MAX_SENSORS), np.float32)
     sensor[node, rank] = rows[total.indices[order]]
     share[node, rank] = total.data[order]
     all_shares = np.minimum(np.asarray(total.sum(axis=1)).ravel(), 1)

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
 from frigate.data.network import RoadNetwork
-from frigate.demand.calibration import RouteSet, route_set
+from frigate.demand.calibration import Floats, RouteSet, route_set
 from frigate.demand.estimate import TINY, Demand, DemandSettings, route_seed, set_searches
 from frigate.demand.route_search import LineGraph, Routes, line_graph, search_again
 from frigate.graph.positions import road_matrix
 
-LITTLE_FLOW = 0.05  # vehicles a step, added to both flows: a node that nobody passed cannot change a hundredfold
+LITTLE_FLOW = 0.05  # of the mean flow, added to both flows: a node that nobody passed cannot change a hundredfold
 
 
 @dataclass(frozen=True)
@@ -107,26 +107,32 @@ def close_roads(graph: LineGraph, closed: NDArray[np.bool_]) -> LineGraph:
 
 def reroute(demand: Demand, detours: Detours) -> Rerouted:
     """What the detours do to the flow of every node and road, as a mean of the week."""
-    S, E = len(demand.sets), demand.graph.num_roads
-    node, road = np.zeros(demand.graph.num_nodes), np.zeros(E)
-    before, after = np.zeros(len(node)), np.zeros(len(node))
+    E = demand.graph.num_roads
+    node, road, before, after = [], [], np.zeros(len(detours.shut)), np.zeros(len(detours.shut))
     lost, made = 0.0, 0.0
     for trips, numbers, rows, other in zip(demand.sets, demand.numbers, detours.rows, detours.routes, strict=True):
         some = numbers[rows]
         flow, flow_of_road = trips.through_node.T @ numbers, trips.through_road.T @ numbers
         new = np.maximum(flow + other.through_node.T @ some - trips.through_node[rows].T @ some, 0)
         new_of_road = flow_of_road + (other.through_road.T @ some)[:E] - trips.through_road[rows].T @ some
-        node += np.log((new + LITTLE_FLOW) / (flow + LITTLE_FLOW)) / S
-        road += np.log((np.maximum(new_of_road, 0) + LITTLE_FLOW) / (flow_of_road + LITTLE_FLOW)) / S
+        node.append(_change(flow, new))
+        road.append(_change(flow_of_road, np.maximum(new_of_road, 0)))
         before, after = before + flow, after + new
         lost += float(some[np.diff(other.routes.start) == 0].sum())
         made += float(numbers.sum())
     nobody = detours.shut | ((before > 0) & (after <= 1e-6 * before))
     return Rerouted(
-        np.where(nobody, 0, np.exp(node)).astype(np.float32),
-        np.where(detours.closed, 0, np.exp(road)).astype(np.float32),
+        np.where(nobody, 0, np.median(node, axis=0)).astype(np.float32),
+        np.where(detours.closed, 0, np.median(road, axis=0)).astype(np.float32),
         lost / max(made, TINY),
     )
+
+
+def _change(old: Floats, new: Floats) -> Floats:
+    """New flow over old; the median over the sets is taken, for one set may have no trip through a quiet street."""
+    little = max(LITTLE_FLOW * float(old.mean()), TINY)
+    change: Floats = (new + little) / (old + little)
+    return change
 
 
 def newly_cut_off(old: RoadNetwork, new: RoadNetwork) -> NDArray[np.bool_]:

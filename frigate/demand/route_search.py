@@ -339,6 +339,7 @@ def _search_some(
     heap = np.empty(E, np.int32)
     place = np.full(E, -1, np.int32)  # in the heap
     factor = np.zeros(E)
+    is_wanted = np.zeros(E, np.bool_)
     ends = wanted.copy()
     lengths = np.zeros((S, W), np.int64)
     roads = np.empty(max(1024, S * W * 32), np.int32)
@@ -348,11 +349,20 @@ def _search_some(
         origin = origins[s]
         heap[0], size, count = origin, 1, 0
         away[origin], place[origin] = 0.0, 0
-        while size > 0:
+        missing = 0  # roads to reach; with a trip whose end is drawn, all roads are reached
+        for w in range(W):
+            if ends[s, w] >= 0 and not is_wanted[ends[s, w]]:
+                is_wanted[ends[s, w]] = True
+                missing += 1
+            elif ends[s, w] == -1:
+                missing += E + 1
+        while size > 0 and missing > 0:
             u = heap[0]
             reached[count] = u
             count += 1
             size -= 1
+            if is_wanted[u]:
+                missing -= 1
             if size > 0:
                 last, i = heap[size], 0
                 while 4 * i + 1 < size:
@@ -417,6 +427,11 @@ def _search_some(
                 u = before[u]
             filled += n
             lengths[s, w] = n
+        for w in range(W):
+            if wanted[s, w] >= 0:
+                is_wanted[wanted[s, w]] = False
+        for k in range(size):
+            away[heap[k]], place[heap[k]] = np.inf, -1
         for k in range(count):
             v = reached[k]
             away[v], place[v] = np.inf, -1

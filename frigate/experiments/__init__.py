@@ -11,21 +11,13 @@ from dataclasses import dataclass
 
 from frigate.errors import SettingsError, did_you_mean
 from frigate.experiments import (
-    ablation,
     accuracy,
-    datasets,
-    distortion,
-    expressivity,
-    horizon,
-    inference_time,
-    irregular,
-    layers,
-    parameters,
+    breakdowns,
+    city_data,
+    model_costs,
     plots,
-    seen_sweep,
-    topology,
-    traffic_buckets,
-    traffic_profile,
+    theory,
+    variations,
 )
 from frigate.experiments.plan import QUICK, Effort, Plan
 from frigate.experiments.table import Table
@@ -54,20 +46,20 @@ def _direct(name: str, measure: Callable[[Plan], Table], draw: Callable[[Table],
 
 
 EXPERIMENTS = (
-    _direct("datasets", datasets.measure, datasets.draw),
-    _direct("profile", traffic_profile.measure, traffic_profile.draw),
+    _direct("datasets", city_data.measure_datasets, city_data.draw_datasets),
+    _direct("profile", city_data.measure_profile, city_data.draw_profile),
     Experiment("accuracy", accuracy.measure, accuracy.draw, accuracy.trials),
-    Experiment("horizon", horizon.measure, horizon.draw, horizon.trials),
-    Experiment("traffic-buckets", traffic_buckets.measure, traffic_buckets.draw, traffic_buckets.trials),
-    Experiment("seen-sweep", seen_sweep.measure, seen_sweep.draw, seen_sweep.trials),
-    Experiment("ablation", ablation.measure, ablation.draw, ablation.trials),
-    Experiment("layers", layers.measure, layers.draw, layers.trials),
-    Experiment("topology", topology.measure, topology.draw, topology.trials),
-    Experiment("irregular", irregular.measure, irregular.draw, irregular.trials),
-    _direct("distortion", distortion.measure, distortion.draw),
-    _direct("expressivity", expressivity.measure, expressivity.draw),
-    _direct("parameters", parameters.measure, parameters.draw),
-    _direct("inference-time", inference_time.measure, inference_time.draw),
+    Experiment("horizon", breakdowns.measure_horizon, breakdowns.draw_horizon, breakdowns.horizon_trials),
+    Experiment("traffic-buckets", breakdowns.measure_traffic, breakdowns.draw_traffic, breakdowns.traffic_trials),
+    Experiment("seen-sweep", breakdowns.measure_sweep, breakdowns.draw_sweep, breakdowns.sweep_trials),
+    Experiment("ablation", variations.measure_ablation, variations.draw_ablation, variations.ablation_trials),
+    Experiment("layers", variations.measure_layers, variations.draw_layers, variations.layers_trials),
+    Experiment("topology", variations.measure_topology, variations.draw_topology, variations.topology_trials),
+    Experiment("irregular", variations.measure_irregular, variations.draw_irregular, variations.irregular_trials),
+    _direct("distortion", theory.measure_distortion, theory.draw_distortion),
+    _direct("expressivity", theory.measure_expressivity, theory.draw_expressivity),
+    _direct("parameters", model_costs.measure_parameters, model_costs.draw_parameters),
+    _direct("inference-time", model_costs.measure_time, model_costs.draw_time),
 )
 
 

@@ -11,27 +11,10 @@ from frigate.evaluation.evaluate import OWN
 from frigate.evaluation.metrics import Measure
 from frigate.experiments import plots
 from frigate.experiments.plan import FITTED, NAIVE, Plan, Recipe
-from frigate.experiments.table import MAE_COLUMNS, Row, Table, number_or
+from frigate.experiments.table import Row, Table, number_or
 from frigate.experiments.trials import Scored, Trial, yardsticks
 
 BEST_BASELINES = 2  # that are also trained with `default`'s hiding and road features
-COLUMNS = {
-    "model": "forecaster",
-    "kind": "naive, baseline, ours, or yardstick: it knows the past of the very nodes that are scored",
-    **{column: f"{words}; mean over seeds" for column, words in MAE_COLUMNS.items()},
-    "mae_spread": "standard deviation of the MAE over seeds, each with its own split",
-    "rmse": "root mean squared error, the city's unit",
-    "rmse_low": "95 % interval",
-    "rmse_high": "95 % interval",
-    "smape": "symmetric mean absolute percentage error, 0 to 200 %",
-    "smape_low": "95 % interval",
-    "smape_high": "95 % interval",
-    "of_zero": "MAE over that of always forecasting zero, on the same split",
-    "share_of_sensor": "share of a sensor recovered: 0 is one constant for the city, 1 as good as a sensor there",
-    "mae_at_sensors": "mean absolute error at sensors, whose own past is input",
-    "seeds": "number of seeds",
-    "steps": "steps of the optimiser until the best validation error; mean over seeds",
-}
 
 
 def first_trials(plan: Plan) -> list[Trial]:
@@ -45,11 +28,9 @@ def first_trials(plan: Plan) -> list[Trial]:
 
 def trials(plan: Plan, scored: Scored) -> list[Trial]:
     first = first_trials(plan)
-    baselines = [trial for trial in first if trial.recipe.model in BASELINES]
-    if not baselines or not all(scored.settled(trial) for trial in baselines):
+    if not all(scored.settled(trial) for trial in first if trial.recipe.model in BASELINES):
         return first
-    seeds = plan.effort.seeds
-    best = best_baselines(plan, scored)
+    best, seeds = best_baselines(plan, scored), plan.effort.seeds
     return [*first, *(Trial(plan.recipe(model, seed=seed, roads=True)) for model in best for seed in seeds)]
 
 
@@ -71,21 +52,8 @@ def measure(plan: Plan, scored: Scored) -> Table:
             groups.setdefault(trial.recipe.label, []).append(trial)
     rows = [_row(scored, these) for these in groups.values()]
     rows.sort(key=lambda row: (row["kind"] == "yardstick", -number_or(np.inf, row["mae"])))
-    seeds = len(plan.effort.seeds)
-    return Table(
-        "accuracy",
-        "Accuracy at intersections without a sensor",
-        rows,
-        COLUMNS,
-        notes=[
-            f"{plan.seen:.0%} of the nodes have a sensor; the errors are at the others, all steps ahead pooled.",
-            f"{seeds} seed{'s' if seeds > 1 else ''}, each with its own sensors, anchors, validation nodes, weights.",
-            "All baselines and Frigate (paper) are trained by one protocol: no reading hidden, at most 600 steps, "
-            "early stopping on a fifth of the sensors that the model never sees. `+ roads, hiding`: with the road "
-            "features and the hiding of sensors that Frigate (default) has.",
-        ],
-        more={"runs": [_run(scored, trial) for these in groups.values() for trial in these]},
-    )
+    more = {"runs": [_run(scored, trial) for these in groups.values() for trial in these]}
+    return Table.make("accuracy", rows, more, seen=plan.seen, seeds=len(plan.effort.seeds))
 
 
 def _row(scored: Scored, trials: Sequence[Trial]) -> Row:
@@ -136,5 +104,5 @@ def draw(table: Table) -> plots.Figure:
     rows = [row for row in table.rows if row["mae"] is not None]
     figure, (ax,) = plots.figure(7.5, 0.6 + 0.32 * len(rows))
     plots.mae_bars(ax, [str(row["model"]) for row in rows], rows)
-    plots.label(ax, x=f"MAE at nodes without a sensor ({table.unit})", y="")
+    ax.set_xlabel(f"MAE at nodes without a sensor ({table.unit})")
     return figure

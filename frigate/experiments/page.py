@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from frigate.check.city import lasting_words
+from frigate.check.city import duration
 from frigate.data.files import write_file
 from frigate.experiments.plots import format_numbers
-from frigate.experiments.table import Cell, Table
+from frigate.experiments.table import Cell, Table, read_table
 from frigate.report.page import render
 
 PLAN = "plan.json"  # beside the experiments, but not one of them: which city, and with what effort
@@ -60,34 +60,13 @@ def write_page(results: Path, *, order: Sequence[str] = ()) -> Path:
     rank = {name: at for at, name in enumerate(order)}
     paths = [path for path in results.glob("*.json") if path.name != PLAN]
     paths.sort(key=lambda path: (rank.get(path.stem, len(rank)), path.stem))
-    tables = [_read(path) for path in paths]
+    tables = [read_table(path) for path in paths]
     cities = dict.fromkeys(str(t.more["city"]) for t in tables if isinstance(t, Table) and t.more.get("city"))
     shown = [_result(path, at, table) for at, (path, table) in enumerate(zip(paths, tables, strict=True))]
     name = ", ".join(cities) or "Results"
-    text = render("results.html.j2", name=name, results=shown, kinds=KINDS, max_open=MAX_OPEN)
-    results.mkdir(parents=True, exist_ok=True)
     page = results / "report.html"
-    write_file(page, text)
+    write_file(page, render("results.html.j2", name=name, results=shown, kinds=KINDS, max_open=MAX_OPEN))
     return page
-
-
-def _read(path: Path) -> Table | str:
-    """The table, or what is wrong with the file."""
-    try:
-        table = Table.from_json(json.loads(path.read_text(encoding="utf-8")))
-    except KeyError as error:
-        return f"it has no {error}"
-    except OSError as error:  # its own text would name the whole path
-        return error.strerror or type(error).__name__
-    except (ValueError, TypeError, RecursionError) as error:
-        return str(error) or type(error).__name__
-    for name, kind in (("columns", dict), ("rows", list), ("notes", list)):
-        if not isinstance(getattr(table, name), kind):
-            return f"its {name} are not a {kind.__name__}"
-    for at, row in enumerate(table.rows):
-        if not isinstance(row, dict) or not all(isinstance(cell, str | int | float | None) for cell in row.values()):
-            return f"row {at} is not a dict of texts and numbers"
-    return table
 
 
 def _result(path: Path, at: int, table: Table | str) -> dict[str, Any]:
@@ -101,7 +80,7 @@ def _result(path: Path, at: int, table: Table | str) -> dict[str, Any]:
     if (seen := _number(table.more.get("seen"))) is not None:
         about["seen"] = f"{100 * seen:g} % of the nodes have a sensor"
     if (seconds := _number(table.more.get("seconds"))) is not None:
-        about["seconds"] = f"{seconds:.2g}" if seconds < 100 else f"{seconds:,.0f} ({lasting_words(round(seconds))})"
+        about["seconds"] = f"{seconds:.2g}" if seconds < 100 else f"{seconds:,.0f} ({duration(round(seconds))})"
     return {
         "name": path.stem,
         "anchor": anchor,

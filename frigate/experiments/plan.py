@@ -109,21 +109,19 @@ class Plan:
         return recipe.seen
 
     def settings(self, recipe: Recipe) -> Settings:
-        """How a trained recipe is trained."""
-        settings = preset(recipe.model)
+        """How a recipe is trained; of one that is not trained, what it forecasts."""
+        model: dict[str, Any] = {**self.effort.changes.get("model", {})}
+        train: dict[str, Any] = {**self.effort.changes.get("train", {}), "seed": recipe.seed}
         if recipe.roads:
             hiding = preset("default").train
-            hidden = {"hide": hiding.hide, "visible_weight": hiding.visible_weight}
-            settings = change(settings, {"model": {"roads": True}, "train": hidden})
-        settings = change(change(settings, self._fitting(recipe)), {"train": {"seed": recipe.seed}})
-        return settings if recipe.layers is None else change(settings, {"model": {"layers": recipe.layers}})
-
-    def _fitting(self, recipe: Recipe) -> dict[str, dict[str, Any]]:
-        """The effort's changes; positions take a part of the width, so that a narrow model has fewer."""
-        changes = {part: dict(values) for part, values in self.effort.changes.items()}
-        if recipe.model == "paper" and "width" in changes.get("model", {}):
-            changes["model"]["anchors"] = changes["model"]["width"] // 2
-        return changes
+            model["roads"] = True
+            train |= {"hide": hiding.hide, "visible_weight": hiding.visible_weight}
+        if "width" in model and recipe.model not in (*BASELINES, "default"):
+            model["anchors"] = model["width"] // 2  # positions take a part of the width
+        if recipe.layers is not None:
+            model["layers"] = recipe.layers
+        chosen = preset(recipe.model if recipe.trained else PRESETS[0])
+        return change(chosen, {**self.effort.changes, "model": model, "train": train})
 
 
 def make_plan(
@@ -148,22 +146,15 @@ def make_plan(
     if seeds is not None:
         effort = replace(effort, seeds=_numbers(seeds))
     if batch_size is not None:
-        changes = {**effort.changes, "train": {**effort.changes.get("train", {}), "batch_size": batch_size}}
-        effort = replace(effort, changes=changes)
-        change(preset(PRESETS[0]), {"train": {"batch_size": batch_size}})  # refuses what is no size
+        size = {"batch_size": batch_size}
+        change(preset(PRESETS[0]), {"train": size})  # refuses what is no size
+        effort = replace(effort, changes={**effort.changes, "train": effort.changes.get("train", {}) | size})
     names = tuple(models.split(",")) if models else ()
     for name in names:
         if name not in ALL[:-1]:
             raise SettingsError(f'--models: no model "{name}". There are {", ".join(ALL[:-1])}')
-    return Plan(
-        city=city,
-        results=Path(results),
-        seen=share,
-        effort=effort,
-        splits=None if splits is None else Path(splits),
-        device=device,
-        models=names,
-    )
+    folder = None if splits is None else Path(splits)
+    return Plan(city, Path(results), share, effort, splits=folder, device=device, models=names)
 
 
 def _numbers(text: str) -> tuple[int, ...]:

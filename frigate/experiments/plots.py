@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,8 +50,7 @@ LOOKS = {
     "label propagation": ("#595959", "d"),
     YARDSTICK: ("#111111", "1"),
 }
-OTHER_COLOURS = ("#0072b2", "#d55e00", "#089e58", "#cc79a7", "#f7a600", "#8f0f7a", "#6b2a12", "#56b4e9")
-OTHER_MARKERS = ("o", "^", "D", "v", "P", "X", "p", "s")
+OTHER_LOOKS = list(LOOKS.values())[:8]  # of labels that are not models
 WIDTHS = {FIRST: 3.0, "frigate (paper)": 2.4}  # of lines, in points
 WIDTH = 1.6
 MAX_MARKED = 24  # points of a line; more markers would hide it
@@ -61,8 +60,8 @@ STYLE = Path(__file__).with_name("plots.mplstyle")
 
 
 @contextmanager
-def _style() -> Iterator[None]:
-    """Our settings and matplotlib's own for the rest, whatever the caller's are."""
+def style() -> Iterator[None]:
+    """To draw in: our settings and matplotlib's own for the rest, whatever the caller's are."""
     try:
         from matplotlib import style
     except ImportError:
@@ -71,34 +70,36 @@ def _style() -> Iterator[None]:
         yield
 
 
+def save(draw: Callable[[], Figure], path: Path) -> None:
+    """Draw a figure and write it as `path` with .png and .svg added: the same bytes for the same figure."""
+    with style():
+        figure = draw()
+        for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
+            data = io.BytesIO()
+            figure.savefig(data, format=kind, metadata=metadata)
+            write_file(path.with_name(f"{path.name}.{kind}"), data.getvalue())
+
+
 def figure(
     width: float = 7.0, height: float = 4.2, *, rows: int = 1, columns: int = 1, share_y: bool = False
 ) -> tuple[Figure, list[Axes]]:
     """An empty figure of so many inches, and its axes row by row."""
-    with _style():
-        from matplotlib.figure import Figure
+    from matplotlib.figure import Figure
 
-        made = Figure(figsize=(width, height), layout="constrained")
-        return made, made.subplots(rows, columns, sharey=share_y, squeeze=False).ravel().tolist()
+    made = Figure(figsize=(width, height), layout="constrained")
+    return made, made.subplots(rows, columns, sharey=share_y, squeeze=False).ravel().tolist()
 
 
-def colour(label: str) -> str:
-    """The colour of a label: a model's own; darker for a variant of it ("DCRNN + roads"); for others one of eight."""
+def look(label: str) -> tuple[str, str]:
+    """Colour and marker of a label: a model's own; darker for a variant of it ("DCRNN + roads"); else one of eight."""
     base, plus, _ = label.partition(" + ")
-    look = LOOKS.get(base.casefold())
-    if look is None:
-        return OTHER_COLOURS[crc32(label.encode()) % len(OTHER_COLOURS)]
-    return _darker(look[0]) if plus else look[0]
-
-
-def _darker(hex_colour: str) -> str:
-    return "#" + "".join(f"{round(0.6 * int(hex_colour[at : at + 2], 16)):02x}" for at in (1, 3, 5))
-
-
-def marker(label: str) -> str:
-    """The marker of a label; a variant of a model has the model's."""
-    look = LOOKS.get(label.partition(" + ")[0].casefold())
-    return look[1] if look else OTHER_MARKERS[crc32(label.encode()[::-1]) % len(OTHER_MARKERS)]
+    known = LOOKS.get(base.casefold())
+    if known is None:
+        return OTHER_LOOKS[crc32(label.encode()) % len(OTHER_LOOKS)]
+    colour, marker = known
+    if plus:
+        colour = "#" + "".join(f"{round(0.6 * int(colour[at : at + 2], 16)):02x}" for at in (1, 3, 5))
+    return colour, marker
 
 
 def line(
@@ -112,23 +113,28 @@ def line(
     dashed: bool = False,
 ) -> None:
     """A line in the label's colour, with an envelope from `low` to `high` where both are given."""
-    xs, ys = _numbers(x), _numbers(y)
-    width = WIDTHS.get(label.casefold(), WIDTH)
-    with _style():
-        ax.plot(
-            xs, ys,
-            label=label, color=colour(label), linestyle="--" if dashed else "-",
-            linewidth=width, zorder=2 + width,
-            marker=marker(label) if len(xs) <= MAX_MARKED else "", markersize=5.5,
-        )  # fmt: skip
-        if low is not None and high is not None:
-            ends = _numbers(low), _numbers(high)
-            ax.fill_between(xs, *ends, color=colour(label), alpha=0.14, linewidth=0, zorder=1 + width / 10)
-        # Steps, minutes, layers: there is no step 2.5, and the hour is not divided into eights.
-        if ax.get_xscale() == "linear" and len(xs) and np.all(xs == np.round(xs)):
-            from matplotlib.ticker import MaxNLocator
+    xs, width, (colour, marker) = _numbers(x), WIDTHS.get(label.casefold(), WIDTH), look(label)
+    ax.plot(
+        xs, _numbers(y), label=label, color=colour, linestyle="--" if dashed else "-", linewidth=width,
+        zorder=2 + width, marker=marker if len(xs) <= MAX_MARKED else "", markersize=5.5,
+    )  # fmt: skip
+    if low is not None and high is not None:
+        ends = _numbers(low), _numbers(high)
+        ax.fill_between(xs, *ends, color=colour, alpha=0.14, linewidth=0, zorder=1 + width / 10)
+    # Steps, minutes, layers: there is no step 2.5, and the hour is not divided into eights.
+    if ax.get_xscale() == "linear" and len(xs) and np.all(xs == np.round(xs)):
+        ax.locator_params(axis="x", nbins="auto", integer=True, steps=[1, 2, 3, 5, 6, 10])
 
-            ax.xaxis.set_major_locator(MaxNLocator(nbins="auto", integer=True, steps=[1, 2, 3, 5, 6, 10]))
+
+def mae_lines(ax: Axes, models: Mapping[str, Rows], x: str, *, bands: str = "", dashed: str = "") -> None:
+    """A line for each model of its rows' MAE over their column `x`.
+
+    The interval is an envelope where the model's name begins with `bands`; the line of the model `dashed` is dashed.
+    """
+    for name, rows in models.items():
+        at, mae, low, high = ([row[column] for row in rows] for column in (x, "mae", "mae_low", "mae_high"))
+        envelope = (low, high) if name.startswith(bands) else (None, None)
+        line(ax, at, mae, label=name, low=envelope[0], high=envelope[1], dashed=name == dashed)
 
 
 def bars(
@@ -138,39 +144,40 @@ def bars(
     *,
     low: Numbers | None = None,
     high: Numbers | None = None,
-    colours: Sequence[str] | None = None,
+    colours: Sequence[str] = (),
+    labels: Sequence[str] = (),
 ) -> None:
-    """A bar for every name, the first on top, its value at its end, beyond the whisker.
+    """A bar for every name, the first on top, its value or label at its end, beyond the whisker.
 
     `low` and `high` are the whiskers' ends, not lengths. A bar without a value is a dash.
     """
-    lengths = _numbers(values)
-    ends = np.stack([lengths if side is None else _numbers(side) for side in (low, high)])  # [2, bars]
-    paint = [colour(name) for name in names] if colours is None else list(colours)
+    from matplotlib.patheffects import withStroke
+
+    lengths = np.nan_to_num(_numbers(values))
+    whiskers = None if low is None or high is None else [lengths - _numbers(low), _numbers(high) - lengths]
+    paint = colours or [look(name)[0] for name in names]
     filling = ["white" if name.casefold() == YARDSTICK else tone for name, tone in zip(names, paint, strict=True)]
-    weights = ["bold" if name.casefold() == FIRST else "normal" for name in names]
-    at = np.arange(len(names))
-    with _style():
-        ax.barh(at, np.nan_to_num(lengths), color=filling, edgecolor=paint, height=0.72)
-        ax.set_yticks(at, names)
-        ax.set_ylim(len(names) - 0.4, -0.6)
-        ax.margins(x=0.17)
-        ax.grid(visible=False, axis="y")
-        ax.tick_params(axis="y", length=0)
-        if low is not None or high is not None:
-            middle, half = ends.mean(axis=0), np.ptp(ends, axis=0) / 2
-            for tone, width in (("white", 3.2), (INK, 1.2)):  # a white rim, or dark bars would hide them
-                ax.errorbar(
-                    middle, at, xerr=half, fmt="none", ecolor=tone, elinewidth=width, capthick=width, capsize=2 + width
-                )
-        for tick, weight in zip(ax.get_yticklabels(), weights, strict=False):  # inner panels that share names have none
-            tick.set_fontweight(weight)
-        beyond = np.nan_to_num(np.where(lengths < 0, *np.where(np.isnan(ends), lengths, ends)))
-        for place, (end, text) in enumerate(zip(beyond, format_numbers(values), strict=True)):
-            ax.annotate(
-                text, (end, place), xytext=(-5 if end < 0 else 5, 0), textcoords="offset points",
-                ha="right" if end < 0 else "left", va="center", fontsize=9, fontweight=weights[place],
-            )  # fmt: skip
+    rim = [withStroke(linewidth=3.2, foreground="white")]  # or dark bars would hide them
+    drawn = ax.barh(
+        range(len(names)), lengths, color=filling, edgecolor=paint, height=0.72, xerr=whiskers,
+        error_kw={"ecolor": INK, "elinewidth": 1.2, "capsize": 3.2, "capthick": 1.2, "path_effects": rim},
+    )  # fmt: skip
+    texts = ax.bar_label(drawn, labels=labels or format_numbers(values), padding=5, fontsize=9)
+    ax.set_yticks(range(len(names)), names)
+    ax.set_ylim(len(names) - 0.4, -0.6)
+    ax.margins(x=0.17)
+    ax.grid(visible=False, axis="y")
+    ax.tick_params(axis="y", length=0)
+    for name, *words in zip(names, texts, ax.get_yticklabels(), strict=False):  # inner panels have no tick labels
+        if name.casefold() == FIRST:
+            for text in words:
+                text.set_fontweight("bold")
+
+
+def mae_bars(ax: Axes, names: Sequence[str], rows: Rows, colours: Sequence[str] = ()) -> None:
+    """A bar of each row's MAE with its interval."""
+    mae, low, high = ([row.get(column) for row in rows] for column in ("mae", "mae_low", "mae_high"))
+    bars(ax, names, mae, low=low, high=high, colours=colours)
 
 
 def format_numbers(values: Numbers) -> list[str]:
@@ -194,52 +201,15 @@ def _number(x: float, decimals: int) -> str:
 
 
 def _numbers(values: Numbers) -> NDArray[np.float64]:
-    return np.array([math.nan if value is None else value for value in values], float)
-
-
-def label(ax: Axes, *, x: str, y: str, title: str = "") -> None:
-    """The words of an axis, with their units, and a title above it."""
-    with _style():
-        ax.set_xlabel(x)
-        ax.set_ylabel(y)
-        if title:
-            ax.set_title(title)
-
-
-def mae_line(ax: Axes, rows: Rows, x: str, *, label: str, envelope: bool = True, dashed: bool = False) -> None:
-    """A line of the rows' MAE over their column `x`, with its interval as the envelope."""
-    low, high = ([row[side] for row in rows] if envelope else None for side in ("mae_low", "mae_high"))
-    line(ax, [row[x] for row in rows], [row["mae"] for row in rows], label=label, low=low, high=high, dashed=dashed)
-
-
-def mae_bars(ax: Axes, names: Sequence[str], rows: Rows, colours: Sequence[str] | None = None) -> None:
-    """A bar of each row's MAE with its interval."""
-    mae, low, high = ([row.get(column) for row in rows] for column in ("mae", "mae_low", "mae_high"))
-    bars(ax, names, mae, low=low, high=high, colours=colours)
+    return np.array(list(values), float)  # None becomes NaN
 
 
 def legend_beside(ax: Axes) -> None:
     """What the lines are, at the right of the axes, in the order of the lines' right ends."""
-    pairs = zip(*ax.get_legend_handles_labels(), strict=True)
-    ordered = sorted(pairs, key=lambda pair: _right_end(pair[0]), reverse=True)
-    with _style():
-        ax.legend(
-            [handle for handle, _ in ordered], [words for _, words in ordered],
-            loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9.5,
-        )  # fmt: skip
 
+    def right_end(drawn: Any) -> float:
+        heights = np.asarray(drawn.get_ydata(), float)
+        return float(heights[np.isfinite(heights)][-1:].sum())
 
-def _right_end(handle: Any) -> float:
-    heights = np.asarray(handle.get_ydata(), float) if hasattr(handle, "get_ydata") else np.empty(0)
-    there = heights[np.isfinite(heights)]
-    return float(there[-1]) if there.size else -math.inf
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Write `path` with .png and .svg added: the same bytes for the same figure."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with _style():
-        for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
-            data = io.BytesIO()
-            figure.savefig(data, format=kind, metadata=metadata)
-            write_file(path.with_name(f"{path.name}.{kind}"), data.getvalue())
+    lines = sorted(ax.get_lines(), key=right_end, reverse=True)
+    ax.legend(handles=lines, loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=9.5)

@@ -16,16 +16,17 @@ from typing import Any
 
 from torch import cuda
 
-from frigate.data.city import City, open_city
+from frigate.data.city import open_city
 from frigate.data.files import write_file
 from frigate.data.progress import Progress
 from frigate.errors import FrigateError, MissingExtraError, SettingsError
 from frigate.experiments import EXPERIMENTS, Experiment, plots
 from frigate.experiments.page import PLAN, write_page
-from frigate.experiments.plan import QUICK, Plan, Recipe
-from frigate.experiments.table import Table, as_json
+from frigate.experiments.plan import QUICK, Effort, Plan, Recipe
+from frigate.experiments.table import Table, as_json, read_table
 from frigate.experiments.trials import Change, Scored, Trial, carry_out
 from frigate.nn.device import best_device
+from frigate.report.page import unit_text
 from frigate.training.environment import environment
 from frigate.training.trainer import OnStep, StepReport
 
@@ -88,28 +89,27 @@ def reproduce(
 
 def _refuse_other_plan(plan: Plan) -> None:
     """A folder holds the results of one city and one effort: others must not be mixed with them."""
-    stream, effort = plan.city.stream, plan.effort
-    wanted = {
-        "city": plan.city.name,
-        "network": plan.city.network.fingerprint,
-        "readings": stream.digest,
-        "settings": effort.changes,
-        "stride": effort.stride,
-        "trees": effort.trees,
-        "splits": None if plan.splits is None else plan.splits.name,
-    }
+    wanted = as_json(
+        {
+            "city": plan.city.name,
+            "network": plan.city.network.fingerprint,
+            "readings": plan.city.stream.digest,
+            "settings": plan.effort.changes,
+            "stride": plan.effort.stride,
+            "trees": plan.effort.trees,
+            "splits": plan.splits and plan.splits.name,
+        }
+    )
     path = plan.results / PLAN
     try:
-        plan.results.mkdir(parents=True, exist_ok=True)
-        recorded = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        if not path.exists():
+            write_file(path, wanted)
+        recorded = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError(f"{plan.results}: {error.strerror}. Name another folder with -o") from None
     except ValueError:
         raise SettingsError(f"{path}: damaged. Name another folder with -o") from None
-    if recorded is None:
-        write_file(path, as_json(wanted))
-        return
-    others = [name for name in wanted if recorded.get(name) != json.loads(as_json(wanted))[name]]
+    others = [name for name, value in json.loads(wanted).items() if recorded.get(name) != value]
     if others:
         raise SettingsError(
             f"{plan.results}: results with another {' and '.join(others)} are in it. Name another folder with -o"
@@ -122,12 +122,12 @@ def _missing(experiments: Sequence[Experiment], plan: Plan, scored: Scored) -> d
     for trial in asked:
         if not scored.settled(trial):
             wanted.setdefault(trial.recipe, []).append(trial.change)
+
+    def cost(recipe: Recipe) -> int:
+        return 2 if recipe.model == "default" or recipe.roads else int(recipe.trained)
+
     # The longest first, so that at the end no single one is waited for.
-    return dict(sorted(wanted.items(), key=lambda item: -_cost(item[0])))
-
-
-def _cost(recipe: Recipe) -> int:
-    return 2 if recipe.model == "default" or recipe.roads else int(recipe.trained)
+    return {recipe: wanted[recipe] for recipe in sorted(wanted, key=cost, reverse=True)}
 
 
 def _run_trials(
@@ -148,20 +148,20 @@ def _run_trials(
 
     if jobs == 1:
         for recipe, changes in wanted.items():
+            progress(done, len(wanted), recipe.name)
 
             def on_step(step: StepReport, name: str = recipe.name) -> None:
                 progress(done, len(wanted), f"{name}, epoch {step.epoch + 1}/{step.epochs}")
 
-            progress(done, len(wanted), recipe.name)
             finish(recipe, _attempt(plan, recipe, changes, on_step))
         return left_out
     if plan.city.folder is None:
         raise SettingsError("jobs: several at once need a city on disk. Write it with write_city first")
     context = multiprocessing.get_context("spawn")  # a process that has used a GPU cannot be forked
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        without_city = {name: value for name, value in vars(plan).items() if name != "city"}
+        options = {name: value for name, value in vars(plan).items() if name != "city"}
         futures: dict[Future[str | None], Recipe] = {
-            pool.submit(_in_process, plan.city.folder, without_city, recipe, changes, 1 / jobs): recipe
+            pool.submit(_in_process, plan.city.folder, options, recipe, changes, 1 / jobs): recipe
             for recipe, changes in wanted.items()
         }
         try:
@@ -184,16 +184,14 @@ def _attempt(plan: Plan, recipe: Recipe, changes: list[Change], on_step: OnStep 
     return None
 
 
-@lru_cache(maxsize=1)
-def _opened(folder: Path) -> City:
-    return open_city(folder)
+_open_once = lru_cache(maxsize=1)(open_city)
 
 
 def _in_process(
-    folder: Path, plan_without_city: dict[str, Any], recipe: Recipe, changes: list[Change], share: float
+    folder: Path, options: dict[str, Any], recipe: Recipe, changes: list[Change], share: float
 ) -> str | None:
-    """One recipe in a process of its own, with its share of the GPU's memory."""
-    plan = Plan(city=_opened(folder), **plan_without_city)
+    """One recipe in a process of its own, with its share of the GPU's memory. `options` are the plan's, city aside."""
+    plan = Plan(city=_open_once(folder), **options)
     if best_device(plan.device).type == "cuda":
         cuda.set_per_process_memory_fraction(share)
     return _attempt(plan, recipe, changes, None)
@@ -203,15 +201,16 @@ def _write(experiment: Experiment, plan: Plan, scored: Scored, say: Say) -> None
     """NAME.json and NAME.csv, and the plot where matplotlib is installed."""
     path = plan.results / f"{experiment.name}.json"
     trials = experiment.trials(plan, scored)
-    asked = _asked(plan, experiment, trials, scored)
-    table = None if trials else _read_table(path, asked)  # a table of trials is quick to make again
-    if table is None:
+    asked = _asked(plan, experiment)
+    table = read_table(path)
+    if trials or isinstance(table, str) or table.more.get("asked") != asked:  # a table of trials is quick to make again
         began = time.perf_counter()
         table = experiment.measure(plan, scored)
-        why = scored.left_out
-        missing = {trial.recipe.label: why[trial.recipe.name] for trial in trials if trial.recipe.name in why}
-        notes = [*table.notes, *(f"Left out: {label} ({reason})." for label, reason in missing.items())]
-        about = _about(experiment, plan, trials, scored, asked, time.perf_counter() - began)
+        recipes, why = dict.fromkeys(trial.recipe for trial in trials), scored.left_out
+        missing = [f"Left out: {each.label} ({why[each.name]})." for each in recipes if each.name in why]
+        notes = [*table.notes, *dict.fromkeys(missing)]
+        about = _about(experiment, plan, trials, scored)
+        about |= {"seconds": round(time.perf_counter() - began, 3), "asked": asked}
         table = replace(table, notes=notes, more={**about, **table.more})
         write_file(path, as_json(table.to_json()))
         write_file(path.with_suffix(".csv"), table.to_csv())
@@ -220,30 +219,19 @@ def _write(experiment: Experiment, plan: Plan, scored: Scored, say: Say) -> None
         say(f"{experiment.name}: nothing to show")
         return
     try:
-        plots.save(experiment.draw(table), path.with_suffix(""))
+        plots.save(lambda: experiment.draw(table), path.with_suffix(""))
     except MissingExtraError as error:
         say(f"{experiment.name}: no plot: {error}")
     say(f"{experiment.name}: {path}")
 
 
-def _asked(plan: Plan, experiment: Experiment, trials: list[Trial], scored: Scored) -> str:
-    """Sixteen hex digits that identify the experiment, its options and the trials that it has."""
-    options: list[Any] = [experiment.name, plan.seen, asdict(plan.effort), plan.models, str(best_device(plan.device))]
-    options += [sorted(f"{trial.recipe.name} {trial.change.name}" for trial in trials if scored.has(trial))]
+def _asked(plan: Plan, experiment: Experiment) -> str:
+    """Sixteen hex digits that identify the experiment and its options."""
+    options = [experiment.name, plan.seen, asdict(plan.effort), plan.models, str(best_device(plan.device))]
     return hashlib.sha256(json.dumps(options).encode()).hexdigest()[:16]
 
 
-def _read_table(path: Path, asked: str) -> Table | None:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        return Table.from_json(data) if data.get("asked") == asked else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-
-
-def _about(
-    experiment: Experiment, plan: Plan, trials: list[Trial], scored: Scored, asked: str, seconds: float
-) -> dict[str, Any]:
+def _about(experiment: Experiment, plan: Plan, trials: list[Trial], scored: Scored) -> dict[str, Any]:
     """Everything needed to repeat the experiment."""
     stream, effort = plan.city.stream, plan.effort
     here = environment(best_device(plan.device))
@@ -253,19 +241,15 @@ def _about(
     return {
         "city": plan.city.name,
         "command": _command(experiment, plan),
-        "unit": f"{stream.unit or 'count'} per {stream.step_s / 60:g} min"
-        if stream.quantity == "count"
-        else stream.unit,
+        "unit": unit_text(stream.quantity, stream.unit, stream.step_s),
         "seen": plan.seen,
         "seeds": list(effort.seeds),
         "effort": asdict(effort),
-        "splits": None if plan.splits is None else plan.splits.name,
+        "splits": plan.splits and plan.splits.name,
         "hardware": ", ".join(dict.fromkeys(machine["hardware"] for machine in machines)),
         "machines": machines,  # that fitted and scored the models
         "versions": here["versions"],  # that made this table of it
         "settings": {name: each["settings"] for name, each in facts.items() if "settings" in each},
-        "seconds": round(seconds, 3),
-        "asked": asked,
     }
 
 
@@ -276,8 +260,7 @@ def _command(experiment: Experiment, plan: Plan) -> str:
     words += ["--splits", plan.splits.name] if plan.splits is not None else []
     words += ["--models", ",".join(plan.models)] if plan.models else []
     quick = plan.effort.stride == QUICK.stride
-    size, default = (
-        x.get("train", {}).get("batch_size") for x in (plan.effort.changes, QUICK.changes if quick else {})
-    )
+    usual = QUICK if quick else Effort()
+    size, default = (effort.changes.get("train", {}).get("batch_size") for effort in (plan.effort, usual))
     words += [] if size == default else ["--batch-size", str(size)]
     return shlex.join([*words, *(["--quick"] if quick else [])])

@@ -6,8 +6,10 @@ import csv
 import io
 import json
 import math
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from frigate.evaluation.metrics import Summary
@@ -16,26 +18,17 @@ Cell = str | int | float | bool | None
 Row = dict[str, Cell]
 Rows = Sequence[Mapping[str, Cell]]
 
-MAE_COLUMNS = {
-    "mae": "mean absolute error at nodes without a sensor, the city's unit",
-    "mae_low": "95 % interval, unseen nodes resampled",
-    "mae_high": "95 % interval, unseen nodes resampled",
-}
+WORDS = Path(__file__).with_name("tables.toml")
 
 
 def mae_cells(summary: Summary) -> Row:
-    """The cells of MAE_COLUMNS."""
+    """The MAE and its interval."""
     return {"mae": summary.mae.value, "mae_low": summary.mae.low, "mae_high": summary.mae.high}
 
 
 def number_or(otherwise: float, cell: Cell) -> float:
     """The number in a cell; `otherwise` where there is none."""
     return float(cell) if isinstance(cell, int | float) else otherwise
-
-
-def percent_above(value: float, base: float) -> float | None:
-    """How much a value is above another, in per cent."""
-    return 100 * (value / base - 1) if base > 0 else None
 
 
 @dataclass(frozen=True)
@@ -48,6 +41,14 @@ class Table:
     columns: Mapping[str, str]  # column -> what it means, with its unit
     notes: Sequence[str] = ()  # what a reader must know
     more: Mapping[str, Any] = field(default_factory=dict)  # for the plot and for machines; not in the CSV
+
+    @classmethod
+    def make(cls, experiment: str, rows: Rows, more: Mapping[str, Any] | None = None, **values: object) -> Table:
+        """The table of an experiment, with its words and columns from tables.toml; `values` fill the braces in them."""
+        words = tomllib.loads(WORDS.read_text(encoding="utf-8"))[experiment]
+        notes = [note.format(**values) for note in words["notes"]]
+        shown = [{name: row[name] for name in words["columns"]} for row in rows]
+        return cls(experiment, words["title"].format(**values), shown, words["columns"], notes, more or {})
 
     @property
     def unit(self) -> str:
@@ -79,12 +80,28 @@ class Table:
         writer = csv.DictWriter(text, fieldnames=list(self.columns), lineterminator="\n")
         writer.writeheader()
         for row in self.rows:
-            writer.writerow({name: _plain(row.get(name)) for name in self.columns})
+            cells = {name: row.get(name) for name in self.columns}
+            writer.writerow({name: f"{x:.6g}" if isinstance(x, float) else x for name, x in cells.items()})
         return text.getvalue()
 
 
-def _plain(cell: Cell) -> Cell:
-    return f"{cell:.6g}" if isinstance(cell, float) else cell
+def read_table(path: Path) -> Table | str:
+    """The table, or what is wrong with the file."""
+    try:
+        table = Table.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except KeyError as error:
+        return f"it has no {error}"
+    except OSError as error:  # its own text would name the whole path
+        return error.strerror or type(error).__name__
+    except (ValueError, TypeError, RecursionError) as error:
+        return str(error) or type(error).__name__
+    for name, kind in (("columns", dict), ("rows", list), ("notes", list)):
+        if not isinstance(getattr(table, name), kind):
+            return f"its {name} are not a {kind.__name__}"
+    for at, row in enumerate(table.rows):
+        if not isinstance(row, dict) or not all(isinstance(cell, str | int | float | None) for cell in row.values()):
+            return f"row {at} is not a dict of texts and numbers"
+    return table
 
 
 def as_json(data: Any) -> str:

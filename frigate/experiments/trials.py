@@ -13,7 +13,7 @@ import json
 import math
 import time
 from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,11 @@ import torch
 from frigate.baselines.boosted_trees import fit_trees
 from frigate.baselines.kriging import fit_kriging
 from frigate.baselines.naive import Forecaster, fit_own_median, naive_baselines, seen_median
-from frigate.config import PRESETS, Settings
+from frigate.config import Settings
 from frigate.data.files import replacing_file, write_file
 from frigate.data.split import Split, make_split, windows_in
 from frigate.errors import SettingsError
-from frigate.evaluation.evaluate import NONE, OWN, ZERO, score, share_of_sensor, terciles, windows_at_once
+from frigate.evaluation.evaluate import NONE, OWN, TERCILES, ZERO, score, share_of_sensor, terciles, windows_at_once
 from frigate.evaluation.metrics import Measure, Scores, Summary
 from frigate.experiments.ablated_model import without
 from frigate.experiments.plan import ALL, NAIVE, Plan, Recipe
@@ -37,7 +37,7 @@ from frigate.nn.batch import Windows
 from frigate.nn.device import best_device
 from frigate.nn.scaling import build_topologies, fit_scaling
 from frigate.training.environment import environment
-from frigate.training.run import Build, Run, build_model
+from frigate.training.run import Run, build_model
 from frigate.training.train import train
 from frigate.training.trainer import OnStep
 
@@ -74,22 +74,13 @@ class Trial:
     change: Change = Change()
 
 
-def settings_of(plan: Plan, recipe: Recipe) -> Settings:
-    """A recipe's own settings; for what is not trained, those that say what is forecast."""
-    return plan.settings(recipe if recipe.trained else replace(recipe, model=PRESETS[0]))
-
-
 def split_of(plan: Plan, recipe: Recipe) -> Split:
     """The same for every recipe with the same share and seed."""
-    settings = settings_of(plan, recipe)
+    settings = plan.settings(recipe)
     return make_split(
-        plan.city.stream,
-        seen=plan.sensors(recipe),
-        seed=recipe.seed,
-        validation_share=settings.train.validation_share,
-        past=settings.task.past,
-        horizon=settings.task.horizon,
-    )
+        plan.city.stream, seen=plan.sensors(recipe), seed=recipe.seed, past=settings.task.past,
+        horizon=settings.task.horizon, validation_share=settings.train.validation_share,
+    )  # fmt: skip
 
 
 def carry_out(plan: Plan, recipe: Recipe, changes: Iterable[Change], on_step: OnStep | None = None) -> None:
@@ -97,19 +88,24 @@ def carry_out(plan: Plan, recipe: Recipe, changes: Iterable[Change], on_step: On
     missing = [change for change in changes if not _sums_path(plan, Trial(recipe, change)).exists()]
     if not missing:
         return
-    plan.folder(recipe).mkdir(parents=True, exist_ok=True)
     fitted = fit(plan, recipe, on_step)
     for change in missing:
-        changed = change.apply(fitted, plan, recipe)
-        _save(plan, Trial(recipe, change), _score(plan, changed))
+        scores = _score(plan, change.apply(fitted, plan, recipe))
+        with replacing_file(_sums_path(plan, Trial(recipe, change))) as new, new.open("wb") as file:
+            cells, hours = scores.cell_sums.astype(np.float32), scores.hour_sums.astype(np.float32)
+            np.savez_compressed(file, cells=cells, hours=hours)
 
 
 def fit(plan: Plan, recipe: Recipe, on_step: OnStep | None) -> Fitted:
+    """Train the recipe, or resume its training, or fit it otherwise; and write facts.json."""
     device = best_device(plan.device)
     began = time.perf_counter()
     fitted = _trained(plan, recipe, device, on_step) if recipe.trained else _not_trained(plan, recipe, device)
-    if not _facts_path(plan, recipe).exists():
-        _keep_facts(plan, recipe, fitted, device, time.perf_counter() - began)
+    path = _facts_path(plan, recipe)
+    if not path.exists():
+        facts = {"model": recipe.label, "seen": recipe.seen, "seed": recipe.seed}
+        facts |= {"seconds": time.perf_counter() - began, **_training_facts(fitted), **environment(device)}
+        write_file(path, as_json(facts))
     return fitted
 
 
@@ -124,7 +120,7 @@ def _trained(plan: Plan, recipe: Recipe, device: torch.device, on_step: OnStep |
         resume=begun,
         device=str(device),
         on_step=on_step,
-        build=build_of(recipe),
+        build=without(recipe.without) if recipe.without else build_model,
     )
     if not run.progress.finished:
         raise KeyboardInterrupt
@@ -133,12 +129,8 @@ def _trained(plan: Plan, recipe: Recipe, device: torch.device, on_step: OnStep |
     return Fitted(predictor, here.windows(device), here.split, settings, windows_at_once(here, predictor), run)
 
 
-def build_of(recipe: Recipe) -> Build:
-    return without(recipe.without) if recipe.without else build_model
-
-
 def _not_trained(plan: Plan, recipe: Recipe, device: torch.device) -> Fitted:
-    settings, split = settings_of(plan, recipe), split_of(plan, recipe)
+    settings, split = plan.settings(recipe), split_of(plan, recipe)
     city, stream = plan.city, plan.city.stream
     features = features_of([stream.network], city)[0] if recipe.model == "lightgbm" else None
     scaling = fit_scaling(stream, split, settings.model, features=features, seed=recipe.seed)
@@ -156,16 +148,11 @@ def _simple(plan: Plan, recipe: Recipe, split: Split, windows: Windows, settings
     if recipe.model == "kriging":
         return fit_kriging(stream, split, windows, past=task.past, horizon=task.horizon)
     if recipe.model == "lightgbm":
+        threads = torch.get_num_threads()  # idle threads of LightGBM wait by spinning: never more than torch's
         return fit_trees(
-            stream,
-            split,
-            windows,
-            past=task.past,
-            horizon=task.horizon,
-            seed=recipe.seed,
-            trees=plan.effort.trees,
-            n_jobs=torch.get_num_threads(),  # idle threads of LightGBM wait by spinning: never more than torch's
-        )
+            stream, split, windows, past=task.past, horizon=task.horizon, seed=recipe.seed, trees=plan.effort.trees,
+            n_jobs=threads,
+        )  # fmt: skip
     raise SettingsError(f'no model "{recipe.model}"')
 
 
@@ -185,31 +172,23 @@ def _facts_path(plan: Plan, recipe: Recipe) -> Path:
     return plan.folder(recipe) / "facts.json"
 
 
-def _save(plan: Plan, trial: Trial, scores: Scores) -> None:
-    path = _sums_path(plan, trial)
-    with replacing_file(path) as new, new.open("wb") as file:
-        np.savez_compressed(file, cells=scores.cell_sums.astype(np.float32), hours=scores.hour_sums.astype(np.float32))
-
-
-def _keep_facts(plan: Plan, recipe: Recipe, fitted: Fitted, device: torch.device, seconds: float) -> None:
-    facts: dict[str, Any] = {"model": recipe.label, "seen": recipe.seen, "seed": recipe.seed, "seconds": seconds}
-    if fitted.run is not None:
-        run = fitted.run
-        settings = run.settings
-        at = windows_in(fitted.split.train, past=settings.task.past, horizon=settings.task.horizon)
-        whole = math.ceil(len(at) / settings.train.batch_size)
-        steps = min(whole, settings.train.steps_per_epoch or whole)  # of an epoch
-        facts |= {
-            "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
-            "epochs": run.progress.epoch,
-            "best_epoch": run.progress.best_epoch,
-            "steps": run.progress.epoch * steps,
-            "best_step": run.progress.best_epoch * steps,
-            "best_validation_mae": run.progress.best_mae,
-            "seconds": run.progress.seconds,
-            "settings": run.settings.to_json(),
-        }
-    write_file(_facts_path(plan, recipe), as_json(facts | environment(device)))
+def _training_facts(fitted: Fitted) -> dict[str, Any]:
+    if fitted.run is None:
+        return {}
+    run, settings, progress = fitted.run, fitted.settings, fitted.run.progress
+    at = windows_in(fitted.split.train, past=settings.task.past, horizon=settings.task.horizon)
+    whole = math.ceil(len(at) / settings.train.batch_size)
+    steps = min(whole, settings.train.steps_per_epoch or whole)  # of an epoch
+    return {
+        "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
+        "epochs": progress.epoch,
+        "best_epoch": progress.best_epoch,
+        "steps": progress.epoch * steps,
+        "best_step": progress.best_epoch * steps,
+        "best_validation_mae": progress.best_mae,
+        "seconds": progress.seconds,
+        "settings": settings.to_json(),
+    }
 
 
 class Scored:
@@ -230,11 +209,10 @@ class Scored:
 
     def scores(self, trial: Trial) -> Scores:
         if trial not in self._scores:
-            path, stream = _sums_path(self.plan, trial), self.plan.city.stream
-            with np.load(path) as data:
-                self._scores[trial] = Scores.from_sums(
-                    data["cells"], data["hours"], step_s=stream.step_s, quantity=stream.quantity
-                )
+            stream = self.plan.city.stream
+            with np.load(_sums_path(self.plan, trial)) as data:
+                sums = data["cells"], data["hours"]
+            self._scores[trial] = Scores.from_sums(*sums, step_s=stream.step_s, quantity=stream.quantity)
         return self._scores[trial]
 
     def found(self, trials: Iterable[Trial], models: Container[str] = ALL) -> Iterator[tuple[Trial, Summary]]:
@@ -260,24 +238,30 @@ class Scored:
     def by_step(self, trial: Trial) -> tuple[Summary | None, ...]:
         return self.scores(trial).by_step(self.split(trial.recipe).unseen, seed=trial.recipe.seed)
 
-    def by_tercile(self, trial: Trial, names: tuple[str, ...]) -> dict[str, Summary]:
+    def by_tercile(self, trial: Trial) -> dict[str, Summary]:
+        """By how busy the nodes were in training."""
         split = self.split(trial.recipe)
         group = terciles(self.plan.city.stream, split, split.unseen)
-        return self.scores(trial).by_group(group, names, seed=trial.recipe.seed)
+        return self.scores(trial).by_group(group, TERCILES, seed=trial.recipe.seed)
 
     def share(self, trial: Trial) -> Measure | None:
         """Of a sensor recovered; the yardsticks of its split have to be scored too."""
-        none, own = (beside(trial, name) for name in (NONE, OWN))
-        split = self.split(trial.recipe)
-        return share_of_sensor(
-            self.scores(trial), self.scores(none), self.scores(own), split.unseen, seed=trial.recipe.seed
-        )
+        mine, none, own = (self.scores(each) for each in (trial, beside(trial, NONE), beside(trial, OWN)))
+        return share_of_sensor(mine, none, own, self.split(trial.recipe).unseen, seed=trial.recipe.seed)
 
     def of_zero(self, trial: Trial) -> float | None:
-        zero, mine = self.summary(beside(trial, ZERO)), self.summary(trial)
-        if zero is None or mine is None or not zero.mae.value > 0:
-            return None
-        return mine.mae.value / zero.mae.value
+        """MAE over that of always forecasting zero."""
+        return self._relative(trial, ZERO)
+
+    def more_percent(self, trial: Trial) -> float | None:
+        """How much the MAE is above that of the same model as it is, on the true input."""
+        ratio = self._relative(trial, trial.recipe.model)
+        return None if ratio is None else 100 * (ratio - 1)
+
+    def _relative(self, trial: Trial, model: str) -> float | None:
+        plain = beside(trial, model)
+        base, mine = self.summary(plain) if self.has(plain) else None, self.summary(trial)
+        return mine.mae.value / base.mae.value if mine and base and base.mae.value > 0 else None
 
 
 def beside(trial: Trial, model: str) -> Trial:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from frigate.data.network import RoadNetwork
 from frigate.errors import FrigateError
@@ -28,6 +29,7 @@ SAMPLE_SEED = 0
 
 CHUNKS = 16  # of the sources; a fixed number, so that sums do not depend on the number of threads
 LIFT = 2.0**512
+LARGEST = 2**63 - 1  # of int64
 
 
 @dataclass(frozen=True)
@@ -40,39 +42,42 @@ class Passing:
 
 def whole_betweenness(network: RoadNetwork, cost: NDArray[np.float64], *, exact_nodes: int = EXACT_NODES) -> Passing:
     """Over all pairs: exact up to so many nodes, from fixed samples above. Costs [E] are whole numbers above 0."""
-    order = _along_a_curve(network)
-    nodes = np.flatnonzero(network.present[order])
-    forward = _roads(network, cost, order=order)
+    nodes, number, forward = _along_a_curve(network, cost)
     if network.num_nodes <= exact_nodes:
-        return Passing(_to_rows(_search(forward, nodes), order))
-    backward = _roads(network, cost, order=order, backward=True)
+        return Passing(_search(forward, nodes)[number])
     rng = np.random.default_rng(SAMPLE_SEED)
     samples = []
     for _ in range(2):
         found = np.zeros(network.num_nodes)
-        for roads in (forward, backward):
+        for roads in (forward, forward.T.tocsr()):
             found += _search(roads, _spread_out(nodes, SAMPLES // 4, rng), weighted=True)
-        samples.append(_to_rows(found * (len(nodes) / (SAMPLES // 4)), order))
+        samples.append(found[number] * (len(nodes) / (SAMPLES // 4)))
     return Passing((samples[0] + samples[1]) / 2, np.stack(samples))
 
 
 def local_betweenness(network: RoadNetwork, cost: NDArray[np.float64], *, cutoff: float) -> NDArray[np.float64]:
     """Over the pairs no farther apart than the cut-off, exact [N]; time grows with the nodes, not with their square."""
-    order = _along_a_curve(network)
-    nodes = np.flatnonzero(network.present[order])
-    return _to_rows(_search(_roads(network, cost, order=order), nodes, cutoff=int(cutoff)), order)
+    nodes, number, roads = _along_a_curve(network, cost)
+    return _search(roads, nodes, cutoff=int(cutoff))[number]
 
 
 # Nodes in the order of a curve through the plane
 
 
-def _along_a_curve(network: RoadNetwork) -> NDArray[np.int64]:
-    """Rows in Z-order of their places: near nodes are near in memory, and every k-th node is a fair sample.
+def _along_a_curve(
+    network: RoadNetwork, cost: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], csr_array[np.int64]]:
+    """The present nodes in Z-order of their places, the number of each row in that order, and the roads between them.
 
-    By place and id, so that neither the order of the node table nor a closed road moves the sample.
+    Near nodes are near in memory, and every k-th node is a fair sample. The order goes by place and id, so that neither
+    the order of the node table nor a closed road moves the sample.
     """
     code = _every_other_bit(network.lon) | (_every_other_bit(network.lat) << np.uint64(1))
-    return np.lexsort((network.node_ids, code))
+    order = np.lexsort((network.node_ids, code))
+    number = np.argsort(order)
+    ends = (number[network.senders], number[network.receivers])
+    roads = csr_array((cost.astype(np.int64), ends), shape=(network.num_nodes, network.num_nodes))
+    return np.flatnonzero(network.present[order]), number, roads
 
 
 def _every_other_bit(degrees: NDArray[np.float64]) -> NDArray[np.uint64]:
@@ -92,50 +97,22 @@ def _spread_out(nodes: NDArray[np.int64], count: int, rng: np.random.Generator) 
     return nodes[np.minimum(at.astype(np.int64), len(nodes) - 1)]
 
 
-def _to_rows(along: NDArray[np.float64], order: NDArray[np.int64]) -> NDArray[np.float64]:
-    back = np.empty_like(along)
-    back[order] = along
-    return back
-
-
 # Searches
 
 
-@dataclass(frozen=True)
-class _SearchGraph:
-    """Roads by the node they leave, nodes numbered along the curve."""
-
-    starts: NDArray[np.int64]  # [N+1]
-    heads: NDArray[np.int32]  # [E]
-    cost: NDArray[np.int64]  # [E]
-
-
-def _roads(
-    network: RoadNetwork, cost: NDArray[np.float64], *, order: NDArray[np.int64], backward: bool = False
-) -> _SearchGraph:
-    number = np.empty(network.num_nodes, np.int64)
-    number[order] = np.arange(network.num_nodes)
-    tails, heads = number[network.senders], number[network.receivers]
-    if backward:
-        tails, heads = heads, tails
-    by_tail = np.lexsort((heads, tails))
-    starts = np.concatenate([[0], np.cumsum(np.bincount(tails, minlength=network.num_nodes))])
-    return _SearchGraph(starts.astype(np.int64), heads[by_tail].astype(np.int32), cost[by_tail].astype(np.int64))
-
-
 def _search(
-    roads: _SearchGraph, sources: NDArray[np.int64], *, cutoff: int | None = None, weighted: bool = False
+    roads: csr_array[np.int64], sources: NDArray[np.int64], *, cutoff: int = LARGEST, weighted: bool = False
 ) -> NDArray[np.float64]:
     """Sum over the sources of what passes each node [N]: searches in threads, added in the order of the sources."""
     count_passing = _compiled()
-    bound = np.iinfo(np.int64).max if cutoff is None else cutoff
+    starts, heads = roads.indptr.astype(np.int64), roads.indices.astype(np.int32)
 
     def some(chunk: NDArray[np.int64]) -> NDArray[np.float64]:
-        passing: NDArray[np.float64] = count_passing(roads.starts, roads.heads, roads.cost, chunk, bound, weighted)
+        passing: NDArray[np.float64] = count_passing(starts, heads, roads.data, chunk, cutoff, weighted)
         return passing
 
-    total = np.zeros(len(roads.starts) - 1)
-    if len(roads.heads) == 0 or len(sources) == 0:
+    total = np.zeros(roads.shape[0])
+    if len(heads) == 0 or len(sources) == 0:
         return total
     # Threads of Python, not of numba, whose own may not be entered from two places at once.
     with ThreadPoolExecutor(threads()) as pool:

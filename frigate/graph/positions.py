@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
+from itertools import compress
 from typing import Any, TypeVar
 
 import numpy as np
@@ -57,11 +58,8 @@ def choose_anchors(network: RoadNetwork, *, count: int = 16, choice: str = "rand
     of them twice: the width of a position is the model's, not the network's.
     """
     if choice == "full":
-        count = _scales(int(network.present.sum())) ** 2
-    return _draw_anchors(network, count=count, choice=choice, seed=seed)
-
-
-def _draw_anchors(network: RoadNetwork, *, count: int, choice: str, seed: int) -> Anchors:
+        sets = choose_anchors(network, count=_scales(int(network.present.sum())) ** 2, choice="bourgain", seed=seed)
+        return replace(sets, choice=choice)
     if count < 1:
         raise SettingsError(f"anchors: a count of {count}; give 1 or more")
     nodes = np.flatnonzero(network.present)
@@ -74,7 +72,7 @@ def _draw_anchors(network: RoadNetwork, *, count: int, choice: str, seed: int) -
             rows = [np.array([row]) for row in np.resize(rng.permutation(nodes), count)]
         case "farthest":
             rows = [np.array([row]) for row in np.resize(_farthest(network, nodes, count, rng), count)]
-        case "bourgain" | "full":
+        case "bourgain":
             # thm:bourgain, after Linial, London and Rabinovich: random sets of every power of two below n
             scale_of = np.arange(count) * _scales(len(nodes)) // count
             rows = [rng.choice(nodes, size=2**j, replace=False) for j in scale_of.tolist()]
@@ -127,25 +125,20 @@ def locate_anchors(network: RoadNetwork, anchors: Anchors, *, within_m: float = 
         kept.append(here)
         found += bool(2 * here.sum() >= max(len(members), 1))
     if 2 * found < len(anchors):
-        new = _draw_anchors(network, count=len(anchors), choice=anchors.choice, seed=anchors.seed)
-        return new, (
+        choice = "bourgain" if anchors.choice == "full" else anchors.choice  # as many as the model has
+        new = choose_anchors(network, count=len(anchors), choice=choice, seed=anchors.seed)
+        return replace(new, choice=anchors.choice), (
             f"{found} of the model's {len(anchors)} anchors are on this network, by id and place "
             f"(within {within_m:g} m): new ones were chosen by the same rule and seed "
             f"({anchors.choice}, {anchors.seed})."
         )
     if all(here.all() for here in kept):
         return anchors, ""
-    return replace(
-        anchors,
-        sets=_keep(anchors.sets, kept),
-        lon=_keep(anchors.lon, kept),
-        lat=_keep(anchors.lat, kept),
-    ), ""
 
+    def keep(nested: Nested[T]) -> Nested[T]:
+        return tuple(tuple(compress(members, here)) for members, here in zip(nested, kept, strict=True))
 
-def _keep(nested: Nested[T], kept: list[NDArray[np.bool_]]) -> Nested[T]:
-    pairs = zip(nested, kept, strict=True)
-    return tuple(tuple(x for x, keep in zip(xs, keeps, strict=True) if keep) for xs, keeps in pairs)
+    return replace(anchors, sets=keep(anchors.sets), lon=keep(anchors.lon), lat=keep(anchors.lat)), ""
 
 
 def _rows_or_none(network: RoadNetwork, node_ids: Iterable[NodeId]) -> NDArray[np.int64]:
@@ -161,14 +154,9 @@ def _rows_or_none(network: RoadNetwork, node_ids: Iterable[NodeId]) -> NDArray[n
 
 
 def road_matrix(network: RoadNetwork, *, backward: bool = False) -> csr_array[np.float64]:
-    """Road lengths, a row for each node left (reached, if backward). By hand: scipy sums parallel roads."""
-    tail, head = network.senders, network.receivers
-    if backward:
-        tail, head = head, tail
-    order = np.argsort(tail, kind="stable")
-    starts = np.concatenate([[0], np.cumsum(np.bincount(tail, minlength=network.num_nodes))])
-    shape = (network.num_nodes, network.num_nodes)
-    return csr_array((network.length_m[order], head[order], starts), shape=shape)
+    """Road lengths, a row for each node that roads leave (backward: that they reach)."""
+    ends = (network.receivers, network.senders) if backward else (network.senders, network.receivers)
+    return csr_array((network.length_m, ends), shape=(network.num_nodes, network.num_nodes))
 
 
 def two_way_m(network: RoadNetwork, rows: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -193,12 +181,10 @@ def distances_m(network: RoadNetwork, anchors: Anchors) -> NDArray[np.float64]:
     single = [k for k, rows in enumerate(members) if len(rows) == 1]
     if single:
         metres[:, single] = two_way_m(network, np.concatenate([members[k] for k in single])).T  # def:lipschitz
-    several = [k for k, rows in enumerate(members) if len(rows) > 1]
-    if several:
-        forward, backward = road_matrix(network), road_matrix(network, backward=True)
-        for k in several:
-            away = dijkstra(forward, indices=members[k], min_only=True)
-            back = dijkstra(backward, indices=members[k], min_only=True)
+    forward, backward = road_matrix(network), road_matrix(network, backward=True)
+    for k, rows in enumerate(members):
+        if len(rows) > 1:
+            away, back = (dijkstra(roads, indices=rows, min_only=True) for roads in (forward, backward))
             metres[:, k] = (away + back) / 2  # def:lipschitz, its set form (thm:bourgain)
     return metres
 
@@ -258,9 +244,6 @@ def distortion(
 
 def _mean_gap(those: NDArray[np.float64], this: NDArray[np.float64]) -> NDArray[np.float64]:
     """d_Y of nodes [M, K] from one [K]; NaN where they have no finite coordinate in common."""
-    both = np.isfinite(those) & np.isfinite(this)
-    total = np.abs(np.where(both, those, 0) - np.where(both, this, 0)).sum(axis=1)
-    shared = both.sum(axis=1)
-    gap = np.full(len(those), np.nan)
-    np.divide(total, shared, where=shared > 0, out=gap)
-    return gap
+    with np.errstate(invalid="ignore"):  # infinity minus infinity
+        gaps = np.ma.masked_invalid(np.abs(those - this))
+    return np.asarray(gaps.mean(axis=1).filled(np.nan))

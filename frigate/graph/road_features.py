@@ -143,7 +143,8 @@ def _betweenness(network: RoadNetwork) -> tuple[list[NDArray[np.float64]], float
         columns.append(_log_share(passing.count, network))
         if passing.samples is not None:
             one, other = (_log_share(sample, network) for sample in passing.samples)
-            error = max(error, _rms((one - other) / 2) / max(float(columns[-1].std()), 1e-9))
+            rms = float(np.sqrt((((one - other) / 2) ** 2).mean()))
+            error = max(error, rms / max(float(columns[-1].std()), 1e-9))
     columns.append(np.log1p(local_betweenness(network, length, cutoff=LOCAL_M * 100)))
     columns.append(np.log1p(local_betweenness(network, time, cutoff=LOCAL_S * 1000)))
     # The last digits are rounding, not the same on every machine, and a seeded run must not see them.
@@ -153,10 +154,6 @@ def _betweenness(network: RoadNetwork) -> tuple[list[NDArray[np.float64]], float
 def _log_share(passing: NDArray[np.float64], network: RoadNetwork) -> NDArray[np.float64]:
     mean = passing[network.present].mean() if network.present.any() else 0.0
     return np.log1p(100 * passing / mean) if mean > 0 else np.zeros(network.num_nodes)
-
-
-def _rms(difference: NDArray[np.float64]) -> float:
-    return float(np.sqrt((difference**2).mean()))
 
 
 @dataclass(frozen=True)

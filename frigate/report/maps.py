@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.check.city import lasting_words
+from frigate.check.city import duration
 from frigate.data.network import RoadNetwork
 from frigate.evaluation.results import Evaluation
 from frigate.forecasting.forecast import Forecast
@@ -199,7 +199,7 @@ def _colour(k: int, layer: MapLayer) -> int:
 def forecast_map(base: BaseMap, forecast: Forecast, unit: str) -> NodeMap:
     """The forecast at every node, with a slider through its steps."""
     times = [format_time(time) for time in forecast.local_times()]
-    ahead = [lasting_words((k + 1) * forecast.step_s) for k in range(forecast.horizon)]
+    ahead = [duration((k + 1) * forecast.step_s) for k in range(forecast.horizon)]
     layer = MapLayer(
         colours="forecast",
         title=f"Forecast made at {times[0]}",

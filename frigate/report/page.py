@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from frigate.check.city import lasting_words, percent
+from frigate.check.city import duration, percent
 from frigate.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _environment() -> Environment:
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     environment.filters |= {
         "digits": _three_digits,
-        "duration": lasting_words,
+        "duration": duration,
         "number": "{:,}".format,
         "percent": percent,
         "time": format_time,
@@ -66,6 +66,11 @@ def _environment() -> Environment:
 
 def _three_digits(x: float) -> str:
     return "undefined" if not math.isfinite(x) else f"{x:#.3g}".rstrip(".") if abs(x) < 999.5 else f"{x:,.0f}"
+
+
+def unit_text(quantity: str, unit: str, step_s: int) -> str:
+    """The unit of a value: "vehicles per 5 min" for a count, the unit itself for a gauge."""
+    return f"{unit or 'count'} per {duration(step_s)}" if quantity == "count" else unit or quantity
 
 
 def format_time(iso: str) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from frigate.check.city import lasting_words
 from frigate.data.city import City
 from frigate.data.files import write_file
 from frigate.evaluation.metrics import Measure
@@ -17,7 +16,7 @@ from frigate.evaluation.results import Evaluation, Row
 from frigate.forecasting.forecast import Forecast
 from frigate.report.charts import MARKERS, error_by_hops, error_by_step
 from frigate.report.maps import BaseMap, error_map, forecast_map
-from frigate.report.page import render
+from frigate.report.page import render, unit_text
 from frigate.report.rolling_forecast import rolling_charts, rolling_forecast
 from frigate.training.run import Run, RunOnCity
 
@@ -81,13 +80,6 @@ def _page(run: RunOnCity, evaluation: Evaluation, forecast: Forecast, note: str)
         by_step=error_by_step(evaluation, unit),
         by_hops=error_by_hops(evaluation, unit),
     )
-
-
-def unit_text(quantity: str, unit: str, step_s: int) -> str:
-    """The unit of a value: "vehicles per 5 min" for a count, the unit itself for a gauge."""
-    if quantity != "count":
-        return unit or quantity
-    return f"{unit or 'count'} per {lasting_words(step_s)}"
 
 
 def best_baseline(evaluation: Evaluation) -> Row | None:

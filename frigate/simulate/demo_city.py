@@ -1,9 +1,105 @@
-"""The demo city: what `frigate demo` trains on, and a city to try things with."""
+"""The demo city: people of a made-up town drive about, and every intersection counts them.
+
+Demand comes from trip purposes with departure times; routes from travel times under congestion, for every part of the
+day and every set of closed roads; counts from the vehicles that pass on those routes. Everything follows from one seed.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse.csgraph import connected_components, dijkstra
+
 from frigate.data.folder import City
-from frigate.simulate.traffic import simulate
+from frigate.data.network import Road, RoadNetwork
+from frigate.data.stream import DAY_S, RoadNetworkStream, make_stream, zone
+from frigate.errors import SettingsError
+from frigate.simulate.assignment import AssignedRoads, Demand, Loading, assign, assigned_roads
+from frigate.simulate.streets import PRIMARY, TERTIARY, TOWN, Floats, Ints, Town, build_town, graph_of, polar
+
+# Beside N and E: P flows (a purpose, outward or homeward), Z zones, K parts of a day.
+TIMEZONE = "Europe/Luxembourg"
+MONDAY = datetime(2024, 3, 4)
+RESIDENTS_PER_INTERSECTION = 130
+MAX_ZONES = 60
+MAX_CLOSURES = 60  # one bit each
+PARTS_H = (
+    (3.0, 6.5, 7.6, 9.0, 12.5, 15.5, 17.2, 19.0, 22.0),  # weekdays
+    (3.0, 9.0, 11.5, 16.0, 20.0),  # Saturdays
+    (3.0, 10.0, 15.0, 18.0, 21.5),  # Sundays
+)
+DISPERSION = 40.0  # gamma shape of the platoons that signals make: counts vary somewhat more than Poisson
+
+Curve = tuple[tuple[float, float, float], ...]  # a sum of (trips a resident, hour of departure, spread in hours)
+
+
+@dataclass(frozen=True)
+class Purpose:
+    """Why people leave home, how far they go for it, and when: on weekdays, Saturdays, Sundays."""
+
+    home: str
+    activity: str
+    reach_min: float  # a destination this much farther is e times less attractive
+    outward: tuple[Curve, Curve, Curve]
+    homeward: tuple[Curve, Curve, Curve]
+
+
+PURPOSES = (
+    Purpose(
+        "homes", "jobs", 9.0,
+        (((0.05, 5.6, 0.5), (0.22, 7.3, 0.6), (0.12, 8.4, 0.7), (0.05, 13.2, 0.8)),
+         ((0.05, 7.5, 1.2),), ((0.025, 7.5, 1.5),)),
+        (((0.05, 12.6, 0.6), (0.09, 14.6, 0.6), (0.22, 16.9, 0.7), (0.09, 18.4, 0.9)),
+         ((0.05, 16.0, 2.0),), ((0.025, 16.5, 2.0),)),
+    ),
+    Purpose(
+        "homes", "schools", 4.0,
+        (((0.08, 7.7, 0.22), (0.015, 13.6, 0.3)), (), ()),
+        (((0.035, 8.1, 0.25), (0.035, 12.4, 0.25), (0.045, 15.9, 0.35)), (), ()),
+    ),
+    Purpose(
+        "homes", "shops", 5.0,
+        (((0.11, 10.3, 1.4), (0.13, 16.6, 1.7)), ((0.25, 10.6, 1.3), (0.14, 14.5, 1.6)), ((0.035, 9.2, 0.8),)),
+        (((0.11, 11.4, 1.4), (0.13, 17.8, 1.6)), ((0.24, 12.0, 1.3), (0.15, 16.0, 1.6)), ((0.035, 10.1, 0.9),)),
+    ),
+    Purpose(
+        "homes", "leisure", 7.0,
+        (((0.15, 19.0, 1.3),), ((0.12, 14.2, 1.8), (0.15, 19.4, 1.2)), ((0.09, 10.4, 1.2), (0.19, 14.2, 1.5))),
+        (((0.14, 21.7, 1.2),), ((0.10, 17.6, 1.6), (0.15, 23.3, 1.4)), ((0.06, 12.4, 0.9), (0.20, 17.7, 1.5))),
+    ),
+    Purpose("jobs", "jobs", 12.0, (((0.10, 9.8, 1.2), (0.10, 14.2, 1.4)), ((0.03, 10.5, 1.6),), ()),
+            (((0.07, 11.4, 1.3), (0.08, 15.3, 1.3)), ((0.02, 12.5, 1.5),), ())),
+    Purpose("gates", "gates", 60.0, (((0.05, 7.6, 0.9), (0.07, 12.5, 3.6)), ((0.08, 12.5, 3.2),), ((0.06, 12.0, 2.6),)),
+            (((0.06, 17.2, 1.2), (0.06, 13.5, 4.2)), ((0.08, 14.5, 3.4),), ((0.08, 17.0, 2.6),))),
+    Purpose("homes", "stadium", 30.0, (((0.05, 18.6, 0.35),),) * 3, (((0.05, 21.3, 0.25),),) * 3),
+)  # fmt: skip
+EVENT = len(PURPOSES) - 1  # the last purpose is for match days only
+
+
+@dataclass(frozen=True)
+class Closure:
+    """Roads that are closed on some days between two hours, local time."""
+
+    reason: str
+    roads: tuple[Road, ...]
+    first_day: int
+    num_days: int
+    from_h: float
+    to_h: float
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What was simulated, with the town and the closures behind it."""
+
+    stream: RoadNetworkStream
+    town: Town
+    closures: tuple[Closure, ...]
 
 
 def demo_city(*, seed: int = 0, intersections: int = 400, days: int = 14, step_s: int = 300, closures: int = 3) -> City:
@@ -22,5 +118,256 @@ def demo_city(*, seed: int = 0, intersections: int = 400, days: int = 14, step_s
     closures
         How many times roads are closed for some hours, up to 60.
     """
-    town = simulate(seed=seed, intersections=intersections, days=days, step_s=step_s, closures=closures)
-    return City(name=town.name, stream=town.stream)
+    return City(TOWN, simulate(seed, intersections=intersections, days=days, step_s=step_s, closures=closures).stream)
+
+
+def simulate(
+    seed: int = 0, *, intersections: int = 400, days: int = 14, step_s: int = 300, closures: int = 3
+) -> Simulation:
+    """The demo city, and how it came about."""
+    if seed < 0:
+        raise SettingsError(f"seed = {seed}: give 0 or more")
+    if days < 1:
+        raise SettingsError(f"days = {days}: give at least one")
+    if not 0 <= closures <= MAX_CLOSURES:
+        raise SettingsError(f"closures = {closures}: give 0 to {MAX_CLOSURES}")
+    if step_s < 1 or DAY_S % step_s:
+        raise SettingsError(f"step_s = {step_s} does not divide a day of {DAY_S} s; 300 does")
+    # A generator for each: with other closures or more days, the streets, people and earlier days stay the same.
+    streets, tastes, land_use, sites = (np.random.default_rng([seed, k]) for k in range(4))
+    town = build_town(streets, intersections=intersections)
+    roads = assigned_roads(tastes, town)
+    demand = _demand(land_use, town, roads)
+    schedule = _schedule(sites, town, count=closures, days=days)
+    active = _active_closures(schedule, days=days, step_s=step_s)
+    sets, which = np.unique(np.concatenate([[0], active]), return_inverse=True)  # topology 0 is the whole network
+    topology_of = which[1:]
+    networks = [
+        town.network.close(road for i, c in enumerate(schedule) if bits >> i & 1 for road in c.roads)
+        for bits in sets.tolist()
+    ]
+    values = _counts(seed, town, roads, demand, networks, topology_of, days=days, step_s=step_s)
+    stream = make_stream(
+        values, networks, topology_of=topology_of, start_s=int(MONDAY.replace(tzinfo=zone(TIMEZONE)).timestamp()),
+        step_s=step_s, timezone=TIMEZONE, quantity="count", unit="vehicles",
+    )  # fmt: skip
+    return Simulation(stream, town, tuple(schedule))
+
+
+def _land_use(rng: np.random.Generator, town: Town) -> dict[str, Floats]:
+    """The share of each land use at each node; each sums to 1."""
+    xy, R, N = town.xy_m, town.radius_m, len(town.xy_m)
+    r = np.linalg.norm(xy, axis=1) / R
+    lumps = np.exp(_smooth(xy, 0.25 * R) @ rng.normal(0, 0.5, (N, 2)))  # some quarters are denser than others
+
+    def spots(count: int, width: float, low: float, high: float) -> Floats:
+        angle, far = rng.uniform(0, 2 * np.pi, count), rng.uniform(low, high, count) * R
+        at = polar(far, angle)
+        near = np.exp(-(((xy[:, None] - at) ** 2).sum(-1)) / (width * R) ** 2)
+        total: Floats = (near / near.sum(0)).sum(1) / count
+        return total
+
+    outside = np.zeros(N)
+    outside[town.gates] = rng.dirichlet(np.full(len(town.gates), 4.0))
+    housing = (0.35 + np.exp(-((r / 0.6) ** 2))) * lumps[:, 0]
+    housing *= np.array([0.1, 0.6, 0.9, 1.0, 1.0])[town.node_class]
+    housing[town.gates] = 0
+    centre = np.exp(-((r / 0.2) ** 2))
+    trade = (0.25 + np.exp(-((r / 0.5) ** 2))) * lumps[:, 1]
+    trade *= np.array([0.3, 1.6, 1.6, 1.3, 0.7])[town.node_class]
+    centre, housing, trade = (w / w.sum() for w in (centre, housing, trade))
+    industry = spots(1, 0.16, 0.7, 0.85)
+    return {
+        "homes": 0.72 * housing + 0.12 * spots(3, 0.14, 0.55, 0.8) + 0.16 * outside,
+        "jobs": 0.30 * centre + 0.24 * industry + 0.36 * trade + 0.10 * outside,
+        "schools": 0.8 * spots(max(4, N // 60), 0.05, 0.1, 0.8) + 0.2 * centre,
+        "shops": 0.32 * centre + 0.36 * spots(3, 0.06, 0.3, 0.8) + 0.26 * trade + 0.06 * outside,
+        "leisure": 0.3 * centre + 0.25 * spots(4, 0.07, 0.3, 0.9) + 0.2 * housing + 0.1 * trade + 0.15 * outside,
+        "gates": outside,
+        "stadium": spots(1, 0.03, 0.5, 0.7),
+    }
+
+
+def _smooth(xy: Floats, reach_m: float) -> Floats:
+    """[N,N] turns independent unit normals into a field of unit variance that is smooth over `reach_m`."""
+    gap2 = ((xy[:, None] - xy[None]) ** 2).sum(-1)
+    kernel = np.exp(-gap2 / reach_m**2)
+    field: Floats = kernel / np.sqrt((kernel**2).sum(1, keepdims=True))
+    return field
+
+
+def _demand(rng: np.random.Generator, town: Town, roads: AssignedRoads) -> Demand:
+    """A gravity model, constrained at the home end. One end of a trip is a zone, the other any node."""
+    use = _land_use(rng, town)
+    roots = _zones(town)
+    graph = roads.matrix(roads.free_s, np.ones(len(roads.free_s), bool))
+    away_s = dijkstra(graph, indices=roots)  # [Z,N]
+    round_min = (away_s + dijkstra(graph.T.tocsr(), indices=roots)) / 120
+    zone_of = away_s.argmin(0)
+    to_root, from_root = [], []
+    for purpose in PURPOSES:
+        home, activity = use[purpose.home], use[purpose.activity]
+        home_z, activity_z = (np.bincount(zone_of, share, len(roots)) for share in (home, activity))
+        attraction = np.exp(-round_min / purpose.reach_min)
+        attraction[np.arange(len(roots)), roots] = 0  # nobody drives to where they are
+        to_zone, to_node = attraction * activity_z[:, None], attraction * activity
+        a = 0.5 * home * to_zone / np.maximum(to_zone.sum(0), 1e-300)  # home at a node, activity in a zone
+        b = 0.5 * home_z[:, None] * to_node / np.maximum(to_node.sum(1, keepdims=True), 1e-300)  # the other way round
+        total = a.sum() + b.sum()
+        to_root += [a / total, b / total]  # outward, then homeward between the same places
+        from_root += [b / total, a / total]
+    return Demand(roots, np.stack(to_root), np.stack(from_root))
+
+
+def _zones(town: Town) -> Ints:
+    """The gates, then nodes on through streets, each the farthest from those before it."""
+    good = np.flatnonzero((town.node_class >= PRIMARY) & (town.node_class <= TERTIARY))
+    roots = town.gates.tolist()
+    gap = np.linalg.norm(town.xy_m[good, None] - town.xy_m[town.gates], axis=-1).min(1)
+    for _ in range(min(MAX_ZONES, len(town.xy_m) // 5) - len(roots)):
+        roots.append(int(good[gap.argmax()]))
+        gap = np.minimum(gap, np.linalg.norm(town.xy_m[good] - town.xy_m[roots[-1]], axis=1))
+    return np.array(roots, np.int64)
+
+
+def _schedule(rng: np.random.Generator, town: Town, *, count: int, days: int) -> list[Closure]:
+    """A bridge repair late, a street festival on the last day, roadworks early; then more of each at random times."""
+    late, early = min(int(np.ceil(0.7 * days)), days - 1), int(0.15 * days)
+    fixed = ((late, 2, 6.0, 20.0), (days - 1, 1, 10.0, 22.0), (early, 3, 7.0, 19.0))
+    left = np.ones(town.network.num_edges, bool)
+    ids = town.network.node_ids.tolist()
+    found = []
+    for i in range(count):
+        first_day, num_days, from_h, to_h = fixed[i % 3]
+        first_day = first_day if i < 3 else int(rng.integers(days))
+        reason, wanted = _closure_site(rng, town, i)
+        closed = _closable(town.network, wanted, left)
+        left[closed] = False  # as if all closures held at once: no place is ever cut off
+        roads = tuple((ids[town.network.senders[row]], ids[town.network.receivers[row]]) for row in closed)
+        found.append(Closure(reason, roads, first_day, min(num_days, days - first_day), from_h, to_h))
+    return found
+
+
+def _closure_site(rng: np.random.Generator, town: Town, i: int) -> tuple[str, Ints]:
+    """The reason of a closure, and the rows of the roads that it would close."""
+    e, xy = town.network.edges, town.xy_m
+    middle = (xy[e.senders] + xy[e.receivers]) / 2
+    if i % 3 == 0:
+        near = np.argsort(np.linalg.norm(xy[town.bridges].mean(1), axis=1))
+        a, b = town.bridges[near[i // 3 % len(near)]]
+        return "bridge repair", np.flatnonzero(np.isin(e.senders, (a, b)) & np.isin(e.receivers, (a, b)))
+    if i % 3 == 1:
+        at = rng.normal(0, 0.05, 2) * town.radius_m
+        gap = np.linalg.norm(middle - at, axis=1)
+        return "street festival", np.flatnonzero(gap < 0.15 * town.radius_m)
+    arterial = (e.road_class == "primary") & (np.abs(np.linalg.norm(middle, axis=1) / town.radius_m - 0.4) < 0.12)
+    name = rng.choice(np.unique(e.name[arterial]))
+    return "roadworks", np.flatnonzero(arterial & (e.name == name))
+
+
+def _closable(network: RoadNetwork, rows: Ints, left: NDArray[np.bool_]) -> list[int]:
+    """As many of these roads as can be closed, besides those not left, so that every place can still be reached."""
+    left = left.copy()
+    pairs = np.stack([network.senders, network.receivers], 1)
+    closed = []
+    for row in rows[left[rows]].tolist():
+        left[row] = False
+        if connected_components(graph_of(pairs[left], network.num_nodes), connection="strong")[0] == 1:
+            closed.append(row)
+        else:
+            left[row] = True
+    return closed
+
+
+def _active_closures(schedule: Sequence[Closure], *, days: int, step_s: int) -> Ints:
+    """[S] bit i is set while closure i is active."""
+    seconds = step_s * np.arange(days * DAY_S // step_s)
+    day, hour = seconds // DAY_S, seconds % DAY_S / 3600
+    active = np.zeros(len(seconds), np.int64)
+    for i, c in enumerate(schedule):
+        on = (day >= c.first_day) & (day < c.first_day + c.num_days) & (hour >= c.from_h) & (hour < c.to_h)
+        active |= on.astype(np.int64) << i
+    return active
+
+
+def _day_type(day: int) -> int:
+    return max(0, day % 7 - 4)
+
+
+def _per_hour(day_type: int, hour: Floats | float, *, residents: float) -> Floats:
+    """[P,...] departures of each flow at an hour of the day; below 0 and above 24 are the days before and after."""
+    rates = []
+    for purpose in PURPOSES:
+        for curves in (purpose.outward, purpose.homeward):
+            rate = np.zeros(np.shape(hour))
+            for trips, mean, spread in curves[day_type]:
+                rate += residents * trips * np.exp(-(((hour - mean) / spread) ** 2) / 2) / (spread * np.sqrt(2 * np.pi))
+            rates.append(rate)
+    return np.stack(rates)
+
+
+def _departures(seed: int, *, residents: float, days: int, step_s: int) -> Floats:
+    """[P,S'] departures in each step; S' starts a day early, for trips under way at the first midnight."""
+    per_day = DAY_S // step_s
+    hour = (np.arange((days + 1) * per_day) + 0.5) * step_s / 3600 - 24
+    total = np.zeros((2 * len(PURPOSES), len(hour)))
+    for day in range(-1, days):
+        rng = np.random.default_rng([seed, 4, day + 1])
+        factor = np.exp(rng.normal(0, 0.05) + rng.normal(0, 0.05, len(total)))  # some days are busier
+        match_day = np.random.default_rng([seed, 5, day // 7 + 1]).choice([1, 2, 4, 5, 6])
+        factor[2 * EVENT :] *= day % 7 == match_day
+        here = slice(max(0, day * per_day), min(len(hour), (day + 3) * per_day))  # the day before to the day after
+        total[:, here] += factor[:, None] * _per_hour(_day_type(day), hour[here] - 24 * day, residents=residents)
+    return total * step_s / 3600
+
+
+def _counts(
+    seed: int, town: Town, roads: AssignedRoads, demand: Demand, networks: Sequence[RoadNetwork], topology_of: Ints,
+    *, days: int, step_s: int,
+) -> NDArray[np.float32]:  # fmt: skip
+    """[S,N] whole vehicles, day by day."""
+    N, per_day = roads.num_nodes, DAY_S // step_s
+    residents = float(RESIDENTS_PER_INTERSECTION * N)
+    departures = _departures(seed, residents=residents, days=days, step_s=step_s)
+    smooth = _smooth(town.xy_m[demand.roots], 0.5 * town.radius_m)
+    key = roads.senders * N + roads.receivers
+    open_ = [np.isin(key, network.senders * N + network.receivers) for network in networks]
+    hours = (np.arange(per_day) + 0.5) * step_s / 3600
+
+    @cache
+    def solved(topology: int, day_type: int, part: int) -> Loading:
+        per_hour = _per_hour(day_type, PARTS_H[day_type][part], residents=residents)
+        per_hour[2 * EVENT :] = 0  # too rare for drivers to expect the delays
+        return assign(roads, demand, open_[topology], per_hour)
+
+    values = np.empty((days * per_day, N), np.float32)
+    for day in range(days):
+        parts_h = PARTS_H[_day_type(day)]
+        share = np.stack([np.interp(hours, parts_h, unit) for unit in np.eye(len(parts_h))], 1)  # [steps,K]
+        rng = np.random.default_rng([seed, 6, day])
+        whole_day = rng.normal(0, 0.12, (len(smooth), 1))
+        field = np.exp(smooth @ (whole_day + rng.normal(0, 0.07, (len(smooth), len(parts_h)))))  # [Z,K] more, or less
+        rate = np.empty((per_day, N))
+        which = topology_of[day * per_day : (day + 1) * per_day]
+        for topology in np.unique(which).tolist():
+            steps = np.flatnonzero(which == topology)
+            parts = np.flatnonzero(share[steps].any(0)).tolist()
+            loads = [solved(topology, _day_type(day), k) for k in parts]
+            passages = np.stack(
+                [np.einsum("pzn,z->pn", x.passages, field[:, k]) for x, k in zip(loads, parts, strict=True)]
+            )
+            when = (day + 1) * per_day + steps[:, None] - share[steps][:, parts] @ [x.elapsed_s for x in loads] / step_s
+            rate[steps] = _passing(departures, passages, share[steps][:, parts], when)
+        platoons = rng.gamma(DISPERSION, 1 / DISPERSION, rate.shape)
+        values[day * per_day : (day + 1) * per_day] = rng.poisson(rate * platoons)
+    return values
+
+
+def _passing(departures: Floats, passages: Floats, share: Floats, when: Floats) -> Floats:
+    """[steps,N] expected vehicles: those that departed at `when`, the travel time ago."""
+    before = np.floor(when).astype(np.int64)
+    late = when - before
+    rate = np.zeros(when.shape)
+    for p, leaving in enumerate(departures):
+        rate += (leaving[before] * (1 - late) + leaving[before + 1] * late) * (share @ passages[:, p])
+    return rate

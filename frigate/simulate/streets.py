@@ -1,4 +1,4 @@
-"""The streets of an invented town: a walled centre, radials, a ring, a river with few bridges, irregular quarters.
+"""The streets of a made-up town: a walled centre, radials, a ring, a river with few bridges, irregular quarters.
 
 Everything is drawn in metres in the river's frame (the river is a curve y(x), so that a street crosses it exactly
 when its ends lie on different sides), then turned by a seeded angle and placed on the globe.
@@ -39,7 +39,7 @@ BRIDGE_NAMES = ("Old Bridge", "Weir Bridge", "Ferry Bridge", "Tanner Bridge", "L
 
 @dataclass(frozen=True)
 class Town:
-    """A network and what a demand model wants to know about its places."""
+    """A network, and what a demand model needs to know about it."""
 
     network: RoadNetwork
     xy_m: Floats  # [N,2] metres from the market square
@@ -52,7 +52,7 @@ class Town:
 
 @dataclass(frozen=True)
 class _StreetPlan:
-    """The town's large shapes, in the river's frame."""
+    """The large features of the town, in the river's frame."""
 
     radius_m: float
     river_waves: Floats  # [3,3] amplitude, wave number, phase
@@ -77,8 +77,17 @@ class _StreetPlan:
         return r
 
     def radial_xy(self, which: int, r: Floats) -> Floats:
-        angle = self.radial_rad[which] + self.radial_bend[which] * r / self.radius_m
-        return np.stack([r * np.cos(angle), r * np.sin(angle)], -1)
+        return polar(r, self.radial_rad[which] + self.radial_bend[which] * r / self.radius_m)
+
+
+def polar(r: Floats, angle: Floats) -> Floats:
+    return np.stack([r * np.cos(angle), r * np.sin(angle)], -1)
+
+
+def graph_of(pairs: Ints, num_nodes: int, weight: Floats | None = None) -> csr_array[np.float64]:
+    """The sparse matrix of streets between these pairs of nodes."""
+    weight = np.ones(len(pairs)) if weight is None else weight
+    return csr_array((weight, (pairs[:, 0], pairs[:, 1])), shape=(num_nodes, num_nodes))
 
 
 def build_town(rng: np.random.Generator, *, intersections: int) -> Town:
@@ -93,10 +102,11 @@ def build_town(rng: np.random.Generator, *, intersections: int) -> Town:
     while True:
         xy = np.concatenate([main_xy, local_xy[: intersections - len(main_xy)]])
         pairs, widest = _possible_streets(plan, xy, main_pairs)
-        cut_off = _cut_off(len(xy), np.concatenate([main_pairs, pairs]))
-        if not len(cut_off):
+        part = connected_components(graph_of(np.concatenate([main_pairs, pairs]), len(xy)), directed=False)[1]
+        isolated = np.flatnonzero(part != part[0])
+        if not len(isolated):
             break
-        local_xy = np.delete(local_xy, cut_off - len(main_xy), axis=0)  # the next in reserve takes its place
+        local_xy = np.delete(local_xy, isolated - len(main_xy), axis=0)  # the next in reserve takes its place
     pairs, road_class = _streets(rng, xy, main_pairs, main_class, pairs, widest)
     road_class = _collectors(rng, xy, pairs, road_class, centres)
     name = np.full(len(pairs), "", dtype="U24")
@@ -160,33 +170,32 @@ def _arterials(plan: _StreetPlan) -> tuple[Floats, Ints, Ints, list[str], Ints]:
             angle, r = np.linspace(at[k], stop, steps + 1)[1:-1], np.linspace(radii[k], last, steps + 1)[1:-1]
             if road_class == TRUNK:
                 r = plan.radius_at(angle, plan.ring_waves, 0.64)
-            rows = add(np.stack([r * np.cos(angle), r * np.sin(angle)], -1))
+            rows = add(polar(r, angle))
             chains.append(([ends[k], *rows, ends[(k + 1) % count]], road_class, name))
-    xy = _off_river(plan, np.concatenate(points))
+    xy = np.concatenate(points)
+    river = plan.river_y(xy[:, 0])
+    gap = xy[:, 1] - river
+    in_water = np.abs(gap) < BANK_M
+    xy[in_water, 1] = np.where(gap > 0, river + BANK_M, river - BANK_M)[in_water]  # to the nearer bank
     pairs = np.array([pair for rows, _, _ in chains for pair in pairwise(rows)], np.int64)
     classes = np.array([c for rows, c, _ in chains for _ in rows[1:]], np.int64)
     names = [name for rows, _, name in chains for _ in rows[1:]]
     return xy, pairs, classes, names, np.array(gates, np.int64)
 
 
-def _off_river(plan: _StreetPlan, xy: Floats) -> Floats:
-    """Intersections in the water go to the nearer bank."""
-    river = plan.river_y(xy[:, 0])
-    gap = xy[:, 1] - river
-    moved = np.where(np.abs(gap) < BANK_M, river + np.where(gap > 0, BANK_M, -BANK_M), xy[:, 1])
-    return np.stack([xy[:, 0], moved], 1)
-
-
 def _local_points(
     rng: np.random.Generator, plan: _StreetPlan, main_xy: Floats, main_pairs: Ints, *, wanted: int
 ) -> tuple[Floats, Floats]:
-    """Quarters, each with its own direction, block size and disorder; their centres and `wanted` intersections
-    and some in reserve, from the centre out."""
+    """The centres of quarters that differ in direction, block size and regularity; and `wanted` intersections with
+    some in reserve, from the centre outwards."""
     R = plan.radius_m
     count = max(6, round((wanted + len(main_xy)) / 28))
     k = np.arange(count)
-    r, angle = R * np.sqrt((k + 0.5) / count), k * 2.39996 + rng.uniform(0, 2 * np.pi)  # a sunflower: even cover
-    centres = np.stack([r * np.cos(angle), r * np.sin(angle)], 1) + rng.normal(0, 0.07 * R, (count, 2))
+    r = R * np.sqrt((k + 0.5) / count)
+    angle = np.asarray(
+        k * 2.39996 + rng.uniform(0, 2 * np.pi), np.float64
+    )  # as in a sunflower, to cover the disc evenly
+    centres = polar(r, angle) + rng.normal(0, 0.07 * R, (count, 2))
     turn, long = rng.uniform(0, np.pi / 2, count), rng.uniform(1.0, 1.7, count)
     disorder = rng.choice([0.07, 0.14, 0.24], count, p=[0.4, 0.35, 0.25])
     block = (0.72 + 0.5 * np.linalg.norm(centres, axis=1) / R) * rng.uniform(0.9, 1.15, count)
@@ -241,22 +250,15 @@ def _possible_streets(plan: _StreetPlan, xy: Floats, main_pairs: Ints) -> tuple[
     return pairs[allowed], widest[allowed]
 
 
-def _cut_off(num_nodes: int, pairs: Ints) -> Ints:
-    """Nodes that no street joins to the first one."""
-    graph = csr_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(num_nodes, num_nodes))
-    part = connected_components(graph, directed=False)[1]
-    return np.flatnonzero(part != part[0])
-
-
 def _streets(
     rng: np.random.Generator, xy: Floats, main_pairs: Ints, main_class: Ints, pairs: Ints, widest: Floats
 ) -> tuple[Ints, Ints]:
-    """The arterials, then local streets: those of squarish blocks, less some, and those that hold all together."""
+    """The arterials, then local streets: most of those around squarish blocks, and those that connect everything."""
     N, mains = len(xy), len(main_pairs)
     length = np.linalg.norm(xy[pairs[:, 0]] - xy[pairs[:, 1]], axis=1)
     both = np.concatenate([main_pairs, pairs])
     cost = np.concatenate([np.full(mains, 1.0), length])  # the arterials are all in the tree, or close a loop of it
-    tree = minimum_spanning_tree(csr_array((cost, (both[:, 0], both[:, 1])), shape=(N, N))).tocoo()
+    tree = minimum_spanning_tree(graph_of(both, N, cost)).tocoo()
     needed = np.isin(pairs @ [N, 1], tree.row.astype(np.int64) * N + tree.col)
     on_ring = np.zeros(N, bool)
     on_ring[main_pairs[main_class == TRUNK]] = True
@@ -267,7 +269,7 @@ def _streets(
 
 
 def _crosses(xy: Floats, pairs: Ints, others: Ints) -> NDArray[np.bool_]:
-    """Which of the pairs cross one of the others, ends apart."""
+    """Which of the pairs cross one of the others other than at an end."""
     a, b = xy[pairs[:, 0], None], xy[pairs[:, 1], None]
     c, d = xy[None, others[:, 0]], xy[None, others[:, 1]]
 
@@ -280,34 +282,32 @@ def _crosses(xy: Floats, pairs: Ints, others: Ints) -> NDArray[np.bool_]:
 
 
 def _collectors(rng: np.random.Generator, xy: Floats, pairs: Ints, road_class: Ints, centres: Floats) -> Ints:
-    """Streets on the way from one quarter to the next become collectors."""
+    """Streets on the shortest paths between neighbouring quarters become collectors."""
     N = len(xy)
     length = np.linalg.norm(xy[pairs[:, 0]] - xy[pairs[:, 1]], axis=1) * rng.uniform(1, 1.15, len(pairs))
-    graph = csr_array((length, (pairs[:, 0], pairs[:, 1])), shape=(N, N))
-    heart = np.unique(cKDTree(xy).query(centres)[1])
-    before = dijkstra(graph, directed=False, indices=heart, return_predecessors=True)[1]
-    triangles = np.sort(Delaunay(xy[heart]).simplices, axis=1)
+    middle = np.unique(cKDTree(xy).query(centres)[1])
+    before = dijkstra(graph_of(pairs, N, length), directed=False, indices=middle, return_predecessors=True)[1]
+    triangles = np.sort(Delaunay(xy[middle]).simplices, axis=1)
     neighbours = {tuple(pair) for ends in ([0, 1], [1, 2], [0, 2]) for pair in triangles[:, ends].tolist()}
-    walked = set()
-    for a, b in sorted(neighbours):
-        v = int(heart[b])
+    passed = set()
+    for a, b in neighbours:
+        v = int(middle[b])
         while (u := int(before[a, v])) >= 0:
-            walked.add(min(u, v) * N + max(u, v))
+            passed.add(min(u, v) * N + max(u, v))
             v = u
-    on_way = np.isin(np.sort(pairs, axis=1) @ [N, 1], sorted(walked))
-    return np.where(on_way & (road_class == RESIDENTIAL), TERTIARY, road_class)
+    on_path = np.isin(np.sort(pairs, axis=1) @ [N, 1], list(passed))
+    return np.where(on_path & (road_class == RESIDENTIAL), TERTIARY, road_class)
 
 
 def _one_ways(
     rng: np.random.Generator, xy: Floats, pairs: Ints, road_class: Ints, *, radius_m: float
 ) -> NDArray[np.bool_]:
-    """Some residential streets, most of them in the centre, run only from the first end to the second."""
-    N = len(xy)
+    """Some residential streets, most of them in the centre, are one-way, from the first end to the second."""
     central = np.linalg.norm(xy[pairs].mean(1), axis=1) < 0.4 * radius_m
     one_way = (road_class == RESIDENTIAL) & (rng.random(len(pairs)) < np.where(central, 0.4, 0.1))
-    a, b = np.concatenate([pairs, pairs[~one_way][:, ::-1]]).T
-    part = connected_components(csr_array((np.ones(len(a)), (a, b)), shape=(N, N)), connection="strong")[1]
-    # Streets between two components become two-way; as the streets hang together, one component is left.
+    directed = np.concatenate([pairs, pairs[~one_way][:, ::-1]])
+    part = connected_components(graph_of(directed, len(xy)), connection="strong")[1]
+    # Streets between two components become two-way; as all streets are connected, one component is left.
     return np.asarray(one_way & (part[pairs[:, 0]] == part[pairs[:, 1]]))
 
 
@@ -315,7 +315,7 @@ def _place(
     rng: np.random.Generator, plan: _StreetPlan, xy: Floats, pairs: Ints, road_class: Ints, name: NDArray[np.str_],
     one_way: NDArray[np.bool_], over: NDArray[np.bool_], gates: Ints,
 ) -> Town:  # fmt: skip
-    """Directed roads with slightly bent lines, turned and put on the globe; rows run from north to south."""
+    """Directed roads with slightly curved lines, rotated and placed on the globe; rows run from north to south."""
     c, s = np.cos(plan.turn_rad), np.sin(plan.turn_rad)
     turn = np.array([[c, s], [-s, c]])
     xy = xy @ turn

@@ -23,7 +23,6 @@ from frigate.baselines.kriging import (
     window_anomalies,
 )
 from frigate.baselines.naive import Forecaster
-from frigate.nn.clock import clock_bins
 from frigate.config import preset
 from frigate.data.city import City
 from frigate.data.network import Edges, RoadNetwork
@@ -33,6 +32,7 @@ from frigate.errors import MissingExtraError, SettingsError
 from frigate.evaluation.evaluate import evaluate_forecaster
 from frigate.graph.feature_cache import ensure_road_features
 from frigate.nn.batch import Batch, Windows
+from frigate.nn.clock import clock_bins
 from frigate.nn.scaling import build_topologies, fit_scaling
 from frigate.nn.topology import Topology
 from frigate.simulate.demo_city import demo_city

@@ -22,8 +22,8 @@ from frigate.baselines.naive import (
 from frigate.data.network import RoadNetwork
 from frigate.data.split import Split, make_split
 from frigate.data.stream import RoadNetworkStream, calendar
-from frigate.nn.clock import CLOCK_BINS, clock_bins
 from frigate.nn.batch import Batch
+from frigate.nn.clock import CLOCK_BINS, clock_bins
 from tests.support.grids import START_S, tidal_grid, windows_of
 
 

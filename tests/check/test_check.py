@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from frigate.check.city import CheckReport, check_city, lasting_words, percent
+from frigate.check.city import CheckReport, check_city, duration, percent
 from frigate.data.city import City, write_city
 from frigate.data.network import Edges, RoadNetwork
 from frigate.data.stream import RoadNetworkStream, make_stream
@@ -181,7 +181,7 @@ def test_what_stands_in_the_way_of_training_is_said() -> None:
 
 
 def test_times_and_shares_are_said_in_words() -> None:
-    assert [lasting_words(s) for s in (0, 300, 5400, 90_000, 86_460, 1_000_000_000)] == [
+    assert [duration(s) for s in (0, 300, 5400, 90_000, 86_460, 1_000_000_000)] == [
         "0 s", "5 min", "1 h 30 min", "1 day 1 h", "1 day", "11,574 days 1 h",
     ]  # fmt: skip
     assert [percent(x) for x in (0, 1e-5, 0.034, 0.5, 0.994, 0.99999, 1)] == [

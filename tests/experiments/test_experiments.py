@@ -28,11 +28,11 @@ from frigate.evaluation.evaluate import OWN
 from frigate.experiments import EXPERIMENTS, Effort, Plan, named
 from frigate.experiments.ablated_model import PARTS, without
 from frigate.experiments.accuracy import best_baselines
-from frigate.experiments.irregular import kept_snapshots, mask
+from frigate.experiments.changed_input import THRESHOLD, kept_snapshots, mask, perturbed
 from frigate.experiments.plan import FITTED, LABELS, NAIVE, make_plan
 from frigate.experiments.runner import Reproduced, reproduce
-from frigate.experiments.topology import THRESHOLD, OtherRoads, perturbed
-from frigate.experiments.trials import Scored, split_of
+from frigate.experiments.trials import Change, Scored, split_of
+from frigate.experiments.variations import topology_trials
 from frigate.nn.batch import Batch
 from frigate.nn.topology import Topology, make_topology
 from frigate.training.checkpoint import load_checkpoint
@@ -520,9 +520,9 @@ def test_half_of_the_changed_roads_are_dropped_and_as_many_built(percent: float,
 def test_no_road_changed_is_the_network_as_it_is(done: Done) -> None:
     network = random_network(30, seed=0)
     assert perturbed(network, percent=0, seed=0).fingerprint == network.fingerprint
-    assert OtherRoads(percent=0).name == "test" and OtherRoads(percent=20).name == "roads-20"
+    assert [trial.change.name for trial in topology_trials(done.plan, Scored(done.plan))] == 2 * ["test", "roads-20"]
     fitted: Any = object()
-    assert OtherRoads(percent=0).apply(fitted, done.plan, done.plan.recipe("paper")) is fitted
+    assert Change().apply(fitted, done.plan, done.plan.recipe("paper")) is fitted
 
 
 def test_where_no_two_nodes_are_free_none_is_built() -> None:

@@ -40,34 +40,34 @@ def seen_as(colour: str, sight: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def test_every_model_has_a_look_of_its_own() -> None:
     assert {name.casefold() for name in MODELS} == set(plots.LOOKS)
-    for look in (plots.colour, plots.marker):
-        assert len({look(name) for name in set(MODELS)}) == len(set(MODELS))
+    for part in (0, 1):  # colour, marker
+        assert len({plots.look(name)[part] for name in set(MODELS)}) == len(set(MODELS))
 
 
 @pytest.mark.parametrize("sight", SIGHTS)
 def test_learnt_models_differ_in_colour_with_any_sight(sight: str) -> None:
     learnt = [name for name in plots.LOOKS if name not in NAIVE]
     for a, b in itertools.combinations(learnt, 2):
-        apart = np.linalg.norm(seen_as(plots.colour(a), SIGHTS[sight]) - seen_as(plots.colour(b), SIGHTS[sight]))
-        assert apart > 12, (a, b)
+        one, other = (seen_as(plots.look(name)[0], SIGHTS[sight]) for name in (a, b))
+        assert np.linalg.norm(one - other) > 12, (a, b)
 
 
 def test_naive_ones_are_grey() -> None:
     for name in NAIVE:
-        assert len({plots.colour(name)[at : at + 2] for at in (1, 3, 5)}) == 1
+        assert len({plots.look(name)[0][at : at + 2] for at in (1, 3, 5)}) == 1
 
 
 def test_a_variant_is_darker_and_keeps_the_marker() -> None:
     variant = Recipe("dcrnn", 0.3, 0, roads=True).label
-    assert plots.marker(variant) == plots.marker("DCRNN")
-    light, dark = (seen_as(plots.colour(name), SIGHTS["all cones"])[0] for name in ("DCRNN", variant))
+    assert plots.look(variant)[1] == plots.look("DCRNN")[1]
+    light, dark = (seen_as(plots.look(name)[0], SIGHTS["all cones"])[0] for name in ("DCRNN", variant))
     assert dark < light - 12
 
 
 @given(st.text("aé +()"))
 def test_any_label_has_a_look_that_does_not_change(name: str) -> None:
-    assert mpl.colors.is_color_like(plots.colour(name))
-    assert (plots.colour(name), plots.marker(name)) == (plots.colour(name), plots.marker(name))
+    assert mpl.colors.is_color_like(plots.look(name)[0])
+    assert plots.look(name) == plots.look(name)
 
 
 def test_a_line_leaves_gaps_and_has_its_envelope() -> None:
@@ -80,7 +80,7 @@ def test_a_line_leaves_gaps_and_has_its_envelope() -> None:
     assert thick.get_linewidth() > thin.get_linewidth()
     assert thick.get_zorder() > thin.get_zorder()
     assert (thin.get_linestyle(), thick.get_linestyle()) == ("-", "--")
-    assert [thin.get_color(), thin.get_marker()] == [plots.colour("DCRNN"), plots.marker("DCRNN")]
+    assert (thin.get_color(), thin.get_marker()) == plots.look("DCRNN")
 
 
 def test_many_points_have_no_markers() -> None:
@@ -105,7 +105,7 @@ def test_bars_write_their_values_beyond_the_whiskers() -> None:
     assert [text.xy[0] for text in ax.texts] == pytest.approx([3.0, 0.0, -2.5, 3.14159])
     assert ax.texts[0].get_fontweight() == "bold"
     assert ax.texts[1].get_fontweight() == "normal"
-    _, whiskers = ax.collections  # over their rim
+    (whiskers,) = ax.collections
     drawn = [path.vertices[:, 0].tolist() for path in whiskers.get_paths() if np.isfinite(path.vertices).all()]
     assert drawn == [[1.0, 3.0], [-2.5, -0.5]]
 
@@ -116,7 +116,7 @@ def test_the_first_bar_is_on_top_and_the_yardstick_is_hollow() -> None:
     low, high = ax.get_ylim()
     assert low > high
     baseline, yardstick = ax.patches
-    assert mpl.colors.to_hex(baseline.get_facecolor()) == plots.colour("DCRNN")
+    assert mpl.colors.to_hex(baseline.get_facecolor()) == plots.look("DCRNN")[0]
     assert mpl.colors.to_hex(yardstick.get_facecolor()) == "#ffffff"
 
 
@@ -162,7 +162,7 @@ def test_the_legend_follows_the_right_ends() -> None:
 def sample() -> Figure:
     figure, (ax,) = plots.figure(3, 2)
     plots.line(ax, [1, 2], [3, 4], label="DCRNN", low=[2, 3], high=[4, 5])
-    plots.label(ax, x="step", y="MAE", title="One")
+    ax.set(xlabel="step", ylabel="MAE", title="One")
     return figure
 
 
@@ -174,7 +174,7 @@ def test_panels_share_their_height() -> None:
 
 def test_saving_twice_gives_the_same_bytes_and_no_date(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        plots.save(sample(), tmp_path / "made" / f"v1.{name}")  # a dot in the name is no suffix
+        plots.save(sample, tmp_path / "made" / f"v1.{name}")  # a dot in the name is no suffix
     made = tmp_path / "made"
     assert sorted(path.name for path in made.iterdir()) == ["v1.a.png", "v1.a.svg", "v1.b.png", "v1.b.svg"]
     for kind in ("png", "svg"):
@@ -183,10 +183,10 @@ def test_saving_twice_gives_the_same_bytes_and_no_date(tmp_path: Path) -> None:
 
 
 def test_the_callers_settings_neither_change_nor_matter(tmp_path: Path) -> None:
-    plots.save(sample(), tmp_path / "plain")
+    plots.save(sample, tmp_path / "plain")
     with mpl.rc_context({"font.size": 30, "axes.facecolor": "red", "lines.linewidth": 9}):
         before = dict(mpl.rcParams)
-        plots.save(sample(), tmp_path / "odd")
+        plots.save(sample, tmp_path / "odd")
         assert dict(mpl.rcParams) == before
     assert (tmp_path / "plain.svg").read_bytes() == (tmp_path / "odd.svg").read_bytes()
 
@@ -195,5 +195,5 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
     for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingExtraError, match=r"frigate-forecast\[reproduce\]"):
-        plots.figure()
+    with pytest.raises(MissingExtraError, match=r"frigate-forecast\[reproduce\]"), plots.style():
+        pass

@@ -56,9 +56,12 @@ def scores(*maes: float | None, kind: str = "baseline") -> list[dict[str, Cell]]
 
 
 def plot(results: Path, name: str) -> None:
-    figure, (ax,) = plots.figure()
-    plots.bars(ax, ["DCRNN"], [1.5])
-    plots.save(figure, results / name)
+    def draw() -> plots.Figure:
+        figure, (ax,) = plots.figure()
+        plots.bars(ax, ["DCRNN"], [1.5])
+        return figure
+
+    plots.save(draw, results / name)
 
 
 @pytest.fixture(scope="module")

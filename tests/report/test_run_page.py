@@ -23,8 +23,9 @@ from frigate.evaluation.metrics import Measure
 from frigate.evaluation.results import Evaluation
 from frigate.forecasting.forecast import Forecast, forecast
 from frigate.report.maps import BINS, bin_edges
+from frigate.report.page import unit_text
 from frigate.report.rolling_forecast import rolling_forecast
-from frigate.report.run_page import best_baseline, unit_text, verdict, write_report
+from frigate.report.run_page import best_baseline, verdict, write_report
 from frigate.report.svg import axis, round_step, time_ticks
 from frigate.training.run import RunOnCity
 from frigate.training.train import train

@@ -201,7 +201,10 @@ def test_a_ring_alone_and_a_lollipop(tmp_path: Path) -> None:
     lollipop = Map(square, [(1, [5, 1, 2, 3, 4, 1], {"highway": "residential"})])
     roads = read_osm(write(tmp_path, lollipop.xml()))
     assert {1, 5} < set(roads.network.node_ids.tolist()) and roads.network.num_nodes == 4
-    assert roads.notices.counts["Nodes added within loops and parallel roads, so that no two roads have the same ends"] == 2
+    assert (
+        roads.notices.counts["Nodes added within loops and parallel roads, so that no two roads have the same ends"]
+        == 2
+    )
 
 
 def test_speed_of_a_road_of_parts_takes_as_long(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def small_settings(preset: str, *, layers: int = 3, width: int = 8, anchors: int
     dropout = 0.0 if preset == "paper" else 0.2
     return ModelSettings(
         preset=preset, width=width, layers=layers, anchors=anchors, length_width=3, gate_width=4, hidden=5,
-        dropout=dropout, edge_dropout=dropout,
+        dropout=dropout, edge_dropout=dropout, demand=False,
     )  # fmt: skip
 
 
@@ -180,7 +180,7 @@ def build_model(settings: ModelSettings, scaling: Scaling, *, seed: int = 0, noi
         model = (
             paper(settings, **scales)
             if settings.preset == "paper"
-            else default(settings, road_features=FEATURE_WIDTH, **scales)
+            else default(settings, road_features=FEATURE_WIDTH, demand=False, **scales)
         )
         with torch.no_grad():
             for parameter in model.parameters():

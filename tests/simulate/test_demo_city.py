@@ -10,9 +10,9 @@ from scipy.sparse.csgraph import connected_components
 from frigate.data.coordinates import haversine_m
 from frigate.data.network import RoadNetwork
 from frigate.errors import SettingsError
-from frigate.simulate.assignment import assign, assigned_roads, climb
+from frigate.simulate.assignment import assign, assigned_roads, subtree_sums
+from frigate.simulate.demo_city import _demand, _per_hour, simulate
 from frigate.simulate.streets import RESIDENTIAL, TRUNK, build_town
-from frigate.simulate.traffic import _demand, _per_hour, simulate
 
 SMALL = 160
 DAY = 288  # steps
@@ -82,7 +82,7 @@ def test_subtree_sums_equal_a_walk_up_every_tree():
             while v >= 0:
                 expected[z, v] += load[z, n]
                 v = before[z, v]
-    np.testing.assert_allclose(climb(before, load), expected, rtol=1e-12)
+    np.testing.assert_allclose(subtree_sums(before, load), expected, rtol=1e-12)
 
 
 def test_assignment_conserves_vehicles():

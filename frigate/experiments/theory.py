@@ -1,28 +1,93 @@
-"""Lemma 2 and its corollary: positions tell isomorphic neighbourhoods apart, message passing alone does not.
+"""What the paper proves of positions, measured: how well they keep road distances (Definition 4, the distortion), and
+that they tell isomorphic neighbourhoods apart, which message passing alone does not (Lemma 2 and its corollary).
 
-The paper's figure is not in its source. Ours is a ring, on which the neighbourhoods of all nodes are alike at any
-number of hops: v1 has the positions [2, 2] and v2 [5, 5], as in the proof.
+The paper's figure of Lemma 2 is not in its source. Ours is a ring, on which the neighbourhoods of all nodes are alike
+at any number of hops: v1 has the positions [2, 2] and v2 [5, 5], as in the proof.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from frigate.config import BASELINES, PRESETS, Settings, change, preset
+from frigate.config import ANCHOR_CHOICES, BASELINES, PRESETS, Settings, change, preset
 from frigate.data.network import Edges, RoadNetwork
 from frigate.data.stream import make_stream
 from frigate.experiments import plots
 from frigate.experiments.plan import LABELS, Plan
-from frigate.experiments.table import Row, Table
-from frigate.graph.positions import Anchors
+from frigate.experiments.table import Row, Rows, Table, number_or
+from frigate.graph.positions import Anchors, choose_anchors, distances_m, distortion
 from frigate.graph.road_features import FEATURES, fit_feature_scaling
 from frigate.nn.batch import Batch, Windows
 from frigate.nn.scaling import Scaling, build_topologies
 from frigate.training.run import build_model
+
+DRAWS = 5  # of the anchors; odd, so that the median is one of them
+PAIRS = 2000
+PAIRS_SEED = 0  # the same pairs for every choice and number
+FULL = "full"  # bourgain's sets, as many as the theorem asks for
+CHOICES = {"random": "random", "farthest": "farthest first", "bourgain": "Bourgain sets"}
+
+
+def measure_distortion(plan: Plan) -> Table:
+    """Distortion over the same pairs for every choice and number of anchors, some draws each."""
+    network = plan.city.network
+    rows = [_distortion_row(network, choice, count) for choice in ANCHOR_CHOICES for count in plan.effort.anchors]
+    rows.append(_distortion_row(network, FULL, None))
+    nodes = int(network.present.sum())
+    log_nodes = math.log2(max(nodes, 1))
+    return Table.make("distortion", rows, city=plan.city.name, nodes=nodes, log_nodes=log_nodes, seed=PAIRS_SEED)
+
+
+def _distortion_row(network: RoadNetwork, choice: str, count: int | None) -> Row:
+    anchors = [choose_anchors(network, count=count or 1, choice=choice, seed=seed) for seed in range(DRAWS)]
+    found = [distortion(network, distances_m(network, each), pairs=PAIRS, seed=PAIRS_SEED) for each in anchors]
+    values = [each.distortion for each in found]
+    numbers = {"distortion": np.median(values), "low": min(values), "high": max(values)}
+    numbers |= {name: np.median([getattr(each, name) for each in found]) for name in ("expansion", "contraction")}
+    return {
+        "choice": choice,
+        "anchors": len(anchors[0]),
+        **{name: float(value) if math.isfinite(value) else None for name, value in numbers.items()},
+        "infinite": sum(math.isinf(value) for value in values),
+        "draws": DRAWS,
+        "pairs": found[0].pairs,
+    }
+
+
+def draw_distortion(table: Table) -> plots.Figure:
+    """A curve for each choice, from its least to its largest draw, on log axes; what is infinite goes off the top."""
+    figure, (ax,) = plots.figure()
+    ax.set(xscale="log", yscale="log")
+    finite = [value for row in table.rows for value in (row["low"], row["high"]) if isinstance(value, float)]
+    top = 2 * max(finite, default=10.0)
+
+    def column(rows: Rows, name: str) -> list[float]:
+        return [number_or(10 * top, row[name]) for row in rows]
+
+    for choice, label in CHOICES.items():
+        rows = [row for row in table.rows if row["choice"] == choice and row["pairs"]]
+        low, value, high = (column(rows, name) for name in ("low", "distortion", "high"))
+        plots.line(ax, column(rows, "anchors"), value, label=label, low=low, high=high)
+    full = [row for row in table.rows if row["choice"] == FULL and row["pairs"]]
+    if full:
+        at, (colour, _) = column(full, "anchors"), plots.look(CHOICES["bourgain"])
+        ax.vlines(at, column(full, "low"), column(full, "high"), color=colour, linewidth=1.5)
+        words = "as many sets as the theorem has"
+        ax.plot(at, column(full, "distortion"), "*", color=colour, markersize=12, linestyle="", label=words)
+    counts = sorted({int(count) for count in column(table.rows, "anchors")})
+    ax.set_xticks(counts, [str(count) for count in counts])
+    ax.xaxis.minorticks_off()
+    ax.set_ylim(1, top)
+    ax.legend()
+    off = "; off the top: infinite" if any(row["infinite"] for row in table.rows) else ""
+    ax.set(xlabel="anchors, or sets of them", ylabel=f"distortion (1 is perfect{off})", title=table.title)
+    return figure
+
 
 NODES = 14
 ANCHORS = (0, 4)
@@ -33,48 +98,17 @@ SEEDS = 5  # of the weights
 ROUNDING = 1e-5  # differences below it are the rounding of fp32, added up over the layers
 LEMMA = {"paper": ("on", "off"), "dcrnn": ("none",), "stgcn": ("none",), "stgode": ("none",)}  # what it speaks of
 WINDOWS = ("missing", "equal", "control")  # of the batch: no reading at all, the same everywhere, one other
-COLUMNS = {
-    "model": "with the sizes of its preset (Frigate (paper): two anchors), untrained",
-    "positions": "on; off: all zero; none: the model has no positions by design",
-    "compared": "embeddings: z, what the GNN makes of a snapshot; forecasts: what comes out",
-    "largest": "largest difference between v1 and v2, over their largest number; the largest of all weights drawn",
-    "least": "the same, the least of all weights drawn",
-    "equal": f"yes: never above the rounding of fp32, taken as {ROUNDING:g}; no: always above",
-    "lemma": "what Lemma 2 and its corollary say: equal, different; none: they say nothing of this model",
-    "control": "least difference where one neighbour of v1 has another reading: the model does look around",
-}
 
 
-def measure(plan: Plan) -> Table:
+def measure_expressivity(plan: Plan) -> Table:
     """How far apart each model puts the two nodes, over several draws of its weights. The plan's city plays no part."""
-    rows = [row for model in plan.wanted(*PRESETS, *BASELINES) for row in _rows(model)]
-    place = [_place(i) for i in range(NODES)]
-    return Table(
-        "expressivity",
-        "Lemma 2: two nodes with isomorphic neighbourhoods",
-        rows=rows,
-        columns=COLUMNS,
-        notes=[
-            f"A ring of {NODES} nodes and roads of 1 m both ways, anchors at nodes {ANCHORS[0]} and {ANCHORS[1]}: v1 "
-            f"(node {V1}) has the positions [2, 2], v2 (node {V2}) has [5, 5]. Readings: none at all, and the same at "
-            "all nodes; differences are the larger of the two.",
-            f"{SEEDS} draws of untrained weights, fp32, on the CPU. Baselines expose no embedding of a node, "
-            "so their forecasts are compared: weaker in principle, but weights drawn at random hide no difference.",
-            "It shows what Frigate can tell apart, not that it forecasts better for it. A baseline that is given the "
-            "positions as an input would tell the two nodes apart as well.",
-            "Our default preset has no positions: it forecasts better without them, and is bound by the lemma as the "
-            "baselines are. On real streets its readings and road features tell nodes apart.",
-        ],
-        more={"ring": {"x": [x for x, _ in place], "y": [y for _, y in place]}, "rounding": ROUNDING},
-    )
+    rows = [row for model in plan.wanted(*PRESETS, *BASELINES) for row in _expressivity_rows(model)]
+    angle = np.pi / 2 - 2 * np.pi * (np.arange(NODES) - V1) / NODES  # v1 on top, v2 at the bottom
+    more = {"ring": {"x": np.cos(angle).tolist(), "y": np.sin(angle).tolist()}, "rounding": ROUNDING}
+    return Table.make("expressivity", rows, more, nodes=NODES, anchors=ANCHORS, v1=V1, v2=V2, seeds=SEEDS)
 
 
-def _place(node: int) -> tuple[float, float]:
-    angle = np.pi / 2 - 2 * np.pi * (node - V1) / NODES  # v1 on top, v2 at the bottom
-    return float(np.cos(angle)), float(np.sin(angle))
-
-
-def _rows(model: str) -> list[Row]:
+def _expressivity_rows(model: str) -> list[Row]:
     settings = preset(model)
     if model == "paper":
         settings = change(settings, {"model": {"anchors": len(ANCHORS)}})
@@ -92,7 +126,7 @@ def _rows(model: str) -> list[Row]:
                     apart.setdefault((positions, "embeddings"), []).append(difference(z.flatten(2)))
                 forecast = built(view).transpose(1, 2)  # [B,N,H]
                 apart.setdefault((positions, "forecasts"), []).append(difference(forecast))
-    return [_row(model, *key, torch.stack(found)) for key, found in apart.items()]
+    return [_expressivity_row(model, *key, torch.stack(found)) for key, found in apart.items()]
 
 
 def ring_batch(settings: Settings) -> tuple[Scaling, Batch]:
@@ -141,7 +175,7 @@ def difference(numbers: Tensor) -> Tensor:
     return gap / largest.clamp(min=1e-30)
 
 
-def _row(model: str, positions: str, compared: str, found: Tensor) -> Row:
+def _expressivity_row(model: str, positions: str, compared: str, found: Tensor) -> Row:
     """A row from differences [seeds, windows]."""
     control = WINDOWS.index("control")
     alike = found[:, :control].amax(dim=1)
@@ -159,7 +193,7 @@ def _row(model: str, positions: str, compared: str, found: Tensor) -> Row:
     }
 
 
-def draw(table: Table) -> plots.Figure:
+def draw_expressivity(table: Table) -> plots.Figure:
     """The ring, and how far apart each model puts the two nodes."""
     figure, (left, right) = plots.figure(10.5, 5.0, columns=2)
     _draw_ring(left, table)
@@ -170,26 +204,14 @@ def draw(table: Table) -> plots.Figure:
         names.append(f"{row['model']}{positions}: {what}")
         values.append(float(row["largest" if row["equal"] == "yes" else "least"] or 0))
     least = 1e-8  # of the axis: a log axis has no 0
-    colours = [plots.colour(str(row["model"])) for row in table.rows]
+    labels = [f"{value:.1g}" if value else "exactly 0" for value in values]
+    colours = [plots.look(str(row["model"]))[0] for row in table.rows]
     right.set_xscale("log")
-    right.barh(
-        range(len(values)), [max(value, least) - least for value in values], left=least, color=colours, height=0.7
-    )
-    for at, value in enumerate(values):
-        words = "exactly 0" if value == 0 else f"{value:.1g}"
-        right.annotate(
-            words, (max(value, least), at), xytext=(5, 0), textcoords="offset points", va="center", fontsize=9
-        )
-    right.axvline(table.more["rounding"], color=plots.INK, linestyle="--", linewidth=1.2)
-    bottom = (table.more["rounding"], len(values) - 1)
-    right.annotate(
-        "← no more than rounding", bottom, xytext=(5, 0), textcoords="offset points", va="center", fontsize=9
-    )
-    right.set_yticks(range(len(names)), names)
-    right.set_ylim(len(names) - 0.4, -0.6)
+    plots.bars(right, names, np.maximum(values, least), colours=colours, labels=labels)
     right.set_xlim(least, 3)
-    right.grid(visible=False, axis="y")
-    plots.label(right, x="difference between v1 and v2, relative", y="", title="What the models make of them")
+    right.axvline(table.more["rounding"], color=plots.INK, linestyle="--", linewidth=1.2)
+    right.annotate(" ← no more than rounding", (table.more["rounding"], len(values) - 1), va="center", fontsize=9)
+    right.set(xlabel="difference between v1 and v2, relative", title="What the models make of them")
     return figure
 
 
@@ -206,13 +228,6 @@ def _draw_ring(ax: plots.Axes, table: Table) -> None:
             ax.scatter(x[beside], y[beside], s=110, color=colour, alpha=0.35, linewidths=0, zorder=3)
         ax.scatter(x[node], y[node], s=150, color=colour, marker=marker, zorder=4)
         ax.annotate(name, (1.25 * x[node], 1.18 * y[node]), ha="center", va="center", color=colour)
-    ax.set_aspect("equal")
-    ax.set_xlim(-1.6, 1.6)
-    ax.set_ylim(-1.35, 1.35)
-    ax.grid(visible=False)
-    ax.set_xticks([])
-    ax.set_yticks([])
+    ax.set(aspect="equal", xlim=(-1.6, 1.6), ylim=(-1.35, 1.35), xticks=[], yticks=[])
     ax.spines[:].set_visible(False)
-    plots.label(
-        ax, x="positions in m, roads of 1 m;\nshaded: neighbours", y="", title="Two nodes alike but in position"
-    )
+    ax.set(xlabel="positions in m, roads of 1 m;\nshaded: neighbours", title="Two nodes alike but in position")

@@ -1,47 +1,43 @@
-"""Roads changed at inference (fig:gchanges): some closed, as many built, and no training again."""
+"""Changes of a trial's input at inference, without training again: other roads, and a third of the past missing.
+
+There are two ways for a snapshot to be missing: it is not in the window at all, as in the paper; or it is there, but
+without readings.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
+from torch import Tensor
 
-from frigate.config import PRESETS
 from frigate.data.coordinates import EARTH_RADIUS_M
 from frigate.data.network import RoadNetwork
-from frigate.experiments import plots
 from frigate.experiments.plan import Plan, Recipe
-from frigate.experiments.table import MAE_COLUMNS, Row, Table, mae_cells, percent_above
-from frigate.experiments.trials import Change, Fitted, Scored, Trial
-from frigate.nn.batch import Windows
+from frigate.experiments.trials import Change, Fitted
+from frigate.nn.batch import Batch, Windows
 from frigate.nn.demand_tables import DemandTables
 from frigate.nn.scaling import build_topologies
 from frigate.training.run import RunTrips
 
 THRESHOLD = 3.0  # median roads: new roads join nodes at most so far apart as the crow flies
-COLUMNS = {
-    "model": "forecaster",
-    "changed": "roads changed at inference, per cent: half of them dropped, as many created",
-    **MAE_COLUMNS,
-    "more_percent": "MAE above that on the true roads, per cent",
-}
+DROPPED = 1 / 3  # of the past snapshots: 8 of 12 are left
 
 
 @dataclass(frozen=True)
 class OtherRoads(Change):
     """X % of the roads changed, in every snapshot."""
 
-    percent: float = 0.0
+    percent: float
 
     @property
     def name(self) -> str:
-        return f"roads-{self.percent:g}" if self.percent else "test"
+        return f"roads-{self.percent:g}"
 
     def apply(self, fitted: Fitted, plan: Plan, recipe: Recipe) -> Fitted:
-        if not self.percent:
-            return fitted
         assert fitted.run is not None
         stream = plan.city.stream
         other = stream.on(perturbed(stream.network, percent=self.percent, seed=recipe.seed))
@@ -72,41 +68,39 @@ def _near_pairs(network: RoadNetwork) -> NDArray[np.int64]:
     x_m = EARTH_RADIUS_M * np.stack([lon * np.cos(lat.mean()), lat], axis=1)  # a town is flat enough
     near = at[cKDTree(x_m).query_pairs(THRESHOLD * float(np.median(network.length_m)), output_type="ndarray")]
     N = network.num_nodes
-    joined = np.concatenate(
-        [network.senders * N + network.receivers, network.receivers * N + network.senders]
-    )  # a one-way street may not get its other direction: its nodes are connected
+    # Both ways: a one-way street may not get its other direction, as its nodes are connected.
+    joined = np.concatenate([network.senders * N + network.receivers, network.receivers * N + network.senders])
     return np.asarray(near[~np.isin(near[:, 0] * N + near[:, 1], joined)], np.int64)
 
 
-def trials(plan: Plan, scored: Scored) -> list[Trial]:
-    return [
-        Trial(plan.recipe(model), OtherRoads(percent=percent) if percent else Change())
-        for model in plan.wanted(*PRESETS)
-        for percent in plan.effort.changed_roads
-    ]
+@dataclass(frozen=True)
+class Thinned(Change):
+    """A third of each window's past snapshots, drawn for each window, is taken away or masked."""
+
+    masked: bool = False
+
+    @property
+    def name(self) -> str:
+        return "masked" if self.masked else "dropped"
+
+    def apply(self, fitted: Fitted, plan: Plan, recipe: Recipe) -> Fitted:
+        draws = torch.Generator().manual_seed(recipe.seed)
+
+        def forecast(batch: Batch) -> Tensor:
+            keep = kept_snapshots(batch.num_windows, batch.past, draws)
+            return fitted.forecast(mask(batch, keep) if self.masked else batch.keep_past(keep))
+
+        return replace(fitted, forecast=forecast)
 
 
-def measure(plan: Plan, scored: Scored) -> Table:
-    rows: list[Row] = []
-    true: dict[str, float] = {}
-    for trial, summary in scored.found(trials(plan, scored)):
-        model, mae = trial.recipe.label, summary.mae.value
-        changed = trial.change.percent if isinstance(trial.change, OtherRoads) else 0.0
-        more = percent_above(mae, true.setdefault(model, mae))
-        rows.append({"model": model, "changed": changed, **mae_cells(summary), "more_percent": more})
-    notes = [
-        "The traffic is that of the true roads: the experiment shows that a model bears a wrong map, not that it knows "
-        "where traffic would have gone. Positions, moments and road features follow the changed roads."
-    ]
-    return Table("topology", "Roads changed at inference", rows, COLUMNS, notes)
+def kept_snapshots(windows: int, past: int, draws: torch.Generator) -> Tensor:
+    """[B,T'] which snapshots of each window are left, in their order."""
+    left = past - round(DROPPED * past)
+    return torch.rand(windows, past, generator=draws).argsort(dim=1)[:, :left].sort(dim=1).values
 
 
-def draw(table: Table) -> plots.Figure:
-    figure, (ax,) = plots.figure(7, 4.2)
-    for name, rows in table.by_model().items():
-        plots.mae_line(ax, rows, "changed", label=name)
-    plots.label(ax, x="roads changed (%)", y=f"MAE at nodes without a sensor ({table.unit})")
-    ax.set_ylim(bottom=0)
-    ax.set_xticks(sorted({float(row["changed"]) for row in table.rows if isinstance(row["changed"], int | float)}))
-    ax.legend(frameon=False)
-    return figure
+def mask(batch: Batch, keep: Tensor) -> Batch:
+    """The batch with every snapshot, and readings only in those of `keep` [B,T']."""
+    there = torch.zeros(batch.num_windows, batch.past, dtype=torch.bool).scatter(1, keep, True)
+    observed = batch.observed & there.to(batch.values.device)[:, :, None]
+    return replace(batch, values=batch.values.where(observed, 0.0), observed=observed)

@@ -1,0 +1,145 @@
+"""What demand tells a model: nothing about hidden sensors, the last hour's change, and where traffic goes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from frigate.config import change, preset
+from frigate.data.city import City
+from frigate.nn.batch import Batch
+from frigate.nn.demand_tables import PRIOR_VEHICLES, DemandTables
+from frigate.nn.partition import cut_parts, in_parts
+from frigate.training.run import RunOnCity
+from frigate.training.train import new_run
+from frigate.training.trainer import training_masks, training_windows
+from tests.support.forecast_runs import small_city
+
+SETTINGS = change(
+    preset("default"),
+    {
+        "model": {"width": 8, "layers": 2, "hidden": 8},
+        "task": {"past": 4, "horizon": 3},
+        "train": {"masks": 3, "hide": [0.4, 0.6]},
+    },
+)
+
+
+@pytest.fixture(scope="module")
+def run() -> RunOnCity:
+    return new_run(small_city(), settings=SETTINGS, seen=0.8)
+
+
+def batch_of(run: RunOnCity, masks: list[int], demand: list[int] | None = None) -> Batch:
+    """Windows of the training period, each with its mask's sensors hidden, and that mask's demand or another."""
+    hidden = torch.from_numpy(training_masks(run)[masks])
+    return training_windows(run, "cpu").batch(
+        np.array([20, 33, 47][: len(masks)]),
+        past=4,
+        horizon=3,
+        inputs=torch.from_numpy(run.split.training),
+        hidden=hidden,
+        demand=torch.tensor(masks if demand is None else demand),
+    )
+
+
+def test_the_untrained_model_forecasts_what_demand_does(run: RunOnCity) -> None:
+    batch = batch_of(run, [0, 1, 2])
+    assert batch.demand is not None and batch.demand.max() > 1
+    with torch.no_grad():
+        torch.testing.assert_close(run.model.eval()(batch), batch.demand)
+
+
+def test_a_window_knows_nothing_of_its_hidden_sensors_and_a_wrong_demand_would_tell(run: RunOnCity) -> None:
+    masks = training_masks(run)
+    assert masks.any(1).all() and not (masks & ~run.split.training).any()
+    for mask in range(len(masks)):
+        values = run.city.stream.values.copy()
+        values[:, masks[mask]] = 1000.0
+        city = City("Grid", replace(run.city.stream, values=values))
+        poisoned = new_run(city, settings=SETTINGS, seen=0.8)
+        poisoned = replace(poisoned, run=replace(poisoned.run, scaling=run.scaling))  # the settings chosen may differ
+        before, after = (batch_of(each, [mask]) for each in (run, poisoned))
+        for name in ("usual_past", "demand", "demand_node", "values"):
+            assert torch.equal(getattr(before, name), getattr(after, name)), name
+        leaking = batch_of(poisoned, [mask], [len(masks)])  # the demand of all training nodes
+        assert leaking.demand is not None and before.demand is not None
+        assert (leaking.demand - before.demand).abs().max() > 100
+
+
+def test_the_last_hour_by_hand(run: RunOnCity) -> None:
+    demand = run.trips.demand(run.split.seen)
+    tables = replace(DemandTables.of([demand], "cpu"), power=1.0, below_mean=0.0)
+    plain = run.windows().batch(np.array([33]), past=4, horizon=3, inputs=torch.from_numpy(run.split.seen))
+    # Every sensor counts exactly what it usually does: the usual flow is forecast.
+    assert plain.usual_past is not None
+    usual = replace(plain, values=plain.usual_past.where(plain.observed, 0.0))
+    calm = tables.apply(usual, torch.tensor([0]))
+    assert calm.demand is not None and calm.demand_node is not None
+    bins = (33 + np.arange(1, 4) + 1) % 24  # Luxembourg is an hour ahead of UTC, in which snapshot 0 is at midnight
+    expected = np.where(demand.sensors, demand.usual_counts, demand.node_flow)[bins]
+    torch.testing.assert_close(calm.demand[0], torch.from_numpy(expected.astype(np.float32)))
+    # Three times as much at each sensor, pulled towards the usual by a few vehicles.
+    busy = tables.apply(replace(usual, values=3 * usual.values), torch.tensor([0]))
+    assert busy.demand is not None and busy.demand_node is not None
+    rose = busy.demand_node[0, :, 0].exp()
+    counted = usual.values[0].sum(0)[demand.sensors]
+    ratio = (3 * counted + PRIOR_VEHICLES) / (counted + PRIOR_VEHICLES)
+    many = counted > 20  # a sensor that counts few vehicles follows its neighbours
+    assert many.sum() > 8
+    torch.testing.assert_close(rose[demand.sensors][many], ratio[many], rtol=0.15, atol=0)
+    assert (rose[~demand.sensors] > 1.5).all()
+    half = replace(tables, power=0.5).apply(replace(usual, values=3 * usual.values), torch.tensor([0]))
+    assert half.demand is not None
+    torch.testing.assert_close(half.demand / calm.demand, (busy.demand / calm.demand) ** 0.5)
+
+
+def test_closed_roads_move_the_forecast_and_the_expected_readings(run: RunOnCity) -> None:
+    demand = run.trips.demand(run.split.seen)
+    roads = torch.ones(1, 2, 25)
+    roads[0, 1, 7], roads[0, 1, 8] = 0.0, 2.0
+    tables = replace(DemandTables.of([demand], "cpu", roads), below_mean=0.0)
+    plain = run.windows().batch(np.array([20]), past=4, horizon=3, inputs=torch.from_numpy(run.split.seen))
+    usual, which = torch.zeros(1, 4, dtype=torch.int64), torch.tensor([0])
+    before = tables.apply(plain, which, usual, torch.tensor([0]))
+    after = tables.apply(plain, which, usual, torch.tensor([1]))
+    assert before.demand is not None and after.demand is not None and after.usual_past is not None
+    assert (after.demand[..., 7] == 0).all()
+    torch.testing.assert_close(after.demand[..., 8], 2 * before.demand[..., 8])
+    torch.testing.assert_close(after.demand[..., 9:], before.demand[..., 9:])
+    measured = tables.apply(plain, which, usual + 1, torch.tensor([1]))  # closed in the past hour, too
+    assert measured.usual_past is not None and before.usual_past is not None
+    torch.testing.assert_close(measured.usual_past[..., 8], 2 * before.usual_past[..., 8])
+    # What the network adds goes where the traffic goes: nothing is left at a node that nobody passes.
+    model = run.model.eval()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.readout[-1].parameters():
+            parameter.normal_()
+        made = model(after)
+        correction = made - after.demand
+        assert (made[..., 7] == 0).all() and correction[..., 9].abs().max() > 0.01
+        for parameter in model.readout[-1].parameters():
+            parameter.zero_()
+
+
+def test_a_part_of_the_network_has_its_part_of_the_demand(run: RunOnCity) -> None:
+    batch, model = batch_of(run, [0, 2]), run.model.eval()
+    rows = np.random.default_rng(0).permutation(25)
+    assert model.reach is not None
+    with torch.no_grad():
+        parts = list(cut_parts(batch.topologies, [rows[:9], rows[9:]], model.reach))
+        torch.testing.assert_close(in_parts(model, batch, parts), model(batch))
+
+
+def test_to_hide_after_demand_was_told_is_refused(run: RunOnCity) -> None:
+    with pytest.raises(AssertionError, match="hide first"):
+        batch_of(run, [0]).hide(torch.zeros(1, 25, dtype=torch.bool))
+
+
+def test_a_gauge_has_no_demand() -> None:
+    speeds = new_run(small_city(quantity="speed"), settings=SETTINGS, seen=0.8)
+    assert speeds.scaling.demand is None and speeds.windows().demand is None
