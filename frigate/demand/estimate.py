@@ -40,7 +40,7 @@ class DemandSettings:
     """
 
     searches: tuple[SearchSettings, ...] = USUAL_SEARCHES  # of the route sets, in turn
-    sets: int = 12  # route sets with other trips; the flow is their median
+    sets: int = 16  # route sets with other trips; the flow is their median
     iterations: int = 60  # of the calibration
     hold: float = 0.03  # weight of the trip numbers that the calibration begins with; 1: that of a sensor
     power: float = 0.75  # of the last hour's change: how much of it is expected to last through the coming hour

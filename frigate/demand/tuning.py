@@ -6,9 +6,11 @@ The median of the sets is better than any of them, and better than that of more 
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from frigate.data.network import RoadNetwork
@@ -18,7 +20,8 @@ from frigate.demand.calibration import SensorView, first_numbers, route_set
 from frigate.demand.estimate import TINY, DemandSettings, num_searches, usual_counts, week_mean
 from frigate.demand.route_search import LineGraph, SearchSettings, line_graph, search_routes
 
-TRIED = 48
+TRIED, TRIED_IN_LARGE = 64, 24  # searches; fewer in a large network, where each takes longer
+LARGE = 5_000  # nodes
 FOLDS = 3
 SEARCHES = 400  # while searches are compared
 MIN_SENSORS = 12  # with fewer, hiding some says nothing and the defaults stay
@@ -50,8 +53,9 @@ def choose_settings(
     if used.sum() < MIN_SENSORS:
         return settings
     graph = line_graph(network or stream.network, forbidden_turns)
-    tried = searches_to_try(TRIED)
-    errors = [hidden_error(graph, counts, used, search, settings, seed=seed) for search in tried]
+    tried = searches_to_try(max(TRIED_IN_LARGE, min(TRIED, TRIED * LARGE // graph.num_nodes)))
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        errors = list(pool.map(lambda search: hidden_error(graph, counts, used, search, settings, seed=seed), tried))
     best = np.argsort(errors, kind="stable")[: settings.sets]
     return replace(settings, searches=tuple(tried[k] for k in best))
 
