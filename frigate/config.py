@@ -138,7 +138,7 @@ class BaselineSettings:
 class TrainSettings:
     """How a model is trained. The batch size is part of the result; memory only decides the micro-batch."""
 
-    epochs: int = 20
+    epochs: int = 12
     steps_per_epoch: int | None = 100  # None: every training window once
     batch_size: int = 16
     learning_rate: float = 1e-3

@@ -45,14 +45,12 @@ def run(args: Namespace) -> None:
             write_file(args.output, json.dumps(road_features_geojson(demand, city.network, step_s=stream.step_s)))
     movements = () if through is None else trips_through(demand, city.network, through, step_s=stream.step_s)
     if args.json:
-        search = settings.search
         print_json(
             {
                 "roads": city.network.num_edges,
                 "sensors": int(demand.sensors.sum()),
                 "relative_error_at_sensors": round(demand.fit, 4),
-                "turn_s": search.turn_s,
-                "noise": search.noise,
+                "searches": settings.to_json()["searches"],
                 "through": [vars(movement) for movement in movements],
             }
         )

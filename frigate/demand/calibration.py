@@ -5,8 +5,8 @@ likelihood are found by expectation maximisation (Shepp and Vardi 1982; Vardi 19
 
     w_r <- w_r * mean over the sensors v that trip r passes of (count_v / flow_v),    flow = R^T w
 
-Each step raises the likelihood, needs two sparse products and never leaves w >= 0. Few steps from equal numbers act as
-a prior: trips that no sensor speaks against keep the numbers they began with.
+Each step raises the likelihood, needs two sparse products and never leaves w >= 0. A prior (`hold`) pulls every number
+back towards the one it began with, as so many sensors would that count just that.
 """
 
 from __future__ import annotations
@@ -64,7 +64,13 @@ class SensorView:
         return cls(at_sensor, at_sensor.T.tocsr(), share[:, None])
 
     def calibrate(
-        self, trips: Floats, counts: Floats, *, iterations: int, observed: NDArray[np.bool_] | None = None
+        self,
+        trips: Floats,
+        counts: Floats,
+        *,
+        iterations: int,
+        hold: float = 0.0,
+        observed: NDArray[np.bool_] | None = None,
     ) -> Floats:
         """Trip numbers [R,C] moved towards the sensors' counts [V,C], for C situations at once.
 
@@ -76,15 +82,18 @@ class SensorView:
             [V,C] mean count of each sensor.
         iterations
             Steps of expectation maximisation: more follow the sensors closer and the start less.
+        hold
+            Weight of the start, where 1 is that of one sensor.
         observed
             [V,C] where there is a count (default: everywhere).
         """
-        seen = self.per_trip > 0
+        seen, start, held = self.per_trip > 0, trips, np.float32(hold) * self.per_trip
         for _ in range(iterations):
             ratio = counts / np.maximum(self.by_sensor @ trips, MIN_FLOW)
             if observed is not None:
                 ratio = np.where(observed, ratio, 1)
-            trips = np.where(seen, trips * (self.at_sensor @ ratio.astype(np.float32)) * self.per_trip, trips)
+            moved = trips * (self.at_sensor @ ratio.astype(np.float32)) * self.per_trip
+            trips = np.where(seen, (moved + held * start) / (1 + held), trips)
         return trips
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -20,28 +20,40 @@ from frigate.errors import CityError
 
 KINDS_OF_DAY = ("weekday", "weekend")
 BINS = 24 * len(KINDS_OF_DAY)  # hours of the kinds of day: bin = 24 * kind + hour
-SEARCHES = 400  # a set: fewer leave parts of a town without trips
+SEARCHES = 800  # a set: fewer leave parts of a town without trips
 NODES_PER_SEARCH = 16  # in a large network
 TINY = 1e-4  # flow of a node that no trip passes
+USUAL_SEARCHES = (  # where too few sensors are known to choose: drivers differ
+    SearchSettings(turn_s=20.0, noise=0.2),
+    SearchSettings(turn_s=40.0, noise=0.6, fast_ends=2.0),
+    SearchSettings(turn_s=80.0, noise=0.2, shortness=2.0, crossing_s=0.0),
+    SearchSettings(turn_s=10.0, noise=0.4, fast_ends=1.0, speed_weight=1.5),
+)
 
 
 @dataclass(frozen=True)
 class DemandSettings:
-    """How demand is estimated. `tuning.choose_settings` finds the ones of a city by hiding sensors."""
+    """How demand is estimated. `tuning.choose_settings` finds the searches of a city by hiding sensors.
 
-    search: SearchSettings = field(default_factory=SearchSettings)
-    short_trips: float = 3.0  # `shortness` of every other set: drivers make long trips and short ones
-    sets: int = 8  # route sets with other trips; the flow is their geometric mean
-    iterations: int = 30  # of the calibration
+    A forecast's least absolute error is at the median, which lies under the mean: counts are skewed (`below_mean`), and
+    so is what is known of a flow (`below_share`). A sensor's own median is known (`own_median`).
+    """
+
+    searches: tuple[SearchSettings, ...] = USUAL_SEARCHES  # of the route sets, in turn
+    sets: int = 16  # route sets with other trips; the flow is their median
+    iterations: int = 60  # of the calibration
+    hold: float = 0.03  # weight of the trip numbers that the calibration begins with; 1: that of a sensor
     power: float = 0.75  # of the last hour's change: how much of it is expected to last through the coming hour
-    below_mean: float = 0.3  # vehicles: a count's median, which has the least absolute error, lies under its mean
+    below_mean: float = 0.4  # vehicles
+    below_share: float = 0.05  # of the flow where there is no sensor
+    own_median: float = 0.5  # weight of what a sensor says itself of how far its median lies under its mean
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> DemandSettings:
-        return cls(**data | {"search": SearchSettings(**data["search"])})
+        return cls(**data | {"searches": tuple(SearchSettings(**search) for search in data["searches"])})
 
 
 @dataclass(frozen=True)
@@ -53,6 +65,7 @@ class Demand:
     seed: int
     sensors: NDArray[np.bool_]  # [N] whose counts were used
     usual_counts: NDArray[np.float32]  # [K,N] their own mean counts; 0 elsewhere
+    usual_medians: NDArray[np.float32]  # [K,N] their own median counts; NaN where not known
     sets: tuple[RouteSet, ...]  # S
     numbers: tuple[NDArray[np.float32], ...]  # S times [R] vehicles a step that make each trip, of a mean week
     sensor_factor: NDArray[np.float32]  # [K,N] what trips that pass a sensor are multiplied by in each hour
@@ -83,8 +96,8 @@ class Demand:
     @cached_property
     def _roads(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         flows = np.stack([(trips.through_road.T @ self.trips(k)).T for k, trips in enumerate(self.sets)])
-        flow, _ = _mean_flow(flows)
-        return flow, _mean_flow(flows.mean(1))[1]
+        flow, _ = _middle_flow(flows)
+        return flow, _middle_flow(flows.mean(1))[1]
 
 
 def estimate_demand(
@@ -119,26 +132,33 @@ def estimate_demand(
     settings = settings or DemandSettings()
     usual = usual_counts(stream, sensors, period)
     graph = line_graph(network or stream.network, forbidden_turns)
-    return calibrate(graph, sample_trips(graph, settings, seed=seed), usual, settings, seed=seed)
+    sets, medians = sample_trips(graph, settings, seed=seed), usual_medians(stream, sensors, period)
+    return calibrate(graph, sets, usual, settings, seed=seed, medians=medians)
 
 
 def calibrate(
-    graph: LineGraph, sets: tuple[RouteSet, ...], usual: NDArray[np.floating], settings: DemandSettings, *, seed: int
+    graph: LineGraph,
+    sets: tuple[RouteSet, ...],
+    usual: NDArray[np.floating],
+    settings: DemandSettings,
+    *,
+    seed: int,
+    medians: NDArray[np.floating] | None = None,
 ) -> Demand:
     """The demand of these trips that fits the usual counts [K,N] of the sensors; NaN at nodes that are none.
+
+    `medians` [K,N] are the usual median counts, of these sensors or more; NaN where not known.
 
     First the trip numbers of a mean week, set by set; from there, in one step, those of every kind of day and hour.
     """
     sensors = np.isfinite(usual).all(0)
     counts = week_mean(usual)
     views = [SensorView.of(trips, sensors) for trips in sets]
+    wanted, steps, hold = counts[sensors, None], settings.iterations, settings.hold
     numbers = tuple(
-        view.calibrate(first_numbers(view, counts[sensors]), counts[sensors, None], iterations=settings.iterations)[
-            :, 0
-        ]
-        for view in views
+        view.calibrate(first_numbers(view, wanted), wanted, iterations=steps, hold=hold)[:, 0] for view in views
     )
-    level, spread = _mean_flow(np.stack([s.through_node.T @ n for s, n in zip(sets, numbers, strict=True)]))
+    level, spread = _middle_flow(np.stack([s.through_node.T @ n for s, n in zip(sets, numbers, strict=True)]))
     leaning = lean(zip(sets, views, numbers, strict=True), sensors)
     known = np.where(sensors, usual, 0)
     other = known.sum(1) / max(float(np.where(sensors, counts, 0).sum()), TINY)
@@ -162,6 +182,7 @@ def calibrate(
         seed=seed,
         sensors=sensors,
         usual_counts=known.astype(np.float32),
+        usual_medians=np.where(sensors, np.nan if medians is None else medians, np.nan).astype(np.float32),
         sets=sets,
         numbers=numbers,
         sensor_factor=factor,
@@ -198,16 +219,15 @@ def route_seed(seed: int, k: int) -> int:
 
 
 def set_searches(settings: DemandSettings) -> list[SearchSettings]:
-    """The search of each set: in turn with long trips and with short ones."""
-    short = replace(settings.search, shortness=settings.short_trips)
-    return [short if k % 2 else settings.search for k in range(settings.sets)]
+    """The search of each set."""
+    return [settings.searches[k % len(settings.searches)] for k in range(settings.sets)]
 
 
-def _mean_flow(flows: Floats) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """The geometric mean over the first axis, the sets, and the standard deviation of the logarithm over it."""
+def _middle_flow(flows: Floats) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """The median over the first axis, the sets, and the standard deviation of the logarithm over it."""
     logs = np.log(np.maximum(flows, TINY))
-    mean = np.exp(logs.mean(0))
-    return np.where(mean > 1.01 * TINY, mean, 0).astype(np.float32), logs.std(0).astype(np.float32)
+    middle = np.exp(np.median(logs, axis=0))
+    return np.where(middle > 1.01 * TINY, middle, 0).astype(np.float32), logs.std(0).astype(np.float32)
 
 
 def snapshot_bins(stream: RoadNetworkStream) -> NDArray[np.int64]:
@@ -254,3 +274,20 @@ def usual_counts(
     profile[~known.any(1)] = 1.0
     hourly[:, rows[here]] = np.where(known, means, rough * profile[:, None])[:, here]
     return hourly
+
+
+def usual_medians(
+    stream: RoadNetworkStream, sensors: NDArray[np.bool_], period: Period | None = None
+) -> NDArray[np.float32]:
+    """The median count [K,N] of each sensor by kind of day and hour; NaN where there is no reading."""
+    first, stop = period or (0, stream.num_snapshots)
+    rows = np.flatnonzero(sensors)
+    medians = np.full((BINS, stream.num_nodes), np.nan, np.float32)
+    bins = snapshot_bins(stream)[first:stop]
+    for b in np.unique(bins):
+        at = first + np.flatnonzero(bins == b)
+        values = np.sort(np.where(stream.observed[np.ix_(at, rows)], stream.values[np.ix_(at, rows)], np.inf), axis=0)
+        count = np.isfinite(values).sum(0)
+        low, high = (values[np.maximum(middle, 0), np.arange(len(rows))] for middle in ((count - 1) // 2, count // 2))
+        medians[b, rows[count > 0]] = ((low + high) / 2)[count > 0]
+    return medians

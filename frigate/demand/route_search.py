@@ -26,8 +26,8 @@ from scipy.sparse.csgraph import dijkstra
 from frigate.data.network import RoadNetwork
 from frigate.graph.road_features import travel_time_s
 
-CROSSING_S = 4.0  # what passing any intersection costs
 U_TURN_S = 60.0  # what turning back costs beside its angle
+SPEED_MPS = 50 / 3.6  # of every road, to a driver who minds distance alone
 
 Found = tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]  # last roads, numbers of roads, roads
 
@@ -39,7 +39,8 @@ class LineGraph:
     num_nodes: int
     senders: NDArray[np.int64]  # [E] of the roads
     receivers: NDArray[np.int64]  # [E]
-    time_s: NDArray[np.float64]  # [E] to drive the road, with its crossing
+    length_m: NDArray[np.float64]  # [E]
+    time_s: NDArray[np.float64]  # [E] to drive the road
     turn_start: NDArray[np.int64]  # [E+1] the turns out of road e are turn_start[e] .. turn_start[e+1]
     turn_into: NDArray[np.int32]  # [P] the road a turn leads into
     turn_angle: NDArray[np.float64]  # [P] 1 - cos of the angle: 0 straight on, 1 at a right angle, 2 back
@@ -68,11 +69,12 @@ def line_graph(
         Another network of the same nodes, and the rows of its roads that come after those of the first.
     """
     N = network.num_nodes
-    senders, receivers, time_s = network.senders, network.receivers, travel_time_s(network)
+    senders, receivers, length_m, time_s = network.senders, network.receivers, network.length_m, travel_time_s(network)
     if also is not None:
         other, more = also
         senders = np.concatenate([senders, other.senders[more]])
         receivers = np.concatenate([receivers, other.receivers[more]])
+        length_m = np.concatenate([length_m, other.length_m[more]])
         time_s = np.concatenate([time_s, travel_time_s(other)[more]])
     E = len(senders)
     order = np.argsort(senders, kind="stable")
@@ -95,7 +97,8 @@ def line_graph(
         num_nodes=N,
         senders=senders,
         receivers=receivers,
-        time_s=time_s + CROSSING_S,
+        length_m=length_m,
+        time_s=time_s,
         turn_start=np.searchsorted(leaving, np.arange(E + 1)),
         turn_into=into.astype(np.int32),
         turn_angle=1 - np.clip(cosine, -1, 1),
@@ -108,10 +111,13 @@ class SearchSettings:
     """How trips are made up."""
 
     turn_s: float = 20.0  # what a right-angled turn costs
+    crossing_s: float = 4.0  # what passing any intersection costs
+    speed_weight: float = 1.0  # 0: drivers mind distance alone, 1: time, above: they prefer fast roads even more
     noise: float = 0.3  # spread of the logarithm of a road's time between drivers
     shortness: float = 1.0  # 1: every reached road is as likely an end; above, near ones are likelier
+    fast_ends: float = 0.0  # above 0, roads are ends in proportion to this power of their speed: many come from afar
     max_trip_s: float = 3600.0  # no trip is longer
-    trips_per_search: int = 48
+    trips_per_search: int = 24
 
 
 @dataclass(frozen=True)
@@ -133,6 +139,13 @@ class Routes:
         start = np.concatenate([[0], np.cumsum(length)])
         which = np.repeat(self.start[rows] - start[:-1], length) + np.arange(start[-1])
         return Routes(self.origin[rows], self.destination[rows], self.search[rows], start, self.roads[which])
+
+
+def road_cost_s(graph: LineGraph, settings: SearchSettings) -> NDArray[np.float64]:
+    """[E] what each road costs a driver without noise, with its crossing."""
+    weight = settings.speed_weight
+    cost: NDArray[np.float64] = graph.time_s**weight * (graph.length_m / SPEED_MPS) ** (1 - weight)
+    return cost + settings.crossing_s
 
 
 def turn_cost_s(graph: LineGraph, turn_s: float) -> NDArray[np.float64]:
@@ -159,6 +172,12 @@ def search_routes(
     draws = rng.random((searches, settings.trips_per_search)) ** settings.shortness
     number = np.arange(searches)
     wanted = np.full((searches, settings.trips_per_search), -1, np.int32)
+    if settings.fast_ends and graph.num_roads:  # all origins and half of the destinations
+        weight = (graph.length_m / np.maximum(graph.time_s, 1e-3)) ** settings.fast_ends
+        half = settings.trips_per_search // 2
+        ends = rng.choice(graph.num_roads, (searches, 1 + half), p=weight / weight.sum())
+        origins, wanted[:, :half] = ends[:, 0].astype(np.int32), ends[:, 1:]
+        wanted[wanted == origins[:, None]] = -1
     end, length, roads = _search(graph, settings, origins, number, draws, wanted, seed, compiled)
     found = end >= 0
     row = np.nonzero(found)[0]
@@ -203,8 +222,8 @@ def _search(
     if graph.num_roads == 0 or len(origins) == 0:
         return np.full(wanted.shape, -1, np.int32), np.zeros(wanted.shape, np.int64), np.zeros(0, np.int32)
     use_numba = _compiled() is not None if compiled is None else compiled
-    cost = turn_cost_s(graph, settings.turn_s)
-    searched = (_by_numba if use_numba else _by_scipy)(graph, settings, cost, origins, number, draws, wanted, seed)
+    search = _by_numba if use_numba else _by_scipy
+    searched = search(graph, settings, origins, number, draws, wanted, seed)
     ends, lengths, roads = zip(*searched, strict=True)
     return np.concatenate(ends), np.concatenate(lengths), np.concatenate(roads)
 
@@ -212,7 +231,6 @@ def _search(
 def _by_numba(
     graph: LineGraph,
     settings: SearchSettings,
-    cost: NDArray[np.float64],
     origins: NDArray[np.int32],
     number: NDArray[np.int64],
     draws: NDArray[np.float64],
@@ -221,11 +239,12 @@ def _by_numba(
 ) -> Iterator[Found]:
     kernel = _compiled()
     assert kernel is not None
+    time_s, turn_s = road_cost_s(graph, settings), turn_cost_s(graph, settings.turn_s)
     search, threads = kernel
 
     def some(rows: NDArray[np.int64]) -> Found:
         found: Found = search(
-            graph.time_s, graph.turn_start, graph.turn_into, cost, origins[rows], number[rows], draws[rows],
+            time_s, graph.turn_start, graph.turn_into, turn_s, origins[rows], number[rows], draws[rows],
             wanted[rows], np.uint64(seed), settings.noise, settings.max_trip_s,
         )  # fmt: skip
         return found
@@ -238,7 +257,6 @@ def _by_numba(
 def _by_scipy(
     graph: LineGraph,
     settings: SearchSettings,
-    cost: NDArray[np.float64],
     origins: NDArray[np.int32],
     number: NDArray[np.int64],
     draws: NDArray[np.float64],
@@ -246,9 +264,10 @@ def _by_scipy(
     seed: int,
 ) -> Iterator[Found]:
     E = graph.num_roads
+    time_s, turn_s = road_cost_s(graph, settings), turn_cost_s(graph, settings.turn_s)
     for row, origin in enumerate(origins.tolist()):
-        time = graph.time_s * road_factors(seed, int(number[row]), np.arange(E), settings.noise)
-        arcs = csr_array((time[graph.turn_into] + cost, graph.turn_into, graph.turn_start), (E, E))
+        time = time_s * road_factors(seed, int(number[row]), np.arange(E), settings.noise)
+        arcs = csr_array((time[graph.turn_into] + turn_s, graph.turn_into, graph.turn_start), (E, E))
         away, before = dijkstra(arcs, indices=origin, limit=settings.max_trip_s, return_predecessors=True)
         reached = np.flatnonzero(np.isfinite(away))
         reached = reached[np.argsort(away[reached], kind="stable")]

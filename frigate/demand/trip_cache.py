@@ -14,10 +14,10 @@ from frigate.data.cache import cache_folder, derived_prefix
 from frigate.data.files import replacing_file
 from frigate.data.network import RoadNetwork
 from frigate.demand.calibration import RouteSet, route_set
-from frigate.demand.estimate import DemandSettings, num_searches, sample_routes
+from frigate.demand.estimate import DemandSettings, num_searches, sample_routes, set_searches
 from frigate.demand.route_search import LineGraph, Routes, line_graph
 
-METHOD = "1"  # another one for every change that finds other trips
+METHOD = "2"  # another one for every change that finds other trips
 
 
 def cached_trips(
@@ -34,7 +34,7 @@ def cached_trips(
     if cache is None or not cache.is_dir():
         return graph, tuple(route_set(graph, routes) for routes in sample_routes(graph, settings, seed=seed))
     turns = b"" if forbidden_turns is None else np.ascontiguousarray(forbidden_turns).tobytes()
-    facts = [METHOD, asdict(settings.search), settings.short_trips, settings.sets, num_searches(graph), seed]
+    facts = [METHOD, [asdict(search) for search in set_searches(settings)], num_searches(graph), seed]
     key = hashlib.sha256(json.dumps(facts).encode() + turns).hexdigest()[:16]
     path = cache / f"{derived_prefix(network)}trips-{key}.npz"
     sets = _stored(path, settings.sets)

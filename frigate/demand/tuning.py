@@ -1,31 +1,39 @@
-"""The settings of a city's demand, chosen by hiding some of its sensors and asking how well the rest predict them."""
+"""How a city's drivers choose their ways, found by hiding some sensors and asking how well the rest predict them.
+
+No one way of making up trips is best: many are tried, each alone, and the route sets are made in the best of them.
+The median of the sets is better than any of them, and better than that of more sets of the best one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from frigate.data.network import RoadNetwork
 from frigate.data.split import Period
 from frigate.data.stream import RoadNetworkStream
-from frigate.demand.calibration import SensorView, first_numbers
-from frigate.demand.estimate import TINY, DemandSettings, sample_trips, usual_counts, week_mean
-from frigate.demand.route_search import LineGraph, line_graph
+from frigate.demand.calibration import SensorView, first_numbers, route_set
+from frigate.demand.estimate import TINY, DemandSettings, num_searches, usual_counts, week_mean
+from frigate.demand.route_search import LineGraph, SearchSettings, line_graph, search_routes
 
+TRIED, TRIED_IN_LARGE = 64, 24  # searches; fewer in a large network, where each takes longer
+LARGE = 5_000  # nodes
 FOLDS = 3
-SETS = 2  # while settings are compared
+SEARCHES = 400  # while searches are compared
 MIN_SENSORS = 12  # with fewer, hiding some says nothing and the defaults stay
 
-# One after the other, each from the best so far.
-CHOICES: tuple[tuple[str, tuple[float, ...]], ...] = (
-    ("turn_s", (0.0, 10.0, 20.0, 40.0, 80.0)),
-    ("noise", (0.2, 0.4, 0.7)),
-    ("short_trips", (1.0, 2.0, 4.0)),
-    ("iterations", (15, 30, 60)),
-)
+VALUES: dict[str, tuple[float, ...]] = {
+    "turn_s": (0.0, 10.0, 20.0, 40.0, 80.0, 160.0),
+    "crossing_s": (0.0, 4.0, 8.0),
+    "speed_weight": (0.5, 1.0, 1.5),
+    "noise": (0.1, 0.2, 0.4, 0.7),
+    "shortness": (1.0, 1.0, 2.0, 3.0),
+    "fast_ends": (0.0, 1.0, 2.0),
+}
 
 
 def choose_settings(
@@ -38,51 +46,48 @@ def choose_settings(
     start: DemandSettings | None = None,
     seed: int = 0,
 ) -> DemandSettings:
-    """The settings with the least error at sensors that were hidden in turn; parameters as of `estimate_demand`."""
-    best = start or DemandSettings()
+    """The settings with the searches of the least error at hidden sensors; parameters as of `estimate_demand`."""
+    settings = start or DemandSettings()
     counts = week_mean(usual_counts(stream, sensors, period))
     used = sensors & np.isfinite(counts)
     if used.sum() < MIN_SENSORS:
-        return best
+        return settings
     graph = line_graph(network or stream.network, forbidden_turns)
-    known: dict[DemandSettings, float] = {}
-    for name, values in CHOICES:
-        options = list(_options(best, name, values))
-        for option in options:
-            if option not in known:
-                known[option] = hidden_error(graph, counts, used, option, seed=seed)
-        best = min(options, key=known.__getitem__)
-    return best
+    tried = searches_to_try(max(TRIED_IN_LARGE, min(TRIED, TRIED * LARGE // graph.num_nodes)))
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        errors = list(pool.map(lambda search: hidden_error(graph, counts, used, search, settings, seed=seed), tried))
+    best = np.argsort(errors, kind="stable")[: settings.sets]
+    return replace(settings, searches=tuple(tried[k] for k in best))
 
 
-def _options(settings: DemandSettings, name: str, values: tuple[float, ...]) -> Iterator[DemandSettings]:
-    for value in values:
-        if name == "turn_s":
-            yield replace(settings, search=replace(settings.search, turn_s=value))
-        elif name == "noise":
-            yield replace(settings, search=replace(settings.search, noise=value))
-        elif name == "iterations":
-            yield replace(settings, iterations=int(value))
-        else:
-            yield replace(settings, short_trips=value)
+def searches_to_try(count: int) -> list[SearchSettings]:
+    """Different searches, the same for every city: each value as often as any other of its kind."""
+    rng = np.random.default_rng(0)
+    columns = {name: rng.permutation(np.resize(values, count)).tolist() for name, values in VALUES.items()}
+    return [SearchSettings(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]
 
 
 def hidden_error(
-    graph: LineGraph, counts: NDArray[np.floating], sensors: NDArray[np.bool_], settings: DemandSettings, *, seed: int
+    graph: LineGraph,
+    counts: NDArray[np.floating],
+    sensors: NDArray[np.bool_],
+    search: SearchSettings,
+    settings: DemandSettings,
+    *,
+    seed: int,
 ) -> float:
-    """Mean absolute error of the mean flow at sensors that were hidden, each once."""
-    sets = sample_trips(graph, replace(settings, sets=SETS), seed=seed)
+    """Mean absolute error of the mean flow of one route set at sensors that were hidden, each once."""
+    searches = min(SEARCHES, num_searches(graph))
+    trips = route_set(graph, search_routes(graph, search, searches=searches, seed=seed))
     rows = np.random.default_rng([seed, 1]).permutation(np.flatnonzero(sensors))
     error = 0.0
     for fold in range(FOLDS):
         hidden = rows[fold::FOLDS]
         visible = sensors.copy()
         visible[hidden] = False
-        logs = np.zeros(len(hidden))
-        for trips in sets:
-            view = SensorView.of(trips, visible)
-            numbers = first_numbers(view, counts[visible])
-            numbers = view.calibrate(numbers, counts[visible, None], iterations=settings.iterations)
-            logs += np.log(np.maximum(trips.through_node[:, hidden].T @ numbers[:, 0], TINY))
-        error += float(np.abs(np.exp(logs / len(sets)) - counts[hidden]).sum())
+        view = SensorView.of(trips, visible)
+        numbers = first_numbers(view, counts[visible])
+        numbers = view.calibrate(numbers, counts[visible, None], iterations=settings.iterations, hold=settings.hold)
+        flow = np.maximum(trips.through_node[:, hidden].T @ numbers[:, 0], TINY)
+        error += float(np.abs(flow - counts[hidden]).sum())
     return error / len(rows)

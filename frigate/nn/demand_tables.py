@@ -12,14 +12,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from frigate.demand.estimate import Demand
 from frigate.demand.leaning import propagate
 from frigate.nn.batch import Batch
-from frigate.nn.clock import clock_bins
+from frigate.nn.clock import between_bins, clock_seconds
 
-PRIOR_VEHICLES = 4.0  # usual ones, counted in beside the real: 3 instead of the usual 1 says little
+PRIOR_VEHICLES = 16.0  # as many as everywhere today, counted in beside the real: 3 instead of the usual 1 says little
 PRIOR_VEHICLES_EVERYWHERE = 50.0
 MAX_RATIO = 8.0  # today over usual at one sensor: beyond it a broken sensor is likelier than a crowd
 
@@ -35,8 +36,8 @@ class DemandTables:
     share: Tensor  # [C,N,M]
     rest: Tensor  # [C,N]
     roads: Tensor | None  # [C,G,N] what flow is multiplied by on each topology of the stream; None: always the same
+    below: Tensor  # [C,K,N] vehicles by which a forecast lies under the mean
     power: float
-    below_mean: float
 
     @classmethod
     def of(cls, demands: Sequence[Demand], device: torch.device | str, roads: Tensor | None = None) -> DemandTables:
@@ -54,8 +55,8 @@ class DemandTables:
             share=stacked(*(d.leaning.share for d in demands)),
             rest=stacked(*(d.leaning.rest for d in demands)),
             roads=None if roads is None else roads.to(device),
+            below=stacked(*(_below(d) for d in demands)),
             power=settings.power,
-            below_mean=settings.below_mean,
         )
 
     def apply(
@@ -73,8 +74,11 @@ class DemandTables:
             [B,T] the topology that each snapshot was measured on, and [B] that of the coming hour, as indices into
             `roads` (default: there is one).
         """
-        past = self.usual[which[:, None], clock_bins(batch.calendar_past)]  # [B,T,N]
-        ahead = self.usual[which[:, None], clock_bins(batch.calendar_future)]  # [B,H,N]
+        last, following = (clock_seconds(c) for c in (batch.calendar_past[:, -1:], batch.calendar_future[:, :1]))
+        step_s = (following - last) % 86_400  # [B,1]
+        past = _at(self.usual, which, batch.calendar_past, step_s)  # [B,T,N]
+        ahead = _at(self.usual, which, batch.calendar_future, step_s)  # [B,H,N]
+        below = _at(self.below, which, batch.calendar_future, step_s)
         rerouted = torch.ones_like(past[:, 0])  # [B,N]
         if self.roads is not None:
             assert past_on is not None and ahead_on is not None
@@ -84,17 +88,35 @@ class DemandTables:
         expected = past.where(batch.observed, 0.0).sum(1)
         sensors = self.is_sensor[which]
         known = batch.observed.any(1) & sensors
-        ratio = ((counted + PRIOR_VEHICLES) / (expected + PRIOR_VEHICLES)).clamp(1 / MAX_RATIO, MAX_RATIO)
         whole, usually = (x.where(known, 0.0).sum(1, keepdim=True) for x in (counted, expected))
+        everywhere = (whole + PRIOR_VEHICLES_EVERYWHERE) / (usually + PRIOR_VEHICLES_EVERYWHERE)
+        ratio = (counted + PRIOR_VEHICLES * everywhere) / (expected + PRIOR_VEHICLES)
         change, _ = propagate(
-            ratio,
+            ratio.clamp(1 / MAX_RATIO, MAX_RATIO),
             known,
             sensor=self.sensor[which],
             share=self.share[which],
             rest=self.rest[which],
-            everywhere=(whole + PRIOR_VEHICLES_EVERYWHERE) / (usually + PRIOR_VEHICLES_EVERYWHERE),
+            everywhere=everywhere,
         )
         change = change.clamp(1 / MAX_RATIO, MAX_RATIO)
-        forecast = (ahead * change[:, None] ** self.power - self.below_mean).clamp(min=0) * rerouted[:, None]
+        forecast = (ahead * change[:, None] ** self.power - below).clamp(min=0) * rerouted[:, None]
         node = torch.stack([change.log(), self.spread[which], sensors.to(change.dtype), rerouted], dim=-1)
         return replace(batch, usual_past=past, demand=forecast, demand_node=node)
+
+
+def _at(table: Tensor, which: Tensor, calendar: Tensor, step_s: Tensor) -> Tensor:
+    """[B,T,N] what a table [C,K,N] says of snapshots: between the hours, so that no jump comes with the full hour."""
+    first, second, share = between_bins(calendar, step_s)
+    row = which[:, None]
+    return torch.lerp(table[row, first], table[row, second], share[..., None].to(table.dtype))
+
+
+def _below(demand: Demand) -> NDArray[np.float32]:
+    """[K,N] vehicles by which the median of a count lies under its mean."""
+    settings = demand.settings
+    own = np.nan_to_num(demand.usual_counts - demand.usual_medians, nan=settings.below_mean)
+    own = settings.own_median * own + (1 - settings.own_median) * settings.below_mean
+    elsewhere = settings.below_mean + settings.below_share * demand.node_flow
+    below: NDArray[np.float32] = np.where(demand.sensors, own, elsewhere).astype(np.float32)
+    return below

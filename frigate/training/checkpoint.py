@@ -18,6 +18,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,9 @@ def save_checkpoint(folder: Path, run: Run, *, weights: dict[str, Tensor], state
         beside.mkdir()
         save_file({k: v.detach().cpu().contiguous() for k, v in weights.items()}, beside / WEIGHTS)
         save_file({k: v.detach().cpu().contiguous() for k, v in state.items()}, beside / STATE)
-        if run.usual_counts is not None:
-            save_file({"usual_counts": torch.from_numpy(run.usual_counts).contiguous()}, beside / USUAL_COUNTS)
+        if run.usual_counts is not None and run.usual_medians is not None:
+            usual = {"mean": run.usual_counts, "median": run.usual_medians}
+            save_file({k: torch.from_numpy(v).contiguous() for k, v in usual.items()}, beside / USUAL_COUNTS)
         text = json.dumps(_run_json(run, folder), indent=1, allow_nan=False)
         (beside / DESCRIPTION).write_text(text, encoding="utf-8")
         for path in (*beside.iterdir(), beside):
@@ -136,10 +138,10 @@ def _load(folder: Path, build: Build) -> tuple[Run, dict[str, Tensor], Path]:
         of_nodes = Split.from_json(split, node_ids)
         where = None if facts["folder"] is None else folder / facts["folder"]
         trained_on = TrainedOn(**facts | {"folder": where})
-    usual = None
+    run = Run(build(settings, scaling), settings, scaling, nodes, of_nodes, trained_on, folder, progress)
     if scaling.demand is not None:
-        usual = _read_tensors(at / USUAL_COUNTS)["usual_counts"].numpy()
-    run = Run(build(settings, scaling), settings, scaling, nodes, of_nodes, trained_on, folder, progress, usual)
+        usual = _read_tensors(at / USUAL_COUNTS)
+        run = replace(run, usual_counts=usual["mean"].numpy(), usual_medians=usual["median"].numpy())
     weights = _read_tensors(at / WEIGHTS)
     _require_tensors_of(run.model, weights, at / WEIGHTS)
     return run, weights, at

@@ -24,7 +24,7 @@ from frigate.data.network import SAME_PLACE_M, Edges, RoadNetwork
 from frigate.data.split import Period, Split
 from frigate.data.stream import RoadNetworkStream
 from frigate.demand.calibration import RouteSet
-from frigate.demand.estimate import Demand, DemandSettings, calibrate, usual_counts
+from frigate.demand.estimate import Demand, DemandSettings, calibrate, usual_counts, usual_medians
 from frigate.demand.rerouting import Rerouted, find_detours, reroute
 from frigate.demand.route_search import LineGraph
 from frigate.demand.trip_cache import cached_trips
@@ -126,8 +126,8 @@ class Run:
     """A trained model with all that it needs to forecast, but no city.
 
     `nodes` are the seen and unseen nodes by id and place, without roads. `split` is of their rows; its periods are in
-    snapshots since `trained_on.start_s`. `usual_counts` are those of the training period by kind of day and hour, of a
-    model that has demand; NaN at unseen nodes.
+    snapshots since `trained_on.start_s`. `usual_counts` and `usual_medians` are those of the training period by kind
+    of day and hour, of a model that has demand; NaN at unseen nodes.
     """
 
     model: Model
@@ -139,6 +139,7 @@ class Run:
     folder: Path | None = None
     progress: TrainingState = TrainingState()
     usual_counts: NDArray[np.float32] | None = None  # [K,n]
+    usual_medians: NDArray[np.float32] | None = None  # [K,n]
 
     def on(self, city: City | str | Path | None = None) -> RunOnCity:
         """The run at work on a city that has the nodes of its split.
@@ -211,6 +212,7 @@ class RunTrips:
     graph: LineGraph
     sets: tuple[RouteSet, ...]
     usual_counts: NDArray[np.float32]  # [K,N] NaN where there are none
+    usual_medians: NDArray[np.float32]  # [K,N]
     settings: DemandSettings
     seed: int
     forbidden_turns: NDArray[np.int64] | None
@@ -232,20 +234,21 @@ class RunTrips:
         past : RoadNetworkStream, optional
             Readings of the same nodes: those that the run does not know have their usual counts from here.
         """
-        assert run.scaling.demand is not None and run.usual_counts is not None
+        assert run.scaling.demand is not None and run.usual_counts is not None and run.usual_medians is not None
         turns = city.forbidden_turns if isinstance(city, City) else None
         folder, seed = city.folder if isinstance(city, City) else city, run.settings.train.seed
         graph, sets = cached_trips(network, run.scaling.demand, forbidden_turns=turns, seed=seed, folder=folder)
         row = network.same_nodes(run.nodes)
-        usual = np.where(row >= 0, run.usual_counts[:, row], np.nan)
+        usual, medians = (np.where(row >= 0, x[:, row], np.nan) for x in (run.usual_counts, run.usual_medians))
         if past is not None:
             usual = np.where(np.isnan(usual), usual_counts(past, np.isnan(usual[0])), usual)
-        return cls(network, graph, sets, usual.astype(np.float32), run.scaling.demand, seed, turns)
+        tables = usual.astype(np.float32), medians.astype(np.float32)
+        return cls(network, graph, sets, *tables, run.scaling.demand, seed, turns)
 
     def demand(self, sensors: NDArray[np.bool_]) -> Demand:
         """The demand that these nodes [N] tell."""
         usual = np.where(sensors, self.usual_counts, np.nan)
-        return calibrate(self.graph, self.sets, usual, self.settings, seed=self.seed)
+        return calibrate(self.graph, self.sets, usual, self.settings, seed=self.seed, medians=self.usual_medians)
 
     def rerouted(self, demands: Sequence[Demand], network: RoadNetwork) -> list[Rerouted]:
         """What each demand does on a network of the same nodes."""
@@ -282,7 +285,8 @@ class RunOnCity:
         run = Run(model, settings, scaling, nodes, replace(split, **masks), TrainedOn.of(city), folder)
         if scaling.demand is not None:
             usual = usual_counts(city.stream, split.seen, split.train)[:, rows].astype(np.float32)
-            run = replace(run, usual_counts=usual)
+            medians = usual_medians(city.stream, split.seen, split.train)[:, rows]
+            run = replace(run, usual_counts=usual, usual_medians=medians)
         return cls(run, city, split)
 
     @property

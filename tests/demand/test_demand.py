@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from frigate.data.network import Edges, RoadNetwork
 from frigate.data.stream import RoadNetworkStream, make_stream
+from frigate.demand import tuning
 from frigate.demand.calibration import SensorView, first_numbers, route_set
 from frigate.demand.estimate import (
     BINS,
@@ -20,6 +22,7 @@ from frigate.demand.estimate import (
     estimate_demand,
     snapshot_bins,
     usual_counts,
+    usual_medians,
     week_mean,
 )
 from frigate.demand.flows import road_columns, road_features_geojson, trips_through
@@ -30,11 +33,12 @@ from frigate.demand.route_search import (
     Routes,
     SearchSettings,
     line_graph,
+    road_cost_s,
     road_factors,
     search_again,
     search_routes,
 )
-from frigate.demand.tuning import choose_settings, hidden_error
+from frigate.demand.tuning import choose_settings, hidden_error, searches_to_try
 from frigate.errors import CityError
 from tests.support.errors import raises
 
@@ -260,20 +264,61 @@ def test_a_gauge_has_no_demand(stream: RoadNetworkStream) -> None:
         estimate_demand(replace(stream, quantity="speed"), stream.sensors)
 
 
-def test_settings_are_those_with_the_least_error_at_hidden_sensors(stream: RoadNetworkStream, graph: LineGraph) -> None:
+def test_the_searches_are_those_with_the_least_error_at_hidden_sensors(
+    stream: RoadNetworkStream, graph: LineGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "TRIED", 8)
+    monkeypatch.setattr(tuning, "TRIED_IN_LARGE", 8)
     sensors = third(stream.num_nodes)
-    chosen = choose_settings(stream, sensors)
+    start = DemandSettings(sets=3)
+    chosen = choose_settings(stream, sensors, start=start)
+    assert len(set(chosen.searches)) == 3 and replace(chosen, searches=start.searches) == start
     counts = week_mean(usual_counts(stream, sensors))
-    errors = {
-        turn_s: hidden_error(
-            graph, counts, sensors, replace(chosen, search=replace(chosen.search, turn_s=turn_s)), seed=0
-        )
-        for turn_s in (0.0, 10.0, 80.0)
-    }
-    assert hidden_error(graph, counts, sensors, chosen, seed=0) <= min(errors.values())
+    errors = {s: hidden_error(graph, counts, sensors, s, start, seed=0) for s in searches_to_try(8)}
+    assert list(chosen.searches) == sorted(errors, key=errors.__getitem__)[:3]
+    assert DemandSettings.from_json(json.loads(json.dumps(chosen.to_json()))) == chosen
     few = np.zeros(stream.num_nodes, bool)
     few[:5] = True
     assert choose_settings(stream, few) == DemandSettings()
+
+
+def test_drivers_who_mind_distance_and_trips_that_end_on_fast_roads(graph: LineGraph) -> None:
+    fast = np.arange(graph.num_roads) % 10 == 0
+    graph = replace(graph, time_s=np.where(fast, 0.2, 1.0) * graph.time_s)
+    by_distance = road_cost_s(graph, SearchSettings(speed_weight=0.0, crossing_s=0.0))
+    np.testing.assert_allclose(by_distance, graph.length_m * 3.6 / 50)
+    np.testing.assert_allclose(road_cost_s(graph, SearchSettings(crossing_s=7.0)), graph.time_s + 7)
+
+    def ends_on_fast(power: float) -> tuple[float, float]:
+        routes = search_routes(graph, SearchSettings(fast_ends=power), searches=60, seed=2)
+        return float(fast[routes.origin].mean()), float(fast[routes.destination].mean())
+
+    assert max(ends_on_fast(0.0)) < 0.2  # a tenth of the roads
+    origins, destinations = ends_on_fast(2.0)  # 25 times as likely an end as any other
+    assert origins > 0.5 and destinations > 0.3
+
+
+def test_the_prior_holds_trip_numbers_back(graph: LineGraph) -> None:
+    trips = route_set(graph, search_routes(graph, SearchSettings(), searches=30, seed=0))
+    view = SensorView.of(trips, third(graph.num_nodes))
+    counts = np.random.default_rng(0).gamma(2.0, 5.0, (view.at_sensor.shape[1], 1))
+    start = first_numbers(view, counts)
+
+    def moved(hold: float) -> float:
+        return float(np.abs(view.calibrate(start, counts, iterations=40, hold=hold) - start).sum())
+
+    assert moved(0.0) > moved(0.1) > moved(10.0) > 0
+
+
+def test_usual_medians_by_hand(stream: RoadNetworkStream) -> None:
+    sensors = third(stream.num_nodes)
+    node = int(np.flatnonzero(sensors)[0])
+    observed = stream.observed.copy()
+    observed[:30, node] = False
+    medians = usual_medians(replace(stream, observed=observed), sensors, (0, 150))
+    at = np.flatnonzero((snapshot_bins(stream)[:150] == 9) & observed[:150, node])
+    assert medians[9, node] == np.median(stream.values[at, node])
+    assert np.isnan(medians[:, ~sensors]).all()
 
 
 def test_nodes_lean_on_the_sensors_that_their_trips_pass(graph: LineGraph, demand: Demand) -> None:
