@@ -511,6 +511,9 @@ def test_a_file_that_expands_a_thousandfold_is_refused(
     packed = pack(b'<osm version="0.6">' + b" " * (96 << 20) + b"</osm>")  # whole: only the limit refuses it
     with raises(CityError, "town.osm", "0.2 s"):
         import_osm(write(tmp_path, packed))
+    members = pack(b'<osm version="0.6">') + pack(b" " * (8 << 20)) * 40  # one after another they are one text
+    with raises(CityError, "town.osm"):
+        import_osm(write(tmp_path, members))
 
 
 def test_the_content_decides_not_the_name(tmp_path: Path) -> None:
