@@ -508,12 +508,11 @@ def test_a_file_that_expands_a_thousandfold_is_refused(
     tmp_path: Path, pack: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FRIGATE_READ_SECONDS", "0.2")
-    packed = pack(b'<osm version="0.6">' + b" " * (96 << 20) + b"</osm>")  # whole: only the limit refuses it
+    noise = np.random.default_rng(0).bytes(8000).hex().encode()  # osmium drops bzip2 members of the last 5,000 bytes
+    first, block, last = map(pack, (b'<osm version="0.6">', b" " * (8 << 20), b"<!--%s--></osm>" % noise))
+    packed = first + block * 200 + last  # members one after another are one text; whole: only the limit refuses it
     with raises(CityError, "town.osm", "0.2 s"):
         import_osm(write(tmp_path, packed))
-    members = pack(b'<osm version="0.6">') + pack(b" " * (8 << 20)) * 40  # one after another they are one text
-    with raises(CityError, "town.osm"):
-        import_osm(write(tmp_path, members))
 
 
 def test_the_content_decides_not_the_name(tmp_path: Path) -> None:
