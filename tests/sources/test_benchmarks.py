@@ -331,13 +331,13 @@ def test_claims_larger_than_the_file_are_refused(tmp_path: Path) -> None:
         import_benchmark("pems04", files=folder)
     with zipfile.ZipFile(folder / "PEMS04.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         archive.writestr("data.npy", bytes(1 << 26))
-    with raises(CityError, "not a readable"):
+    with raises(CityError, "PEMS04.npz", "damaged"):
         import_benchmark("pems04", files=folder)
     loops = write_metr_la(tmp_path / "loops")
     with h5py.File(loops / "metr-la.h5", "a") as file:
         del file["df/block0_values"]
         file["df"].create_dataset("block0_values", (1_000_000, 1_000_000), "f8", chunks=(100, 100))
-    with raises(CityError, "1,000,000,000,000 cells"):
+    with raises(CityError, "metr-la.h5", "GB of memory"):
         import_benchmark("metr-la", files=loops)
     raw = (loops / "sensor_graph" / "distances_la_2012.csv").read_bytes()
     (loops / "sensor_graph" / "distances_la_2012.csv").write_bytes(gzip.compress(raw))

@@ -203,19 +203,19 @@ def test_rows_in_any_order_and_twice(tmp_path: Path) -> None:
         ("LA.dyna", "entity_id", "who", ("LA.dyna", "column entity_id")),
         ("LA.dyna", "2012-03-01T00:05:00Z", "noon", ("LA.dyna line", '"noon"')),
         ("LA.dyna", r"Z,\d+", "Z,5", ("LA.dyna line", "12 of 12")),
-        ("config.json", "{", "[", ("config.json", "JSON")),
+        ("config.json", "{", "[", ("config.json", "damaged", "line 1")),
     ],
 )
 def test_wrong_files_say_where(tmp_path: Path, name: str, pattern: str, new: str, named: tuple[str, ...]) -> None:
     edit(write_libcity(tmp_path), name, pattern, new)
     with raises(CityError, *named):
-        import_libcity(tmp_path)
+        import_benchmark("libcity", files=tmp_path)
 
 
 def test_two_data_sets_in_a_folder_have_to_be_named(tmp_path: Path) -> None:
     folder = write_libcity(tmp_path)
     (folder / "SF.geo").write_text((folder / "LA.geo").read_text())
     with raises(CityError, "*.geo", "LA.geo, SF.geo"):
-        import_libcity(folder)
+        import_benchmark("libcity", files=folder)
     files = {part: folder / f"LA.{part}" for part in ("geo", "rel", "dyna")}
     assert [str(x) for x in import_benchmark("libcity", files=files).stream.node_ids.tolist()] == IDS

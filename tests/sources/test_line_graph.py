@@ -151,7 +151,7 @@ def test_parallel_roads_stay_apart_and_a_restriction_holds_for_both() -> None:
     into = {a for road in ("r0", "r10") for a, b in turns_of(line, road) if b == road}
     assert into == {"r7", "r8"}  # from S and W; not from E, nor back from N
     with raises(CityError, '"M>N"', "2 roads"):
-        line_graph(base, double)
+        on_roads(base, edges=double)
 
 
 def test_restrictions_that_say_nothing_are_counted() -> None:

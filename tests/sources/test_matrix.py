@@ -216,7 +216,7 @@ def test_a_file_that_is_not_what_its_name_says(tables: dict[str, Path], tmp_path
 
 def test_pickled_arrays_are_refused(tables: dict[str, Path], tmp_path: Path) -> None:
     file = save_npz(tmp_path, c=np.array([[object()]]))
-    with raises(CityError, "m.npz", "not a readable"):
+    with raises(CityError, "m.npz", "damaged", "Object arrays"):
         imported(tables, file, values="c", start="2024-01-01", step="5min")
 
 

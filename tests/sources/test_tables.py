@@ -477,7 +477,7 @@ def test_a_parquet_file_that_expands_a_thousandfold_is_refused(
     path = tmp_path / "bomb.parquet"
     frame = pl.select(pl.repeat(1_705_276_800, 4_000_000).alias("time")).with_columns(node_id=pl.lit("A"), value=1)
     frame.write_parquet(path, compression="zstd", row_group_size=4_000_000)
-    with raises(CityError, "bomb.parquet", "4,000,000 rows"):
+    with raises(CityError, "bomb.parquet", "0.2 GB"):
         imported(files, path)
 
 

@@ -21,6 +21,7 @@ from frigate.errors import CityError
 from frigate.sources.geometry import read_line, write_line
 from frigate.sources.traces import matching
 from frigate.sources.traces.importer import MatchedTraces, count_passages, import_traces, match_traces
+from frigate.sources.traces.matching import MatchOptions
 from tests.support.errors import raises
 from tests.support.shared_data import shared_data
 
@@ -389,7 +390,7 @@ def test_files_that_are_no_traces_are_refused(tmp_path: Path) -> None:
     frame, _ = drive(13, vehicles=1)
     refuse(tmp_path / "none.csv", "none.csv", "no such file")
     refuse([], "no file")
-    refuse(tmp_path, tmp_path.name, "no such file")
+    refuse(tmp_path, tmp_path.name, '""')
     empty = tmp_path / "empty.csv"
     empty.touch()
     refuse(empty, "empty.csv", "empty")
@@ -432,7 +433,8 @@ def test_options_are_checked(tmp_path: Path) -> None:
     refuse(path, "radius_m", "500", radius_m=500)
     refuse(path, "step", '"soon"', step="soon")
     refuse(path, "time zone", '"Mars"', timezone="Mars")
-    refuse(path, "speed=speed", rename={"speed": "speed"})
+    refuse(path, '"speed"', rename={"speed": "speed"})
+    refuse(path, '"speed"', rename={"lon": "speed"})
     refuse(path, '"lonn"', '"lon"', rename={"lonn": "lon"})
     refuse(path, "no roads", network=replace(TOWN, edges=Edges.none()))
 
