@@ -250,7 +250,8 @@ def test_the_benchmarks_are_of_the_settings_that_are_documented(written: ModuleT
         if r.variant in PRESETS:
             used = Settings.from_json(r.data["settings"])  # a newer setting stands as it was then
             now = change(preset(r.variant), {"train": {"seed": r.seed}})
-            assert used == now, f"{r.data['name']} was trained with other settings than the preset has"
+            since = "were made before it corrected demand" in read(ROOT / "docs" / "results.md")
+            assert (used == now) != (since and r.variant == "default"), f"{r.data['name']} has other settings"
 
 
 # Settings, messages, commands

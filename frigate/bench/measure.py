@@ -30,7 +30,7 @@ from frigate.bench.clock import (
 )
 from frigate.bench.pyg_baseline import plain_bytes, plain_copy
 from frigate.bench.roofline import Ceilings, Sizes, forecast_work, step_work, work_json
-from frigate.bench.synthetic import Size, parse_size, synthetic_network, synthetic_run, windows_for
+from frigate.bench.synthetic import Size, parse_size, synthetic_demand, synthetic_network, synthetic_run, windows_for
 from frigate.config import PRESETS, ModelSettings, Settings, change, preset
 from frigate.data.network import RoadNetwork
 from frigate.errors import FrigateError, SettingsError
@@ -140,12 +140,15 @@ def _measure(
     found = _forecasts(run, ours, baseline, data, repeats)
     say(f"{name}: live update")
     found["ours"]["live_update_ms"] = _live_updates(run, data, repeats)
+    with_demand = isinstance(settings.model, ModelSettings) and settings.model.demand
+    found["ours"]["demand_update_ms"] = _demand_update(run, data, repeats) if with_demand else None
     say(f"{name}: training step")
     at_once, steps = _steps(run, baseline, data, repeats, size)
     mine, other = (found[way] | steps[way] for way in ("ours", "baseline"))
     faster = {key: _ratio(other[f"{key}_ms"], mine[f"{key}_ms"]) for key in ("step", "forecast", "forecast_graph")}
     faster["step_all_nodes"] = _ratio(other["step_ms"], mine["step_all_nodes_ms"])
     faster["live_update"] = _ratio(other["forecast_ms"], mine["live_update_ms"])
+    faster["demand_update"] = None  # the baseline has nothing like it
     assert isinstance(settings.model, ModelSettings)
     sizes = Sizes(
         settings.model,
@@ -236,6 +239,15 @@ def _live_updates(run: RunOnCity, data: Windows, repeats: Repeats) -> float:
         full = run.model(batch, fixed=fixed)[0]
     _require_same("a live update and the full forecast", torch.from_numpy(live.forecast().values), full, run)
     return time_ms
+
+
+def _demand_update(run: RunOnCity, data: Windows, repeats: Repeats) -> float:
+    """Milliseconds in which demand follows the readings of a window; a forecast of `default` comes after it."""
+    tables = synthetic_demand(data.stream.num_nodes, seed=run.settings.train.seed, device=data.device)
+    batch, which = _window(run, data, FIRST), torch.zeros(1, dtype=torch.int64, device=data.device)
+    with torch.inference_mode():
+        call = {"": lambda: tables.apply(batch, which)}
+        return median_ms(call, data.device, warm=repeats.warm, repeats=repeats.forecast)[""]
 
 
 def _steps(

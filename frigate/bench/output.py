@@ -13,6 +13,7 @@ MEASURES = {
     "forecast": "forecast",
     "forecast_graph": "forecast, CUDA graph",
     "live_update": "live update",
+    "demand_update": "demand follows a window's readings",
 }
 
 

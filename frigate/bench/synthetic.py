@@ -16,8 +16,11 @@ from frigate.data.coordinates import haversine_m
 from frigate.data.network import Edges, RoadNetwork, clean_edges
 from frigate.data.split import make_split
 from frigate.data.stream import make_stream
+from frigate.demand.leaning import MAX_SENSORS
 from frigate.errors import SettingsError
 from frigate.graph.road_features import FEATURES
+from frigate.nn.clock import CLOCK_BINS
+from frigate.nn.demand_tables import DemandTables
 from frigate.nn.scaling import fit_scaling
 from frigate.training.run import RunOnCity, build_model
 
@@ -80,6 +83,24 @@ def synthetic_network(rng: np.random.Generator, *, nodes: int, roads: int) -> Ro
     length_m = haversine_m(lon[senders], lat[senders], lon[receivers], lat[receivers])
     edges, _ = clean_edges(Edges.of(senders, receivers, length_m))
     return RoadNetwork(np.arange(nodes), lon, lat, edges)
+
+
+def synthetic_demand(nodes: int, *, seed: int, device: torch.device) -> DemandTables:
+    """A demand of random numbers."""
+    rng = torch.Generator().manual_seed(seed)
+    share = torch.rand(1, nodes, MAX_SENSORS, generator=rng)
+    return DemandTables(
+        usual=torch.rand(1, CLOCK_BINS, nodes, generator=rng).to(device),
+        is_sensor=(torch.rand(1, nodes, generator=rng) < SENSORS).to(device),
+        spread=torch.rand(1, nodes, generator=rng).to(device),
+        sensor=torch.randint(nodes, share.shape, generator=rng, dtype=torch.int32).to(device),
+        share=(share / share.sum(-1, keepdim=True)).to(device),
+        rest=torch.zeros(1, nodes, device=device),
+        roads=None,
+        below=torch.zeros(1, CLOCK_BINS, nodes, device=device),
+        power=1.0,
+        step_s=STEP_S,
+    )
 
 
 def synthetic_run(settings: Settings, size: Size) -> RunOnCity:

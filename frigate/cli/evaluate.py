@@ -13,7 +13,14 @@ if TYPE_CHECKING:
 
 WITH_INTERVAL = ("MAE", "share of a sensor")  # the other intervals are in --json: no terminal has room for all
 LEAST_IMPORTANT = ("of zero", "sMAPE %", "GEH<5 %", "WAPE %", "MAE at sensors", "RMSE", "share of a sensor")
-LEAST_IMPORTANT_BASELINES = ("zero", "constant median", "label propagation", "clock profile", "nearest sensors")
+LEAST_IMPORTANT_BASELINES = (
+    "zero",
+    "constant median",
+    "label propagation",
+    "clock profile",
+    "nearest sensors",
+    "demand alone",
+)
 
 
 def run(args: Namespace) -> None:

@@ -26,6 +26,7 @@ def run(args: Namespace) -> int:
     from frigate.nn.device import best_device
     from frigate.nn.ops import describe_kernels
     from frigate.training.distributed import current
+    from frigate.training.run import has_demand
     from frigate.training.train import seen_from, settings_from, summary_line, train
 
     typed = {
@@ -41,7 +42,8 @@ def run(args: Namespace) -> int:
     sensors = group.agree(lambda: seen_from(args.seen, city))
     if settings.train.validation == "unseen":
         notice("validation = unseen: the checkpoint is chosen at the test nodes, as in the paper. Scores are flattered")
-    with training_progress("Training") as on_step:
+    title = "Estimating demand, training" if has_demand(settings, city.stream) else "Training"
+    with training_progress(title) as on_step:
         device = best_device(group.device_name(args.device))
         computed_with = describe_kernels(device, args.kernels)
         trained = train(

@@ -24,7 +24,7 @@ TRIED, TRIED_IN_LARGE = 64, 24  # searches; fewer in a large network, where each
 LARGE = 5_000  # nodes
 FOLDS = 3
 SEARCHES = 400  # while searches are compared
-MIN_SENSORS = 12  # with fewer, hiding some says nothing and the defaults stay
+MIN_SENSORS = 30  # with fewer, hiding some says little and the defaults stay
 
 VALUES: dict[str, tuple[float, ...]] = {
     "turn_s": (0.0, 10.0, 20.0, 40.0, 80.0, 160.0),

@@ -44,7 +44,8 @@ class OtherRoads(Change):
         topologies, _ = build_topologies(other.topologies, fitted.run.scaling, sensors=fitted.split.seen)
         device, demand = fitted.windows.device, None
         if fitted.run.scaling.demand is not None:
-            demand = DemandTables.of([RunTrips.of(fitted.run, other.network).demand(fitted.split.seen)], device)
+            trips = RunTrips.of(fitted.run, other.network)
+            demand = DemandTables.of([trips.demand(fitted.split.seen)], device, step_s=stream.step_s)
         return replace(fitted, windows=Windows(other, topologies, device, demand=demand))
 
 

@@ -16,6 +16,7 @@ from frigate.config import BASELINES, PRESETS, Settings, change, preset
 from frigate.data.network import RoadNetwork
 from frigate.data.split import Split, windows_in
 from frigate.data.stream import RoadNetworkStream
+from frigate.demand.estimate import DemandSettings
 from frigate.experiments import plots
 from frigate.experiments.plan import LABELS, Plan
 from frigate.experiments.table import Cell, Row, Table
@@ -24,7 +25,7 @@ from frigate.nn.batch import Batch
 from frigate.nn.device import best_device
 from frigate.nn.scaling import fit_scaling
 from frigate.training.environment import environment
-from frigate.training.run import RunOnCity, build_model
+from frigate.training.run import RunOnCity, build_model, has_demand
 from frigate.training.train import new_run
 
 PAPER_PARAMETERS = {  # tab:params
@@ -51,6 +52,8 @@ def count_parameters(settings: Settings, stream: RoadNetworkStream) -> int:
     none = np.zeros(stream.num_nodes, bool)
     split = Split(stream.sensors, none, none, (0, stream.num_snapshots), (0, 0), (0, 0))
     scaling = fit_scaling(stream, split, settings.model, features=None, seed=settings.train.seed)
+    if has_demand(settings, stream):
+        scaling = replace(scaling, demand=DemandSettings())
     return sum(parameter.numel() for parameter in build_model(settings, scaling).parameters())
 
 

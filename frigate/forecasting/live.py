@@ -149,7 +149,7 @@ class Live:
             usual_roads = source.stream.main_network if isinstance(source, City) else network
             self._trips = RunTrips.of(run, usual_roads, self._features_of)
             self._demand = self._trips.demand(self._sensors)
-            self._tables = DemandTables.of([self._demand], self.device)
+            self._tables = DemandTables.of([self._demand], self.device, step_s=run.trained_on.step_s)
         self._tried: _NetworkView | None = None  # the last what-if: it may be asked for again
         self._changes: list[tuple[int, _NetworkView]] = []  # since when, in time order
         self._changes.append((ALWAYS_S, self._roads(network)))

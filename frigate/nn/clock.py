@@ -24,7 +24,7 @@ def clock_bins(calendar: Tensor) -> Tensor:
     return clock_seconds(calendar) // 3600 + HOURS * (calendar[..., WEEKEND] > 0.5).long()
 
 
-def between_bins(calendar: Tensor, step_s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def between_bins(calendar: Tensor, step_s: int) -> tuple[Tensor, Tensor, Tensor]:
     """The two hours whose middles are next to the middle of a snapshot, for values that change from hour to hour.
 
     Parameters
@@ -32,7 +32,7 @@ def between_bins(calendar: Tensor, step_s: Tensor) -> tuple[Tensor, Tensor, Tens
     calendar
         [...,C] of the start of snapshots.
     step_s
-        [...] their length.
+        Their length.
 
     Returns
     -------

@@ -18,7 +18,7 @@ from torch import Tensor
 from frigate.demand.estimate import Demand
 from frigate.demand.leaning import propagate
 from frigate.nn.batch import Batch
-from frigate.nn.clock import between_bins, clock_seconds
+from frigate.nn.clock import between_bins
 
 PRIOR_VEHICLES = 16.0  # as many as everywhere today, counted in beside the real: 3 instead of the usual 1 says little
 PRIOR_VEHICLES_EVERYWHERE = 50.0
@@ -38,9 +38,12 @@ class DemandTables:
     roads: Tensor | None  # [C,G,N] what flow is multiplied by on each topology of the stream; None: always the same
     below: Tensor  # [C,K,N] vehicles by which a forecast lies under the mean
     power: float
+    step_s: int  # of a snapshot
 
     @classmethod
-    def of(cls, demands: Sequence[Demand], device: torch.device | str, roads: Tensor | None = None) -> DemandTables:
+    def of(
+        cls, demands: Sequence[Demand], device: torch.device | str, *, step_s: int, roads: Tensor | None = None
+    ) -> DemandTables:
         """`roads` is [C,G,N]."""
 
         def stacked(*arrays: np.ndarray) -> Tensor:
@@ -57,6 +60,7 @@ class DemandTables:
             roads=None if roads is None else roads.to(device),
             below=stacked(*(_below(d) for d in demands)),
             power=settings.power,
+            step_s=step_s,
         )
 
     def apply(
@@ -74,11 +78,9 @@ class DemandTables:
             [B,T] the topology that each snapshot was measured on, and [B] that of the coming hour, as indices into
             `roads` (default: there is one).
         """
-        last, following = (clock_seconds(c) for c in (batch.calendar_past[:, -1:], batch.calendar_future[:, :1]))
-        step_s = (following - last) % 86_400  # [B,1]
-        past = _at(self.usual, which, batch.calendar_past, step_s)  # [B,T,N]
-        ahead = _at(self.usual, which, batch.calendar_future, step_s)  # [B,H,N]
-        below = _at(self.below, which, batch.calendar_future, step_s)
+        past = self._at(self.usual, which, batch.calendar_past)  # [B,T,N]
+        ahead = self._at(self.usual, which, batch.calendar_future)  # [B,H,N]
+        below = self._at(self.below, which, batch.calendar_future)
         rerouted = torch.ones_like(past[:, 0])  # [B,N]
         if self.roads is not None:
             assert past_on is not None and ahead_on is not None
@@ -104,12 +106,11 @@ class DemandTables:
         node = torch.stack([change.log(), self.spread[which], sensors.to(change.dtype), rerouted], dim=-1)
         return replace(batch, usual_past=past, demand=forecast, demand_node=node)
 
-
-def _at(table: Tensor, which: Tensor, calendar: Tensor, step_s: Tensor) -> Tensor:
-    """[B,T,N] what a table [C,K,N] says of snapshots: between the hours, so that no jump comes with the full hour."""
-    first, second, share = between_bins(calendar, step_s)
-    row = which[:, None]
-    return torch.lerp(table[row, first], table[row, second], share[..., None].to(table.dtype))
+    def _at(self, table: Tensor, which: Tensor, calendar: Tensor) -> Tensor:
+        """[B,T,N] what a table [C,K,N] says of snapshots: between hours, so that no jump comes with the full hour."""
+        first, second, share = between_bins(calendar, self.step_s)
+        row = which[:, None]
+        return torch.lerp(table[row, first], table[row, second], share[..., None].to(table.dtype))
 
 
 def _below(demand: Demand) -> NDArray[np.float32]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from frigate.baselines.naive import Forecaster, naive_baselines
 from frigate.data.stream import DAY_S
+from frigate.evaluation.evaluate import DEMAND, demand_alone
 from frigate.graph.nearest_sensors import hops_to
 from frigate.report.charts import Chart
 from frigate.report.svg import time_ticks
@@ -54,6 +55,8 @@ def rolling_forecast(run: RunOnCity, *, baseline: str) -> RollingForecast:
     forecasters: dict[str, Forecaster] = {"model": run.predictor(device)}
     if baseline in naive:
         forecasters[baseline] = naive[baseline]
+    elif baseline == DEMAND:
+        forecasters[baseline] = demand_alone
     windows, inputs = run.windows(device), torch.from_numpy(split.seen).to(device)
     made: dict[str, list[Floats]] = {name: [] for name in forecasters}
     for first in range(0, len(current), BATCH):

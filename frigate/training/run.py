@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from frigate.baselines.deep import build_baseline
-from frigate.config import BaselineSettings, Settings
+from frigate.config import BaselineSettings, ModelSettings, Settings
 from frigate.data.city import City, open_city
 from frigate.data.coordinates import haversine_m
 from frigate.data.network import SAME_PLACE_M, Edges, RoadNetwork
@@ -40,6 +40,12 @@ from frigate.nn.topology import Topology
 
 Model = ForecastModel
 Build = Callable[[Settings, Scaling], Model]
+
+
+def has_demand(settings: Settings, stream: RoadNetworkStream) -> bool:
+    """Whether a model of these settings corrects demand on this stream: only counts have one."""
+    model = settings.model
+    return isinstance(model, ModelSettings) and model.demand and stream.quantity == "count"
 
 
 def build_model(settings: Settings, scaling: Scaling) -> Model:
@@ -318,7 +324,8 @@ class RunOnCity:
             return Windows(self.city.stream, self._view[0], device)
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
             demands = list(pool.map(self.trips.demand, [self.split.seen] if sensors is None else sensors))
-        tables = DemandTables.of(demands, device, self.trips.flow_changes(demands, self.city.stream.topologies))
+        roads = self.trips.flow_changes(demands, self.city.stream.topologies)
+        tables = DemandTables.of(demands, device, step_s=self.city.stream.step_s, roads=roads)
         return Windows(self.city.stream, self._view[0], device, demand=tables)
 
     @cached_property

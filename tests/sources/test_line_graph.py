@@ -189,7 +189,7 @@ def road_run(name: str) -> RunOnCity:
     line = on_roads(random_network(8, seed=3))
     stream = random_stream([line], seed=3, snapshots=70)
     model = {"width": 8, "layers": 2, "hidden": 8, **({"anchors": 4} if name == "paper" else {})}
-    task, training = {"past": 4, "horizon": 3}, {"epochs": 1, "steps_per_epoch": 2, "batch_size": 4}
+    task, training = {"past": 4, "horizon": 3}, {"epochs": 1, "steps_per_epoch": 2, "masks": 3, "batch_size": 4}
     tiny = change(preset(name), {"model": model, "task": task, "train": training})
     city = City("Roads", stream)
     return train(city, seen=0.5, settings=tiny, device="cpu").on(city)

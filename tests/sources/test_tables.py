@@ -563,7 +563,7 @@ def test_a_map_and_readings_with_coordinates_train_and_forecast(tmp_path: Path) 
     np.testing.assert_array_equal(kept.stream.values, city.stream.values)
     sizes = {
         "model": {"width": 8, "layers": 1, "hidden": 8},
-        "train": {"epochs": 1, "steps_per_epoch": 2, "batch_size": 4},
+        "train": {"epochs": 1, "steps_per_epoch": 2, "masks": 3, "batch_size": 4},
         "task": {"past": 4, "horizon": 4},
     }
     run = train(kept, settings=change(preset("default"), sizes), device="cpu")

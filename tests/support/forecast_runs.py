@@ -65,7 +65,8 @@ def small_city(text: bool = False, quantity: str = "count") -> City:
 @cache
 def small_run(name: str = "default", text: bool = False, quantity: str = "count") -> Run:
     model = {"width": 8, "layers": 2, "hidden": 8, **({"anchors": 4} if name == "paper" else {})}
-    task, training = {"past": 4, "horizon": 3}, {"epochs": 1, "steps_per_epoch": 2, "batch_size": 4}
+    task = {"past": 4, "horizon": 3}
+    training = {"epochs": 1, "steps_per_epoch": 2, "batch_size": 4, "masks": 3}
     settings = change(preset(name), {"model": model, "task": task, "train": training})
     return train(small_city(text, quantity), seen=0.5, settings=settings, device="cpu")
 

@@ -47,6 +47,7 @@ def tiny(name: str = "default", *, model: dict[str, Any] | None = None, **traini
     steps = {
         "epochs": 3,
         "steps_per_epoch": 2,
+        "masks": 3,
         "batch_size": 4,
         "warmup_steps": 2,
         "learning_rate": 5e-3,

@@ -340,6 +340,25 @@ def test_a_loss_that_is_read_a_step_late_is_told_with_its_own_step() -> None:
     assert told[1] == told[0] and len(told[0]) > 4
 
 
+def test_weights_are_averaged_before_they_are_judged() -> None:
+    trainer = new_trainer(tiny("paper", average=0.75, epochs=1, steps_per_epoch=6))
+    steps: list[dict[str, torch.Tensor]] = []
+
+    def on_step(tick: StepReport) -> None:
+        if tick.metrics is None:
+            steps.append({name: p.detach().clone() for name, p in trainer.model.named_parameters()})
+
+    run = trainer.fit(on_step)
+    mean = steps[0]
+    for k, now in enumerate(steps[1:], start=2):  # the mean of all at first, then of about the last four
+        mean = {name: torch.lerp(mean[name], now[name], max(0.25, 1 / k)) for name in now}
+    kept = dict(run.model.named_parameters())
+    assert len(steps) == 6 and all(torch.allclose(kept[name], mean[name], atol=1e-6) for name in mean)
+    assert not all(torch.allclose(kept[name], steps[-1][name], atol=1e-6) for name in mean)
+    trainer.averaged.load_state_dict(run.model.state_dict())
+    assert trainer.validate() == run.progress.best_mae
+
+
 @pytest.mark.parametrize("validation", ["seen", "unseen"])
 @BOTH
 def test_what_no_target_needs_is_not_decoded_and_changes_nothing(

@@ -1,0 +1,134 @@
+"""How well closed roads are foreseen: against simulated days with closures and their twins without.
+
+    python benchmarks/closures.py RUN CITY CLOSURES [--results FILE]
+
+RUN was trained on CITY (lux-sim). CLOSURES has counts.npz (counts_open and counts_closed [scenario, 288, node]) and
+closures.csv (scenario, name, src, dst, close_minute, open_minute).
+
+Two questions. What is left of the change of the nine-hour means when the rerouted flow is subtracted? And how much
+better is the next hour where the change is large if the forecast is told of the closure?
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+
+from frigate.data.city import City, open_city
+from frigate.data.network import RoadNetwork
+from frigate.data.stream import RoadNetworkStream
+from frigate.training.checkpoint import load_run
+from frigate.training.environment import environment
+from frigate.training.run import Run, RunTrips
+
+FORECASTS = 9 * 12 + 6, 17 * 12 + 1, 6  # steps of the day: 09:30 to 17:00, when the last one ends with the closure
+DAY = 288  # steps
+AFFECTED, SHARE = 5.0, 0.2  # vehicles a step, and of the open day's
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("city", type=Path)
+    parser.add_argument("closures", type=Path)
+    parser.add_argument("--results", type=Path, help="write JSON there")
+    args = parser.parse_args()
+    run, city = load_run(args.run), open_city(args.city)
+    counts = np.load(args.closures / "counts.npz")
+    roads = pl.read_csv(args.closures / "closures.csv")
+    here = run.on(city)
+    trips = RunTrips.of(run, city.network, city)
+    scenarios = []
+    for number in range(len(counts["counts_closed"])):
+        closed = roads.filter(pl.col("scenario") == number)
+        first, stop = (int(closed[f"{name}_minute"][0]) // 5 for name in ("close", "open"))
+        network = city.network.close(list(zip(closed["src"].to_list(), closed["dst"].to_list(), strict=True)))
+        days = {name: counts[f"counts_{name}"][number].astype(np.float32) for name in ("open", "closed")}
+        means = {name: day[first:stop].mean(0, dtype=np.float64) for name, day in days.items()}
+        change = means["closed"] - means["open"]
+        unseen = here.split.unseen
+        affected = unseen & (np.abs(change) > AFFECTED) & (np.abs(change) > SHARE * means["open"])
+        (rerouted,) = trips.rerouted([trips.demand(here.split.seen)], network)
+        left = np.abs(change - means["open"] * (rerouted.node_change - 1))
+        found: dict[str, Any] = {
+            "name": closed["name"][0],
+            "roads": len(closed),
+            "affected_nodes": int(affected.sum()),
+            "left_of_change": float(left[unseen].sum() / np.abs(change)[unseen].sum()),
+            "left_of_change_at_affected": float(left[affected].sum() / np.abs(change)[affected].sum()),
+        }
+        found |= next_hour(run, city, network, days["closed"], first, stop, affected)
+        print(json.dumps(found), flush=True)
+        scenarios.append(found)
+    mean = {
+        key: float(np.mean([each[key] for each in scenarios]))
+        for key in ("left_of_change", "left_of_change_at_affected")
+    }
+    print(json.dumps(mean))
+    if args.results is not None:
+        command = "python benchmarks/closures.py RUN lux-sim lux-closures"
+        result = {"command": command, **environment(), "mean": mean, "scenarios": scenarios}
+        args.results.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+def next_hour(
+    run: Run,
+    city: City,
+    network: RoadNetwork,
+    day: NDArray[np.float32],
+    first: int,
+    stop: int,
+    affected: NDArray[np.bool_],
+) -> dict[str, Any]:
+    """MAE of the next hour at affected nodes: told of the closure, not told, a node's last value, and its profile."""
+    stream, task = city.stream, run.settings.task
+    before = stream.num_snapshots
+    values = np.concatenate([stream.values, day])
+    topology_of = np.zeros(len(values), np.int64)
+    topology_of[before + first : before + stop] = 1
+    longer = replace(
+        stream,
+        values=values,
+        observed=np.ones(values.shape, bool),
+        topologies=(city.network, network),
+        topology_of=topology_of,
+        utc_offset_s=np.concatenate([stream.utc_offset_s, np.repeat(stream.utc_offset_s[-1:], len(day))]),
+    )
+    current = before + np.arange(*FORECASTS) - 1  # the last complete snapshot of each
+    ahead = current[:, None] + np.arange(1, task.horizon + 1)
+    truth = values[ahead][..., affected]
+    days = values[:before].reshape(-1, DAY, values.shape[1])[[d for d in range(before // DAY) if d % 7 < 5]]
+    made = {
+        "told": forecasts(run, city, longer, current),
+        "not_told": forecasts(run, city, replace(longer, topology_of=np.zeros_like(topology_of)), current),
+        "last_value": np.repeat(values[current][:, None], task.horizon, axis=1),
+        "weekday_profile": days.mean(0)[(ahead - before) % DAY],
+    }
+    late = slice(5, None)  # half an hour ahead and more
+    error = {name: np.abs(forecast[..., affected] - truth) for name, forecast in made.items()}
+    return {f"mae_{name}": float(e.mean()) for name, e in error.items()} | {
+        f"mae_{name}_half_an_hour_ahead": float(e[:, late].mean()) for name, e in error.items()
+    }
+
+
+def forecasts(run: Run, city: City, stream: RoadNetworkStream, current: NDArray[np.int64]) -> NDArray[np.float32]:
+    """[W,H,N] of the windows whose last snapshots these are."""
+    here, device = run.on(replace(city, stream=stream)), torch.device("cpu")
+    windows, predictor = here.windows(device), here.predictor(device)
+    inputs, task = torch.from_numpy(here.split.seen), run.settings.task
+    made = [
+        predictor(windows.batch(np.array([at]), past=task.past, horizon=task.horizon, inputs=inputs)) for at in current
+    ]
+    return torch.cat(made).numpy()
+
+
+if __name__ == "__main__":
+    main()
