@@ -63,15 +63,7 @@ class SensorView:
         share = np.where(passed > 0, 1 / np.maximum(passed, 1), 0).astype(np.float32)
         return cls(at_sensor, at_sensor.T.tocsr(), share[:, None])
 
-    def calibrate(
-        self,
-        trips: Floats,
-        counts: Floats,
-        *,
-        iterations: int,
-        hold: float = 0.0,
-        observed: NDArray[np.bool_] | None = None,
-    ) -> Floats:
+    def calibrate(self, trips: Floats, counts: Floats, *, iterations: int, hold: float = 0.0) -> Floats:
         """Trip numbers [R,C] moved towards the sensors' counts [V,C], for C situations at once.
 
         Parameters
@@ -84,14 +76,10 @@ class SensorView:
             Steps of expectation maximisation: more follow the sensors closer and the start less.
         hold
             Weight of the start, where 1 is that of one sensor.
-        observed
-            [V,C] where there is a count (default: everywhere).
         """
         seen, start, held = self.per_trip > 0, trips, np.float32(hold) * self.per_trip
         for _ in range(iterations):
             ratio = counts / np.maximum(self.by_sensor @ trips, MIN_FLOW)
-            if observed is not None:
-                ratio = np.where(observed, ratio, 1)
             moved = trips * (self.at_sensor @ ratio.astype(np.float32)) * self.per_trip
             trips = np.where(seen, (moved + held * start) / (1 + held), trips)
         return trips

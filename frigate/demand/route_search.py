@@ -12,6 +12,7 @@ Compiled where numba is installed, else by scipy; both find the same trips.
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from scipy.sparse.csgraph import dijkstra
 from frigate.data.network import RoadNetwork
 from frigate.graph.road_features import travel_time_s
 
+SMALL = 20_000  # roads times searches
 U_TURN_S = 60.0  # what turning back costs beside its angle
 SPEED_MPS = 50 / 3.6  # of every road, to a driver who minds distance alone
 
@@ -221,8 +223,10 @@ def _search(
     """
     if graph.num_roads == 0 or len(origins) == 0:
         return np.full(wanted.shape, -1, np.int32), np.zeros(wanted.shape, np.int64), np.zeros(0, np.int32)
-    use_numba = _compiled() is not None if compiled is None else compiled
-    search = _by_numba if use_numba else _by_scipy
+    if compiled is None:  # to import numba takes longer than some hundred searches of a small network
+        small = graph.num_roads * len(origins) < SMALL and "numba" not in sys.modules
+        compiled = not small and _compiled() is not None
+    search = _by_numba if compiled else _by_scipy
     searched = search(graph, settings, origins, number, draws, wanted, seed)
     ends, lengths, roads = zip(*searched, strict=True)
     return np.concatenate(ends), np.concatenate(lengths), np.concatenate(roads)

@@ -195,21 +195,6 @@ def test_calibration_raises_the_likelihood_and_meets_counts_that_trips_can_make(
     np.testing.assert_allclose(view.by_sensor @ numbers, counts, rtol=0.05)
 
 
-def test_a_count_that_is_missing_says_nothing(graph: LineGraph) -> None:
-    trips = route_set(graph, search_routes(graph, SearchSettings(), searches=20, seed=0))
-    view = SensorView.of(trips, third(graph.num_nodes))
-    numbers = np.random.default_rng(0).gamma(1.0, 1.0, (len(trips.routes), 1))
-    usual = view.by_sensor @ numbers
-    observed = np.zeros(usual.shape, bool)
-    np.testing.assert_allclose(view.calibrate(numbers, 99 * usual, iterations=3, observed=observed), numbers, rtol=1e-5)
-    observed[0] = True
-    moved = view.calibrate(numbers, 99 * usual, iterations=3, observed=observed)
-    assert (
-        moved[view.at_sensor[:, [0]].toarray().ravel() > 0]
-        > 1.5 * numbers[view.at_sensor[:, [0]].toarray().ravel() > 0]
-    ).all()
-
-
 def test_bins_are_local_kinds_of_day_and_hours() -> None:
     times_s = MONDAY_S + 86400 * np.array([0, 5, 7]) - np.array([0, 1, 0])
     assert bins_at(times_s).tolist() == [0, 23, 0]

@@ -184,7 +184,7 @@ def test_torch_alone_runs_what_the_command_wrote(program: Callable[[str], Path])
     assert set(np.load(folder / "sample.npz")) == {*SHAPES, OUTPUT, "node_ids"} - {"positions", *DEMAND}
 
 
-@pytest.mark.parametrize("suffix", [".pt2", pytest.param(".onnx", marks=needs_onnx)])
+@pytest.mark.parametrize("suffix", [".pt2", pytest.param(".onnx", marks=[needs_onnx, pytest.mark.slow])])
 def test_a_model_that_corrects_demand_reads_it(suffix: str, tmp_path: Path) -> None:
     run, city = forecast_runs.small_run(), forecast_runs.small_city()
     path = tmp_path / f"counts{suffix}"
