@@ -117,14 +117,15 @@ def progress(title: str) -> Iterator[Progress]:
 
 
 def _plain_progress(title: str) -> Progress:
-    began = last = time.monotonic()
+    last, first = time.monotonic(), None  # the first update: what came before it was preparation
 
     def update(done: int, total: int, words: str) -> None:
-        nonlocal last
+        nonlocal last, first
         now = time.monotonic()
-        if now - last < PLAIN_PROGRESS_S or not 0 < done < total:
+        first = first or (now, done)
+        if now - last < PLAIN_PROGRESS_S or not first[1] < done < total:
             return
-        last, left_s = now, (now - began) * (total - done) / done
+        last, left_s = now, (now - first[0]) * (total - done) / (done - first[1])
         log(f"{title} {words}".strip() + f": {done / total:.0%}, {left_s / 60:.0f} min left")
 
     return update

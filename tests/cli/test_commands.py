@@ -539,8 +539,10 @@ def test_a_table_is_never_wider_than_the_terminal_and_no_number_is_cut(
     assert narrow == (columns < 120)
 
 
-def test_progress_in_plain_text_comes_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
-    ticks = iter((0.0, 1.0, 20.0, 21.0, 40.0))
+@pytest.mark.parametrize("preparing_s", [0.0, 600.0])
+def test_progress_in_plain_text_comes_now_and_then(preparing_s: float, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was done before the first step says nothing of how long the others take."""
+    ticks = iter((0.0, *(preparing_s + s for s in (1.0, 20.0, 21.0, 40.0))))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(console.time, "monotonic", lambda: next(ticks))
         with progress("Training") as update:
