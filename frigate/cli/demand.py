@@ -2,48 +2,41 @@
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from pathlib import Path
 
 from frigate.cli.console import print_json, say, status
 from frigate.cli.parser import CITY_FOLDER, JSON, Argument, Command
 from frigate.cli.train import read
-from frigate.errors import SettingsError
+from frigate.errors import CityError, SettingsError
 
-SUFFIXES = (".geojson", ".parquet")
 LISTED = 10  # of the trips through a road
 
 
 def run(args: Namespace) -> None:
-    through = None if args.through is None else _ends(args.through)
-    if args.output is not None and args.output.suffix not in SUFFIXES:
-        raise SettingsError(f'{args.output}: "{args.output.suffix}" is not known. Use {" or ".join(SUFFIXES)}')
-    if args.output is None and through is None:
+    from frigate.demand.estimate import estimate_demand
+    from frigate.demand.flows import find_road, trips_through
+    from frigate.demand.tuning import choose_settings
+    from frigate.report.demand_page import check_suffix, write_flows
+
+    road = None if args.through is None else _ends(args.through)
+    if args.output is not None:
+        check_suffix(args.output)
+    if args.output is None and road is None:
         raise SettingsError("name a file for the flows with -o, or a road with --through")
     city = read(args.city)
-    from frigate.demand.estimate import estimate_demand
-    from frigate.demand.flows import find_road, road_columns, road_features_geojson, trips_through
-    from frigate.demand.tuning import choose_settings
-
-    if through is not None:
-        find_road(city.network, through)
+    if road is not None:
+        find_road(city.network, road)
     stream = city.stream
+    if not stream.sensors.any():
+        raise CityError(f"{args.city}: no node has a reading, and demand is estimated from counts. Add readings")
     with status("Estimating demand"):
         known = {"forbidden_turns": city.forbidden_turns, "seed": args.seed}
         settings = choose_settings(stream, stream.sensors, **known)
         demand = estimate_demand(stream, stream.sensors, settings=settings, **known)
-    if args.output is not None:
-        from frigate.data.files import replacing_file, write_file
-
-        if args.output.suffix == ".parquet":
-            import polars as pl
-
-            with replacing_file(args.output) as new:
-                pl.DataFrame(road_columns(demand, city.network, step_s=stream.step_s)).write_parquet(new)
-        else:
-            write_file(args.output, json.dumps(road_features_geojson(demand, city.network, step_s=stream.step_s)))
-    movements = () if through is None else trips_through(demand, city.network, through, step_s=stream.step_s)
+        through = None if road is None else trips_through(demand, city.network, road, step_s=stream.step_s)
+        if args.output is not None:
+            write_flows(args.output, demand, city, through=through)
     if args.json:
         print_json(
             {
@@ -51,14 +44,13 @@ def run(args: Namespace) -> None:
                 "sensors": int(demand.sensors.sum()),
                 "relative_error_at_sensors": round(demand.fit, 4),
                 "searches": settings.to_json()["searches"],
-                "through": [vars(movement) for movement in movements],
+                "through": [] if through is None else [vars(movement) for movement in through.movements],
             }
         )
         return
-    if through is not None:
-        total = sum(movement.vehicles_per_day for movement in movements)
-        say(f"{through[0]} -> {through[1]}: about {total:,.0f} vehicles a day. The largest movements:")
-        for movement in movements[:LISTED]:
+    if road is not None and through is not None:
+        say(f"{road[0]} -> {road[1]}: about {through.vehicles_per_day:,.0f} vehicles a day. The largest movements:")
+        for movement in through.movements[:LISTED]:
             (a, b), (c, d) = movement.origin, movement.destination
             say(f"  {movement.vehicles_per_day:10,.1f}  from {a} -> {b}  to {c} -> {d}")
     if args.output is not None:
@@ -77,8 +69,8 @@ DEMAND = Command(
     "demand", "Estimate who drives where: the flow of every road, by hour.", run,
     (
         CITY_FOLDER,
-        Argument("-o --output FILE", "write the flows of all roads: .geojson or .parquet", Path),
-        Argument("--through A,B", "list the trips that pass the road from node A to node B"),
+        Argument("-o --output FILE", "write the flows of all roads: .html (a map), .geojson or .parquet", Path),
+        Argument("--through A,B", "list the trips that pass the road from node A to node B; a page draws them"),
         Argument("--seed N", "of the sampled trips", int, 0),
         JSON,
     ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frigate.data.network import NodeId, RoadNetwork
-from frigate.demand.estimate import KINDS_OF_DAY, Demand
+from frigate.demand.estimate import BINS, KINDS_OF_DAY, Demand
 from frigate.errors import CityError
 
 HOUR_S = 3600
@@ -76,10 +75,23 @@ def find_road(network: RoadNetwork, road: tuple[NodeId, NodeId]) -> int:
     return int(found[0])
 
 
-def trips_through(
-    demand: Demand, network: RoadNetwork, road: tuple[NodeId, NodeId], *, step_s: int
-) -> tuple[Movement, ...]:
-    """The trips that pass a road, most vehicles first: planners call it select-link analysis.
+@dataclass(frozen=True)
+class Through:
+    """The trips that pass a road: planners call it select-link analysis. Means over the route sets."""
+
+    row: int  # of the road
+    movements: tuple[Movement, ...]  # most vehicles first
+    road_flow: NDArray[np.float64]  # [K,E] vehicles an hour on their way, by kind of day and hour
+    starting: NDArray[np.float64]  # [E] vehicles a day that start on each road
+    ending: NDArray[np.float64]  # [E] that end there
+
+    @property
+    def vehicles_per_day(self) -> float:
+        return float(self.starting.sum())
+
+
+def trips_through(demand: Demand, network: RoadNetwork, road: tuple[NodeId, NodeId], *, step_s: int) -> Through:
+    """The trips that pass a road: from where, to where, and on which roads.
 
     Parameters
     ----------
@@ -90,23 +102,21 @@ def trips_through(
     step_s
         Seconds of a snapshot.
     """
-    row = find_road(network, road)
-    ends = network.node_ids[network.senders], network.node_ids[network.receivers]
-    per_day = 24 * HOUR_S / step_s * np.repeat([5.0, 2.0], 24) / 168  # of a mean day of the week
+    row, E, per_hour = find_road(network, road), network.num_edges, HOUR_S / step_s / len(demand.sets)
+    per_day = 24 * np.repeat([5.0, 2.0], 24) / 168  # of a mean day of the week, from those of each hour
+    flow, starting, ending = np.zeros((BINS, E)), np.zeros(E), np.zeros(E)
     total: dict[tuple[int, int], float] = {}
-    for origin, destination, vehicles in _passing(demand, row, per_day):
-        total[origin, destination] = total.get((origin, destination), 0.0) + vehicles / len(demand.sets)
-    ranked = sorted(total.items(), key=lambda item: -item[1])
-
-    def named(row: int) -> tuple[NodeId, NodeId]:
-        return ends[0][row].item(), ends[1][row].item()
-
-    return tuple(Movement(named(a), named(b), vehicles) for (a, b), vehicles in ranked if vehicles > 0)
-
-
-def _passing(demand: Demand, road: int, per_day: NDArray[np.float64]) -> Iterator[tuple[int, int, float]]:
     for k, trips in enumerate(demand.sets):
-        rows = np.flatnonzero(trips.through_road[:, [road]].toarray().ravel())
-        vehicles = demand.trips(k)[rows] @ per_day
-        routes = trips.routes
-        yield from zip(routes.origin[rows].tolist(), routes.destination[rows].tolist(), vehicles.tolist(), strict=True)
+        some = np.flatnonzero(trips.through_road[:, [row]].toarray().ravel())
+        vehicles = demand.trips(k)[some].astype(np.float64) * per_hour  # [trips,K]
+        flow += (trips.through_road[some].T @ vehicles).T
+        ends = trips.routes.origin[some], trips.routes.destination[some]
+        daily = vehicles @ per_day
+        for at, where in zip(ends, (starting, ending), strict=True):
+            np.add.at(where, at, daily)
+        for a, b, number in zip(ends[0].tolist(), ends[1].tolist(), daily.tolist(), strict=True):
+            total[a, b] = total.get((a, b), 0.0) + number
+    ids = network.node_ids[[network.senders, network.receivers]].T.tolist()  # [E] both ends of each road
+    ranked = sorted(total.items(), key=lambda item: -item[1])
+    movements = tuple(Movement((*ids[a],), (*ids[b],), number) for (a, b), number in ranked if number > 0)
+    return Through(row, movements, flow, starting, ending)

@@ -165,7 +165,7 @@ def draw_map(base: BaseMap, layer: MapLayer) -> NodeMap:
         "prefix": "MAE " if layer.colours == "error" else "",
         "tips": layer.tips,
     }
-    return NodeMap(layer, drawing, [(_colour(k, layer), text) for k, text in enumerate(texts)], data)
+    return NodeMap(layer, drawing, [(colour_of(k, len(layer.edges)), text) for k, text in enumerate(texts)], data)
 
 
 def _draw_nodes(drawing: Drawing, layer: MapLayer, x: list[float], y: list[float], dot: float) -> None:
@@ -180,7 +180,7 @@ def _draw_nodes(drawing: Drawing, layer: MapLayer, x: list[float], y: list[float
 
     def add_coloured(nodes: Bools, shape: str, width: float) -> None:
         for k in range(len(layer.edges) + 1):
-            css = f"{shape} {layer.colours} b{_colour(k, layer)}"
+            css = f"{shape} {layer.colours} b{colour_of(k, len(layer.edges))}"
             add(inside & nodes & (group == k), css, width, f"{shape}{k}")
 
     add(~known & ~sensor, "c none", 0.35 * dot)
@@ -191,9 +191,9 @@ def _draw_nodes(drawing: Drawing, layer: MapLayer, x: list[float], y: list[float
     add_coloured(sensor, "q", 0.86 * dot)
 
 
-def _colour(k: int, layer: MapLayer) -> int:
-    """Spread fewer bins over the whole scale of colours."""
-    return round(k * (BINS - 1) / max(1, len(layer.edges)))
+def colour_of(k: int, edges: int) -> int:
+    """The colour of class k: fewer classes are spread over the whole scale."""
+    return round(k * (BINS - 1) / max(1, edges))
 
 
 def forecast_map(base: BaseMap, forecast: Forecast, unit: str) -> NodeMap:

@@ -303,6 +303,29 @@ def values_of(said: Output) -> list[list[float]]:
     return [node["values"] for node in json.loads(said.out)["nodes"]]
 
 
+def test_demand_writes_flows_and_lists_the_trips_through_a_road(here: Path, tmp_path: Path) -> None:
+    city = read_city("city")
+    roads = city.network.num_edges
+    for form in ("html", "geojson", "parquet"):
+        said = frigate("demand", "city", "-o", tmp_path / f"flows.{form}")
+        assert said.status == 0, said.err
+        assert f"{roads} roads" in said.out and f"flows.{form}" in said.out
+    a, b = first_road(city)
+    said = frigate("demand", "city", "--through", f"{a},{b}", "-o", tmp_path / "through.html")
+    assert said.out.startswith(f"{a} -> {b}: about ")
+    assert f"{a} → {b}" in (tmp_path / "through.html").read_text()
+    told = json.loads(frigate("demand", "city", "--through", f"{a},{b}", "--json").out)
+    assert told["roads"] == roads
+    assert sum(move["vehicles_per_day"] for move in told["through"]) > 0
+
+
+def test_demand_of_a_city_without_readings_is_refused(tmp_path: Path) -> None:
+    stream = town().stream
+    write_city(City("Town", replace(stream, observed=np.zeros_like(stream.observed))), tmp_path / "city")
+    assert_refused(frigate("demand", tmp_path / "city", "-o", tmp_path / "flows.html"), "city", "reading")
+    assert not (tmp_path / "flows.html").exists()
+
+
 def test_forecast_what_if_and_when(here: Path) -> None:
     def told(*words: object) -> list[list[float]]:
         return values_of(frigate("forecast", "run", *words, "--json", "--device", "cpu"))
@@ -400,6 +423,14 @@ def test_resume_over_other_readings_is_refused(copy: Path) -> None:
         ("evaluate run --stride 0", ("stride = 0",)),
         ("evaluate run --city nowhere", ("nowhere", "no such folder")),
         ("evaluate run --device cuda:99", ('device "cuda:99"',)),
+        ("demand city", ("-o", "--through")),
+        ("demand city -o flows.htm", ("flows.htm", ".html, .geojson or .parquet")),
+        ("demand city -o flows", ("flows", ".html, .geojson or .parquet")),
+        ("demand city -o city", ("city", ".html")),
+        ("demand city -o /proc/flows.html", ("/proc/flows.html", "written")),
+        ("demand city -o flows.html --through 41", ('--through "41"', "41,42")),
+        ("demand city -o flows.html --through 1,2", ("from 1 to 2",)),
+        ("demand nowhere -o flows.html", ("nowhere", "no such folder")),
         ("forecast run --at tomorrow", ('at "tomorrow"',)),
         ("forecast run --at 2030-01-01", ("2030-01-01T00:00:00+00:00",)),
         ("forecast run --close 1", ('--close "1"',)),
@@ -451,6 +482,8 @@ def test_a_mistake_ends_with_one_line_and_status_2(command: str, named: tuple[st
         ("train city -o new --preset papr", ('"papr"', '"paper"', "paper, default, dcrnn")),
         ("train city -o new --split regoin", ('"regoin"', '"region"', "random, region")),
         ("evaluate", ("RUN",)),
+        ("demand", ("CITY",)),
+        ("demand city --trough 1,2", ("--trough", '"--through"')),
         ("import benchmark metr-la -o new", ("FOLDER",)),
     ],
 )

@@ -411,11 +411,22 @@ def test_the_trips_through_a_road_add_up_to_its_flow(
     stream: RoadNetworkStream, graph: LineGraph, demand: Demand
 ) -> None:
     e = road(graph, 3 * SIDE + 2, 3 * SIDE + 3)
-    movements = trips_through(demand, stream.network, (3 * SIDE + 2, 3 * SIDE + 3), step_s=3600)
+    through = trips_through(demand, stream.network, (3 * SIDE + 2, 3 * SIDE + 3), step_s=3600)
+    movements = through.movements
     week = np.repeat([5.0, 2.0], 24) / 168 * 24
     flows = [float((trips.through_road.T @ demand.trips(k))[e] @ week) for k, trips in enumerate(demand.sets)]
     assert sum(movement.vehicles_per_day for movement in movements) == pytest.approx(np.mean(flows), rel=1e-4)
     sizes = [movement.vehicles_per_day for movement in movements]
     assert sizes == sorted(sizes, reverse=True) and len(movements) > 3
+    assert through.row == e
+    assert through.vehicles_per_day == pytest.approx(sum(sizes))
+    np.testing.assert_allclose(week @ through.road_flow[:, e], np.mean(flows), rtol=1e-4)
+    for daily, ends in ((through.starting, "origin"), (through.ending, "destination")):
+        a, b = getattr(movements[0], ends)
+        assert daily[road(graph, a, b)] >= sizes[0] * 0.999
+        assert daily.sum() == pytest.approx(sum(sizes))
+    # On the trips' first roads are at least those that start there; nowhere are more than on the road itself.
+    assert (week @ through.road_flow >= 0.999 * np.maximum(through.starting, through.ending)).all()
+    assert (week @ through.road_flow <= 1.001 * np.mean(flows)).all()
     with raises(CityError, "0 to 48"):
         trips_through(demand, stream.network, (0, 48), step_s=3600)

@@ -1,0 +1,157 @@
+"""The demand of a city as a file: a page with a map of the roads' flow by hour, GeoJSON or Parquet."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frigate.data.city import City
+from frigate.data.files import write_file
+from frigate.demand.estimate import KINDS_OF_DAY, Demand, week_mean
+from frigate.demand.flows import HOUR_S, Through, road_columns, road_features_geojson
+from frigate.errors import SettingsError
+from frigate.report.page import render
+from frigate.report.road_map import RoadLayer, RoadMap, SensorFit, Symbols, named_road, road_lines_data
+
+SUFFIXES = (".html", ".geojson", ".parquet")
+LISTED = 10  # roads, sensors and movements in the tables
+UNIT = "vehicles per hour"
+
+
+def check_suffix(path: Path) -> None:
+    """Refuse a file whose ending says nothing."""
+    if path.suffix.lower() not in SUFFIXES:
+        given = f'"{path.suffix}" is not known' if path.suffix else "a name without an ending says no format"
+        raise SettingsError(f"{path}: {given}. Use {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
+
+
+def write_flows(path: str | Path, demand: Demand, city: City, *, through: Through | None = None) -> Path:
+    """Write the flow of every road by kind of day and hour.
+
+    Parameters
+    ----------
+    path
+        File to write: .html is a page with a map, .geojson has a line for each road, .parquet is a long table.
+    demand
+        Of the city's network.
+    city
+        For the roads, their names and the length of a step.
+    through
+        Trips that pass a road, which the page then shows: `frigate.demand.flows.trips_through` finds them.
+
+    Returns
+    -------
+    Path
+        The file.
+    """
+    path = Path(path)
+    check_suffix(path)
+    try:
+        write_file(path, _file(path.suffix.lower(), demand, city, through))
+    except OSError as error:
+        remedy = "Name a file in a folder that can be written"
+        raise SettingsError(f"{path}: cannot be written: {error.strerror}. {remedy}") from None
+    return path
+
+
+def _file(form: str, demand: Demand, city: City, through: Through | None) -> str | bytes:
+    if form == ".html":
+        return _page(demand, city, through)
+    if form == ".geojson":
+        return json.dumps(road_features_geojson(demand, city.network, step_s=city.stream.step_s))
+    import polars as pl
+
+    file = io.BytesIO()
+    pl.DataFrame(road_columns(demand, city.network, step_s=city.stream.step_s)).write_parquet(file)
+    return file.getvalue()
+
+
+def _page(demand: Demand, city: City, through: Through | None) -> str:
+    network, per_hour = city.network, HOUR_S / city.stream.step_s
+    flow = demand.road_flow * per_hour
+    sensors = np.flatnonzero(demand.sensors)
+    fit = SensorFit(sensors, *((x[:, sensors] * per_hour) for x in (demand.usual_counts, demand.node_flow)))
+    layer = RoadLayer.of_flow("all trips", flow, UNIT)
+    flow_map = RoadMap(
+        title=f"Trips through {named_road(network, through.row)}" if through else "Estimated flow of every road",
+        network=network,
+        layers=(layer,) if through is None else (_layer_through(through), layer),
+        kinds=KINDS_OF_DAY,
+        spread=demand.road_spread,
+        sensors=fit,
+        marked=() if through is None else (through.row,),
+        symbols=() if through is None else _ends(through),
+    )
+    return render(
+        "demand.html.j2",
+        city=city.name,
+        roads=network.num_edges,
+        nodes=int(network.present.sum()),
+        sensors=len(sensors),
+        sets=len(demand.sets),
+        fit=demand.fit,
+        map=flow_map,
+        lines=road_lines_data(network),
+        busiest=_busiest(demand, city),
+        worst=_worst(demand, city),
+        through=None if through is None else _movements(through, city),
+    )
+
+
+def _layer_through(through: Through) -> RoadLayer:
+    return RoadLayer.of_flow("trips through the marked road", through.road_flow, UNIT)
+
+
+def _ends(through: Through) -> tuple[Symbols, ...]:
+    def symbols(shape: str, text: str, number: NDArray[np.float64]) -> Symbols:
+        at = np.flatnonzero(number > 0)
+        return Symbols(shape, text, at, number[at])
+
+    return symbols("round", "trips start", through.starting), symbols("diamond", "trips end", through.ending)
+
+
+def _daily(per_step: NDArray[np.floating], city: City) -> NDArray[np.float64]:
+    """Vehicles on a mean day of the week from [K,...] vehicles a step."""
+    daily: NDArray[np.float64] = np.asarray(week_mean(per_step), np.float64) * (24 * HOUR_S / city.stream.step_s)
+    return daily
+
+
+def _busiest(demand: Demand, city: City) -> list[tuple[str, float, float, float]]:
+    """Roads with the most vehicles a day: in words, how many, and what one standard deviation leaves open."""
+    daily = _daily(demand.road_flow, city)
+    factor = np.exp(demand.road_spread)
+    rows = np.argsort(-daily)[:LISTED].tolist()
+    return [(named_road(city.network, e), daily[e], daily[e] / factor[e], daily[e] * factor[e]) for e in rows]
+
+
+def _worst(demand: Demand, city: City) -> list[tuple[Any, float, float]]:
+    """Sensors whose count and estimate differ most: id, vehicles a day measured, estimated."""
+    measured, estimated = (_daily(x, city) for x in (demand.usual_counts, demand.node_flow))
+    off = np.where(demand.sensors, np.abs(measured - estimated), -1)
+    rows = np.argsort(-off)[: min(LISTED, int(demand.sensors.sum()))].tolist()
+    return [(city.network.node_ids[n], measured[n], estimated[n]) for n in rows]
+
+
+def _movements(through: Through, city: City) -> dict[str, Any]:
+    network = city.network
+    row_of = {ends: row for row, ends in enumerate(_ids(city))}
+    listed = [
+        (named_road(network, row_of[m.origin]), named_road(network, row_of[m.destination]), m.vehicles_per_day)
+        for m in through.movements[:LISTED]
+    ]
+    return {
+        "road": named_road(network, through.row),
+        "total": through.vehicles_per_day,
+        "movements": len(through.movements),
+        "listed": listed,
+    }
+
+
+def _ids(city: City) -> list[tuple[Any, Any]]:
+    network = city.network
+    return [(a, b) for a, b in network.node_ids[[network.senders, network.receivers]].T.tolist()]

@@ -1,0 +1,184 @@
+"""Maps of roads: lines on a canvas, coloured and widened by a value, which `templates/road_map.js` draws.
+
+Numbers travel as typed arrays in base64, so that 65,000 roads with 48 values each are a page of some ten megabytes. All
+maps of a page share the lines of the roads, the view and the road under the pointer.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import shapely
+from numpy.typing import NDArray
+
+from frigate.data.network import RoadNetwork
+from frigate.report.maps import bin_edges, colour_of
+from frigate.report.svg import round_step
+from frigate.sources.geometry import Projection, road_lines
+
+Floats = NDArray[np.floating]
+
+BEND_M = 1.5  # a bend that leaves a road's line by less is not drawn
+CODES = 32767  # of a value, on either side of 0
+WIDTHS = (0.7, 1.0, 1.4, 2.0, 2.8, 3.8, 5.2)  # pixels, of the colours from least to most
+CHANGE_WIDTHS = (5.2, 3.6, 2.2, 0.7, 2.2, 3.6, 5.2)
+
+
+def encoded(array: NDArray[np.generic]) -> str:
+    """The bytes of an array in base64, little-endian."""
+    return base64.b64encode(np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"))).tobytes()).decode()
+
+
+def encoded_values(values: Floats) -> dict[str, Any]:
+    """Values as 16-bit codes c of top * c * |c| / CODES²: exact to 0.3 % down to a ten-thousandth of the largest."""
+    top = float(np.abs(values).max(initial=0)) or 1.0
+    code = np.sign(values) * np.sqrt(np.abs(values) / top) * CODES
+    return {"top": top, "codes": encoded(np.round(code).astype(np.int16))}
+
+
+def road_lines_data(network: RoadNetwork) -> dict[str, Any]:
+    """What all maps of a page share: the line of every road in metres east and south, its name and its ends."""
+    lines, _ = road_lines(network, network.edges)
+    points = np.concatenate([*lines, np.zeros((0, 2))])
+    road = np.repeat(np.arange(len(lines)), [len(line) for line in lines])
+    x, y = Projection.of(network).metres(*points.T)
+    plain = shapely.simplify(shapely.linestrings(x, y, indices=road), BEND_M) if len(lines) else np.zeros(0, object)
+    xy, road = shapely.get_coordinates(plain, return_index=True)
+    names, name = np.unique(network.edges.name.astype(str), return_inverse=True)
+    key, back = (np.stack(ends, 1) @ [network.num_nodes, 1] for ends in _both_ways(network))
+    return {
+        "points": encoded((xy * [1, -1]).astype(np.float32)),
+        "start": encoded(np.searchsorted(road, np.arange(network.num_edges + 1)).astype(np.uint32)),
+        "ends": encoded(np.stack([network.senders, network.receivers], 1).astype(np.uint32)),
+        "two_way": encoded(np.isin(key, back).astype(np.uint8)),
+        "name": encoded(name.astype(np.uint32)),
+        "names": names.tolist(),
+        "ids": [str(node) for node in network.node_ids.tolist()],
+    }
+
+
+def _both_ways(network: RoadNetwork) -> tuple[tuple[NDArray[np.int64], NDArray[np.int64]], ...]:
+    return (network.senders, network.receivers), (network.receivers, network.senders)
+
+
+@dataclass(frozen=True)
+class RoadLayer:
+    """A value for every road, or one for each hour of some kinds of day. K = 24 hours times the kinds, or 1."""
+
+    name: str
+    values: Floats  # [K,E]
+    unit: str
+    edges: tuple[float, ...]  # where one colour ends and the next begins
+    colours: str = "forecast"  # or change: a scale of the style sheet
+
+    @classmethod
+    def of_flow(cls, name: str, values: Floats, unit: str, *, like: Floats | None = None) -> RoadLayer:
+        """From few to many; with the classes of other values, to compare two maps. The busiest hour sets them."""
+        busiest = np.asarray(values if like is None else like, np.float64).max(axis=0)
+        return cls(name, values, unit, tuple(bin_edges(busiest, skewed=True)))
+
+    @classmethod
+    def of_change(cls, name: str, values: Floats, unit: str, *, like: Floats | None = None) -> RoadLayer:
+        """From less to more, the same on both sides of 0."""
+        most = float(np.quantile(np.abs(values if like is None else like), 0.99))
+        step = round_step(max(most, 1e-6), 10)
+        steps = (step, 3 * step, 10 * step)
+        return cls(name, values, unit, (*(-s for s in reversed(steps)), *steps), "change")
+
+    @property
+    def any_zero(self) -> bool:
+        """Some road has no vehicles, and is drawn without a colour."""
+        return self.colours == "forecast" and bool((self.values == 0).any())
+
+    @property
+    def classes(self) -> list[dict[str, Any]]:
+        """Of the key and the lines: colour, width, text."""
+        ends = [f"{edge:g}".replace("-", "−") for edge in self.edges]
+        if self.colours == "change":
+            ends = [f"+{end}" if edge > 0 else end for end, edge in zip(ends, self.edges, strict=True)]
+        between = [f"{low} to {high}" for low, high in pairwise(ends)]
+        texts = [f"below {ends[0]}", *between, f"{ends[-1]} or more"] if ends else ["all"]
+        widths = CHANGE_WIDTHS if self.colours == "change" else WIDTHS
+        colours = [colour_of(k, len(self.edges)) for k in range(len(texts))]
+        return [{"colour": c, "width": widths[c], "text": text} for c, text in zip(colours, texts, strict=True)]
+
+
+@dataclass(frozen=True)
+class Symbols:
+    """Places with a number each, drawn with an area in proportion to it."""
+
+    shape: str  # round or diamond
+    text: str  # of the key
+    at: NDArray[np.int64]  # [P] rows of roads, in whose middle they are drawn
+    size: Floats  # [P]
+
+
+@dataclass(frozen=True)
+class SensorFit:
+    """What sensors count and what is estimated there, in the unit of the layers."""
+
+    nodes: NDArray[np.int64]  # [V]
+    measured: Floats  # [K,V]
+    estimated: Floats  # [K,V]
+
+
+@dataclass(frozen=True)
+class RoadMap:
+    """A map with one or several layers to choose from."""
+
+    title: str
+    network: RoadNetwork
+    layers: tuple[RoadLayer, ...]
+    kinds: tuple[str, ...] = ()  # kinds of day, each with 24 hours; (): one value, and no slider
+    hour: int = 17  # shown first
+    spread: Floats | None = None  # [E] standard deviation of the logarithm of the values
+    sensors: SensorFit | None = None
+    marked: tuple[int, ...] = ()  # rows of roads that stand out
+    closed: bool = False  # the marked roads are closed
+    symbols: tuple[Symbols, ...] = ()
+
+    @property
+    def large(self) -> bool:
+        return bool(self.kinds)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """For road_map.js."""
+        fit = self.sensors
+        x, y = Projection.of(self.network).metres(self.network.lon, self.network.lat)
+        return {
+            "layers": [
+                {
+                    "unit": layer.unit, "edges": layer.edges, "colours": layer.colours[0], "classes": layer.classes,
+                    "values": encoded_values(layer.values),
+                }
+                for layer in self.layers
+            ],
+            "kinds": self.kinds,
+            "hour": self.hour,
+            "spread": None if self.spread is None else encoded_values(self.spread),
+            "sensors": None if fit is None else {
+                "node": encoded(fit.nodes.astype(np.uint32)),
+                "x": encoded(x[fit.nodes].astype(np.float32)),
+                "y": encoded(-y[fit.nodes].astype(np.float32)),
+                "measured": encoded_values(fit.measured),
+                "estimated": encoded_values(fit.estimated),
+            },
+            "marked": self.marked,
+            "closed": self.closed,
+            "symbols": [
+                {"shape": s.shape, "road": encoded(s.at.astype(np.uint32)), "size": encoded_values(s.size)}
+                for s in self.symbols
+            ],
+        }  # fmt: skip
+
+
+def named_road(network: RoadNetwork, row: int) -> str:
+    """A road in words: its name, where it has one, and its two ends."""
+    ends = f"{network.node_ids[network.senders[row]]} → {network.node_ids[network.receivers[row]]}"
+    name = str(network.edges.name[row])
+    return f"{name}, {ends}" if name else ends
