@@ -68,7 +68,7 @@ def check_sensors(stream: RoadNetworkStream) -> tuple[SensorCheck, ...]:
     tail = max(SILENT_SNAPSHOTS, math.ceil(SILENT_SHARE * stream.num_snapshots))
 
     def when(snapshot: int) -> str:
-        return stream.local_time(stream.start_s + snapshot * stream.step_s)
+        return stream.local_time(int(stream.times_s[snapshot]))
 
     each = []
     for n, values, observed in _columns(stream):

@@ -156,7 +156,7 @@ UTC = Argument("--timezone ZONE", "time zone, such as Europe/Luxembourg", defaul
 ZONE = Argument("--timezone ZONE", "time zone, such as Europe/Luxembourg (default: that of the network or the data)")
 STEP = Argument("--step STEP", "time between snapshots (default: 5min)")
 STEP_OF_DATA = Argument("--step STEP", "time between snapshots, such as 5min (default: that of the data)")
-QUANTITY = Argument("--quantity NAME", "count (summed) or a gauge such as speed (latest)", default="count")
+QUANTITY = Argument("--quantity NAME", "count (summed) or a gauge such as speed (latest; default: count)")
 UNIT = Argument("--unit UNIT", "unit of the values, for display", default="")
 ON = Argument("--on", "what a node of the city is: an intersection, or a road segment", default="nodes",
               choices=("nodes", "roads"))  # fmt: skip

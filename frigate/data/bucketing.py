@@ -21,7 +21,7 @@ from scipy.sparse import coo_array
 from frigate.data.city_toml import whole_step
 from frigate.data.network import RoadNetwork
 from frigate.data.notices import Notices, Place
-from frigate.data.stream import RoadNetworkStream, make_stream, utc_offsets_s
+from frigate.data.stream import RoadNetworkStream, Steps, make_stream
 from frigate.data.times import utc_text
 from frigate.errors import CityError
 
@@ -83,12 +83,11 @@ class Span:
 class Grid:
     """Which snapshots there are."""
 
-    start_s: int
-    step_s: int
+    steps: Steps
     num_snapshots: int
 
     def snapshot_of(self, time_us: NDArray[np.int64]) -> NDArray[np.int64]:
-        return (time_us - self.start_s * 1_000_000) // (self.step_s * 1_000_000)
+        return self.steps.snapshot_at(time_us // 1_000_000)
 
 
 @dataclass(frozen=True)
@@ -97,12 +96,13 @@ class Snapshots:
 
     values: NDArray[np.float32]  # [S,N]
     observed: NDArray[np.bool_]  # [S,N]
-    start_s: int
-    step_s: int
+    steps: Steps
 
     @staticmethod
-    def none(num_nodes: int, step_s: int) -> Snapshots:
-        return Snapshots(np.zeros((0, num_nodes), np.float32), np.zeros((0, num_nodes), bool), 0, step_s)
+    def none(num_nodes: int, step_s: int, timezone: str) -> Snapshots:
+        """Snapshots without any reading."""
+        empty = np.zeros((0, num_nodes), np.float32), np.zeros((0, num_nodes), bool)
+        return Snapshots(*empty, Steps(0, step_s, timezone))
 
     def trimmed(self, notices: Notices) -> Snapshots:
         """Without the snapshots before the first and after the last reading."""
@@ -110,14 +110,13 @@ class Snapshots:
         first, stop = (int(seen[0]), int(seen[-1]) + 1) if len(seen) else (0, 0)
         lost = len(self.values) - (stop - first)
         notices.add("Snapshots without any reading before the first or after the last, left out", lost)
-        start_s = self.start_s + first * self.step_s
-        return Snapshots(self.values[first:stop], self.observed[first:stop], start_s, self.step_s)
+        steps = replace(self.steps, start_s=self.steps.time_s(first))
+        return Snapshots(self.values[first:stop], self.observed[first:stop], steps)
 
     def stream(
         self,
         network: RoadNetwork | Sequence[RoadNetwork],
         *,
-        timezone: str,
         quantity: str = "count",
         unit: str = "",
         topology_of: NDArray[np.int64] | None = None,
@@ -126,11 +125,11 @@ class Snapshots:
         return make_stream(
             self.values,
             network,
-            start_s=self.start_s,
-            step_s=self.step_s,
+            start_s=self.steps.start_s,
+            step_s=self.steps.step_s,
             observed=self.observed,
             topology_of=topology_of,
-            timezone=timezone,
+            timezone=self.steps.timezone,
             quantity=quantity,
             unit=unit,
         )
@@ -152,7 +151,7 @@ def bucket(parts: Iterable[Readings], grid: Grid, *, num_nodes: int, quantity: s
         "count": readings of one cell are summed. Anything else is a gauge, of which the latest reading stays.
     """
     S, N = grid.num_snapshots, num_nodes
-    snapshots = Snapshots(np.zeros((S, N), np.float32), np.zeros((S, N), bool), grid.start_s, grid.step_s)
+    snapshots = Snapshots(np.zeros((S, N), np.float32), np.zeros((S, N), bool), grid.steps)
     for part in parts:
         _put(part, grid.snapshot_of(part.time_us), snapshots.values, snapshots.observed, quantity)
     return snapshots
@@ -226,7 +225,7 @@ def bucket_sensors(
     placed = np.flatnonzero(node_of >= 0)
     join = coo_array((np.ones(len(placed)), (node_of[placed], placed)), shape=(num_nodes, D)).tocsr()
     sensors = np.bincount(node_of[placed], minlength=num_nodes)
-    total = Snapshots(np.zeros((S, num_nodes), np.float32), np.zeros((S, num_nodes), bool), grid.start_s, grid.step_s)
+    total = Snapshots(np.zeros((S, num_nodes), np.float32), np.zeros((S, num_nodes), bool), grid.steps)
     partial, incomplete = np.zeros(num_nodes, np.int64), 0
     block = max(1, BLOCK_CELLS // max(1, D))
     for low in range(0, S, block):
@@ -241,7 +240,8 @@ def bucket_sensors(
             _put(lasting, snapshot[rows] - low, filled_ms, reports, "count")
             if covered_ms is not None:
                 filled_ms[:] = covered_ms[low:high, None]
-            reports = filled_ms == grid.step_s * 1000
+            whole_ms = 1000 * np.diff(grid.steps.times_s(low, high + 1))[:, None]
+            reports = (filled_ms == whole_ms) & (whole_ms > 0)
             incomplete += int(((filled_ms > 0) & ~reports).sum())
         sums = (join @ np.where(reports, values, 0).T).T
         reporting = (join @ reports.T.astype(np.float64)).T
@@ -332,10 +332,8 @@ def snapshot_grid(span: Span, *, step_s: int, timezone: str, num_nodes: int, num
 
     More than fit into memory are refused before any memory is taken.
     """
-    first_s = span.first_us // 1_000_000
-    offset_s = int(utc_offsets_s(np.array([first_s]), timezone)[0])
-    start_s = (first_s + offset_s) // step_s * step_s - offset_s
-    count = (span.last_us // 1_000_000 - start_s) // step_s + 1
+    first_s, last_s = span.first_us // 1_000_000, span.last_us // 1_000_000
+    count = (last_s - first_s) // step_s + 1
     cells = count * max(num_nodes, MIN_WIDTH)
     if cells > MAX_CELLS or (cells > MANY_CELLS and num_readings * 1_000_000 < cells):
         first = f"{utc_text(span.first_us)} ({span.first})"
@@ -344,7 +342,9 @@ def snapshot_grid(span: Span, *, step_s: int, timezone: str, num_nodes: int, num
             f"readings from {first} to {last} make {count:,} snapshots of {num_nodes:,} nodes, "
             f"for {num_readings:,} readings. Is one of these times mistaken?"
         )
-    return Grid(start_s, step_s, count)
+    steps = Steps.from_midnight(first_s, step_s, timezone)
+    low, high = steps.snapshot_at(np.array([first_s, last_s])).tolist()
+    return Grid(replace(steps, start_s=steps.time_s(low)), high - low + 1)
 
 
 def usual_step_s(gap_us: NDArray[Any], *, where: str) -> int:

@@ -21,7 +21,7 @@ from frigate.data.network import Edges, RoadNetwork
 from frigate.data.stream import RoadNetworkStream
 from frigate.errors import CityError
 
-CACHE_FORMAT = 1
+CACHE_FORMAT = 2  # 1: days of 24 hours, whatever the clock did
 
 
 def open_cache(path: str | Path) -> City:

@@ -107,7 +107,7 @@ def _read_tables(folder: Path, sources: dict[str, Path]) -> City:
         raise CityError(f"{sources['edges'].name} has no roads. A city needs roads between its nodes")
     base = timeline.networks[0]
     turns = read_turns(sources["turns"], timeline.networks, notices=notices) if "turns" in sources else empty_turns()
-    snapshots = Snapshots.none(base.num_nodes, settings.step_s)
+    snapshots = Snapshots.none(base.num_nodes, settings.step_s, settings.timezone)
     if "readings" in sources:
         table = city_table(sources["readings"], ("time", "node_id", "value"), notices=notices)
         read = read_readings(table.batches(), base, clock=settings.clock, quantity=settings.quantity, notices=notices)
@@ -126,13 +126,13 @@ def _read_tables(folder: Path, sources: dict[str, Path]) -> City:
 
 
 def _stream(snapshots: Snapshots, timeline: Timeline, settings: CityFile, notices: Notices) -> RoadNetworkStream:
-    starts_s = snapshots.start_s + settings.step_s * np.arange(len(snapshots.values), dtype=np.int64)
+    starts_s = snapshots.steps.times_s(0, len(snapshots.values))
     topologies, topology_of = timeline.topologies(starts_s * 1_000_000)
     if len(starts_s):
         late = timeline.from_us > starts_s[-1] * 1_000_000
         notices.add("Times of changes after the last reading's snapshot, which no snapshot shows", int(late.sum()))
-    local = {"timezone": settings.timezone, "quantity": settings.quantity, "unit": settings.unit}
-    stream = snapshots.stream(topologies, topology_of=topology_of, **local)
+    what = {"quantity": settings.quantity, "unit": settings.unit}
+    stream = snapshots.stream(topologies, topology_of=topology_of, **what)
 
     def place(cell: int) -> str:
         snapshot, node = divmod(cell, stream.num_nodes)

@@ -6,12 +6,11 @@ import json
 import re
 import tomllib
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
 
-from frigate.data.stream import DAY_S, zone
+from frigate.data.stream import DAY_S, parse_quantity, zone
 from frigate.data.times import Clock
 from frigate.errors import CityError, did_you_mean
 
@@ -68,16 +67,6 @@ def whole_step(step_s: int, *, where: str) -> int:
     near = [*good[good < step_s][-1:].tolist(), *good[good > step_s][:1].tolist()]
     names = " or ".join(step_text(s) for s in near)
     raise CityError(f"{where}: a step of {step_text(step_s)} does not divide a day. The nearest that do: {names}")
-
-
-def parse_quantity(text: str, *, where: str) -> str:
-    """`count` in any case, or the name of a gauge. What is nearly `count` is refused: a gauge would not be summed."""
-    quantity = text.strip() or "count"
-    if quantity.lower() == "count":
-        return "count"
-    if get_close_matches(quantity.lower(), ["count"], cutoff=0.75):
-        raise CityError(f'{where}: quantity "{text}" would be a gauge, whose readings are not summed. Write "count"')
-    return quantity
 
 
 def read_city_file(folder: Path) -> CityFile:

@@ -24,7 +24,7 @@ from frigate.data.network import RoadNetwork
 from frigate.data.notices import Notices, TableRow
 from frigate.data.stream import RoadNetworkStream
 from frigate.data.tables import CSV_TIME, Table
-from frigate.data.times import Clock, times_us
+from frigate.data.times import Clock, RowOrder, times_us
 from frigate.errors import CityError
 
 UNKNOWN_NODE = "Readings left out, their node is not in the network"
@@ -46,7 +46,7 @@ class ReadReadings:
         """These readings in snapshots; the parts are used up."""
         N, count = network.num_nodes, sum(map(len, self.parts))
         if self.span is None:
-            return Snapshots.none(N, step_s)
+            return Snapshots.none(N, step_s, timezone)
         grid = snapshot_grid(self.span, step_s=step_s, timezone=timezone, num_nodes=N, num_readings=count)
         parts = without_repeats(in_time_order(self.parts), network.node_ids, notices)
         return bucket(parts, grid, num_nodes=N, quantity=quantity)
@@ -89,18 +89,18 @@ def read_readings(
     index = NodeIndex(network.node_ids)
     parts: list[Readings] = []
     row_times: list[NDArray[np.int64]] = []
-    span = None
+    span, order = None, RowOrder()
     total, unknown, zeros, latest = 0, 0, 0, None
     for table in tables:
         if not len(table):
             continue
         place = table.place_of(node, value)
-        time_us = times_us(table, "time", clock=clock, notices=notices)
+        row = index.rows(table, node)
+        time_us = times_us(table, "time", clock=clock, notices=notices, series=row, order=order)
         if not dense:
             earlier = np.diff(time_us, prepend=time_us[0] if latest is None else latest) < 0
             notices.add_rows("Readings earlier than the row above; all were sorted by time", earlier, place)
             latest = int(time_us[-1])
-        row = index.rows(table, node)
         known = row >= 0
         notices.add_rows(UNKNOWN_NODE, ~known, _unknown_node(table, node, index))
         total, unknown = total + len(table), unknown + int((~known).sum())

@@ -1,14 +1,17 @@
 """A road network stream: readings, an observed mask, and the topology of every snapshot (paper, Definition 2).
 
-Snapshot t covers [t, t + step) and is known at t + step. Windows are views into the stream, never copies.
+Snapshot t covers [t, t + step) and is known at t + step. Windows are views into the stream, never copies. A day is a
+local day: where the step does not divide a change of the clocks, the snapshot of the change is shorter or longer by it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from difflib import get_close_matches
 from functools import cached_property
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -19,7 +22,10 @@ from frigate.data.network import RoadNetwork
 from frigate.errors import CityError
 
 DAY_S = 86_400
+QUARTER_S = 900  # clocks change at no other times
+ZONE_DAYS = (-25_567, 84_006)  # since 1970: the years 1900 to 2200
 DIGEST_ROWS = 256  # snapshots hashed at once: readings lie in a file that need not be in memory whole
+GAUGE = re.compile(r"speed|velocity|occupancy|density|travel_?time|delay|temperature", re.IGNORECASE)
 CALENDAR = ("day_sin", "day_cos", "week_sin", "week_cos", "weekend")
 
 
@@ -80,12 +86,30 @@ class RoadNetworkStream:
     @cached_property
     def times_s(self) -> NDArray[np.int64]:
         """[S] start of each snapshot, seconds since 1970 UTC."""
-        return self.start_s + self.step_s * np.arange(self.num_snapshots, dtype=np.int64)
+        even = self.start_s + self.step_s * np.arange(self.num_snapshots, dtype=np.int64)
+        later_s = self.utc_offset_s - self.utc_offset_s[:1]
+        return even - later_s if (later_s % self.step_s).any() else even
+
+    @property
+    def steps(self) -> Steps:
+        """When snapshots begin, those before and after the record as well."""
+        return Steps(self.start_s, self.step_s, self.timezone)
+
+    @property
+    def end_s(self) -> int:
+        """End of the last snapshot."""
+        return self.steps.time_s(self.num_snapshots)
 
     @cached_property
     def calendar(self) -> NDArray[np.float32]:
         """[S,C] see CALENDAR; local time at the start of each snapshot."""
         return calendar(self.times_s + self.utc_offset_s)
+
+    def snapshot_at(self, time_s: int) -> int:
+        """The snapshot that a time lies in, perhaps one before or after the record."""
+        if self.num_snapshots and self.start_s <= time_s <= self.times_s[-1]:
+            return int(np.searchsorted(self.times_s, time_s, side="right")) - 1
+        return int(self.steps.snapshot_at(np.array([time_s]))[0])
 
     def slice(self, first: int, stop: int) -> RoadNetworkStream:
         """The snapshots from `first` up to `stop`, as views."""
@@ -96,7 +120,7 @@ class RoadNetworkStream:
             observed=self.observed[part],
             topology_of=self.topology_of[part],
             utc_offset_s=self.utc_offset_s[part],
-            start_s=self.start_s + first * self.step_s,
+            start_s=int(self.times_s[first]) if first < self.num_snapshots else self.steps.time_s(first),
         )
 
     def on(self, network: RoadNetwork) -> RoadNetworkStream:
@@ -126,11 +150,82 @@ class RoadNetworkStream:
 
     def local_time(self, time_s: int) -> str:
         """ISO-8601 in the city's time zone. Inside the record it needs no time-zone database."""
-        snapshot = (time_s - self.start_s) // self.step_s
-        if not 0 <= snapshot <= self.num_snapshots or self.num_snapshots == 0:
+        snapshot = int(np.searchsorted(self.times_s, time_s, side="right")) - 1
+        if snapshot < 0 or time_s > self.times_s[-1] + self.step_s:
             return local_iso(time_s, self.timezone)
-        offset_s = int(self.utc_offset_s[min(snapshot, self.num_snapshots - 1)])
-        return _iso(time_s, timezone(timedelta(seconds=offset_s)))
+        return _iso(time_s, timezone(timedelta(seconds=int(self.utc_offset_s[snapshot]))))
+
+
+@dataclass(frozen=True)
+class Steps:
+    """When snapshots begin: each a step after the one before it, by the wall clock.
+
+    Where the step divides every change of the clocks, as an hour does in most zones, that is so many seconds. Else a
+    snapshot begins at the same times of day before and after a change.
+    """
+
+    start_s: int  # of snapshot 0, seconds since 1970 UTC
+    step_s: int
+    timezone: str = "UTC"
+
+    @staticmethod
+    def from_midnight(time_s: int, step_s: int, timezone: str) -> Steps:
+        """The steps of the local day of a time, the first of which begins at midnight."""
+        local_s = time_s + int(utc_offsets_s(np.array([time_s]), timezone)[0])
+        return Steps(int(_utc_s(np.array([local_s // DAY_S * DAY_S]), timezone)[0]), step_s, timezone)
+
+    def times_s(self, first: int, stop: int) -> NDArray[np.int64]:
+        """Starts of the snapshots from `first` up to `stop`, seconds since 1970 UTC."""
+        number = np.arange(first, stop, dtype=np.int64)
+        even = self.start_s + self.step_s * number
+        if not len(even) or not self._stretched(min(self.start_s, int(even[0])), max(self.start_s, int(even[-1]))):
+            return even
+        return _utc_s(self.local_start_s + self.step_s * number, self.timezone)
+
+    def time_s(self, snapshot: int) -> int:
+        """Start of one snapshot."""
+        return int(self.times_s(snapshot, snapshot + 1)[0])
+
+    def snapshot_at(self, time_s: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The snapshots that these times lie in."""
+        even = (time_s - self.start_s) // self.step_s
+        if not len(time_s) or not self._stretched(
+            min(self.start_s, int(time_s.min())), max(self.start_s, int(time_s.max()))
+        ):
+            return even
+        beyond = 2 + 3 * 3600 // self.step_s  # clocks are hardly ever set by more
+        first = int(even.min()) - beyond
+        starts_s = self.times_s(first, int(even.max()) + beyond)
+        return np.searchsorted(starts_s, time_s, side="right") - 1 + first
+
+    def _stretched(self, first_s: int, last_s: int) -> bool:
+        """Whether the clocks change between two times by something that the step does not divide."""
+        if 1800 % self.step_s == 0 or self.timezone == "UTC":  # clocks change by half an hour or more
+            return False
+        days = np.clip(np.arange(first_s // DAY_S - 1, last_s // DAY_S + 2), *ZONE_DAYS) * DAY_S
+        offsets = np.unique(utc_offsets_s(days, self.timezone))
+        return bool(((offsets - offsets[0]) % self.step_s).any())
+
+    @property
+    def local_start_s(self) -> int:
+        """The start by the wall clock: a whole step from midnight also where the change leaves that time out."""
+        local_s = self.start_s + int(utc_offsets_s(np.array([self.start_s]), self.timezone)[0])
+        whole = local_s // self.step_s * self.step_s
+        return whole if int(_utc_s(np.array([whole]), self.timezone)[0]) == self.start_s else local_s
+
+
+def _utc_s(local_s: NDArray[np.int64], timezone: str) -> NDArray[np.int64]:
+    """UTC of local times: the first of two, and for one that a change leaves out the moment of the change."""
+    tz, day_0 = zone(timezone), datetime(1970, 1, 1)
+    read = []
+    for s in local_s.tolist():
+        first = (day_0 + timedelta(seconds=s)).replace(tzinfo=tz)
+        late, early = int(first.timestamp()), int(first.replace(fold=1).timestamp())
+        if early < late:  # left out: the clocks change between these two, at a quarter of an hour
+            quarters = np.arange(-(-early // QUARTER_S) * QUARTER_S, late + 1, QUARTER_S)
+            late = int(quarters[np.argmax(utc_offsets_s(quarters, timezone) == s - early)])
+        read.append(late)
+    return np.array(read, np.int64)
 
 
 def calendar(local_s: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -161,11 +256,36 @@ def zone(name: str) -> ZoneInfo:
 
 
 def utc_offsets_s(times_s: NDArray[np.int64], timezone: str) -> NDArray[np.int64]:
-    """Local time minus UTC at each time, looked up once a quarter of an hour: offsets change at no other times."""
+    """Local time minus UTC at each time, looked up once a quarter of an hour."""
     tz = zone(timezone)
-    quarters, back = np.unique(times_s // 900, return_inverse=True)
-    offsets = [int(datetime.fromtimestamp(int(q) * 900, tz).utcoffset().total_seconds()) for q in quarters]  # type: ignore[union-attr]
+    quarters, back = np.unique(times_s // QUARTER_S, return_inverse=True)
+    offsets = [int(datetime.fromtimestamp(int(q) * QUARTER_S, tz).utcoffset().total_seconds()) for q in quarters]  # type: ignore[union-attr]
     return np.array(offsets, np.int64)[back].reshape(times_s.shape)
+
+
+def parse_quantity(text: str | None, *, where: str, column: str = "") -> str:
+    """`count` in any case, or the name of a gauge. What is nearly `count` is refused: a gauge would not be summed.
+
+    Parameters
+    ----------
+    text
+        The quantity; None: not given, which is a count unless the column's name says otherwise.
+    where
+        The place to name in an error.
+    column
+        The name that the readings have where they come from.
+    """
+    if text is None and (gauge := GAUGE.search(column)):
+        raise CityError(
+            f'{where}: "{column}" does not look like a count, and counts are summed. '
+            f"Pass --quantity {gauge[0].lower()}, or --quantity count"
+        )
+    quantity = (text or "").strip() or "count"
+    if quantity.lower() == "count":
+        return "count"
+    if get_close_matches(quantity.lower(), ["count"], cutoff=0.75):
+        raise CityError(f'{where}: quantity "{text}" would be a gauge, whose readings are not summed. Write "count"')
+    return quantity
 
 
 def make_stream(
@@ -203,6 +323,7 @@ def make_stream(
     unit
         Of the values, for people to read.
     """
+    quantity = parse_quantity(quantity, where="make_stream")
     topologies = (network,) if isinstance(network, RoadNetwork) else tuple(network)
     which = np.zeros(len(values), np.int64) if topology_of is None else np.asarray(topology_of, np.int64)
     present = np.stack([t.present for t in topologies])
@@ -210,6 +331,9 @@ def make_stream(
     if not present.all():
         seen = seen & present[which]
     stored = np.where(seen, values, 0).astype(np.float32, copy=False)
-    times_s = start_s + step_s * np.arange(len(values), dtype=np.int64)
+    steps, numbers = Steps(start_s, step_s, timezone), step_s * np.arange(len(values), dtype=np.int64)
+    times_s = steps.times_s(0, len(values))
     offsets = utc_offsets_s(times_s, timezone)
+    if (times_s != start_s + numbers).any():
+        offsets = steps.local_start_s + numbers - times_s
     return RoadNetworkStream(stored, seen, topologies, which, start_s, step_s, offsets, timezone, quantity, unit)

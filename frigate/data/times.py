@@ -6,14 +6,15 @@ city's local time where the city names its time zone, and reported; otherwise it
 
 A table that a user imports may also write 31.01.2024 08:15; 01/31/2024 08:15 AM; 31/01/2024; 2024/01/31; 20240131 and
 202401310815; two-digit years; 24:00 for the end of a day; a date and a time in columns of their own. Whether 3/4/2024
-is in March or April is settled by another value of the column or by the user, never guessed.
+is in March or April, and whether 08:00-09:00 is an hour or a time in Alaska, is settled by other values of the column
+or by the user, never guessed. Local times that a clock change makes happen twice are told apart by the order of rows.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frigate.data.notices import Notices
+from frigate.data.stream import DAY_S
 from frigate.data.tables import ROW, Table, TableFile
 from frigate.errors import CityError
 
@@ -38,10 +40,17 @@ _DAY = re.compile(r"(\d{1,2})([./-])(\d{1,2})\2(\d{4}|\d{2})(?:[ T,]+(.*))?")
 _YEAR = re.compile(r"(\d{4})([./-])(\d{1,2})\2(\d{1,2})(?:[ T]+(.*))?")
 _COMPACT = re.compile(r"((?:19|20)\d{2})(\d{2})(\d{2})(?:[ T]?(\d{2})(\d{2})(\d{2})?)?")
 _CLOCK = re.compile(
-    r"(\d{1,2})[:.h](\d{2})(?:[:.](\d{2})(?:[.,]\d+)?)?\s*([AaPp])?\.?(?:[Mm]\.?)?(Z|[+-]\d{2}:?\d{2})?"
+    r"(\d{1,2})[:.h](\d{2})(?:[:.](\d{2})(?:[.,]\d+)?)?\s*([AaPp])?\.?(?:[Mm]\.?)?\s*(Z|[+-]\d{2}(?::?\d{2})?)?"
 )
-_RANGE = re.compile(r"\s*(?:-|–|to)\s*\d{1,2}:\d{2}(?::\d{2})?$")
+_RANGE = re.compile(r"(\s*)(?:-|–|to)\s*\d{1,2}:\d{2}(?::\d{2})?$")
+_OFFSET = re.compile(r"-(?:0\d|1[0-2]):(?:00|30)$")
+_EITHER = r"(?:^|[^T\d:])\d{1,2}:\d{2}(-(?:0\d|1[0-2]):(?:00|30))\s*$"
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")
+
+
+LOCAL = "Times without a zone, read as local time"
+GAP = "Local times that a clock change leaves out, moved on by the change"
+TWICE = "Local times that a clock change makes happen twice"
 
 
 class NotATimeError(Exception):
@@ -56,11 +65,15 @@ class Clock:
     remedy: str = ""  # what to do about a time without a zone
     any_format: bool = False  # also the formats of users' tables
     month_first: bool = False  # of those: whether 3/4/2024 is in March
+    ranges: bool = False  # whether 08:00-09:00 is an hour; else it could be an offset from UTC, and is refused
 
-    def read(self, when: datetime | str | float) -> tuple[int, str]:
-        """Microseconds since 1970 UTC, and what has to be reported of it, "" for nothing. NotATimeError."""
+    def read(self, when: datetime | str | float, *, fold: int = 0) -> tuple[int, str]:
+        """Microseconds since 1970 UTC, and what has to be reported of it, "" for nothing. NotATimeError.
+
+        A local time that a clock change makes happen twice is the first of the two, or the second with a `fold` of 1.
+        """
         try:
-            return self._read(when)
+            return self._read(when, fold)
         except OverflowError:
             raise NotATimeError(OUT_OF_RANGE) from None
         except ValueError:
@@ -73,9 +86,9 @@ class Clock:
         except NotATimeError as error:
             raise CityError(f'{option} "{text}" {error}') from None
 
-    def _read(self, when: datetime | str | float) -> tuple[int, str]:
+    def _read(self, when: datetime | str | float, fold: int) -> tuple[int, str]:
         if self.any_format and not isinstance(when, datetime):
-            when = _calendar_time(str(when).strip(), self.month_first) or str(when)
+            when = _calendar_time(str(when).strip(), self) or str(when)
         if isinstance(when, str):
             text = when.strip()
             if not text:
@@ -91,20 +104,17 @@ class Clock:
         elif self.zone is None:
             raise NotATimeError(f"has no time zone. {self.remedy}")
         else:
-            us, remark = self._local_us(when)
+            us, remark = self._local_us(when, fold)
         if not EARLIEST_US <= us < LATEST_US:
             raise NotATimeError(OUT_OF_RANGE)
         return us, remark
 
-    def _local_us(self, when: datetime) -> tuple[int, str]:
+    def _local_us(self, when: datetime, fold: int) -> tuple[int, str]:
         first = when.replace(tzinfo=self.zone, fold=0)
         before, after = first.utcoffset(), first.replace(fold=1).utcoffset()
-        remark = "Times without a zone, read as local time"
         if before is not None and after is not None and before > after:
-            remark = "Local times that a clock change makes happen twice, read as the first"
-        elif before != after:
-            remark = "Local times that a clock change leaves out, moved on by the change"
-        return _utc_us(first), remark
+            return _utc_us(first.replace(fold=fold)), TWICE
+        return _utc_us(first), LOCAL if before == after else GAP
 
 
 def network_timezone(timezone: str | None, own: str, notices: Notices) -> str:
@@ -151,19 +161,19 @@ def _number_us(number: float) -> tuple[int, str]:
 # Formats of users' tables
 
 
-def _calendar_time(text: str, month_first: bool) -> datetime | None:
+def _calendar_time(text: str, clock: Clock) -> datetime | None:
     """The time as a calendar has it; None for ISO-8601 and for numbers since 1970."""
     if compact := _COMPACT.fullmatch(text):
-        year, month, day, *clock = (int(x or 0) for x in compact.groups())
-        if 1 <= month <= 12 and 1 <= day <= 31 and clock[0] <= 24:
-            return _joined(date(year, month, day), timedelta(hours=clock[0], minutes=clock[1], seconds=clock[2]), "")
+        year, month, day, hour, minute, second = (int(x or 0) for x in compact.groups())
+        if 1 <= month <= 12 and 1 <= day <= 31 and hour <= 24:
+            return _joined(date(year, month, day), timedelta(hours=hour, minutes=minute, seconds=second), "")
     if iso := _YEAR.fullmatch(text):
         year, month, day = int(iso[1]), int(iso[3]), int(iso[4])
         rest = iso[5]
     elif parts := _DAY.fullmatch(text):
         first, second, year = int(parts[1]), int(parts[3]), int(parts[4])
         year += 2000 if len(parts[4]) == 2 else 0
-        day_first = parts[2] == "." or not month_first  # with dots the day is first wherever dots are used
+        day_first = parts[2] == "." or not clock.month_first  # with dots the day is first wherever dots are used
         day, month = (first, second) if day_first else (second, first)
         rest = parts[5]
     else:
@@ -172,7 +182,16 @@ def _calendar_time(text: str, month_first: bool) -> datetime | None:
         raise NotATimeError(f"has no month {month}")
     if rest is None or not rest.strip():
         return datetime.combine(date(year, month, day), time())
-    since, zone = _time_of_day(_RANGE.sub("", rest.strip()))
+    rest = rest.strip()
+    if not _OFFSET.search(rest):
+        rest = _RANGE.sub("", rest)
+    elif re.search(_EITHER, rest) and "T" not in text:  # with a T or with seconds it is an offset
+        if not clock.ranges:
+            raise NotATimeError(
+                "could be a time range or an offset from UTC. Write 08:00 - 09:00, or 08:00:00-09:00 for the offset"
+            )
+        rest = _RANGE.sub("", rest)
+    since, zone = _time_of_day(rest)
     return _joined(date(year, month, day), since, zone)
 
 
@@ -193,6 +212,23 @@ def _time_of_day(text: str) -> tuple[timedelta, str]:
 def _joined(day: date, since: timedelta, zone: str) -> datetime:
     local = datetime.combine(day, time()) + since
     return datetime.fromisoformat(local.isoformat() + zone) if zone else local
+
+
+def settle_formats(file: TableFile, columns: Sequence[str], clock: Clock, date_order: str | None) -> Clock:
+    """How the times in these columns of a user's table are written: a date and perhaps the time in another column."""
+    month_first = month_comes_first(file, columns[0], date_order)
+    return replace(clock, any_format=True, month_first=month_first, ranges=_has_ranges(file, columns[-1]))
+
+
+def _has_ranges(file: TableFile, column: str) -> bool:
+    """Whether 08:00-09:00 in this column is an hour: offsets from UTC are two at most, ends of ranges are many."""
+    import polars as pl
+
+    if file.parquet and file.scan().collect_schema()[file.source_of[column]] != pl.String:
+        return False
+    with file.reading():
+        ends = file.lazy([column]).select(pl.col(column).str.extract(_EITHER).drop_nulls().n_unique())
+        return bool(ends.collect().item() > 2)
 
 
 def month_comes_first(file: TableFile, column: str, date_order: str | None) -> bool:
@@ -240,8 +276,58 @@ class Times:
     text: Callable[[int], str]  # a row's time as written
 
 
-def parse_times(table: Table, columns: Sequence[str], *, clock: Clock, notices: Notices) -> Times:
-    """The times of a table, in one column or as a date and a time in two. Distinct ones are read once."""
+@dataclass
+class RowOrder:
+    """How the rows of a table tell the two passes of a repeated hour apart, a run of rows at a time.
+
+    In the order of the file the times of a series (a sensor, a node) go up to the clock change and then once more
+    from its beginning; in a file with the newest first, down and down again.
+    """
+
+    last_us: dict[tuple[int, int], tuple[int, bool]] = field(default_factory=dict)  # by series and day: time, again?
+
+    def second(
+        self, local_us: NDArray[np.int64], series: NDArray[np.integer], *, down: bool
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Which rows are of the second pass, and which are told apart at all."""
+        again, told = np.zeros(len(local_us), bool), np.zeros(len(local_us), bool)
+        rows_of: dict[tuple[int, int], list[int]] = {}
+        for row, (us, of) in enumerate(zip(local_us.tolist(), series.tolist(), strict=True)):
+            key = (of, us // (DAY_S * 1_000_000))
+            before = self.last_us.get(key)
+            turned = before is not None and (before[1] or (us >= before[0] if down else us <= before[0]))
+            self.last_us[key] = (us, turned)
+            again[row] = turned
+            rows_of.setdefault(key, []).append(row)
+        for key, rows in rows_of.items():
+            told[rows] = self.last_us[key][1]
+        return (told & ~again if down else again), told
+
+
+def parse_times(
+    table: Table,
+    columns: Sequence[str],
+    *,
+    clock: Clock,
+    notices: Notices,
+    series: NDArray[np.integer] | None = None,
+    order: RowOrder | None = None,
+) -> Times:
+    """The times of a table, in one column or as a date and a time in two. Distinct ones are read once.
+
+    Parameters
+    ----------
+    table, columns
+        The rows, and the columns of their times.
+    clock
+        How times are read.
+    notices
+        Takes what was read otherwise than as written.
+    series
+        [rows] the sensor or node of each row, by a number; default: all are of one.
+    order
+        What earlier rows of the same table say of the hour that a clock change repeats.
+    """
     import polars as pl
 
     raw = _time_column(table, columns)
@@ -265,12 +351,27 @@ def parse_times(table: Table, columns: Sequence[str], *, clock: Clock, notices: 
             remarks.setdefault(remark, []).append(code)
     numbered = pl.Series(range(len(distinct)), dtype=pl.Int64)
     codes = raw.replace_strict(distinct, numbered, return_dtype=pl.Int64).to_numpy().astype(np.int64)
-    for remark, which in remarks.items():
-        place = table.place_of(columns[-1])
-        notices.add_rows(f"{remark} ({table.path.name})", np.isin(codes, which), place, limit=1)
-    return Times(
-        times_us[codes], np.array(reasons, np.str_)[codes], lambda row: "" if raw[row] is None else str(raw[row])
-    )
+    us = times_us[codes]
+    rows_with = {remark: np.isin(codes, which) for remark, which in remarks.items()}
+    if TWICE in remarks:
+        twice = np.flatnonzero(rows_with.pop(TWICE))
+        late_us = times_us.copy()
+        late_us[remarks[TWICE]] = [clock.read(distinct[code], fold=1)[0] for code in remarks[TWICE]]
+        going = np.diff(us)
+        again, told = (order or RowOrder()).second(
+            us[twice],
+            np.zeros(len(twice), np.int64) if series is None else series[twice],
+            down=bool((going < 0).sum() > (going > 0).sum()),
+        )
+        us[twice[again]] = late_us[codes[twice[again]]]
+        for remark, which in (
+            (f"{TWICE}, told apart by the order of rows", told),
+            (f"{TWICE}, read as the first", ~told),
+        ):
+            rows_with[remark] = np.isin(np.arange(len(us)), twice[which])
+    for remark, rows in rows_with.items():
+        notices.add_rows(f"{remark} ({table.path.name})", rows, table.place_of(columns[-1]), limit=1)
+    return Times(us, np.array(reasons, np.str_)[codes], lambda row: "" if raw[row] is None else str(raw[row]))
 
 
 def _time_column(table: Table, columns: Sequence[str]) -> pl.Series:
@@ -289,11 +390,19 @@ def _time_column(table: Table, columns: Sequence[str]) -> pl.Series:
     return day + " " + clock
 
 
-def times_us(table: Table, column: str, *, clock: Clock, notices: Notices) -> NDArray[np.int64]:
-    """Times as microseconds since 1970 UTC. What is no time is refused."""
+def times_us(
+    table: Table,
+    column: str,
+    *,
+    clock: Clock,
+    notices: Notices,
+    series: NDArray[np.integer] | None = None,
+    order: RowOrder | None = None,
+) -> NDArray[np.int64]:
+    """Times as microseconds since 1970 UTC, by the parameters of `parse_times`. What is no time is refused."""
     if not len(table):
         return np.zeros(0, np.int64)
-    found = parse_times(table, [column], clock=clock, notices=notices)
+    found = parse_times(table, [column], clock=clock, notices=notices, series=series, order=order)
 
     def why(row: int) -> str:
         value = f'"{found.text(row)[:60]}" ' if found.text(row) else ""

@@ -53,7 +53,7 @@ def measure_datasets(plan: Plan) -> Table:
         "snapshots": stream.num_snapshots,
         "step_min": stream.step_s / 60,
         "start": stream.local_time(stream.start_s),
-        "end": stream.local_time(stream.start_s + stream.num_snapshots * stream.step_s),
+        "end": stream.local_time(stream.end_s),
         "total": summed if stream.quantity == "count" else None,
         "trips": None,
     }

@@ -23,7 +23,7 @@ from frigate.config import Task
 from frigate.data.city import City
 from frigate.data.files import write_file
 from frigate.data.network import SAME_PLACE_M, Road, RoadNetwork
-from frigate.data.stream import RoadNetworkStream, local_iso, zone
+from frigate.data.stream import RoadNetworkStream, Steps, local_iso, zone
 from frigate.demand.rerouting import Rerouted, newly_cut_off
 from frigate.errors import CityError, SettingsError
 from frigate.nn.batch import Batch, Windows
@@ -260,7 +260,7 @@ def make_request(
     stream = source.stream if isinstance(source, City) else source
     notices = _check_stream(run, stream)
     at_s, more = _moment(stream, at, horizon=task.horizon)
-    snapshots = (at_s - stream.start_s) // stream.step_s
+    snapshots = stream.snapshot_at(at_s)
     stop = min(snapshots, stream.num_snapshots)
     late = snapshots - stop
     window = stream.slice(max(0, stop - task.past), stop)
@@ -367,7 +367,7 @@ def make_forecast(
         node_ids=network.node_ids,
         lon=network.lon,
         lat=network.lat,
-        times_s=at_s + trained_on.step_s * np.arange(len(values), dtype=np.int64),
+        times_s=Steps(at_s, trained_on.step_s, timezone).times_s(0, len(values)),
         values=values,
         sensor=sensor,
         at_s=at_s,
@@ -438,18 +438,18 @@ def _check_stream(run: Run, stream: RoadNetworkStream) -> list[str]:
 
 def _moment(stream: RoadNetworkStream, at: datetime | str | int | None, *, horizon: int) -> tuple[int, list[str]]:
     """Seconds since 1970 UTC, on a step of the stream."""
-    end_s = stream.start_s + stream.num_snapshots * stream.step_s
+    end_s, steps = stream.end_s, stream.steps
     if at is None or at == "now":
         return end_s, []
     time_s, notices = _seconds(at, stream.timezone)
-    first_s, last_s = stream.start_s + stream.step_s, end_s + horizon * stream.step_s
+    first_s, last_s = steps.time_s(1), steps.time_s(stream.num_snapshots + horizon)
     if not first_s <= time_s <= last_s:
         raise SettingsError(
             f"at {local_iso(time_s, stream.timezone)}: a forecast can be made from "
             f"{local_iso(first_s, stream.timezone)}, when the stream's first snapshot is complete, until "
             f"{local_iso(last_s, stream.timezone)}, {horizon} steps after its end"
         )
-    floored_s = time_s - (time_s - stream.start_s) % stream.step_s
+    floored_s = steps.time_s(stream.snapshot_at(time_s))
     if floored_s != time_s:
         notices.append(
             f"{local_iso(time_s, stream.timezone)} is inside a step of {stream.step_s} s: "
@@ -486,9 +486,8 @@ def _seconds(at: datetime | str | int, timezone: str) -> tuple[int, list[str]]:
 def _about_window(window: RoadNetworkStream, *, past: int, late: int) -> list[str]:
     notices = [short_window(window.num_snapshots, past)] if window.num_snapshots < past else []
     if late:
-        end_s = window.start_s + window.num_snapshots * window.step_s
         notices.append(
-            f"the stream ends at {local_iso(end_s, window.timezone)}, {late} steps before the forecast: "
+            f"the stream ends at {local_iso(window.end_s, window.timezone)}, {late} steps before the forecast: "
             "its last readings are that old."
         )
     return notices

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from frigate.data.folder import City
 from frigate.data.network import NodeId, RoadNetwork
-from frigate.data.stream import calendar, local_iso, utc_offsets_s
+from frigate.data.stream import Steps, calendar, local_iso, utc_offsets_s
 from frigate.errors import CityError, SettingsError
 from frigate.forecasting.forecast import NO_READING, Forecast, about_detours, make_forecast, short_window, split_on
 from frigate.graph.positions import locate_anchors
@@ -176,7 +176,7 @@ class Live:
         observed : same shape, bool, optional
             Which values are readings. Default: all that are finite.
         """
-        step_s, past = self._trained_on.step_s, self._task.past
+        past = self._task.past
         rows = np.atleast_2d(_numbers(values))
         there = np.isfinite(rows) if observed is None else np.atleast_2d(np.asarray(observed, bool)) & np.isfinite(rows)
         N = len(self._sensors)
@@ -194,11 +194,12 @@ class Live:
         there = there & self._sensors
         if self._window:
             nothing = _Snapshot(0, np.zeros(N, np.float32), np.zeros(N, bool))
-            first_s = max(last_s + step_s, time_s - past * step_s)
-            self._window.extend(replace(nothing, time_s=t) for t in range(first_s, time_s, step_s))
+            skipped = self._steps(time_s).times_s(-past, 0)
+            self._window.extend(replace(nothing, time_s=t) for t in skipped.tolist() if t > last_s)
+        starts_s = self._steps(time_s).times_s(0, len(rows)).tolist()
         for k in range(max(0, len(rows) - past), len(rows)):
             readings = np.where(there[k], rows[k], np.float32(0))
-            self._window.append(_Snapshot(time_s + k * step_s, readings, there[k].copy()))
+            self._window.append(_Snapshot(starts_s[k], readings, there[k].copy()))
         self._forget()
 
     def late(self, time_s: int, node_ids: Sequence[NodeId], values: Sequence[float] | NDArray[np.floating]) -> None:
@@ -245,7 +246,7 @@ class Live:
             It holds in every snapshot that starts then or later. Default: from the next snapshot on.
         """
         if since_s is None:
-            since_s = self._window[-1].time_s + self._trained_on.step_s if self._window else ALWAYS_S
+            since_s = self._steps(self._window[-1].time_s).time_s(1) if self._window else ALWAYS_S
         roads = self._roads(network)
         self._changes = [(since, before) for since, before in self._changes if since < since_s] + [(since_s, roads)]
 
@@ -322,9 +323,8 @@ class Live:
         measured: Sequence[_NetworkView] | None = None,
     ) -> Forecast:
         """`measured` are the networks that the readings were made on, where they are others."""
-        step_s, now = self._trained_on.step_s, roads[-1].network
-        at_s = encodings[-1].snapshot.time_s + step_s
-        times_s = at_s + step_s * np.arange(self._task.horizon, dtype=np.int64)
+        now, steps = roads[-1].network, self._steps(encodings[-1].snapshot.time_s)
+        at_s, times_s = steps.time_s(1), steps.times_s(1, 1 + self._task.horizon)
         values, observed, clock, z = (
             torch.stack([getattr(encoding, name) for encoding in encodings])
             for name in ("values", "observed", "calendar", "z")
@@ -418,11 +418,15 @@ class Live:
         step_s = self._trained_on.step_s
         if isinstance(time_s, bool) or not isinstance(time_s, int | np.integer) or abs(time_s) >= 2**36:
             raise CityError(f"snapshot {time_s!r}: give its start in whole seconds since 1970 UTC")
-        if self._window and (time_s - self._window[-1].time_s) % step_s:
+        steps = self._steps(self._window[-1].time_s if self._window else time_s)
+        if steps.time_s(int(steps.snapshot_at(np.array([time_s]))[0])) != time_s:
             raise CityError(
                 f"snapshot {self._at(time_s)} is not a whole number of steps of {step_s} s from "
                 f"{self._at(self._window[-1].time_s)}. Bring the readings to the model's step"
             )
+
+    def _steps(self, start_s: int) -> Steps:
+        return Steps(int(start_s), self._trained_on.step_s, self._timezone)
 
     def _at(self, time_s: int) -> str:
         return local_iso(int(time_s), self._timezone)

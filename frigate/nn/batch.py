@@ -150,7 +150,8 @@ class Windows:
         self.observed = _on(stream.observed, self.device)
         clock = stream.calendar
         if ahead:
-            times_s = stream.start_s + stream.step_s * (stream.num_snapshots + np.arange(ahead, dtype=np.int64))
+            S = stream.num_snapshots
+            times_s = stream.steps.times_s(S, S + ahead)
             clock = np.concatenate([clock, calendar(times_s + utc_offsets_s(times_s, stream.timezone))])
         self.calendar = _on(clock, self.device)
         self.topology_of = torch.from_numpy(stream.topology_of.copy())

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from frigate.data.bucketing import bucket_matrix, usual_step_s
 from frigate.data.city import City
-from frigate.data.city_toml import parse_quantity, parse_step
+from frigate.data.city_toml import parse_step
 from frigate.data.column_names import SPEED_KPH, check_rename
 from frigate.data.network import RoadNetwork
 from frigate.data.network_tables import EDGE_COLUMNS, NODE_COLUMNS, note_network, read_edges, read_nodes
 from frigate.data.notices import Notices
 from frigate.data.sandbox import sandboxed
-from frigate.data.stream import zone
+from frigate.data.stream import Steps, parse_quantity, zone
 from frigate.data.tables import open_table
 from frigate.data.times import Clock, array_times_us
 from frigate.errors import CityError
@@ -51,7 +51,7 @@ def import_matrix(
     step: str | None = None,
     timezone: str = "UTC",
     rename: Mapping[str, str] | None = None,
-    quantity: str = "count",
+    quantity: str | None = None,
     unit: str = "",
     name: str | None = None,
 ) -> City:
@@ -76,7 +76,8 @@ def import_matrix(
     rename
         Columns of the tables -> ours. Units are converted on the way: {"speed_mph": "speed_kph"}.
     quantity, unit
-        "count", or the name of a gauge such as "speed"; and its unit.
+        "count", or the name of a gauge such as "speed"; and its unit. Default: "count", unless the matrix has the name
+        of a gauge.
     name
         Of the city; default: that of the file's folder.
     """
@@ -88,7 +89,8 @@ def import_matrix(
             raise CityError(f"{given}: there is no such file")
     if (time is not None or path.suffix == ".csv") and start is not None:
         raise CityError(f"{path.name}: start is for a matrix without times. Leave it out")
-    quantity = parse_quantity(quantity, where="--quantity")
+    if quantity is not None or values is not None:
+        quantity = parse_quantity(quantity, where=path.name, column=values or "")
     name = name or path.resolve().parent.name
     if path.suffix == ".csv":
         if values is not None or valid is not None:
@@ -98,12 +100,12 @@ def import_matrix(
             nodes=nodes, edges=edges, readings=path, rename=rename, step=step, timezone=timezone, quantity=quantity,
             unit=unit, name=name,
         )  # fmt: skip
-    notices = Notices()
+    quantity, notices = quantity or "count", Notices()
     network = _network(Path(nodes), Path(edges), rename or {}, notices)
     clock = Clock(zone(timezone), "")
     matrix = _from_arrays(path, values, time, valid, clock=clock, notices=notices)
     _check_shape(path, matrix, network, nodes)
-    time_us, step_s = _times(path, matrix, start=start, step=step, clock=clock)
+    time_us, step_s = _times(path, matrix, start=start, step=step, clock=clock, timezone=timezone)
     snapshots, _ = bucket_matrix(
         matrix.values,
         time_us,
@@ -115,7 +117,7 @@ def import_matrix(
         valid=matrix.valid,
     )
     snapshots = snapshots.trimmed(notices)
-    stream = snapshots.stream(network, timezone=timezone, quantity=quantity, unit=unit or _unit_of(values))
+    stream = snapshots.stream(network, quantity=quantity, unit=unit or _unit_of(values))
     if not stream.observed.any():
         raise CityError(f"{path.name} has no reading: every cell is missing, not valid or left out")
     return City.reported(name, stream, notices)
@@ -189,7 +191,7 @@ def _check_shape(path: Path, matrix: _Matrix, network: RoadNetwork, nodes: str |
 
 
 def _times(
-    path: Path, matrix: _Matrix, *, start: str | None, step: str | None, clock: Clock
+    path: Path, matrix: _Matrix, *, start: str | None, step: str | None, clock: Clock, timezone: str
 ) -> tuple[NDArray[np.int64], int]:
     step_s = None if step is None else parse_step(step, where="step")
     if matrix.time_us is not None:
@@ -197,4 +199,5 @@ def _times(
     if start is None or step_s is None:
         raise CityError(f"{path.name}: when is its first row? Name its times with time, or give start and step")
     start_us = clock.read_option("start", start)
-    return start_us + step_s * 1_000_000 * np.arange(len(matrix.values), dtype=np.int64), step_s
+    steps = Steps(start_us // 1_000_000, step_s, timezone)
+    return start_us % 1_000_000 + 1_000_000 * steps.times_s(0, len(matrix.values)), step_s

@@ -191,7 +191,7 @@ class Run:
                 f"the nodes of the run are {away_m:,.0f} m away from those of the same ids in this city. "
                 "Use the city that the run was trained on, or train on this one"
             )
-        shift = (self.trained_on.start_s - stream.start_s) // stream.step_s
+        shift = stream.snapshot_at(self.trained_on.start_s)
 
         def mask(chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
             return np.isin(np.arange(stream.num_nodes), row[chosen])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from frigate.check.city import check_city
 from frigate.data.city import City, open_cache, read_city, write_city
-from frigate.data.city_toml import parse_quantity
+from frigate.data.stream import parse_quantity
 from frigate.errors import CityError, FrigateError
 from tests.support.documents import table_rows
 from tests.support.errors import raises

@@ -28,7 +28,7 @@ from frigate.data.city import read_city
 from frigate.data.coordinates import EARTH_RADIUS_M
 from frigate.data.network import Edges, RoadNetwork
 from frigate.data.notices import Notices
-from frigate.data.stream import RoadNetworkStream
+from frigate.data.stream import RoadNetworkStream, Steps
 from frigate.errors import CityError
 from frigate.sources.benchmarks.importer import import_benchmark
 from frigate.sources.matrix import import_matrix
@@ -39,7 +39,7 @@ from tests.support.errors import raises
 from tests.support.sumo_files import UTM, loop_output_xml, loops_xml
 
 START_S = 1_704_067_200  # 2024-01-01T00:00Z
-GRID = Grid(1000, 60, 2)
+GRID = Grid(Steps(1000, 60), 2)
 
 
 def readings(time_s: list[float], node: list[int], value: list[float]) -> Readings:
@@ -133,8 +133,8 @@ def test_intervals_have_to_fill_the_step() -> None:
 
 def test_snapshots_without_a_reading_at_the_ends_can_be_left_out() -> None:
     observed = np.array([[False], [True], [False], [True], [False]])
-    trimmed = Snapshots(observed.astype(np.float32), observed, 0, 60).trimmed(notices := Notices())
-    assert (trimmed.start_s, trimmed.observed.tolist()) == (60, [[True], [False], [True]])
+    trimmed = Snapshots(observed.astype(np.float32), observed, Steps(0, 60)).trimmed(notices := Notices())
+    assert (trimmed.steps.start_s, trimmed.observed.tolist()) == (60, [[True], [False], [True]])
     assert list(notices.counts.values()) == [2]
 
 
@@ -217,7 +217,7 @@ def from_rows_of_a_benchmark(folder: Path, quantity: str) -> RoadNetworkStream:
     snapshots, _ = bucket_matrix(
         values, time * 1_000_000, network, step_s=300, timezone="UTC", quantity=quantity, notices=Notices()
     )
-    return snapshots.stream(network, timezone="UTC", quantity=quantity)
+    return snapshots.stream(network, quantity=quantity)
 
 
 PASSED = {(time, node): value for time, node, value in ROWS}  # of one time and node, the last row

@@ -29,6 +29,7 @@ from frigate.sources.osm.importer import import_osm
 from frigate.sources.tables.detectors import SensorSite, attach
 from frigate.sources.tables.importer import import_tables
 from frigate.training.train import train
+from tests.support.command_line import assert_refused, frigate
 from tests.support.errors import raises
 from tests.support.shared_data import shared_data
 from tests.support.table_files import EDGES, NODES, START, long_readings, small_files, steps
@@ -592,3 +593,34 @@ def test_the_streets_of_san_francisco() -> None:
     off = {pair: ours_m[pair] - metres for pair, metres in theirs.items() if abs(ours_m[pair] - metres) > 0.01}
     assert len(off) == 8 and max(off.values()) < 0  # sf-taxi gives a street at least the distance of its nodes
     assert sum(ours_m[pair] for pair in theirs) == pytest.approx(3_309_312.6, abs=1)
+
+
+# What a column measures
+
+
+@pytest.mark.parametrize("quantity", ["Count", " count", "COUNT "])
+def test_a_count_is_a_count_in_any_case(files: dict[str, Path], tmp_path: Path, quantity: str) -> None:
+    text = "time,node_id,value\n2024-01-15T08:00Z,A,3\n2024-01-15T08:01Z,A,4\n2024-01-15T08:05Z,A,5\n"
+    given = ("--nodes", files["nodes.csv"], "--edges", files["edges.csv"], "--readings", put(tmp_path, "r.csv", text))
+    said = frigate("import", "tables", *given, "--step", "5min", "--quantity", quantity, "-o", tmp_path / "city")
+    assert said.status == 0
+    city = read_city(tmp_path / "city")
+    assert city.stream.quantity == "count" and city.stream.values[:, 0].tolist() == [7, 5]
+
+
+def test_a_quantity_that_is_nearly_count_is_refused_before_anything_is_written(
+    files: dict[str, Path], tmp_path: Path
+) -> None:
+    said = frigate("import", "tables", "--nodes", files["nodes.csv"], "--edges", files["edges.csv"],
+                   "--quantity", "counts", "-o", tmp_path / "city")  # fmt: skip
+    assert_refused(said, '"counts"', '"count"')
+    assert not (tmp_path / "city").exists()
+
+
+def test_a_column_of_speeds_is_not_summed(files: dict[str, Path], tmp_path: Path) -> None:
+    text = "time,node_id,speed\n2024-01-15T08:00Z,A,50\n2024-01-15T08:01Z,A,52\n2024-01-15T08:05Z,A,54\n"
+    path = put(tmp_path, "r.csv", text)
+    with raises(CityError, "r.csv", '"speed"', "--quantity speed"):
+        imported(files, path, step="5min")
+    assert imported(files, path, step="5min", quantity="speed").stream.values[:, 0].tolist() == [52, 54]
+    assert imported(files, path, step="5min", quantity="count").stream.values[:, 0].tolist() == [102, 54]

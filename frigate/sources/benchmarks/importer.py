@@ -173,7 +173,7 @@ def _city(read: _Readings, options: Options, notices: Notices) -> City:
     notices.counts[f"Zeros {rule}: {why}"] = zeros  # reported even when there are none: it is a choice
     if not snapshots.observed.any():
         raise CityError(f"{path.name} has no reading: every cell is missing")
-    stream = snapshots.stream(network, timezone=timezone, quantity=quantity, unit=read.unit)
+    stream = snapshots.stream(network, quantity=quantity, unit=read.unit)
     return City.reported(options.name or read.name, stream, notices)
 
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from frigate.data.bucketing import Snapshots, usual_step_s
 from frigate.data.city import City
-from frigate.data.city_toml import parse_quantity, whole_step
+from frigate.data.city_toml import whole_step
 from frigate.data.columns import new_ids
 from frigate.data.coordinates import coordinate_fault
 from frigate.data.files import parsing
@@ -32,7 +32,7 @@ from frigate.data.network import Edges, RoadNetwork
 from frigate.data.network_tables import note_network, read_edges
 from frigate.data.notices import Notices
 from frigate.data.readings import read_readings
-from frigate.data.stream import zone
+from frigate.data.stream import parse_quantity, zone
 from frigate.data.tables import Table, city_table, open_table
 from frigate.data.times import Clock
 from frigate.errors import CityError, did_you_mean
@@ -82,13 +82,13 @@ def libcity_city(options: Options) -> City:
     notices = Notices()
     network = _network(found, settings, options.length_unit, notices)
     quantity = settings.quantity or "count"
-    snapshots = Snapshots.none(network.num_nodes, settings.step_s or DEFAULT_STEP_S)
+    snapshots = Snapshots.none(network.num_nodes, settings.step_s or DEFAULT_STEP_S, settings.timezone)
     if "dyna" in found:
         feature = _feature(found["dyna"], settings)
         words = [kind for word, kind in QUANTITIES.items() if word in feature.lower()]
         quantity = settings.quantity or (words[0] if words else parse_quantity(feature, where=found["dyna"].name))
         snapshots = _snapshots(found["dyna"], network, settings, feature, quantity, notices)
-    stream = snapshots.stream(network, timezone=settings.timezone, quantity=quantity, unit=settings.unit)
+    stream = snapshots.stream(network, quantity=quantity, unit=settings.unit)
     return City.reported(settings.name, stream, notices)
 
 

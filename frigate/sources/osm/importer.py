@@ -87,7 +87,7 @@ def import_osm(
     name = name or Path(file).name.removesuffix(ending) or Path(file).name
 
     def city(network: RoadNetwork, turns: NDArray[np.int64] | None) -> City:
-        stream = Snapshots.none(network.num_nodes, step_s).stream(network, timezone=timezone)
+        stream = Snapshots.none(network.num_nodes, step_s, timezone).stream(network)
         return City.reported(name, stream, roads.notices, forbidden_turns=turns)
 
     on_nodes = city(roads.network, roads.forbidden_turns)

@@ -94,7 +94,7 @@ def counts_stream(
     notices.add("Counts over a part of a step only, taken as not observed", summed.incomplete)
     if not summed.snapshots.observed.any():
         raise CityError(f"no snapshot of {step_text(step_s)} is wholly counted at any node. Give a shorter step")
-    return summed.snapshots.trimmed(notices).stream(network, timezone=timezone, unit="vehicles")
+    return summed.snapshots.trimmed(notices).stream(network, unit="vehicles")
 
 
 def _refuse_overlap(
@@ -117,7 +117,7 @@ def _refuse_overlap(
 
 def _snapshots(when: NDArray[np.int64], grid: Grid) -> NDArray[np.int64]:
     """The snapshot of each interval. One that lies in two is refused."""
-    step_s = grid.step_s
+    step_s = grid.steps.step_s
     longest = int((when[:, 1] - when[:, 0]).max())
     if longest > step_s * 1000:
         remedy = f"Give a step of {step_text(longest // 1000)}, or write shorter intervals with SUMO"
@@ -125,7 +125,7 @@ def _snapshots(when: NDArray[np.int64], grid: Grid) -> NDArray[np.int64]:
     snapshot, last = (grid.snapshot_of(1000 * ms) for ms in (when[:, 0], when[:, 1] - 1))
     across = last != snapshot
     if across.any():
-        a, b = when[int(np.argmax(across))] - grid.start_s * 1000
+        a, b = when[int(np.argmax(across))] - grid.steps.start_s * 1000
         where = f"an interval from {a / 1000:g} s to {b / 1000:g} s after a whole step from local midnight"
         raise CityError(f"{where} lies across steps of {step_text(step_s)}. Give another start, or another step")
     return snapshot

@@ -85,8 +85,8 @@ def import_sumo(
         counts = _loop_counts(files, sumo, on=on, start=start, clock=clock, notices=notices)
     if counts is None:
         step_s = step_s or parse_step(DEFAULT_STEP, where="step")
-        none = Snapshots.none(network.num_nodes, step_s)
-        stream = none.stream(network, timezone=timezone, unit="vehicles")
+        none = Snapshots.none(network.num_nodes, step_s, timezone)
+        stream = none.stream(network, unit="vehicles")
         notices.add("Nodes without any reading: the city has no sensor and cannot be trained on", network.num_nodes)
     else:
         if edgedata and on == "nodes":

@@ -23,7 +23,7 @@ from frigate.data.column_names import check_rename
 from frigate.data.network import RoadNetwork
 from frigate.data.network_tables import NODE_COLUMNS
 from frigate.data.sandbox import sandboxed
-from frigate.data.stream import RoadNetworkStream, zone
+from frigate.data.stream import RoadNetworkStream, parse_quantity, zone
 from frigate.data.tables import TableFile, open_table
 from frigate.data.times import Clock, network_timezone
 from frigate.errors import CityError
@@ -57,7 +57,7 @@ def import_tables(
     timezone: str | None = None,
     date_order: str | None = None,
     encoding: str = "utf-8",
-    quantity: str = "count",
+    quantity: str | None = None,
     unit: str = "",
     on: str = "nodes",
     name: str | None = None,
@@ -88,7 +88,8 @@ def import_tables(
     encoding
         Of CSV files.
     quantity, unit
-        "count", or the name of a gauge such as "speed"; and its unit.
+        "count", or the name of a gauge such as "speed"; and its unit. Default: "count", unless the column of the
+        readings has the name of a gauge.
     on
         "nodes", or "roads": every road is a node, and every turn that the network's city allows an edge.
     name
@@ -102,6 +103,8 @@ def import_tables(
         raise CityError("Give either a table of edges or the city whose network it is (--network CITY)")
     if network is not None and nodes is not None:
         raise CityError("--network brings its own nodes. Leave --nodes out")
+    if quantity is not None:
+        quantity = parse_quantity(quantity, where="quantity")
     log = ImportLog(None if report is None else Path(report))
     options = _Options(dict(rename or {}), encoding, snap_m, step, timezone, date_order, quantity, unit)
     given = {"nodes": nodes, "edges": edges, "readings": readings, "sensors": sensors}
@@ -123,7 +126,7 @@ def import_tables(
             return _attached(city, tables, options, roads, log)
         if step is not None or timezone is not None or network is not None:
             city = replace(city, stream=_bare_stream(city.network, timezone or city.stream.timezone, step))
-        return _with_notices(replace(city, stream=replace(city.stream, quantity=quantity, unit=unit)), log)
+        return _with_notices(replace(city, stream=replace(city.stream, quantity=quantity or "count", unit=unit)), log)
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,7 @@ class _Options:
     step: str | None
     timezone: str | None
     date_order: str | None
-    quantity: str
+    quantity: str | None
     unit: str
 
 
@@ -156,7 +159,7 @@ def _opened(given: Mapping[str, str | Path | None], options: _Options) -> Iterat
 def _bare_stream(network: RoadNetwork, timezone: str | None, step: str | None = None) -> RoadNetworkStream:
     """A stream without readings."""
     step_s = DEFAULT_STEP_S if step is None else parse_step(step, where="step")
-    return Snapshots.none(network.num_nodes, step_s).stream(network, timezone=timezone or "UTC")
+    return Snapshots.none(network.num_nodes, step_s, timezone or "UTC").stream(network)
 
 
 def _with_notices(city: City, log: ImportLog) -> City:
@@ -180,7 +183,8 @@ def _attached(
     where = tables["readings"].path.name
     rename, notices = options.rename, log.notices
     file = tables["readings"].choose((), READING_COLUMNS, rename=rename, notices=notices, note_unread=False)
-    found = read_sensor_readings(file, clock=clock, date_order=options.date_order, quantity=options.quantity, log=log)
+    quantity = parse_quantity(options.quantity, where=where, column=file.source_of.get("value", ""))
+    found = read_sensor_readings(file, clock=clock, date_order=options.date_order, quantity=quantity, log=log)
     log.refuse_most(found.file, found.total)
     if "sensors" in tables:
         sensors = tables["sensors"].choose(("sensor_id",), PLACE_COLUMNS, rename=rename, notices=notices)
@@ -189,12 +193,12 @@ def _attached(
     node_of, reasons = attach(sensors_at, network, roads=roads, snap_m=options.snap_m)
     usable = usable_readings(found, node_of, reasons, log)
     timezone = options.timezone or city.stream.timezone
-    step_s = settle_step(usable, found.names, step_s=step_s, quantity=options.quantity, where=where)
+    step_s = settle_step(usable, found.names, step_s=step_s, quantity=quantity, where=where)
     N, D = network.num_nodes, len(node_of)
     span = Span.of(usable.time_us, lambda i: found.file.place(int(usable.row[i])))
     grid = snapshot_grid(span, step_s=step_s, timezone=timezone, num_nodes=max(D, N), num_readings=len(usable))
-    joined = bucket_sensors(usable, grid, node_of=node_of, num_nodes=N, quantity=options.quantity)
-    rule = "summed where all of them report" if options.quantity == "count" else "averaged"
+    joined = bucket_sensors(usable, grid, node_of=node_of, num_nodes=N, quantity=quantity)
+    rule = "summed where all of them report" if quantity == "count" else "averaged"
     shared = int((np.bincount(node_of[node_of >= 0], minlength=N) > 1).sum())
     notices.add(f"Nodes with several detectors, their readings {rule}", shared)
     notices.add_rows(
@@ -206,5 +210,5 @@ def _attached(
     if not snapshots.observed.any():
         raise CityError(f"{where}: no node has a reading, as no snapshot has all detectors of a node")
     snapshots = snapshots.trimmed(notices)
-    stream = snapshots.stream(network, timezone=timezone, quantity=options.quantity, unit=options.unit)
+    stream = snapshots.stream(network, quantity=quantity, unit=options.unit)
     return _with_notices(replace(city, stream=stream), log)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from frigate.data.bucketing import Readings, repeated
 from frigate.data.columns import number_styles, numbered, parse_numbers, text
 from frigate.data.tables import BATCH_ROWS, ROW, Table, TableFile
-from frigate.data.times import Clock, month_comes_first, parse_times
+from frigate.data.times import Clock, RowOrder, parse_times, settle_formats
 from frigate.errors import CityError
 from frigate.sources.tables.detectors import SensorSite
 from frigate.sources.tables.import_log import ImportLog
@@ -61,6 +61,7 @@ class _Reader:
     log: ImportLog
     number_of: dict[str, int] = field(default_factory=dict)  # sensor -> its number
     sites: dict[str, SensorSite] = field(default_factory=dict)
+    order: RowOrder = field(default_factory=RowOrder)
 
     def wide(self, table: Table, sensors: list[str]) -> list[Readings]:
         time_us, timed = self._times(table)
@@ -81,12 +82,16 @@ class _Reader:
         known = len(self.number_of)
         sensor = numbered(key, self.number_of)
         self.sites |= _sites(table, set(list(self.number_of)[known:]), self.styles, self.log)
-        time_us, timed = self._times(table)
+        time_us, timed = self._times(table, sensor)
         value, keep = self._values(table, "value", timed)
         return [Readings(time_us, sensor, value, table.frame[ROW].to_numpy().astype(np.int64)).take(keep)]
 
-    def _times(self, table: Table) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        found = parse_times(table, self.times, clock=self.clock, notices=self.log.notices)
+    def _times(
+        self, table: Table, series: NDArray[np.integer] | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        found = parse_times(
+            table, self.times, clock=self.clock, notices=self.log.notices, series=series, order=self.order
+        )
         wrong = np.flatnonzero(found.faults != "")
         rows = table.frame[ROW].to_numpy()[wrong]
         shown = pl.Series([found.text(row) for row in wrong.tolist()], dtype=pl.String)
@@ -129,7 +134,7 @@ def read_sensor_readings(
         file.note_unread(log.notices)
     file.need(["time"] if "date" not in file else ["date"])
     times = tuple(c for c in ("date", "time") if c in file)
-    clock = replace(clock, any_format=True, month_first=month_comes_first(file, times[0], date_order))
+    clock = settle_formats(file, times, clock, date_order)
     if not values:
         raise CityError(f"{file.path.name} has times, but no readings. Long tables need a column value")
     columns = [*times, *values, *([] if wide else [c for c in SENSOR_COLUMNS if c in file])]

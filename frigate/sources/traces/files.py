@@ -17,7 +17,7 @@ from frigate.data.network import RoadNetwork
 from frigate.data.notices import Notices
 from frigate.data.sandbox import sandboxed
 from frigate.data.tables import Table, city_table, open_table
-from frigate.data.times import Clock, times_us, utc_text
+from frigate.data.times import Clock, RowOrder, times_us, utc_text
 from frigate.errors import CityError
 
 COLUMNS = ("vehicle", "time", "lon", "lat")
@@ -62,6 +62,7 @@ class _Reading:
     clock: Clock
     notices: Notices
     codes: dict[str, int] = field(default_factory=dict)  # vehicle -> its number
+    order: RowOrder = field(default_factory=RowOrder)
     read: int = 0
     swapped: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
@@ -111,9 +112,10 @@ def _usable(table: Table, reading: _Reading) -> Trace:
     reading.drop(NO_VEHICLE, no_vehicle.to_numpy(), table)
     table = table.filter((~no_time & ~no_vehicle).to_numpy())
     lon, lat = (numbers(table, column)[0] for column in ("lon", "lat"))
-    time_us = times_us(table, "time", clock=reading.clock, notices=reading.notices)
+    vehicle = _vehicle_codes(table, reading.codes)
+    time_us = times_us(table, "time", clock=reading.clock, notices=reading.notices, series=vehicle, order=reading.order)
     kept = _on_earth(table, lon, lat, reading)
-    return Trace(_vehicle_codes(table, reading.codes), time_us, lon, lat).take(kept)
+    return Trace(vehicle, time_us, lon, lat).take(kept)
 
 
 def _vehicle_codes(table: Table, codes: dict[str, int]) -> NDArray[np.int32]:

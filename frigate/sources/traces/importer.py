@@ -216,7 +216,7 @@ def count_passages(matched: MatchedTraces, network: RoadNetwork, *, step_s: int,
     joined[network.senders] = joined[network.receivers] = True  # a node without a road cannot be passed
     matched.notices.add("Steps in which no vehicle reported, taken as not observed", int((~reported).sum()))
     observed = reported[:, None] & joined
-    stream = replace(counts, observed=observed).stream(network, timezone=timezone, unit="vehicles")
+    stream = replace(counts, observed=observed).stream(network, unit="vehicles")
     told = matched.notices.sentences()
     return City(name, stream, (*matched.report.sentences(), *told), places=told)
 
