@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from frigate.errors import CheckpointError, CityError, FrigateError, MissingExtraError, SettingsError
     from frigate.evaluation.evaluate import evaluate
     from frigate.evaluation.results import Evaluation
-    from frigate.forecasting.forecast import Forecast, forecast
+    from frigate.forecasting.forecast import forecast
+    from frigate.forecasting.result import Forecast
     from frigate.simulate.demo_city import demo_city
     from frigate.training.checkpoint import load_run
     from frigate.training.run import Run
@@ -60,7 +61,8 @@ else:
         "frigate.errors": ("CheckpointError", "CityError", "FrigateError", "MissingExtraError", "SettingsError"),
         "frigate.evaluation.evaluate": ("evaluate",),
         "frigate.evaluation.results": ("Evaluation",),
-        "frigate.forecasting.forecast": ("Forecast", "forecast"),
+        "frigate.forecasting.forecast": ("forecast",),
+        "frigate.forecasting.result": ("Forecast",),
         "frigate.simulate.demo_city": ("demo_city",),
         "frigate.training.checkpoint": ("load_run",),
         "frigate.training.run": ("Run",),

@@ -28,7 +28,8 @@ from frigate.data.folder import City
 from frigate.data.network import NodeId, RoadNetwork
 from frigate.data.stream import Steps, calendar, local_iso, utc_offsets_s
 from frigate.errors import CityError, SettingsError
-from frigate.forecasting.forecast import NO_READING, Forecast, about_detours, make_forecast, short_window, split_on
+from frigate.forecasting.forecast import NO_READING, about_detours, short_window, split_on
+from frigate.forecasting.result import Forecast, make_forecast
 from frigate.graph.positions import locate_anchors
 from frigate.nn.batch import Batch
 from frigate.nn.demand_tables import DemandTables

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from frigate.check.city import duration
 from frigate.data.network import RoadNetwork
 from frigate.evaluation.results import Evaluation
-from frigate.forecasting.forecast import Forecast
+from frigate.forecasting.result import Forecast
 from frigate.graph.road_features import class_levels
 from frigate.report.page import format_time
 from frigate.report.svg import Drawing, round_step

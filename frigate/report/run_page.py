@@ -13,7 +13,7 @@ from frigate.data.city import City
 from frigate.data.files import write_file
 from frigate.evaluation.metrics import Measure
 from frigate.evaluation.results import Evaluation, Row
-from frigate.forecasting.forecast import Forecast
+from frigate.forecasting.result import Forecast
 from frigate.report.charts import MARKERS, error_by_hops, error_by_step
 from frigate.report.maps import BaseMap, error_map, forecast_map
 from frigate.report.page import render, unit_text

@@ -33,7 +33,8 @@ from frigate.forecasting.export import (
     export_program,
     inputs,
 )  # fmt: skip
-from frigate.forecasting.forecast import Forecast, forecast
+from frigate.forecasting.forecast import forecast
+from frigate.forecasting.result import Forecast
 from frigate.training.run import Run, build_model
 from frigate.training.train import train
 from tests.support import forecast_runs

@@ -21,7 +21,8 @@ from frigate.data.stream import make_stream
 from frigate.evaluation.evaluate import evaluate_forecaster
 from frigate.evaluation.metrics import Measure
 from frigate.evaluation.results import Evaluation
-from frigate.forecasting.forecast import Forecast, forecast
+from frigate.forecasting.forecast import forecast
+from frigate.forecasting.result import Forecast
 from frigate.report.maps import BINS, bin_edges
 from frigate.report.page import unit_text
 from frigate.report.rolling_forecast import rolling_forecast

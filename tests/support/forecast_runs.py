@@ -12,7 +12,7 @@ from frigate.config import change, preset
 from frigate.data.city import City
 from frigate.data.network import Edges, RoadNetwork
 from frigate.data.stream import RoadNetworkStream, make_stream
-from frigate.forecasting.forecast import Forecast
+from frigate.forecasting.result import Forecast
 from frigate.training.run import Run
 from frigate.training.train import train
 

@@ -1,0 +1,177 @@
+"""What a forecast is: values at every node, in the user's unit and with the user's own node ids; written to files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frigate.data.files import write_file
+from frigate.data.network import RoadNetwork
+from frigate.data.stream import Steps, local_iso
+from frigate.errors import SettingsError
+from frigate.training.run import TrainedOn
+
+if TYPE_CHECKING:
+    import polars as pl
+
+SUFFIXES = (".csv", ".parquet", ".geojson", ".json")
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Forecasts of H steps at N nodes, in the user's unit. NaN at a node that is absent from the network."""
+
+    node_ids: NDArray[np.generic]  # [N]
+    lon: NDArray[np.float64]  # [N]
+    lat: NDArray[np.float64]  # [N]
+    times_s: NDArray[np.int64]  # [H] start of each forecast interval, seconds since 1970 UTC
+    values: NDArray[np.float64]  # [H,N]
+    sensor: NDArray[np.bool_]  # [N] nodes whose readings were used
+    at_s: int  # the moment of the forecast: everything used was known then
+    step_s: int
+    timezone: str
+    quantity: str
+    unit: str
+    notices: tuple[str, ...] = ()  # what a reader must know
+
+    @property
+    def horizon(self) -> int:
+        return len(self.times_s)
+
+    def local_times(self) -> list[str]:
+        """[H] ISO-8601 in the city's time zone."""
+        return [local_iso(time_s, self.timezone) for time_s in self.times_s.tolist()]
+
+    def to_frame(self) -> pl.DataFrame:
+        """A long table, a row for each node and step: node_id, time (UTC), local_time, step_ahead, value."""
+        import polars as pl
+
+        H, N = self.values.shape
+        step = np.tile(np.arange(H), N)
+        return pl.DataFrame(
+            {
+                "node_id": np.repeat(self.node_ids, H),
+                "time": pl.Series(self.times_s[step] * 1_000_000, dtype=pl.Datetime("us", "UTC")),
+                "local_time": np.array(self.local_times())[step],
+                "step_ahead": step + 1,
+                "value": pl.Series(self.values.T.ravel(), nan_to_null=True),
+            }
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The same with one list of values for each node; null where it is absent."""
+        columns = zip(*self._rows(), strict=True)
+        names = ("node_id", "lon", "lat", "sensor", "values")
+        return {**self._about(), "nodes": [dict(zip(names, column, strict=True)) for column in columns]}
+
+    def to_geojson(self) -> dict[str, Any]:
+        """A point for each node, with properties step_1 .. step_H: plain numbers, which any map program can colour."""
+        features = [
+            {
+                "type": "Feature",
+                "id": node_id,
+                "geometry": {"type": "Point", "coordinates": [lon, lat]},
+                "properties": {
+                    "node_id": node_id,
+                    "sensor": sensor,
+                    **{f"step_{step}": value for step, value in enumerate(values, start=1)},
+                },
+            }
+            for node_id, lon, lat, sensor, values in zip(*self._rows(), strict=True)
+        ]
+        return {"type": "FeatureCollection", **self._about(), "features": features}
+
+    def summary(self) -> str:
+        """What is forecast, in one line."""
+        H, N = self.values.shape
+        sensors = int(self.sensor.sum())
+        return (
+            f"{N} nodes from {sensors} sensors, {H} steps of {self.step_s} s from {local_iso(self.at_s, self.timezone)}"
+        )
+
+    def write(self, path: str | Path, *, suffix: str | None = None) -> Path:
+        """Write a .csv, .parquet, .geojson or .json file, by the path's suffix where none is given."""
+        path = Path(path)
+        form = (path.suffix if suffix is None else suffix).lower()
+        if form not in SUFFIXES:
+            raise SettingsError(f'{path}: "{form}" is not a form of forecast. Use {", ".join(SUFFIXES)}')
+        try:
+            write_file(path, self._file(form))
+        except OSError as error:
+            remedy = "Name a file in a folder that can be written"
+            raise SettingsError(f"{path}: cannot be written: {error.strerror}. {remedy}") from None
+        return path
+
+    def _file(self, form: str) -> bytes:
+        if form == ".csv":
+            return self._csv().encode()
+        if form == ".parquet":
+            file = io.BytesIO()
+            self.to_frame().write_parquet(file)
+            return file.getvalue()
+        data = self.to_geojson() if form == ".geojson" else self.to_json()
+        return json.dumps(data, ensure_ascii=False, allow_nan=False).encode()
+
+    def _csv(self) -> str:
+        """The table of `to_frame`, without polars: a bare machine has none."""
+        utc = [datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") for time_s in self.times_s.tolist()]
+        steps = list(zip(utc, self.local_times(), range(1, self.horizon + 1), strict=True))
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(("node_id", "time", "local_time", "step_ahead", "value"))
+        for node_id, values in zip(self.node_ids.tolist(), self.values.T.tolist(), strict=True):
+            cells = ("" if math.isnan(value) else value for value in values)
+            writer.writerows((node_id, *step, value) for step, value in zip(steps, cells, strict=True))
+        return text.getvalue()
+
+    def _rows(self) -> tuple[list[Any], ...]:
+        values = [[None if math.isnan(x) else round(x, 4) for x in row] for row in self.values.T.tolist()]
+        return (self.node_ids.tolist(), self.lon.tolist(), self.lat.tolist(), self.sensor.tolist(), values)
+
+    def _about(self) -> dict[str, Any]:
+        return {
+            "at": local_iso(self.at_s, self.timezone),
+            "times": self.local_times(),
+            "step_s": self.step_s,
+            "timezone": self.timezone,
+            "quantity": self.quantity,
+            "unit": self.unit,
+            "notices": list(self.notices),
+        }
+
+
+def make_forecast(
+    trained_on: TrainedOn,
+    network: RoadNetwork,
+    values: NDArray[np.float64],
+    at_s: int,
+    *,
+    sensor: NDArray[np.bool_],
+    timezone: str,
+    notices: Iterable[str],
+) -> Forecast:
+    """Forecasts [H,N] made at a moment on a network; what they are forecasts of is as in training."""
+    return Forecast(
+        node_ids=network.node_ids,
+        lon=network.lon,
+        lat=network.lat,
+        times_s=Steps(at_s, trained_on.step_s, timezone).times_s(0, len(values)),
+        values=values,
+        sensor=sensor,
+        at_s=at_s,
+        step_s=trained_on.step_s,
+        timezone=timezone,
+        quantity=trained_on.quantity,
+        unit=trained_on.unit,
+        notices=tuple(notices),
+    )
