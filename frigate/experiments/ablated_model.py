@@ -62,9 +62,7 @@ class ReadingEmbedding(Embedding):
         super().__init__()
         self.reading = Reading(width)
 
-    def forward(
-        self, batch: Batch, tau: Tensor, backend: Backend, sensor_weights: Sequence[Tensor] | None = None
-    ) -> Tensor:
+    def forward(self, batch: Batch, tau: Tensor, backend: Backend, sensor_weights: Sequence[Tensor] | None) -> Tensor:
         h0: Tensor = self.reading(batch, tau, backend)
         return h0
 
@@ -105,6 +103,7 @@ def without(part: str) -> Build:
         assert isinstance(model, ModelSettings) and model.preset == "paper"
         return Frigate(
             model,
+            scaling,
             embedding=(
                 ReadingEmbedding(model.width) if part == "positions" else PaperEmbedding(model.width, model.anchors)
             ),
@@ -112,9 +111,6 @@ def without(part: str) -> Build:
             prior=NoPrior() if part == "moments" else MomentPrior(model.hidden, model.hidden),
             calendar_start=PAPER_CALENDAR,
             calendar_future=0,
-            value_offset=scaling.value_offset,
-            value_scale=scaling.value_scale,
-            length_scale_m=scaling.length_scale_m,
         )
 
     return build

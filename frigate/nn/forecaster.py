@@ -66,8 +66,10 @@ class ForecastModel(nn.Module):
         """
         raise NotImplementedError
 
-    def forecast_from(self, batch: Batch, encodings: Tensor, *, kernels: str = "auto") -> Tensor:
-        """[B,H,N] from the encodings of all snapshots."""
+    def forecast_from(
+        self, batch: Batch, encodings: Tensor, nodes: Tensor | slice = slice(None), *, kernels: str = "auto"
+    ) -> Tensor:
+        """[B,H,n] at these nodes, from the encodings [N,B,T,D] of all snapshots."""
         raise NotImplementedError
 
     @property

@@ -15,11 +15,13 @@ from torch import Tensor, nn
 
 from frigate.config import ModelSettings
 from frigate.data.stream import CALENDAR
+from frigate.graph.road_features import FEATURE_WIDTH
 from frigate.nn.batch import Batch
 from frigate.nn.forecaster import Fixed, ForecastModel, Reach
 from frigate.nn.layers import Gate, GatedConv, GatedLayers, Layers, ResidualGatedConv, ResidualGatedLayers
 from frigate.nn.moments import MOMENTS, KernelMean, moments
 from frigate.nn.ops import Backend
+from frigate.nn.scaling import Scaling
 from frigate.nn.topology import Topology
 
 PAPER_CALENDAR = 4  # sine and cosine of the time of day and of the day of the week: the first columns of CALENDAR
@@ -63,9 +65,7 @@ class PaperEmbedding(Embedding):
         super().__init__()
         self.reading = Reading(width - anchors)
 
-    def forward(
-        self, batch: Batch, tau: Tensor, backend: Backend, sensor_weights: Sequence[Tensor] | None = None
-    ) -> Tensor:
+    def forward(self, batch: Batch, tau: Tensor, backend: Backend, sensor_weights: Sequence[Tensor] | None) -> Tensor:
         positions = per_snapshot(batch, [topology.positions for topology in batch.topologies])
         h0: Tensor = self.reading(batch, tau, backend, positions)  # eq:h0
         return h0
@@ -74,19 +74,17 @@ class PaperEmbedding(Embedding):
 class DefaultEmbedding(Embedding):
     """h0 from the reading, road features, the snapshot's calendar, the kernel mean of visible sensors, and demand."""
 
-    def __init__(self, width: int, road_features: int, kernel: KernelMean, demand: DemandFeatures | None) -> None:
+    def __init__(self, width: int, kernel: KernelMean, demand: DemandFeatures | None) -> None:
         super().__init__()
         self.reading = Reading(width)
         self.kernel, self.demand = kernel, demand
         known = 0 if demand is None else demand.width
-        self.context = nn.Linear(road_features + len(CALENDAR) + kernel.width + known, width)
+        self.context = nn.Linear(FEATURE_WIDTH + len(CALENDAR) + kernel.width + known, width)
 
     def sensor_weights(self, topology: Topology) -> Tensor:
         return self.kernel.weights(topology)
 
-    def forward(
-        self, batch: Batch, tau: Tensor, backend: Backend, sensor_weights: Sequence[Tensor] | None = None
-    ) -> Tensor:
+    def forward(self, batch: Batch, tau: Tensor, backend: Backend, sensor_weights: Sequence[Tensor] | None) -> Tensor:
         N, B, T = batch.num_nodes, batch.num_windows, batch.past
         context = [
             per_snapshot(batch, [topology.road_features for topology in batch.topologies]),
@@ -142,11 +140,11 @@ class MomentPrior(Prior):
 class DefaultPrior(Prior):
     """m_v from the moments, the road features, and demand."""
 
-    def __init__(self, hidden: int, width: int, road_features: int, demand: DemandFeatures | None) -> None:
+    def __init__(self, hidden: int, width: int, demand: DemandFeatures | None) -> None:
         super().__init__()
         self.demand = demand
         known = 0 if demand is None else demand.width
-        self.mlp = MLP(len(MOMENTS) + road_features + known, hidden, width)
+        self.mlp = MLP(len(MOMENTS) + FEATURE_WIDTH + known, hidden, width)
         self.width = width
 
     def forward(self, batch: Batch, tau: Tensor) -> Tensor:
@@ -166,21 +164,19 @@ class Frigate(ForecastModel):
     def __init__(
         self,
         settings: ModelSettings,
+        scaling: Scaling,
         *,
         embedding: Embedding,
         convolutions: Layers,
         prior: Prior,
         calendar_start: int,
         calendar_future: int,
-        value_offset: float,
-        value_scale: float,
-        length_scale_m: float,
         corrects_demand: bool = False,
     ) -> None:
-        super().__init__(width=settings.width, value_offset=value_offset, value_scale=value_scale)
+        super().__init__(width=settings.width, value_offset=scaling.value_offset, value_scale=scaling.value_scale)
         D, hidden = settings.width, settings.hidden
         self.calendar_start, self.calendar_future = calendar_start, calendar_future
-        self.register_buffer("length_scale_m", torch.tensor(float(length_scale_m)))
+        self.register_buffer("length_scale_m", torch.tensor(float(scaling.length_scale_m)))
         self.length = nn.Parameter(torch.randn(settings.length_width) / settings.length_width**0.5)  # w_delta
         self.embedding = embedding
         self.convolutions = convolutions
@@ -197,40 +193,24 @@ class Frigate(ForecastModel):
                     nn.init.zeros_(parameter)
 
     def forward(self, batch: Batch, *, fixed: Sequence[Fixed] | None = None, kernels: str = "auto") -> Tensor:
-        return self._forecast(batch, self.backend(batch, kernels), fixed=fixed)
+        return self.forecast_from(batch, self.encode_snapshots(batch, fixed=fixed, kernels=kernels), kernels=kernels)
 
     def forecast_at(self, batch: Batch, nodes: Tensor | slice, *, kernels: str = "auto") -> Tensor:
         """[B,H,n] at these nodes: the GNN encodes all of them, the LSTMs these alone."""
-        return self._forecast(batch, self.backend(batch, kernels), nodes)
-
-    def encode_snapshots(self, batch: Batch, *, fixed: Sequence[Fixed] | None = None, kernels: str = "auto") -> Tensor:
-        return self._encode_snapshots(batch, self._readings(batch), self.backend(batch, kernels), fixed)
-
-    def forecast_from(self, batch: Batch, encodings: Tensor, *, kernels: str = "auto") -> Tensor:
-        return self._forecast_from(batch, self._readings(batch), encodings, self.backend(batch, kernels), slice(None))
+        return self.forecast_from(batch, self.encode_snapshots(batch, kernels=kernels), nodes, kernels=kernels)
 
     def fixed(self, topology: Topology) -> Fixed:
         return Fixed(self._gates(topology), self.embedding.sensor_weights(topology))
-
-    def _forecast(
-        self,
-        batch: Batch,
-        backend: Backend,
-        nodes: Tensor | slice = slice(None),
-        fixed: Sequence[Fixed] | None = None,
-    ) -> Tensor:
-        tau = self._readings(batch)
-        z = self._encode_snapshots(batch, tau, backend, fixed)
-        return self._forecast_from(batch, tau, z, backend, nodes)
 
     def _readings(self, batch: Batch) -> Tensor:
         """tau [B,T,N], in the model's unit; 0 where there is no reading."""
         return self.scaled(batch.values).where(batch.observed, 0.0)
 
-    def _encode_snapshots(self, batch: Batch, tau: Tensor, backend: Backend, fixed: Sequence[Fixed] | None) -> Tensor:
+    def encode_snapshots(self, batch: Batch, *, fixed: Sequence[Fixed] | None = None, kernels: str = "auto") -> Tensor:
         """z [N,B,T,D]: the GNN on every snapshot, with the same weights and the snapshot's own topology."""
+        backend = self.backend(batch, kernels)
         weights = None if fixed is None else [w for each in fixed if (w := each.sensor_weights) is not None]
-        h: Tensor = self.embedding(batch, tau, backend, weights)
+        h: Tensor = self.embedding(batch, self._readings(batch), backend, weights)
         if torch.is_autocast_enabled(h.device.type):
             h = h.to(torch.get_autocast_dtype(h.device.type))
         N, B, T, D = h.shape
@@ -249,15 +229,17 @@ class Frigate(ForecastModel):
         length = (topology.length_m / self.length_scale_m)[:, None] * self.length  # w_delta * delta
         return self.convolutions.gates(length, topology)
 
-    def _forecast_from(self, batch: Batch, tau: Tensor, z: Tensor, backend: Backend, nodes: Tensor | slice) -> Tensor:
-        """[B,H,n] at these nodes, from the encodings z [N,B,T,D] of all snapshots."""
-        z = backend.take_nodes(z, nodes)
+    def forecast_from(
+        self, batch: Batch, encodings: Tensor, nodes: Tensor | slice = slice(None), *, kernels: str = "auto"
+    ) -> Tensor:
+        backend = self.backend(batch, kernels)
+        z = backend.take_nodes(encodings, nodes)
         n, B, _, D = z.shape
         t = batch.calendar_past[:, -1, : self.calendar_start].expand(n, B, -1)
         known = batch.calendar_future[..., : self.calendar_future]
         s = self.start(torch.cat([t, z[:, :, 0]], dim=-1)).view(n * B, 2 * D).chunk(2, dim=-1)  # s_0, Alg. line 1
         s = backend.encode(self.encoder, z, s)  # eq:lstm, Alg. line 5
-        m = self.prior(batch, tau)[nodes].flatten(0, 1)  # Alg. line 7
+        m = self.prior(batch, self._readings(batch))[nodes].flatten(0, 1)  # Alg. line 7
         y = self.first(torch.cat([*s, m], dim=-1))  # y_0, Alg. line 8
         y = backend.decode(self.decoder, self.readout, s, m, y, known)  # eq:decoder, y_k, Alg. lines 9 to 12
         y = self.unscaled(y.view(n, B, batch.horizon).permute(1, 2, 0))  # Alg. lines 13 and 14
@@ -304,49 +286,37 @@ def per_snapshot(batch: Batch, tables: list[Tensor]) -> Tensor:
     return torch.stack(tables, dim=1)[:, batch.topology_of.to(tables[0].device)]
 
 
-def paper(settings: ModelSettings, *, value_offset: float, value_scale: float, length_scale_m: float) -> Frigate:
+def paper(settings: ModelSettings, scaling: Scaling) -> Frigate:
     """The paper's equations and nothing else."""
     gates = _gates(settings)
     return Frigate(
         settings,
+        scaling,
         embedding=PaperEmbedding(settings.width, settings.anchors),
         convolutions=GatedLayers(GatedConv(settings.width, gate) for gate in gates),
         prior=MomentPrior(settings.hidden, settings.hidden),
         calendar_start=PAPER_CALENDAR,
         calendar_future=0,
-        value_offset=value_offset,
-        value_scale=value_scale,
-        length_scale_m=length_scale_m,
     )
 
 
-def default(
-    settings: ModelSettings,
-    *,
-    road_features: int,
-    value_offset: float,
-    value_scale: float,
-    length_scale_m: float,
-    demand: bool,
-) -> Frigate:
+def default(settings: ModelSettings, scaling: Scaling) -> Frigate:
     """The same architecture with normalised residual layers, road features, calendar, kernel mean, and demand.
 
-    With `demand` it forecasts what demand leaves over; a gauge has none.
+    Where the scaling has demand, it forecasts what demand leaves over; a gauge has none.
     """
-    known = DemandFeatures(value_scale) if demand else None
-    kernel = KernelMean(road_features=road_features, length_scale_m=length_scale_m)
+    known = None if scaling.demand is None else DemandFeatures(scaling.value_scale)
+    kernel = KernelMean(road_features=FEATURE_WIDTH, length_scale_m=scaling.length_scale_m)
     gates, drop = _gates(settings), {"dropout": settings.dropout, "edge_dropout": settings.edge_dropout}
     return Frigate(
         settings,
-        embedding=DefaultEmbedding(settings.width, road_features, kernel, known),
+        scaling,
+        embedding=DefaultEmbedding(settings.width, kernel, known),
         convolutions=ResidualGatedLayers(ResidualGatedConv(settings.width, gate, **drop) for gate in gates),
-        prior=DefaultPrior(settings.hidden, settings.hidden, road_features, known),
+        prior=DefaultPrior(settings.hidden, settings.hidden, known),
         calendar_start=len(CALENDAR),
         calendar_future=len(CALENDAR),
-        value_offset=value_offset,
-        value_scale=value_scale,
-        length_scale_m=length_scale_m,
-        corrects_demand=demand,
+        corrects_demand=known is not None,
     )
 
 

@@ -29,7 +29,6 @@ from frigate.demand.rerouting import Rerouted, find_detours, reroute
 from frigate.demand.route_search import LineGraph
 from frigate.demand.trip_cache import cached_trips
 from frigate.errors import CheckpointError, FrigateError, SettingsError
-from frigate.graph.road_features import FEATURE_WIDTH
 from frigate.nn.batch import Windows
 from frigate.nn.demand_tables import DemandTables
 from frigate.nn.forecaster import ForecastModel
@@ -52,14 +51,7 @@ def build_model(settings: Settings, scaling: Scaling) -> Model:
     model = settings.model
     if isinstance(model, BaselineSettings):
         return build_baseline(model, settings.task, scaling)
-    scales = {
-        "value_offset": scaling.value_offset,
-        "value_scale": scaling.value_scale,
-        "length_scale_m": scaling.length_scale_m,
-    }
-    if not model.roads:
-        return paper(model, **scales)
-    return default(model, road_features=FEATURE_WIDTH, demand=scaling.demand is not None, **scales)
+    return default(model, scaling) if model.roads else paper(model, scaling)
 
 
 @dataclass(frozen=True)

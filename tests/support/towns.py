@@ -14,7 +14,7 @@ from frigate.config import ModelSettings
 from frigate.data.network import Edges, RoadNetwork, clean_edges
 from frigate.data.split import Split
 from frigate.data.stream import RoadNetworkStream, make_stream
-from frigate.graph.road_features import FEATURE_WIDTH, road_features
+from frigate.graph.road_features import road_features
 from frigate.nn.batch import Batch, Windows
 from frigate.nn.model import Frigate, default, paper
 from frigate.nn.scaling import Scaling, build_topologies, fit_scaling
@@ -170,18 +170,9 @@ def random_town(
 
 def build_model(settings: ModelSettings, scaling: Scaling, *, seed: int = 0, noise: float = 0.2) -> Frigate:
     """A model in use. Noise on all weights: W_1 starts at the identity, which would hide exchanged blocks."""
-    scales = {
-        "value_offset": scaling.value_offset,
-        "value_scale": scaling.value_scale,
-        "length_scale_m": scaling.length_scale_m,
-    }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = (
-            paper(settings, **scales)
-            if settings.preset == "paper"
-            else default(settings, road_features=FEATURE_WIDTH, demand=False, **scales)
-        )
+        model = (paper if settings.preset == "paper" else default)(settings, scaling)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter), alpha=noise)

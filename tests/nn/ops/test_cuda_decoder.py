@@ -203,7 +203,8 @@ def small_model(name: str, width: int, *, device: str = "cpu") -> tuple[Frigate,
 def forecast_and_gradients(model: Frigate, batch: Batch, z: Tensor, backend: Backend) -> dict[str, Tensor]:
     """From the encodings of the snapshots; of a random linear function of the forecast."""
     z = z.detach().requires_grad_()
-    forecast = model._forecast_from(batch, model._readings(batch), z, backend, slice(None))
+    model.backend = lambda batch, kernels: backend
+    forecast = model.forecast_from(batch, z)
     before = ("length", "embedding", "convolutions")  # what made z
     leaves = {"z": z} | {name: p for name, p in model.named_parameters() if not name.startswith(before)}
     (up,) = seeded(2, forecast.shape, device=str(z.device))
