@@ -3,15 +3,18 @@
 Native parsers crash on damaged files, and a file of a few kilobytes can unpack to terabytes. A function called through
 `in_sandbox`, or decorated with `sandboxed`, runs in a worker process with limits on memory, CPU time and file size.
 If the worker dies, the caller gets a `CityError` that names the file, the cause and the remedy. The function's own
-errors, warnings and progress pass through. So does its result, in a temporary file.
+errors and warnings pass through. So does its result, in a temporary file.
 
 The worker is a plain Python process. It never imports the caller's `__main__`: scripts need no guard, and notebooks
 work. It is kept for the next call, which then costs about a millisecond. It exits when it has been idle for a minute,
 on Ctrl-C, and when the caller exits or is killed. It runs with the user's rights: it protects against crashes and
 against files that exhaust memory or time, not against a parser that is made to run foreign code.
 
-    FRIGATE_READ_MEMORY_GB, FRIGATE_READ_SECONDS    set the limits, which otherwise follow from the size of the files
-    FRIGATE_SANDBOX=off                             read in the caller's process, for a debugger
+    FRIGATE_READ_MEMORY_GB   memory of a call; default: 8 GB plus 0.5 GB for each megabyte of the files among its
+                             arguments, at most three quarters of the machine's memory
+    FRIGATE_READ_SECONDS     CPU time of a call; ten times as much may pass on the clock. Default: 120 s plus 10 s for
+                             each megabyte of the files
+    FRIGATE_SANDBOX=off      read in the caller's process, for a debugger
 """
 
 from __future__ import annotations
@@ -57,15 +60,7 @@ RETIRE_GB = 1.0  # a worker that keeps this much memory after a call is replaced
 OUT_OF_MEMORY = ("memory allocation of", "bad_alloc", "MemoryError", "out of memory", "annot allocate memory")
 
 
-def in_sandbox(
-    function: Callable[..., R],
-    /,
-    *args: Any,
-    memory_gb: float | None = None,
-    seconds: float | None = None,
-    on_progress: Callable[..., None] | None = None,
-    **kwargs: Any,
-) -> R:
+def in_sandbox(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """Call a function in a worker process with limits on memory, time and file size.
 
     Parameters
@@ -74,14 +69,6 @@ def in_sandbox(
         A function at the top level of a module; the worker imports it by name.
     *args, **kwargs
         Its arguments, which must be picklable.
-    memory_gb
-        Memory that the call may take. Default: 8 GB plus 0.5 GB for each megabyte of the files among the arguments, at
-        most three quarters of the machine's memory.
-    seconds
-        CPU time that the call may take; ten times as much may pass on the clock. Default: 120 s plus 10 s for each
-        megabyte of the files.
-    on_progress
-        Called in this process whenever the function calls its own `on_progress`. Passed on only if given.
 
     Returns
     -------
@@ -94,20 +81,21 @@ def in_sandbox(
     """
     if not _needed():
         with file_errors():
-            return function(*args, **kwargs, **({} if on_progress is None else {"on_progress": on_progress}))
+            return function(*args, **kwargs)
     paths = list(_paths([*args, *kwargs.values()]))
     size_mb = sum(map(_size, paths)) / 1e6
     limits = _Limits(
-        memory_gb or _setting("FRIGATE_READ_MEMORY_GB") or min(MIN_GB + GB_PER_MB * size_mb, MAX_SHARE * _machine_gb()),
-        min(seconds or _setting("FRIGATE_READ_SECONDS") or MIN_SECONDS + SECONDS_PER_MB * size_mb, MAX_SECONDS),
+        _setting("FRIGATE_READ_MEMORY_GB") or min(MIN_GB + GB_PER_MB * size_mb, MAX_SHARE * _machine_gb()),
+        min(_setting("FRIGATE_READ_SECONDS") or MIN_SECONDS + SECONDS_PER_MB * size_mb, MAX_SECONDS),
     )
-    call = pickle.dumps((function, args, kwargs, on_progress is not None), protocol=5)
+    call = pickle.dumps((function, args, kwargs), protocol=5)
     here = pickle.dumps((sys.path, dict(os.environ), os.getcwd(), limits, call))
     names = ", ".join(path.name for path in paths[:3]) or function.__name__
     while True:
         worker = _idle.pop() if _idle else _Worker()
         with contextlib.suppress(_LeftError):  # an idle worker leaves after a while; the next one is new
-            return worker.call(here, limits, on_progress, names)  # type: ignore[no-any-return]
+            answer: R = worker.call(here, limits, names)
+            return answer
 
 
 def sandboxed(function: Callable[P, R]) -> Callable[P, R]:
@@ -118,7 +106,7 @@ def sandboxed(function: Callable[P, R]) -> Callable[P, R]:
         if not _needed():
             with file_errors():
                 return function(*args, **kwargs)
-        return in_sandbox(guarded, *args, **kwargs)  # type: ignore[arg-type]
+        return in_sandbox(guarded, *args, **kwargs)
 
     return guarded
 
@@ -244,7 +232,7 @@ class _Worker:
         finally:
             theirs.close()
 
-    def call(self, request: bytes, limits: _Limits, on_progress: Callable[..., None] | None, file: str) -> Any:
+    def call(self, request: bytes, limits: _Limits, file: str) -> Any:
         """What the function returned. The worker is kept if it can serve again, else ended."""
         keep = begun = False
         used, self._used = self._used, True
@@ -258,8 +246,6 @@ class _Worker:
                     deadline = time.monotonic() + WALL_PER_CPU * limits.seconds
                 elif kind == "reading":
                     (file,) = rest
-                elif kind == "progress" and on_progress is not None:
-                    on_progress(*rest[0])
                 elif kind in ("memory", "late"):
                     raise limits.exceeded(file, memory=kind == "memory")
                 elif kind == "stalled":
@@ -446,9 +432,7 @@ def _answer(request: bytes, pipe: Connection) -> tuple[bool, Any]:
         os.environ.update(environment | {"RUST_BACKTRACE": "0"})
         os.chdir(folder)
         tempfile.tempdir = None  # TMPDIR may have changed
-        function, args, kwargs, progress = pickle.loads(call)
-        if progress:
-            kwargs["on_progress"] = lambda *done: pipe.send(("progress", done))
+        function, args, kwargs = pickle.loads(call)
         pipe.send(("running",))
         limits.apply()
         with file_errors():

@@ -39,7 +39,10 @@ def read(file: Path, raw: bytes) -> Any:
 def attack(file: Path, raw: bytes) -> Any:
     """The same as an import does it: in the sandbox, with limits that end a bomb soon."""
     file.write_bytes(raw)
-    return in_sandbox(unpickle, file, memory_gb=0.3, seconds=1.0)
+    with pytest.MonkeyPatch.context() as limited:
+        limited.setenv("FRIGATE_READ_MEMORY_GB", "0.3")
+        limited.setenv("FRIGATE_READ_SECONDS", "1")
+        return in_sandbox(unpickle, file)
 
 
 ARRAYS = hnp.arrays(
