@@ -38,7 +38,8 @@ from frigate.graph.positions import choose_anchors, distances_m, position_scale_
 from frigate.graph.road_features import fit_feature_scaling, road_features
 from frigate.nn.batch import Batch
 from frigate.nn.forecaster import ForecastModel
-from frigate.nn.partition import cut_parts, in_blocks
+from frigate.nn.partition import cut_parts
+from frigate.nn.predictor import Predictor
 from frigate.nn.scaling import Scaling, build_topologies
 from frigate.nn.topology import Topology
 from frigate.training.environment import environment
@@ -117,7 +118,7 @@ def model_of(settings: Settings, scaling: Scaling) -> ForecastModel:
 
 @torch.inference_mode()
 def forecast(model: ForecastModel, network: RoadNetwork, batch: Batch) -> None:
-    values = in_blocks(model.eval(), batch, lon=network.lon, lat=network.lat, limit=int(LIMIT_GB * 2**30))
+    values = Predictor(model, network, torch.device("cpu"), memory_gb=LIMIT_GB)(batch)
     assert values.shape == (1, HORIZON, network.num_nodes) and bool(torch.isfinite(values).all())
 
 

@@ -154,9 +154,7 @@ class LocaleGN(DeepBaseline):
         roads = EdgeIndex.of(batch.topologies, length_scale_m=self.length_scale_m)
         N, B, T, D = encoded.shape
         nothing = encoded.new_zeros(1, 1, 1)
-        start = State(
-            nothing.expand(N, B, D), nothing.expand(len(roads.senders), B, D), nothing.expand(1, B, D)[0]
-        )  # all 0
+        start = State(nothing.expand(N, B, D), nothing.expand(len(roads.senders), B, D), nothing[0].expand(B, D))
         states = [start] * len(self.networks)
         for t in range(T):
             here = roads.of_snapshot(batch.topology_of[:, t])

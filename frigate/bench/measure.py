@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -189,14 +190,12 @@ def _forecasts(
     """One window of all nodes, ours and the baseline's; on a GPU also replayed from a CUDA graph."""
     device, batch, fixed = data.device, _window(run, data, FIRST), _fixed(ours.eval(), data)
 
-    def mine() -> Tensor:
+    def forecast(model: ForecastModel, **how: Any) -> Tensor:
         with torch.inference_mode(), autocast(device):
-            return ours(batch, fixed=fixed)  # type: ignore[no-any-return]
+            made: Tensor = model(batch, **how)
+            return made
 
-    def other() -> Tensor:
-        with torch.inference_mode(), autocast(device):
-            return baseline(batch, kernels="reference")  # type: ignore[no-any-return]
-
+    mine, other = partial(forecast, ours, fixed=fixed), partial(forecast, baseline, kernels="reference")
     baseline.eval()
     found: dict[str, Any] = {"difference": _require_same("the baseline and ours", mine(), other(), run)}
     calls = {"ours": mine, "baseline": other}

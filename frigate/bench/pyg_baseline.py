@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import importlib
 import warnings
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -60,7 +60,7 @@ def _geometric() -> Any | None:
 def _gated_sum(geometric: Any, flow: str) -> nn.Module:
     """The gated sum of one direction: messages from the far end of a road to the near one."""
 
-    class GatedSum(geometric.nn.MessagePassing):  # type: ignore[misc]
+    class GatedSum(geometric.nn.MessagePassing):  # type: ignore[misc]  # the package may be absent
         def forward(self, h: Tensor, gates: Tensor, roads: Tensor) -> Tensor:
             summed: Tensor = self.propagate(roads, h=h, gates=gates)
             return summed
@@ -75,7 +75,8 @@ def _gated_sum(geometric: Any, flow: str) -> nn.Module:
 class _MessagePassingLayers(Layers):
     def gates(self, length: Tensor, topology: Topology) -> tuple[Tensor, ...]:
         """Layer by layer."""
-        return tuple(compute_gates([layer.layer.gate], length, topology)[0] for layer in self)  # type: ignore[union-attr, list-item]
+        gates = (cast(_MessagePassingLayer, layer).layer.gate for layer in self)
+        return tuple(compute_gates([gate], length, topology)[0] for gate in gates)
 
 
 class _MessagePassingLayer(nn.Module):

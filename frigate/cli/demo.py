@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SEEN = 0.3
 FORECAST_AT_S = (
     17 * 3600
-)  # time of day of the forecast on the map: at the end of the record, midnight, streets are empty
+)  # time of day of the forecast on the map: at midnight, the end of the record, streets are empty
 STRIDE = 2
 CITY, RUN, REPORT = "city", "run", "report.html"
 

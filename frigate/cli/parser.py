@@ -22,7 +22,9 @@ class Parser(ArgumentParser):
         self._positionals.title = "arguments"
         self.commands: dict[str, str] = {}  # of a group: name -> what it does, in one line
 
-    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+    def parse_known_args(  # type: ignore[override]  # argparse has an overload for every kind of namespace
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> Any:
         """As argparse does it, but nothing unknown is passed on: it is refused by the command that it was meant for."""
         words = sys.argv[1:] if args is None else list(args)
         found, unknown = super().parse_known_args(words if self.commands else self._options_first(words), namespace)

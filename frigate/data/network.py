@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,18 +62,18 @@ class Edges:
         senders = np.asarray(senders, np.int64)
         count = len(senders)
 
-        def column(values: object, dtype: type, unknown: object) -> NDArray[np.generic]:
+        def column(values: object, dtype: type, unknown: object) -> NDArray[Any]:
             return np.full(count, unknown, dtype) if values is None else np.asarray(values, dtype)
 
         return cls(
             senders,
             np.asarray(receivers, np.int64),
             np.asarray(length_m, np.float64),
-            column(road_class, np.str_, ""),  # type: ignore[arg-type]
-            column(lanes, np.float64, np.nan),  # type: ignore[arg-type]
-            column(speed_kph, np.float64, np.nan),  # type: ignore[arg-type]
-            column(name, np.str_, ""),  # type: ignore[arg-type]
-            column(geometry, np.object_, b""),  # type: ignore[arg-type]
+            column(road_class, np.str_, ""),
+            column(lanes, np.float64, np.nan),
+            column(speed_kph, np.float64, np.nan),
+            column(name, np.str_, ""),
+            column(geometry, np.object_, b""),
         )
 
     @classmethod
@@ -314,12 +315,12 @@ class RoadNetwork:
             present=np.concatenate([present, np.ones(len(new), bool)]),
         )
 
-    def _own_id(self, node_id: object) -> NodeId:
+    def _own_id(self, node_id: Any) -> NodeId:
         """The id as the network has them: text, or a whole number."""
         if self.node_ids.dtype.kind == "U":
             return str(node_id)
         try:
-            number = operator.index(int(node_id) if isinstance(node_id, str) else node_id)  # type: ignore[arg-type]
+            number = operator.index(int(node_id) if isinstance(node_id, str) else node_id)
             np.array(number, self.node_ids.dtype)
         except (TypeError, ValueError, OverflowError):
             raise CityError(f'node "{node_id}": the ids of this network are whole numbers. Give one') from None

@@ -259,7 +259,8 @@ def utc_offsets_s(times_s: NDArray[np.int64], timezone: str) -> NDArray[np.int64
     """Local time minus UTC at each time, looked up once a quarter of an hour."""
     tz = zone(timezone)
     quarters, back = np.unique(times_s // QUARTER_S, return_inverse=True)
-    offsets = [int(datetime.fromtimestamp(int(q) * QUARTER_S, tz).utcoffset().total_seconds()) for q in quarters]  # type: ignore[union-attr]
+    local = (datetime.fromtimestamp(int(quarter) * QUARTER_S, tz) for quarter in quarters)
+    offsets = [(time.utcoffset() or timedelta()) // timedelta(seconds=1) for time in local]
     return np.array(offsets, np.int64)[back].reshape(times_s.shape)
 
 

@@ -46,7 +46,6 @@ def evaluate(
     *,
     stride: int = 1,
     device: str | None = None,
-    batch_size: int | None = None,
     progress: Progress | None = None,
     kernels: str = "auto",
 ) -> Evaluation:
@@ -63,8 +62,6 @@ def evaluate(
         Score every so many windows; 1 is all.
     device : str, optional
         "cpu" or "cuda". Default: cuda if available.
-    batch_size : int, optional
-        Windows scored at once. Default: as many as fit into memory.
     progress : callable, optional
         Called with the windows done and the windows in all.
     kernels : "auto" or "reference"
@@ -90,7 +87,7 @@ def evaluate(
         horizon=task.horizon,
         stride=stride,
         seed=run.settings.train.seed,
-        batch_size=windows_at_once(here, predictor) if batch_size is None else batch_size,
+        batch_size=windows_at_once(here, predictor),
         progress=progress,
     )
     notes = [evaluation.note, *here.notices]

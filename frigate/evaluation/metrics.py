@@ -102,12 +102,7 @@ class Scores:
         self._cells = sums if self._cells is None else self._cells + sums
         if self.hour_steps:
             used = self.horizon - self.horizon % self.hour_steps
-            by_hour = (
-                len(target),
-                -1,
-                self.hour_steps,
-                self.num_nodes,
-            )  # what is left after the last whole hour is not
+            by_hour = (len(target), -1, self.hour_steps, self.num_nodes)  # without what follows the last whole hour
             p, y, observed = (x[:, :used].reshape(by_hour) for x in (p, y, target_observed))
             whole = observed.all(2)
             good = whole & (geh(p.sum(2), y.sum(2)) < GOOD_GEH)

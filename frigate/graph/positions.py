@@ -109,7 +109,7 @@ def _farthest(
     return np.array(chosen)
 
 
-def locate_anchors(network: RoadNetwork, anchors: Anchors, *, within_m: float = SAME_PLACE_M) -> tuple[Anchors, str]:
+def locate_anchors(network: RoadNetwork, anchors: Anchors) -> tuple[Anchors, str]:
     """A model's anchors on this network, and a notice to report ("" when there is none).
 
     An anchor is found by id and place both, present or not: all topologies of one node table have the same anchors.
@@ -121,7 +121,7 @@ def locate_anchors(network: RoadNetwork, anchors: Anchors, *, within_m: float = 
     for members, lon, lat in zip(anchors.sets, anchors.lon, anchors.lat, strict=True):
         rows = _rows_or_none(network, members)
         metres = haversine_m(np.array(lon), np.array(lat), network.lon[rows], network.lat[rows])
-        here = (rows >= 0) & (metres <= within_m)
+        here = (rows >= 0) & (metres <= SAME_PLACE_M)
         kept.append(here)
         found += bool(2 * here.sum() >= max(len(members), 1))
     if 2 * found < len(anchors):
@@ -129,7 +129,7 @@ def locate_anchors(network: RoadNetwork, anchors: Anchors, *, within_m: float = 
         new = choose_anchors(network, count=len(anchors), choice=choice, seed=anchors.seed)
         return replace(new, choice=anchors.choice), (
             f"{found} of the model's {len(anchors)} anchors are on this network, by id and place "
-            f"(within {within_m:g} m): new ones were chosen by the same rule and seed "
+            f"(within {SAME_PLACE_M:g} m): new ones were chosen by the same rule and seed "
             f"({anchors.choice}, {anchors.seed})."
         )
     if all(here.all() for here in kept):

@@ -7,7 +7,6 @@ Training takes a part a step (`TrainSettings.parts`); a forecast goes through th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,14 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from frigate.errors import SettingsError
-from frigate.graph.areas import split_into_areas
 from frigate.nn.batch import Batch
 from frigate.nn.forecaster import ForecastModel, Reach
 from frigate.nn.scaling import NEAR_SENSORS
-from frigate.nn.topology import Topology, visit_order
-
-MIN_BLOCK = 256  # nodes: with fewer, nearly all of a block is halo
+from frigate.nn.topology import Topology, index_roads
 
 
 @dataclass(frozen=True)
@@ -114,28 +109,21 @@ def _within(
 
     Roads between two nodes of the last ring change no encoding that is read. `ball` is None: no sensors at all.
     """
-    n = len(nodes)
     roads, _ = _roads_at(topology.out_start, nodes)
     senders, receivers = local[topology.senders.numpy()[roads]], local[topology.receivers.numpy()[roads]]
     keep = (np.minimum(senders, receivers) >= 0) & (np.minimum(senders, receivers) < inner)
     order = np.flatnonzero(keep)[np.lexsort((receivers[keep], senders[keep]))]
     roads, senders, receivers = roads[order], senders[order], receivers[order]
-    in_order = np.lexsort((senders, receivers))
     first, last = (np.searchsorted(topology.neighbour_of.numpy(), nodes[:core] + more) for more in (0, 1))
     pairs, neighbour_of = _ranges(first, last)
     near, near_m = _near(topology, nodes, local, ball)
     rows = torch.from_numpy(nodes)
     return Topology(
-        senders=torch.from_numpy(senders),
-        receivers=torch.from_numpy(receivers),
+        **index_roads(senders, receivers, len(nodes)),
         length_m=topology.length_m[torch.from_numpy(roads)],
         positions=topology.positions[rows],
         road_features=topology.road_features[rows],
         presence=topology.presence[rows],
-        out_start=torch.from_numpy(np.searchsorted(senders, np.arange(n + 1))),
-        in_start=torch.from_numpy(np.searchsorted(receivers[in_order], np.arange(n + 1))),
-        in_order=torch.from_numpy(in_order),
-        visit_order=torch.from_numpy(visit_order(senders, receivers, n)),
         neighbour_of=torch.from_numpy(neighbour_of),
         neighbour=torch.from_numpy(local[topology.neighbour.numpy()[pairs]]),
         near_sensor=torch.from_numpy(near),
@@ -171,61 +159,6 @@ def in_parts(model: ForecastModel, batch: Batch, parts: Iterable[Part], *, kerne
     for part in parts:
         result[:, :, part.core] = model.forecast_at(part.of(batch), slice(len(part.core)), kernels=kernels)
     return result
-
-
-def in_blocks(
-    model: ForecastModel,
-    batch: Batch,
-    *,
-    lon: NDArray[np.float64],
-    lat: NDArray[np.float64],
-    limit: int,
-    must_fit: bool = False,
-    kernels: str = "auto",
-) -> Tensor:
-    """[B,H,N] as model(batch) gives it, with activations of `limit` bytes at most, as far as they are foreseen.
-
-    At once where that fits, or where the model's reach is not known; else in blocks. A block that does not fit is
-    divided, down to MIN_BLOCK nodes: if those do not fit it is refused, or done all the same.
-    """
-    reach = model.reach
-    edges = max(topology.num_edges for topology in batch.topologies)
-    if reach is None or _bytes_of(model, batch, batch.num_nodes, edges) <= limit:
-        forecast: Tensor = model(batch, kernels=kernels)
-        return forecast
-    return in_parts(model, batch, _blocks(model, batch, reach, lon, lat, limit, must_fit), kernels=kernels)
-
-
-def _blocks(
-    model: ForecastModel,
-    batch: Batch,
-    reach: Reach,
-    lon: NDArray[np.float64],
-    lat: NDArray[np.float64],
-    limit: int,
-    must_fit: bool,
-) -> Iterator[Part]:
-    edges = max(topology.num_edges for topology in batch.topologies)
-    wanted = math.ceil(_bytes_of(model, batch, batch.num_nodes, edges) / limit)
-    todo = split_into_areas(lon, lat, min(wanted, math.ceil(batch.num_nodes / MIN_BLOCK)))
-    while todo:
-        core = todo.pop()
-        (part,) = cut_parts(batch.topologies, [core], reach)
-        needed = _bytes_of(model, batch, part.num_nodes, part.num_edges)
-        if needed > limit and len(core) > MIN_BLOCK:
-            todo += [core[half] for half in split_into_areas(lon[core], lat[core], 2)]
-            continue
-        if needed > limit and must_fit:
-            raise SettingsError(
-                f"memory: {len(core)} nodes with all that their forecast reads ({part.num_nodes} nodes) take about "
-                f"{needed / 2**30:.2g} GB, and {limit / 2**30:.2g} GB are allowed. Raise memory_gb"
-            )
-        yield part
-
-
-def _bytes_of(model: ForecastModel, batch: Batch, nodes: int, edges: int) -> int:
-    each = forecast_bytes(model, nodes=nodes, edges=edges, past=batch.past, horizon=batch.horizon)
-    return batch.num_windows * each
 
 
 def forecast_bytes(model: ForecastModel, *, nodes: int, edges: int, past: int, horizon: int) -> int:

@@ -7,6 +7,7 @@ short, counts that are not negative, and nodes that are absent.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -16,10 +17,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from frigate.data.network import RoadNetwork
+from frigate.errors import SettingsError
+from frigate.graph.areas import split_into_areas
 from frigate.nn.batch import Batch
 from frigate.nn.device import autocast, memory_limit
-from frigate.nn.forecaster import ForecastModel
-from frigate.nn.partition import Part, forecast_bytes, in_blocks, in_parts
+from frigate.nn.forecaster import ForecastModel, Reach
+from frigate.nn.partition import Part, cut_parts, forecast_bytes, in_parts
+
+MIN_BLOCK = 256  # nodes: with fewer, nearly all of a block is halo
 
 
 class Predictor:
@@ -78,11 +83,42 @@ class Predictor:
             elif nodes is not None:
                 made = self.model.forecast_at(batch, nodes, kernels=self.kernels)
             else:
-                lon, lat = self.network.lon, self.network.lat
-                made = in_blocks(
-                    self.model, batch, lon=lon, lat=lat, limit=self.limit, must_fit=self.must_fit, kernels=self.kernels
-                )
+                made = self._within_memory(batch)
             return made.clamp(min=self.least)
+
+    def _within_memory(self, batch: Batch) -> Tensor:
+        """[B,H,N] at once where that fits, or where the model's reach is not known; else in blocks of nodes."""
+        reach = self.model.reach
+        edges = max(topology.num_edges for topology in batch.topologies)
+        needed = self._bytes(batch, batch.num_nodes, edges)
+        if reach is None or needed <= self.limit:
+            forecast: Tensor = self.model(batch, kernels=self.kernels)
+            return forecast
+        return in_parts(self.model, batch, self._blocks(batch, reach, needed), kernels=self.kernels)
+
+    def _blocks(self, batch: Batch, reach: Reach, needed: int) -> Iterator[Part]:
+        """The network, which needs so many bytes, in blocks; what does not fit is divided, down to MIN_BLOCK nodes."""
+        lon, lat = self.network.lon, self.network.lat
+        wanted = min(math.ceil(needed / self.limit), math.ceil(batch.num_nodes / MIN_BLOCK))
+        todo = split_into_areas(lon, lat, wanted)
+        while todo:
+            core = todo.pop()
+            (part,) = cut_parts(batch.topologies, [core], reach)
+            needed = self._bytes(batch, part.num_nodes, part.num_edges)
+            if needed > self.limit and len(core) > MIN_BLOCK:
+                todo += [core[half] for half in split_into_areas(lon[core], lat[core], 2)]
+                continue
+            if needed > self.limit and self.must_fit:
+                raise SettingsError(
+                    f"memory: {len(core)} nodes with all that their forecast reads ({part.num_nodes} nodes) take about "
+                    f"{needed / 2**30:.2g} GB, and {self.limit / 2**30:.2g} GB are allowed. Raise memory_gb"
+                )
+            yield part
+
+    def _bytes(self, batch: Batch, nodes: int, edges: int) -> int:
+        """About what the activations of a forecast take."""
+        each = forecast_bytes(self.model, nodes=nodes, edges=edges, past=batch.past, horizon=batch.horizon)
+        return batch.num_windows * each
 
     def to_array(self, made: Tensor, network: RoadNetwork) -> NDArray[np.float64]:
         """One window's forecast [H,N] on the host: counts not below 0, NaN at nodes absent from `network`."""

@@ -73,20 +73,14 @@ def make_topology(
     order = np.lexsort((network.receivers, network.senders))
     senders, receivers = network.senders[order], network.receivers[order]
     N = network.num_nodes
-    in_order = np.lexsort((senders, receivers))
     pairs = np.unique(np.concatenate([senders * N + receivers, receivers * N + senders]))
     missing = near_sensor < 0
     return Topology(
-        senders=torch.from_numpy(senders),
-        receivers=torch.from_numpy(receivers),
+        **index_roads(senders, receivers, N),
         length_m=torch.from_numpy(network.length_m[order].astype(np.float32)),
         positions=torch.from_numpy(positions),
         road_features=torch.from_numpy(road_features),
         presence=torch.from_numpy(network.present.copy()),
-        out_start=torch.from_numpy(np.searchsorted(senders, np.arange(N + 1))),
-        in_start=torch.from_numpy(np.searchsorted(receivers[in_order], np.arange(N + 1))),
-        in_order=torch.from_numpy(in_order),
-        visit_order=torch.from_numpy(visit_order(senders, receivers, N)),
         neighbour_of=torch.from_numpy(pairs // N),
         neighbour=torch.from_numpy(pairs % N),
         near_sensor=torch.from_numpy(np.where(missing, np.arange(N)[:, None], near_sensor)),
@@ -94,7 +88,21 @@ def make_topology(
     )
 
 
-def visit_order(senders: NDArray[np.int64], receivers: NDArray[np.int64], num_nodes: int) -> NDArray[np.int64]:
+def index_roads(senders: NDArray[np.int64], receivers: NDArray[np.int64], num_nodes: int) -> dict[str, Tensor]:
+    """What of a Topology follows from its roads alone, which come sorted by sender, then receiver."""
+    rows, in_order = np.arange(num_nodes + 1), np.lexsort((senders, receivers))
+    arrays = {
+        "senders": senders,
+        "receivers": receivers,
+        "out_start": np.searchsorted(senders, rows),
+        "in_start": np.searchsorted(receivers[in_order], rows),
+        "in_order": in_order,
+        "visit_order": _visit_order(senders, receivers, num_nodes),
+    }
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
+def _visit_order(senders: NDArray[np.int64], receivers: NDArray[np.int64], num_nodes: int) -> NDArray[np.int64]:
     """The nodes in an order that keeps neighbours close together (reverse Cuthill-McKee), so that caches are hit."""
     if len(senders) == 0:
         return np.arange(num_nodes)

@@ -47,7 +47,6 @@ class Town:
     node_class: Ints  # [N] the highest class of road at the node, an index into CLASSES
     gates: Ints  # [G] rows of the nodes where roads leave the town
     bridges: Ints  # [M,2] rows of the ends of the streets over the river
-    river_lonlat: Floats  # [P,2]
 
 
 @dataclass(frozen=True)
@@ -190,11 +189,9 @@ def _local_points(
     some in reserve, from the centre outwards."""
     R = plan.radius_m
     count = max(6, round((wanted + len(main_xy)) / 28))
-    k = np.arange(count)
+    k = np.arange(count, dtype=np.float64)
     r = R * np.sqrt((k + 0.5) / count)
-    angle = np.asarray(
-        k * 2.39996 + rng.uniform(0, 2 * np.pi), np.float64
-    )  # as in a sunflower, to cover the disc evenly
+    angle: Floats = k * 2.39996 + rng.uniform(0, 2 * np.pi)  # as in a sunflower, to cover the disc evenly
     centres = polar(r, angle) + rng.normal(0, 0.07 * R, (count, 2))
     turn, long = rng.uniform(0, np.pi / 2, count), rng.uniform(1.0, 1.7, count)
     disorder = rng.choice([0.07, 0.14, 0.24], count, p=[0.4, 0.35, 0.25])
@@ -317,8 +314,7 @@ def _place(
 ) -> Town:  # fmt: skip
     """Directed roads with slightly curved lines, rotated and placed on the globe; rows run from north to south."""
     c, s = np.cos(plan.turn_rad), np.sin(plan.turn_rad)
-    turn = np.array([[c, s], [-s, c]])
-    xy = xy @ turn
+    xy = xy @ np.array([[c, s], [-s, c]])
     order = np.argsort(-xy[:, 1], kind="stable")
     row = np.argsort(order)
     xy, pairs, gates = xy[order], row[pairs], row[gates]
@@ -348,10 +344,8 @@ def _place(
     lonlat = _lonlat(xy)
     node_class = np.full(len(xy), RESIDENTIAL)
     np.minimum.at(node_class, pairs.ravel(), np.repeat(road_class, 2))
-    x = np.linspace(-1.5, 1.5, 121) * plan.radius_m
-    river = _lonlat(np.stack([x, plan.river_y(x)], 1) @ turn)
     network = RoadNetwork(np.arange(1, len(xy) + 1), lonlat[:, 0], lonlat[:, 1], edges)
-    return Town(network, xy, plan.radius_m, node_class, gates, pairs[over], river)
+    return Town(network, xy, plan.radius_m, node_class, gates, pairs[over])
 
 
 def _lonlat(xy_m: Floats) -> Floats:

@@ -247,7 +247,7 @@ class Trainer:
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
         finite = torch.isfinite(norm)
         if self.device.type == "cuda":
-            self.optimiser.found_inf = (~finite).float()  # type: ignore[attr-defined]
+            self.optimiser.found_inf = (~finite).float()  # type: ignore[attr-defined]  # known to fused AdamW
             self.optimiser.step()
         elif finite:
             self.optimiser.step()
@@ -275,7 +275,7 @@ class Trainer:
         first, total = 0, torch.zeros((), device=self.device)
         for part in batch.split(self.micro_batch):
             loss = self._loss(part, weight[first : first + part.num_windows]) / cells
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             total += loss.detach()
             first += part.num_windows
         return total
@@ -350,7 +350,7 @@ class _Recorded:
                 parameter.grad = None  # so that backward writes, and does not add
             *of_batch, weight, cells = tensors
             loss = loss_of(batch.with_tensors(of_batch), weight) / cells
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             return loss.detach()
 
         self.replay = RecordedFunction(compute, [*batch.tensors, weight, cells], weight.device)

@@ -21,11 +21,11 @@ from frigate.evaluation.evaluate import evaluate
 from frigate.forecasting.forecast import forecast
 from frigate.graph.areas import split_into_areas
 from frigate.graph.feature_cache import ensure_road_features
-from frigate.nn import partition as fp
+from frigate.nn import predictor
 from frigate.nn.batch import Batch
 from frigate.nn.forecaster import Reach
 from frigate.nn.model import Frigate, PaperEmbedding
-from frigate.nn.partition import cut_parts, in_parts
+from frigate.nn.partition import cut_parts, forecast_bytes, in_parts
 from frigate.training.checkpoint import load_run
 from frigate.training.run import Run
 from frigate.training.train import train
@@ -263,14 +263,15 @@ def trained(name: str) -> Run:
 @pytest.fixture
 def blocks(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[int]]:
     """Blocks may be small; what is foreseen of each that is forecast."""
-    monkeypatch.setattr(fp, "MIN_BLOCK", 10)
+    monkeypatch.setattr(predictor, "MIN_BLOCK", 10)
     foreseen: list[int] = []
     forecast_at = Frigate.forecast_at
 
     def noted(model: Frigate, batch: Batch, nodes: Tensor | slice, **options: Any) -> Tensor:
         if isinstance(nodes, slice):  # training asks for the nodes with targets
             edges = max(topology.num_edges for topology in batch.topologies)
-            foreseen.append(fp._bytes_of(model, batch, batch.num_nodes, edges))
+            sizes = {"nodes": batch.num_nodes, "edges": edges, "past": batch.past, "horizon": batch.horizon}
+            foreseen.append(batch.num_windows * forecast_bytes(model, **sizes))
         return forecast_at(model, batch, nodes, **options)
 
     monkeypatch.setattr(Frigate, "forecast_at", noted)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from frigate.errors import SettingsError
-from frigate.nn import partition
+from frigate.nn import predictor
 from frigate.nn.batch import Windows
 from frigate.nn.predictor import Predictor
 from tests.support.errors import raises
@@ -54,7 +54,7 @@ def test_counts_are_not_negative_and_an_absent_node_has_no_value(name: str) -> N
 
 @BOTH
 def test_little_memory_makes_blocks_and_too_little_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition, "MIN_BLOCK", 3)
+    monkeypatch.setattr(predictor, "MIN_BLOCK", 3)
     town = random_town(name, num_nodes=40)
     network, batch = town.stream.network, town.batch([9, 12])
     model = build_model(town.settings, town.scaling)

@@ -40,7 +40,7 @@ def _sorted(rows: Tensor, columns: Tensor, weight: Tensor, num_nodes: int) -> tu
 def multiply(matrix: SparseMatrix, features: Tensor, row_sums: RowSums) -> Tensor:
     """[N,...]: the product with features [N,...] by a backend's `row_sums`; its gradient is the transpose's product."""
     flat = features.reshape(len(features), -1).contiguous()
-    product: Tensor = _Product.apply(flat, matrix, row_sums)  # type: ignore[no-untyped-call]
+    product: Tensor = _Product.apply(flat, matrix, row_sums)
     return product.view(features.shape)
 
 

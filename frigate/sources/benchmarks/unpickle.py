@@ -19,7 +19,7 @@ from typing import IO, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
+from scipy.sparse import coo_array, csc_array, csr_array
 
 from frigate.data.files import parsing
 from frigate.data.sandbox import reading
@@ -193,9 +193,7 @@ class _Finish:
                 return type(thing)(self.finish(x) for x in thing)
             case dict():
                 return {key: self.finish(x) for key, x in thing.items()}
-            case _StandIn(
-                role="array", state=(*_, shape, _Dtype() as dtype, fortran, raw)
-            ):  # a version comes first, or not
+            case _StandIn(role="array", state=(*_, shape, _Dtype() as dtype, fortran, raw)):  # perhaps a version first
                 return self._array(raw, dtype.real(), shape, fortran=bool(fortran))
             case _StandIn(role="buffer", args=(raw, _Dtype() as dtype, shape, order)):
                 return self._array(raw, dtype.real(), shape, fortran=order == "F")
@@ -261,12 +259,10 @@ class _Finish:
             pair = state["coords"] if "coords" in state else (state["row"], state["col"])
             i, j = (self._one_array(x).astype(np.int64) for x in pair)
             return coo_array((data, (i, j)), shape=(rows, columns))
-        ends = self._one_array(state["indptr"]).astype(np.int64)
-        lines = rows if thing.role == "csr" else columns
-        if len(ends) != lines + 1 or ends[0] or ends[-1] != len(data) or (ends[1:] < ends[:-1]).any():
-            raise ValueError("a sparse matrix whose rows are not as long as its data")
-        i, j = np.repeat(np.arange(lines), np.diff(ends)), self._one_array(state["indices"]).astype(np.int64)
-        return coo_array((data, (i, j) if thing.role == "csr" else (j, i)), shape=(rows, columns))
+        indices, starts = (self._one_array(state[name]).astype(np.int64) for name in ("indices", "indptr"))
+        made = (csr_array if thing.role == "csr" else csc_array)((data, indices, starts), shape=(rows, columns))
+        made.check_format()  # a file may claim rows that are not as long as their data
+        return made.tocoo()
 
 
 def _text(value: Any) -> str:

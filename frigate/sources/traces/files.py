@@ -64,7 +64,6 @@ class _Reading:
     codes: dict[str, int] = field(default_factory=dict)  # vehicle -> its number
     order: RowOrder = field(default_factory=RowOrder)
     read: int = 0
-    swapped: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
 
     def drop(self, reason: str, rows: NDArray[np.bool_], table: Table, *columns: str) -> None:

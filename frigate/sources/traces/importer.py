@@ -50,7 +50,6 @@ class MatchReport:
     vehicles_outside: int  # with no position inside the network
     passages: int
     mean_distance_m: float  # of the matched to their roads
-    detour: float  # routes against straight distances, by their sums
     sigma_m: float
     beta_m: float
 
@@ -246,7 +245,6 @@ def _report(trace: Trace, positions: Positions, found: Matches, settings: MatchS
     inside = found.state != OUTSIDE
     names = np.unique(trace.vehicle)
     head = np.diff(positions.vehicle[on_road], prepend=-1) != 0
-    straight_m = float(found.straight_m[linked].sum(dtype=np.float64))
     return MatchReport(
         read=trace.read,
         dropped=dict(trace.dropped),
@@ -262,7 +260,6 @@ def _report(trace: Trace, positions: Positions, found: Matches, settings: MatchS
         vehicles_outside=len(names) - len(np.unique(positions.vehicle[inside])),
         passages=len(found.passage_us),
         mean_distance_m=float(found.distance_m[matched].mean(dtype=np.float64)) if matched.any() else 0.0,
-        detour=float(found.route_m[linked].sum(dtype=np.float64)) / straight_m if straight_m else 1.0,
         sigma_m=settings.sigma_m,
         beta_m=settings.beta_m,
     )

@@ -40,7 +40,7 @@ def gated_layers(
     gates = [gate.to(h.dtype) for gate in gates]
     # Asked here: inside `forward` torch never records gradients.
     recording = torch.is_grad_enabled()
-    y: Tensor = _Layers.apply(h, topology, len(gates), recording, *gates, *weights, *biases)  # type: ignore[no-untyped-call]
+    y: Tensor = _Layers.apply(h, topology, len(gates), recording, *gates, *weights, *biases)
     return y
 
 
@@ -136,7 +136,7 @@ def _thirds(wide: Tensor) -> Tensor:
 def _multiply(matrix: Tensor, rows: Tensor, into: Tensor) -> Tensor:
     """The product of a sparse matrix and rows."""
     if into.numel():
-        if not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
+        if not torch.backends.mkl.is_available():
             into.zero_()  # uninitialised memory may hold NaN, and 0 * NaN is NaN
         torch.addmm(into, matrix, rows, beta=0, out=into)
     return into

@@ -34,7 +34,7 @@ class BlockedLstm:
         """(h_T, c_T), each [N*B,D], of x [N,B,T,X], T at least 1, and the first state [N*B,D]."""
         # Asked here: inside `forward` torch never records gradients.
         recording = torch.is_grad_enabled()
-        h, c = _Lstm.apply(self.weights, x, hidden, cell, recording, self)  # type: ignore[no-untyped-call]
+        h, c = _Lstm.apply(self.weights, x, hidden, cell, recording, self)
         return h, c
 
     def blocks(self, x: Tensor) -> Iterator[tuple[slice, slice, _Buffers]]:

@@ -40,7 +40,7 @@ def run_decoder(
     weights = w_ih, w_hh, b_ih, b_hh, w1[:, : 2 * D], w2.reshape(-1), b2
     seed = seed if dropout else None
     if torch.is_grad_enabled() and any(each.requires_grad for each in (*state, *weights)):
-        y: Tensor = _Decoder.apply(*state, known, *weights, seed, dropout)  # type: ignore[no-untyped-call]
+        y: Tensor = _Decoder.apply(*state, known, *weights, seed, dropout)
         return y
     prepared = _prepared(kind, *weights)
     *_, ys = decoder_kernels.decoder(*state, known, prepared, seed=seed, dropout=dropout, keep=False)

@@ -22,7 +22,7 @@ def gated_layers(
     """As the reference's; h [N,M,D], D a multiple of 16 up to 128. There are as many biases as weights, or none."""
     gates, biases = [gate.float() for gate in gates], [bias.float() for bias in biases]
     if torch.is_grad_enabled():
-        y: Tensor = _Layers.apply(h.contiguous(), topology, len(gates), *gates, *weights, *biases)  # type: ignore[no-untyped-call]
+        y: Tensor = _Layers.apply(h.contiguous(), topology, len(gates), *gates, *weights, *biases)
         return y
     h = h.contiguous()
     for number, (gate, weight) in enumerate(zip(gates, weights, strict=True)):

@@ -21,7 +21,7 @@ def run_lstm(
     """(h_T, c_T), each [R,D] in the type of x, from x [R,T,D] and the first state [R,D]; weights as in nn.LSTM."""
     inputs = (x, h0, c0, w_ih, w_hh, b_ih, b_hh)
     if torch.is_grad_enabled() and any(each.requires_grad for each in inputs):
-        h, c = _Lstm.apply(*inputs)  # type: ignore[no-untyped-call]
+        h, c = _Lstm.apply(*inputs)
         return h, c
     weights = _prepared(x.dtype, w_ih, w_hh, b_ih, b_hh)
     h, c, *_ = lstm_kernels.lstm(x.contiguous(), h0.contiguous(), c0.contiguous(), *weights, keep=False)

@@ -12,7 +12,7 @@ from frigate.nn.ops.cuda import norm_kernels
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """As functional.layer_norm over the last dimension; sums are in fp32."""
-    y: Tensor = _Norm.apply(x.contiguous(), weight, bias, eps)  # type: ignore[no-untyped-call]
+    y: Tensor = _Norm.apply(x.contiguous(), weight, bias, eps)
     return y
 
 

@@ -30,7 +30,7 @@ class RecordedFunction:
     def __init__(self, function: Callable[..., Tensor], examples: Sequence[Tensor], device: torch.device) -> None:
         self.inputs = [example.clone() for example in examples]
         with torch.cuda.device(device), torch.random.fork_rng([device]):
-            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
                 for _ in range(WARM_UP):
