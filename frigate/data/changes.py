@@ -179,10 +179,7 @@ def _road_keys(edges: Edges) -> list[tuple[Any, ...]]:
     """All that a road is, to tell roads apart. NaN is not equal to itself, -1 is."""
     columns = (getattr(edges, f.name) for f in fields(Edges))
     return list(
-        zip(
-            *(np.nan_to_num(c, nan=-1).tolist() if c.dtype.kind == "f" else c.tolist() for c in columns),
-            strict=True,
-        )
+        zip(*(np.nan_to_num(c, nan=-1).tolist() if c.dtype.kind == "f" else c.tolist() for c in columns), strict=True)
     )
 
 

@@ -112,11 +112,7 @@ def _read_tables(folder: Path, sources: dict[str, Path]) -> City:
         table = city_table(sources["readings"], ("time", "node_id", "value"), notices=notices)
         read = read_readings(table.batches(), base, clock=settings.clock, quantity=settings.quantity, notices=notices)
         snapshots = read.snapshots(
-            base,
-            step_s=settings.step_s,
-            timezone=settings.timezone,
-            quantity=settings.quantity,
-            notices=notices,
+            base, step_s=settings.step_s, timezone=settings.timezone, quantity=settings.quantity, notices=notices
         )
     stream = _stream(snapshots, timeline, settings, notices)
     note_network(stream.network, notices)

@@ -48,12 +48,7 @@ def renamed(names: Sequence[str], columns: Sequence[str], rename: Mapping[str, s
 
 
 def guess(
-    names: Sequence[str],
-    columns: Sequence[str],
-    rename: Mapping[str, str],
-    source_of: Mapping[str, str],
-    *,
-    where: str,
+    names: Sequence[str], columns: Sequence[str], rename: Mapping[str, str], source_of: Mapping[str, str], *, where: str
 ) -> dict[str, str]:
     """The same for columns that are not known yet, by the names that others give them."""
     guessed: dict[str, str] = {}

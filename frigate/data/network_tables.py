@@ -70,11 +70,7 @@ def known_rows(
 
 
 def roads_of(
-    table: Table,
-    network: RoadNetwork,
-    senders: NDArray[np.int64],
-    receivers: NDArray[np.int64],
-    notices: Notices,
+    table: Table, network: RoadNetwork, senders: NDArray[np.int64], receivers: NDArray[np.int64], notices: Notices
 ) -> Edges:
     """The roads of a table, one a row, with the lengths and attributes it gives."""
     length_m = haversine_m(network.lon[senders], network.lat[senders], network.lon[receivers], network.lat[receivers])

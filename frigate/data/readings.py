@@ -151,11 +151,7 @@ def write_readings(stream: RoadNetworkStream, folder: Path, *, csv: bool) -> Non
             values, observed = stream.values[first:][:rows_at_once], stream.observed[first:][:rows_at_once]
             snapshot, node = np.nonzero(observed)
             time_us = pl.Series(stream.times_s[first + snapshot] * 1_000_000, dtype=pl.Int64)
-            columns = {
-                "time": time_us.cast(schema["time"]),
-                "node_id": ids.gather(node),
-                "value": values[observed],
-            }
+            columns = {"time": time_us.cast(schema["time"]), "node_id": ids.gather(node), "value": values[observed]}
             yield pl.DataFrame(columns, schema=schema)
 
     frame = register_io_source(parts, schema=schema)

@@ -186,13 +186,7 @@ def _periods(num_snapshots: int, *, past: int, horizon: int) -> tuple[Period, Pe
     return train, validate, test
 
 
-def _choose_seen(
-    stream: RoadNetworkStream,
-    seen: Seen,
-    *,
-    mode: str,
-    rng: np.random.Generator,
-) -> NDArray[np.bool_]:
+def _choose_seen(stream: RoadNetworkStream, seen: Seen, *, mode: str, rng: np.random.Generator) -> NDArray[np.bool_]:
     sensors = stream.sensors
     share = DEFAULT_SHARE if seen is None else 1.0 if isinstance(seen, str) and seen == "all" else seen
     if isinstance(share, str):
@@ -217,12 +211,7 @@ def _choose_seen(
 
 
 def _by_share(
-    stream: RoadNetworkStream,
-    share: float,
-    *,
-    given: bool,
-    mode: str,
-    rng: np.random.Generator,
+    stream: RoadNetworkStream, share: float, *, given: bool, mode: str, rng: np.random.Generator
 ) -> NDArray[np.bool_]:
     if not 0 < share <= 1:
         raise SettingsError(f"seen = {share}: a share of the sensors lies above 0 and at most at 1")

@@ -10,15 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from frigate.errors import SettingsError, did_you_mean
-from frigate.experiments import (
-    accuracy,
-    breakdowns,
-    city_data,
-    model_costs,
-    plots,
-    theory,
-    variations,
-)
+from frigate.experiments import accuracy, breakdowns, city_data, model_costs, plots, theory, variations
 from frigate.experiments.plan import QUICK, Effort, Plan
 from frigate.experiments.table import Table
 from frigate.experiments.trials import Scored, Trial

@@ -98,12 +98,7 @@ def _rings(
 
 
 def _within(
-    topology: Topology,
-    nodes: NDArray[np.int64],
-    local: NDArray[np.int64],
-    core: int,
-    inner: int,
-    ball: int | None,
+    topology: Topology, nodes: NDArray[np.int64], local: NDArray[np.int64], core: int, inner: int, ball: int | None
 ) -> Topology:
     """The topology of these nodes: the roads at the `inner` first, neighbours of the `core`, sensors near the `ball`.
 

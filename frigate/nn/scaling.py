@@ -21,14 +21,7 @@ from frigate.data.stream import RoadNetworkStream
 from frigate.demand.estimate import DemandSettings
 from frigate.graph.feature_cache import features_of
 from frigate.graph.nearest_sensors import nearest_sensors
-from frigate.graph.positions import (
-    Anchors,
-    choose_anchors,
-    distances_m,
-    locate_anchors,
-    position_scale_m,
-    positions,
-)
+from frigate.graph.positions import Anchors, choose_anchors, distances_m, locate_anchors, position_scale_m, positions
 from frigate.graph.road_features import FEATURES, FeatureScaling, fit_feature_scaling
 from frigate.nn.topology import Topology, make_topology
 

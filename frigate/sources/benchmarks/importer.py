@@ -78,10 +78,7 @@ PEMS_MEASURES = {
     "speed": ("speed", "mph", True, "a speed of 0 means that nothing was measured"),
 }
 
-AUTHORS = {
-    "readings": DataFile(("traffic_df.pkl.gz", "traffic_df.pkl")),
-    "adjacency": DataFile(("adj_mx.pkl",)),
-}
+AUTHORS = {"readings": DataFile(("traffic_df.pkl.gz", "traffic_df.pkl")), "adjacency": DataFile(("adj_mx.pkl",))}
 
 KINDS = (*LOOPS, *PEMS, "libcity", "frigate")
 

@@ -103,12 +103,7 @@ def merge_standing(
 @compiled
 def new_search(grid: RoadGrid) -> Search:
     N = len(grid.out_starts) - 1
-    return Search(
-        np.full(N, np.inf),
-        np.full(N, -1, np.int32),
-        np.zeros(N, np.bool_),
-        np.empty(N, np.int32),
-    )
+    return Search(np.full(N, np.inf), np.full(N, -1, np.int32), np.zeros(N, np.bool_), np.empty(N, np.int32))
 
 
 @compiled
@@ -284,12 +279,7 @@ def _relax(
 
 @compiled
 def _search_ends(
-    grid: RoadGrid,
-    search: Search,
-    source: int,
-    limit_m: float,
-    ends: NDArray[np.int32],
-    between_m: NDArray[np.float32],
+    grid: RoadGrid, search: Search, source: int, limit_m: float, ends: NDArray[np.int32], between_m: NDArray[np.float32]
 ) -> None:
     """Length of the shortest route from a node to each of the ends, as the table would give it."""
     touched = run_search(grid, search, source, limit_m + 1.0, ends)
