@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from frigate.baselines.naive import fit_own_median, last_topologies, require_same_nodes, window_means
+from frigate.config import Task
 from frigate.data.split import Period, Split, windows_in
-from frigate.data.stream import RoadNetworkStream
 from frigate.errors import MissingExtraError, SettingsError
 from frigate.nn.batch import Batch, Windows
 from frigate.nn.clock import HOURS, clock_bins
@@ -48,7 +48,6 @@ class Trees:
     profile: Tensor  # [CLOCK_BINS,N] of each seen sensor; NaN where there is none
     length_scale_m: float
     min_value: float  # 0 for counts
-    n_jobs: int
 
     def __call__(self, batch: Batch) -> Tensor:
         """[B,H,N] in the user's unit."""
@@ -58,24 +57,21 @@ class Trees:
         profile, parts = self.profile.to(device), []
         for window in batch.split(1):  # the rows of one window take some ten megabytes
             x = features(window, profile, length_scale_m=self.length_scale_m, steps=steps, nodes=nodes)
-            forecast = self.booster.predict(x.flatten(0, 1).cpu().numpy(), num_threads=self.n_jobs)
+            forecast = self.booster.predict(x.flatten(0, 1).cpu().numpy(), num_threads=torch.get_num_threads())
             parts.append(torch.from_numpy(forecast).view(1, len(steps), N))
         return torch.cat(parts).to(batch.values).clamp(min=self.min_value)
 
 
 def fit_trees(
-    stream: RoadNetworkStream,
-    split: Split,
     windows: Windows,
+    split: Split,
+    task: Task,
     *,
-    past: int,
-    horizon: int,
     seed: int,
     objective: str | None = None,
     rows: int = ROWS,
     trees: int = 400,
     leaves: int = 63,
-    n_jobs: int = 2,
     masks: NDArray[np.bool_] | None = None,
 ) -> Trees:
     """Fit at training nodes and times; stop, and choose the objective, by MAE at validation nodes and times.
@@ -84,11 +80,15 @@ def fit_trees(
     forecast about 180,000 rows a second with 70 trees of 63 leaves, and 70,000 with 260. Where the windows have
     demands, `masks` [C,N] are the sensors that each of these does not know, and they are the sets that are hidden.
     """
+    stream = windows.stream
     if objective not in (None, L1, POISSON):
         raise SettingsError(f'objective = "{objective}": choose one of {L1}, {POISSON}')
     if objective == POISSON and stream.quantity != "count":
         raise SettingsError(f'objective = "{POISSON}" is for counts, this is "{stream.quantity}". Use {L1}')
-    lightgbm = _lightgbm()
+    try:
+        import lightgbm
+    except ImportError:
+        raise MissingExtraError("lightgbm", "trees") from None
     rng = np.random.default_rng([seed, TREES_STREAM])
     stopping = split.validation if split.validation.any() else _some_of(split.seen, rng)
     seen = replace(stream, observed=stream.observed & split.seen)
@@ -97,20 +97,16 @@ def fit_trees(
         profile=fit_own_median(seen, split, otherwise=np.nan).profile.to(windows.device),
         length_scale_m=float(torch.cat([topology.length_m for topology in windows.topologies]).median()),
         inputs=split.seen & ~stopping,
-        past=past,
-        horizon=horizon,
+        task=task,
         masks=masks,
     )
     train = draw.rows(rng, split.train, draw.inputs, hide=HIDDEN, max_rows=rows)
     check = draw.rows(rng, split.validate, stopping, hide=None, max_rows=rows // 5)
     chosen = (objective,) if objective else (L1, POISSON) if stream.quantity == "count" else (L1,)
-    fitted = [
-        (name, *_boost(lightgbm, train, check, name, seed=seed, trees=trees, leaves=leaves, n_jobs=n_jobs))
-        for name in chosen
-    ]
+    fitted = [(name, *_boost(lightgbm, train, check, name, seed=seed, trees=trees, leaves=leaves)) for name in chosen]
     name, booster, mae = min(fitted, key=lambda each: each[2])
     min_value = 0.0 if stream.quantity == "count" else -np.inf
-    return Trees(booster, name, mae, draw.profile, draw.length_scale_m, min_value, n_jobs)
+    return Trees(booster, name, mae, draw.profile, draw.length_scale_m, min_value)
 
 
 def _some_of(seen: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.bool_]:
@@ -129,8 +125,7 @@ class _Draw:
     profile: Tensor
     length_scale_m: float
     inputs: NDArray[np.bool_]  # [N] the sensors that may be visible
-    past: int
-    horizon: int
+    task: Task
     masks: NDArray[np.bool_] | None
 
     def rows(
@@ -144,8 +139,9 @@ class _Draw:
     ) -> Rows:
         """Rows of the targets in random windows of the period; with `hide`, of a random share of them, hidden there."""
         device, share = self.windows.device, 1.0 if hide is None else sum(hide) / 2
+        past, horizon = self.task.past, self.task.horizon
         inputs = torch.from_numpy(self.inputs).to(device)
-        current = rng.permutation(windows_in(period, past=self.past, horizon=self.horizon))
+        current = rng.permutation(windows_in(period, past=past, horizon=horizon))
         enough = int(max_rows / max(1.0, share * STEPS * int(targets.sum())))
         xs, ys = [], []
         for at in current[: max(1, enough)]:
@@ -157,12 +153,10 @@ class _Draw:
                 mask = int(rng.integers(0, len(self.masks)))
                 asked, which = targets & self.masks[mask], torch.tensor([mask], device=device)
                 hidden = torch.from_numpy(self.masks[mask])[None].to(device)
-            batch = self.windows.batch(
-                at[None], past=self.past, horizon=self.horizon, inputs=inputs, hidden=hidden, demand=which
-            )
+            batch = self.windows.batch(at[None], past=past, horizon=horizon, inputs=inputs, hidden=hidden, demand=which)
             nodes = torch.from_numpy(np.flatnonzero(asked)).to(device)
             assert batch.target is not None and batch.target_observed is not None
-            steps = torch.from_numpy(np.sort(rng.permutation(self.horizon)[:STEPS])).to(device)
+            steps = torch.from_numpy(np.sort(rng.permutation(horizon)[:STEPS])).to(device)
             rows = features(batch, self.profile, length_scale_m=self.length_scale_m, steps=steps, nodes=nodes)
             there = batch.target_observed[0, steps][:, nodes]
             xs.append(rows[there].cpu().numpy())
@@ -177,14 +171,15 @@ class _Draw:
 
 
 def _boost(
-    lightgbm: Any, train: Rows, check: Rows, objective: str, *, seed: int, trees: int, leaves: int, n_jobs: int
+    lightgbm: Any, train: Rows, check: Rows, objective: str, *, seed: int, trees: int, leaves: int
 ) -> tuple[Any, float]:
     """The booster up to its best tree, and its MAE there."""
     settings = {
         "objective": objective, "metric": "l1", "num_leaves": leaves, "learning_rate": 0.05, "max_bin": 63,
         "min_data_in_leaf": min(200, max(1, len(train[1]) // 100)),
         "feature_fraction": 0.5, "bagging_fraction": 0.5, "bagging_freq": 1,
-        "seed": seed, "deterministic": True, "force_col_wise": True, "num_threads": n_jobs, "verbosity": -1,
+        "seed": seed, "deterministic": True, "force_col_wise": True, "verbosity": -1,
+        "num_threads": torch.get_num_threads(),  # never more: idle threads of LightGBM wait by spinning
     }  # fmt: skip
     data = lightgbm.Dataset(*train, params=settings)
     stop = lightgbm.early_stopping(PATIENCE, verbose=False)
@@ -257,11 +252,3 @@ def weighted(weights: Tensor, x: Tensor) -> Tensor:
     total = torch.einsum("nmg,...nm->...ng", weights, x.where(there, 0.0))
     weight = torch.einsum("nmg,...nm->...ng", weights, there.to(x.dtype))
     return total / weight.where(weight > 0, torch.nan)
-
-
-def _lightgbm() -> Any:
-    try:
-        import lightgbm
-    except ImportError:
-        raise MissingExtraError("lightgbm", "trees") from None
-    return lightgbm

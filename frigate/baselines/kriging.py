@@ -33,8 +33,8 @@ from frigate.baselines.naive import (
     require_same_nodes,
     seen_median,
 )
+from frigate.config import Task
 from frigate.data.split import Split, windows_in
-from frigate.data.stream import RoadNetworkStream
 from frigate.nn.batch import Batch, Windows
 from frigate.nn.clock import clock_bins
 from frigate.nn.topology import Topology
@@ -127,9 +127,9 @@ class Kriging:
         )
 
 
-def fit_kriging(stream: RoadNetworkStream, split: Split, windows: Windows, *, past: int, horizon: int) -> Kriging:
+def fit_kriging(windows: Windows, split: Split, task: Task) -> Kriging:
     """Fit variograms and decay at training nodes and times, and the profiles of all seen nodes."""
-    device = windows.device
+    stream, device, past, horizon = windows.stream, windows.device, task.past, task.horizon
     seen = replace(stream, observed=stream.observed & split.seen)
     profile = fit_own_median(seen, split, otherwise=np.nan).profile.to(device)
     counts = stream.quantity == "count"

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from frigate.baselines.naive import Forecaster, fit_own_median, naive_baselines, seen_median
+from frigate.config import Task
 from frigate.data.city import City
 from frigate.data.progress import Progress
 from frigate.data.split import Split, windows_in
@@ -76,15 +77,14 @@ def evaluate(
     first, stop = here.split.test
     if first < 0 or stop > here.city.stream.num_snapshots:
         raise SettingsError("the city lacks some or all of the run's test period. Give a city that has those readings")
-    predictor, task = here.predictor(at, kernels=kernels), run.settings.task
+    predictor = here.predictor(at, kernels=kernels)
     evaluation = evaluate_forecaster(
         predictor,
         here.city,
         here.split,
         here.windows(at),
+        run.settings.task,
         name=run.settings.model.label,
-        past=task.past,
-        horizon=task.horizon,
         stride=stride,
         seed=run.settings.train.seed,
         batch_size=windows_at_once(here, predictor),
@@ -110,9 +110,8 @@ def score(
     forecasters: Mapping[str, Forecaster],
     windows: Windows,
     split: Split,
+    task: Task,
     *,
-    past: int,
-    horizon: int,
     stride: int = 1,
     batch_size: int = 16,
     progress: Progress | None = None,
@@ -120,6 +119,7 @@ def score(
     """Scores over the windows of the test period; all seen nodes are input, and no others."""
     if stride < 1:
         raise SettingsError(f"stride = {stride}: must be at least 1")
+    past, horizon = task.past, task.horizon
     current = windows_in(split.test, past=past, horizon=horizon, stride=stride)
     if len(current) == 0:
         raise SettingsError(
@@ -146,10 +146,9 @@ def evaluate_forecaster(
     city: City,
     split: Split,
     windows: Windows,
+    task: Task,
     *,
     name: str,
-    past: int,
-    horizon: int,
     stride: int = 1,
     seed: int = 0,
     batch_size: int = 16,
@@ -163,8 +162,7 @@ def evaluate_forecaster(
     forecasters: dict[str, Forecaster] = {name: model, **baselines, OWN: own}
     if windows.demand is not None:
         forecasters = {name: model, DEMAND: demand_alone, **baselines, OWN: own}
-    task = {"past": past, "horizon": horizon, "stride": stride}
-    scores = score(forecasters, windows, split, **task, batch_size=batch_size, progress=progress)
+    scores = score(forecasters, windows, split, task, stride=stride, batch_size=batch_size, progress=progress)
     return Evaluation(
         city=city.name,
         rows=_rows(scores, stream, split, model=name, seed=seed),
@@ -173,8 +171,10 @@ def evaluate_forecaster(
         unseen=tuple(stream.node_ids[split.unseen].tolist()),
         start=stream.local_time(int(stream.times_s[split.test[0]])),
         end=stream.local_time(int(stream.times_s[split.test[1] - 1]) + stream.step_s),
-        windows=len(windows_in(split.test, **task)),
-        **task,
+        windows=len(windows_in(split.test, past=task.past, horizon=task.horizon, stride=stride)),
+        stride=stride,
+        past=task.past,
+        horizon=task.horizon,
         step_s=stream.step_s,
         quantity=stream.quantity,
         unit=stream.unit,

@@ -19,9 +19,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from frigate.baselines.boosted_trees import Trees, fit_trees
+from frigate.baselines.boosted_trees import fit_trees
 from frigate.baselines.kriging import fit_kriging
 from frigate.baselines.naive import Forecaster, fit_own_median, naive_baselines, seen_median
 from frigate.config import Settings, preset
@@ -159,50 +158,28 @@ def _of_demand(plan: Plan, recipe: Recipe, settings: Settings, device: torch.dev
     here = new_run(plan.city, settings=of_default, seen=plan.sensors(recipe))
     forecast: Forecaster = demand_alone
     if recipe.model == "lightgbm-demand":
-        forecast = _trees(plan, recipe, here.split, training_windows(here, device), settings, training_masks(here))
+        windows, masks = training_windows(here, device), training_masks(here)
+        trees = plan.effort.trees
+        forecast = fit_trees(windows, here.split, settings.task, seed=recipe.seed, trees=trees, masks=masks)
     return Fitted(forecast, here.windows(device), here.split, settings, SCORED_AT_ONCE)
 
 
-def _trees(
-    plan: Plan,
-    recipe: Recipe,
-    split: Split,
-    windows: Windows,
-    settings: Settings,
-    masks: NDArray[np.bool_] | None = None,
-) -> Trees:
-    return fit_trees(
-        plan.city.stream,
-        split,
-        windows,
-        past=settings.task.past,
-        horizon=settings.task.horizon,
-        seed=recipe.seed,
-        trees=plan.effort.trees,
-        n_jobs=torch.get_num_threads(),  # idle threads of LightGBM wait by spinning: never more than torch's
-        masks=masks,
-    )
-
-
 def _simple(plan: Plan, recipe: Recipe, split: Split, windows: Windows, settings: Settings) -> Forecaster:
-    stream, task = plan.city.stream, settings.task
+    stream = plan.city.stream
     if recipe.model == OWN:
         return fit_own_median(stream, split, otherwise=seen_median(stream, split))
     if recipe.model in NAIVE:
         return naive_baselines(stream, split)[recipe.model]
     if recipe.model == "kriging":
-        return fit_kriging(stream, split, windows, past=task.past, horizon=task.horizon)
+        return fit_kriging(windows, split, settings.task)
     if recipe.model == "lightgbm":
-        return _trees(plan, recipe, split, windows, settings)
+        return fit_trees(windows, split, settings.task, seed=recipe.seed, trees=plan.effort.trees)
     raise SettingsError(f'no model "{recipe.model}"')
 
 
 def _score(plan: Plan, fitted: Fitted) -> Scores:
-    task, stride = fitted.settings.task, plan.effort.stride
-    return score(
-        {"it": fitted.forecast}, fitted.windows, fitted.split, past=task.past, horizon=task.horizon, stride=stride,
-        batch_size=fitted.batch_size,
-    )["it"]  # fmt: skip
+    of_one, task, size = {"it": fitted.forecast}, fitted.settings.task, fitted.batch_size
+    return score(of_one, fitted.windows, fitted.split, task, stride=plan.effort.stride, batch_size=size)["it"]
 
 
 def _sums_path(plan: Plan, trial: Trial) -> Path:

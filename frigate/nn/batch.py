@@ -100,12 +100,6 @@ class Batch:
             return None
         return torch.nonzero(self.topology_of.reshape(-1) == topology).squeeze(1).to(self.values.device)
 
-    def hide(self, hidden: Tensor) -> Batch:
-        """The batch without any reading of the nodes where `hidden` [B,N]."""
-        assert self.demand is None, "demand has seen the hidden sensors: hide first"
-        observed = self.observed & ~hidden[:, None, :]
-        return replace(self, values=self.values.where(observed, 0.0), observed=observed)
-
     def keep_past(self, snapshots: Sequence[int] | Tensor) -> Batch:
         """The batch with only these of its past snapshots, in their order: [T'], or [B,T'] for each window."""
         keep = torch.as_tensor(snapshots).expand(self.num_windows, -1)

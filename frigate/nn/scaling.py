@@ -42,11 +42,7 @@ class Scaling:
     demand: DemandSettings | None = None  # None: a model without demand
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "value_offset": self.value_offset,
-            "value_scale": self.value_scale,
-            "length_scale_m": self.length_scale_m,
-            "position_scale_m": self.position_scale_m,
+        return vars(self) | {
             "anchors": self.anchors and self.anchors.to_json(),
             "roads": self.roads and self.roads.to_json(),
             "demand": self.demand and self.demand.to_json(),
@@ -56,11 +52,9 @@ class Scaling:
     def from_json(cls, data: dict[str, Any]) -> Scaling:
         if data["roads"] and data["roads"]["features"] != list(FEATURES):
             raise ValueError("its road features are another version's")
+        scales = ("value_offset", "value_scale", "length_scale_m", "position_scale_m")
         return cls(
-            value_offset=float(data["value_offset"]),
-            value_scale=float(data["value_scale"]),
-            length_scale_m=float(data["length_scale_m"]),
-            position_scale_m=float(data["position_scale_m"]),
+            **{name: float(data[name]) for name in scales},
             anchors=data["anchors"] and Anchors.from_json(data["anchors"]),
             roads=data["roads"] and FeatureScaling.from_json(data["roads"]),
             demand=data["demand"] and DemandSettings.from_json(data["demand"]),

@@ -29,6 +29,7 @@ from tests.support.towns import (
     Town,
     bare_topology,
     edited,
+    hide,
     in_float64,
     make_town,
     random_network,
@@ -240,7 +241,7 @@ def test_hiding_a_node_equals_never_having_had_its_readings(name: str, roads: bo
     hidden = torch.zeros(2, 13, dtype=torch.bool)
     hidden[:, node] = True
     never = windows(replace(at, windows=Windows(without_readings(at.stream, node), at.topologies)), [15, 18])
-    hiding = batch.hide(hidden)
+    hiding = hide(batch, hidden)
     assert torch.equal(forecasts(model, hiding), forecasts(model, never))
     assert torch.equal(in_training(model, hiding), in_training(model, never))
     assert not torch.allclose(forecasts(model, hiding), forecasts(model, batch))
@@ -252,7 +253,7 @@ def test_hiding_is_for_each_window(name: str) -> None:
     model, batch = small_baseline(name, at.scaling), windows(at, [9, 9])
     hidden = torch.zeros(2, 13, dtype=torch.bool)
     hidden[1] = True
-    found = exactly(model, batch.hide(hidden))
+    found = exactly(model, hide(batch, hidden))
     assert_same(found[:1], exactly(model, windows(at, [9])))
     assert not torch.allclose(found[1], found[0])
 

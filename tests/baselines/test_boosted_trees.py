@@ -23,7 +23,7 @@ from frigate.baselines.kriging import (
     window_anomalies,
 )
 from frigate.baselines.naive import Forecaster
-from frigate.config import preset
+from frigate.config import Task, preset
 from frigate.data.city import City
 from frigate.data.network import Edges, RoadNetwork
 from frigate.data.split import Split, make_split, windows_in
@@ -38,10 +38,11 @@ from frigate.nn.topology import Topology
 from frigate.simulate.demo_city import demo_city
 from tests.support.errors import raises
 from tests.support.grids import windows_of
-from tests.support.towns import random_network
+from tests.support.towns import hide, random_network
 
 PAST, HORIZON = 6, 4
-SMALL = {"past": PAST, "horizon": HORIZON, "rows": 8_000, "trees": 40, "leaves": 15, "n_jobs": 1}
+TASK = Task(PAST, HORIZON)
+SMALL = {"rows": 8_000, "trees": 40, "leaves": 15}
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,10 @@ class Place:
         return self.windows.batch(np.array(current), past=PAST, horizon=HORIZON, inputs=read)
 
     def trees(self, *, seed: int = 0, objective: str | None = L1) -> Trees:
-        return fit_trees(self.city.stream, self.split, self.windows, seed=seed, objective=objective, **SMALL)
+        return fit_trees(self.windows, self.split, TASK, seed=seed, objective=objective, **SMALL)
 
     def kriging(self) -> Kriging:
-        return fit_kriging(self.city.stream, self.split, self.windows, past=PAST, horizon=HORIZON)
+        return fit_kriging(self.windows, self.split, TASK)
 
 
 @cache
@@ -88,9 +89,7 @@ both = pytest.mark.parametrize("name", ["trees", "kriging"])
 @both
 def test_beats_the_clock_profile_where_there_is_no_sensor(name: str) -> None:
     place = town()
-    result = evaluate_forecaster(
-        fitted(name), place.city, place.split, place.windows, name=name, past=PAST, horizon=HORIZON, stride=3
-    )
+    result = evaluate_forecaster(fitted(name), place.city, place.split, place.windows, TASK, name=name, stride=3)
     ours, clock = result.row(name).unseen, result.row("clock profile").unseen
     assert ours is not None
     assert clock is not None
@@ -147,10 +146,10 @@ def test_hidden_sensors_cannot_matter(name: str) -> None:
     mask[0, hidden] = True
     profile = model.profile.clone()
     profile[:, hidden] = 1e9
-    expected = model(batch.hide(mask))
+    expected = model(hide(batch, mask))
     values = batch.values.clone()
     values[:, :, hidden] = 1e9
-    torch.testing.assert_close(replace(model, profile=profile)(replace(batch, values=values).hide(mask)), expected)
+    torch.testing.assert_close(replace(model, profile=profile)(hide(replace(batch, values=values), mask)), expected)
     assert not torch.allclose(model(batch), expected)
 
 
@@ -345,7 +344,7 @@ def test_the_anomaly_fades_as_it_did_in_training() -> None:
     values = 40 + np.arange(20) + process[:, None] + 0.1 * rng.normal(size=(S, 20))
     stream = make_stream(values, network, start_s=0, step_s=600, quantity="speed")
     split = make_split(stream, seen=0.6, past=1, horizon=HORIZON)
-    kriging = fit_kriging(stream, split, windows_of(stream, split.seen), past=1, horizon=HORIZON)
+    kriging = fit_kriging(windows_of(stream, split.seen), split, Task(1, HORIZON))
     assert kriging.decay.ratio == pytest.approx(ratio, abs=0.1)
     assert kriging.decay.first == pytest.approx(ratio, abs=0.1)
     current = windows_in(split.test, past=1, horizon=HORIZON)[:5]

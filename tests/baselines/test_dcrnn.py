@@ -17,7 +17,7 @@ from frigate.nn.batch import Batch
 from frigate.nn.scaling import Scaling
 from tests.support.baselines import Array, in_users_unit, inputs_by_hand, linear, sigmoid, small_baseline, walks_by_hand
 from tests.support.models import assert_same, exactly, forecasts
-from tests.support.towns import Town, in_float64, random_town
+from tests.support.towns import Town, hide, in_float64, random_town
 
 
 def dcrnn(scaling: Scaling, **options: Any) -> DCRNN:
@@ -177,7 +177,7 @@ def test_a_hidden_sensors_truth_cannot_matter() -> None:
     hidden[1, 1::2] = True
     assert batch.target is not None
     poisoned = replace(batch, target=batch.target.where(~hidden[:, None], float("nan")))
-    found = [forecasts(training(model, step=ALWAYS), each.hide(hidden)) for each in (batch, poisoned)]
+    found = [forecasts(training(model, step=ALWAYS), hide(each, hidden)) for each in (batch, poisoned)]
     assert torch.equal(*found)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from frigate.baselines.naive import Constant, Forecaster
-from frigate.config import change, preset
+from frigate.config import Task, change, preset
 from frigate.data.city import City
 from frigate.data.network import Edges, RoadNetwork
 from frigate.data.split import Split, make_split, read_seen_file, windows_in
@@ -54,9 +54,8 @@ def judged(
         City("town", stream),
         split,
         windows_of(stream, split.seen),
+        Task(PAST, HORIZON),
         name="model",
-        past=PAST,
-        horizon=HORIZON,
         stride=stride,
         batch_size=batch_size,
     )
@@ -138,8 +137,7 @@ def test_batch_size_changes_nothing_and_progress_is_told() -> None:
             {"three": Constant(3.0)},
             windows,
             split,
-            past=PAST,
-            horizon=HORIZON,
+            Task(PAST, HORIZON),
             batch_size=size,
             progress=lambda done, total, _: ticks.append((done, total)),
         )["three"]
@@ -354,9 +352,9 @@ def test_impossible_requests_are_refused() -> None:
     split = small_split(stream)
     windows = windows_of(stream, split.seen)
     with raises(SettingsError, "test period", "90 snapshots"):
-        evaluate_forecaster(truth, City("town", stream), split, windows, name="m", past=80, horizon=12)
+        evaluate_forecaster(truth, City("town", stream), split, windows, Task(80, 12), name="m")
     with raises(SettingsError, '"zero"'):
-        evaluate_forecaster(truth, City("town", stream), split, windows, name="zero", past=6, horizon=4)
+        evaluate_forecaster(truth, City("town", stream), split, windows, Task(6, 4), name="zero")
 
 
 @pytest.mark.shared

@@ -137,11 +137,6 @@ def test_a_part_of_the_network_has_its_part_of_the_demand(run: RunOnCity) -> Non
         torch.testing.assert_close(in_parts(model, batch, parts), model(batch))
 
 
-def test_to_hide_after_demand_was_told_is_refused(run: RunOnCity) -> None:
-    with pytest.raises(AssertionError, match="hide first"):
-        batch_of(run, [0]).hide(torch.zeros(1, 25, dtype=torch.bool))
-
-
 def test_a_gauge_has_no_demand() -> None:
     speeds = new_run(small_city(quantity="speed"), settings=SETTINGS, seen=0.8)
     assert speeds.scaling.demand is None and speeds.windows().demand is None

@@ -26,6 +26,7 @@ from tests.support.towns import (
     Town,
     build_model,
     edited,
+    hide,
     make_town,
     random_network,
     random_stream,
@@ -177,7 +178,7 @@ def test_an_unseen_nodes_truth_cannot_matter(name: str, seed: int) -> None:
     batch = town.batch([9, 11], inputs=inputs)
     assert torch.equal(forecasts(model, other.batch([9, 11], inputs=inputs)), forecasts(model, batch))
     hidden = torch.from_numpy(~inputs).expand(2, -1)
-    assert torch.equal(forecasts(model, other.batch([9, 11]).hide(hidden)), forecasts(model, batch))
+    assert torch.equal(forecasts(model, hide(other.batch([9, 11]), hidden)), forecasts(model, batch))
 
 
 def test_hiding_a_node_equals_never_having_had_its_readings(name: str) -> None:
@@ -187,7 +188,7 @@ def test_hiding_a_node_equals_never_having_had_its_readings(name: str) -> None:
     hidden = torch.zeros(2, 13, dtype=torch.bool)
     hidden[:, node] = True
     never = replace(town, windows=Windows(without_readings(town.stream, node), town.topologies)).batch([14, 15])
-    hiding = batch.hide(hidden)
+    hiding = hide(batch, hidden)
     assert torch.equal(forecasts(model, hiding), forecasts(model, never))
     assert torch.equal(moments(hiding, hiding.values), moments(never, never.values))
     changed = (moments(hiding, hiding.values) != moments(batch, batch.values)).any(dim=2).all(dim=1)
@@ -206,7 +207,7 @@ def test_hiding_is_for_each_window(name: str) -> None:
     batch = town.batch([9, 9])
     hidden = torch.zeros(2, 13, dtype=torch.bool)
     hidden[1] = True
-    found = exactly(model, batch.hide(hidden))
+    found = exactly(model, hide(batch, hidden))
     assert_same(found[:1], exactly(model, town.batch([9])))
     assert not torch.allclose(found[1], found[0])
 
@@ -255,7 +256,7 @@ def test_a_snapshot_may_be_without_readings(name: str) -> None:
     assert found.isfinite().all()
     assert not torch.allclose(found, forecasts(model, batch))
     # The rest of the window is still read.
-    assert not torch.allclose(found, forecasts(model, batch.hide(torch.ones(2, 13, dtype=torch.bool))))
+    assert not torch.allclose(found, forecasts(model, hide(batch, torch.ones(2, 13, dtype=torch.bool))))
 
 
 # Topologies

@@ -24,6 +24,7 @@ from tests.support.towns import (
     bare_topology,
     build_model,
     edited,
+    hide,
     in_float64,
     make_town,
     random_network,
@@ -304,7 +305,7 @@ def test_kernel_mean_of_a_hidden_sensor_equals_that_of_no_sensor() -> None:
     assert not fewer.stream.sensors[node]
     hidden = torch.zeros(1, town.stream.num_nodes, dtype=torch.bool)
     hidden[:, node] = True
-    hiding, never = in_float64(town.batch([5], horizon=1).hide(hidden)), in_float64(fewer.batch([5], horizon=1))
+    hiding, never = in_float64(hide(town.batch([5], horizon=1), hidden)), in_float64(fewer.batch([5], horizon=1))
     mean, share = kernel(hiding, hiding.values).chunk(2, dim=-1)
     mean_never, share_never = kernel(never, never.values).chunk(2, dim=-1)
     clear = share > 1e-4

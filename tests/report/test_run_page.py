@@ -52,9 +52,7 @@ def ahead(run: RunOnCity, network: RoadNetwork | None = None, at: int | None = N
 
 def _evaluate(run: RunOnCity) -> Evaluation:
     task = run.settings.task
-    return evaluate_forecaster(
-        run.model, run.city, run.split, run.windows(), name="Frigate", past=task.past, horizon=task.horizon
-    )
+    return evaluate_forecaster(run.model, run.city, run.split, run.windows(), task, name="Frigate")
 
 
 @pytest.fixture(scope="module")

@@ -179,6 +179,12 @@ def build_model(settings: ModelSettings, scaling: Scaling, *, seed: int = 0, noi
     return model.eval()
 
 
+def hide(batch: Batch, hidden: Tensor) -> Batch:
+    """The batch without any reading of the nodes where `hidden` [B,N]."""
+    observed = batch.observed & ~hidden[:, None, :]
+    return replace(batch, values=batch.values.where(observed, 0.0), observed=observed)
+
+
 def in_float64(batch: Batch) -> Batch:
     """The batch in double precision, for a model in it."""
 

@@ -33,6 +33,7 @@ SWAPPED = "Positions whose lon and lat look swapped were left out"
 NOT_ON_EARTH = "Positions that are not on earth were left out"
 TWO_PLACES = "Positions of a vehicle in two places at once were left out"
 REPEATED = "Positions repeated for the same vehicle and time, the first kept"
+REASONS = (NO_VEHICLE, NO_TIME, NO_PLACE, ZERO, SWAPPED, NOT_ON_EARTH, TWO_PLACES, REPEATED)
 
 
 @dataclass(frozen=True)
@@ -64,12 +65,11 @@ class _Reading:
     codes: dict[str, int] = field(default_factory=dict)  # vehicle -> its number
     order: RowOrder = field(default_factory=RowOrder)
     read: int = 0
-    dropped: dict[str, int] = field(default_factory=dict)
 
-    def drop(self, reason: str, rows: NDArray[np.bool_], table: Table, *columns: str) -> None:
-        if rows.any():
-            self.dropped[reason] = self.dropped.get(reason, 0) + int(rows.sum())
-            self.notices.add_rows(reason, rows, table.place_of(*columns))
+    @property
+    def dropped(self) -> dict[str, int]:
+        """Positions that cannot be used, by reason."""
+        return {reason: self.notices.counts[reason] for reason in REASONS if reason in self.notices.counts}
 
 
 @sandboxed
@@ -98,7 +98,7 @@ def read_traces(
     single = _one_place_each(_in_order(whole, vehicles, notices), vehicles, reading)
     if not len(single):
         raise CityError(_nothing(paths, reading))
-    return replace(single, names=vehicles, read=reading.read, dropped=dict(reading.dropped)), notices
+    return replace(single, names=vehicles, read=reading.read, dropped=reading.dropped), notices
 
 
 def _usable(table: Table, reading: _Reading) -> Trace:
@@ -107,8 +107,8 @@ def _usable(table: Table, reading: _Reading) -> Trace:
     raw = table.frame["time"]
     no_time = raw.is_null() | (raw.is_nan() if raw.dtype.is_float() else False)
     no_vehicle = table.frame["vehicle"].is_null() & ~no_time
-    reading.drop(NO_TIME, no_time.to_numpy(), table)
-    reading.drop(NO_VEHICLE, no_vehicle.to_numpy(), table)
+    reading.notices.add_rows(NO_TIME, no_time.to_numpy(), table.place_of())
+    reading.notices.add_rows(NO_VEHICLE, no_vehicle.to_numpy(), table.place_of())
     table = table.filter((~no_time & ~no_vehicle).to_numpy())
     lon, lat = (numbers(table, column)[0] for column in ("lon", "lat"))
     vehicle = _vehicle_codes(table, reading.codes)
@@ -130,10 +130,9 @@ def _on_earth(table: Table, lon: NDArray[np.float64], lat: NDArray[np.float64], 
     placed = finite & ~zero
     swapped = placed & ~_near(reading.network, lon, lat) & _near(reading.network, lat, lon)
     astray = placed & ~swapped & ~on_earth(lon, lat)
-    reading.drop(NO_PLACE, ~finite, table, "lon", "lat")
-    reading.drop(ZERO, zero, table)
-    reading.drop(SWAPPED, swapped, table, "lon", "lat")
-    reading.drop(NOT_ON_EARTH, astray, table, "lon", "lat")
+    place = table.place_of("lon", "lat")
+    for reason, rows in ((NO_PLACE, ~finite), (ZERO, zero), (SWAPPED, swapped), (NOT_ON_EARTH, astray)):
+        reading.notices.add_rows(reason, rows, place)
     kept: NDArray[np.bool_] = placed & ~swapped & ~astray
     return kept
 
@@ -195,8 +194,6 @@ def _one_place_each(held: Trace, names: tuple[str, ...], reading: _Reading) -> T
         when = utc_text(int(held.time_us[row]))
         return f"vehicle {names[held.vehicle[row]]} at {when}, lon {held.lon[row]:g}, lat {held.lat[row]:g}"
 
-    for reason, rows in ((TWO_PLACES, torn), (REPEATED, same & ~torn)):
-        if rows.any():
-            reading.dropped[reason] = int(rows.sum())
-            reading.notices.add_rows(reason, rows, spot)
+    reading.notices.add_rows(TWO_PLACES, torn, spot)
+    reading.notices.add_rows(REPEATED, same & ~torn, spot)
     return held.take(~torn & ~(same & ~torn))
