@@ -77,6 +77,7 @@ def evaluate(
     first, stop = here.split.test
     if first < 0 or stop > here.city.stream.num_snapshots:
         raise SettingsError("the city lacks some or all of the run's test period. Give a city that has those readings")
+    shorter = _about_training_period(here)
     predictor = here.predictor(at, kernels=kernels)
     evaluation = evaluate_forecaster(
         predictor,
@@ -90,11 +91,24 @@ def evaluate(
         batch_size=windows_at_once(here, predictor),
         progress=progress,
     )
-    notes = [evaluation.note, *here.notices]
+    notes = [evaluation.note, shorter, *here.notices]
     if run.settings.train.validation == "unseen":
         chosen = "The checkpoint was chosen at the unseen nodes (validation = unseen), as in the paper"
         notes.append(f"{chosen}: scores are flattered.")
     return replace(evaluation, note=" ".join(filter(None, notes)))
+
+
+def _about_training_period(here: RunOnCity) -> str:
+    """What to say of a city that lacks some of the run's training period, which baselines are fitted on."""
+    (first, stop), whole = here.split.train, here.run.split.train
+    left, length = stop - first, whole[1] - whole[0]
+    if not here.city.stream.observed[first:stop, here.split.seen].any():
+        raise SettingsError(
+            "the city has no reading of the run's training period, which the baselines are fitted on. "
+            "Give a city that has those readings"
+        )
+    lost = f"The city lacks the first {length - left} of the {length} snapshots of the training period"
+    return f"{lost}: baselines are fitted on the rest." if left < length else ""
 
 
 def windows_at_once(here: RunOnCity, predictor: Predictor) -> int:

@@ -191,13 +191,18 @@ class Run:
         def later(period: Period) -> Period:
             return period[0] + shift, period[1] + shift
 
+        def left(period: Period) -> Period:
+            """What the city still has of a period."""
+            first, stop = later(period)
+            return max(0, first), max(0, stop)
+
         split = self.split
         return Split(
             seen=mask(split.seen),
             validation=mask(split.validation),
             unseen=mask(split.unseen),
-            train=later(split.train),
-            validate=later(split.validate),
+            train=left(split.train),
+            validate=left(split.validate),
             test=later(split.test),
         )
 

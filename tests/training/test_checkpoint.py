@@ -14,16 +14,17 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from frigate.baselines.naive import Constant
 from frigate.data.city import City, read_city, write_city
 from frigate.errors import CheckpointError, CityError, SettingsError
-from frigate.evaluation.evaluate import evaluate
+from frigate.evaluation.evaluate import NONE, evaluate, score
 from frigate.forecasting.export import write_sample
 from frigate.forecasting.forecast import forecast
 from frigate.forecasting.live import Live
 from frigate.training.checkpoint import load_checkpoint, load_run, load_settings_of, save_checkpoint
 from frigate.training.run import Run
 from frigate.training.train import train
-from tests.support.errors import raises
+from tests.support.errors import names, raises
 from tests.support.training_runs import S, equal, tiny, town, weights
 
 
@@ -341,3 +342,18 @@ def test_the_test_period_stays_where_it_was_when_the_record_changes(home: Path) 
             evaluate(whole, short, device="cpu")
     with raises(CheckpointError, "changed", "(start_s, snapshots, readings)"):
         load_checkpoint(home / "default", city=City("Later", town().stream.slice(20, S)))
+
+
+def test_baselines_are_fitted_on_what_is_left_of_the_training_period(home: Path) -> None:
+    run = load_run(home / "default")
+    later = City("Later", town().stream.slice(20, S))
+    here = run.on(later)
+    assert here.split.train == (0, run.split.train[1] - 20)
+    part, left = evaluate(run, later, device="cpu"), slice(*here.split.train)
+    median = np.median(later.stream.values[left, here.split.seen][later.stream.observed[left, here.split.seen]])
+    judged = score({"median": Constant(float(median))}, here.windows(), here.split, past=4, horizon=4)["median"]
+    assert next(row for row in part.rows if row.name == NONE).unseen == judged.summary(here.split.unseen, seed=0)
+    assert names(part.note, "20") and names(part.note, "training period")
+    for first in (run.split.train[1], run.split.train[1] + 5):
+        with raises(SettingsError, "training period"):
+            evaluate(run, City("Late", town().stream.slice(first, S)), device="cpu")
