@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from frigate.check.sensors import ONLY_ZERO, SensorCheck, check_sensors
+from frigate.check.sensors import SHOWN, SensorCheck, check_sensors, fault_lines
 from frigate.config import ANCHOR_CHOICES
 from frigate.data.city import City
 from frigate.data.city_toml import step_text
@@ -20,7 +20,6 @@ from frigate.graph.positions import choose_anchors, distances_m, distortion
 
 ANCHORS = 16
 HOPS = (1, 2, 3, 5, 10)
-SHOWN = 5  # sensors, and times without any reading, that the words name; the JSON has all
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ class CheckReport:
             self.period(),
             f"Observed: {self.observed_share:.1%} of all cells, {self.observed_at_sensors:.1%} of the sensors' cells",
             *self._gap_lines(),
-            *self._fault_lines(),
+            *fault_lines(self.by_sensor),
             f"Strongly connected parts: {self.parts:,}, the largest of {self.largest_part:,} nodes",
             f"Topologies: {self.topologies:,}, changed at {self.changes:,} snapshots",
         ]
@@ -119,19 +118,6 @@ class CheckReport:
             gap = f"the longest gap {duration(sensor.longest_gap * self.step_s)} from {sensor.gap_from}"
             lines.append(f"  {sensor.node_id}: {sensor.missing_share:.1%} missing, {gap}")
         return lines
-
-    def _fault_lines(self) -> list[str]:
-        lines = []
-        for what, ids in (
-            ("read only 0", self.dead),
-            ("read one value for hours", self.stuck),
-            ("read nothing in the last tenth of the period", self.silent),
-        ):
-            if ids:
-                some = ", ".join(map(str, ids[:SHOWN])) + (", ..." if len(ids) > SHOWN else "")
-                lines.append(f"Sensors that {what}: {len(ids):,} ({some})")
-        faulty = [sensor for sensor in self.by_sensor if set(sensor.faults) - {ONLY_ZERO}]
-        return lines + [f"  {sensor.node_id}: {'; '.join(sensor.faults)}" for sensor in faulty[:SHOWN]]
 
 
 def duration(seconds: int) -> str:

@@ -11,7 +11,7 @@ A sensor is a node that was ever read. Its gaps are counted over the snapshots i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -30,6 +30,7 @@ SILENT_SHARE = 0.1
 SILENT_SNAPSHOTS = 12
 
 ONLY_ZERO = "read only 0"
+SHOWN = 5  # sensors, or times without any reading, that the words name; the JSON has all
 
 BLOCK_CELLS = 16_000_000  # read from the file at once
 
@@ -137,3 +138,18 @@ def _stuck_run(stream: RoadNetworkStream, value: NDArray[np.float64], read: NDAr
             return zeros
     always = len(starts) == 1 and len(value) >= STUCK_READINGS
     return same if same.readings >= enough or always else None
+
+
+def fault_lines(sensors: Sequence[SensorCheck]) -> list[str]:
+    """The sensors that look broken, in words for a person."""
+    kinds = {
+        "read only 0": [sensor for sensor in sensors if sensor.dead],
+        "read one value for hours": [sensor for sensor in sensors if sensor.stuck_snapshots],
+        "read nothing in the last tenth of the period": [sensor for sensor in sensors if sensor.silent_since],
+    }
+    lines = []
+    for what, found in kinds.items():
+        some = ", ".join(str(sensor.node_id) for sensor in found[:SHOWN]) + ", ..." * (len(found) > SHOWN)
+        lines += [f"Sensors that {what}: {len(found):,} ({some})"] if found else []
+    faulty = [sensor for sensor in sensors if set(sensor.faults) - {ONLY_ZERO}]
+    return lines + [f"  {sensor.node_id}: {'; '.join(sensor.faults)}" for sensor in faulty[:SHOWN]]

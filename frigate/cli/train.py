@@ -23,6 +23,7 @@ STOPPED = 130
 
 
 def run(args: Namespace) -> int:
+    from frigate.check.sensors import check_sensors, fault_lines
     from frigate.nn.device import best_device
     from frigate.nn.ops import describe_kernels
     from frigate.training.distributed import current
@@ -39,6 +40,7 @@ def run(args: Namespace) -> int:
         lambda: settings_from(preset_name=args.preset, file=args.settings, said=typed, resume=resumed)
     )
     city = group.leader_first(lambda: read(args.city))  # which writes a cache
+    notice(*fault_lines(check_sensors(city.stream)))
     sensors = group.agree(lambda: seen_from(args.seen, city))
     if settings.train.validation == "unseen":
         notice("validation = unseen: the checkpoint is chosen at the test nodes, as in the paper. Scores are flattered")

@@ -32,6 +32,7 @@ from frigate.data.files import check_replaceable
 from frigate.data.folder import TABLES, City, city_folder, empty_turns, file_digests, find_sources
 from frigate.data.network_tables import edge_frame, note_network, read_edges, read_nodes
 from frigate.data.notices import Notices
+from frigate.data.outliers import implausible, reading_text
 from frigate.data.readings import read_readings, write_readings
 from frigate.data.sandbox import in_sandbox
 from frigate.data.stream import RoadNetworkStream
@@ -134,10 +135,17 @@ def _stream(snapshots: Snapshots, timeline: Timeline, settings: CityFile, notice
         snapshot, node = divmod(cell, stream.num_nodes)
         return f'node "{stream.node_ids[node]}" at {utc_text(int(starts_s[snapshot]) * 1_000_000)}'
 
+    def reading(cell: int) -> str:
+        return f"{place(cell)} reads {reading_text(float(stream.values.reshape(-1)[cell]))}"
+
+    far = implausible(stream.values, stream.observed)
+    notices.add_rows("Readings far outside the rest of the record, taken as not observed", far.reshape(-1), reading)
     if not all(network.present.all() for network in topologies):
         lost = (snapshots.observed & ~stream.observed).reshape(-1)
         notices.add_rows("Readings of nodes while they were absent were left out", lost, place)
-    return stream
+    if not far.any():
+        return stream
+    return replace(stream, values=np.where(far, np.float32(0), stream.values), observed=stream.observed & ~far)
 
 
 def write_city(city: City, path: str | Path, *, csv: bool = False) -> None:

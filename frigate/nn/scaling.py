@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from frigate.config import BaselineSettings, ModelSettings
 from frigate.data.folder import City
 from frigate.data.network import RoadNetwork
+from frigate.data.outliers import implausible
 from frigate.data.split import Split
 from frigate.data.stream import RoadNetworkStream
 from frigate.demand.estimate import DemandSettings
@@ -75,6 +76,7 @@ def fit_scaling(
     rows = np.flatnonzero(split.seen)
     values = stream.values[first:stop, rows]
     seen = stream.observed[first:stop, rows]
+    seen = seen & ~implausible(values, seen)  # one 2147483647 among them would make all others 0
     readings = values[seen].astype(np.float64)
     # A count's zero means something, so counts are only divided; a gauge has no such point and is centred.
     offset = 0.0 if stream.quantity == "count" or not len(readings) else float(readings.mean())

@@ -351,7 +351,7 @@ def test_baselines_are_fitted_on_what_is_left_of_the_training_period(home: Path)
     assert here.split.train == (0, run.split.train[1] - 20)
     part, left = evaluate(run, later, device="cpu"), slice(*here.split.train)
     median = np.median(later.stream.values[left, here.split.seen][later.stream.observed[left, here.split.seen]])
-    judged = score({"median": Constant(float(median))}, here.windows(), here.split, past=4, horizon=4)["median"]
+    judged = score({"median": Constant(float(median))}, here.windows(), here.split, run.settings.task)["median"]
     assert next(row for row in part.rows if row.name == NONE).unseen == judged.summary(here.split.unseen, seed=0)
     assert names(part.note, "20") and names(part.note, "training period")
     for first in (run.split.train[1], run.split.train[1] + 5):
