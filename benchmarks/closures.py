@@ -25,13 +25,14 @@ from numpy.typing import NDArray
 from frigate.data.city import City, open_city
 from frigate.data.network import RoadNetwork
 from frigate.data.stream import RoadNetworkStream
+from frigate.evaluation.closures import left_of_change
 from frigate.training.checkpoint import load_run
 from frigate.training.environment import environment
 from frigate.training.run import Run, RunTrips
 
 FORECASTS = 9 * 12 + 6, 17 * 12 + 1, 6  # steps of the day: 09:30 to 17:00, when the last one ends with the closure
 DAY = 288  # steps
-AFFECTED, SHARE = 5.0, 0.2  # vehicles a step, and of the open day's
+STEPS_PER_HOUR = 12
 
 
 def main() -> None:
@@ -52,20 +53,18 @@ def main() -> None:
         first, stop = (int(closed[f"{name}_minute"][0]) // 5 for name in ("close", "open"))
         network = city.network.close(list(zip(closed["src"].to_list(), closed["dst"].to_list(), strict=True)))
         days = {name: counts[f"counts_{name}"][number].astype(np.float32) for name in ("open", "closed")}
-        means = {name: day[first:stop].mean(0, dtype=np.float64) for name, day in days.items()}
-        change = means["closed"] - means["open"]
-        unseen = here.split.unseen
-        affected = unseen & (np.abs(change) > AFFECTED) & (np.abs(change) > SHARE * means["open"])
+        means = {name: STEPS_PER_HOUR * day[first:stop].mean(0, dtype=np.float64) for name, day in days.items()}
         (rerouted,) = trips.rerouted([trips.demand(here.split.seen)], network)
-        left = np.abs(change - means["open"] * (rerouted.node_change - 1))
+        forecast = means["open"] * (rerouted.node_change - 1)
+        left = left_of_change(means["open"], means["closed"], forecast, here.split.unseen)
         found: dict[str, Any] = {
             "name": closed["name"][0],
             "roads": len(closed),
-            "affected_nodes": int(affected.sum()),
-            "left_of_change": float(left[unseen].sum() / np.abs(change)[unseen].sum()),
-            "left_of_change_at_affected": float(left[affected].sum() / np.abs(change)[affected].sum()),
+            "affected_nodes": int(left.affected.sum()),
+            "left_of_change": left.everywhere,
+            "left_of_change_at_affected": left.at_affected,
         }
-        found |= next_hour(run, city, network, days["closed"], first, stop, affected)
+        found |= next_hour(run, city, network, days["closed"], first, stop, left.affected)
         print(json.dumps(found), flush=True)
         scenarios.append(found)
     mean = {

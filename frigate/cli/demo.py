@@ -1,4 +1,4 @@
-"""`frigate demo`: a simulated town, a model trained on sensors at 30 % of its intersections, its scores, a report."""
+"""`frigate demo`: a simulated town, a model trained on sensors at 30 % of it, its scores, a closed bridge, a report."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from frigate.errors import SettingsError
 if TYPE_CHECKING:
     from frigate.data.stream import RoadNetworkStream
     from frigate.evaluation.results import Evaluation
+    from frigate.report.closure_study import ClosureStudy
     from frigate.training.trainer import StepReport
 
 SEEN = 0.3
@@ -44,6 +45,7 @@ class Demo:
 
     evaluation: Evaluation
     verdict: str
+    closure: ClosureStudy
     report: Path
 
 
@@ -69,14 +71,16 @@ def run_demo(
     intersections: int = 400,
     days: int = 14,
 ) -> Demo:
-    """Simulate, train, evaluate, forecast, report. An earlier demo in the folder is replaced."""
+    """Simulate, train, evaluate, forecast, close a bridge, report. An earlier demo in the folder is replaced."""
     import numpy as np
 
     from frigate.data.city import read_city, write_city
     from frigate.evaluation.evaluate import evaluate
     from frigate.forecasting.forecast import forecast
+    from frigate.report.closure_study import busiest, study_closure
     from frigate.report.run_page import verdict, write_report
     from frigate.simulate.demo_city import demo_city
+    from frigate.simulate.streets import BRIDGE_NAMES
     from frigate.training.train import train
 
     began = time.perf_counter()
@@ -106,9 +110,12 @@ def run_demo(
     say(note)
     evaluation = evaluate(run, city, stride=STRIDE, progress=lambda done, total, _: progress(done, total, "evaluating"))
     at_five = forecast(run, stream=city, at=last_afternoon_s(city.stream))
-    report = write_report(folder / REPORT, run, evaluation, at_five, city=city, note=note)
+    here = run.on(city)
+    closure = study_closure(here, busiest(here, BRIDGE_NAMES), seed=seed, intersections=intersections)
+    say(closure.summary())
+    report = write_report(folder / REPORT, run, evaluation, at_five, city=city, note=note, closure=closure)
     say(f"All in {time.perf_counter() - began:.0f} s.")
-    return Demo(evaluation, verdict(evaluation), report)
+    return Demo(evaluation, verdict(evaluation), closure, report)
 
 
 def last_afternoon_s(stream: RoadNetworkStream) -> int:
@@ -137,7 +144,7 @@ def _clear(folder: Path) -> None:
 
 
 DEMO = Command(
-    "demo", "Simulate a small town, train, evaluate, forecast, write a report.", run,
+    "demo", "Simulate a small town, train, evaluate, forecast, close a bridge, report.", run,
     (
         Argument("-o --output FOLDER", "for the city, the run and the report", Path, default=Path("demo")),
         Argument("--seed N", "of the town, its traffic and the weights", int, default=0),

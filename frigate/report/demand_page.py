@@ -85,6 +85,7 @@ def _page(demand: Demand, city: City, through: Through | None) -> str:
         spread=demand.road_spread,
         sensors=fit,
         marked=() if through is None else (through.row,),
+        mark="the road that they pass",
         symbols=() if through is None else _ends(through),
     )
     return render(

@@ -138,7 +138,8 @@ class RoadMap:
     spread: Floats | None = None  # [E] standard deviation of the logarithm of the values
     sensors: SensorFit | None = None
     marked: tuple[int, ...] = ()  # rows of roads that stand out
-    closed: bool = False  # the marked roads are closed
+    mark: str = ""  # what they are, for the key
+    closed: bool = False  # and are crossed out
     symbols: tuple[Symbols, ...] = ()
 
     @property

@@ -15,6 +15,7 @@ from frigate.evaluation.metrics import Measure
 from frigate.evaluation.results import Evaluation, Row
 from frigate.forecasting.result import Forecast
 from frigate.report.charts import MARKERS, error_by_hops, error_by_step
+from frigate.report.closure_study import ClosureStudy
 from frigate.report.maps import BaseMap, error_map, forecast_map
 from frigate.report.page import render, unit_text
 from frigate.report.rolling_forecast import rolling_charts, rolling_forecast
@@ -29,6 +30,7 @@ def write_report(
     *,
     city: City | None = None,
     note: str = "",
+    closure: ClosureStudy | None = None,
 ) -> Path:
     """Write the page about a run.
 
@@ -44,6 +46,8 @@ def write_report(
         The city that was evaluated. Default: the one that the run was trained on.
     note
         A sentence of the caller's, such as how small the model is.
+    closure
+        Roads that close, of the demo city.
 
     Returns
     -------
@@ -51,11 +55,11 @@ def write_report(
         The file.
     """
     path = Path(path)
-    write_file(path, _page(run.on(city), evaluation, forecast, note))
+    write_file(path, _page(run.on(city), evaluation, forecast, note, closure))
     return path
 
 
-def _page(run: RunOnCity, evaluation: Evaluation, forecast: Forecast, note: str) -> str:
+def _page(run: RunOnCity, evaluation: Evaluation, forecast: Forecast, note: str, closure: ClosureStudy | None) -> str:
     unit = unit_text(evaluation.quantity, evaluation.unit, evaluation.step_s)
     best = best_baseline(evaluation)
     rolling = rolling_forecast(run, baseline="" if best is None else best.name)
@@ -67,6 +71,7 @@ def _page(run: RunOnCity, evaluation: Evaluation, forecast: Forecast, note: str)
         any_unseen=evaluation.model.unseen is not None,
         unit=unit,
         note=note,
+        closure=closure,
         nodes=int(run.city.network.present.sum()),
         parameters=sum(p.numel() for p in run.model.parameters()),
         mae=_mae(evaluation.model, evaluation),

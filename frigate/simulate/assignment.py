@@ -37,6 +37,7 @@ class Loading:
     passages: Floats  # [P,Z,N] trips through a node, by the zone they start or end at
     elapsed_s: Floats  # [N] mean time since departure
     road_flow: Floats  # [E] vehicles an hour; 0 on closed roads
+    road_passages: Floats  # [P,E] trips along a road
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ def assign(roads: AssignedRoads, demand: Demand, open_: NDArray[np.bool_], per_h
     Z, N = len(demand.roots), roads.num_nodes
     flow = np.zeros(len(open_))
     passages = np.zeros((Z, N, len(per_hour)))
+    road_passages = np.zeros((len(per_hour), len(open_)))
     vehicle_s = np.zeros(N)  # seconds since departure, summed over the vehicles
     key = roads.senders * N + roads.receivers
     for done in range(ROUNDS):
@@ -109,6 +111,7 @@ def assign(roads: AssignedRoads, demand: Demand, open_: NDArray[np.bool_], per_h
             p = before[z, n].astype(np.int64)
             road = np.searchsorted(key, p * N + n if outbound else n * N + p)
             flow += np.bincount(road, by_node[z, n], len(flow))
+            road_passages += [np.bincount(road, through[z, n, k], len(flow)) for k in range(len(per_hour))]
     total = passages.sum(0) @ per_hour
     elapsed_s = vehicle_s / np.maximum(total, 1e-12)
-    return Loading(passages.transpose(2, 0, 1) / ROUNDS, elapsed_s, flow / ROUNDS)
+    return Loading(passages.transpose(2, 0, 1) / ROUNDS, elapsed_s, flow / ROUNDS, road_passages / ROUNDS)

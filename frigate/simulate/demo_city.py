@@ -133,12 +133,8 @@ def simulate(
         raise SettingsError(f"closures = {closures}: give 0 to {MAX_CLOSURES}")
     if step_s < 1 or DAY_S % step_s:
         raise SettingsError(f"step_s = {step_s} does not divide a day of {DAY_S} s; 300 does")
-    # A generator for each: with other closures or more days, the streets, people and earlier days stay the same.
-    streets, tastes, land_use, sites = (np.random.default_rng([seed, k]) for k in range(4))
-    town = build_town(streets, intersections=intersections)
-    roads = assigned_roads(tastes, town)
-    demand = _demand(land_use, town, roads)
-    schedule = _schedule(sites, town, count=closures, days=days)
+    town, roads, demand = _town_and_trips(seed, intersections)
+    schedule = _schedule(np.random.default_rng([seed, 3]), town, count=closures, days=days)
     active = _active_closures(schedule, days=days, step_s=step_s)
     sets, which = np.unique(np.concatenate([[0], active]), return_inverse=True)  # topology 0 is the whole network
     topology_of = which[1:]
@@ -152,6 +148,60 @@ def simulate(
         step_s=step_s, timezone=TIMEZONE, quantity="count", unit="vehicles",
     )  # fmt: skip
     return Simulation(stream, town, tuple(schedule))
+
+
+def _town_and_trips(seed: int, intersections: int) -> tuple[Town, AssignedRoads, Demand]:
+    """Streets, drivers' tastes, and who goes where."""
+    # A generator for each: with other closures or more days, the streets, people and earlier days stay the same.
+    streets, tastes, land_use = (np.random.default_rng([seed, k]) for k in range(3))
+    town = build_town(streets, intersections=intersections)
+    roads = assigned_roads(tastes, town)
+    return town, roads, _demand(land_use, town, roads)
+
+
+@dataclass(frozen=True)
+class UsualFlow:
+    """Vehicles an hour on a weekday like any other, as a mean over some hours: without chance, and without a match."""
+
+    node: Floats  # [N]
+    road: Floats  # [E] of the first network's roads; 0 on closed ones
+
+
+def usual_weekday(
+    networks: Sequence[RoadNetwork], *, seed: int = 0, intersections: int = 400, hours: Sequence[int]
+) -> list[UsualFlow]:
+    """Simulate a weekday of the demo city on other versions of its network: drivers know of the closures.
+
+    Parameters
+    ----------
+    networks
+        The demo city's network, and the same with roads closed.
+    seed, intersections
+        Those of the demo city.
+    hours
+        Of the day that the flows are means over: 9 is from 09:00 to 10:00.
+    """
+    _, roads, demand = _town_and_trips(seed, intersections)
+    N, residents = roads.num_nodes, float(RESIDENTS_PER_INTERSECTION * roads.num_nodes)
+    key = roads.senders * N + roads.receivers  # sorted
+    rows = np.searchsorted(key, networks[0].senders * N + networks[0].receivers)
+    middle_h, parts_h = np.array(hours) + 0.5, PARTS_H[0]
+    share = np.stack([np.interp(middle_h, parts_h, unit) for unit in np.eye(len(parts_h))], 1)  # [hours,K]
+    parts = np.flatnonzero(share.any(0)).tolist()
+    flows = []
+    for network in networks:
+        open_ = np.isin(key, network.senders * N + network.receivers)
+        loads = [assign(roads, demand, open_, _usual_per_hour(0, parts_h[k], residents=residents)) for k in parts]
+        node, road = np.zeros(N), np.zeros(len(key))
+        for hour, weight in zip(middle_h, share[:, parts], strict=True):
+            elapsed_h = np.tensordot(weight, [x.elapsed_s for x in loads], 1) / 3600
+            leaving = _usual_per_hour(0, hour - elapsed_h, residents=residents)  # [P,N] by where they pass this hour
+            passing = np.tensordot(weight, [x.passages.sum(1) for x in loads], 1)
+            along = np.tensordot(weight, [x.road_passages for x in loads], 1)
+            node += (leaving * passing).sum(0) / len(hours)
+            road += (leaving[:, roads.senders] * along).sum(0) / len(hours)
+        flows.append(UsualFlow(node, road[rows]))
+    return flows
 
 
 def _land_use(rng: np.random.Generator, town: Town) -> dict[str, Floats]:
@@ -306,6 +356,13 @@ def _per_hour(day_type: int, hour: Floats | float, *, residents: float) -> Float
     return np.stack(rates)
 
 
+def _usual_per_hour(day_type: int, hour: Floats | float, *, residents: float) -> Floats:
+    """The same of a day without a match."""
+    per_hour = _per_hour(day_type, hour, residents=residents)
+    per_hour[2 * EVENT :] = 0
+    return per_hour
+
+
 def _departures(seed: int, *, residents: float, days: int, step_s: int) -> Floats:
     """[P,S'] departures in each step; S' starts a day early, for trips under way at the first midnight."""
     per_day = DAY_S // step_s
@@ -336,8 +393,8 @@ def _counts(
 
     @cache
     def solved(topology: int, day_type: int, part: int) -> Loading:
-        per_hour = _per_hour(day_type, PARTS_H[day_type][part], residents=residents)
-        per_hour[2 * EVENT :] = 0  # too rare for drivers to expect the delays
+        # A match is too rare for drivers to expect its delays.
+        per_hour = _usual_per_hour(day_type, PARTS_H[day_type][part], residents=residents)
         return assign(roads, demand, open_[topology], per_hour)
 
     values = np.empty((days * per_day, N), np.float32)

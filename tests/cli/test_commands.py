@@ -32,10 +32,14 @@ from frigate.errors import SettingsError
 from frigate.evaluation.metrics import Measure
 from frigate.experiments import EXPERIMENTS
 from frigate.report.run_page import verdict
+from frigate.simulate.demo_city import usual_weekday
+from frigate.simulate.streets import BRIDGE_NAMES
 from frigate.sources.benchmarks.importer import KINDS
+from frigate.training.checkpoint import load_run
 from tests.support.command_line import Output, assert_refused, frigate
 from tests.support.crash_points import frigate_signalled
 from tests.support.errors import raises
+from tests.support.html_page import Page
 from tests.support.training_runs import S, first_road, town
 
 SETTINGS = """
@@ -620,6 +624,40 @@ def test_the_demo_ends_with_a_city_a_run_and_a_report(
     assert seen == round(0.3 * (seen + unseen))
     assert frigate("check", folder / "city").status == 0
     assert frigate("forecast", folder / "run", "--device", "cpu").status == 0
+
+
+def test_the_demo_closes_a_bridge_and_says_how_much_of_the_change_is_left(
+    demo: tuple[Demo, Path, list[str], list[tuple[int, int, str]]],
+) -> None:
+    result, folder, said, _ = demo
+    study, page = result.closure, Page(result.report)
+    assert study.summary() in said and study.summary() in page.text
+    run = load_run(folder / "run").on(read_city(folder / "city"))
+    network, unseen = run.trips.network, run.split.unseen
+    estimated = run.trips.demand(run.split.seen)
+    bridge = np.flatnonzero(network.edges.name == study.name)
+    ends = network.node_ids[[network.senders[bridge], network.receivers[bridge]]].T.tolist()
+    closed = network.close([(a, b) for a, b in ends])
+    before, after, simulated, forecast_change, simulated_change = (each.layers[0].values[0] for each in study.maps)
+    # The busiest bridge, by what the sensors tell.
+    flow = {name: estimated.road_flow[:, network.edges.name == name].sum() for name in BRIDGE_NAMES}
+    assert max(flow, key=lambda name: flow[name]) == study.name
+    np.testing.assert_allclose(before, 12 * estimated.road_flow[9:18].mean(0), rtol=1e-5)
+    for closed_map in study.maps:
+        assert closed_map.marked == tuple(bridge.tolist())
+    assert (after[bridge] == 0).all() and (simulated[bridge] == 0).all() and (before[bridge] > 0).all()
+    np.testing.assert_allclose(forecast_change, after - before)
+    # The measure of benchmarks/closures.py.
+    truth = usual_weekday([network, closed], seed=1, intersections=100, hours=range(9, 18))
+    np.testing.assert_allclose(simulated_change, truth[1].road - truth[0].road)
+    change = truth[1].node - truth[0].node
+    (rerouted,) = run.trips.rerouted([estimated], closed)
+    left = np.abs(change - truth[0].node * (rerouted.node_change - 1))
+    assert study.left.everywhere == pytest.approx(left[unseen].sum() / np.abs(change[unseen]).sum(), rel=1e-4)
+    # The page has one copy of the roads and five maps of them.
+    lines, *maps = page.data[2:]
+    assert lines["ids"] == [str(node) for node in network.node_ids.tolist()]
+    assert [len(each["layers"]) for each in maps] == [1] * 5
 
 
 def test_the_demo_tells_the_truth_whoever_wins(

@@ -11,7 +11,7 @@ from frigate.data.coordinates import haversine_m
 from frigate.data.network import RoadNetwork
 from frigate.errors import SettingsError
 from frigate.simulate.assignment import assign, assigned_roads, subtree_sums
-from frigate.simulate.demo_city import _demand, _per_hour, simulate
+from frigate.simulate.demo_city import _demand, _per_hour, simulate, usual_weekday
 from frigate.simulate.streets import RESIDENTIAL, TRUNK, build_town
 from tests.support.errors import raises
 
@@ -211,6 +211,29 @@ def test_a_closed_bridge_diverts_traffic_and_nothing_else_changes(fortnight, und
     assert ends_shut < 0.7 * ends_before
     others = [n for n in fortnight.town.bridges.ravel().tolist() if n not in ends]
     assert shut[during][:, others].sum() > 1.1 * calm[during][:, others].sum()
+
+
+def test_a_usual_weekday_is_the_mean_of_the_simulated_ones(fortnight, undisturbed):
+    network, bridge = undisturbed.stream.network, fortnight.closures[0]
+    hours = range(9, 18)
+    versions = [network, network.close(bridge.roads)]
+    usual, shut = usual_weekday(versions, seed=3, intersections=SMALL, hours=hours)
+    days = undisturbed.stream.values.reshape(14, 24, 12, -1)[[d for d in range(14) if d % 7 < 5]]
+    counted = 12 * days[:, hours].mean((0, 1, 2))
+    np.testing.assert_allclose(
+        usual.node.sum(), counted.sum(), rtol=0.06
+    )  # some days are busier, and some have a match
+    assert np.abs(usual.node - counted).sum() < 0.08 * counted.sum()
+    # A vehicle at a node came by a road, or starts there; it leaves by a road, or ends there.
+    for ends in (network.senders, network.receivers):
+        assert (np.bincount(ends, usual.road, SMALL) < 1.03 * usual.node + 1).all()
+    # On the closed bridge is nobody, and the other bridges have what it had: the river parts the town.
+    over = {frozenset(ends) for ends in undisturbed.town.bridges.tolist()}
+    roads = list(zip(network.senders.tolist(), network.receivers.tolist(), strict=True))
+    bridges = np.array([frozenset(ends) in over for ends in roads])
+    gone = np.array([tuple(network.node_ids[[a, b]].tolist()) in bridge.roads for a, b in roads])
+    assert gone.sum() == 2 and (usual.road[gone] > 10).all() and (shut.road[gone] == 0).all()
+    np.testing.assert_allclose(shut.road[bridges].sum(), usual.road[bridges].sum(), rtol=0.03)
 
 
 @pytest.mark.parametrize(
