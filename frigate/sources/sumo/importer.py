@@ -77,23 +77,15 @@ def import_sumo(
     sumo = read_net(path, notices=notices)
     network = _on_nodes(sumo, notices) if on == "nodes" else _on_roads(sumo, notices)
     note_network(network, notices)
-    counts: Counts | None = None
-    if edgedata:
-        counts = _edge_counts([Path(p) for p in edgedata], sumo, start=start, clock=clock, notices=notices)
-    elif detectors:
-        files = [Path(p) for p in detectors]
-        counts = _loop_counts(files, sumo, on=on, start=start, clock=clock, notices=notices)
-    if counts is None:
-        step_s = step_s or parse_step(DEFAULT_STEP, where="step")
-        none = Snapshots.none(network.num_nodes, step_s, timezone)
-        stream = none.stream(network, unit="vehicles")
-        notices.add("Nodes without any reading: the city has no sensor and cannot be trained on", network.num_nodes)
-    else:
-        if edgedata and on == "nodes":
-            reached = np.bincount(sumo.roads.receivers, minlength=network.num_nodes) > 0
-            notices.add("Junctions that no road reaches, which nothing passes: not observed", int((~reached).sum()))
+    if files := [Path(p) for p in (edgedata or detectors)]:
+        read = _edge_counts if edgedata else _loop_counts
+        counts = read(files, sumo, on=on, start=start, clock=clock, notices=notices)
         target = counts.road if on == "roads" else sumo.roads.receivers[counts.road]
         stream = counts_stream(counts, target, network, step_s=step_s, timezone=timezone, notices=notices)
+    else:
+        none = Snapshots.none(network.num_nodes, step_s or parse_step(DEFAULT_STEP, where="step"), timezone)
+        stream = none.stream(network, unit="vehicles")
+        notices.add("Nodes without any reading: the city has no sensor and cannot be trained on", network.num_nodes)
     turns = _forbidden_turns(sumo, network) if on == "nodes" else None
     return City.reported(name or path.name.split(".")[0] or path.name, stream, notices, forbidden_turns=turns)
 
@@ -155,7 +147,7 @@ def _starts_ms(files: Sequence[Path], given: str | Sequence[str], clock: Clock) 
 
 
 def _edge_counts(
-    files: list[Path], sumo: SumoNet, *, start: str | Sequence[str], clock: Clock, notices: Notices
+    files: list[Path], sumo: SumoNet, *, on: str, start: str | Sequence[str], clock: Clock, notices: Notices
 ) -> Counts:
     counts = Counts(sumo.road_ids.tolist(), np.arange(len(sumo.road_ids)))
     row_of = {road: row for row, road in enumerate(counts.names)}
@@ -178,6 +170,9 @@ def _edge_counts(
             raise CityError(f"{path.name}: {what}. Write plain <edgeData> with SUMO, not lane data or emissions")
     unknown.check(total, files[0])
     unknown.report(notices)
+    if on == "nodes":
+        reached = np.bincount(sumo.roads.receivers, minlength=sumo.junctions.num_nodes) > 0
+        notices.add("Junctions that no road reaches, which nothing passes: not observed", int((~reached).sum()))
     return _listed(counts, notices)
 
 

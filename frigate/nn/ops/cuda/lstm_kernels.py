@@ -29,7 +29,6 @@ class Tuning:
     forward: tuple[int, int] = (64, 4)  # rows of a program, warps
     backward: tuple[int, int] = (64, 4)
     backward_stages: int = 1  # forward has one: with more, Triton moves the weights out of shared memory
-    sums: str = "triton"  # or "torch": two matmuls and a sum, each reading the gradients of the gates again
     sums_block: tuple[int, int, int] = (64, 8, 3)  # rows of a tile, warps, stages
 
 
@@ -261,7 +260,7 @@ def sums(
     """
     rows, A = a.shape
     D = b.shape[1]
-    if TUNING.sums == "torch" or _full(a) or not rows:
+    if _full(a) or not rows:
         more = _product(a, extra) if extra is not None else a.float().sum(0)[:, None].expand(A, 16)
         return _product(a, b), _product(a, b if c is None else c), more
     wide = max(16, triton.next_power_of_2(D))
