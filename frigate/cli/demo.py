@@ -77,7 +77,7 @@ def run_demo(
     from frigate.data.city import read_city, write_city
     from frigate.evaluation.evaluate import evaluate
     from frigate.forecasting.forecast import forecast
-    from frigate.report.closure_study import busiest, study_closure
+    from frigate.report.closure_study import study_closure
     from frigate.report.run_page import verdict, write_report
     from frigate.simulate.demo_city import demo_city
     from frigate.simulate.streets import BRIDGE_NAMES
@@ -110,8 +110,7 @@ def run_demo(
     say(note)
     evaluation = evaluate(run, city, stride=STRIDE, progress=lambda done, total, _: progress(done, total, "evaluating"))
     at_five = forecast(run, stream=city, at=last_afternoon_s(city.stream))
-    here = run.on(city)
-    closure = study_closure(here, busiest(here, BRIDGE_NAMES), seed=seed, intersections=intersections)
+    closure = study_closure(run.on(city), BRIDGE_NAMES, seed=seed, intersections=intersections)
     say(closure.summary())
     report = write_report(folder / REPORT, run, evaluation, at_five, city=city, note=note, closure=closure)
     say(f"All in {time.perf_counter() - began:.0f} s.")

@@ -47,26 +47,22 @@ class ClosureStudy:
         return f"{text}. At the {affected:,} that change much: {self.left.at_affected:.2f}." if affected else f"{text}."
 
 
-def busiest(run: RunOnCity, names: Sequence[str]) -> str:
-    """The street of these names whose roads have the largest estimated flow."""
-    flow, name = run.trips.demand(run.split.seen).road_flow.mean(0), run.trips.network.edges.name
-    return max(names, key=lambda each: float(flow[name == each].sum()))
-
-
-def study_closure(run: RunOnCity, name: str, *, seed: int, intersections: int) -> ClosureStudy:
+def study_closure(run: RunOnCity, names: Sequence[str], *, seed: int, intersections: int) -> ClosureStudy:
     """Close a street of the demo city: route the trips again that a run knows of, and simulate the town again.
 
     Parameters
     ----------
     run
         A run with demand, on the demo city.
-    name
-        Of the street; all roads of that name close.
+    names
+        Of streets; the one with the largest estimated flow closes.
     seed, intersections
         Those of the demo city.
     """
     trips, split = run.trips, run.split
     network, demand = trips.network, trips.demand(split.seen)
+    flow = demand.road_flow.mean(0)
+    name = max(names, key=lambda each: float(flow[network.edges.name == each].sum()))
     rows = np.flatnonzero(network.edges.name == name)
     ends = network.node_ids[[network.senders[rows], network.receivers[rows]]].T.tolist()
     closed = network.close([(a, b) for a, b in ends])

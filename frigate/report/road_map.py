@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from frigate.data.network import RoadNetwork
 from frigate.report.maps import bin_edges, colour_of
-from frigate.report.svg import round_step
 from frigate.sources.geometry import Projection, road_lines
 
 Floats = NDArray[np.floating]
@@ -84,9 +83,8 @@ class RoadLayer:
     @classmethod
     def of_change(cls, name: str, values: Floats, unit: str, *, like: Floats | None = None) -> RoadLayer:
         """From less to more, the same on both sides of 0."""
-        most = float(np.quantile(np.abs(values if like is None else like), 0.99))
-        step = round_step(max(most, 1e-6), 10)
-        steps = (step, 3 * step, 10 * step)
+        known = bin_edges(np.abs(np.asarray(values if like is None else like, np.float64)), skewed=True)
+        steps = [float(f"{share * (known[-1] if known else 1.0):.6g}") for share in (0.1, 0.3, 1)]
         return cls(name, values, unit, (*(-s for s in reversed(steps)), *steps), "change")
 
     @property

@@ -165,8 +165,9 @@ def test_classes_of_flow_follow_the_busiest_hour_and_those_of_a_change_are_even(
     assert [c["colour"] for c in layer.classes] == sorted({c["colour"] for c in layer.classes})
     assert layer.classes[-1]["colour"] == 6
     change = RoadLayer.of_change("change", np.linspace(-70, 90, 200)[None], "vehicles per hour")
-    assert [-edge for edge in reversed(change.edges)] == list(change.edges)
+    assert change.edges == (-50, -15, -5, 5, 15, 50)
     assert [c["width"] for c in change.classes] == [c["width"] for c in reversed(change.classes)]
+    assert RoadLayer.of_change("none", np.zeros((1, 9)), "vehicles per hour").edges == (-1, -0.3, -0.1, 0.1, 0.3, 1)
     assert change.classes[0]["text"].startswith("below −") and change.classes[-1]["text"].startswith("+")
 
 
