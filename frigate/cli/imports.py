@@ -112,8 +112,9 @@ def _write(city: City, args: Namespace) -> None:
 
     with status(f"Writing {args.output}"):
         write_city(city, args.output, csv=args.csv)
-        ensure_road_features(read_city(args.output))  # so that a bare machine can train on it
-    notice(*city.notices)
+        written = read_city(args.output)
+        ready = ensure_road_features(written)  # so that a bare machine can train on it
+    notice(*city.notices, *(said for said in ready.notices if said not in (*city.notices, *written.notices)))
     stream = city.stream
     readings = "no readings"
     if stream.num_snapshots:
@@ -165,7 +166,7 @@ READINGS = (
     Argument("--sensors FILE", "table of sensors: sensor_id, and node_id or lon, lat", Path),
     Argument("--snap METRES", "attach a sensor to the nearest node within this distance", float),
     MAP,
-    Argument("--date-order", "order of dates such as 03/04/2024, where no value decides", choices=("dmy", "mdy")),
+    Argument("--date-order", "order of dates such as 03/04/24, where no value decides", choices=("dmy", "mdy", "ymd")),
     Argument("--encoding NAME", "of text tables, such as latin-1", default="utf-8"),
     Argument("--report FILE", "write the rows that could not be used, as CSV", Path),
     QUANTITY,

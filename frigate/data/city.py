@@ -30,7 +30,7 @@ from frigate.data.city_toml import CityFile, read_city_file
 from frigate.data.columns import INTEGER_ID
 from frigate.data.files import check_replaceable
 from frigate.data.folder import TABLES, City, city_folder, empty_turns, file_digests, find_sources
-from frigate.data.network_tables import edge_frame, note_network, read_edges, read_nodes
+from frigate.data.network_tables import edge_frame, note_lengths, note_network, read_edges, read_nodes
 from frigate.data.notices import Notices
 from frigate.data.outliers import implausible, reading_text
 from frigate.data.readings import read_readings, write_readings
@@ -117,6 +117,7 @@ def _read_tables(folder: Path, sources: dict[str, Path]) -> City:
         )
     stream = _stream(snapshots, timeline, settings, notices)
     note_network(stream.network, notices)
+    note_lengths(stream.network, notices)
     if not stream.observed.any():
         notices.add("Nodes without any reading: the city has no sensor and cannot be trained on", stream.num_nodes)
     return replace(City.reported(settings.name, stream, notices, forbidden_turns=turns), folder=folder)

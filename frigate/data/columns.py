@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frigate.data.coordinates import coordinate_fault, on_earth
-from frigate.data.tables import Table, TableFile
+from frigate.data.tables import ROW, Table, TableFile
 from frigate.errors import CityError, did_you_mean
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ def number_styles(file: TableFile, columns: Sequence[str]) -> dict[str, str]:
     columns = [c for c in columns if c in file]
     if file.parquet or not columns:
         return dict.fromkeys(columns, "dot")
+    dotted, thousands = r"^[+-]?\d+(\.\d+)+$", r"^[+-]?[1-9]\d{0,2}(\.\d{3})+$"
     decimal = r"^[+-]?(\d*|\d{1,3}(\.\d{3})+),\d+$"
     grouped = r"^[+-]?\d{1,3}(,\d{3})+(\.\d*)?$"
     found_in = []
@@ -85,6 +86,10 @@ def number_styles(file: TableFile, columns: Sequence[str]) -> dict[str, str]:
         is_decimal, is_grouped = text.str.contains(decimal), text.str.contains(grouped)
         found_in += [(is_decimal & ~is_grouped).any().alias(f"d{c}"), (is_grouped & ~is_decimal).any().alias(f"g{c}")]
         found_in.append((is_decimal & is_grouped).any().alias(f"b{c}"))
+        is_dotted, by_thousands = text.str.contains(dotted), text.str.contains(thousands)
+        found_in.append((is_dotted & ~by_thousands).any().alias(f"p{c}"))
+        found_in.append(text.str.contains(r"^[+-]?\d+$").any().alias(f"w{c}"))
+        found_in.append(pl.col(ROW).filter(by_thousands).first().alias(f"t{c}"))
     with file.reading():
         found = file.lazy(columns).select(found_in).collect().row(0, named=True)
     styles = {}
@@ -92,6 +97,12 @@ def number_styles(file: TableFile, columns: Sequence[str]) -> dict[str, str]:
         sure_decimal, sure_grouped, either = found[f"d{c}"], found[f"g{c}"], found[f"b{c}"]
         if sure_decimal and sure_grouped:
             raise CityError(f"{file.path.name}: {file.source_of[c]} mixes decimal commas and decimal points")
+        unsure = found[f"t{c}"] if found[f"w{c}"] and not found[f"p{c}"] and c not in ("lon", "lat") else None
+        if unsure is not None and file.delimiter != "," and not (sure_decimal or sure_grouped or either):
+            raise CityError(
+                f"{file.place(int(unsure))}: {file.source_of[c]} has three digits after the dot, where other rows have "
+                "no dot: are these thousands or decimals? Write 1234, or 987.000"
+            )
         if sure_decimal or (either and not sure_grouped and file.delimiter != ","):
             styles[c] = "comma"
         else:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 ATTRIBUTES = ("road_class", "lanes", "speed_kph", "name", "geometry")
 NODE_COLUMNS = ("node_id", "lon", "lat")
 EDGE_COLUMNS = ("source", "target", "length_m", *ATTRIBUTES)
+APART_M, SHORT = 50.0, 50  # a road between nodes so far apart and this many times shorter is in another unit
 
 
 def read_nodes(
@@ -112,6 +113,24 @@ def isolated_nodes(network: RoadNetwork) -> NDArray[np.int64]:
     joined = np.zeros(network.num_nodes, bool)
     joined[network.senders] = joined[network.receivers] = True
     return np.flatnonzero(network.present & ~joined)
+
+
+def note_lengths(network: RoadNetwork, notices: Notices, *, refuse: bool = False) -> None:
+    """Report roads far shorter than their ends are apart, whose lengths are perhaps not in metres; or refuse most."""
+    a, b = network.senders, network.receivers
+    apart_m = haversine_m(network.lon[a], network.lat[a], network.lon[b], network.lat[b])
+    short = (apart_m > APART_M) & (network.length_m < apart_m / SHORT)
+
+    def place(row: int) -> str:
+        ids = f'"{network.node_ids[a[row]]}" to "{network.node_ids[b[row]]}"'
+        return f"{ids}, {network.length_m[row]:g} m long between nodes {apart_m[row]:,.0f} m apart"
+
+    if refuse and short.sum() * 2 > len(short):
+        raise CityError(
+            f"{place(int(np.argmax(short)))}, and so are most roads. Are their lengths in kilometres or miles? "
+            "Give metres, or name the column length_km or length_mi"
+        )
+    notices.add_rows("Roads far shorter than their ends are apart; are their lengths in metres?", short, place)
 
 
 def note_network(network: RoadNetwork, notices: Notices) -> None:

@@ -32,10 +32,11 @@ if TYPE_CHECKING:
     import polars as pl
 
 EARLIEST_US, LATEST_US = (int(datetime(y, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000 for y in (1900, 2200))
+FIRST_S = 30_000_000  # no reading is from 1970: smaller numbers are rows, days or seconds of something else
 OUT_OF_RANGE = "is not between the years 1900 and 2200"
-DAY_FIRST, MONTH_FIRST = "dmy", "mdy"
+DAY_FIRST, MONTH_FIRST, YEAR_FIRST = "dmy", "mdy", "ymd"
 
-_SLASHED = r"^\s*(\d{1,2})[/-](\d{1,2})[/-](?:\d{4}|\d{2})(?:\D.*)?$"
+_SLASHED = r"^\s*(\d{1,2})[/-](\d{1,2})[/-](\d{4}|\d{2})(?:\D.*)?$"
 _DAY = re.compile(r"(\d{1,2})([./-])(\d{1,2})\2(\d{4}|\d{2})(?:[ T,]+(.*))?")
 _YEAR = re.compile(r"(\d{4})([./-])(\d{1,2})\2(\d{1,2})(?:[ T]+(.*))?")
 _COMPACT = re.compile(r"((?:19|20)\d{2})(\d{2})(\d{2})(?:[ T]?(\d{2})(\d{2})(\d{2})?)?")
@@ -64,7 +65,7 @@ class Clock:
     zone: ZoneInfo | None  # times without a zone are local time here; None: they are refused
     remedy: str = ""  # what to do about a time without a zone
     any_format: bool = False  # also the formats of users' tables
-    month_first: bool = False  # of those: whether 3/4/2024 is in March
+    date_order: str = DAY_FIRST  # of those: that of 3/4/2024 and 24/4/3
     ranges: bool = False  # whether 08:00-09:00 is an hour; else it could be an offset from UTC, and is refused
 
     def read(self, when: datetime | str | float, *, fold: int = 0) -> tuple[int, str]:
@@ -146,6 +147,11 @@ def _number_us(number: float) -> tuple[int, str]:
         raise NotATimeError("is not a time")
     if 19_000_101 <= number <= 21_001_231 and 1 <= number // 100 % 100 <= 12 and 1 <= number % 100 <= 31:
         raise NotATimeError("looks like a date. Write it as 2024-01-31T00:00Z")
+    if 20_000 <= number < 80_000:
+        day = date(1899, 12, 30) + timedelta(days=int(number))
+        raise NotATimeError(f"looks like a spreadsheet's number for {day}. Write times as 2024-01-31T08:00Z")
+    if abs(number) < FIRST_S:
+        raise NotATimeError("would be a time in 1970. Is it the number of a row? Write times as 2024-01-31T08:00Z")
     for limit, per_s, unit in (
         (1e11, 1, ""),
         (1e14, 10**3, "milli"),
@@ -171,10 +177,12 @@ def _calendar_time(text: str, clock: Clock) -> datetime | None:
         year, month, day = int(iso[1]), int(iso[3]), int(iso[4])
         rest = iso[5]
     elif parts := _DAY.fullmatch(text):
-        first, second, year = int(parts[1]), int(parts[3]), int(parts[4])
+        # With dots the day is first wherever dots are used.
+        order = DAY_FIRST if parts[2] == "." else clock.date_order
+        order = MONTH_FIRST if order == YEAR_FIRST and len(parts[4]) == 4 else order
+        by_letter = dict(zip(order, (int(parts[1]), int(parts[3]), int(parts[4])), strict=True))
+        year, month, day = (by_letter[letter] for letter in "ymd")
         year += 2000 if len(parts[4]) == 2 else 0
-        day_first = parts[2] == "." or not clock.month_first  # with dots the day is first wherever dots are used
-        day, month = (first, second) if day_first else (second, first)
         rest = parts[5]
     else:
         return None
@@ -216,8 +224,8 @@ def _joined(day: date, since: timedelta, zone: str) -> datetime:
 
 def settle_formats(file: TableFile, columns: Sequence[str], clock: Clock, date_order: str | None) -> Clock:
     """How the times in these columns of a user's table are written: a date and perhaps the time in another column."""
-    month_first = month_comes_first(file, columns[0], date_order)
-    return replace(clock, any_format=True, month_first=month_first, ranges=_has_ranges(file, columns[-1]))
+    order = find_date_order(file, columns[0], date_order)
+    return replace(clock, any_format=True, date_order=order, ranges=_has_ranges(file, columns[-1]))
 
 
 def _has_ranges(file: TableFile, column: str) -> bool:
@@ -231,37 +239,55 @@ def _has_ranges(file: TableFile, column: str) -> bool:
         return bool(ends.collect().item() > 2)
 
 
-def month_comes_first(file: TableFile, column: str, date_order: str | None) -> bool:
-    """Whether 3/4/2024 in this column is in March: as the user says, or else as the other dates show."""
+def find_date_order(file: TableFile, column: str, given: str | None) -> str:
+    """The order of day, month and year in 3/4/2024 and 24/4/3: as the user says, or else as the other dates show.
+
+    Of two-digit years there are one or two in a record, and of days more. A day is above 12 some time.
+    """
     import polars as pl
 
-    if date_order not in (None, DAY_FIRST, MONTH_FIRST):
-        raise CityError(f'date order "{date_order}" is not known. Give {DAY_FIRST} (31/01) or {MONTH_FIRST} (01/31)')
-    if date_order is not None:
-        return date_order == MONTH_FIRST
+    if given not in (None, DAY_FIRST, MONTH_FIRST, YEAR_FIRST):
+        raise CityError(
+            f'date order "{given}" is not known. Give {DAY_FIRST} (31/01/24), {MONTH_FIRST} (01/31/24) or {YEAR_FIRST}'
+        )
+    if given is not None:
+        return given
     if file.parquet and file.scan().collect_schema()[file.source_of[column]] != pl.String:
-        return False
-    first, second = (pl.col(column).str.extract(_SLASHED, group).cast(pl.Int64, strict=False) for group in (1, 2))
+        return DAY_FIRST
+    first, second, third = (pl.col(column).str.extract(_SLASHED, i).cast(pl.Int64, strict=False) for i in (1, 2, 3))
+    short = first.is_not_null() & (third < 100)
     with file.reading():
         dates = file.lazy([column]).select(
             pl.col(ROW).filter(first > 12).first().alias("day_first"),
             pl.col(ROW).filter(second > 12).first().alias("month_first"),
             pl.col(column).filter(first.is_not_null()).first().alias("sample"),
             pl.col(ROW).filter(first.is_not_null()).first().alias("sample_row"),
+            first.filter(short).n_unique().alias("firsts"),
+            third.filter(short).n_unique().alias("lasts"),
+            pl.max_horizontal(first.filter(short).max(), 0).alias("first_up_to"),
+            pl.max_horizontal(third.filter(short).max(), 0).alias("last_up_to"),
         )
         found = dates.collect().row(0, named=True)
     if found["sample"] is None:
-        return False
+        return DAY_FIRST
+    where = f'{file.place(int(found["sample_row"]))}: in "{found["sample"].strip()}"'
+    if found["firsts"]:
+        if found["first_up_to"] > 31 or found["lasts"] > 2 >= found["firsts"]:
+            return YEAR_FIRST
+        if found["last_up_to"] <= 31 and not found["firsts"] > 2 >= found["lasts"]:
+            raise CityError(
+                f"{where}, and in every other date, the year could be first or last. "
+                "Pass --date-order ymd, --date-order dmy or --date-order mdy"
+            )
     if found["day_first"] is not None and found["month_first"] is not None:
         places = " and ".join(file.place(int(found[k])) for k in ("day_first", "month_first"))
         raise CityError(f"{places}: the day comes first in one and the month in the other. Write them alike")
     if found["day_first"] is None and found["month_first"] is None:
-        where = f'{file.place(int(found["sample_row"]))}: in "{found["sample"].strip()}"'
         raise CityError(
             f"{where}, and in every other date, day and month could be either. "
             "Pass --date-order dmy or --date-order mdy"
         )
-    return found["month_first"] is not None
+    return MONTH_FIRST if found["month_first"] is not None else DAY_FIRST
 
 
 # Columns
@@ -339,6 +365,7 @@ def parse_times(
             faults = np.where(raw.is_null().to_numpy(), "is empty", np.where(outside, OUT_OF_RANGE, ""))
             return Times(us, faults, lambda row: utc_text(int(us[row])).removesuffix("" if zone else "Z"))
     distinct = raw.unique()
+    _refuse_float32(table, columns[-1], distinct)
     times_us, reasons = np.zeros(len(distinct), np.int64), [""] * len(distinct)
     remarks: dict[str, list[int]] = {}
     for code, when in enumerate(distinct.to_list()):
@@ -372,6 +399,23 @@ def parse_times(
     for remark, rows in rows_with.items():
         notices.add_rows(f"{remark} ({table.path.name})", rows, table.place_of(columns[-1]), limit=1)
     return Times(us, np.array(reasons, np.str_)[codes], lambda row: "" if raw[row] is None else str(raw[row]))
+
+
+def _refuse_float32(table: Table, column: str, distinct: pl.Series) -> None:
+    """Refuse numbers since 1970 that were kept as float32, which knows times of today to two minutes only."""
+    import polars as pl
+
+    if not (distinct.dtype.is_numeric() or distinct.dtype == pl.String):
+        return
+    number = distinct.cast(pl.Float64, strict=False).drop_nulls().to_numpy()
+    number = number[np.isfinite(number) & (np.abs(number) > 1e9)]
+    if len(number) < 3 or (number % 60 == 0).all() or (number.astype(np.float32) != number).any():
+        return
+    theirs = table.file.source_of.get(column, column)
+    raise CityError(
+        f"{table.path.name}: column {theirs} holds times that were rounded to float32, such as {number[0]:.0f}. "
+        "Save them as whole numbers or as float64"
+    )
 
 
 def _time_column(table: Table, columns: Sequence[str]) -> pl.Series:

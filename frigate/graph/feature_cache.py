@@ -14,7 +14,7 @@ from frigate.data.cache import cache_folder, derived_prefix
 from frigate.data.files import replacing_file, write_file
 from frigate.data.folder import City
 from frigate.data.network import RoadNetwork
-from frigate.graph.road_features import FEATURES, METHOD, features_and_notice
+from frigate.graph.road_features import FEATURES, METHOD, class_notice, features_and_notice
 
 
 def ensure_road_features(city: City) -> City:
@@ -23,7 +23,8 @@ def ensure_road_features(city: City) -> City:
         return city
     cache = cache_folder(city.folder)
     found = [_features(network, cache) for network in city.stream.topologies]
-    notices = dict.fromkeys([*city.notices, *(notice for _, notice in found if notice)])
+    said = [*(notice for _, notice in found), class_notice(city.network)]
+    notices = dict.fromkeys([*city.notices, *filter(None, said)])
     return replace(city, road_features=tuple(features for features, _ in found), notices=tuple(notices))
 
 

@@ -90,6 +90,21 @@ def features_and_notice(network: RoadNetwork) -> tuple[NDArray[np.float32], str]
     )
 
 
+def class_notice(network: RoadNetwork) -> str:
+    """Which classes of roads are not known, and so are no feature; "" where there are none."""
+    named = network.edges.road_class
+    unknown = named[np.isnan(class_levels(named)) & (named != "")]
+    if not len(unknown):
+        return ""
+    words, count = np.unique(unknown, return_counts=True)
+    most = np.argsort(-count, kind="stable")[:5]
+    some = ", ".join(f'"{words[i]}" {count[i]:,}' for i in most) + ", ..." * (len(words) > len(most))
+    return (
+        f"{len(unknown):,} of {network.num_edges:,} roads have a road_class that is not known ({some}): "
+        f"for the model they have none. Known are {', '.join(LEVEL_OF)}, and these with _link."
+    )
+
+
 def class_levels(road_class: NDArray[np.str_]) -> NDArray[np.float64]:
     """Importance of each road's class, 0 to 6 [E]; NaN for a word that is not known."""
     words, which = np.unique(road_class, return_inverse=True)

@@ -20,7 +20,7 @@ from frigate.data.city import City
 from frigate.data.city_toml import parse_step
 from frigate.data.column_names import SPEED_KPH, check_rename
 from frigate.data.network import RoadNetwork
-from frigate.data.network_tables import EDGE_COLUMNS, NODE_COLUMNS, note_network, read_edges, read_nodes
+from frigate.data.network_tables import EDGE_COLUMNS, NODE_COLUMNS, note_lengths, note_network, read_edges, read_nodes
 from frigate.data.notices import Notices
 from frigate.data.sandbox import sandboxed
 from frigate.data.stream import Steps, parse_quantity, zone
@@ -131,6 +131,7 @@ def _network(nodes: Path, edges: Path, rename: Mapping[str, str], notices: Notic
     if not network.num_edges:
         raise CityError(f"{edges.name} has no roads. A city needs roads between its nodes")
     note_network(network, notices)
+    note_lengths(network, notices, refuse=True)
     return network
 
 

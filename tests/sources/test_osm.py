@@ -27,7 +27,8 @@ from frigate.sources.osm.importer import DRIVABLE, OsmRoads, import_osm, read_os
 from frigate.sources.osm.tags import RoadKind, road_kind, speed_kph
 from frigate.sources.osm.ways import Gathered
 from frigate.sources.tables.importer import import_tables
-from tests.support.errors import raises
+from tests.support.command_line import assert_refused, frigate
+from tests.support.errors import names, raises
 from tests.support.osm_files import Map, Member, crossing, small_files, uncompressed
 from tests.support.shared_data import shared_data
 
@@ -559,6 +560,40 @@ def test_mutated_text_is_read_or_refused(data: st.DataObject, tmp_path_factory: 
 
 
 # The shared extracts
+
+
+# Roads that are left out
+
+
+def star(*kinds: str) -> Map:
+    """Roads of these kinds that meet in one place."""
+    nodes = {1: (6.0, 49.6)} | {2 + i: (6 + 0.01 * (i % 3 - 1), 49.61 + 0.01 * i) for i in range(len(kinds))}
+    return Map(nodes, [(i + 1, [1, 2 + i], {"highway": kind}) for i, kind in enumerate(kinds)])
+
+
+def test_ways_of_an_unknown_kind_are_counted_and_named(tmp_path: Path) -> None:
+    file = write(tmp_path, star("residential", "residental", "residental", "footway").xml())
+    notices = read_osm(file, keep_all=True).notices.sentences()
+    said = next(sentence for sentence in notices if names(sentence, "highway=residental"))
+    assert names(said, "2") and names(said, "--highways")
+    assert not any("footway" in sentence for sentence in notices)
+    kept = read_osm(file, keep_all=True, highways=("residential", "residental"))
+    assert kept.network.num_edges == 6 and not any("residental" in sentence for sentence in kept.notices.sentences())
+
+
+def test_a_misspelt_value_of_highways_is_refused(tmp_path: Path) -> None:
+    file = write(tmp_path, star("residential", "residential", "primary", "primary").xml())
+    said = frigate("import", "osm", file, "-o", tmp_path / "city", "--highways", "primry,residential")
+    assert_refused(said, '"primry"', '"primary"')
+    read_osm(file, highways=("residential", "primary", "motorway"))  # a map need not have them all
+
+
+def test_classes_that_no_feature_knows_are_told(tmp_path: Path) -> None:
+    kinds = ("residential", "strada", "strada", "viale")
+    file = write(tmp_path, star(*kinds).xml())
+    said = frigate("import", "osm", file, "-o", tmp_path / "city", "--highways", ",".join(kinds)).err
+    assert names(said, "6 of 8 roads") and names(said, '"strada" 4') and names(said, '"viale" 2')
+    assert names(frigate("check", tmp_path / "city").out, "6 of 8 roads")
 
 
 @pytest.mark.shared

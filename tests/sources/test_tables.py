@@ -25,6 +25,7 @@ from frigate.data.network_tables import connected_parts
 from frigate.errors import CityError, FrigateError
 from frigate.forecasting.forecast import forecast
 from frigate.sources.geometry import NotALineError, PlaceIndex, line_length_m, read_line, write_line
+from frigate.sources.matrix import import_matrix
 from frigate.sources.osm.importer import import_osm
 from frigate.sources.tables.detectors import SensorSite, attach
 from frigate.sources.tables.importer import import_tables
@@ -460,7 +461,7 @@ def test_a_road_is_named_by_the_users_own_id(tmp_path: Path) -> None:
         ("r.csv", b"time,count,volume,node\n1,1,1,A\n", ("r.csv", "count", "volume")),
         ("r.csv", b"time,node_id,value\n1705276800,A,1\n", ("--step",)),
         ("r.csv", b"time,node_id,value\n1705276800,Q,1\n", ('node "Q"',)),
-        ("r.csv", b"time,node_id,value\n0,A,1\n4102444800,A,1\n4102444801,A,1\n", ("r.csv line 2", "r.csv line 4")),
+        ("r.csv", b"time,node_id,value\n99999999,A,1\n4102444800,A,1\n4102444801,A,1\n", ("r.csv line 2", "line 4")),
         ("r.csv", b"time,node_id,value\n1705276800,A,\n", ("r.csv", "no reading")),
     ],
 )  # fmt: skip
@@ -494,7 +495,7 @@ def test_arguments_that_do_not_fit(files: dict[str, Path], tmp_path: Path) -> No
         ({"network": city, "readings": readings, "rename": {"value": "walue"}}, ("walue", '"value"')),
         ({"network": city, "readings": readings, "snap_m": -1.0}, ("-1", "0 or more")),
         ({"network": city, "readings": readings, "encoding": "klingon"}, ("klingon",)),
-        ({"network": city, "readings": readings, "date_order": "ymd"}, ("ymd",)),
+        ({"network": city, "readings": readings, "date_order": "ydm"}, ("ydm",)),
         ({"network": city, "readings": readings, "timezone": "Mars"}, ('"Mars"',)),
         ({"network": city, "readings": readings, "step": "7min"}, ("7min",)),
         ({"network": tmp_path / "none"}, ("none", "no such folder")),
@@ -624,3 +625,78 @@ def test_a_column_of_speeds_is_not_summed(files: dict[str, Path], tmp_path: Path
         imported(files, path, step="5min")
     assert imported(files, path, step="5min", quantity="speed").stream.values[:, 0].tolist() == [52, 54]
     assert imported(files, path, step="5min", quantity="count").stream.values[:, 0].tolist() == [102, 54]
+
+
+# Nothing is taken at face value that cannot be right
+
+
+@pytest.mark.parametrize("first", [45292.0, 0], ids=["spreadsheet days", "row numbers"])
+def test_numbers_that_are_no_seconds_are_not_read_as_1970(files: dict[str, Path], tmp_path: Path, first: float) -> None:
+    rows = [f"{first + i / 288 if first else i},{i},{i}" for i in range(6)]
+    with raises(CityError, "r.csv line 2", "time"):
+        imported(files, put(tmp_path, "r.csv", "time,A,C\n" + "\n".join(rows)), timezone="UTC")
+    frame = pl.DataFrame({"time": [first + i for i in range(6)], "A": list(range(6))})
+    frame.write_parquet(tmp_path / "r.parquet")
+    with raises(CityError, "r.parquet row 1", "time"):
+        imported(files, tmp_path / "r.parquet", timezone="UTC")
+
+
+def test_the_index_that_pandas_writes_is_no_time(files: dict[str, Path], tmp_path: Path) -> None:
+    path = put(tmp_path, "m.csv", ",A,B,C,D\n" + "\n".join(f"{i},1,2,3,4" for i in range(6)))
+    with raises(CityError, "m.csv line 2", '"0"'):
+        import_matrix(path, nodes=files["nodes.csv"], edges=files["edges.csv"])
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_times_rounded_to_float32_are_refused(files: dict[str, Path], tmp_path: Path, as_text: bool) -> None:
+    rounded = np.array([t.timestamp() for t in steps(12)]).astype(np.float32)
+    frame = pl.DataFrame({"time": rounded, "node_id": ["A"] * 12, "value": range(12)})
+    if as_text:
+        path = put(tmp_path, "r.csv", "time,node_id,value\n" + "".join(f"{t:.0f},A,1\n" for t in rounded))
+    else:
+        frame.write_parquet(path := tmp_path / "r.parquet")
+    with raises(CityError, path.name, "float32"):
+        imported(files, path, step="5min")
+    whole = frame.with_columns(pl.Series("time", [t.timestamp() for t in steps(12)]))
+    whole.write_parquet(tmp_path / "whole.parquet")
+    assert imported(files, tmp_path / "whole.parquet").stream.num_snapshots == 12
+
+
+def test_the_place_of_a_short_year_is_never_guessed(files: dict[str, Path], tmp_path: Path) -> None:
+    def start(text: str, **options: Any) -> datetime:
+        rows = "".join(f"{day},A,1\n" for day in text.split())
+        city = imported(files, put(tmp_path, "r.csv", "time,node_id,value\n" + rows), timezone="UTC", **options)
+        return datetime.fromtimestamp(city.stream.start_s, UTC)
+
+    with raises(CityError, "r.csv line 2", '"24/01/05"', "--date-order ymd"):
+        start("24/01/05 24/01/06", step="1d")
+    for order, day in (("ymd", datetime(2024, 1, 5, tzinfo=UTC)), ("dmy", datetime(2005, 1, 24, tzinfo=UTC))):
+        assert start("24/01/05 24/01/05", step="1d", date_order=order) == day
+    assert start("24/01/05 24/01/06 24/01/07", step="1d") == datetime(2024, 1, 5, tzinfo=UTC)
+    assert start("13/01/24 14/01/24 15/01/24", step="1d") == datetime(2024, 1, 13, tzinfo=UTC)
+    assert start("01/13/24 02/13/24 03/13/24", step="1d") == datetime(2024, 1, 13, tzinfo=UTC)
+
+
+def test_dots_that_could_be_thousands_are_refused(files: dict[str, Path], tmp_path: Path) -> None:
+    def values(*cells: str) -> list[float]:
+        rows = "".join(f"{t:%Y-%m-%dT%H:%MZ};A;{cell}\n" for t, cell in zip(steps(len(cells)), cells, strict=True))
+        city = imported(files, put(tmp_path, "r.csv", "time;node_id;value\n" + rows), quantity="speed")
+        return np.round(city.stream.values[:, 0].astype(np.float64), 3).tolist()
+
+    with raises(CityError, "r.csv line 3", "value"):
+        values("987", "1.234", "12")
+    assert values("987", "1.234", "12.5") == [987, 1.234, 12.5]
+    assert values("987.000", "1.234", "12.500") == [987, 1.234, 12.5]
+    assert values("987", "1.234", "1,5") == [987, 1234, 1.5]
+
+
+def test_lengths_in_kilometres_are_refused(files: dict[str, Path], tmp_path: Path) -> None:
+    roads = "A,B,0.73\nB,C,0.725\nC,B,0.725\nB,A,0.73\nB,D,{}\n"
+    path = put(tmp_path, "e.csv", "source,target,length\n" + roads.format(1.112))
+    with raises(CityError, '"A" to "B"', "0.73 m", "721 m", "length_km"):
+        import_tables(nodes=files["nodes.csv"], edges=path)
+    path = put(tmp_path, "e.csv", "source,target,length_km\n" + roads.format(1.112))
+    assert import_tables(nodes=files["nodes.csv"], edges=path).network.length_m.max() == pytest.approx(1112)
+    one = EDGES.replace("A,B,730", "A,B,0.73")
+    city = import_tables(nodes=files["nodes.csv"], edges=put(tmp_path, "e.csv", one))
+    assert any("0.73 m" in notice for notice in city.notices)

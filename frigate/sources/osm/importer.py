@@ -22,7 +22,7 @@ from frigate.data.network_tables import note_network
 from frigate.data.notices import Notices
 from frigate.data.sandbox import reading, sandboxed
 from frigate.data.stream import zone
-from frigate.errors import CityError
+from frigate.errors import CityError, did_you_mean
 from frigate.sources.line_graph import on_roads
 from frigate.sources.osm.files import GRAPHML, JSON, NAMED, open_map, read_osmium
 from frigate.sources.osm.overpass_graphml import read_graphml, read_overpass
@@ -35,7 +35,7 @@ from frigate.sources.osm.simplify import (
     make_segments,
     strong_part,
 )
-from frigate.sources.osm.tags import DRIVABLE
+from frigate.sources.osm.tags import DRIVABLE, NOT_FOR_CARS
 from frigate.sources.osm.ways import Gathered, RawRoads
 
 __all__ = ["DRIVABLE", "OsmRoads", "import_osm", "read_osm"]
@@ -116,10 +116,19 @@ def read_osm(file: str | Path, *, highways: Collection[str] = DRIVABLE, keep_all
         raw = read_graphml(source, gathered)
     else:
         raw = read_osmium(source, gathered)
+    _refuse_misspelt(wanted, {kind.road_class for kind in raw.kinds})
     if not len(raw.refs):
         few = ", ".join(sorted(wanted)[:4])
         raise CityError(f"{source.path.name} has no drivable road (highway: {few}, ...). Choose others with highways")
     return _network(source.path, raw, notices, keep_all=keep_all)
+
+
+def _refuse_misspelt(wanted: frozenset[str], found: set[str]) -> None:
+    """Refuse a wanted value of highway that neither the map nor anybody else has."""
+    known = {*DRIVABLE, *NOT_FOR_CARS}
+    for word in sorted(wanted - found - known):
+        hint = did_you_mean(word, sorted(known))
+        raise CityError(f'highways: no way has highway "{word}"{hint}. Leave it out, or give one that the map has')
 
 
 def _network(path: Path, raw: RawRoads, notices: Notices, *, keep_all: bool) -> OsmRoads:

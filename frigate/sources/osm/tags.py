@@ -15,7 +15,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from frigate.data.notices import Notices
+from frigate.data.notices import MAX_PLACES, Notices
 
 # Public roads for through traffic: no service roads, tracks, busways or pedestrian streets, and none that are under
 # construction, proposed or abandoned (their `highway` says so).
@@ -23,6 +23,15 @@ DRIVABLE: tuple[str, ...] = (
     "motorway", "motorway_link", "trunk", "trunk_link", "primary", "primary_link", "secondary", "secondary_link",
     "tertiary", "tertiary_link", "unclassified", "residential", "living_street", "road",
 )  # fmt: skip
+
+# What else a way may be, by the same tag.
+NOT_FOR_CARS = {
+    "service", "track", "pedestrian", "footway", "path", "steps", "cycleway", "bridleway", "corridor", "busway",
+    "bus_guideway", "escape", "raceway", "construction", "proposed", "planned", "platform", "elevator", "via_ferrata",
+    "ladder", "rest_area", "services", "emergency_bay", "bus_stop", "crossing", "traffic_island", "turning_circle",
+    "street_lamp", "toll_gantry", "trailhead", "abandoned", "disused", "razed", "demolished", "removed", "no", "none",
+}  # fmt: skip
+UNKNOWN = "Ways left out, as their value of highway is not a known one (keep such with --highways)"
 
 NO_THROUGH_SERVICE = {"driveway", "parking_aisle", "drive-through", "emergency_access"}
 CLOSED = {
@@ -81,6 +90,11 @@ def road_kind(tags: Mapping[str, str], *, highways: Collection[str], notices: No
     words = [word.strip() for word in tags.get("highway", "").split(";")]
     road_class = next((word for word in words if word in highways), None)
     if road_class is None:
+        if not NOT_FOR_CARS.union(DRIVABLE).intersection(words):
+            notices.add(UNKNOWN, 1)
+            values = notices.places.setdefault(UNKNOWN, [])
+            value = f"highway={';'.join(words)[:MAX_NAME]}"
+            values += [value] if value not in values and len(values) < MAX_PLACES else []
         return None
     why = _closed(tags, road_class)
     if why:

@@ -84,7 +84,7 @@ def import_tables(
     timezone
         Of times without a zone; default: that of the network's city.
     date_order
-        "dmy" or "mdy", where the dates do not show it.
+        "dmy", "mdy" or "ymd", where the dates do not show it.
     encoding
         Of CSV files.
     quantity, unit

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from frigate.data.columns import NodeIndex, id_array, new_ids, number_styles, parse_numbers, text
 from frigate.data.coordinates import coordinate_fault, haversine_m
 from frigate.data.network import Edges, RoadNetwork, clean_edges
-from frigate.data.network_tables import NODE_COLUMNS, note_network
+from frigate.data.network_tables import NODE_COLUMNS, note_lengths, note_network
 from frigate.data.tables import ROW, Table, TableFile
 from frigate.errors import CityError
 from frigate.sources.geometry import Line, NotALineError, line_length_m, read_line, write_line
@@ -62,6 +62,7 @@ def network_from_tables(
     if not network.num_edges:
         raise CityError(f"{edges.path.name} has no roads. A city needs roads between its nodes")
     note_network(network, log.notices)
+    note_lengths(network, log.notices, refuse=True)
     return network, road_ids
 
 
