@@ -100,6 +100,7 @@ def summary(results: list[Result]) -> str:
             if not runs:
                 continue
             best = [min(r.baselines("baseline"), key=lambda row: row["unseen"]["mae"]["value"]) for r in runs]
+            trees = next(row for row in reproduced("accuracy")[city]["rows"] if row["model"] == "LightGBM")
             rows.append(
                 [
                     f"{city}, `{variant}`",
@@ -109,9 +110,11 @@ def summary(results: list[Result]) -> str:
                     f"{100 * mean(r.model['share_of_sensor']['value'] for r in runs):.0f} %",
                     f"{mean(row['unseen']['mae']['value'] for row in best):.3f} "
                     f"({', '.join(dict.fromkeys(row['name'] for row in best))})",
+                    number(trees["mae"]),
                 ]
             )
-    return table(["city, preset", "runs", "MAE", "of zero", "share of a sensor", "best naive baseline"], rows)
+    head = ["city, preset", "runs", "MAE", "of zero", "share of a sensor", "best naive baseline", "LightGBM"]
+    return table(head, rows)
 
 
 def runs(results: list[Result]) -> str:
@@ -247,6 +250,41 @@ def mae_cell(row: dict[str, Any]) -> str:
     return f"{number(row['mae'])}{spread} [{number(row['mae_low'])}, {number(row['mae_high'])}]"
 
 
+def repetitions(results: list[Result], variant: str) -> dict[str, dict[str, float]]:
+    """The trainings of one preset that differ in nothing but when they were run: MAE by split, by where they are."""
+    kernels, again = read_results(RESULTS / "kernels"), {}
+    for city, data in reproduced("accuracy").items():
+        for run in data["runs"]:
+            if run["model"] == f"Frigate ({variant})":
+                again[f"{city}-{100 * data['seen']:.0f}-{run['seed']}"] = run["unseen"]["mae"]["value"]
+
+    def of(found: list[Result]) -> dict[str, float]:
+        first = [r for r in found if r.seed == int(r.split.rsplit("-", 1)[1])]  # on lux-sim one split has three seeds
+        return dict(zip([r.split for r in first], maes(first), strict=True))
+
+    return {
+        "Every run; README": of(chosen(results, variant=variant)),
+        "The paper's baselines, and all below them": again,
+        "Performance: with kernels": of(chosen(kernels, variant=variant)),
+        "Performance: with the reference": of(chosen(kernels, variant=f"{variant}-reference")),
+    }
+
+
+def repeated(results: list[Result]) -> str:
+    """What training the same model again changes."""
+    splits = sorted({r.split for r in chosen(results, variant="paper")}, key=lambda s: (not s.startswith("sf"), s))
+    of_core, rows = [split for split in splits if split.startswith("sf-taxi-core")], []
+    for variant in PRESETS[::-1]:
+        found = repetitions(results, variant)
+        for where, mae in found.items():
+            cells = [number(mae[split]) if split in mae else "-" for split in splits]
+            rows.append([f"`{variant}`", where, *cells, number(mean(mae[split] for split in of_core))])
+        columns = [[mae[split] for mae in found.values() if split in mae] for split in splits]
+        over = [f"{100 * (max(column) / min(column) - 1):.0f} %" for column in columns]
+        rows.append([f"`{variant}`", "largest over least", *over, "-"])
+    return table(["preset", "shown under", *splits, "mean of sf-taxi-core"], rows)
+
+
 def baselines(_: list[Result]) -> str:
     """MAE of every model in every city, worst first in the first city."""
     return by_city("accuracy", "model", mae_cell)
@@ -288,11 +326,11 @@ def irregular(_: list[Result]) -> str:
 
 
 def seen_sweep(_: list[Result]) -> str:
-    """MAE over all steps ahead, a column for each share of sensors."""
+    """MAE over all steps ahead, and that of zero's; a column for each share of sensors."""
     [(_city, data)] = reproduced("seen-sweep").items()
     whole = [row for row in data["rows"] if row["step"] is None]
     shares = list(dict.fromkeys(row["seen"] for row in whole))
-    found = {(row["model"], row["seen"]): mae_cell(row) for row in whole}
+    found = {(row["model"], row["seen"]): f"{mae_cell(row)} / {row['of_zero']:.3f}" for row in whole}
     models = list(dict.fromkeys(row["model"] for row in whole))
     return table(
         ["model", *(f"{share:g} % seen" for share in shares)],
@@ -355,6 +393,7 @@ TABLES: dict[str, Callable[[list[Result]], str]] = {
     "summary": summary,
     "facts": facts,
     "runs": runs,
+    "repeated": repeated,
     "naive": naive,
     "hops": hops,
     "gate-positions": gate_positions,
