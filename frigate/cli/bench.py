@@ -15,6 +15,7 @@ LEAST_IMPORTANT = ("memory, baseline", "memory")
 def run(args: Namespace) -> None:
     from frigate.bench import bench
     from frigate.bench.output import notes_of, require_place, rows_of
+    from frigate.data.files import write_file
 
     require_place(args.file, as_json=args.json)
     result = bench(
@@ -25,7 +26,7 @@ def run(args: Namespace) -> None:
         print_json(result)
         return
     if args.file is not None:
-        args.file.write_text(to_json(result) + "\n", encoding="utf-8")
+        write_file(args.file, to_json(result) + "\n")
     print_table(rows_of(result), drop=LEAST_IMPORTANT)
     for note in notes_of(result):
         say(note)

@@ -29,7 +29,7 @@ def _export_libcity(args: Namespace) -> None:
     from frigate.sources.benchmarks.libcity_export import export_libcity
 
     with status(f"Writing {args.output}"):
-        lost = export_libcity(read_city(args.city), args.output)
+        lost = export_libcity(read_city(args.city), args.output, overwrite=args.overwrite)
     notice(*lost)
     say(f"Atomic files: {args.output}")
 
@@ -46,6 +46,7 @@ EXPORT = Group(
                 (RUN, Argument("-o --output FILE.onnx", "the file to write", Path, required=True), SAMPLE, OTHER_CITY),
                 details=f"{ANY_NETWORK} Needs the extra `export`."),
         Command("libcity", "A city as LibCity's atomic files.", _export_libcity,
-                (CITY_FOLDER, Argument("-o --output FOLDER", "the folder to write", Path, required=True))),
+                (CITY_FOLDER, Argument("-o --output FOLDER", "the folder to write", Path, required=True),
+                 Argument("--overwrite", "replace atomic files that Frigate did not write, or that have changed"))),
     ),
 )  # fmt: skip

@@ -111,7 +111,7 @@ def _write(city: City, args: Namespace) -> None:
     from frigate.graph.feature_cache import ensure_road_features
 
     with status(f"Writing {args.output}"):
-        write_city(city, args.output, csv=args.csv)
+        write_city(city, args.output, csv=args.csv, overwrite=args.overwrite)
         written = read_city(args.output)
         ready = ensure_road_features(written)  # so that a bare machine can train on it
     notice(*city.notices, *(said for said in ready.notices if said not in (*city.notices, *written.notices)))
@@ -151,6 +151,7 @@ OUTPUT = (
     Argument("-o --output CITY", "the city folder to write", Path, required=True),
     Argument("--name NAME", "name of the city (default: the folder's)"),
     Argument("--csv", "write CSV tables instead of Parquet"),
+    Argument("--overwrite", "replace a city that was made or edited by hand"),
 )
 MAP = Argument("--map THEIRS=OURS,...", "column names, theirs to ours", default="")
 UTC = Argument("--timezone ZONE", "time zone, such as Europe/Luxembourg", default="UTC")

@@ -6,6 +6,7 @@ Values and the observed mask are used from their files, not loaded. A road that 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import fields, replace
 from itertools import pairwise
@@ -22,6 +23,10 @@ from frigate.data.stream import RoadNetworkStream
 from frigate.errors import CityError
 
 CACHE_FORMAT = 2  # 1: days of 24 hours, whatever the clock did
+ARRAYS = ("values", "observed", "topology_of", "utc_offset_s", "node_ids", "lon", "lat", "present", "roads",
+          "roads_end", "geometry_end", "forbidden_turns", *(f.name for f in fields(Edges)))  # fmt: skip
+FILES = {"cache.json", *(f"{name}.npy" for name in ARRAYS)}
+DERIVED = re.compile(r"\.?[0-9a-f]{16}-")  # how the names of derived files begin, also of one that is being written
 
 
 def open_cache(path: str | Path) -> City:
@@ -40,10 +45,18 @@ def open_cache(path: str | Path) -> City:
 
 
 def cache_folder(folder: Path | None) -> Path | None:
-    """The folder of the cache of a city, or of a bare cache."""
+    """The folder of the cache of a city, or of a bare cache; None where there is no cache."""
     if folder is None:
         return None
-    return folder if (folder / "cache.json").is_file() else folder / "cache"
+    return next((path for path in (folder, folder / "cache") if (path / "cache.json").is_file()), None)
+
+
+def is_cache(folder: Path) -> bool:
+    """Whether a folder is empty or a cache, with nothing else in it: then it can be replaced."""
+    if not folder.is_dir():
+        return False
+    names = {path.name for path in folder.iterdir()}
+    return not names or ("cache.json" in names and all(name in FILES or DERIVED.match(name) for name in names))
 
 
 def derived_prefix(network: RoadNetwork) -> str:
@@ -70,7 +83,7 @@ def save_cache(city: City, folder: Path, digests: dict[str, list[Any]]) -> None:
         "unit": stream.unit,
         "forbidden_turns": len(city.forbidden_turns),
     }
-    with replacing_folder(folder) as new:
+    with replacing_folder(folder, lasting=False) as new:
         arrays = _arrays(stream) | {"forbidden_turns": city.forbidden_turns}
         for name, array in arrays.items():
             np.save(new / f"{name}.npy", array, allow_pickle=False)

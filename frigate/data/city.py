@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from frigate.data.bucketing import Snapshots
-from frigate.data.cache import load_cache, open_cache, save_cache
+from frigate.data.cache import is_cache, load_cache, open_cache, save_cache
 from frigate.data.changes import Timeline, change_frame, read_changes, reopenable
 from frigate.data.city_toml import CityFile, read_city_file
 from frigate.data.columns import INTEGER_ID
@@ -89,8 +89,12 @@ def _read_into_cache(folder: Path, sources: dict[str, Path], digests: dict[str, 
     city = _read_tables(folder, sources)
     if not digests:
         return city
+    cache = folder / "cache"
+    if cache.exists() and not is_cache(cache):
+        told = f"{cache} holds files that are not of a cache. They stay, so that nothing is kept there to read faster"
+        return replace(city, notices=(*city.notices, told))
     try:
-        save_cache(city, folder / "cache", digests)
+        save_cache(city, cache, digests)
     except OSError:
         return city  # a folder that cannot be written is no fault of the city
     return None
@@ -149,7 +153,7 @@ def _stream(snapshots: Snapshots, timeline: Timeline, settings: CityFile, notice
     return replace(stream, values=np.where(far, np.float32(0), stream.values), observed=stream.observed & ~far)
 
 
-def write_city(city: City, path: str | Path, *, csv: bool = False) -> None:
+def write_city(city: City, path: str | Path, *, csv: bool = False, overwrite: bool = False) -> None:
     """Write a city folder: whole, or not at all.
 
     Parameters
@@ -157,15 +161,21 @@ def write_city(city: City, path: str | Path, *, csv: bool = False) -> None:
     city
         The city.
     path
-        A new folder, or a city folder, which is replaced.
+        A new folder, or a city that Frigate wrote, which is replaced.
     csv
         Whether the tables are CSV; default: Parquet.
+    overwrite
+        Whether to replace also a city that was made or edited by hand.
     """
     folder = Path(path).resolve()
     if folder.is_dir() and any(folder.iterdir()) and not (folder / "city.toml").exists():
         raise CityError(f"{folder} is not empty and no city. Name another folder")
-    ours = {"city.toml", "cache", *(f"{stem}.{end}" for stem in TABLES for end in ("csv", "parquet"))}
-    check_replaceable(folder, ours.__contains__, "a city")
+    names = {"city.toml", *(f"{stem}.{end}" for stem in TABLES for end in ("csv", "parquet"))}
+
+    def is_ours(path: Path) -> bool:
+        return is_cache(path) if path.name == "cache" else path.name in names and path.is_file()
+
+    check_replaceable(folder, is_ours, "a city", overwrite=overwrite)
     with writing(folder) as new:
         _write_tables(city, new, csv=csv)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.data.files import file_errors
+from frigate.data.files import clear_leftovers, digest, file_errors
 from frigate.data.network import RoadNetwork
 from frigate.data.notices import Notices
 from frigate.data.stream import RoadNetworkStream
@@ -55,6 +54,8 @@ class City:
 def city_folder(path: Path) -> Path:
     """The folder itself, once it is sure that it can be a city."""
     if not path.exists():
+        clear_leftovers(path.resolve())  # a killed import may have put it aside
+    if not path.exists():
         raise CityError(f"{path}: there is no such folder")
     if not path.is_dir():
         raise CityError(f"{path} is a file. A city is a folder with a city.toml")
@@ -83,6 +84,6 @@ def file_digests(sources: Mapping[str, Path]) -> dict[str, list[Any]]:
     """Names, sizes and digests of the files: a cache is out of date when they differ."""
     digests: dict[str, list[Any]] = {}
     for path in sources.values():
-        with file_errors(), path.open("rb") as file:
-            digests[path.name] = [path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()]
+        with file_errors():
+            digests[path.name] = digest(path)
     return digests

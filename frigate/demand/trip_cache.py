@@ -31,7 +31,7 @@ def cached_trips(
     """The route sets of a network; `folder` is that of a city, whose cache is used."""
     graph = line_graph(network, forbidden_turns)
     cache = cache_folder(folder)
-    if cache is None or not cache.is_dir():
+    if cache is None:
         return graph, tuple(route_set(graph, routes) for routes in sample_routes(graph, settings, seed=seed))
     turns = b"" if forbidden_turns is None else np.ascontiguousarray(forbidden_turns).tobytes()
     facts = [METHOD, [asdict(search) for search in set_searches(settings)], num_searches(graph), seed]

@@ -51,7 +51,7 @@ def features_of(networks: Sequence[RoadNetwork], city: City | Path | None = None
 
 def _features(network: RoadNetwork, cache: Path | None, *, keep: bool = True) -> tuple[NDArray[np.float32], str]:
     """The features of a network, and a notice about them, "" where there is none."""
-    if cache is None or not cache.is_dir():
+    if cache is None:
         return features_and_notice(network)
     key = hashlib.sha256("\n".join([*FEATURES, METHOD]).encode()).hexdigest()[:16]
     path = cache / f"{derived_prefix(network)}road_features-{key}.npy"

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from frigate.config import Settings
 from frigate.data.city import City
+from frigate.data.files import sync
 from frigate.data.network import Edges, RoadNetwork
 from frigate.data.split import Split
 from frigate.errors import CheckpointError, SettingsError
@@ -50,7 +51,7 @@ def save_checkpoint(folder: Path, run: Run, *, weights: dict[str, Tensor], state
     beside = folder / f".{name}.writing"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for left in (*folder.glob(f".{PREFIX}*.writing"), *folder.glob(".metrics.jsonl-*")):  # of a killed training
+        for left in folder.glob(f".{PREFIX}*.writing"):  # of a killed training
             shutil.rmtree(left)
         beside.mkdir()
         save_file({k: v.detach().cpu().contiguous() for k, v in weights.items()}, beside / WEIGHTS)
@@ -61,9 +62,9 @@ def save_checkpoint(folder: Path, run: Run, *, weights: dict[str, Tensor], state
         text = json.dumps(_run_json(run, folder), indent=1, allow_nan=False)
         (beside / DESCRIPTION).write_text(text, encoding="utf-8")
         for path in (*beside.iterdir(), beside):
-            _sync(path)
+            sync(path)
         os.replace(beside, folder / name)
-        _sync(folder)
+        sync(folder)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{folder}: the epoch cannot be written: {error}. Make room, then resume") from None
     for old in _checkpoints(folder)[:-1]:
@@ -211,11 +212,3 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
         return load_file(path)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path}: cut short or damaged ({error}). Train again") from None
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

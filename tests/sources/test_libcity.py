@@ -143,6 +143,22 @@ def test_only_atomic_files_are_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "thesis.tex").read_text() == "mine"
 
 
+@pytest.mark.parametrize("name", ["package.json", "notes.geojson", "config.json.bak", "Town.geo"])
+def test_files_of_others_stay_where_atomic_files_are_written(name: str, tmp_path: Path) -> None:
+    city, folder = city_of(1, text=False, snapshots=2), tmp_path / "out"
+    folder.mkdir()
+    (folder / name).write_text("mine")
+    with raises(CityError, name):
+        export_libcity(city, folder)
+    if name.endswith(".geo"):  # an atomic file, but not ours
+        export_libcity(city, folder, overwrite=True)
+        assert_same(import_benchmark("libcity", files=folder), city)
+        return
+    with raises(CityError, name):
+        export_libcity(city, folder, overwrite=True)
+    assert (folder / name).read_text() == "mine"
+
+
 def test_files_of_others(tmp_path: Path) -> None:
     city = import_benchmark("libcity", files=write_libcity(tmp_path))
     assert (city.name, city.stream.quantity, city.stream.step_s) == ("LA", "speed", 300)

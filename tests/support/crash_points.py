@@ -18,8 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 EVENTS = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree"}
 
 
-def at_file_event(part: str, count: int, then: Callable[[], None]) -> None:
-    """Call `then` in this process just before its file event number `count`, from 1 on."""
+def at_file_event(part: str, count: int, then: Callable[[], None]) -> Callable[[], None]:
+    """Call `then` in this process just before its file event number `count`, from 1 on, unless disarmed."""
     left = count
 
     def hook(event: str, args: tuple[object, ...]) -> None:
@@ -29,7 +29,12 @@ def at_file_event(part: str, count: int, then: Callable[[], None]) -> None:
             if left == 0:
                 then()
 
+    def disarm() -> None:
+        nonlocal left
+        left = 0
+
     sys.addaudithook(hook)
+    return disarm
 
 
 def frigate_signalled(number: signal.Signals, part: str, count: int, *words: str) -> subprocess.CompletedProcess[str]:

@@ -211,7 +211,6 @@ def test_half_an_epoch_is_passed_over_and_swept_up(moved: Path) -> None:
     shutil.copytree(last(moved), half)
     (half / "run.json").unlink()
     (moved / "checkpoint-notes").mkdir()
-    (moved / ".metrics.jsonl-abc").mkdir()
     run, best, state = load_checkpoint(moved)
     assert run.progress.epoch == 3
     save_checkpoint(moved, replace(run.run, progress=replace(run.progress, epoch=4)), weights=best, state=state)

@@ -26,7 +26,7 @@ from frigate.data.tables import CSV_TIME, writing
 CELLS_AT_ONCE = 1_000_000
 
 
-def export_libcity(city: City, folder: str | Path) -> tuple[str, ...]:
+def export_libcity(city: City, folder: str | Path, *, overwrite: bool = False) -> tuple[str, ...]:
     """Write a city as LibCity's atomic files.
 
     Parameters
@@ -34,15 +34,20 @@ def export_libcity(city: City, folder: str | Path) -> tuple[str, ...]:
     city
         The city.
     folder
-        A new folder, or one that holds atomic files, which are replaced.
+        A new folder, or one with atomic files that Frigate wrote, which are replaced.
+    overwrite
+        Whether to replace also atomic files of others.
 
     Returns
     -------
     Sentences about what atomic files cannot hold.
     """
     target = Path(folder).resolve()
-    endings = (".geo", ".rel", ".dyna", ".json")
-    check_replaceable(target, lambda name: name.endswith(endings), "atomic files")
+
+    def is_ours(path: Path) -> bool:
+        return path.is_file() and (path.name == "config.json" or path.suffix in (".geo", ".rel", ".dyna"))
+
+    check_replaceable(target, is_ours, "atomic files", overwrite=overwrite)
     stream, network = city.stream, city.network
     notices = Notices()
     if len(stream.topologies) > 1:

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from frigate.data.files import replacing_file
 from frigate.data.notices import Notices
 from frigate.data.tables import ROW, Table, TableFile
 from frigate.errors import CityError
@@ -98,8 +99,7 @@ class ImportLog:
         try:
             if report.exists() and not report.read_text("utf-8", "replace").startswith(",".join(HEADER)):
                 raise CityError(f"{report} is not a report of rejected rows. Name another file with --report")
-            report.parent.mkdir(parents=True, exist_ok=True)
-            with report.open("w", encoding="utf-8", newline="") as file:
+            with replacing_file(report) as new, new.open("w", encoding="utf-8", newline="") as file:
                 writer = csv.writer(file)
                 writer.writerow(HEADER)
                 writer.writerows(self._rows())
