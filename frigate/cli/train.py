@@ -103,11 +103,11 @@ TRAIN = Command(
         Argument("--settings FILE", "a TOML file with [task], [model] and [train]", Path),
         Argument("--past N", "past snapshots in a window (default: 12)", int),
         Argument("--horizon N", "steps to forecast (default: 12)", int),
-        Argument("--epochs N", "maximum number of epochs", int),
+        Argument("--epochs N", "number of epochs", int),
         Argument("--batch-size N", "windows in one optimiser step", int),
         Argument("--parts N", "split the network into N parts and train on one per step; for large networks", int),
-        Argument("--validation", "nodes that choose the checkpoint: some of the seen, or the unseen as in the paper "
-                 "(default: seen)", choices=("seen", "unseen")),
+        Argument("--validation", "nodes held out to choose the best epoch: none, so that the last is kept; some of the "
+                 "seen; or the unseen, as in the paper (default: the preset's)", choices=("none", "seen", "unseen")),
         Argument("--seed N", "fixes validation nodes, anchors, initial weights and order (default: 0)", int),
         Argument("--resume", "resume the run in the folder"),
         DEVICE, KERNELS, JSON,

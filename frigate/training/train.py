@@ -153,7 +153,7 @@ def new_run(
 
 def _split(city: City, seen: Seen, mode: str, settings: Settings) -> Split:
     task, train = settings.task, settings.train
-    share = train.validation_share if train.validation == "seen" else 0.0  # the paper trains on every seen node
+    share = train.validation_share if train.validation == "seen" else 0.0
     return make_split(
         city.stream, seen=seen, seed=train.seed, validation_share=share, mode=mode, past=task.past, horizon=task.horizon
     )
@@ -222,6 +222,6 @@ def summary_line(run: Run) -> str:
         return "Stopped before the first epoch was finished: nothing was kept"
     if progress.best_epoch == 0:
         return f"No epoch of {progress.epoch} gave a finite error{stopped}. Lower learning_rate: {run.folder}"
-    where = " at the test nodes" if run.settings.train.validation == "unseen" else ""
+    where = {"none": " at hidden sensors", "seen": "", "unseen": " at the test nodes"}[run.settings.train.validation]
     best = f"Validation MAE{where} {progress.best_mae:.4g} after epoch {progress.best_epoch} of {progress.epoch}"
     return f"{best}{stopped}: {run.folder}"

@@ -51,6 +51,7 @@ def tiny(name: str = "default", *, model: dict[str, Any] | None = None, **traini
         "batch_size": 4,
         "warmup_steps": 2,
         "learning_rate": 5e-3,
+        "validation": "seen",
         "validation_windows": 6,
         **training,
     }

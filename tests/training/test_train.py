@@ -9,12 +9,14 @@ import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from frigate.config import Settings, TrainSettings, change, preset
 from frigate.data.city import read_city, write_city
@@ -23,6 +25,7 @@ from frigate.errors import CheckpointError, CityError, SettingsError
 from frigate.evaluation.evaluate import evaluate
 from frigate.forecasting.forecast import forecast
 from frigate.graph.feature_cache import ensure_road_features
+from frigate.nn.batch import DEMAND_NODE, Batch, Windows
 from frigate.nn.device import best_device
 from frigate.nn.forecaster import ForecastModel
 from frigate.nn.model import Frigate
@@ -258,6 +261,49 @@ def test_validation_at_unseen_nodes_does_look_at_them() -> None:
         train(city, seen="all", settings=settings)
 
 
+@pytest.mark.parametrize("quantity", ["count", "speed"])
+def test_where_no_node_is_held_out_all_are_trained_on_and_the_last_epoch_is_kept(
+    quantity: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rising = iter([1.0, 2.0, 3.0])
+    monkeypatch.setattr(Trainer, "validate", lambda self: next(rising))
+    settings = tiny(validation="none", hide=(0.3, 0.6))
+    run = train(town(quantity=quantity), seen=0.5, settings=settings, folder=tmp_path, device="cpu")
+    assert not run.split.validation.any()
+    assert (run.progress.best_epoch, run.progress.best_mae) == (3, 3.0)
+    state = tensors(tmp_path)
+    assert all(torch.equal(value, state[f"averaged.{name}"]) for name, value in weights(run).items())
+
+
+@pytest.mark.parametrize("quantity", ["count", "speed"])
+def test_where_no_node_is_held_out_sensors_hidden_in_the_validation_windows_are_scored(
+    quantity: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = new_trainer(tiny(validation="none", hide=(0.3, 0.6), validation_windows=4), quantity)
+    made: list[Batch] = []
+    batch_of = Windows.batch
+
+    def recorded(windows: Windows, current: NDArray[np.int64], **how: Any) -> Batch:
+        made.append(batch_of(windows, current, **how))
+        return made[-1]
+
+    monkeypatch.setattr(Windows, "batch", recorded)
+    score = trainer.validate()
+    (batch,) = made
+    scored = trainer.scored_at
+    assert trainer.run.split.seen[scored].all()
+    assert 0 < len(scored) < trainer.run.split.seen.sum()
+    assert not batch.observed[..., scored].any()
+    assert batch.observed.any()
+    if quantity == "count":
+        assert batch.demand_node is not None
+        assert not batch.demand_node[:, scored, DEMAND_NODE.index("is_sensor")].any()  # nor does demand know them
+    assert batch.target is not None and batch.target_observed is not None
+    made_there = trainer.averaged.eval()(batch).detach()[..., scored].clamp(min=0)
+    wrong = (made_there - batch.target[..., scored]).abs()[batch.target_observed[..., scored]]
+    assert score == pytest.approx(float(wrong.mean()), rel=1e-5)
+
+
 @BOTH
 def test_validation_nodes_are_neither_input_nor_loss_in_training(name: str, tmp_path: Path) -> None:
     city, settings = town(), tiny(name)
@@ -323,9 +369,10 @@ def test_memory_decides_only_the_micro_batch(name: str) -> None:
     assert math.isclose(runs[0].progress.best_mae, runs[1].progress.best_mae, rel_tol=1e-4)
 
 
-def new_trainer(settings: Settings) -> Trainer:
+def new_trainer(settings: Settings, quantity: str = "count") -> Trainer:
     """As it stands before its first epoch."""
-    stopped = train(town(), settings=settings, device="cpu", on_step=stop_at_once).on(town())
+    city = town(quantity=quantity)
+    stopped = train(city, settings=settings, device="cpu", on_step=stop_at_once).on(city)
     return Trainer(stopped, training_windows(stopped, "cpu"))
 
 
@@ -544,12 +591,14 @@ def test_a_gauge_is_trained_on_and_forecast_with_and_without_road_attributes(nam
 
 
 def test_where_nothing_is_said_four_of_five_sensors_are_seen() -> None:
-    run = train(town(), settings=tiny(epochs=1), device="cpu")
+    run = train(town(), settings=tiny(epochs=1, validation=preset("default").train.validation), device="cpu")
     sensors = int(town().stream.sensors.sum())
     assert int(run.split.seen.sum()) == round(0.8 * sensors)
     assert int(run.split.unseen.sum()) == sensors - round(0.8 * sensors)
-    assert int(run.split.validation.sum()) == round(0.2 * run.split.seen.sum())
+    assert not run.split.validation.any()
     assert run.settings.model.preset == "default"
+    held_out = train(town(), settings=tiny(epochs=1), device="cpu").split.validation
+    assert int(held_out.sum()) == round(0.2 * run.split.seen.sum())
 
 
 def test_all_sensors_seen_leaves_the_sensors_to_score_and_says_so() -> None:
