@@ -154,7 +154,9 @@ def _not_trained(plan: Plan, recipe: Recipe, device: torch.device) -> Fitted:
 def _of_demand(plan: Plan, recipe: Recipe, settings: Settings, device: torch.device) -> Fitted:
     """Demand as `default` has it, without the network."""
     of_default = replace(preset("default"), task=settings.task)
-    of_default = replace(of_default, train=replace(of_default.train, seed=recipe.seed))
+    # Trees are stopped at nodes that demand must not know.
+    validation = "seen" if recipe.model == "lightgbm-demand" else of_default.train.validation
+    of_default = replace(of_default, train=replace(of_default.train, seed=recipe.seed, validation=validation))
     here = new_run(plan.city, settings=of_default, seen=plan.sensors(recipe))
     forecast: Forecaster = demand_alone
     if recipe.model == "lightgbm-demand":
