@@ -5,8 +5,9 @@
 RUN was trained on CITY (lux-sim). CLOSURES has counts.npz (counts_open and counts_closed [scenario, 288, node]) and
 closures.csv (scenario, name, src, dst, close_minute, open_minute).
 
-Two questions. What is left of the change of the nine-hour means when the rerouted flow is subtracted? And how much
-better is the next hour where the change is large if the forecast is told of the closure?
+Two questions. What is left of the change of the nine-hour means when the predicted change is subtracted: as foreseen
+before any reading, from the rerouted trips alone; and as forecast through the day, when the sensors' readings see the
+diversion? And how much better is the next hour where the change is large if the forecast is told of the closure?
 """
 
 from __future__ import annotations
@@ -64,12 +65,13 @@ def main() -> None:
             "left_of_change": left.everywhere,
             "left_of_change_at_affected": left.at_affected,
         }
-        found |= next_hour(run, city, network, days["closed"], first, stop, left.affected)
+        found |= next_hour(run, city, network, days, first, stop, here.split.unseen, left.affected)
         print(json.dumps(found), flush=True)
         scenarios.append(found)
     mean = {
         key: float(np.mean([each[key] for each in scenarios]))
-        for key in ("left_of_change", "left_of_change_at_affected")
+        for key in scenarios[0]
+        if key.startswith("left_of_change")
     }
     print(json.dumps(mean))
     if args.results is not None:
@@ -82,40 +84,55 @@ def next_hour(
     run: Run,
     city: City,
     network: RoadNetwork,
-    day: NDArray[np.float32],
+    days: dict[str, NDArray[np.float32]],
     first: int,
     stop: int,
+    unseen: NDArray[np.bool_],
     affected: NDArray[np.bool_],
 ) -> dict[str, Any]:
-    """MAE of the next hour at affected nodes: told of the closure, not told, a node's last value, and its profile."""
+    """MAE of the next hour at affected nodes: told of the closure, not told, a node's last value, and its profile.
+
+    And what is left of the change when that between the forecasts of the closed and of the open day is subtracted.
+    """
     stream, task = city.stream, run.settings.task
     before = stream.num_snapshots
-    values = np.concatenate([stream.values, day])
-    topology_of = np.zeros(len(values), np.int64)
-    topology_of[before + first : before + stop] = 1
-    longer = replace(
-        stream,
-        values=values,
-        observed=np.ones(values.shape, bool),
-        topologies=(city.network, network),
-        topology_of=topology_of,
-        utc_offset_s=np.concatenate([stream.utc_offset_s, np.repeat(stream.utc_offset_s[-1:], len(day))]),
-    )
+
+    def with_day(day: NDArray[np.float32], *, closed: bool) -> RoadNetworkStream:
+        values = np.concatenate([stream.values, day])
+        topology_of = np.zeros(len(values), np.int64)
+        topology_of[before + first : before + stop] = closed
+        return replace(
+            stream,
+            values=values,
+            observed=np.ones(values.shape, bool),
+            topologies=(city.network, network),
+            topology_of=topology_of,
+            utc_offset_s=np.concatenate([stream.utc_offset_s, np.repeat(stream.utc_offset_s[-1:], len(day))]),
+        )
+
+    values = np.concatenate([stream.values, days["closed"]])
     current = before + np.arange(*FORECASTS) - 1  # the last complete snapshot of each
     ahead = current[:, None] + np.arange(1, task.horizon + 1)
     truth = values[ahead][..., affected]
-    days = values[:before].reshape(-1, DAY, values.shape[1])[[d for d in range(before // DAY) if d % 7 < 5]]
+    weekdays = values[:before].reshape(-1, DAY, values.shape[1])[[d for d in range(before // DAY) if d % 7 < 5]]
     made = {
-        "told": forecasts(run, city, longer, current),
-        "not_told": forecasts(run, city, replace(longer, topology_of=np.zeros_like(topology_of)), current),
+        "told": forecasts(run, city, with_day(days["closed"], closed=True), current),
+        "not_told": forecasts(run, city, with_day(days["closed"], closed=False), current),
         "last_value": np.repeat(values[current][:, None], task.horizon, axis=1),
-        "weekday_profile": days.mean(0)[(ahead - before) % DAY],
+        "weekday_profile": weekdays.mean(0)[(ahead - before) % DAY],
     }
+    usual = forecasts(run, city, with_day(days["open"], closed=False), current)
+    change = (days["closed"] - days["open"])[ahead - before].mean((0, 1), dtype=np.float64)
+    left = np.abs(change - (made["told"] - usual).mean((0, 1), dtype=np.float64))
     late = slice(5, None)  # half an hour ahead and more
     error = {name: np.abs(forecast[..., affected] - truth) for name, forecast in made.items()}
-    return {f"mae_{name}": float(e.mean()) for name, e in error.items()} | {
-        f"mae_{name}_half_an_hour_ahead": float(e[:, late].mean()) for name, e in error.items()
+    found = {
+        "left_of_change_with_readings": float(left[unseen].sum() / np.abs(change)[unseen].sum()),
+        "left_of_change_with_readings_at_affected": float(left[affected].sum() / np.abs(change)[affected].sum()),
     }
+    found |= {f"mae_{name}": float(e.mean()) for name, e in error.items()}
+    found |= {f"mae_{name}_half_an_hour_ahead": float(e[:, late].mean()) for name, e in error.items()}
+    return found
 
 
 def forecasts(run: Run, city: City, stream: RoadNetworkStream, current: NDArray[np.int64]) -> NDArray[np.float32]:
