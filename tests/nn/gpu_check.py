@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from frigate.bench.synthetic import Size, synthetic_run
 from frigate.config import change, preset
@@ -41,7 +41,7 @@ def check(name: str, device: torch.device) -> bool:
     batch = data.batch(np.array([60, 90, 120, 150]), past=12, horizon=12, inputs=torch.from_numpy(run.split.seen))
     exact = in_double(batch)
     wanted = forecast_and_gradients(copy.deepcopy(run.model).double(), exact, "reference")
-    there = Windows(run.city.stream, data.topologies, device)
+    there = run.windows(device)
     here = there.batch(
         np.array([60, 90, 120, 150]), past=12, horizon=12, inputs=torch.from_numpy(run.split.seen).to(device)
     )
@@ -79,6 +79,9 @@ def recording_differs(run: RunOnCity, data: Windows) -> bool:
 
 def forecast_and_gradients(model: ForecastModel, batch: Batch, kernels: str) -> dict[str, Tensor]:
     model.eval()
+    for module in model.modules():
+        if isinstance(module, nn.RNNBase):
+            module.train()  # or cuDNN keeps nothing for backward; they have no dropout
     with autocast(batch.values.device):
         forecast = model(batch, kernels=kernels)
     above = torch.randn(forecast.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
