@@ -246,7 +246,8 @@ class Frigate(ForecastModel):
         if not self.corrects_demand:
             return y
         assert batch.demand is not None and batch.demand_node is not None
-        rerouted = batch.demand_node[:, nodes, -1]  # [B,n] the correction goes where the traffic goes
+        # The correction goes where the traffic goes away; where more comes, it was not learnt for that.
+        rerouted = batch.demand_node[:, nodes, -1].clamp(max=1)  # [B,n]
         return batch.demand[:, :, nodes] + y * rerouted[:, None]
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import numpy as np
@@ -126,6 +127,23 @@ def test_closed_roads_move_the_forecast_and_the_expected_readings(run: RunOnCity
         assert (made[..., 7] == 0).all() and correction[..., 9].abs().max() > 0.01
         for parameter in model.readout[-1].parameters():
             parameter.zero_()
+
+
+def test_the_correction_fades_where_traffic_goes_away_and_does_not_grow_where_it_comes(run: RunOnCity) -> None:
+    torch.manual_seed(0)
+    model = copy.deepcopy(run.model).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    batch = batch_of(run, [0])
+    assert batch.demand is not None and batch.demand_node is not None
+    node = batch.demand_node.clone()
+    node[0, :3, -1] = torch.tensor([0.0, 0.5, 3.0])
+    with torch.no_grad():
+        usual, rerouted = (model(each) - batch.demand for each in (batch, replace(batch, demand_node=node)))
+    assert usual.abs().min() > 1e-3
+    scale = torch.ones(batch.num_nodes)
+    scale[:2] = torch.tensor([0.0, 0.5])
+    torch.testing.assert_close(rerouted, usual * scale)
 
 
 def test_a_part_of_the_network_has_its_part_of_the_demand(run: RunOnCity) -> None:
