@@ -143,7 +143,7 @@ def _clear(folder: Path) -> None:
 
 
 DEMO = Command(
-    "demo", "Simulate a small town, train, evaluate, forecast, close a bridge, report.", run,
+    "demo", "Simulate a small town, train, evaluate, forecast, close a bridge.", run,
     (
         Argument("-o --output FOLDER", "for the city, the run and the report", Path, default=Path("demo")),
         Argument("--seed N", "of the town, its traffic and the weights", int, default=0),
