@@ -11,11 +11,12 @@ Compiled where numba is installed, else by scipy; both find the same trips.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
 
@@ -51,6 +52,12 @@ class LineGraph:
     @property
     def num_roads(self) -> int:
         return len(self.senders)
+
+    @property
+    def digest(self) -> str:
+        """Sixteen hex digits that change with any road or turn, and with the order of the roads."""
+        arrays = (np.ascontiguousarray(getattr(self, field.name)).tobytes() for field in fields(self)[1:])
+        return hashlib.sha256(b"".join([str(self.num_nodes).encode(), *arrays])).hexdigest()[:16]
 
 
 def line_graph(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zlib
 from dataclasses import asdict, fields
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +20,9 @@ from frigate.demand.estimate import DemandSettings, num_searches, sample_routes,
 from frigate.demand.route_search import LineGraph, Routes, line_graph
 
 METHOD = "2"  # another one for every change that finds other trips
+KEPT = 2  # networks whose trips stay in memory: one is trained, scored and forecast on in turn
+
+_kept: dict[str, tuple[RouteSet, ...]] = {}  # the last used last
 
 
 def cached_trips(
@@ -30,30 +35,38 @@ def cached_trips(
 ) -> tuple[LineGraph, tuple[RouteSet, ...]]:
     """The route sets of a network; `folder` is that of a city, whose cache is used."""
     graph = line_graph(network, forbidden_turns)
+    # Not by the network's fingerprint, which is the same for another order of the roads: trips go by their numbers.
+    facts = [METHOD, graph.digest, [asdict(search) for search in set_searches(settings)], num_searches(graph), seed]
+    key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
     cache = cache_folder(folder)
-    if cache is None:
-        return graph, tuple(route_set(graph, routes) for routes in sample_routes(graph, settings, seed=seed))
-    turns = b"" if forbidden_turns is None else np.ascontiguousarray(forbidden_turns).tobytes()
-    facts = [METHOD, [asdict(search) for search in set_searches(settings)], num_searches(graph), seed]
-    key = hashlib.sha256(json.dumps(facts).encode() + turns).hexdigest()[:16]
-    path = cache / f"{derived_prefix(network)}trips-{key}.npz"
-    sets = _stored(path, settings.sets)
+    path = None if cache is None else cache / f"{derived_prefix(network)}trips-{key}.npz"
+    sets = _kept.pop(key, None)
     if sets is None:
-        sets = sample_routes(graph, settings, seed=seed)
-        try:
-            with replacing_file(path) as new, new.open("wb") as file:
-                arrays = {
-                    f"{k}_{f.name}": getattr(routes, f.name) for k, routes in enumerate(sets) for f in fields(routes)
-                }
-                np.savez_compressed(file, allow_pickle=False, **arrays)
-        except OSError:
-            pass  # a cache that cannot be written costs time, nothing else
-    return graph, tuple(route_set(graph, routes) for routes in sets)
+        found = None if path is None else _stored(path, settings.sets)
+        routes = found or sample_routes(graph, settings, seed=seed)
+        sets = tuple(route_set(graph, each) for each in routes)
+        if path is not None and found is None:
+            _store(path, routes)
+    elif path is not None and not path.exists():
+        _store(path, [trips.routes for trips in sets])
+    _kept[key] = sets
+    for old in list(_kept)[:-KEPT]:
+        _kept.pop(old, None)
+    return graph, sets
+
+
+def _store(path: Path, sets: list[Routes]) -> None:
+    try:
+        with replacing_file(path) as new, new.open("wb") as file:
+            arrays = {f"{k}_{f.name}": getattr(routes, f.name) for k, routes in enumerate(sets) for f in fields(routes)}
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+    except OSError:
+        pass  # a cache that cannot be written costs time, nothing else
 
 
 def _stored(path: Path, sets: int) -> list[Routes] | None:
     try:
-        with np.load(path, allow_pickle=False) as data:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
             return [Routes(**{f.name: data[f"{k}_{f.name}"] for f in fields(Routes)}) for k in range(sets)]
-    except (OSError, ValueError, EOFError, KeyError):
-        return None
+    except (OSError, ValueError, EOFError, KeyError, BadZipFile, zlib.error):
+        return None  # not there, or damaged

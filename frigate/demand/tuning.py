@@ -6,7 +6,6 @@ The median of the sets is better than any of them, and better than that of more 
 
 from __future__ import annotations
 
-import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -54,19 +53,14 @@ def choose_settings(
     if used.sum() < MIN_SENSORS:
         return settings
     graph = line_graph(network or stream.network, forbidden_turns)
-    asked = (_digest(graph, counts), TRIED, settings, seed)
+    asked = (graph.digest, counts.tobytes(), TRIED, settings, seed)
     if asked not in _chosen:
         _chosen[asked] = _choose(graph, counts, used, settings, seed)
     return _chosen[asked]
 
 
 # Several models are trained on one city and split.
-_chosen: dict[tuple[str, int, DemandSettings, int], DemandSettings] = {}
-
-
-def _digest(graph: LineGraph, counts: NDArray[np.floating]) -> str:
-    arrays = [np.ascontiguousarray(array) for array in (*vars(graph).values(), counts)]
-    return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
+_chosen: dict[tuple[str, bytes, int, DemandSettings, int], DemandSettings] = {}
 
 
 def _choose(

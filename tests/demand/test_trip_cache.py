@@ -1,0 +1,102 @@
+"""Trips are searched once for a network: they stay in memory, and in the cache of a city's folder."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from frigate.data.city import City, read_city, write_city
+from frigate.data.network import RoadNetwork
+from frigate.data.stream import make_stream
+from frigate.demand import trip_cache
+from frigate.demand.calibration import RouteSet
+from frigate.demand.estimate import DemandSettings, sample_trips
+from frigate.demand.route_search import line_graph
+from frigate.demand.trip_cache import KEPT, cached_trips
+from tests.support.towns import START_S, random_network
+
+FEW = DemandSettings(sets=2)
+
+
+@pytest.fixture(autouse=True)
+def nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trip_cache, "_kept", {})
+
+
+def network(seed: int = 0) -> RoadNetwork:
+    return random_network(12, seed=seed)
+
+
+def same(a: tuple[RouteSet, ...], b: tuple[RouteSet, ...]) -> bool:
+    return all(
+        np.array_equal(x.routes.roads, y.routes.roads) and (x.through_node != y.through_node).nnz == 0
+        for x, y in zip(a, b, strict=True)
+    )
+
+
+def test_the_trips_of_the_last_networks_stay_in_memory() -> None:
+    first = cached_trips(network(), FEW)[1]
+    assert same(first, sample_trips(line_graph(network()), FEW, seed=0))
+    for seed in range(1, KEPT):
+        cached_trips(network(seed), FEW)
+    assert cached_trips(network(), FEW)[1] is first
+    for seed in range(1, KEPT + 1):
+        cached_trips(network(seed), FEW)
+    assert len(trip_cache._kept) == KEPT
+    assert cached_trips(network(), FEW)[1] is not first
+
+
+def test_other_roads_turns_seeds_or_settings_have_other_trips() -> None:
+    first = cached_trips(network(), FEW)[1]
+    senders, receivers = network().senders, network().receivers
+    into = np.flatnonzero((senders == receivers[0]) & (receivers != senders[0]))[0]
+    turn = np.array([[senders[0], receivers[0], receivers[into]]])
+    others = (
+        cached_trips(network(), FEW, seed=1),
+        cached_trips(network(), replace(FEW, searches=FEW.searches[1:])),
+        cached_trips(network(), FEW, forbidden_turns=turn),
+        cached_trips(network(1), FEW),
+    )
+    assert not any(other[1] is first for other in others)
+
+
+def test_a_citys_folder_keeps_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = make_stream(np.ones((3, 12)), network(), start_s=START_S, step_s=3600, quantity="count")
+    write_city(City("Town", stream), tmp_path)
+    roads = read_city(tmp_path).network
+
+    def files() -> list[Path]:
+        return list((tmp_path / "cache").glob("*trips-*.npz"))
+
+    made = cached_trips(roads, FEW)[1]
+    assert files() == []
+    assert cached_trips(roads, FEW, folder=tmp_path)[1] is made
+    (file,) = files()  # written for another process although this one has them in memory
+    whole = file.read_bytes()
+    for damaged in (False, True):
+        trip_cache._kept.clear()
+        if damaged:
+            file.write_bytes(whole[: len(whole) // 2])
+        else:
+            monkeypatch.setattr(trip_cache, "sample_routes", None)
+        assert same(cached_trips(roads, FEW, folder=tmp_path)[1], made)
+        monkeypatch.undo()
+        monkeypatch.setattr(trip_cache, "_kept", {})
+    assert len(file.read_bytes()) == len(whole)  # as good as new
+
+
+def test_the_order_of_the_roads_is_part_of_it(tmp_path: Path) -> None:
+    """The fingerprint of a network goes without it, but trips go by the numbers of the roads."""
+    stream = make_stream(np.ones((3, 12)), network(), start_s=START_S, step_s=3600, quantity="count")
+    write_city(City("Town", stream), tmp_path)
+    read_city(tmp_path)
+    turned = replace(network(), edges=network().edges.take(np.arange(len(network().edges))[::-1]))
+    assert turned.fingerprint == network().fingerprint
+    for _ in ("from memory", "from the folder"):
+        cached_trips(network(), FEW, folder=tmp_path)
+        graph, sets = cached_trips(turned, FEW, folder=tmp_path)
+        assert same(sets, sample_trips(graph, FEW, seed=0))
+        trip_cache._kept.clear()
