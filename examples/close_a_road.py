@@ -14,7 +14,7 @@ from frigate.config import change
 BRIDGE = "Old Bridge"
 
 # A town, its streets and five days of counts at every intersection, all from one seed.
-city = fg.demo_city(seed=0, intersections=150, days=5)
+city = fg.demo_city(seed=0, intersections=100, days=5)
 network = city.network
 
 # A model small enough for a minute on a laptop. `fg.preset("default")` alone is the one to use for a real city.
@@ -22,7 +22,7 @@ small = change(
     fg.preset("default"),
     {
         "model": {"width": 16, "layers": 3},
-        "train": {"epochs": 4, "steps_per_epoch": 15, "batch_size": 4, "warmup_steps": 10, "learning_rate": 0.004},
+        "train": {"epochs": 3, "steps_per_epoch": 10, "batch_size": 4, "warmup_steps": 10, "masks": 6},
     },
 )
 run = fg.train(city, seen=0.3, settings=small)

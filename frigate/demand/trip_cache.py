@@ -17,11 +17,15 @@ from frigate.data.files import replacing_file
 from frigate.data.network import RoadNetwork
 from frigate.demand.calibration import RouteSet, route_set
 from frigate.demand.estimate import DemandSettings, num_searches, sample_routes, set_searches
+from frigate.demand.rerouting import Detours, find_detours
 from frigate.demand.route_search import LineGraph, Routes, line_graph
 
 METHOD = "2"  # another one for every change that finds other trips
 KEPT = 2  # networks whose trips stay in memory: one is trained, scored and forecast on in turn
 
+MAX_DETOURED = 5_000_000  # roads of the detours that stay in memory: about 100 MB
+
+_detours: dict[str, Detours] = {}  # the last used last
 _kept: dict[str, tuple[RouteSet, ...]] = {}  # the last used last
 
 
@@ -53,6 +57,27 @@ def cached_trips(
     for old in list(_kept)[:-KEPT]:
         _kept.pop(old, None)
     return graph, sets
+
+
+def cached_detours(
+    old: RoadNetwork,
+    new: RoadNetwork,
+    sets: tuple[RouteSet, ...],
+    settings: DemandSettings,
+    *,
+    seed: int,
+    forbidden_turns: NDArray[np.int64] | None = None,
+) -> Detours:
+    """`find_detours` of `cached_trips`, found once: a city is trained on, scored and forecast."""
+    graphs = [line_graph(network, forbidden_turns).digest for network in (old, new)]
+    key = json.dumps([graphs, [asdict(search) for search in set_searches(settings)], seed])
+    found = _detours.pop(key, None)
+    if found is None:
+        found = find_detours(old, new, sets, settings, seed=seed, forbidden_turns=forbidden_turns)
+    _detours[key] = found
+    while sum(len(trips.routes.roads) for each in list(_detours.values()) for trips in each.routes) > MAX_DETOURED:
+        _detours.pop(next(iter(_detours)), None)
+    return found
 
 
 def _store(path: Path, sets: list[Routes]) -> None:

@@ -80,6 +80,7 @@ def save(draw: Callable[[], Figure], path: Path) -> None:
             data = io.BytesIO()
             figure.savefig(data, format=kind, metadata=metadata)
             write_file(path.with_name(f"{path.name}.{kind}"), data.getvalue())
+            figure.set_layout_engine("none")  # laid out once: both are the same, in half the time
 
 
 def figure(

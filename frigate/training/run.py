@@ -25,9 +25,9 @@ from frigate.data.split import Period, Split
 from frigate.data.stream import RoadNetworkStream
 from frigate.demand.calibration import RouteSet
 from frigate.demand.estimate import Demand, DemandSettings, calibrate, usual_counts, usual_medians
-from frigate.demand.rerouting import Rerouted, find_detours, reroute
+from frigate.demand.rerouting import Rerouted, reroute
 from frigate.demand.route_search import LineGraph
-from frigate.demand.trip_cache import cached_trips
+from frigate.demand.trip_cache import cached_detours, cached_trips
 from frigate.errors import CheckpointError, FrigateError, SettingsError
 from frigate.nn.batch import Windows
 from frigate.nn.demand_tables import DemandTables
@@ -255,7 +255,7 @@ class RunTrips:
 
     def rerouted(self, demands: Sequence[Demand], network: RoadNetwork) -> list[Rerouted]:
         """What each demand does on a network of the same nodes."""
-        detours = find_detours(
+        detours = cached_detours(
             self.network, network, self.sets, self.settings, seed=self.seed, forbidden_turns=self.forbidden_turns
         )
         return [reroute(demand, detours) for demand in demands]

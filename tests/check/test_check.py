@@ -283,11 +283,11 @@ def test_odd_cities_have_a_report_and_a_page(make: object, tmp_path: Path) -> No
 
 
 def test_a_large_city_has_a_page_of_a_few_megabytes(tmp_path: Path) -> None:
-    network = random_network(9000, seed=0, roads_per_node=3)
+    network = random_network(4000, seed=0, roads_per_node=3)
     stream = random_stream([network], seed=0, snapshots=400, silent=0, missing=0.5)
     page, report = page_of(City("large", stream), tmp_path)
-    assert report.sensors == 9000
-    assert len(page.raw) < 6e6
+    assert report.sensors == 4000
+    assert len(page.raw) < 3e6
     assert len([1 for tag, a in page.tags if a.get("class") == "row"]) == MAX_ROWS
     strokes = sum(
         (a["d"] or "").count("M")

@@ -600,7 +600,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Demo, Path, list[str
     ticks: list[tuple[int, int, str]] = []
     result = run_demo(
         folder, seed=1, say=said.append, progress=lambda *tick: ticks.append(tick), settings=small_demo(),
-        intersections=100, days=4,
+        intersections=100, days=2,
     )  # fmt: skip
     return result, folder, said, ticks
 
@@ -689,7 +689,7 @@ def test_the_demo_replaces_an_earlier_demo_and_nothing_else(
     def again(folder: Path) -> Demo:
         return run_demo(
             folder, seed=1, say=lambda text: None, progress=lambda *tick: None, settings=small_demo(),
-            intersections=100, days=4,
+            intersections=100, days=2,
         )  # fmt: skip
 
     again(tmp_path / "again")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from frigate.data.city import City, read_city, write_city
 from frigate.data.network import RoadNetwork
@@ -14,8 +15,9 @@ from frigate.data.stream import make_stream
 from frigate.demand import trip_cache
 from frigate.demand.calibration import RouteSet
 from frigate.demand.estimate import DemandSettings, sample_trips
+from frigate.demand.rerouting import Detours, find_detours
 from frigate.demand.route_search import line_graph
-from frigate.demand.trip_cache import KEPT, cached_trips
+from frigate.demand.trip_cache import KEPT, cached_detours, cached_trips
 from tests.support.towns import START_S, random_network
 
 FEW = DemandSettings(sets=2)
@@ -24,10 +26,18 @@ FEW = DemandSettings(sets=2)
 @pytest.fixture(autouse=True)
 def nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trip_cache, "_kept", {})
+    monkeypatch.setattr(trip_cache, "_detours", {})
 
 
 def network(seed: int = 0) -> RoadNetwork:
     return random_network(12, seed=seed)
+
+
+def a_turn(network: RoadNetwork) -> NDArray[np.int64]:
+    """From the third road into one that follows it."""
+    senders, receivers = network.senders, network.receivers
+    into = np.flatnonzero((senders == receivers[2]) & (receivers != senders[2]))[0]
+    return np.array([[senders[2], receivers[2], receivers[into]]])
 
 
 def same(a: tuple[RouteSet, ...], b: tuple[RouteSet, ...]) -> bool:
@@ -51,13 +61,10 @@ def test_the_trips_of_the_last_networks_stay_in_memory() -> None:
 
 def test_other_roads_turns_seeds_or_settings_have_other_trips() -> None:
     first = cached_trips(network(), FEW)[1]
-    senders, receivers = network().senders, network().receivers
-    into = np.flatnonzero((senders == receivers[0]) & (receivers != senders[0]))[0]
-    turn = np.array([[senders[0], receivers[0], receivers[into]]])
     others = (
         cached_trips(network(), FEW, seed=1),
         cached_trips(network(), replace(FEW, searches=FEW.searches[1:])),
-        cached_trips(network(), FEW, forbidden_turns=turn),
+        cached_trips(network(), FEW, forbidden_turns=a_turn(network())),
         cached_trips(network(1), FEW),
     )
     assert not any(other[1] is first for other in others)
@@ -100,3 +107,25 @@ def test_the_order_of_the_roads_is_part_of_it(tmp_path: Path) -> None:
         graph, sets = cached_trips(turned, FEW, folder=tmp_path)
         assert same(sets, sample_trips(graph, FEW, seed=0))
         trip_cache._kept.clear()
+
+
+def test_detours_are_found_once_and_the_last_ones_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = network()
+    sets = cached_trips(old, FEW)[1]
+    roads = np.stack([old.node_ids[old.senders], old.node_ids[old.receivers]], axis=1).tolist()
+    first, second = (old.close([(a, b)]) for a, b in roads[:2])
+
+    def found(new: RoadNetwork, *, seed: int = 0, turns: NDArray[np.int64] | None = None) -> Detours:
+        return cached_detours(old, new, sets, FEW, seed=seed, forbidden_turns=turns)
+
+    made = found(first)
+    right = find_detours(old, first, sets, FEW, seed=0)
+    assert same(made.routes, right.routes) and np.array_equal(made.closed, right.closed)
+    assert sum(map(len, made.rows)) > 0
+    turned = replace(first, edges=first.edges.take(np.arange(len(first.edges))[::-1]))
+    others = [found(second), found(first, seed=1), found(turned), found(first, turns=a_turn(old))]
+    assert not any(other is made for other in others)
+    assert found(first) is made
+    monkeypatch.setattr(trip_cache, "MAX_DETOURED", 1)
+    found(second)
+    assert found(first) is not made

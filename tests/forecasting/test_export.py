@@ -37,7 +37,6 @@ from frigate.forecasting.forecast import forecast
 from frigate.forecasting.result import Forecast
 from frigate.training.run import Run, build_model
 from frigate.training.train import train
-from tests.support import forecast_runs
 from tests.support.command_line import frigate
 from tests.support.errors import raises
 from tests.support.forecast_runs import START_S, STEP_S, S, small_city
@@ -51,13 +50,13 @@ CITY = small_city(quantity="speed")
 
 
 @cache
-def small_run(name: str, folder: Path | None = None) -> Run:
+def small_run(name: str, folder: Path | None = None, quantity: str = "speed") -> Run:
     """A gauge is not clamped, so that all of a forecast is compared. `paper` has positions, `default` has none."""
     model = {"width": 6, "layers": 1, "hidden": 5, "length_width": 3, "gate_width": 4}
-    task, training = {"past": 2, "horizon": 2}, {"epochs": 1, "steps_per_epoch": 2, "batch_size": 4}
+    task, training = {"past": 2, "horizon": 2}, {"epochs": 1, "steps_per_epoch": 2, "batch_size": 4, "masks": 2}
     model |= {"anchors": 3} if name == "paper" else {}
     settings = change(preset(name), {"model": model, "task": task, "train": training})
-    return train(CITY, seen=0.5, settings=settings, device="cpu", folder=folder)
+    return train(small_city(quantity=quantity), seen=0.5, settings=settings, device="cpu", folder=folder)
 
 
 def another_town(*, seed: int, nodes: int) -> RoadNetworkStream:
@@ -187,7 +186,8 @@ def test_torch_alone_runs_what_the_command_wrote(program: Callable[[str], Path])
 
 @pytest.mark.parametrize("suffix", [".pt2", pytest.param(".onnx", marks=[needs_onnx, pytest.mark.slow])])
 def test_a_model_that_corrects_demand_reads_it(suffix: str, tmp_path: Path) -> None:
-    run, city = forecast_runs.small_run(), forecast_runs.small_city()
+    city = small_city()
+    run = small_run("default", quantity="count")
     path = tmp_path / f"counts{suffix}"
     exported = (export_program if suffix == ".pt2" else export_onnx)(run, path, city)  # which compares it with the run
     assert city.name in exported.differences

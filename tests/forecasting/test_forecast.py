@@ -124,17 +124,15 @@ def test_an_edit_starts_from_the_topology_at_that_time(name: str) -> None:
     stream, whole = small_city().stream, small_city().network
     morning, evening = whole.close([(0, 1), (1, 0)]), whole.close([(23, 24), (24, 23)])
     recorded = replace(stream, topologies=(whole, morning, evening), topology_of=np.arange(S) // 50)  # 0, 1, 2
-    for at, then in ((40, whole), (50, whole), (51, morning), (100, morning), (101, evening), (None, evening)):
+    for at, then in ((50, whole), (51, morning), (100, morning), (101, evening), (None, evening)):
         moment = None if at is None else START_S + at * STEP_S
         made = forecast(run, stream=recorded, at=moment, close=["6,7", (7, 6)], add=["0,6,250"])
         edited = edit_network(then, close=["6,7", "7,6"], add=["0,6,250"])
         expected = forecast(run, edited, recorded, at=moment)
         np.testing.assert_array_equal(made.values, expected.values)
-        others = [
-            edit_network(n, close=["6,7", "7,6"], add=["0,6,250"]) for n in (whole, morning, evening) if n is not then
-        ]
-        for other in others:
-            assert not np.array_equal(made.values, forecast(run, other, recorded, at=moment).values)
+        for other in (n for n in (whole, morning, evening) if n is not then and at in (51, 101)):
+            elsewhere = edit_network(other, close=["6,7", "7,6"], add=["0,6,250"])
+            assert not np.array_equal(made.values, forecast(run, elsewhere, recorded, at=moment).values)
     # A road that is closed then cannot be closed again, and one that is closed only later can.
     with raises(CityError, "0,1"):
         forecast(run, stream=recorded, at=START_S + 60 * STEP_S, close=["0,1"])
