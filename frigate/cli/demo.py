@@ -131,12 +131,13 @@ def _clear(folder: Path) -> None:
     """Remove an earlier demo's run; refuse a folder that holds anything else."""
     from frigate.data.city import read_city
     from frigate.simulate.streets import TOWN
+    from frigate.training.checkpoint import is_run
 
     if folder.exists() and not folder.is_dir():
         raise SettingsError(f"{folder}: that is a file. Name a folder with -o")
     names = {path.name for path in folder.iterdir()} if folder.exists() else set()
     ours = names <= {CITY, RUN, REPORT} and (CITY not in names or read_city(folder / CITY).name == TOWN)
-    if not ours or (RUN in names and CITY not in names):
+    if not ours or (RUN in names and (CITY not in names or not is_run(folder / RUN))):
         raise SettingsError(f"{folder}: there are other files in it. Name an empty or a new folder with -o")
     if RUN in names:
         shutil.rmtree(folder / RUN)

@@ -1,5 +1,6 @@
 """A run on disk: never a pickle, never half-written.
 
+    RUN/.frigate-training           who trains here; locked while training lasts
     RUN/metrics.jsonl               a line for each epoch
     RUN/checkpoint-0012/            the last finished epoch, renamed into place as one
         weights.safetensors         the best weights so far: what forecasts are made with
@@ -12,15 +13,18 @@ The random state is not stored: every epoch draws from a generator seeded with (
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
 import shutil
-from collections.abc import Iterator
+import socket
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -43,6 +47,49 @@ PREFIX = "checkpoint-"
 MUST_MATCH_ON_RESUME = ("network", "changes", "start_s", "snapshots", "timezone", "readings")  # of a city
 WEIGHTS, STATE, DESCRIPTION = "weights.safetensors", "state.safetensors", "run.json"
 USUAL_COUNTS = "usual_counts.safetensors"
+TRAINING, METRICS = ".frigate-training", "metrics.jsonl"
+T = TypeVar("T")
+
+
+@contextmanager
+def training_in(folder: Path) -> Iterator[None]:
+    """Keep a folder to one training. Where nothing came of it, a new folder is removed again."""
+    made = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / TRAINING, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise SettingsError(f"{folder}: cannot be made: {error.strerror}. Name another folder for the run") from None
+    try:
+        _lock(lock, folder)
+        yield
+        made = False
+    finally:
+        os.close(lock)
+        if made and [path.name for path in folder.iterdir()] == [TRAINING]:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _lock(lock: int, folder: Path) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(lock, 200).decode("utf-8", "replace")
+        raise SettingsError(
+            f"{folder}: training is under way in it ({holder}). Wait for its end, or name another folder"
+        ) from None
+    except OSError:
+        pass  # a file system without locks
+    os.ftruncate(lock, 0)
+    since = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    os.write(lock, f"process {os.getpid()} on {socket.gethostname()}, since {since}".encode())
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder holds what training wrote, and nothing else."""
+    known = {TRAINING, METRICS, "tensorboard"}
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else {""}
+    return all(name in known or name.lstrip(".").startswith((PREFIX, f"{METRICS}.frigate-")) for name in names)
 
 
 def save_checkpoint(folder: Path, run: Run, *, weights: dict[str, Tensor], state: dict[str, Tensor]) -> None:
@@ -86,7 +133,7 @@ def load_run(folder: str | Path, *, build: Build = build_model) -> Run:
     Run
         With the best weights so far.
     """
-    run, weights, _ = _load(Path(folder), build)
+    run, weights, _ = _of_last(Path(folder), lambda at: _load(at, build))
     run.model.load_state_dict(weights)
     run.model.eval()
     return run
@@ -96,7 +143,7 @@ def load_checkpoint(
     folder: Path, *, city: City | str | Path | None = None, build: Build = build_model
 ) -> tuple[RunOnCity, dict[str, Tensor], dict[str, Tensor]]:
     """To resume training: the run with an unfilled model, its best weights, and the state to resume from."""
-    run, weights, at = _load(folder, build)
+    run, weights, at = _of_last(folder, lambda at: _load(at, build))
     here = run.on(city)
     now = TrainedOn.of(here.city)
     changed = [name for name in MUST_MATCH_ON_RESUME if getattr(run.trained_on, name) != getattr(now, name)]
@@ -116,15 +163,38 @@ def load_checkpoint(
 
 def load_settings_of(folder: str | Path) -> Settings:
     """The settings of the run in a folder."""
-    at = _last_checkpoint(Path(folder))
-    with _damage_named(at / DESCRIPTION):
-        return Settings.from_json(_read_description(at)["settings"])
+
+    def read(at: Path) -> Settings:
+        with _damage_named(at / DESCRIPTION):
+            return Settings.from_json(_read_description(at)["settings"])
+
+    return _of_last(Path(folder), read)
 
 
-def _load(folder: Path, build: Build) -> tuple[Run, dict[str, Tensor], Path]:
+def is_finished(folder: Path) -> bool:
+    """Whether the run in a folder has come to its end: then there is nothing to resume."""
+
+    def read(at: Path) -> bool:
+        with _damage_named(at / DESCRIPTION):
+            return bool(_read_description(at)["progress"]["finished"])
+
+    return _of_last(folder, read)
+
+
+def _of_last(folder: Path, read: Callable[[Path], T]) -> T:
+    """What is read of the last finished epoch: of a later one, where training has replaced it meanwhile."""
+    while True:
+        at = _last_checkpoint(folder)
+        try:
+            return read(at)
+        except CheckpointError:
+            if _last_checkpoint(folder) == at:
+                raise
+
+
+def _load(at: Path, build: Build) -> tuple[Run, dict[str, Tensor], Path]:
     """The run with an unfilled model, its best weights, and the checkpoint's folder."""
-    at = _last_checkpoint(folder)
-    data = _read_description(at)
+    folder, data = at.parent, _read_description(at)
     with _damage_named(at / DESCRIPTION):
         settings = Settings.from_json(data["settings"])
         scaling = Scaling.from_json(data["scaling"])

@@ -6,6 +6,7 @@ Started by torchrun, the processes train one model together.
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,14 @@ from frigate.errors import SettingsError
 from frigate.graph.feature_cache import ensure_road_features
 from frigate.nn.device import best_device
 from frigate.nn.scaling import fit_scaling
-from frigate.training.checkpoint import load_checkpoint, load_settings_of
+from frigate.training.checkpoint import (
+    METRICS,
+    TRAINING,
+    is_finished,
+    load_checkpoint,
+    load_settings_of,
+    training_in,
+)
 from frigate.training.distributed import joined
 from frigate.training.run import Build, Run, RunOnCity, build_model, has_demand
 from frigate.training.trainer import OnStep, Trainer, training_windows
@@ -85,8 +93,16 @@ def train(
         chosen = settings or preset("default")
         return new_run(city, seen=seen, mode=mode, settings=chosen, folder=where, build=build), None
 
-    with joined() as group:
+    def hold() -> None:
+        if where is None or not group.leads or (resume and is_finished(where)):
+            return
+        if not resume:
+            _refuse_folder(where)
+        held.enter_context(training_in(where))
+
+    with joined() as group, ExitStack() as held:
         on = group.agree(lambda: best_device(group.device_name(device)))
+        group.agree(hold)
         here, saved = group.leader_first(begin)
         if group.size > 1:
             group.require_same(_must_be_the_same(here, on))
@@ -133,8 +149,6 @@ def new_run(
     split = _split(city, seen, mode, settings)
     if settings.train.validation == "unseen" and not split.unseen.any():
         raise SettingsError('validation = "unseen": every sensor is seen. Leave some out, or use "seen"')
-    if folder is not None:
-        _make_folder(folder)
     features = None
     if settings.model.roads:
         city = ensure_road_features(city)
@@ -166,14 +180,8 @@ def _refuse_folder(folder: Path) -> None:
         raise SettingsError(f"{folder}: there is a run in it already. Resume it with --resume, or name another folder")
     if (folder / "city.toml").exists() or (folder / "cache.json").exists():
         raise SettingsError(f"{folder}: that is a city. Name another folder for the run")
-
-
-def _make_folder(folder: Path) -> None:
-    """Before anything is computed, so that a folder that cannot be made is reported at once."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SettingsError(f"{folder}: cannot be made: {error.strerror}. Name another folder for the run") from None
+    if (folder / METRICS).exists() and not (folder / TRAINING).exists():
+        raise SettingsError(f"{folder}: {METRICS} in it is not of a training. Name another folder for the run")
 
 
 def _refuse_another(here: RunOnCity, seen: Seen, mode: str, settings: Settings | None) -> None:

@@ -36,7 +36,7 @@ from frigate.nn.model import absolute_error
 from frigate.nn.ops.cuda.recording import RecordedFunction
 from frigate.nn.partition import Part, cut_parts
 from frigate.nn.predictor import Predictor
-from frigate.training.checkpoint import save_checkpoint
+from frigate.training.checkpoint import METRICS, save_checkpoint
 from frigate.training.distributed import Group, on_ctrl_c
 from frigate.training.run import Run, RunOnCity, TrainingState
 
@@ -336,7 +336,7 @@ class Trainer:
         if folder is None or not self.group.leads:
             return
         # The line first: if the epoch's checkpoint is not reached, the epoch is done again and its line replaced.
-        log = folder / "metrics.jsonl"
+        log = folder / METRICS
         try:
             lines = log.read_text(encoding="utf-8").splitlines()[: metrics["epoch"] - 1] if log.exists() else []
             write_file(log, "\n".join([*lines, json.dumps(metrics)]) + "\n")

@@ -698,7 +698,8 @@ def test_the_demo_replaces_an_earlier_demo_and_nothing_else(
     (tmp_path / "mine" / "run").mkdir()
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "todo.txt").write_text("")
-    for folder in (tmp_path / "mine", tmp_path / "notes"):
+    (tmp_path / "again" / "run" / "thesis.tex").write_text("")
+    for folder in (tmp_path / "mine", tmp_path / "notes", tmp_path / "again"):
         before = sorted(folder.rglob("*"))
         with raises(SettingsError, "files"):
             again(folder)

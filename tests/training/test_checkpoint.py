@@ -24,6 +24,7 @@ from frigate.forecasting.live import Live
 from frigate.training.checkpoint import load_checkpoint, load_run, load_settings_of, save_checkpoint
 from frigate.training.run import Run
 from frigate.training.train import train
+from tests.support.crash_points import at_file_event
 from tests.support.errors import names, raises
 from tests.support.training_runs import S, equal, tiny, town, weights
 
@@ -214,7 +215,9 @@ def test_half_an_epoch_is_passed_over_and_swept_up(moved: Path) -> None:
     run, best, state = load_checkpoint(moved)
     assert run.progress.epoch == 3
     save_checkpoint(moved, replace(run.run, progress=replace(run.progress, epoch=4)), weights=best, state=state)
-    assert sorted(p.name for p in moved.iterdir()) == ["checkpoint-0004", "checkpoint-notes", "metrics.jsonl"]
+    assert sorted(p.name for p in moved.iterdir()) == [
+        ".frigate-training", "checkpoint-0004", "checkpoint-notes", "metrics.jsonl"
+    ]  # fmt: skip
 
 
 def test_of_two_epochs_the_later_is_read(moved: Path) -> None:
@@ -224,6 +227,21 @@ def test_of_two_epochs_the_later_is_read(moved: Path) -> None:
     (moved / "checkpoint-10000" / "run.json").write_text(json.dumps(data))
     shutil.copytree(moved / "checkpoint-0003", moved / "checkpoint-9999")
     assert load_run(moved).progress.epoch == 10_000
+
+
+def test_a_run_is_read_while_training_replaces_its_epochs(moved: Path) -> None:
+    def next_epoch() -> None:
+        shutil.copytree(moved / "checkpoint-0003", moved / "checkpoint-0004")
+        shutil.rmtree(moved / "checkpoint-0003")
+
+    before = load_run(moved)
+    for read in (load_run, load_settings_of, load_checkpoint):
+        disarm = at_file_event("checkpoint-0003/run.json", 1, next_epoch)
+        read(moved)
+        disarm()
+        assert last(moved).name == "checkpoint-0004"
+        assert equal(weights(load_run(moved)), weights(before))
+        (moved / "checkpoint-0004").rename(moved / "checkpoint-0003")
 
 
 def test_a_disk_that_cannot_be_written_is_an_error_of_ours(moved: Path) -> None:

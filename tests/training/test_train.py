@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
 import signal
 import sys
@@ -168,6 +169,36 @@ def test_a_folder_that_cannot_hold_a_run_is_refused_before_any_work(tmp_path: Pa
     (tmp_path / "city.toml").write_text("")
     with raises(SettingsError, "city"):
         train(town(), settings=tiny(), folder=tmp_path)
+
+
+def test_metrics_of_others_are_not_written_over(tmp_path: Path) -> None:
+    mine = tmp_path / "metrics.jsonl"
+    mine.write_text("mine")
+    with raises(SettingsError, str(tmp_path), "metrics.jsonl"):
+        train(town(), settings=tiny(), folder=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+    assert mine.read_text() == "mine"
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_second_training_in_a_folder_is_refused_with_who_holds_it(resume: bool, tmp_path: Path) -> None:
+    refused = []
+
+    def second(step: StepReport) -> None:
+        if step.epoch == resume and not refused:  # resumed: after the first epoch
+            with raises(SettingsError, str(tmp_path), f"process {os.getpid()}"):
+                train(town(), settings=tiny("paper"), folder=tmp_path, resume=resume)
+            refused.append(step)
+
+    run = train(town(), settings=tiny("paper"), folder=tmp_path, device="cpu", on_step=second)
+    assert refused and run.progress.finished
+    assert len(log(tmp_path)) == run.progress.epoch
+
+
+def test_a_refused_training_leaves_no_folder(tmp_path: Path) -> None:
+    with raises(SettingsError, "unseen"):
+        train(town(), seen="all", settings=tiny(validation="unseen"), folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 LONG = tiny(epochs=12, steps_per_epoch=1, batch_size=2)
