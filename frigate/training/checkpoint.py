@@ -86,8 +86,13 @@ def _lock(lock: int, folder: Path) -> None:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder holds what training wrote, and nothing else."""
-    known = {TRAINING, METRICS, "tensorboard"}
+    """Whether a folder holds what Frigate wrote to a run, and nothing else."""
+    known = {
+        TRAINING,
+        METRICS,
+        "tensorboard",
+        "forecast.parquet",
+    }  # the last: where `frigate forecast` writes by itself
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else {""}
     return all(name in known or name.lstrip(".").startswith((PREFIX, f"{METRICS}.frigate-")) for name in names)
 

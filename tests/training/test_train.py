@@ -30,7 +30,7 @@ from frigate.nn.batch import DEMAND_NODE, Batch, Windows
 from frigate.nn.device import best_device
 from frigate.nn.forecaster import ForecastModel
 from frigate.nn.model import Frigate
-from frigate.training.checkpoint import load_checkpoint, load_run
+from frigate.training.checkpoint import TRAINING, load_checkpoint, load_run
 from frigate.training.train import train
 from frigate.training.trainer import (
     LAST_RATE,
@@ -683,7 +683,7 @@ def test_too_few_snapshots_are_refused() -> None:
 def test_without_tensorboard_training_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     train(town(), settings=tiny(epochs=1), folder=tmp_path, device="cpu")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint-0001", "metrics.jsonl"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [TRAINING, "checkpoint-0001", "metrics.jsonl"]
 
 
 def test_with_tensorboard_the_same_numbers_are_there(tmp_path: Path) -> None:
