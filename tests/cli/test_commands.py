@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
+import os
 import re
 import shutil
 import signal
@@ -108,6 +109,24 @@ def copy(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 # What works
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [(["--version"], 0, "frigate "), (["tarin"], 2, "tarin"), (["check", "nowhere"], 2, "nowhere")],
+)
+def test_a_process_of_torchrun_ends_with_its_status_and_its_words_but_without_pythons_teardown(
+    words: list[str], status: int, said: str
+) -> None:
+    code = "import atexit, runpy; atexit.register(print, 'teardown'); runpy.run_module('frigate', None, '__main__')"
+    for variable, ends in (("TORCHELASTIC_RUN_ID", False), ("OTHER", True)):
+        ended = subprocess.run(
+            [sys.executable, "-c", code, *words], env=os.environ | {variable: "1"}, text=True, capture_output=True,
+            check=False,
+        )  # fmt: skip
+        assert ended.returncode == status
+        assert said in ended.stdout + ended.stderr and "Traceback" not in ended.stderr
+        assert ("teardown" in ended.stdout) == ends
 
 
 def test_help_names_the_commands_in_the_order_of_use() -> None:
