@@ -133,7 +133,7 @@ STEPS = st.lists(
 
 
 @BOTH
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(steps=STEPS, lazy=st.booleans(), quantity=st.sampled_from(["count", "speed"]))
 def test_it_is_the_full_forward_pass_and_encodes_no_more_than_it_must(
     name: str, steps: list[tuple[str, int, int]], lazy: bool, quantity: str
