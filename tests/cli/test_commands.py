@@ -119,9 +119,10 @@ def test_a_process_of_torchrun_ends_with_its_status_and_its_words_but_without_py
     words: list[str], status: int, said: str
 ) -> None:
     code = "import atexit, runpy; atexit.register(print, 'teardown'); runpy.run_module('frigate', None, '__main__')"
+    here = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     for variable, ends in (("TORCHELASTIC_RUN_ID", False), ("OTHER", True)):
         ended = subprocess.run(
-            [sys.executable, "-c", code, *words], env=os.environ | {variable: "1"}, text=True, capture_output=True,
+            [sys.executable, "-c", code, *words], env=here | {variable: "1"}, text=True, capture_output=True,
             check=False,
         )  # fmt: skip
         assert ended.returncode == status
