@@ -1,5 +1,5 @@
 # make demo    a simulated town: train, evaluate, forecast, report (about two minutes after set-up)
-# make test    everything that must hold (under five minutes after set-up)
+# make test    everything that must hold (about five minutes after set-up)
 # make docs    the documentation as a site in site/, readable without internet
 PYTHON ?= python3
 BIN := .venv/bin
