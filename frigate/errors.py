@@ -4,6 +4,7 @@ FrigateError
 ├── CityError          a table, folder or argument describes no valid city; names place, value and remedy
 ├── SettingsError      a setting is out of its range or does not fit the city
 ├── CheckpointError    a run folder is missing, cut short, or from another version
+├── ServiceError       the service, its store or a message of it; names what it found and the remedy
 └── MissingExtraError  an optional package is needed; names the extra that installs it
 """
 
@@ -25,6 +26,10 @@ class SettingsError(FrigateError):
 
 class CheckpointError(FrigateError):
     """A run folder is missing, cut short, or from another version."""
+
+
+class ServiceError(FrigateError):
+    """The service, its store or a message of it is not as it should be."""
 
 
 class MissingExtraError(FrigateError):
