@@ -49,7 +49,11 @@ def test_the_invented_town_is_a_city_to_train_on() -> None:
     settings = change(fg.preset("default"), {"model": model, "task": task, "train": few})
     run = fg.train(city, seen=0.3, settings=settings, device="cpu")
     assert fg.evaluate(run, city, device="cpu").city == city.name
-    assert fg.forecast(run, stream=city, device="cpu").values.shape == (2, city.stream.num_nodes)
+    made = fg.forecast(run, stream=city, device="cpu")
+    assert made.values.shape == (2, city.stream.num_nodes)
+    for shown, word in ((city, "100 nodes"), (city.network, "roads"), (city.stream, "snapshots"), (run, "epoch 1 of 1"),
+                        (made, "sensors")):  # fmt: skip
+        assert word in repr(shown) and len(repr(shown)) < 250 and "\n" not in repr(shown)
 
 
 def test_every_error_is_a_frigate_error() -> None:

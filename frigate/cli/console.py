@@ -10,20 +10,17 @@ import os
 import shutil
 import sys
 import textwrap
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
-from frigate.data.progress import Progress
+from frigate.data.progress import Progress, plain_progress
+from frigate.data.text_table import table_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-PLAIN_PROGRESS_S = 15.0  # between two plain lines of progress
 RED, YELLOW = "31", "33"
-GAP = 2  # spaces between two columns of a table
-HEADING_LINES = 3  # at most
 
 
 def say(text: str) -> None:
@@ -100,7 +97,7 @@ def progress(title: str) -> Iterator[Progress]:
     """Show progress: call what this yields with done, total and a few words."""
     terminal = _terminal()
     if terminal is None:
-        yield _plain_progress(title)
+        yield plain_progress(title, log)
         return
     from rich import progress as rich
 
@@ -116,57 +113,8 @@ def progress(title: str) -> Iterator[Progress]:
         yield update
 
 
-def _plain_progress(title: str) -> Progress:
-    last, first = time.monotonic(), None  # the first update: what came before it was preparation
-
-    def update(done: int, total: int, words: str) -> None:
-        nonlocal last, first
-        now = time.monotonic()
-        first = first or (now, done)
-        if now - last < PLAIN_PROGRESS_S or not first[1] < done < total:
-            return
-        last, left_s = now, (now - first[0]) * (total - done) / (done - first[1])
-        log(f"{title} {words}".strip() + f": {done / total:.0%}, {left_s / 60:.0f} min left")
-
-    return update
-
-
-def print_table(rows: Sequence[dict[str, str]], *, drop: Sequence[str] = ()) -> list[str]:
-    """Print rows of named cells as wide as the terminal allows; the columns that found no room.
-
-    Parameters
-    ----------
-    rows
-        All with the same columns. The first column is aligned left, the others right.
-    drop
-        Columns to leave out where the terminal is too narrow, the least important first. No cell is ever cut or
-        wrapped; headings are.
-    """
-    room, names, dropped = _columns(), list(rows[0]), []
-    widths = {name: _width(name, [row[name] for row in rows]) for name in names}
-    for name in drop:
-        if sum(widths[name] + GAP for name in names) - GAP <= room:
-            break
-        if name in names:
-            names.remove(name)
-            dropped.append(name)
-    headings = [_wrapped(name, widths[name]) for name in names]
-    height = max(map(len, headings))
-    above = zip(*([""] * (height - len(lines)) + lines for lines in headings), strict=True)
-    rule = ["-" * widths[name] for name in names]
-    for first, *others in (*above, rule, *([row[name] for name in names] for row in rows)):
-        cells = [first.ljust(widths[names[0]]), *map(str.rjust, others, (widths[name] for name in names[1:]))]
-        print((" " * GAP).join(cells).rstrip())
+def print_table(rows: Sequence[dict[str, str]], *, drop: Sequence[str] = (), left: Sequence[str] = ()) -> list[str]:
+    """Print rows of named cells as wide as the terminal allows, as `table_lines` does; the columns without room."""
+    lines, dropped = table_lines(rows, width=_columns(), drop=drop, left=left)
+    print("\n".join(lines))
     return dropped
-
-
-def _width(heading: str, cells: list[str]) -> int:
-    """Of a column: no cell is wrapped, and the heading takes few lines."""
-    width = max(map(len, [*cells, *heading.split()]))
-    while len(_wrapped(heading, width)) > HEADING_LINES:
-        width += 1
-    return width
-
-
-def _wrapped(heading: str, width: int) -> list[str]:
-    return textwrap.wrap(heading, width, break_long_words=False, break_on_hyphens=False)

@@ -5,9 +5,13 @@ from __future__ import annotations
 from argparse import Namespace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from frigate.cli.console import notice, print_json, say, status
+from frigate.cli.console import notice, print_json, print_table, say, status
 from frigate.cli.parser import DEVICE, JSON, KERNELS, OTHER_CITY, RUN, Argument, Command
+
+if TYPE_CHECKING:
+    from frigate.forecasting.result import Forecast
 
 
 def run(args: Namespace) -> None:
@@ -16,12 +20,15 @@ def run(args: Namespace) -> None:
     from frigate.training.checkpoint import load_run
 
     with status(f"Opening {args.run}"):
-        other = None if args.city is None else open_city(args.city)
-        result = forecast(
-            load_run(args.run), stream=other, at=args.at, close=args.close,
-            add=args.add, past=args.past, horizon=args.horizon, sensors="all" if args.all_sensors else "seen",
-            device=args.device, memory_gb=args.memory_gb, kernels=args.kernels,
-        )  # fmt: skip
+        run, other = load_run(args.run), None if args.city is None else open_city(args.city)
+        asked = {
+            "stream": run.open_city() if other is None else other, "at": args.at, "past": args.past,
+            "horizon": args.horizon, "sensors": "all" if args.all_sensors else "seen", "device": args.device,
+            "memory_gb": args.memory_gb, "kernels": args.kernels,
+        }  # fmt: skip
+        result, before = forecast(run, **asked, close=args.close, add=args.add), None
+        if (args.close or args.add) and not args.json:
+            before = forecast(run, **asked)
     if other is not None:
         notice(*other.notices)
     notice(*result.notices)
@@ -34,7 +41,25 @@ def run(args: Namespace) -> None:
     if args.json:
         print_json(result.to_json())
     else:
+        print_summary(result, before)
         say(f"{result.summary()}: {', '.join(map(str, files.values()))}")
+
+
+def print_summary(result: Forecast, before: Forecast | None = None) -> None:
+    """The total, the busiest nodes and, beside the forecast before roads were closed or added, the largest changes."""
+    from frigate.forecasting.summary import busiest, largest_changes, total_line
+
+    title, rows = busiest(result)
+    tables = {title: rows}
+    if before is not None:
+        changes = largest_changes(result, before)
+        tables["Largest changes" if changes else "No node's forecast changes."] = changes
+    for title, rows in tables.items():
+        say(title)
+        if rows:
+            print_table(rows, drop=("street",), left=("node", "street"))
+        print()
+    say(total_line(result, before))
 
 
 FORECAST = Command(
@@ -50,7 +75,7 @@ FORECAST = Command(
         OTHER_CITY,
         Argument("--csv FILE", "write a long table", Path),
         Argument("--parquet FILE", "write a long table (default: RUN/forecast.parquet)", Path),
-        Argument("--geojson FILE", "write points with their forecasts", Path),
+        Argument("--geojson FILE", "write a point for each node and step, with its time", Path),
         Argument("--memory-gb GB", "memory for activations (default: 4 on a CPU, what is free on a GPU)", float),
         DEVICE, KERNELS, JSON,
     ),

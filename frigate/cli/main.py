@@ -14,6 +14,7 @@ from pathlib import Path
 
 from frigate.cli.bench import BENCH
 from frigate.cli.check import CHECK
+from frigate.cli.completion import COMPLETION
 from frigate.cli.console import complain
 from frigate.cli.demand import DEMAND
 from frigate.cli.demo import DEMO
@@ -27,7 +28,7 @@ from frigate.cli.train import TRAIN
 from frigate.errors import FrigateError
 from frigate.version import __version__
 
-COMMANDS = (DEMO, IMPORT, CHECK, DEMAND, TRAIN, EVALUATE, FORECAST, REPRODUCE, BENCH, EXPORT)
+COMMANDS = (DEMO, IMPORT, CHECK, DEMAND, TRAIN, EVALUATE, FORECAST, REPRODUCE, BENCH, EXPORT, COMPLETION)
 WRONG, STOPPED = 2, 130  # exit statuses: a mistake of the user's, Ctrl-C
 
 

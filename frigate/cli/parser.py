@@ -123,7 +123,9 @@ class Argument:
         text = f"{self.help}{default}".replace("%", "%%")
         if not names:
             name, nargs = values[0].strip("[]."), "?" if "[" in values[0] else "+" if "..." in values[0] else None
-            parser.add_argument(name.lower(), metavar=name, type=self.type, nargs=nargs, help=text)
+            parser.add_argument(
+                name.lower(), metavar=name, type=self.type, nargs=nargs, choices=self.choices, help=text
+            )
         elif not values and self.choices is None:
             action = "store_true" if len(names) == 1 else BooleanOptionalAction
             parser.add_argument(names[0], action=action, default=False, help=text)

@@ -77,17 +77,10 @@ def read(folder: Path) -> City:
 @contextmanager
 def training_progress(title: str) -> Iterator[Callable[[StepReport], None]]:
     """Progress over all epochs, and a line for each."""
-    from frigate.training.trainer import epoch_line
+    from frigate.training.trainer import report_steps
 
     with progress(title) as update:
-
-        def on_step(step: StepReport) -> None:
-            words = f"epoch {step.epoch + 1}/{step.epochs} loss {step.loss:.4f}"
-            update(step.epoch * step.steps + step.step, step.epochs * step.steps, words)
-            if step.metrics is not None:
-                log(epoch_line(step.metrics))
-
-        yield on_step
+        yield report_steps(update, log)
 
 
 MODELS = (*PRESETS, *BASELINES)
@@ -103,7 +96,7 @@ TRAIN = Command(
         Argument("--settings FILE", "a TOML file with [task], [model] and [train]", Path),
         Argument("--past N", "past snapshots in a window (default: 12)", int),
         Argument("--horizon N", "steps to forecast (default: 12)", int),
-        Argument("--epochs N", "number of epochs", int),
+        Argument("--epochs N", "number of epochs; with --resume, more than before extend the run", int),
         Argument("--batch-size N", "windows in one optimiser step", int),
         Argument("--parts N", "split the network into N parts and train on one per step; for large networks", int),
         Argument("--validation", "nodes held out to choose the best epoch: none, so that the last is kept; some of the "

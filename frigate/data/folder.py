@@ -36,6 +36,10 @@ class City:
     places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by notice: its first places, one by one
     forbidden_turns: NDArray[np.int64] = field(default_factory=empty_turns)  # [K,3] rows of nodes: from, via, to
 
+    def __repr__(self) -> str:
+        notices = f", {len(self.notices)} notices" if self.notices else ""
+        return f"<City {self.name!r}: {self.stream.summary()}{notices}>"
+
     @staticmethod
     def reported(
         name: str, stream: RoadNetworkStream, notices: Notices, *, forbidden_turns: NDArray[np.int64] | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import operator
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -128,6 +129,10 @@ class RoadNetwork:
             remedy = "Clean the table of roads with frigate.data.network.clean_edges"
             raise CityError(f"road {self.node_ids[a]},{self.node_ids[b]}: {what}. {remedy}")
 
+    def __repr__(self) -> str:
+        closed = f", {len(self.closed):,} closed" if len(self.closed) else ""
+        return f"<RoadNetwork: {self.num_nodes:,} nodes, {self.num_edges:,} roads{closed}>"
+
     @property
     def num_nodes(self) -> int:
         return len(self.node_ids)
@@ -197,6 +202,18 @@ class RoadNetwork:
             digest.update("\0".join(column.tolist()).encode() if column.dtype.kind == "U" else column.tobytes())
             digest.update(b"\1")
         return digest.hexdigest()[:16]
+
+    @cached_property
+    def streets(self) -> NDArray[np.str_]:
+        """[N] the names of the roads at each node, as "Rue du Fort / Grand-Rue"; "" where none has a name."""
+        e, names = self.edges.join(self.closed), [""] * self.num_nodes
+        at, road = np.concatenate([e.senders, e.receivers]), np.tile(np.arange(len(e)), 2)
+        order = np.argsort(at, kind="stable")
+        distinct, first = np.unique(at[order], return_index=True)
+        for node, rows in zip(distinct.tolist(), np.split(road[order], first[1:]), strict=bool(len(e))):
+            count = Counter(name for name in e.name[rows].tolist() if name)
+            names[node] = " / ".join(sorted(count, key=lambda name: (-count[name], name)))
+        return np.array(names, np.str_)
 
     def close(self, roads: Iterable[Road]) -> RoadNetwork:
         """The network without these roads.

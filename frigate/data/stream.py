@@ -56,6 +56,20 @@ class RoadNetworkStream:
         if any(network.num_nodes != N for network in self.topologies):
             raise CityError(f"every topology needs the stream's {N} nodes")
 
+    def __repr__(self) -> str:
+        return f"<RoadNetworkStream: {self.summary()}>"
+
+    def summary(self) -> str:
+        """What is in it, in one line."""
+        roads = f"{self.num_nodes:,} nodes, {self.network.num_edges:,} roads"
+        if not self.num_snapshots:
+            return f"{roads}, no readings"
+        first, end = (self.local_time(time_s)[:16] for time_s in (self.start_s, int(self.times_s[-1]) + self.step_s))
+        return (
+            f"{roads}, {self.num_snapshots:,} snapshots of {self.step_s:,} s from {first} to {end} ({self.timezone}), "
+            f"{self.quantity} at {int(self.sensors.sum()):,} sensors"
+        )
+
     @property
     def num_snapshots(self) -> int:
         return len(self.values)

@@ -7,7 +7,7 @@ import io
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import polars as pl
 
 SUFFIXES = (".csv", ".parquet", ".geojson", ".json")
+NODE_COLUMNS = ("node_id", "lon", "lat", "street", "sensor")
+COLUMNS = (*NODE_COLUMNS, "time", "local_time", "step_ahead", "value")
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,14 @@ class Forecast:
     quantity: str
     unit: str
     notices: tuple[str, ...] = ()  # what a reader must know
+    street: NDArray[np.str_] = field(default_factory=lambda: np.zeros(0, np.str_))  # [N]; empty: no names are known
+
+    def __post_init__(self) -> None:
+        if len(self.street) == 0:
+            object.__setattr__(self, "street", np.full(len(self.node_ids), ""))
+
+    def __repr__(self) -> str:
+        return f"<Forecast: {self.summary()}>"
 
     @property
     def horizon(self) -> int:
@@ -52,43 +62,50 @@ class Forecast:
         """[H] ISO-8601 in the city's time zone."""
         return [local_iso(time_s, self.timezone) for time_s in self.times_s.tolist()]
 
+    def utc_times(self) -> list[str]:
+        """[H] ISO-8601 in UTC."""
+        return [_utc(time_s) for time_s in self.times_s.tolist()]
+
     def to_frame(self) -> pl.DataFrame:
-        """A long table, a row for each node and step: node_id, time (UTC), local_time, step_ahead, value."""
+        """A long table, a row for each node and step: see `COLUMNS`. `time` is UTC."""
         import polars as pl
 
         H, N = self.values.shape
-        step = np.tile(np.arange(H), N)
-        return pl.DataFrame(
-            {
-                "node_id": np.repeat(self.node_ids, H),
-                "time": pl.Series(self.times_s[step] * 1_000_000, dtype=pl.Datetime("us", "UTC")),
-                "local_time": np.array(self.local_times())[step],
-                "step_ahead": step + 1,
-                "value": pl.Series(self.values.T.ravel(), nan_to_null=True),
-            }
+        step, node = np.tile(np.arange(H), N), np.repeat(np.arange(N), H)
+        columns = (
+            self.node_ids[node],
+            self.lon[node],
+            self.lat[node],
+            self.street[node],
+            self.sensor[node],
+            pl.Series(self.times_s[step] * 1_000_000, dtype=pl.Datetime("us", "UTC")),
+            np.array(self.local_times())[step],
+            step + 1,
+            pl.Series(self.values.T.ravel(), nan_to_null=True),
         )
+        return pl.DataFrame(dict(zip(COLUMNS, columns, strict=True)))
 
     def to_json(self) -> dict[str, Any]:
         """The same with one list of values for each node; null where it is absent."""
-        columns = zip(*self._rows(), strict=True)
-        names = ("node_id", "lon", "lat", "sensor", "values")
+        columns = zip(*self._nodes(), self._rounded(), strict=True)
+        names = (*NODE_COLUMNS, "values")
         return {**self._about(), "nodes": [dict(zip(names, column, strict=True)) for column in columns]}
 
     def to_geojson(self) -> dict[str, Any]:
-        """A point for each node, with properties step_1 .. step_H: plain numbers, which any map program can colour."""
-        features = [
-            {
-                "type": "Feature",
-                "id": node_id,
-                "geometry": {"type": "Point", "coordinates": [lon, lat]},
-                "properties": {
-                    "node_id": node_id,
-                    "sensor": sensor,
-                    **{f"step_{step}": value for step, value in enumerate(values, start=1)},
-                },
-            }
-            for node_id, lon, lat, sensor, values in zip(*self._rows(), strict=True)
-        ]
+        """A point for each node and step, with the step's `time` and `end_time`: map programs can play them."""
+        ends_s = [*self.times_s[1:].tolist(), int(self.times_s[-1]) + self.step_s]
+        times = list(zip(self.utc_times(), map(_utc, ends_s), self.local_times(), strict=True))
+        features = []
+        for (node_id, lon, lat, street, sensor), values in zip(
+            zip(*self._nodes(), strict=True), self._rounded(), strict=True
+        ):
+            place = {"type": "Point", "coordinates": [lon, lat]}
+            for step, (value, (time, end, local)) in enumerate(zip(values, times, strict=True), start=1):
+                properties = {
+                    "node_id": node_id, "street": street, "sensor": sensor, "time": time, "end_time": end,
+                    "local_time": local, "step_ahead": step, "value": value,
+                }  # fmt: skip
+                features.append({"type": "Feature", "geometry": place, "properties": properties})
         return {"type": "FeatureCollection", **self._about(), "features": features}
 
     def summary(self) -> str:
@@ -124,19 +141,23 @@ class Forecast:
 
     def _csv(self) -> str:
         """The table of `to_frame`, without polars: a bare machine has none."""
-        utc = [datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") for time_s in self.times_s.tolist()]
-        steps = list(zip(utc, self.local_times(), range(1, self.horizon + 1), strict=True))
+        steps = list(zip(self.utc_times(), self.local_times(), range(1, self.horizon + 1), strict=True))
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(("node_id", "time", "local_time", "step_ahead", "value"))
-        for node_id, values in zip(self.node_ids.tolist(), self.values.T.tolist(), strict=True):
+        writer.writerow(COLUMNS)
+        for *node, sensor, values in zip(*self._nodes(), self.values.T.tolist(), strict=True):
             cells = ("" if math.isnan(value) else value for value in values)
-            writer.writerows((node_id, *step, value) for step, value in zip(steps, cells, strict=True))
+            used = str(sensor).lower()
+            writer.writerows((*node, used, *step, value) for step, value in zip(steps, cells, strict=True))
         return text.getvalue()
 
-    def _rows(self) -> tuple[list[Any], ...]:
-        values = [[None if math.isnan(x) else round(x, 4) for x in row] for row in self.values.T.tolist()]
-        return (self.node_ids.tolist(), self.lon.tolist(), self.lat.tolist(), self.sensor.tolist(), values)
+    def _nodes(self) -> tuple[list[Any], ...]:
+        """NODE_COLUMNS."""
+        return tuple(column.tolist() for column in (self.node_ids, self.lon, self.lat, self.street, self.sensor))
+
+    def _rounded(self) -> list[list[float | None]]:
+        """[N] the values of each node to write; None where it is absent."""
+        return [[None if math.isnan(x) else round(x, 4) for x in row] for row in self.values.T.tolist()]
 
     def _about(self) -> dict[str, Any]:
         return {
@@ -174,4 +195,9 @@ def make_forecast(
         quantity=trained_on.quantity,
         unit=trained_on.unit,
         notices=tuple(notices),
+        street=network.streets,
     )
+
+
+def _utc(time_s: int) -> str:
+    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

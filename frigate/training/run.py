@@ -139,6 +139,14 @@ class Run:
     usual_counts: NDArray[np.float32] | None = None  # [K,n]
     usual_medians: NDArray[np.float32] | None = None  # [K,n]
 
+    def __repr__(self) -> str:
+        done = f"epoch {self.progress.epoch} of {self.settings.train.epochs}"
+        if self.progress.best_epoch:
+            done += f", validation MAE {self.progress.best_mae:.4g}"
+        nodes = f"{int(self.split.seen.sum()):,} sensors seen, {int(self.split.unseen.sum()):,} held out"
+        where = f", in {self.folder}" if self.folder is not None else ""
+        return f"<Run of {self.settings.model.label} on {self.trained_on.name!r}: {nodes}, {done}{where}>"
+
     def on(self, city: City | str | Path | None = None) -> RunOnCity:
         """The run at work on a city that has the nodes of its split.
 

@@ -9,7 +9,7 @@ import json
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from frigate.config import Settings, change, load_settings, preset
 from frigate.data.city import City
+from frigate.data.progress import plain_progress, print_line
 from frigate.data.split import Seen, Split, make_split, parse_seen, read_seen_file
 from frigate.demand.tuning import choose_settings
 from frigate.errors import SettingsError
@@ -33,7 +34,7 @@ from frigate.training.checkpoint import (
 )
 from frigate.training.distributed import joined
 from frigate.training.run import Build, Run, RunOnCity, build_model, has_demand
-from frigate.training.trainer import OnStep, Trainer, training_windows
+from frigate.training.trainer import OnStep, Trainer, report_steps, training_windows
 
 Saved = tuple[dict[str, Tensor], dict[str, Tensor]]  # of a run: its best weights, and the state to resume from
 
@@ -48,6 +49,7 @@ def train(
     resume: bool = False,
     device: str | None = None,
     on_step: OnStep | None = None,
+    progress: bool = False,
     build: Build = build_model,
     kernels: str = "auto",
 ) -> Run:
@@ -70,11 +72,14 @@ def train(
     folder : path, optional
         Where every finished epoch is kept. Default: nowhere.
     resume : bool
-        Resume the run in the folder. What is passed beside it has to agree with that run.
+        Resume the run in the folder. What is passed beside it has to agree with that run, but for more epochs, which
+        extend it: the learning rate then follows the longer schedule.
     device : str, optional
         "cpu" or "cuda". Default: cuda if available.
     on_step : callable, optional
         Called with a `StepReport` after every step and every epoch.
+    progress : bool
+        Print a line after every epoch, and on slow ones the time left, where `on_step` is not given.
     build : callable
         Makes another model than the settings' from settings and scaling; `load_run` then needs it too.
     kernels : "auto" or "reference"
@@ -94,7 +99,9 @@ def train(
         return new_run(city, seen=seen, mode=mode, settings=chosen, folder=where, build=build), None
 
     def hold() -> None:
-        if where is None or not group.leads or (resume and is_finished(where)):
+        if where is None or not group.leads:
+            return
+        if resume and is_finished(where) and not _more_epochs(settings, load_settings_of(where)):
             return
         if not resume:
             _refuse_folder(where)
@@ -109,6 +116,8 @@ def train(
         trainer = group.agree(lambda: Trainer(here, training_windows(here, on), group=group, kernels=kernels))
         if saved is not None:
             trainer.restore(*saved)
+        if progress and on_step is None:
+            on_step = report_steps(plain_progress("Training", print_line), print_line)
         return trainer.fit(on_step)
 
 
@@ -119,10 +128,19 @@ def _saved_run(
     if folder is None:
         raise SettingsError("resume: name the folder of the run to resume")
     here, best, state = load_checkpoint(folder, city=city, build=build)
+    if _more_epochs(settings, here.settings):
+        longer = change(here.settings, {"train": {"epochs": settings.train.epochs}})
+        progress = replace(here.progress, finished=False)
+        here = replace(here, run=replace(here.run, settings=longer, progress=progress))
     _refuse_another(here, seen, mode, settings)
     if here.scaling.roads is not None:
         here = replace(here, city=ensure_road_features(here.city))
     return here, (best, state)
+
+
+def _more_epochs(wanted: Settings | None, recorded: Settings) -> TypeGuard[Settings]:
+    """Whether settings ask for more epochs than a run was to have."""
+    return wanted is not None and wanted.train.epochs > recorded.train.epochs
 
 
 def _must_be_the_same(here: RunOnCity, device: torch.device) -> str:

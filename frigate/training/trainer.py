@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from frigate.config import TrainSettings
 from frigate.data.files import write_file
+from frigate.data.progress import Progress
 from frigate.data.split import windows_in
 from frigate.errors import CheckpointError, SettingsError
 from frigate.graph.areas import split_into_areas
@@ -463,6 +464,18 @@ def write_tensorboard(writer: Any, metrics: dict[str, Any]) -> None:
         if metrics[name] is not None:
             writer.add_scalar(name, metrics[name], metrics["epoch"])
     writer.flush()
+
+
+def report_steps(update: Progress, say: Callable[[str], None]) -> OnStep:
+    """What to call after every step: progress over all epochs, and a line for each."""
+
+    def on_step(step: StepReport) -> None:
+        words = f"epoch {step.epoch + 1}/{step.epochs} loss {step.loss:.4f}"
+        update(step.epoch * step.steps + step.step, step.epochs * step.steps, words)
+        if step.metrics is not None:
+            say(epoch_line(step.metrics))
+
+    return on_step
 
 
 def epoch_line(metrics: dict[str, Any]) -> str:

@@ -20,7 +20,6 @@ import polars as pl
 import pytest
 
 import frigate as fg
-from frigate.cli import console
 from frigate.cli.console import progress
 from frigate.cli.demo import Demo, demo_settings, run_demo
 from frigate.cli.imports import BENCHMARKS, parse_map
@@ -28,6 +27,7 @@ from frigate.cli.main import COMMANDS, build_parser
 from frigate.cli.parser import Group
 from frigate.cli.reproduce import EXPERIMENTS as EXPERIMENT_NAMES
 from frigate.config import change
+from frigate.data import progress as plain
 from frigate.data.city import City, read_city, write_city
 from frigate.errors import SettingsError
 from frigate.evaluation.metrics import Measure
@@ -134,7 +134,7 @@ def test_help_names_the_commands_in_the_order_of_use() -> None:
     said = frigate("--help")
     assert (said.status, said.err) == (0, "")
     listed = re.findall(r"^  ([a-z]+)  +[A-Z]", said.out, re.MULTILINE)
-    wanted = "demo import check demand train evaluate forecast reproduce bench export"
+    wanted = "demo import check demand train evaluate forecast reproduce bench export completion"
     assert " ".join(listed) == wanted
     for command in COMMANDS:
         own = frigate(command.name, "--help")
@@ -313,13 +313,38 @@ def test_forecast_writes_what_is_asked_for(here: Path, tmp_path: Path) -> None:
     table = pl.read_parquet(files["parquet"])
     np.testing.assert_allclose(table["value"], [float(row["value"]) for row in rows], rtol=1e-6)
     points = json.loads(files["geojson"].read_text())["features"]
-    assert len(points) == 30
+    assert len(points) == 30 * 4
     told = json.loads(frigate("forecast", "run", "--json", "--device", "cpu").out)
-    assert [n["values"][0] for n in told["nodes"]] == [p["properties"]["step_1"] for p in points]
+    assert [n["values"][0] for n in told["nodes"]] == [p["properties"]["value"] for p in points[::4]]
     assert not (here / "run" / "forecast.parquet").exists()
     assert frigate("forecast", "run", "--device", "cpu").out.endswith(": run/forecast.parquet\n")
     assert len(pl.read_parquet(here / "run" / "forecast.parquet")) == 30 * 4
     (here / "run" / "forecast.parquet").unlink()
+
+
+def test_forecast_ends_with_the_total_the_busiest_and_what_a_closure_changes(here: Path, tmp_path: Path) -> None:
+    def values(*words: str) -> np.ndarray:
+        told = json.loads(frigate("forecast", "run", *words, "--json", "--device", "cpu").out)
+        return np.array([node["values"] for node in told["nodes"]]).sum(1)
+
+    before, ids = values(), town().stream.node_ids
+    a, b = first_road(town())
+    closed = ("--close", f"{a},{b}")
+    after, file = values(*closed), tmp_path / "f.csv"
+    said = frigate("forecast", "run", "--csv", file, "--device", "cpu").out
+    total, busiest = said.splitlines()[-2], said.partition("Busiest nodes\n")[2].splitlines()[2:7]
+    assert f" {before.sum():,.0f} vehicles" in total and "Largest" not in said
+    assert [line.split()[0] for line in busiest] == [str(node) for node in ids[np.argsort(-before)[:5]]]
+    assert busiest[0].split()[-1] == f"{before.max():,.1f}"
+    said = frigate("forecast", "run", *closed, "--csv", file, "--device", "cpu").out
+    assert f" {after.sum():,.0f} vehicles" in said and f" {before.sum():,.0f})" in said
+    changes = said.partition("Largest changes\n")[2].splitlines()[2:7]
+    change = after - before
+    order = np.argsort(-np.abs(change))[:5]
+    assert [line.split()[0] for line in changes] == [str(node) for node in ids[order]]
+    assert changes[0].split()[1:] == [
+        f"{before[order[0]]:,.1f}", f"{after[order[0]]:,.1f}", f"{change[order[0]]:+,.1f}",
+    ]  # fmt: skip
 
 
 def values_of(said: Output) -> list[list[float]]:
@@ -439,7 +464,7 @@ def test_resume_over_other_readings_is_refused(copy: Path) -> None:
         ("train city -o new --settings nodes.csv", ("nodes.csv", "TOML")),
         ("train city -o new --past 200", ("training period", "84", "--past")),
         ("train city -o new --resume", ("new", "no such folder")),
-        ("train city -o run --resume --epochs 9", ("epochs = 9", "run", "2")),
+        ("train city -o run --resume --epochs 1", ("epochs = 1", "run", "2")),
         ("train city -o run --resume --preset paper", ('preset "paper"', '"default"')),
         ("evaluate nowhere", ("nowhere", "no such folder")),
         ("evaluate counts.npz", ("counts.npz", "not a folder")),
@@ -559,8 +584,8 @@ def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(copy: Path) -> None:
     assert done == 3
     assert values_of(frigate("forecast", "long", "--json", "--device", "cpu"))
     # With so many epochs left only that it goes on is looked at; that it ends the same is in test_train.
-    said = frigate("train", "city", "-o", "long", "--resume", "--epochs", "501")
-    assert_refused(said, "epochs = 501", "500")
+    said = frigate("train", "city", "-o", "long", "--resume", "--epochs", "499")
+    assert_refused(said, "epochs = 499", "500")
 
 
 def test_ctrl_c_says_what_is_kept() -> None:
@@ -601,7 +626,7 @@ def test_progress_in_plain_text_comes_now_and_then(preparing_s: float, capsys: p
     """What was done before the first step says nothing of how long the others take."""
     ticks = iter((0.0, *(preparing_s + s for s in (1.0, 20.0, 21.0, 40.0))))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(console.time, "monotonic", lambda: next(ticks))
+        patched.setattr(plain.time, "monotonic", lambda: next(ticks))
         with progress("Training") as update:
             for done in (1, 20, 21, 40):
                 update(done, 100, f"epoch {done}")

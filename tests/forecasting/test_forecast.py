@@ -16,6 +16,7 @@ from frigate.data.city import City
 from frigate.data.network import RoadNetwork
 from frigate.errors import CityError, SettingsError
 from frigate.forecasting.forecast import edit_network, make_request
+from frigate.forecasting.result import COLUMNS
 from frigate.graph.feature_cache import ensure_road_features
 from tests.support.errors import raises
 from tests.support.forecast_runs import SIDE, START_S, STEP_S, S, forecast, grid, readings, small_city, small_run
@@ -316,11 +317,37 @@ def test_tables_and_maps_carry_the_users_ids(text: bool, tmp_path: Path) -> None
     features = json.loads(made.write(tmp_path / "out.geojson").read_text(encoding="utf-8"))
     assert features["type"] == "FeatureCollection"
     assert len(features["times"]) == 3
-    points = {(f["id"], s): f["properties"][f"step_{s}"] for f in features["features"] for s in (1, 2, 3)}
+    points = {(p["node_id"], p["step_ahead"]): p["value"] for p in (f["properties"] for f in features["features"])}
     assert points == expected
-    assert features["features"][3]["geometry"] == {"type": "Point", "coordinates": [made.lon[3], made.lat[3]]}
+    assert features["features"][3 * 3]["geometry"] == {"type": "Point", "coordinates": [made.lon[3], made.lat[3]]}
     plain = json.loads(made.write(tmp_path / "out.json").read_text(encoding="utf-8"))
     assert {(n["node_id"], s): n["values"][s - 1] for n in plain["nodes"] for s in (1, 2, 3)} == expected
+
+
+def test_files_say_where_and_when_in_words_that_map_programs_know(tmp_path: Path) -> None:
+    """kepler.gl and QGIS's temporal controller take `time` and `end_time`, ISO-8601 in UTC, from each feature."""
+    network = small_city().network
+    first = np.where(network.senders == 0, "Rue du Fort", np.where(network.receivers == 0, "Grand-Rue", ""))
+    named = replace(network, edges=replace(network.edges, name=np.where(network.senders == 7, "Quai", first)))
+    made = forecast(small_run(), named, at="2024-03-05T08:00")
+    features = json.loads(made.write(tmp_path / "out.geojson").read_text(encoding="utf-8"))["features"]
+    assert len(features) == 3 * 25
+    told = features[1]["properties"]  # node 0, the second hour
+    assert told["street"] == "Grand-Rue / Rue du Fort"
+    assert (told["time"], told["end_time"]) == ("2024-03-05T08:00:00Z", "2024-03-05T09:00:00Z")
+    assert told["local_time"] == "2024-03-05T09:00:00+01:00"
+    for read, name in ((pl.read_csv, "out.csv"), (pl.read_parquet, "out.parquet")):
+        row = read(made.write(tmp_path / name)).row(1, named=True)
+        assert tuple(row) == COLUMNS
+        assert (row["lon"], row["lat"], row["street"]) == (made.lon[0], made.lat[0], told["street"])
+        assert row["sensor"] == bool(made.sensor[0])
+    assert "\n0,6.0,49.0,Grand-Rue / Rue du Fort," in (tmp_path / "out.csv").read_text(encoding="utf-8")
+    # A closed road keeps its name.
+    assert np.array_equal(named.close([(0, 1), (1, 0)]).streets, named.streets)
+    nodes = json.loads(made.write(tmp_path / "out.json").read_text(encoding="utf-8"))["nodes"]
+    assert {node["node_id"]: node["street"] for node in nodes} == dict(
+        zip(range(25), named.streets.tolist(), strict=True)
+    )
 
 
 @pytest.mark.parametrize(
@@ -374,7 +401,7 @@ def test_an_unknown_form_of_file_is_refused(tmp_path: Path) -> None:
         for form in (".csv", ".parquet", ".geojson", ".json"):
             with raises(SettingsError, str(path), "written"):
                 made.write(path, suffix=form)
-    assert made.write(tmp_path / "table", suffix=".csv").read_text(encoding="utf-8").startswith("node_id,time")
+    assert made.write(tmp_path / "table", suffix=".csv").read_text(encoding="utf-8").startswith("node_id,lon,lat,")
 
 
 def test_roads_are_closed_and_added_by_their_ends() -> None:

@@ -132,6 +132,27 @@ def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
     assert equal(weights(run), weights(again))
 
 
+def test_more_epochs_extend_a_finished_run(tmp_path: Path) -> None:
+    first = train(town(), settings=tiny(epochs=2), folder=tmp_path, device="cpu")
+    lines = log(tmp_path)
+    reports: list[StepReport] = []
+    longer = train(town(), settings=tiny(epochs=4), folder=tmp_path, resume=True, device="cpu", on_step=reports.append)
+    assert (longer.progress.epoch, longer.progress.finished) == (4, True)
+    assert [step.epoch for step in reports if step.metrics is not None] == [2, 3]
+    assert log(tmp_path)[:2] == lines and len(log(tmp_path)) == 4
+    assert load_run(tmp_path).settings.train.epochs == 4
+    assert not equal(weights(first), weights(longer))
+    with raises(SettingsError, "epochs = 3", "4"):
+        train(town(), settings=tiny(epochs=3), folder=tmp_path, resume=True)
+
+
+def test_progress_is_printed_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    train(town(), settings=tiny(epochs=2), device="cpu", progress=True)
+    assert [line.split(":")[0] for line in capsys.readouterr().err.splitlines()] == ["epoch 1", "epoch 2"]
+    train(town(), settings=tiny(epochs=1), device="cpu")
+    assert capsys.readouterr() == ("", "")
+
+
 def test_stopped_before_the_first_epoch_nothing_is_kept_and_training_can_begin_again(tmp_path: Path) -> None:
     def stop(tick: StepReport) -> None:
         raise KeyboardInterrupt
@@ -147,8 +168,8 @@ def test_what_does_not_agree_with_the_run_is_refused(tmp_path: Path) -> None:
     train(town(), seen=0.6, settings=tiny(epochs=1), folder=tmp_path, device="cpu")
     with raises(SettingsError, "run", "--resume"):
         train(town(), settings=tiny(), folder=tmp_path)
-    with raises(SettingsError, "epochs = 9", "1"):
-        train(town(), settings=tiny(epochs=9), folder=tmp_path, resume=True)
+    with raises(SettingsError, "batch_size = 9", "4"):
+        train(town(), settings=tiny(epochs=1, batch_size=9), folder=tmp_path, resume=True)
     with raises(SettingsError, "14 other sensors"):
         train(town(), seen=0.5, folder=tmp_path, resume=True)
     with raises(SettingsError, "folder"):

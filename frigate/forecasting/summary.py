@@ -1,0 +1,75 @@
+"""What a forecast says in a few lines: the total, the busiest nodes, and what closing or adding roads changes."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frigate.forecasting.result import Forecast
+
+LISTED = 5
+STREET_LETTERS = 40
+
+Table = list[dict[str, str]]  # a dict of columns for each row
+
+
+def node_totals(forecast: Forecast) -> NDArray[np.float64]:
+    """[N] all steps together: the sum of counts, the mean of a gauge. NaN where a node is absent."""
+    together = np.sum if forecast.quantity == "count" else np.mean
+    return np.asarray(together(forecast.values, axis=0))
+
+
+def total_line(forecast: Forecast, before: Forecast | None = None) -> str:
+    """The whole network in one line; with the forecast `before` roads were closed or added, that as well."""
+    minutes = forecast.horizon * forecast.step_s / 60
+    ahead = f"{minutes:g} min" if minutes < 120 else f"{minutes / 60:g} h"
+    if forecast.quantity == "count":
+        unit = forecast.unit or "vehicles"
+        now, *was = (f"{np.nansum(node_totals(each)):,.0f}" for each in (forecast, before) if each is not None)
+        changed = f" (before the change {was[0]})" if was else ""
+        return f"Total over {ahead}: {now} {unit}{changed}, counted at every node that they pass."
+    unit = f" {forecast.unit}" if forecast.unit else ""
+    now, *was = (f"{np.nanmean(each.values):,.4g}" for each in (forecast, before) if each is not None)
+    changed = f" (before the change {was[0]})" if was else ""
+    return f"Mean {forecast.quantity} over {ahead}: {now}{unit}{changed}."
+
+
+def busiest(forecast: Forecast) -> tuple[str, Table]:
+    """A title, and the nodes with the largest forecasts; of speeds, the slowest."""
+    slow = forecast.quantity == "speed"
+    title = "Busiest nodes" if forecast.quantity == "count" else "Slowest nodes" if slow else "Highest nodes"
+    totals = node_totals(forecast)
+    order = np.argsort(totals if slow else -totals, kind="stable")
+    return title, [
+        _about(forecast, node) | {_heading(forecast): _number(totals[node])}
+        for node in order[~np.isnan(totals[order])][:LISTED].tolist()
+    ]
+
+
+def largest_changes(forecast: Forecast, before: Forecast) -> Table:
+    """The nodes that closing or adding roads changes most. Both forecasts are of the same nodes."""
+    was, now = node_totals(before), node_totals(forecast)
+    change = now - was
+    order = np.argsort(-np.abs(change), kind="stable")
+    order = order[np.abs(change[order]) > 0][:LISTED]  # which leaves out NaN
+    return [
+        _about(forecast, node)
+        | {"before": _number(was[node]), "after": _number(now[node]), "change": f"{change[node]:+,.1f}"}
+        for node in order.tolist()
+    ]
+
+
+def _about(forecast: Forecast, node: int) -> dict[str, str]:
+    about = {"node": str(forecast.node_ids[node])}
+    if (forecast.street != "").any():
+        street = str(forecast.street[node])
+        about["street"] = street if len(street) <= STREET_LETTERS else f"{street[: STREET_LETTERS - 3].rstrip()}..."
+    return about
+
+
+def _heading(forecast: Forecast) -> str:
+    return forecast.unit or ("vehicles" if forecast.quantity == "count" else forecast.quantity)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.1f}"
