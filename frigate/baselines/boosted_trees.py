@@ -19,6 +19,7 @@ from torch import Tensor
 from frigate.baselines.naive import fit_own_median, last_topologies, require_same_nodes, window_means
 from frigate.config import Task
 from frigate.data.split import Period, Split, windows_in
+from frigate.draws import Draw, generator
 from frigate.errors import MissingExtraError, SettingsError
 from frigate.nn.batch import Batch, Windows
 from frigate.nn.clock import HOURS, clock_bins
@@ -29,7 +30,6 @@ HIDDEN = (0.2, 0.8)  # the share of the sensors hidden in a training window
 ROWS = 400_000  # for training, and a fifth of it for early stopping
 STEPS = 3  # rows of a node and window: its other steps are nearly the same
 STOPPING_SHARE = 0.2  # of the seen nodes, where the split has none for validation
-TREES_STREAM = 4  # separates these draws from others with the same seed
 L1, POISSON = "regression_l1", "poisson"
 BANDWIDTHS = (1.0, 3.0, 9.0, 27.0)  # in median road lengths
 LIKENESS = (1.0, 4.0)  # kernels that also decrease with the mean square difference of the road features
@@ -89,7 +89,7 @@ def fit_trees(
         import lightgbm
     except ImportError:
         raise MissingExtraError("lightgbm", "trees") from None
-    rng = np.random.default_rng([seed, TREES_STREAM])
+    rng = generator(seed, Draw.TREES)
     stopping = split.validation if split.validation.any() else _some_of(split.seen, rng)
     seen = replace(stream, observed=stream.observed & split.seen)
     draw = _Draw(

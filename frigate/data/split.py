@@ -18,12 +18,12 @@ from scipy.sparse.csgraph import dijkstra
 from frigate.data.coordinates import haversine_m
 from frigate.data.network import NodeId, RoadNetwork
 from frigate.data.stream import RoadNetworkStream
+from frigate.draws import Draw, generator
 from frigate.errors import CityError, SettingsError
 
 DEFAULT_SHARE = 0.8  # of the sensors seen, by default
 MIN_SEEN = 3  # one for validation, and two to learn one from the other
 NODES, PERIODS = ("seen", "validation", "unseen"), ("train", "validate", "test")  # of a Split
-SPLIT_STREAM = 1  # keeps these draws apart from others with the same seed
 
 Seen = float | Literal["all"] | Iterable[NodeId] | None
 Period = tuple[int, int]  # snapshots [first, stop)
@@ -93,7 +93,7 @@ def make_split(
     if not sensors.any():
         raise CityError("no node has a reading. To train or evaluate, a city needs readings at some of its nodes")
     train, validate, test = _periods(stream.num_snapshots, past=past, horizon=horizon)
-    rng = np.random.default_rng([seed, SPLIT_STREAM])
+    rng = generator(seed, Draw.SPLIT)
     chosen = _choose_seen(stream, seen, mode=mode, rng=rng)
     first, stop = train
     if not stream.observed[first:stop, chosen].any():

@@ -16,6 +16,7 @@ from frigate.data.stream import DAY_S, RoadNetworkStream
 from frigate.demand.calibration import Floats, RouteSet, SensorView, first_numbers, route_set
 from frigate.demand.leaning import Leaning, lean, propagate
 from frigate.demand.route_search import LineGraph, Routes, SearchSettings, line_graph, search_routes
+from frigate.draws import Draw, seed_of
 from frigate.errors import CityError
 
 KINDS_OF_DAY = ("weekday", "weekend")
@@ -215,7 +216,7 @@ def num_searches(graph: LineGraph) -> int:
 
 def route_seed(seed: int, k: int) -> int:
     """The seed that the trips of set k are searched with."""
-    return 1000 * seed + k
+    return seed_of(seed, Draw.TRIPS, k)
 
 
 def set_searches(settings: DemandSettings) -> list[SearchSettings]:

@@ -19,6 +19,7 @@ from frigate.data.stream import RoadNetworkStream
 from frigate.demand.calibration import SensorView, first_numbers, route_set
 from frigate.demand.estimate import TINY, DemandSettings, num_searches, usual_counts, week_mean
 from frigate.demand.route_search import LineGraph, SearchSettings, line_graph, search_routes
+from frigate.draws import Draw, generator, seed_of
 
 TRIED, TRIED_IN_LARGE = 64, 24  # searches; fewer in a large network, where each takes longer
 LARGE = 5_000  # nodes
@@ -91,8 +92,8 @@ def hidden_error(
 ) -> float:
     """Mean absolute error of the mean flow of one route set at sensors that were hidden, each once."""
     searches = min(SEARCHES, num_searches(graph))
-    trips = route_set(graph, search_routes(graph, search, searches=searches, seed=seed))
-    rows = np.random.default_rng([seed, 1]).permutation(np.flatnonzero(sensors))
+    trips = route_set(graph, search_routes(graph, search, searches=searches, seed=seed_of(seed, Draw.TRIED_TRIPS)))
+    rows = generator(seed, Draw.TRIED_FOLDS).permutation(np.flatnonzero(sensors))
     error = 0.0
     for fold in range(FOLDS):
         hidden = rows[fold::FOLDS]

@@ -17,12 +17,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from frigate.draws import Draw, generator
 from frigate.errors import SettingsError
 
 HOUR_S = 3600
 GOOD_GEH = 5.0
 DRAWS = 1000
-BOOTSTRAP_STREAM = 2  # keeps these draws apart from others with the same seed
 
 Sums = NDArray[np.float64]
 
@@ -148,7 +148,7 @@ class Scores:
 @lru_cache(maxsize=2)
 def bootstrap_weights(count: int, *, seed: int) -> Sums:
     """[DRAWS,count] how often each of `count` nodes is drawn when as many are drawn with replacement."""
-    rng = np.random.default_rng([seed, BOOTSTRAP_STREAM])
+    rng = generator(seed, Draw.BOOTSTRAP)
     drawn = rng.integers(count, size=(DRAWS, count)) + count * np.arange(DRAWS)[:, None]
     weights = np.bincount(drawn.ravel(), minlength=DRAWS * count).reshape(DRAWS, count).astype(np.float64)
     weights.flags.writeable = False  # shared by every caller

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from frigate.data.coordinates import EARTH_RADIUS_M
 from frigate.data.network import RoadNetwork
+from frigate.draws import Draw, generator, seed_of
 from frigate.experiments.plan import Plan, Recipe
 from frigate.experiments.trials import Change, Fitted
 from frigate.nn.batch import Batch, Windows
@@ -51,7 +52,7 @@ class OtherRoads(Change):
 
 def perturbed(network: RoadNetwork, *, percent: float, seed: int) -> RoadNetwork:
     """Half of `percent` of the roads dropped, as many built between near nodes without one, with lengths of others."""
-    rng = np.random.default_rng([seed, round(100 * percent)])
+    rng = generator(seed, Draw.CHANGED_ROADS, round(100 * percent))
     count = round(percent / 200 * network.num_edges)
     ids = network.node_ids.tolist()
     gone = rng.permutation(network.num_edges)[:count]
@@ -85,7 +86,7 @@ class Thinned(Change):
         return "masked" if self.masked else "dropped"
 
     def apply(self, fitted: Fitted, plan: Plan, recipe: Recipe) -> Fitted:
-        draws = torch.Generator().manual_seed(recipe.seed)
+        draws = torch.Generator().manual_seed(seed_of(recipe.seed, Draw.KEPT_SNAPSHOTS))
 
         def forecast(batch: Batch) -> Tensor:
             keep = kept_snapshots(batch.num_windows, batch.past, draws)

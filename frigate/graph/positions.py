@@ -19,6 +19,7 @@ from scipy.sparse.csgraph import connected_components, dijkstra
 
 from frigate.data.coordinates import haversine_m
 from frigate.data.network import SAME_PLACE_M, NodeId, RoadNetwork
+from frigate.draws import Draw, generator
 from frigate.errors import CityError, SettingsError
 
 T = TypeVar("T")
@@ -66,7 +67,7 @@ def choose_anchors(network: RoadNetwork, *, count: int = 16, choice: str = "rand
     if len(nodes) == 0:
         raise CityError("the network has no present node to be an anchor; add nodes")
     nodes = nodes[np.argsort(network.node_ids[nodes], kind="stable")]
-    rng = np.random.default_rng(seed)
+    rng = generator(seed, Draw.ANCHORS)
     match choice:
         case "random":
             rows = [np.array([row]) for row in np.resize(rng.permutation(nodes), count)]
@@ -221,7 +222,7 @@ def distortion(
 ) -> Distortion:
     """Expansion, contraction and product over about `pairs` pairs of nodes, all where there are no more."""
     nodes = np.flatnonzero(network.present)
-    rng = np.random.default_rng(seed)
+    rng = generator(seed, Draw.ANCHOR_PAIRS)
     every = len(nodes) * (len(nodes) - 1) // 2 <= pairs
     each = 50  # one search for shortest paths serves many pairs
     sources = nodes if every else rng.choice(nodes, size=min(len(nodes), math.ceil(pairs / each)), replace=False)

@@ -20,6 +20,7 @@ from frigate.data.city import City
 from frigate.data.progress import plain_progress, print_line
 from frigate.data.split import Seen, Split, make_split, parse_seen, read_seen_file
 from frigate.demand.tuning import choose_settings
+from frigate.draws import Draw, seed_of
 from frigate.errors import SettingsError
 from frigate.graph.feature_cache import ensure_road_features
 from frigate.nn.device import best_device
@@ -178,7 +179,7 @@ def new_run(
         )
         scaling = replace(scaling, demand=demand)
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+        torch.default_generator.manual_seed(seed_of(seed, Draw.WEIGHTS))
         model = build(settings, scaling)
     return RunOnCity.untrained(city, split, settings, scaling, model, folder)
 

@@ -29,6 +29,7 @@ from frigate.config import TrainSettings
 from frigate.data.files import write_file
 from frigate.data.progress import Progress
 from frigate.data.split import windows_in
+from frigate.draws import Draw, generator, seed_of
 from frigate.errors import CheckpointError, SettingsError
 from frigate.graph.areas import split_into_areas
 from frigate.nn.batch import Batch, Windows
@@ -43,8 +44,6 @@ from frigate.training.run import Run, RunOnCity, TrainingState
 
 LAST_RATE = 0.02  # of the learning rate, at the end of the cosine
 ALONE = Group()
-MASK_DRAWS = 7
-PART_DRAWS = 5  # apart from the draws of an epoch, which are from (seed, epoch)
 
 
 @dataclass(frozen=True)
@@ -185,8 +184,9 @@ class Trainer:
     def _epoch(self, on_step: OnStep) -> dict[str, Any]:
         began = time.perf_counter()
         epoch = self.progress.epoch
-        torch.manual_seed(dropout_seed(self.settings.seed, epoch, self.group.rank))
-        rng = np.random.default_rng([self.settings.seed, epoch])
+        # Other processes have other windows, so they drop other things.
+        torch.manual_seed(seed_of(self.settings.seed, Draw.DROPOUT, epoch, self.group.rank))
+        rng = generator(self.settings.seed, Draw.EPOCH, epoch)
         order = rng.permutation(self.train_at)
         total, skipped = 0.0, 0
         waiting: deque[tuple[Tensor, Tensor]] = deque()
@@ -382,7 +382,7 @@ class _Recorded:
 def training_masks(run: RunOnCity) -> NDArray[np.bool_]:
     """[C,N] the sets of hidden sensors of a training with demand, from few hidden to many."""
     train, sensors = run.settings.train, run.split.training
-    rng = np.random.default_rng([train.seed, MASK_DRAWS])
+    rng = generator(train.seed, Draw.HIDDEN_SETS)
     shares = np.linspace(*train.hide, train.masks)
     return (rng.random((train.masks, len(sensors))) < shares[:, None]) & sensors
 
@@ -400,13 +400,6 @@ def training_windows(run: RunOnCity, device: torch.device | str) -> Windows:
     if run.scaling.demand is None:
         return run.windows(device)
     return run.windows(device, sensors=[*(run.split.training & ~training_masks(run)), run.split.training])
-
-
-def dropout_seed(seed: int, epoch: int, rank: int) -> int:
-    """Of torch's random state in an epoch: other processes have other windows, so they drop other things."""
-    if rank == 0:
-        return seed * 100_003 + epoch
-    return int(np.random.SeedSequence([seed, epoch, rank]).generate_state(1)[0])
 
 
 def learning_rate(step: int, steps: int, settings: TrainSettings) -> float:
@@ -435,7 +428,7 @@ def spread(items: NDArray[np.int64], count: int) -> NDArray[np.int64]:
 def draw_part(seed: int, step: int, parts: int) -> int:
     """The part of a step, the same on all processes: in every `parts` steps each part once, in another order."""
     around, place = divmod(step, parts)
-    return int(np.random.default_rng([seed, around, PART_DRAWS]).permutation(parts)[place])
+    return int(generator(seed, Draw.PARTS, around).permutation(parts)[place])
 
 
 def micro_batch(run: RunOnCity, device: torch.device, parts: Sequence[Part] = ()) -> int:

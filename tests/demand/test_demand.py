@@ -371,11 +371,12 @@ def detours(demand: Demand, network: RoadNetwork) -> Detours:
 
 
 def test_a_new_road_attracts_trips_and_takes_them_from_others(graph: LineGraph, demand: Demand) -> None:
-    across = grid().add(roads=[(0, SIDE * SIDE - 1)], length_m=[50.0])  # from corner to corner, as by a tunnel
+    ends = [(0, SIDE * SIDE - 1), (SIDE * SIDE - 1, 0)]  # from corner to corner, as by a tunnel
+    across = grid().add(roads=ends, length_m=[50.0, 50.0])
     found = reroute(demand, detours(demand, across))
     assert found.node_change[0] > 1.1 and found.node_change[-1] > 1.1
     assert found.node_change[SIDE + 1 : -SIDE - 1].mean() < 0.99
-    back = reroute(demand, detours(demand, across.close([(0, SIDE * SIDE - 1)])))
+    back = reroute(demand, detours(demand, across.close(ends)))
     np.testing.assert_allclose(back.node_change, 1, atol=1e-5)
 
 

@@ -73,7 +73,8 @@ def test_the_loss_falls(name: str) -> None:
         if tick.metrics is not None:
             losses.append(tick.loss)
 
-    run = train(town(), seen=0.6, settings=tiny(name, epochs=8, steps_per_epoch=5), device="cpu", on_step=on_step)
+    settings = tiny(name, epochs=8, steps_per_epoch=5, batch_size=16)
+    run = train(town(), seen=0.6, settings=settings, device="cpu", on_step=on_step)
     assert len(losses) == 8
     assert np.mean(losses[-3:]) < 0.9 * losses[0]
     # The untrained `default` forecasts what demand does, and on so small a town nothing is better.
