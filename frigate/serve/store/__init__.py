@@ -1,0 +1,28 @@
+"""Where the service keeps readings, closures, forecasts and tokens: SQLite, or PostgreSQL for several processes."""
+
+from __future__ import annotations
+
+from frigate.errors import ServiceError
+from frigate.serve.store.base import Closure, Reading, Store, StoredForecast, StoreGoneError, Token
+
+__all__ = ["Closure", "Reading", "Store", "StoreGoneError", "StoredForecast", "Token", "open_store"]
+
+
+def open_store(url: str) -> Store:
+    """Open a store and bring its tables up to date.
+
+    Parameters
+    ----------
+    url
+        A file for SQLite, as `store.db` or `sqlite:store.db`; or `postgresql://user@host/database`.
+    """
+    kind, colon, rest = url.partition(":")
+    if kind in ("postgresql", "postgres"):
+        from frigate.serve.store.postgres import PostgresStore
+
+        return PostgresStore(url).prepared()
+    if colon and "://" in url:
+        raise ServiceError(f'--store "{kind}://...": give a file for SQLite, or postgresql://user@host/database')
+    from frigate.serve.store.sqlite import SqliteStore
+
+    return SqliteStore(rest if kind == "sqlite" else url).prepared()

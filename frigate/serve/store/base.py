@@ -1,0 +1,313 @@
+"""What a store can do, in SQL that SQLite and PostgreSQL share. The two differ in how a transaction is opened.
+
+Calls block and may come from any thread. What a call has returned is on disk. A store that cannot be reached, is full
+or cannot be written raises StoreGoneError; the next call tries again.
+"""
+
+from __future__ import annotations
+
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frigate.errors import ServiceError
+from frigate.serve.store.schema import MIGRATIONS
+
+FORGET_ROWS = 20_000  # in one transaction: a long one would keep readings waiting
+
+
+class StoreGoneError(ServiceError):
+    """The store cannot be reached, read or written at the moment."""
+
+
+class Reading(NamedTuple):
+    """What a sensor has measured."""
+
+    node: str
+    time_us: int
+    value: float
+
+
+@dataclass(frozen=True)
+class Closure:
+    """A one-way road that is closed from `begin_s` up to `end_s`; None: until it is ended."""
+
+    id: str
+    source: str
+    target: str
+    begin_s: int
+    end_s: int | None
+    created_s: int
+
+    def active(self, time_s: float) -> bool:
+        return self.begin_s <= time_s and (self.end_s is None or time_s < self.end_s)
+
+
+@dataclass(frozen=True)
+class StoredForecast:
+    """A forecast as it was issued; `body` is a container of `frigate.serve.wire`, compressed."""
+
+    issued_s: int
+    made_s: float
+    network: str
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Token:
+    """Who may do what. The secret itself is not kept."""
+
+    id: str
+    name: str
+    role: str
+    hash: bytes
+    created_s: int
+    revoked_s: int | None
+
+
+class Sql(Protocol):
+    """An open transaction. Values are passed beside the text, as `?`."""
+
+    def rows(self, text: str, *values: object) -> list[tuple[Any, ...]]: ...
+    def run(self, text: str, *values: object) -> int: ...  # rows that were changed
+    def known(self, readings: Iterable[Reading]) -> dict[tuple[str, int], float]: ...
+    def put(self, readings: Sequence[Reading], received_s: float) -> None: ...
+    def lock(self) -> None: ...  # until the end of the transaction, against others that lock
+
+
+class Store(ABC):
+    """Readings, closures, forecasts and tokens of one city."""
+
+    @abstractmethod
+    def transaction(self, *, write: bool = False) -> AbstractContextManager[Sql]:
+        """Committed, on disk, when the block ends; rolled back when it raises."""
+
+    @abstractmethod
+    def hold_clock(self) -> bool:
+        """Whether this process has the clock, taking it if nobody has. It is lost with the process."""
+
+    @abstractmethod
+    def release_clock(self) -> None: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def prepared(self) -> Self:
+        """With its tables up to date."""
+        try:
+            with self.transaction(write=True) as sql:
+                sql.lock()
+                sql.run("CREATE TABLE IF NOT EXISTS schema_version (version BIGINT NOT NULL)")
+                found = sql.rows("SELECT version FROM schema_version")
+                version = found[0][0] if found else 0
+                if version > len(MIGRATIONS):
+                    raise ServiceError(
+                        f"the store has version {version} of the tables, this Frigate knows {len(MIGRATIONS)}. "
+                        "Use the Frigate that wrote it, or a newer one"
+                    )
+                if not found:
+                    sql.run("INSERT INTO schema_version VALUES (0)")
+                for statements in MIGRATIONS[version:]:
+                    for statement in statements:
+                        sql.run(statement)
+                sql.run("UPDATE schema_version SET version = ?", len(MIGRATIONS))
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    # Readings
+
+    def add_readings(self, readings: Sequence[Reading], received_s: float) -> list[str]:
+        """Store readings and say of each, in order, whether it was accepted, a duplicate, or corrected an earlier one.
+
+        A reading is known by its node and time. The value that came last stays.
+        """
+        with self.transaction(write=True) as sql:
+            stored = sql.known(readings)
+            changed: dict[tuple[str, int], Reading] = {}
+            answers = []
+            for reading in readings:
+                key = (reading.node, reading.time_us)
+                before = stored.get(key)
+                answers.append(
+                    "accepted" if before is None else "duplicate" if before == reading.value else "corrected"
+                )
+                if before != reading.value:
+                    stored[key], changed[key] = reading.value, reading
+            if changed:
+                sql.put(list(changed.values()), received_s)
+        return answers
+
+    def readings(
+        self, begin_us: int, end_us: int, node: str | None = None
+    ) -> tuple[list[str], NDArray[np.int64], NDArray[np.float64]]:
+        """Nodes, times and values of the readings from `begin_us` up to `end_us`, in time order."""
+        where, values = "time_us >= ? AND time_us < ?", list[object]([begin_us, end_us, node])
+        if node is None:
+            values.pop()
+        else:
+            where = f"{where} AND node = ?"
+        with self.transaction() as sql:
+            rows = sql.rows(f"SELECT node, time_us, value FROM readings WHERE {where} ORDER BY time_us", *values)
+        return [row[0] for row in rows], np.array([r[1] for r in rows], np.int64), np.array([r[2] for r in rows], float)
+
+    def last_readings(self, since_us: int) -> dict[str, tuple[int, int]]:
+        """Of each node that was read since then: the time of its last reading, and how many there were."""
+        with self.transaction() as sql:
+            rows = sql.rows("SELECT node, MAX(time_us), COUNT(*) FROM readings WHERE time_us >= ? GROUP BY node",
+                            since_us)  # fmt: skip
+        return {node: (last, count) for node, last, count in rows}
+
+    # Closures
+
+    def add_closure(
+        self, source: str, target: str, *, begin_s: int, end_s: int | None, now_s: int
+    ) -> tuple[Closure, bool]:
+        """Close a road, unless a closure covers that time already; the closure, and whether it is new."""
+        with self.transaction(write=True) as sql:
+            sql.lock()
+            for closure in _closures(sql, "source = ? AND target = ? AND begin_s <= ?", source, target, begin_s):
+                until_s = closure.end_s
+                if until_s is None or (end_s is not None and until_s >= end_s):
+                    return closure, False
+            new = Closure(secrets.token_hex(6), source, target, begin_s, end_s, now_s)
+            sql.run("INSERT INTO closures VALUES (?, ?, ?, ?, ?, ?)", new.id, source, target, begin_s, end_s, now_s)
+            _count_up(sql, "closures")
+        return new, True
+
+    def end_closure(self, closure_id: str, now_s: int) -> Closure | None:
+        """End a closure now; one that has not begun never will, one that has ended stays as it is."""
+        with self.transaction(write=True) as sql:
+            sql.lock()
+            changed = sql.run(
+                "UPDATE closures SET end_s = CASE WHEN begin_s > ? THEN begin_s ELSE ? END "
+                "WHERE id = ? AND (end_s IS NULL OR end_s > ?) AND (end_s IS NULL OR end_s > begin_s)",
+                now_s, now_s, closure_id, now_s,
+            )  # fmt: skip
+            if changed:
+                _count_up(sql, "closures")
+            found = _closures(sql, "id = ?", closure_id)
+        return found[0] if found else None
+
+    def closures(self, begin_s: int | None = None) -> list[Closure]:
+        """All closures, or those that hold at `begin_s` or later; the first to begin comes first."""
+        with self.transaction() as sql:
+            if begin_s is None:
+                return _closures(sql, "1 = 1")
+            return _closures(sql, "end_s IS NULL OR (end_s > ? AND end_s > begin_s)", begin_s)
+
+    # Forecasts and how they did
+
+    def add_forecast(self, forecast: StoredForecast) -> bool:
+        """Keep a forecast; False where there is one of that time already, which stays."""
+        with self.transaction(write=True) as sql:
+            return bool(
+                sql.run(
+                    "INSERT INTO forecasts VALUES (?, ?, ?, ?) ON CONFLICT (issued_s) DO NOTHING",
+                    forecast.issued_s, forecast.made_s, forecast.network, forecast.body,
+                )
+            )  # fmt: skip
+
+    def forecast(self, issued_s: int | None = None) -> StoredForecast | None:
+        """The forecast of that time, or the latest."""
+        with self.transaction() as sql:
+            which = "issued_s = ?" if issued_s is not None else "issued_s = (SELECT MAX(issued_s) FROM forecasts)"
+            values = () if issued_s is None else (issued_s,)
+            rows = sql.rows(f"SELECT issued_s, made_s, network, body FROM forecasts WHERE {which}", *values)
+        return next((StoredForecast(at, made_s, network, bytes(body)) for at, made_s, network, body in rows), None)
+
+    def state(self) -> tuple[int | None, int]:
+        """When the latest forecast was issued, and how often closures have changed: cheap, to be asked often."""
+        with self.transaction() as sql:
+            (latest,) = sql.rows("SELECT MAX(issued_s) FROM forecasts")
+            changes = sql.rows("SELECT value FROM facts WHERE name = ?", "closures")
+        return latest[0], int(changes[0][0]) if changes else 0
+
+    def add_scores(self, time_s: int, network: str, body: bytes) -> None:
+        """Keep how the forecasts of a snapshot did; later scores of it replace these."""
+        with self.transaction(write=True) as sql:
+            sql.run(
+                "INSERT INTO scores VALUES (?, ?, ?) ON CONFLICT (time_s) "
+                "DO UPDATE SET network = excluded.network, body = excluded.body",
+                time_s, network, body,
+            )  # fmt: skip
+
+    def scores(self, begin_s: int, network: str) -> list[tuple[int, bytes]]:
+        """The scores of the snapshots since then, in time order."""
+        with self.transaction() as sql:
+            rows = sql.rows("SELECT time_s, body FROM scores WHERE time_s >= ? AND network = ? ORDER BY time_s",
+                            begin_s, network)  # fmt: skip
+        return [(time_s, bytes(body)) for time_s, body in rows]
+
+    # Tokens
+
+    def add_token(self, token: Token) -> None:
+        with self.transaction(write=True) as sql:
+            sql.run("INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?)", token.id, token.name, token.role, token.hash,
+                    token.created_s, token.revoked_s)  # fmt: skip
+
+    def tokens(self) -> list[Token]:
+        with self.transaction() as sql:
+            return _tokens(sql, "1 = 1")
+
+    def token(self, token_id: str) -> Token | None:
+        with self.transaction() as sql:
+            return next(iter(_tokens(sql, "id = ?", token_id)), None)
+
+    def revoke_token(self, token_id: str, now_s: int) -> bool:
+        """False where there is no such token that is still good."""
+        with self.transaction(write=True) as sql:
+            return bool(sql.run("UPDATE tokens SET revoked_s = ? WHERE id = ? AND revoked_s IS NULL", now_s, token_id))
+
+    # The whole
+
+    def claim(self, city: str) -> None:
+        """Note which city the store is of; refuse it where it is of another."""
+        with self.transaction(write=True) as sql:
+            sql.lock()
+            found = sql.rows("SELECT value FROM facts WHERE name = ?", "city")
+            if not found:
+                sql.run("INSERT INTO facts VALUES (?, ?)", "city", city)
+            elif found[0][0] != city:
+                raise ServiceError(f"the store is of another city: {found[0][0]}, not {city}. Name another --store")
+
+    def forget(self, before_s: int) -> int:
+        """Delete what is older: readings, forecasts, scores, closures that ended before. How many rows there were."""
+        gone = 0
+        readings = "DELETE FROM readings WHERE time_us < ? AND time_us <= (SELECT MAX(time_us) FROM (SELECT time_us "
+        readings += f"FROM readings WHERE time_us < ? ORDER BY time_us LIMIT {FORGET_ROWS}) AS oldest)"
+        while True:
+            with self.transaction(write=True) as sql:
+                deleted = sql.run(readings, before_s * 1_000_000, before_s * 1_000_000)
+            gone += deleted
+            if deleted < FORGET_ROWS:
+                break
+        with self.transaction(write=True) as sql:
+            gone += sql.run("DELETE FROM forecasts WHERE issued_s < ?", before_s)
+            gone += sql.run("DELETE FROM scores WHERE time_s < ?", before_s)
+            gone += sql.run("DELETE FROM closures WHERE end_s IS NOT NULL AND end_s < ?", before_s)
+        return gone
+
+
+def _closures(sql: Sql, where: str, *values: object) -> list[Closure]:
+    """`where` is a condition of this module, never a user's word."""
+    text = f"SELECT id, source, target, begin_s, end_s, created_s FROM closures WHERE {where} ORDER BY begin_s, id"
+    return [Closure(*row) for row in sql.rows(text, *values)]
+
+
+def _tokens(sql: Sql, where: str, *values: object) -> list[Token]:
+    """`where` as above."""
+    text = f"SELECT id, name, role, hash, created_s, revoked_s FROM tokens WHERE {where} ORDER BY created_s, id"
+    return [Token(a, b, c, bytes(secret_hash), d, e) for a, b, c, secret_hash, d, e in sql.rows(text, *values)]
+
+
+def _count_up(sql: Sql, name: str) -> None:
+    if not sql.run("UPDATE facts SET value = CAST(CAST(value AS BIGINT) + 1 AS TEXT) WHERE name = ?", name):
+        sql.run("INSERT INTO facts VALUES (?, ?)", name, "1")

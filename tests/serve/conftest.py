@@ -1,0 +1,47 @@
+"""Stores to test with."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from frigate.serve.store import Store, open_store
+from tests.support.postgres import PostgresServer
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    server = PostgresServer()
+    yield server
+    server.remove()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A new store of either kind."""
+    if request.param == "sqlite":
+        return str(tmp_path / "store.db")
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return server.database(f"test_{secrets.token_hex(4)}")
+
+
+@pytest.fixture
+def reopen(store_url: str) -> Iterator[Callable[[], Store]]:
+    """Opens the store once more, as another process would."""
+    opened: list[Store] = []
+
+    def open_again() -> Store:
+        opened.append(open_store(store_url))
+        return opened[-1]
+
+    yield open_again
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def store(reopen: Callable[[], Store]) -> Store:
+    return reopen()
