@@ -32,8 +32,8 @@ class PostgresStore(Store):
         self._errors = psycopg
         try:
             self._where = make_conninfo(
-                url, connect_timeout=max(2, int(WAIT_S)), application_name="frigate",
-                keepalives_idle=5, keepalives_interval=2, keepalives_count=3, options=f"-c statement_timeout={STATEMENT_S}s",
+                url, connect_timeout=max(2, int(WAIT_S)), application_name="frigate", keepalives_idle=5,
+                keepalives_interval=2, keepalives_count=3, options=f"-c statement_timeout={STATEMENT_S}s",
             )  # fmt: skip
         except psycopg.ProgrammingError as error:
             raise ServiceError(f"--store: {str(error).strip()}. Give postgresql://user@host/database") from None
