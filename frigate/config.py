@@ -5,12 +5,12 @@ Frozen dataclasses that check themselves. `load_settings` reads TOML over a pres
 
 from __future__ import annotations
 
-import math
+import sys
 import tomllib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from frigate.errors import SettingsError, did_you_mean
 
@@ -25,40 +25,65 @@ BASELINES = {  # the networks that the paper compares with, and how their author
 }
 ANCHOR_CHOICES = ("random", "farthest", "bourgain")  # `full` has as many as the network asks for: no model can
 MAX_SEED = 2**32 - 1
+MAX_INT = 2**63 - 1  # of an array
+T = TypeVar("T")
 
 
-def _require(ok: bool, name: str, value: object, rule: str) -> None:
+def require(ok: bool, name: str, value: object, rule: str) -> None:
     if not ok:
         raise SettingsError(f"{name} = {value!r}: {rule}")
 
 
-def _require_one_of(name: str, value: str, known: Iterable[str]) -> None:
-    _require(value in known, name, value, f"choose one of {', '.join(known)}")
+def require_one_of(name: str, value: str, known: Iterable[str]) -> None:
+    require(value in known, name, value, f"choose one of {', '.join(known)}")
 
 
-def _require_at_least_1(settings: object, *names: str) -> None:
+def require_at_least_1(settings: object, *names: str) -> None:
     for name in names:
         value = getattr(settings, name)
-        _require(value is None or value >= 1, name, value, "must be at least 1")
+        require(value is None or value >= 1, name, value, "must be at least 1")
 
 
-def _require_kinds(settings: Task | ModelSettings | BaselineSettings | TrainSettings) -> None:
-    """Refuse a value of another kind than its field's: a file or JSON may hold anything."""
-    kinds: dict[str, tuple[tuple[type, ...], str]] = {
-        "int": ((int,), "give a whole number"),
-        "float": ((int, float), "give a number"),
-        "str": ((str,), "give a text in quotes"),
-        "bool": ((bool,), "give true or false"),
+def require_kinds(settings: object) -> None:
+    """Refuse a value of another kind than its field's in a dataclass: a file or JSON may hold anything."""
+    rules = {
+        "int": "give a whole number",
+        "float": "give a number",
+        "str": "give a text in quotes",
+        "bool": "give true or false",
     }
-    for each in fields(settings):
+    for each in fields(settings):  # type: ignore[arg-type]  # any dataclass
         value, kind = getattr(settings, each.name), str(each.type)
-        if kind.startswith("tuple"):
-            ok = isinstance(value, list | tuple) and all(isinstance(v, int | float) for v in value)
-            _require(ok, each.name, value, "give a list of numbers, as [0.2, 0.8]")
-        elif not (value is None and kind.endswith("| None")):
-            types, rule = kinds[kind.removesuffix(" | None")]
-            ok = isinstance(value, types) and (kind == "bool" or not isinstance(value, bool))
-            _require(ok and (kind in ("str", "bool") or math.isfinite(value)), each.name, value, rule)
+        if kind.startswith("tuple[float"):
+            ok = isinstance(value, list | tuple) and all(is_a(v, "float") for v in value)
+            require(ok, each.name, value, "give a list of numbers, as [0.2, 0.8]")
+        elif not (value is None and kind.endswith("| None")) and (rule := rules.get(kind.removesuffix(" | None"))):
+            require(is_a(value, kind.removesuffix(" | None")), each.name, value, rule)
+
+
+def made_of(cls: type[T], data: dict[str, Any]) -> T:
+    """A dataclass from JSON that has all of its fields and no other."""
+    known = [each.name for each in fields(cls)]  # type: ignore[arg-type]  # any dataclass
+    wrong = sorted(set(known) ^ set(data))
+    require(not wrong, cls.__name__, ", ".join(wrong), f"give exactly {', '.join(known)}")
+    return cls(**data)
+
+
+def is_a(value: object, kind: str) -> bool:
+    """Whether a value is an "int", a "float" (or a whole number), a "str" or a "bool"; numbers are finite."""
+    if kind in ("str", "bool"):
+        return isinstance(value, str if kind == "str" else bool)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    if kind == "int":
+        return isinstance(value, int) and abs(value) <= MAX_INT
+    return abs(value) <= sys.float_info.max
+
+
+def require_between(settings: object, least: float, most: float, *names: str) -> None:
+    for name in names:
+        value = getattr(settings, name)
+        require(least <= value <= most, name, value, f"must be between {least:g} and {most:g}")
 
 
 @dataclass(frozen=True)
@@ -69,8 +94,8 @@ class Task:
     horizon: int = 12  # H
 
     def __post_init__(self) -> None:
-        _require_kinds(self)
-        _require_at_least_1(self, "past", "horizon")
+        require_kinds(self)
+        require_at_least_1(self, "past", "horizon")
 
 
 @dataclass(frozen=True)
@@ -90,19 +115,19 @@ class ModelSettings:
     demand: bool = True  # forecast what demand (who drives where) leaves over; a gauge has none
 
     def __post_init__(self) -> None:
-        _require_kinds(self)
-        _require_one_of("preset", self.preset, PRESETS)
-        _require_one_of("anchor_choice", self.anchor_choice, ANCHOR_CHOICES)
-        _require_at_least_1(self, "layers", "length_width", "gate_width", "hidden")
-        _require(
+        require_kinds(self)
+        require_one_of("preset", self.preset, PRESETS)
+        require_one_of("anchor_choice", self.anchor_choice, ANCHOR_CHOICES)
+        require_at_least_1(self, "layers", "length_width", "gate_width", "hidden")
+        require(
             self.width > self.anchors >= 0, "width", self.width, f"must be above the number of anchors ({self.anchors})"
         )
         for name in ("dropout", "edge_dropout"):
-            _require(0 <= getattr(self, name) < 1, name, getattr(self, name), "must be in [0, 1)")
+            require(0 <= getattr(self, name) < 1, name, getattr(self, name), "must be in [0, 1)")
         if self.preset == "paper":
-            _require(self.anchors > 0, "anchors", self.anchors, "the paper's model needs positions")
-            _require(self.dropout == self.edge_dropout == 0, "dropout", self.dropout, "the paper's model has none")
-            _require(not self.demand, "demand", self.demand, "the paper's model has none")
+            require(self.anchors > 0, "anchors", self.anchors, "the paper's model needs positions")
+            require(self.dropout == self.edge_dropout == 0, "dropout", self.dropout, "the paper's model has none")
+            require(not self.demand, "demand", self.demand, "the paper's model has none")
 
     @property
     def roads(self) -> bool:
@@ -125,9 +150,9 @@ class BaselineSettings:
     roads: bool = False  # road features beside the readings, as `default` has them; no baseline has them of its own
 
     def __post_init__(self) -> None:
-        _require_kinds(self)
-        _require_one_of("preset", self.preset, BASELINES)
-        _require_at_least_1(self, "width", "layers")
+        require_kinds(self)
+        require_one_of("preset", self.preset, BASELINES)
+        require_at_least_1(self, "width", "layers")
 
     @property
     def label(self) -> str:
@@ -158,39 +183,39 @@ class TrainSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _require_kinds(self)
+        require_kinds(self)
         object.__setattr__(self, "hide", tuple(self.hide))
-        _require_at_least_1(
+        require_at_least_1(
             self, "epochs", "batch_size", "patience", "validation_windows", "parts", "steps_per_epoch", "masks"
         )
         for name in ("learning_rate", "clip_norm"):
-            _require(getattr(self, name) > 0, name, getattr(self, name), "must be above 0")
+            require(getattr(self, name) > 0, name, getattr(self, name), "must be above 0")
         for name in ("weight_decay", "warmup_steps"):
-            _require(getattr(self, name) >= 0, name, getattr(self, name), "must not be negative")
-        _require(
+            require(getattr(self, name) >= 0, name, getattr(self, name), "must not be negative")
+        require(
             len(self.hide) == 2 and 0 <= self.hide[0] <= self.hide[1] < 1,
             "hide",
             self.hide,
             "give two shares in [0, 1), the lower first",
         )
-        _require(0 <= self.average < 1, "average", self.average, "must be in [0, 1)")
-        _require(0 <= self.visible_weight <= 1, "visible_weight", self.visible_weight, "must be in [0, 1]")
-        _require(
+        require(0 <= self.average < 1, "average", self.average, "must be in [0, 1)")
+        require(0 <= self.visible_weight <= 1, "visible_weight", self.visible_weight, "must be in [0, 1]")
+        require(
             self.visible_weight > 0 or self.hide[1] > 0,
             "visible_weight",
             self.visible_weight,
             "with no sensor hidden nothing is left to learn from. Raise it, or hide sensors",
         )
-        _require_one_of("validation", self.validation, ("none", "seen", "unseen"))
-        _require(
+        require_one_of("validation", self.validation, ("none", "seen", "unseen"))
+        require(
             self.validation != "none" or self.hide[1] > 0,
             "validation",
             self.validation,
             "with no sensor hidden, a model learns to copy its own readings. Hide sensors, or hold nodes out",
         )
-        _require(0 < self.validation_share < 1, "validation_share", self.validation_share, "must be between 0 and 1")
-        _require(self.memory_gb is None or self.memory_gb > 0, "memory_gb", self.memory_gb, "must be above 0")
-        _require(0 <= self.seed <= MAX_SEED, "seed", self.seed, f"give a whole number from 0 to {MAX_SEED}")
+        require(0 < self.validation_share < 1, "validation_share", self.validation_share, "must be between 0 and 1")
+        require(self.memory_gb is None or self.memory_gb > 0, "memory_gb", self.memory_gb, "must be above 0")
+        require(0 <= self.seed <= MAX_SEED, "seed", self.seed, f"give a whole number from 0 to {MAX_SEED}")
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from frigate.config import made_of, require, require_between, require_kinds
 from frigate.data.network import RoadNetwork
 from frigate.data.split import Period
 from frigate.data.stream import DAY_S, RoadNetworkStream
@@ -49,12 +50,19 @@ class DemandSettings:
     below_share: float = 0.05  # of the flow where there is no sensor
     own_median: float = 0.5  # weight of what a sensor says itself of how far its median lies under its mean
 
+    def __post_init__(self) -> None:
+        require_kinds(self)
+        require(len(self.searches) > 0, "searches", self.searches, "give at least one")
+        require_between(self, 1, 1000, "sets", "iterations")
+        require_between(self, 0, 1, "hold", "power", "below_share", "own_median")
+        require_between(self, 0, 1e6, "below_mean")
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> DemandSettings:
-        return cls(**data | {"searches": tuple(SearchSettings(**search) for search in data["searches"])})
+        return made_of(cls, data | {"searches": tuple(made_of(SearchSettings, each) for each in data["searches"])})
 
 
 @dataclass(frozen=True)

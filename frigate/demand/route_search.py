@@ -25,7 +25,9 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra
 
+from frigate.config import require_between, require_kinds
 from frigate.data.network import RoadNetwork
+from frigate.data.stream import DAY_S
 from frigate.graph.road_features import travel_time_s
 
 SMALL = 20_000  # roads times searches
@@ -127,6 +129,13 @@ class SearchSettings:
     fast_ends: float = 0.0  # above 0, roads are ends in proportion to this power of their speed: many come from afar
     max_trip_s: float = 3600.0  # no trip is longer
     trips_per_search: int = 24
+
+    def __post_init__(self) -> None:
+        require_kinds(self)
+        require_between(self, 0, DAY_S, "turn_s", "crossing_s", "max_trip_s")
+        require_between(self, 0, 10, "speed_weight", "noise", "fast_ends")
+        require_between(self, 1, 10, "shortness")  # a draw below 1 stays below 1: it picks from a list
+        require_between(self, 1, 1000, "trips_per_search")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from itertools import compress
+from itertools import chain, compress
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components, dijkstra
 
-from frigate.data.coordinates import haversine_m
+from frigate.config import ANCHOR_CHOICES, is_a, require, require_one_of
+from frigate.data.coordinates import coordinate_fault, haversine_m
 from frigate.data.network import SAME_PLACE_M, NodeId, RoadNetwork
 from frigate.draws import Draw, generator
 from frigate.errors import CityError, SettingsError
@@ -49,7 +50,18 @@ class Anchors:
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Anchors:
         nested = {name: tuple(tuple(members) for members in stored[name]) for name in ("sets", "lon", "lat")}
-        return cls(choice=str(stored["choice"]), seed=int(stored["seed"]), **nested)
+        require_one_of("choice", stored["choice"], (*ANCHOR_CHOICES, "full"))
+        require(is_a(stored["seed"], "int") and stored["seed"] >= 0, "seed", stored["seed"], "give a whole number")
+        sizes = {tuple(map(len, each)) for each in nested.values()}
+        require(len(sizes) == 1, "sets", sizes, "as many lon and lat as nodes")
+        ids = [*chain(*nested["sets"])]
+        ok = all(is_a(i, "int") for i in ids) or all(is_a(i, "str") for i in ids)
+        ok = ok and all(isinstance(members, list) for members in stored["sets"])
+        require(ok, "sets", ids[:3], "give lists of node ids, whole numbers or texts")
+        for lon, lat in zip(chain(*nested["lon"]), chain(*nested["lat"]), strict=True):
+            ok = is_a(lon, "float") and is_a(lat, "float") and not coordinate_fault(lon, lat)
+            require(ok, "lon, lat", (lon, lat), "not a place on earth")
+        return cls(choice=stored["choice"], seed=stored["seed"], **nested)
 
 
 def choose_anchors(network: RoadNetwork, *, count: int = 16, choice: str = "random", seed: int = 0) -> Anchors:

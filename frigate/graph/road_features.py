@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from frigate.config import is_a, require
 from frigate.data.network import RoadNetwork
 from frigate.graph.betweenness import EXACT_NODES, SAMPLES, local_betweenness, whole_betweenness
 
@@ -205,7 +206,12 @@ class FeatureScaling:
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> FeatureScaling:
+        require(stored["features"] == list(FEATURES), "features", stored["features"], "they are another version's")
         mean = [np.nan if m is None else m for m in stored["mean"]]
+        for name in ("mean", "spread"):
+            ok = all(is_a(x, "float") or (x is None and name == "mean") for x in stored[name])
+            require(ok and len(stored[name]) == len(FEATURES), name, stored[name], "give a number for each feature")
+        require(min(stored["spread"]) > 0, "spread", stored["spread"], "must be above 0")
         return cls(np.array(mean, np.float64), np.array(stored["spread"], np.float64))
 
 

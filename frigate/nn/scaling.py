@@ -5,7 +5,7 @@ Fitted on the map, and on the readings of seen nodes at training times alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.config import BaselineSettings, ModelSettings
+from frigate.config import BaselineSettings, ModelSettings, made_of, require, require_kinds
 from frigate.data.folder import City
 from frigate.data.network import RoadNetwork
 from frigate.data.outliers import implausible
@@ -23,7 +23,7 @@ from frigate.demand.estimate import DemandSettings
 from frigate.graph.feature_cache import features_of
 from frigate.graph.nearest_sensors import nearest_sensors
 from frigate.graph.positions import Anchors, choose_anchors, distances_m, locate_anchors, position_scale_m, positions
-from frigate.graph.road_features import FEATURES, FeatureScaling, fit_feature_scaling
+from frigate.graph.road_features import FeatureScaling, fit_feature_scaling
 from frigate.nn.topology import Topology, make_topology
 
 NEAR_SENSORS = 32  # M
@@ -42,6 +42,11 @@ class Scaling:
     roads: FeatureScaling | None  # None: a model without road features
     demand: DemandSettings | None = None  # None: a model without demand
 
+    def __post_init__(self) -> None:
+        require_kinds(self)
+        for name in ("value_scale", "length_scale_m", "position_scale_m"):
+            require(getattr(self, name) > 0, name, getattr(self, name), "must be above 0")
+
     def to_json(self) -> dict[str, Any]:
         return vars(self) | {
             "anchors": self.anchors and self.anchors.to_json(),
@@ -51,15 +56,13 @@ class Scaling:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Scaling:
-        if data["roads"] and data["roads"]["features"] != list(FEATURES):
-            raise ValueError("its road features are another version's")
-        scales = ("value_offset", "value_scale", "length_scale_m", "position_scale_m")
-        return cls(
-            **{name: float(data[name]) for name in scales},
-            anchors=data["anchors"] and Anchors.from_json(data["anchors"]),
-            roads=data["roads"] and FeatureScaling.from_json(data["roads"]),
-            demand=data["demand"] and DemandSettings.from_json(data["demand"]),
-        )
+        kinds: dict[str, Callable[[dict[str, Any]], object]] = {
+            "anchors": Anchors.from_json,
+            "roads": FeatureScaling.from_json,
+            "demand": DemandSettings.from_json,
+        }
+        parts = {name: None if data[name] is None else read(data[name]) for name, read in kinds.items()}
+        return made_of(cls, data | parts)
 
 
 def fit_scaling(

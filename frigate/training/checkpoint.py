@@ -6,7 +6,7 @@
         weights.safetensors         the best weights so far: what forecasts are made with
         state.safetensors           the current weights and the optimiser's moments, to resume from
         usual_counts.safetensors    of the sensors, by kind of day and hour: what demand is calibrated with
-        run.json                    settings, scaling, split, the city trained on, versions, progress
+        run.json                    settings, scaling, split, the city trained on, versions, progress, digests
 
 The random state is not stored: every epoch draws from a generator seeded with (seed, epoch).
 """
@@ -14,8 +14,6 @@ The random state is not stored: every epoch draws from a generator seeded with (
 from __future__ import annotations
 
 import fcntl
-import json
-import math
 import os
 import shutil
 import socket
@@ -26,27 +24,31 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save_file
 from torch import Tensor
 
-from frigate.config import Settings
+from frigate.config import Settings, require
 from frigate.data.city import City
 from frigate.data.files import sync
-from frigate.data.network import Edges, RoadNetwork
-from frigate.data.split import Split
+from frigate.demand.estimate import BINS
 from frigate.errors import CheckpointError, SettingsError
-from frigate.nn.scaling import Scaling
-from frigate.training.environment import versions
-from frigate.training.run import Build, Model, Run, RunOnCity, TrainedOn, TrainingState, build_model
+from frigate.training.description import (
+    DESCRIPTION,
+    damage_named,
+    digest,
+    parse_progress,
+    parse_run,
+    parse_settings,
+    read_description,
+    write_description,
+)
+from frigate.training.run import Build, Model, Run, RunOnCity, TrainedOn, build_model
 
-FORMAT = 4
 PREFIX = "checkpoint-"
 MUST_MATCH_ON_RESUME = ("network", "changes", "start_s", "snapshots", "timezone", "readings")  # of a city
-WEIGHTS, STATE, DESCRIPTION = "weights.safetensors", "state.safetensors", "run.json"
-USUAL_COUNTS = "usual_counts.safetensors"
+WEIGHTS, STATE, USUAL_COUNTS = "weights.safetensors", "state.safetensors", "usual_counts.safetensors"
 TRAINING, METRICS = ".frigate-training", "metrics.jsonl"
 T = TypeVar("T")
 
@@ -111,8 +113,7 @@ def save_checkpoint(folder: Path, run: Run, *, weights: dict[str, Tensor], state
         if run.usual_counts is not None and run.usual_medians is not None:
             usual = {"mean": run.usual_counts, "median": run.usual_medians}
             save_file({k: torch.from_numpy(v).contiguous() for k, v in usual.items()}, beside / USUAL_COUNTS)
-        text = json.dumps(_run_json(run, folder), indent=1, allow_nan=False)
-        (beside / DESCRIPTION).write_text(text, encoding="utf-8")
+        write_description(run, beside, folder)
         for path in (*beside.iterdir(), beside):
             sync(path)
         os.replace(beside, folder / name)
@@ -159,7 +160,7 @@ def load_checkpoint(
             f"{at / DESCRIPTION}: the city has changed since ({', '.join(changed)}). Give it as it was, or train into "
             "another folder"
         )
-    state = _read_tensors(at / STATE)
+    state = _read_tensors(at, STATE, read_description(at))
     for prefix in ("model.", "averaged.") if run.settings.train.average else ("model.",):
         tensors = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
         _require_tensors_of(run.model, tensors, at / STATE)
@@ -170,8 +171,8 @@ def load_settings_of(folder: str | Path) -> Settings:
     """The settings of the run in a folder."""
 
     def read(at: Path) -> Settings:
-        with _damage_named(at / DESCRIPTION):
-            return Settings.from_json(_read_description(at)["settings"])
+        with damage_named(at / DESCRIPTION):
+            return parse_settings(read_description(at))
 
     return _of_last(Path(folder), read)
 
@@ -180,8 +181,8 @@ def is_finished(folder: Path) -> bool:
     """Whether the run in a folder has come to its end: then there is nothing to resume."""
 
     def read(at: Path) -> bool:
-        with _damage_named(at / DESCRIPTION):
-            return bool(_read_description(at)["progress"]["finished"])
+        with damage_named(at / DESCRIPTION):
+            return parse_progress(read_description(at)).finished
 
     return _of_last(folder, read)
 
@@ -199,37 +200,27 @@ def _of_last(folder: Path, read: Callable[[Path], T]) -> T:
 
 def _load(at: Path, build: Build) -> tuple[Run, dict[str, Tensor], Path]:
     """The run with an unfilled model, its best weights, and the checkpoint's folder."""
-    folder, data = at.parent, _read_description(at)
-    with _damage_named(at / DESCRIPTION):
-        settings = Settings.from_json(data["settings"])
-        scaling = Scaling.from_json(data["scaling"])
-        best_mae = data["progress"]["best_mae"]
-        progress = TrainingState(**data["progress"] | {"best_mae": math.inf if best_mae is None else best_mae})
-        facts, split = {**data["city"]}, data["split"]
-        lon, lat = (np.array(facts.pop(name), np.float64) for name in ("lon", "lat"))
-        node_ids = np.array([*split["seen"], *split["unseen"]])
-        if not lon.shape == lat.shape == node_ids.shape:
-            raise ValueError(f"{len(node_ids)} nodes in the split, {len(lon)} lon, {len(lat)} lat")
-        nodes = RoadNetwork(node_ids, lon, lat, Edges.none())
-        of_nodes = Split.from_json(split, node_ids)
-        where = None if facts["folder"] is None else folder / facts["folder"]
-        trained_on = TrainedOn(**facts | {"folder": where})
-    run = Run(build(settings, scaling), settings, scaling, nodes, of_nodes, trained_on, folder, progress)
+    data = read_description(at)
+    with damage_named(at / DESCRIPTION):
+        known = parse_run(data, at.parent)
+        weights = _read_tensors(at, WEIGHTS, data)
+        settings, scaling = known["settings"], known["scaling"]
+        # Of sizes that nothing was trained with, a model could take all memory: first without any.
+        require(settings.model.layers <= len(weights), "layers", settings.model.layers, "more than the weights are of")
+        with torch.device("meta"):
+            empty = build(settings, scaling)
+    _require_tensors_of(empty, weights, at / WEIGHTS)
+    with damage_named(at / DESCRIPTION):
+        for name in ("value_offset", "value_scale"):  # which the weights have, too
+            agree = torch.tensor(float(getattr(scaling, name))) == weights[name]
+            require(bool(agree), name, getattr(scaling, name), f"the weights have {float(weights[name]):g}")
+    run = Run(build(settings, scaling), **known)
     if scaling.demand is not None:
-        usual = _read_tensors(at / USUAL_COUNTS)
+        usual = _read_tensors(at, USUAL_COUNTS, data)
+        if {k: v.shape for k, v in usual.items()} != dict.fromkeys(("mean", "median"), (BINS, run.nodes.num_nodes)):
+            raise CheckpointError(f"{at / USUAL_COUNTS}: not of the nodes of this run. Train again")
         run = replace(run, usual_counts=usual["mean"].numpy(), usual_medians=usual["median"].numpy())
-    weights = _read_tensors(at / WEIGHTS)
-    _require_tensors_of(run.model, weights, at / WEIGHTS)
     return run, weights, at
-
-
-@contextmanager
-def _damage_named(path: Path) -> Iterator[None]:
-    """What a damaged description lacks is reported with its path."""
-    try:
-        yield
-    except (KeyError, TypeError, ValueError, AttributeError, SettingsError) as error:
-        raise CheckpointError(f"{path}: {type(error).__name__}: {error}. It is damaged; train again") from None
 
 
 def _require_tensors_of(model: Model, tensors: dict[str, Tensor], path: Path) -> None:
@@ -253,37 +244,15 @@ def _last_checkpoint(folder: Path) -> Path:
     return found[-1]
 
 
-def _run_json(run: Run, folder: Path) -> dict[str, Any]:
-    city = run.trained_on.folder
-    # As seen from the run, so that both can be moved together.
-    where = None if city is None else os.path.relpath(city.resolve(), folder.resolve())
-    best_mae = run.progress.best_mae if math.isfinite(run.progress.best_mae) else None  # JSON has no infinity
-    return {
-        "format": FORMAT,
-        "settings": run.settings.to_json(),
-        "scaling": run.scaling.to_json(),
-        "split": run.split.to_json(run.nodes.node_ids),
-        "progress": vars(run.progress) | {"best_mae": best_mae},
-        "city": vars(run.trained_on) | {"folder": where, "lon": run.nodes.lon.tolist(), "lat": run.nodes.lat.tolist()},
-        "versions": versions(),
-    }
-
-
-def _read_description(at: Path) -> dict[str, Any]:
-    path = at / DESCRIPTION
+def _read_tensors(at: Path, name: str, description: dict[str, Any]) -> dict[str, Tensor]:
+    path = at / name
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: cannot be read: {error}. Train again") from None
-    if not isinstance(data, dict):
-        raise CheckpointError(f"{path}: not a run's description. Train again")
-    if data.get("format") != FORMAT:
-        raise CheckpointError(f"{path}: format {data.get('format')!r}, this version reads {FORMAT}. Train again")
-    return data
-
-
-def _read_tensors(path: Path) -> dict[str, Tensor]:
-    try:
-        return load_file(path)
+        content = path.read_bytes()
+        tensors = load(content)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path}: cut short or damaged ({error}). Train again") from None
+    with damage_named(at / DESCRIPTION):
+        kept = description["files"][name]
+    if digest(content) != kept:
+        raise CheckpointError(f"{path}: damaged, or changed since it was written. Copy the run again, or train again")
+    return tensors

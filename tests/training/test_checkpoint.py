@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +19,13 @@ from safetensors.torch import load_file, save_file
 
 from frigate.baselines.naive import Constant
 from frigate.data.city import City, read_city, write_city
-from frigate.errors import CheckpointError, CityError, SettingsError
+from frigate.errors import CheckpointError, CityError, FrigateError, SettingsError
 from frigate.evaluation.evaluate import NONE, evaluate, score
 from frigate.forecasting.export import write_sample
 from frigate.forecasting.forecast import forecast
 from frigate.forecasting.live import Live
 from frigate.training.checkpoint import TRAINING, load_checkpoint, load_run, load_settings_of, save_checkpoint
+from frigate.training.description import damage_named, digest, parse_run, sealed
 from frigate.training.run import Run
 from frigate.training.train import train
 from tests.support.crash_points import at_file_event
@@ -51,9 +55,20 @@ def last(run: Path) -> Path:
     return at
 
 
+def described(run: Path) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads((last(run) / "run.json").read_text())
+    return {name: part for name, part in data.items() if name != "digest"}
+
+
+def describe(run: Path, data: dict[str, Any]) -> None:
+    """Write a run's description with the digest that belongs to it."""
+    (last(run) / "run.json").write_text(json.dumps(sealed(data)))
+
+
 def edit(run: Path, **changes: Any) -> None:
-    path = last(run) / "run.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    """Change the description of a run and what its tensors' files are, as if all had been written so."""
+    files = {path.name: digest(path.read_bytes()) for path in last(run).glob("*.safetensors")}
+    describe(run, {**described(run), "files": files, **changes})
 
 
 @pytest.mark.parametrize("name", ["paper", "default"])
@@ -171,13 +186,13 @@ def test_a_part_of_the_description_that_is_wrong_is_refused(key: str, value: Any
 
 
 def test_another_version_is_refused(moved: Path) -> None:
-    edit(moved, format=1)
-    with raises(CheckpointError, "format 1", "4"):
-        load_run(moved)
     edit(moved, format=4)
+    with raises(CheckpointError, "format 4", "5"):
+        load_run(moved)
+    edit(moved, format=5)
     scaling = json.loads((last(moved) / "run.json").read_text())["scaling"]
     edit(moved, scaling={**scaling, "roads": {**scaling["roads"], "features": ["something"]}})
-    with raises(CheckpointError, "road features", "version"):
+    with raises(CheckpointError, "features", "version"):
         load_run(moved)
 
 
@@ -187,11 +202,102 @@ def test_tensors_of_another_model_are_refused(file: str, moved: Path) -> None:
     tensors = load_file(path)
     name = next(k for k in tensors if k.endswith("start.0.weight") and not k.startswith("exp"))
     save_file({**tensors, name: torch.zeros(2, 3)}, path)
+    edit(moved)
     with raises(CheckpointError, file, "tensors"):
         load_checkpoint(moved)
     save_file({k: v for k, v in tensors.items() if k != name}, path)
+    edit(moved)
     with raises(CheckpointError, file, "tensors"):
         load_checkpoint(moved)
+
+
+@pytest.mark.parametrize("file", ["weights.safetensors", "usual_counts.safetensors", "state.safetensors"])
+def test_a_flipped_bit_is_refused(file: str, moved: Path) -> None:
+    path = last(moved) / file
+    whole = np.frombuffer(path.read_bytes(), np.uint8)
+    rng = np.random.default_rng(0)
+    for at in (len(whole) - 1, *rng.integers(0, len(whole), 20)):
+        flipped = whole.copy()
+        flipped[at] ^= 1 << rng.integers(8)
+        path.write_bytes(flipped.tobytes())
+        with raises(CheckpointError, file):
+            load_checkpoint(moved)
+
+
+ODD = (None, True, -1, 0, 0.5, 1e300, 10**30, float("nan"), "x", "\0", [], {})
+
+
+def tampered(data: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Change `data` for a while: drop (...), double or replace each field, and the first and last of each list.
+
+    Yields the field's name, what it was and what it is.
+    """
+
+    def places(part: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+        keys = list(part) if isinstance(part, dict) else range(len(part)) if isinstance(part, list) else []
+        for key in keys if isinstance(part, dict) else sorted({*keys[:1], *keys[-1:]}):
+            yield (*path, key)
+            yield from places(part[key], (*path, key))
+
+    for *path, key in places(data):
+        inner = reduce(lambda part, key: part[key], path, data)
+        was = inner[key]
+        doubled = [2 * was] if isinstance(was, int | float | str | list) and not isinstance(was, bool) else []
+        name = ".".join(map(str, (*path, key)))
+        for value in (*ODD, *doubled):
+            if value != was or type(value) is not type(was):
+                inner[key] = value
+                yield name, was, value
+                inner[key] = was
+        if isinstance(inner, dict):
+            order = list(inner.items())
+            del inner[key]
+            yield name, was, ...
+            inner.clear()
+            inner.update(order)
+
+
+@pytest.mark.parametrize("name", ["paper", "default"])
+def test_a_description_changed_anywhere_is_refused(name: str, home: Path, tmp_path: Path) -> None:
+    run = tmp_path / name
+    shutil.copytree(home / name, run)
+    data, passed = json.loads((last(run) / "run.json").read_text()), []
+    for field, _, value in tampered(data):
+        (last(run) / "run.json").write_text(json.dumps(data))
+        with suppress(CheckpointError):
+            load_settings_of(run)
+            passed.append((field, value))
+    assert passed == []
+
+
+@pytest.mark.parametrize("name", ["paper", "default"])
+def test_a_field_of_another_kind_is_refused_whatever_the_digest(name: str, home: Path) -> None:
+    def kind(value: Any) -> str:
+        return "number" if isinstance(value, int | float) and not isinstance(value, bool) else type(value).__name__
+
+    may_be_null = {"steps_per_epoch", "memory_gb", "best_mae", "folder", "mean", "demand"}
+    unread = {"format", "versions", "files"}  # here: the format and the files' digests have been checked before
+    data, passed = described(home / name), []
+    for field, was, value in tampered(data):
+        with suppress(CheckpointError), damage_named(home):
+            parse_run(data, home)
+            parts, null = set(field.split(".")), None in (was, value)
+            same = kind(value) == kind(was) and (isinstance(was, float) or not isinstance(value, float))
+            if not same and not parts & unread and not (null and parts & may_be_null):
+                passed.append((field, was, value))
+    assert passed == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["paper", "default"])
+def test_however_a_description_is_written_the_run_forecasts_or_is_refused(name: str, moved: Path) -> None:
+    run = moved.parent / name
+    city = read_city(moved.parent / "city")
+    data = described(run)
+    for _ in tampered(data):
+        describe(run, data)
+        with suppress(FrigateError):
+            assert forecast(load_run(run), stream=city).values.shape[1] == city.stream.num_nodes
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
@@ -221,10 +327,10 @@ def test_half_an_epoch_is_passed_over_and_swept_up(moved: Path) -> None:
 
 
 def test_of_two_epochs_the_later_is_read(moved: Path) -> None:
+    data = described(moved)
     shutil.copytree(last(moved), moved / "checkpoint-10000")
-    data = json.loads((moved / "checkpoint-10000" / "run.json").read_text())
     data["progress"]["epoch"] = 10_000
-    (moved / "checkpoint-10000" / "run.json").write_text(json.dumps(data))
+    (moved / "checkpoint-10000" / "run.json").write_text(json.dumps(sealed(data)))
     shutil.copytree(moved / "checkpoint-0003", moved / "checkpoint-9999")
     assert load_run(moved).progress.epoch == 10_000
 
