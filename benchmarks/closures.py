@@ -7,7 +7,9 @@ closures.csv (scenario, name, src, dst, close_minute, open_minute).
 
 Two questions. What is left of the change of the nine-hour means when the predicted change is subtracted: as foreseen
 before any reading, from the rerouted trips alone; and as forecast through the day, when the sensors' readings see the
-diversion? And how much better is the next hour where the change is large if the forecast is told of the closure?
+diversion? Both predict a factor for each node, which the flow before is multiplied by: how busy a node is without any
+closure is another question. (The change in vehicles, without that, is given too.) And how much better is the next hour
+where the change is large if the forecast is told of the closure?
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from numpy.typing import NDArray
 from frigate.data.city import City, open_city
 from frigate.data.network import RoadNetwork
 from frigate.data.stream import RoadNetworkStream
+from frigate.demand.rerouting import LITTLE_FLOW
 from frigate.evaluation.closures import left_of_change
 from frigate.training.checkpoint import load_run
 from frigate.training.environment import environment
@@ -92,7 +95,7 @@ def next_hour(
 ) -> dict[str, Any]:
     """MAE of the next hour at affected nodes: told of the closure, not told, a node's last value, and its profile.
 
-    And what is left of the change when that between the forecasts of the closed and of the open day is subtracted.
+    And what is left of the change from the open to the closed day when that between their forecasts is subtracted.
     """
     stream, task = city.stream, run.settings.task
     before = stream.num_snapshots
@@ -122,17 +125,29 @@ def next_hour(
         "weekday_profile": weekdays.mean(0)[(ahead - before) % DAY],
     }
     usual = forecasts(run, city, with_day(days["open"], closed=False), current)
-    change = (days["closed"] - days["open"])[ahead - before].mean((0, 1), dtype=np.float64)
-    left = np.abs(change - (made["told"] - usual).mean((0, 1), dtype=np.float64))
+    was, is_now = (per_hour(days[name][ahead - before]) for name in ("open", "closed"))
+    forecast_was, forecast_is = per_hour(usual), per_hour(made["told"])
+    little = LITTLE_FLOW * was.mean()
+    factor = (forecast_is + little) / (forecast_was + little)
+    left = left_of_change(was, is_now, was * (factor - 1), unseen)
+    in_vehicles = left_of_change(was, is_now, forecast_is - forecast_was, unseen)
     late = slice(5, None)  # half an hour ahead and more
     error = {name: np.abs(forecast[..., affected] - truth) for name, forecast in made.items()}
     found = {
-        "left_of_change_with_readings": float(left[unseen].sum() / np.abs(change)[unseen].sum()),
-        "left_of_change_with_readings_at_affected": float(left[affected].sum() / np.abs(change)[affected].sum()),
+        "left_of_change_with_readings": left.everywhere,
+        "left_of_change_with_readings_at_affected": left.at_affected,
+        "left_of_change_in_vehicles_with_readings": in_vehicles.everywhere,
+        "left_of_change_in_vehicles_with_readings_at_affected": in_vehicles.at_affected,
     }
     found |= {f"mae_{name}": float(e.mean()) for name, e in error.items()}
     found |= {f"mae_{name}_half_an_hour_ahead": float(e[:, late].mean()) for name, e in error.items()}
     return found
+
+
+def per_hour(values: NDArray[np.floating]) -> NDArray[np.float64]:
+    """[N] vehicles an hour, as the mean of [W,H,N]."""
+    mean: NDArray[np.float64] = STEPS_PER_HOUR * values.mean((0, 1), dtype=np.float64)
+    return mean
 
 
 def forecasts(run: Run, city: City, stream: RoadNetworkStream, current: NDArray[np.int64]) -> NDArray[np.float32]:

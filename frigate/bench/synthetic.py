@@ -88,14 +88,14 @@ def synthetic_network(rng: np.random.Generator, *, nodes: int, roads: int) -> Ro
 def synthetic_demand(nodes: int, *, seed: int, device: torch.device) -> DemandTables:
     """A demand of random numbers."""
     rng = torch.Generator().manual_seed(seed)
-    share = torch.rand(1, nodes, MAX_SENSORS, generator=rng)
+    share = torch.rand(1, 1, nodes, MAX_SENSORS, generator=rng)
     return DemandTables(
         usual=torch.rand(1, CLOCK_BINS, nodes, generator=rng).to(device),
         is_sensor=(torch.rand(1, nodes, generator=rng) < SENSORS).to(device),
         spread=torch.rand(1, nodes, generator=rng).to(device),
         sensor=torch.randint(nodes, share.shape, generator=rng, dtype=torch.int32).to(device),
         share=(share / share.sum(-1, keepdim=True)).to(device),
-        rest=torch.zeros(1, nodes, device=device),
+        rest=torch.zeros(1, 1, nodes, device=device),
         roads=None,
         below=torch.zeros(1, CLOCK_BINS, nodes, device=device),
         power=1.0,

@@ -57,8 +57,9 @@ class SensorView:
     per_trip: NDArray[np.float32]  # [R,1] 1 / sensors that the trip passes; 0 where it passes none
 
     @classmethod
-    def of(cls, trips: RouteSet, sensors: NDArray[np.bool_]) -> SensorView:
-        at_sensor = trips.through_node[:, np.flatnonzero(sensors)].tocsr()
+    def of(cls, through_node: csr_array, sensors: NDArray[np.bool_]) -> SensorView:
+        """Of trips [R,N], by the sensors [N]."""
+        at_sensor = through_node[:, np.flatnonzero(sensors)].tocsr()
         passed = np.asarray(at_sensor.sum(axis=1)).ravel()
         share = np.where(passed > 0, 1 / np.maximum(passed, 1), 0).astype(np.float32)
         return cls(at_sensor, at_sensor.T.tocsr(), share[:, None])

@@ -86,7 +86,7 @@ class Demand:
 
     def trips(self, k: int, bins: NDArray[np.int64] | None = None) -> Floats:
         """[R,bins] vehicles a step that make each trip of set k, in some kinds of day and hours (default: all)."""
-        view = SensorView.of(self.sets[k], self.sensors)
+        view = SensorView.of(self.sets[k].through_node, self.sensors)
         factor = (self.sensor_factor if bins is None else self.sensor_factor[bins])[:, self.sensors].T  # [V,K]
         other = self.other_factor if bins is None else self.other_factor[bins]
         hourly = np.where(view.per_trip > 0, (view.at_sensor @ factor) * view.per_trip, other)
@@ -162,13 +162,14 @@ def calibrate(
     """
     sensors = np.isfinite(usual).all(0)
     counts = week_mean(usual)
-    views = [SensorView.of(trips, sensors) for trips in sets]
+    through = [trips.through_node for trips in sets]
+    views = [SensorView.of(nodes, sensors) for nodes in through]
     wanted, steps, hold = counts[sensors, None], settings.iterations, settings.hold
     numbers = tuple(
         view.calibrate(first_numbers(view, wanted), wanted, iterations=steps, hold=hold)[:, 0] for view in views
     )
-    level, spread = _middle_flow(np.stack([s.through_node.T @ n for s, n in zip(sets, numbers, strict=True)]))
-    leaning = lean(zip(sets, views, numbers, strict=True), sensors)
+    level, spread = _middle_flow(np.stack([nodes.T @ n for nodes, n in zip(through, numbers, strict=True)]))
+    leaning = lean(zip(through, views, numbers, strict=True), sensors)
     known = np.where(sensors, usual, 0)
     other = known.sum(1) / max(float(np.where(sensors, counts, 0).sum()), TINY)
     ratio = known / np.maximum(np.where(sensors, counts, 1), TINY)

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, diags_array
 from torch import Tensor
 
-from frigate.demand.calibration import RouteSet, SensorView
+from frigate.demand.calibration import SensorView
 
 MAX_SENSORS = 32  # that a node leans on: more are no better
 MIN_SHARE = 0.002  # of a node's vehicles
-STEPS = 3  # towards the readings
+STEPS = 6  # towards the readings
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,17 @@ class Leaning:
     rest: NDArray[np.float32]  # [N] share of the vehicles that pass no sensor
 
 
-def lean(sets: Iterable[tuple[RouteSet, SensorView, NDArray[np.floating]]], sensors: NDArray[np.bool_]) -> Leaning:
-    """What nodes lean on, as the mean over route sets of (trips, what the sensors see of them, trip numbers [R])."""
+def lean(sets: Iterable[tuple[csr_array, SensorView, NDArray[np.floating]]], sensors: NDArray[np.bool_]) -> Leaning:
+    """What nodes lean on, as the mean over route sets.
+
+    A set is the nodes that its trips pass [R,N], what the sensors see of them, and the trip numbers [R].
+    """
     rows, N = np.flatnonzero(sensors), len(sensors)
     total, count = csr_array((N, len(rows)), dtype=np.float32), 0
-    for trips, view, numbers in sets:
-        flow = np.maximum(trips.through_node.T @ numbers, 1e-12)
+    for through_node, view, numbers in sets:
+        flow = np.maximum(through_node.T @ numbers, 1e-12)
         weighted = diags_array(numbers * view.per_trip[:, 0]) @ view.at_sensor
-        shares = csr_array(diags_array((1 / flow).astype(np.float32)) @ (trips.through_node.T.tocsr() @ weighted))
+        shares = csr_array(diags_array((1 / flow).astype(np.float32)) @ (through_node.T.tocsr() @ weighted))
         shares.data[shares.data < MIN_SHARE] = 0
         shares.eliminate_zeros()
         total, count = csr_array(total + shares), count + 1

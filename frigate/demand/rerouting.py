@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import vstack
 from scipy.sparse.csgraph import connected_components
 
 from frigate.data.network import RoadNetwork
-from frigate.demand.calibration import Floats, RouteSet, route_set
+from frigate.demand.calibration import Floats, RouteSet, SensorView, route_set
 from frigate.demand.estimate import TINY, Demand, DemandSettings, route_seed, set_searches
+from frigate.demand.leaning import Leaning, lean
 from frigate.demand.route_search import LineGraph, Routes, line_graph, search_again
 from frigate.graph.positions import road_matrix
 
@@ -126,6 +128,18 @@ def reroute(demand: Demand, detours: Detours) -> Rerouted:
         np.where(detours.closed, 0, np.median(road, axis=0)).astype(np.float32),
         lost / max(made, TINY),
     )
+
+
+def lean_on_detours(demand: Demand, detours: Detours) -> Leaning:
+    """Which sensors speak for a node when trips take these ways: on a closed road none does any more."""
+    sets = []
+    for trips, numbers, rows, other in zip(demand.sets, demand.numbers, detours.rows, detours.routes, strict=True):
+        as_before = np.ones(len(numbers), bool)
+        as_before[rows] = False
+        through_node = vstack([trips.through_node[as_before], other.through_node], format="csr")
+        view = SensorView.of(through_node, demand.sensors)
+        sets.append((through_node, view, np.concatenate([numbers[as_before], numbers[rows]])))
+    return lean(sets, demand.sensors)
 
 
 def _change(old: Floats, new: Floats) -> Floats:

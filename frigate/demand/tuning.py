@@ -99,7 +99,7 @@ def hidden_error(
         hidden = rows[fold::FOLDS]
         visible = sensors.copy()
         visible[hidden] = False
-        view = SensorView.of(trips, visible)
+        view = SensorView.of(trips.through_node, visible)
         numbers = first_numbers(view, counts[visible])
         numbers = view.calibrate(numbers, counts[visible, None], iterations=settings.iterations, hold=settings.hold)
         flow = np.maximum(trips.through_node[:, hidden].T @ numbers[:, 0], TINY)

@@ -53,6 +53,7 @@ class _NetworkView:
     topology: Topology
     fixed: Fixed
     flow_change: Tensor  # [N] what the usual flow is multiplied by
+    demand: DemandTables | None  # with what nodes lean on here
     notice: str
 
 
@@ -150,7 +151,6 @@ class Live:
             usual_roads = source.stream.main_network if isinstance(source, City) else network
             self._trips = RunTrips.of(run, usual_roads, self._features_of)
             self._demand = self._trips.demand(self._sensors)
-            self._tables = DemandTables.of([self._demand], self.device, step_s=run.trained_on.step_s)
         self._tried: _NetworkView | None = None  # the last what-if: it may be asked for again
         self._changes: list[tuple[int, _NetworkView]] = []  # since when, in time order
         self._changes.append((ALWAYS_S, self._roads(network)))
@@ -371,10 +371,11 @@ class Live:
         which = torch.tensor([order.index(on.network.fingerprint) for on in roads])
         topologies = tuple(on.topology for on in distinct)
         batch = Batch.of_window(values, observed, past, future, topologies, which)
-        if self._trips is None:
+        demand = roads[-1].demand
+        if demand is None:
             return batch, distinct
         changes = [on.flow_change for on in [*(measured or roads), roads[-1]]]
-        tables = replace(self._tables, roads=torch.stack(changes)[None])
+        tables = replace(demand, roads=torch.stack(changes)[None])
         steps = torch.arange(len(changes), device=self.device)
         return tables.apply(batch, torch.zeros_like(steps[:1]), steps[None, :-1], steps[-1:]), distinct
 
@@ -397,13 +398,15 @@ class Live:
                 return known
         (topology,), notices = build_topologies([network], self._scaling, sensors=self._sensors, city=self._features_of)
         topology = topology.to(self.device)
-        change = torch.ones(network.num_nodes, device=self.device)
+        change, demand = torch.ones(network.num_nodes, device=self.device), None
         if self._trips is not None:
             (rerouted,) = self._trips.rerouted([self._demand], network)
             change = torch.from_numpy(rerouted.node_change).to(self.device)
+            leanings = [[self._trips.leaning(self._demand, network)]]
+            demand = DemandTables.of([self._demand], self.device, step_s=self._trained_on.step_s, leanings=leanings)
             notices = [*notices, *about_detours(rerouted, network)]
         with self._predictor.inference():
-            return _NetworkView(network, topology, self._model.fixed(topology), change, " ".join(notices))
+            return _NetworkView(network, topology, self._model.fixed(topology), change, demand, " ".join(notices))
 
     def _roads_at(self, time_s: int) -> _NetworkView:
         return next(roads for since_s, roads in reversed(self._changes) if since_s <= time_s)

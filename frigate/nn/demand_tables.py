@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from frigate.demand.estimate import Demand
-from frigate.demand.leaning import propagate
+from frigate.demand.leaning import Leaning, propagate
 from frigate.nn.batch import Batch
 from frigate.nn.clock import between_bins
 
@@ -32,9 +32,9 @@ class DemandTables:
     usual: Tensor  # [C,K,N] usual flow; at a sensor its own usual count
     is_sensor: Tensor  # [C,N] bool
     spread: Tensor  # [C,N] how unsure the flow is: standard deviation of its logarithm
-    sensor: Tensor  # [C,N,M] what each node leans on
-    share: Tensor  # [C,N,M]
-    rest: Tensor  # [C,N]
+    sensor: Tensor  # [C,L,N,M] what each node leans on: L is 1, or G where that follows the roads of the coming hour
+    share: Tensor  # [C,L,N,M]
+    rest: Tensor  # [C,L,N]
     roads: Tensor | None  # [C,G,N] what flow is multiplied by on each topology of the stream; None: always the same
     below: Tensor  # [C,K,N] vehicles by which a forecast lies under the mean
     power: float
@@ -42,21 +42,28 @@ class DemandTables:
 
     @classmethod
     def of(
-        cls, demands: Sequence[Demand], device: torch.device | str, *, step_s: int, roads: Tensor | None = None
+        cls,
+        demands: Sequence[Demand],
+        device: torch.device | str,
+        *,
+        step_s: int,
+        roads: Tensor | None = None,
+        leanings: Sequence[Sequence[Leaning]] | None = None,
     ) -> DemandTables:
-        """`roads` is [C,G,N]."""
+        """`roads` is [C,G,N], `leanings` C times L (default: that of each demand on the roads of its trips)."""
 
         def stacked(*arrays: np.ndarray) -> Tensor:
             return torch.from_numpy(np.stack(arrays)).to(device)
 
+        leanings = leanings or [[demand.leaning] for demand in demands]
         settings = demands[0].settings
         return cls(
             usual=stacked(*(np.where(d.sensors, d.usual_counts, d.node_flow) for d in demands)),
             is_sensor=stacked(*(d.sensors for d in demands)),
             spread=stacked(*(np.where(d.sensors, 0, d.node_spread) for d in demands)),
-            sensor=stacked(*(d.leaning.sensor for d in demands)),
-            share=stacked(*(d.leaning.share for d in demands)),
-            rest=stacked(*(d.leaning.rest for d in demands)),
+            sensor=stacked(*(np.stack([on.sensor for on in each]) for each in leanings)),
+            share=stacked(*(np.stack([on.share for on in each]) for each in leanings)),
+            rest=stacked(*(np.stack([on.rest for on in each]) for each in leanings)),
             roads=None if roads is None else roads.to(device),
             below=stacked(*(_below(d) for d in demands)),
             power=settings.power,
@@ -93,12 +100,13 @@ class DemandTables:
         whole, usually = (x.where(known, 0.0).sum(1, keepdim=True) for x in (counted, expected))
         everywhere = (whole + PRIOR_VEHICLES_EVERYWHERE) / (usually + PRIOR_VEHICLES_EVERYWHERE)
         ratio = (counted + PRIOR_VEHICLES * everywhere) / (expected + PRIOR_VEHICLES)
+        lean_on = torch.zeros_like(which) if self.sensor.shape[1] == 1 or ahead_on is None else ahead_on
         change, _ = propagate(
             ratio.clamp(1 / MAX_RATIO, MAX_RATIO),
             known,
-            sensor=self.sensor[which],
-            share=self.share[which],
-            rest=self.rest[which],
+            sensor=self.sensor[which, lean_on],
+            share=self.share[which, lean_on],
+            rest=self.rest[which, lean_on],
             everywhere=everywhere,
         )
         change = change.clamp(1 / MAX_RATIO, MAX_RATIO)

@@ -25,7 +25,8 @@ from frigate.data.split import Period, Split
 from frigate.data.stream import RoadNetworkStream
 from frigate.demand.calibration import RouteSet
 from frigate.demand.estimate import Demand, DemandSettings, calibrate, usual_counts, usual_medians
-from frigate.demand.rerouting import Rerouted, reroute
+from frigate.demand.leaning import Leaning
+from frigate.demand.rerouting import Detours, Rerouted, lean_on_detours, reroute
 from frigate.demand.route_search import LineGraph
 from frigate.demand.trip_cache import cached_detours, cached_trips
 from frigate.errors import CheckpointError, FrigateError, SettingsError
@@ -263,10 +264,19 @@ class RunTrips:
 
     def rerouted(self, demands: Sequence[Demand], network: RoadNetwork) -> list[Rerouted]:
         """What each demand does on a network of the same nodes."""
-        detours = cached_detours(
+        detours = self._detours(network)
+        return [reroute(demand, detours) for demand in demands]
+
+    def leaning(self, demand: Demand, network: RoadNetwork) -> Leaning:
+        """Which sensors speak for each node on a network of the same nodes."""
+        if network.fingerprint == self.network.fingerprint:
+            return demand.leaning
+        return lean_on_detours(demand, self._detours(network))
+
+    def _detours(self, network: RoadNetwork) -> Detours:
+        return cached_detours(
             self.network, network, self.sets, self.settings, seed=self.seed, forbidden_turns=self.forbidden_turns
         )
-        return [reroute(demand, detours) for demand in demands]
 
     def flow_changes(self, demands: Sequence[Demand], networks: Sequence[RoadNetwork]) -> torch.Tensor | None:
         """[C,G,N] what the flow of each demand is multiplied by on each network; None where nothing changes."""
@@ -329,8 +339,12 @@ class RunOnCity:
             return Windows(self.city.stream, self._view[0], device)
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
             demands = list(pool.map(self.trips.demand, [self.split.seen] if sensors is None else sensors))
-        roads = self.trips.flow_changes(demands, self.city.stream.topologies)
-        tables = DemandTables.of(demands, device, step_s=self.city.stream.step_s, roads=roads)
+        networks = self.city.stream.topologies
+        roads = self.trips.flow_changes(demands, networks)
+        leanings = None  # in training, where each of many demands would have one for each of the networks
+        if roads is not None and sensors is None:
+            leanings = [[self.trips.leaning(demands[0], network) for network in networks]]
+        tables = DemandTables.of(demands, device, step_s=self.city.stream.step_s, roads=roads, leanings=leanings)
         return Windows(self.city.stream, self._view[0], device, demand=tables)
 
     @cached_property

@@ -26,8 +26,8 @@ from frigate.demand.estimate import (
     week_mean,
 )
 from frigate.demand.flows import road_columns, road_features_geojson, trips_through
-from frigate.demand.leaning import propagate
-from frigate.demand.rerouting import Detours, close_roads, find_detours, newly_cut_off, reroute
+from frigate.demand.leaning import Leaning, propagate
+from frigate.demand.rerouting import Detours, close_roads, find_detours, lean_on_detours, newly_cut_off, reroute
 from frigate.demand.route_search import (
     LineGraph,
     Routes,
@@ -181,7 +181,7 @@ def test_a_trip_passes_the_nodes_between_its_roads(graph: LineGraph) -> None:
 
 def test_calibration_raises_the_likelihood_and_meets_counts_that_trips_can_make(graph: LineGraph) -> None:
     trips = route_set(graph, search_routes(graph, SearchSettings(), searches=40, seed=0))
-    view = SensorView.of(trips, third(graph.num_nodes))
+    view = SensorView.of(trips.through_node, third(graph.num_nodes))
     counts = view.by_sensor @ np.random.default_rng(0).gamma(1.0, 1.0, (len(trips.routes), 1))
     numbers = first_numbers(view, counts)
     np.testing.assert_allclose((view.by_sensor @ numbers).sum(), counts.sum(), rtol=1e-5)
@@ -286,7 +286,7 @@ def test_drivers_who_mind_distance_and_trips_that_end_on_fast_roads(graph: LineG
 
 def test_the_prior_holds_trip_numbers_back(graph: LineGraph) -> None:
     trips = route_set(graph, search_routes(graph, SearchSettings(), searches=30, seed=0))
-    view = SensorView.of(trips, third(graph.num_nodes))
+    view = SensorView.of(trips.through_node, third(graph.num_nodes))
     counts = np.random.default_rng(0).gamma(2.0, 5.0, (view.at_sensor.shape[1], 1))
     start = first_numbers(view, counts)
 
@@ -393,6 +393,23 @@ def test_nobody_passes_a_node_that_cannot_be_reached(graph: LineGraph, demand: D
     apart = closed_network(graph, half)
     assert np.flatnonzero(newly_cut_off(grid(), apart)).tolist() == list(range(3 * SIDE))
     assert reroute(demand, detours(demand, apart)).lost > 0.2
+
+
+def test_who_takes_another_way_is_counted_by_other_sensors(graph: LineGraph, demand: Demand) -> None:
+    as_it_was = lean_on_detours(demand, detours(demand, grid()))
+    np.testing.assert_allclose(as_it_was.share, demand.leaning.share, atol=1e-5)
+    # A town cut in two: what a sensor counts on one side says nothing of the other.
+    row = np.arange(graph.num_nodes) // SIDE
+    apart = closed_network(graph, (row[graph.senders] < 3) != (row[graph.receivers] < 3))
+
+    def across(leaning: Leaning) -> float:
+        other_side = (row[leaning.sensor] < 3) != (row < 3)[:, None]
+        return float(leaning.share[other_side].sum())
+
+    cut = lean_on_detours(demand, detours(demand, apart))
+    assert across(demand.leaning) > 1 and across(cut) == 0
+    np.testing.assert_allclose(cut.share.sum(1) + cut.rest, 1, atol=1e-5)
+    assert cut.share.sum() > 0.5 * demand.leaning.share.sum()  # of the trips that stay on their side
 
 
 def test_flows_as_a_table_and_a_map(stream: RoadNetworkStream, demand: Demand) -> None:

@@ -11,6 +11,8 @@ import torch
 
 from frigate.config import change, preset
 from frigate.data.city import City
+from frigate.demand.leaning import Leaning
+from frigate.forecasting.forecast import make_request
 from frigate.nn.batch import Batch
 from frigate.nn.demand_tables import PRIOR_VEHICLES, PRIOR_VEHICLES_EVERYWHERE, DemandTables
 from frigate.nn.partition import cut_parts, in_parts
@@ -127,6 +129,38 @@ def test_closed_roads_move_the_forecast_and_the_expected_readings(run: RunOnCity
         assert (made[..., 7] == 0).all() and correction[..., 9].abs().max() > 0.01
         for parameter in model.readout[-1].parameters():
             parameter.zero_()
+
+
+def test_nodes_lean_on_what_is_counted_on_the_roads_of_the_coming_hour(run: RunOnCity) -> None:
+    demand = run.trips.demand(run.split.seen)
+    own = demand.leaning
+    other = replace(own, sensor=np.roll(own.sensor, 1, axis=0), share=np.roll(own.share, 1, axis=0))
+    roads, which = torch.ones(1, 2, 25), torch.tensor([0])
+    plain = run.windows().batch(np.array([20]), past=4, horizon=3, inputs=torch.from_numpy(run.split.seen))
+
+    def change(leanings: list[Leaning], ahead_on: int) -> torch.Tensor:
+        tables = DemandTables.of([demand], "cpu", step_s=3600, roads=roads, leanings=[leanings])
+        node = tables.apply(plain, which, torch.zeros(1, 4, dtype=torch.int64), torch.tensor([ahead_on])).demand_node
+        assert node is not None
+        return node[..., 0]
+
+    for ahead_on, leaning in enumerate((own, other)):
+        torch.testing.assert_close(change([own, other], ahead_on), change([leaning], ahead_on))
+    assert not torch.allclose(change([own, other], 0), change([own, other], 1))
+
+
+def test_a_recorded_closure_and_a_forecast_of_it_know_the_same(run: RunOnCity) -> None:
+    stream = run.city.stream
+    closed = stream.network.close([(11, 12), (12, 11)])
+    topology_of = np.isin(np.arange(stream.num_snapshots), range(18, 22)).astype(np.int64)
+    on = replace(stream, topologies=(stream.network, closed), topology_of=topology_of)
+    here = run.run.on(replace(run.city, stream=on))
+    batch = here.windows().batch(np.array([20]), past=4, horizon=3, inputs=torch.from_numpy(run.split.seen))
+    asked = make_request(here.run, None, here.city, at=int(stream.times_s[21])).batch
+    assert batch.demand is not None and asked.demand is not None
+    torch.testing.assert_close(batch.demand, asked.demand)
+    demand = here.trips.demand(run.split.seen)
+    assert (here.trips.leaning(demand, closed).share != demand.leaning.share).any()
 
 
 def test_the_correction_fades_where_traffic_goes_away_and_does_not_grow_where_it_comes(run: RunOnCity) -> None:
