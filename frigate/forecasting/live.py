@@ -27,6 +27,8 @@ from torch import Tensor
 from frigate.data.folder import City
 from frigate.data.network import NodeId, RoadNetwork
 from frigate.data.stream import Steps, calendar, local_iso, utc_offsets_s
+from frigate.demand.estimate import Demand
+from frigate.demand.rerouting import Rerouted
 from frigate.errors import CityError, SettingsError
 from frigate.forecasting.forecast import NO_READING, about_detours, short_window, split_on
 from frigate.forecasting.result import Forecast, make_forecast
@@ -202,6 +204,30 @@ class Live:
             readings = np.where(there[k], rows[k], np.float32(0))
             self._window.append(_Snapshot(starts_s[k], readings, there[k].copy()))
         self._forget()
+
+    def restore(self, time_s: int, values: NDArray[np.floating], networks: Sequence[tuple[int, RoadNetwork]]) -> None:
+        """Replace the whole window, as after a restart. Snapshots that are as they were are not encoded again.
+
+        Parameters
+        ----------
+        time_s, values
+            The snapshots, as in `push`.
+        networks
+            The roads in time order: (since when, network). The first also holds before.
+        """
+        (_, first), *later = [(since_s, self._roads(network)) for since_s, network in networks]
+        self._changes = [(ALWAYS_S, first), *later]
+        self._window.clear()
+        self.push(time_s, values)
+
+    def rerouted(self, network: RoadNetwork) -> Rerouted | None:
+        """What the roads of a network do to the usual flows of nodes and roads; None without demand."""
+        return None if self._trips is None else self._trips.rerouted([self._demand], network)[0]
+
+    @property
+    def demand(self) -> Demand | None:
+        """Who drives where, by the usual counts of the sensors; None for a model without demand."""
+        return None if self._trips is None else self._demand
 
     def late(self, time_s: int, node_ids: Sequence[NodeId], values: Sequence[float] | NDArray[np.floating]) -> None:
         """Add or replace readings of a snapshot that is in the window.

@@ -10,6 +10,7 @@ import pytest
 
 from frigate.serve.store import Store, open_store
 from tests.support.postgres import PostgresServer
+from tests.support.service import Town, train_town
 
 
 @pytest.fixture(scope="session")
@@ -45,3 +46,8 @@ def reopen(store_url: str) -> Iterator[Callable[[], Store]]:
 @pytest.fixture
 def store(reopen: Callable[[], Store]) -> Store:
     return reopen()
+
+
+@pytest.fixture(scope="session")
+def town(tmp_path_factory: pytest.TempPathFactory) -> Town:
+    return train_town(tmp_path_factory.mktemp("town"))

@@ -55,7 +55,8 @@ def test_what_is_stored_is_there_for_others_and_in_time_order(store: Store, reop
     nodes, times, values = reopen().readings(1, 9)
     assert (nodes, times.tolist(), values.tolist()) == (["A", "A", "B"], [1, 2, 3], [2.0, 0.1, 1.0])
     assert reopen().readings(0, 99, "A")[1].tolist() == [1, 2, 9]
-    assert store.last_readings(2) == {"A": (9, 2), "B": (3, 1)}
+    assert store.sensor_facts(2, 3) == [("A", 9, 5.0, 2, 1, 5.0, 5.0), ("B", 3, 1.0, 1, 1, 1.0, 1.0)]
+    assert store.sensor_facts(3, 4)[1][4:] == (0, None, None)
 
 
 def test_a_batch_is_stored_whole_or_not_at_all(store: Store) -> None:
@@ -116,6 +117,7 @@ def test_one_forecast_for_each_time(store: Store, reopen: Callable[[], Store]) -
     assert again.forecast(300) == first and again.forecast(601) is None and again.state()[0] == 600
     latest = again.forecast()
     assert latest is not None and latest.body == b"second"
+    assert store.withdraw_forecasts(599.9) == 1 and store.state()[0] == 300
 
 
 def test_scores_are_replaced_and_belong_to_a_network(store: Store) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from frigate.errors import ServiceError
-from frigate.serve.store.base import Closure, Reading, Store, StoredForecast, StoreGoneError, Token
+from frigate.serve.store.base import Closure, Reading, SensorFacts, Store, StoredForecast, StoreGoneError, Token
 
-__all__ = ["Closure", "Reading", "Store", "StoreGoneError", "StoredForecast", "Token", "open_store"]
+__all__ = ["Closure", "Reading", "SensorFacts", "Store", "StoreGoneError", "StoredForecast", "Token", "open_store"]
 
 
 def open_store(url: str) -> Store:

@@ -34,6 +34,18 @@ class Reading(NamedTuple):
     value: float
 
 
+class SensorFacts(NamedTuple):
+    """A node's readings in short."""
+
+    node: str
+    last_us: int
+    last_value: float
+    readings: int
+    lately: int  # readings in the shorter time that the rest is about
+    least: float | None
+    most: float | None
+
+
 @dataclass(frozen=True)
 class Closure:
     """A one-way road that is closed from `begin_s` up to `end_s`; None: until it is ended."""
@@ -158,12 +170,18 @@ class Store(ABC):
             rows = sql.rows(f"SELECT node, time_us, value FROM readings WHERE {where} ORDER BY time_us", *values)
         return [row[0] for row in rows], np.array([r[1] for r in rows], np.int64), np.array([r[2] for r in rows], float)
 
-    def last_readings(self, since_us: int) -> dict[str, tuple[int, int]]:
-        """Of each node that was read since then: the time of its last reading, and how many there were."""
+    def sensor_facts(self, since_us: int, lately_us: int) -> list[SensorFacts]:
+        """What is known of each node that was read since `since_us`; least and most are those since `lately_us`."""
         with self.transaction() as sql:
-            rows = sql.rows("SELECT node, MAX(time_us), COUNT(*) FROM readings WHERE time_us >= ? GROUP BY node",
-                            since_us)  # fmt: skip
-        return {node: (last, count) for node, last, count in rows}
+            rows = sql.rows(
+                "SELECT each.node, each.last_us, r.value, each.readings, each.lately, each.least, each.most FROM ("
+                "SELECT node, MAX(time_us) AS last_us, COUNT(*) AS readings, COUNT(CASE WHEN time_us >= ? THEN 1 END) "
+                "AS lately, MIN(CASE WHEN time_us >= ? THEN value END) AS least, "
+                "MAX(CASE WHEN time_us >= ? THEN value END) AS most FROM readings WHERE time_us >= ? GROUP BY node"
+                ") AS each JOIN readings AS r ON r.time_us = each.last_us AND r.node = each.node ORDER BY each.node",
+                lately_us, lately_us, lately_us, since_us,
+            )  # fmt: skip
+        return [SensorFacts(*row) for row in rows]
 
     # Closures
 
@@ -222,6 +240,11 @@ class Store(ABC):
             values = () if issued_s is None else (issued_s,)
             rows = sql.rows(f"SELECT issued_s, made_s, network, body FROM forecasts WHERE {which}", *values)
         return next((StoredForecast(at, made_s, network, bytes(body)) for at, made_s, network, body in rows), None)
+
+    def withdraw_forecasts(self, after_s: float) -> int:
+        """Delete forecasts of a time that has not come: the machine's clock was wrong. How many there were."""
+        with self.transaction(write=True) as sql:
+            return sql.run("DELETE FROM forecasts WHERE issued_s > ?", after_s)
 
     def state(self) -> tuple[int | None, int]:
         """When the latest forecast was issued, and how often closures have changed: cheap, to be asked often."""

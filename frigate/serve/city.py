@@ -1,0 +1,137 @@
+"""What the service knows of its city from the start: roads, sensors, steps of time."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frigate.data.bucketing import Grid, Readings, bucket
+from frigate.data.city import City
+from frigate.data.network import NodeId, RoadNetwork
+from frigate.data.stream import Steps, make_stream
+from frigate.forecasting.forecast import split_on
+from frigate.training.run import Run
+
+
+@dataclass(frozen=True)
+class ServedCity:
+    """A city in service. N nodes, E roads of its usual network, T past snapshots and H ahead in a forecast."""
+
+    name: str
+    source: City  # for its turn restrictions and its cache; without readings
+    network: RoadNetwork  # the usual roads, nothing closed
+    sensors: NDArray[np.bool_]  # [N] nodes whose readings a forecast uses
+    steps: Steps
+    past: int
+    horizon: int
+    quantity: str
+    unit: str
+
+    @classmethod
+    def of(cls, run: Run, city: City) -> ServedCity:
+        """The city of a run; the usual roads are those of most of its snapshots."""
+        run.trained_on.refuse_other_kind(city.stream)
+        network, about = city.stream.main_network, run.trained_on
+        empty = make_stream(
+            np.zeros((0, network.num_nodes)), network, start_s=about.start_s, step_s=about.step_s,
+            timezone=city.stream.timezone, quantity=about.quantity, unit=about.unit,
+        )  # fmt: skip
+        return cls(
+            name=city.name,
+            source=replace(city, stream=empty, road_features=()),
+            network=network,
+            sensors=split_on(run, network)[0],
+            steps=Steps(about.start_s, about.step_s, city.stream.timezone),
+            past=run.settings.task.past,
+            horizon=run.settings.task.horizon,
+            quantity=about.quantity,
+            unit=about.unit,
+        )
+
+    @property
+    def step_s(self) -> int:
+        return self.steps.step_s
+
+    @property
+    def timezone(self) -> str:
+        return self.steps.timezone
+
+    @property
+    def about(self) -> str:
+        """What a store must be of."""
+        return f"{self.name}, {self.quantity} every {self.step_s} s"
+
+    @cached_property
+    def version(self) -> str:
+        """Changes with any node, road or geometry: what arrays by row belong to."""
+        edges = self.network.edges
+        digest = hashlib.sha256(self.network.fingerprint.encode())
+        for column in (edges.senders, edges.receivers):
+            digest.update(column.tobytes())
+        for line in edges.geometry.tolist():
+            digest.update(line)
+        return digest.hexdigest()[:12]
+
+    @cached_property
+    def node_names(self) -> list[str]:
+        """[N] ids as text, which is how they travel."""
+        return [str(node_id) for node_id in self.network.node_ids.tolist()]
+
+    @cached_property
+    def row_of(self) -> dict[str, int]:
+        return {name: row for row, name in enumerate(self.node_names)}
+
+    @cached_property
+    def road_of(self) -> dict[tuple[str, str], int]:
+        """Roads by the names of their ends."""
+        names, network = self.node_names, self.network
+        ends = zip(network.senders.tolist(), network.receivers.tolist(), strict=True)
+        return {(names[a], names[b]): row for row, (a, b) in enumerate(ends)}
+
+    def like(self, node: str) -> str:
+        """A hint for a node that is not there."""
+        near = get_close_matches(node[:80], self.node_names[:50_000], n=1, cutoff=0.7) if node else []
+        return f' Did you mean "{near[0]}"?' if near else ""
+
+    def street(self, row: int) -> str:
+        """The name of a road at this node, "" where none has one."""
+        network = self.network
+        names = network.edges.name[(network.senders == row) | (network.receivers == row)]
+        return next((str(name) for name in names.tolist() if name), "")
+
+    def closed(self, roads: Sequence[tuple[str, str]]) -> RoadNetwork:
+        """The network without these roads; those that it has not are passed over."""
+        ids: list[NodeId] = self.network.node_ids.tolist()
+        there = [(ids[self.row_of[a]], ids[self.row_of[b]]) for a, b in dict.fromkeys(roads) if (a, b) in self.road_of]
+        return self.network.close(there) if there else self.network
+
+    def boundary(self, time_s: float) -> int:
+        """The last step boundary at or before a time."""
+        return self.steps.time_s(int(self.steps.snapshot_at(np.array([int(time_s // 1)]))[0]))
+
+    def boundaries(self, time_s: int, first: int, stop: int) -> NDArray[np.int64]:
+        """Step boundaries counted from one of them."""
+        return replace(self.steps, start_s=time_s).times_s(first, stop)
+
+    def snapshots(
+        self, begin_s: int, count: int, nodes: Sequence[str], times_us: NDArray[np.int64], values: NDArray[np.floating]
+    ) -> NDArray[np.float32]:
+        """[count,N] readings as snapshots from `begin_s` on, by the one rule of bucketing; NaN is no reading."""
+        rows = np.array([self.row_of.get(node, -1) for node in nodes], np.int64)
+        known = rows >= 0
+        grid = Grid(replace(self.steps, start_s=begin_s), count)
+        readings = Readings(times_us[known], rows[known], values[known])
+        made = bucket([readings], grid, num_nodes=self.network.num_nodes, quantity=self.quantity)
+        return np.where(made.observed, made.values, np.float32(np.nan))
+
+
+def utc(time_s: float) -> str:
+    """ISO 8601 with Z."""
+    return datetime.fromtimestamp(time_s, UTC).isoformat(timespec="auto").replace("+00:00", "Z")

@@ -1,0 +1,104 @@
+"""The clock: at each step boundary plus a grace time, the snapshot is closed and a forecast issued.
+
+`turn` does what is due and returns; whoever calls it decides when. Of several processes on one store, one holds the
+clock. A forecast that takes longer than a step skips boundaries, and says so; boundaries that passed while nothing ran
+are not made up for.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from frigate.data.stream import DAY_S
+from frigate.serve.engine import Engine
+from frigate.serve.scoring import Scorer
+
+LOG = logging.getLogger("frigate.serve")
+FORGET_EVERY_S = 3600
+STANDBY_S = 2.0  # between two tries to take the clock: far less than a step
+
+
+@dataclass
+class ClockState:
+    """For health and metrics."""
+
+    holder: bool = False
+    issued_s: int | None = None  # the latest forecast in the store
+    forecasts: int = 0  # that this process has made
+    skipped: int = 0  # boundaries without a forecast
+    seconds: float = 0.0  # that the last forecast took
+    error: str = ""  # of the last turn
+
+
+class Clock:
+    """Forecasts of one engine, on time. For one thread at a time.
+
+    Parameters
+    ----------
+    engine
+        What makes them.
+    now
+        Seconds since 1970 UTC.
+    grace_s
+        How long to wait after a step boundary for readings of the snapshot that it ends.
+    keep_days
+        How long readings, forecasts and closures that have ended are kept; None: for ever.
+    """
+
+    def __init__(
+        self, engine: Engine, *, now: Callable[[], float], grace_s: float = 20.0, keep_days: float | None = 30.0
+    ) -> None:
+        self.engine, self.now, self.grace_s, self.keep_days = engine, now, grace_s, keep_days
+        self.state = ClockState()
+        self._scorer = Scorer(engine)
+        self._forgot_s = now()
+
+    def due_s(self) -> int:
+        """The latest step boundary whose grace time is over."""
+        return self.engine.city.boundary(self.now() - self.grace_s)
+
+    def next_s(self) -> float:
+        """When the next forecast is due."""
+        return int(self.engine.city.boundaries(self.due_s(), 1, 2)[0]) + self.grace_s
+
+    def wait_s(self) -> float:
+        """How long until `turn` may have something to do."""
+        until = max(0.0, self.next_s() - self.now())
+        return until if self.state.holder and not self.state.error else min(until, STANDBY_S)
+
+    def turn(self) -> bool:
+        """Make the forecast that is due, if this process holds the clock; whether one was made."""
+        state, store = self.state, self.engine.store
+        state.holder = store.hold_clock()
+        due_s, now_s = self.due_s(), self.now()
+        latest_s = store.state()[0]
+        if latest_s is not None and state.holder and latest_s > now_s + self.engine.city.step_s:
+            withdrawn = store.withdraw_forecasts(now_s)
+            LOG.warning("the time went back: forecasts of the future were withdrawn", extra={"count": withdrawn})
+            latest_s = store.state()[0]
+        state.issued_s = latest_s
+        if not state.holder or (latest_s is not None and latest_s >= due_s):
+            state.error = ""
+            return False
+        self._count_skipped(latest_s, due_s)
+        issued = self.engine.forecast(due_s, now_s=now_s)
+        state.seconds = self.now() - now_s
+        made = store.add_forecast(issued.stored())
+        state.issued_s, state.error = due_s, ""
+        state.forecasts += made
+        LOG.info("forecast", extra={"issued_s": due_s, "seconds": round(state.seconds, 3), "stored": made})
+        self._scorer.score(due_s)
+        if self.keep_days is not None and now_s - self._forgot_s >= FORGET_EVERY_S:
+            self._forgot_s = now_s
+            LOG.info("forgot", extra={"rows": store.forget(int(now_s - self.keep_days * DAY_S))})
+        return made
+
+    def _count_skipped(self, latest_s: int | None, due_s: int) -> None:
+        if latest_s is None:
+            return
+        skipped = max(0, round((due_s - latest_s) / self.engine.city.step_s) - 1)
+        if skipped:
+            self.state.skipped += skipped
+            LOG.warning("ticks were skipped", extra={"skipped": skipped, "last_s": latest_s, "due_s": due_s})

@@ -1,0 +1,189 @@
+"""The run at work: windows from the store, forecasts, what-ifs and the flow of roads. For one thread at a time.
+
+Nothing is remembered between forecasts but what saves time. A window is read from the store whenever it is needed, so
+a restart, a late reading, a correction and another process all come to the same forecast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from frigate.data.network import RoadNetwork
+from frigate.data.stream import calendar, utc_offsets_s
+from frigate.demand.estimate import bins_at
+from frigate.demand.flows import trips_through
+from frigate.demand.rerouting import Rerouted
+from frigate.forecasting.forecast import edit_network
+from frigate.forecasting.live import Live
+from frigate.nn.clock import between_bins
+from frigate.serve.city import ServedCity
+from frigate.serve.issued import Issued, rounded
+from frigate.serve.store import Closure, Store
+from frigate.training.run import Run
+
+MAX_CHANGE = 8.0  # of a road's flow against its usual one
+MOVEMENTS = 40  # origins and destinations that a select link names
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """The coming hour on the roads as they are and as they might be. H steps, N nodes, E usual roads."""
+
+    issued_s: int
+    times_s: NDArray[np.int64]  # [H]
+    before: NDArray[np.float32]  # [H,N]
+    after: NDArray[np.float32]  # [H,N]
+    road_before: NDArray[np.float32]  # [H,E]
+    road_after: NDArray[np.float32]  # [H,E]
+    notices: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SelectLink:
+    """The trips through a road in one hour: row of a node and its share of them, the largest first."""
+
+    vehicles_per_hour: float
+    origins: list[tuple[int, float]]
+    destinations: list[tuple[int, float]]
+
+
+class Engine:
+    """Forecasts of a served city from what its store holds."""
+
+    def __init__(self, run: Run, city: ServedCity, store: Store, *, device: str | None = None) -> None:
+        self.city, self.store = city, store
+        self.live = Live(run, city.source, sensors=city.sensors, timezone=city.timezone, device=device)
+        self._rerouted: dict[str, Rerouted | None] = {}  # by network; the last used last
+
+    @property
+    def has_demand(self) -> bool:
+        return self.live.demand is not None
+
+    def window(self, issued_s: int, *, count: int | None = None) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """The snapshots complete at a step boundary: their times [T] and readings [T,N], NaN where there is none."""
+        count = self.city.past if count is None else count
+        times_s = self.city.boundaries(issued_s, -count, 0)
+        readings = self.store.readings(int(times_s[0]) * 1_000_000, issued_s * 1_000_000)
+        return times_s, self.city.snapshots(int(times_s[0]), count, *readings)
+
+    def forecast(self, issued_s: int, *, now_s: float) -> Issued:
+        """The forecast at a step boundary."""
+        closures = self._bring_to(issued_s)
+        made = self.live.forecast()
+        held = [closure for closure in closures if closure.active(issued_s)]
+        return Issued(
+            issued_s=issued_s,
+            made_s=now_s,
+            version=self.city.version,
+            times_s=made.times_s,
+            values=rounded(made.values),
+            closed=tuple((closure.id, closure.source, closure.target) for closure in held),
+            notices=made.notices,
+        )
+
+    def what_if(self, issued_s: int, *, close: Sequence[tuple[str, str]], add: Sequence[tuple[str, str]]) -> WhatIf:
+        """The forecast at a step boundary had these roads been closed and added; the live state is not changed."""
+        self._bring_to(issued_s)
+        now = self.live.network
+        network = edit_network(now, close=[_row_ids(self.city, road) for road in close],
+                               add=[_row_ids(self.city, road) for road in add])  # fmt: skip
+        before, after = self.live.forecast(), self.live.what_if(network)
+        times_s, values = before.times_s, [rounded(each.values) for each in (before, after)]
+        return WhatIf(
+            issued_s=issued_s,
+            times_s=times_s,
+            before=values[0],
+            after=values[1],
+            road_before=self.road_flow(times_s, values[0], now),
+            road_after=self.road_flow(times_s, values[1], network),
+            notices=after.notices,
+        )
+
+    def _bring_to(self, issued_s: int) -> list[Closure]:
+        """The live forecast with the window of a step boundary, on the roads as they were in it.
+
+        A snapshot has the closures that hold at its end: a road that closed a minute ago is closed in the forecast.
+        """
+        times_s, values = self.window(issued_s)
+        closures = self.store.closures(int(times_s[0]))
+        ends_s = [*times_s[1:].tolist(), issued_s]
+        networks = [(int(t), self.network_at(end_s, closures)) for t, end_s in zip(times_s, ends_s, strict=True)]
+        changes = [
+            each
+            for k, each in enumerate(networks)
+            if k == 0 or each[1].fingerprint != networks[k - 1][1].fingerprint
+        ]  # fmt: skip
+        self.live.restore(int(times_s[0]), values, changes)
+        return closures
+
+    def network_at(self, time_s: float, closures: Sequence[Closure]) -> RoadNetwork:
+        return self.city.closed([(each.source, each.target) for each in closures if each.active(time_s)])
+
+    def network_of(self, issued: Issued) -> RoadNetwork:
+        return self.city.closed([(source, target) for _, source, target in issued.closed])
+
+    def road_flow(
+        self, times_s: NDArray[np.int64], nodes: NDArray[np.floating], network: RoadNetwork
+    ) -> NDArray[np.float32]:
+        """[S,E] the flow of the usual roads at some times, from that of the nodes [S,N] on a network.
+
+        With demand: the usual flow of a road, on its detours, times what its ends have more than usual; no more than
+        pass either end. Without: the mean of the two ends. Nothing on a closed road.
+        """
+        usual, city = self.city.network, self.city
+        ends = nodes[:, usual.senders], nodes[:, usual.receivers]
+        demand, rerouted = self.live.demand, self._change(network)
+        if demand is None or rerouted is None:
+            flow = (ends[0] + ends[1]) / 2
+            open_ = {(a, b) for a, b in zip(network.senders.tolist(), network.receivers.tolist(), strict=True)}
+            pairs = zip(usual.senders.tolist(), usual.receivers.tolist(), strict=True)
+            return np.where([pair in open_ for pair in pairs], flow, 0).astype(np.float32)
+        clock = torch.from_numpy(calendar(times_s + utc_offsets_s(times_s, city.timezone)))
+        first, second, share = (each.numpy() for each in between_bins(clock, city.step_s))
+
+        def at(table: NDArray[np.float32]) -> NDArray[np.float32]:
+            between: NDArray[np.float32] = table[first] + (table[second] - table[first]) * share[:, None]
+            return between
+
+        expected = at(demand.node_flow) * rerouted.node_change
+        little = 0.05 * max(float(demand.node_flow.mean()), 1e-3)
+        change = np.clip((nodes + little) / (expected + little), 1 / MAX_CHANGE, MAX_CHANGE)
+        flow = at(demand.road_flow) * rerouted.road_change * (change[:, usual.senders] + change[:, usual.receivers]) / 2
+        bounded: NDArray[np.float32] = np.minimum(flow, np.minimum(*ends)).astype(np.float32)
+        return bounded
+
+    def _change(self, network: RoadNetwork) -> Rerouted | None:
+        key = network.fingerprint
+        found = self._rerouted.pop(key) if key in self._rerouted else self.live.rerouted(network)
+        self._rerouted[key] = found
+        for old in list(self._rerouted)[:-4]:
+            del self._rerouted[old]
+        return found
+
+    def select_link(self, road: tuple[str, str], *, now_s: int) -> SelectLink | None:
+        """The trips that pass a road; None without demand."""
+        demand, network = self.live.demand, self.city.network
+        if demand is None:
+            return None
+        through = trips_through(demand, network, road, step_s=self.city.step_s)
+        offset_s = int(utc_offsets_s(np.array([now_s]), self.city.timezone)[0])
+        now = int(bins_at(np.array([now_s + offset_s]))[0])
+        total = max(float(through.starting.sum()), 1e-12)
+        ends = [
+            np.bincount(at, weights=daily, minlength=network.num_nodes) / total
+            for at, daily in ((network.senders, through.starting), (network.receivers, through.ending))
+        ]
+        ranked = [[(int(n), float(share[n])) for n in np.argsort(-share)[:MOVEMENTS] if share[n] > 0] for share in ends]
+        return SelectLink(float(through.road_flow[now, through.row]), *ranked)
+
+
+def _row_ids(city: ServedCity, road: tuple[str, str]) -> tuple[str | int, str | int]:
+    """The ends of a road as the network has them; what it has not is left for the network to refuse."""
+    ids = city.network.node_ids.tolist()
+    a, b = (ids[city.row_of[end]] if end in city.row_of else end for end in road)
+    return a, b

@@ -1,0 +1,55 @@
+"""A forecast as it is issued and kept: every process, and every later question, gets these numbers.
+
+Values are rounded to 12 binary digits, an error of at most 0.013 %, and compressed.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frigate.serve import wire
+from frigate.serve.store import StoredForecast
+
+DROPPED_BITS = 11  # of the 23 that a float32 has behind the point
+
+
+@dataclass(frozen=True)
+class Issued:
+    """One forecast of a city. H steps, N nodes."""
+
+    issued_s: int  # the moment of the forecast: it knows what was measured before
+    made_s: float
+    version: str  # of the network
+    times_s: NDArray[np.int64]  # [H] start of each forecast interval
+    values: NDArray[np.float32]  # [H,N] NaN at absent nodes
+    closed: tuple[tuple[str, str, str], ...]  # id, source and target of the closures that held
+    notices: tuple[str, ...]
+
+    def stored(self) -> StoredForecast:
+        meta = {"times_s": self.times_s.tolist(), "closed": self.closed, "notices": self.notices}
+        body = wire.encode(meta, {"values": self.values})
+        return StoredForecast(self.issued_s, self.made_s, self.version, zlib.compress(body, 1))
+
+    @staticmethod
+    def of(stored: StoredForecast) -> Issued:
+        meta, arrays = wire.decode(zlib.decompress(stored.body))
+        return Issued(
+            issued_s=stored.issued_s,
+            made_s=stored.made_s,
+            version=stored.network,
+            times_s=np.array(meta["times_s"], np.int64),
+            values=arrays["values"],
+            closed=tuple((closure, a, b) for closure, a, b in meta["closed"]),
+            notices=tuple(meta["notices"]),
+        )
+
+
+def rounded(values: NDArray[np.floating]) -> NDArray[np.float32]:
+    """Values as they are issued."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    half, keep = np.uint32(1 << (DROPPED_BITS - 1)), np.uint32(~((1 << DROPPED_BITS) - 1) & 0xFFFFFFFF)
+    return np.where(np.isfinite(values), ((bits + half) & keep).view(np.float32), np.float32(np.nan))

@@ -1,0 +1,117 @@
+"""How the issued forecasts did: each snapshot against the forecasts that were made of it, 1 to H steps before.
+
+Where a node has a reading then, and had one when the forecast was made: that last reading, taken as the forecast, is
+what to compare with (persistence). Scores of the last snapshots are made again at every tick, for readings come late.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frigate.serve import wire
+from frigate.serve.city import ServedCity, utc
+from frigate.serve.engine import Engine
+from frigate.serve.issued import Issued
+from frigate.serve.store import Store
+
+WORST = 10
+HOUR_S = 3600
+
+
+class Scorer:
+    """Keeps the last forecasts at hand, so that a tick need not read them again."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._issued: dict[int, Issued | None] = {}
+        self._written: dict[int, bytes] = {}
+
+    def score(self, issued_s: int) -> None:
+        """Score the snapshots of the window that is complete at a step boundary."""
+        engine, city, store = self._engine, self._engine.city, self._engine.store
+        T, H = city.past, city.horizon
+        times_s, values = engine.window(issued_s, count=T + H)
+        at = dict(zip(times_s.tolist(), values, strict=True))
+        self._issued = {time_s: made for time_s, made in self._issued.items() if made and time_s in at}
+        for time_s in times_s.tolist():
+            if time_s not in self._issued:
+                stored = store.forecast(time_s)
+                self._issued[time_s] = Issued.of(stored) if stored and stored.network == city.version else None
+        for k in range(H, T + H):
+            body = score_snapshot(k, times_s, values, self._issued)
+            time_s = int(times_s[k])
+            if body is not None and self._written.get(time_s) != body:
+                store.add_scores(time_s, city.version, body)
+                self._written[time_s] = body
+        self._written = {time_s: body for time_s, body in self._written.items() if time_s in at}
+
+
+def score_snapshot(
+    k: int, times_s: NDArray[np.int64], values: NDArray[np.float32], issued: Mapping[int, Issued | None]
+) -> bytes | None:
+    """The scores of snapshot k of a window [S,N]; None where no forecast can be compared."""
+    truth, time_s = values[k], int(times_s[k])
+    error, persistence = np.zeros(len(truth)), np.zeros(len(truth))
+    count = np.zeros(len(truth), np.uint32)
+    steps: list[tuple[float, float, int]] = []
+    for ahead in range(k):
+        made = issued.get(int(times_s[k - ahead]))
+        if made is None or ahead >= len(made.times_s) or int(made.times_s[ahead]) != time_s:
+            steps.append((0.0, 0.0, 0))
+            continue
+        last = values[k - ahead - 1]
+        cells = np.isfinite(truth) & np.isfinite(last) & np.isfinite(made.values[ahead])
+        errors = np.where(cells, np.abs(made.values[ahead] - truth), 0)
+        naive = np.where(cells, np.abs(last - truth), 0)
+        error, persistence, count = error + errors, persistence + naive, count + cells.astype(np.uint32)
+        steps.append((float(errors.sum()), float(naive.sum()), int(cells.sum())))
+    rows = np.flatnonzero(count)
+    if not len(rows):
+        return None
+    arrays: dict[str, NDArray[Any]] = {
+        "row": rows.astype(np.uint32),
+        "error": error[rows].astype(np.float32),
+        "count": count[rows],
+        "steps": np.array(steps, np.float64),  # [steps,3] error, that of persistence, cells
+    }
+    return zlib.compress(wire.encode({}, arrays), 1)
+
+
+def accuracy(store: Store, city: ServedCity, *, since_s: int) -> dict[str, Any]:
+    """The scores since then: in all, by hour, by steps ahead, and the nodes that do worst."""
+    return summary(store.scores(since_s, city.version), city)
+
+
+def summary(scores: Iterable[tuple[int, bytes]], city: ServedCity) -> dict[str, Any]:
+    error, count = np.zeros(city.network.num_nodes), np.zeros(city.network.num_nodes)
+    steps = np.zeros((city.horizon, 3))
+    hours: defaultdict[int, NDArray[np.float64]] = defaultdict(lambda: np.zeros(3))
+    for time_s, body in scores:
+        _, arrays = wire.decode(zlib.decompress(body))
+        error[arrays["row"]] += arrays["error"]
+        count[arrays["row"]] += arrays["count"]
+        of_steps = arrays["steps"][: city.horizon]
+        steps[: len(of_steps)] += of_steps
+        hours[time_s // HOUR_S * HOUR_S] += of_steps.sum(0)
+    mae = error / np.maximum(count, 1)
+    worst = [int(row) for row in np.argsort(-mae)[:WORST] if count[row]]
+    return {
+        "overall": _score(steps.sum(0)),
+        "by_hour": [{"time": utc(hour_s), **_score(sums)} for hour_s, sums in sorted(hours.items())],
+        "by_step": [{"step": k + 1, **_score(sums)} for k, sums in enumerate(steps)],
+        "worst": [
+            {"node": city.node_names[row], "mae": round(float(mae[row]), 4), "count": int(count[row])} for row in worst
+        ],
+    }
+
+
+def _score(sums: NDArray[np.float64]) -> dict[str, Any]:
+    error, naive, cells = sums.tolist()
+    mean = [round(total / cells, 4) if cells else None for total in (error, naive)]
+    return {"mae": mean[0], "mae_persistence": mean[1], "count": int(cells)}

@@ -1,0 +1,51 @@
+"""How the sensors are: ok, late, silent or stuck.
+
+ok        it was read in one of the last two complete snapshots
+late      it was not, but in the window that a forecast reads
+silent    nor there
+stuck     it reads one value without a break for six hours: a gauge, or a count above 0
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from frigate.check.sensors import STUCK_COUNTS, STUCK_READINGS, STUCK_S
+from frigate.data.stream import DAY_S
+from frigate.serve.city import ServedCity, utc
+from frigate.serve.store import SensorFacts, Store
+
+STATES = ("ok", "late", "silent", "stuck")
+
+
+def sensor_health(store: Store, city: ServedCity, *, now_s: float) -> dict[str, Any]:
+    """The state of every sensor of the run, and of every other node that sends readings."""
+    facts = store.sensor_facts(int(now_s - DAY_S) * 1_000_000, int(now_s - STUCK_S) * 1_000_000)
+    found = {each.node: each for each in facts if each.node in city.row_of}
+    names = dict.fromkeys([name for name, used in zip(city.node_names, city.sensors.tolist(), strict=True) if used])
+    last_boundary_s = city.boundary(now_s)
+    limits_us = [int(city.boundaries(last_boundary_s, -k, 1 - k)[0]) * 1_000_000 for k in (2, city.past)]
+    sensors = [
+        _health(name, found.get(name), city, limits_us) for name in [*names, *(n for n in found if n not in names)]
+    ]
+    counts = Counter(each["state"] for each in sensors)
+    return {"sensors": sensors, "counts": {state: counts[state] for state in STATES}}
+
+
+def _health(name: str, facts: SensorFacts | None, city: ServedCity, limits_us: list[int]) -> dict[str, Any]:
+    used = bool(city.sensors[city.row_of[name]])
+    if facts is None:
+        return {"node": name, "used": used, "last_time": None, "last_value": None, "state": "silent",
+                "readings_last_day": 0}  # fmt: skip
+    enough, least = (STUCK_COUNTS, 0.0) if city.quantity == "count" else (STUCK_READINGS, float("-inf"))
+    one_value = facts.least is not None and facts.least == facts.most and facts.least > least
+    recent_us, window_us = limits_us
+    if facts.last_us < window_us:
+        state = "silent"
+    elif facts.last_us < recent_us:
+        state = "late"
+    else:
+        state = "stuck" if one_value and facts.lately >= enough else "ok"
+    return {"node": name, "used": used, "last_time": utc(facts.last_us / 1e6), "last_value": facts.last_value,
+            "state": state, "readings_last_day": facts.readings}  # fmt: skip

@@ -1,0 +1,244 @@
+"""The clock issues one forecast for each step, whatever happens around it. Time is set by the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from frigate.serve.clock import Clock
+from frigate.serve.issued import Issued, rounded
+from frigate.serve.scoring import accuracy
+from frigate.serve.sensors import sensor_health
+from frigate.serve.store import Reading, Store, StoredForecast, open_store
+from tests.support.service import HORIZON, PAST, STEP_S, FakeTime, Town, start_clock
+
+FIRST = 36  # snapshot of the record that tests begin with: 9 in the morning
+
+
+def end_s(town: Town, snapshot: int) -> int:
+    """When a snapshot of the record is complete."""
+    return int(town.city.stream.times_s[snapshot]) + STEP_S
+
+
+def latest(store: Store) -> Issued:
+    stored = store.forecast()
+    assert stored is not None
+    return Issued.of(stored)
+
+
+@pytest.fixture
+def time(town: Town) -> FakeTime:
+    return FakeTime(end_s(town, FIRST) + 20)
+
+
+@pytest.fixture
+def new_store(tmp_path: Path) -> Iterator[Callable[[], Store]]:
+    made: list[Store] = []
+
+    def make() -> Store:
+        made.append(open_store(str(tmp_path / f"{len(made)}.db")))
+        return made[-1]
+
+    yield make
+    for store in made:
+        store.close()
+
+
+def run_steps(town: Town, store: Store, clock: Clock, time: FakeTime, first: int, stop: int) -> NDArray[np.float32]:
+    """Readings of some snapshots come in on time, and the clock turns after each."""
+    for snapshot in range(first, stop):
+        store.add_readings(town.reading_rows(snapshot, snapshot + 1), 0)
+        time.now_s = end_s(town, snapshot) + 20
+        assert clock.turn() and not clock.turn()
+    return latest(store).values
+
+
+def test_a_forecast_waits_for_the_grace_time_and_is_made_once(town: Town, new_store: Callable[[], Store]) -> None:
+    store, time = new_store(), FakeTime(end_s(town, FIRST) + 19.9)
+    clock = start_clock(town, store, time)
+    store.add_readings(town.reading_rows(FIRST - PAST, FIRST + 1), 0)
+    assert clock.due_s() == end_s(town, FIRST - 1) and clock.next_s() == end_s(town, FIRST) + 20
+    assert clock.turn() and latest(store).issued_s == end_s(town, FIRST - 1)
+    time.now_s += 0.2
+    assert clock.turn() and not clock.turn()
+    issued = latest(store)
+    assert issued.issued_s == end_s(town, FIRST) == int(issued.times_s[0]) and issued.values.shape == (HORIZON, 100)
+    assert clock.wait_s() == pytest.approx(STEP_S - 0.1) and clock.state.forecasts == 2
+
+
+def test_a_restart_takes_up_where_it_stopped(town: Town, new_store: Callable[[], Store], time: FakeTime) -> None:
+    straight, stopped = new_store(), new_store()
+    expected = run_steps(town, straight, start_clock(town, straight, time), time, FIRST, FIRST + PAST + 3)
+    run_steps(town, stopped, start_clock(town, stopped, time), time, FIRST, FIRST + PAST)
+    stopped.release_clock()
+    found = run_steps(town, stopped, start_clock(town, stopped, time), time, FIRST + PAST, FIRST + PAST + 3)
+    np.testing.assert_allclose(found, expected, rtol=1e-3)  # both are rounded
+    assert np.abs(expected).max() > 1
+
+
+def test_late_readings_and_corrections_come_to_the_same(
+    town: Town, new_store: Callable[[], Store], time: FakeTime
+) -> None:
+    """Once a snapshot's readings are there, it does not matter when, in which order and how often they came."""
+    on_time, late = new_store(), new_store()
+    expected = run_steps(town, on_time, start_clock(town, on_time, time), time, FIRST, FIRST + 5)
+    clock = start_clock(town, late, time)
+    first = town.reading_rows(FIRST, FIRST + 4)
+    late.add_readings([reading._replace(value=reading.value + 50) for reading in first[::2]], 0)
+    time.now_s = end_s(town, FIRST + 3) + 20
+    assert clock.turn() and not np.allclose(latest(late).values, expected, rtol=0.01)
+    late.add_readings(first[::-1], 0)
+    late.add_readings(first, 0)
+    np.testing.assert_allclose(run_steps(town, late, clock, time, FIRST + 4, FIRST + 5), expected, rtol=1e-3)
+
+
+def test_silence_degrades_the_forecast_and_never_stops_it(
+    town: Town, new_store: Callable[[], Store], time: FakeTime
+) -> None:
+    store = new_store()
+    clock = start_clock(town, store, time)
+    time.now_s -= 0.5 * STEP_S  # no reading has ever come
+    assert clock.turn() and len(latest(store).notices) == 1
+    run_steps(town, store, clock, time, FIRST, FIRST + 2)
+    assert latest(store).notices == ()
+    health = sensor_health(store, town.served, now_s=time())
+    assert health["counts"] == {"ok": 100, "late": 0, "silent": 0, "stuck": 0}
+    for skip, state in ((2, "late"), (PAST, "silent")):
+        time.now_s += skip * STEP_S
+        assert clock.turn() and np.isfinite(latest(store).values).all()
+        assert sensor_health(store, town.served, now_s=time())["counts"][state] == 100
+    assert latest(store).notices
+
+
+def test_a_stuck_sensor_is_told(town: Town, new_store: Callable[[], Store], time: FakeTime) -> None:
+    store, names = new_store(), town.served.node_names
+    for back in range(24):
+        at_us = (int(time()) - back * STEP_S) * 1_000_000
+        readings = zip(names, [7.0, 0.0, float(back)], strict=False)
+        store.add_readings([Reading(name, at_us, value) for name, value in readings], 0)
+    states = {each["node"]: each["state"] for each in sensor_health(store, town.served, now_s=time())["sensors"]}
+    assert [states[name] for name in names[:3]] == ["stuck", "ok", "ok"]  # an empty road is no fault
+
+
+def test_ticks_that_were_missed_are_counted_and_not_made_up_for(
+    town: Town, new_store: Callable[[], Store], time: FakeTime
+) -> None:
+    store = new_store()
+    clock = start_clock(town, store, time)
+    run_steps(town, store, clock, time, FIRST, FIRST + 1)
+    time.now_s += 5 * STEP_S
+    assert clock.turn() and not clock.turn()
+    assert clock.state.skipped == 4 and clock.state.forecasts == 2
+    assert latest(store).issued_s == end_s(town, FIRST + 5)
+
+
+def test_a_time_that_goes_back_withdraws_what_was_forecast_of_the_future(
+    town: Town, new_store: Callable[[], Store], time: FakeTime
+) -> None:
+    store = new_store()
+    clock = start_clock(town, store, time)
+    time.now_s += 10 * 86_400
+    assert clock.turn()
+    time.now_s -= 10 * 86_400
+    assert clock.turn() and latest(store).issued_s == end_s(town, FIRST)
+    time.now_s -= 60  # by less than a step: nothing is withdrawn or forecast twice
+    assert not clock.turn() and latest(store).issued_s == end_s(town, FIRST)
+
+
+def test_one_clock_for_all_processes_and_another_takes_over(
+    town: Town, reopen: Callable[[], Store], time: FakeTime
+) -> None:
+    one, other = reopen(), reopen()
+    clocks = [start_clock(town, store, time) for store in (one, other)]
+    assert clocks[0].turn() and not clocks[1].turn()
+    assert (clocks[0].state.holder, clocks[1].state.holder) == (True, False)
+    assert clocks[1].state.issued_s == end_s(town, FIRST) and clocks[1].wait_s() < 5
+    time.now_s += STEP_S
+    one.close()  # as when its process dies
+    assert clocks[1].turn() and clocks[1].state.holder
+    assert not other.add_forecast(StoredForecast(end_s(town, FIRST + 1), 0.0, "", b""))
+
+
+def test_a_closed_road_holds_from_the_next_forecast_until_it_is_opened(
+    town: Town, new_store: Callable[[], Store], time: FakeTime
+) -> None:
+    store, served = new_store(), town.served
+    clock = start_clock(town, store, time)
+    run_steps(town, store, clock, time, FIRST, FIRST + 2)
+    busy = int(np.argmax(clock.engine.road_flow(latest(store).times_s, latest(store).values, served.network).sum(0)))
+    road = next(ends for ends, row in served.road_of.items() if row == busy)
+    now = int(time())
+    closure, _ = store.add_closure(*road, begin_s=now, end_s=None, now_s=now)
+    asked = clock.engine.what_if(end_s(town, FIRST + 1), close=[road], add=[])
+    assert asked.road_before[:, busy].min() > 0 == asked.road_after[:, busy].max()
+    assert latest(store).closed == ()
+    run_steps(town, store, clock, time, FIRST + 2, FIRST + 3)
+    issued = latest(store)
+    assert issued.closed == ((closure.id, *road),)
+    flows = clock.engine.road_flow(issued.times_s, issued.values, clock.engine.network_of(issued))
+    assert flows[:, busy].max() == 0 and flows.sum() > 0
+    store.end_closure(closure.id, int(time()))
+    run_steps(town, store, clock, time, FIRST + 3, FIRST + 4)
+    assert latest(store).closed == ()
+
+
+def test_no_road_carries_more_than_its_ends(town: Town, new_store: Callable[[], Store], time: FakeTime) -> None:
+    store, network = new_store(), town.served.network
+    clock = start_clock(town, store, time)
+    values = run_steps(town, store, clock, time, FIRST, FIRST + 2)
+    flows = clock.engine.road_flow(latest(store).times_s, values, network)
+    assert (flows <= np.minimum(values[:, network.senders], values[:, network.receivers])).all()
+    assert flows.min() >= 0 and np.median(flows.max(0)) > 0
+
+
+def test_forecasts_are_judged_by_what_came_then(town: Town, new_store: Callable[[], Store], time: FakeTime) -> None:
+    """Against the plain definition, cell by cell; a late reading changes the score."""
+    store = new_store()
+    clock = start_clock(town, store, time)
+    run_steps(town, store, clock, time, FIRST, FIRST + 6)
+    stream = town.city.stream
+    errors: list[tuple[int, float, float]] = []
+    for made in range(FIRST, FIRST + 6):
+        stored = store.forecast(end_s(town, made))
+        assert stored is not None
+        for ahead in range(HORIZON):
+            truth = made + 1 + ahead
+            if truth < FIRST + 6:
+                off = np.abs(Issued.of(stored).values[ahead] - stream.values[truth])
+                naive = np.abs(stream.values[made] - stream.values[truth])
+                errors += [(ahead, *pair) for pair in zip(off.tolist(), naive.tolist(), strict=True)]
+    found = accuracy(store, town.served, since_s=0)
+    table = np.array(errors)
+    assert found["overall"]["count"] == len(table) == 100 * (5 + 4 + 3)
+    assert found["overall"]["mae"] == pytest.approx(table[:, 1].mean(), abs=1e-3)
+    assert found["overall"]["mae_persistence"] == pytest.approx(table[:, 2].mean(), abs=1e-3)
+    assert [row["count"] for row in found["by_step"]] == [500, 400, 300]
+    assert found["by_step"][2]["mae"] == pytest.approx(table[table[:, 0] == 2, 1].mean(), abs=1e-3)
+    assert sum(row["count"] for row in found["by_hour"]) == 1200 and len(found["worst"]) == 10
+    late = town.reading_rows(FIRST + 5, FIRST + 6)[0]
+    store.add_readings([late._replace(value=late.value + 1000)], 0)
+    run_steps(town, store, clock, time, FIRST + 6, FIRST + 7)
+    assert accuracy(store, town.served, since_s=0)["worst"][0]["node"] == late.node
+
+
+def test_old_readings_are_forgotten_once_an_hour(town: Town, new_store: Callable[[], Store], time: FakeTime) -> None:
+    store = new_store()
+    clock = start_clock(town, store, time, keep_days=1 / 24)
+    store.add_readings(town.reading_rows(0, FIRST), 0)
+    for _ in range(5):
+        time.now_s += STEP_S
+        clock.turn()
+    times_us = store.readings(0, 2**62)[1]
+    assert (int(time()) - 3600) * 1_000_000 - 1 <= times_us.min(initial=2**62)
+
+
+def test_issued_values_are_nearly_the_forecast_ones() -> None:
+    values = np.random.default_rng(0).lognormal(0, 5, (3, 1000)) * [[1], [-1], [0]]
+    values[0, :5] = np.nan
+    found = rounded(values)
+    assert np.array_equal(np.isnan(found), np.isnan(values))
+    np.testing.assert_allclose(found, values, rtol=1.3e-4)

@@ -1,0 +1,69 @@
+"""A small town to serve, a time that tests set, and readings of the town as a sensor would send them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import frigate as fg
+from frigate.config import change, preset
+from frigate.data.city import City
+from frigate.serve.city import ServedCity
+from frigate.serve.clock import Clock
+from frigate.serve.engine import Engine
+from frigate.serve.store import Reading, Store
+from frigate.training.run import Run
+
+STEP_S, PAST, HORIZON = 900, 4, 3
+
+
+@dataclass
+class FakeTime:
+    """Seconds since 1970 UTC, which stand still until a test moves them."""
+
+    now_s: float
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@dataclass(frozen=True)
+class Town:
+    """A trained run and the city that it was trained on."""
+
+    folder: Path  # with `city` and `run`
+    run: Run
+    city: City
+
+    @property
+    def served(self) -> ServedCity:
+        return ServedCity.of(self.run, self.city)
+
+    def reading_rows(self, first: int, stop: int) -> list[Reading]:
+        """The recorded readings of some snapshots, counted from the start of the record."""
+        stream, names = self.city.stream, self.served.node_names
+        return [
+            Reading(names[n], int(stream.times_s[s]) * 1_000_000, float(stream.values[s, n]))
+            for s, n in zip(*np.nonzero(stream.observed[first:stop]), strict=True)
+            for s in [s + first]
+        ]
+
+
+def train_town(folder: Path) -> Town:
+    fg.write_city(fg.demo_city(intersections=100, days=2, step_s=STEP_S, closures=0), folder / "city")
+    city = fg.read_city(folder / "city")
+    sizes: dict[str, dict[str, Any]] = {
+        "task": {"past": PAST, "horizon": HORIZON},
+        "model": {"width": 8, "layers": 2, "hidden": 8},
+        "train": {"epochs": 1, "steps_per_epoch": 2, "batch_size": 2, "masks": 2, "validation_windows": 2},
+    }
+    run = fg.train(city, seen=0.25, settings=change(preset("default"), sizes), folder=folder / "run", device="cpu")
+    return Town(folder, run, city)
+
+
+def start_clock(town: Town, store: Store, time: FakeTime, **options: Any) -> Clock:
+    """A new process, as it were."""
+    return Clock(Engine(town.run, town.served, store, device="cpu"), now=time, grace_s=20, **options)
