@@ -29,7 +29,7 @@ Sums = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Measure:
-    """A value with its 95 % bootstrap interval; NaN where it is undefined."""
+    """A value with its 95 % bootstrap interval; NaN where it is undefined. That of a single node has no interval."""
 
     value: float
     low: float
@@ -147,7 +147,12 @@ class Scores:
 
 @lru_cache(maxsize=2)
 def bootstrap_weights(count: int, *, seed: int) -> Sums:
-    """[DRAWS,count] how often each of `count` nodes is drawn when as many are drawn with replacement."""
+    """[DRAWS,count] how often each of `count` nodes is drawn when as many are drawn with replacement.
+
+    NaN for a single node: always drawn, it would give an interval of no width, though it says nothing of its like.
+    """
+    if count == 1:
+        return np.full((DRAWS, 1), np.nan)
     rng = generator(seed, Draw.BOOTSTRAP)
     drawn = rng.integers(count, size=(DRAWS, count)) + count * np.arange(DRAWS)[:, None]
     weights = np.bincount(drawn.ravel(), minlength=DRAWS * count).reshape(DRAWS, count).astype(np.float64)

@@ -161,7 +161,12 @@ def _detail_row(first: str, name: str, summaries: list[Summary | None], evaluati
 def _with_interval(measure: Measure, *, percent: bool = False) -> str:
     if not np.isfinite(measure.value):
         return "undefined"
+    known = np.isfinite(measure.low)
     if percent:
+        if not known:
+            return f"{100 * measure.value:z.0f} %"
         return f"{100 * measure.value:z.0f} % [{100 * measure.low:z.0f}, {100 * measure.high:z.0f}]"  # z: 0, never -0
     digits = 3 if abs(measure.value) < 10 else 1
+    if not known:
+        return f"{measure.value:.{digits}f}"
     return f"{measure.value:.{digits}f} [{measure.low:.{digits}f}, {measure.high:.{digits}f}]"

@@ -21,14 +21,15 @@ from frigate.data.network import SAME_PLACE_M, Road, RoadNetwork
 from frigate.data.stream import RoadNetworkStream, local_iso, zone
 from frigate.demand.rerouting import Rerouted, newly_cut_off
 from frigate.errors import CityError, SettingsError
-from frigate.forecasting.result import Forecast, make_forecast
+from frigate.forecasting.result import Forecast, make_forecast, usable
 from frigate.nn.batch import Batch, Windows
 from frigate.nn.demand_tables import DemandTables
-from frigate.nn.device import best_device
+from frigate.nn.device import best_device, memory_limit
 from frigate.nn.predictor import Predictor
 from frigate.nn.scaling import build_topologies
 from frigate.training.run import Run, RunTrips
 
+BYTES_PER_VALUE = 60  # of a forecast, as measured: it is computed, its demand beside it, and handed out
 NO_READING = "no reading can be used: the forecast is made from the map and the clock alone."
 
 
@@ -64,7 +65,9 @@ def forecast(
     run : Run
         The trained model.
     network : RoadNetwork, optional
-        Stands in for the roads of every snapshot: what if it had been so all along. Default: the roads as recorded.
+        Stands in for the roads of every snapshot: what if it had been so all along. `city.network` is that of the
+        last snapshot: at an earlier time, `close` and `add` start from the roads of that time. Default: the roads as
+        recorded.
     stream : RoadNetworkStream or City, optional
         The readings, of this or of another city. Default: the city that the run was trained on, from its folder.
     at : datetime, ISO-8601 text or seconds since 1970 UTC, optional
@@ -99,8 +102,8 @@ def forecast(
         run.model, now, where, quantity=request.stream.quantity, memory_gb=limits.memory_gb, must_fit=True,
         kernels=kernels,
     )  # fmt: skip
-    values = predictor.to_array(predictor(request.batch)[0, request.late :], now)
-    notices = request.forecast.notices
+    values, told = usable(predictor.to_array(predictor(request.batch)[0, request.late :], now), now.present)
+    notices = request.forecast.notices + told
     if memory_gb is not None and run.model.reach is None:
         label = run.settings.model.label
         notices += (f"how far {label} looks is not known: the whole network was forecast at once.",)
@@ -133,7 +136,10 @@ def make_request(
     stop = min(snapshots, stream.num_snapshots)
     late = snapshots - stop
     window = stream.slice(max(0, stop - task.past), stop)
-    notices += more + _about_window(window, past=task.past, late=late)
+    notices += more + _about_window(window, past=task.past, late=late) + _beyond_training(run, window, task)
+    _refuse_too_many(late + task.horizon, network or window.network)
+    if network is not None:
+        notices += _not_of_that_time(network, window.network, stream.network)
     if len(close) or len(add):
         network = edit_network(window.network if network is None else network, close=close, add=add)
     recorded = _used_topologies(window)
@@ -202,24 +208,44 @@ def about_detours(rerouted: Rerouted, now: RoadNetwork) -> list[str]:
     notices = []
     nobody = now.node_ids[(rerouted.node_change == 0) & now.present]
     if len(nobody):
-        notices.append(f"nobody can pass {_named(nobody)} any more: forecast as 0.")
+        notices.append(f"nobody can pass {_named(nobody.tolist())} any more: forecast as 0.")
     if rerouted.lost >= 0.001:
         notices.append(f"{rerouted.lost:.1%} of the vehicles can no longer get to where they were going.")
     return notices
+
+
+def _not_of_that_time(network: RoadNetwork, then: RoadNetwork, last: RoadNetwork) -> list[str]:
+    """Which roads of a network are open or closed as they were at the end of the stream, but not at the time."""
+    if then.fingerprint == last.fingerprint:
+        return []
+    given, open_then, open_last = (_road_ends(each) for each in (network, then, last))
+    kinds = {
+        "open, but closed at that time": sorted((given & open_last) - open_then),
+        "closed, but open at that time": sorted(open_then - given - open_last),
+    }
+    found = [f"{_named(roads, 'road')} {what}" for what, roads in kinds.items() if roads]
+    remedy = "To start from the roads of that time, leave the network out and name the roads to close or add."
+    return [f"the network is used as given, with {' and '.join(found)}. {remedy}"] if found else []
+
+
+def _road_ends(network: RoadNetwork) -> set[str]:
+    ids = network.node_ids
+    pairs = zip(ids[network.senders].tolist(), ids[network.receivers].tolist(), strict=True)
+    return {f"{a},{b}" for a, b in pairs}
 
 
 def _cut_off(old: RoadNetwork, new: RoadNetwork) -> list[str]:
     if not np.array_equal(old.node_ids, new.node_ids):
         return []
     away = new.node_ids[newly_cut_off(old, new)]
-    return [f"no way leads from most of the network to {_named(away)} and back any more."] if len(away) else []
+    return [f"no way leads from most of the network to {_named(away.tolist())} and back any more."] if len(away) else []
 
 
-def _named(node_ids: NDArray[np.generic]) -> str:
-    first = ", ".join(map(str, node_ids[:3].tolist()))
-    if len(node_ids) == 1:
-        return f"node {first}"
-    return f"{len(node_ids):,} nodes ({first}{', ...' if len(node_ids) > 3 else ''})"
+def _named(ids: Sequence[object], what: str = "node") -> str:
+    first = (", " if what == "node" else "; ").join(map(str, ids[:3]))
+    if len(ids) == 1:
+        return f"{what} {first}"
+    return f"{len(ids):,} {what}s ({first}{', ...' if len(ids) > 3 else ''})"
 
 
 def _inputs(run: Run, window: RoadNetworkStream, sensors: str) -> NDArray[np.bool_]:
@@ -334,6 +360,31 @@ def _about_window(window: RoadNetworkStream, *, past: int, late: int) -> list[st
             "its last readings are that old."
         )
     return notices
+
+
+def _beyond_training(run: Run, window: RoadNetworkStream, task: Task) -> list[str]:
+    """Models take other windows than they were trained with, but nothing says how well."""
+    trained, notices = run.settings.task, []
+    if window.num_snapshots > trained.past:
+        notices.append(
+            f"{window.num_snapshots} past snapshots are read; the model was trained with {trained.past}, and has not "
+            "been tested with more."
+        )
+    if task.horizon > trained.horizon:
+        notices.append(
+            f"the model was trained to forecast {trained.horizon} steps ahead; steps {trained.horizon + 1} to "
+            f"{task.horizon} go beyond that, and may be far off."
+        )
+    return notices
+
+
+def _refuse_too_many(steps: int, network: RoadNetwork) -> None:
+    needed, limit = steps * network.num_nodes * BYTES_PER_VALUE, memory_limit(None, torch.device("cpu"))
+    if needed > limit:
+        raise SettingsError(
+            f"horizon: {steps} steps at {network.num_nodes} nodes take about {needed / 2**30:.2g} GB, and "
+            f"{limit / 2**30:.2g} GB are allowed. Forecast fewer steps"
+        )
 
 
 def short_window(snapshots: int, past: int) -> str:

@@ -31,7 +31,7 @@ from frigate.demand.estimate import Demand
 from frigate.demand.rerouting import Rerouted
 from frigate.errors import CityError, SettingsError
 from frigate.forecasting.forecast import NO_READING, about_detours, short_window, split_on
-from frigate.forecasting.result import Forecast, make_forecast
+from frigate.forecasting.result import Forecast, make_forecast, usable
 from frigate.graph.positions import locate_anchors
 from frigate.nn.batch import Batch
 from frigate.nn.demand_tables import DemandTables
@@ -364,9 +364,10 @@ class Live:
 
         made = self._replay(ahead, roads, values, observed, clock, z, self._calendar(times_s))
         used = np.any([encoding.snapshot.observed for encoding in encodings], axis=0) & now.present
+        numbers, told = usable(self._predictor.to_array(made, now), now.present)
         return make_forecast(
-            self._trained_on, now, self._predictor.to_array(made, now), at_s,
-            sensor=used, timezone=self._timezone, notices=self._notices(roads[-1], used),
+            self._trained_on, now, numbers, at_s,
+            sensor=used, timezone=self._timezone, notices=self._notices(roads[-1], used) + told,
         )  # fmt: skip
 
     def _replay(self, function: Callable[..., Tensor], roads: Sequence[_NetworkView], *tensors: Tensor) -> Tensor:

@@ -156,8 +156,8 @@ class Forecast:
         return tuple(column.tolist() for column in (self.node_ids, self.lon, self.lat, self.street, self.sensor))
 
     def _rounded(self) -> list[list[float | None]]:
-        """[N] the values of each node to write; None where it is absent."""
-        return [[None if math.isnan(x) else round(x, 4) for x in row] for row in self.values.T.tolist()]
+        """[N] the values of each node to write, in the seven digits that a float32 has; None where there is none."""
+        return [[None if math.isnan(x) else float(f"{x:.7g}") for x in row] for row in self.values.T.tolist()]
 
     def _about(self) -> dict[str, Any]:
         return {
@@ -196,6 +196,17 @@ def make_forecast(
         unit=trained_on.unit,
         notices=tuple(notices),
         street=network.streets,
+    )
+
+
+def usable(values: NDArray[np.float64], present: NDArray[np.bool_]) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+    """The forecasts [H,N] with NaN where they are no number, and a notice where that is at nodes that are present."""
+    wrong = ~np.isfinite(values) & present
+    if not wrong.any():
+        return values, ()
+    return np.where(wrong, np.nan, values), (
+        f"{int(wrong.sum())} of {len(values) * int(present.sum())} forecasts are no numbers and are left empty: "
+        "training has diverged, or readings are out of all proportion. Run frigate check, then train again.",
     )
 
 

@@ -109,5 +109,6 @@ def verdict(evaluation: Evaluation) -> str:
     if ours.high < theirs.low:
         return f"{where}, the model beats every simple baseline, and the 95 % intervals do not overlap."
     if ours.value < theirs.value:
-        return f"{where}, the model is ahead of every simple baseline, but the 95 % intervals overlap: not a clear win."
+        why = "the 95 % intervals overlap" if math.isfinite(ours.low) else "one intersection has no interval"
+        return f"{where}, the model is ahead of every simple baseline, but {why}: not a clear win."
     return f"{where}, the model does not beat the simple baselines: {baseline.name} is as good or better."

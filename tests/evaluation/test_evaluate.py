@@ -324,6 +324,16 @@ def test_no_share_is_less_than_nothing() -> None:
     assert replace(result, rows=(model, *result.rows[1:])).table_rows()[0]["share of a sensor"] == "0 % [-1, 0]"
 
 
+def test_one_node_is_shown_without_an_interval() -> None:
+    stream = tidal_grid()
+    split = small_split(stream)
+    one = replace(split, unseen=np.arange(stream.num_nodes) == np.flatnonzero(split.unseen)[0])
+    result = judged(truth, stream, one)
+    assert result.model.unseen is not None and result.model.unseen.nodes == 1
+    for row in result.table_rows():
+        assert not any("[" in row[column] or "nan" in row[column] for column in ("MAE", "share of a sensor"))
+
+
 def test_the_yardstick_is_marked_and_explained() -> None:
     stream = tidal_grid()
     result = judged(Constant(1.0), stream, small_split(stream))

@@ -208,6 +208,17 @@ def test_interval_covers_and_shrinks() -> None:
     assert widths[30] / widths[480] == pytest.approx(4, rel=0.15)  # the square root of 16
 
 
+def test_a_single_node_has_no_interval() -> None:
+    scores = gauss(6, 0)
+    summary = scores.summary(np.arange(6) == 2)
+    assert summary is not None and summary.nodes == 1
+    for measure in (summary.mae, summary.rmse, summary.smape, summary.wape):
+        assert math.isfinite(measure.value) and math.isnan(measure.low) and math.isnan(measure.high)
+    assert summary.to_json()["mae"]["low"] is None
+    two = scores.summary(np.arange(6) < 2)
+    assert two is not None and two.mae.low < two.mae.high
+
+
 def test_draws_equal_resampling_one_node_after_another() -> None:
     scores = scored(cells(9, nodes=6))
     nodes = np.array([True, True, False, True, True, True])

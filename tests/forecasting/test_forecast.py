@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import math
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -16,9 +18,10 @@ from frigate.data.city import City
 from frigate.data.network import RoadNetwork
 from frigate.errors import CityError, SettingsError
 from frigate.forecasting.forecast import edit_network, make_request
+from frigate.forecasting.live import Live
 from frigate.forecasting.result import COLUMNS
 from frigate.graph.feature_cache import ensure_road_features
-from tests.support.errors import raises
+from tests.support.errors import names, raises
 from tests.support.forecast_runs import SIDE, START_S, STEP_S, S, forecast, grid, readings, small_city, small_run
 
 BOTH = pytest.mark.parametrize("name", ["paper", "default"])
@@ -142,6 +145,24 @@ def test_an_edit_starts_from_the_topology_at_that_time(name: str) -> None:
     np.testing.assert_array_equal(shut.values, forecast(run, morning.close([(6, 7)]), recorded).values)
 
 
+def test_a_network_with_roads_that_were_closed_at_that_time_is_said() -> None:
+    run = small_run("paper")
+    stream, whole = small_city().stream, small_city().network
+    then, last = whole.close([(0, 1)]), whole.close([(23, 24)])
+    recorded = replace(stream, topologies=(then, last), topology_of=np.arange(S) // 100)
+    at = START_S + 50 * STEP_S
+    (said,) = forecast(run, last.close([(6, 7)]), recorded, at=at).notices
+    assert names(said, "road 0,1 open") and names(said, "road 23,24 closed") and not names(said, "6,7")
+    assert forecast(run, then.close([(6, 7)]), recorded, at=at).notices == ()  # of that time
+    assert forecast(run, last.close([(6, 7)]), recorded).notices == ()  # of the end
+    assert forecast(run, stream=recorded, at=at, close=["6,7"]).notices == ()
+
+
+def test_without_demand_too_a_node_that_is_cut_off_is_named() -> None:
+    said = forecast(small_run("paper"), close=[f"{a},12" for a in (7, 11, 13, 17)]).notices
+    assert any(names(notice, "node 12") for notice in said)
+
+
 @BOTH
 def test_another_place_is_forecast_and_said_aloud(name: str) -> None:
     run = small_run(name)
@@ -237,6 +258,41 @@ def test_any_past_and_any_horizon(name: str, past: int, horizon: int) -> None:
     assert (made.values >= 0).all()
     shorter = forecast(run, past=past, horizon=1)
     np.testing.assert_allclose(made.values[:1], shorter.values, rtol=1e-5, atol=1e-5)
+
+
+def test_beyond_the_training_is_said() -> None:
+    run = small_run("paper")
+    assert forecast(run, past=4, horizon=3).notices == () == forecast(run, past=2, horizon=1).notices
+    (said,) = forecast(run, past=9).notices
+    assert names(said, "9") and names(said, "4")
+    (said,) = forecast(run, horizon=24).notices
+    assert names(said, "3 steps") and names(said, "4 to 24")
+    with raises(SettingsError, "horizon", "25 nodes", "GB"):
+        forecast(run, horizon=10**9)
+
+
+def test_forecasts_that_are_no_numbers_are_left_empty_and_said() -> None:
+    run = small_run("paper")
+    broken = replace(run, model=copy.deepcopy(run.model))
+    broken.model.value_scale.fill_(math.inf)
+    network = small_city().network.remove_nodes([12])
+    assert not any("numbers" in notice for notice in forecast(run, network).notices)  # of the absent node
+    live = Live(broken, network, device="cpu")
+    live.push(START_S, np.ones((4, 25)))
+    for made in (forecast(broken, network), live.forecast()):
+        assert np.isnan(made.values).all()
+        assert any(names(notice, "72 of 72") for notice in made.notices)
+        json.dumps(made.to_json(), allow_nan=False)
+
+
+def test_small_numbers_stay_as_they_are_in_json() -> None:
+    made = forecast(small_run("paper"))
+    small = replace(made, values=np.full_like(made.values, 1.25e-9), quantity="density")
+    assert small.to_json()["nodes"][0]["values"] == [1.25e-9] * 3
+    assert small.to_geojson()["features"][0]["properties"]["value"] == 1.25e-9
+    exact = replace(made, values=made.values.astype(np.float32).astype(np.float64))
+    read = [node["values"] for node in json.loads(json.dumps(exact.to_json()))["nodes"]]
+    np.testing.assert_allclose(np.array(read).T, exact.values, rtol=5e-7)
 
 
 def test_fewer_snapshots_than_asked_for_are_used_and_said() -> None:
