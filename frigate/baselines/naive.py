@@ -19,16 +19,18 @@ from scipy.sparse.linalg import SuperLU, splu
 from torch import Tensor
 
 from frigate.data.split import Split
-from frigate.data.stream import RoadNetworkStream
+from frigate.data.stream import DAY_S, RoadNetworkStream
 from frigate.errors import SettingsError
 from frigate.nn.batch import Batch
 from frigate.nn.clock import CLOCK_BINS, clock_bins
 from frigate.nn.topology import Topology
 
 Forecaster = Callable[[Batch], Tensor]
+TimedForecaster = Callable[[Batch, NDArray[np.int64]], Tensor]  # of a batch and its windows' last past snapshots [B]
 Value = TypeVar("Value")
 
 NEAREST = 5
+HOUR_S = 3600
 MAX_REMEMBERED = 8
 
 
@@ -103,6 +105,50 @@ class NearestSensors:
         total = weight.sum(-1)
         near = (weight * mean[:, sensor]).sum(-1) / torch.where(total > 0, total, 1.0)
         return torch.where(total > 0, near, self.otherwise)
+
+
+@dataclass(frozen=True)
+class Persistence:
+    """Each node's own latest reading in the past window."""
+
+    otherwise: float  # of a node without one
+
+    def __call__(self, batch: Batch) -> Tensor:
+        at = torch.arange(1, batch.past + 1, device=batch.values.device)[:, None]
+        last = (batch.observed * at).argmax(1, keepdim=True)  # [B,1,N]
+        known = batch.observed.any(1, keepdim=True)
+        return torch.where(known, batch.values.gather(1, last), self.otherwise).expand(-1, batch.horizon, -1)
+
+
+@dataclass(frozen=True)
+class LastHour:
+    """The mean of each node's own readings in the last hour of the past window."""
+
+    otherwise: float  # of a node without one
+    steps: int  # of an hour
+
+    def __call__(self, batch: Batch) -> Tensor:
+        steps = min(self.steps, batch.past)
+        mean, known = window_means(batch.keep_past(range(batch.past - steps, batch.past)))
+        return torch.where(known, mean, self.otherwise)[:, None].expand(-1, batch.horizon, -1)
+
+
+@dataclass(frozen=True)
+class LastWeek:
+    """Each seen node's own reading at the same local time a week before, or else the mean of its last hour."""
+
+    stream: RoadNetworkStream
+    seen: NDArray[np.bool_]  # [N]
+    week_before: NDArray[np.int64]  # [S] the snapshot a week before each; -1 where the record has none
+    otherwise: LastHour
+
+    def __call__(self, batch: Batch, current: NDArray[np.int64]) -> Tensor:
+        """Forecasts of the windows whose last past snapshots are `current` [B]."""
+        at = self.week_before[current[:, None] + np.arange(1, batch.horizon + 1)]  # [B,H]
+        known = self.stream.observed[at] & (at >= 0)[..., None] & self.seen
+        values = torch.from_numpy(np.asarray(self.stream.values[at]))
+        device = batch.values.device
+        return torch.where(torch.from_numpy(known).to(device), values.to(device), self.otherwise(batch))
 
 
 @dataclass(frozen=True)
@@ -192,6 +238,29 @@ def naive_baselines(stream: RoadNetworkStream, split: Split) -> dict[str, Foreca
         "nearest sensors": NearestSensors(middle),
         "label propagation": LabelPropagation(middle),
     }
+
+
+def own_past_baselines(
+    stream: RoadNetworkStream, split: Split
+) -> tuple[dict[str, Forecaster], dict[str, TimedForecaster]]:
+    """The baselines that repeat a sensor's own readings, which a node without a sensor has none of.
+
+    The second ones also need to know when a window is. "last week" is among them where the record is long enough.
+    """
+    middle = seen_median(stream, split)
+    hour = LastHour(middle, max(1, HOUR_S // stream.step_s))
+    week_before = _week_before(stream)
+    timed: dict[str, TimedForecaster] = {}
+    if (week_before[slice(*split.test)] >= 0).any():
+        timed["last week"] = LastWeek(stream, split.seen, week_before, hour)
+    return {"persistence": Persistence(middle), "last hour": hour}, timed
+
+
+def _week_before(stream: RoadNetworkStream) -> NDArray[np.int64]:
+    """[S] the snapshot that began at the same local time a week before each; -1 where there is none."""
+    local_s = (stream.times_s + stream.utc_offset_s).tolist()
+    snapshot_at = {time_s: snapshot for snapshot, time_s in enumerate(local_s)}
+    return np.array([snapshot_at.get(time_s - 7 * DAY_S, -1) for time_s in local_s], np.int64)
 
 
 def seen_median(stream: RoadNetworkStream, split: Split) -> float:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from argparse import Namespace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from frigate.cli.console import notice, print_json, print_table, progress, say
 from frigate.cli.parser import DEVICE, JSON, KERNELS, OTHER_CITY, RUN, Argument, Command
+from frigate.cli.train import read
 
 if TYPE_CHECKING:
     from frigate.evaluation.results import Evaluation
+    from frigate.training.run import RunOnCity
 
 WITH_INTERVAL = ("MAE", "share of a sensor")  # the other intervals are in --json: no terminal has room for all
-LEAST_IMPORTANT = ("of zero", "sMAPE %", "GEH<5 %", "WAPE %", "MAE at sensors", "RMSE", "share of a sensor")
+LEAST_IMPORTANT = ("of zero", "sMAPE %", "GEH<5 %", "WAPE %", "RMSE", "share of a sensor")
+LIGHTGBM_S = 60  # that LightGBM may take unasked
 LEAST_IMPORTANT_BASELINES = (
     "zero",
     "constant median",
@@ -20,6 +25,10 @@ LEAST_IMPORTANT_BASELINES = (
     "clock profile",
     "nearest sensors",
     "demand alone",
+    "persistence",
+    "last hour",
+    "last week",
+    "LightGBM",
 )
 
 
@@ -28,14 +37,19 @@ def run(args: Namespace) -> None:
     from frigate.training.checkpoint import load_run
 
     opened = load_run(args.run)
+    city = opened.open_city() if args.city is None else read(args.city)
+    lightgbm, left_out = _lightgbm(args, opened.on(city))
     with progress("Evaluating") as update:
         result = evaluate(
-            opened, args.city, stride=args.stride, device=args.device, progress=update, kernels=args.kernels
-        )
+            opened, city, stride=args.stride, test=args.test, lightgbm=lightgbm, device=args.device, progress=update,
+            kernels=args.kernels,
+        )  # fmt: skip
     if args.json:
         print_json(result.to_json())
         return
     print_evaluation(result)
+    if left_out:
+        notice(left_out)
     if args.details:
         for title, rows in result.detail_tables().items():
             print()
@@ -43,19 +57,49 @@ def run(args: Namespace) -> None:
             _print_table(rows, LEAST_IMPORTANT_BASELINES)
 
 
+def _lightgbm(args: Namespace, here: RunOnCity) -> tuple[bool, str]:
+    """Whether to fit LightGBM, and what to say where it is left out for its time."""
+    from frigate.evaluation.evaluate import lightgbm_seconds, with_test_period
+
+    if args.lightgbm != "auto" or find_spec("lightgbm") is None:
+        return args.lightgbm == "yes", ""
+    seconds = lightgbm_seconds(with_test_period(here, args.test), stride=args.stride)
+    if seconds <= LIGHTGBM_S:
+        return True, ""
+    return False, f"LightGBM is left out, as it takes about {math.ceil(seconds / 60)} min here: add --lightgbm yes"
+
+
 def print_evaluation(result: Evaluation) -> None:
     """The table of a model and its baselines, with what it was scored on."""
-    nodes = f"{len(result.unseen)} unseen nodes" if result.model.unseen is not None else f"{len(result.seen)} sensors"
-    say(f"{result.city}: {nodes}, {result.windows} windows from {result.start} to {result.end}")
-    rows = [
-        {name: cell if name in WITH_INTERVAL else cell.partition(" [")[0] for name, cell in row.items()}
-        for row in result.table_rows()
-    ]
-    _print_table(rows, LEAST_IMPORTANT)
+    say(result.summary())
+    dropped = _print_scores(result.table_rows())
+    if result.minus_best is not None:
+        say(result.comparison_line())
+    at_sensors = result.sensor_table()
+    if at_sensors:
+        print()
+        say(f"At the {len(result.seen)} sensors, whose own past is known")
+        dropped += _print_scores(at_sensors)
+    if dropped:
+        names = ", ".join(dict.fromkeys(reversed(dropped)))
+        say(f"Not shown, for lack of width: {names}. --json has everything.")
     if result.note:
         notice(result.note)
     say("In brackets: 95 % intervals, nodes resampled.")
     say(result.footnote)
+
+
+def _print_scores(rows: list[dict[str, str]]) -> list[str]:
+    """Print rows of measures, most without their intervals; the columns that found no room."""
+    shown = [
+        {
+            name: cell if name in WITH_INTERVAL else cell.partition(" [")[0]
+            for name, cell in row.items()
+            if name != "MAE at sensors"  # which has a table of its own
+        }
+        for row in rows
+    ]
+    return print_table(shown, drop=LEAST_IMPORTANT)
 
 
 def _print_table(rows: list[dict[str, str]], drop: tuple[str, ...]) -> None:
@@ -68,7 +112,10 @@ EVALUATE = Command(
     "evaluate", "Score a run on its test period, beside naive baselines.", run,
     (
         RUN, OTHER_CITY,
+        Argument("--test PERIOD", "the days to score, as 2024-03-11/2024-03-15 (default: the run's test period)"),
         Argument("--stride N", "score every Nth window", int, default=1),
+        Argument("--lightgbm", "whether to fit LightGBM too: auto is where it takes about a minute at most, and is "
+                 "installed", default="auto", choices=("auto", "yes", "no")),
         Argument("--details", "also by step ahead, by traffic volume and by distance to a sensor"),
         DEVICE, KERNELS, JSON,
     ),

@@ -5,7 +5,7 @@ Windows are streamed: each batch is cut once, given to every forecaster, scored 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,31 +14,44 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from frigate.baselines.naive import Forecaster, fit_own_median, naive_baselines, seen_median
-from frigate.config import Task
+from frigate.baselines.boosted_trees import ROWS as TREE_ROWS
+from frigate.baselines.boosted_trees import fit_trees
+from frigate.baselines.naive import (
+    Forecaster,
+    TimedForecaster,
+    fit_own_median,
+    naive_baselines,
+    own_past_baselines,
+    seen_median,
+)
+from frigate.config import Task, preset
 from frigate.data.city import City
-from frigate.data.progress import Progress
-from frigate.data.split import Split, windows_in
-from frigate.data.stream import RoadNetworkStream
+from frigate.data.periods import parse_period, snapshots_in
+from frigate.data.progress import Progress, plain_progress, print_line
+from frigate.data.split import Period, Split, windows_in
+from frigate.data.stream import CALENDAR, RoadNetworkStream
 from frigate.errors import SettingsError
 from frigate.evaluation.metrics import Measure, Scores, interval
-from frigate.evaluation.results import Evaluation, Row
+from frigate.evaluation.results import Comparison, Evaluation, Row
+from frigate.graph.feature_cache import features_of
 from frigate.graph.nearest_sensors import hops_to
 from frigate.nn.batch import Batch, Windows
 from frigate.nn.device import best_device
 from frigate.nn.predictor import Predictor
-from frigate.nn.scaling import NEAR_SENSORS
+from frigate.nn.scaling import NEAR_SENSORS, build_topologies, fit_scaling
 from frigate.training.run import Run, RunOnCity
 
 ZERO = "zero"
 NONE = "constant median"  # E_none: no knowledge of the node
 OWN = "own median (a sensor there)"  # E_own: what a sensor at the node would have given
 DEMAND = "demand alone"
+LIGHTGBM = "LightGBM"
 TERCILES = ("low", "medium", "high", "no training reading")
 HOPS = ("1", "2", "3", "4-5", "6-10", ">10", "no road to a sensor")
 HOPS_UP_TO = (1, 2, 3, 5, 10)
 MAX_WINDOWS = 16  # scored at once: more are no faster
 SCORE_TENSORS = 10  # of a node and a step ahead each, in double
+FITTED_ROWS_S, FORECAST_ROWS_S = 10_000, 40_000  # of LightGBM on one core, measured on the demo town
 
 
 def evaluate(
@@ -46,8 +59,10 @@ def evaluate(
     city: City | str | Path | None = None,
     *,
     stride: int = 1,
+    test: str | None = None,
+    lightgbm: bool = False,
     device: str | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     kernels: str = "auto",
 ) -> Evaluation:
     """Score a run over its test period beside every naive baseline, in the user's unit.
@@ -61,10 +76,14 @@ def evaluate(
         folder.
     stride : int
         Score every so many windows; 1 is all.
+    test : str, optional
+        The period to score, such as "2024-03-11/2024-03-15". Default: the run's own, the last tenth of its record.
+    lightgbm : bool
+        Also fit LightGBM on the run's sensors and training period, which takes minutes on a large city.
     device : str, optional
         "cpu" or "cuda". Default: cuda if available.
-    progress : callable, optional
-        Called with the windows done and the windows in all.
+    progress : callable or bool, optional
+        Called with the windows done and the windows in all; True: prints a line now and then.
     kernels : "auto" or "reference"
         The fastest for the device, or the equations in plain torch operations, to compare with.
 
@@ -74,11 +93,14 @@ def evaluate(
         A row for the model, for each baseline, and for a sensor at every node.
     """
     at, here = best_device(device), run.on(city)
+    here = with_test_period(here, test)
     first, stop = here.split.test
     if first < 0 or stop > here.city.stream.num_snapshots:
         raise SettingsError("the city lacks some or all of the run's test period. Give a city that has those readings")
     shorter = _about_training_period(here)
     predictor = here.predictor(at, kernels=kernels)
+    if isinstance(progress, bool):
+        progress = plain_progress("Evaluating", print_line) if progress else None
     evaluation = evaluate_forecaster(
         predictor,
         here.city,
@@ -90,12 +112,63 @@ def evaluate(
         seed=run.settings.train.seed,
         batch_size=windows_at_once(here, predictor),
         progress=progress,
+        beside={LIGHTGBM: fit_lightgbm(here, at)} if lightgbm else {},
     )
-    notes = [evaluation.note, shorter, *here.notices]
+    notes = [evaluation.note, shorter, _about_test_period(here), *here.notices]
     if run.settings.train.validation == "unseen":
         chosen = "The checkpoint was chosen at the unseen nodes (validation = unseen), as in the paper"
         notes.append(f"{chosen}: scores are flattered.")
     return replace(evaluation, note=" ".join(filter(None, notes)))
+
+
+def with_test_period(here: RunOnCity, test: str | None) -> RunOnCity:
+    """The same to be scored in another period, such as "2024-03-11/2024-03-15"; None: the run's own."""
+    if test is None:
+        return here
+    stream = here.city.stream
+    first, stop = snapshots_in(stream, parse_period(test, stream.timezone, where="test"))
+    if first == stop:
+        record = f"{stream.local_time(stream.start_s)} to {stream.local_time(stream.end_s)}"
+        raise SettingsError(f'test "{test}": the record is from {record}. Give a period inside it')
+    return replace(here, split=replace(here.split, test=(first, stop)))
+
+
+def _about_test_period(here: RunOnCity) -> str:
+    """What to say of a test period that misses a kind of day, or that the model was trained on."""
+    split, task, stream = here.split, here.settings.task, here.city.stream
+    scored = stream.calendar[split.test[0] + task.past : split.test[1], CALENDAR.index("weekend")] > 0.5
+    said = []
+    for kind, missing in (("weekday", scored.all()), ("weekend", not scored.any())):
+        if missing:
+            said.append(f"The test period has no {kind}: how good forecasts are then is not tested. See --test.")
+    if split.test[0] < split.train[1]:
+        said.append(
+            "The test period is one that the model was trained on: the scores at sensors, and of the yardstick, are "
+            "flattered."
+        )
+    return " ".join(said)
+
+
+def fit_lightgbm(here: RunOnCity, device: torch.device) -> tuple[Forecaster, Windows]:
+    """LightGBM for a run's sensors, periods and seed, with road features but without demand; and what it sees."""
+    stream, split, seed = here.city.stream, here.split, here.settings.train.seed
+    features = features_of([stream.network], here.city)[0]
+    scaling = fit_scaling(stream, split, preset("default").model, features=features, seed=seed)
+    topologies, _ = build_topologies(stream.topologies, scaling, sensors=split.seen, city=here.city)
+    windows = Windows(stream, topologies, device)
+    return fit_trees(windows, split, here.settings.task, seed=seed), windows
+
+
+def lightgbm_seconds(here: RunOnCity, *, stride: int = 1) -> float:
+    """About how long fitting and scoring LightGBM takes on this machine."""
+    stream, split, task = here.city.stream, here.split, here.settings.task
+
+    def windows(period: Period) -> int:
+        return len(windows_in(period, past=task.past, horizon=task.horizon))
+
+    rows = min(TREE_ROWS, windows(split.train) * int(split.seen.sum())) * (2 if stream.quantity == "count" else 1)
+    scored = windows(split.test) / max(1, stride) * task.horizon * stream.num_nodes
+    return (rows / FITTED_ROWS_S + scored / FORECAST_ROWS_S) / torch.get_num_threads()
 
 
 def _about_training_period(here: RunOnCity) -> str:
@@ -129,8 +202,10 @@ def score(
     stride: int = 1,
     batch_size: int = 16,
     progress: Progress | None = None,
+    timed: Mapping[str, TimedForecaster] | None = None,
 ) -> dict[str, Scores]:
     """Scores over the windows of the test period; all seen nodes are input, and no others."""
+    timed = timed or {}
     if stride < 1:
         raise SettingsError(f"stride = {stride}: must be at least 1")
     past, horizon = task.past, task.horizon
@@ -142,7 +217,7 @@ def score(
         )
     stream, inputs = windows.stream, torch.from_numpy(split.seen).to(windows.device)
     sizes = {"horizon": horizon, "num_nodes": stream.num_nodes, "step_s": stream.step_s}
-    scores = {name: Scores(**sizes, quantity=stream.quantity) for name in forecasters}
+    scores = {name: Scores(**sizes, quantity=stream.quantity) for name in (*forecasters, *timed)}
     with torch.inference_mode():
         for first in range(0, len(current), batch_size):
             some = current[first : first + batch_size]
@@ -150,6 +225,8 @@ def score(
             assert batch.target is not None and batch.target_observed is not None
             for name, forecaster in forecasters.items():
                 scores[name].add(forecaster(batch), batch.target, batch.target_observed)
+            for name, with_time in timed.items():
+                scores[name].add(with_time(batch, some), batch.target, batch.target_observed)
             if progress is not None:
                 progress(first + len(some), len(current), "")
     return scores
@@ -167,19 +244,32 @@ def evaluate_forecaster(
     seed: int = 0,
     batch_size: int = 16,
     progress: Progress | None = None,
+    beside: Mapping[str, tuple[Forecaster, Windows]] | None = None,
 ) -> Evaluation:
-    """Score `model` over the test period beside every naive baseline. All seen nodes are input."""
+    """Score `model` over the test period beside every naive baseline. All seen nodes are input.
+
+    Those `beside` it have windows of their own.
+    """
     stream, baselines = city.stream, naive_baselines(city.stream, split)
-    if name in baselines or name == OWN:
+    own_past, timed = own_past_baselines(stream, split)
+    if name in (*baselines, *own_past, *timed, OWN):
         raise SettingsError(f'a model cannot be called "{name}": that is a row of every table')
     own = fit_own_median(stream, split, otherwise=seen_median(stream, split))
-    forecasters: dict[str, Forecaster] = {name: model, **baselines, OWN: own}
-    if windows.demand is not None:
-        forecasters = {name: model, DEMAND: demand_alone, **baselines, OWN: own}
-    scores = score(forecasters, windows, split, task, stride=stride, batch_size=batch_size, progress=progress)
+    demand = {} if windows.demand is None else {DEMAND: demand_alone}
+    forecasters: dict[str, Forecaster] = {name: model, **demand, **baselines, **own_past, OWN: own}
+    span = {"stride": stride, "batch_size": batch_size}
+    scores = score(forecasters, windows, split, task, **span, progress=progress, timed=timed)
+    for other, (forecaster, seen_by_it) in (beside or {}).items():
+        scores |= score({other: forecaster}, seen_by_it, split, task, **span)
+    order = [name, *(beside or {}), *demand, *baselines, *own_past, *timed, OWN]
+    rows = _rows({each: scores[each] for each in order}, stream, split, model=name, seed=seed)
+    at_sensors = {*own_past, *timed} if rows[0].unseen is not None else set()
+    kept = tuple(row for row in rows if row.name not in at_sensors)
     return Evaluation(
         city=city.name,
-        rows=_rows(scores, stream, split, model=name, seed=seed),
+        rows=kept,
+        own_past=tuple(_at_sensors_alone(row) for row in rows if row.name in at_sensors),
+        minus_best=_minus_best(scores, kept, split, seed=seed),
         note=_note(scores[name], split),
         seen=tuple(stream.node_ids[split.seen].tolist()),
         unseen=tuple(stream.node_ids[split.unseen].tolist()),
@@ -195,6 +285,25 @@ def evaluate_forecaster(
         seed=seed,
         node_mae=_node_mae(scores[name]),
     )
+
+
+def _at_sensors_alone(row: Row) -> Row:
+    """Of a baseline that repeats the readings of the node itself, what it says of nodes that have any."""
+    nothing = tuple(None for _ in row.by_step)
+    return replace(
+        row, unseen=None, by_step=nothing, by_tercile={}, by_hops={}, share_of_sensor=None, relative_to_zero=None
+    )
+
+
+def _minus_best(scores: Mapping[str, Scores], rows: Sequence[Row], split: Split, *, seed: int) -> Comparison | None:
+    """The model against the baseline with the least MAE, over the same draws of nodes."""
+    model, nodes = rows[0], split.unseen if rows[0].unseen is not None else split.seen
+    drawn = {row.name: scores[row.name].mae_draws(nodes, seed=seed) for row in rows if row.kind != "yardstick"}
+    mae, draws = drawn.pop(model.name)
+    if not drawn or not np.isfinite(mae):
+        return None
+    best = min(drawn, key=lambda name: drawn[name][0])
+    return Comparison(best, interval(mae - drawn[best][0], draws - drawn[best][1]))
 
 
 def demand_alone(batch: Batch) -> Tensor:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from frigate.data.text_table import table_lines
 from frigate.errors import SettingsError
 from frigate.evaluation.metrics import Measure, Summary
 
@@ -48,6 +50,17 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Comparison:
+    """The model's MAE minus that of the best baseline, at the nodes the table is about."""
+
+    baseline: str
+    mae: Measure  # the same nodes are drawn for both
+
+    def to_json(self) -> dict[str, Any]:
+        return {"baseline": self.baseline, "mae": self.mae.to_json()}
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """A model's row, then the naive baselines', then the yardstick's; and what they were scored on."""
 
@@ -67,6 +80,12 @@ class Evaluation:
     unit: str
     seed: int  # of the intervals
     node_mae: NDArray[np.float64] = field(repr=False, compare=False)  # [N] the model's; NaN where there is no truth
+    own_past: tuple[Row, ...] = ()  # baselines at sensors alone, where `rows` are of unseen nodes
+    minus_best: Comparison | None = None  # None: there is no baseline
+
+    def __repr__(self) -> str:
+        lines, _ = table_lines(self.table_rows(), width=sys.maxsize)
+        return "\n".join(filter(None, [self.summary(), *lines, self.comparison_line(), self.note, self.footnote]))
 
     @property
     def model(self) -> Row:
@@ -96,12 +115,33 @@ class Evaluation:
             "seed": self.seed,
             "interval": "95 %, nodes resampled",
             "nodes": {"seen": list(self.seen), "unseen": list(self.unseen)},
+            "minus_best": None if self.minus_best is None else self.minus_best.to_json(),
             "rows": [row.to_json() for row in self.rows],
+            "own_past": [row.to_json() for row in self.own_past],
         }
 
     def table_rows(self) -> Table:
         """The table to print: a row for each forecaster, at unseen nodes or else at sensors."""
         return [_table_row(row, any_unseen=self.model.unseen is not None) for row in self.rows]
+
+    def sensor_table(self) -> Table:
+        """The same at sensors, with the baselines that repeat a sensor's own past; empty where the table is of them."""
+        if self.model.unseen is None or self.model.at_sensors is None:
+            return []
+        rows = [row for row in (*self.rows[:-1], *self.own_past, self.rows[-1]) if row.at_sensors is not None]
+        return [_measures(row.label.removesuffix(" *"), row.at_sensors) for row in rows]
+
+    def summary(self) -> str:
+        """What was scored, in one line."""
+        nodes = f"{len(self.unseen)} unseen nodes" if self.model.unseen is not None else f"{len(self.seen)} sensors"
+        return f"{self.city}: {nodes}, {self.windows} windows from {self.start} to {self.end}"
+
+    def comparison_line(self) -> str:
+        """How the model stands to the best baseline, in one line; "" where there is none."""
+        if self.minus_best is None:
+            return ""
+        best = self.minus_best
+        return f"MAE minus that of the best baseline, {best.baseline}: {_with_interval(best.mae, signed=True)}."
 
     def detail_tables(self) -> dict[str, Table]:
         """MAE by step ahead, by how busy a node is and by roads to the nearest sensor, by title. None is empty."""
@@ -134,17 +174,21 @@ def _json(summary: Summary | None) -> dict[str, Any] | None:
 
 
 def _table_row(row: Row, *, any_unseen: bool) -> dict[str, str]:
-    summary = row.unseen if any_unseen else row.at_sensors
-    columns = {"forecaster": row.label}
-    for title, name in (("MAE", "mae"), ("RMSE", "rmse"), ("sMAPE %", "smape"), ("WAPE %", "wape")):
-        columns[title] = "-" if summary is None else _with_interval(getattr(summary, name))
-    if summary is not None and summary.geh_share is not None:
-        columns["GEH<5 %"] = _with_interval(summary.geh_share)
+    columns = _measures(row.label, row.unseen if any_unseen else row.at_sensors)
     columns["of zero"] = "-" if row.relative_to_zero is None else f"{row.relative_to_zero:.3f}"
     if any_unseen:
         share = row.share_of_sensor
         columns["share of a sensor"] = "undefined" if share is None else _with_interval(share, percent=True)
         columns["MAE at sensors"] = "-" if row.at_sensors is None else _with_interval(row.at_sensors.mae)
+    return columns
+
+
+def _measures(label: str, summary: Summary | None) -> dict[str, str]:
+    columns = {"forecaster": label}
+    for title, name in (("MAE", "mae"), ("RMSE", "rmse"), ("sMAPE %", "smape"), ("WAPE %", "wape")):
+        columns[title] = "-" if summary is None else _with_interval(getattr(summary, name))
+    if summary is not None and summary.geh_share is not None:
+        columns["GEH<5 %"] = _with_interval(summary.geh_share)
     return columns
 
 
@@ -158,7 +202,7 @@ def _detail_row(first: str, name: str, summaries: list[Summary | None], evaluati
     return {**columns, "nodes": str(nodes)}
 
 
-def _with_interval(measure: Measure, *, percent: bool = False) -> str:
+def _with_interval(measure: Measure, *, percent: bool = False, signed: bool = False) -> str:
     if not np.isfinite(measure.value):
         return "undefined"
     known = np.isfinite(measure.low)
@@ -166,7 +210,7 @@ def _with_interval(measure: Measure, *, percent: bool = False) -> str:
         if not known:
             return f"{100 * measure.value:z.0f} %"
         return f"{100 * measure.value:z.0f} % [{100 * measure.low:z.0f}, {100 * measure.high:z.0f}]"  # z: 0, never -0
-    digits = 3 if abs(measure.value) < 10 else 1
+    form = f"{'+z' if signed else ''}.{3 if abs(measure.value) < 10 else 1}f"
     if not known:
-        return f"{measure.value:.{digits}f}"
-    return f"{measure.value:.{digits}f} [{measure.low:.{digits}f}, {measure.high:.{digits}f}]"
+        return f"{measure.value:{form}}"
+    return f"{measure.value:{form}} [{measure.low:{form}}, {measure.high:{form}}]"

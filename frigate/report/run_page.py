@@ -99,16 +99,17 @@ def _mae(row: Row, evaluation: Evaluation) -> Measure:
 
 
 def verdict(evaluation: Evaluation) -> str:
-    """Whether the model beats the best naive baseline outside the intervals, in one sentence."""
+    """Whether the model beats the best baseline, by the interval of their difference, in one sentence."""
     baseline = best_baseline(evaluation)
     ours = _mae(evaluation.model, evaluation)
     if baseline is None or not math.isfinite(ours.value):
         return "There is no baseline to compare the model with."
-    theirs = _mae(baseline, evaluation)
+    difference = evaluation.minus_best
     where = "At intersections without a sensor" if evaluation.model.unseen is not None else "At sensors"
-    if ours.high < theirs.low:
-        return f"{where}, the model beats every simple baseline, and the 95 % intervals do not overlap."
-    if ours.value < theirs.value:
-        why = "the 95 % intervals overlap" if math.isfinite(ours.low) else "one intersection has no interval"
+    if difference is not None and difference.mae.high < 0:
+        return f"{where}, the model beats every simple baseline: the 95 % interval of the difference is below 0."
+    if ours.value < _mae(baseline, evaluation).value:
+        known = math.isfinite(ours.low)
+        why = "the 95 % interval of the difference includes 0" if known else "one intersection has no interval"
         return f"{where}, the model is ahead of every simple baseline, but {why}: not a clear win."
     return f"{where}, the model does not beat the simple baselines: {baseline.name} is as good or better."

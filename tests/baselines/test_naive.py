@@ -17,11 +17,12 @@ from frigate.baselines.naive import (
     fit_clock_profile,
     fit_own_median,
     naive_baselines,
+    own_past_baselines,
     seen_median,
 )
-from frigate.data.network import RoadNetwork
+from frigate.data.network import Edges, RoadNetwork
 from frigate.data.split import Split, make_split
-from frigate.data.stream import RoadNetworkStream, calendar
+from frigate.data.stream import RoadNetworkStream, calendar, make_stream
 from frigate.nn.batch import Batch
 from frigate.nn.clock import CLOCK_BINS, clock_bins
 from tests.support.grids import START_S, tidal_grid, windows_of
@@ -196,3 +197,50 @@ def test_gpu_equals_cpu() -> None:
     )
     for name, baseline in naive_baselines(stream, split).items():
         torch.testing.assert_close(baseline(there).cpu(), baseline(here), msg=name)
+
+
+# What repeats a sensor's own past
+
+
+def test_own_past_is_the_latest_the_last_hour_and_the_same_time_a_week_ago() -> None:
+    stream = tidal_grid(silent=0.4)  # steps of half an hour
+    split = make_split(stream, seen=0.5, past=6, horizon=4)
+    plain, timed = own_past_baselines(stream, split)
+    middle, week = seen_median(stream, split), 7 * 48
+    current = np.array([850, 870])
+    batch = batch_at(stream, split, current.tolist())
+    latest, hour, ago = plain["persistence"](batch), plain["last hour"](batch), timed["last week"](batch, current)
+
+    def reading(snapshot: int, node: int) -> float | None:
+        return float(stream.values[snapshot, node]) if stream.observed[snapshot, node] else None
+
+    for b, now in enumerate(current.tolist()):
+        for node in np.flatnonzero(split.seen).tolist():
+            own = [reading(s, node) for s in range(now - 5, now + 1)]
+            known = [x for x in own if x is not None]
+            last_hour = [x for x in own[-2:] if x is not None]
+            mean = np.mean(last_hour) if last_hour else middle
+            assert latest[b, 0, node] == (known[-1] if known else middle)
+            assert hour[b, 3, node] == pytest.approx(mean)
+            for step in range(4):
+                then = reading(now + 1 + step - week, node)
+                assert ago[b, step, node] == pytest.approx(mean if then is None else then)
+    # An unseen node's own readings reach none of them.
+    for forecast in (latest, hour, ago):
+        assert (forecast[:, :, ~torch.from_numpy(split.seen)] == middle).all()
+
+
+def test_a_week_ago_is_the_same_local_time_when_the_clocks_change() -> None:
+    start_s = 1_711_234_800  # Sunday 2024-03-24 00:00 in Berlin; the clocks change a week later at 02:00
+    values = np.arange(9 * 24, dtype=np.float32)[:, None].repeat(3, 1)
+    network = RoadNetwork(
+        np.arange(3), np.array([6.0, 6.001, 6.002]), np.full(3, 49.0), Edges.of([0, 1], [1, 2], [9, 9])
+    )
+    stream = make_stream(values, network, start_s=start_s, step_s=3600, timezone="Europe/Berlin")
+    split = Split(np.ones(3, bool), np.zeros(3, bool), np.zeros(3, bool), (0, 100), (100, 120), (120, 216))
+    _, timed = own_past_baselines(stream, split)
+    current = np.array([7 * 24 + 12])  # that Sunday at 13:00
+    batch = batch_at(stream, split, current.tolist())
+    # 14:00 on the day of the change is 167 hours after 14:00 the Sunday before.
+    assert timed["last week"](batch, current)[0, 0].tolist() == [7 * 24 + 13 - 167] * 3
+    assert own_past_baselines(stream.slice(0, 150), replace(split, test=(120, 150)))[1] == {}

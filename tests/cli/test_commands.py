@@ -20,6 +20,7 @@ import polars as pl
 import pytest
 
 import frigate as fg
+from frigate.baselines.naive import Constant
 from frigate.cli.console import progress
 from frigate.cli.demo import Demo, demo_settings, run_demo
 from frigate.cli.imports import BENCHMARKS, parse_map
@@ -30,13 +31,15 @@ from frigate.config import change
 from frigate.data import progress as plain
 from frigate.data.city import City, read_city, write_city
 from frigate.errors import SettingsError
-from frigate.evaluation.metrics import Measure
+from frigate.evaluation import evaluate
 from frigate.experiments import EXPERIMENTS
+from frigate.nn.batch import Windows
 from frigate.report.run_page import verdict
 from frigate.simulate.demo_city import usual_weekday
 from frigate.simulate.streets import BRIDGE_NAMES
 from frigate.sources.benchmarks.importer import KINDS
 from frigate.training.checkpoint import load_run
+from frigate.training.run import RunOnCity
 from tests.support.command_line import Output, assert_refused, frigate
 from tests.support.crash_points import frigate_signalled
 from tests.support.errors import raises
@@ -234,6 +237,11 @@ def test_the_reference_trains_to_the_same_and_says_so(here: Path, tmp_path: Path
     assert_refused(refused, '"fast"', "auto, reference")
 
 
+def evaluated(*words: object) -> Output:
+    """Without LightGBM, whose fit takes seconds."""
+    return frigate("evaluate", *words, "--lightgbm", "no", "--device", "cpu")
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [
@@ -253,12 +261,12 @@ def test_train_as_told(more: list[str], words: str, here: Path, tmp_path: Path) 
     said = frigate("train", "city", "-o", tmp_path / "run", *more, "--epochs", "1", "--device", "cpu")
     assert said.status == 0, said.err
     assert words in said.err
-    result = frigate("evaluate", tmp_path / "run", "--json", "--device", "cpu")
+    result = evaluated(tmp_path / "run", "--json")
     told = json.loads(result.out)
     if "all" in more:
         assert told["nodes"]["unseen"] == []
         assert "All nodes with readings are seen" in told["note"]
-        table = frigate("evaluate", tmp_path / "run", "--device", "cpu")
+        table = evaluated(tmp_path / "run")
         assert "say nothing about nodes without a sensor" in table.err
         assert f"{len(sensors)} sensors" in table.out
     if "seen.txt" in more:
@@ -267,21 +275,52 @@ def test_train_as_told(more: list[str], words: str, here: Path, tmp_path: Path) 
 
 
 def test_evaluate_prints_a_table_or_json(here: Path) -> None:
-    said = frigate("evaluate", "run", "--device", "cpu")
+    said = evaluated("run")
     assert said.status == 0, said.err
     for name in ("frigate (default)", "zero", "constant median", "clock profile", "nearest sensors", "own median"):
         assert name in said.out
-    told = json.loads(frigate("evaluate", "run", "--stride", "2", "--json", "--device", "cpu").out)
+    told = json.loads(evaluated("run", "--stride", "2", "--json").out)
     assert told["test"]["stride"] == 2
     assert told["rows"][0]["kind"] == "model"
     assert told["rows"][0]["unseen"]["mae"]["value"] > 0
 
 
+@pytest.mark.parametrize("seconds", [1.0, 200.0])
+def test_lightgbm_is_left_out_where_it_takes_long_and_that_is_said(
+    seconds: float, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("lightgbm")
+    monkeypatch.setattr(evaluate, "lightgbm_seconds", lambda *_, **__: seconds)
+    fitted: list[object] = []
+
+    def fit(run: RunOnCity, device: object) -> tuple[Constant, Windows]:
+        fitted.append(device)
+        return Constant(1.0), run.windows()
+
+    monkeypatch.setattr(evaluate, "fit_lightgbm", fit)
+    said = frigate("evaluate", "run", "--stride", "5", "--device", "cpu")
+    quick = seconds < 60
+    assert said.status == 0, said.err
+    assert (len(fitted), "\nLightGBM " in said.out) == (quick, quick)
+    assert ("4 min" in said.err and "--lightgbm yes" in said.err) == (not quick)
+
+
+def test_evaluate_takes_a_period_and_compares_with_the_best_baseline(here: Path) -> None:
+    said = evaluated("run", "--test", "2024-01-02/2024-01-03")
+    assert said.status == 0, said.err
+    assert "from 2024-01-02T00:00:00+00:00 to 2024-01-04T00:00:00+00:00" in said.out
+    assert "no weekend" in said.err and "trained on" in said.err
+    told = json.loads(evaluated("run", "--json").out)["minus_best"]
+    assert f"best baseline, {told['baseline']}: {told['mae']['value']:+.3f} [" in evaluated("run").out
+    assert "\npersistence " in said.out.partition("At the ")[2]
+    assert_refused(evaluated("run", "--test", "Friday"), "Friday")
+
+
 def test_evaluate_shows_details_when_asked(here: Path) -> None:
-    plain, said = (frigate("evaluate", "run", "--device", "cpu", *more) for more in ((), ("--details",)))
+    plain, said = (evaluated("run", *more) for more in ((), ("--details",)))
     assert said.status == 0, said.err
     assert said.out.startswith(plain.out)
-    told = json.loads(frigate("evaluate", "run", "--json", "--device", "cpu").out)["rows"]
+    told = json.loads(evaluated("run", "--json").out)["rows"]
     titles = ["MAE by step ahead", "MAE by mean training reading", "MAE by roads to the nearest sensor"]
     parts = re.split("|".join(titles), said.out[len(plain.out) :])
     assert len(parts) == 4
@@ -405,7 +444,7 @@ def test_forecast_on_another_city(copy: Path) -> None:
     assert len(values_of(frigate("forecast", "run", "--city", "gone", "--json", "--device", "cpu"))) == 30
     without = frigate("forecast", "run", "--city", "other", "--json", "--device", "cpu")
     assert (without.out, without.err) == (said.out, said.err)
-    assert_refused(frigate("evaluate", "run", "--city", "other", "--device", "cpu"), "nodes of the")
+    assert_refused(evaluated("run", "--city", "other"), "nodes of the")
 
 
 def test_a_what_if_starts_from_the_roads_of_its_time(copy: Path) -> None:
@@ -609,9 +648,9 @@ def test_ctrl_c_says_what_is_kept() -> None:
 def test_a_table_is_never_wider_than_the_terminal_and_no_number_is_cut(
     columns: int, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = frigate("evaluate", "run", "--device", "cpu").out.splitlines()  # piped: all columns
+    whole = evaluated("run").out.splitlines()  # piped: all columns
     monkeypatch.setenv("COLUMNS", str(columns))
-    said = frigate("evaluate", "run", "--details", "--device", "cpu").out.splitlines()
+    said = evaluated("run", "--details").out.splitlines()
     tables = [line for line in said if re.search(r"  [\d.]+( |$)|^-+  ", line)]
     assert len(tables) > 10 and max(map(len, tables)) <= columns
     numbers = set(re.findall(r"\S*\d\.\d+\S*", "\n".join(whole)))
@@ -713,16 +752,11 @@ def test_the_demo_tells_the_truth_whoever_wins(
     baselines = [row.unseen.mae for row in result.evaluation.rows if row.kind == "baseline" and row.unseen is not None]
     best = min(baselines, key=lambda mae: mae.value)
 
-    def told(value: float, low: float, high: float) -> str:
-        model = result.evaluation.model
-        assert model.unseen is not None
-        scored = replace(model, unseen=replace(model.unseen, mae=Measure(value, low, high)))
-        return verdict(replace(result.evaluation, rows=(scored, *result.evaluation.rows[1:])))
-
-    clear, close, lost = best.low / 2, (best.low + best.value) / 2, best.value * 2
-    assert "beats every simple baseline" in told(clear, clear * 0.9, clear * 1.1)
-    assert "not a clear win" in told(close, close * 0.9, best.value)
-    assert "does not beat" in told(lost, lost * 0.9, lost * 1.1)
+    difference = result.evaluation.minus_best
+    model = result.evaluation.model.unseen
+    assert difference is not None and model is not None
+    assert difference.mae.value == pytest.approx(model.mae.value - best.value)
+    assert ("beats" in result.verdict) == (difference.mae.high < 0)
 
 
 def test_the_demo_replaces_an_earlier_demo_and_nothing_else(

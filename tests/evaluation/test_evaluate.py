@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from frigate.baselines.naive import Constant, Forecaster
+from frigate.baselines.naive import Constant, Forecaster, naive_baselines
 from frigate.config import Task, change, preset
 from frigate.data.city import City
 from frigate.data.network import Edges, RoadNetwork
@@ -26,6 +26,7 @@ from frigate.evaluation.evaluate import (
     evaluate,
     evaluate_forecaster,
     hop_groups,
+    lightgbm_seconds,
     score,
     terciles,
     windows_at_once,
@@ -152,7 +153,7 @@ def test_batch_size_changes_nothing_and_progress_is_told() -> None:
     assert mae[0].mae.value == pytest.approx(mae[1].mae.value, rel=1e-6)
 
 
-def small_run(**training: object) -> RunOnCity:
+def small_run(*, quantity: str = "count", **training: object) -> RunOnCity:
     settings = change(
         preset("default"),
         {
@@ -168,7 +169,7 @@ def small_run(**training: object) -> RunOnCity:
             },
         },
     )
-    city = City("town", tidal_grid())
+    city = City("town", replace(tidal_grid(), quantity=quantity))
     return train(city, seen=0.4, settings=settings, device="cpu").on(city)
 
 
@@ -375,3 +376,84 @@ def test_published_split_is_read() -> None:
     network = replace(stream.network, node_ids=big, lon=big / 1e4, lat=big / 1e4, present=np.ones(2464, bool))
     ids = read_seen_file(shared_data("splits") / "sf-taxi-core-30-0.txt", network)
     assert len(ids) == len(set(ids)) == 739
+
+
+# The best baseline, the sensors' own past, the period
+
+
+def test_the_difference_to_the_best_baseline_is_drawn_over_the_same_nodes() -> None:
+    stream = tidal_grid()
+    split = small_split(stream)
+    best = min(judged(Constant(1.0), stream, split).rows[1:-1], key=lambda row: row.unseen.mae.value)  # type: ignore[union-attr]
+    result = judged(Constant(1.0), stream, split)
+    assert result.minus_best is not None and result.minus_best.baseline == best.name
+    scored = score(
+        {"model": Constant(1.0), "best": naive_baselines(stream, split)[best.name]}, windows_of(stream, split.seen),
+        split, Task(PAST, HORIZON),
+    )  # fmt: skip
+    (ours, drawn), (theirs, drawn_too) = (scored[name].mae_draws(split.unseen) for name in ("model", "best"))
+    low, high = np.quantile(drawn - drawn_too, [0.025, 0.975])
+    assert result.minus_best.mae == Measure(ours - theirs, low, high)
+    # The nodes vary far more than the difference between two forecasts that are nearly one.
+    alike = judged(lambda batch: naive_baselines(stream, split)[best.name](batch) + 0.01, stream, split)
+    assert alike.minus_best is not None and alike.model.unseen is not None
+    apart = alike.minus_best.mae
+    assert apart.high - apart.low < 0.1 * (alike.model.unseen.mae.high - alike.model.unseen.mae.low)
+    assert "+" in alike.comparison_line() or "-" in alike.comparison_line()
+
+
+def test_a_sensors_own_past_is_scored_at_sensors_alone() -> None:
+    stream = tidal_grid()
+    result = judged(truth, stream, small_split(stream))
+    names = ["persistence", "last hour", "last week"]
+    assert [row.name for row in result.own_past] == names
+    assert not set(names) & {row.name for row in result.rows}
+    for row in result.own_past:
+        assert row.unseen is None and row.share_of_sensor is None and row.at_sensors is not None
+        assert row.at_sensors.mae.value > 0
+    table = result.sensor_table()
+    assert [row["forecaster"] for row in table] == [
+        *(row.name for row in result.rows[:-1]), *names, OWN,
+    ]  # fmt: skip
+    assert json.loads(json.dumps(result.to_json()))["own_past"][0]["name"] == "persistence"
+    assert "model" in repr(result) and "\n" in repr(result)
+    # Where every sensor is seen, they are baselines like the others, and there is no second table.
+    alone = judged(truth, stream, small_split(stream, "all"))
+    assert alone.own_past == () and alone.sensor_table() == []
+    assert [row.name for row in alone.rows if row.name in names] == names
+
+
+def test_a_period_is_chosen_and_what_it_misses_is_said() -> None:
+    run = small_run()  # from Monday 2024-01-01, 900 half hours; tested from Wednesday evening to Friday night
+
+    def at(test: str | None) -> Evaluation:
+        return evaluate(run.run, run.city, test=test, stride=5, device="cpu")
+
+    assert "no weekend" in at(None).note and "no weekday" not in at(None).note
+    assert "no weekday" in (weekend := at("2024-01-13/2024-01-14")).note
+    assert (weekend.start, weekend.end) == ("2024-01-13T00:00:00+00:00", "2024-01-15T00:00:00+00:00")
+    both = at("2024-01-15T06:00/2024-01-19")  # the record ends that evening
+    assert "no weekend" in both.note and "trained on" not in both.note
+    assert (both.start, both.end) == ("2024-01-15T06:00:00+00:00", "2024-01-19T18:00:00+00:00")
+    whole = at("2024-01-05/2024-01-08")
+    assert "no week" not in whole.note and "trained on" in whole.note
+    for wrong, named in (
+        ("2023-12-30/2023-12-31", "2024-01-01T00:00:00+00:00"),
+        ("2024-01-12/2024-01-11", "2024-01-11"),
+        ("Monday", "Monday"),
+        ("2024-01-18T00:00/2024-01-18T02:00", "4 snapshots"),
+    ):
+        with raises(SettingsError, named):
+            at(wrong)
+
+
+def test_lightgbm_stands_in_the_table_when_asked() -> None:
+    pytest.importorskip("lightgbm")
+    run = small_run(quantity="speed")  # no count: fitted with one objective
+    result = evaluate(run.run, run.city, stride=40, lightgbm=True, device="cpu")
+    row = result.row("LightGBM")
+    assert row.kind == "baseline" and row.unseen is not None and row.unseen.mae.value > 0
+    assert [each.name for each in result.rows[:2]] == [result.model.name, "LightGBM"]
+    assert row.unseen.cells == result.model.unseen.cells  # type: ignore[union-attr]
+    # Neither more windows nor more nodes take less time.
+    assert 0 < lightgbm_seconds(run, stride=40) < lightgbm_seconds(run)

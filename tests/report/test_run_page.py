@@ -20,7 +20,7 @@ from frigate.data.network import RoadNetwork
 from frigate.data.stream import make_stream
 from frigate.evaluation.evaluate import evaluate_forecaster
 from frigate.evaluation.metrics import Measure
-from frigate.evaluation.results import Evaluation
+from frigate.evaluation.results import Comparison, Evaluation
 from frigate.forecasting.forecast import forecast
 from frigate.forecasting.result import Forecast
 from frigate.report.maps import BINS, bin_edges
@@ -196,23 +196,22 @@ def test_the_day_is_forecast_as_it_would_have_been() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "words"),
+    ("ours", "theirs", "difference", "words"),
     [
-        ((1.0, 0.9, 1.1), (2.0, 1.8, 2.2), "beats every simple baseline"),
-        ((1.0, 0.9, 1.9), (2.0, 1.8, 2.2), "not a clear win"),
-        ((2.1, 1.9, 2.3), (2.0, 1.8, 2.2), "does not beat"),
+        (1.0, 2.0, (-1.3, -0.7), "beats every simple baseline"),
+        (1.0, 2.0, (-2.2, 0.1), "not a clear win"),
+        (2.1, 2.0, (-0.2, 0.4), "does not beat"),
     ],
 )
-def test_the_verdict_is_honest(
-    ours: tuple[float, float, float], theirs: tuple[float, float, float], words: str
-) -> None:
+def test_the_verdict_is_honest(ours: float, theirs: float, difference: tuple[float, float], words: str) -> None:
     _, evaluation = judged()
     rows = []
     for row in evaluation.rows:
         assert row.unseen is not None
-        measure = Measure(*(ours if row.kind == "model" else theirs))
-        rows.append(replace(row, unseen=replace(row.unseen, mae=measure)))
-    assert words in verdict(replace(evaluation, rows=tuple(rows)))
+        value = ours if row.kind == "model" else theirs
+        rows.append(replace(row, unseen=replace(row.unseen, mae=Measure(value, value - 0.9, value + 0.9))))
+    best = Comparison("zero", Measure(ours - theirs, *difference))
+    assert words in verdict(replace(evaluation, rows=tuple(rows), minus_best=best))
 
 
 @given(st.lists(st.floats(-1e6, 1e6, allow_subnormal=False), max_size=30), st.booleans())

@@ -1,0 +1,57 @@
+"""Periods that a person types: "2024-03-11/2024-03-15", "2024-03-11", "2024-03-11T06:00/2024-03-11T20:00"."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, date, datetime, time, timedelta
+
+import numpy as np
+
+from frigate.data.stream import RoadNetworkStream, zone
+from frigate.errors import SettingsError
+
+DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+
+def parse_period(text: str, timezone: str, *, where: str) -> tuple[int, int]:
+    """Seconds since 1970 UTC of the start and the end of a period.
+
+    Parameters
+    ----------
+    text
+        A day, or a start and an end joined by a slash. Each is a date, which as an end is included, or an ISO-8601
+        time.
+    timezone
+        Of times without an offset.
+    where
+        The place to name in an error.
+    """
+    first, slash, last = (part.strip() for part in text.partition("/"))
+    try:
+        start, end = _moment(first, timezone), _moment(last if slash else first, timezone, end=True)
+    except (ValueError, OverflowError):
+        raise SettingsError(
+            f'{where} "{text}": not a period. Give a day, or a start and an end, such as 2024-03-11/2024-03-15 '
+            "or 2024-03-11T06:00/2024-03-11T20:00"
+        ) from None
+    if not start < end:
+        raise SettingsError(f'{where} "{text}": the end is not after the start')
+    return start, end
+
+
+def _moment(text: str, timezone: str, *, end: bool = False) -> int:
+    if DATE.fullmatch(text):
+        day = date.fromisoformat(text) + timedelta(days=end)
+        return int(datetime.combine(day, time(), zone(timezone)).timestamp())
+    when = datetime.fromisoformat(text)
+    if when.tzinfo is None:
+        when = when.replace(tzinfo=zone(timezone))
+    if not 1900 <= when.year <= 2200:
+        raise ValueError
+    return int(when.astimezone(UTC).timestamp())
+
+
+def snapshots_in(stream: RoadNetworkStream, period_s: tuple[int, int]) -> tuple[int, int]:
+    """The snapshots [first, stop) that begin in a period and that the record has."""
+    first, stop = np.searchsorted(stream.times_s, period_s, side="left")
+    return int(first), int(stop)
