@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from frigate.baselines.boosted_trees import L1, POISSON, Trees, features, fit_trees
+from frigate.baselines import boosted_trees
+from frigate.baselines.boosted_trees import L1, NEAREST, POISSON, Trees, features, fit_trees
 from frigate.baselines.kriging import (
     Covariance,
     Kriging,
@@ -134,6 +135,41 @@ def test_validation_readings_never_are_input_of_the_trees() -> None:
     before = fitted("trees")
     assert isinstance(before, Trees)
     assert after.booster.model_to_string() == before.booster.model_to_string()
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_trees_learn_from_hidden_training_nodes_and_stop_by_validation_nodes_each_at_their_times(
+    masked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reading names its node and time, so that each row of the tables tells what it was made of."""
+    place, drawn = town(), []
+    split, S = place.split, place.city.stream.num_snapshots
+    named = np.arange(100) * 1000.0 + np.arange(S)[:, None]
+    place = place.with_stream(replace(place.city.stream, values=named.astype(np.float32)))
+
+    def keep(lightgbm: object, *tables: tuple[NDArray[np.float32], ...], **how: object) -> tuple[None, float]:
+        drawn.extend(tables[:2])
+        return None, 0.0
+
+    monkeypatch.setattr(boosted_trees, "_boost", keep)
+    masks = np.random.default_rng(0).random((6, 100)) < 0.5
+    fit_trees(
+        place.windows, split, TASK, seed=0, objective=L1, rows=4000, masks=masks & split.training if masked else None
+    )
+    latest = slice(27 + 2 * NEAREST, 27 + 3 * NEAREST)  # readings of the nearest sensors
+    for (x, y), nodes, period in zip(
+        drawn, (split.training, split.validation), (split.train, split.validate), strict=True
+    ):
+        node, time = np.divmod(y.astype(int), 1000)
+        current = time - x[:, 0].astype(int)
+        assert nodes[node].all() and len(set(node)) > 5
+        assert period[0] <= current.min() - PAST + 1 and time.max() < period[1]
+        for at in set(current):
+            rows = current == at
+            near = x[rows, latest]
+            read = set((near[np.isfinite(near)] // 1000).astype(int).tolist())
+            assert split.training[list(read)].all()
+            assert not read & set(node[rows].tolist())
 
 
 @both

@@ -80,10 +80,9 @@ def test_rows_and_their_yardsticks() -> None:
     assert perfect.unseen.mae.value == perfect.unseen.rmse.value == perfect.unseen.smape.value == 0
     assert perfect.relative_to_zero == 0
     assert zero.relative_to_zero == 1
-    assert none.share_of_sensor is not None
-    assert own.share_of_sensor is not None
-    assert none.share_of_sensor.value == 0
-    assert own.share_of_sensor.value == pytest.approx(1)
+    # All draw the same nodes, so that what is compared with itself leaves no doubt.
+    assert none.share_of_sensor == Measure(0, 0, 0)
+    assert own.share_of_sensor == Measure(1, 1, 1)
     share = perfect.share_of_sensor
     assert share is not None
     e_none, e_own = none.unseen.mae.value, own.unseen.mae.value
@@ -213,6 +212,17 @@ def test_the_runs_own_model_is_not_touched() -> None:
     with torch.no_grad():
         next(run.model.parameters()).fill_(9.0)  # nor does what is done to it later reach the predictor
     assert torch.equal(one, forecast(batch))
+
+
+@pytest.mark.parametrize("quantity", ["count", "speed"])
+def test_counts_are_scored_as_they_are_forecast_not_below_0(quantity: str) -> None:
+    run = small_run(quantity=quantity)
+    with torch.no_grad():
+        for parameter in run.model.get_submodule("readout").parameters():
+            parameter.fill_(-100.0)
+    result = evaluate(run.run, run.city, stride=20, device="cpu")
+    assert result.model.unseen is not None and result.row("zero").unseen is not None
+    assert (result.model.unseen == result.row("zero").unseen) == (quantity == "count")
 
 
 def test_details_have_every_group_and_forecaster() -> None:

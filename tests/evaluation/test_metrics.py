@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from frigate.errors import SettingsError
-from frigate.evaluation.metrics import DRAWS, Scores, bootstrap_weights, geh
+from frigate.evaluation.metrics import DRAWS, Scores, bootstrap_weights, geh, interval
 from tests.support.errors import raises
 
 
@@ -191,6 +191,11 @@ def gauss(nodes: int, seed: int) -> Scores:
     error = rng.gamma(2, 0.5, nodes)[None, None] * np.ones((3, 2, 1))
     target = torch.full((3, 2, nodes), 10.0)
     return scored((target + torch.from_numpy(error), target, torch.ones(3, 2, nodes, dtype=torch.bool)))
+
+
+def test_an_interval_is_the_middle_95_percent_of_its_draws() -> None:
+    found = interval(7.0, np.append(np.random.default_rng(0).permutation(1001), np.nan))
+    assert (found.value, found.low, found.high) == pytest.approx((7.0, 25.0, 975.0))
 
 
 def test_interval_covers_and_shrinks() -> None:

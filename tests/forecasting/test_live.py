@@ -28,7 +28,7 @@ from frigate.nn.model import Frigate
 from frigate.nn.scaling import build_topologies
 from frigate.training.run import RunOnCity, build_model
 from tests.support.errors import raises
-from tests.support.towns import PRESETS, START_S, edited, random_town
+from tests.support.towns import PRESETS, START_S, TIMEZONE, Town, edited, make_town, random_town, small_settings
 from tests.support.towns import build_model as noisy_model
 
 T, H, N, STEP_S = 4, 3, 13, 3600
@@ -38,7 +38,10 @@ BOTH = pytest.mark.parametrize("name", PRESETS)
 
 @cache
 def live_run(name: str, quantity: str = "count") -> RunOnCity:
-    town = random_town(name, num_nodes=N, quantity=quantity)
+    return untrained(random_town(name, num_nodes=N, quantity=quantity))
+
+
+def untrained(town: Town) -> RunOnCity:
     none, all_ = np.zeros(N, bool), (0, town.stream.num_snapshots)
     split = Split(town.stream.sensors, none, none, all_, all_, all_)
     model = noisy_model(town.settings, town.scaling)
@@ -92,7 +95,8 @@ class History:
         used = sorted(set(which))
         rows = np.stack([self.values[time_s] for time_s in times_s] + [np.full(N, np.nan)] * H)
         stream = make_stream(
-            rows, [networks()[i] for i in used], start_s=times_s[0], step_s=STEP_S, quantity=self.quantity,
+            rows, [networks()[i] for i in used], start_s=times_s[0], step_s=STEP_S, timezone=TIMEZONE,
+            quantity=self.quantity,
             topology_of=np.array([used.index(i) for i in which] + [0] * H),
         )  # fmt: skip
         raw = [features_of(i) for i in used] if self.name == "default" else None
@@ -220,6 +224,18 @@ def test_it_is_the_forecast_of_the_stream(name: str) -> None:
     assert_same(live.what_if(closed).values, expected.values)
 
 
+def test_days_begin_at_local_midnight_before_and_after_a_change_of_the_clocks() -> None:
+    days = make_stream(
+        np.ones((9, N)), networks()[0], start_s=1_709_782_200, step_s=86_400, timezone=TIMEZONE
+    )  # from Thursday 2024-03-07; the clocks change on Sunday
+    assert set(np.diff(days.times_s)) == {23 * 3600, 24 * 3600}
+    run = untrained(make_town(days, small_settings("paper")))
+    live = Live(run.run, days.network, device="cpu")
+    live.push(int(days.times_s[0]), days.values[:6])
+    assert live.times_s.tolist() == days.times_s[2:6].tolist()
+    assert live.forecast().times_s.tolist() == days.times_s[6:].tolist()
+
+
 @BOTH
 def test_what_is_fixed_changes_nothing(name: str) -> None:
     town = random_town(name, num_nodes=N, topologies=2)
@@ -294,19 +310,19 @@ def test_only_what_the_window_needs_is_kept() -> None:
 REFUSED: dict[str, tuple[tuple[str, ...], Callable[[Live], object]]] = {
     "unknown node": (('"5"', "13 nodes"), lambda live: live.late(START_S, [5], [1.0])),
     "older than the window": (
-        ("2024-01-01T07:00:00+00:00", "window"),
+        ("2024-01-01T03:30:00-03:30", "window"),
         lambda live: live.late(START_S - STEP_S, [1000], [1.0]),
     ),
     "not yet there": (
-        ("2024-01-01T17:00:00+00:00", "`push`"),
+        ("2024-01-01T13:30:00-03:30", "`push`"),
         lambda live: live.late(START_S + 9 * STEP_S, [1000], [1.0]),
     ),
     "another step": (
-        ("2024-01-01T16:05:00+00:00", "3600 s"),
+        ("2024-01-01T12:35:00-03:30", "3600 s"),
         lambda live: live.push(START_S + 8 * STEP_S + 300, np.ones(N)),
     ),
     "late at another step": (
-        ("2024-01-01T08:05:00+00:00", "3600 s"),
+        ("2024-01-01T04:35:00-03:30", "3600 s"),
         lambda live: live.late(START_S + 300, [1000], [1.0]),
     ),
     "backwards": (("not after",), lambda live: live.push(START_S, np.ones(N))),

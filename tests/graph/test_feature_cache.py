@@ -10,7 +10,7 @@ import pytest
 
 from frigate.data.city import City, read_city, write_city
 from frigate.graph import feature_cache
-from frigate.graph.feature_cache import features_of
+from frigate.graph.feature_cache import ensure_road_features, features_of
 from frigate.graph.road_features import road_features
 from tests.support.towns import edited, random_network, random_stream
 
@@ -43,3 +43,15 @@ def test_features_are_computed_once_and_only_a_citys_own_are_kept(
     np.testing.assert_array_equal(held, expected[0] + 1)
     for nowhere in (None, tmp_path / "gone"):
         np.testing.assert_array_equal(features_of([city.network], nowhere)[0], expected[0])
+
+
+def test_each_network_of_a_city_has_its_own_features_also_from_the_cache(tmp_path: Path) -> None:
+    network = random_network(12, seed=0)
+    stream = random_stream([network, edited(network, seed=1)], seed=0)
+    write_city(City("Town", stream), tmp_path / "town")
+    for _ in ("computed", "kept"):
+        city = ensure_road_features(read_city(tmp_path / "town"))
+        expected = [road_features(each) for each in city.stream.topologies]
+        assert not np.array_equal(*expected)
+        for found, wanted in zip(city.road_features, expected, strict=True):
+            np.testing.assert_array_equal(found, wanted)

@@ -22,6 +22,7 @@ from frigate.nn.topology import Topology, make_topology
 
 PRESETS = ("paper", "default")
 START_S = 1_704_096_000  # Monday 2024-01-01 08:00 UTC
+TIMEZONE = "America/St_Johns"  # 04:30 then: a mistaken clock shows
 CLASSES = np.array(["residential", "primary", "motorway", "secondary_link", ""])
 
 
@@ -92,6 +93,7 @@ def random_stream(
         topology_of=topology_of,
         start_s=START_S,
         step_s=3600,
+        timezone=TIMEZONE,
         quantity=quantity,
     )
 

@@ -19,6 +19,8 @@ from frigate.data.network import Edges
 from frigate.data.stream import RoadNetworkStream, make_stream
 from frigate.graph.feature_cache import ensure_road_features
 from frigate.training.run import Run
+from frigate.training.train import new_run
+from frigate.training.trainer import Trainer, training_windows
 from tests.support.towns import START_S, random_network
 
 N, S = 30, 120
@@ -56,6 +58,12 @@ def tiny(name: str = "default", *, model: dict[str, Any] | None = None, **traini
         **training,
     }
     return change(preset(name), {"task": {"past": 4, "horizon": 4}, "model": sizes, "train": steps})
+
+
+def new_trainer(settings: Settings, quantity: str = "count", *, folder: Path | None = None) -> Trainer:
+    """As it stands before its first epoch."""
+    run = new_run(town(quantity=quantity), settings=settings, folder=folder)
+    return Trainer(run, training_windows(run, "cpu"))
 
 
 def with_readings(city: City, values: NDArray[Any], observed: NDArray[np.bool_] | None = None) -> City:

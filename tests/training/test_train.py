@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from frigate.config import Settings, TrainSettings, change, preset
+from frigate.config import TrainSettings, change, preset
 from frigate.data.city import read_city, write_city
 from frigate.data.split import make_split
 from frigate.errors import CheckpointError, CityError, SettingsError
@@ -51,6 +51,7 @@ from tests.support.training_runs import (
     first_road,
     garbage,
     log,
+    new_trainer,
     tensors,
     tiny,
     town,
@@ -420,13 +421,6 @@ def test_memory_decides_only_the_micro_batch(name: str) -> None:
     for k, v in weights(runs[0]).items():
         torch.testing.assert_close(weights(runs[1])[k], v, rtol=1e-3, atol=2e-5)
     assert math.isclose(runs[0].progress.best_mae, runs[1].progress.best_mae, rel_tol=1e-4)
-
-
-def new_trainer(settings: Settings, quantity: str = "count") -> Trainer:
-    """As it stands before its first epoch."""
-    city = town(quantity=quantity)
-    stopped = train(city, settings=settings, device="cpu", on_step=stop_at_once).on(city)
-    return Trainer(stopped, training_windows(stopped, "cpu"))
 
 
 def test_a_loss_that_is_read_a_step_late_is_told_with_its_own_step() -> None:
