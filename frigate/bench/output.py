@@ -14,6 +14,7 @@ MEASURES = {
     "forecast_graph": "forecast, CUDA graph",
     "live_update": "live update",
     "demand_update": "demand follows a window's readings",
+    "demand_update_graph": "the same, CUDA graph",
 }
 
 

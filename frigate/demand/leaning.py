@@ -84,8 +84,10 @@ def propagate(
     """
     index = sensor.expand(len(ratio), *sensor.shape[-2:]).flatten(1).long()
 
+    elsewhere = rest * everywhere
+
     def flow(factor: Tensor) -> Tensor:
-        return (factor.gather(1, index).view(len(ratio), *share.shape[-2:]) * share).sum(-1) + rest * everywhere
+        return (factor.gather(1, index).view(len(ratio), *share.shape[-2:]) * share).sum(-1) + elsewhere
 
     factor = ratio.where(known, everywhere)
     for _ in range(STEPS - 1):

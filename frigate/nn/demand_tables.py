@@ -85,9 +85,10 @@ class DemandTables:
             [B,T] the topology that each snapshot was measured on, and [B] that of the coming hour, as indices into
             `roads` (default: there is one).
         """
-        past = self._at(self.usual, which, batch.calendar_past)  # [B,T,N]
-        ahead = self._at(self.usual, which, batch.calendar_future)  # [B,H,N]
-        below = self._at(self.below, which, batch.calendar_future)
+        T = batch.calendar_past.shape[1]
+        hours = between_bins(torch.cat([batch.calendar_past, batch.calendar_future], dim=1), self.step_s)
+        past, ahead = _at(self.usual, which, hours).split([T, hours[0].shape[1] - T], dim=1)  # [B,T,N], [B,H,N]
+        below = _at(self.below, which, [each[:, T:] for each in hours])
         rerouted = torch.ones_like(past[:, 0])  # [B,N]
         if self.roads is not None:
             assert past_on is not None and ahead_on is not None
@@ -114,11 +115,12 @@ class DemandTables:
         node = torch.stack([change.log(), self.spread[which], sensors.to(change.dtype), rerouted], dim=-1)
         return replace(batch, usual_past=past, demand=forecast, demand_node=node)
 
-    def _at(self, table: Tensor, which: Tensor, calendar: Tensor) -> Tensor:
-        """[B,T,N] what a table [C,K,N] says of snapshots: between hours, so that no jump comes with the full hour."""
-        first, second, share = between_bins(calendar, self.step_s)
-        row = which[:, None]
-        return torch.lerp(table[row, first], table[row, second], share[..., None].to(table.dtype))
+
+def _at(table: Tensor, which: Tensor, hours: Sequence[Tensor]) -> Tensor:
+    """[B,S,N] what a table [C,K,N] says of snapshots: between hours, so that no jump comes with the full hour."""
+    first, second, share = hours
+    row = which[:, None]
+    return torch.lerp(table[row, first], table[row, second], share[..., None].to(table.dtype))
 
 
 def _below(demand: Demand) -> NDArray[np.float32]:

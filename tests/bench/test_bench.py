@@ -230,6 +230,7 @@ def test_the_result_says_what_was_measured(result: dict[str, Any]) -> None:
             baseline["forecast_ms"] / ours["live_update_ms"], abs=0.01
         )
         assert (ours["demand_update_ms"] is None) == (told is result["presets"]["paper"])
+        assert ours["demand_update_graph_ms"] is None  # on a CPU
         assert told["over_floor"] == {"step": None, "forecast": None} and ours["forecast_graph_ms"] is None
 
 
