@@ -35,7 +35,8 @@ def script(parser: Parser, shell: str) -> str:
 
 
 def _walk(parser: Parser, path: tuple[str, ...]) -> Iterator[Words]:
-    options, choices, with_value, inner = {}, {}, set(), {}
+    options, with_value, inner = {}, set(), {}
+    choices: dict[str, tuple[str, ...]] = {}
     for action in parser._actions:
         if action.dest == "command":
             inner = dict(action.choices or {})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -257,10 +258,10 @@ def evaluate_forecaster(
     own = fit_own_median(stream, split, otherwise=seen_median(stream, split))
     demand = {} if windows.demand is None else {DEMAND: demand_alone}
     forecasters: dict[str, Forecaster] = {name: model, **demand, **baselines, **own_past, OWN: own}
-    span = {"stride": stride, "batch_size": batch_size}
-    scores = score(forecasters, windows, split, task, **span, progress=progress, timed=timed)
+    of_all = partial(score, split=split, task=task, stride=stride, batch_size=batch_size)
+    scores = of_all(forecasters, windows, progress=progress, timed=timed)
     for other, (forecaster, seen_by_it) in (beside or {}).items():
-        scores |= score({other: forecaster}, seen_by_it, split, task, **span)
+        scores |= of_all({other: forecaster}, seen_by_it)
     order = [name, *(beside or {}), *demand, *baselines, *own_past, *timed, OWN]
     rows = _rows({each: scores[each] for each in order}, stream, split, model=name, seed=seed)
     at_sensors = {*own_past, *timed} if rows[0].unseen is not None else set()

@@ -51,7 +51,7 @@ def network_container(
     """
     lines, _ = road_lines(network, network.edges)
     names, street = np.unique(np.append(network.edges.name.astype(str), ""), return_inverse=True)  # "" comes first
-    arrays = {
+    arrays: dict[str, NDArray[Any]] = {
         "lon": network.lon.astype(np.float64),
         "lat": network.lat.astype(np.float64),
         "sensor": sensors.astype(np.uint8),
