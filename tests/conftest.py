@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # which Triton reads when a kernel is defined
 
 TESTS = Path(__file__).parent
 # The files that take longest, the longest first. `make test` gives whole files to two processes in this order, so that

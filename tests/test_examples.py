@@ -32,7 +32,7 @@ def test_a_bridge_is_closed(run_example: Any) -> None:
     assert np.abs(seen["change_per_hour"]).max() > 1
     assert printed.count("when closed") == 5
     points = json.loads(Path("closed.geojson").read_text())["features"]
-    assert len(points) == seen["city"].network.num_nodes
+    assert len(points) == seen["city"].network.num_nodes * 12  # one for each time
 
 
 def test_a_city_of_your_own_is_forecast_live(run_example: Any) -> None:

@@ -675,8 +675,8 @@ def test_a_model_meets_the_same_streets_without_their_attributes(name: str) -> N
         for group in ("class", "lanes", "speed"):
             assert f"road {group}: known in training, unknown here" in result.note
     else:
-        assert result.note == ""
-    assert evaluate(run, town(), device="cpu").note == ""
+        assert "road" not in result.note
+    assert "road" not in evaluate(run, town(), device="cpu").note
 
 
 @pytest.mark.parametrize("sensors", [0, 1, 2])

@@ -1,6 +1,6 @@
 """Which backend is chosen, and the operations that all have: normalise, sparse_sum, embed, take_nodes.
 
-Without a GPU the Triton kernels are tested where Triton is installed and interprets them (TRITON_INTERPRET=1).
+Without a GPU Triton interprets the kernels.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def gradients(function: Callable[..., Tensor], inputs: list[Tensor], above: Tens
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-@settings(max_examples=40)
-@given(num_nodes=st.integers(1, 30), count=st.integers(0, 90), C=st.integers(1, 9), seed=st.integers(0, 10_000))
+@settings(max_examples=20)
+@given(num_nodes=st.integers(1, 20), count=st.integers(0, 60), C=st.integers(1, 9), seed=st.integers(0, 10_000))
 def test_a_sparse_sum_is_a_dense_product(name: str, num_nodes: int, count: int, C: int, seed: int) -> None:
     """Coordinates in any order, some twice; value and gradient."""
     device = device_for(name)
