@@ -1,4 +1,4 @@
-"""The run at work: windows from the store, forecasts, what-ifs and the flow of roads. For one thread at a time.
+"""The run at work: windows from the store, forecasts, what-ifs and the flow of roads. Calls wait for each other.
 
 Nothing is remembered between forecasts but what saves time. A window is read from the store whenever it is needed, so
 a restart, a late reading, a correction and another process all come to the same forecast.
@@ -6,12 +6,16 @@ a restart, a late reading, a correction and another process all come to the same
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import dijkstra
 
 from frigate.data.network import RoadNetwork
 from frigate.data.stream import calendar, utc_offsets_s
@@ -20,6 +24,7 @@ from frigate.demand.flows import trips_through
 from frigate.demand.rerouting import Rerouted
 from frigate.forecasting.forecast import edit_network
 from frigate.forecasting.live import Live
+from frigate.graph.positions import road_matrix
 from frigate.nn.clock import between_bins
 from frigate.serve.city import ServedCity
 from frigate.serve.issued import Issued, rounded
@@ -28,6 +33,7 @@ from frigate.training.run import Run
 
 MAX_CHANGE = 8.0  # of a road's flow against its usual one
 MOVEMENTS = 40  # origins and destinations that a select link names
+SUPPORTS = 8  # sensors that a node is said to lean on
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,7 @@ class Engine:
         self.city, self.store = city, store
         self.live = Live(run, city.source, sensors=city.sensors, timezone=city.timezone, device=device)
         self._rerouted: dict[str, Rerouted | None] = {}  # by network; the last used last
+        self._alone = threading.RLock()
 
     @property
     def has_demand(self) -> bool:
@@ -73,8 +80,9 @@ class Engine:
 
     def forecast(self, issued_s: int, *, now_s: float) -> Issued:
         """The forecast at a step boundary."""
-        closures = self._bring_to(issued_s)
-        made = self.live.forecast()
+        with self._alone:
+            closures = self._bring_to(issued_s)
+            made = self.live.forecast()
         held = [closure for closure in closures if closure.active(issued_s)]
         return Issued(
             issued_s=issued_s,
@@ -87,22 +95,30 @@ class Engine:
         )
 
     def what_if(self, issued_s: int, *, close: Sequence[tuple[str, str]], add: Sequence[tuple[str, str]]) -> WhatIf:
-        """The forecast at a step boundary had these roads been closed and added; the live state is not changed."""
-        self._bring_to(issued_s)
-        now = self.live.network
-        network = edit_network(now, close=[_row_ids(self.city, road) for road in close],
-                               add=[_row_ids(self.city, road) for road in add])  # fmt: skip
-        before, after = self.live.forecast(), self.live.what_if(network)
-        times_s, values = before.times_s, [rounded(each.values) for each in (before, after)]
-        return WhatIf(
-            issued_s=issued_s,
-            times_s=times_s,
-            before=values[0],
-            after=values[1],
-            road_before=self.road_flow(times_s, values[0], now),
-            road_after=self.road_flow(times_s, values[1], network),
-            notices=after.notices,
-        )
+        """The forecast at a step boundary had these roads been closed and added; the live state is not changed.
+
+        A road that is closed already stays so.
+        """
+        with self._alone:
+            held = [each for each in self._bring_to(issued_s) if each.active(issued_s)]
+            closed = {(each.source, each.target) for each in held}
+            now = self.live.network
+            network = edit_network(
+                now,
+                close=[_row_ids(self.city, road) for road in dict.fromkeys(close) if road not in closed],
+                add=[_row_ids(self.city, road) for road in dict.fromkeys(add)],
+            )
+            before, after = self.live.forecast(), self.live.what_if(network)
+            times_s, values = before.times_s, [rounded(each.values) for each in (before, after)]
+            return WhatIf(
+                issued_s=issued_s,
+                times_s=times_s,
+                before=values[0],
+                after=values[1],
+                road_before=self.road_flow(times_s, values[0], now),
+                road_after=self.road_flow(times_s, values[1], network),
+                notices=after.notices,
+            )
 
     def _bring_to(self, issued_s: int) -> list[Closure]:
         """The live forecast with the window of a step boundary, on the roads as they were in it.
@@ -159,10 +175,11 @@ class Engine:
 
     def _change(self, network: RoadNetwork) -> Rerouted | None:
         key = network.fingerprint
-        found = self._rerouted.pop(key) if key in self._rerouted else self.live.rerouted(network)
-        self._rerouted[key] = found
-        for old in list(self._rerouted)[:-4]:
-            del self._rerouted[old]
+        with self._alone:
+            found = self._rerouted.pop(key) if key in self._rerouted else self.live.rerouted(network)
+            self._rerouted[key] = found
+            for old in list(self._rerouted)[:-4]:
+                del self._rerouted[old]
         return found
 
     def select_link(self, road: tuple[str, str], *, now_s: int) -> SelectLink | None:
@@ -180,6 +197,26 @@ class Engine:
         ]
         ranked = [[(int(n), float(share[n])) for n in np.argsort(-share)[:MOVEMENTS] if share[n] > 0] for share in ends]
         return SelectLink(float(through.road_flow[now, through.row]), *ranked)
+
+    def leans_on(self, row: int) -> list[tuple[int, float]]:
+        """The sensors that speak for a node, the strongest first, and how far they are by road: rows and metres.
+
+        With demand, those that most of its vehicles pass; without, the nearest.
+        """
+        away_m = np.minimum(*(dijkstra(roads, indices=row) for roads in self._road_matrices))
+        others = self.city.sensors & (np.arange(len(away_m)) != row)
+        if self.live.demand is None:
+            ranked = np.argsort(np.where(others, away_m, np.inf), kind="stable")
+            found = [n for n in ranked[:SUPPORTS].tolist() if others[n] and np.isfinite(away_m[n])]
+        else:
+            leaning = self.live.demand.leaning
+            shares = zip(leaning.sensor[row].tolist(), leaning.share[row].tolist(), strict=True)
+            found = [n for n, share in sorted(shares, key=lambda pair: -pair[1]) if share > 0 and others[n]][:SUPPORTS]
+        return [(n, float(away_m[n])) for n in found]
+
+    @cached_property
+    def _road_matrices(self) -> tuple[csr_array, csr_array]:
+        return road_matrix(self.city.network), road_matrix(self.city.network, backward=True)
 
 
 def _row_ids(city: ServedCity, road: tuple[str, str]) -> tuple[str | int, str | int]:

@@ -1,0 +1,71 @@
+"""`frigate serve`: the API and the map of a run."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from frigate.cli.console import log, notice, status
+from frigate.cli.parser import DEVICE, OTHER_CITY, RUN, Argument, Command
+
+
+def run(args: Namespace) -> None:
+    from frigate.data.city import open_city
+    from frigate.serve.limits import Limits
+    from frigate.serve.logs import log_to
+    from frigate.serve.server import Server
+    from frigate.serve.service import Service
+    from frigate.serve.store import open_store
+    from frigate.training.checkpoint import load_run
+
+    with status(f"Opening {args.run}"):
+        run = load_run(args.run)
+        city = run.open_city() if args.city is None else open_city(args.city)
+        store = open_store(args.store or str(args.run / "service.db"))
+    try:
+        with status("Getting ready"):
+            service = Service(
+                run, city, store, grace_s=args.grace, keep_days=args.keep_days or None, device=args.device,
+                basemap=args.basemap, basemap_attribution=args.basemap_attribution,
+            )  # fmt: skip
+            service.gate.refuse_open(args.host)
+        notice(*city.notices)
+        limits = Limits(body_mb=args.max_mb, rows=args.max_rows, rate=args.rate, streams=args.streams)
+        log_to()
+        log(f"{service.city.name}: http://{args.host}:{args.port}/ (Ctrl-C ends it)")
+        Server(service, host=args.host, port=args.port, limits=limits).run()
+    finally:
+        store.close()
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise ValueError
+    return value
+
+
+def _not_negative(text: str) -> float:
+    return 0.0 if float(text) == 0 else _positive(text)
+
+
+STORE = Argument("--store PATH|URL", "an SQLite file, or postgresql://user@host/database (default: RUN/service.db)")
+SERVE = Command(
+    "serve", "Take in readings, forecast at every step, and show it: an API and a map.", run,
+    (
+        RUN, OTHER_CITY, STORE,
+        Argument("--host ADDRESS", "address to listen on; others than loopback need a token", default="127.0.0.1"),
+        Argument("--port PORT", "port to listen on", int, default=8350),
+        Argument("--grace SECONDS", "wait after a step for its readings", _not_negative, default=20.0),
+        Argument("--keep-days DAYS", "forget readings and forecasts after so many days; 0: never", _not_negative,
+                 default=30.0),
+        Argument("--max-mb MB", "largest body of a request", _positive, default=8.0),
+        Argument("--max-rows ROWS", "most readings in one batch", int, default=50_000),
+        Argument("--rate REQUESTS", "requests a second, of each token", _positive, default=200.0),
+        Argument("--streams N", "most open event streams", int, default=200),
+        Argument("--basemap URL", "tiles below the roads, such as https://tiles.example/{z}/{x}/{y}.png", default=""),
+        Argument("--basemap-attribution TEXT", "whose tiles they are", default=""),
+        DEVICE,
+    ),
+    details="Needs no other service. Readings are posted to /v1/readings; /v1/openapi.json describes the API.",
+    if_stopped="what was acknowledged is stored",
+)  # fmt: skip

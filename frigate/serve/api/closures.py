@@ -1,0 +1,109 @@
+"""Closed roads: list, close, open again."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, HTTPException, Path, Query, Response
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
+
+from frigate.serve.api.common import NodeText, ServiceOf, allow, problems, road_row
+from frigate.serve.city import utc
+from frigate.serve.store import Closure
+
+router = APIRouter(tags=["closures"])
+EARLIEST_S = 86_400  # before now, that a closure may have begun
+
+
+def _as_text(value: object) -> object:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63 else value
+
+
+NodeName = Annotated[NodeText, BeforeValidator(_as_text, json_schema_input_type=str | int), Field(examples=["41"])]
+
+
+class NewClosure(BaseModel):
+    """A road to close: one way, from source to target."""
+
+    model_config = ConfigDict(extra="forbid")
+    source: NodeName
+    target: NodeName
+    begin: AwareDatetime | None = Field(None, description="Default: now", examples=["2024-03-04T08:00:00Z"])
+    end: AwareDatetime | None = Field(None, description="Default: until it is ended", examples=[None])
+
+
+class ClosureAnswer(BaseModel):
+    """A closure of a road, one way."""
+
+    id: str = Field(examples=["5f0c1a2b3c4d"])
+    source: str
+    target: str
+    begin: str = Field(examples=["2024-03-04T08:00:00Z"])
+    end: str | None
+    state: Literal["planned", "active", "ended"]
+
+
+class ClosureList(BaseModel):
+    closures: list[ClosureAnswer]
+
+
+def closure_answer(closure: Closure, now_s: float) -> ClosureAnswer:
+    ended = closure.end_s is not None and closure.end_s <= max(now_s, closure.begin_s)
+    state: Literal["planned", "active", "ended"] = (
+        "ended" if ended else "active" if closure.active(now_s) else "planned"
+    )
+    return ClosureAnswer(
+        id=closure.id,
+        source=closure.source,
+        target=closure.target,
+        begin=utc(closure.begin_s),
+        end=None if closure.end_s is None else utc(closure.end_s),
+        state=state,
+    )
+
+
+@router.get("/closures", dependencies=[Depends(allow("read"))], responses=problems())
+def list_closures(
+    service: ServiceOf, ended: Annotated[bool, Query(description="With those that have ended")] = False
+) -> ClosureList:
+    """The roads that are closed or will be; the first to begin comes first."""
+    now_s = service.now()
+    found = service.store.closures(None if ended else int(now_s))
+    return ClosureList(closures=[closure_answer(each, now_s) for each in found])
+
+
+@router.post(
+    "/closures",
+    status_code=201,
+    dependencies=[Depends(allow("operate"))],
+    responses={**problems(), 200: {"model": ClosureAnswer, "description": "It was closed for that time already"}},
+)
+def close_road(service: ServiceOf, body: NewClosure, response: Response) -> ClosureAnswer:
+    """Close a road. It holds from the next forecast on, in every process.
+
+    A road that is closed for that time already stays closed by the closure that is there, which is the answer.
+    """
+    road_row(service.city, body.source, body.target, 422)
+    now_s = int(service.now())
+    begin_s = now_s if body.begin is None else int(body.begin.timestamp())
+    end_s = None if body.end is None else int(body.end.timestamp())
+    if begin_s < now_s - EARLIEST_S:
+        raise HTTPException(422, f"begin {utc(begin_s)} is more than a day ago")
+    if end_s is not None and end_s <= max(begin_s, now_s):
+        raise HTTPException(422, f"end {utc(end_s)} is not after the begin, or has passed. It is {utc(now_s)}")
+    closure, new = service.store.add_closure(body.source, body.target, begin_s=begin_s, end_s=end_s, now_s=now_s)
+    if not new:
+        response.status_code = 200
+    return closure_answer(closure, now_s)
+
+
+@router.delete("/closures/{closure_id}", dependencies=[Depends(allow("operate"))], responses=problems(404))
+def open_road(
+    service: ServiceOf, closure_id: Annotated[str, Path(pattern="^[0-9a-f]{1,40}$", examples=["5f0c1a2b3c4d"])]
+) -> ClosureAnswer:
+    """End a closure now. One that has ended stays as it is."""
+    now_s = int(service.now())
+    closure = service.store.end_closure(closure_id, now_s)
+    if closure is None:
+        raise HTTPException(404, "there is no such closure. GET /v1/closures lists them")
+    return closure_answer(closure, now_s)

@@ -1,0 +1,282 @@
+"""Forecasts: of everything for the map, of some nodes or a box as a table, of the flow on roads, of one node."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
+from numpy.typing import NDArray
+from pydantic import AwareDatetime, BaseModel, Field
+
+from frigate.forecasting.result import Forecast
+from frigate.serve import wire
+from frigate.serve.api.closures import closure_answer
+from frigate.serve.api.common import (
+    BINARY,
+    TABLES,
+    Form,
+    NodeText,
+    ServiceOf,
+    allow,
+    node_row,
+    problems,
+    sent,
+    table,
+)  # fmt: skip
+from frigate.serve.city import ServedCity, utc
+from frigate.serve.issued import Issued
+from frigate.serve.service import Service
+
+router = APIRouter(tags=["forecast"], dependencies=[Depends(allow("read"))])
+
+Box = Annotated[
+    str | None,
+    Query(
+        description="west,south,east,north in degrees", pattern=r"^-?\d+(\.\d+)?(,-?\d+(\.\d+)?){3}$", max_length=100,
+        examples=["6.10,49.59,6.14,49.62"],
+    ),
+]  # fmt: skip
+IssuedAt = Annotated[
+    AwareDatetime | None, Query(description="An earlier forecast, by the time it was issued. Default: the latest")
+]
+
+
+@router.get("/forecast.bin", response_class=Response, responses={**problems(), 200: {"content": BINARY}})
+def forecast_binary(request: Request, service: ServiceOf) -> Response:
+    """The latest forecast of everything: a container as `frigate.serve.wire` describes it.
+
+    Header: issued_at, past_times, times, version (of the network), closures, stale, notices. Arrays: past [T,N],
+    readings; forecast [H,N]; road_past [T,E]; road_forecast [H,E]; absent [N]. NaN is not known.
+    """
+    shown, now_s = service.latest.get(), service.now()
+    closures = [closure_answer(each, now_s).model_dump() for each in service.store.closures(int(now_s))]
+    meta = {
+        "issued_at": utc(shown.issued.issued_s),
+        "past_times": [utc(time_s) for time_s in shown.past_times_s.tolist()],
+        "times": [utc(time_s) for time_s in shown.issued.times_s.tolist()],
+        "version": service.version,
+        "closures": closures,
+        "stale": service.is_stale(shown.issued.issued_s),
+        "notices": list(shown.issued.notices),
+    }
+    arrays = {
+        "past": shown.past,
+        "forecast": shown.issued.values,
+        "road_past": shown.road_past,
+        "road_forecast": shown.road_forecast,
+        "absent": np.isnan(shown.issued.values).all(axis=0),
+    }
+    return sent(request, wire.encode(meta, arrays), wire.MEDIA_TYPE)
+
+
+class NodeForecast(BaseModel):
+    """The forecast of a node; null where it is absent."""
+
+    node_id: str | int
+    lon: float
+    lat: float
+    street: str
+    sensor: bool = Field(description="Whether its readings are used")
+    values: list[float | None]
+
+
+class ForecastDocument(BaseModel):
+    """The document that `frigate forecast --json` writes."""
+
+    issued_at: str = Field(examples=["2024-03-04T08:00:00Z"])
+    stale: bool = Field(description="Whether there should have been another one by now")
+    at: str = Field(description="The same time in the city's time zone", examples=["2024-03-04T09:00:00+01:00"])
+    times: list[str] = Field(description="Start of each step, in the city's time zone")
+    step_s: int
+    timezone: str
+    quantity: str
+    unit: str
+    notices: list[str]
+    nodes: list[NodeForecast]
+
+
+@router.get(
+    "/forecast.{form}",
+    response_model=ForecastDocument,
+    responses={**problems(404), 200: {"content": TABLES}},
+)
+def forecast_table(
+    request: Request,
+    service: ServiceOf,
+    form: Form,
+    node: Annotated[list[NodeText] | None, Query(max_length=1000, description="Repeat it for several")] = None,
+    box: Box = None,
+    issued_at: IssuedAt = None,
+) -> Any:
+    """The forecast of some nodes, of those in a box, or of all: the table that `frigate forecast` writes."""
+    issued, city = _issued(service, issued_at), service.city
+    rows = _rows(city, node, box)
+    result = as_forecast(city, issued, rows)
+    if form != "json":
+        return table(request, result.to_frame(), form, "forecast")
+    stale = service.is_stale(issued.issued_s)
+    return {"issued_at": utc(issued.issued_s), "stale": stale, **result.to_json()}
+
+
+class RoadFlow(BaseModel):
+    """The flow on a road, one way; null where it is not known."""
+
+    source: str
+    target: str
+    name: str
+    values: list[float | None]
+
+
+class FlowDocument(BaseModel):
+    """The forecast flow on roads."""
+
+    issued_at: str = Field(examples=["2024-03-04T08:00:00Z"])
+    stale: bool
+    times: list[str] = Field(examples=[["2024-03-04T08:00:00Z"]])
+    step_s: int
+    quantity: str
+    unit: str
+    roads: list[RoadFlow]
+
+
+@router.get("/flows.{form}", response_model=FlowDocument, responses={**problems(), 200: {"content": TABLES}})
+def road_flows(request: Request, service: ServiceOf, form: Form, box: Box = None) -> Any:
+    """The forecast flow on the roads that begin or end in a box, or on all."""
+    import polars as pl
+
+    shown, city, network = service.latest.get(), service.city, service.city.network
+    inside = np.ones(network.num_nodes, bool) if box is None else _inside(city, box)
+    roads = np.flatnonzero(inside[network.senders] | inside[network.receivers])
+    flows, times_s = shown.road_forecast[:, roads].T, shown.issued.times_s
+    source, target = (np.array(city.node_names)[ends[roads]] for ends in (network.senders, network.receivers))
+    if form == "json":
+        columns = zip(source, target, network.edges.name[roads], flows.tolist(), strict=True)
+        return FlowDocument(
+            issued_at=utc(shown.issued.issued_s),
+            stale=service.is_stale(shown.issued.issued_s),
+            times=[utc(time_s) for time_s in times_s.tolist()],
+            step_s=city.step_s,
+            quantity=city.quantity,
+            unit=city.unit,
+            roads=[
+                RoadFlow(source=a, target=b, name=str(name), values=[_number(x) for x in values])
+                for a, b, name, values in columns
+            ],
+        )
+    H, E = len(times_s), len(roads)
+    frame = pl.DataFrame(
+        {
+            "source": np.repeat(source, H),
+            "target": np.repeat(target, H),
+            "time": pl.Series(np.tile(times_s * 1_000_000, E), dtype=pl.Datetime("us", "UTC")),
+            "step_ahead": np.tile(np.arange(1, H + 1), E),
+            "value": pl.Series(flows.ravel(), nan_to_null=True),
+        }
+    )
+    return table(request, frame, form, "flows")
+
+
+class Value(BaseModel):
+    time: str = Field(examples=["2024-03-04T08:00:00Z"])
+    value: float | None
+
+
+class Support(BaseModel):
+    """A sensor that the forecast of a node leans on."""
+
+    node: str
+    distance_m: float | None = Field(description="By road; null where there is no way")
+
+
+class NodeDetails(BaseModel):
+    """A node as the map shows it."""
+
+    node: str
+    street: str
+    lon: float
+    lat: float
+    sensor: bool
+    history: list[Value] = Field(description="Its readings, bucketed into steps; empty where it has none")
+    forecast: list[Value]
+    issued: list[Value] = Field(description="What had been forecast for the steps of the history, one step ahead")
+    leans_on: list[Support]
+
+
+@router.get("/nodes/{node}", responses=problems(404))
+def node_details(service: ServiceOf, node: NodeText) -> NodeDetails:
+    """One node: the past hour, the coming hour, and the sensors that its forecast leans on."""
+    city, shown = service.city, service.latest.get()
+    row = node_row(city, node)
+    past = shown.past[:, row]
+    return NodeDetails(
+        node=node,
+        street=city.street(row),
+        lon=float(city.network.lon[row]),
+        lat=float(city.network.lat[row]),
+        sensor=bool(city.sensors[row]),
+        history=_values(shown.past_times_s, past) if np.isfinite(past).any() else [],
+        forecast=_values(shown.issued.times_s, shown.issued.values[:, row]),
+        issued=_values(shown.past_times_s, shown.foretold[:, row]),
+        leans_on=[
+            Support(node=city.node_names[sensor], distance_m=_number(distance_m))
+            for sensor, distance_m in service.engine.leans_on(row)
+        ],
+    )
+
+
+def as_forecast(city: ServedCity, issued: Issued, rows: NDArray[np.int64] | slice = slice(None)) -> Forecast:
+    """An issued forecast, of some nodes, as the one that files are written from."""
+    network = city.network
+    return Forecast(
+        node_ids=network.node_ids[rows],
+        lon=network.lon[rows],
+        lat=network.lat[rows],
+        times_s=issued.times_s,
+        values=issued.values[:, rows].astype(np.float64),
+        sensor=city.sensors[rows],
+        at_s=issued.issued_s,
+        step_s=city.step_s,
+        timezone=city.timezone,
+        quantity=city.quantity,
+        unit=city.unit,
+        notices=issued.notices,
+        street=network.streets[rows],
+    )
+
+
+def _issued(service: Service, issued_at: Any) -> Issued:
+    if issued_at is None:
+        return service.latest.get().issued
+    stored = service.store.forecast(int(issued_at.timestamp()))
+    if stored is None or stored.network != service.city.version:
+        raise HTTPException(404, f"no forecast was issued at {utc(int(issued_at.timestamp()))}, or it is kept no more")
+    return Issued.of(stored)
+
+
+def _rows(city: ServedCity, nodes: list[str] | None, box: str | None) -> NDArray[np.int64] | slice:
+    if nodes is not None and box is not None:
+        raise HTTPException(422, "give either nodes or a box")
+    if nodes is not None:
+        return np.array([node_row(city, node) for node in dict.fromkeys(nodes)], np.int64)
+    return slice(None) if box is None else np.flatnonzero(_inside(city, box))
+
+
+def _inside(city: ServedCity, box: str) -> NDArray[np.bool_]:
+    """[N] nodes in a box; one whose west is east of its east goes around the back of the earth."""
+    west, south, east, north = map(float, box.split(","))
+    if south > north:
+        raise HTTPException(422, "box: south is north of north. Give west,south,east,north")
+    lon, lat = city.network.lon, city.network.lat
+    across = (west <= lon) & (lon <= east) if west <= east else (west <= lon) | (lon <= east)
+    inside: NDArray[np.bool_] = across & (south <= lat) & (lat <= north)
+    return inside
+
+
+def _values(times_s: NDArray[np.int64], values: NDArray[np.floating]) -> list[Value]:
+    return [Value(time=utc(t), value=_number(x)) for t, x in zip(times_s.tolist(), values.tolist(), strict=True)]
+
+
+def _number(value: float) -> float | None:
+    """In the seven digits that a float32 has; None where there is none."""
+    return float(f"{value:.7g}") if np.isfinite(value) else None

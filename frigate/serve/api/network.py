@@ -1,0 +1,59 @@
+"""The roads and intersections, sent once."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter, Depends, Request, Response
+
+from frigate.serve.api.common import BINARY, ServiceOf, allow, problems, sent
+from frigate.serve.city import ServedCity
+from frigate.serve.wire import MEDIA_TYPE
+from frigate.sources.geometry import road_lines
+
+router = APIRouter(tags=["network"], dependencies=[Depends(allow("read"))])
+GEOJSON = "application/geo+json"
+DIGITS = 7  # of a degree: a centimetre
+
+
+@router.get("/network.bin", response_class=Response, responses={**problems(), 200: {"content": BINARY}})
+def network_binary(request: Request, service: ServiceOf) -> Response:
+    """The network as arrays: a container as `frigate.serve.wire` describes it.
+
+    Header: version, name, quantity, unit, timezone, step_seconds, horizon, node_ids, street_names, has_demand. Arrays:
+    lon, lat, sensor of each node; source, target, street of each road; line_start, line_lonlat, the shape of roads.
+    """
+    return sent(request, service.network_bytes, MEDIA_TYPE, etag=service.version)
+
+
+@router.get(
+    "/network.geojson",
+    response_class=Response,
+    responses={**problems(), 200: {"content": {GEOJSON: {"schema": {"type": "object"}}}}},
+)
+def network_geojson(request: Request, service: ServiceOf) -> Response:
+    """The network as GeoJSON: a point for each intersection, a line for each road."""
+    body = json.dumps(_geojson(service.city), ensure_ascii=False, separators=(",", ":")).encode()
+    return sent(request, body, GEOJSON, etag=service.version)
+
+
+def _geojson(city: ServedCity) -> dict[str, Any]:
+    network, names = city.network, city.node_names
+    places = np.round(np.stack([network.lon, network.lat], axis=1), DIGITS).tolist()
+    nodes = [
+        _feature("Point", place, {"node": name, "sensor": sensor})
+        for place, name, sensor in zip(places, names, city.sensors.tolist(), strict=True)
+    ]
+    lines, _ = road_lines(network, network.edges)
+    ends = zip(network.senders.tolist(), network.receivers.tolist(), network.edges.name.tolist(), strict=True)
+    roads = [
+        _feature("LineString", np.round(line, DIGITS).tolist(), {"source": names[a], "target": names[b], "name": name})
+        for line, (a, b, name) in zip(lines, ends, strict=True)
+    ]
+    return {"type": "FeatureCollection", "name": city.name, "features": nodes + roads}
+
+
+def _feature(kind: str, coordinates: Any, properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "Feature", "geometry": {"type": kind, "coordinates": coordinates}, "properties": properties}

@@ -1,0 +1,147 @@
+"""Readings in, and readings as they were."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, HTTPException, Query, Request
+from pydantic import AwareDatetime, BaseModel, Field
+from starlette.concurrency import run_in_threadpool
+
+from frigate.serve.api.common import TABLES, Form, NodeText, ServiceOf, StateOf, allow, node_row, problems, table
+from frigate.serve.city import utc
+from frigate.serve.ingest import STATUSES, Judged, Row, rows_of_arrow, rows_of_csv, rows_of_json
+
+router = APIRouter(tags=["readings"])
+PARSERS: dict[str, Callable[[bytes], list[Row]]] = {
+    "application/json": rows_of_json,
+    "text/csv": rows_of_csv,
+    "application/vnd.apache.arrow.stream": rows_of_arrow,
+    "application/vnd.apache.arrow.file": rows_of_arrow,
+}
+HISTORY_DAYS = 31
+
+
+class RowAnswer(BaseModel):
+    """What became of one row."""
+
+    status: str = Field(description="accepted, duplicate, corrected or refused", examples=["accepted"])
+    reason: str | None = Field(None, description="Why it was refused")
+
+
+class BatchAnswer(BaseModel):
+    """What became of a batch. A reading that is not refused is on disk."""
+
+    accepted: int
+    duplicate: int = Field(description="Known already, with the same value")
+    corrected: int = Field(description="Known already, with another value, which this one replaces")
+    refused: int
+    rows: list[RowAnswer] = Field(description="In the order in which they were sent")
+    notices: list[str]
+
+
+_JSON_BODY: dict[str, Any] = {
+    "schema": {
+        "type": "object",
+        "required": ["readings"],
+        "properties": {
+            "readings": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "required": ["node", "time", "value"],
+                    "properties": {
+                        "node": {"type": ["string", "integer"]},
+                        "time": {
+                            "type": ["string", "number"],
+                            "description": "Start of the interval: ISO 8601 with an offset, or seconds since 1970",
+                        },
+                        "value": {"type": "number"},
+                    },
+                },
+            }
+        },
+    },
+    "example": {"readings": [{"node": "41", "time": "2024-03-04T08:00:00Z", "value": 12}]},
+}
+_CSV_BODY = {"schema": {"type": "string"}, "example": "node,time,value\n41,2024-03-04T08:00:00Z,12\n"}
+_BODIES = {
+    name: _JSON_BODY if "json" in name else _CSV_BODY if "csv" in name else {"schema": {"type": "string"}}
+    for name in PARSERS
+}
+
+
+@router.post(
+    "/readings",
+    dependencies=[Depends(allow("write"))],
+    response_model_exclude_none=True,
+    responses=problems(408, 413, 415),
+    openapi_extra={"requestBody": {"required": True, "content": _BODIES}},
+)
+async def add_readings(request: Request, state: StateOf) -> BatchAnswer:
+    """Send readings. Every row gets its answer; a row that is refused does not keep the others out.
+
+    A reading is known by its node and its time, so a batch can be sent again after a cut connection.
+    """
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    parse = PARSERS.get(media_type)
+    if parse is None:
+        raise HTTPException(415, f"send one of {', '.join(PARSERS)}")
+    body, ingest = await request.body(), state.service.ingest
+
+    def judged() -> Judged:
+        rows = parse(body)
+        if len(rows) > state.limits.rows:
+            raise HTTPException(413, f"{len(rows)} rows in one batch. Send at most {state.limits.rows} at a time")
+        return ingest.judge(rows)
+
+    batch = await run_in_threadpool(judged)
+    answers = await ingest.take(batch)
+    counts = Counter(answer.status for answer in answers)
+    words = f"{batch.unused} readings are of nodes that are no sensors of this run: kept, but no forecast uses them"
+    return BatchAnswer(
+        **{status: counts[status] for status in STATUSES},
+        rows=[RowAnswer(status=answer.status, reason=answer.reason or None) for answer in answers],
+        notices=[words] if batch.unused else [],
+    )
+
+
+class History(BaseModel):
+    """The readings of a node."""
+
+    node: str
+    unit: str
+    times: list[str] = Field(examples=[["2024-03-04T08:00:00Z"]])
+    values: list[float]
+
+
+@router.get(
+    "/history.{form}",
+    dependencies=[Depends(allow("read"))],
+    response_model=History,
+    responses={**problems(404), 200: {"content": TABLES}},
+)
+def history(
+    request: Request,
+    service: ServiceOf,
+    form: Form,
+    node: Annotated[NodeText, Query(examples=["41"])],
+    begin: Annotated[AwareDatetime | None, Query(description="Default: a day before the end")] = None,
+    end: Annotated[AwareDatetime | None, Query(description="Default: now")] = None,
+) -> Any:
+    """The readings of a node, of 31 days at most."""
+    import polars as pl
+
+    node_row(service.city, node)
+    end_s = service.now() if end is None else end.timestamp()
+    begin_s = end_s - 86_400 if begin is None else begin.timestamp()
+    if not 0 <= end_s - begin_s <= HISTORY_DAYS * 86_400:
+        raise HTTPException(422, f"ask for {HISTORY_DAYS} days at most, with the begin before the end")
+    _, times_us, values = service.store.readings(int(begin_s * 1e6), int(end_s * 1e6), node)
+    if form == "json":
+        times = [utc(time_us / 1e6) for time_us in times_us.tolist()]
+        return History(node=node, unit=service.city.unit, times=times, values=values.tolist())
+    time = pl.Series(times_us, dtype=pl.Datetime("us", "UTC"))
+    return table(request, pl.DataFrame({"time": time, "node_id": [node] * len(time), "value": values}), form, "history")

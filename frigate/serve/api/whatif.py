@@ -1,0 +1,139 @@
+"""Questions: what if these roads were closed, and who drives through this one."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import APIRouter, Depends, HTTPException, Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from frigate.serve import wire
+from frigate.serve.api.closures import NodeName
+from frigate.serve.api.common import BINARY, NodeText, ServiceOf, StateOf, allow, node_row, problems, road_row, sent
+from frigate.serve.city import ServedCity, utc
+from frigate.serve.engine import WhatIf
+
+router = APIRouter(tags=["questions"], dependencies=[Depends(allow("read"))])
+LARGEST = 10
+MOST_ROADS = 50
+
+Road = tuple[NodeName, NodeName]
+
+
+class Question(BaseModel):
+    """Roads to close and to add, one way each: [source, target]."""
+
+    model_config = ConfigDict(extra="forbid")
+    close: list[Road] = Field(default=[], max_length=MOST_ROADS, examples=[[["41", "42"]]])
+    add: list[Road] = Field(default=[], max_length=MOST_ROADS, examples=[[]])
+
+
+class Change(BaseModel):
+    """A node whose traffic changes: means over the forecast."""
+
+    node: str
+    street: str
+    before: float
+    after: float
+
+
+class WhatIfAnswer(BaseModel):
+    """The forecast with the roads as they are and as they might be, in short."""
+
+    issued_at: str = Field(examples=["2024-03-04T08:00:00Z"])
+    times: list[str]
+    notices: list[str]
+    largest: list[Change] = Field(description="The ten nodes that change most")
+
+
+@router.post(
+    "/what-if", response_model=WhatIfAnswer, responses={**problems(413), 200: {"content": BINARY}}
+)  # fmt: skip
+def what_if(request: Request, state: StateOf, body: Question) -> Any:
+    """Forecast again as if roads were closed or added. The live state is not changed.
+
+    The answer is a container as `frigate.serve.wire` describes it, with the arrays before and after [H,N], road_before
+    and road_after [H,E] and a header like the JSON; with `Accept: application/json`, that alone.
+    """
+    service = state.service
+    city = service.city
+    if not body.close and not body.add:
+        raise HTTPException(422, "name a road to close or to add")
+    for road in body.close:
+        road_row(city, *road, 422)
+    for road in body.add:
+        for node in road:
+            node_row(city, node, 422)
+        if road in city.road_of or road[0] == road[1]:
+            raise HTTPException(422, f"there is a road from {road[0]} to {road[1]} already, or its ends are the same")
+    issued_s = service.latest.get().issued.issued_s
+    with state.waiting_questions():
+        result = service.engine.what_if(issued_s, close=body.close, add=body.add)
+    meta = {
+        "issued_at": utc(issued_s),
+        "times": [utc(time_s) for time_s in result.times_s.tolist()],
+        "notices": list(result.notices),
+        "largest": largest_changes(city, result),
+    }
+    if "application/json" in request.headers.get("accept", ""):
+        return meta
+    names = ("before", "after", "road_before", "road_after")
+    arrays = {name: getattr(result, name) for name in names}
+    return sent(request, wire.encode(meta, arrays), wire.MEDIA_TYPE)
+
+
+def largest_changes(city: ServedCity, result: WhatIf) -> list[dict[str, Any]]:
+    before, after = np.nan_to_num(result.before).mean(0), np.nan_to_num(result.after).mean(0)
+    change = np.abs(after - before)
+    return [
+        {
+            "node": city.node_names[row],
+            "street": city.street(row),
+            "before": round(float(before[row]), 4),
+            "after": round(float(after[row]), 4),
+        }
+        for row in np.argsort(-change)[:LARGEST].tolist()
+        if change[row] > 0
+    ]
+
+
+class TripEnd(BaseModel):
+    node: str
+    lon: float
+    lat: float
+    share: float = Field(description="Of the trips through the road")
+
+
+class Trips(BaseModel):
+    """The trips through a road at this hour, by the estimated demand."""
+
+    model_config = ConfigDict(populate_by_name=True)
+    vehicles_per_hour: float
+    origins: list[TripEnd] = Field(alias="from", description="Where they begin, the most frequent first")
+    destinations: list[TripEnd] = Field(alias="to", description="Where they end")
+
+
+@router.get("/roads/{source}/{target}/trips", response_model_by_alias=True, responses=problems(404))
+def trips(
+    service: ServiceOf, source: Annotated[str, NodeText], target: Annotated[str, NodeText]
+) -> Trips:  # fmt: skip
+    """Which trips pass a road: where they begin and end."""
+    city = service.city
+    road_row(city, source, target)
+    found = service.engine.select_link((source, target), now_s=int(service.now()))
+    if found is None:
+        raise HTTPException(404, "this run was trained without demand: it knows no trips")
+
+    def ends(shares: list[tuple[int, float]]) -> list[TripEnd]:
+        names, network = city.node_names, city.network
+        return [
+            TripEnd(node=names[row], lon=float(network.lon[row]), lat=float(network.lat[row]), share=round(share, 5))
+            for row, share in shares
+        ]
+
+    return Trips(
+        vehicles_per_hour=round(found.vehicles_per_hour, 2),
+        origins=ends(found.origins),
+        destinations=ends(found.destinations),
+    )

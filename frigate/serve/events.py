@@ -1,0 +1,85 @@
+"""Server-sent events: a new forecast, a change of closures. Every process watches the store, so any of them can tell.
+
+A listener is not sent a queue of what happened but the difference between what it knows and how things are: a slow one
+misses what was overtaken meanwhile, and costs no memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+
+from starlette.concurrency import run_in_threadpool
+
+from frigate.serve.city import utc
+from frigate.serve.store import Store, StoreGoneError
+
+LOG = logging.getLogger("frigate.serve")
+WATCH_S = 1.0
+SIGN_OF_LIFE_S = 15.0
+
+State = tuple[int | None, int]  # of the store: when the latest forecast was issued, how often closures have changed
+
+
+class Events:
+    """What listeners are told. `watch` runs as a task of the event loop."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._state: State = (None, 0)
+        self._changed = asyncio.Condition()
+        self._ended = False
+        self.listeners = 0
+
+    async def watch(self, every_s: float = WATCH_S) -> None:
+        """Look at the store again and again, until cancelled."""
+        while True:
+            try:
+                state = await run_in_threadpool(self._store.state)
+                if state != self._state:
+                    async with self._changed:
+                        self._state = state
+                        self._changed.notify_all()
+            except StoreGoneError:
+                LOG.debug("the store cannot be watched")  # whoever writes to it has said so
+            await asyncio.sleep(every_s)
+
+    async def end(self) -> None:
+        """End all streams: the service is going down."""
+        async with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    async def stream(self) -> AsyncIterator[str]:
+        """The text of one listener's stream."""
+        self.listeners += 1
+        try:
+            known = self._state
+            yield "retry: 2000\n: welcome\n\n"
+            while not self._ended:
+                if self._state == known and not await self._wait(known):
+                    yield ": still here\n\n"
+                state, before = self._state, known
+                known = state
+                if state[0] is not None and state[0] != before[0]:
+                    yield _event("forecast", {"issued_at": utc(state[0])})
+                if state[1] != before[1]:
+                    yield _event("closures", {"changes": state[1]})
+        finally:
+            self.listeners -= 1
+
+    async def _wait(self, known: State) -> bool:
+        """For a change; whether one came before it was time for a sign of life."""
+        async with self._changed:
+            try:
+                async with asyncio.timeout(SIGN_OF_LIFE_S):
+                    await self._changed.wait_for(lambda: self._ended or self._state != known)
+            except TimeoutError:
+                return False
+        return True
+
+
+def _event(name: str, data: dict[str, object]) -> str:
+    return f"event: {name}\ndata: {json.dumps(data)}\n\n"

@@ -1,0 +1,90 @@
+"""The latest forecast as it is shown: with the past before it, the flow on roads, and what had been forecast then.
+
+Made once for each forecast, and in every process alike: all of it comes from the store.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frigate.errors import ServiceError
+from frigate.serve.engine import Engine
+from frigate.serve.issued import Issued
+
+Floats = NDArray[np.float32]
+
+
+class NoForecastError(ServiceError):
+    """The service has just been started, and the first forecast is still to come."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """T past snapshots, H steps ahead, N nodes, E usual roads. NaN is not known."""
+
+    issued: Issued
+    past_times_s: NDArray[np.int64]  # [T]
+    past: Floats  # [T,N] readings
+    foretold: Floats  # [T,N] what had been forecast for these steps, one step ahead
+    road_past: Floats  # [T,E] from the readings, and where there is none from what had been forecast
+    road_forecast: Floats  # [H,E]
+
+
+class Latest:
+    """The latest forecast of a store. May be asked from any thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._shown: Shown | None = None
+        self._first_steps: dict[int, Floats | None] = {}  # [N] by the time of the forecast
+
+    def get(self) -> Shown:
+        """What there is to show; NoForecastError where there is nothing yet."""
+        with self._lock:
+            issued_s = self._engine.store.state()[0]
+            if self._shown is None or self._shown.issued.issued_s != issued_s:
+                self._shown = self._read()
+            return self._shown
+
+    def _read(self) -> Shown:
+        engine, city = self._engine, self._engine.city
+        stored = engine.store.forecast()
+        if stored is None or stored.network != city.version:
+            raise NoForecastError("there is no forecast yet. The first comes at the end of the step that is under way")
+        issued = Issued.of(stored)
+        times_s, past = engine.window(issued.issued_s)
+        foretold = self._foretold(times_s, issued)
+        closures = engine.store.closures(int(times_s[0]))
+        ends_s = [*times_s[1:].tolist(), issued.issued_s]
+        networks = [engine.network_at(end_s, closures) for end_s in ends_s]
+        nodes = np.where(np.isfinite(past), past, foretold)
+        rows = [engine.road_flow(times_s[[k]], nodes[[k]], network)[0] for k, network in enumerate(networks)]
+        return Shown(
+            issued=issued,
+            past_times_s=times_s,
+            past=past,
+            foretold=foretold,
+            road_past=np.stack(rows),
+            road_forecast=engine.road_flow(issued.times_s, issued.values, engine.network_of(issued)),
+        )
+
+    def _foretold(self, times_s: NDArray[np.int64], issued: Issued) -> Floats:
+        """[T,N] the first step of the forecasts that were made at these times."""
+        city, store = self._engine.city, self._engine.store
+        known = self._first_steps
+        self._first_steps = {}
+        for time_s in times_s.tolist():
+            if known.get(time_s) is None:
+                stored = store.forecast(time_s)
+                there = stored is not None and stored.network == city.version
+                known[time_s] = Issued.of(stored).values[0].copy() if stored is not None and there else None
+            self._first_steps[time_s] = known[time_s]
+        self._first_steps[issued.issued_s] = issued.values[0]
+        nothing = np.full(city.network.num_nodes, np.nan, np.float32)
+        rows = [self._first_steps[time_s] for time_s in times_s.tolist()]
+        return np.stack([nothing if row is None else row for row in rows])

@@ -1,0 +1,88 @@
+"""Bounds on what a client can ask of the service: bytes, time to send them, requests a second."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+MANY = 10_000  # clients whose rate is remembered
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one client may ask for."""
+
+    body_mb: float = 8.0
+    rows: int = 50_000  # of a batch of readings
+    rate: float = 200.0  # requests a second of a token, or of an address without one
+    streams: int = 200  # open event streams, of all clients together
+    body_s: float = 30.0  # to send a body
+    what_ifs: int = 4  # that wait or are being computed, of all clients together
+
+    @property
+    def body_bytes(self) -> int:
+        return int(self.body_mb * 1024**2)
+
+
+class BodyLimit:
+    """Refuses bodies that are too long, too slow or compressed, as an ASGI layer."""
+
+    def __init__(self, app: ASGIApp, limits: Limits) -> None:
+        self._app, self._limits = app, limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        left = self._limits.body_bytes
+        deadline = time.monotonic() + self._limits.body_s
+        complete = False
+        claimed = headers.get(b"content-length", b"0")
+        too_long = HTTPException(
+            413, f"the body has more than {self._limits.body_mb:g} MB. Send it in parts", {"Connection": "close"}
+        )
+
+        async def limited() -> Message:
+            nonlocal left, complete
+            if complete:
+                return await receive()
+            if claimed.isdigit() and int(claimed) > self._limits.body_bytes:
+                raise too_long
+            if headers.get(b"content-encoding", b"identity") != b"identity":
+                raise HTTPException(415, "the body is compressed. Send it as it is")
+            try:
+                message = await asyncio.wait_for(receive(), max(0.0, deadline - time.monotonic()))
+            except TimeoutError:
+                slow = f"the body did not come within {self._limits.body_s:g} s"
+                raise HTTPException(408, slow, {"Connection": "close"}) from None
+            left -= len(message.get("body", b""))
+            complete = not message.get("more_body", False)
+            if left < 0:
+                raise too_long
+            return message
+
+        await self._app(scope, limited, send)
+
+
+class Rate:
+    """So many requests a second of each client; after a pause, up to two seconds' worth at once."""
+
+    def __init__(self, per_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._per_s, self._clock = per_s, clock
+        self._left: dict[str, tuple[float, float]] = {}  # by client: what is left, and when that was
+
+    def wait_s(self, client: str) -> float:
+        """0 where the client may go on, else how long it should wait."""
+        now, most = self._clock(), max(1.0, 2 * self._per_s)
+        left, then = self._left.pop(client, (most, now))
+        left = min(most, left + (now - then) * self._per_s)
+        self._left[client] = (left - 1 if left >= 1 else left, now)  # the last to ask stands last
+        if len(self._left) > MANY:
+            del self._left[next(iter(self._left))]
+        return 0.0 if left >= 1 else (1 - left) / self._per_s

@@ -1,0 +1,62 @@
+"""Numbers for Prometheus, in its text format."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Metrics:
+    """Requests that were answered, by address and status. For the thread of the event loop."""
+
+    def __init__(self) -> None:
+        self.requests: Counter[tuple[str, str, int]] = Counter()  # method, route, status
+        self._buckets: dict[str, list[int]] = {}  # by route
+        self._seconds: Counter[str] = Counter()
+
+    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
+        self.requests[method, route, status] += 1
+        buckets = self._buckets.setdefault(route, [0] * (len(SECONDS) + 1))
+        buckets[bisect_left(SECONDS, seconds)] += 1
+        self._seconds[route] += seconds  # type: ignore[assignment]  # a Counter of floats
+
+    def lines(self) -> Iterable[str]:
+        yield from family(
+            "frigate_requests_total", "counter", "Requests that were answered",
+            {_labels(method=method, route=route, status=str(status)): count
+             for (method, route, status), count in self.requests.items()},
+        )  # fmt: skip
+        name = "frigate_request_seconds"
+        yield from (f"# HELP {name} Time to answer a request", f"# TYPE {name} histogram")
+        for route, buckets in self._buckets.items():
+            total = 0
+            for bound, count in zip([*map(str, SECONDS), "+Inf"], buckets, strict=True):
+                total += count
+                yield f"{name}_bucket{_labels(route=route, le=bound)} {total}"
+            yield f"{name}_sum{_labels(route=route)} {self._seconds[route]:.6f}"
+            yield f"{name}_count{_labels(route=route)} {total}"
+
+
+def family(name: str, kind: str, words: str, values: Mapping[str, float | None] | float | None) -> Iterable[str]:
+    """The lines of one metric: a value, or one for each set of labels; None is left out."""
+    yield f"# HELP {name} {words}"
+    yield f"# TYPE {name} {kind}"
+    for labels, value in (values if isinstance(values, Mapping) else {"": values}).items():
+        if value is not None:
+            yield f"{name}{labels} {value}"
+
+
+def labelled(name: str, values: Mapping[str, float]) -> dict[str, float]:
+    """Values by one label."""
+    return {_labels(**{name: label}): value for label, value in values.items()}
+
+
+def _labels(**labels: str) -> str:
+    def escaped(text: str) -> str:
+        return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+    return "{" + ",".join(f'{name}="{escaped(value)}"' for name, value in labels.items()) + "}"

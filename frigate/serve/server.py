@@ -1,0 +1,41 @@
+"""The app behind a socket: uvicorn, with an end that waits for what is under way."""
+
+from __future__ import annotations
+
+import asyncio
+from types import FrameType
+
+import uvicorn
+
+from frigate.serve.app import make_app
+from frigate.serve.limits import Limits
+from frigate.serve.service import Service
+
+END_S = 10  # for requests that are under way when the service is told to stop
+IDLE_S = 30  # a connection without a request
+
+
+class Server(uvicorn.Server):
+    """Serves until SIGTERM or SIGINT. Event streams, which never end by themselves, are ended first."""
+
+    def __init__(self, service: Service, *, host: str, port: int, limits: Limits | None = None) -> None:
+        self.frigate = make_app(service, limits)
+        config = uvicorn.Config(
+            self.frigate, host=host, port=port, log_config=None, access_log=False, server_header=False,
+            timeout_graceful_shutdown=END_S, timeout_keep_alive=IDLE_S, lifespan="on", proxy_headers=False,
+        )  # fmt: skip
+        super().__init__(config)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        self.end_streams()
+
+    def end_streams(self) -> None:
+        """From the event loop's thread."""
+        self._ending = asyncio.ensure_future(self.frigate.state.frigate.events.end())
+
+    @property
+    def bound_port(self) -> int:
+        """Of a server that has started: of port 0, the one it was given."""
+        port: int = self.servers[0].sockets[0].getsockname()[1]
+        return port
