@@ -203,7 +203,7 @@ class Engine:
 
         With demand, those that most of its vehicles pass; without, the nearest.
         """
-        away_m = np.minimum(*(dijkstra(roads, indices=row) for roads in self._road_matrices))
+        away_m = np.minimum(*(dijkstra(roads, indices=[row])[0] for roads in self._road_matrices))
         others = self.city.sensors & (np.arange(len(away_m)) != row)
         if self.live.demand is None:
             ranked = np.argsort(np.where(others, away_m, np.inf), kind="stable")

@@ -192,13 +192,10 @@ def _time_us(value: object) -> int:
         raise _RefusedError("no time")
     if isinstance(value, str):
         text = value.strip()
-        if NUMBER.fullmatch(text[:40]):
-            value = float(text)
-        else:
-            try:
-                value = datetime.fromisoformat(text[:40])
-            except ValueError:
-                raise _RefusedError(f"time {_shown(text)} is not ISO 8601, such as 2024-03-04T08:00:00Z") from None
+        try:
+            value = float(text) if NUMBER.fullmatch(text[:40]) else datetime.fromisoformat(text[:40])
+        except ValueError:
+            raise _RefusedError(f"time {_shown(text)} is not ISO 8601, such as 2024-03-04T08:00:00Z") from None
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise _RefusedError(f"time {_shown(value.isoformat())} has no offset from UTC. Append Z or +01:00")
@@ -206,7 +203,7 @@ def _time_us(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _RefusedError(f"time is {_kind(value)}. Give ISO 8601 or seconds since 1970")
     if not -1e12 < value < 1e12:
-        raise _RefusedError(f"time {_shown(str(value)[:SHOWN])} is not in seconds since 1970")
+        raise _RefusedError(f"time {_shown(str(value))} is not in seconds since 1970")
     return round(value * 1_000_000)
 
 
@@ -214,10 +211,11 @@ def _number(value: object) -> float:
     if value is None or value == "":
         raise _RefusedError("no value")
     if isinstance(value, str):
+        text = value
         try:
-            value = float(value[:40])
+            value = float(text[:40])
         except ValueError:
-            raise _RefusedError(f"value {_shown(value)} is not a number") from None
+            raise _RefusedError(f"value {_shown(text)} is not a number") from None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _RefusedError(f"value is {_kind(value)}. Give a number")
     if not -MAX_VALUE < value < MAX_VALUE:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from types import FrameType
 
 import uvicorn
@@ -27,7 +28,10 @@ class Server(uvicorn.Server):
         super().__init__(config)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        super().handle_exit(sig, frame)
+        """A second Ctrl-C waits for nothing. The signal is not raised again: this is how a service ends."""
+        if self.should_exit and sig == signal.SIGINT:
+            self.force_exit = True
+        self.should_exit = True
         self.end_streams()
 
     def end_streams(self) -> None:

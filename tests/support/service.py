@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from starlette.testclient import TestClient
 
 import frigate as fg
 from frigate.config import change, preset
 from frigate.data.city import City
+from frigate.serve.app import make_app
 from frigate.serve.city import ServedCity
 from frigate.serve.clock import Clock
 from frigate.serve.engine import Engine
+from frigate.serve.limits import Limits
+from frigate.serve.service import Service
 from frigate.serve.store import Reading, Store
 from frigate.training.run import Run
 
@@ -67,3 +73,39 @@ def train_town(folder: Path) -> Town:
 def start_clock(town: Town, store: Store, time: FakeTime, **options: Any) -> Clock:
     """A new process, as it were."""
     return Clock(Engine(town.run, town.served, store, device="cpu"), now=time, grace_s=20, **options)
+
+
+@dataclass(frozen=True)
+class Served:
+    """A service with a client, whose clock turns when a test says so."""
+
+    town: Town
+    service: Service
+    time: FakeTime
+    client: TestClient
+
+    def step(self, snapshot: int, *, readings: bool = True) -> None:
+        """The readings of a snapshot of the record come in, and its forecast is made."""
+        if readings:
+            self.service.store.add_readings(self.town.reading_rows(snapshot, snapshot + 1), 0)
+        self.time.now_s = int(self.town.city.stream.times_s[snapshot]) + STEP_S + 20
+        assert self.service.clock.turn()
+
+    def roads(self) -> list[tuple[str, str]]:
+        return list(self.service.city.road_of)
+
+
+@contextmanager
+def serve_town(town: Town, store: Store, *, limits: Limits | None = None, first: int = 36) -> Iterator[Served]:
+    """Without threads but that of the readings. Its first forecast is that of snapshot `first` of the record."""
+    time = FakeTime(float(town.city.stream.times_s[first]))
+    service = Service(town.run, town.city, store, now=time, device="cpu")
+    service.ingest.start()
+    client = TestClient(make_app(service, limits), base_url="http://127.0.0.1", raise_server_exceptions=False)
+    served = Served(town, service, time, client)
+    served.step(first)
+    try:
+        yield served
+    finally:
+        client.close()
+        service.ingest.stop()

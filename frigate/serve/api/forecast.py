@@ -60,12 +60,12 @@ def forecast_binary(request: Request, service: ServiceOf) -> Response:
         "stale": service.is_stale(shown.issued.issued_s),
         "notices": list(shown.issued.notices),
     }
-    arrays = {
+    arrays: dict[str, NDArray[Any]] = {
         "past": shown.past,
         "forecast": shown.issued.values,
         "road_past": shown.road_past,
         "road_forecast": shown.road_forecast,
-        "absent": np.isnan(shown.issued.values).all(axis=0),
+        "absent": np.asarray(np.isnan(shown.issued.values).all(axis=0)),
     }
     return sent(request, wire.encode(meta, arrays), wire.MEDIA_TYPE)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 from fastapi import APIRouter, Depends, HTTPException, Request
@@ -108,7 +108,6 @@ class TripEnd(BaseModel):
 class Trips(BaseModel):
     """The trips through a road at this hour, by the estimated demand."""
 
-    model_config = ConfigDict(populate_by_name=True)
     vehicles_per_hour: float
     origins: list[TripEnd] = Field(alias="from", description="Where they begin, the most frequent first")
     destinations: list[TripEnd] = Field(alias="to", description="Where they end")
@@ -116,7 +115,7 @@ class Trips(BaseModel):
 
 @router.get("/roads/{source}/{target}/trips", response_model_by_alias=True, responses=problems(404))
 def trips(
-    service: ServiceOf, source: Annotated[str, NodeText], target: Annotated[str, NodeText]
+    service: ServiceOf, source: NodeText, target: NodeText
 ) -> Trips:  # fmt: skip
     """Which trips pass a road: where they begin and end."""
     city = service.city
@@ -132,8 +131,7 @@ def trips(
             for row, share in shares
         ]
 
-    return Trips(
-        vehicles_per_hour=round(found.vehicles_per_hour, 2),
-        origins=ends(found.origins),
-        destinations=ends(found.destinations),
+    per_hour = round(found.vehicles_per_hour, 2)
+    return Trips.model_validate(
+        {"vehicles_per_hour": per_hour, "from": ends(found.origins), "to": ends(found.destinations)}
     )

@@ -1,0 +1,217 @@
+"""The API as the map page and other clients use it."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from frigate.serve.city import utc
+from frigate.serve.store import open_store
+from frigate.serve.wire import decode
+from tests.support.service import HORIZON, PAST, STEP_S, Served, Town, serve_town
+
+FIRST = 36
+
+
+@pytest.fixture(scope="module")
+def shared(town: Town, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """For tests that change nothing."""
+    store = open_store(str(tmp_path_factory.mktemp("served") / "store.db"))
+    with serve_town(town, store, first=FIRST - 5) as served:
+        for snapshot in range(FIRST - 4, FIRST + 1):
+            served.step(snapshot)
+        yield served
+    store.close()
+
+
+@pytest.fixture
+def served(town: Town, tmp_path: Path) -> Iterator[Served]:
+    store = open_store(str(tmp_path / "store.db"))
+    with serve_town(town, store, first=FIRST) as served:
+        yield served
+    store.close()
+
+
+def get(served: Served, path: str, **options: Any) -> Any:
+    answer = served.client.get(path, **options)
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+def test_the_network_is_sent_once_and_not_again(shared: Served) -> None:
+    answer = get(shared, "/v1/network.bin")
+    meta, arrays = decode(answer.content)
+    city = shared.service.city
+    assert meta["node_ids"] == city.network.node_ids.tolist() and meta["has_demand"]
+    assert (meta["horizon"], meta["step_seconds"], meta["name"]) == (HORIZON, STEP_S, city.name)
+    np.testing.assert_array_equal(arrays["sensor"], city.sensors)
+    again = shared.client.get("/v1/network.bin", headers={"If-None-Match": answer.headers["etag"]})
+    assert again.status_code == 304 and not again.content
+    features = get(shared, "/v1/network.geojson").json()["features"]
+    assert len(features) == city.network.num_nodes + city.network.num_edges
+    assert features[-1]["geometry"]["type"] == "LineString"
+
+
+def test_the_map_gets_an_hour_back_and_an_hour_ahead(shared: Served) -> None:
+    meta, arrays = decode(get(shared, "/v1/forecast.bin").content)
+    city, stream = shared.service.city, shared.town.city.stream
+    issued_s = int(stream.times_s[FIRST]) + STEP_S
+    assert meta["issued_at"] == utc(issued_s) and not meta["stale"] and meta["closures"] == []
+    assert meta["past_times"] == [utc(t) for t in stream.times_s[FIRST - PAST + 1 : FIRST + 1].tolist()]
+    assert meta["times"] == [utc(issued_s + k * STEP_S) for k in range(HORIZON)]
+    assert meta["version"] == decode(get(shared, "/v1/network.bin").content)[0]["version"]
+    np.testing.assert_allclose(arrays["past"], stream.values[FIRST - PAST + 1 : FIRST + 1], rtol=1e-6)
+    assert arrays["forecast"].shape == (HORIZON, city.network.num_nodes)
+    assert arrays["road_past"].shape == (PAST, city.network.num_edges)
+    assert arrays["road_forecast"].shape == (HORIZON, city.network.num_edges)
+    assert np.isfinite(arrays["road_past"]).all() and not arrays["absent"].any()
+
+
+def test_a_forecast_is_the_same_in_every_form(shared: Served) -> None:
+    city = shared.service.city
+    values = decode(get(shared, "/v1/forecast.bin").content)[1]["forecast"]
+    document = get(shared, "/v1/forecast.json").json()
+    np.testing.assert_allclose([node["values"] for node in document["nodes"]], values.T, rtol=1e-6)
+    table = pl.read_csv(io.BytesIO(get(shared, "/v1/forecast.csv").content))
+    np.testing.assert_allclose(table["value"].to_numpy().reshape(-1, HORIZON), values.T, rtol=1e-6)
+    assert pl.read_ipc_stream(io.BytesIO(get(shared, "/v1/forecast.arrow").content)).shape == table.shape
+    some = city.node_names[7], city.node_names[3]
+    two = get(shared, "/v1/forecast.json", params={"node": some}).json()
+    assert [str(node["node_id"]) for node in two["nodes"]] == list(some)
+    lon, lat = city.network.lon, city.network.lat
+    west, north = float(np.median(lon)), float(np.median(lat))
+    box = f"{west:.6f},{lat.min() - 1:.6f},{lon.max() + 1:.6f},{north:.6f}"
+    inside = get(shared, "/v1/forecast.json", params={"box": box}).json()["nodes"]
+    assert len(inside) == int(((lon >= round(west, 6)) & (lat <= round(north, 6))).sum()) > 0
+    earlier = get(shared, "/v1/forecast.json", params={"issued_at": utc(shared.time() // STEP_S * STEP_S - STEP_S)})
+    assert earlier.json()["nodes"] != document["nodes"]
+
+
+def test_the_flow_on_roads_is_a_table_too(shared: Served) -> None:
+    flows = decode(get(shared, "/v1/forecast.bin").content)[1]["road_forecast"]
+    document = get(shared, "/v1/flows.json").json()
+    np.testing.assert_allclose([road["values"] for road in document["roads"]], flows.T, rtol=1e-6)
+    assert (document["roads"][3]["source"], document["roads"][3]["target"]) == shared.roads()[3]
+    table = pl.read_ipc_stream(io.BytesIO(get(shared, "/v1/flows.arrow").content))
+    np.testing.assert_allclose(table["value"].to_numpy().reshape(-1, HORIZON), flows.T)
+
+
+def test_a_node_has_its_past_its_forecast_and_its_supports(shared: Served) -> None:
+    city = shared.service.city
+    inferred = int(np.flatnonzero(~city.sensors)[0])
+    values = decode(get(shared, "/v1/forecast.bin").content)[1]
+    node = get(shared, f"/v1/nodes/{city.node_names[inferred]}").json()
+    assert not node["sensor"] and len(node["leans_on"]) > 2
+    assert all(city.sensors[city.row_of[each["node"]]] for each in node["leans_on"])
+    assert all(0 < each["distance_m"] < 10_000 for each in node["leans_on"])
+    assert [row["value"] for row in node["forecast"]] == pytest.approx(values["forecast"][:, inferred].tolist(), 1e-6)
+    assert [row["value"] for row in node["history"]] == pytest.approx(values["past"][:, inferred].tolist(), 1e-6)
+    before = shared.service.store.forecast(int(shared.town.city.stream.times_s[FIRST]))
+    assert before is not None and node["issued"][-1]["time"] == utc(before.issued_s)
+    assert node["issued"][-1]["value"] is not None and node["history"][-1]["time"] == node["issued"][-1]["time"]
+
+
+def test_what_if_answers_the_page_and_changes_nothing(shared: Served) -> None:
+    road = _busy_road(shared)
+    before = get(shared, "/v1/forecast.bin").content
+    answer = shared.client.post("/v1/what-if", json={"close": [road]})
+    meta, arrays = decode(answer.content)
+    row = shared.service.city.road_of[road]
+    assert arrays["road_before"][:, row].min() > 0 == arrays["road_after"][:, row].max()
+    change = np.abs(arrays["after"].mean(0) - arrays["before"].mean(0))
+    assert 0 < len(meta["largest"]) <= 10
+    assert meta["largest"][0]["node"] == shared.service.city.node_names[int(np.argmax(change))]
+    short = shared.client.post("/v1/what-if", json={"close": [road]}, headers={"Accept": "application/json"}).json()
+    assert short["largest"] == meta["largest"]
+    assert get(shared, "/v1/forecast.bin").content == before
+    assert get(shared, "/v1/closures").json() == {"closures": []}
+
+
+def _busy_road(served: Served) -> tuple[str, str]:
+    flows = decode(get(served, "/v1/forecast.bin").content)[1]["road_forecast"]
+    return served.roads()[int(np.argmax(flows.min(0)))]
+
+
+def test_trips_through_a_road(shared: Served) -> None:
+    source, target = _busy_road(shared)
+    trips = get(shared, f"/v1/roads/{source}/{target}/trips").json()
+    assert trips["vehicles_per_hour"] > 0
+    for ends in (trips["from"], trips["to"]):
+        assert 0 < sum(end["share"] for end in ends) <= 1.001 and {"node", "lon", "lat", "share"} == ends[0].keys()
+
+
+def test_accuracy_and_sensors(shared: Served) -> None:
+    accuracy = get(shared, "/v1/accuracy").json()
+    assert accuracy["overall"]["count"] > 0 and len(accuracy["by_step"]) == HORIZON
+    sensors = get(shared, "/v1/sensors").json()
+    assert sensors["counts"]["ok"] == len(sensors["sensors"]) == 100
+
+
+def test_history_is_what_was_read(shared: Served) -> None:
+    node = shared.service.city.node_names[5]
+    history = get(shared, "/v1/history.json", params={"node": node}).json()
+    rows = [each for each in shared.town.reading_rows(FIRST - 5, FIRST + 1) if each.node == node]
+    assert history["values"] == [each.value for each in rows]
+    table = pl.read_csv(io.BytesIO(get(shared, "/v1/history.csv", params={"node": node}).content))
+    assert table.columns == ["time", "node_id", "value"] and len(table) == len(rows)
+
+
+def test_a_road_is_closed_for_everybody_and_opened_again(served: Served) -> None:
+    source, target = road = _busy_road(served)
+    made = served.client.post("/v1/closures", json={"source": source, "target": target})
+    assert made.status_code == 201 and made.json()["state"] == "active"
+    again = served.client.post("/v1/closures", json={"source": source, "target": target})
+    assert again.status_code == 200 and again.json() == made.json()
+    assert get(served, "/v1/closures").json() == {"closures": [made.json()]}
+    assert decode(get(served, "/v1/forecast.bin").content)[0]["closures"] == [made.json()]
+    served.step(FIRST + 1)
+    row = served.service.city.road_of[road]
+    assert decode(get(served, "/v1/forecast.bin").content)[1]["road_forecast"][:, row].max() == 0
+    kept = served.client.post("/v1/what-if", json={"close": [road]}, headers={"Accept": "application/json"})
+    assert kept.json()["largest"] == []  # it is closed already
+    ended = served.client.delete(f"/v1/closures/{made.json()['id']}")
+    assert ended.status_code == 200 and ended.json()["state"] == "ended"
+    assert served.client.delete(f"/v1/closures/{made.json()['id']}").json() == ended.json()
+    assert get(served, "/v1/closures").json() == {"closures": []}
+    assert len(get(served, "/v1/closures?ended=true").json()["closures"]) == 1
+
+
+def test_readings_are_answered_row_by_row(served: Served) -> None:
+    city, now = served.service.city, utc(int(served.time()))
+    a, b = city.node_names[:2]
+    rows = [{"node": a, "time": now, "value": 3}, {"node": b, "time": now, "value": 4.5}]
+    first = served.client.post("/v1/readings", json={"readings": [*rows, rows[0], rows[1] | {"value": 5}]})
+    assert first.status_code == 200
+    assert [row["status"] for row in first.json()["rows"]] == ["accepted", "accepted", "duplicate", "corrected"]
+    assert first.json()["accepted"] == 2 and first.json()["refused"] == 0
+    text = f"time,node_id,value\n{now},{a},3\n{now},{b},\n"
+    second = served.client.post("/v1/readings", content=text, headers={"Content-Type": "text/csv"}).json()
+    assert second["rows"] == [{"status": "duplicate"}, {"status": "refused", "reason": "no value"}]
+    file = io.BytesIO()
+    frame = pl.DataFrame({"node": [a], "time": [now], "value": [8.0]})
+    frame.with_columns(pl.col("time").str.to_datetime("%+", time_zone="UTC")).write_ipc_stream(file)
+    stream = {"Content-Type": "application/vnd.apache.arrow.stream"}
+    assert served.client.post("/v1/readings", content=file.getvalue(), headers=stream).json()["corrected"] == 1
+
+
+def test_health_and_metrics(served: Served) -> None:
+    assert get(served, "/healthz").json() == {"status": "ok"}
+    assert get(served, "/readyz").json() | {"issued_at": ""} == {
+        "ready": True, "store": True, "issued_at": "", "stale": False,
+    }  # fmt: skip
+    lines = get(served, "/metrics").text.splitlines()
+    assert "frigate_forecasts_total 1" in lines and 'frigate_readings_total{status="accepted"} 0' in lines
+    assert 'frigate_requests_total{method="GET",route="/healthz",status="200"} 1' in lines
+
+
+def test_the_description_names_every_address_with_an_example(shared: Served) -> None:
+    described = get(shared, "/v1/openapi.json").json()
+    assert {"/v1/readings", "/v1/forecast.bin", "/v1/events", "/metrics"} <= described["paths"].keys()
+    assert "example" in json.dumps(described["paths"]["/v1/readings"])
