@@ -14,13 +14,13 @@ def run(args: Namespace) -> None:
     from frigate.serve.logs import log_to
     from frigate.serve.server import Server
     from frigate.serve.service import Service
-    from frigate.serve.store import open_store
+    from frigate.serve.store import DEFAULT_FILE, open_store
     from frigate.training.checkpoint import load_run
 
     with status(f"Opening {args.run}"):
         run = load_run(args.run)
         city = run.open_city() if args.city is None else open_city(args.city)
-        store = open_store(args.store or str(args.run / "service.db"))
+        store = open_store(args.store or str(args.run / DEFAULT_FILE))
     try:
         with status("Getting ready"):
             service = Service(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
+import socket
 from types import FrameType
 
 import uvicorn
@@ -32,11 +32,10 @@ class Server(uvicorn.Server):
         if self.should_exit and sig == signal.SIGINT:
             self.force_exit = True
         self.should_exit = True
-        self.end_streams()
 
-    def end_streams(self) -> None:
-        """From the event loop's thread."""
-        self._ending = asyncio.ensure_future(self.frigate.state.frigate.events.end())
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self.frigate.state.frigate.events.end()
+        await super().shutdown(sockets)
 
     @property
     def bound_port(self) -> int:

@@ -5,7 +5,19 @@ from __future__ import annotations
 from frigate.errors import ServiceError
 from frigate.serve.store.base import Closure, Reading, SensorFacts, Store, StoredForecast, StoreGoneError, Token
 
-__all__ = ["Closure", "Reading", "SensorFacts", "Store", "StoreGoneError", "StoredForecast", "Token", "open_store"]
+__all__ = [
+    "DEFAULT_FILE",
+    "Closure",
+    "Reading",
+    "SensorFacts",
+    "Store",
+    "StoreGoneError",
+    "StoredForecast",
+    "Token",
+    "open_store",
+]
+
+DEFAULT_FILE = "service.db"  # in the folder of a run
 
 
 def open_store(url: str) -> Store:
