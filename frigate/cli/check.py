@@ -6,7 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from frigate.cli.console import print_json, say, status
-from frigate.cli.parser import CITY_FOLDER, JSON, Argument, Command
+from frigate.cli.parser import CITY_FOLDER, EXCLUDE, JSON, Argument, Command
 
 
 def run(args: Namespace) -> None:
@@ -16,7 +16,7 @@ def run(args: Namespace) -> None:
     from frigate.report.check_page import write_check_page
 
     with status(f"Reading {args.city}"):
-        city = ensure_road_features(read_city(args.city))
+        city = ensure_road_features(read_city(args.city, exclude=args.exclude))
         report = check_city(city, positions=args.positions)
         page = None if args.html is None else write_check_page(args.html, city, report)
     if args.json:
@@ -32,6 +32,7 @@ CHECK = Command(
     "check", "Show what is in a city, and what is wrong with it.", run,
     (
         CITY_FOLDER,
+        EXCLUDE,
         Argument("--positions", "also measure the distortion of the positions"),
         Argument("--html FILE", "write a page that shows the network, its sensors and their gaps", Path),
         JSON,

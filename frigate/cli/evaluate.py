@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from frigate.cli.console import notice, print_json, print_table, progress, say
-from frigate.cli.parser import DEVICE, JSON, KERNELS, OTHER_CITY, RUN, Argument, Command
+from frigate.cli.parser import DEVICE, EXCLUDE, JSON, KERNELS, OTHER_CITY, RUN, Argument, Command
 from frigate.cli.train import read
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def run(args: Namespace) -> None:
     from frigate.training.checkpoint import load_run
 
     opened = load_run(args.run)
-    city = opened.open_city() if args.city is None else read(args.city)
+    city = opened.open_city(exclude=args.exclude) if args.city is None else read(args.city, args.exclude)
     lightgbm, left_out = _lightgbm(args, opened.on(city))
     with progress("Evaluating") as update:
         result = evaluate(
@@ -111,7 +111,7 @@ def _print_table(rows: list[dict[str, str]], drop: tuple[str, ...]) -> None:
 EVALUATE = Command(
     "evaluate", "Score a run on its test period, beside naive baselines.", run,
     (
-        RUN, OTHER_CITY,
+        RUN, OTHER_CITY, EXCLUDE,
         Argument("--test PERIOD", "the days to score, as 2024-03-11/2024-03-15 (default: the run's test period)"),
         Argument("--stride N", "score every Nth window", int, default=1),
         Argument("--lightgbm", "whether to fit LightGBM too: auto is where it takes about a minute at most, and is "

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from frigate.cli.console import notice, print_json, print_table, say, status
-from frigate.cli.parser import DEVICE, JSON, KERNELS, OTHER_CITY, RUN, Argument, Command
+from frigate.cli.parser import DEVICE, EXCLUDE, JSON, KERNELS, OTHER_CITY, RUN, Argument, Command
 
 if TYPE_CHECKING:
     from frigate.forecasting.result import Forecast
@@ -20,9 +20,10 @@ def run(args: Namespace) -> None:
     from frigate.training.checkpoint import load_run
 
     with status(f"Opening {args.run}"):
-        run, other = load_run(args.run), None if args.city is None else open_city(args.city)
+        run = load_run(args.run)
+        other = None if args.city is None else open_city(args.city, exclude=args.exclude)
         asked = {
-            "stream": run.open_city() if other is None else other, "at": args.at, "past": args.past,
+            "stream": run.open_city(exclude=args.exclude) if other is None else other, "at": args.at, "past": args.past,
             "horizon": args.horizon, "sensors": "all" if args.all_sensors else "seen", "device": args.device,
             "memory_gb": args.memory_gb, "kernels": args.kernels,
         }  # fmt: skip
@@ -72,7 +73,7 @@ FORECAST = Command(
         Argument("--past N", "past snapshots to use (default: as in training)", int),
         Argument("--horizon N", "steps to forecast (default: as in training)", int),
         Argument("--all-sensors", "also use the readings of held-out test nodes"),
-        OTHER_CITY,
+        OTHER_CITY, EXCLUDE,
         Argument("--csv FILE", "write a long table", Path),
         Argument("--parquet FILE", "write a long table (default: RUN/forecast.parquet)", Path),
         Argument("--geojson FILE", "write a point for each node and step, with its time", Path),

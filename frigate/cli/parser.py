@@ -182,6 +182,10 @@ CITY = Argument("CITY", "a city folder, or its cache", Path)
 CITY_FOLDER = Argument("CITY", "a city folder", Path)
 RUN = Argument("RUN", "a folder that `frigate train` wrote", Path)
 OTHER_CITY = Argument("--city CITY", "a city folder, or its cache (default: the one it was trained on)", Path)
+EXCLUDE = Argument(
+    "--exclude WHAT", "leave out the readings of a sensor (4411), a period (2024-03-11/2024-03-15) or both "
+    "(4411@2024-03-11); may be repeated", repeated=True,
+)  # fmt: skip
 DEVICE = Argument("--device DEVICE", "cpu or cuda (default: cuda if available)")
 KERNELS = Argument(
     "--kernels", "auto, or reference: the plain equations, for comparison", default="auto",

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frigate.cli.console import log, notice, print_json, progress, say, status
-from frigate.cli.parser import CITY, DEVICE, JSON, KERNELS, Argument, Command
+from frigate.cli.parser import CITY, DEVICE, EXCLUDE, JSON, KERNELS, Argument, Command
 from frigate.config import BASELINES, PRESETS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from frigate.data.city import City
     from frigate.training.trainer import StepReport
@@ -39,7 +39,7 @@ def run(args: Namespace) -> int:
     settings = group.agree(
         lambda: settings_from(preset_name=args.preset, file=args.settings, said=typed, resume=resumed)
     )
-    city = group.leader_first(lambda: read(args.city))  # which writes a cache
+    city = group.leader_first(lambda: read(args.city, args.exclude))  # which writes a cache
     notice(*fault_lines(check_sensors(city.stream)))
     sensors = group.agree(lambda: seen_from(args.seen, city))
     if settings.train.validation == "unseen":
@@ -64,12 +64,12 @@ def run(args: Namespace) -> int:
     return 0 if trained.progress.finished else STOPPED
 
 
-def read(folder: Path) -> City:
+def read(folder: Path, exclude: Sequence[str] = ()) -> City:
     """A city folder or its cache, opened, with its notices printed."""
     from frigate.data.city import open_city
 
     with status(f"Reading {folder}"):
-        city = open_city(folder)
+        city = open_city(folder, exclude=exclude)
     notice(*city.notices)
     return city
 
@@ -90,6 +90,7 @@ TRAIN = Command(
         CITY,
         Argument("-o --output RUN", "the run folder to write", Path, required=True),
         Argument("--seen SENSORS", "sensors to use: 30%, 0.3, a file of node ids, or all (default: 80%)"),
+        EXCLUDE,
         Argument("--split", "which nodes to hold out: random ones, or a contiguous region", default="random",
                  choices=("random", "region")),
         Argument("--preset MODEL", f"{', '.join(MODELS)} (default: default)", choices=MODELS),

@@ -1,6 +1,7 @@
 """A city on disk: tables in, a network and a stream out, and back.
 
-    city.toml   format = 1, name, step ("5min"), timezone, quantity ("count" or a gauge such as "speed"), unit
+    city.toml   format = 1, name, step ("5min"), timezone, quantity ("count" or a gauge such as "speed"), unit,
+                [exclude] readings that are left out, see `exclude`
     nodes       node_id, lon, lat
     edges       source, target [, length_m, road_class, lanes, speed_kph, name, geometry (WKB)]
     readings    time, node_id, value              no row is no observation; a 0 is a real zero
@@ -17,6 +18,7 @@ alone, on a machine that has nothing to read tables with.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from frigate.data.cache import is_cache, load_cache, open_cache, save_cache
 from frigate.data.changes import Timeline, change_frame, read_changes, reopenable
 from frigate.data.city_toml import CityFile, read_city_file
 from frigate.data.columns import INTEGER_ID
+from frigate.data.exclude import without_excluded
 from frigate.data.files import check_replaceable
 from frigate.data.folder import TABLES, City, city_folder, empty_turns, file_digests, find_sources
 from frigate.data.network_tables import edge_frame, note_lengths, note_network, read_edges, read_nodes
@@ -41,22 +44,24 @@ from frigate.data.times import utc_text
 from frigate.data.turns import read_turns, turn_frame
 from frigate.errors import CityError
 
-__all__ = ["City", "open_cache", "open_city", "read_city", "write_city"]
+__all__ = ["City", "excluding", "open_cache", "open_city", "read_city", "write_city"]
 
 
-def open_city(path: str | Path) -> City:
+def open_city(path: str | Path, *, exclude: Sequence[str] = ()) -> City:
     """Open a city folder, or a cache without one.
 
     Parameters
     ----------
     path
         A folder with a city.toml, or a cache folder that was copied from one.
+    exclude
+        Readings to leave out, as for `read_city`.
     """
     bare = Path(path).is_dir() and not (Path(path) / "city.toml").is_file()
-    return open_cache(path) if bare else read_city(path)
+    return excluding(open_cache(path), exclude) if bare else read_city(path, exclude=exclude)
 
 
-def read_city(path: str | Path, *, cache: bool = True) -> City:
+def read_city(path: str | Path, *, cache: bool = True, exclude: Sequence[str] = ()) -> City:
     """Read a city folder.
 
     Parameters
@@ -65,6 +70,9 @@ def read_city(path: str | Path, *, cache: bool = True) -> City:
         A folder with city.toml, nodes and edges, and perhaps readings, changes and turns; each CSV or Parquet.
     cache
         Whether to keep what was read in `CITY/cache`, and to use that until a table changes.
+    exclude
+        Readings to leave out beside those under [exclude] in city.toml: of a sensor, given by its node ("4411"), of a
+        period ("2024-03-11/2024-03-15"), or of a sensor in a period ("4411@2024-03-11").
 
     Returns
     -------
@@ -77,11 +85,21 @@ def read_city(path: str | Path, *, cache: bool = True) -> City:
         try:
             kept, known = load_cache(folder / "cache")
             if known == digests:
-                return replace(kept, folder=folder)
+                return excluding(replace(kept, folder=folder), exclude)
         except CityError:
             pass  # a cache that cannot be read is made again
     city = in_sandbox(_read_into_cache, folder, sources, digests)
-    return city or replace(load_cache(folder / "cache")[0], folder=folder)
+    return excluding(city or replace(load_cache(folder / "cache")[0], folder=folder), exclude)
+
+
+def excluding(city: City, exclude: Sequence[str]) -> City:
+    """The city without these readings, given as for `read_city`, which its notices say."""
+    if not exclude:
+        return city
+    notices = Notices()
+    stream = without_excluded(city.stream, exclude, where="--exclude", notices=notices)
+    told = (*city.notices, *notices.sentences())
+    return replace(city, stream=stream, notices=told, excluded=(*city.excluded, *exclude))
 
 
 def _read_into_cache(folder: Path, sources: dict[str, Path], digests: dict[str, list[Any]]) -> City | None:
@@ -120,6 +138,7 @@ def _read_tables(folder: Path, sources: dict[str, Path]) -> City:
             base, step_s=settings.step_s, timezone=settings.timezone, quantity=settings.quantity, notices=notices
         )
     stream = _stream(snapshots, timeline, settings, notices)
+    stream = without_excluded(stream, settings.exclude, where="city.toml [exclude]", notices=notices)
     note_network(stream.network, notices)
     note_lengths(stream.network, notices)
     if not stream.observed.any():

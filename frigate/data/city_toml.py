@@ -28,6 +28,7 @@ class CityFile:
     quantity: str = "count"
     unit: str = ""
     text_ids: bool = False  # ids that look like integers but are text
+    exclude: tuple[str, ...] = ()  # readings to leave out, see `exclude`
     clock: Clock = field(default_factory=lambda: Clock(None, ""))
 
     def to_toml(self) -> str:
@@ -42,7 +43,10 @@ class CityFile:
             f"quantity = {text(self.quantity)}",
             f"unit = {text(self.unit)}",
         ]
-        return "\n".join([*lines, *(['node_ids = "text"'] if self.text_ids else [])]) + "\n"
+        lines += ['node_ids = "text"'] if self.text_ids else []
+        if self.exclude:
+            lines += ["", "[exclude]", f"readings = [{', '.join(map(text, self.exclude))}]"]
+        return "\n".join(lines) + "\n"
 
 
 def step_text(step_s: int) -> str:
@@ -75,11 +79,11 @@ def read_city_file(folder: Path) -> CityFile:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise CityError(f"city.toml is not valid TOML: {error}") from None
-    known = ("format", "name", "step", "timezone", "quantity", "unit", "node_ids")
+    known = ("format", "name", "step", "timezone", "quantity", "unit", "node_ids", "exclude")
     for key, value in raw.items():
         if key not in known:
             raise CityError(f"city.toml: {key} is not a known key{did_you_mean(key, known)}. Keys: {', '.join(known)}")
-        if key != "format" and not isinstance(value, str):
+        if key not in ("format", "exclude") and not isinstance(value, str):
             raise CityError(f"city.toml: {key} = {value!r} is not text. Put it in quotes")
     if raw.get("format", FORMAT) != FORMAT:
         found = raw["format"]
@@ -100,5 +104,18 @@ def read_city_file(folder: Path) -> CityFile:
         quantity=parse_quantity(str(raw.get("quantity", "count")), where="city.toml"),
         unit=str(raw.get("unit", "")),
         text_ids="node_ids" in raw,
+        exclude=_exclude(raw.get("exclude", {})),
         clock=Clock(local if "timezone" in raw else None, remedy),
     )
+
+
+def _exclude(table: object) -> tuple[str, ...]:
+    """The entries of [exclude], each a text as after --exclude."""
+    example = 'readings = ["4411", "2024-03-11/2024-03-15"]'
+    if not isinstance(table, dict) or set(table) - {"readings"}:
+        found = f"{sorted(set(table) - {'readings'})[0]} is not a known key" if isinstance(table, dict) else "no table"
+        raise CityError(f"city.toml [exclude]: {found}. Write [exclude] and under it {example}")
+    entries = table.get("readings", [])
+    if not isinstance(entries, list) or not all(isinstance(entry, str) for entry in entries):
+        raise CityError(f"city.toml [exclude]: readings = {entries!r} is no list of texts. Write {example}")
+    return tuple(entries)

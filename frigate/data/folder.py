@@ -35,6 +35,7 @@ class City:
     road_features: tuple[NDArray[np.float32], ...] = ()  # [N,R] raw, one a topology; empty until computed
     places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by notice: its first places, one by one
     forbidden_turns: NDArray[np.int64] = field(default_factory=empty_turns)  # [K,3] rows of nodes: from, via, to
+    excluded: tuple[str, ...] = ()  # readings left out by whoever opened it, beside those of city.toml
 
     def __repr__(self) -> str:
         notices = f", {len(self.notices)} notices" if self.notices else ""

@@ -47,7 +47,7 @@ from frigate.training.description import (
 from frigate.training.run import Build, Model, Run, RunOnCity, TrainedOn, build_model
 
 PREFIX = "checkpoint-"
-MUST_MATCH_ON_RESUME = ("network", "changes", "start_s", "snapshots", "timezone", "readings")  # of a city
+MUST_MATCH_ON_RESUME = ("network", "changes", "start_s", "snapshots", "timezone", "excluded", "readings")  # of a city
 WEIGHTS, STATE, USUAL_COUNTS = "weights.safetensors", "state.safetensors", "usual_counts.safetensors"
 TRAINING, METRICS = ".frigate-training", "metrics.jsonl"
 T = TypeVar("T")
@@ -155,6 +155,8 @@ def load_checkpoint(
     changed = [name for name in MUST_MATCH_ON_RESUME if getattr(run.trained_on, name) != getattr(now, name)]
     if "network" in changed:
         changed.remove("changes")  # which lead to the network, so that they are others too
+    if "excluded" in changed and "readings" in changed:
+        changed.remove("readings")
     if changed:
         raise CheckpointError(
             f"{at / DESCRIPTION}: the city has changed since ({', '.join(changed)}). Give it as it was, or train into "

@@ -30,7 +30,7 @@ from frigate.nn.scaling import Scaling
 from frigate.training.environment import versions
 from frigate.training.run import Run, TrainedOn, TrainingState
 
-FORMAT = 5
+FORMAT = 6
 DESCRIPTION = "run.json"
 
 
@@ -149,7 +149,12 @@ def _trained_on(facts: dict[str, Any], folder: Path, scaling: Scaling) -> Traine
     where = facts["folder"]
     ok = where is None or (is_a(where, "str") and "\0" not in where)
     require(ok, "folder", where, "give the path of a folder, or null")
-    known = made_of(TrainedOn, facts | {"folder": None if where is None else folder / where})
+    excluded = facts["excluded"]
+    ok = isinstance(excluded, list) and all(is_a(each, "str") for each in excluded)
+    require(ok, "excluded", excluded, "give a list of texts")
+    known = made_of(
+        TrainedOn, facts | {"folder": None if where is None else folder / where, "excluded": tuple(excluded)}
+    )
     for each in fields(known):
         if str(each.type) in ("int", "str"):
             value = getattr(known, each.name)

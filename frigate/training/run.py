@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from frigate.baselines.deep import build_baseline
 from frigate.config import BaselineSettings, ModelSettings, Settings
-from frigate.data.city import City, open_city
+from frigate.data.city import City, excluding, open_city
 from frigate.data.coordinates import haversine_m
 from frigate.data.network import SAME_PLACE_M, Edges, RoadNetwork
 from frigate.data.split import Period, Split
@@ -81,6 +81,7 @@ class TrainedOn:
     quantity: str
     unit: str
     timezone: str
+    excluded: tuple[str, ...] = ()  # readings left out beside those of its city.toml
 
     @classmethod
     def of(cls, city: City) -> TrainedOn:
@@ -97,6 +98,7 @@ class TrainedOn:
             quantity=stream.quantity,
             unit=stream.unit,
             timezone=stream.timezone,
+            excluded=city.excluded,
         )
 
     def refuse_other_kind(self, stream: RoadNetworkStream) -> None:
@@ -163,16 +165,23 @@ class Run:
         self.trained_on.refuse_other_kind(city.stream)
         return RunOnCity(self, city, self._split_on(city))
 
-    def open_city(self) -> City:
-        """The city that the run was trained on, from the folder that is recorded."""
+    def open_city(self, *, exclude: Sequence[str] = ()) -> City:
+        """The city that the run was trained on, from the folder that is recorded, without what was left out then.
+
+        Parameters
+        ----------
+        exclude
+            More readings to leave out, as for `read_city`.
+        """
         name, where = self.folder or "the run", self.trained_on.folder
         remedy = "Pass the city, or name its folder with --city CITY"
         if where is None:
             raise CheckpointError(f"{name}: trained on {self.trained_on.name}, a city in memory. {remedy}")
         try:
-            return open_city(where)
+            city = open_city(where, exclude=self.trained_on.excluded)
         except FrigateError as error:
             raise CheckpointError(f"{name}: the city it was trained on cannot be opened: {error}. {remedy}") from error
+        return excluding(city, exclude)
 
     def _split_on(self, city: City) -> Split:
         """The split by the rows and snapshots of this city, which may have lost or gained early readings."""
