@@ -60,6 +60,8 @@ class CheckReport:
     advice: tuple[str, ...]  # what stands in the way of training
     notices: tuple[str, ...]
     places: Mapping[str, tuple[str, ...]]  # by notice: its first places, one by one
+    imported: Mapping[str, tuple[str, ...]]  # what the import reported, with its first places
+    detectors: tuple[tuple[str, NodeId, float | None], ...]  # own name, node, metres moved; the farthest first
 
     def to_json(self) -> dict[str, Any]:
         measured = {
@@ -73,6 +75,7 @@ class CheckReport:
             f"{self.name}: {self.nodes:,} nodes, {self.roads:,} roads, {self.road_km:,.1f} km",
             f"Sensors: {self.sensors:,} ({self.sensor_share:.1%} of the nodes)",
             *([self.hops_line()] if self.unseen and self.sensors else []),
+            *([self.detectors_line()] if self.detectors else []),
             self.period(),
             f"Observed: {self.observed_share:.1%} of all cells, {self.observed_at_sensors:.1%} of the sensors' cells",
             *self._gap_lines(),
@@ -87,6 +90,10 @@ class CheckReport:
             lines.append(f"Positions, {ANCHORS} {choice} anchors: {shown} over {measured['pairs']:,} pairs")
         for notice in self.notices:
             lines += [notice, *(f"  {place}" for place in self.places.get(notice, ()))]
+        if self.imported:
+            lines.append("Reported when it was imported:")
+        for notice, places in self.imported.items():
+            lines += [f"  {notice}", *(f"    {place}" for place in places)]
         return lines + [f"Before training: {words}" for words in self.advice]
 
     def period(self) -> str:
@@ -94,6 +101,15 @@ class CheckReport:
             return f"No readings; a step is {self.step}"
         what = f"{self.quantity} ({self.unit})" if self.unit else self.quantity
         return f"{what}, {self.snapshots:,} snapshots of {self.step} from {self.first} to {self.last} ({self.timezone})"
+
+    def detectors_line(self) -> str:
+        line = f"Detectors: {len(self.detectors):,} at {len({node for _, node, _ in self.detectors}):,} nodes"
+        moved = [(metres, name, node) for name, node, metres in self.detectors if metres is not None]
+        if not moved:
+            return line
+        metres, name, node = moved[0]
+        half = float(np.median([each[0] for each in moved]))
+        return f"{line}; moved there by {half:.0f} m (median), at most {metres:.0f} m ({name} to {node})"
 
     def hops_line(self) -> str:
         near = ", ".join(f"{hops}: {share:.1%}" for hops, share in self.unseen_within.items())
@@ -157,7 +173,8 @@ def check_city(city: City, *, positions: bool = False) -> CheckReport:
     A report: `lines()` for a person, `to_json()` for a program.
     """
     stream, network = city.stream, city.network
-    parts, sensors = connected_parts(network), check_sensors(stream)
+    names, _ = city.detectors.at_nodes(stream.node_ids, stream.node_ids)
+    parts, sensors = connected_parts(network), check_sensors(stream, names)
     M, S, N = len(sensors), stream.num_snapshots, stream.num_nodes
     observed = int(stream.observed.sum())
     present = np.stack([each.present for each in stream.topologies])[:, stream.sensors].sum(axis=1)
@@ -202,7 +219,15 @@ def check_city(city: City, *, positions: bool = False) -> CheckReport:
         advice=_advice(stream, M),
         notices=city.notices,
         places={notice: where for notice, where in city.places.items() if where},
+        imported={notice: where for notice, where in city.imported.items() if notice not in city.notices},
+        detectors=_detectors(city),
     )
+
+
+def _detectors(city: City) -> tuple[tuple[str, NodeId, float | None], ...]:
+    node_ids = city.stream.node_ids.tolist()
+    rows = [(name, node_ids[node], moved_m) for name, node, _, _, moved_m in city.detectors.rows()]
+    return tuple(sorted(rows, key=lambda row: -(row[2] or 0)))
 
 
 def _advice(stream: RoadNetworkStream, sensors: int) -> tuple[str, ...]:

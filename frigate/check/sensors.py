@@ -48,6 +48,12 @@ class SensorCheck:
     faults: tuple[str, ...]  # in words: dead, stuck, silent
     stuck_snapshots: tuple[int, int] | None  # first and last of the longest time at one value
     silent_since: str | None  # start of the last reading
+    detectors: str = ""  # own names of the detectors there
+
+    @property
+    def label(self) -> str:
+        """The node, and the detectors at it where they have names."""
+        return f"{self.node_id} ({self.detectors})" if self.detectors else str(self.node_id)
 
     @property
     def dead(self) -> bool:
@@ -63,8 +69,8 @@ class _Run(NamedTuple):
     value: float
 
 
-def check_sensors(stream: RoadNetworkStream) -> tuple[SensorCheck, ...]:
-    """Look at every sensor of a stream; the one that misses most comes first."""
+def check_sensors(stream: RoadNetworkStream, detectors: NDArray[np.str_] | None = None) -> tuple[SensorCheck, ...]:
+    """Look at every sensor of a stream; the one that misses most comes first. `detectors` [N]: names of those there."""
     present = np.stack([network.present for network in stream.topologies])
     tail = max(SILENT_SNAPSHOTS, math.ceil(SILENT_SHARE * stream.num_snapshots))
 
@@ -92,6 +98,7 @@ def check_sensors(stream: RoadNetworkStream) -> tuple[SensorCheck, ...]:
             faults=tuple(faults),
             stuck_snapshots=None if run is None else (run.first, run.last),
             silent_since=when(last) if silent else None,
+            detectors="" if detectors is None else str(detectors[n]),
         )
         each.append(check)
     return tuple(sorted(each, key=lambda sensor: -sensor.missing_share))
@@ -149,7 +156,7 @@ def fault_lines(sensors: Sequence[SensorCheck]) -> list[str]:
     }
     lines = []
     for what, found in kinds.items():
-        some = ", ".join(str(sensor.node_id) for sensor in found[:SHOWN]) + ", ..." * (len(found) > SHOWN)
+        some = ", ".join(sensor.label for sensor in found[:SHOWN]) + ", ..." * (len(found) > SHOWN)
         lines += [f"Sensors that {what}: {len(found):,} ({some})"] if found else []
     faulty = [sensor for sensor in sensors if set(sensor.faults) - {ONLY_ZERO}]
-    return lines + [f"  {sensor.node_id}: {'; '.join(sensor.faults)}" for sensor in faulty[:SHOWN]]
+    return lines + [f"  {sensor.label}: {'; '.join(sensor.faults)}" for sensor in faulty[:SHOWN]]

@@ -58,7 +58,7 @@ def print_summary(result: Forecast, before: Forecast | None = None) -> None:
     for title, rows in tables.items():
         say(title)
         if rows:
-            print_table(rows, drop=("street",), left=("node", "street"))
+            print_table(rows, drop=("detector", "street"), left=("node", "street", "detector"))
         print()
     say(total_line(result, before))
 

@@ -40,7 +40,8 @@ def run(args: Namespace) -> int:
         lambda: settings_from(preset_name=args.preset, file=args.settings, said=typed, resume=resumed)
     )
     city = group.leader_first(lambda: read(args.city, args.exclude))  # which writes a cache
-    notice(*fault_lines(check_sensors(city.stream)))
+    names, _ = city.detectors.at_nodes(city.stream.node_ids, city.stream.node_ids)
+    notice(*fault_lines(check_sensors(city.stream, names)))
     sensors = group.agree(lambda: seen_from(args.seen, city))
     if settings.train.validation == "unseen":
         notice("validation = unseen: the checkpoint is chosen at the test nodes, as in the paper. Scores are flattered")

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from frigate.data.detectors import Detectors
 from frigate.data.files import replacing_folder
 from frigate.data.folder import City, empty_turns, file_digests, find_sources
 from frigate.data.network import Edges, RoadNetwork
@@ -82,6 +83,8 @@ def save_cache(city: City, folder: Path, digests: dict[str, list[Any]]) -> None:
         "quantity": stream.quantity,
         "unit": stream.unit,
         "forbidden_turns": len(city.forbidden_turns),
+        "detectors": city.detectors.rows(),
+        "imported": city.imported,
     }
     with replacing_folder(folder, lasting=False) as new:
         arrays = _arrays(stream) | {"forbidden_turns": city.forbidden_turns}
@@ -155,6 +158,8 @@ def _loaded(folder: Path, facts: dict[str, Any]) -> City:
         (),
         {notice: tuple(where) for notice, where in facts.get("places", {}).items()},
         _array(folder, "forbidden_turns") if facts.get("forbidden_turns") else empty_turns(),  # older caches have none
+        detectors=Detectors.of_rows(facts.get("detectors", [])),
+        imported={notice: tuple(where) for notice, where in facts.get("imported", {}).items()},
     )
 
 

@@ -7,9 +7,11 @@
     readings    time, node_id, value              no row is no observation; a 0 is a real zero
     changes     time, action, source, target, node_id, lon, lat, length_m [, road_class, lanes, speed_kph]
     turns       source, via, target               a turn that is forbidden
+    sensors     sensor_id, node_id [, lon, lat, moved_m]    the detectors' own names, for people
 
-Each table is .parquet or .csv. `readings`, `changes` and `turns` may be absent. How a table is understood stands in the
-module of its name; nodes and edges are in `network_tables`.
+Each table is .parquet or .csv. All but `nodes` and `edges` may be absent. How a table is understood stands in the
+module of its name; nodes and edges are in `network_tables`, sensors in `detectors`. `notices.json` keeps what the
+import reported.
 
 `CITY/cache` keeps what was read as .npy files and one JSON, and is made again when a table changes. It opens with numpy
 alone, on a machine that has nothing to read tables with.
@@ -17,6 +19,7 @@ alone, on a machine that has nothing to read tables with.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,9 +33,10 @@ from frigate.data.cache import is_cache, load_cache, open_cache, save_cache
 from frigate.data.changes import Timeline, change_frame, read_changes, reopenable
 from frigate.data.city_toml import CityFile, read_city_file
 from frigate.data.columns import INTEGER_ID
+from frigate.data.detectors import Detectors, detector_frame, read_detectors
 from frigate.data.exclude import without_excluded
 from frigate.data.files import check_replaceable
-from frigate.data.folder import TABLES, City, city_folder, empty_turns, file_digests, find_sources
+from frigate.data.folder import IMPORT_NOTICES, TABLES, City, city_folder, empty_turns, file_digests, find_sources
 from frigate.data.network_tables import edge_frame, note_lengths, note_network, read_edges, read_nodes
 from frigate.data.notices import Notices
 from frigate.data.outliers import implausible, reading_text
@@ -97,7 +101,7 @@ def excluding(city: City, exclude: Sequence[str]) -> City:
     if not exclude:
         return city
     notices = Notices()
-    stream = without_excluded(city.stream, exclude, where="--exclude", notices=notices)
+    stream = without_excluded(city.stream, exclude, detectors=city.detectors, where="--exclude", notices=notices)
     told = (*city.notices, *notices.sentences())
     return replace(city, stream=stream, notices=told, excluded=(*city.excluded, *exclude))
 
@@ -138,12 +142,27 @@ def _read_tables(folder: Path, sources: dict[str, Path]) -> City:
             base, step_s=settings.step_s, timezone=settings.timezone, quantity=settings.quantity, notices=notices
         )
     stream = _stream(snapshots, timeline, settings, notices)
-    stream = without_excluded(stream, settings.exclude, where="city.toml [exclude]", notices=notices)
+    detectors = Detectors()
+    if "sensors" in sources:
+        detectors = read_detectors(sources["sensors"], base, notices=notices)
+    stream = without_excluded(
+        stream, settings.exclude, detectors=detectors, where="city.toml [exclude]", notices=notices
+    )
     note_network(stream.network, notices)
     note_lengths(stream.network, notices)
     if not stream.observed.any():
         notices.add("Nodes without any reading: the city has no sensor and cannot be trained on", stream.num_nodes)
-    return replace(City.reported(settings.name, stream, notices, forbidden_turns=turns), folder=folder)
+    imported = _read_import_notices(sources["notices"]) if "notices" in sources else {}
+    city = City.reported(settings.name, stream, notices, forbidden_turns=turns)
+    return replace(city, folder=folder, detectors=detectors, imported=imported)
+
+
+def _read_import_notices(path: Path) -> dict[str, tuple[str, ...]]:
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        return {str(notice): tuple(map(str, places)) for notice, places in kept.items()}
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
+        raise CityError(f"{path.name} is not what an import wrote ({error}). Take it away; nothing needs it") from None
 
 
 def _stream(snapshots: Snapshots, timeline: Timeline, settings: CityFile, notices: Notices) -> RoadNetworkStream:
@@ -189,7 +208,7 @@ def write_city(city: City, path: str | Path, *, csv: bool = False, overwrite: bo
     folder = Path(path).resolve()
     if folder.is_dir() and any(folder.iterdir()) and not (folder / "city.toml").exists():
         raise CityError(f"{folder} is not empty and no city. Name another folder")
-    names = {"city.toml", *(f"{stem}.{end}" for stem in TABLES for end in ("csv", "parquet"))}
+    names = {"city.toml", IMPORT_NOTICES, *(f"{stem}.{end}" for stem in TABLES for end in ("csv", "parquet"))}
 
     def is_ours(path: Path) -> bool:
         return is_cache(path) if path.name == "cache" else path.name in names and path.is_file()
@@ -216,4 +235,8 @@ def _write_tables(city: City, folder: Path, *, csv: bool) -> None:
         write_table(changes, folder, "changes", csv=csv)
     if len(city.forbidden_turns):
         write_table(turn_frame(city.forbidden_turns, stream.node_ids), folder, "turns", csv=csv)
+    if len(city.detectors):
+        write_table(detector_frame(city.detectors, stream.node_ids), folder, "sensors", csv=csv)
+    if city.reports:
+        (folder / IMPORT_NOTICES).write_text(json.dumps(city.reports, indent=1, ensure_ascii=False), encoding="utf-8")
     write_readings(stream, folder, csv=csv)

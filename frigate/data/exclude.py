@@ -1,6 +1,6 @@
 """Readings that a person leaves out: those of a sensor, of a period, or of a sensor in a period.
 
-    "4411"                           all readings of node 4411
+    "4411"                           all readings of node 4411, or of the detector of that name
     "2024-03-11/2024-03-15"          all readings of these five days; also a day, or two times
     "4411@2024-03-11T06:00/2024-03-11T20:00"
 
@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from frigate.data.detectors import Detectors
 from frigate.data.notices import Notices
 from frigate.data.periods import parse_period, snapshots_in
 from frigate.data.stream import RoadNetworkStream
@@ -21,7 +22,7 @@ from frigate.errors import CityError, SettingsError, did_you_mean
 
 
 def without_excluded(
-    stream: RoadNetworkStream, exclude: Sequence[str], *, where: str, notices: Notices
+    stream: RoadNetworkStream, exclude: Sequence[str], *, detectors: Detectors, where: str, notices: Notices
 ) -> RoadNetworkStream:
     """The stream with the excluded readings as not observed.
 
@@ -31,6 +32,8 @@ def without_excluded(
         The stream.
     exclude
         What to leave out: a node id, a period, or both as "ID@PERIOD".
+    detectors
+        One that is alone at its node can be named in place of the node.
     where
         The place to name in an error and in the notices, such as "--exclude".
     notices
@@ -39,7 +42,7 @@ def without_excluded(
     if not exclude:
         return stream
     observed = stream.observed.copy()
-    row_of = {str(node_id): row for row, node_id in enumerate(stream.node_ids.tolist())}
+    row_of = detectors.alone() | {str(node_id): row for row, node_id in enumerate(stream.node_ids.tolist())}
     for text in exclude:
         rows, first, stop = _cells(stream, row_of, text.strip(), where)
         lost = int(observed[first:stop, rows].sum())

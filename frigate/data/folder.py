@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from frigate.data.detectors import Detectors
 from frigate.data.files import clear_leftovers, digest, file_errors
 from frigate.data.network import RoadNetwork
 from frigate.data.notices import Notices
 from frigate.data.stream import RoadNetworkStream
 from frigate.errors import CityError
 
-TABLES = ("nodes", "edges", "readings", "changes", "turns")
+TABLES = ("nodes", "edges", "readings", "changes", "turns", "sensors")
+IMPORT_NOTICES = "notices.json"  # what the import reported
 
 
 def empty_turns() -> NDArray[np.int64]:
@@ -36,6 +38,8 @@ class City:
     places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by notice: its first places, one by one
     forbidden_turns: NDArray[np.int64] = field(default_factory=empty_turns)  # [K,3] rows of nodes: from, via, to
     excluded: tuple[str, ...] = ()  # readings left out by whoever opened it, beside those of city.toml
+    detectors: Detectors = field(default_factory=Detectors)
+    imported: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # what its import reported, with the places
 
     def __repr__(self) -> str:
         notices = f", {len(self.notices)} notices" if self.notices else ""
@@ -49,6 +53,11 @@ class City:
         places = notices.sentences()
         turns = empty_turns() if forbidden_turns is None else forbidden_turns
         return City(name, stream, tuple(places), places=places, forbidden_turns=turns)
+
+    @property
+    def reports(self) -> dict[str, tuple[str, ...]]:
+        """All that was reported, when it was imported and when it was read, with the first places of each."""
+        return {**self.imported, **{notice: self.places.get(notice, ()) for notice in self.notices}}
 
     @property
     def network(self) -> RoadNetwork:
@@ -70,12 +79,13 @@ def city_folder(path: Path) -> Path:
 
 
 def find_sources(folder: Path) -> dict[str, Path]:
-    """city.toml and the tables that are there, by their names without ending."""
+    """city.toml, the tables and the notices that are there, by their names without ending."""
     found = {stem: _find_table(folder, stem) for stem in TABLES}
     for stem in ("nodes", "edges"):
         if found[stem] is None:
             raise CityError(f"{folder} has no {stem}.parquet and no {stem}.csv. A city needs one of them")
-    return {"city": folder / "city.toml", **{stem: path for stem, path in found.items() if path is not None}}
+    notices = {"notices": folder / IMPORT_NOTICES} if (folder / IMPORT_NOTICES).is_file() else {}
+    return {"city": folder / "city.toml", **{stem: path for stem, path in found.items() if path is not None}, **notices}
 
 
 def _find_table(folder: Path, stem: str) -> Path | None:

@@ -163,7 +163,10 @@ def make_request(
         notices += more
     empty = np.full((task.horizon, now.num_nodes), np.nan)
     sensor = inputs & window.sensors & now.present
-    made = make_forecast(trained_on, now, empty, at_s, sensor=sensor, timezone=stream.timezone, notices=notices)
+    made = make_forecast(
+        trained_on, now, empty, at_s, sensor=sensor, timezone=stream.timezone, notices=notices,
+        city=source if isinstance(source, City) else None,
+    )  # fmt: skip
     return Request(window, batch, late, made)
 
 

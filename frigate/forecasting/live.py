@@ -137,6 +137,7 @@ class Live:
         self._trained_on, self._task = run.trained_on, run.settings.task
         self._predictor = Predictor(run.model, network, self.device, quantity=run.trained_on.quantity, kernels=kernels)
         self._model, self._kernels = self._predictor.model, kernels
+        self._city = source if isinstance(source, City) else None
         self._features_of = source if isinstance(source, City) else run.trained_on.folder
         self._timezone = run.trained_on.timezone if timezone is None else timezone
         self._sensors = split_on(run, network)[0] if sensors is None else _sensors(network, sensors)
@@ -367,7 +368,7 @@ class Live:
         numbers, told = usable(self._predictor.to_array(made, now), now.present)
         return make_forecast(
             self._trained_on, now, numbers, at_s,
-            sensor=used, timezone=self._timezone, notices=self._notices(roads[-1], used) + told,
+            sensor=used, timezone=self._timezone, notices=self._notices(roads[-1], used) + told, city=self._city,
         )  # fmt: skip
 
     def _replay(self, function: Callable[..., Tensor], roads: Sequence[_NetworkView], *tensors: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from frigate.data.city import City
 from frigate.data.files import write_file
 from frigate.data.network import RoadNetwork
 from frigate.data.stream import Steps, local_iso
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 SUFFIXES = (".csv", ".parquet", ".geojson", ".json")
-NODE_COLUMNS = ("node_id", "lon", "lat", "street", "sensor")
+NODE_COLUMNS = ("node_id", "lon", "lat", "street", "detectors", "moved_m", "sensor")
 COLUMNS = (*NODE_COLUMNS, "time", "local_time", "step_ahead", "value")
 
 
@@ -46,10 +47,13 @@ class Forecast:
     unit: str
     notices: tuple[str, ...] = ()  # what a reader must know
     street: NDArray[np.str_] = field(default_factory=lambda: np.zeros(0, np.str_))  # [N]; empty: no names are known
+    detectors: NDArray[np.str_] = field(default_factory=lambda: np.zeros(0, np.str_))  # [N] own names, "A17; A18"
+    moved_m: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))  # [N] from the farthest to its node; NaN
 
     def __post_init__(self) -> None:
-        if len(self.street) == 0:
-            object.__setattr__(self, "street", np.full(len(self.node_ids), ""))
+        for name, unknown in (("street", ""), ("detectors", ""), ("moved_m", np.nan)):
+            if len(getattr(self, name)) == 0:
+                object.__setattr__(self, name, np.full(len(self.node_ids), unknown))
 
     def __repr__(self) -> str:
         return f"<Forecast: {self.summary()}>"
@@ -77,6 +81,8 @@ class Forecast:
             self.lon[node],
             self.lat[node],
             self.street[node],
+            self.detectors[node],
+            pl.Series(self.moved_m[node], nan_to_null=True),
             self.sensor[node],
             pl.Series(self.times_s[step] * 1_000_000, dtype=pl.Datetime("us", "UTC")),
             np.array(self.local_times())[step],
@@ -96,14 +102,14 @@ class Forecast:
         ends_s = [*self.times_s[1:].tolist(), int(self.times_s[-1]) + self.step_s]
         times = list(zip(self.utc_times(), map(_utc, ends_s), self.local_times(), strict=True))
         features = []
-        for (node_id, lon, lat, street, sensor), values in zip(
+        for (node_id, lon, lat, street, detectors, moved_m, sensor), values in zip(
             zip(*self._nodes(), strict=True), self._rounded(), strict=True
         ):
             place = {"type": "Point", "coordinates": [lon, lat]}
             for step, (value, (time, end, local)) in enumerate(zip(values, times, strict=True), start=1):
                 properties = {
-                    "node_id": node_id, "street": street, "sensor": sensor, "time": time, "end_time": end,
-                    "local_time": local, "step_ahead": step, "value": value,
+                    "node_id": node_id, "street": street, "detectors": detectors, "moved_m": moved_m, "sensor": sensor,
+                    "time": time, "end_time": end, "local_time": local, "step_ahead": step, "value": value,
                 }  # fmt: skip
                 features.append({"type": "Feature", "geometry": place, "properties": properties})
         return {"type": "FeatureCollection", **self._about(), "features": features}
@@ -153,7 +159,9 @@ class Forecast:
 
     def _nodes(self) -> tuple[list[Any], ...]:
         """NODE_COLUMNS."""
-        return tuple(column.tolist() for column in (self.node_ids, self.lon, self.lat, self.street, self.sensor))
+        moved_m = [None if math.isnan(metres) else round(metres, 1) for metres in self.moved_m.tolist()]
+        columns = (self.node_ids, self.lon, self.lat, self.street, self.detectors)
+        return *(column.tolist() for column in columns), moved_m, self.sensor.tolist()
 
     def _rounded(self) -> list[list[float | None]]:
         """[N] the values of each node to write, in the seven digits that a float32 has; None where there is none."""
@@ -180,8 +188,12 @@ def make_forecast(
     sensor: NDArray[np.bool_],
     timezone: str,
     notices: Iterable[str],
+    city: City | None = None,
 ) -> Forecast:
-    """Forecasts [H,N] made at a moment on a network; what they are forecasts of is as in training."""
+    """Forecasts [H,N] made at a moment on a network; what they are of is as in training, the detectors the city's."""
+    detectors, moved_m = np.zeros(0, np.str_), np.zeros(0)
+    if city is not None and len(city.detectors):
+        detectors, moved_m = city.detectors.at_nodes(city.network.node_ids, network.node_ids)
     return Forecast(
         node_ids=network.node_ids,
         lon=network.lon,
@@ -196,6 +208,8 @@ def make_forecast(
         unit=trained_on.unit,
         notices=tuple(notices),
         street=network.streets,
+        detectors=detectors,
+        moved_m=moved_m,
     )
 
 

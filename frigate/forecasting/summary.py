@@ -63,8 +63,14 @@ def _about(forecast: Forecast, node: int) -> dict[str, str]:
     about = {"node": str(forecast.node_ids[node])}
     if (forecast.street != "").any():
         street = str(forecast.street[node])
-        about["street"] = street if len(street) <= STREET_LETTERS else f"{street[: STREET_LETTERS - 3].rstrip()}..."
+        about["street"] = _cut(street)
+    if (forecast.detectors != "").any():
+        about["detector"] = _cut(str(forecast.detectors[node]))
     return about
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= STREET_LETTERS else f"{text[: STREET_LETTERS - 3].rstrip()}..."
 
 
 def _heading(forecast: Forecast) -> str:

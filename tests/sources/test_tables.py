@@ -386,7 +386,8 @@ def test_the_network_of_a_city_brings_its_time_zone(files: dict[str, Path], tmp_
 def test_a_sensor_is_not_attached_to_a_node_that_is_gone() -> None:
     place = np.array([6.1, 6.2]), np.array([49.6, 49.6])
     network = RoadNetwork(np.array(["A", "B"]), *place, Edges.none()).remove_nodes(["B"])
-    node_of, why = attach([SensorSite(lon=6.2, lat=49.6)], network, roads=None, snap_m=None)
+    found = attach([SensorSite(lon=6.2, lat=49.6)], network, roads=None, snap_m=None)
+    node_of, why = found.node_of, found.reasons
     assert node_of.tolist() == [-1] and "m from the nearest node, A" in why[0]
 
 
@@ -700,3 +701,24 @@ def test_lengths_in_kilometres_are_refused(files: dict[str, Path], tmp_path: Pat
     one = EDGES.replace("A,B,730", "A,B,0.73")
     city = import_tables(nodes=files["nodes.csv"], edges=put(tmp_path, "e.csv", one))
     assert any("0.73 m" in notice for notice in city.notices)
+
+
+@pytest.mark.parametrize("quantity", ["count", "speed"])
+def test_a_detector_of_both_directions_reads_at_both(quantity: str, files: dict[str, Path], tmp_path: Path) -> None:
+    readings = put(tmp_path, "r.csv", long_readings("sensor_id"))
+    places = {
+        "point": "sensor_id,lon,lat,bearing\nA,6.105,49.6001,both\nC,6.115,49.6,E\n",
+        "ends": "sensor_id,source,target,direction\nA,A,B,two-way\nC,B,C,\n",
+    }
+    share = 0.5 if quantity == "count" else 1.0
+    for name, text in places.items():
+        sensors = put(tmp_path, f"{name}.csv", text)
+        city = imported(files, readings, sensors=sensors, on="roads", quantity=quantity)
+        assert city.network.node_ids[city.stream.sensors].tolist() == ["A>B", "B>C", "B>A"], name
+        for road in ("A>B", "B>A"):
+            np.testing.assert_array_equal(city.stream.values[:, city.network.row_of(road)], share * np.arange(6))
+        assert sum("both directions of a road" in notice for notice in city.notices) == 1
+        assert city.detectors.names.tolist() == ["A", "C", "A"]
+    oneway = put(tmp_path, "oneway.csv", "sensor_id,source,target,direction\nA,D,A,both\nC,B,C,\n")
+    city = imported(files, readings, sensors=oneway, on="roads", quantity=quantity)
+    np.testing.assert_array_equal(city.stream.values[:, city.network.row_of("D>A")], range(6))  # it has one direction

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from frigate.data.bucketing import Readings
 from frigate.data.city_toml import step_text, whole_step
 from frigate.data.columns import NodeIndex
-from frigate.data.coordinates import coordinate_fault
+from frigate.data.coordinates import coordinate_fault, haversine_m
 from frigate.data.network import RoadNetwork
 from frigate.data.stream import DAY_S
 from frigate.errors import CityError
@@ -41,6 +41,9 @@ COMPASS = {
 }
 
 
+BOTH_WAYS = ("both", "bothways", "bothdirections", "bidirectional", "twoway", "total")
+
+
 @dataclass(frozen=True)
 class SensorSite:
     """What is known of where a sensor stands."""
@@ -51,7 +54,7 @@ class SensorSite:
     target: str | None = None
     lon: float = math.nan
     lat: float = math.nan
-    bearing: str | None = None  # degrees or a compass word, or forward and backward with a road_id
+    bearing: str | None = None  # degrees, a compass word or both; with a road_id also forward and backward
 
     @property
     def has_point(self) -> bool:
@@ -66,27 +69,41 @@ class RoadTable:
     ids: Mapping[str, tuple[tuple[int, bool], ...]] = field(default_factory=dict)  # road id -> rows of edges, forward?
 
 
+@dataclass(frozen=True)
+class Attached:
+    """Where D detectors read."""
+
+    node_of: NDArray[np.int64]  # [D] row of the node, -1: nowhere
+    second_of: NDArray[np.int64]  # [D] that of the other direction, where it measures both; else -1
+    moved_m: NDArray[np.float64]  # [D] from its place to the node or the road; NaN where the place is not known
+    reasons: list[str]  # [D] why it reads nowhere
+
+
+@dataclass(frozen=True)
+class _Found:
+    row: int
+    metres: float = math.nan
+    second: int = -1
+
+
 # Attaching
 
 
 def attach(
     places: Sequence[SensorSite | None], network: RoadNetwork, *, roads: RoadTable | None, snap_m: float | None
-) -> tuple[NDArray[np.int64], list[str]]:
-    """[D] row of the node of each detector, -1 where it has none, and why not."""
-    node_of = np.full(len(places), -1, np.int64)
-    reasons = [""] * len(places)
+) -> Attached:
+    """Find the node or the road of each detector."""
     within_m = SNAP_M if snap_m is None else snap_m
     finder = _NodeFinder(network, places) if roads is None else _RoadFinder(network, roads, places)
-    for i, place in enumerate(places):
-        if place is None:
-            reasons[i] = "is not among the sensors"
-            continue
-        found = finder.find(i, place, within_m)
-        if isinstance(found, str):
-            reasons[i] = found
-        else:
-            node_of[i] = found
-    return node_of, reasons
+    none = "is not among the sensors"
+    found = [none if place is None else finder.find(i, place, within_m) for i, place in enumerate(places)]
+    there = [_Found(-1) if isinstance(each, str) else each for each in found]
+    return Attached(
+        np.array([each.row for each in there], np.int64),
+        np.array([each.second for each in there], np.int64),
+        np.array([each.metres for each in there], np.float64),
+        [each if isinstance(each, str) else "" for each in found],
+    )
 
 
 class _NodeFinder:
@@ -96,10 +113,10 @@ class _NodeFinder:
         self.known = self.index.find(_ids(places, "node_id"))
         self.places = PlaceIndex.of_nodes(network)
 
-    def find(self, i: int, place: SensorSite, within_m: float) -> int | str:
+    def find(self, i: int, place: SensorSite, within_m: float) -> _Found | str:
         if place.node_id is not None:
             if self.known[i] >= 0:
-                return int(self.known[i])
+                return self._at(int(self.known[i]), place)
             if not place.has_point:
                 hint = self.index.nearest(place.node_id)
                 return f'stands at node "{place.node_id}", which is not in the network{hint}'
@@ -114,7 +131,11 @@ class _NodeFinder:
             return _too_far(self.places, place, f"the nearest node, {names[0]}", metres[0])
         if len(at) > 1 and metres[1] - metres[0] < 0.01:
             return f"stands where two nodes are, {names[0]} and {names[1]}. Name one with node_id"
-        return int(at[0])
+        return self._at(int(at[0]), place)
+
+    def _at(self, row: int, place: SensorSite) -> _Found:
+        lon, lat = np.array([place.lon]), np.array([place.lat])
+        return _Found(row, float(haversine_m(lon, lat, self.network.lon[[row]], self.network.lat[[row]])[0]))
 
 
 class _RoadFinder:
@@ -128,60 +149,74 @@ class _RoadFinder:
         pairs = zip(self.network.senders.tolist(), self.network.receivers.tolist(), strict=True)
         self.of_pair = {pair: row for row, pair in enumerate(pairs)}
 
-    def find(self, i: int, place: SensorSite, within_m: float) -> int | str:
+    def find(self, i: int, place: SensorSite, within_m: float) -> _Found | str:
         if self.known[i] >= 0:
-            return int(self.known[i])
+            return _Found(int(self.known[i]))
         if place.road_id is not None:
-            found = self._by_id(place)
-        elif place.source is not None and place.target is not None:
+            return self._by_id(place)
+        if place.source is not None and place.target is not None:
             known = self.of_pair.get((int(self.ends[0][i]), int(self.ends[1][i])))
-            found = f"stands on a road {place.source},{place.target} that is not there" if known is None else known
-        elif place.has_point:
-            found = self._by_point(place, within_m)
-        else:
-            found = "has no road: give lon and lat, source and target, or a road_id"
-        return found
+            if known is None:
+                return f"stands on a road {place.source},{place.target} that is not there"
+            return self._either(np.array([known])) if both_ways(place.bearing) else _Found(known)
+        if place.has_point:
+            return self._by_point(place, within_m)
+        return "has no road: give lon and lat, source and target, or a road_id"
 
-    def _by_id(self, place: SensorSite) -> int | str:
+    def _by_id(self, place: SensorSite) -> _Found | str:
         there = self.roads.ids.get(str(place.road_id), ())
         if not there:
             return "stands on a road that is not in the network"
         word = (place.bearing or "").lower()
         if word in ("forward", "backward"):
             there = tuple(r for r in there if r[1] == (word == "forward"))
-            return there[0][0] if len(there) == 1 else f"stands on a road that has no {word} direction"
+            return _Found(there[0][0]) if len(there) == 1 else f"stands on a road that has no {word} direction"
         rows = np.array([row for row, _ in there])
+        if both_ways(place.bearing):
+            return self._either(rows)
         if len(rows) == 1:
-            return int(rows[0])
+            return _Found(int(rows[0]))
         bearing = bearing_deg(place.bearing)
         if isinstance(bearing, str):
             return bearing
         if bearing is None:
             return self._both(rows)
         turn = [bearing_gap_deg(self.lines.bearing_deg[self.lines.row == r], bearing).min() for r in rows]
-        return int(rows[int(np.argmin(turn))])
+        return _Found(int(rows[int(np.argmin(turn))]))
 
-    def _by_point(self, place: SensorSite, within_m: float) -> int | str:
+    def _either(self, rows: NDArray[np.int64], metres: float = math.nan) -> _Found:
+        """Both directions of a road, of which these rows are one or two; a one-way road has one."""
+        first = int(rows[0])
+        ends = int(self.network.receivers[first]), int(self.network.senders[first])
+        back = [row for row in rows.tolist() if (self.network.senders[row], self.network.receivers[row]) == ends]
+        second = back[0] if back else self.of_pair.get(ends, -1)
+        return _Found(first, metres, second)
+
+    def _by_point(self, place: SensorSite, within_m: float) -> _Found | str:
         fault = coordinate_fault(place.lon, place.lat, allow_zero=False)
         if fault:
             return f"stands at {fault}"
-        bearing = bearing_deg(place.bearing)
+        both = both_ways(place.bearing)
+        bearing = None if both else bearing_deg(place.bearing)
         if isinstance(bearing, str):
             return bearing
         roads, metres, heading = self.lines.near(place.lon, place.lat, within_m)
         if metres[0] > within_m:
             return _too_far(self.lines, place, f"the nearest road, {self._name(int(roads[0]))}", metres[0])
+        if both:
+            return self._either(roads[:1], float(metres[0]))
         if bearing is not None:
             along = bearing_gap_deg(heading, bearing) <= ALONG_DEG
             if not along.any():
                 return f"has no road within {within_m:g} m that leads towards {bearing:g} degrees"
-            return int(roads[along][0])
+            return _Found(int(roads[along][0]), float(metres[along][0]))
         tied = roads[metres <= metres[0] + SAME_M]
-        return int(tied[0]) if len(tied) == 1 else self._both(tied)
+        return _Found(int(tied[0]), float(metres[0])) if len(tied) == 1 else self._both(tied)
 
     def _both(self, rows: NDArray[np.int64]) -> str:
         names = " or ".join(self._name(int(r)) for r in rows[:3])
-        return f"could be on road {names}. Say which way it measures with a column bearing (degrees, or N, NE, ...)"
+        words = "degrees, or N, NE, ...; both, where it measures both directions together"
+        return f"could be on road {names}. Say which way it measures with a column bearing ({words})"
 
     def _name(self, row: int) -> str:
         ids = self.network.node_ids
@@ -190,6 +225,11 @@ class _RoadFinder:
 
 def _ids(sites: Sequence[SensorSite | None], column: str) -> pl.Series:
     return pl.Series([getattr(site, column) if site else None for site in sites], dtype=pl.String)
+
+
+def both_ways(text: str | None) -> bool:
+    """Whether a detector measures both directions of its road together."""
+    return re.sub(r"[\s_-]", "", (text or "").lower()) in BOTH_WAYS
 
 
 def bearing_deg(text: str | None) -> float | str | None:

@@ -8,18 +8,21 @@ which more than half cannot be used is refused.
 
 from __future__ import annotations
 
+import math
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from frigate.data.bucketing import Snapshots, Span, bucket_sensors, snapshot_grid
+from frigate.data.bucketing import Readings, Snapshots, Span, bucket_sensors, snapshot_grid
 from frigate.data.city import City, open_city
 from frigate.data.city_toml import parse_step
 from frigate.data.column_names import check_rename
+from frigate.data.detectors import Detectors
 from frigate.data.network import RoadNetwork
 from frigate.data.network_tables import NODE_COLUMNS
 from frigate.data.sandbox import sandboxed
@@ -28,7 +31,7 @@ from frigate.data.tables import TableFile, open_table
 from frigate.data.times import Clock, network_timezone
 from frigate.errors import CityError
 from frigate.sources.line_graph import on_roads
-from frigate.sources.tables.detectors import RoadTable, attach, settle_step
+from frigate.sources.tables.detectors import Attached, RoadTable, SensorSite, attach, settle_step
 from frigate.sources.tables.import_log import ImportLog
 from frigate.sources.tables.network import EDGE_COLUMNS, network_from_tables
 from frigate.sources.tables.readings import (
@@ -190,10 +193,12 @@ def _attached(
         sensors = tables["sensors"].choose(("sensor_id",), PLACE_COLUMNS, rename=rename, notices=notices)
         found = replace(found, sites=read_sensors(sensors, log))
     network, sensors_at = city.network, [found.sites.get(key) for key in found.names]
-    node_of, reasons = attach(sensors_at, network, roads=roads, snap_m=options.snap_m)
-    usable = usable_readings(found, node_of, reasons, log)
+    attached = attach(sensors_at, network, roads=roads, snap_m=options.snap_m)
+    usable = usable_readings(found, attached.node_of, attached.reasons, log)
+    detectors = _detectors(found.names, sensors_at, attached, network)
     timezone = options.timezone or city.stream.timezone
     step_s = settle_step(usable, found.names, step_s=step_s, quantity=quantity, where=where)
+    usable, node_of = _both_directions(usable, attached, quantity, log)
     N, D = network.num_nodes, len(node_of)
     span = Span.of(usable.time_us, lambda i: found.file.place(int(usable.row[i])))
     grid = snapshot_grid(span, step_s=step_s, timezone=timezone, num_nodes=max(D, N), num_readings=len(usable))
@@ -211,4 +216,38 @@ def _attached(
         raise CityError(f"{where}: no node has a reading, as no snapshot has all detectors of a node")
     snapshots = snapshots.trimmed(notices)
     stream = snapshots.stream(network, quantity=quantity, unit=options.unit)
-    return _with_notices(replace(city, stream=stream), log)
+    return _with_notices(replace(city, stream=stream, detectors=detectors), log)
+
+
+def _detectors(
+    names: Sequence[str], sites: Sequence[SensorSite | None], attached: Attached, network: RoadNetwork
+) -> Detectors:
+    """The detectors that read, where they have names or places of their own."""
+    at = np.concatenate([np.flatnonzero(attached.node_of >= 0), np.flatnonzero(attached.second_of >= 0)])
+    nodes = np.concatenate([attached.node_of[attached.node_of >= 0], attached.second_of[attached.second_of >= 0]])
+    own = np.array(names, np.str_)[at]
+    lon, lat = (np.array([math.nan if site is None else getattr(site, c) for site in sites]) for c in ("lon", "lat"))
+    if not (np.isfinite(lon[at]).any() or (own != network.node_ids[nodes].astype(np.str_)).any()):
+        return Detectors()
+    return Detectors(own, nodes, lon[at], lat[at], attached.moved_m[at])
+
+
+def _both_directions(
+    readings: Readings, attached: Attached, quantity: str, log: ImportLog
+) -> tuple[Readings, NDArray[np.int64]]:
+    """The readings by detector and the node of each, with one more for the other direction of those that measure both.
+
+    A count is of both together, of which each direction is given half.
+    """
+    both = np.flatnonzero(attached.second_of >= 0)
+    if not len(both):
+        return readings, attached.node_of
+    rule = "half of each count given to either" if quantity == "count" else "the same value given to both"
+    log.notices.add(f"Detectors that measure both directions of a road, {rule}", len(both))
+    of_both = np.isin(readings.column, both)
+    if quantity == "count":
+        readings = replace(readings, value=np.where(of_both, readings.value / 2, readings.value))
+    other = readings.take(of_both)
+    number = np.searchsorted(both, other.column) + len(attached.node_of)
+    again = replace(other, column=number.astype(other.column.dtype))
+    return Readings.join([readings, again]), np.concatenate([attached.node_of, attached.second_of[both]])
