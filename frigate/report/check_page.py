@@ -1,4 +1,4 @@
-"""`frigate check --html`: one offline page with a city's network, its sensors, their gaps and faults.
+"""`frigate check --html`: one offline page with a city's network, its sensors, their means, gaps and faults.
 
 What is drawn is bounded, so that a large city gives a page of a few megabytes: minor roads and some nodes are left out
 of the maps, and sensors share rows of the gap chart.
@@ -21,16 +21,16 @@ from frigate.data.files import write_file
 from frigate.data.network import NodeId, RoadNetwork
 from frigate.graph.nearest_sensors import hops_to
 from frigate.graph.road_features import class_levels
+from frigate.report.check_charts import KINDS, Usual, change_map, day_chart, road_changes, usual
 from frigate.report.gap_chart import gap_chart
-from frigate.report.maps import BaseMap, MapLayer, NodeMap, draw_map
-from frigate.report.page import render
+from frigate.report.maps import BaseMap, MapLayer, NodeMap, bin_edges, draw_map
+from frigate.report.page import render, unit_text
 
 MAX_ROADS = 40_000  # drawn
 MAX_BENT_ROADS = 20_000  # drawn with their bends
 MAX_NODES = 15_000  # drawn
 MAX_LISTED = 20  # sensors in the table, and gaps
 
-SHARES = (50.0, 80.0, 95.0, 99.0)  # % observed, between the colours of the map
 HOPS = (1.5, 2.5, 3.5, 5.5, 10.5)
 HOPS_TEXTS = ("1", "2", "3", "4 or 5", "6 to 10", "more")
 
@@ -62,13 +62,20 @@ def _page(city: City, report: CheckReport) -> str:
     gappy = [sensor for sensor in report.by_sensor if sensor.missing_share > 0 and not sensor.faults]
     network = _drawable(city.network)
     rows = _drawn_nodes(network, [sensor.node_id for sensor in report.by_sensor])
+    means, changes = usual(city.stream), road_changes(city.stream)
+    unit = unit_text(report.quantity, report.unit, report.step_s)
     drawn = [(len(rows), network.num_nodes, "nodes"), (network.num_edges, city.network.num_edges, "roads")]
     return render(
         "check.html.j2",
         report=report,
         gaps=sorted(report.gaps, key=lambda gap: -gap[1])[:MAX_LISTED],
-        chart=gap_chart(city.stream, report),
-        maps=_maps(city, network, rows, {sensor.node_id: sensor for sensor in report.by_sensor}),
+        gap_chart=gap_chart(city.stream, report),
+        maps=_maps(city, network, rows, {sensor.node_id: sensor for sensor in report.by_sensor}, means, unit),
+        day=day_chart(means, unit) if report.sensors else None,
+        kinds=KINDS,
+        changes=changes,
+        change_map=change_map(BaseMap.of(network), city.stream) if changes else None,
+        changes_listed=changes[:MAX_LISTED],
         drawn=drawn if any(shown < total for shown, total, _ in drawn) else [],
         faulty=len(faulty),
         gappy=len(gappy),
@@ -77,27 +84,32 @@ def _page(city: City, report: CheckReport) -> str:
 
 
 def _maps(
-    city: City, network: RoadNetwork, rows: NDArray[np.int64], checks: Mapping[NodeId, SensorCheck]
+    city: City,
+    network: RoadNetwork,
+    rows: NDArray[np.int64],
+    checks: Mapping[NodeId, SensorCheck],
+    means: Usual,
+    unit: str,
 ) -> list[NodeMap]:
-    """The sensors by how much they report; the other nodes by the roads to the nearest sensor."""
+    """The sensors by their mean reading; the other nodes by the roads to the nearest sensor."""
     base = BaseMap.of(network)
     found = [checks.get(node_id) for node_id in network.node_ids[rows].tolist()]
-    observed = np.array([math.nan if check is None else 1 - check.missing_share for check in found])
+    mean = means.of_node[rows]
     layer = MapLayer(
         colours="forecast",
-        title="Sensors by share of snapshots observed",
+        title=f"{city.name}: mean {city.stream.quantity} at each sensor",
         node_ids=network.node_ids[rows],
         lon=network.lon[rows],
         lat=network.lat[rows],
         sensor=np.array([check is not None for check in found], bool),
-        frames=100 * observed[None],
+        frames=mean[None],
         labels=("",),
         shapes=(("square", "sensor"), ("round", "no sensor"), ("cross", "dead, stuck or silent")),
-        unit="% observed",
-        edges=SHARES,
+        unit=unit,
+        edges=tuple(bin_edges(mean, skewed=city.stream.quantity == "count")),
         tips=tuple(
-            "no sensor" if check is None else "; ".join((f"{percent(1 - check.missing_share)} observed", *check.faults))
-            for check in found
+            "no sensor" if check is None else _about(check, value, unit)
+            for check, value in zip(found, mean.tolist(), strict=True)
         ),
         crosses=np.array([check is not None and bool(check.faults) for check in found], bool),
     )
@@ -106,7 +118,7 @@ def _maps(
     distance = replace(
         layer,
         colours="error",
-        title="Nodes without a sensor by roads to the nearest one",
+        title=f"{city.name}: roads to the nearest sensor",
         frames=hops[None],
         shapes=(("hollow", "sensor"), ("round", "no sensor")),
         unit="roads",
@@ -119,6 +131,11 @@ def _maps(
     )
     layers = [layer, distance] if checks and (city.network.present & ~city.stream.sensors).any() else [layer]
     return [draw_map(base, each) for each in layers]
+
+
+def _about(check: SensorCheck, mean: float, unit: str) -> str:
+    name = (check.detectors,) if check.detectors else ()
+    return "; ".join((*name, f"{mean:.3g} {unit}", f"{percent(1 - check.missing_share)} observed", *check.faults))
 
 
 def _distance(hops: float) -> str:

@@ -55,6 +55,12 @@ class BaseMap:
         y = 0.03 * MAP_W + (self.lat0 - np.asarray(lat)) * self.scale
         return np.round(x, 1).tolist(), np.round(y, 1).tolist()
 
+    def course(self, network: RoadNetwork, edge: int) -> str:
+        """The path of a road."""
+        xs, ys = self.xy(*_line(network, edge).T)
+        corners = "L".join(f"{x:g} {y:g}" for x, y in zip(xs, ys, strict=True))
+        return f"M{corners}"
+
     @property
     def dot(self) -> float:
         """Diameter of a node."""
@@ -69,9 +75,7 @@ class BaseMap:
         level = np.nan_to_num(class_levels(edges.road_class), nan=1.0).astype(int)
         paths: dict[int, list[str]] = {}
         for e in once.tolist():
-            xs, ys = self.xy(*_line(self.network, e).T)
-            corners = "L".join(f"{x:g} {y:g}" for x, y in zip(xs, ys, strict=True))
-            paths.setdefault(int(level[e]), []).append(f"M{corners}")
+            paths.setdefault(int(level[e]), []).append(self.course(self.network, e))
         for k in sorted(paths):
             drawing.path("road", "".join(paths[k]), width=max(0.7, 0.08 * self.dot * (1 + k)))
         metre = self.scale / 111_195

@@ -19,6 +19,7 @@ from frigate.data.city import City, write_city
 from frigate.data.network import Edges, RoadNetwork
 from frigate.data.stream import RoadNetworkStream, make_stream
 from frigate.report import check_page
+from frigate.report.check_charts import road_changes, usual
 from frigate.report.check_page import write_check_page
 from frigate.report.gap_chart import MAX_COLUMNS, MAX_ROWS
 from tests.support.command_line import frigate
@@ -246,6 +247,42 @@ def test_the_gap_chart_has_a_stroke_where_readings_are(tmp_path: Path) -> None:
     assert late == pytest.approx((start + end) / 2, abs=0.11)
 
 
+def test_the_page_draws_the_mean_of_each_sensor_and_the_usual_day(tmp_path: Path) -> None:
+    hours = np.arange(14 * 24)
+    local_hour = (hours + 4) % 24  # the record begins at 04:30 in St John's
+    weekend = (hours + 4) // 24 % 7 >= 5  # on a Monday
+    values = np.stack([10.0 * local_hour, np.where(weekend, 1.0, 3.0)], axis=1)
+    network = chain(2)
+    stream = make_stream(values, network, start_s=START_S, step_s=3600, timezone="America/St_Johns")
+    means = usual(stream)
+    np.testing.assert_allclose(means.of_node, values.mean(axis=0))
+    for kind, other in ((0, 3.0), (1, 1.0)):
+        np.testing.assert_allclose(means.of_day[kind], (10.0 * np.arange(24) + other) / 2)
+    page, _ = page_of(City("two", stream), tmp_path)
+    assert page.data[0]["frames"] == [[float(f"{mean:.3g}") for mean in values.mean(axis=0)]]
+    assert "What does a usual day look like?" in page.text
+    assert "nothing is missing" in page.text
+    assert "Which roads change?" not in page.text
+
+
+def test_the_page_draws_the_roads_that_change(tmp_path: Path) -> None:
+    base = chain(5)
+    for_a_time, lasting = base.close([("n0", "n1")]), base.close([("n3", "n4"), ("n4", "n3")])
+    stream = make_stream(
+        noise(30, 5), (base, for_a_time, lasting), start_s=START_S, step_s=3600,
+        topology_of=np.repeat([0, 1, 0, 2], [10, 5, 5, 10]),
+    )  # fmt: skip
+    changes = road_changes(stream)
+    assert [(change.closed, change.opened) for change in changes] == [
+        ([("n0", "n1")], []), ([], [("n0", "n1")]), ([("n3", "n4"), ("n4", "n3")], []),
+    ]  # fmt: skip
+    assert [change.time[11:16] for change in changes] == ["18:00", "23:00", "04:00"]
+    page, _ = page_of(City("changing", stream), tmp_path)
+    drawn = [a["class"] for tag, a in page.tags if tag == "path" and (a.get("class") or "").startswith("changed")]
+    assert sorted(drawn) == ["changed for-a-time", "changed lasting", "changed lasting"]
+    assert "n0 → n1" in page.text
+
+
 def lonely() -> City:
     network = RoadNetwork(np.array([7]), np.array([6.1]), np.array([49.6]), Edges.none())
     return City("one", make_stream(noise(30, 1), network, start_s=START_S, step_s=60))
@@ -279,7 +316,7 @@ def test_odd_cities_have_a_report_and_a_page(make: object, tmp_path: Path) -> No
     json.dumps(report.to_json(), allow_nan=False)
     assert all(isinstance(line, str) for line in report.lines())
     assert city.name in page.text
-    assert ("gaps" in page.raw.split("</style>")[1]) == bool(report.sensors)
+    assert ("gaps" in page.raw.split("</style>")[1]) == (report.sensors > 0 and report.observed_at_sensors < 1)
 
 
 def test_a_large_city_has_a_page_of_a_few_megabytes(tmp_path: Path) -> None:
