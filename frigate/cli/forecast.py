@@ -68,7 +68,8 @@ FORECAST = Command(
     (
         RUN,
         Argument("--at TIME", "forecast from this time on (default: the end of the readings)"),
-        Argument("--close A,B", "close the road from A to B; may be repeated", repeated=True),
+        Argument("--close A,B", "close the road from A to B, or by one id a node with its roads (in a city on roads: a "
+                 "road); may be repeated", repeated=True),
         Argument("--add A,B[,METRES]", "add a road from A to B; may be repeated", repeated=True),
         Argument("--past N", "past snapshots to use (default: as in training)", int),
         Argument("--horizon N", "steps to forecast (default: as in training)", int),
@@ -76,7 +77,7 @@ FORECAST = Command(
         OTHER_CITY, EXCLUDE,
         Argument("--csv FILE", "write a long table", Path),
         Argument("--parquet FILE", "write a long table (default: RUN/forecast.parquet)", Path),
-        Argument("--geojson FILE", "write a point for each node and step, with its time", Path),
+        Argument("--geojson FILE", "write a point (on roads: a line) for each node and step, with its time", Path),
         Argument("--memory-gb GB", "memory for activations (default: 4 on a CPU, what is free on a GPU)", float),
         DEVICE, KERNELS, JSON,
     ),

@@ -23,9 +23,10 @@ from frigate.data.network import Edges, RoadNetwork
 from frigate.data.stream import RoadNetworkStream
 from frigate.errors import CityError
 
-CACHE_FORMAT = 2  # 1: days of 24 hours, whatever the clock did
+CACHE_FORMAT = 3  # 1: days of 24 hours, whatever the clock did; 2: no lines of nodes
 ARRAYS = ("values", "observed", "topology_of", "utc_offset_s", "node_ids", "lon", "lat", "present", "roads",
-          "roads_end", "geometry_end", "forbidden_turns", *(f.name for f in fields(Edges)))  # fmt: skip
+          "roads_end", "geometry_end", "lines", "lines_end", "forbidden_turns",
+          *(f.name for f in fields(Edges)))  # fmt: skip
 FILES = {"cache.json", *(f"{name}.npy" for name in ARRAYS)}
 DERIVED = re.compile(r"\.?[0-9a-f]{16}-")  # how the names of derived files begin, also of one that is being written
 
@@ -115,6 +116,8 @@ def _arrays(stream: RoadNetworkStream) -> dict[str, NDArray[Any]]:
         "roads_end": np.cumsum([len(t) for t in tables]),
         "geometry": np.frombuffer(b"".join(pool.geometry.tolist()), np.uint8),
         "geometry_end": np.cumsum([len(g) for g in pool.geometry.tolist()], dtype=np.int64),
+        "lines": np.frombuffer(b"".join(stream.network.lines.tolist()), np.uint8),
+        "lines_end": np.cumsum([len(line) for line in stream.network.lines.tolist()], dtype=np.int64),
     }
 
 
@@ -167,10 +170,15 @@ def _array(folder: Path, name: str) -> NDArray[Any]:
     return np.asarray(np.load(folder / f"{name}.npy", allow_pickle=False))
 
 
+def _byte_strings(folder: Path, name: str) -> NDArray[np.object_]:
+    blob, ends = _array(folder, name).tobytes(), [0, *_array(folder, f"{name}_end").tolist()]
+    strings = np.full(len(ends) - 1, b"", np.object_)
+    strings[:] = [blob[a:b] for a, b in pairwise(ends)]
+    return strings
+
+
 def _topologies(folder: Path) -> tuple[RoadNetwork, ...]:
-    blob, ends = _array(folder, "geometry").tobytes(), [0, *_array(folder, "geometry_end").tolist()]
-    geometry = np.full(len(ends) - 1, b"", np.object_)
-    geometry[:] = [blob[a:b] for a, b in pairwise(ends)]
+    geometry, lines = (_byte_strings(folder, name) for name in ("geometry", "lines"))
     columns: dict[str, Any] = {
         f.name: geometry if f.name == "geometry" else _array(folder, f.name) for f in fields(Edges)
     }
@@ -178,6 +186,6 @@ def _topologies(folder: Path) -> tuple[RoadNetwork, ...]:
     tables = [pool.take(rows) for rows in np.split(_array(folder, "roads"), _array(folder, "roads_end")[:-1])]
     node_ids, lon, lat = (_array(folder, name) for name in ("node_ids", "lon", "lat"))
     return tuple(
-        RoadNetwork(node_ids, lon, lat, tables[2 * i], here, tables[2 * i + 1])
+        RoadNetwork(node_ids, lon, lat, tables[2 * i], here, tables[2 * i + 1], lines)
         for i, here in enumerate(_array(folder, "present"))
     )

@@ -2,7 +2,7 @@
 
     city.toml   format = 1, name, step ("5min"), timezone, quantity ("count" or a gauge such as "speed"), unit,
                 [exclude] readings that are left out, see `exclude`
-    nodes       node_id, lon, lat
+    nodes       node_id, lon, lat [, geometry (WKB), where nodes are roads]
     edges       source, target [, length_m, road_class, lanes, speed_kph, name, geometry (WKB)]
     readings    time, node_id, value              no row is no observation; a 0 is a real zero
     changes     time, action, source, target, node_id, lon, lat, length_m [, road_class, lanes, speed_kph]
@@ -10,7 +10,7 @@
     sensors     sensor_id, node_id [, lon, lat, moved_m]    the detectors' own names, for people
 
 Each table is .parquet or .csv. All but `nodes` and `edges` may be absent. How a table is understood stands in the
-module of its name; nodes and edges are in `network_tables`, sensors in `detectors`. `notices.json` keeps what the
+module of its name; nodes and edges are in `network_tables`, sensors in `sensor_table`. `notices.json` keeps what the
 import reported.
 
 `CITY/cache` keeps what was read as .npy files and one JSON, and is made again when a table changes. It opens with numpy
@@ -33,7 +33,7 @@ from frigate.data.cache import is_cache, load_cache, open_cache, save_cache
 from frigate.data.changes import Timeline, change_frame, read_changes, reopenable
 from frigate.data.city_toml import CityFile, read_city_file
 from frigate.data.columns import INTEGER_ID
-from frigate.data.detectors import Detectors, detector_frame, read_detectors
+from frigate.data.detectors import Detectors
 from frigate.data.exclude import without_excluded
 from frigate.data.files import check_replaceable
 from frigate.data.folder import IMPORT_NOTICES, TABLES, City, city_folder, empty_turns, file_digests, find_sources
@@ -42,6 +42,7 @@ from frigate.data.notices import Notices
 from frigate.data.outliers import implausible, reading_text
 from frigate.data.readings import read_readings, write_readings
 from frigate.data.sandbox import in_sandbox
+from frigate.data.sensor_table import detector_frame, read_detectors
 from frigate.data.stream import RoadNetworkStream
 from frigate.data.tables import city_table, write_table, writing
 from frigate.data.times import utc_text
@@ -228,6 +229,8 @@ def _write_tables(city: City, folder: Path, *, csv: bool) -> None:
     settings = CityFile(city.name, stream.step_s, stream.timezone, stream.quantity, stream.unit, text_ids)
     (folder / "city.toml").write_text(settings.to_toml(), encoding="utf-8")
     nodes = pl.DataFrame({"node_id": stream.node_ids, "lon": first.lon, "lat": first.lat})
+    if len(first.lines):
+        nodes = nodes.with_columns(geometry=pl.Series([line or None for line in first.lines.tolist()], dtype=pl.Binary))
     write_table(nodes, folder, "nodes", csv=csv)
     write_table(edge_frame(first.edges.join(closed), stream.node_ids), folder, "edges", csv=csv)
     changes = change_frame(stream, first, closed)

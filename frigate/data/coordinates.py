@@ -32,3 +32,14 @@ def coordinate_fault(lon: float, lat: float, *, allow_zero: bool = True) -> str:
     swapped = abs(lat) <= MAX_LON and abs(lon) <= MAX_LAT
     hint = "lon and lat look swapped" if swapped else "lon is within 180 degrees and lat within 90 (WGS84)"
     return f"lon {lon:g}, lat {lat:g} is not a place on earth; {hint}"
+
+
+def line_points(wkb: bytes) -> NDArray[np.float64]:
+    """[points,2] of a line string in two dimensions, none where it is no such line: numpy alone, for a bare machine."""
+    order = "<" if wkb[:1] == b"\x01" else ">"
+    if len(wkb) < 9 or np.frombuffer(wkb, f"{order}u4", 1, 1)[0] != 2:
+        return np.zeros((0, 2))
+    count = int(np.frombuffer(wkb, f"{order}u4", 1, 5)[0])
+    if len(wkb) != 9 + 16 * count:
+        return np.zeros((0, 2))
+    return np.frombuffer(wkb, f"{order}f8", 2 * count, 9).reshape(count, 2).astype(np.float64)

@@ -1,28 +1,16 @@
-"""The table of sensors: which detector reads at which node, under the user's own name, and how far it was moved there.
+"""Which detector reads at which node, under the user's own name, and how far it was moved there. D rows.
 
-    sensors    sensor_id, node_id [, lon, lat, moved_m]
-
-An import writes it where detectors have names or places of their own; nothing is computed from it. A node may have
-several detectors, and a detector that measures both directions of a road has two nodes. D rows.
+A node may have several detectors, and a detector that measures both directions of a road has two nodes. Nothing is
+computed from it. How the table is read and written stands in `sensor_table`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from frigate.data.notices import Notices
-
-if TYPE_CHECKING:
-    import polars as pl
-
-    from frigate.data.network import RoadNetwork
-
-COLUMNS, PLACE = ("sensor_id", "node_id"), ("lon", "lat", "moved_m")
 
 
 def _no_numbers() -> NDArray[np.float64]:
@@ -85,25 +73,3 @@ class Detectors:
         once, single = set(names[count == 1].tolist()), set(nodes[there == 1].tolist())
         pairs = zip(self.names.tolist(), self.nodes.tolist(), strict=True)
         return {name: node for name, node in pairs if name in once and node in single}
-
-
-def read_detectors(path: Path, network: RoadNetwork, *, notices: Notices) -> Detectors:
-    """The table of a city folder."""
-    from frigate.data.columns import NodeIndex, numbers, text
-    from frigate.data.network_tables import known_rows
-    from frigate.data.tables import city_table
-
-    table = city_table(path, COLUMNS, PLACE, notices=notices).read()
-    names = text(table, "sensor_id").fill_null("").to_numpy().astype(np.str_)
-    nodes = known_rows(table, "node_id", NodeIndex(network.node_ids))
-    unknown = np.full(len(table), np.nan)
-    return Detectors(names, nodes, *(numbers(table, c)[0] if c in table else unknown for c in PLACE))
-
-
-def detector_frame(detectors: Detectors, node_ids: NDArray[np.generic]) -> pl.DataFrame:
-    """The detectors as a table."""
-    import polars as pl
-
-    own = {"sensor_id": detectors.names, "node_id": node_ids[detectors.nodes]}
-    numbers = {c: pl.Series(getattr(detectors, c), nan_to_null=True) for c in PLACE}
-    return pl.DataFrame(own | numbers)

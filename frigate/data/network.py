@@ -91,9 +91,13 @@ class Edges:
         return Edges(*(np.concatenate([getattr(self, f.name), getattr(other, f.name)]) for f in fields(self)))
 
 
+def no_lines() -> NDArray[np.object_]:
+    return np.zeros(0, np.object_)
+
+
 @dataclass(frozen=True)
 class RoadNetwork:
-    """Intersections and the directed roads between them.
+    """Intersections and the directed roads between them; or, in a city on roads, roads and the turns between them.
 
     There are no self-loops and no two roads with the same ends (E is a subset of V x V): `clean_edges` makes it so.
     """
@@ -104,13 +108,15 @@ class RoadNetwork:
     edges: Edges  # open roads
     present: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))  # [N]; empty: all are
     closed: Edges = field(default_factory=Edges.none)  # roads that `reopen` can bring back
+    lines: NDArray[np.object_] = field(default_factory=no_lines)  # [N] WKB, where nodes are roads; else empty
 
     def __post_init__(self) -> None:
         if len(self.present) == 0:
             object.__setattr__(self, "present", np.ones(len(self.node_ids), bool))
         shapes = {len(self.node_ids), len(self.lon), len(self.lat), len(self.present)}
+        shapes |= {len(self.lines)} if len(self.lines) else set()
         if len(shapes) != 1:
-            raise CityError(f"node_ids, lon, lat and present differ in length: {sorted(shapes)}")
+            raise CityError(f"node_ids, lon, lat, present and lines differ in length: {sorted(shapes)}")
         if len(np.unique(self.node_ids)) != len(self.node_ids):
             raise CityError("node ids are not unique")
         if len(self.edges):
@@ -226,6 +232,23 @@ class RoadNetwork:
         hit = self._find(roads, self.edges, "is not an open road")
         return replace(self, edges=self.edges.take(~hit), closed=self.closed.join(self.edges.take(hit)))
 
+    def close_nodes(self, node_ids: Iterable[NodeId]) -> RoadNetwork:
+        """The network without the roads into and out of these nodes, which stay; where a node is a road, it closes.
+
+        Parameters
+        ----------
+        node_ids
+            The nodes. One without an open road is refused.
+        """
+        hit = np.zeros(self.num_edges, bool)
+        for node_id in node_ids:
+            row = self.row_of(node_id)
+            at = (self.senders == row) | (self.receivers == row)
+            if not at.any():
+                raise CityError(f'node "{node_id}" has no open road to close')
+            hit |= at
+        return replace(self, edges=self.edges.take(~hit), closed=self.closed.join(self.edges.take(hit)))
+
     def reopen(self, roads: Iterable[Road]) -> RoadNetwork:
         """The network with these closed roads open again.
 
@@ -330,6 +353,7 @@ class RoadNetwork:
             lon=np.concatenate([self.lon, np.array([n[1] for n in new], np.float64)]),
             lat=np.concatenate([self.lat, np.array([n[2] for n in new], np.float64)]),
             present=np.concatenate([present, np.ones(len(new), bool)]),
+            lines=np.append(self.lines, np.full(len(new), b"", np.object_)) if len(self.lines) else self.lines,
         )
 
     def _own_id(self, node_id: Any) -> NodeId:

@@ -14,7 +14,7 @@ from scipy.sparse.csgraph import connected_components
 
 from frigate.data.columns import NodeIndex, lines_wkb, lon_lat, new_ids, numbers, words
 from frigate.data.coordinates import haversine_m
-from frigate.data.network import Edges, RoadNetwork, clean_edges
+from frigate.data.network import Edges, RoadNetwork, clean_edges, no_lines
 from frigate.data.notices import Notices
 from frigate.data.tables import Table, city_table
 from frigate.errors import CityError
@@ -32,12 +32,13 @@ def read_nodes(
     path: Path, *, notices: Notices, rename: Mapping[str, str] | None = None, as_text: bool = False
 ) -> RoadNetwork:
     """A network of nodes without roads."""
-    table = city_table(path, NODE_COLUMNS, rename=rename, notices=notices).read()
+    table = city_table(path, NODE_COLUMNS, ("geometry",), rename=rename, notices=notices).read()
     if not len(table):
         raise CityError(f"{path.name} has no rows. A city needs nodes")
     ids = new_ids(table, "node_id", as_text=as_text)
     lon, lat = lon_lat(table)
-    return RoadNetwork(ids, lon, lat, Edges.none())
+    lines = lines_wkb(table, "geometry") if "geometry" in table else no_lines()
+    return RoadNetwork(ids, lon, lat, Edges.none(), lines=lines)
 
 
 def read_edges(

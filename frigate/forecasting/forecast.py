@@ -141,7 +141,9 @@ def make_request(
     if network is not None:
         notices += _not_of_that_time(network, window.network, stream.network)
     if len(close) or len(add):
-        network = edit_network(window.network if network is None else network, close=close, add=add)
+        given = window.network if network is None else network
+        notices += about_closed(given, close)
+        network = edit_network(given, close=close, add=add)
     recorded = _used_topologies(window)
     if network is not None:
         notices += _left_out(window, network)
@@ -267,19 +269,60 @@ def split_on(run: Run, network: RoadNetwork) -> tuple[NDArray[np.bool_], NDArray
 def edit_network(
     network: RoadNetwork, *, close: Sequence[str | Road] = (), add: Sequence[str | Road] = ()
 ) -> RoadNetwork:
-    """The network with roads closed and added, each one way: "A,B" or (A, B), or to add "A,B,metres"."""
-    close, add = ([roads] if isinstance(roads, str) else roads for roads in (close, add))
-    network = network.close([_ends(road, "--close") for road in close])
-    new = [_new_road(road) for road in add]
+    """The network with roads closed and added.
+
+    Parameters
+    ----------
+    network
+        Of intersections, or of roads and turns.
+    close
+        One-way roads, each "A,B" or (A, B); or a node, all of whose roads close. In a city on roads a node is a road,
+        which "A,B" names as well.
+    add
+        One-way roads, each "A,B", (A, B) or "A,B,metres".
+    """
+    roads, nodes = _to_close(network, close)
+    new = [_new_road(road) for road in ([add] if isinstance(add, str) else add)]
+    network = network.close(roads).close_nodes(nodes)
     return network.add(roads=[road for road, _ in new], length_m=[length_m for _, length_m in new])
 
 
-def _ends(road: str | Road, option: str) -> Road:
+def _to_close(network: RoadNetwork, close: Sequence[str | Road]) -> tuple[list[Road], list[str]]:
+    """The edges, and the nodes with all their edges, that are to be closed."""
+    known, of_roads = {str(node_id) for node_id in network.node_ids.tolist()}, len(network.lines) > 0
+    roads: list[Road] = []
+    nodes: list[str] = []
+    for item in [close] if isinstance(close, str) else close:
+        text = item.strip() if isinstance(item, str) else ",".join(map(str, item))
+        by_ends = ">".join(part.strip() for part in text.split(","))
+        if text in known:
+            nodes.append(text)
+        elif of_roads and by_ends in known:
+            nodes.append(by_ends)
+        else:
+            roads.append(_ends(item, "--close", of_roads=of_roads))
+    return roads, nodes
+
+
+def about_closed(network: RoadNetwork, close: Sequence[str | Road]) -> list[str]:
+    """What to say of closing a whole node, which in a city on roads is a road."""
+    notices = []
+    for node in _to_close(network, close)[1]:
+        at, of_roads = network.row_of(node), len(network.lines) > 0
+        count = int(((network.senders == at) | (network.receivers == at)).sum())
+        parts = f"{count} turn{'s' * (count != 1)} into and out of it" if of_roads else f"{count} roads at it"
+        notices.append(f"closed {'road' if of_roads else 'node'} {node}, with the {parts}.")
+    return notices
+
+
+def _ends(road: str | Road, option: str, *, of_roads: bool = False) -> Road:
     if not isinstance(road, str):
         return road  # the network checks it
     parts = [part.strip() for part in road.split(",")]
     if len(parts) != 2 or not all(parts):
-        raise CityError(f'{option} "{road}": name a one-way road by its two end nodes, as {option} 41,42')
+        way = "its id, or a turn by its two roads, as" if of_roads else "its two end nodes, as"
+        example = f'{option} "41>42", {option} "41>42,42>43"' if of_roads else f"{option} 41,42"
+        raise CityError(f'{option} "{road}": name a one-way road by {way} {example}')
     return parts[0], parts[1]
 
 

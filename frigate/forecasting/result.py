@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frigate.data.city import City
+from frigate.data.coordinates import line_points
 from frigate.data.files import write_file
-from frigate.data.network import RoadNetwork
+from frigate.data.network import RoadNetwork, no_lines
 from frigate.data.stream import Steps, local_iso
 from frigate.errors import SettingsError
 from frigate.training.run import TrainedOn
@@ -47,6 +48,7 @@ class Forecast:
     unit: str
     notices: tuple[str, ...] = ()  # what a reader must know
     street: NDArray[np.str_] = field(default_factory=lambda: np.zeros(0, np.str_))  # [N]; empty: no names are known
+    lines: NDArray[np.object_] = field(default_factory=no_lines)  # [N] WKB, where nodes are roads; else empty
     detectors: NDArray[np.str_] = field(default_factory=lambda: np.zeros(0, np.str_))  # [N] own names, "A17; A18"
     moved_m: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))  # [N] from the farthest to its node; NaN
 
@@ -98,14 +100,20 @@ class Forecast:
         return {**self._about(), "nodes": [dict(zip(names, column, strict=True)) for column in columns]}
 
     def to_geojson(self) -> dict[str, Any]:
-        """A point for each node and step, with the step's `time` and `end_time`: map programs can play them."""
+        """A point for each node and step, with the step's `time` and `end_time`: map programs can play them.
+
+        In a city on roads, where a node is a road, it is the road's line.
+        """
         ends_s = [*self.times_s[1:].tolist(), int(self.times_s[-1]) + self.step_s]
         times = list(zip(self.utc_times(), map(_utc, ends_s), self.local_times(), strict=True))
         features = []
-        for (node_id, lon, lat, street, detectors, moved_m, sensor), values in zip(
-            zip(*self._nodes(), strict=True), self._rounded(), strict=True
+        lines = self.lines.tolist() or [b""] * len(self.node_ids)
+        for (node_id, lon, lat, street, detectors, moved_m, sensor), line, values in zip(
+            zip(*self._nodes(), strict=True), lines, self._rounded(), strict=True
         ):
             place = {"type": "Point", "coordinates": [lon, lat]}
+            if len(course := line_points(line)) > 1:
+                place = {"type": "LineString", "coordinates": course.tolist()}
             for step, (value, (time, end, local)) in enumerate(zip(values, times, strict=True), start=1):
                 properties = {
                     "node_id": node_id, "street": street, "detectors": detectors, "moved_m": moved_m, "sensor": sensor,
@@ -208,6 +216,7 @@ def make_forecast(
         unit=trained_on.unit,
         notices=tuple(notices),
         street=network.streets,
+        lines=network.lines,
         detectors=detectors,
         moved_m=moved_m,
     )

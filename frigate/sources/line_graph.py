@@ -3,7 +3,8 @@
 Detectors sit on roads, not on intersections: here the count of a road detector is the reading of a node.
 A segment is placed at its midpoint. A turn runs from the midpoint of one segment to that of the next, so that its
 length is half of each and its geometry follows the street; class, lanes, speed and name are those of the segment it
-enters. The result is an ordinary network: closing one of its edges closes a turn. E roads, K turns.
+enters. The result is an ordinary network whose nodes have lines: closing one of its edges closes a turn, closing one of
+its nodes a road. E roads, K turns.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frigate.data.city import City
-from frigate.data.network import Edges, NodeId, Road, RoadNetwork
+from frigate.data.network import Edges, NodeId, RoadNetwork
 from frigate.data.notices import Notices
 from frigate.errors import CityError
 from frigate.sources.geometry import Line, road_lines, write_line
@@ -76,15 +77,9 @@ def on_roads(
         geometry=course,
     )
     road_ids = _road_ids(network.node_ids, edges, ids)
-    return RoadNetwork(road_ids, lon, lat, turn)
-
-
-def turns_of(network: RoadNetwork, road: NodeId) -> list[Road]:
-    """The turns of a line graph into and out of a road. To close the road, close them all."""
-    row = network.row_of(road)
-    at = np.flatnonzero((network.senders == row) | (network.receivers == row))
-    ids = network.node_ids
-    return list(zip(ids[network.senders[at]].tolist(), ids[network.receivers[at]].tolist(), strict=True))
+    lines = np.empty(len(edges), np.object_)
+    lines[:] = [write_line(np.concatenate([a, b[1:]])) for a, b in zip(first, second, strict=True)]
+    return RoadNetwork(road_ids, lon, lat, turn, lines=lines)
 
 
 # Nodes

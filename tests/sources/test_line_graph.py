@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 
 from frigate.check.city import check_city
 from frigate.config import change, preset
-from frigate.data.city import City, read_city, write_city
+from frigate.data.city import City, open_cache, read_city, write_city
 from frigate.data.coordinates import haversine_m
 from frigate.data.network import Edges, NodeId, RoadNetwork
 from frigate.data.notices import Notices
 from frigate.data.stream import make_stream
 from frigate.errors import CityError
 from frigate.evaluation.evaluate import evaluate
-from frigate.forecasting.forecast import edit_network, forecast
+from frigate.forecasting.forecast import about_closed, edit_network, forecast
 from frigate.graph.road_features import FEATURES, road_features
 from frigate.sources.geometry import line_length_m, read_line, write_line
-from frigate.sources.line_graph import on_roads, turns_of
+from frigate.sources.line_graph import on_roads
 from frigate.training.run import RunOnCity
 from frigate.training.train import train
 from tests.support.errors import raises
@@ -195,6 +195,33 @@ def road_run(name: str) -> RunOnCity:
     return train(city, seen=0.5, settings=tiny, device="cpu").on(city)
 
 
+def test_a_road_is_closed_by_its_id_or_its_ends_and_a_node_by_its_id() -> None:
+    line = on_roads(cross())
+    at_road = turns_of(line, "M>N")
+    for named in ("M>N", "M,N", " M , N ", ("M", "N")):
+        closed, said = edit_network(line, close=[named]), about_closed(line, [named])
+        assert closed.num_edges == line.num_edges - len(at_road)
+        assert turns_of(closed, "M>N") == []
+        assert said == [f"closed road M>N, with the {len(at_road)} turns into and out of it."]
+    back = closed.reopen(at_road)
+    assert back.fingerprint == line.fingerprint
+    with raises(CityError, '"M>Q"', "its id", '--close "41>42"'):
+        edit_network(line, close=["M>Q"])
+    with raises(CityError, '"M>N"', "no open road"):
+        edit_network(closed, close=["M>N"])
+    base = cross()
+    without, said = edit_network(base, close=["T"]), about_closed(base, ["T"])
+    assert without.num_edges == base.num_edges - 2
+    assert said == ["closed node T, with the 2 roads at it."]
+
+
+def turns_of(network: RoadNetwork, road: str | int) -> list[tuple[str | int, str | int]]:
+    """The turns into and out of a road."""
+    row, ids = network.row_of(road), network.node_ids
+    at = np.flatnonzero((network.senders == row) | (network.receivers == row))
+    return list(zip(ids[network.senders[at]].tolist(), ids[network.receivers[at]].tolist(), strict=True))
+
+
 @pytest.mark.parametrize("name", ["paper", "default"])
 def test_training_evaluation_and_forecast_run_on_roads(name: str) -> None:
     run, city = road_run(name).run, road_run(name).city
@@ -210,8 +237,15 @@ def test_training_evaluation_and_forecast_run_on_roads(name: str) -> None:
     assert closed.num_edges == network.num_edges - 1
     moved = forecast(run, closed, city).values
     assert np.isfinite(moved).all() and not np.array_equal(moved, ahead.values)
-    shut = forecast(run, network.close(turns_of(network, road)), city)
+    shut = forecast(run, stream=city, close=[road])
     assert np.isfinite(shut.values).all()
+    np.testing.assert_array_equal(
+        shut.values, forecast(run, network.close(turns_of(network, road)), city).values, strict=True
+    )
+    assert any(f"closed road {road}, with the" in notice for notice in shut.notices)
+    shapes = [feature["geometry"] for feature in ahead.to_geojson()["features"][:: ahead.horizon]]
+    assert {shape["type"] for shape in shapes} == {"LineString"}
+    np.testing.assert_array_equal(shapes[busiest]["coordinates"], read_line(network.lines[busiest]))
 
 
 def test_a_city_of_roads_comes_back_from_disk_and_can_be_checked(tmp_path: Path) -> None:
@@ -221,6 +255,10 @@ def test_a_city_of_roads_comes_back_from_disk_and_can_be_checked(tmp_path: Path)
     back = read_city(tmp_path / "roads")
     assert back.network.fingerprint == line.fingerprint
     np.testing.assert_array_equal(back.network.edges.geometry, line.edges.geometry)
+    for again in (back, open_cache(tmp_path / "roads")):
+        np.testing.assert_array_equal(again.network.lines, line.lines)
+    write_city(back, tmp_path / "text", csv=True)
+    np.testing.assert_array_equal(read_city(tmp_path / "text").network.lines, line.lines)
     assert check_city(back).roads == line.num_edges
     features = road_features(line)
     assert np.isfinite(features[:, FEATURES.index("speed_max_kph")]).all()
