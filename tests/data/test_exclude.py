@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import numpy as np
@@ -112,8 +113,8 @@ def test_check_train_and_forecast_leave_out_the_same(tmp_path: Path, capsys: pyt
     np.testing.assert_array_equal(CITY.stream.observed & ~again.observed, at(slice(None), IDS[0]))
     capsys.readouterr()
     assert main(["forecast", str(run), "--exclude", str(IDS[1]), "--csv", str(tmp_path / "f.csv")]) == 0
-    lines = (tmp_path / "f.csv").read_text().splitlines()
-    used = {int(line.split(",")[0]) for line in lines[1:] if line.split(",")[4] == "true"}
+    with (tmp_path / "f.csv").open(newline="") as file:
+        used = {int(row["node_id"]) for row in csv.DictReader(file) if row["sensor"] == "true"}
     assert used and not used & {IDS[0], IDS[1]}
     with raises(CityError, "--exclude"):
         trained.open_city(exclude=["nowhere"])
