@@ -33,7 +33,7 @@ class Events:
         self._ended = False
         self.listeners = 0
 
-    async def watch(self, every_s: float = WATCH_S) -> None:
+    async def watch(self) -> None:
         """Look at the store again and again, until cancelled."""
         while True:
             try:
@@ -44,7 +44,7 @@ class Events:
                         self._changed.notify_all()
             except StoreGoneError:
                 LOG.debug("the store cannot be watched")  # whoever writes to it has said so
-            await asyncio.sleep(every_s)
+            await asyncio.sleep(WATCH_S)
 
     async def end(self) -> None:
         """End all streams: the service is going down."""

@@ -75,7 +75,7 @@ class Judged:
 
 
 def rows_of_json(body: bytes) -> list[Row]:
-    """`{"readings": [{"node": ..., "time": ..., "value": ...}, ...]}`."""
+    """`{"readings": [{"node": ..., "time": ..., "value": ...}, ...]}`; `node_id`, as tables have it, will do."""
     try:
         data = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -86,7 +86,7 @@ def rows_of_json(body: bytes) -> list[Row]:
         raise BatchError('no list "readings". Send {"readings": [{"node": "41", "time": "...Z", "value": 12}]}')
     none: dict[str, Any] = {}
     found = (each if isinstance(each, dict) else none for each in readings)
-    return [Row(each.get("node"), each.get("time"), each.get("value")) for each in found]
+    return [Row(each.get("node", each.get("node_id")), each.get("time"), each.get("value")) for each in found]
 
 
 def rows_of_csv(body: bytes) -> list[Row]:

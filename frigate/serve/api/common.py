@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import json
 import math
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Hashable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from fastapi import Depends, HTTPException, Request, Response
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
@@ -26,6 +28,7 @@ from frigate.serve.service import Service
 if TYPE_CHECKING:
     import polars as pl
 
+T = TypeVar("T")
 Form = Literal["json", "csv", "arrow"]
 CSV, ARROW = "text/csv; charset=utf-8", "application/vnd.apache.arrow.stream"
 COMPRESSED_FROM = 1024  # bytes
@@ -62,6 +65,22 @@ def problems(*statuses: int) -> Shared:
     return {status: {"model": Problem, "description": words[status]} for status in both}
 
 
+class Kept:
+    """The last answer of each kind, for as long as it is the same: what many clients ask for at once is made once."""
+
+    def __init__(self) -> None:
+        self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._last: dict[str, tuple[Hashable, Any]] = {}
+
+    def get(self, kind: str, key: Hashable, make: Callable[[], T]) -> T:
+        """What `make` returned when it was last called for this kind with this key."""
+        with self._locks[kind]:
+            if kind not in self._last or self._last[kind][0] != key:
+                self._last[kind] = key, make()
+            kept: T = self._last[kind][1]
+            return kept
+
+
 class State:
     """What an app holds for its addresses."""
 
@@ -70,6 +89,7 @@ class State:
         self.events = Events(service.store)
         self.metrics = Metrics()
         self.rate = Rate(limits.rate)
+        self.kept = Kept()
         self._questions = threading.BoundedSemaphore(limits.what_ifs)
 
     @contextmanager
@@ -152,17 +172,26 @@ def quoted(text: str) -> str:
     return json.dumps(text[:80], ensure_ascii=True)
 
 
-def sent(request: Request, body: bytes, media_type: str, *, etag: str = "", name: str = "") -> Response:
-    """An answer of bytes: compressed where the client takes that, and not sent again where it has it."""
+def sent(request: Request, body: bytes, media_type: str, *, name: str = "") -> Response:
+    """An answer of bytes, compressed where the client takes that."""
     headers = {"Cache-Control": "private, no-cache", "Vary": "Accept-Encoding, Authorization"}
     if name:
         headers["Content-Disposition"] = f'attachment; filename="{name}"'
-    if etag:
-        headers["ETag"] = f'"{etag}"'
-        if headers["ETag"] in request.headers.get("if-none-match", ""):
-            return Response(status_code=304, headers=headers)
-    if len(body) >= COMPRESSED_FROM and takes_gzip(request):
+    if takes_gzip(request) and len(body) >= COMPRESSED_FROM:
         body, headers["Content-Encoding"] = gzip.compress(body, 1), "gzip"
+    return Response(body, media_type=media_type, headers=headers)
+
+
+def sent_to_many(request: Request, kind: str, key: str, make: Callable[[], bytes], media_type: str) -> Response:
+    """An answer that all clients get: made and compressed once for a key, and not sent again to who has it."""
+    etag = f'"{hashlib.sha256(key.encode()).hexdigest()[:20]}"'
+    headers = {"Cache-Control": "private, no-cache", "Vary": "Accept-Encoding, Authorization", "ETag": etag}
+    if etag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    kept = state_of(request).kept
+    body = kept.get(kind, key, make)
+    if takes_gzip(request) and len(body) >= COMPRESSED_FROM:
+        body, headers["Content-Encoding"] = kept.get(f"{kind} gz", key, lambda: gzip.compress(body, 1)), "gzip"
     return Response(body, media_type=media_type, headers=headers)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from frigate.serve.api.common import (
     allow,
     node_row,
     problems,
-    sent,
+    sent_to_many,
     table,
 )  # fmt: skip
 from frigate.serve.city import ServedCity, utc
@@ -60,14 +61,18 @@ def forecast_binary(request: Request, service: ServiceOf) -> Response:
         "stale": service.is_stale(shown.issued.issued_s),
         "notices": list(shown.issued.notices),
     }
-    arrays: dict[str, NDArray[Any]] = {
-        "past": shown.past,
-        "forecast": shown.issued.values,
-        "road_past": shown.road_past,
-        "road_forecast": shown.road_forecast,
-        "absent": np.asarray(np.isnan(shown.issued.values).all(axis=0)),
-    }
-    return sent(request, wire.encode(meta, arrays), wire.MEDIA_TYPE)
+
+    def body() -> bytes:
+        arrays: dict[str, NDArray[Any]] = {
+            "past": shown.past,
+            "forecast": shown.issued.values,
+            "road_past": shown.road_past,
+            "road_forecast": shown.road_forecast,
+            "absent": np.asarray(np.isnan(shown.issued.values).all(axis=0)),
+        }
+        return wire.encode(meta, arrays)
+
+    return sent_to_many(request, "forecast.bin", json.dumps(meta), body, wire.MEDIA_TYPE)
 
 
 class NodeForecast(BaseModel):

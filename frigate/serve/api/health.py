@@ -16,6 +16,7 @@ from frigate.serve.scoring import accuracy
 from frigate.serve.sensors import sensor_health
 from frigate.serve.store import StoreGoneError
 
+HEALTH_S = 5
 router = APIRouter(tags=["health"], dependencies=[Depends(allow("read"))])
 open_router = APIRouter(tags=["health"])  # for whoever looks after the process; says nothing of the city
 
@@ -51,10 +52,16 @@ class Accuracy(BaseModel):
 
 @router.get("/accuracy", responses=problems())
 def live_accuracy(
-    service: ServiceOf, hours: Annotated[float, Query(gt=0, le=24 * 31, description="Back from now")] = 24
+    state: StateOf, hours: Annotated[int, Query(ge=1, le=24 * 31, description="Back from the latest forecast")] = 24
 ) -> Accuracy:
     """How good the forecasts have been, in all, by hour, by steps ahead and where they were worst."""
-    return Accuracy(**accuracy(service.store, service.city, since_s=int(service.now() - hours * 3600)))
+    store, city = state.service.store, state.service.city
+    issued_s = store.state()[0] or 0
+
+    def score() -> Accuracy:
+        return Accuracy(**accuracy(store, city, since_s=issued_s - hours * 3600))
+
+    return state.kept.get("accuracy", (issued_s, hours), score)
 
 
 class SensorState(BaseModel):
@@ -72,9 +79,14 @@ class Sensors(BaseModel):
 
 
 @router.get("/sensors", responses=problems())
-def sensors(service: ServiceOf) -> Sensors:
-    """Every sensor and how it is: ok, late, silent or stuck."""
-    return Sensors(**sensor_health(service.store, service.city, now_s=service.now()))
+def sensors(state: StateOf) -> Sensors:
+    """Every sensor and how it is: ok, late, silent or stuck. Looked up at most every five seconds."""
+    service, now_s = state.service, state.service.now()
+
+    def health() -> Sensors:
+        return Sensors(**sensor_health(service.store, service.city, now_s=now_s))
+
+    return state.kept.get("sensors", now_s // HEALTH_S, health)
 
 
 @router.get(

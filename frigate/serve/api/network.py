@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from fastapi import APIRouter, Depends, Request, Response
 
-from frigate.serve.api.common import BINARY, ServiceOf, allow, problems, sent
+from frigate.serve.api.common import BINARY, ServiceOf, allow, problems, sent_to_many
 from frigate.serve.city import ServedCity
 from frigate.serve.wire import MEDIA_TYPE
 from frigate.sources.geometry import road_lines
@@ -25,7 +25,7 @@ def network_binary(request: Request, service: ServiceOf) -> Response:
     Header: version, name, quantity, unit, timezone, step_seconds, horizon, node_ids, street_names, has_demand. Arrays:
     lon, lat, sensor of each node; source, target, street of each road; line_start, line_lonlat, the shape of roads.
     """
-    return sent(request, service.network_bytes, MEDIA_TYPE, etag=service.version)
+    return sent_to_many(request, "network.bin", service.version, lambda: service.network_bytes, MEDIA_TYPE)
 
 
 @router.get(
@@ -35,8 +35,11 @@ def network_binary(request: Request, service: ServiceOf) -> Response:
 )
 def network_geojson(request: Request, service: ServiceOf) -> Response:
     """The network as GeoJSON: a point for each intersection, a line for each road."""
-    body = json.dumps(_geojson(service.city), ensure_ascii=False, separators=(",", ":")).encode()
-    return sent(request, body, GEOJSON, etag=service.version)
+
+    def body() -> bytes:
+        return json.dumps(_geojson(service.city), separators=(",", ":")).encode()
+
+    return sent_to_many(request, "network.geojson", service.version, body, GEOJSON)
 
 
 def _geojson(city: ServedCity) -> dict[str, Any]:

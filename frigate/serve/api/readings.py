@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, HTTPException, Query, Request
+from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from pydantic import AwareDatetime, BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
@@ -21,6 +22,7 @@ PARSERS: dict[str, Callable[[bytes], list[Row]]] = {
     "application/vnd.apache.arrow.stream": rows_of_arrow,
     "application/vnd.apache.arrow.file": rows_of_arrow,
 }
+STORED = {status: {"status": status} for status in STATUSES}
 HISTORY_DAYS = 31
 
 
@@ -76,11 +78,11 @@ _BODIES = {
 @router.post(
     "/readings",
     dependencies=[Depends(allow("write"))],
-    response_model_exclude_none=True,
+    response_model=BatchAnswer,
     responses=problems(408, 413, 415),
     openapi_extra={"requestBody": {"required": True, "content": _BODIES}},
 )
-async def add_readings(request: Request, state: StateOf) -> BatchAnswer:
+async def add_readings(request: Request, state: StateOf) -> Response:
     """Send readings. Every row gets its answer; a row that is refused does not keep the others out.
 
     A reading is known by its node and its time, so a batch can be sent again after a cut connection.
@@ -101,11 +103,13 @@ async def add_readings(request: Request, state: StateOf) -> BatchAnswer:
     answers = await ingest.take(batch)
     counts = Counter(answer.status for answer in answers)
     words = f"{batch.unused} readings are of nodes that are no sensors of this run: kept, but no forecast uses them"
-    return BatchAnswer(
+    answer = {
         **{status: counts[status] for status in STATUSES},
-        rows=[RowAnswer(status=answer.status, reason=answer.reason or None) for answer in answers],
-        notices=[words] if batch.unused else [],
-    )
+        "rows": [{"status": each.status, "reason": each.reason} if each.reason else STORED[each.status]
+                 for each in answers],
+        "notices": [words] if batch.unused else [],
+    }  # fmt: skip
+    return Response(json.dumps(answer), media_type="application/json")
 
 
 class History(BaseModel):

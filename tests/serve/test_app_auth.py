@@ -1,0 +1,194 @@
+"""Who may do what, and how often."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from frigate.errors import ServiceError
+from frigate.serve.auth import Gate, is_loopback, make_token
+from frigate.serve.limits import Limits, Rate
+from frigate.serve.store import open_store
+from tests.support.command_line import assert_refused, frigate
+from tests.support.service import Served, Town, serve_town
+
+ADDRESSES = {
+    "read": [
+        ("GET", path)
+        for path in (
+            "/v1/network.bin", "/v1/network.geojson", "/v1/forecast.bin", "/v1/forecast.json", "/v1/flows.csv",
+            "/v1/nodes/0", "/v1/history.json?node=0", "/v1/roads/0/1/trips", "/v1/closures", "/v1/accuracy",
+            "/v1/sensors", "/metrics",
+        )
+    ] + [("POST", "/v1/what-if")],
+    "write": [("POST", "/v1/readings")],
+    "operate": [("POST", "/v1/closures"), ("DELETE", "/v1/closures/aa")],
+}  # fmt: skip
+RIGHTS = {"read": {"read"}, "write": {"write"}, "operate": {"read", "operate"}}
+
+
+@pytest.fixture(scope="module")
+def guarded(town: Town, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, dict[str, str]]]:
+    store = open_store(str(tmp_path_factory.mktemp("guarded") / "store.db"))
+    tokens = {role: make_token(store, f"A {role}er", role, 0) for role in RIGHTS}
+    with serve_town(town, store, limits=Limits(rate=1e6)) as served:
+        yield served, tokens
+    store.close()
+
+
+def test_every_address_asks_for_the_right_that_it_needs(guarded: tuple[Served, dict[str, str]]) -> None:
+    served, tokens = guarded
+    described = served.client.get("/v1/openapi.json").json()["paths"]
+    for right, addresses in ADDRESSES.items():
+        for method, path in addresses:
+            answer = served.client.request(method, path)
+            assert answer.status_code == 401 and answer.headers["www-authenticate"] == "Bearer", path
+            for role, token in tokens.items():
+                status = served.client.request(method, path, headers={"Authorization": f"Bearer {token}"}).status_code
+                assert (status not in (401, 403)) == (right in RIGHTS[role]), (method, path, role, status)
+    tested = sum(len(each) for each in ADDRESSES.values())
+    free = {"/healthz", "/readyz"}
+    assert sum(len(each) for path, each in described.items() if path not in free) == tested + 1  # events never end
+
+
+def test_without_a_token_there_are_the_page_and_health(guarded: tuple[Served, dict[str, str]]) -> None:
+    served, _ = guarded
+    for path in ("/healthz", "/readyz", "/"):
+        assert served.client.get(path).status_code in (200, 404)  # the page may not be built
+    assert served.client.get("/v1/events").status_code == 401
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["", "Bearer", "Bearer ", "Bearer frg_", "Bearer frg__", "Basic {}", "{}", "Bearer {}x", "Bearer x{}", "Bearer é"],
+)
+def test_a_token_must_be_right_to_the_last_letter(guarded: tuple[Served, dict[str, str]], header: str) -> None:
+    served, tokens = guarded
+    sent = header.format(tokens["read"]).encode("latin-1")
+    assert served.client.get("/v1/closures", headers={b"Authorization": sent}).status_code == 401
+    assert served.client.get("/v1/closures", headers={"Authorization": f"bearer {tokens['read']}"}).status_code == 200
+
+
+def test_a_revoked_token_is_good_no_more(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "store.db"))
+    token = make_token(store, "Ana", "read", 0)
+    gate = Gate(store)
+    gate.refresh()
+    assert gate.caller(f"Bearer {token}", host="", forwarded=False) is not None
+    store.revoke_token(token.split("_")[1], 1)
+    again = Gate(store)
+    again.refresh()
+    assert again.caller(f"Bearer {token}", host="", forwarded=False) is None
+    assert again.caller("", host="localhost", forwarded=False) is None  # the last token gone does not open the door
+    assert token.split("_")[2].encode() not in (tmp_path / "store.db").read_bytes()
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("localhost", True), ("0.0.0.0", False),
+        ("::", False), ("10.0.0.1", False), ("example.org", False), ("localhost.example.org", False), ("", False),
+    ],
+)  # fmt: skip
+def test_an_open_service_listens_on_loopback_alone(tmp_path: Path, host: str, loopback: bool) -> None:
+    assert is_loopback(host) == loopback
+    store = open_store(str(tmp_path / "store.db"))
+    gate = Gate(store)
+    if loopback:
+        gate.refuse_open(host)
+    else:
+        with pytest.raises(ServiceError, match="frigate token create"):
+            gate.refuse_open(host)
+        make_token(store, "Ana", "read", 0)
+        Gate(store).refuse_open(host)
+    store.close()
+
+
+def test_an_open_service_answers_this_machine_alone(open_served: Served) -> None:
+    """A proxy passes on requests of others; a page elsewhere can make a browser send them under its own name."""
+    for host in ("127.0.0.1:8350", "localhost", "[::1]:8350"):
+        assert open_served.client.get("/v1/closures", headers={"Host": host}).status_code == 200
+    refused = [{"Host": "rebound.example"}, {"X-Forwarded-For": "10.0.0.1"}, {"Forwarded": "for=10.0.0.1"}]
+    assert [open_served.client.get("/v1/closures", headers=each).status_code for each in refused] == [401] * 3
+    foreign = {"Content-Type": "text/plain", "Origin": "https://elsewhere.example"}  # as a form of any page can send it
+    body = b'{"source": "0", "target": "1"}'
+    assert open_served.client.post("/v1/closures", content=body, headers=foreign).status_code in (415, 422)
+
+
+@pytest.fixture
+def open_served(town: Town, tmp_path: Path) -> Iterator[Served]:
+    store = open_store(str(tmp_path / "store.db"))
+    with serve_town(town, store, limits=Limits(rate=4, what_ifs=1)) as served:
+        yield served
+    store.close()
+
+
+def test_who_asks_too_often_is_told_to_wait(open_served: Served) -> None:
+    answers = [open_served.client.get("/v1/closures") for _ in range(30)]
+    told = [answer for answer in answers if answer.status_code == 429]
+    assert 0 < len(told) < 30 and answers[0].status_code == 200
+    assert told[0].headers["retry-after"] == "1" and told[0].json()["code"] == "too_many"
+    assert open_served.client.get("/healthz").status_code == 200
+
+
+def test_a_rate_is_of_each_client_and_fills_up_again() -> None:
+    now = [0.0]
+    rate = Rate(2.0, clock=lambda: now[0])
+    assert [rate.wait_s("a") for _ in range(5)] == [0, 0, 0, 0, 0.5] and rate.wait_s("b") == 0
+    now[0] += 0.5
+    assert rate.wait_s("a") == 0 and rate.wait_s("a") == 0.5
+    now[0] += 100
+    assert [rate.wait_s("a") for _ in range(5)].count(0) == 4
+
+
+def test_a_rate_remembers_a_bounded_number_of_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("frigate.serve.limits.MANY", 3)
+    rate = Rate(1.0, clock=lambda: 0.0)
+    for client in ("a", "b", "c", "d"):
+        rate.wait_s(client)
+    assert list(rate._left) == ["b", "c", "d"]
+
+
+def test_one_question_at_a_time_where_the_limit_is_one(open_served: Served) -> None:
+    state = open_served.client.app.state.frigate  # type: ignore[attr-defined]
+    road = open_served.roads()[0]
+    with state.waiting_questions():
+        busy = open_served.client.post("/v1/what-if", json={"close": [road]})
+    assert busy.status_code == 503 and busy.headers["retry-after"] == "5"
+    assert open_served.client.post("/v1/what-if", json={"close": [road]}).status_code == 200
+
+
+def test_answers_carry_the_headers_of_a_page_that_trusts_nobody(guarded: tuple[Served, dict[str, str]]) -> None:
+    served, _ = guarded
+    for path, policy in (("/", "script-src 'self';"), ("/v1/closures", "default-src 'none'")):
+        headers = served.client.get(path).headers
+        assert policy in headers["content-security-policy"] and "unsafe-eval" not in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff" and headers["x-frame-options"] == "DENY"
+
+
+def test_no_path_leads_out_of_the_pages_folder(guarded: tuple[Served, dict[str, str]]) -> None:
+    served, _ = guarded
+    for path in ("/../app.py", "/%2e%2e/app.py", "/assets/..%2f..%2fapp.py", "/%00", "/assets/%5c..%5capp.py"):
+        answer = served.client.get(path)
+        assert answer.status_code == 404 and "make_app" not in answer.text
+
+
+def test_tokens_are_made_listed_and_revoked_by_command(tmp_path: Path) -> None:
+    file = tmp_path / "service.db"
+    made = frigate("token", "create", tmp_path, "--name", "Gate 4", "--role", "write")
+    token_id = made.out.split("_")[1]
+    assert made.out.startswith("frg_") and "shown this once" in made.err
+    listed = frigate("token", "list", file).out
+    assert listed.splitlines()[2].split()[:4] == [token_id, "Gate", "4", "write"]
+    assert made.out.strip()[13:] not in listed
+    assert_refused(frigate("token", "revoke", file, "zz"), "zz", token_id)
+    assert frigate("token", "revoke", file, token_id).status == 0
+    assert '"revoked": "2' in frigate("token", "list", file, "--json").out
+    assert_refused(frigate("token", "revoke", file, token_id), token_id)
+    assert_refused(frigate("token", "list", tmp_path / "nowhere.db"), "nowhere.db", "--store")
+    assert not (tmp_path / "nowhere.db").exists()
+    assert_refused(frigate("token", "create", file, "--name", "a\nb"), "printable")
+    assert frigate("token", "create", file, "--name", "a", "--role", "oparate").status == 2

@@ -1,0 +1,263 @@
+"""Every reading has a defined answer, and what was answered is on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from frigate.serve.city import utc
+from frigate.serve.ingest import WAITING_ROWS, BatchError, BusyError, Ingest, Judge, Row, rows_of_arrow, rows_of_csv
+from frigate.serve.limits import Limits
+from frigate.serve.store import Reading, Store, StoreGoneError, open_store
+from tests.support.service import FakeTime, Served, Town, serve_town
+
+NOW_S = int(datetime(2024, 3, 4, 8, 0, tzinfo=UTC).timestamp())
+NOW = utc(NOW_S)
+
+
+@pytest.fixture(scope="module")
+def judge(town: Town) -> Judge:
+    return Judge(town.served, FakeTime(NOW_S), keep_days=30)
+
+
+@pytest.fixture(scope="module")
+def served(town: Town, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    store = open_store(str(tmp_path_factory.mktemp("served") / "store.db"))
+    with serve_town(town, store, limits=Limits(body_mb=0.1, rows=1000, rate=1e6)) as served:
+        yield served
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (Row(None, NOW, 1), "no node"),
+        (Row("", NOW, 1), "no node"),
+        (Row(True, NOW, 1), "node is true or false"),
+        (Row(["0"], NOW, 1), "node is a list"),
+        (Row(1.0, NOW, 1), "node is of another kind"),
+        (Row("nowhere", NOW, 1), 'node "nowhere" is not in the network'),
+        (Row("\ud800\x00\x1b[31m", NOW, 1), '"\\ud800\\u0000\\u001b[31m"'),
+        (Row("n" * 5000, NOW, 1), "…".encode("unicode_escape").decode()),
+        (Row(10**5000, NOW, 1), "too long"),
+        (Row("0", None, 1), "no time"),
+        (Row("0", "yesterday", 1), 'time "yesterday" is not ISO 8601'),
+        (Row("0", "2024-03-04T08:00:00", 1), "has no offset from UTC"),
+        (Row("0", "2024-03-04", 1), "has no offset from UTC"),
+        (Row("0", "2024-02-30T08:00:00Z", 1), "is not ISO 8601"),
+        (Row("0", {}, 1), "time is an object"),
+        (Row("0", float("nan"), 1), "not in seconds since 1970"),
+        (Row("0", 10**400, 1), "not in seconds since 1970"),
+        (Row("0", NOW_S * 1000, 1), "not in seconds since 1970"),
+        (Row("0", NOW_S * 100, 1), "is in the future"),
+        (Row("0", NOW_S + 61, 1), f"time 2024-03-04T08:01:01Z is in the future: it is {NOW}"),
+        (Row("0", "9999-12-31T23:59:59-12:00", 1), "is in the future"),
+        (Row("0", NOW_S - 31 * 86_400, 1), "is too old: readings are kept for 30 days"),
+        (Row("0", "0001-01-01T00:00:00+12:00", 1), "is too old"),
+        (Row("0", NOW, None), "no value"),
+        (Row("0", NOW, "many"), 'value "many" is not a number'),
+        (Row("0", NOW, True), "value is true or false"),
+        (Row("0", NOW, [1]), "value is a list"),
+        (Row("0", NOW, float("nan")), "not a finite number"),
+        (Row("0", NOW, "inf"), "not a finite number"),
+        (Row("0", NOW, 10**400), "not a finite number that fits"),
+        (Row("0", NOW, 1e39), "not a finite number that fits"),
+        (Row("0", NOW, -1), "value -1 is negative, and a count cannot be"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_reason(judge: Judge, town: Town, row: Row, reason: str) -> None:
+    known = Row(town.served.node_names[0], NOW, 2)
+    row = row._replace(node=known.node) if row.node == "0" else row
+    judged = judge([known, row, known])
+    assert [answer is None for answer in judged.answers] == [True, False, True]
+    assert judged.answers[1] is not None and reason in judged.answers[1].reason
+    assert judged.answers[1].reason.isascii() and len(judged.answers[1].reason) < 700
+    assert len(judged.readings) == 2
+
+
+@pytest.mark.parametrize(
+    "time", [NOW, NOW_S, float(NOW_S), str(NOW_S), "2024-03-04T09:00:00+01:00", "20240304T080000Z", " 2024-03-04T08Z "]
+)
+def test_times_in_any_zone_are_one_moment(judge: Judge, town: Town, time: object) -> None:
+    """The hour that a change of the clocks repeats is told apart by its offset."""
+    node = town.served.node_names[0]
+    assert judge([Row(node, time, "2.5")]).readings == [Reading(node, NOW_S * 1_000_000, 2.5)]
+    twice = [Row(node, f"2023-10-29T02:30:00+0{hours}:00", 1) for hours in (2, 1)]
+    later = Judge(town.served, FakeTime(NOW_S))(twice).readings
+    assert later[1].time_us - later[0].time_us == 3600 * 1_000_000
+
+
+def test_a_misspelt_node_gets_a_hint_but_not_every_one_of_thousands(town: Town) -> None:
+    asked: list[str] = []
+    judge = Judge(town.served, FakeTime(NOW_S))
+    judge.__dict__["_like"] = lambda node: asked.append(node) or " Did you mean?"
+    judged = judge([Row(f"x{k}", NOW, 1) for k in range(1000)])
+    assert len(asked) == 3 and judged.answers[0] is not None and "Did you mean" in judged.answers[0].reason
+    near = town.served.node_names[-1] + "x"
+    (answer,) = Judge(town.served, FakeTime(NOW_S))([Row(near, NOW, 1)]).answers
+    assert answer is not None and "Did you mean" in answer.reason
+
+
+def test_a_small_error_of_a_sensors_clock_is_forgiven(judge: Judge, town: Town) -> None:
+    assert len(judge([Row(town.served.node_names[0], NOW_S + 59, 1)]).readings) == 1
+
+
+def test_readings_of_nodes_that_are_no_sensors_are_kept_and_said(served: Served) -> None:
+    city = served.service.city
+    rows = [{"node": name, "time": served.time(), "value": 1} for name in city.node_names]
+    answer = served.client.post("/v1/readings", json={"readings": rows}).json()
+    unused = int((~city.sensors).sum())
+    assert answer["accepted"] == len(rows) and answer["notices"][0].startswith(f"{unused} readings are of nodes")
+
+
+@pytest.mark.parametrize(
+    ("body", "media_type", "status", "words"),
+    [
+        (b"", "application/json", 400, "not JSON"),
+        (b'{"readings": [', "application/json", 400, "not JSON"),
+        (b"\xff\xfe", "application/json", 400, "not JSON"),
+        (b"[" * 50_000, "application/json", 400, "nested too deeply"),
+        (b"[]", "application/json", 400, 'no list "readings"'),
+        (b'{"readings": {}}', "application/json", 400, 'no list "readings"'),
+        (b'{"readings": 1' + b"0" * 5000 + b"}", "application/json", 400, "not JSON"),
+        (b"node,time\n", "text/csv", 400, 'no column "value"'),
+        (b"", "text/csv", 400, 'no column "node"'),
+        (b"\xff\xfe", "text/csv", 400, "not CSV in UTF-8"),
+        (b'node,time,value\n"', "text/csv", 200, '"refused": 1'),
+        (b"ARROW1\0\0nothing", "application/vnd.apache.arrow.file", 400, "not Arrow"),
+        (b"\xff\xff\xff\xff\0", "application/vnd.apache.arrow.stream", 400, "not Arrow"),
+        (b"{}", "text/plain", 415, "send one of application/json"),
+        (b"{}", "", 415, "send one of"),
+    ],
+)
+def test_a_batch_that_cannot_be_read_is_refused_whole(
+    served: Served, body: bytes, media_type: str, status: int, words: str
+) -> None:
+    answer = served.client.post("/v1/readings", content=body, headers={"Content-Type": media_type})
+    assert answer.status_code == status, answer.text
+    said = answer.json()["error"] if status != 200 else answer.text
+    assert words in said
+
+
+def test_batches_have_bounds(served: Served) -> None:
+    """A million rows are refused by their length, sent with it or without."""
+    text = b"node,time,value\n" + b"1,1,1\n" * 1_000_000
+    headers = {"Content-Type": "text/csv"}
+    known = served.client.post("/v1/readings", content=text, headers=headers)
+
+    def parts() -> Iterator[bytes]:
+        yield from (text[k : k + 65_536] for k in range(0, len(text), 65_536))
+
+    unknown = served.client.post("/v1/readings", content=parts(), headers=headers)
+    assert [known.status_code, unknown.status_code] == [413, 413] and "Send it in parts" in known.json()["error"]
+    rows = served.client.post("/v1/readings", content=text[: 16 + 6 * 1001], headers=headers)
+    assert rows.status_code == 413 and rows.json()["error"].startswith("1001 rows")
+    zipped = served.client.post("/v1/readings", content=text[:100], headers=headers | {"Content-Encoding": "gzip"})
+    assert zipped.status_code == 415
+
+
+def test_columns_may_stand_in_any_order() -> None:
+    assert rows_of_csv(b"\xef\xbb\xbfvalue, time ,extra,node_id\r\n1,2,3,4\r\n\r\n5\r\n") == [
+        Row("4", "2", "1"), Row(None, None, "5"),
+    ]  # fmt: skip
+    with pytest.raises(BatchError, match="no column"):
+        rows_of_arrow(_arrow(pl.DataFrame({"node": ["a"]})))
+
+
+def _arrow(frame: pl.DataFrame) -> bytes:
+    import io
+
+    file = io.BytesIO()
+    frame.write_ipc(file)
+    return file.getvalue()
+
+
+class SlowStore:
+    """A store that writes when it is told to."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.go, self.writes = threading.Semaphore(0), list[int]()
+        self.gone = False
+
+    def add_readings(self, readings: Sequence[Reading], received_s: float) -> list[str]:
+        self.go.acquire()
+        self.writes.append(len(readings))
+        if self.gone:
+            raise StoreGoneError("gone")
+        return self._store.add_readings(readings, received_s)
+
+
+@pytest.fixture
+def slow(town: Town, tmp_path: Path) -> Iterator[tuple[Ingest, SlowStore]]:
+    store = open_store(str(tmp_path / "store.db"))
+    slow: Any = SlowStore(store)
+    ingest = Ingest(slow, Judge(town.served, FakeTime(NOW_S)))
+    ingest.start()
+    yield ingest, slow
+    slow.go.release(1000)
+    ingest.stop()
+    store.close()
+
+
+def test_batches_that_wait_together_are_written_together(slow: tuple[Ingest, SlowStore]) -> None:
+    ingest, store = slow
+    waiting = [ingest.submit([Reading("a", k, 1.0), Reading("a", 0, 1.0)]) for k in range(5)]
+    assert ingest.waiting_rows == 10 and not any(each.done() for each in waiting)
+    store.go.release(2)
+    answers = [each.result(10) for each in waiting]
+    assert answers == [["accepted", "duplicate"], *[["accepted", "duplicate"]] * 4]
+    assert len(store.writes) <= 2 and sum(store.writes) == 10
+
+
+def test_a_store_that_is_gone_is_told_to_all_who_wait_and_comes_back(slow: tuple[Ingest, SlowStore]) -> None:
+    ingest, store = slow
+    store.gone = True
+    waiting = [ingest.submit([Reading("a", k, 1.0)]) for k in range(3)]
+    store.go.release(3)
+    for each in waiting:
+        with pytest.raises(StoreGoneError):
+            each.result(10)
+    store.gone = False
+    store.go.release(1)
+    assert ingest.submit([Reading("a", 0, 1.0)]).result(10) == ["accepted"]
+
+
+def test_a_sender_that_goes_away_does_not_harm_the_others(slow: tuple[Ingest, SlowStore]) -> None:
+    ingest, store = slow
+    judged = ingest.judge([Row(ingest.judge.city.node_names[0], NOW_S, 1)])
+
+    async def two() -> list[Any]:
+        gone, stays = (asyncio.ensure_future(ingest.take(judged)) for _ in range(2))
+        await asyncio.sleep(0)
+        gone.cancel()
+        store.go.release(2)
+        return await asyncio.gather(gone, stays, return_exceptions=True)
+
+    gone, stays = asyncio.run(two())
+    assert isinstance(gone, asyncio.CancelledError) and stays[0].status == "duplicate"
+
+
+def test_who_comes_when_too_much_waits_is_sent_away(slow: tuple[Ingest, SlowStore]) -> None:
+    ingest, _ = slow
+    ingest.submit([Reading("a", 0, 1.0)])
+    with pytest.raises(BusyError):
+        ingest.submit([Reading("a", 0, 1.0)] * WAITING_ROWS)
+
+
+def test_the_log_says_nothing_that_a_terminal_obeys(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    from frigate.serve.logs import JsonLines
+
+    with caplog.at_level("INFO", logger="frigate.serve"):
+        served.client.get("/v1/nodes/%1b%5b31m%0aevil%00")
+    (record,) = [each for each in caplog.records if each.message == "request"]
+    line = JsonLines().format(record)
+    assert json.loads(line)["path"] == "/v1/nodes/\x1b[31m\nevil\x00" and "\x1b" not in line and "\n" not in line

@@ -1,0 +1,231 @@
+"""The service behind a socket: event streams, slow and broken clients, an end in good order, a store that goes away."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from frigate.serve.city import utc
+from frigate.serve.limits import Limits
+from frigate.serve.server import Server
+from frigate.serve.service import Service
+from frigate.serve.store import Store, open_store
+from frigate.serve.store import postgres as postgres_store
+from tests.support.postgres import PostgresServer
+from tests.support.service import STEP_S, FakeTime, Town
+
+FIRST = 36
+WAIT_S = 60  # for what comes at once; a test that waits so long has failed
+
+
+class Running:
+    """A service that runs by itself; its time stands still until a test moves it."""
+
+    def __init__(self, town: Town, store: Store, *, limits: Limits | None = None, time: FakeTime | None = None) -> None:
+        store.add_readings(town.reading_rows(FIRST, FIRST + 1), 0)
+        self.time = time or FakeTime(float(town.city.stream.times_s[FIRST]) + STEP_S + 20)
+        self.service = Service(town.run, town.city, store, now=self.time, device="cpu")
+        self.server = Server(self.service, host="127.0.0.1", port=0, limits=limits)
+        self._thread = threading.Thread(target=self.server.run)
+        self._thread.start()
+        wait_for(lambda: self.server.started)
+        self.port = self.server.bound_port
+        self.client = httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=WAIT_S)
+        wait_for(lambda: self.client.get("/readyz").status_code == 200)
+
+    def stop(self) -> None:
+        self.server.should_exit = True
+        self._thread.join(WAIT_S)
+        assert not self._thread.is_alive()
+        self.client.close()
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=WAIT_S)
+
+
+def wait_for(there: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    for _ in range(WAIT_S * 50):
+        if there():
+            return
+        pause.wait(0.02)
+    raise AssertionError("waited in vain")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of the tests does not run: it is looked at often."""
+    monkeypatch.setattr("frigate.serve.service.LONGEST_WAIT_S", 0.1)
+    monkeypatch.setattr("frigate.serve.events.WATCH_S", 0.1)
+
+
+@contextmanager
+def running(town: Town, store: Store, **options: object) -> Iterator[Running]:
+    started = Running(town, store, **options)  # type: ignore[arg-type]
+    try:
+        yield started
+    finally:
+        started.stop()
+
+
+@pytest.fixture
+def one(town: Town, tmp_path: Path) -> Iterator[Running]:
+    store = open_store(str(tmp_path / "store.db"))
+    with running(town, store, limits=Limits(streams=2, body_s=0.3)) as started:
+        yield started
+    store.close()
+
+
+class Listener:
+    """Reads an event stream, line by line."""
+
+    def __init__(self, stream: httpx2.Response) -> None:
+        self.lines = stream.iter_lines()
+        self.until(": welcome")
+
+    def until(self, wanted: str) -> str:
+        return next(line for line in self.lines if line.startswith(wanted))
+
+    def event(self, name: str) -> dict[str, object]:
+        self.until(f"event: {name}")
+        found: dict[str, object] = json.loads(self.until("data: ").removeprefix("data: "))
+        return found
+
+
+def test_listeners_hear_of_forecasts_and_closures_and_the_end(one: Running, town: Town) -> None:
+    source, target = next(iter(one.service.city.road_of))
+    with one.client.stream("GET", "/v1/events") as first, one.client.stream("GET", "/v1/events") as second:
+        listeners = [Listener(first), Listener(second)]
+        assert first.headers["content-type"].startswith("text/event-stream")
+        assert one.client.get("/v1/events").status_code == 503  # the limit is two
+        one.client.post("/v1/closures", json={"source": source, "target": target})
+        assert [each.event("closures") for each in listeners] == [{"changes": 1}] * 2
+        one.time.now_s += STEP_S
+        issued_s = int(town.city.stream.times_s[FIRST]) + 2 * STEP_S
+        assert [each.event("forecast") for each in listeners] == [{"issued_at": utc(issued_s)}] * 2
+        one.server.should_exit = True
+        assert [list(each.lines) for each in listeners] == [[""], [""]]  # ended, not cut
+    wait_for(lambda: not one.server.frigate.state.frigate.events.listeners)
+
+
+def test_a_listener_that_goes_away_is_forgotten(one: Running) -> None:
+    events = one.server.frigate.state.frigate.events
+    with one.connect() as raw:
+        raw.sendall(b"GET /v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        wait_for(lambda: events.listeners == 1)
+    wait_for(lambda: events.listeners == 0)
+
+
+def test_slow_and_broken_clients_have_defined_answers(one: Running) -> None:
+    head = b"POST /v1/readings HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/csv\r\nContent-Length: 1000\r\n\r\n"
+    with one.connect() as slow:
+        slow.sendall(head + b"node,time")
+        assert slow.recv(4096).startswith(b"HTTP/1.1 408 ")
+    with one.connect() as cut:
+        cut.sendall(head + b"node,time,value\n")
+    with one.connect() as nonsense:
+        nonsense.sendall(b"\x16\x03\x01 hello\r\n\r\n")
+        assert nonsense.recv(4096).startswith(b"HTTP/1.1 400 ")
+    assert one.client.get("/readyz").status_code == 200
+    assert one.service.ingest.counts.total() == 0
+
+
+def test_an_end_waits_for_readings_that_are_under_way(one: Running) -> None:
+    """Whoever is answered finds the readings stored."""
+    node = one.service.city.node_names[0]
+    rows = [{"node": node, "time": one.time() - 3000 + k, "value": k} for k in range(50)]
+
+    def send(k: int) -> int:
+        try:
+            return one.client.post("/v1/readings", json={"readings": [rows[k]]}).json()["accepted"] * (k + 1)
+        except httpx2.TransportError:
+            return 0
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = pool.map(send, range(50))
+        one.server.should_exit = True
+        stored = {k - 1 for k in answers if k}
+    wait_for(lambda: not one._thread.is_alive())
+    times_us = set(one.service.store.readings(0, 2**62, node)[1].tolist())
+    assert {int(rows[k]["time"] * 1_000_000) for k in stored} <= times_us  # type: ignore[operator]
+
+
+def test_two_operators_at_once_agree(one: Running) -> None:
+    source, target = next(iter(one.service.city.road_of))
+
+    def operate(k: int) -> int:
+        if k % 2 == 0:
+            return one.client.post("/v1/closures", json={"source": source, "target": target}).status_code
+        there = one.client.get("/v1/closures").json()["closures"]
+        return one.client.delete(f"/v1/closures/{there[0]['id']}").status_code if there else 200
+
+    with ThreadPoolExecutor(6) as pool:
+        statuses = set(pool.map(operate, range(60)))
+    assert statuses <= {200, 201}
+    there = one.client.get("/v1/closures").json()["closures"]
+    assert len(there) <= 1
+    assert one.client.post("/v1/closures", json={"source": source, "target": target}).status_code == 201 - len(there)
+
+
+def test_a_clock_that_jumps_leaves_one_forecast_and_answers(one: Running) -> None:
+    issued = one.client.get("/readyz").json()["issued_at"]
+    one.time.now_s += 40 * STEP_S
+    wait_for(lambda: one.client.get("/readyz").json()["issued_at"] > issued)
+    one.time.now_s -= 40 * STEP_S
+    wait_for(lambda: one.client.get("/readyz").json()["issued_at"] == issued)
+    assert one.client.get("/v1/forecast.bin").status_code == 200
+
+
+def test_several_processes_on_one_postgresql_answer_alike(town: Town, postgres: PostgresServer) -> None:
+    """A closure made at one is told by all; the forecast of the one with the clock is that of all."""
+    url = postgres.database("several")
+    stores = [open_store(url) for _ in range(3)]
+    time = FakeTime(float(town.city.stream.times_s[FIRST]) + STEP_S + 20)
+    with ExitStack() as stack:
+        all_three = [stack.enter_context(running(town, store, time=time)) for store in stores]
+        a, b, c = all_three
+        source, target = next(iter(a.service.city.road_of))
+        with b.client.stream("GET", "/v1/events") as at_b, c.client.stream("GET", "/v1/events") as at_c:
+            listeners = [Listener(at_b), Listener(at_c)]
+            made = a.client.post("/v1/closures", json={"source": source, "target": target}).json()
+            assert [each.event("closures") for each in listeners] == [{"changes": 1}] * 2
+            assert [each.client.get("/v1/closures").json()["closures"] for each in all_three] == [[made]] * 3
+            time.now_s += STEP_S
+            assert len({str(each.event("forecast")) for each in listeners}) == 1
+        answers = {each.client.get("/v1/forecast.bin").content for each in all_three}
+        assert len(answers) == 1
+        assert sum(each.service.clock.state.holder for each in all_three) == 1
+        assert sum(each.service.clock.state.forecasts for each in all_three) == 2
+    for store in stores:
+        store.close()
+
+
+def test_a_store_that_goes_away_is_said_and_comes_back(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is acknowledged meanwhile; afterwards everything goes on by itself."""
+    monkeypatch.setattr(postgres_store, "WAIT_S", 0.3)
+    server = PostgresServer()
+    store = open_store(server.database("frigate"))
+    with running(town, store) as one:
+        reading = {"node": one.service.city.node_names[0], "time": one.time(), "value": 1}
+        server.stop()
+        refused = one.client.post("/v1/readings", json={"readings": [reading]})
+        assert refused.status_code == 503 and refused.headers["retry-after"] == "5"
+        assert refused.json()["code"] == "unavailable" and server.url not in refused.text
+        asked = [one.client.get(path) for path in ("/v1/forecast.bin", "/v1/closures", "/readyz")]
+        assert [answer.status_code for answer in asked] == [503] * 3
+        assert one.client.get("/healthz").status_code == 200
+        server.start()
+        wait_for(lambda: one.client.get("/readyz").status_code == 200)
+        assert one.client.post("/v1/readings", json={"readings": [reading]}).json()["accepted"] == 1
+        one.time.now_s += STEP_S
+        wait_for(lambda: one.service.clock.state.forecasts == 2)
+    store.close()
+    server.remove()
