@@ -307,11 +307,13 @@ def change(settings: Settings, changes: dict[str, Any], *, place: str = "setting
 
 def load_settings(path: str | Path, base: Settings) -> Settings:
     """A TOML file with [task], [model] and [train] laid over `base`."""
+    if Path(path).exists() and not Path(path).is_file():
+        raise SettingsError(f"{path}: not a file. Give a TOML file")
     try:
         text = Path(path).read_text(encoding="utf-8")
         data = tomllib.loads(text)
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SettingsError(f"{path}: not a TOML file: {error}") from None
+    except (ValueError, RecursionError) as error:  # also of bytes that are no text, numbers too long, lists too deep
+        raise SettingsError(f"{path}: not a TOML file: {str(error).split(';')[0]}") from None
     return change(base, data, place=str(path))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.data.columns import INTEGER_ID, NodeIndex, lon_lat, words
+from frigate.data.columns import INTEGER_ID, MAX_TEXT, NodeIndex, lon_lat, words
 from frigate.data.network import MIN_ROAD_M, Edges, NodeId, RoadNetwork
 from frigate.data.network_tables import ATTRIBUTES, edge_frame, known_rows, roads_of
 from frigate.data.notices import Notices
@@ -88,6 +88,8 @@ def _with_later_nodes(table: Table, base: RoadNetwork, adding: NDArray[np.bool_]
     lon, lat = lon_lat(table, np.isin(np.arange(len(table)), rows))
     integer = base.node_ids.dtype.kind in "iu"
     for row in rows:
+        if len(names[row]) > MAX_TEXT:
+            raise table.refuse(int(row), f"node_id has {len(names[row]):,} characters. Give at most {MAX_TEXT}")
         if integer and not re.fullmatch(INTEGER_ID, names[row]):
             raise table.refuse(int(row), f'node_id "{names[row]}" is not an integer, as the other nodes\' ids are')
     ids = np.concatenate([base.node_ids, names[rows].astype(np.int64) if integer else names[rows]])

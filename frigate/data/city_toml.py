@@ -77,8 +77,8 @@ def read_city_file(folder: Path) -> CityFile:
     path = folder / "city.toml"
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise CityError(f"city.toml is not valid TOML: {error}") from None
+    except (ValueError, RecursionError) as error:  # also of bytes that are no text, numbers too long, lists too deep
+        raise CityError(f"city.toml is not valid TOML: {str(error).split(';')[0]}") from None
     known = ("format", "name", "step", "timezone", "quantity", "unit", "node_ids", "exclude")
     for key, value in raw.items():
         if key not in known:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frigate.data.coordinates import coordinate_fault, on_earth
+from frigate.data.notices import Notices
 from frigate.data.tables import ROW, Table, TableFile
 from frigate.errors import CityError, did_you_mean
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 INTEGER_ID = r"^(0|-?[1-9][0-9]{0,17})$"  # "007" is text: as a number it would not come back the same
+MAX_TEXT = 255  # characters of a name or an id: an array of text is as wide as the longest, in every row
 MISSING = ("", "na", "n/a", "nan", "null", "none", "-", "--")  # how users' tables write that there is no number
 
 
@@ -141,14 +143,21 @@ def numbered(names: pl.Series, codes: dict[str, int]) -> NDArray[np.int32]:
     return names.replace_strict(distinct, numbers, return_dtype=pl.Int32).to_numpy()
 
 
-def words(table: Table, column: str) -> NDArray[np.str_]:
-    """A column as text, exactly as it is; "" where it is not given or not there at all."""
+def words(table: Table, column: str, notices: Notices | None = None) -> NDArray[np.str_]:
+    """A column as text, exactly as it is or, given notices, `shortened`; "" where it is not given or not there."""
     import polars as pl
 
     if column not in table:
         return np.full(len(table), "", np.str_)
-    raw = _whole_numbers(table.frame[column])
-    return np.array(raw.cast(pl.String).fill_null("").to_list(), np.str_).reshape(-1)
+    given = _whole_numbers(table.frame[column]).cast(pl.String).fill_null("")
+    return np.array((given if notices is None else shortened(given, table, notices)).to_list(), np.str_).reshape(-1)
+
+
+def shortened(text: pl.Series, table: Table, notices: Notices) -> pl.Series:
+    """A column of text, cut to `MAX_TEXT` characters; what was cut goes to the notices."""
+    long = (text.str.len_chars() > MAX_TEXT).fill_null(False).to_numpy()
+    notices.add_rows(f"Values of {text.name} cut to {MAX_TEXT} characters", long, table.place_of())
+    return text.str.head(MAX_TEXT)
 
 
 def _whole_numbers(raw: pl.Series) -> pl.Series:
@@ -212,7 +221,12 @@ def id_array(ids: pl.Series, *, as_text: bool = False) -> NDArray[np.generic]:
         ids = ids.cast(pl.Int64)
     if ids.dtype.is_integer() and not as_text:
         return ids.cast(pl.Int64).to_numpy()
-    return np.array(ids.cast(pl.String).to_list(), np.str_).reshape(-1)
+    names = ids.cast(pl.String)
+    longest = names.str.len_chars().arg_max()
+    if longest is not None and len(names[longest]) > MAX_TEXT:
+        found = f'id "{names[longest][:20]}..." has {len(names[longest]):,} characters'
+        raise CityError(f"{found}. Give ids of at most {MAX_TEXT}")
+    return np.array(names.to_list(), np.str_).reshape(-1)
 
 
 def _check_id_type(table: Table, column: str) -> None:

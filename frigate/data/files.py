@@ -54,6 +54,12 @@ def parsing(path: Path) -> Iterator[None]:
         raise CityError(f"{path.name} is damaged or cut short: {detail}. Save or fetch it again") from None
 
 
+def check_regular(path: Path) -> None:
+    """Refuse a pipe, which may never begin, and a device, which may never end."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise CityError(f"{path} is a pipe or a device. Save what it gives to a file first")
+
+
 def digest(path: Path) -> list[Any]:
     """Size and digest of a file."""
     with path.open("rb") as file:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frigate.data.detectors import Detectors
-from frigate.data.files import clear_leftovers, digest, file_errors
+from frigate.data.files import check_regular, clear_leftovers, digest, file_errors
 from frigate.data.network import RoadNetwork
 from frigate.data.notices import Notices
 from frigate.data.stream import RoadNetworkStream
@@ -92,6 +92,8 @@ def _find_table(folder: Path, stem: str) -> Path | None:
     there = [p for p in (folder / f"{stem}.parquet", folder / f"{stem}.csv") if p.exists()]
     if len(there) > 1:
         raise CityError(f"{folder.name} has both {stem}.parquet and {stem}.csv. Take one away")
+    for path in there:
+        check_regular(path)
     return there[0] if there else None
 
 

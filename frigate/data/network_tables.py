@@ -93,8 +93,8 @@ def roads_of(
         senders,
         receivers,
         length_m,
-        road_class=words(table, "road_class"),
-        name=words(table, "name"),
+        road_class=words(table, "road_class", notices),
+        name=words(table, "name", notices),
         geometry=lines_wkb(table, "geometry"),
         **attributes,
     )

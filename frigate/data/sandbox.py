@@ -40,7 +40,7 @@ from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from frigate.data.files import file_errors
+from frigate.data.files import check_regular, file_errors
 from frigate.errors import CityError, FrigateError
 
 P = ParamSpec("P")
@@ -83,6 +83,8 @@ def in_sandbox(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -
         with file_errors():
             return function(*args, **kwargs)
     paths = list(_paths([*args, *kwargs.values()]))
+    for path in paths:
+        check_regular(path)
     size_mb = sum(map(_size, paths)) / 1e6
     limits = _Limits(
         _setting("FRIGATE_READ_MEMORY_GB") or min(MIN_GB + GB_PER_MB * size_mb, MAX_SHARE * _machine_gb()),

@@ -16,6 +16,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra
 
 from frigate.data.coordinates import haversine_m
+from frigate.data.files import check_regular
 from frigate.data.network import NodeId, RoadNetwork
 from frigate.data.stream import RoadNetworkStream
 from frigate.draws import Draw, generator
@@ -148,6 +149,7 @@ def parse_seen(text: str) -> float | Literal["all"] | Path:
 
 def read_seen_file(path: str | Path, network: RoadNetwork) -> list[NodeId]:
     """The node ids in a file, one a line. Empty lines are passed over."""
+    check_regular(Path(path))
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:

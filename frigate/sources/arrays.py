@@ -77,8 +77,10 @@ def _datasets(path: Path, file: Any) -> Arrays:
 
 
 def read_dataset(path: Path, item: Any) -> NDArray[Any]:
-    """A dataset of an HDF5 file."""
+    """A dataset of an HDF5 file. One whose values are in another file is refused: that could be any file."""
     with parsing(path):
+        if item.external or item.is_virtual or item.file.filename != str(path):
+            raise CityError(f'{path.name}: "{item.name}" has its values in another file. Save them in this one')
         whole = np.asarray(item[()])
         return whole.astype(np.bytes_) if whole.dtype.kind == "O" else whole  # text of varying length
 

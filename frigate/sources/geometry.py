@@ -17,6 +17,7 @@ from frigate.data.network import Edges, RoadNetwork
 
 Line = NDArray[np.float64]  # [points,2] lon, lat
 
+EXPECTED = "LINESTRING or MULTILINESTRING in WKT, or WKB, is expected"
 MEETING_DEG = 1e-6  # parts of a line whose ends are this close meet
 
 
@@ -32,13 +33,13 @@ def read_line(value: str | bytes) -> Line:
         if named := re.match(r"SRID\s*=\s*(\d{1,9})\s*;", value, re.I):
             srid, value = int(named[1]), value[named.end() :]
     binary = isinstance(value, bytes) or value[:1] == "0"  # WKB begins with a byte of 0 or 1
+    _check_kind(value, binary=binary)
     try:
         with np.errstate(invalid="ignore"):
             found = shapely.from_wkb(value) if binary else shapely.from_wkt(value)
     except (shapely.errors.ShapelyError, ValueError, TypeError) as error:
         detail = (str(error).strip().splitlines() or [""])[0].rpartition("Exception: ")[2]
-        expected = "LINESTRING or MULTILINESTRING in WKT, or WKB, is expected"
-        raise NotALineError(f"is not a line ({detail}). {expected}") from None
+        raise NotALineError(f"is not a line ({detail}). {EXPECTED}") from None
     srid = srid or int(shapely.get_srid(found))
     if srid not in (0, 4326):
         raise NotALineError(f"has SRID {srid}. Convert it to degrees of WGS84 (4326)")
@@ -47,6 +48,41 @@ def read_line(value: str | bytes) -> Line:
     if isinstance(found, shapely.MultiLineString):
         return _checked(_joined([shapely.get_coordinates(part) for part in found.geoms]))
     raise NotALineError(f"is a {type(found).__name__}. A line is expected")
+
+
+def _check_kind(value: str | bytes, *, binary: bool) -> None:
+    """Refuse all but lines before GEOS sees them: in collections of collections it overflows its stack and crashes."""
+    if not binary:
+        word = re.match(r"[A-Za-z]{0,30}", str(value))[0].upper()  # type: ignore[index]  # it matches anything
+        if word and word not in ("LINESTRING", "MULTILINESTRING", "LINEARRING"):
+            raise NotALineError(f"is a {word}. A line is expected")
+        return
+    try:
+        wkb = bytes.fromhex(value) if isinstance(value, str) else value
+        kind, at, _ = _wkb_header(wkb, 0)
+        if kind == 5:  # its parts could be anything
+            (parts,) = struct.unpack_from("<I" if wkb[0] else ">I", wkb, at)
+            at += 4
+            for _ in range(parts):
+                kind, start, point_bytes = _wkb_header(wkb, at)
+                if kind != 2:
+                    break
+                (points,) = struct.unpack_from("<I" if wkb[at] else ">I", wkb, start)
+                at = start + 4 + points * point_bytes
+    except (struct.error, IndexError, ValueError):
+        raise NotALineError(f"is not a line (cut short, or not WKB). {EXPECTED}") from None
+    if kind != 2:
+        raise NotALineError(f"is WKB of kind {kind}. A line is expected")
+
+
+def _wkb_header(wkb: bytes, at: int) -> tuple[int, int, int]:
+    """What a geometry at this byte is (2: a line, 5: several), where its content begins, and the bytes of a point."""
+    (code,) = struct.unpack_from("<I" if wkb[at] else ">I", wkb, at + 1)
+    kind = code & 0x1FFFFFFF  # without the flags of EWKB: a height, a measure, a reference system
+    height_and_measure = (0, 1, 1, 2)[min(kind // 1000, 3)]  # of ISO: 1002, 2002 and 3002 are lines too
+    dimensions = 2 + bool(code & 0x80000000) + bool(code & 0x40000000) + height_and_measure
+    srid = 4 if code & 0x20000000 else 0
+    return kind % 1000, at + 5 + srid, 8 * dimensions
 
 
 def _joined(parts: list[Line]) -> Line:

@@ -320,9 +320,11 @@ def test_damaged_pages_of_parquet_are_read_or_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def bomb(tmp_path: Path) -> Path:
-    """A few kilobytes that unpack to 0.4 GB: a name of one megabyte for each of 400 roads."""
+    """A few kilobytes that unpack to 0.4 GB: a name of one megabyte for each of 400 roads, no two the same."""
     small_city(tmp_path)
-    edges = pl.DataFrame({"source": [1, 2] * 200, "target": [2, 1] * 200, "name": ["n" * 1_000_000] * 400})
+    edges = pl.DataFrame(
+        {"source": [1, 2] * 200, "target": [2, 1] * 200, "name": [f"{n}".ljust(1_000_000) for n in range(400)]}
+    )
     edges.write_parquet(tmp_path / "edges.parquet", compression="zstd")
     assert (tmp_path / "edges.parquet").stat().st_size < 200_000
     del edges

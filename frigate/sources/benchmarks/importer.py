@@ -23,7 +23,7 @@ from frigate.data.bucketing import bucket_matrix, usual_step_s
 from frigate.data.city import City
 from frigate.data.network import Edges, NodeId, RoadNetwork
 from frigate.data.notices import Notices
-from frigate.data.sandbox import sandboxed
+from frigate.data.sandbox import in_sandbox, sandboxed
 from frigate.data.stream import zone
 from frigate.data.times import Clock, array_times_us
 from frigate.errors import CityError, did_you_mean
@@ -311,8 +311,7 @@ def read_seen(path: str | Path, city: City) -> list[NodeId]:
     """The ids of the nodes that one of the authors' seen_*.npy names by their rows: a split to train on."""
     if not Path(path).is_file():
         raise CityError(f"{path}: there is no such file")
-    with open_arrays(Path(path)) as arrays:
-        rows = read_array(Path(path), arrays, "array")
+    rows = in_sandbox(_single_array, Path(path))
     if rows.ndim != 1 or rows.dtype.kind not in "iu":
         raise CityError(f"{Path(path).name} holds {rows.dtype} of shape {rows.shape}. Rows of nodes are expected")
     N = city.network.num_nodes
@@ -320,3 +319,8 @@ def read_seen(path: str | Path, city: City) -> list[NodeId]:
         raise CityError(f"{Path(path).name} names row {int(rows.max())}, but the city has {N} nodes")
     picked: list[NodeId] = city.stream.node_ids[np.unique(rows)].tolist()
     return picked
+
+
+def _single_array(path: Path) -> NDArray[np.generic]:
+    with open_arrays(path) as arrays:
+        return np.array(read_array(path, arrays, "array"))

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from frigate.data.columns import MAX_TEXT
 from frigate.data.coordinates import on_earth
 from frigate.data.network import MIN_ROAD_M, Edges, RoadNetwork
 from frigate.data.notices import Notices
@@ -202,6 +203,8 @@ def _edges(
     geometry = np.empty(len(kept), np.object_)
     geometry[:] = [write_line(line) for line in np.split(to_degrees(np.concatenate(lines)), cuts)]
     of = [read.roads[name][0].attributes for name in kept]
+    names = [edge.get("name", "") for edge in of]
+    notices.add(f"Names of roads cut to {MAX_TEXT} characters", sum(len(name) > MAX_TEXT for name in names))
     return Edges.of(
         ends[:, 0],
         ends[:, 1],
@@ -209,7 +212,7 @@ def _edges(
         road_class=[road_class(edge.get("type", "")) for edge in of],
         lanes=[len(cars[name]) for name in kept],
         speed_kph=speed_kph,
-        name=[edge.get("name", "") for edge in of],
+        name=[name[:MAX_TEXT] for name in names],
         geometry=geometry,
     )
 

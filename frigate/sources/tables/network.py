@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from frigate.data.columns import NodeIndex, id_array, new_ids, number_styles, parse_numbers, text
+from frigate.data.columns import NodeIndex, id_array, new_ids, number_styles, parse_numbers, shortened, text
 from frigate.data.coordinates import coordinate_fault, haversine_m
 from frigate.data.network import Edges, RoadNetwork, clean_edges
 from frigate.data.network_tables import NODE_COLUMNS, note_lengths, note_network
@@ -194,8 +194,8 @@ def _roads(base: RoadNetwork, table: Table, lines: Lines, ends: Ends, log: Impor
             geometry[k] = write_line(lines[row] if ahead[k] else lines[row][::-1])
     numbers = {c: table.frame[c].to_numpy()[at] for c in EDGE_NUMBERS if c in table}
     given_m = numbers.pop("length_m", np.full(len(at), np.nan))
-    names = {c: table.frame[c].fill_null("").to_list() for c in ("road_class", "name") if c in table}
-    words = {c: np.array(values, np.str_)[at] for c, values in names.items()}
+    names = {c: table.frame[c].fill_null("") for c in ("road_class", "name") if c in table}
+    words = {c: np.array(shortened(given, table, log.notices).to_list(), np.str_)[at] for c, given in names.items()}
     length_m = np.where(np.isnan(given_m), length_m, given_m)
     edges, cleaned = clean_edges(Edges.of(a, b, length_m, geometry=geometry, **words, **numbers))
     cleaned.note(log.notices)
