@@ -14,8 +14,9 @@ def device(monkeypatch: pytest.MonkeyPatch) -> str:
     """Where the kernels run: a GPU, or the CPU under Triton's interpreter, there with small tiles."""
     found = device_for("triton")
     if found == "cpu":
-        from frigate.nn.ops.cuda import decoder_kernels, lstm_kernels
+        from frigate.nn.ops.cuda import decoder_kernels, layer_kernels, lstm_kernels
 
+        monkeypatch.setattr(layer_kernels, "TUNING", layer_kernels.Tuning(programs=2, product_rows=16))
         small = {"forward": (16, 4), "backward": (16, 4)}
         monkeypatch.setattr(lstm_kernels, "TUNING", lstm_kernels.Tuning(**small, sums_block=(32, 4, 1)))
         monkeypatch.setattr(decoder_kernels, "TUNING", decoder_kernels.Tuning(**small))

@@ -19,6 +19,7 @@ from frigate.nn.model import DefaultEmbedding, Frigate
 from frigate.nn.moments import KernelMean, moments
 from frigate.nn.scaling import NEAR_CUTOFF
 from tests.support import second_writing as reference
+from tests.support.gradients import assert_same_gradients
 from tests.support.towns import (
     Town,
     bare_topology,
@@ -77,18 +78,6 @@ def reference_forecast(town: Town, model: Frigate, current: list[int], inputs: n
         y = reference.forecast(model, snapshots, reference.clock(town.stream, last), horizon=HORIZON)
         windows.append(torch.stack([torch.stack(steps) for steps in y], dim=1))
     return torch.stack(windows)
-
-
-def assert_same_gradients(model: torch.nn.Module, left: Tensor, right: Tensor) -> None:
-    """Of a random linear function of the forecasts, for every weight."""
-    weights = torch.randn(left.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    named = list(model.named_parameters())
-    parameters = [parameter for _, parameter in named]
-    found = torch.autograd.grad((left * weights).sum(), parameters, materialize_grads=True)
-    expected = torch.autograd.grad((right * weights).sum(), parameters, materialize_grads=True)
-    for (name, _), a, b in zip(named, found, expected, strict=True):
-        scale = max(1.0, float(b.abs().max()))
-        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-9 * scale, msg=f"{name}: {a} is not {b}")
 
 
 @pytest.mark.parametrize("name", TOWNS)

@@ -1,0 +1,146 @@
+"""Preset `default` against loops: values and gradients of all weights, with and without demand; and demand's inputs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from frigate.config import change, preset
+from frigate.data.stream import make_stream
+from frigate.demand.estimate import DemandSettings
+from frigate.nn.batch import Batch, Windows
+from frigate.nn.demand_tables import DemandTables
+from frigate.nn.model import Frigate
+from frigate.nn.scaling import NEAR_CUTOFF
+from frigate.training.run import RunOnCity
+from frigate.training.train import new_run
+from tests.support import second_writing_of_default as reference
+from tests.support.forecast_runs import small_city
+from tests.support.gradients import assert_same_gradients
+from tests.support.second_writing import window
+from tests.support.towns import (
+    START_S,
+    TIMEZONE,
+    Town,
+    build_model,
+    edited,
+    in_float64,
+    make_town,
+    random_network,
+    random_stream,
+    small_settings,
+)
+
+PAST, HORIZON = 4, 3
+FRIDAY_S = START_S + 4 * 86_400
+
+
+def weekend_town(quantity: str) -> Town:
+    """Roads change, and Saturday begins, inside the window that is forecast."""
+    network = random_network(7, seed=6, isolated=1)
+    drawn = random_stream([network, edited(network, seed=6)], seed=6, quantity=quantity)
+    stream = make_stream(
+        drawn.values, drawn.topologies, observed=drawn.observed, topology_of=(np.arange(30) >= 19).astype(np.int64),
+        start_s=FRIDAY_S, step_s=3600, timezone=TIMEZONE, quantity=quantity,
+    )  # fmt: skip
+    return make_town(stream, small_settings("default", layers=2))
+
+
+def random_demand(batch: Batch, seed: int) -> Batch:
+    """With numbers of the right sizes; some nodes lose half or all of their traffic, some have three times as much."""
+    rng = np.random.default_rng(seed)
+    B, N = batch.num_windows, batch.num_nodes
+    node = [rng.normal(0, 0.3, (B, N)), rng.gamma(1, 0.5, (B, N)), rng.random((B, N)) < 0.5]
+    rerouted = rng.choice([0.0, 0.5, 1.0, 3.0], (B, N))
+    return replace(
+        batch,
+        usual_past=torch.from_numpy(rng.gamma(1, 5, (B, batch.past, N))),
+        demand=torch.from_numpy(rng.gamma(1, 5, (B, batch.horizon, N))),
+        demand_node=torch.from_numpy(np.stack([*node, rerouted], axis=-1)),
+    )
+
+
+def inputs_of(batch: Batch, b: int) -> reference.DemandInputs | None:
+    if batch.usual_past is None or batch.demand is None or batch.demand_node is None:
+        return None
+    node = batch.demand_node[b].T.tolist()
+    return reference.DemandInputs(batch.usual_past[b].tolist(), batch.demand[b].tolist(), *node)
+
+
+def loops(town: Town, model: Frigate, batch: Batch, current: list[int], inputs: np.ndarray) -> Tensor:
+    """[B,H,N]"""
+    made = []
+    for b, last in enumerate(current):
+        times = range(last - PAST + 1, last + 1)
+        y = reference.forecast(
+            model,
+            window(town.stream, town.scaling, current=last, past=PAST, inputs=inputs),
+            [town.topologies[int(town.stream.topology_of[t])].road_features.double() for t in times],
+            town.stream.sensors,
+            [reference.calendar(town.stream, t) for t in times],
+            [reference.calendar(town.stream, last + k) for k in range(1, HORIZON + 1)],
+            inputs_of(batch, b),
+            cutoff_m=NEAR_CUTOFF * town.scaling.length_scale_m,
+        )
+        made.append(torch.stack([torch.stack(steps) for steps in y], dim=1))
+    return torch.stack(made)
+
+
+@pytest.mark.parametrize(("quantity", "demand"), [("speed", False), ("count", True)])
+def test_default_equals_the_loops(quantity: str, demand: bool) -> None:
+    town = weekend_town(quantity)
+    scaling = replace(town.scaling, demand=DemandSettings()) if demand else town.scaling
+    model = build_model(town.settings, scaling, seed=1).double()
+    current, inputs = [20, 9], np.arange(7) != 1  # one node is unseen
+    batch = in_float64(town.batch(current, past=PAST, horizon=HORIZON, inputs=inputs))
+    batch = random_demand(batch, 0) if demand else batch
+    assert len(set(batch.topology_of[0].tolist())) == 2
+    weekend = batch.calendar_past[..., -1].sum() + batch.calendar_future[..., -1].sum()
+    assert 0 < weekend < batch.calendar_past[0, :, -1].numel() + batch.calendar_future[0, :, -1].numel()
+    found, expected = model(batch), loops(town, model, batch, current, inputs)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+    assert expected.std() > 1e-3
+    assert_same_gradients(model, found, expected, rtol=1e-5)
+
+
+# What demand tells of a window
+
+
+@pytest.fixture(scope="module")
+def run() -> RunOnCity:
+    small = {"model": {"width": 8, "layers": 1, "hidden": 8}, "task": {"past": PAST, "horizon": HORIZON}}
+    return new_run(small_city(), settings=change(preset("default"), small), seen=0.8)
+
+
+@pytest.mark.parametrize("current", [33, 118])  # on Tuesday, and where Saturday begins
+def test_what_demand_tells_equals_the_loops(run: RunOnCity, current: int) -> None:
+    """On the usual roads in the first half of the window, on others in the second and in the coming hour."""
+    stream, demand = run.city.stream, run.trips.demand(run.split.seen)
+    rng = np.random.default_rng(0)
+    roads = rng.choice([0.0, 0.5, 1.0, 2.0], (2, stream.num_nodes))
+    other = replace(demand.leaning, sensor=np.roll(demand.leaning.sensor, 1, axis=0))
+    tables = DemandTables.of(
+        [demand], "cpu", step_s=stream.step_s, roads=torch.from_numpy(roads)[None], leanings=[[demand.leaning, other]]
+    )
+    seen = torch.from_numpy(run.split.seen)
+    batch = Windows(stream, run.windows().topologies).batch(
+        np.array([current]), past=PAST, horizon=HORIZON, inputs=seen, hidden=(torch.arange(25) % 7 == 0)[None] & seen
+    )
+    found = tables.apply(batch, torch.tensor([0]), torch.tensor([[0, 0, 1, 1]]), torch.tensor([1]))
+    readings = [
+        [float(x) if there else None for x, there in zip(row, observed, strict=True)]
+        for row, observed in zip(batch.values[0], batch.observed[0], strict=True)
+    ]
+    expected = reference.demand_inputs(
+        demand, other, stream, readings, current=current, horizon=HORIZON,
+        past_roads=[roads[i].tolist() for i in (0, 0, 1, 1)], coming_roads=roads[1].tolist(),
+    )  # fmt: skip
+    mine = inputs_of(found, 0)
+    assert mine is not None
+    for name, numbers in vars(expected).items():
+        np.testing.assert_allclose(getattr(mine, name), numbers, rtol=1e-4, atol=1e-4, err_msg=name)
+    assert np.ptp(expected.log_change) > 0.05 and np.ptp(expected.forecast) > 1
