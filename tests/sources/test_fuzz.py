@@ -1,6 +1,6 @@
 """Importers survive damaged files: refused or read, never a traceback, a crash, a hang or memory without bound.
 
-15 inputs of each format here, 2,000 in `make test-slow`. Each import runs in a child process with a limit on memory
+Seven inputs of each format here, 2,000 in `make test-slow`. Each import runs in a child process with a limit on memory
 and time, since native parsers can crash; a child that dies is told apart by the input that killed it.
 """
 
@@ -21,7 +21,7 @@ import pytest
 from tests.support.fuzz_child import LIMIT_S, Job
 from tests.support.fuzz_formats import FORMATS
 
-FEW, MANY = 15, 2000
+FEW, MANY = 7, 2000
 AT_ONCE = 500  # inputs for one child
 ROOT = Path(__file__).resolve().parents[2]
 
