@@ -762,26 +762,30 @@ def test_the_demo_tells_the_truth_whoever_wins(
 def test_the_demo_replaces_an_earlier_demo_and_nothing_else(
     demo: tuple[Demo, Path, list[str], list[tuple[int, int, str]]], tmp_path: Path
 ) -> None:
-    shutil.copytree(demo[1], tmp_path / "again")
-    old = next((tmp_path / "again" / "run").glob("checkpoint-*/run.json")).stat().st_mtime_ns
+    def again(folder: Path) -> None:
+        """Up to the first step of the training."""
 
-    def again(folder: Path) -> Demo:
-        return run_demo(
-            folder, seed=1, say=lambda text: None, progress=lambda *tick: None, settings=small_demo(),
-            intersections=100, days=2,
-        )  # fmt: skip
+        def stop(*tick: object) -> None:
+            raise KeyboardInterrupt
 
-    again(tmp_path / "again")
-    assert next((tmp_path / "again" / "run").glob("checkpoint-*/run.json")).stat().st_mtime_ns != old
+        run_demo(folder, seed=1, say=str, progress=stop, settings=small_demo(), intersections=100, days=2)
+
+    earlier = tmp_path / "again"
+    shutil.copytree(demo[1], earlier)
     write_city(town(), tmp_path / "mine" / "city")
     (tmp_path / "mine" / "run").mkdir()
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "todo.txt").write_text("")
-    (tmp_path / "again" / "run" / "thesis.tex").write_text("")
-    for folder in (tmp_path / "mine", tmp_path / "notes", tmp_path / "again"):
+    (earlier / "run" / "thesis.tex").write_text("")
+    for folder in (tmp_path / "mine", tmp_path / "notes", earlier):
         before = sorted(folder.rglob("*"))
         with raises(SettingsError, "files"):
             again(folder)
         assert [p for p in sorted(folder.rglob("*")) if "cache" not in p.parts] == [
             p for p in before if "cache" not in p.parts
         ]
+    (earlier / "run" / "thesis.tex").unlink()
+    assert list(earlier.glob("run/checkpoint-*"))
+    with pytest.raises(KeyboardInterrupt):
+        again(earlier)
+    assert not list(earlier.glob("run/checkpoint-*"))

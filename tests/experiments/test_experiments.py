@@ -278,11 +278,11 @@ def test_stopped_half_way_it_goes_on_and_equals_a_straight_run(city: City, tmp_p
 
 
 def test_several_at_once_give_the_same_numbers(done: Done, tmp_path: Path) -> None:
-    models = ("dcrnn", "default", "clock profile")
+    models = ("dcrnn", "paper", "clock profile")
     plan = replace(done.plan, results=tmp_path / "results", models=models)
     assert reproduce([*named("horizon"), *named("irregular")], plan, jobs=2).left_out == {}
     mine, theirs = sums(plan.results), sums(done.results)
-    assert {"runs/dcrnn-50-0/test.npz", "runs/default-50-0/masked.npz"} <= set(mine)
+    assert {"runs/dcrnn-50-0/test.npz", "runs/paper-50-0/masked.npz"} <= set(mine)
     assert mine == {path: theirs[path] for path in mine}
     with raises(SettingsError, "city on disk"):
         reproduce(named("horizon"), replace(plan, city=replace(plan.city, folder=None), seen=0.4), jobs=2)

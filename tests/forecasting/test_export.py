@@ -41,8 +41,10 @@ from tests.support.forecast_runs import START_S, STEP_S, S, small_city
 from tests.support.towns import random_network, random_stream
 
 BOTH = pytest.mark.parametrize("name", ["paper", "default"])
-# `default` on a gauge has no demand. `paper` has none either, and the rest of it is that of `default` on counts.
-ALSO_GAUGE = pytest.mark.parametrize("name", ["paper", "default", pytest.param("gauge", marks=pytest.mark.slow)])
+# To export one takes ten seconds. `default` on a gauge has no demand, and neither has `paper`.
+ALSO_GAUGE = pytest.mark.parametrize(
+    "name", ["default", *(pytest.param(name, marks=pytest.mark.slow) for name in ("paper", "gauge"))]
+)
 HAVE_ONNX = all(importlib.util.find_spec(package) for package in NEEDED)
 needs_onnx = pytest.mark.skipif(not HAVE_ONNX, reason="the extra `export` is absent")
 TOWN = ("senders", "neighbour")
