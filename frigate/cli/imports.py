@@ -18,15 +18,16 @@ BENCHMARKS = "metr-la, pems-bay, pems03, pems04, pems07, pems08, libcity, frigat
 
 
 def _import_matrix(args: Namespace) -> None:
-    from frigate.data.network_tables import ATTRIBUTES
+    from frigate.data.network_tables import NODE_COLUMNS
     from frigate.sources.matrix import import_matrix
+    from frigate.sources.tables.network import EDGE_COLUMNS
 
-    columns = ("node_id", "lon", "lat", "source", "target", "length_m", *ATTRIBUTES)
+    columns = (*NODE_COLUMNS, *EDGE_COLUMNS)
     with status(f"Importing {args.file}"):
         city = import_matrix(
             args.file, values=args.values, time=args.time, valid=args.valid, start=args.start, step=args.step,
             timezone=args.timezone, nodes=args.nodes, edges=args.edges, rename=parse_map(args.map, known=columns),
-            quantity=args.quantity, unit=args.unit, name=_name(args),
+            encoding=args.encoding, quantity=args.quantity, unit=args.unit, on=args.on, name=_name(args),
         )  # fmt: skip
     _write(city, args)
 
@@ -162,13 +163,14 @@ QUANTITY = Argument("--quantity NAME", "count (summed) or a gauge such as speed 
 UNIT = Argument("--unit UNIT", "unit of the values, for display", default="")
 ON = Argument("--on", "what a node of the city is: an intersection, or a road segment", default="nodes",
               choices=("nodes", "roads"))  # fmt: skip
+ENCODING = Argument("--encoding NAME", "of tables that are not UTF-8, such as latin-1", default="utf-8")
 READINGS = (
     Argument("--readings FILE", "table of readings: time, value, and a node, a sensor or a place", Path),
     Argument("--sensors FILE", "table of sensors: sensor_id, and node_id or lon, lat", Path),
     Argument("--snap METRES", "attach a sensor to the nearest node within this distance", float),
     MAP,
     Argument("--date-order", "order of dates such as 03/04/24, where no value decides", choices=("dmy", "mdy", "ymd")),
-    Argument("--encoding NAME", "of text tables, such as latin-1", default="utf-8"),
+    ENCODING,
     Argument("--report FILE", "write the rows that could not be used, as CSV", Path),
     QUANTITY,
     UNIT,
@@ -178,7 +180,7 @@ IMPORT = Group(
     "import", "Make a city folder from other data.",
     (
         Command("matrix", "A matrix of readings, with tables of nodes and roads.", _import_matrix, (
-            Argument("FILE", "a matrix [time, node]: .npz, .npy, .h5 or wide .csv", Path),
+            Argument("FILE", "a matrix [time, node] or, on roads, [time, road]: .npz, .npy, .h5 or wide .csv", Path),
             Argument("--nodes FILE", "table of nodes: node_id, lon, lat", Path, required=True),
             Argument("--edges FILE", "table of roads: source, target [, length_m, road_class, ...]", Path,
                      required=True),
@@ -187,7 +189,7 @@ IMPORT = Group(
             Argument("--time ARRAY", "name of the array of times in the file"),
             Argument("--valid ARRAY", "name of the array that marks valid rows or cells"),
             Argument("--start TIME", "time of the first row, if the file has no times"),
-            STEP_OF_DATA, UTC, MAP, QUANTITY, UNIT,
+            STEP_OF_DATA, UTC, MAP, ENCODING, QUANTITY, UNIT, ON,
         )),
         Command("osm", "Drivable roads of OpenStreetMap, with or without readings.", _import_osm, (
             Argument("FILE", ".osm.pbf, .osm, .osm.gz, Overpass JSON or GraphML", Path),

@@ -410,6 +410,10 @@ class Cleaned:
     parallel: NDArray[np.bool_]
     zero_length: NDArray[np.bool_]
 
+    @property
+    def kept(self) -> NDArray[np.bool_]:
+        return ~self.self_loops & ~self.parallel
+
     def note(self, notices: Notices, place: Callable[[int], Place] | None = None) -> None:
         """Report them, with their places in the input."""
         notices.add_rows("Roads from a node to itself were left out", self.self_loops, place)
@@ -420,13 +424,13 @@ class Cleaned:
 MIN_ROAD_M = 1.0
 
 
-def clean_edges(edges: Edges) -> tuple[Edges, Cleaned]:
-    """Drop self-loops, keep the shortest of parallel roads, give roads of no length one metre."""
+def clean_edges(edges: Edges, *, keep_parallel: bool = False) -> tuple[Edges, Cleaned]:
+    """Drop self-loops, keep the shortest of parallel roads, or all, and give roads of no length one metre."""
     loops = edges.senders == edges.receivers
     short = (edges.length_m <= 0) & ~loops
     edges = replace(edges, length_m=np.where(short, MIN_ROAD_M, edges.length_m))
     order = np.lexsort((edges.length_m, edges.receivers, edges.senders))
     parallel = np.zeros(len(edges), bool)
     parallel[order[1:]] = (np.diff(edges.senders[order]) == 0) & (np.diff(edges.receivers[order]) == 0)
-    parallel &= ~loops
+    parallel &= ~loops & (not keep_parallel)
     return edges.take(~loops & ~parallel), Cleaned(loops, parallel, short)

@@ -1,9 +1,10 @@
 """Tables on disk, CSV or Parquet: opened, their columns found by name, read whole or a run of rows at a time.
 
 The tables of a city folder are strict: commas, UTF-8 and our column names, as the format says. A table that a user
-imports may separate columns by commas, semicolons, tabs or bars, be in any encoding, and name its columns as the user's
-map says or as the field commonly does. Both go through the same code. A fault is named by file, line (Parquet: row) and
-column. What the columns hold is read by `columns` and `times`.
+imports may separate columns by commas, semicolons, tabs or bars, be in any encoding or a sheet of Excel, have lines
+above the names of its columns, and name these as the user's map says or as the field commonly does. Both go through the
+same code. A fault is named by file, line (Parquet: row) and column. What the columns hold is read by `columns` and
+`times`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from frigate.data.column_names import guess, renamed, unit_factor
 from frigate.data.files import replacing_folder
 from frigate.data.notices import Notices, TableRow
 from frigate.data.sandbox import reading
+from frigate.data.spreadsheets import SUFFIXES as SHEETS
+from frigate.data.spreadsheets import sheet_as_csv
 from frigate.errors import CityError, did_you_mean
 
 if TYPE_CHECKING:
@@ -34,6 +37,7 @@ ROW = "row number"  # the column with each row's number in its file, from 0
 BATCH_ROWS = 1 << 20
 CSV_TIME = "%Y-%m-%dT%H:%M:%SZ"
 
+HEAD_LINES = 60
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 FOREIGN = {  # how files begin that are no tables; polars would unpack some by itself, to any size
     b"\x1f\x8b": "gzip",
@@ -44,6 +48,7 @@ FOREIGN = {  # how files begin that are no tables; polars would unpack some by i
     b"%PDF": "a PDF",
     b"\xd0\xcf\x11\xe0": "a spreadsheet",
 }
+PACKED_SHEETS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,7 @@ class TableFile:
     parquet: bool = True
     readable: Path | None = None  # a copy in UTF-8, where the file is in another encoding
     delimiter: str = ","
+    preamble: int = 0  # lines above that which names the columns
     header: bool = True  # whether the first line names the columns
     strict: bool = True  # a table of a city folder
     source_of: Mapping[str, str] = field(default_factory=dict)  # our column -> its name in the file
@@ -75,6 +81,7 @@ class TableFile:
             self.readable or self.path,
             separator=self.delimiter,
             has_header=self.header,
+            skip_lines=self.preamble,
             new_columns=names,
             infer_schema=False,
             glob=False,
@@ -142,7 +149,7 @@ class TableFile:
 
     def lines(self, rows: Collection[int]) -> dict[int, int]:
         """The line at which each row begins; of a Parquet file, its row from 1 on."""
-        lines = {row: row + 1 + (self.header and not self.parquet) for row in rows}
+        lines = {row: row + 1 + self.preamble + (self.header and not self.parquet) for row in rows}
         if self.parquet or self._plain_lines:
             return lines
         last = max(rows, default=-1)
@@ -157,6 +164,8 @@ class TableFile:
     def _plain_lines(self) -> bool:
         """Whether every row is one line: no quoted line breaks, and no blank line at the top."""
         with (self.readable or self.path).open("rb") as file:
+            for _ in range(self.preamble):
+                file.readline()
             first = file.readline().removeprefix(codecs.BOM_UTF8).strip()
             return bool(first) and b'"' not in first and not any(b'"' in chunk for chunk in _chunks(file))
 
@@ -164,14 +173,16 @@ class TableFile:
         """Row, line and fields, as far as Python's reader gets."""
         try:
             with (self.readable or self.path).open(encoding="utf-8-sig", errors="replace", newline="") as file:
+                for _ in range(self.preamble):
+                    file.readline()
                 reader = csv.reader(file, delimiter=self.delimiter)
-                row, begins = -2 if self.header else -1, 1
+                row, begins = -2 if self.header else -1, 1 + self.preamble
                 for cells in reader:
                     if row > -2 or cells:  # blank lines above the names
                         row += 1
                     if row >= 0:
                         yield row, begins, cells
-                    begins = reader.line_num + 1
+                    begins = reader.line_num + 1 + self.preamble
         except (csv.Error, OSError):
             return
 
@@ -205,6 +216,7 @@ class TableFile:
         source_of |= guessed
         known = ", ".join(f"{theirs}={ours}" for ours, theirs in guessed.items())
         notices.add(f"Columns of {self.path.name} known by their common names ({known})", len(guessed))
+        notices.add(f"Lines of {self.path.name} above the names of its columns, left out", self.preamble)
         factors = {ours: unit_factor(theirs, ours) for ours, theirs in source_of.items()}
         file = replace(self, source_of=source_of, factor_of=factors)
         file.need(needed)
@@ -303,21 +315,22 @@ def open_table(
     Parameters
     ----------
     path
-        A CSV file, or a Parquet file named .parquet or .pq.
+        A CSV file, a Parquet file named .parquet or .pq, or, not strict, a sheet of Excel or LibreOffice.
     strict
         Whether it is a table of a city folder, which has commas, UTF-8 and our column names.
     encoding
-        Of a CSV file, by any name that Python knows.
+        Of a CSV file that is not UTF-8, by any name that Python knows.
     scratch
-        A folder for a UTF-8 copy, needed for any other encoding.
+        A folder for a UTF-8 copy, needed for any other encoding and for sheets.
     headless
         Names for the columns of a CSV file whose first line has numbers only.
     """
     path = Path(path)
     reading(path)
     head = _first_bytes(path)
+    sheet = not strict and scratch is not None and path.suffix.lower() in SHEETS and head.startswith(PACKED_SHEETS)
     for magic, kind in FOREIGN.items():
-        if head.startswith(magic):
+        if head.startswith(magic) and not sheet:
             raise CityError(f"{path.name} is {kind} by its content. Unpack it, or save it as CSV or Parquet")
     parquet = path.suffix.lower() in (".parquet", ".pq")
     if parquet != head.startswith(b"PAR1"):
@@ -325,11 +338,14 @@ def open_table(
         raise CityError(f"{path.name} {found}. Name it by what it is")
     file = TableFile(path, (), parquet, strict=strict)
     if not parquet:
-        readable = _in_utf8(path, encoding, scratch, strict=strict)
-        first = _first_line(path, readable)
-        delimiter = "," if strict else max(DELIMITERS, key=re.sub(r'"[^"]*"', "", first).count)
+        if sheet and scratch is not None:
+            readable = sheet_as_csv(path, scratch)
+        else:
+            readable = _in_utf8(path, encoding, scratch, strict=strict)
+        preamble, delimiter = (0, ",") if strict else find_header(_first_lines(readable))
+        first = _first_line(path, readable, preamble)
         header = not (headless and all(_is_number(cell) for cell in first.strip().split(delimiter)))
-        file = replace(file, readable=readable, delimiter=delimiter, header=header)
+        file = replace(file, readable=readable, delimiter=delimiter, header=header, preamble=preamble)
     with file.reading():
         names = tuple(file.scan().collect_schema().names())
         file = replace(file, names=names if file.header else (*headless, *names[len(headless) :])[: len(names)])
@@ -355,16 +371,19 @@ def _in_utf8(path: Path, encoding: str, scratch: Path | None, *, strict: bool) -
         codec = codecs.lookup(encoding)
     except LookupError:
         raise CityError(f'encoding "{encoding}" is not known. Try utf-8, latin-1, cp1252 or utf-16') from None
+    if codec.name != "utf-8" and _is_utf8(path):  # another table of the same import has that encoding
+        return path
+    if scratch is not None and _first_bytes(path)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        codec = codecs.lookup("utf-16")
     copy = None if scratch is None or codec.name == "utf-8" else scratch / f"{len(list(scratch.iterdir()))}-{path.name}"
-    decoder, line, at_start = codec.incrementaldecoder(), 1, True
+    decoder, line = codec.incrementaldecoder(), 1
     with path.open("rb") as file, nullcontext() if copy is None else copy.open("wb") as out:
         for chunk in chain(_chunks(file), [b""]):
             try:
                 text = decoder.decode(chunk, final=not chunk)
             except UnicodeDecodeError as wrong:
                 line += wrong.object[: wrong.start].count(b"\n")
-                utf16 = at_start and chunk[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-                remedy = f"Pass --encoding {'utf-16' if utf16 else 'latin-1'} (or the one it has), or save it as UTF-8"
+                remedy = "Pass --encoding latin-1 (or the one it has), or save it as UTF-8"
                 byte = f"byte 0x{wrong.object[wrong.start]:02x} is not {codec.name.upper()}"
                 raise CityError(
                     f"{path.name} line {line}: {byte}. {'Save the table as UTF-8' if strict else remedy}"
@@ -374,13 +393,52 @@ def _in_utf8(path: Path, encoding: str, scratch: Path | None, *, strict: bool) -
             if out is not None:
                 out.write(text.encode("utf-8", "replace"))
             line += text.count("\n")
-            at_start = False
     return path if copy is None else copy
 
 
-def _first_line(path: Path, readable: Path) -> str:
-    """The first line that is not blank."""
+def _is_utf8(path: Path) -> bool:
+    decoder = codecs.lookup("utf-8").incrementaldecoder()
+    try:
+        with path.open("rb") as file:
+            return not any("\0" in decoder.decode(chunk, final=not chunk) for chunk in chain(_chunks(file), [b""]))
+    except UnicodeDecodeError:
+        return False
+
+
+def _first_lines(readable: Path) -> list[str]:
+    """The lines in which the names of the columns must be."""
     with readable.open(encoding="utf-8-sig", newline="") as file:
+        return [file.readline(1 << 16) for _ in range(HEAD_LINES)]
+
+
+def find_header(lines: Sequence[str]) -> tuple[int, str]:
+    """How many lines stand above the names of the columns, and the delimiter.
+
+    The names are in the first line that has as many fields as most lines, two or more, if all of them are words. Where
+    there is no such line below others, the first line names them.
+    """
+    bare = [re.sub(r'"[^"]*"', "", line) for line in lines if line]
+    written = [line for line in bare if line.strip()]
+    first = max(DELIMITERS, key=written[0].count) if written else ","
+    for delimiter in sorted(DELIMITERS, key=lambda each: each != first):
+        counts = [line.count(delimiter) for line in written]
+        usual = max(set(counts), key=lambda n: (counts.count(n), n), default=0)
+        at = next((i for i, line in enumerate(bare) if line.strip() and line.count(delimiter) == usual), 0)
+        above = [line for line in bare[:at] if line.strip()]
+        cells = [cell.strip() for cell in next(csv.reader([lines[at]], delimiter=delimiter), [])] if lines else []
+        words = all(cell and not _is_number(cell) and not cell[:1].isdigit() for cell in cells)
+        if usual > 0 and above and words and counts.count(usual) * 2 > len(counts) - len(above):
+            return at, delimiter
+        if delimiter == first and not above:
+            break
+    return 0, first
+
+
+def _first_line(path: Path, readable: Path, preamble: int = 0) -> str:
+    """The first line that is not blank, after the preamble."""
+    with readable.open(encoding="utf-8-sig", newline="") as file:
+        for _ in range(preamble):
+            file.readline()
         while line := file.readline(1 << 20):
             if line.strip():
                 return line

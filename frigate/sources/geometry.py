@@ -163,9 +163,9 @@ class PlaceIndex:
     tree: shapely.STRtree  # of the pieces, projected
 
     @staticmethod
-    def of_roads(network: RoadNetwork) -> PlaceIndex:
-        """Of every open road: its line where it has one, else straight from node to node."""
-        lines, _ = road_lines(network, network.edges)
+    def of_roads(network: RoadNetwork, edges: Edges | None = None) -> PlaceIndex:
+        """Of every open road, or of these: its line where it has one, else straight from node to node."""
+        lines, _ = road_lines(network, network.edges if edges is None else edges)
         start, end = np.concatenate([line[:-1] for line in lines]), np.concatenate([line[1:] for line in lines])
         return PlaceIndex._of(network, start, end, np.repeat(np.arange(len(lines)), [len(x) - 1 for x in lines]))
 

@@ -42,7 +42,7 @@ def on_roads(
     edges
         Roads between its nodes, in place of its own; parallel ones and loops may be among them.
     ids
-        Ids of the roads. Default: "A>B" for the road from A to B.
+        Ids of the roads. Default: "A>B" for the road from A to B, of parallel ones "A>B#2" for the second shortest.
     turns
         [K,2] rows of the roads left and entered. Default: every turn, but U-turns only at dead ends.
     restrictions
@@ -92,7 +92,7 @@ def _road_ids(
     ends = zip(edges.senders.tolist(), edges.receivers.tolist(), strict=True)
     ids: NDArray[np.str_] | NDArray[np.int64]
     if given is None:
-        ids = np.array([f"{names[a]}>{names[b]}" for a, b in ends], np.str_)
+        ids = _names_by_ends([(names[a], names[b]) for a, b in ends], edges.length_m)
     elif len(given) != len(edges):
         raise CityError(f"{len(given)} ids for {len(edges)} roads. Give one for each")
     else:
@@ -104,6 +104,15 @@ def _road_ids(
         twice = f'road id "{unique[which]}" stands for {int(count[which])} roads (the first is row {int(first[which])})'
         raise CityError(f"{twice}. Every road, each direction on its own, needs an id of its own")
     return ids
+
+
+def _names_by_ends(ends: list[tuple[NodeId, NodeId]], length_m: NDArray[np.float64]) -> NDArray[np.str_]:
+    named: dict[tuple[NodeId, NodeId], int] = {}
+    ids = [""] * len(ends)
+    for row in np.argsort(length_m, kind="stable").tolist():
+        count = named[ends[row]] = named.get(ends[row], 0) + 1
+        ids[row] = f"{ends[row][0]}>{ends[row][1]}" + (f"#{count}" if count > 1 else "")
+    return np.array(ids, np.str_)
 
 
 def _halves(

@@ -1,12 +1,14 @@
 """The commonest form of traffic data: a matrix [time, node] beside a table of nodes and a table of roads.
 
-The matrix is in an .npz, .npy or .h5 file, its columns in the order of the rows of the node table; or it is a wide .csv
-whose first column is the time and whose other columns are named by node, which `import_tables` reads. Its rows need not
-be a step apart: a row goes to the snapshot that its time falls in, and snapshots without a row are not observed.
+The matrix is in an .npz, .npy or .h5 file, its columns in the order of the rows of the node table, or on roads in that
+of the road table; or it is a wide .csv whose first column is the time and whose other columns are named by node, which
+`import_tables` reads. Its rows need not be a step apart: a row goes to the snapshot that its time falls in, and
+snapshots without a row are not observed.
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +22,7 @@ from frigate.data.city import City
 from frigate.data.city_toml import parse_step
 from frigate.data.column_names import SPEED_KPH, check_rename
 from frigate.data.network import RoadNetwork
-from frigate.data.network_tables import EDGE_COLUMNS, NODE_COLUMNS, note_lengths, note_network, read_edges, read_nodes
+from frigate.data.network_tables import NODE_COLUMNS
 from frigate.data.notices import Notices
 from frigate.data.sandbox import sandboxed
 from frigate.data.stream import Steps, parse_quantity, zone
@@ -28,7 +30,10 @@ from frigate.data.tables import open_table
 from frigate.data.times import Clock, array_times_us
 from frigate.errors import CityError
 from frigate.sources.arrays import SUFFIXES, open_arrays, read_array
+from frigate.sources.line_graph import on_roads
+from frigate.sources.tables.import_log import ImportLog
 from frigate.sources.tables.importer import import_tables
+from frigate.sources.tables.network import EDGE_COLUMNS, network_from_tables
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,12 @@ class _Matrix:
     values: NDArray[np.generic]  # [rows, columns]
     time_us: NDArray[np.int64] | None = None  # [rows]
     valid: NDArray[np.bool_] | None = None  # [rows] or [rows, columns]
+
+    def take(self, columns: NDArray[np.int64]) -> _Matrix:
+        if len(columns) == self.values.shape[1] and np.array_equal(columns, np.arange(len(columns))):
+            return self
+        valid = self.valid if self.valid is None or self.valid.ndim == 1 else self.valid[:, columns]
+        return replace(self, values=self.values[:, columns], valid=valid)
 
 
 @sandboxed
@@ -51,8 +62,10 @@ def import_matrix(
     step: str | None = None,
     timezone: str = "UTC",
     rename: Mapping[str, str] | None = None,
+    encoding: str = "utf-8",
     quantity: str | None = None,
     unit: str = "",
+    on: str = "nodes",
     name: str | None = None,
 ) -> City:
     """Make a city from a matrix of readings and tables of nodes and roads.
@@ -62,7 +75,7 @@ def import_matrix(
     file
         The matrix: .npz, .npy, .h5 or a wide .csv.
     nodes, edges
-        Tables with the columns of a city folder, CSV or Parquet.
+        Tables of intersections and of roads, as for `import_tables`: in any column names that are common.
     values
         The matrix's name in the file, needed where the file has several.
     time
@@ -75,9 +88,14 @@ def import_matrix(
         Of times without a zone, also of `start`.
     rename
         Columns of the tables -> ours. Units are converted on the way: {"speed_mph": "speed_kph"}.
+    encoding
+        Of CSV files that are not UTF-8.
     quantity, unit
         "count", or the name of a gauge such as "speed"; and its unit. Default: "count", unless the matrix has the name
         of a gauge.
+    on
+        "nodes": a column is an intersection. "roads": a column is a road, in the order of the table of roads, each of
+        whose rows is one direction; every road is a node of the city and every turn an edge.
     name
         Of the city; default: that of the file's folder.
     """
@@ -95,16 +113,19 @@ def import_matrix(
     if path.suffix == ".csv":
         if values is not None or valid is not None:
             raise CityError(f"{path.name}: a wide csv has no named arrays. Leave values and valid out")
-        rename = {**(rename or {}), time or open_table(path).names[0]: "time"}
+        with tempfile.TemporaryDirectory(prefix="frigate-") as scratch:
+            first = open_table(path, encoding=encoding, scratch=Path(scratch)).names[0]
         return import_tables(
-            nodes=nodes, edges=edges, readings=path, rename=rename, step=step, timezone=timezone, quantity=quantity,
-            unit=unit, name=name,
+            nodes=nodes, edges=edges, readings=path, rename={**(rename or {}), time or first: "time"}, step=step,
+            timezone=timezone, encoding=encoding, quantity=quantity, unit=unit, on=on, name=name,
         )  # fmt: skip
-    quantity, notices = quantity or "count", Notices()
-    network = _network(Path(nodes), Path(edges), rename or {}, notices)
+    quantity, log = quantity or "count", ImportLog(refuse=True)  # a row left out would shift the columns
+    notices = log.notices
+    network, columns, told = _network(Path(nodes), Path(edges), rename or {}, encoding, on, log)
     clock = Clock(zone(timezone), "")
     matrix = _from_arrays(path, values, time, valid, clock=clock, notices=notices)
-    _check_shape(path, matrix, network, nodes)
+    _check_shape(path, matrix, columns, told)
+    matrix = matrix.take(columns.at)
     time_us, step_s = _times(path, matrix, start=start, step=step, clock=clock, timezone=timezone)
     snapshots, _ = bucket_matrix(
         matrix.values,
@@ -123,16 +144,35 @@ def import_matrix(
     return City.reported(name, stream, notices)
 
 
-def _network(nodes: Path, edges: Path, rename: Mapping[str, str], notices: Notices) -> RoadNetwork:
-    names = [n for path in (nodes, edges) for n in open_table(path, strict=True).names]
-    check_rename(rename, names, (*NODE_COLUMNS, *EDGE_COLUMNS))
-    network = read_nodes(nodes, notices=notices, rename=rename)
-    network = read_edges(edges, network, notices=notices, rename=rename)
-    if not network.num_edges:
-        raise CityError(f"{edges.name} has no roads. A city needs roads between its nodes")
-    note_network(network, notices)
-    note_lengths(network, notices, refuse=True)
-    return network
+@dataclass(frozen=True)
+class _Columns:
+    """Which columns of a matrix are whose."""
+
+    count: int  # as many as the table has rows
+    at: NDArray[np.int64]  # [N] the column of each node of the network
+
+
+def _network(
+    nodes: Path, edges: Path, rename: Mapping[str, str], encoding: str, on: str, log: ImportLog
+) -> tuple[RoadNetwork, _Columns, str]:
+    """The network, its columns in a matrix, and what they are: a row for each in the table of that name."""
+    if on not in ("nodes", "roads"):
+        raise CityError(f'on "{on}" is not known. Give nodes or roads')
+    with tempfile.TemporaryDirectory(prefix="frigate-") as scratch:
+        tables = [open_table(path, encoding=encoding, scratch=Path(scratch)) for path in (nodes, edges)]
+        check_rename(rename, [n for table in tables for n in table.names], (*NODE_COLUMNS, *EDGE_COLUMNS))
+        network, roads = network_from_tables(tables[0], tables[1], rename, log, keep_parallel=on == "roads")
+    if on == "nodes":
+        return network, _Columns(network.num_nodes, np.arange(network.num_nodes)), f"{nodes.name} has {{}} nodes"
+    again = np.flatnonzero(np.bincount(roads.row) > 1)
+    if len(again):
+        raise CityError(
+            f"{tables[1].place(int(again[0]))}: this road is driven both ways, but a matrix has one column for it. "
+            "Give each direction a row, and a column, of its own"
+        )
+    at = np.searchsorted(roads.rows_of_table, roads.row)
+    line_graph = on_roads(network, edges=roads.edges, notices=log.notices)
+    return line_graph, _Columns(len(roads.rows_of_table), at), f"{edges.name} has {{}} roads"
 
 
 def _unit_of(name: str | None) -> str:
@@ -174,8 +214,8 @@ def _from_arrays(
 # Times and snapshots
 
 
-def _check_shape(path: Path, matrix: _Matrix, network: RoadNetwork, nodes: str | Path) -> None:
-    shape, N = matrix.values.shape, network.num_nodes
+def _check_shape(path: Path, matrix: _Matrix, columns: _Columns, told: str) -> None:
+    shape, N = matrix.values.shape, columns.count
     if len(shape) != 2:
         raise CityError(f"{path.name}: the matrix has shape {shape}. [time, node] is expected: save one feature of it")
     if matrix.values.dtype.kind not in "biuf":
@@ -183,8 +223,8 @@ def _check_shape(path: Path, matrix: _Matrix, network: RoadNetwork, nodes: str |
     if not shape[0]:
         raise CityError(f"{path.name}: the matrix has no rows")
     if shape[1] != N:
-        turned = " It looks turned: save its transpose" if shape[0] == N else " Give the nodes in the columns' order"
-        raise CityError(f"{path.name}: {shape[1]} columns, but {Path(nodes).name} has {N} nodes.{turned}")
+        turned = " It looks turned: save its transpose" if shape[0] == N else " Give the rows in the columns' order"
+        raise CityError(f"{path.name}: {shape[1]} columns, but {told.format(N)}.{turned}")
     if matrix.time_us is not None and len(matrix.time_us) != shape[0]:
         raise CityError(f"{path.name}: {len(matrix.time_us)} times, but {shape[0]} rows")
     if matrix.valid is not None and matrix.valid.shape not in (shape, shape[:1]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -150,8 +151,10 @@ def test_parallel_roads_stay_apart_and_a_restriction_holds_for_both() -> None:
     line = on_roads(base, edges=double, ids=ids, restrictions=[("E", "M", "N", "no")])
     into = {a for road in ("r0", "r10") for a, b in turns_of(line, road) if b == road}
     assert into == {"r7", "r8"}  # from S and W; not from E, nor back from N
-    with raises(CityError, '"M>N"', "2 roads"):
-        on_roads(base, edges=double)
+    with raises(CityError, '"r0"', "2 roads"):
+        on_roads(base, edges=double, ids=["r0", *ids[:10]])
+    longer = replace(double, length_m=np.append(base.length_m[0] + 50, double.length_m[1:]))
+    assert on_roads(base, edges=longer).node_ids.tolist()[::10] == ["M>N#2", "M>N"]  # the shortest has the plain name
 
 
 def test_restrictions_that_say_nothing_are_counted() -> None:

@@ -277,3 +277,38 @@ def test_a_mistaken_time_is_refused_with_its_row(tables: dict[str, Path], tmp_pa
     file = save_npz(tmp_path, c=COUNTS, t=times)
     with raises(CityError, "1906-08-16T20:26:40Z (row 3 of the matrix)", "row 4 of the matrix"):
         imported(tables, file, values="c", time="t", step="1s")
+
+
+def test_on_roads_a_column_is_a_row_of_the_road_table(tables: dict[str, Path], tmp_path: Path) -> None:
+    file = save_npz(tmp_path, counts=COUNTS, t=TIMES)
+    city = imported(tables, file, values="counts", time="t", on="roads")
+    assert city.stream.node_ids.tolist() == ["7>5", "5>9", "9>7"]
+    np.testing.assert_array_equal(city.stream.values, COUNTS)
+    assert len(city.network.lines) == 3
+    tables["edges"].write_text("src,dst\n7,5\n7,7\n9,7\n")  # a loop is no road: its column goes, not another
+    city = import_matrix(file, **tables, values="counts", time="t", on="roads", rename={"src": "source"})
+    assert city.stream.node_ids.tolist() == ["7>5", "9>7"]
+    np.testing.assert_array_equal(city.stream.values, COUNTS[:, [0, 2]])
+    tables["edges"].write_text("src,dst,oneway\n7,5,yes\n5,9,no\n9,7,yes\n")
+    with raises(CityError, "roads.csv line 3", "both ways"):
+        import_matrix(file, **tables, values="counts", time="t", on="roads")
+    tables["edges"].write_text("src,dst\n7,5\n5,9\n")
+    with raises(CityError, "3 columns", "roads.csv has 2 roads"):
+        import_matrix(file, **tables, values="counts", time="t", on="roads")
+
+
+def test_tables_have_common_column_names(tables: dict[str, Path], tmp_path: Path) -> None:
+    tables["nodes"].write_text("osmid;x;y\n7;6,1;49,6\n5;6,11;49,6\n9;6,12;49,6\n")
+    tables["edges"].write_text("u\tv\tlength\n7\t5\t730\n5\t9\t730\n9\t7\t1500\n")
+    city = import_matrix(save_npz(tmp_path, counts=COUNTS, t=TIMES), **tables, values="counts", time="t")
+    np.testing.assert_allclose(city.network.lon, [6.1, 6.11, 6.12])
+    np.testing.assert_allclose(city.network.length_m, [730, 730, 1500])
+    np.testing.assert_array_equal(city.stream.values, COUNTS)
+
+
+def test_a_node_that_would_be_left_out_is_refused_as_columns_would_shift(
+    tables: dict[str, Path], tmp_path: Path
+) -> None:
+    tables["nodes"].write_text("node_id,lon,lat\n7,6.1,49.6\n5,6.11,\n9,6.12,49.6\n8,6.13,49.6\n")
+    with raises(CityError, "nodes.csv line 3", 'lat ""', "not a number"):
+        imported(tables, save_npz(tmp_path, counts=COUNTS, t=TIMES), values="counts", time="t")

@@ -419,10 +419,10 @@ def test_a_detector_on_a_road_is_a_node_of_the_line_graph(files: dict[str, Path]
         at = city.network.row_of("A>B")
         np.testing.assert_array_equal(city.stream.values[:, at], range(6))
     both = put(tmp_path, "both.csv", "sensor_id,lon,lat\nA,6.105,49.6001\nC,6.115,49.6\n")
-    with raises(CityError, '"A"', "A-B", "B-A", "bearing"):
+    with raises(CityError, '"A"', "A>B", "B>A", "bearing"):
         imported(files, readings, sensors=both, on="roads")
     far = put(tmp_path, "far.csv", "sensor_id,lon,lat\nA,6.102,49.5991\nC,6.102,49.5991\n")
-    with raises(CityError, "101 m", "A-B", "--snap 200"):
+    with raises(CityError, "101 m", "A>B", "--snap 200"):
         imported(files, readings, sensors=far, on="roads")
 
 
@@ -455,7 +455,7 @@ def test_a_road_is_named_by_the_users_own_id(tmp_path: Path) -> None:
         ("r.parquet", b"time,node_id,value\n", ("r.parquet", "Parquet")),
         ("r.parquet", b"PAR1nonsensePAR1", ("r.parquet", "Parquet")),
         ("r.csv", b"a\0b,c\n1,2\n", ("r.csv", "zero bytes")),
-        ("r.csv", "time,node_id,value\n".encode("utf-16"), ("r.csv", "--encoding utf-16")),
+        ("r.csv", "time,node_id,value\n".encode("utf-16"), ("r.csv", "no rows")),
         ("r.csv", b"time,node_id,value\n2024-01-15T00:00Z,A,1,2\n", ("r.csv line 2", "4 fields", "3 columns")),
         ("r.csv", b"time,node_id,value\n2024-01-15T00:00Z,A,\"1\n", ("r.csv", "quotation mark")),
         ("r.csv", b"time,node_id,amount\n2024-01-15T00:00Z,A,1\n", ("r.csv", "column value")),
@@ -722,3 +722,69 @@ def test_a_detector_of_both_directions_reads_at_both(quantity: str, files: dict[
     oneway = put(tmp_path, "oneway.csv", "sensor_id,source,target,direction\nA,D,A,both\nC,B,C,\n")
     city = imported(files, readings, sensors=oneway, on="roads", quantity=quantity)
     np.testing.assert_array_equal(city.stream.values[:, city.network.row_of("D>A")], range(6))  # it has one direction
+
+
+def test_parallel_roads_are_nodes_of_their_own_on_roads(tmp_path: Path) -> None:
+    edges = put(tmp_path, "e.csv", "link_id,source,target,length_m,wkt\n"
+        'near,1,2,800,"LINESTRING(6.1 49.6,6.11 49.6)"\nfar,1,2,2500,"LINESTRING(6.1 49.6,6.105 49.61,6.11 49.6)"\n'
+        'back,2,1,800,"LINESTRING(6.11 49.6,6.1 49.6)"\n')  # fmt: skip
+    rows = [f"{t:%Y-%m-%dT%H:%MZ},{s},{v}" for t in steps(3) for s, v in (("near", 1), ("far", 2))]
+    readings = put(tmp_path, "r.csv", "\n".join(["time,road_id,value", *rows]) + "\n")
+    city = import_tables(edges=edges, readings=readings, on="roads")
+    assert city.network.node_ids.tolist() == ["1>2", "1>2#2", "2>1"]
+    np.testing.assert_array_equal(city.stream.values[0], [1, 2, 0])
+    assert not any("Parallel" in notice for notice in city.notices)
+    point = put(tmp_path, "p.csv", readings.read_text().replace("road_id", "sensor_id"))
+    sensors = put(tmp_path, "s.csv", "sensor_id,lon,lat\nfar,6.105,49.6101\nnear,6.102,49.6041\n")
+    found = import_tables(edges=edges, readings=point, sensors=sensors, on="roads", snap_m=100)
+    assert found.network.node_ids[found.stream.sensors].tolist() == ["1>2#2"]
+    ends = put(tmp_path, "ends.csv", "sensor_id,source,target\nfar,1,2\nnear,1,2\n")
+    with raises(CityError, "1>2 or 1>2#2", "node_id"):
+        import_tables(edges=edges, readings=point, sensors=ends, on="roads")
+    on_nodes = import_tables(edges=edges)
+    assert on_nodes.network.num_edges == 2
+    assert on_nodes.network.length_m.tolist() == [800, 800]
+
+
+def test_lines_above_the_names_of_the_columns_are_left_out(files: dict[str, Path], tmp_path: Path) -> None:
+    plain = files["readings.csv"].read_text()
+    for k, above in enumerate(("Counts of the city\n", "# made by hand\n\nPeriod:;2024\n", '"A, title",\n\n')):
+        readings = put(tmp_path, f"r{k}.csv", above + plain)
+        city = imported(files, readings)
+        np.testing.assert_array_equal(city.stream.values, imported(files, files["readings.csv"]).stream.values)
+        lines = above.count("\n")
+        assert f"Lines of r{k}.csv above the names of its columns, left out: {lines}." in city.notices
+        report = tmp_path / "report.csv"
+        wrong = put(tmp_path, f"w{k}.csv", above + plain + "2024-01-15T00:00Z,A,many\n")
+        imported(files, wrong, report=report)
+        assert rows_of(report)[0]["line"] == str(lines + len(plain.splitlines()) + 1)
+    assert not any("above the names" in notice for notice in imported(files, files["readings.csv"]).notices)
+
+
+def test_each_file_has_its_own_encoding(files: dict[str, Path], tmp_path: Path) -> None:
+    nodes = put(tmp_path, "n.csv", files["nodes.csv"].read_text().replace("A,", "Ä,").encode("latin-1"))
+    edges = put(tmp_path, "e.csv", files["edges.csv"].read_text().replace("A", "Ä"))
+    readings = put(tmp_path, "r.csv", files["readings.csv"].read_text().replace("A", "Ä").encode("utf-16"))
+    with raises(CityError, "n.csv line 2", "0xc4", "--encoding latin-1"):
+        import_tables(nodes=nodes, edges=edges)
+    assert "Ä" in import_tables(nodes=nodes, edges=edges, encoding="latin-1").network.node_ids
+    city = import_tables(nodes=nodes, edges=edges, readings=readings, encoding="latin-1")
+    np.testing.assert_array_equal(city.stream.values, imported(files, files["readings.csv"]).stream.values)
+
+
+def test_a_sheet_of_excel_is_a_table(files: dict[str, Path], tmp_path: Path) -> None:
+    frame = pl.read_csv(files["readings.csv"], try_parse_dates=True)
+    frame = frame.with_columns(pl.col("time").dt.replace_time_zone(None))
+    xlsx = tmp_path / "r.xlsx"
+    frame.write_excel(xlsx, position="A3")  # two empty rows above
+    plain = imported(files, files["readings.csv"])
+    np.testing.assert_array_equal(imported(files, xlsx, timezone="UTC").stream.values, plain.stream.values)
+    split = frame.with_columns(date=pl.col("time").dt.date(), time=pl.col("time").dt.time())
+    split.write_excel(xlsx)
+    np.testing.assert_array_equal(imported(files, xlsx, timezone="UTC").stream.values, plain.stream.values)
+    put(tmp_path, "broken.xlsx", xlsx.read_bytes()[:900])
+    with raises(CityError, "broken.xlsx", "damaged"):
+        imported(files, tmp_path / "broken.xlsx")
+    pl.DataFrame().write_excel(tmp_path / "empty.xlsx")
+    with raises(CityError, "empty.xlsx", "no sheet with rows"):
+        imported(files, tmp_path / "empty.xlsx")

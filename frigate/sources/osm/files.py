@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, cast
 
 import numpy as np
 import osmium
@@ -32,10 +33,12 @@ NO_LOCATION = 2**31 - 1  # osmium's coordinate of a node without a location
 PER_DEGREE = 1e7  # osmium keeps coordinates as whole numbers
 
 PBF, XML, XML_GZ, XML_BZ2, JSON, GRAPHML = "OSM PBF", "OSM XML", "OSM XML, gzip", "OSM XML, bzip2", "JSON", "GraphML"
+GZIP, BZIP2 = b"\x1f\x8b", b"BZh"  # first bytes
 OSMIUM = {PBF: "pbf", XML: "osm", XML_GZ: "osm.gz", XML_BZ2: "osm.bz2"}
 NAMED = {
     ".osm.pbf": PBF, ".pbf": PBF, ".osm": XML, ".osm.xml": XML, ".xml": XML, ".osm.gz": XML_GZ, ".osm.xml.gz": XML_GZ,
-    ".osm.bz2": XML_BZ2, ".json": JSON, ".graphml": GRAPHML,
+    ".osm.bz2": XML_BZ2, ".json": JSON, ".json.gz": JSON, ".json.bz2": JSON, ".graphml": GRAPHML,
+    ".graphml.gz": GRAPHML, ".graphml.bz2": GRAPHML,
 }  # fmt: skip
 FOREIGN = {
     b"PK\x03\x04": "a zip archive", b"\xfd7zXZ": "an xz archive", b"\x28\xb5\x2f\xfd": "a zstandard archive",
@@ -44,7 +47,7 @@ FOREIGN = {
     b"\x80": "a Python pickle",
 }  # fmt: skip
 ROOTS = {"net": "a SUMO network", "gpx": "a GPX track", "kml": "a KML file", "html": "a web page", "svg": "a drawing"}
-READ = "Give .osm.pbf, .osm, .osm.gz, Overpass .json or OSMnx .graphml"
+READ = "Give .osm.pbf, .osm, Overpass .json or OSMnx .graphml, plain or gzip"
 
 
 @dataclass(frozen=True)
@@ -65,18 +68,24 @@ def open_map(file: str | Path) -> MapFile:
     return MapFile(path, _kind(path, head), None if ending is None else NAMED[ending])
 
 
+def open_unpacked(path: Path) -> IO[bytes]:
+    """A text file, unpacked on the way where it is compressed."""
+    with path.open("rb") as file:
+        head = file.read(3)
+    if head.startswith(GZIP):
+        return cast(IO[bytes], gzip.open(path, "rb"))
+    return bz2.open(path, "rb") if head == BZIP2 else path.open("rb")
+
+
 def _kind(path: Path, head: bytes) -> str:
     if not head.strip(b"\0 \t\r\n"):
         raise CityError(f"{path.name} is empty. {READ}")
     if b"OSMHeader" in head[:64]:
         return PBF
-    for start, opener, kind in ((b"\x1f\x8b", gzip.open, XML_GZ), (b"BZh", bz2.open, XML_BZ2)):
-        if head.startswith(start):
-            with parsing(path), opener(path, "rb") as packed:
-                inside = _text_kind(path, packed.read(HEAD))
-            if inside != XML:
-                raise CityError(f"{path.name} is compressed {inside}, of which only OSM XML is read. Unpack it first")
-            return kind
+    if head.startswith((GZIP, BZIP2)):
+        with parsing(path), open_unpacked(path) as packed:
+            inside = _text_kind(path, packed.read(HEAD))
+        return inside if inside != XML else XML_GZ if head.startswith(GZIP) else XML_BZ2
     for start, what in FOREIGN.items():
         if head.startswith(start):
             raise CityError(f"{path.name} is {what}, not a map. {READ}")

@@ -15,7 +15,7 @@ import numpy as np
 from frigate.data.files import parsing
 from frigate.errors import CityError
 from frigate.sources.geometry import NotALineError, read_line
-from frigate.sources.osm.files import MapFile
+from frigate.sources.osm.files import MapFile, open_unpacked
 from frigate.sources.osm.tags import road_kind
 from frigate.sources.osm.ways import IDS, Gathered, RawRoads, checked_places
 
@@ -24,8 +24,8 @@ Place = tuple[float, float]  # lon, lat
 
 def read_overpass(file: MapFile, gathered: Gathered) -> RawRoads:
     """The roads of an Overpass answer: `out body` with its nodes, or `out geom`."""
-    with parsing(file.path):
-        answer = json.loads(file.path.read_bytes())
+    with parsing(file.path), open_unpacked(file.path) as packed:
+        answer = json.loads(packed.read())
     if not isinstance(answer, dict) or not isinstance(answer.get("elements"), list):
         found = ", ".join(list(answer)[:5]) if isinstance(answer, dict) else type(answer).__name__
         raise CityError(f'{file.path.name} has no list "elements" ({found}). Ask Overpass with [out:json]')
@@ -113,8 +113,8 @@ def read_graphml(file: MapFile, gathered: Gathered) -> RawRoads:
 
     Inner points of an edge's geometry become nodes with negative ids, which the simplification removes again.
     """
-    with parsing(file.path):
-        root = ElementTree.parse(file.path).getroot()
+    with parsing(file.path), open_unpacked(file.path) as packed:
+        root = ElementTree.parse(packed).getroot()
     names = {key.get("id"): key.get("attr.name", key.get("id", "")) for key in root.iterfind("{*}key")}
     directed = all(graph.get("edgedefault") != "undirected" for graph in root.iterfind("{*}graph"))
     places: dict[int, Place] = {}

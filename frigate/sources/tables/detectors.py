@@ -15,7 +15,7 @@ from frigate.data.bucketing import Readings
 from frigate.data.city_toml import step_text, whole_step
 from frigate.data.columns import NodeIndex
 from frigate.data.coordinates import coordinate_fault, haversine_m
-from frigate.data.network import RoadNetwork
+from frigate.data.network import Edges, RoadNetwork
 from frigate.data.stream import DAY_S
 from frigate.errors import CityError
 from frigate.sources.geometry import PlaceIndex, bearing_gap_deg
@@ -65,7 +65,8 @@ class SensorSite:
 class RoadTable:
     """The roads that detectors are attached to: road e is node e of their line graph."""
 
-    network: RoadNetwork  # of intersections, with the roads as edges
+    network: RoadNetwork  # of intersections
+    edges: Edges  # the roads, parallel ones as well
     ids: Mapping[str, tuple[tuple[int, bool], ...]] = field(default_factory=dict)  # road id -> rows of edges, forward?
 
 
@@ -142,12 +143,13 @@ class _RoadFinder:
     def __init__(self, line_graph: RoadNetwork, roads: RoadTable, places: Sequence[SensorSite | None]) -> None:
         self.roads = roads
         self.known = NodeIndex(line_graph.node_ids).find(_ids(places, "node_id"))
-        self.network = roads.network
-        index = NodeIndex(self.network.node_ids)
+        self.names, self.edges = line_graph.node_ids, roads.edges
+        index = NodeIndex(roads.network.node_ids)
         self.ends = [index.find(_ids(places, end)) for end in ("source", "target")]
-        self.lines = PlaceIndex.of_roads(self.network)
-        pairs = zip(self.network.senders.tolist(), self.network.receivers.tolist(), strict=True)
-        self.of_pair = {pair: row for row, pair in enumerate(pairs)}
+        self.lines = PlaceIndex.of_roads(roads.network, roads.edges)
+        self.of_pair: dict[tuple[int, int], list[int]] = {}
+        for row, pair in enumerate(zip(self.edges.senders.tolist(), self.edges.receivers.tolist(), strict=True)):
+            self.of_pair.setdefault(pair, []).append(row)
 
     def find(self, i: int, place: SensorSite, within_m: float) -> _Found | str:
         if self.known[i] >= 0:
@@ -155,10 +157,13 @@ class _RoadFinder:
         if place.road_id is not None:
             return self._by_id(place)
         if place.source is not None and place.target is not None:
-            known = self.of_pair.get((int(self.ends[0][i]), int(self.ends[1][i])))
-            if known is None:
+            known = np.array(self.of_pair.get((int(self.ends[0][i]), int(self.ends[1][i])), []), np.int64)
+            if not len(known):
                 return f"stands on a road {place.source},{place.target} that is not there"
-            return self._either(np.array([known])) if both_ways(place.bearing) else _Found(known)
+            if len(known) > 1:
+                either = " or ".join(self.names[known].tolist())
+                return f"could be on road {either}, which have the same ends. Name one with node_id"
+            return self._either(known) if both_ways(place.bearing) else _Found(int(known[0]))
         if place.has_point:
             return self._by_point(place, within_m)
         return "has no road: give lon and lat, source and target, or a road_id"
@@ -187,10 +192,9 @@ class _RoadFinder:
     def _either(self, rows: NDArray[np.int64], metres: float = math.nan) -> _Found:
         """Both directions of a road, of which these rows are one or two; a one-way road has one."""
         first = int(rows[0])
-        ends = int(self.network.receivers[first]), int(self.network.senders[first])
-        back = [row for row in rows.tolist() if (self.network.senders[row], self.network.receivers[row]) == ends]
-        second = back[0] if back else self.of_pair.get(ends, -1)
-        return _Found(first, metres, second)
+        back = self.of_pair.get((int(self.edges.receivers[first]), int(self.edges.senders[first])), [])
+        of_these = [row for row in back if row in rows]
+        return _Found(first, metres, (of_these or back or [-1])[0])
 
     def _by_point(self, place: SensorSite, within_m: float) -> _Found | str:
         fault = coordinate_fault(place.lon, place.lat, allow_zero=False)
@@ -219,8 +223,7 @@ class _RoadFinder:
         return f"could be on road {names}. Say which way it measures with a column bearing ({words})"
 
     def _name(self, row: int) -> str:
-        ids = self.network.node_ids
-        return f"{ids[self.network.senders[row]]}-{ids[self.network.receivers[row]]}"
+        return str(self.names[row])
 
 
 def _ids(sites: Sequence[SensorSite | None], column: str) -> pl.Series:

@@ -34,6 +34,7 @@ class ImportLog:
     """Gathers notices, and the rows that are left out. A row is listed once, under the first reason found."""
 
     report: Path | None = None  # where every rejected row is listed, if asked for
+    refuse: bool = False  # whether a row that cannot be used is an error
     notices: Notices = field(default_factory=Notices)
     rejected: list[_Rejected] = field(default_factory=list)
 
@@ -57,6 +58,8 @@ class ImportLog:
         if len(rows):
             reasons = [reason] * len(rows) if isinstance(reason, str) else reason
             shown = values.fill_null("").to_list()
+            if self.refuse:
+                raise CityError(f'{file.place(int(rows[0]))}: {column} "{shown[0][:60]}" {reasons[0]}')
             self.rejected.append(_Rejected(file, np.asarray(rows, np.int64), column, shown, reasons))
 
     def refuse_most(self, file: TableFile, total: int) -> None:

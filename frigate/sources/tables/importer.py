@@ -113,20 +113,22 @@ def import_tables(
     given = {"nodes": nodes, "edges": edges, "readings": readings, "sensors": sensors}
     with _opened(given, options) as tables:
         if network is None:
-            own, road_ids = network_from_tables(tables.get("nodes"), tables["edges"], options.rename, log)
+            own, roads = network_from_tables(
+                tables.get("nodes"), tables["edges"], options.rename, log, keep_parallel=on == "roads"
+            )
+            table = RoadTable(own, roads.edges, roads.ids)
             city = City(name or Path(str(edges)).resolve().parent.name, _bare_stream(own, timezone))
         else:
             city = network if isinstance(network, City) else replace(open_city(network), notices=(), places={})
-            city, road_ids = replace(city, name=name or city.name), {}
+            city = replace(city, name=name or city.name)
+            table = RoadTable(city.network, city.network.edges)
             timezone = network_timezone(timezone, city.stream.timezone, log.notices)
             options = replace(options, timezone=timezone)
-        roads = None
         if on == "roads":
-            roads = RoadTable(city.network, road_ids)
-            stream = _bare_stream(on_roads(city, notices=log.notices), city.stream.timezone)
+            stream = _bare_stream(on_roads(city, edges=table.edges, notices=log.notices), city.stream.timezone)
             city = City(city.name, stream, city.notices, places=city.places)
         if "readings" in tables:
-            return _attached(city, tables, options, roads, log)
+            return _attached(city, tables, options, table if on == "roads" else None, log)
         if step is not None or timezone is not None or network is not None:
             city = replace(city, stream=_bare_stream(city.network, timezone or city.stream.timezone, step))
         return _with_notices(replace(city, stream=replace(city.stream, quantity=quantity or "count", unit=unit)), log)

@@ -7,7 +7,7 @@ from source to target. The line of a backward road is reversed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -36,16 +36,35 @@ Lines = dict[int, Line]  # row of the file -> its line
 Ends = tuple[NDArray[np.int64], NDArray[np.int64]]  # rows of the nodes that a road leaves and reaches
 
 
+@dataclass(frozen=True)
+class TableRoads:
+    """The roads of a table, each direction by itself."""
+
+    edges: Edges
+    ids: RoadIds  # the user's own
+    row: NDArray[np.int64]  # [E] of the file
+    rows_of_table: NDArray[np.int64]  # all that are not blank
+
+
 def network_from_tables(
-    nodes: TableFile | None, edges: TableFile, rename: Mapping[str, str], log: ImportLog
-) -> tuple[RoadNetwork, RoadIds]:
-    """The network of these tables, cleaned, and the ids of its roads; what was left out or repaired is reported."""
+    nodes: TableFile | None,
+    edges: TableFile,
+    rename: Mapping[str, str],
+    log: ImportLog,
+    *,
+    keep_parallel: bool = False,
+) -> tuple[RoadNetwork, TableRoads]:
+    """The network of these tables, cleaned, and its roads; what was left out or repaired is reported.
+
+    A network has one road from a node to another. With `keep_parallel`, the others are among the roads all the same.
+    """
     edges = edges.choose((), EDGE_COLUMNS, rename=rename, notices=log.notices)
     base = None if nodes is None else _nodes(nodes.choose(NODE_COLUMNS, rename=rename, notices=log.notices), log)
     table = edges.read(EDGE_COLUMNS)
     total = len(table)
     if not total:
         raise CityError(f"{edges.path.name} has no rows. A city needs roads between its nodes")
+    rows = table.frame[ROW].to_numpy().astype(np.int64)
     table = table.with_columns(*(text(table, c).alias(c) for c in EDGE_TEXTS if c in table))
     table, lines = _lines(_with_ways(table, log), log)
     table = _with_numbers(table, log)
@@ -58,12 +77,12 @@ def network_from_tables(
             table = log.drop(table, index.rows(table, column) < 0, column, "is not in the nodes")
         ends = index.rows(table, "source"), index.rows(table, "target")
     log.refuse_most(edges, total)
-    network, road_ids = _roads(base, table, lines, ends, log)
+    network, roads = _roads(base, table, lines, ends, log, rows, keep_parallel=keep_parallel)
     if not network.num_edges:
         raise CityError(f"{edges.path.name} has no roads. A city needs roads between its nodes")
     note_network(network, log.notices)
     note_lengths(network, log.notices, refuse=True)
-    return network, road_ids
+    return network, roads
 
 
 # Nodes
@@ -179,7 +198,16 @@ def _lines(table: Table, log: ImportLog) -> tuple[Table, Lines]:
     return log.drop(table, np.array([w != "" for w in why], bool), "geometry", why), lines
 
 
-def _roads(base: RoadNetwork, table: Table, lines: Lines, ends: Ends, log: ImportLog) -> tuple[RoadNetwork, RoadIds]:
+def _roads(
+    base: RoadNetwork,
+    table: Table,
+    lines: Lines,
+    ends: Ends,
+    log: ImportLog,
+    all_rows: NDArray[np.int64],
+    *,
+    keep_parallel: bool,
+) -> tuple[RoadNetwork, TableRoads]:
     _note_ends(base, table, lines, ends, log)
     way = table.frame["way"].to_numpy()
     forward, backward = np.flatnonzero(way >= 0), np.flatnonzero(way <= 0)
@@ -197,15 +225,21 @@ def _roads(base: RoadNetwork, table: Table, lines: Lines, ends: Ends, log: Impor
     names = {c: table.frame[c].fill_null("") for c in ("road_class", "name") if c in table}
     words = {c: np.array(shortened(given, table, log.notices).to_list(), np.str_)[at] for c, given in names.items()}
     length_m = np.where(np.isnan(given_m), length_m, given_m)
-    edges, cleaned = clean_edges(Edges.of(a, b, length_m, geometry=geometry, **words, **numbers))
+    edges, cleaned = clean_edges(
+        Edges.of(a, b, length_m, geometry=geometry, **words, **numbers), keep_parallel=keep_parallel
+    )
     cleaned.note(log.notices)
     row_of = {pair: row for row, pair in enumerate(zip(edges.senders.tolist(), edges.receivers.tolist(), strict=True))}
+    number = np.where(cleaned.kept, np.cumsum(cleaned.kept) - 1, -1)
     road_ids: dict[str, list[tuple[int, bool]]] = {}
     own = table.frame["road_id"].to_list() if "road_id" in table else [None] * len(table)
-    for i, pair, along in zip(at.tolist(), zip(a.tolist(), b.tolist(), strict=True), ahead.tolist(), strict=True):
-        if pair in row_of and own[i] is not None:
-            road_ids.setdefault(own[i], []).append((row_of[pair], along))
-    return replace(base, edges=edges), {name: tuple(rows) for name, rows in road_ids.items()}
+    for k, (i, pair) in enumerate(zip(at.tolist(), zip(a.tolist(), b.tolist(), strict=True), strict=True)):
+        if pair in row_of and own[i] is not None:  # one that is left out stands on the parallel one that is kept
+            road = int(number[k]) if number[k] >= 0 else row_of[pair]
+            road_ids.setdefault(own[i], []).append((road, bool(ahead[k])))
+    rows = table.frame[ROW].to_numpy()[at][cleaned.kept].astype(np.int64)
+    roads = TableRoads(edges, {name: tuple(each) for name, each in road_ids.items()}, rows, all_rows)
+    return replace(base, edges=clean_edges(edges)[0]), roads
 
 
 def _note_ends(base: RoadNetwork, table: Table, lines: Lines, ends: Ends, log: ImportLog) -> None:

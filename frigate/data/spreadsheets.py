@@ -1,0 +1,35 @@
+"""A sheet of Excel or LibreOffice as a CSV file, a line for each row, which is then read like any other table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from frigate.data.files import parsing
+from frigate.errors import CityError, MissingExtraError
+
+SUFFIXES = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
+
+
+def sheet_as_csv(path: Path, scratch: Path) -> Path:
+    """The first sheet that is not empty, written to a folder as CSV in UTF-8."""
+    try:
+        import fastexcel
+    except ImportError:
+        raise MissingExtraError("fastexcel", "xlsx") from None
+    import polars as pl
+
+    with parsing(path):
+        book = fastexcel.read_excel(path)
+        for sheet in book.sheet_names:
+            cells = pl.DataFrame(book.load_sheet(sheet, header_row=None, dtypes="string"))
+            if cells.height:
+                break
+        else:
+            raise CityError(f"{path.name} has no sheet with rows. Save the sheet with the table first")
+    # A cell that is only a time of day comes with Excel's first day, one that is only a day with midnight.
+    cells = cells.with_columns(pl.all().str.replace(r"^1899-12-3[01] ", ""))
+    days = [c for c in cells.columns if not cells[c].str.contains(r"^\d{4}-\d\d-\d\d (0[1-9]|1|2|00:.*[1-9])").any()]
+    cells = cells.with_columns(pl.col(days).str.replace(r"^(\d{4}-\d\d-\d\d) 00:00:00$", "$1"))
+    out = scratch / f"{len(list(scratch.iterdir()))}-{path.stem}.csv"
+    cells.write_csv(out, include_header=False)
+    return out
