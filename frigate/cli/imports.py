@@ -156,7 +156,10 @@ OUTPUT = (
 )
 MAP = Argument("--map THEIRS=OURS,...", "column names, theirs to ours", default="")
 UTC = Argument("--timezone ZONE", "time zone, such as Europe/Luxembourg", default="UTC")
-ZONE = Argument("--timezone ZONE", "time zone, such as Europe/Luxembourg (default: that of the network or the data)")
+PLACE = Argument("--timezone ZONE", "time zone, such as Europe/Luxembourg (default: that of the place)")
+ZONE = Argument(
+    "--timezone ZONE", "time zone, such as Europe/Luxembourg (default: that of the network, the data or the place)"
+)
 STEP = Argument("--step STEP", "time between snapshots (default: 5min)")
 STEP_OF_DATA = Argument("--step STEP", "time between snapshots, such as 5min (default: that of the data)")
 QUANTITY = Argument("--quantity NAME", "count (summed) or a gauge such as speed (latest; default: count)")
@@ -189,11 +192,11 @@ IMPORT = Group(
             Argument("--time ARRAY", "name of the array of times in the file"),
             Argument("--valid ARRAY", "name of the array that marks valid rows or cells"),
             Argument("--start TIME", "time of the first row, if the file has no times"),
-            STEP_OF_DATA, UTC, MAP, ENCODING, QUANTITY, UNIT, ON,
+            STEP_OF_DATA, PLACE, MAP, ENCODING, QUANTITY, UNIT, ON,
         )),
         Command("osm", "Drivable roads of OpenStreetMap, with or without readings.", _import_osm, (
             Argument("FILE", ".osm.pbf, .osm, .osm.gz, Overpass JSON or GraphML", Path),
-            *OUTPUT, *READINGS, STEP, UTC,
+            *OUTPUT, *READINGS, STEP, PLACE,
             Argument("--highways A,B,...", "values of the tag highway to keep (default: all drivable)"),
             Argument("--keep-all --no-keep-all", "keep roads outside the largest strongly connected part"),
             ON,

@@ -34,6 +34,7 @@ from frigate.sources.line_graph import on_roads
 from frigate.sources.tables.import_log import ImportLog
 from frigate.sources.tables.importer import import_tables
 from frigate.sources.tables.network import EDGE_COLUMNS, network_from_tables
+from frigate.sources.timezones import timezone_of
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def import_matrix(
     valid: str | None = None,
     start: str | None = None,
     step: str | None = None,
-    timezone: str = "UTC",
+    timezone: str | None = None,
     rename: Mapping[str, str] | None = None,
     encoding: str = "utf-8",
     quantity: str | None = None,
@@ -85,7 +86,7 @@ def import_matrix(
     start, step
         Time of the first row and the step, for a matrix without times; with times, the step is read from them.
     timezone
-        Of times without a zone, also of `start`.
+        Of times without a zone, also of `start`. Default: that of the place.
     rename
         Columns of the tables -> ours. Units are converted on the way: {"speed_mph": "speed_kph"}.
     encoding
@@ -122,6 +123,7 @@ def import_matrix(
     quantity, log = quantity or "count", ImportLog(refuse=True)  # a row left out would shift the columns
     notices = log.notices
     network, columns, told = _network(Path(nodes), Path(edges), rename or {}, encoding, on, log)
+    timezone = timezone_of(network, timezone, notices)
     clock = Clock(zone(timezone), "")
     matrix = _from_arrays(path, values, time, valid, clock=clock, notices=notices)
     _check_shape(path, matrix, columns, told)

@@ -90,7 +90,7 @@ KINDS = [
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_file_gives_the_same_stream(tables: dict[str, Path], tmp_path: Path, kind: str) -> None:
     file, options = files(tmp_path)[kind]
-    stream = imported(tables, file, **options).stream
+    stream = imported(tables, file, timezone="UTC", **options).stream
     np.testing.assert_array_equal(stream.values, COUNTS)
     assert stream.observed.all()
     assert (stream.start_s, stream.step_s) == (START_S, 300)
@@ -312,3 +312,14 @@ def test_a_node_that_would_be_left_out_is_refused_as_columns_would_shift(
     tables["nodes"].write_text("node_id,lon,lat\n7,6.1,49.6\n5,6.11,\n9,6.12,49.6\n8,6.13,49.6\n")
     with raises(CityError, "nodes.csv line 3", 'lat ""', "not a number"):
         imported(tables, save_npz(tmp_path, counts=COUNTS, t=TIMES), values="counts", time="t")
+
+
+def test_the_time_zone_is_that_of_the_place_where_none_is_given(tables: dict[str, Path], tmp_path: Path) -> None:
+    file = save_npz(tmp_path, counts=COUNTS)
+    city = imported(tables, file, start="2024-01-01T00:00", step="5min")
+    assert city.stream.timezone == "Europe/Luxembourg"
+    assert city.stream.local_time(city.stream.start_s) == "2024-01-01T00:00:00+01:00"
+    assert "Time zones taken from where the map lies (Europe/Luxembourg), as none was given: 1." in city.notices
+    told = imported(tables, file, start="2024-01-01T00:00", step="5min", timezone="Asia/Tokyo")
+    assert told.stream.timezone == "Asia/Tokyo"
+    assert not any("where the map lies" in notice for notice in told.notices)

@@ -18,7 +18,7 @@ from scipy.sparse.csgraph import dijkstra
 
 from frigate.data.city import read_city, write_city
 from frigate.data.coordinates import haversine_m
-from frigate.data.network import RoadNetwork
+from frigate.data.network import Edges, RoadNetwork
 from frigate.data.notices import Notices
 from frigate.errors import CityError
 from frigate.sources.line_graph import on_roads
@@ -27,6 +27,7 @@ from frigate.sources.osm.importer import DRIVABLE, OsmRoads, import_osm, read_os
 from frigate.sources.osm.tags import RoadKind, road_kind, speed_kph
 from frigate.sources.osm.ways import Gathered
 from frigate.sources.tables.importer import import_tables
+from frigate.sources.timezones import timezone_of
 from tests.support.command_line import assert_refused, frigate
 from tests.support.errors import names, raises
 from tests.support.osm_files import Map, Member, crossing, small_files, uncompressed
@@ -305,6 +306,20 @@ def test_lanes(tags: dict[str, str], lanes: tuple[float, float]) -> None:
     found = kind(**tags)
     assert found is not None
     assert (found.lanes_forward, found.lanes_backward) == lanes
+
+
+@pytest.mark.parametrize(
+    ("lon", "lat", "name"),
+    [(6.13, 49.61, "Europe/Luxembourg"), (-122.4, 37.8, "America/Los_Angeles"), (-30, 0, "UTC")],
+)
+def test_a_map_has_the_time_zone_of_its_place(lon: float, lat: float, name: str) -> None:
+    notices = Notices()
+    network = RoadNetwork(np.arange(3), lon + np.array([0, 0, 0.001]), np.full(3, float(lat)), Edges.none())
+    assert timezone_of(network, None, notices) == name
+    assert len(notices.counts) == 1
+    assert timezone_of(network, "Asia/Tokyo", Notices()) == "Asia/Tokyo"
+    with raises(CityError, '"Mars"'):
+        timezone_of(network, "Mars", notices)
 
 
 @pytest.mark.parametrize("ending", ["json.gz", "json.bz2", "graphml.gz"])

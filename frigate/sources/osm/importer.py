@@ -37,6 +37,7 @@ from frigate.sources.osm.simplify import (
 )
 from frigate.sources.osm.tags import DRIVABLE, NOT_FOR_CARS
 from frigate.sources.osm.ways import Gathered, RawRoads
+from frigate.sources.timezones import timezone_of
 
 __all__ = ["DRIVABLE", "OsmRoads", "import_osm", "read_osm"]
 
@@ -56,7 +57,7 @@ def import_osm(
     *,
     name: str | None = None,
     step: str = "5min",
-    timezone: str = "UTC",
+    timezone: str | None = None,
     highways: Collection[str] = DRIVABLE,
     keep_all: bool = False,
     on: str = "nodes",
@@ -70,7 +71,7 @@ def import_osm(
     name
         Name of the city. Default: the name of the file.
     step, timezone
-        Step and time zone of the readings that will be added.
+        Step and time zone of the readings that will be added. Default of the time zone: that of the place.
     highways
         Values of the tag `highway` that count as roads.
     keep_all
@@ -81,8 +82,10 @@ def import_osm(
     if on not in ("nodes", "roads"):
         raise CityError(f'on "{on}" is not known. Give nodes or roads')
     step_s = parse_step(step, where="step")
-    zone(timezone)
+    if timezone is not None:
+        zone(timezone)
     roads = read_osm(file, highways=highways, keep_all=keep_all)
+    timezone = timezone_of(roads.network, timezone, roads.notices)
     ending = next((e for e in sorted(NAMED, key=len, reverse=True) if str(file).lower().endswith(e)), Path(file).suffix)
     name = name or Path(file).name.removesuffix(ending) or Path(file).name
 

@@ -41,6 +41,7 @@ from frigate.sources.tables.readings import (
     read_sensors,
     usable_readings,
 )
+from frigate.sources.timezones import timezone_of
 
 OURS = tuple(dict.fromkeys((*NODE_COLUMNS, *EDGE_COLUMNS, *READING_COLUMNS)))
 DEFAULT_STEP_S = 300
@@ -85,7 +86,8 @@ def import_tables(
     step
         Default: the step of the readings.
     timezone
-        Of times without a zone; default: that of the network's city.
+        Of times without a zone, which are refused where it is not known; default: that of the network's city. The
+        city's own clock is by default that of the place.
     date_order
         "dmy", "mdy" or "ymd", where the dates do not show it.
     encoding
@@ -117,7 +119,8 @@ def import_tables(
                 tables.get("nodes"), tables["edges"], options.rename, log, keep_parallel=on == "roads"
             )
             table = RoadTable(own, roads.edges, roads.ids)
-            city = City(name or Path(str(edges)).resolve().parent.name, _bare_stream(own, timezone))
+            place = timezone_of(own, timezone, log.notices)
+            city = City(name or Path(str(edges)).resolve().parent.name, _bare_stream(own, place))
         else:
             city = network if isinstance(network, City) else replace(open_city(network), notices=(), places={})
             city = replace(city, name=name or city.name)
@@ -161,10 +164,10 @@ def _opened(given: Mapping[str, str | Path | None], options: _Options) -> Iterat
         yield tables
 
 
-def _bare_stream(network: RoadNetwork, timezone: str | None, step: str | None = None) -> RoadNetworkStream:
+def _bare_stream(network: RoadNetwork, timezone: str, step: str | None = None) -> RoadNetworkStream:
     """A stream without readings."""
     step_s = DEFAULT_STEP_S if step is None else parse_step(step, where="step")
-    return Snapshots.none(network.num_nodes, step_s, timezone or "UTC").stream(network)
+    return Snapshots.none(network.num_nodes, step_s, timezone).stream(network)
 
 
 def _with_notices(city: City, log: ImportLog) -> City:
@@ -184,7 +187,7 @@ def _attached(
         raise CityError(f"snap {options.snap_m:g}: give a distance in metres, 0 or more")
     step_s = None if options.step is None else parse_step(options.step, where="step")
     local = None if options.timezone is None else zone(options.timezone)
-    clock = Clock(local, "Pass --timezone, such as Europe/Luxembourg, or UTC")
+    clock = Clock(local, f"Pass --timezone, such as {city.stream.timezone}, where the map lies, or UTC")
     where = tables["readings"].path.name
     rename, notices = options.rename, log.notices
     file = tables["readings"].choose((), READING_COLUMNS, rename=rename, notices=notices, note_unread=False)
