@@ -22,6 +22,7 @@ def _import_matrix(args: Namespace) -> None:
     from frigate.sources.matrix import import_matrix
     from frigate.sources.tables.network import EDGE_COLUMNS
 
+    _like_what_is_there(args)
     columns = (*NODE_COLUMNS, *EDGE_COLUMNS)
     with status(f"Importing {args.file}"):
         city = import_matrix(
@@ -37,6 +38,7 @@ def _import_osm(args: Namespace) -> None:
     from frigate.sources.osm.tags import DRIVABLE
     from frigate.sources.tables.importer import import_tables
 
+    _like_what_is_there(args)
     highways = DRIVABLE if args.highways is None else frozenset(filter(None, map(str.strip, args.highways.split(","))))
     with status(f"Importing {args.file}"):
         city = import_osm(
@@ -56,6 +58,7 @@ def _import_traces(args: Namespace) -> None:
     from frigate.data.city import read_city
     from frigate.sources.traces.importer import import_traces
 
+    _like_what_is_there(args)
     with progress("Matching") as update:
         city = import_traces(
             args.traces, read_city(args.network), rename=parse_map(args.map), step=args.step or "5min",
@@ -69,6 +72,7 @@ def _import_traces(args: Namespace) -> None:
 def _import_sumo(args: Namespace) -> None:
     from frigate.sources.sumo.importer import import_sumo
 
+    _like_what_is_there(args)
     start = args.start[0] if len(args.start) == 1 else args.start or "2024-01-01T00:00"
     with status(f"Importing {args.net}"):
         city = import_sumo(
@@ -81,6 +85,9 @@ def _import_sumo(args: Namespace) -> None:
 def _import_tables(args: Namespace) -> None:
     from frigate.sources.tables.importer import import_tables
 
+    _like_what_is_there(args)
+    if args.append and args.network is None and args.edges is None and (args.output / "city.toml").is_file():
+        args.network = args.output
     with status("Importing tables"):
         city = import_tables(
             nodes=args.nodes, edges=args.edges, readings=args.readings, network=args.network, sensors=args.sensors,
@@ -102,25 +109,43 @@ def _import_benchmark(args: Namespace) -> None:
     _write(city, args)
 
 
+def _like_what_is_there(args: Namespace) -> None:
+    """With --append, the step, time zone and quantity that are not given are those of the city."""
+    from frigate.data.city_toml import read_city_file, step_text
+
+    if not args.append or not (args.output / "city.toml").is_file():
+        return
+    there = read_city_file(args.output)
+    known = {"step": step_text(there.step_s), "timezone": there.timezone, "quantity": there.quantity}
+    for name, value in (known | {"unit": there.unit}).items():
+        if getattr(args, name, value) in (None, ""):
+            setattr(args, name, value)
+
+
 def _name(args: Namespace) -> str:
     return str(args.name or args.output.resolve().name)
 
 
 def _write(city: City, args: Namespace) -> None:
     """Write the city with its road features in the cache, and print what is in it."""
+    from frigate.data.append import append_readings
     from frigate.data.city import read_city, write_city
     from frigate.graph.feature_cache import ensure_road_features
 
+    told: tuple[str, ...] = ()
     with status(f"Writing {args.output}"):
-        write_city(city, args.output, csv=args.csv, overwrite=args.overwrite)
+        if args.append and (args.output / "city.toml").is_file():
+            told = append_readings(city, args.output)
+        else:
+            write_city(city, args.output, csv=args.csv, overwrite=args.overwrite)
         written = read_city(args.output)
         ready = ensure_road_features(written)  # so that a bare machine can train on it
-    notice(*city.notices, *(said for said in ready.notices if said not in (*city.notices, *written.notices)))
-    stream = city.stream
+    notice(*city.notices, *(said for said in ready.notices if said not in (*city.notices, *written.notices)), *told)
+    stream = written.stream
     readings = "no readings"
     if stream.num_snapshots:
         readings = f"{stream.num_snapshots} snapshots, sensors at {int(stream.sensors.sum())}"
-    say(f"{stream.num_nodes} nodes, {city.network.num_edges} roads, {readings}: {args.output}")
+    say(f"{stream.num_nodes} nodes, {written.network.num_edges} roads, {readings}: {args.output}")
 
 
 def parse_map(text: str, *, known: Sequence[str] = ()) -> dict[str, str]:
@@ -153,6 +178,7 @@ OUTPUT = (
     Argument("--name NAME", "name of the city (default: the folder's)"),
     Argument("--csv", "write CSV tables instead of Parquet"),
     Argument("--overwrite", "replace a city that was made or edited by hand"),
+    Argument("--append", "add the readings to the city, if it is there: for every day's file"),
 )
 MAP = Argument("--map THEIRS=OURS,...", "column names, theirs to ours", default="")
 UTC = Argument("--timezone ZONE", "time zone, such as Europe/Luxembourg", default="UTC")

@@ -209,14 +209,15 @@ def write_city(city: City, path: str | Path, *, csv: bool = False, overwrite: bo
     folder = Path(path).resolve()
     if folder.is_dir() and any(folder.iterdir()) and not (folder / "city.toml").exists():
         raise CityError(f"{folder} is not empty and no city. Name another folder")
-    names = {"city.toml", IMPORT_NOTICES, *(f"{stem}.{end}" for stem in TABLES for end in ("csv", "parquet"))}
-
-    def is_ours(path: Path) -> bool:
-        return is_cache(path) if path.name == "cache" else path.name in names and path.is_file()
-
-    check_replaceable(folder, is_ours, "a city", overwrite=overwrite)
+    check_replaceable(folder, is_of_city, "a city", overwrite=overwrite)
     with writing(folder) as new:
         _write_tables(city, new, csv=csv)
+
+
+def is_of_city(path: Path) -> bool:
+    """Whether something in a city folder is a part of the city."""
+    names = {"city.toml", IMPORT_NOTICES, *(f"{stem}.{end}" for stem in TABLES for end in ("csv", "parquet"))}
+    return is_cache(path) if path.name == "cache" else path.name in names and path.is_file()
 
 
 def _write_tables(city: City, folder: Path, *, csv: bool) -> None:

@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -135,10 +135,11 @@ def write_file(path: Path, content: str | bytes) -> None:
 
 
 @contextmanager
-def replacing_folder(folder: Path, *, lasting: bool = True) -> Iterator[Path]:
+def replacing_folder(folder: Path, *, lasting: bool = True, keep: Sequence[str] = ()) -> Iterator[Path]:
     """A new folder beside `folder` that takes its place when the block ends well; the old one stays until then.
 
-    A lasting one is marked as Frigate's and is on the disk before the old one goes. A cache needs neither.
+    A lasting one is marked as Frigate's and is on the disk before the old one goes. A cache needs neither. What is
+    named in `keep` moves from the old folder to the new one.
     """
     with _beside(folder) as new:
         yield new
@@ -150,6 +151,9 @@ def replacing_folder(folder: Path, *, lasting: bool = True) -> Iterator[Path]:
         if folder.exists():
             os.rename(folder, new.parent / "old")
         os.rename(new, folder)
+        for name in keep:
+            if (new.parent / "old" / name).exists():
+                os.rename(new.parent / "old" / name, folder / name)
         if lasting:
             sync(folder.parent)
 

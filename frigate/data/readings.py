@@ -23,7 +23,7 @@ from frigate.data.columns import NodeIndex, numbers
 from frigate.data.network import RoadNetwork
 from frigate.data.notices import Notices, TableRow
 from frigate.data.stream import RoadNetworkStream
-from frigate.data.tables import CSV_TIME, Table
+from frigate.data.tables import CSV_TIME, Table, write_table
 from frigate.data.times import Clock, RowOrder, times_us
 from frigate.errors import CityError
 
@@ -159,3 +159,13 @@ def write_readings(stream: RoadNetworkStream, folder: Path, *, csv: bool) -> Non
         frame.sink_csv(folder / "readings.csv", datetime_format=CSV_TIME, maintain_order=True)
     else:
         frame.sink_parquet(folder / "readings.parquet", row_group_size=1 << 20, maintain_order=True)
+
+
+def write_rows(readings: Readings, node_ids: NDArray[np.generic], folder: Path, *, csv: bool) -> None:
+    """The same of readings by row of the node, in their order."""
+    import polars as pl
+
+    time_us = pl.Series(readings.time_us, dtype=pl.Int64).cast(pl.Datetime("us", "UTC"))
+    node_id = pl.Series(node_ids).gather(readings.column)
+    frame = pl.DataFrame({"time": time_us, "node_id": node_id, "value": readings.value})
+    write_table(frame, folder, "readings", csv=csv)

@@ -480,12 +480,12 @@ def write_table(frame: pl.DataFrame, folder: Path, stem: str, *, csv: bool) -> N
 
 
 @contextmanager
-def writing(folder: Path) -> Iterator[Path]:
+def writing(folder: Path, *, keep: Sequence[str] = ()) -> Iterator[Path]:
     """A folder of tables as `replacing_folder` gives it, with an error that names it where it cannot be written."""
     import polars as pl
 
     try:
-        with replacing_folder(folder) as new:
+        with replacing_folder(folder, keep=keep) as new:
             yield new
     except (OSError, UnicodeEncodeError, pl.exceptions.PolarsError) as error:
         detail = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

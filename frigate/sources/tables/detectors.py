@@ -54,6 +54,7 @@ class SensorSite:
     target: str | None = None
     lon: float = math.nan
     lat: float = math.nan
+    second_id: str | None = None  # node of the other direction, where it is known to measure both
     bearing: str | None = None  # degrees, a compass word or both; with a road_id also forward and backward
 
     @property
@@ -99,9 +100,10 @@ def attach(
     none = "is not among the sensors"
     found = [none if place is None else finder.find(i, place, within_m) for i, place in enumerate(places)]
     there = [_Found(-1) if isinstance(each, str) else each for each in found]
+    second = NodeIndex(network.node_ids).find(_ids(places, "second_id"))
     return Attached(
         np.array([each.row for each in there], np.int64),
-        np.array([each.second for each in there], np.int64),
+        np.maximum(second, np.array([each.second for each in there], np.int64)),
         np.array([each.metres for each in there], np.float64),
         [each if isinstance(each, str) else "" for each in found],
     )

@@ -197,6 +197,8 @@ def _attached(
     if "sensors" in tables:
         sensors = tables["sensors"].choose(("sensor_id",), PLACE_COLUMNS, rename=rename, notices=notices)
         found = replace(found, sites=read_sensors(sensors, log))
+    elif len(city.detectors):
+        found = replace(found, sites={**found.sites, **_known_sites(city, found.names)})
     network, sensors_at = city.network, [found.sites.get(key) for key in found.names]
     attached = attach(sensors_at, network, roads=roads, snap_m=options.snap_m)
     usable = usable_readings(found, attached.node_of, attached.reasons, log)
@@ -222,6 +224,22 @@ def _attached(
     snapshots = snapshots.trimmed(notices)
     stream = snapshots.stream(network, quantity=quantity, unit=options.unit)
     return _with_notices(replace(city, stream=stream, detectors=detectors), log)
+
+
+def _known_sites(city: City, names: Sequence[str]) -> dict[str, SensorSite]:
+    """Where these detectors stand that the city knows, and that are none of its nodes."""
+    node_ids = [str(node_id) for node_id in city.network.node_ids.tolist()]
+    sites: dict[str, SensorSite] = {}
+    known = city.detectors
+    for name, node, lon, lat in zip(
+        known.names.tolist(), known.nodes.tolist(), known.lon.tolist(), known.lat.tolist(), strict=True
+    ):
+        if name in sites:
+            sites[name] = replace(sites[name], second_id=node_ids[node])
+        else:
+            sites[name] = SensorSite(node_id=node_ids[node], lon=lon, lat=lat)
+    wanted = set(names) - set(node_ids)
+    return {name: site for name, site in sites.items() if name in wanted}
 
 
 def _detectors(
