@@ -135,7 +135,7 @@ def draw_datasets(table: Table) -> plots.Figure:
     ax.grid(visible=False)
     ax.set_aspect(1 / squeeze)
     ax.set(xlabel="longitude, degrees", ylabel="latitude, degrees")
-    ax.set_title(f"{table.rows[0]['city']}: mean reading of each node")
+    ax.set_title("Mean reading of each node")
     return figure
 
 

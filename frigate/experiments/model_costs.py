@@ -72,7 +72,7 @@ def draw_parameters(table: Table) -> plots.Figure:
     """A bar for each model, and below it a grey one where the paper has a number."""
     figure, ax = bars_beside_paper(table, ("parameters",), "paper")
     ax.xaxis.set_major_formatter("{x:,.0f}")
-    ax.set(xlabel="parameters", title=table.title)
+    ax.set(xlabel="parameters")
     return figure
 
 
@@ -155,5 +155,5 @@ def timed(forecast: Callable[[Batch], torch.Tensor], batch: Batch, *, times: int
 def draw_time(table: Table) -> plots.Figure:
     """A bar for each model with the quartiles as whiskers, and below it a grey one where the paper has a time."""
     figure, ax = bars_beside_paper(table, ("median_s", "low_s", "high_s"), "paper_s", scale=1000)
-    ax.set(xlabel="ms for one forecast of all nodes (the paper: its own data and hardware)", title=table.title)
+    ax.set(xlabel="ms for one forecast of all nodes (the paper: its own data and hardware)")
     return figure

@@ -1,4 +1,4 @@
-"""RESULTS/report.html: every experiment in RESULTS on one offline page, each with its figure, table, notes and origin.
+"""RESULTS/report.html: which claims of the paper hold, then every experiment with its figure, table, notes and origin.
 
 There is no script, and nothing is fetched; only the links to the files beside the page lead out of it.
 """
@@ -18,6 +18,7 @@ from frigate.check.city import duration
 from frigate.data.files import write_file
 from frigate.experiments.plots import format_numbers
 from frigate.experiments.table import Cell, Table, read_table
+from frigate.experiments.verdict import ANSWERS, RUN_TO_RUN, verdicts
 from frigate.report.page import render
 
 PLAN = "plan.json"  # beside the experiments, but not one of them: which city, and with what effort
@@ -64,8 +65,21 @@ def write_page(results: Path, *, order: Sequence[str] = ()) -> Path:
     cities = dict.fromkeys(str(t.more["city"]) for t in tables if isinstance(t, Table) and t.more.get("city"))
     shown = [_result(path, at, table) for at, (path, table) in enumerate(zip(paths, tables, strict=True))]
     name = ", ".join(cities) or "Results"
+    judged = verdicts([table for table in tables if isinstance(table, Table)])
     page = results / "report.html"
-    write_file(page, render("results.html.j2", name=name, results=shown, kinds=KINDS, max_open=MAX_OPEN))
+    write_file(
+        page,
+        render(
+            "results.html.j2",
+            name=name,
+            results=shown,
+            kinds=KINDS,
+            max_open=MAX_OPEN,
+            verdicts=judged,
+            counts={each: sum(verdict.holds == each for verdict in judged) for each in ANSWERS},
+            run_to_run=RUN_TO_RUN,
+        ),
+    )
     return page
 
 

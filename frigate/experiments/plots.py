@@ -72,10 +72,15 @@ def style() -> Iterator[None]:
         yield
 
 
-def save(draw: Callable[[], Figure], path: Path) -> None:
-    """Draw a figure and write it as `path` with .png and .svg added: the same bytes for the same figure."""
+def save(draw: Callable[[], Figure], path: Path, *, title: str = "") -> None:
+    """Draw a figure and write it as `path` with .png and .svg added: the same bytes for the same figure.
+
+    The title stands above it, so that the picture says what it shows wherever it is pasted.
+    """
     with style():
         figure = draw()
+        if title:
+            figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
         for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
             data = io.BytesIO()
             figure.savefig(data, format=kind, metadata=metadata)

@@ -219,7 +219,7 @@ def _write(experiment: Experiment, plan: Plan, scored: Scored, say: Say) -> None
         say(f"{experiment.name}: nothing to show")
         return
     try:
-        plots.save(lambda: experiment.draw(table), path.with_suffix(""))
+        plots.save(lambda: experiment.draw(table), path.with_suffix(""), title=table.caption)
     except MissingExtraError as error:
         say(f"{experiment.name}: no plot: {error}")
     say(f"{experiment.name}: {path}")

@@ -18,6 +18,7 @@ Cell = str | int | float | bool | None
 Row = dict[str, Cell]
 Rows = Sequence[Mapping[str, Cell]]
 
+OF_NO_CITY = ("expressivity",)  # on a network of its own
 WORDS = Path(__file__).with_name("tables.toml")
 
 
@@ -54,6 +55,13 @@ class Table:
     def unit(self) -> str:
         """Of the readings, for labels."""
         return str(self.more.get("unit") or "city unit")
+
+    @property
+    def caption(self) -> str:
+        """The title, with the city where it has none."""
+        city = str(self.more.get("city") or "")
+        apart = self.experiment in OF_NO_CITY or city in self.title
+        return self.title if apart else f"{self.title}: {city}"
 
     def by_model(self) -> dict[str, Rows]:
         """The rows of each model, in the order of the table."""

@@ -85,7 +85,7 @@ def draw_distortion(table: Table) -> plots.Figure:
     ax.set_ylim(1, top)
     ax.legend()
     off = "; off the top: infinite" if any(row["infinite"] for row in table.rows) else ""
-    ax.set(xlabel="anchors, or sets of them", ylabel=f"distortion (1 is perfect{off})", title=table.title)
+    ax.set(xlabel="anchors, or sets of them", ylabel=f"distortion (1 is perfect{off})")
     return figure
 
 

@@ -87,7 +87,7 @@ def draw_ablation(table: Table) -> plots.Figure:
 def draw_layers(table: Table) -> plots.Figure:
     figure, (ax,) = plots.figure()
     plots.mae_lines(ax, {"Frigate (paper)": table.rows}, "layers")
-    ax.set(xlabel="layers", ylabel=f"MAE at nodes without a sensor ({table.unit})")
+    ax.set(xlabel="layers", ylabel=f"MAE ({table.unit})")
     ax.set_xticks([number_or(0, row["layers"]) for row in table.rows])
     return figure
 
@@ -95,7 +95,7 @@ def draw_layers(table: Table) -> plots.Figure:
 def draw_topology(table: Table) -> plots.Figure:
     figure, (ax,) = plots.figure()
     plots.mae_lines(ax, table.by_model(), "changed")
-    ax.set(xlabel="roads changed (%)", ylabel=f"MAE at nodes without a sensor ({table.unit})")
+    ax.set(xlabel="roads changed (%)", ylabel=f"MAE ({table.unit})")
     ax.set_ylim(bottom=0)
     ax.set_xticks(sorted({number_or(0, row["changed"]) for row in table.rows}))
     ax.legend()
