@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 
 from frigate.data.bucketing import Readings
-from frigate.data.city import City, is_of_city, read_city
+from frigate.data.city import City, is_of_city, read_city, write_import_notices
 from frigate.data.city_toml import CityFile, read_city_file, step_text
 from frigate.data.detectors import Detectors
 from frigate.data.files import check_replaceable
-from frigate.data.folder import IMPORT_NOTICES, find_sources
+from frigate.data.folder import find_sources
 from frigate.data.notices import Notices
 from frigate.data.readings import read_readings, write_rows
 from frigate.data.sandbox import in_sandbox
@@ -67,9 +67,10 @@ def append_readings(city: City, path: str | Path) -> tuple[str, ...]:
             write_rows(rows, there.stream.node_ids, new, csv=csv)
             if len(detectors):
                 write_table(detector_frame(detectors, there.stream.node_ids), new, "sensors", csv=csv)
-            if reports := {**there.imported, **city.reports}:
-                text = json.dumps(reports, indent=1, ensure_ascii=False)
-                (new / IMPORT_NOTICES).write_text(text, encoding="utf-8")
+            known = sources.get("notices")
+            first = {} if known is None else json.loads(known.read_text(encoding="utf-8"))["imported"]
+            last = {notice: city.places.get(notice, ()) for notice in city.notices if notice not in first}
+            write_import_notices(new, first, last)
     notices.add(f"Readings added to the {len(old):,} of {settings.name}", len(rows) - len(old))
     return tuple(notices.sentences())
 

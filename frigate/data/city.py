@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -161,8 +161,9 @@ def _read_tables(folder: Path, sources: dict[str, Path]) -> City:
 def _read_import_notices(path: Path) -> dict[str, tuple[str, ...]]:
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
-        return {str(notice): tuple(map(str, places)) for notice, places in kept.items()}
-    except (ValueError, AttributeError, TypeError, RecursionError) as error:
+        both = {**kept["imported"], **kept["appended"]}
+        return {str(notice): tuple(map(str, places)) for notice, places in both.items()}
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise CityError(f"{path.name} is not what an import wrote ({error}). Take it away; nothing needs it") from None
 
 
@@ -220,6 +221,15 @@ def is_of_city(path: Path) -> bool:
     return is_cache(path) if path.name == "cache" else path.name in names and path.is_file()
 
 
+def write_import_notices(
+    folder: Path, imported: Mapping[str, Sequence[str]], appended: Mapping[str, Sequence[str]]
+) -> None:
+    """Keep what the import of a city reported, and what the last one that added readings did, with the places."""
+    if imported or appended:
+        text = json.dumps({"imported": imported, "appended": appended}, indent=1, ensure_ascii=False)
+        (folder / IMPORT_NOTICES).write_text(text, encoding="utf-8")
+
+
 def _write_tables(city: City, folder: Path, *, csv: bool) -> None:
     import polars as pl
 
@@ -241,6 +251,5 @@ def _write_tables(city: City, folder: Path, *, csv: bool) -> None:
         write_table(turn_frame(city.forbidden_turns, stream.node_ids), folder, "turns", csv=csv)
     if len(city.detectors):
         write_table(detector_frame(city.detectors, stream.node_ids), folder, "sensors", csv=csv)
-    if city.reports:
-        (folder / IMPORT_NOTICES).write_text(json.dumps(city.reports, indent=1, ensure_ascii=False), encoding="utf-8")
+    write_import_notices(folder, city.reports, {})
     write_readings(stream, folder, csv=csv)

@@ -429,7 +429,7 @@ def find_header(lines: Sequence[str]) -> tuple[int, str]:
         words = all(cell and not _is_number(cell) and not cell[:1].isdigit() for cell in cells)
         if usual > 0 and above and words and counts.count(usual) * 2 > len(counts) - len(above):
             return at, delimiter
-        if delimiter == first and not above:
+        if usual > 0 and delimiter == first and not above:
             break
     return 0, first
 

@@ -141,7 +141,7 @@ def test_the_command_makes_the_city_and_then_adds_to_it(folder: Path) -> None:
     new, where = folder / "new", folder / "where.csv"
     network = MAP.network
     where.write_text(f"sensor_id,lon,lat\nA17,{network.lon[0]},{network.lat[0]}\n")
-    for number in (1, 2):
+    for number in (1, 2, 3):
         rows = [f"2024-01-0{number}T{h:02d}:00Z,A17,{h}" for h in range(24)]
         (folder / f"{number}.csv").write_text("\n".join(["time,sensor_id,count", *rows]) + "\n")
     first = ["import", "tables", "--network", folder / "map", "--sensors", where, "-o", new, "--append"]
@@ -152,7 +152,14 @@ def test_the_command_makes_the_city_and_then_adds_to_it(folder: Path) -> None:
     assert "Readings added to the 24 of new: 24." in said.err
     assert "48 snapshots, sensors at 1" in said.out
     assert read_city(new).detectors.names.tolist() == ["A17"]
-    assert json.loads((new / "notices.json").read_text())
+    kept = json.loads((new / "notices.json").read_text())
+    assert any("1.csv" in notice for notice in kept["imported"])
+    for word, group in (("2.csv", "appended"), ("1.csv", "imported")):
+        assert any(word in notice for notice in kept[group])
+    assert set(read_city(new).imported) == {*kept["imported"], *kept["appended"]}
+    assert frigate("import", "tables", "--readings", folder / "3.csv", "-o", new, "--append").status == 0
+    told = " ".join(read_city(new).imported)  # of the first and the last, so that they do not grow day by day
+    assert ("1.csv" in told, "2.csv" in told, "3.csv" in told) == (True, False, True)
     shutil.rmtree(new / "cache")
     again = frigate("import", "tables", "--readings", folder / "2.csv", "-o", new, "--append", "--step", "2h")
     assert again.status == 2 and "Pass --step" in again.err
