@@ -22,7 +22,7 @@ small = change(
     fg.preset("default"),
     {
         "model": {"width": 16, "layers": 3},
-        "train": {"epochs": 3, "steps_per_epoch": 10, "batch_size": 4, "warmup_steps": 10, "masks": 6},
+        "train": {"epochs": 3, "steps_per_epoch": 10, "batch_size": 4, "warmup_steps": 10, "masks": 4},
     },
 )
 run = fg.train(city, seen=0.3, settings=small)

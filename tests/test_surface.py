@@ -44,9 +44,9 @@ def test_the_invented_town_is_a_city_to_train_on() -> None:
     assert not np.array_equal(
         city.stream.values, fg.demo_city(seed=2, intersections=100, days=2, step_s=1800).stream.values
     )
-    model, task = {"width": 8, "layers": 1, "hidden": 8}, {"past": 2, "horizon": 2}
-    few = {"epochs": 1, "steps_per_epoch": 1, "batch_size": 2, "validation_windows": 2, "masks": 2}
-    settings = change(fg.preset("default"), {"model": model, "task": task, "train": few})
+    model, task = {"width": 8, "layers": 1, "hidden": 8, "anchors": 4}, {"past": 2, "horizon": 2}
+    few = {"epochs": 1, "steps_per_epoch": 1, "batch_size": 2, "validation_windows": 2}
+    settings = change(fg.preset("paper"), {"model": model, "task": task, "train": few})
     run = fg.train(city, seen=0.3, settings=settings, device="cpu")
     assert fg.evaluate(run, city, device="cpu").city == city.name
     made = fg.forecast(run, stream=city, device="cpu")

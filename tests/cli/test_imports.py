@@ -22,10 +22,10 @@ horizon = 3
 [model]
 width = 8
 layers = 1
+anchors = 4
 [train]
 epochs = 1
 steps_per_epoch = 2
-masks = 3
 batch_size = 4
 validation_windows = 4
 """
@@ -68,7 +68,9 @@ def test_a_map_and_a_table_of_readings_make_a_forecast(tmp_path: Path) -> None:
     )
     said = frigate("import", "osm", pbf, *told, "-o", tmp_path / "town")
     assert f"{network.num_nodes} nodes, {network.num_edges} roads, 120 snapshots" in said
-    frigate("train", tmp_path / "town", "-o", tmp_path / "run", "--settings", tmp_path / "tiny.toml")
+    frigate(
+        "train", tmp_path / "town", "-o", tmp_path / "run", "--settings", tmp_path / "tiny.toml", "--preset", "paper"
+    )
     frigate("forecast", tmp_path / "run", "--parquet", tmp_path / "forecast.parquet")
     assert len(pl.read_parquet(tmp_path / "forecast.parquet")) == 3 * network.num_nodes
 

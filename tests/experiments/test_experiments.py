@@ -53,7 +53,7 @@ TINY = Effort(
         "train": {"epochs": 1, "steps_per_epoch": 3, "batch_size": 2, "warmup_steps": 1, "validation_windows": 2,
                   "learning_rate": 0.05, "masks": 2},
     },
-    stride=8, seeds=(0,), shares=(0.3, 0.7), layers=(1, 2), changed_roads=(0, 20), anchors=(1, 2), timings=2, trees=3,
+    stride=8, seeds=(0,), shares=(0.3, 0.5), layers=(1, 2), changed_roads=(0, 20), anchors=(1, 2), timings=2, trees=3,
 )  # fmt: skip
 
 

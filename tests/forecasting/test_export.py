@@ -210,12 +210,12 @@ def test_a_model_that_corrects_demand_reads_it(suffix: str, program: Callable[[s
 
 
 def test_a_program_names_no_path_of_this_machine(program: Callable[[str], Path]) -> None:
-    with ZipFile(program("paper")) as archive:
+    with ZipFile(program("default")) as archive:
         held = b"".join(archive.read(name) for name in archive.namelist())
     assert str(Path(__file__).parents[2]).encode() not in held
 
 
-@BOTH
+@ALSO_GAUGE
 def test_the_order_of_roads_and_values_without_a_reading_do_not_matter(
     name: str, program: Callable[[str], Path]
 ) -> None:

@@ -35,7 +35,7 @@ def undisturbed():
     return simulate(seed=3, intersections=SMALL, closures=0)
 
 
-@pytest.mark.parametrize(("seed", "size"), [(0, 100), (1, 130), (2, 250), (3, 400), (4, 400), (5, 800)])
+@pytest.mark.parametrize(("seed", "size"), [(0, 100), (1, 130), (2, 250), (3, 400)])
 def test_every_town_is_one_piece_with_few_bridges(seed, size):
     town = build_town(np.random.default_rng(seed), intersections=size)
     net = town.network

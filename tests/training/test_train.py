@@ -284,23 +284,22 @@ def test_a_run_killed_again_and_again_loses_nothing_but_time(tmp_path: Path) -> 
 
 
 @BOTH
-@pytest.mark.parametrize("kind", ["garbage", "flipped", "gone"])
-def test_unseen_readings_cannot_matter(name: str, kind: str, tmp_path: Path) -> None:
-    city = town()
+def test_unseen_readings_cannot_matter(name: str, tmp_path: Path) -> None:
+    city, settings = town(), tiny(name)
     split = make_split(city.stream, seen=0.5, past=4, horizon=4)
     ids = city.stream.node_ids[split.seen].tolist()
-    observed = city.stream.observed.copy()
-    if kind != "garbage":
-        observed[:, split.unseen] = ~observed[:, split.unseen] if kind == "flipped" else False
-    poisoned = with_readings(city, garbage(replace(city.stream, observed=observed), split.unseen), observed)
-    settings = tiny(name)
     clean = train(city, seen=ids, settings=settings, folder=tmp_path / "clean", device="cpu")
-    dirty = train(poisoned, seen=ids, settings=settings, folder=tmp_path / "dirty", device="cpu")
     assert clean.split.unseen.any()
-    assert dirty.split.unseen.any() == (kind != "gone")
-    assert equal(tensors(tmp_path / "clean"), tensors(tmp_path / "dirty"))
-    assert log(tmp_path / "clean") == log(tmp_path / "dirty")
-    assert clean.scaling.to_json() == dirty.scaling.to_json()
+    for kind in ("garbage", "flipped", "gone"):
+        observed = city.stream.observed.copy()
+        if kind != "garbage":
+            observed[:, split.unseen] = ~observed[:, split.unseen] if kind == "flipped" else False
+        poisoned = with_readings(city, garbage(replace(city.stream, observed=observed), split.unseen), observed)
+        dirty = train(poisoned, seen=ids, settings=settings, folder=tmp_path / kind, device="cpu")
+        assert dirty.split.unseen.any() == (kind != "gone")
+        assert equal(tensors(tmp_path / "clean"), tensors(tmp_path / kind)), kind
+        assert log(tmp_path / "clean") == log(tmp_path / kind), kind
+        assert clean.scaling.to_json() == dirty.scaling.to_json(), kind
 
 
 def test_validation_at_unseen_nodes_does_look_at_them() -> None:
