@@ -23,7 +23,7 @@ from frigate.errors import CityError
 KINDS_OF_DAY = ("weekday", "weekend")
 BINS = 24 * len(KINDS_OF_DAY)  # hours of the kinds of day: bin = 24 * kind + hour
 SEARCHES = 800  # a set: fewer leave parts of a town without trips
-NODES_PER_SEARCH = 16  # in a large network
+NODES_PER_SEARCH = 48  # in a large network: with 16 sets a node is the origin of 8 trips and lies on hundreds
 TINY = 1e-4  # flow of a node that no trip passes
 USUAL_SEARCHES = (  # where too few sensors are known to choose: drivers differ
     SearchSettings(turn_s=20.0, noise=0.2),

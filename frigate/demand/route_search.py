@@ -31,6 +31,7 @@ from frigate.data.stream import DAY_S
 from frigate.graph.road_features import travel_time_s
 
 SMALL = 20_000  # roads times searches
+MAX_REACHED = 30_000  # roads that one origin has trips to, the nearest: what a search costs does not grow beyond
 U_TURN_S = 60.0  # what turning back costs beside its angle
 SPEED_MPS = 50 / 3.6  # of every road, to a driver who minds distance alone
 
@@ -196,7 +197,8 @@ def search_routes(
         ends = rng.choice(graph.num_roads, (searches, 1 + half), p=weight / weight.sum())
         origins, wanted[:, :half] = ends[:, 0].astype(np.int32), ends[:, 1:]
         wanted[wanted == origins[:, None]] = -1
-    end, length, roads = _search(graph, settings, origins, number, draws, wanted, seed, compiled)
+    reach = min(MAX_REACHED, graph.num_roads)
+    end, length, roads = _search(graph, settings, origins, number, draws, wanted, reach, seed, compiled)
     found = end >= 0
     row = np.nonzero(found)[0]
     start = np.concatenate([[0], np.cumsum(length[found])]).astype(np.int64)
@@ -218,7 +220,8 @@ def search_again(
     wanted[row, place] = routes.destination
     origins = np.zeros(len(number), np.int32)
     origins[row] = routes.origin
-    _, length, roads = _search(graph, settings, origins, number, np.zeros(wanted.shape), wanted, seed, compiled)
+    draws, reach = np.zeros(wanted.shape), graph.num_roads
+    _, length, roads = _search(graph, settings, origins, number, draws, wanted, reach, seed, compiled)
     start = np.concatenate([[0], np.cumsum(length[row, place])]).astype(np.int64)
     return Routes(routes.origin, routes.destination, routes.search, start, roads)
 
@@ -230,12 +233,14 @@ def _search(
     number: NDArray[np.int64],
     draws: NDArray[np.float64],
     wanted: NDArray[np.int32],
+    reach: int,
     seed: int,
     compiled: bool | None,
 ) -> Found:
     """The last road [S,W] of each trip (-1: none was found), its number of roads [S,W], and all roads of all trips.
 
-    `wanted` [S,W] are the last roads to reach; -1 where `draws` picks one, -2 where there is no trip.
+    `wanted` [S,W] are the last roads to reach; -1 where `draws` picks one, -2 where there is no trip. A search ends
+    after `reach` roads; `draws` then picks for those that were not reached.
     """
     if graph.num_roads == 0 or len(origins) == 0:
         return np.full(wanted.shape, -1, np.int32), np.zeros(wanted.shape, np.int64), np.zeros(0, np.int32)
@@ -243,7 +248,7 @@ def _search(
         small = graph.num_roads * len(origins) < SMALL and "numba" not in sys.modules
         compiled = not small and _compiled() is not None
     search = _by_numba if compiled else _by_scipy
-    searched = search(graph, settings, origins, number, draws, wanted, seed)
+    searched = search(graph, settings, origins, number, draws, wanted, reach, seed)
     ends, lengths, roads = zip(*searched, strict=True)
     return np.concatenate(ends), np.concatenate(lengths), np.concatenate(roads)
 
@@ -255,6 +260,7 @@ def _by_numba(
     number: NDArray[np.int64],
     draws: NDArray[np.float64],
     wanted: NDArray[np.int32],
+    reach: int,
     seed: int,
 ) -> Iterator[Found]:
     kernel = _compiled()
@@ -265,7 +271,7 @@ def _by_numba(
     def some(rows: NDArray[np.int64]) -> Found:
         found: Found = search(
             time_s, graph.turn_start, graph.turn_into, turn_s, origins[rows], number[rows], draws[rows],
-            wanted[rows], np.uint64(seed), settings.noise, settings.max_trip_s,
+            wanted[rows], reach, np.uint64(seed), settings.noise, settings.max_trip_s,
         )  # fmt: skip
         return found
 
@@ -281,6 +287,7 @@ def _by_scipy(
     number: NDArray[np.int64],
     draws: NDArray[np.float64],
     wanted: NDArray[np.int32],
+    reach: int,
     seed: int,
 ) -> Iterator[Found]:
     E = graph.num_roads
@@ -290,12 +297,13 @@ def _by_scipy(
         arcs = csr_array((time[graph.turn_into] + turn_s, graph.turn_into, graph.turn_start), (E, E))
         away, before = dijkstra(arcs, indices=origin, limit=settings.max_trip_s, return_predecessors=True)
         reached = np.flatnonzero(np.isfinite(away))
-        reached = reached[np.argsort(away[reached], kind="stable")]
+        reached = reached[np.argsort(away[reached], kind="stable")][:reach]
         end = wanted[row].copy()
+        known = end >= 0
+        end[known] = np.where(np.isin(end[known], reached), end[known], -1 if len(reached) == reach else -2)
         drawn = end == -1
         end[drawn] = _picked(reached, draws[row][drawn]) if len(reached) > 1 else -1
-        known = end >= 0
-        end[known] = np.where(np.isfinite(away[end[known]]), end[known], -1)
+        end[end == -2] = -1
         paths = [_path(before, origin, int(last)) for last in end[end >= 0]]
         length = np.zeros(len(end), np.int64)
         length[end >= 0] = [len(path) for path in paths]
@@ -347,6 +355,7 @@ def _search_some(
     number: NDArray[np.int64],
     draws: NDArray[np.float64],
     wanted: NDArray[np.int32],
+    reach: int,
     seed: np.uint64,
     noise: float,
     max_trip_s: float,
@@ -357,6 +366,7 @@ def _search_some(
     before = np.full(E, -1, np.int32)
     reached = np.empty(E, np.int32)
     heap = np.empty(E, np.int32)
+    ranked = np.empty(E)  # how far away the roads in the heap are
     place = np.full(E, -1, np.int32)  # in the heap
     factor = np.zeros(E)
     is_wanted = np.zeros(E, np.bool_)
@@ -367,7 +377,7 @@ def _search_some(
     for s in range(S):
         key = seed * np.uint64(0x9E3779B97F4A7C15) + np.uint64(number[s]) * np.uint64(0xC2B2AE3D27D4EB4F)
         origin = origins[s]
-        heap[0], size, count = origin, 1, 0
+        heap[0], ranked[0], size, count = origin, 0.0, 1, 0
         away[origin], place[origin] = 0.0, 0
         missing = 0  # roads to reach; with a trip whose end is drawn, all roads are reached
         for w in range(W):
@@ -376,7 +386,7 @@ def _search_some(
                 missing += 1
             elif ends[s, w] == -1:
                 missing += E + 1
-        while size > 0 and missing > 0:
+        while size > 0 and missing > 0 and count < reach:
             u = heap[0]
             reached[count] = u
             count += 1
@@ -384,18 +394,18 @@ def _search_some(
             if is_wanted[u]:
                 missing -= 1
             if size > 0:
-                last, i = heap[size], 0
+                last, far, i = heap[size], ranked[size], 0
                 while 4 * i + 1 < size:
                     least = 4 * i + 1
                     for j in range(least + 1, min(least + 4, size)):
-                        if away[heap[j]] < away[heap[least]]:
+                        if ranked[j] < ranked[least]:
                             least = j
-                    if away[heap[least]] >= away[last]:
+                    if ranked[least] >= far:
                         break
-                    heap[i] = heap[least]
+                    heap[i], ranked[i] = heap[least], ranked[least]
                     place[heap[i]] = i
                     i = least
-                heap[i] = last
+                heap[i], ranked[i] = last, far
                 place[last] = i
             place[u] = -2
             for p in range(turn_start[u], turn_start[u + 1]):
@@ -419,17 +429,19 @@ def _search_some(
                     i = size
                     size += 1
                 away[v], before[v] = there, u
-                while i > 0 and away[heap[(i - 1) // 4]] > there:
-                    heap[i] = heap[(i - 1) // 4]
+                while i > 0 and ranked[(i - 1) // 4] > there:
+                    heap[i], ranked[i] = heap[(i - 1) // 4], ranked[(i - 1) // 4]
                     place[heap[i]] = i
                     i = (i - 1) // 4
-                heap[i] = v
+                heap[i], ranked[i] = v, there
                 place[v] = i
         for w in range(W):
             last = ends[s, w]
+            if last >= 0 and place[last] != -2 and count == reach:
+                last = -1
             if last == -1 and count > 1:
                 last = reached[1 + int(draws[s, w] * (count - 1))]
-            if last < 0 or not np.isfinite(away[last]):
+            if last < 0 or place[last] != -2:
                 ends[s, w] = -1
                 continue
             ends[s, w] = last

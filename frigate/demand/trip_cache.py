@@ -20,7 +20,7 @@ from frigate.demand.estimate import DemandSettings, num_searches, sample_routes,
 from frigate.demand.rerouting import Detours, find_detours
 from frigate.demand.route_search import LineGraph, Routes, line_graph
 
-METHOD = "3"  # another one for every change that finds other trips
+METHOD = "4"  # another one for every change that finds other trips
 KEPT = 2  # networks whose trips stay in memory: one is trained, scored and forecast on in turn
 
 MAX_DETOURED = 5_000_000  # roads of the detours that stay in memory: about 100 MB

@@ -22,7 +22,7 @@ from frigate.demand.route_search import LineGraph, SearchSettings, line_graph, s
 from frigate.draws import Draw, generator, seed_of
 
 TRIED, TRIED_IN_LARGE = 64, 24  # searches; fewer in a large network, where each takes longer
-LARGE = 5_000  # nodes
+LARGE, VERY_LARGE = 5_000, 20_000  # nodes
 FOLDS = 3
 SEARCHES = 400  # while searches are compared
 MIN_SENSORS = 30  # with fewer, hiding some says little and the defaults stay
@@ -91,7 +91,8 @@ def hidden_error(
     seed: int,
 ) -> float:
     """Mean absolute error of the mean flow of one route set at sensors that were hidden, each once."""
-    searches = min(SEARCHES, num_searches(graph))
+    searches = num_searches(graph)
+    searches = min(SEARCHES, searches) if graph.num_nodes <= VERY_LARGE else searches // 4
     trips = route_set(graph, search_routes(graph, search, searches=searches, seed=seed_of(seed, Draw.TRIED_TRIPS)))
     rows = generator(seed, Draw.TRIED_FOLDS).permutation(np.flatnonzero(sensors))
     error = 0.0

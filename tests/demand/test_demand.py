@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from frigate.data.network import Edges, RoadNetwork
 from frigate.data.stream import RoadNetworkStream, make_stream
-from frigate.demand import tuning
+from frigate.demand import route_search, tuning
 from frigate.demand.calibration import SensorView, first_numbers, route_set
 from frigate.demand.estimate import (
     BINS,
@@ -123,6 +123,22 @@ def test_numba_and_scipy_find_the_same_trips(graph: LineGraph) -> None:
     for name in ("origin", "destination", "search", "start", "roads"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
     assert len(one) == 12 * 9
+
+
+def test_trips_of_a_large_network_stay_near_their_origin(graph: LineGraph, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = SearchSettings(turn_s=15.0, noise=0.5, fast_ends=1.0, trips_per_search=10)
+    everywhere = search_routes(graph, settings, searches=12, seed=3)
+    monkeypatch.setattr(route_search, "MAX_REACHED", 20)
+    one, other = (search_routes(graph, settings, searches=12, seed=3, compiled=c) for c in (True, False))
+    for name in ("origin", "destination", "search", "start", "roads"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    assert len(one) == len(everywhere) == 12 * 10  # an end that is too far away has become a nearer one
+    for search in range(12):
+        ends = np.unique(np.concatenate([trip(one, row) for row in np.flatnonzero(one.search == search)]))
+        assert len(ends) <= 20
+    assert len(np.unique(everywhere.roads[: everywhere.start[10]])) > 20
+    monkeypatch.setattr(route_search, "MAX_REACHED", graph.num_roads)
+    np.testing.assert_array_equal(search_routes(graph, settings, searches=12, seed=3).roads, everywhere.roads)
 
 
 def test_trips_follow_roads_and_are_the_fastest(graph: LineGraph) -> None:
