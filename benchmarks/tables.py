@@ -21,9 +21,10 @@ from typing import Any
 import bench_tables
 from bench_tables import RESULTS, ROOT, not_measured, table
 
-DOCUMENTS = ("README.md", "docs/results.md", "docs/paper-to-code.md", "docs/performance.md")
+DOCUMENTS = ("README.md", "docs/accuracy.md", "docs/results.md", "docs/paper-to-code.md", "docs/performance.md")
 BLOCK = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 PRESETS = ("default", "paper")
+OURS = "frigate (default)"
 GATE = "default-gate-positions"  # the default preset with 16 anchors, which only its gates see
 
 
@@ -91,30 +92,78 @@ def clear(r: Result) -> bool:
     return all(r.model["unseen"]["mae"]["high"] < row["unseen"]["mae"]["low"] for row in r.baselines("baseline"))
 
 
+def with_demand(of: str) -> list[dict[str, Any]]:
+    """The rows of each split of a city and share of sensors, as `frigate evaluate` gave them."""
+    rows = json.loads((RESULTS / "demand" / "accuracy-h200.json").read_text(encoding="utf-8"))["rows"]
+    return [row for split, row in rows.items() if split.rsplit("-", 1)[0] == of]
+
+
+def mean_mae(splits: list[dict[str, Any]], name: str, where: str = "unseen") -> float:
+    return mean(split[name][where]["value"] for split in splits)
+
+
+def three(values: Iterable[float]) -> str:
+    return ", ".join(f"{value:.3f}" for value in values)
+
+
 def summary(results: list[Result]) -> str:
-    """Means over the runs of a city."""
+    """Every kind of forecaster in every city, means over the splits."""
+    names = cities(results)
+    found = [with_demand(f"{city}-30") for city in names]
+    trees = [
+        next(row["mae"] for row in reproduced("accuracy")[city]["rows"] if row["model"] == "LightGBM") for city in names
+    ]
+    papers = [chosen(results, city=city, variant="paper") for city in names]
+
+    def of_splits(name: str) -> list[float]:
+        return [mean_mae(splits, name) for splits in found]
+
+    def naive_best(splits: list[dict[str, Any]]) -> float:
+        return min(mean_mae(splits, r["name"]) for r in papers[0][0].baselines("baseline"))
+
+    def ours(splits: list[dict[str, Any]]) -> str:
+        zero = mean(split[OURS]["of_zero"] for split in splits)
+        share = mean(split[OURS]["share_of_sensor"]["value"] for split in splits)
+        return f"**{mean_mae(splits, OURS):.3f}** ({zero:.3f}, {100 * share:.0f} %)"
+
+    rows = [
+        ["Frigate, `default`", *(ours(splits) for splits in found)],
+        ["demand alone, nothing learned", *map(number, of_splits("demand alone"))],
+        ["LightGBM, without demand", *map(number, trees)],
+        ["the paper's model, `paper`", *(number(mean(maes(runs))) for runs in papers)],
+        ["best naive baseline", *(number(naive_best(splits)) for splits in found)],
+        ["*each node's own median (a sensor there)*", *map(number, of_splits("own median (a sensor there)"))],
+    ]
+    return table(["MAE at nodes without a sensor", *names], rows)
+
+
+def standing(_: list[Result]) -> str:
+    """Where `default` stands: means of three splits."""
     rows = []
-    for city in cities(results):
-        for variant in PRESETS:
-            runs = chosen(results, city=city, variant=variant)
-            if not runs:
-                continue
-            best = [min(r.baselines("baseline"), key=lambda row: row["unseen"]["mae"]["value"]) for r in runs]
-            trees = next(row for row in reproduced("accuracy")[city]["rows"] if row["model"] == "LightGBM")
-            rows.append(
-                [
-                    f"{city}, `{variant}`",
-                    str(len(runs)),
-                    f"{mean(maes(runs)):.3f} ({min(maes(runs)):.3f} to {max(maes(runs)):.3f})",
-                    f"{mean(r.model['relative_to_zero'] for r in runs):.3f}",
-                    f"{100 * mean(r.model['share_of_sensor']['value'] for r in runs):.0f} %",
-                    f"{mean(row['unseen']['mae']['value'] for row in best):.3f} "
-                    f"({', '.join(dict.fromkeys(row['name'] for row in best))})",
-                    number(trees["mae"]),
-                ]
-            )
-    head = ["city, preset", "runs", "MAE", "of zero", "share of a sensor", "best naive baseline", "LightGBM"]
-    return table(head, rows)
+    for of in ("sf-taxi-core-30", "sf-taxi-core-10", "lux-sim-30"):
+        splits = with_demand(of)
+        zero, city, share = [split[OURS]["of_zero"] for split in splits], *of.rsplit("-", 1)
+        sensor = mean(split[OURS]["share_of_sensor"]["value"] for split in splits)
+        rows.append(
+            [
+                f"{city}, {share} %",
+                *(f"{mean_mae(splits, name):.3f}" for name in ("demand alone", OURS)),
+                f"{mean(zero):.3f} ({three(zero)})",
+                f"{100 * sensor:.0f} %",
+            ]
+        )
+    return table(["", "demand alone", "`default`", "of predict-zero", "share of a sensor"], rows)
+
+
+def at_sensors(_: list[Result]) -> str:
+    """`default` at sensors beside what a sensor's own past can do, split by split."""
+    names = (OURS, "demand alone", "own median (a sensor there)", "last hour", "last week", "persistence")
+    rows = []
+    for of in ("sf-taxi-core-30", "sf-taxi-core-10", "lux-sim-30"):
+        splits, (city, share) = with_demand(of), of.rsplit("-", 1)
+        rows.append([f"{city}, {share} %", *(three(s[name]["at_sensors"]["value"] for s in splits) for name in names)])
+    head = ["at sensors, splits 0, 1, 2", "`default`", "demand alone", "own median", "last hour", "last week"]
+    return table([*head, "last value"], rows)
 
 
 def runs(results: list[Result]) -> str:
@@ -391,6 +440,8 @@ def baseline_check(_: list[Result]) -> str:
 
 TABLES: dict[str, Callable[[list[Result]], str]] = {
     "summary": summary,
+    "standing": standing,
+    "at-sensors": at_sensors,
     "facts": facts,
     "runs": runs,
     "repeated": repeated,
