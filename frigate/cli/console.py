@@ -36,12 +36,18 @@ def log(text: str) -> None:
 def notice(*texts: str) -> None:
     """Print what the user should know."""
     for text in texts:
-        log(_coloured("note:", YELLOW) + f" {text}")
+        _log_as("note:", YELLOW, text)
 
 
 def complain(text: str) -> None:
     """Print why the command failed."""
-    log(_coloured("frigate:", RED) + f" {text}")
+    _log_as("frigate:", RED, text)
+
+
+def _log_as(word: str, colour: str, text: str) -> None:
+    """Print a line after a coloured word; the codes of the colour take no room in it."""
+    fitted = _fitted(f"{word} {text}", sys.stderr)
+    print(_coloured(word, colour) + fitted.removeprefix(word), file=sys.stderr, flush=True)
 
 
 def to_json(data: Any) -> str:

@@ -145,7 +145,8 @@ def _write(city: City, args: Namespace) -> None:
     readings = "no readings"
     if stream.num_snapshots:
         readings = f"{stream.num_snapshots} snapshots, sensors at {int(stream.sensors.sum())}"
-    say(f"{stream.num_nodes} nodes, {written.network.num_edges} roads, {readings}: {args.output}")
+    words = ("roads", "turns") if len(written.network.lines) else ("nodes", "roads")
+    say(f"{stream.num_nodes} {words[0]}, {written.network.num_edges} {words[1]}, {readings}: {args.output}")
 
 
 def parse_map(text: str, *, known: Sequence[str] = ()) -> dict[str, str]:
