@@ -23,7 +23,7 @@ from frigate.graph.nearest_sensors import hops_to
 from frigate.graph.road_features import class_levels
 from frigate.report.check_charts import KINDS, Usual, change_map, day_chart, road_changes, usual
 from frigate.report.gap_chart import gap_chart
-from frigate.report.maps import BaseMap, MapLayer, NodeMap, bin_edges, draw_map
+from frigate.report.maps import BaseMap, MapLayer, NodeMap, bin_edges, detector_texts, draw_map
 from frigate.report.page import render, unit_text
 
 MAX_ROADS = 40_000  # drawn
@@ -112,6 +112,7 @@ def _maps(
             for check, value in zip(found, mean.tolist(), strict=True)
         ),
         crosses=np.array([check is not None and bool(check.faults) for check in found], bool),
+        detectors=detector_texts(*city.detectors.at_nodes(city.network.node_ids, network.node_ids[rows])),
     )
     hops = hops_to(city.network, city.stream.sensors)[rows].astype(float)
     hops[hops <= 0] = np.nan
@@ -134,8 +135,7 @@ def _maps(
 
 
 def _about(check: SensorCheck, mean: float, unit: str) -> str:
-    name = (check.detectors,) if check.detectors else ()
-    return "; ".join((*name, f"{mean:.3g} {unit}", f"{percent(1 - check.missing_share)} observed", *check.faults))
+    return "; ".join((f"{mean:.3g} {unit}", f"{percent(1 - check.missing_share)} observed", *check.faults))
 
 
 def _distance(hops: float) -> str:

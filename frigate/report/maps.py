@@ -130,6 +130,7 @@ class MapLayer:
     edges: tuple[float, ...]  # where one colour ends and the next begins
     bins: tuple[str, ...] = ()  # the key's text for each colour; (): by its edges
     tips: tuple[str, ...] = ()  # [N] shown under the pointer in place of the value
+    detectors: tuple[str, ...] = ()  # [N] own names of the detectors there, shown after the node
     crosses: Bools | None = None  # [N] nodes to cross out
 
 
@@ -159,7 +160,12 @@ def draw_map(base: BaseMap, layer: MapLayer) -> NodeMap:
     data = {
         "x": x,
         "y": y,
-        "id": [str(n) for n in layer.node_ids.tolist()],
+        "id": [
+            f"{node} ({detectors})" if detectors else str(node)
+            for node, detectors in zip(
+                layer.node_ids.tolist(), layer.detectors or ("",) * len(layer.node_ids), strict=True
+            )
+        ],
         "sensor": layer.sensor.astype(int).tolist(),
         "edges": layer.edges,
         "frames": [[None if math.isnan(v) else float(f"{v:.3g}") for v in frame] for frame in layer.frames.tolist()],
@@ -200,6 +206,14 @@ def colour_of(k: int, edges: int) -> int:
     return round(k * (BINS - 1) / max(1, edges))
 
 
+def detector_texts(names: NDArray[np.str_], moved_m: Floats) -> tuple[str, ...]:
+    """[N] the detectors of each node and how far the farthest was moved there; "" where there are none."""
+    return tuple(
+        f"{name}, moved {metres:.0f} m" if name and math.isfinite(metres) else name
+        for name, metres in zip(names.tolist(), moved_m.tolist(), strict=True)
+    )
+
+
 def forecast_map(base: BaseMap, forecast: Forecast, unit: str) -> NodeMap:
     """The forecast at every node, with a slider through its steps."""
     times = [format_time(time) for time in forecast.local_times()]
@@ -216,6 +230,7 @@ def forecast_map(base: BaseMap, forecast: Forecast, unit: str) -> NodeMap:
         shapes=(("square", "sensor"), ("round", "no sensor")),
         unit=unit,
         edges=tuple(bin_edges(forecast.values, skewed=forecast.quantity == "count")),
+        detectors=detector_texts(forecast.detectors, forecast.moved_m),
     )
     return draw_map(base, layer)
 
@@ -238,5 +253,6 @@ def error_map(base: BaseMap, run: RunOnCity, evaluation: Evaluation, unit: str) 
         shapes=(("hollow", "sensor"), ("round", "no sensor, scored")) if any_unseen else (("square", "sensor"),),
         unit=unit,
         edges=tuple(bin_edges(mae, skewed=True)),
+        detectors=detector_texts(*run.city.detectors.at_nodes(network.node_ids, network.node_ids)),
     )
     return draw_map(base, layer)

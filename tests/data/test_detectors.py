@@ -14,8 +14,11 @@ from frigate.data.city import City, open_cache, read_city, write_city
 from frigate.data.detectors import Detectors
 from frigate.errors import CityError
 from frigate.forecasting.result import Forecast, make_forecast
+from frigate.report.check_page import write_check_page
+from frigate.report.maps import BaseMap, forecast_map
 from frigate.sources.tables.importer import import_tables
 from tests.support.errors import raises
+from tests.support.html_page import Page
 from tests.support.towns import random_network, random_stream
 
 NETWORK = random_network(6, seed=1)
@@ -83,6 +86,17 @@ def forecast_of(city: City) -> Forecast:
         TrainedOn.of(city), city.network, np.ones((1, 6)), city.stream.end_s, sensor=np.ones(6, bool),
         timezone="UTC", notices=(), city=city,
     )  # fmt: skip
+
+
+def test_pages_name_them_and_how_far_they_were_moved(tmp_path: Path) -> None:
+    city = imported(tmp_path)
+    shown = forecast_map(BaseMap.of(city.network), forecast_of(city), "count").data["id"]
+    ids = [str(node_id) for node_id in NETWORK.node_ids.tolist()]
+    assert shown == [f"{ids[0]} (A17, moved 0 m)", f"{ids[1]} (B 2, moved 30 m)", *ids[2:]]
+    page = Page(write_check_page(tmp_path / "check.html", city, check_city(city)))
+    assert page.data[0]["id"][1] == f"{ids[1]} (B 2, moved 30 m)"
+    assert "Notices from the import" in page.text and "stand nowhere in the network: 1." in page.text
+    assert "at most 30 m (B 2 to" in page.text
 
 
 def test_a_detector_alone_at_its_node_can_be_excluded_by_its_name(tmp_path: Path) -> None:
