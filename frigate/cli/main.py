@@ -23,6 +23,7 @@ from frigate.cli.exports import EXPORT
 from frigate.cli.forecast import FORECAST
 from frigate.cli.imports import IMPORT
 from frigate.cli.parser import Command, Parser, add_commands
+from frigate.cli.replay import REPLAY
 from frigate.cli.reproduce import REPRODUCE
 from frigate.cli.serve import SERVE
 from frigate.cli.token import TOKEN
@@ -30,7 +31,9 @@ from frigate.cli.train import TRAIN
 from frigate.errors import FrigateError
 from frigate.version import __version__
 
-COMMANDS = (DEMO, IMPORT, CHECK, DEMAND, TRAIN, EVALUATE, FORECAST, SERVE, TOKEN, REPRODUCE, BENCH, EXPORT, COMPLETION)
+COMMANDS = (
+    DEMO, IMPORT, CHECK, DEMAND, TRAIN, EVALUATE, FORECAST, SERVE, TOKEN, REPLAY, REPRODUCE, BENCH, EXPORT, COMPLETION
+)  # fmt: skip
 WRONG, STOPPED = 2, 130  # exit statuses: a mistake of the user's, Ctrl-C
 
 

@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from argparse import Namespace
 
 from frigate.cli.console import log, notice, status
 from frigate.cli.parser import DEVICE, OTHER_CITY, RUN, Argument, Command
+
+MQTT_VARIABLE = "FRIGATE_MQTT"
 
 
 def run(args: Namespace) -> None:
     from frigate.data.city import open_city
     from frigate.serve.limits import Limits
     from frigate.serve.logs import log_to
+    from frigate.serve.mqtt import Broker
     from frigate.serve.server import Server
     from frigate.serve.service import Service
-    from frigate.serve.store import DEFAULT_FILE, open_store
+    from frigate.serve.store import DEFAULT_FILE, REPLAY_FILE, open_store
     from frigate.training.checkpoint import load_run
 
+    url = args.mqtt or os.environ.get(MQTT_VARIABLE)
+    broker = Broker.parse(url, client=f"frigate-{socket.gethostname()}-{args.port}") if url else None
     with status(f"Opening {args.run}"):
         run = load_run(args.run)
         city = run.open_city() if args.city is None else open_city(args.city)
-        store = open_store(args.store or str(args.run / DEFAULT_FILE))
+        store = open_store(args.store or str(args.run / (REPLAY_FILE if args.replay else DEFAULT_FILE)))
     try:
         with status("Getting ready"):
             service = Service(
-                run, city, store, grace_s=args.grace, keep_days=args.keep_days or None, device=args.device,
-                basemap=args.basemap, basemap_attribution=args.basemap_attribution,
+                run, city, store, replay=args.replay, grace_s=args.grace, keep_days=args.keep_days or None,
+                device=args.device, basemap=args.basemap, basemap_attribution=args.basemap_attribution,
             )  # fmt: skip
             service.gate.refuse_open(args.host)
         notice(*city.notices)
         limits = Limits(body_mb=args.max_mb, rows=args.max_rows, rate=args.rate, streams=args.streams)
         log_to()
         log(f"{service.city.name}: http://{args.host}:{args.port}/ (Ctrl-C ends it)")
-        Server(service, host=args.host, port=args.port, limits=limits).run()
+        Server(service, host=args.host, port=args.port, limits=limits, broker=broker).run()
     finally:
         store.close()
 
@@ -58,6 +65,9 @@ SERVE = Command(
         Argument("--grace SECONDS", "wait after a step for its readings", _not_negative, default=20.0),
         Argument("--keep-days DAYS", "forget readings and forecasts after so many days; 0: never", _not_negative,
                  default=30.0),
+        Argument("--mqtt URL", "also take readings from a broker, such as mqtt://user:password@host:1883/topic "
+                 f"(default: {MQTT_VARIABLE} of the environment)"),
+        Argument("--replay", "go by the time that `frigate replay` tells, on a store of its own"),
         Argument("--max-mb MB", "largest body of a request", _positive, default=8.0),
         Argument("--max-rows ROWS", "most readings in one batch", int, default=50_000),
         Argument("--rate REQUESTS", "requests a second, of each token", _positive, default=200.0),

@@ -39,6 +39,14 @@ def parse_period(text: str, timezone: str, *, where: str) -> tuple[int, int]:
     return start, end
 
 
+def parse_moment(text: str, timezone: str, *, where: str, end: bool = False) -> int:
+    """Seconds since 1970 UTC of a date or an ISO-8601 time; a date as an end is included."""
+    try:
+        return _moment(text.strip(), timezone, end=end)
+    except (ValueError, OverflowError):
+        raise SettingsError(f'{where} "{text}": not a time. Give a day, or a time such as 2024-03-11T06:00') from None
+
+
 def _moment(text: str, timezone: str, *, end: bool = False) -> int:
     if DATE.fullmatch(text):
         day = date.fromisoformat(text) + timedelta(days=end)

@@ -23,11 +23,12 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from frigate.errors import FrigateError
-from frigate.serve.api import closures, forecast, health, network, readings, whatif
+from frigate.serve.api import closures, forecast, health, network, readings, replay, whatif
 from frigate.serve.api.common import CODES, State
 from frigate.serve.ingest import BatchError, BusyError
 from frigate.serve.latest import NoForecastError
 from frigate.serve.limits import BodyLimit, Limits
+from frigate.serve.mqtt import Broker, Subscriber
 from frigate.serve.service import Service
 from frigate.serve.store import StoreGoneError
 from frigate.version import __version__
@@ -45,7 +46,7 @@ HEADERS = {
 }
 
 
-def make_app(service: Service, limits: Limits | None = None) -> FastAPI:
+def make_app(service: Service, limits: Limits | None = None, broker: Broker | None = None) -> FastAPI:
     """The app of a service; entering it starts the service, leaving it stops it.
 
     Parameters
@@ -54,19 +55,24 @@ def make_app(service: Service, limits: Limits | None = None) -> FastAPI:
         Not started.
     limits
         On what a client may ask for.
+    broker
+        Where readings are published over MQTT, if they are.
     """
-    state = State(service, limits or Limits())
+    state = State(service, limits or Limits(), None if broker is None else Subscriber(broker, service.ingest))
 
     @asynccontextmanager
     async def running(_: FastAPI) -> AsyncIterator[None]:
         service.start()
-        watch = asyncio.create_task(state.events.watch())
+        tasks = [asyncio.create_task(state.events.watch())]
+        if state.mqtt is not None:
+            tasks.append(asyncio.create_task(state.mqtt.run()))
         try:
             yield
         finally:
-            watch.cancel()
-            with suppress(asyncio.CancelledError):
-                await watch
+            for task in tasks:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
             await state.events.end()
             await asyncio.to_thread(service.stop)
 
@@ -80,7 +86,7 @@ def make_app(service: Service, limits: Limits | None = None) -> FastAPI:
         lifespan=running,
     )
     app.state.frigate = state
-    for module in (network, forecast, whatif, closures, readings, health):
+    for module in (network, forecast, whatif, closures, readings, health, replay):
         app.include_router(module.router, prefix="/v1")
     app.include_router(health.open_router)
     app.mount("/", _page())

@@ -25,6 +25,7 @@ ROLES = {
     "read": frozenset({"read"}),  # forecasts, the map, what-ifs
     "write": frozenset({"write"}),  # send readings, and nothing else: these tokens lie in boxes at the roadside
     "operate": frozenset({"read", "operate"}),  # and close roads
+    "replay": frozenset({"read", "write", "operate"}),  # for `frigate replay`
 }
 REMEMBERED_S = 2.0  # for so long a revoked token may still be good
 

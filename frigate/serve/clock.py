@@ -8,6 +8,7 @@ are not made up for.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -83,8 +84,9 @@ class Clock:
             state.error = ""
             return False
         self._count_skipped(latest_s, due_s)
+        began = time.perf_counter()
         issued = self.engine.forecast(due_s, now_s=now_s)
-        state.seconds = self.now() - now_s
+        state.seconds = time.perf_counter() - began
         made = store.add_forecast(issued.stored())
         state.issued_s, state.error = due_s, ""
         state.forecasts += made

@@ -10,6 +10,7 @@ import uvicorn
 
 from frigate.serve.app import make_app
 from frigate.serve.limits import Limits
+from frigate.serve.mqtt import Broker
 from frigate.serve.service import Service
 
 END_S = 10  # for requests that are under way when the service is told to stop
@@ -19,8 +20,10 @@ IDLE_S = 30  # a connection without a request
 class Server(uvicorn.Server):
     """Serves until SIGTERM or SIGINT. Event streams, which never end by themselves, are ended first."""
 
-    def __init__(self, service: Service, *, host: str, port: int, limits: Limits | None = None) -> None:
-        self.frigate = make_app(service, limits)
+    def __init__(
+        self, service: Service, *, host: str, port: int, limits: Limits | None = None, broker: Broker | None = None
+    ) -> None:
+        self.frigate = make_app(service, limits, broker)
         config = uvicorn.Config(
             self.frigate, host=host, port=port, log_config=None, access_log=False, server_header=False,
             timeout_graceful_shutdown=END_S, timeout_keep_alive=IDLE_S, lifespan="on", proxy_headers=False,

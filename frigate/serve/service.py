@@ -15,12 +15,14 @@ from frigate.serve.engine import Engine
 from frigate.serve.ingest import Ingest, Judge
 from frigate.serve.latest import Latest
 from frigate.serve.map_data import network_container
+from frigate.serve.replay_time import ReplayTime
 from frigate.serve.store import Store
 from frigate.serve.wire import decode
 from frigate.training.run import Run
 
 LOG = logging.getLogger("frigate.serve")
 LONGEST_WAIT_S = 5.0  # the machine's clock may be set meanwhile
+REPLAY_WAIT_S = 0.25  # the time may have been told to another process
 
 
 class Service:
@@ -34,6 +36,8 @@ class Service:
         Of this city, or new. It is closed by whoever opened it.
     now
         Seconds since 1970 UTC.
+    replay
+        Go by the time that `frigate replay` tells, without a grace time, in place of `now`.
     grace_s, keep_days
         As in `frigate.serve.clock.Clock`.
     device
@@ -49,6 +53,7 @@ class Service:
         store: Store,
         *,
         now: Callable[[], float] = time.time,
+        replay: bool = False,
         grace_s: float = 20.0,
         keep_days: float | None = 30.0,
         device: str | None = None,
@@ -56,7 +61,10 @@ class Service:
         basemap_attribution: str = "",
     ) -> None:
         self.city = ServedCity.of(run, city)
-        store.claim(self.city.about)
+        store.claim(f"{self.city.about}, replayed" if replay else self.city.about)
+        self.replay = ReplayTime(store, self.city.steps.start_s) if replay else None
+        if self.replay is not None:
+            now, grace_s = self.replay, 0.0
         self.store, self.now, self.basemap = store, now, basemap
         self.engine = Engine(run, self.city, store, device=device)
         self.clock = Clock(self.engine, now=now, grace_s=grace_s, keep_days=keep_days)
@@ -74,7 +82,7 @@ class Service:
             **about_tiles,
         )
         self.version = str(decode(self.network_bytes)[0]["version"])
-        self._ended = threading.Event()
+        self._ended, self._awake = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -87,6 +95,7 @@ class Service:
     def stop(self) -> None:
         """Store what waits, finish the forecast that is under way, and hand over the clock."""
         self._ended.set()
+        self._awake.set()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -97,11 +106,22 @@ class Service:
         """Whether a forecast should have had a successor by now."""
         return self.now() - issued_s > 2 * self.city.step_s + self.clock.grace_s
 
+    def set_replay_time(self, time_s: float) -> None:
+        """Of a replay: it is this time now."""
+        assert self.replay is not None
+        self.replay.set(time_s)
+        self._awake.set()
+
     def _turn(self) -> None:
         while not self._ended.is_set():
+            self._awake.clear()
             try:
-                self.clock.turn()
+                if self.replay is not None:
+                    self.replay.refresh()
+                if self.replay is None or self.replay.known:
+                    self.clock.turn()
             except Exception as error:  # a forecast that fails must not be the last
                 self.clock.state.error = f"{type(error).__name__}: {error}"
                 LOG.exception("the clock could not turn")
-            self._ended.wait(min(self.clock.wait_s(), LONGEST_WAIT_S))
+            longest_s = LONGEST_WAIT_S if self.replay is None else REPLAY_WAIT_S
+            self._awake.wait(min(self.clock.wait_s(), longest_s))

@@ -137,7 +137,7 @@ def test_help_names_the_commands_in_the_order_of_use() -> None:
     said = frigate("--help")
     assert (said.status, said.err) == (0, "")
     listed = re.findall(r"^  ([a-z]+)  +[A-Z]", said.out, re.MULTILINE)
-    wanted = "demo import check demand train evaluate forecast reproduce bench export completion"
+    wanted = "demo import check demand train evaluate forecast serve token replay reproduce bench export completion"
     assert " ".join(listed) == wanted
     for command in COMMANDS:
         own = frigate(command.name, "--help")

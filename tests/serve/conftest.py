@@ -11,6 +11,7 @@ import pytest
 from frigate.serve.store import Store, open_store
 from tests.support.postgres import PostgresServer
 from tests.support.service import Town, train_town
+from tests.support.service_process import Nursery
 
 
 @pytest.fixture(scope="session")
@@ -51,3 +52,11 @@ def store(reopen: Callable[[], Store]) -> Store:
 @pytest.fixture(scope="session")
 def town(tmp_path_factory: pytest.TempPathFactory) -> Town:
     return train_town(tmp_path_factory.mktemp("town"))
+
+
+@pytest.fixture(scope="session")
+def nursery(town: Town) -> Iterator[Nursery]:
+    """Starts services of the town."""
+    made = Nursery(town.folder / "run")
+    yield made
+    made.close()

@@ -23,6 +23,7 @@ from frigate.serve.city import ServedCity
 from frigate.serve.events import Events
 from frigate.serve.limits import Limits, Rate
 from frigate.serve.metrics import Metrics
+from frigate.serve.mqtt import Subscriber
 from frigate.serve.service import Service
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ def problems(*statuses: int) -> Shared:
         400: "The body cannot be read", 401: "A token is needed, or this one is not good",
         403: "The token has another role", 404: "There is no such thing", 408: "The body came too slowly",
         413: "The body is too large", 415: "The body is in no form that is understood",
-        422: "A value is not as it must be", 429: "Too many requests: wait as long as Retry-After says",
+        409: "This service does not do that", 422: "A value is not as it must be",
+        429: "Too many requests: wait as long as Retry-After says",
         503: "The store or the engine is not available: try again after Retry-After",
     }  # fmt: skip
     both = sorted({400, 401, 403, 422, 429, 503, *statuses})
@@ -84,8 +86,8 @@ class Kept:
 class State:
     """What an app holds for its addresses."""
 
-    def __init__(self, service: Service, limits: Limits) -> None:
-        self.service, self.limits = service, limits
+    def __init__(self, service: Service, limits: Limits, mqtt: Subscriber | None = None) -> None:
+        self.service, self.limits, self.mqtt = service, limits, mqtt
         self.events = Events(service.store)
         self.metrics = Metrics()
         self.rate = Rate(limits.rate)

@@ -178,3 +178,9 @@ def _lines(state: State) -> Iterator[str]:
         ("frigate_event_streams", "gauge", "Open event streams", state.events.listeners),
     ):
         yield from family(name, kind, words, value)
+    if state.mqtt is not None:
+        mqtt = state.mqtt.state
+        yield from family("frigate_mqtt_connected", "gauge", "Whether the broker is there", int(mqtt.connected))
+        yield from family("frigate_mqtt_messages_total", "counter", "Messages acknowledged", mqtt.messages)
+        yield from family("frigate_mqtt_refused_total", "counter", "Rows and messages refused", mqtt.refused)
+        yield from family("frigate_mqtt_waiting", "gauge", "Whether messages wait for the store", int(mqtt.waiting))

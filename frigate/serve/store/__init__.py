@@ -7,6 +7,7 @@ from frigate.serve.store.base import Closure, Reading, SensorFacts, Store, Store
 
 __all__ = [
     "DEFAULT_FILE",
+    "REPLAY_FILE",
     "Closure",
     "Reading",
     "SensorFacts",
@@ -18,6 +19,7 @@ __all__ = [
 ]
 
 DEFAULT_FILE = "service.db"  # in the folder of a run
+REPLAY_FILE = "replay.db"  # of a replay: what is live stays apart
 
 
 def open_store(url: str) -> Store:

@@ -301,6 +301,17 @@ class Store(ABC):
             elif found[0][0] != city:
                 raise ServiceError(f"the store is of another city: {found[0][0]}, not {city}. Name another --store")
 
+    def fact(self, name: str) -> str | None:
+        """What is noted under a name."""
+        with self.transaction() as sql:
+            found = sql.rows("SELECT value FROM facts WHERE name = ?", name)
+        return str(found[0][0]) if found else None
+
+    def set_fact(self, name: str, value: str) -> None:
+        with self.transaction(write=True) as sql:
+            sql.run("INSERT INTO facts VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+                    name, value)  # fmt: skip
+
     def forget(self, before_s: int) -> int:
         """Delete what is older: readings, forecasts, scores, closures that ended before. How many rows there were."""
         gone = 0

@@ -1,0 +1,56 @@
+"""`frigate replay`: a stored city's readings, sent to a running service as if they were live."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+from frigate.cli.console import log, notice, progress, say
+from frigate.cli.parser import CITY, Argument, Command
+
+if TYPE_CHECKING:
+    from frigate.data.stream import RoadNetworkStream
+    from frigate.serve.replay import Replay
+
+URL = "http://127.0.0.1:8350"
+TOKEN_VARIABLE = "FRIGATE_TOKEN"
+
+
+def run(args: Namespace) -> None:
+    from frigate.data.city import open_city
+    from frigate.serve.client import ServiceClient
+    from frigate.serve.replay import Replay, snapshots_between
+
+    city = open_city(args.city)
+    notice(*city.notices)
+    first, stop = snapshots_between(city.stream, vars(args)["from"], args.until)
+    service = ServiceClient(args.to, args.token or os.environ.get(TOKEN_VARIABLE))
+    replay = Replay(city.stream, service, speed=args.speed, say=log)
+    readings, refused = send(replay, city.stream, first, stop)
+    say(f"{stop - first:,} snapshots and {readings:,} readings were sent to {service.url}, {refused:,} were refused")
+
+
+def send(replay: Replay, stream: RoadNetworkStream, first: int, stop: int) -> tuple[int, int]:
+    """Send snapshots and show how far it is; how many readings there were, and how many were refused."""
+    readings = refused = 0
+    with progress("Replay") as update:
+        for sent in replay.run(first, stop):
+            readings, refused = readings + sent.readings, refused + sent.refused
+            update(max(0, sent.snapshot + 1 - first), stop - first, stream.local_time(sent.time_s)[:16])
+    return readings, refused
+
+
+REPLAY = Command(
+    "replay", "Send a stored city's readings to a service as if they were live.", run,
+    (
+        CITY,
+        Argument("--to URL", "a service that was started with `frigate serve RUN --replay`", default=URL),
+        Argument("--speed X", "how many times as fast as measured: 60 is an hour in a minute", float, default=1.0),
+        Argument("--from TIME", "begin here (default: the start of the record)"),
+        Argument("--until TIME", "end here (default: the end of the record)"),
+        Argument("--token TOKEN", f"of the role replay (default: {TOKEN_VARIABLE} of the environment)"),
+    ),
+    details="The service's clock follows the replay. Roads that were closed in the record are closed again.",
+    if_stopped="the service's clock stands still; start again with --from",
+)  # fmt: skip

@@ -1,0 +1,42 @@
+"""The service's time, which a replay may set."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Depends, HTTPException
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+from frigate.serve.api.common import ServiceOf, allow, problems
+from frigate.serve.city import utc
+from frigate.serve.service import Service
+
+router = APIRouter(tags=["time"])
+
+
+class TimeAnswer(BaseModel):
+    time: str = Field(description="What the service goes by", examples=["2024-03-04T08:00:00Z"])
+    replay: bool = Field(description="Whether it is that of a replay, and stands still in between")
+    past_steps: int = Field(description="Steps of the past that a forecast reads", examples=[12])
+
+
+class NewTime(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    time: AwareDatetime = Field(examples=["2024-03-04T08:05:00Z"])
+
+
+@router.get("/time", dependencies=[Depends(allow("read"))], responses=problems())
+def time(service: ServiceOf) -> TimeAnswer:
+    """The time that the service goes by."""
+    return _answer(service)
+
+
+@router.put("/time", dependencies=[Depends(allow("operate"))], responses=problems(409))
+def set_time(service: ServiceOf, body: NewTime) -> TimeAnswer:
+    """Tell a service that was started with --replay what time it is. Forecasts of a later time are withdrawn."""
+    if service.replay is None:
+        raise HTTPException(409, "the service goes by the real time. Start it with --replay, on a store of its own")
+    service.set_replay_time(body.time.timestamp())
+    return _answer(service)
+
+
+def _answer(service: Service) -> TimeAnswer:
+    return TimeAnswer(time=utc(service.now()), replay=service.replay is not None, past_steps=service.city.past)

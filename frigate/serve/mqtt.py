@@ -1,0 +1,200 @@
+"""Readings from an MQTT broker, judged and stored as those over HTTP are.
+
+Nothing is lost at QoS 1: the session is kept by the broker while we are away, and a message is acknowledged only when
+its readings are on disk. What comes twice is a duplicate, and stays one reading. Rows that are refused are logged and
+acknowledged: they would be refused again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
+
+from frigate.errors import MissingExtraError, ServiceError
+from frigate.serve.ingest import BatchError, BusyError, Ingest, Row, rows_of_csv, rows_of_json
+from frigate.serve.store import StoreGoneError
+
+if TYPE_CHECKING:
+    import aiomqtt
+
+LOG = logging.getLogger("frigate.serve")
+PORTS = {"mqtt": 1883, "mqtts": 8883}
+EXAMPLE = "mqtt://host:1883/traffic/readings"
+TOGETHER = 1_000  # messages in one batch
+# Beyond these, aiomqtt drops messages. One at QoS 1 is not acknowledged then, and comes again with the next connection.
+WAITING = 20_000
+MAX_BYTES = 2_000_000  # of one message
+PAUSES_S = (0.5, 1.0, 2.0, 5.0, 10.0)  # between tries to connect, and to store
+
+
+@dataclass(frozen=True)
+class Broker:
+    """Where readings are published, and as whom we ask for them."""
+
+    host: str
+    port: int
+    topic: str
+    client: str  # the broker keeps our session under this name: no two processes may share one
+    tls: bool = False
+    username: str | None = None
+    password: str | None = None
+
+    @classmethod
+    def parse(cls, url: str, *, client: str) -> Broker:
+        """Read mqtt://user:password@host:port/topic?client=NAME; mqtts:// is MQTT over TLS.
+
+        Parameters
+        ----------
+        url
+            The topic may have the wildcards + and #.
+        client
+            The name under which the broker keeps the session, where the URL has none.
+        """
+        where = urlsplit(url.replace("#", "%23"))
+        topic = unquote(where.path.removeprefix("/"))
+        try:
+            host, port = where.hostname, where.port
+        except ValueError:
+            host, port = None, None
+        if where.scheme not in PORTS or not host or not topic:
+            raise ServiceError(f"--mqtt {_without_password(where)}: give broker and topic, such as {EXAMPLE}")
+        options = parse_qs(where.query)
+        unknown = sorted(set(options) - {"client"})
+        if unknown:
+            raise ServiceError(f'--mqtt: no option "{unknown[0]}". After the ? stands client=NAME, or nothing')
+        return cls(
+            host=host,
+            port=port or PORTS[where.scheme],
+            topic=topic,
+            client=options.get("client", [re.sub(r"[^\w.-]", "-", client)])[0],
+            tls=where.scheme == "mqtts",
+            username=None if where.username is None else unquote(where.username),
+            password=None if where.password is None else unquote(where.password),
+        )
+
+    @property
+    def name(self) -> str:
+        """For logs and health."""
+        return f"{'mqtts' if self.tls else 'mqtt'}://{self.host}:{self.port}/{self.topic}"
+
+
+@dataclass
+class MqttState:
+    """For health and metrics."""
+
+    connected: bool = False
+    messages: int = 0  # that were acknowledged
+    refused: int = 0  # rows and unreadable messages
+    waiting: bool = False  # whether readings wait for the store
+
+
+class Subscriber:
+    """Takes the readings of one topic into the store, for ever.
+
+    Parameters
+    ----------
+    broker
+        Where they are published.
+    ingest
+        The way into the store.
+    """
+
+    def __init__(self, broker: Broker, ingest: Ingest) -> None:
+        try:
+            import aiomqtt
+        except ImportError:
+            raise MissingExtraError("aiomqtt", "mqtt") from None
+        self._mqtt = aiomqtt
+        self._broker, self._ingest = broker, ingest
+        self.state = MqttState()
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        failures = 0
+        while True:
+            try:
+                async with self._client() as client:
+                    await client.subscribe(self._broker.topic, qos=1)
+                    LOG.info("subscribed", extra={"broker": self._broker.name})
+                    self.state.connected, failures = True, 0
+                    while True:
+                        await self._take(client, await _waiting(client))
+            except self._mqtt.MqttError as error:
+                LOG.warning("the broker is gone", extra={"broker": self._broker.name, "reason": str(error)})
+            finally:
+                self.state.connected = False
+            await asyncio.sleep(PAUSES_S[min(failures, len(PAUSES_S) - 1)])
+            failures += 1
+
+    def _client(self) -> aiomqtt.Client:
+        broker = self._broker
+        client = self._mqtt.Client(
+            broker.host, broker.port, username=broker.username, password=broker.password, identifier=broker.client,
+            clean_session=False, max_queued_incoming_messages=WAITING, keepalive=20,
+            tls_context=ssl.create_default_context() if broker.tls else None,
+        )  # fmt: skip
+        client._client.manual_ack_set(True)  # aiomqtt has no word of its own for it
+        return client
+
+    async def _take(self, client: aiomqtt.Client, messages: Sequence[aiomqtt.Message]) -> None:
+        """Store the readings of some messages, however long it takes, and acknowledge them."""
+        rows: list[Row] = []
+        for message in messages:
+            try:
+                rows += rows_of_message(message.payload)
+            except BatchError as error:
+                self._refused(str(error), topic=str(message.topic))
+        failures = 0
+        while rows:
+            try:
+                answers = await self._ingest.take(self._ingest.judge(rows))
+            except (StoreGoneError, BusyError) as error:
+                self.state.waiting = True
+                LOG.warning("readings wait for the store", extra={"messages": len(messages), "reason": str(error)})
+                await asyncio.sleep(PAUSES_S[min(failures, len(PAUSES_S) - 1)])
+                failures += 1
+                continue
+            self.state.waiting = False
+            for answer in answers:
+                if answer.status == "refused":
+                    self._refused(answer.reason)
+            break
+        for message in messages:
+            client._client.ack(message.mid, message.qos)
+        self.state.messages += len(messages)
+
+    def _refused(self, reason: str, **more: str) -> None:
+        self.state.refused += 1
+        LOG.warning("a message was refused", extra={"reason": reason, **more})
+
+
+async def _waiting(client: aiomqtt.Client) -> list[aiomqtt.Message]:
+    """The next message, and those that came with it."""
+    found = [await anext(client.messages)]
+    while len(client.messages) and len(found) < TOGETHER:
+        found.append(await anext(client.messages))
+    return found
+
+
+def rows_of_message(payload: object) -> list[Row]:
+    """The readings of a message: one as a JSON object, or a batch in JSON or CSV as over HTTP."""
+    if not isinstance(payload, bytes):
+        raise BatchError("the message is empty")
+    if len(payload) > MAX_BYTES:
+        raise BatchError(f"a message of {len(payload):,} bytes; {MAX_BYTES:,} are the most")
+    if not payload.lstrip().startswith(b"{"):
+        return rows_of_csv(payload)
+    try:
+        return rows_of_json(payload)
+    except BatchError:
+        return rows_of_json(b'{"readings":[' + payload + b"]}")  # one reading
+
+
+def _without_password(where: SplitResult) -> str:
+    return f'"{where._replace(netloc=where.netloc.rpartition("@")[2]).geturl()}"'

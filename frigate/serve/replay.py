@@ -1,0 +1,147 @@
+"""A stored city, sent to a service as if it were live, at any speed.
+
+The service runs on the time of the replay (`frigate serve RUN --replay`): after each snapshot's readings, the replay
+tells it that the snapshot has ended. So the service never runs ahead of its readings, times are those of the record,
+and it does not matter how fast the replay is, or how long either of the two was away.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from frigate.data.periods import parse_moment, snapshots_in
+from frigate.data.progress import print_line
+from frigate.data.stream import RoadNetworkStream
+from frigate.errors import ServiceError, SettingsError
+from frigate.serve.city import utc
+from frigate.serve.client import ServiceClient, ServiceGoneError
+
+ROWS = 5_000  # in one request
+PAUSES_S = (0.2, 0.5, 1.0, 2.0, 5.0)  # between tries
+Road = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One snapshot that has been sent."""
+
+    snapshot: int
+    time_s: int  # what the service's clock says now: the snapshot's end
+    readings: int
+    refused: int
+
+
+class Replay:
+    """Snapshots of a stream on their way to a service.
+
+    Parameters
+    ----------
+    stream
+        The readings, and the roads that were closed.
+    service
+        Where to send them.
+    speed
+        How many times as fast as they were measured.
+    say
+        Told when the service does not answer, and when it does again.
+    clock, wait
+        Seconds of a clock that nobody sets, and what waits for so many of them.
+    """
+
+    def __init__(
+        self,
+        stream: RoadNetworkStream,
+        service: ServiceClient,
+        *,
+        speed: float = 1.0,
+        say: Callable[[str], None] = print_line,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], Any] = time.sleep,
+    ) -> None:
+        if not 0 < speed < float("inf"):
+            raise SettingsError(f"--speed {speed:g}: give a number above 0; 60 is an hour in a minute")
+        self._stream, self._service, self._speed = stream, service, speed
+        self._say, self._clock, self._wait = say, clock, wait
+        self._names = [str(node_id) for node_id in stream.node_ids.tolist()]
+        self._closed: dict[Road, str] = {}  # by road: the closure that this replay has made
+        self._roads = _roads(stream, self._names)
+        self._usual = self._roads[next(k for k, each in enumerate(stream.topologies) if each is stream.main_network)]
+
+    def run(self, first: int, stop: int) -> Iterator[Sent]:
+        """Send the snapshots from `first` up to `stop`, each when it ends; those of the window before, at once."""
+        status = self._send("GET", "/v1/time")
+        if not status["replay"]:
+            raise ServiceError(
+                f"{self._service.url} runs on the real time. Start it with `frigate serve RUN --replay`, on a store of "
+                "its own"
+            )
+        begin = max(0, first - int(status["past_steps"]))
+        self._send("PUT", "/v1/time", {"time": utc(self._stream.steps.time_s(begin))})
+        due_s = self._clock()
+        for snapshot in range(begin, stop):
+            if snapshot >= first:
+                due_s = max(due_s + self._stream.step_s / self._speed, self._clock())  # a pause is not made up for
+                self._wait(max(0.0, due_s - self._clock()))
+            yield self._send_snapshot(snapshot)
+
+    def _send_snapshot(self, snapshot: int) -> Sent:
+        stream = self._stream
+        self._close_roads(self._usual - self._roads[int(stream.topology_of[snapshot])])
+        at = utc(int(stream.times_s[snapshot]))
+        rows = [
+            {"node": self._names[n], "time": at, "value": float(stream.values[snapshot, n])}
+            for n in stream.observed[snapshot].nonzero()[0]
+        ]
+        refused = 0
+        for k in range(0, len(rows), ROWS):
+            answer = self._send("POST", "/v1/readings", {"readings": rows[k : k + ROWS]})
+            refused += int(answer["refused"])
+        end_s = stream.steps.time_s(snapshot + 1)
+        self._send("PUT", "/v1/time", {"time": utc(end_s)})
+        return Sent(snapshot, end_s, len(rows), refused)
+
+    def _close_roads(self, wanted: frozenset[Road]) -> None:
+        """Close and open what the record does. Closures that others have made stay."""
+        for road in sorted(wanted - set(self._closed)):
+            made = self._send("POST", "/v1/closures", {"source": road[0], "target": road[1]})
+            self._closed[road] = made["id"]
+        for road in sorted(set(self._closed) - wanted):
+            self._send("DELETE", f"/v1/closures/{self._closed.pop(road)}")
+
+    def _send(self, method: str, path: str, body: Any = None) -> Any:
+        """The answer, however long it takes: every request here may be sent twice."""
+        for tries in count():
+            try:
+                answer = self._service.send(method, path, body)
+                break
+            except ServiceGoneError as error:
+                if tries == 0:
+                    self._say(f"{error}; trying until it does")
+                self._wait(error.retry_after_s or PAUSES_S[min(tries, len(PAUSES_S) - 1)])
+        if tries:
+            self._say(f"{self._service.url} answers; going on")
+        return answer
+
+
+def snapshots_between(stream: RoadNetworkStream, first: str | None, until: str | None) -> tuple[int, int]:
+    """The snapshots [first, stop) of the record between two times that a person typed; all, where none is given."""
+    start_s = stream.start_s if first is None else parse_moment(first, stream.timezone, where="--from")
+    end_s = stream.end_s if until is None else parse_moment(until, stream.timezone, where="--until", end=True)
+    begin, stop = snapshots_in(stream, (start_s, end_s))
+    if begin >= stop:
+        wanted = " and ".join(f'{name} "{text}"' for name, text in (("--from", first), ("--until", until)) if text)
+        raise SettingsError(
+            f"{wanted}: the record has no snapshot there. It goes from {stream.local_time(stream.start_s)} to "
+            f"{stream.local_time(stream.end_s)}"
+        )
+    return begin, stop
+
+
+def _roads(stream: RoadNetworkStream, names: list[str]) -> list[frozenset[Road]]:
+    """The roads of each topology, by the names of their ends."""
+    pairs = [zip(each.senders.tolist(), each.receivers.tolist(), strict=True) for each in stream.topologies]
+    return [frozenset((names[a], names[b]) for a, b in each) for each in pairs]
