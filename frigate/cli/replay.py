@@ -37,7 +37,7 @@ def send(replay: Replay, stream: RoadNetworkStream, first: int, stop: int) -> tu
     with progress("Replay") as update:
         for sent in replay.run(first, stop):
             readings, refused = readings + sent.readings, refused + sent.refused
-            update(max(0, sent.snapshot + 1 - first), stop - first, stream.local_time(sent.time_s)[:16])
+            update(sent.snapshot + 1 - first, stop - first, stream.local_time(sent.time_s)[:16])
     return readings, refused
 
 

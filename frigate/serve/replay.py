@@ -72,25 +72,33 @@ class Replay:
         self._usual = self._roads[next(k for k, each in enumerate(stream.topologies) if each is stream.main_network)]
 
     def run(self, first: int, stop: int) -> Iterator[Sent]:
-        """Send the snapshots from `first` up to `stop`, each when it ends; those of the window before, at once."""
+        """Send the snapshots from `first` up to `stop`, each when it ends; the readings of the window before, at once."""
         status = self._send("GET", "/v1/time")
         if not status["replay"]:
             raise ServiceError(
                 f"{self._service.url} runs on the real time. Start it with `frigate serve RUN --replay`, on a store of "
                 "its own"
             )
-        begin = max(0, first - int(status["past_steps"]))
-        self._send("PUT", "/v1/time", {"time": utc(self._stream.steps.time_s(begin))})
+        for snapshot in range(max(0, first - int(status["past_steps"])), first):
+            self._send_readings(snapshot)
+        self._tell_time(first)
         due_s = self._clock()
-        for snapshot in range(begin, stop):
-            if snapshot >= first:
-                due_s = max(due_s + self._stream.step_s / self._speed, self._clock())  # a pause is not made up for
-                self._wait(max(0.0, due_s - self._clock()))
-            yield self._send_snapshot(snapshot)
+        for snapshot in range(first, stop):
+            self._close_roads(self._usual - self._roads[int(self._stream.topology_of[snapshot])])
+            due_s = max(due_s + self._stream.step_s / self._speed, self._clock())  # a pause is not made up for
+            self._wait(max(0.0, due_s - self._clock()))
+            readings, refused = self._send_readings(snapshot)
+            yield Sent(snapshot, self._tell_time(snapshot + 1), readings, refused)
 
-    def _send_snapshot(self, snapshot: int) -> Sent:
+    def _tell_time(self, snapshot: int) -> int:
+        """It is the start of this snapshot now."""
+        time_s = self._stream.steps.time_s(snapshot)
+        self._send("PUT", "/v1/time", {"time": utc(time_s)})
+        return time_s
+
+    def _send_readings(self, snapshot: int) -> tuple[int, int]:
+        """How many there are, and how many of them were refused."""
         stream = self._stream
-        self._close_roads(self._usual - self._roads[int(stream.topology_of[snapshot])])
         at = utc(int(stream.times_s[snapshot]))
         rows = [
             {"node": self._names[n], "time": at, "value": float(stream.values[snapshot, n])}
@@ -100,9 +108,7 @@ class Replay:
         for k in range(0, len(rows), ROWS):
             answer = self._send("POST", "/v1/readings", {"readings": rows[k : k + ROWS]})
             refused += int(answer["refused"])
-        end_s = stream.steps.time_s(snapshot + 1)
-        self._send("PUT", "/v1/time", {"time": utc(end_s)})
-        return Sent(snapshot, end_s, len(rows), refused)
+        return len(rows), refused
 
     def _close_roads(self, wanted: frozenset[Road]) -> None:
         """Close and open what the record does. Closures that others have made stay."""

@@ -22,6 +22,7 @@ from frigate.training.run import Run
 
 LOG = logging.getLogger("frigate.serve")
 LONGEST_WAIT_S = 5.0  # the machine's clock may be set meanwhile
+ANY_TIME_S = 1e10
 REPLAY_WAIT_S = 0.25  # the time may have been told to another process
 
 
@@ -68,7 +69,10 @@ class Service:
         self.store, self.now, self.basemap = store, now, basemap
         self.engine = Engine(run, self.city, store, device=device)
         self.clock = Clock(self.engine, now=now, grace_s=grace_s, keep_days=keep_days)
-        self.ingest = Ingest(store, Judge(self.city, now, keep_days=keep_days))
+        judge = Judge(self.city, now, keep_days=keep_days)
+        if replay:  # readings come before the time of which they are, and may be of any year
+            judge = Judge(self.city, now, future_s=ANY_TIME_S)
+        self.ingest = Ingest(store, judge)
         self.latest = Latest(self.engine)
         self.gate = Gate(store)
         about_tiles = {"basemap": basemap, "basemap_attribution": basemap_attribution} if basemap else {}

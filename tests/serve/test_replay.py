@@ -79,7 +79,7 @@ def test_a_replay_comes_to_the_forecast_of_the_record(town: Town, nursery: Nurse
     started: list[object] = []
     client = service.client()
     sent = Replay(stream, client, speed=1e6, say=said.append, wait=start_again).run(FIRST, STOP)
-    for snapshot in range(FIRST - PAST, FIRST + 1):
+    for snapshot in range(FIRST, FIRST + 2):
         each = next(sent)
         assert (each.snapshot, each.readings, each.refused) == (snapshot, int(stream.observed[snapshot].sum()), 0)
     service.kill()
@@ -104,9 +104,11 @@ def test_snapshots_are_sent_as_fast_as_asked_and_those_before_at_once(town: Town
     service, clock = FakeService(), FakeClock(0.0)
     replay = Replay(town.city.stream, service, speed=10, clock=clock, wait=clock.wait)
     at = [clock.now_s for _ in replay.run(FIRST, STOP)]
-    assert at == [0.0] * PAST + [STEP_S / 10 * k for k in range(1, STOP - FIRST + 1)]
+    assert at == [STEP_S / 10 * k for k in range(1, STOP - FIRST + 1)]
     times = [body["time"] for method, path, body in service.sent if (method, path) == ("PUT", "/v1/time")]
-    assert times == [utc(t) for t in town.city.stream.times_s[FIRST - PAST : STOP + 1].tolist()]
+    assert times == [utc(t) for t in town.city.stream.times_s[FIRST : STOP + 1].tolist()]
+    words = service.paths()
+    assert words[: PAST + 2] == ["GET /v1/time", *["POST /v1/readings"] * PAST, "PUT /v1/time"]
 
 
 def test_a_pause_is_not_made_up_for(town: Town) -> None:
