@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shutil
+import sys
+import threading
 import time
 from argparse import Namespace
 from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from frigate.cli.console import log, progress, say
+from frigate.cli.console import log, progress, say, status
 from frigate.cli.evaluate import print_evaluation
 from frigate.cli.parser import Argument, Command
 from frigate.config import Settings, change, preset
@@ -28,15 +31,22 @@ FORECAST_AT_S = (
     17 * 3600
 )  # time of day of the forecast on the map: at midnight, the end of the record, streets are empty
 STRIDE = 2
+MORNING_S, SPEED = 6 * 3600 + 1800, 60  # where the live map begins, and how many times as fast as the town's clock
 CITY, RUN, REPORT = "city", "run", "report.html"
 
 
 def run(args: Namespace) -> None:
-    with progress("Demo") as update:
-        result = run_demo(args.output, seed=args.seed, say=log, progress=update)
-    print_evaluation(result.evaluation)
-    say(result.verdict)
-    say(f"Report with maps, to open in a browser: {result.report}")
+    if not (args.serve and is_finished(args.output)):
+        with progress("Demo") as update:
+            result = run_demo(args.output, seed=args.seed, say=log, progress=update)
+        print_evaluation(result.evaluation)
+        say(result.verdict)
+        say(f"Report with maps, to open in a browser: {result.report}")
+    if args.serve:
+        serve_demo(args.output, args.port)
+    else:
+        typed = "python -m frigate" if Path(sys.argv[0]).name == "__main__.py" else sys.argv[0]
+        say(f"To open the live map, with the town's readings coming in: {typed} demo --serve -o {args.output}")
 
 
 @dataclass(frozen=True)
@@ -117,6 +127,70 @@ def run_demo(
     return Demo(evaluation, verdict(evaluation), closure, report)
 
 
+def is_finished(folder: Path) -> bool:
+    """Whether there is a demo to open."""
+    from frigate.training.checkpoint import is_run
+
+    return (folder / REPORT).exists() and is_run(folder / RUN)
+
+
+def serve_demo(folder: Path, port: int) -> None:
+    """The map of a demo that is finished, with its last days coming in as if they were live, until Ctrl-C."""
+    from frigate.serve.client import ServiceClient
+    from frigate.serve.replay import Replay
+    from frigate.serve.server import Server
+    from frigate.serve.service import Service
+    from frigate.serve.store import REPLAY_FILE, open_store
+    from frigate.training.checkpoint import load_run
+
+    with status(f"Opening {folder}"):
+        run = load_run(folder / RUN)
+        city = run.open_city()
+        for old in (folder / RUN).glob(f"{REPLAY_FILE}*"):
+            old.unlink()
+        store = open_store(str(folder / RUN / REPLAY_FILE))
+        service = Service(run, city, store, replay=True, keep_days=None, device="cpu")
+    ended = threading.Event()
+    url, first = f"http://127.0.0.1:{port}", last_weekday_morning(city.stream)
+
+    def replay() -> None:
+        with closing(ServiceClient(url)) as client, suppress(_EndedError):
+            for _ in Replay(city.stream, client, speed=SPEED, say=lambda _: None, wait=wait).run(
+                first, city.stream.num_snapshots
+            ):
+                pass
+
+    def wait(seconds: float) -> None:
+        if ended.wait(seconds):
+            raise _EndedError
+
+    sending = threading.Thread(target=replay, name="replay")
+    sending.start()
+    begin = city.stream.local_time(int(city.stream.times_s[first]))[:16]
+    say(f"{city.name} from {begin} on, {SPEED} times as fast as it was: {url}/ (Ctrl-C ends it)")
+    try:
+        with suppress(KeyboardInterrupt):
+            Server(service, host="127.0.0.1", port=port).run()
+    finally:
+        ended.set()
+        sending.join()
+        store.close()
+
+
+class _EndedError(Exception):
+    """The service was stopped, and with it the replay."""
+
+
+def last_weekday_morning(stream: RoadNetworkStream) -> int:
+    """The snapshot at 6:30, in the city's time, of the last weekday of the readings."""
+    from frigate.data.stream import DAY_S
+
+    local_s = stream.times_s + stream.utc_offset_s
+    weekday = (local_s // DAY_S + 3) % 7 < 5  # 1970-01-01 was a Thursday
+    mornings = (weekday & (local_s % DAY_S == MORNING_S)).nonzero()[0]
+    return int(mornings[-1]) if len(mornings) else 0
+
+
 def last_afternoon_s(stream: RoadNetworkStream) -> int:
     """17:00, in the city's time, of the last whole day of the readings; seconds since 1970 UTC."""
     from frigate.data.stream import DAY_S
@@ -148,6 +222,9 @@ DEMO = Command(
     (
         Argument("-o --output FOLDER", "for the city, the run and the report", Path, default=Path("demo")),
         Argument("--seed N", "of the town, its traffic and the weights", int, default=0),
+        Argument("--serve", "then open the live map, with the town's readings coming in; a demo that is there already "
+                 "is opened at once"),
+        Argument("--port PORT", "port of the map", int, default=8350),
     ),
     details="Takes about two minutes on two cores.",
     if_stopped="what is in the folder is replaced by the next demo",

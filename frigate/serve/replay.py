@@ -72,7 +72,7 @@ class Replay:
         self._usual = self._roads[next(k for k, each in enumerate(stream.topologies) if each is stream.main_network)]
 
     def run(self, first: int, stop: int) -> Iterator[Sent]:
-        """Send the snapshots from `first` up to `stop`, each when it ends; the readings of the window before, at once."""
+        """Send the snapshots from `first` up to `stop`, each when it ends; readings of the window before, at once."""
         status = self._send("GET", "/v1/time")
         if not status["replay"]:
             raise ServiceError(

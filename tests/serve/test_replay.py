@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from frigate.serve.store import Store, open_store
 from tests.support.command_line import assert_refused, frigate
 from tests.support.errors import raises
 from tests.support.service import PAST, STEP_S, FakeTime, Town, start_clock
-from tests.support.service_process import Nursery, free_port, until
+from tests.support.service_process import Nursery, answers, free_port, until
 
 FIRST, STOP = 36, 40
 
@@ -151,3 +153,20 @@ def test_what_is_typed_wrong_is_said(town: Town) -> None:
         snapshots_between(town.city.stream, None, "2020-01-01")
     assert snapshots_between(town.city.stream, "2024-03-04T09:00", "2024-03-04") == (36, 96)
     assert snapshots_between(town.city.stream, None, None) == (0, town.city.stream.num_snapshots)
+
+
+def test_the_demo_opens_a_map_with_the_replay_running(town: Town, nursery: Nursery, tmp_path: Path) -> None:
+    for part in ("city", "run"):
+        shutil.copytree(town.folder / part, tmp_path / part)
+    (tmp_path / "report.html").touch()  # a demo that is finished
+    service = nursery.run(tmp_path / "log", "demo", "--serve", "-o", str(tmp_path))
+    until(lambda: answers(service), "it answers")
+    with closing(open_store(str(tmp_path / "run" / "replay.db"))) as store:
+        until(lambda: store.state()[0] is not None, "a forecast is there")
+        first = last_forecast(store)
+        assert town.city.stream.local_time(first.issued_s) == "2024-03-05T06:30:00+01:00"
+        _, window = start_clock(town, store, FakeTime(0)).engine.window(first.issued_s)
+    assert np.isfinite(window[:, town.city.stream.sensors]).all()
+    service.interrupt()
+    said = (tmp_path / "log").read_text()
+    assert service.url in said and "2024-03-05T06:30" in said and "Traceback" not in said

@@ -48,6 +48,11 @@ class ServiceProcess:
         os.kill(self.pid, signal.SIGTERM)
         until(self.is_gone, "the process has ended")
 
+    def interrupt(self) -> None:
+        """As Ctrl-C does."""
+        os.kill(self.pid, signal.SIGINT)
+        until(self.is_gone, "the process has ended")
+
     def is_gone(self) -> bool:
         return not Path(f"/proc/{self.pid}").exists()
 
@@ -78,10 +83,13 @@ class Nursery:
         return service
 
     def start(self, log: Path, *words: str, port: int | None = None) -> ServiceProcess:
+        return self.run(log, "serve", str(self._run), "--device", "cpu", "--rate", "100000", *words, port=port)
+
+    def run(self, log: Path, *words: str, port: int | None = None) -> ServiceProcess:
+        """A command that serves."""
         port = port or free_port()
-        typed = ["serve", str(self._run), "--port", str(port), "--device", "cpu", "--rate", "100000", *words]
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"words": typed, "log": str(log)}) + "\n")
+        self._process.stdin.write(json.dumps({"words": [*words, "--port", str(port)], "log": str(log)}) + "\n")
         self._process.stdin.flush()
         service = ServiceProcess(int(self._process.stdout.readline()), port, log)
         self._services.append(service)
