@@ -79,7 +79,8 @@ TOKEN = Group(
                 STORE,
                 Argument("--name NAME", "whose it is, or what for", required=True),
                 Argument("--role ROLE", "read: forecasts and the map; write: send readings, nothing else; operate: "
-                         "read, and close roads", default="read", choices=("read", "write", "operate")),
+                         "read, and close roads; replay: all of it", default="read",
+                         choices=("read", "write", "operate", "replay")),
             ),
         ),
         Command("list", "List the tokens. Their secrets are not kept.", show, (STORE, JSON)),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from bisect import bisect
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -89,6 +90,12 @@ class ServedCity:
         return {name: row for row, name in enumerate(self.node_names)}
 
     @cached_property
+    def detectors(self) -> tuple[NDArray[np.str_], NDArray[np.float64]]:
+        """[N] names of the detectors at each node, "" where none has one, and how far they were moved, NaN: unknown."""
+        own = self.source.network.node_ids
+        return self.source.detectors.at_nodes(own, self.network.node_ids)
+
+    @cached_property
     def road_of(self) -> dict[tuple[str, str], int]:
         """Roads by the names of their ends."""
         names, network = self.node_names, self.network
@@ -96,9 +103,14 @@ class ServedCity:
         return {(names[a], names[b]): row for row, (a, b) in enumerate(ends)}
 
     def like(self, node: str) -> str:
-        """A hint for a node that is not there."""
-        near = get_close_matches(node[:80], self.node_names[:50_000], n=1, cutoff=0.7) if node else []
+        """A hint for a node that is not there, from among the names that stand next to it in order."""
+        at = bisect(self._sorted_names, node)
+        near = get_close_matches(node[:80], self._sorted_names[max(0, at - 100) : at + 100], n=1, cutoff=0.7)
         return f' Did you mean "{near[0]}"?' if near else ""
+
+    @cached_property
+    def _sorted_names(self) -> list[str]:
+        return sorted(self.node_names)
 
     def street(self, row: int) -> str:
         """The name of a road at this node, "" where none has one."""
@@ -120,16 +132,27 @@ class ServedCity:
         """Step boundaries counted from one of them."""
         return replace(self.steps, start_s=time_s).times_s(first, stop)
 
-    def snapshots(
-        self, begin_s: int, count: int, nodes: Sequence[str], times_us: NDArray[np.int64], values: NDArray[np.floating]
+    def snapshot(
+        self, begin_s: int, parts: Iterable[tuple[list[str], NDArray[np.int64], NDArray[np.floating]]]
     ) -> NDArray[np.float32]:
-        """[count,N] readings as snapshots from `begin_s` on, by the one rule of bucketing; NaN is no reading."""
-        rows = np.array([self.row_of.get(node, -1) for node in nodes], np.int64)
-        known = rows >= 0
-        grid = Grid(replace(self.steps, start_s=begin_s), count)
-        readings = Readings(times_us[known], rows[known], values[known])
-        made = bucket([readings], grid, num_nodes=self.network.num_nodes, quantity=self.quantity)
-        return np.where(made.observed, made.values, np.float32(np.nan))
+        """[N] the snapshot that begins then, by the one rule of bucketing; NaN is no reading.
+
+        Parameters
+        ----------
+        begin_s
+            A step boundary.
+        parts
+            Nodes, times and values of readings, in time order.
+        """
+
+        def known() -> Iterator[Readings]:
+            for nodes, times_us, values in parts:
+                rows = np.array([self.row_of.get(node, -1) for node in nodes], np.int64)
+                yield Readings(times_us, rows, values).take(rows >= 0)
+
+        grid = Grid(replace(self.steps, start_s=begin_s), 1)
+        made = bucket(known(), grid, num_nodes=self.network.num_nodes, quantity=self.quantity)
+        return np.where(made.observed[0], made.values[0], np.float32(np.nan))
 
 
 def utc(time_s: float) -> str:

@@ -1,7 +1,8 @@
 """The run at work: windows from the store, forecasts, what-ifs and the flow of roads. Calls wait for each other.
 
-Nothing is remembered between forecasts but what saves time. A window is read from the store whenever it is needed, so
-a restart, a late reading, a correction and another process all come to the same forecast.
+Nothing is remembered between forecasts but what saves time. A window comes from the store whenever it is needed, so a
+restart, a late reading, a correction and another process all come to the same forecast. The store counts changes, so
+that a snapshot is read again only if one of its readings has changed.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ from frigate.graph.positions import road_matrix
 from frigate.nn.clock import between_bins
 from frigate.serve.city import ServedCity
 from frigate.serve.issued import Issued, rounded
-from frigate.serve.store import Closure, Store
+from frigate.serve.store import PERIOD_US, Closure, Store
 from frigate.training.run import Run
 
 MAX_CHANGE = 8.0  # of a road's flow against its usual one
+READ_US = 30 * 1_000_000  # of readings in memory at once
 MOVEMENTS = 40  # origins and destinations that a select link names
 SUPPORTS = 8  # sensors that a node is said to lean on
 
@@ -65,7 +67,8 @@ class Engine:
         self.city, self.store = city, store
         self.live = Live(run, city.source, sensors=city.sensors, timezone=city.timezone, device=device)
         self._rerouted: dict[str, Rerouted | None] = {}  # by network; the last used last
-        self._alone = threading.RLock()
+        self._snapshots: dict[int, tuple[tuple[int, tuple[int, ...]], NDArray[np.float32]]] = {}
+        self._alone, self._reading = threading.RLock(), threading.Lock()
 
     @property
     def has_demand(self) -> bool:
@@ -73,10 +76,28 @@ class Engine:
 
     def window(self, issued_s: int, *, count: int | None = None) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """The snapshots complete at a step boundary: their times [T] and readings [T,N], NaN where there is none."""
-        count = self.city.past if count is None else count
-        times_s = self.city.boundaries(issued_s, -count, 0)
-        readings = self.store.readings(int(times_s[0]) * 1_000_000, issued_s * 1_000_000)
-        return times_s, self.city.snapshots(int(times_s[0]), count, *readings)
+        city = self.city
+        times_s = city.boundaries(issued_s, -(city.past if count is None else count), 0)
+        ends_s = [*times_s[1:].tolist(), issued_s]
+        with self._reading:
+            changes = self.store.reading_changes(int(times_s[0]) * 1_000_000, issued_s * 1_000_000)
+            return times_s, np.stack(
+                [self._snapshot(a, b, changes) for a, b in zip(times_s.tolist(), ends_s, strict=True)]
+            )
+
+    def _snapshot(self, begin_s: int, end_s: int, changes: dict[int, int]) -> NDArray[np.float32]:
+        """[N] a snapshot, which is read again only if its readings have changed."""
+        begin_us, end_us = begin_s * 1_000_000, end_s * 1_000_000
+        stamp = tuple(changes.get(period, 0) for period in range(begin_us // PERIOD_US, (end_us - 1) // PERIOD_US + 1))
+        known = self._snapshots.get(begin_s)
+        if known is None or known[0] != (end_s, stamp):
+            parts = (
+                self.store.readings(at_us, min(at_us + READ_US, end_us)) for at_us in range(begin_us, end_us, READ_US)
+            )
+            known = self._snapshots[begin_s] = (end_s, stamp), self.city.snapshot(begin_s, parts)
+        for old in sorted(self._snapshots)[: -2 * (self.city.past + self.city.horizon)]:
+            del self._snapshots[old]
+        return known[1]
 
     def forecast(self, issued_s: int, *, now_s: float) -> Issued:
         """The forecast at a step boundary."""

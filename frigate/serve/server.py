@@ -9,12 +9,12 @@ from types import FrameType
 import uvicorn
 
 from frigate.serve.app import make_app
+from frigate.serve.connections import Connection
 from frigate.serve.limits import Limits
 from frigate.serve.mqtt import Broker
 from frigate.serve.service import Service
 
 END_S = 10  # for requests that are under way when the service is told to stop
-IDLE_S = 30  # a connection without a request
 
 
 class Server(uvicorn.Server):
@@ -26,7 +26,7 @@ class Server(uvicorn.Server):
         self.frigate = make_app(service, limits, broker)
         config = uvicorn.Config(
             self.frigate, host=host, port=port, log_config=None, access_log=False, server_header=False,
-            timeout_graceful_shutdown=END_S, timeout_keep_alive=IDLE_S, lifespan="on", proxy_headers=False,
+            timeout_graceful_shutdown=END_S, http=Connection, lifespan="on", proxy_headers=False,
         )  # fmt: skip
         super().__init__(config)
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from frigate.data.city import City
+from frigate.errors import FrigateError
 from frigate.serve.auth import Gate
 from frigate.serve.city import ServedCity
 from frigate.serve.clock import Clock
@@ -125,7 +126,9 @@ class Service:
                 if self.replay is None or self.replay.known:
                     self.clock.turn()
             except Exception as error:  # a forecast that fails must not be the last
-                self.clock.state.error = f"{type(error).__name__}: {error}"
-                LOG.exception("the clock could not turn")
+                known, self.clock.state.error = self.clock.state.error, f"{type(error).__name__}: {error}"
+                if known != self.clock.state.error:  # once, not at every try
+                    own = isinstance(error, FrigateError)
+                    LOG.error("the clock could not turn", extra={"error": str(error)}, exc_info=None if own else error)
             longest_s = LONGEST_WAIT_S if self.replay is None else REPLAY_WAIT_S
             self._awake.wait(min(self.clock.wait_s(), longest_s))

@@ -211,7 +211,24 @@ def test_health_and_metrics(served: Served) -> None:
     assert 'frigate_requests_total{method="GET",route="/healthz",status="200"} 1' in lines
 
 
-def test_the_description_names_every_address_with_an_example(shared: Served) -> None:
+def test_the_description_is_complete(shared: Served) -> None:
+    """Every address says what it does, what it answers, and shows how the values look that it is sent."""
     described = get(shared, "/v1/openapi.json").json()
-    assert {"/v1/readings", "/v1/forecast.bin", "/v1/events", "/metrics"} <= described["paths"].keys()
-    assert "example" in json.dumps(described["paths"]["/v1/readings"])
+    operations = {
+        f"{method} {path}": each for path, methods in described["paths"].items() for method, each in methods.items()
+    }
+    assert len(operations) == 21
+    for name, operation in operations.items():
+        assert len(operation["description"]) > 15 and operation["tags"], name
+        (answer,) = [each for status, each in operation["responses"].items() if status == str(_success(operation))]
+        assert answer["content"], name
+        for parameter in operation.get("parameters", []):
+            shown = parameter.keys() | parameter["schema"].keys()
+            assert shown & {"example", "examples", "enum", "description", "pattern"}, (name, parameter["name"])
+        for body in operation.get("requestBody", {}).get("content", {}).values():
+            assert any(word in json.dumps(body) for word in ("example", "$ref", "binary")), name
+    assert all("503" in each["responses"] for name, each in operations.items() if name != "get /healthz")
+
+
+def _success(operation: dict[str, Any]) -> int:
+    return min(int(status) for status in operation["responses"] if status.startswith("2"))

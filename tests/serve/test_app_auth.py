@@ -20,13 +20,13 @@ ADDRESSES = {
         for path in (
             "/v1/network.bin", "/v1/network.geojson", "/v1/forecast.bin", "/v1/forecast.json", "/v1/flows.csv",
             "/v1/nodes/0", "/v1/history.json?node=0", "/v1/roads/0/1/trips", "/v1/closures", "/v1/accuracy",
-            "/v1/sensors", "/metrics",
+            "/v1/sensors", "/v1/time", "/metrics",
         )
     ] + [("POST", "/v1/what-if")],
     "write": [("POST", "/v1/readings")],
-    "operate": [("POST", "/v1/closures"), ("DELETE", "/v1/closures/aa")],
+    "operate": [("POST", "/v1/closures"), ("DELETE", "/v1/closures/aa"), ("PUT", "/v1/time")],
 }  # fmt: skip
-RIGHTS = {"read": {"read"}, "write": {"write"}, "operate": {"read", "operate"}}
+RIGHTS = {"read": {"read"}, "write": {"write"}, "operate": {"read", "operate"}, "replay": {"read", "write", "operate"}}
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_a_revoked_token_is_good_no_more(tmp_path: Path) -> None:
     again.refresh()
     assert again.caller(f"Bearer {token}", host="", forwarded=False) is None
     assert again.caller("", host="localhost", forwarded=False) is None  # the last token gone does not open the door
-    assert token.split("_")[2].encode() not in (tmp_path / "store.db").read_bytes()
+    assert token[13:].encode() not in (tmp_path / "store.db").read_bytes()
     store.close()
 
 

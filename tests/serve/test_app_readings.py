@@ -115,7 +115,7 @@ def test_readings_of_nodes_that_are_no_sensors_are_kept_and_said(served: Served)
     rows = [{"node": name, "time": served.time(), "value": 1} for name in city.node_names]
     answer = served.client.post("/v1/readings", json={"readings": rows}).json()
     unused = int((~city.sensors).sum())
-    assert answer["accepted"] == len(rows) and answer["notices"][0].startswith(f"{unused} readings are of nodes")
+    assert answer["accepted"] == len(rows) and answer["notices"][0].startswith(f"{unused} of the readings")
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx2
@@ -15,49 +14,13 @@ import pytest
 
 from frigate.serve.city import utc
 from frigate.serve.limits import Limits
-from frigate.serve.server import Server
-from frigate.serve.service import Service
-from frigate.serve.store import Store, open_store
+from frigate.serve.store import open_store
 from frigate.serve.store import postgres as postgres_store
 from tests.support.postgres import PostgresServer
+from tests.support.running_service import FIRST, Running, running, wait_for
 from tests.support.service import STEP_S, FakeTime, Town
 
-FIRST = 36
-WAIT_S = 60  # for what comes at once; a test that waits so long has failed
-
-
-class Running:
-    """A service that runs by itself; its time stands still until a test moves it."""
-
-    def __init__(self, town: Town, store: Store, *, limits: Limits | None = None, time: FakeTime | None = None) -> None:
-        store.add_readings(town.reading_rows(FIRST, FIRST + 1), 0)
-        self.time = time or FakeTime(float(town.city.stream.times_s[FIRST]) + STEP_S + 20)
-        self.service = Service(town.run, town.city, store, now=self.time, device="cpu")
-        self.server = Server(self.service, host="127.0.0.1", port=0, limits=limits)
-        self._thread = threading.Thread(target=self.server.run)
-        self._thread.start()
-        wait_for(lambda: self.server.started)
-        self.port = self.server.bound_port
-        self.client = httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=WAIT_S)
-        wait_for(lambda: self.client.get("/readyz").status_code == 200)
-
-    def stop(self) -> None:
-        self.server.should_exit = True
-        self._thread.join(WAIT_S)
-        assert not self._thread.is_alive()
-        self.client.close()
-
-    def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=WAIT_S)
-
-
-def wait_for(there: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    for _ in range(WAIT_S * 50):
-        if there():
-            return
-        pause.wait(0.02)
-    raise AssertionError("waited in vain")
+HEAD = b"POST /v1/readings HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/csv\r\nContent-Length: 1000\r\n\r\n"
 
 
 @pytest.fixture(autouse=True)
@@ -67,19 +30,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("frigate.serve.events.WATCH_S", 0.1)
 
 
-@contextmanager
-def running(town: Town, store: Store, **options: object) -> Iterator[Running]:
-    started = Running(town, store, **options)  # type: ignore[arg-type]
-    try:
-        yield started
-    finally:
-        started.stop()
-
-
 @pytest.fixture
 def one(town: Town, tmp_path: Path) -> Iterator[Running]:
     store = open_store(str(tmp_path / "store.db"))
-    with running(town, store, limits=Limits(streams=2, body_s=0.3)) as started:
+    with running(town, store, limits=Limits(streams=2)) as started:
         yield started
     store.close()
 
@@ -124,18 +78,36 @@ def test_a_listener_that_goes_away_is_forgotten(one: Running) -> None:
     wait_for(lambda: events.listeners == 0)
 
 
-def test_slow_and_broken_clients_have_defined_answers(one: Running) -> None:
-    head = b"POST /v1/readings HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/csv\r\nContent-Length: 1000\r\n\r\n"
-    with one.connect() as slow:
-        slow.sendall(head + b"node,time")
+def test_a_body_that_does_not_come_is_not_waited_for(town: Town, tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "store.db"))
+    with running(town, store, limits=Limits(body_s=0.3)) as one, one.connect() as slow:
+        slow.sendall(HEAD + b"node,time")
         assert slow.recv(4096).startswith(b"HTTP/1.1 408 ")
+    store.close()
+
+
+def test_broken_clients_have_defined_answers(one: Running) -> None:
     with one.connect() as cut:
-        cut.sendall(head + b"node,time,value\n")
+        cut.sendall(HEAD + b"node,time,value\n")
     with one.connect() as nonsense:
         nonsense.sendall(b"\x16\x03\x01 hello\r\n\r\n")
         assert nonsense.recv(4096).startswith(b"HTTP/1.1 400 ")
     assert one.client.get("/readyz").status_code == 200
     assert one.service.ingest.counts.total() == 0
+
+
+def test_a_connection_that_brings_nothing_is_closed(one: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("frigate.serve.connections.IDLE_S", 0.1)
+    for words in (b"", b"GET /healthz HTTP/1.1\r\nHost: loc"):
+        with one.connect() as raw:
+            raw.sendall(words)
+            assert raw.recv(4096) == b""
+    with one.connect() as raw:
+        raw.sendall(b"GET /v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")  # that is answered for ever
+        head = raw.recv(4096)
+        threading.Event().wait(0.5)
+        raw.settimeout(0.1)
+        assert head.startswith(b"HTTP/1.1 200") and one.server.frigate.state.frigate.events.listeners == 1
 
 
 def test_an_end_waits_for_readings_that_are_under_way(one: Running) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -161,6 +162,33 @@ def test_one_clock_for_all_processes_and_another_takes_over(
     one.close()  # as when its process dies
     assert clocks[1].turn() and clocks[1].state.holder
     assert not other.add_forecast(StoredForecast(end_s(town, FIRST + 1), 0.0, "", b""))
+
+
+def test_a_snapshot_is_read_again_only_if_its_readings_have_changed(
+    town: Town, reopen: Callable[[], Store], time: FakeTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever process has stored the change; and what was kept is what would be read."""
+    store, other = reopen(), reopen()
+    engine = start_clock(town, store, time).engine
+    read: list[int] = []
+    find = store.readings
+
+    def watched(begin_us: int, end_us: int, node: str | None = None) -> Any:
+        read.append((begin_us // 1_000_000 - end_s(town, FIRST)) // STEP_S)
+        return find(begin_us, end_us, node)
+
+    monkeypatch.setattr(store, "readings", watched)
+    readings = town.reading_rows(FIRST - PAST + 1, FIRST + 1)
+    store.add_readings(readings, 0)
+    _, values = engine.window(end_s(town, FIRST))
+    assert set(read) == set(range(-PAST, 0)) and np.isfinite(values).any(1).all()
+    read.clear()
+    assert np.array_equal(engine.window(end_s(town, FIRST))[1], values, equal_nan=True) and not read
+    other.add_readings([readings[0], readings[-1]._replace(value=77)], 0)  # the first is known
+    _, corrected = engine.window(end_s(town, FIRST))
+    assert set(read) == {-1} and corrected[-1].max() >= 77
+    fresh = start_clock(town, other, time).engine.window(end_s(town, FIRST))[1]
+    assert np.array_equal(corrected, fresh, equal_nan=True)
 
 
 def test_a_closed_road_holds_from_the_next_forecast_until_it_is_opened(

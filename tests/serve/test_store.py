@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from frigate.errors import ServiceError
-from frigate.serve.store import Reading, Store, StoredForecast, StoreGoneError, Token, open_store
+from frigate.serve.store import PERIOD_US, Reading, Store, StoredForecast, StoreGoneError, Token, open_store
 from frigate.serve.store.schema import MIGRATIONS
 from tests.support.errors import raises
 from tests.support.postgres import PostgresServer
@@ -57,6 +57,15 @@ def test_what_is_stored_is_there_for_others_and_in_time_order(store: Store, reop
     assert reopen().readings(0, 99, "A")[1].tolist() == [1, 2, 9]
     assert store.sensor_facts(2, 3) == [("A", 9, 5.0, 2, 1, 5.0, 5.0), ("B", 3, 1.0, 1, 1, 1.0, 1.0)]
     assert store.sensor_facts(3, 4)[1][4:] == (0, None, None)
+
+
+def test_changes_are_counted_by_period(store: Store) -> None:
+    here, there = 7 * PERIOD_US, 9 * PERIOD_US + 1
+    store.add_readings([Reading("A", here, 1.0), Reading("B", here + 5, 1.0), Reading("A", there, 1.0)], 0.0)
+    assert store.reading_changes(here, there) == {7: 1, 9: 1}
+    store.add_readings([Reading("A", here, 1.0)], 0.0)  # known
+    store.add_readings([Reading("A", there, 2.0)], 0.0)
+    assert store.reading_changes(here, there) == {7: 1, 9: 2} and store.reading_changes(0, here - 1) == {}
 
 
 def test_a_batch_is_stored_whole_or_not_at_all(store: Store) -> None:
@@ -161,7 +170,8 @@ def test_an_older_store_is_brought_up_to_date_and_a_newer_one_refused(store_url:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("frigate.serve.store.base.MIGRATIONS", MIGRATIONS[:1])
         old = open_store(store_url)
-        old.add_readings([Reading("A", 1, 2.0)], 0.0)
+        with old.transaction(write=True) as sql:
+            sql.put([Reading("A", 1, 2.0)], 0.0)
         with pytest.raises(Exception, match="scores"):
             old.add_scores(1, "v", b"")
         old.close()

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from fastapi import Depends, HTTPException, Request, Response
+from fastapi import Depends, HTTPException, Path, Request, Response
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, Field, StringConstraints
 from starlette.concurrency import run_in_threadpool
@@ -35,6 +35,7 @@ CSV, ARROW = "text/csv; charset=utf-8", "application/vnd.apache.arrow.stream"
 COMPRESSED_FROM = 1024  # bytes
 
 NodeText = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+NodeInPath = Annotated[NodeText, Path(examples=["41"])]
 
 
 class Problem(BaseModel):

@@ -17,6 +17,7 @@ from frigate.serve.api.common import (
     BINARY,
     TABLES,
     Form,
+    NodeInPath,
     NodeText,
     ServiceOf,
     allow,
@@ -82,6 +83,8 @@ class NodeForecast(BaseModel):
     lon: float
     lat: float
     street: str
+    detectors: str = Field(description="Names of the detectors that were attached to it, as A17; A18")
+    moved_m: float | None = Field(description="How far the farthest of them was moved")
     sensor: bool = Field(description="Whether its readings are used")
     values: list[float | None]
 
@@ -209,7 +212,7 @@ class NodeDetails(BaseModel):
 
 
 @router.get("/nodes/{node}", responses=problems(404))
-def node_details(service: ServiceOf, node: NodeText) -> NodeDetails:
+def node_details(service: ServiceOf, node: NodeInPath) -> NodeDetails:
     """One node: the past hour, the coming hour, and the sensors that its forecast leans on."""
     city, shown = service.city, service.latest.get()
     row = node_row(city, node)
@@ -247,6 +250,8 @@ def as_forecast(city: ServedCity, issued: Issued, rows: NDArray[np.int64] | slic
         unit=city.unit,
         notices=issued.notices,
         street=network.streets[rows],
+        detectors=city.detectors[0][rows],
+        moved_m=city.detectors[1][rows],
     )
 
 

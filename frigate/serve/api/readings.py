@@ -69,10 +69,8 @@ _JSON_BODY: dict[str, Any] = {
     "example": {"readings": [{"node": "41", "time": "2024-03-04T08:00:00Z", "value": 12}]},
 }
 _CSV_BODY = {"schema": {"type": "string"}, "example": "node,time,value\n41,2024-03-04T08:00:00Z,12\n"}
-_BODIES = {
-    name: _JSON_BODY if "json" in name else _CSV_BODY if "csv" in name else {"schema": {"type": "string"}}
-    for name in PARSERS
-}
+_ARROW_BODY = {"schema": {"type": "string", "format": "binary", "description": "The columns of a CSV batch"}}
+_BODIES = {name: _JSON_BODY if "json" in name else _CSV_BODY if "csv" in name else _ARROW_BODY for name in PARSERS}
 
 
 @router.post(
@@ -102,7 +100,7 @@ async def add_readings(request: Request, state: StateOf) -> Response:
     batch = await run_in_threadpool(judged)
     answers = await ingest.take(batch)
     counts = Counter(answer.status for answer in answers)
-    words = f"{batch.unused} readings are of nodes that are no sensors of this run: kept, but no forecast uses them"
+    words = f"{batch.unused} of the readings: their nodes are no sensors of this run. Kept, but no forecast uses them"
     answer = {
         **{status: counts[status] for status in STATUSES},
         "rows": [{"status": each.status, "reason": each.reason} if each.reason else STORED[each.status]

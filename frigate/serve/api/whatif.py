@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from frigate.serve import wire
 from frigate.serve.api.closures import NodeName
-from frigate.serve.api.common import BINARY, NodeText, ServiceOf, StateOf, allow, node_row, problems, road_row, sent
+from frigate.serve.api.common import BINARY, NodeInPath, ServiceOf, StateOf, allow, node_row, problems, road_row, sent
 from frigate.serve.city import ServedCity, utc
 from frigate.serve.engine import WhatIf
 
@@ -115,7 +115,7 @@ class Trips(BaseModel):
 
 @router.get("/roads/{source}/{target}/trips", response_model_by_alias=True, responses=problems(404))
 def trips(
-    service: ServiceOf, source: NodeText, target: NodeText
+    service: ServiceOf, source: NodeInPath, target: NodeInPath
 ) -> Trips:  # fmt: skip
     """Which trips pass a road: where they begin and end."""
     city = service.city

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from frigate.errors import ServiceError
-from frigate.serve.store.base import Closure, Reading, SensorFacts, Store, StoredForecast, StoreGoneError, Token
+from frigate.serve.store.base import (
+    PERIOD_US,
+    Closure,
+    Reading,
+    SensorFacts,
+    Store,
+    StoredForecast,
+    StoreGoneError,
+    Token,
+)
 
 __all__ = [
     "DEFAULT_FILE",
+    "PERIOD_US",
     "REPLAY_FILE",
     "Closure",
     "Reading",

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from frigate.errors import ServiceError
 from frigate.serve.store.schema import MIGRATIONS
 
+PERIOD_US = 300 * 1_000_000  # of which it is known whether readings have changed
 FORGET_ROWS = 20_000  # in one transaction: a long one would keep readings waiting
 
 
@@ -155,7 +156,16 @@ class Store(ABC):
                     stored[key], changed[key] = reading.value, reading
             if changed:
                 sql.put(list(changed.values()), received_s)
+                for period in sorted({reading.time_us // PERIOD_US for reading in changed.values()}):
+                    sql.run("INSERT INTO reading_changes VALUES (?, 1) ON CONFLICT (period) "
+                            "DO UPDATE SET changes = reading_changes.changes + 1", period)  # fmt: skip
         return answers
+
+    def reading_changes(self, begin_us: int, end_us: int) -> dict[int, int]:
+        """How often the readings of each period of `PERIOD_US` have changed: what was read before is still good."""
+        with self.transaction() as sql:
+            return dict(sql.rows("SELECT period, changes FROM reading_changes WHERE period >= ? AND period <= ?",
+                                 begin_us // PERIOD_US, end_us // PERIOD_US))  # fmt: skip
 
     def readings(
         self, begin_us: int, end_us: int, node: str | None = None
@@ -324,6 +334,7 @@ class Store(ABC):
             if deleted < FORGET_ROWS:
                 break
         with self.transaction(write=True) as sql:
+            sql.run("DELETE FROM reading_changes WHERE period < ?", before_s * 1_000_000 // PERIOD_US)
             gone += sql.run("DELETE FROM forecasts WHERE issued_s < ?", before_s)
             gone += sql.run("DELETE FROM scores WHERE time_s < ?", before_s)
             gone += sql.run("DELETE FROM closures WHERE end_s IS NOT NULL AND end_s < ?", before_s)

@@ -46,4 +46,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             body BYTEA NOT NULL
         )""",
     ),
+    (
+        """CREATE TABLE reading_changes (
+            period BIGINT PRIMARY KEY,           -- of five minutes, since 1970 UTC
+            changes BIGINT NOT NULL              -- how often readings of that time were stored or corrected
+        )""",
+    ),
 )

@@ -1,0 +1,62 @@
+"""A service that runs by itself, behind a socket of this machine."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import httpx2
+
+from frigate.serve.limits import Limits
+from frigate.serve.server import Server
+from frigate.serve.service import Service
+from frigate.serve.store import Store
+from tests.support.service import STEP_S, FakeTime, Town
+
+FIRST = 36  # snapshot of the record whose forecast is the first: that of 9 in the morning
+WAIT_S = 60  # for what comes at once; a test that waits so long has failed
+
+
+class Running:
+    """A service that runs by itself; its time stands still until a test moves it."""
+
+    def __init__(self, town: Town, store: Store, *, limits: Limits | None = None, time: FakeTime | None = None) -> None:
+        store.add_readings(town.reading_rows(FIRST, FIRST + 1), 0)
+        self.time = time or FakeTime(float(town.city.stream.times_s[FIRST]) + STEP_S + 20)
+        self.service = Service(town.run, town.city, store, now=self.time, device="cpu")
+        self.server = Server(self.service, host="127.0.0.1", port=0, limits=limits)
+        self._thread = threading.Thread(target=self.server.run)
+        self._thread.start()
+        wait_for(lambda: self.server.started)
+        self.port = self.server.bound_port
+        self.client = httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=WAIT_S)
+        wait_for(lambda: self.client.get("/readyz").status_code == 200)
+
+    def stop(self) -> None:
+        self.server.should_exit = True
+        self._thread.join(WAIT_S)
+        assert not self._thread.is_alive()
+        self.client.close()
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=WAIT_S)
+
+
+def wait_for(there: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    for _ in range(WAIT_S * 50):
+        if there():
+            return
+        pause.wait(0.02)
+    raise AssertionError("waited in vain")
+
+
+@contextmanager
+def running(town: Town, store: Store, **options: object) -> Iterator[Running]:
+    started = Running(town, store, **options)  # type: ignore[arg-type]
+    try:
+        yield started
+    finally:
+        started.stop()
