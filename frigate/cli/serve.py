@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 
 from frigate.cli.console import log, notice, status
 from frigate.cli.parser import DEVICE, OTHER_CITY, RUN, Argument, Command
@@ -37,22 +37,42 @@ def run(args: Namespace) -> None:
             service.gate.refuse_open(args.host)
         notice(*city.notices)
         limits = Limits(body_mb=args.max_mb, rows=args.max_rows, rate=args.rate, streams=args.streams)
+        server = Server(service, host=args.host, port=args.port, limits=limits, broker=broker)
         log_to()
-        log(f"{service.city.name}: http://{args.host}:{args.port}/ (Ctrl-C ends it)")
-        Server(service, host=args.host, port=args.port, limits=limits, broker=broker).run()
+        log(f"{service.city.name}: {server.url} (Ctrl-C ends it)")
+        server.run()
     finally:
         store.close()
 
 
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise ValueError
+def _number(text: str) -> float:
+    """0 or more."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise ArgumentTypeError(f'"{text}" is not a number of 0 or more')
     return value
 
 
-def _not_negative(text: str) -> float:
-    return 0.0 if float(text) == 0 else _positive(text)
+def _positive(text: str) -> float:
+    value = _number(text)
+    if value == 0:
+        raise ArgumentTypeError("0 would let nothing in")
+    return value
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise ArgumentTypeError(f'"{text}" is not a whole number above 0')
+    return int(text)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise ArgumentTypeError(f'"{text}" is not a port: 1 to 65535, or 0 for any that is free')
+    return int(text)
 
 
 STORE = Argument("--store PATH|URL", "an SQLite file, or postgresql://user@host/database (default: RUN/service.db)")
@@ -61,17 +81,17 @@ SERVE = Command(
     (
         RUN, OTHER_CITY, STORE,
         Argument("--host ADDRESS", "address to listen on; others than loopback need a token", default="127.0.0.1"),
-        Argument("--port PORT", "port to listen on", int, default=8350),
-        Argument("--grace SECONDS", "wait after a step for its readings", _not_negative, default=20.0),
-        Argument("--keep-days DAYS", "forget readings and forecasts after so many days; 0: never", _not_negative,
+        Argument("--port PORT", "port to listen on", _port, default=8350),
+        Argument("--grace SECONDS", "wait after a step for its readings", _number, default=20.0),
+        Argument("--keep-days DAYS", "forget readings and forecasts after so many days; 0: never", _number,
                  default=30.0),
         Argument("--mqtt URL", "also take readings from a broker, such as mqtt://user:password@host:1883/topic "
                  f"(default: {MQTT_VARIABLE} of the environment)"),
         Argument("--replay", "go by the time that `frigate replay` tells, on a store of its own"),
         Argument("--max-mb MB", "largest body of a request", _positive, default=8.0),
-        Argument("--max-rows ROWS", "most readings in one batch", int, default=50_000),
+        Argument("--max-rows ROWS", "most readings in one batch", _whole, default=50_000),
         Argument("--rate REQUESTS", "requests a second, of each token", _positive, default=200.0),
-        Argument("--streams N", "most open event streams", int, default=200),
+        Argument("--streams N", "most open event streams", _whole, default=200),
         Argument("--basemap URL", "tiles below the roads, such as https://tiles.example/{z}/{x}/{y}.png", default=""),
         Argument("--basemap-attribution TEXT", "whose tiles they are", default=""),
         DEVICE,

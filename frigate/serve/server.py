@@ -8,13 +8,29 @@ from types import FrameType
 
 import uvicorn
 
+from frigate.errors import ServiceError
 from frigate.serve.app import make_app
 from frigate.serve.connections import Connection
 from frigate.serve.limits import Limits
 from frigate.serve.mqtt import Broker
 from frigate.serve.service import Service
 
+BACKLOG = 2048
 END_S = 10  # for requests that are under way when the service is told to stop
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket to serve on; 0 is any port that is free."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    found = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((host.strip("[]"), port))
+        found.listen(BACKLOG)
+    except OSError as error:
+        found.close()
+        raise ServiceError(f"--host {host} --port {port}: {error.strerror or error}. Name another") from None
+    return found
 
 
 class Server(uvicorn.Server):
@@ -24,11 +40,20 @@ class Server(uvicorn.Server):
         self, service: Service, *, host: str, port: int, limits: Limits | None = None, broker: Broker | None = None
     ) -> None:
         self.frigate = make_app(service, limits, broker)
+        self._socket = listen(host, port)
         config = uvicorn.Config(
-            self.frigate, host=host, port=port, log_config=None, access_log=False, server_header=False,
-            timeout_graceful_shutdown=END_S, http=Connection, lifespan="on", proxy_headers=False,
+            self.frigate, log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=END_S,
+            http=Connection, lifespan="on", proxy_headers=False,
         )  # fmt: skip
         super().__init__(config)
+
+    @property
+    def url(self) -> str:
+        host, port = self._socket.getsockname()[:2]
+        return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        super().run([self._socket] if sockets is None else sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A second Ctrl-C waits for nothing. The signal is not raised again: this is how a service ends."""
@@ -39,9 +64,3 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self.frigate.state.frigate.events.end()
         await super().shutdown(sockets)
-
-    @property
-    def bound_port(self) -> int:
-        """Of a server that has started: of port 0, the one it was given."""
-        port: int = self.servers[0].sockets[0].getsockname()[1]
-        return port

@@ -30,9 +30,7 @@ def live(tmp_path: Path) -> Iterator[tuple[Service, str]]:
     server = Server(service, host="127.0.0.1", port=0)
     thread = threading.Thread(target=server.run)
     thread.start()
-    while not server.started:
-        assert thread.is_alive()
-    yield service, f"http://127.0.0.1:{server.bound_port}/"
+    yield service, server.url  # it listens already
     server.should_exit = True
     thread.join()
     store.close()

@@ -232,3 +232,82 @@ def test_the_description_is_complete(shared: Served) -> None:
 
 def _success(operation: dict[str, Any]) -> int:
     return min(int(status) for status in operation["responses"] if status.startswith("2"))
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "words"),
+    [
+        ("GET", "nodes/nowhere", None, 404, 'there is no node "nowhere"'),
+        ("GET", "nodes/100x", None, 404, 'Did you mean "100"?'),
+        ("GET", "forecast.json?node=nowhere", None, 404, "there is no node"),
+        ("GET", "forecast.json?node=34&box=7,49,8,50", None, 422, "either nodes or a box"),
+        ("GET", "forecast.json?box=7,50,8,49", None, 422, "south is north of north"),
+        ("GET", "forecast.json?box=7,49,8", None, 422, "query.box"),
+        ("GET", "forecast.xml", None, 422, "path.form"),
+        ("GET", "forecast.json?issued_at=2024-03-04T00:00:00Z", None, 404, "no forecast was issued at 2024-03-04"),
+        ("GET", "forecast.json?issued_at=2024-03-04T00:00:00", None, 422, "query.issued_at"),
+        ("GET", "history.json?node=34&begin=2024-01-01T00:00:00Z&end=2024-02-02T00:00:00Z", None, 422, "31 days"),
+        ("GET", "history.json?node=34&begin=2024-01-02T00:00:00Z&end=2024-01-01T00:00:00Z", None, 422, "before"),
+        ("GET", "roads/34/1/trips", None, 404, "there is no road from 34 to 1. Roads from 34 go to"),
+        ("GET", "nothing", None, 404, "Not Found"),
+        ("PUT", "closures", None, 405, "Method Not Allowed"),
+        ("POST", "what-if", {}, 422, "name a road to close or to add"),
+        ("POST", "what-if", {"close": [["34"]]}, 422, "body.close.0.1"),
+        ("POST", "what-if", {"close": [["34", "nowhere"]]}, 422, "there is no node"),
+        ("POST", "what-if", {"close": [["34", "41"]] * 51}, 422, "body.close"),
+        ("POST", "what-if", {"shut": []}, 422, "body.shut"),
+        ("POST", "what-if", {"add": [["34", "41"]]}, 422, "there is a road from 34 to 41 already"),
+        ("POST", "what-if", {"add": [["34", "34"]]}, 422, "or its ends are the same"),
+        ("POST", "closures", {"source": "34", "target": "1"}, 422, "there is no road from 34 to 1"),
+        ("POST", "closures", {"source": True, "target": "41"}, 422, "body.source"),
+        ("POST", "closures", {"source": 34, "target": 41, "end": "2024-03-04T07:00:00Z"}, 422, "or has passed"),
+        ("POST", "closures", {"source": 34, "target": 41, "begin": "2024-03-03T08:00:00Z"}, 422, "more than a day ago"),
+        ("POST", "closures", {"source": 34, "target": 41, "begin": "2025-03-03T08:00:00Z",
+                              "end": "2025-03-03T07:00:00Z"}, 422, "is not after the begin"),
+        ("POST", "closures", {"source": 34, "target": 41, "end": "2030-01-01T00:00:00"}, 422, "body.end"),
+        ("DELETE", "closures/abc", None, 404, "there is no such closure"),
+        ("DELETE", "closures/xyz", None, 422, "path.closure_id"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_answered_is_said(
+    shared: Served, method: str, path: str, body: Any, status: int, words: str
+) -> None:
+    answer = shared.client.request(method, f"/v1/{path}", json=body)
+    assert (answer.status_code, answer.json().keys()) == (status, {"error", "code"}), answer.text
+    assert words in answer.json()["error"]
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[" * 50_000, b"\xff", b'{"close": [["\\ud800", "1"]]}', b"null"])
+def test_broken_json_is_said(shared: Served, body: bytes) -> None:
+    answer = shared.client.post("/v1/what-if", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code in (400, 422) and answer.json()["error"]
+
+
+def test_a_box_may_lie_across_the_date_line(shared: Served) -> None:
+    west_of_it = get(shared, "/v1/forecast.json", params={"box": "6,-90,-170,90"}).json()["nodes"]
+    assert len(west_of_it) == 100
+    assert get(shared, "/v1/forecast.json", params={"box": "179,-90,-179,90"}).json()["nodes"] == []
+
+
+def test_a_road_can_be_thought_of_that_is_not_there(shared: Served) -> None:
+    city = shared.service.city
+    a, b = next((a, b) for a in city.node_names for b in city.node_names if a != b and (a, b) not in city.road_of)
+    answer = shared.client.post("/v1/what-if", json={"add": [[a, b]]}, headers={"Accept": "application/json"})
+    assert answer.status_code == 200, answer.text
+
+
+def test_before_the_first_forecast_there_is_none(town: Town, tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "store.db"))
+    with serve_town(town, store, first=None) as served:
+        for path in ("/v1/forecast.bin", "/v1/forecast.json", "/v1/nodes/34", "/readyz"):
+            answer = served.client.get(path)
+            assert answer.status_code == 503 and answer.headers["retry-after"] == "5", path
+        assert "there is no forecast yet" in served.client.get("/v1/forecast.bin").json()["error"]
+        assert get(served, "/v1/network.bin").content and get(served, "/v1/accuracy").json()["overall"]["count"] == 0
+    store.close()
+
+
+def test_an_old_forecast_is_called_so(served: Served) -> None:
+    served.time.now_s += 2 * STEP_S + 1
+    assert decode(get(served, "/v1/forecast.bin").content)[0]["stale"] and get(served, "/readyz").json()["stale"]
+    assert get(served, "/v1/forecast.json").json()["stale"]

@@ -30,8 +30,8 @@ class Running:
         self._thread = threading.Thread(target=self.server.run)
         self._thread.start()
         wait_for(lambda: self.server.started)
-        self.port = self.server.bound_port
-        self.client = httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=WAIT_S)
+        self.port = int(self.server.url.strip("/").rpartition(":")[2])
+        self.client = httpx2.Client(base_url=self.server.url, timeout=WAIT_S)
         wait_for(lambda: self.client.get("/readyz").status_code == 200)
 
     def stop(self) -> None:

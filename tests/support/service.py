@@ -96,14 +96,15 @@ class Served:
 
 
 @contextmanager
-def serve_town(town: Town, store: Store, *, limits: Limits | None = None, first: int = 36) -> Iterator[Served]:
+def serve_town(town: Town, store: Store, *, limits: Limits | None = None, first: int | None = 36) -> Iterator[Served]:
     """Without threads but that of the readings. Its first forecast is that of snapshot `first` of the record."""
-    time = FakeTime(float(town.city.stream.times_s[first]))
+    time = FakeTime(float(town.city.stream.times_s[first or 0]))
     service = Service(town.run, town.city, store, now=time, device="cpu")
     service.ingest.start()
     client = TestClient(make_app(service, limits), base_url="http://127.0.0.1", raise_server_exceptions=False)
     served = Served(town, service, time, client)
-    served.step(first)
+    if first is not None:
+        served.step(first)
     try:
         yield served
     finally:

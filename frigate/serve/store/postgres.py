@@ -37,6 +37,10 @@ class PostgresStore(Store):
             )  # fmt: skip
         except psycopg.ProgrammingError as error:
             raise ServiceError(f"--store: {str(error).strip()}. Give postgresql://user@host/database") from None
+        try:
+            psycopg.connect(self._where).close()  # for the server's own words about what is wrong
+        except psycopg.OperationalError as error:
+            raise StoreGoneError(f"--store: {str(error).splitlines()[0]}. Start PostgreSQL, or mend the URL") from None
         self._pool = ConnectionPool(
             self._where, min_size=1, max_size=CONNECTIONS, timeout=WAIT_S, open=False, reconnect_timeout=1.0,
             check=ConnectionPool.check_connection, num_workers=1,
