@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
-from starlette.concurrency import run_in_threadpool
-
+from frigate.errors import FrigateError
 from frigate.serve.city import utc
-from frigate.serve.store import Store, StoreGoneError
+from frigate.serve.limits import run_quickly
+from frigate.serve.store import Store
 
 LOG = logging.getLogger("frigate.serve")
 WATCH_S = 1.0
@@ -24,10 +24,18 @@ State = tuple[int | None, int]  # of the store: when the latest forecast was iss
 
 
 class Events:
-    """What listeners are told. `watch` runs as a task of the event loop."""
+    """What listeners are told. `watch` runs as a task of the event loop.
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    Parameters
+    ----------
+    store
+        Which is watched.
+    prepare
+        Called before a forecast is told: whoever hears of it will ask for it.
+    """
+
+    def __init__(self, store: Store, prepare: Callable[[], object]) -> None:
+        self._store, self._prepare = store, prepare
         self._state: State = (None, 0)
         self._changed = asyncio.Condition()
         self._ended = False
@@ -37,12 +45,14 @@ class Events:
         """Look at the store again and again, until cancelled."""
         while True:
             try:
-                state = await run_in_threadpool(self._store.state)
+                state = await run_quickly(self._store.state)
+                if state[0] != self._state[0]:
+                    await run_quickly(self._prepare)
                 if state != self._state:
                     async with self._changed:
                         self._state = state
                         self._changed.notify_all()
-            except StoreGoneError:
+            except FrigateError:
                 LOG.debug("the store cannot be watched")  # whoever writes to it has said so
             await asyncio.sleep(WATCH_S)
 

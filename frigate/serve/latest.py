@@ -45,8 +45,8 @@ class Latest:
 
     def get(self) -> Shown:
         """What there is to show; NoForecastError where there is nothing yet."""
+        issued_s = self._engine.store.state()[0]
         with self._lock:
-            issued_s = self._engine.store.state()[0]
             if self._shown is None or self._shown.issued.issued_s != issued_s:
                 self._shown = self._read()
             return self._shown

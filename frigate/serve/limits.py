@@ -6,10 +6,14 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
+import anyio.to_thread
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+T = TypeVar("T")
+_QUICK_THREADS = anyio.CapacityLimiter(8)  # readings, tokens, health
 MANY = 10_000  # clients whose rate is remembered
 
 
@@ -27,6 +31,11 @@ class Limits:
     @property
     def body_bytes(self) -> int:
         return int(self.body_mb * 1024**2)
+
+
+async def run_quickly(call: Callable[[], T]) -> T:
+    """Run what blocks for a moment in a thread, apart from those in which long answers are made."""
+    return await anyio.to_thread.run_sync(call, limiter=_QUICK_THREADS)
 
 
 class BodyLimit:

@@ -130,6 +130,19 @@ def test_an_end_waits_for_readings_that_are_under_way(one: Running) -> None:
     assert {int(rows[k]["time"] * 1_000_000) for k in stored} <= times_us  # type: ignore[operator]
 
 
+def test_readings_do_not_wait_for_long_answers(one: Running) -> None:
+    """However many clients wait for a forecast, sensors are answered."""
+    latest, threads = one.service.latest, 60
+    row = {"node": one.service.city.node_names[0], "time": one.time(), "value": 1}
+    with ThreadPoolExecutor(threads) as pool:
+        with latest._lock:  # as when the forecast is being prepared
+            asked = [pool.submit(one.client.get, "/v1/nodes/34") for _ in range(threads)]
+            wait_for(lambda: one.client.get("/healthz").status_code == 200)
+            assert one.client.post("/v1/readings", json={"readings": [row]}).json()["accepted"] == 1
+            assert one.client.get("/readyz").status_code == 200 and not any(each.done() for each in asked)
+        assert {each.result().status_code for each in asked} == {200}
+
+
 def test_two_operators_at_once_agree(one: Running) -> None:
     source, target = next(iter(one.service.city.road_of))
 

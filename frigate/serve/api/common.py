@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from fastapi import Depends, HTTPException, Path, Request, Response
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, Field, StringConstraints
-from starlette.concurrency import run_in_threadpool
 
 from frigate.serve.auth import Caller
 from frigate.serve.city import ServedCity
 from frigate.serve.events import Events
-from frigate.serve.limits import Limits, Rate
+from frigate.serve.limits import Limits, Rate, run_quickly
 from frigate.serve.metrics import Metrics
 from frigate.serve.mqtt import Subscriber
 from frigate.serve.service import Service
@@ -89,7 +88,7 @@ class State:
 
     def __init__(self, service: Service, limits: Limits, mqtt: Subscriber | None = None) -> None:
         self.service, self.limits, self.mqtt = service, limits, mqtt
-        self.events = Events(service.store)
+        self.events = Events(service.store, service.latest.get)
         self.metrics = Metrics()
         self.rate = Rate(limits.rate)
         self.kept = Kept()
@@ -111,12 +110,17 @@ def state_of(request: Request) -> State:
     return state
 
 
-def service_of(request: Request) -> Service:
+async def _state(request: Request) -> State:
+    return state_of(request)
+
+
+async def _service(request: Request) -> Service:
     return state_of(request).service
 
 
-ServiceOf = Annotated[Service, Depends(service_of)]
-StateOf = Annotated[State, Depends(state_of)]
+# Not functions that block: those would wait for a thread.
+ServiceOf = Annotated[Service, Depends(_service)]
+StateOf = Annotated[State, Depends(_state)]
 
 _bearer = HTTPBearer(auto_error=False, scheme_name="token", description="From `frigate token create`.")
 Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
@@ -129,7 +133,7 @@ def allow(right: str) -> Callable[..., Awaitable[Caller]]:
         state = state_of(request)
         gate, headers = state.service.gate, request.headers
         if not gate.known:
-            await run_in_threadpool(gate.refresh)
+            await run_quickly(gate.refresh)
         found = gate.caller(
             headers.get("authorization", ""),
             host=headers.get("host", ""),

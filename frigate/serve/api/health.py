@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 
 from frigate.serve.api.common import ServiceOf, State, StateOf, allow, problems
 from frigate.serve.city import utc
+from frigate.serve.limits import run_quickly
 from frigate.serve.metrics import MEDIA_TYPE, family, labelled
 from frigate.serve.scoring import accuracy
 from frigate.serve.sensors import sensor_health
@@ -131,10 +132,10 @@ class Ready(BaseModel):
 
 
 @open_router.get("/readyz", responses={503: {"model": Ready, "description": "Not yet, or not at the moment"}})
-def readyz(service: ServiceOf, response: Response) -> Ready:
+async def readyz(service: ServiceOf, response: Response) -> Ready:
     """Whether requests can be answered: the store is there, and a forecast."""
     try:
-        issued_s, store = service.store.state()[0], True
+        issued_s, store = (await run_quickly(service.store.state))[0], True
     except StoreGoneError:
         issued_s, store = None, False
     ready = issued_s is not None

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from pydantic import AwareDatetime, BaseModel, Field
-from starlette.concurrency import run_in_threadpool
 
 from frigate.serve.api.common import TABLES, Form, NodeText, ServiceOf, StateOf, allow, node_row, problems, table
 from frigate.serve.city import utc
 from frigate.serve.ingest import STATUSES, Judged, Row, rows_of_arrow, rows_of_csv, rows_of_json
+from frigate.serve.limits import run_quickly
 
 router = APIRouter(tags=["readings"])
 PARSERS: dict[str, Callable[[bytes], list[Row]]] = {
@@ -97,7 +97,7 @@ async def add_readings(request: Request, state: StateOf) -> Response:
             raise HTTPException(413, f"{len(rows)} rows in one batch. Send at most {state.limits.rows} at a time")
         return ingest.judge(rows)
 
-    batch = await run_in_threadpool(judged)
+    batch = await run_quickly(judged)
     answers = await ingest.take(batch)
     counts = Counter(answer.status for answer in answers)
     words = f"{batch.unused} of the readings: their nodes are no sensors of this run. Kept, but no forecast uses them"
