@@ -16,20 +16,24 @@ TESTS = Path(__file__).parent
 # The files that take longest, the longest first. `make test` gives whole files to two processes in this order, so that
 # neither is left with a long one at the end.
 LONGEST = (
-    "training/test_distributed.py",
     "experiments/test_experiments.py",
-    "training/test_train.py",
-    "data/test_sandbox.py",
-    "baselines/test_baselines.py",
-    "forecasting/test_export.py",
-    "sources/test_traces.py",
-    "baselines/test_baseline_runs.py",
     "cli/test_commands.py",
+    "training/test_train.py",
+    "training/test_distributed.py",
     "sources/test_fuzz.py",
+    "forecasting/test_export.py",
+    "baselines/test_baselines.py",
+    "data/test_sandbox.py",
     "test_examples.py",
+    "baselines/test_baseline_runs.py",
+    "nn/ops/test_cuda_decoder.py",
+    "evaluation/test_evaluate.py",
+    "bench/test_bench.py",
+    "nn/ops/test_cuda_layers.py",
+    "training/test_checkpoint.py",
+    "sources/test_traces.py",
     "baselines/test_boosted_trees.py",
     "nn/test_model.py",
-    "bench/test_bench.py",
     "forecasting/test_live.py",
 )
 
