@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -127,6 +129,25 @@ def test_two_at_once_lose_nothing(folder: Path) -> None:
     for thread in threads:
         thread.join()
     assert read_city(folder / "town").stream.observed.sum() == 5 * 48
+
+
+def test_a_folder_replaced_while_waiting_is_locked_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    town, flock, locked, replaced = folder / "town", fcntl.flock, [], []
+
+    def another_was_first(handle: int, kind: int) -> None:
+        if not locked:
+            copy = shutil.copytree(town, folder / "copy")
+            town.rename(folder / "old")
+            copy.rename(town)
+            replaced.append(town.stat().st_ino)
+        locked.append(os.fstat(handle).st_ino)
+        flock(handle, kind)
+
+    city = counted(folder, 2)
+    monkeypatch.setattr("frigate.data.append.fcntl.flock", another_was_first)
+    append_readings(city, town)
+    assert locked[0] not in replaced and locked[1] in replaced
+    assert read_city(town).stream.observed.sum() == 96
 
 
 def test_readings_within_a_step_are_not_mixed_with_new_ones(folder: Path) -> None:

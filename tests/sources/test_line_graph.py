@@ -107,6 +107,9 @@ def test_a_turn_is_half_of_each_road_and_like_the_road_it_enters() -> None:
     assert line.node_ids.tolist()[:2] == ["M>N", "M>E"]
     np.testing.assert_allclose(line.lon[:2], [6.0, 6.005])
     np.testing.assert_allclose(line.lat[:2], [49.005, 49.0])
+    np.testing.assert_allclose(
+        read_line(line.lines[0]), [[6, 49], [6, 49.005], [6, 49.01]]
+    )  # from M over its middle to N
     assert ("M>E", "E>M") in turns_of(line, "E>M")  # a dead end
     assert ("M>N", "N>M") not in turns_of(line, "N>M")  # leads on to T
 

@@ -755,9 +755,10 @@ def test_lines_above_the_names_of_the_columns_are_left_out(files: dict[str, Path
         lines = above.count("\n")
         assert f"Lines of r{k}.csv above the names of its columns, left out: {lines}." in city.notices
         report = tmp_path / "report.csv"
-        wrong = put(tmp_path, f"w{k}.csv", above + plain + "2024-01-15T00:00Z,A,many\n")
-        imported(files, wrong, report=report)
-        assert rows_of(report)[0]["line"] == str(lines + len(plain.splitlines()) + 1)
+        for node in ("A", '"A"'):  # quoted, lines are counted row by row
+            wrong = put(tmp_path, f"w{k}.csv", above + plain + f"2024-01-15T00:00Z,{node},many\n")
+            imported(files, wrong, report=report)
+            assert rows_of(report)[0]["line"] == str(lines + len(plain.splitlines()) + 1)
         semicolons = put(tmp_path, f"s{k}.csv", above + plain.replace(",", ";"))
         np.testing.assert_array_equal(imported(files, semicolons).stream.values, city.stream.values)
     assert not any("above the names" in notice for notice in imported(files, files["readings.csv"]).notices)
