@@ -77,7 +77,7 @@ def _port(text: str) -> int:
 
 STORE = Argument("--store PATH|URL", "an SQLite file, or postgresql://user@host/database (default: RUN/service.db)")
 SERVE = Command(
-    "serve", "Take in readings, forecast at every step, and show it: an API and a map.", run,
+    "serve", "Take in readings and forecast at every step: an API and a map.", run,
     (
         RUN, OTHER_CITY, STORE,
         Argument("--host ADDRESS", "address to listen on; others than loopback need a token", default="127.0.0.1"),

@@ -76,7 +76,7 @@ def write_sources(folder: Path) -> None:
 
 
 IMPORT = (
-    "--values counts --start 2024-01-01T08:00 --step 1h --nodes nodes.csv --edges edges.csv "
+    "--values counts --timezone UTC --start 2024-01-01T08:00 --step 1h --nodes nodes.csv --edges edges.csv "
     "--map id=node_id,src=source,dst=target,metres=length_m"
 )
 

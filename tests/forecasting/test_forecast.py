@@ -477,7 +477,7 @@ def test_roads_are_closed_and_added_by_their_ends() -> None:
 @pytest.mark.parametrize(
     ("close", "add", "named"),
     [
-        (["0"], [], ('--close "0"',)),
+        (["77"], [], ('--close "77"',)),
         (["0,1,2"], [], ('--close "0,1,2"',)),
         (["0,"], [], ('--close "0,"',)),
         (["0,12"], [], ("0,12", "1, 5")),
