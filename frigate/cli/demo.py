@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from frigate.training.trainer import StepReport
 
 SEEN = 0.3
-FORECAST_AT_S = (
-    17 * 3600
-)  # time of day of the forecast on the map: at midnight, the end of the record, streets are empty
 STRIDE = 2
 MORNING_S, SPEED = 6 * 3600 + 1800, 60  # where the live map begins, and how many times as fast as the town's clock
 CITY, RUN, REPORT = "city", "run", "report.html"
@@ -41,7 +38,7 @@ def run(args: Namespace) -> None:
             result = run_demo(args.output, seed=args.seed, say=log, progress=update)
         print_evaluation(result.evaluation)
         say(result.verdict)
-        say(f"Report with maps, to open in a browser: {result.report}")
+        say(f"Report with a map, to open in a browser: {result.report}")
     if args.serve:
         serve_demo(args.output, args.port)
     else:
@@ -81,14 +78,14 @@ def run_demo(
     intersections: int = 400,
     days: int = 14,
 ) -> Demo:
-    """Simulate, train, evaluate, forecast, close a bridge, report. An earlier demo in the folder is replaced."""
+    """Simulate, train, evaluate, close a bridge, report. An earlier demo in the folder is replaced."""
     import numpy as np
 
     from frigate.data.city import read_city, write_city
     from frigate.evaluation.evaluate import evaluate
-    from frigate.forecasting.forecast import forecast
     from frigate.report.closure_study import study_closure
-    from frigate.report.run_page import verdict, write_report
+    from frigate.report.run_page import write_report
+    from frigate.report.trust import verdict
     from frigate.simulate.demo_city import demo_city
     from frigate.simulate.streets import BRIDGE_NAMES
     from frigate.training.train import train
@@ -119,10 +116,9 @@ def run_demo(
     )
     say(note)
     evaluation = evaluate(run, city, stride=STRIDE, progress=lambda done, total, _: progress(done, total, "evaluating"))
-    at_five = forecast(run, stream=city, at=last_afternoon_s(city.stream))
     closure = study_closure(run.on(city), BRIDGE_NAMES, seed=seed, intersections=intersections)
     say(closure.summary())
-    report = write_report(folder / REPORT, run, evaluation, at_five, city=city, note=note, closure=closure)
+    report = write_report(folder / REPORT, run, evaluation, city=city, note=note, study=closure)
     say(f"All in {time.perf_counter() - began:.0f} s.")
     return Demo(evaluation, verdict(evaluation), closure, report)
 
@@ -189,16 +185,6 @@ def last_weekday_morning(stream: RoadNetworkStream) -> int:
     weekday = (local_s // DAY_S + 3) % 7 < 5  # 1970-01-01 was a Thursday
     mornings = (weekday & (local_s % DAY_S == MORNING_S)).nonzero()[0]
     return int(mornings[-1]) if len(mornings) else 0
-
-
-def last_afternoon_s(stream: RoadNetworkStream) -> int:
-    """17:00, in the city's time, of the last whole day of the readings; seconds since 1970 UTC."""
-    from frigate.data.stream import DAY_S
-
-    local_s = stream.times_s + stream.utc_offset_s
-    whole_days = (int(local_s[-1]) + stream.step_s) // DAY_S
-    later = local_s >= (whole_days - 1) * DAY_S + FORECAST_AT_S
-    return int(stream.times_s[later.argmax()])
 
 
 def _clear(folder: Path) -> None:

@@ -24,6 +24,7 @@ from frigate.cli.forecast import FORECAST
 from frigate.cli.imports import IMPORT
 from frigate.cli.parser import Command, Parser, add_commands
 from frigate.cli.replay import REPLAY
+from frigate.cli.report import REPORT
 from frigate.cli.reproduce import REPRODUCE
 from frigate.cli.serve import SERVE
 from frigate.cli.token import TOKEN
@@ -32,7 +33,8 @@ from frigate.errors import FrigateError
 from frigate.version import __version__
 
 COMMANDS = (
-    DEMO, IMPORT, CHECK, DEMAND, TRAIN, EVALUATE, FORECAST, SERVE, TOKEN, REPLAY, REPRODUCE, BENCH, EXPORT, COMPLETION
+    DEMO, IMPORT, CHECK, DEMAND, TRAIN, EVALUATE, FORECAST, REPORT, SERVE, TOKEN, REPLAY, REPRODUCE, BENCH, EXPORT,
+    COMPLETION,
 )  # fmt: skip
 WRONG, STOPPED = 2, 130  # exit statuses: a mistake of the user's, Ctrl-C
 

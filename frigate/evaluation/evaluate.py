@@ -266,11 +266,12 @@ def evaluate_forecaster(
     rows = _rows({each: scores[each] for each in order}, stream, split, model=name, seed=seed)
     at_sensors = {*own_past, *timed} if rows[0].unseen is not None else set()
     kept = tuple(row for row in rows if row.name not in at_sensors)
+    best = _minus_best(scores, kept, split, seed=seed)
     return Evaluation(
         city=city.name,
         rows=kept,
         own_past=tuple(_at_sensors_alone(row) for row in rows if row.name in at_sensors),
-        minus_best=_minus_best(scores, kept, split, seed=seed),
+        minus_best=best,
         note=_note(scores[name], split),
         seen=tuple(stream.node_ids[split.seen].tolist()),
         unseen=tuple(stream.node_ids[split.unseen].tolist()),
@@ -284,7 +285,9 @@ def evaluate_forecaster(
         quantity=stream.quantity,
         unit=stream.unit,
         seed=seed,
-        node_mae=_node_mae(scores[name]),
+        node_mae=_node_mean(scores[name], 1),
+        node_mean=_node_mean(scores[name], 4),
+        best_node_mae=None if best is None else _node_mean(scores[best.baseline], 1),
     )
 
 
@@ -376,9 +379,10 @@ def _rows(
     return tuple(rows)
 
 
-def _node_mae(scores: Scores) -> NDArray[np.float64]:
-    count, error = scores.cell_sums[:2].sum(1)
-    return np.where(count > 0, error / np.maximum(count, 1), np.nan)
+def _node_mean(scores: Scores, what: int) -> NDArray[np.float64]:
+    """[N] the mean of one of the sums of `Scores.cell_sums` over its cells; NaN where a node has none."""
+    cells = scores.cell_sums.sum(1)
+    return np.where(cells[0] > 0, cells[what] / np.maximum(cells[0], 1), np.nan)
 
 
 def _note(scores: Scores, split: Split) -> str:

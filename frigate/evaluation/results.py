@@ -80,6 +80,10 @@ class Evaluation:
     unit: str
     seed: int  # of the intervals
     node_mae: NDArray[np.float64] = field(repr=False, compare=False)  # [N] the model's; NaN where there is no truth
+    node_mean: NDArray[np.float64] = field(
+        repr=False, compare=False
+    )  # [N] of the readings' sizes that it was scored on
+    best_node_mae: NDArray[np.float64] | None = field(repr=False, compare=False)  # [N] that of the best baseline
     own_past: tuple[Row, ...] = ()  # baselines at sensors alone, where `rows` are of unseen nodes
     minus_best: Comparison | None = None  # None: there is no baseline
 

@@ -23,8 +23,9 @@ from frigate.graph.nearest_sensors import hops_to
 from frigate.graph.road_features import class_levels
 from frigate.report.check_charts import KINDS, Usual, change_map, day_chart, road_changes, usual
 from frigate.report.gap_chart import gap_chart
-from frigate.report.maps import BaseMap, MapLayer, NodeMap, bin_edges, detector_texts, draw_map
+from frigate.report.maps import BaseMap, MapLayer, NodeMap, bin_edges, draw_map
 from frigate.report.page import render, unit_text
+from frigate.serve.map_data import detector_texts
 
 MAX_ROADS = 40_000  # drawn
 MAX_BENT_ROADS = 20_000  # drawn with their bends
@@ -102,8 +103,7 @@ def _maps(
         lon=network.lon[rows],
         lat=network.lat[rows],
         sensor=np.array([check is not None for check in found], bool),
-        frames=mean[None],
-        labels=("",),
+        values=mean,
         shapes=(("square", "sensor"), ("round", "no sensor"), ("cross", "dead, stuck or silent")),
         unit=unit,
         edges=tuple(bin_edges(mean, skewed=city.stream.quantity == "count")),
@@ -120,7 +120,7 @@ def _maps(
         layer,
         colours="error",
         title=f"{city.name}: roads to the nearest sensor",
-        frames=hops[None],
+        values=hops,
         shapes=(("hollow", "sensor"), ("round", "no sensor")),
         unit="roads",
         edges=HOPS,

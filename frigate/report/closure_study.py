@@ -1,19 +1,19 @@
-"""A closed road in the report: the flow before, as forecast and as simulated, and how much of the change is left."""
+"""A closed road of the demo city: the flow before, as forecast and as simulated, and how much of the change is left."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from frigate.check.city import percent
 from frigate.demand.flows import HOUR_S
 from frigate.evaluation.closures import LeftOfChange, left_of_change
+from frigate.report.closures import ClosureView, largest_changes
 from frigate.report.demand_page import UNIT
-from frigate.report.road_map import RoadLayer, RoadMap, road_lines_data
-from frigate.simulate.demo_city import UsualFlow, usual_weekday
+from frigate.report.page import three_digits
+from frigate.simulate.demo_city import usual_weekday
 from frigate.training.run import RunOnCity
 
 HOURS = range(9, 18)  # of a weekday: as many as in benchmarks/closures.py
@@ -24,27 +24,13 @@ class ClosureStudy:
     """Roads of the demo city that close on a weekday. Flows are vehicles an hour, means over some hours."""
 
     name: str
-    maps: tuple[RoadMap, ...]  # before, forecast, simulated; the change as forecast and as simulated
-    sensors: int
+    view: ClosureView  # before, after as forecast, after as simulated
     unseen: int  # intersections that are scored
     left: LeftOfChange  # at intersections without a sensor, as benchmarks/closures.py has it
-    left_on_roads: float  # of all roads, by the estimated flows that the maps show
-    before: float  # vehicles an hour on the closed roads, estimated
-    simulated_before: float
-    lost: float  # share of the vehicles that can no longer get to where they were going
-
-    @property
-    def lines(self) -> dict[str, Any]:
-        return road_lines_data(self.maps[0].network)
 
     def summary(self) -> str:
         """How much of the change is left, in words."""
-        text = (
-            f"{self.name} closed: at the {self.unseen:,} intersections without a sensor, {self.left.everywhere:.2f} of "
-            "the change in flow is left when the forecast change is subtracted; 1 would be no forecast, 0 a perfect one"
-        )
-        affected = int(self.left.affected.sum())
-        return f"{text}. At the {affected:,} that change much: {self.left.at_affected:.2f}." if affected else f"{text}."
+        return _summary(self.name, self.unseen, self.left)
 
 
 def study_closure(run: RunOnCity, names: Sequence[str], *, seed: int, intersections: int) -> ClosureStudy:
@@ -68,37 +54,47 @@ def study_closure(run: RunOnCity, names: Sequence[str], *, seed: int, intersecti
     closed = network.close([(a, b) for a, b in ends])
     (rerouted,) = trips.rerouted([demand], closed)
     truth = usual_weekday([network, closed], seed=seed, intersections=intersections, hours=HOURS)
-    before = demand.road_flow[HOURS.start : HOURS.stop].mean(0, dtype=np.float64) * (HOUR_S / run.city.stream.step_s)
-    after = before * rerouted.road_change
-    forecast = truth[0].node * (rerouted.node_change - 1)
-    every_road = np.ones(network.num_edges, bool)
-    closed_map = RoadMap("", network, (), marked=tuple(rows.tolist()), mark="closed", closed=True)
-    return ClosureStudy(
-        name=name,
-        maps=_maps(closed_map, before, after, truth),
-        sensors=int(split.seen.sum()),
-        unseen=int(split.unseen.sum()),
-        left=left_of_change(truth[0].node, truth[1].node, forecast, split.unseen),
-        left_on_roads=left_of_change(truth[0].road, truth[1].road, after - before, every_road).everywhere,
-        before=float(before[rows].sum()),
-        simulated_before=float(truth[0].road[rows].sum()),
-        lost=rerouted.lost,
+    per_hour, hours = HOUR_S / run.city.stream.step_s, slice(HOURS.start, HOURS.stop)
+    before = per_hour * demand.road_flow[hours].mean(0, dtype=np.float64)
+    node_before = per_hour * demand.node_flow[hours].mean(0, dtype=np.float64)
+    after, node_after = before * rerouted.road_change, node_before * rerouted.node_change
+    left = left_of_change(truth[0].node, truth[1].node, truth[0].node * (rerouted.node_change - 1), split.unseen)
+    on_roads = left_of_change(truth[0].road, truth[1].road, after - before, np.ones(network.num_edges, bool)).everywhere
+    lost = f" {percent(rerouted.lost)} of all vehicles can no longer get to where they were going."
+    words = (
+        f"Both directions close on a weekday. Nothing is trained again: the trips that Frigate estimated from "
+        f"{int(split.seen.sum()):,} sensors are routed by other ways. The town is a simulation, so what really happens "
+        "is known: its people are simulated again without the bridge.",
+        _summary(name, int(split.unseen.sum()), left),
     )
+    notes = (
+        f"Before, {three_digits(before[rows].sum())} vehicles an hour cross the bridge by Frigate's estimate, "
+        f"{three_digits(truth[0].road[rows].sum())} in the simulation.{lost if rerouted.lost >= 0.001 else ''}",
+        "The forecast change at an intersection is its flow before, times what Frigate says that flow is multiplied "
+        "by. An intersection changes much if its flow changes by more than 60 vehicles an hour and 20 %. On the roads "
+        f"of this map, with Frigate's own estimate of the flow before, {on_roads:.2f} of the change is left.",
+    )
+    arrays = {
+        "before": node_before, "after": node_after, "road_before": before, "road_after": after,
+        "road_simulated": truth[1].road, "road_simulated_change": truth[1].road - truth[0].road,
+    }  # fmt: skip
+    view = ClosureView(
+        title=name,
+        words=words,
+        notices=notes,
+        roads=rows,
+        unit=UNIT,
+        note=f"A weekday, mean from {HOURS.start:02}:00 to {HOURS.stop}:00",
+        largest=largest_changes(network, node_before, node_after),
+        arrays={each: values[None].astype(np.float32) for each, values in arrays.items()},
+    )
+    return ClosureStudy(name, view, int(split.unseen.sum()), left)
 
 
-def _maps(
-    closed: RoadMap, before: NDArray[np.float64], after: NDArray[np.float64], truth: list[UsualFlow]
-) -> tuple[RoadMap, ...]:
-    """Maps of one scale for the flows, and of one for the changes."""
-    flows = np.stack([before, after, truth[1].road])
-    changes = np.stack([after - before, truth[1].road - truth[0].road])
-    flow_titles = "Before, estimated", "After, forecast", "After, simulated"
-    layers = [
-        RoadLayer.of_flow(title, flow[None], UNIT, like=flows) for title, flow in zip(flow_titles, flows, strict=True)
-    ]
-    layers += [
-        RoadLayer.of_change(title, change[None], UNIT, like=changes)
-        for title, change in zip(("Change, forecast", "Change, simulated"), changes, strict=True)
-    ]
-    first, *others = (replace(closed, title=layer.name, layers=(layer,)) for layer in layers)
-    return replace(first, mark="will close", closed=False), *others
+def _summary(name: str, unseen: int, left: LeftOfChange) -> str:
+    text = (
+        f"{name} closed: at the {unseen:,} intersections without a sensor, {left.everywhere:.2f} of the change in flow "
+        "is left when the forecast change is subtracted; 1 would be no forecast, 0 a perfect one"
+    )
+    affected = int(left.affected.sum())
+    return f"{text}. At the {affected:,} that change much: {left.at_affected:.2f}." if affected else f"{text}."

@@ -10,15 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.check.city import duration
 from frigate.data.network import RoadNetwork
-from frigate.evaluation.results import Evaluation
-from frigate.forecasting.result import Forecast
 from frigate.graph.road_features import class_levels
-from frigate.report.page import format_time
 from frigate.report.svg import Drawing, round_step
 from frigate.sources.geometry import NotALineError, read_line
-from frigate.training.run import RunOnCity
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -123,13 +118,12 @@ class MapLayer:
     lon: Floats  # [N]
     lat: Floats  # [N]
     sensor: Bools  # [N] drawn as squares
-    frames: Floats  # [H,N] the last is drawn; a slider shows the others. NaN: no value
-    labels: tuple[str, ...]  # [H] of the frames; "" for none
+    values: Floats  # [N] NaN: no value
     shapes: tuple[tuple[str, str], ...]  # of the key: a shape's CSS class and what it stands for
     unit: str
     edges: tuple[float, ...]  # where one colour ends and the next begins
     bins: tuple[str, ...] = ()  # the key's text for each colour; (): by its edges
-    tips: tuple[str, ...] = ()  # [N] shown under the pointer in place of the value
+    tips: tuple[str, ...] = ()  # [N] shown under the pointer
     detectors: tuple[str, ...] = ()  # [N] own names of the detectors there, shown after the node
     crosses: Bools | None = None  # [N] nodes to cross out
 
@@ -141,7 +135,7 @@ class NodeMap:
     layer: MapLayer
     drawing: Drawing
     key: list[tuple[int, str]]  # colour, text
-    data: dict[str, Any]  # for page.js: to move the slider, and to name what is under the pointer
+    data: dict[str, Any]  # for page.js: to name what is under the pointer
 
 
 def draw_map(base: BaseMap, layer: MapLayer) -> NodeMap:
@@ -167,31 +161,24 @@ def draw_map(base: BaseMap, layer: MapLayer) -> NodeMap:
             )
         ],
         "sensor": layer.sensor.astype(int).tolist(),
-        "edges": layer.edges,
-        "frames": [[None if math.isnan(v) else float(f"{v:.3g}") for v in frame] for frame in layer.frames.tolist()],
-        "labels": layer.labels,
-        "unit": layer.unit,
         "reach": max(28.0, 2.4 * base.dot),
-        "prefix": "MAE " if layer.colours == "error" else "",
         "tips": layer.tips,
     }
     return NodeMap(layer, drawing, [(colour_of(k, len(layer.edges)), text) for k, text in enumerate(texts)], data)
 
 
 def _draw_nodes(drawing: Drawing, layer: MapLayer, x: list[float], y: list[float], dot: float) -> None:
-    """The last frame, in one path per colour, by whose key page.js redraws the others."""
+    """One path per colour."""
     at = [f"M{a:g} {b:g}h0" for a, b in zip(x, y, strict=True)]
-    shown, sensor = layer.frames[-1], layer.sensor
-    known, inside = np.isfinite(layer.frames).any(axis=0), np.isfinite(shown)
-    group = np.searchsorted(np.array(layer.edges), np.nan_to_num(shown), side="right")
+    known, sensor = np.isfinite(layer.values), layer.sensor
+    group = np.searchsorted(np.array(layer.edges), np.nan_to_num(layer.values), side="right")
 
-    def add(nodes: Bools, css: str, width: float, key: str = "") -> None:
-        drawing.path(css, "".join(at[i] for i in np.flatnonzero(nodes)), width=width, key=key)
+    def add(nodes: Bools, css: str, width: float) -> None:
+        drawing.path(css, "".join(at[i] for i in np.flatnonzero(nodes)), width=width)
 
     def add_coloured(nodes: Bools, shape: str, width: float) -> None:
         for k in range(len(layer.edges) + 1):
-            css = f"{shape} {layer.colours} b{colour_of(k, len(layer.edges))}"
-            add(inside & nodes & (group == k), css, width, f"{shape}{k}")
+            add(known & nodes & (group == k), f"{shape} {layer.colours} b{colour_of(k, len(layer.edges))}", width)
 
     add(~known & ~sensor, "c none", 0.35 * dot)
     add(known & ~sensor, "c halo", 1.16 * dot)
@@ -204,55 +191,3 @@ def _draw_nodes(drawing: Drawing, layer: MapLayer, x: list[float], y: list[float
 def colour_of(k: int, edges: int) -> int:
     """The colour of class k: fewer classes are spread over the whole scale."""
     return round(k * (BINS - 1) / max(1, edges))
-
-
-def detector_texts(names: NDArray[np.str_], moved_m: Floats) -> tuple[str, ...]:
-    """[N] the detectors of each node and how far the farthest was moved there; "" where there are none."""
-    return tuple(
-        f"{name}, moved {metres:.0f} m" if name and math.isfinite(metres) else name
-        for name, metres in zip(names.tolist(), moved_m.tolist(), strict=True)
-    )
-
-
-def forecast_map(base: BaseMap, forecast: Forecast, unit: str) -> NodeMap:
-    """The forecast at every node, with a slider through its steps."""
-    times = [format_time(time) for time in forecast.local_times()]
-    ahead = [duration((k + 1) * forecast.step_s) for k in range(forecast.horizon)]
-    layer = MapLayer(
-        colours="forecast",
-        title=f"Forecast made at {times[0]}",
-        node_ids=forecast.node_ids,
-        lon=forecast.lon,
-        lat=forecast.lat,
-        sensor=forecast.sensor,
-        frames=forecast.values,
-        labels=tuple(f"{time}, {steps} ahead" for time, steps in zip(times, ahead, strict=True)),
-        shapes=(("square", "sensor"), ("round", "no sensor")),
-        unit=unit,
-        edges=tuple(bin_edges(forecast.values, skewed=forecast.quantity == "count")),
-        detectors=detector_texts(forecast.detectors, forecast.moved_m),
-    )
-    return draw_map(base, layer)
-
-
-def error_map(base: BaseMap, run: RunOnCity, evaluation: Evaluation, unit: str) -> NodeMap:
-    """The model's MAE at each node that was scored; sensors are hollow where it was scored without them."""
-    network, split = run.city.network, run.split
-    any_unseen = evaluation.model.unseen is not None
-    scored = (split.unseen if any_unseen else split.seen) & network.present
-    mae = np.where(scored, evaluation.node_mae, np.nan)[None]
-    layer = MapLayer(
-        colours="error",
-        title=f"Mean absolute error {'without a sensor' if any_unseen else 'at sensors'}",
-        node_ids=run.city.stream.node_ids,
-        lon=network.lon,
-        lat=network.lat,
-        sensor=split.seen & network.present,
-        frames=mae,
-        labels=("Mean over the test period and all steps ahead",),
-        shapes=(("hollow", "sensor"), ("round", "no sensor, scored")) if any_unseen else (("square", "sensor"),),
-        unit=unit,
-        edges=tuple(bin_edges(mae, skewed=True)),
-        detectors=detector_texts(*run.city.detectors.at_nodes(network.node_ids, network.node_ids)),
-    )
-    return draw_map(base, layer)

@@ -55,7 +55,7 @@ def _environment() -> Environment:
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     environment.filters |= {
-        "digits": _three_digits,
+        "digits": three_digits,
         "duration": duration,
         "number": "{:,}".format,
         "percent": percent,
@@ -64,7 +64,8 @@ def _environment() -> Environment:
     return environment
 
 
-def _three_digits(x: float) -> str:
+def three_digits(x: float) -> str:
+    """A number with three digits, as a reader needs it."""
     return "undefined" if not math.isfinite(x) else f"{x:#.3g}".rstrip(".") if abs(x) < 999.5 else f"{x:,.0f}"
 
 

@@ -24,7 +24,6 @@ Floats = NDArray[np.floating]
 BEND_M = 1.5  # a bend that leaves a road's line by less is not drawn
 CODES = 32767  # of a value, on either side of 0
 WIDTHS = (0.7, 1.0, 1.4, 2.0, 2.8, 3.8, 5.2)  # pixels, of the colours from least to most
-CHANGE_WIDTHS = (5.2, 3.6, 2.2, 0.7, 2.2, 3.6, 5.2)
 
 
 def encoded(array: NDArray[np.generic]) -> str:
@@ -72,37 +71,26 @@ class RoadLayer:
     values: Floats  # [K,E]
     unit: str
     edges: tuple[float, ...]  # where one colour ends and the next begins
-    colours: str = "forecast"  # or change: a scale of the style sheet
 
     @classmethod
-    def of_flow(cls, name: str, values: Floats, unit: str, *, like: Floats | None = None) -> RoadLayer:
-        """From few to many; with the classes of other values, to compare two maps. The busiest hour sets them."""
-        busiest = np.asarray(values if like is None else like, np.float64).max(axis=0)
+    def of_flow(cls, name: str, values: Floats, unit: str) -> RoadLayer:
+        """From few to many; the busiest hour sets the classes."""
+        busiest = np.asarray(values, np.float64).max(axis=0)
         return cls(name, values, unit, tuple(bin_edges(busiest, skewed=True)))
-
-    @classmethod
-    def of_change(cls, name: str, values: Floats, unit: str, *, like: Floats | None = None) -> RoadLayer:
-        """From less to more, the same on both sides of 0."""
-        known = bin_edges(np.abs(np.asarray(values if like is None else like, np.float64)), skewed=True)
-        steps = [float(f"{share * (known[-1] if known else 1.0):.6g}") for share in (0.1, 0.3, 1)]
-        return cls(name, values, unit, (*(-s for s in reversed(steps)), *steps), "change")
 
     @property
     def any_zero(self) -> bool:
         """Some road has no vehicles, and is drawn without a colour."""
-        return self.colours == "forecast" and bool((self.values == 0).any())
+        return bool((self.values == 0).any())
 
     @property
     def classes(self) -> list[dict[str, Any]]:
         """Of the key and the lines: colour, width, text."""
         ends = [f"{edge:g}".replace("-", "−") for edge in self.edges]
-        if self.colours == "change":
-            ends = [f"+{end}" if edge > 0 else end for end, edge in zip(ends, self.edges, strict=True)]
         between = [f"{low} to {high}" for low, high in pairwise(ends)]
         texts = [f"below {ends[0]}", *between, f"{ends[-1]} or more"] if ends else ["all"]
-        widths = CHANGE_WIDTHS if self.colours == "change" else WIDTHS
         colours = [colour_of(k, len(self.edges)) for k in range(len(texts))]
-        return [{"colour": c, "width": widths[c], "text": text} for c, text in zip(colours, texts, strict=True)]
+        return [{"colour": c, "width": WIDTHS[c], "text": text} for c, text in zip(colours, texts, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -137,7 +125,6 @@ class RoadMap:
     sensors: SensorFit | None = None
     marked: tuple[int, ...] = ()  # rows of roads that stand out
     mark: str = ""  # what they are, for the key
-    closed: bool = False  # and are crossed out
     symbols: tuple[Symbols, ...] = ()
 
     @property
@@ -152,7 +139,7 @@ class RoadMap:
         return {
             "layers": [
                 {
-                    "unit": layer.unit, "edges": layer.edges, "colours": layer.colours[0], "classes": layer.classes,
+                    "unit": layer.unit, "edges": layer.edges, "classes": layer.classes,
                     "values": encoded_values(layer.values),
                 }
                 for layer in self.layers
@@ -168,7 +155,6 @@ class RoadMap:
                 "estimated": encoded_values(fit.estimated),
             },
             "marked": self.marked,
-            "closed": self.closed,
             "symbols": [
                 {"shape": s.shape, "road": encoded(s.at.astype(np.uint32)), "size": encoded_values(s.size)}
                 for s in self.symbols

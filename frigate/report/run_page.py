@@ -1,36 +1,58 @@
-"""The report of a run: scores beside the baselines, maps, forecasts beside what was observed, error by time and place.
+"""The report of a run: the map page with all of its data in one file, which opens anywhere without internet.
 
-Everything is in one file: SVG, a style sheet for light and dark, a short script for the slider and the pointer.
-Without script the page is complete but still.
+The page itself is `page/src/report.ts`, built into `frigate/serve/static/report.html`; here its data are put into it.
 """
 
 from __future__ import annotations
 
-import math
+import base64
+import gzip
+import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+import frigate.serve
+from frigate.check.city import duration
 from frigate.data.city import City
 from frigate.data.files import write_file
-from frigate.evaluation.metrics import Measure
-from frigate.evaluation.results import Evaluation, Row
-from frigate.forecasting.result import Forecast
-from frigate.report.charts import MARKERS, error_by_hops, error_by_step
+from frigate.data.network import Road
+from frigate.errors import SettingsError
+from frigate.evaluation.evaluate import with_test_period
+from frigate.evaluation.results import Evaluation
+from frigate.forecasting.forecast import edit_network
 from frigate.report.closure_study import ClosureStudy
-from frigate.report.maps import BaseMap, error_map, forecast_map
-from frigate.report.page import render, unit_text
-from frigate.report.rolling_forecast import rolling_charts, rolling_forecast
-from frigate.training.run import Run, RunOnCity
+from frigate.report.closures import ClosureView, view_closed_day
+from frigate.report.day import Day, forecast_day
+from frigate.report.page import unit_text
+from frigate.report.trust import best_baseline, trust_figures
+from frigate.serve.city import utc
+from frigate.serve.issued import rounded
+from frigate.serve.map_data import closed_roads, network_container
+from frigate.serve.wire import encode
+from frigate.training.run import Run
+
+FORM = Path(frigate.serve.__file__).parent / "static" / "report.html"
+PLACE = "<!-- containers -->"
+MAX_VALUES = 5_000_000  # of all times together: about 13 MB in the file
+DROPPED_BITS = 13  # of the 23 that a value has behind the point: it is right to 0.05 %
+EVERY = (1, 2, 3, 4, 6, 12, 24, 48)  # times that are shown of a large city: each so many
 
 
 def write_report(
     path: str | Path,
     run: Run,
     evaluation: Evaluation,
-    forecast: Forecast,
     *,
     city: City | None = None,
+    test: str | None = None,
+    close: Sequence[str | Road] = (),
+    study: ClosureStudy | None = None,
     note: str = "",
-    closure: ClosureStudy | None = None,
+    device: str | None = None,
 ) -> Path:
     """Write the page about a run.
 
@@ -40,76 +62,140 @@ def write_report(
         File to write; its folder is made.
     run
         The trained run.
-    evaluation, forecast
-        What `evaluate` and `forecast` made of it.
+    evaluation
+        What `evaluate` made of it.
     city
         The city that was evaluated. Default: the one that the run was trained on.
+    test
+        The period that was scored, as in `evaluate`; its last day is shown.
+    close
+        Roads to show the day without, each one way: "A,B" or (A, B).
+    study
+        A closure that was studied, to show in their place.
     note
         A sentence of the caller's, such as how small the model is.
-    closure
-        Roads that close, of the demo city.
+    device
+        "cpu" or "cuda". Default: cuda if available.
 
     Returns
     -------
     Path
         The file.
     """
-    path = Path(path)
-    write_file(path, _page(run.on(city), evaluation, forecast, note, closure))
+    path, form, here = Path(path), _form(), with_test_period(run.on(city), test)
+    usual = here.city.stream.main_network
+    shut = closed_roads(usual, edit_network(usual, close=close))
+    baseline = best_baseline(evaluation)
+    day = forecast_day(here, baseline="" if baseline is None else baseline.name, device=device)
+    closure = None if study is None else study.view
+    if shut.any() and study is None:
+        unit = unit_text(evaluation.quantity, evaluation.unit, evaluation.step_s)
+        closure = view_closed_day(day, day.close(shut), unit)
+    shown = slice(None, None, _every(day, closure))
+    data = {"network": _network(day), "day": _day(day, evaluation, shown)}
+    if closure is not None:
+        data["closure"] = _closure(closure, day, shown)
+    scripts = [
+        f'<script type="application/octet-stream" id="{name}">{_packed(each)}</script>' for name, each in data.items()
+    ]
+    # "<" would end the script early, whatever things are called
+    trust = json.dumps(trust_figures(day, evaluation, note), allow_nan=False).replace("<", "\\u003c")
+    scripts.append(f'<script type="application/json" id="trust">{trust}</script>')
+    write_file(path, form.replace(PLACE, "\n".join(scripts), 1))
     return path
 
 
-def _page(run: RunOnCity, evaluation: Evaluation, forecast: Forecast, note: str, closure: ClosureStudy | None) -> str:
-    unit = unit_text(evaluation.quantity, evaluation.unit, evaluation.step_s)
-    best = best_baseline(evaluation)
-    rolling = rolling_forecast(run, baseline="" if best is None else best.name)
-    base = BaseMap.of(run.city.network)
-    return render(
-        "run.html.j2",
-        run=run,
-        evaluation=evaluation,
-        any_unseen=evaluation.model.unseen is not None,
-        unit=unit,
-        note=note,
-        closure=closure,
-        nodes=int(run.city.network.present.sum()),
-        parameters=sum(p.numel() for p in run.model.parameters()),
-        mae=_mae(evaluation.model, evaluation),
-        baseline=best,
-        baseline_mae=None if best is None else _mae(best, evaluation),
-        verdict=verdict(evaluation),
-        maps=[forecast_map(base, forecast, unit), error_map(base, run, evaluation, unit)],
-        rolling=rolling,
-        rolling_charts=rolling_charts(rolling, run.city.stream.node_ids, unit),
-        markers=[MARKERS[k % len(MARKERS)] for k in range(len(evaluation.rows))],
-        by_step=error_by_step(evaluation, unit),
-        by_hops=error_by_hops(evaluation, unit),
+def _packed(container: bytes) -> str:
+    return base64.b64encode(gzip.compress(container, 6, mtime=0)).decode()
+
+
+def _form() -> str:
+    try:
+        form = FORM.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise SettingsError(f"{FORM}: the map page is not built. Run make page, or install a wheel") from None
+    if PLACE not in form:
+        raise SettingsError(f"{FORM}: the map page is of another version. Run make page")
+    return form
+
+
+def _every(day: Day, closure: ClosureView | None) -> int:
+    """Of how many times one is shown, so that the file can be mailed."""
+    N, E = day.network.num_nodes, day.network.num_edges
+    a_time = N * (2 + (day.baseline is not None)) + E
+    if closure is not None and not closure.note:
+        a_time += N + E
+    return next((every for every in EVERY if len(day.rows) / every * a_time <= MAX_VALUES), EVERY[-1])
+
+
+def _network(day: Day) -> bytes:
+    run, stream = day.run, day.run.city.stream
+    return network_container(
+        day.network,
+        stream,
+        run.split.seen & day.network.present,
+        name=run.city.name,
+        horizon=run.settings.task.horizon,
+        has_demand=False,  # no trips are sent
+        detectors=run.city.detectors,
     )
 
 
-def best_baseline(evaluation: Evaluation) -> Row | None:
-    """The naive baseline with the least MAE at unseen nodes, or at sensors where there are none."""
-    scored = [row for row in evaluation.rows if row.kind == "baseline" and math.isfinite(_mae(row, evaluation).value)]
-    return min(scored, key=lambda row: _mae(row, evaluation).value, default=None)
+def _day(day: Day, evaluation: Evaluation, shown: slice) -> bytes:
+    task, step_s = day.run.settings.task, evaluation.step_s
+    period = duration(task.horizon * step_s)
+    made = f"A new forecast is made every {'hour' if period == '1 h' else period} and shown until the next."
+    words = [f"The last day of the test period. {made}"]
+    if shown.step > 1:
+        words.append(f"The map has one time in {duration(shown.step * step_s)}: the file would be too large to mail.")
+    closed = day.closed()[shown]
+    sets = sorted({tuple(each) for each in closed})
+    sensor, near = day.leans_on()
+    arrays: dict[str, NDArray[Any]] = {
+        "forecast": _rounded(day.forecast[shown]),
+        "observed": _rounded(day.observed[shown]),
+        "road_forecast": _rounded(day.road_flow[shown]),
+        "error": _relative_error(day, evaluation),
+        "leans_on": sensor,
+        "leans_on_share" if day.demand is not None else "leans_on_m": near,
+        "closed_set": np.array([sets.index(tuple(each)) for each in closed], np.uint32),
+    }
+    if day.baseline is not None:
+        arrays["baseline"] = _rounded(day.baseline[shown])
+    if evaluation.best_node_mae is not None:
+        arrays["skill"] = _skill(day, evaluation)
+    return encode({"times": _times(day, shown), "words": words, "closed": sets}, arrays)
 
 
-def _mae(row: Row, evaluation: Evaluation) -> Measure:
-    summary = row.unseen if evaluation.model.unseen is not None else row.at_sensors
-    return Measure(math.nan, math.nan, math.nan) if summary is None else summary.mae
+def _closure(view: ClosureView, day: Day, shown: slice) -> bytes:
+    of_day = not view.note
+    arrays = {name: _rounded(each[shown] if of_day else each) for name, each in view.arrays.items()}
+    return encode(view.meta(_times(day, shown) if of_day else []), arrays)
 
 
-def verdict(evaluation: Evaluation) -> str:
-    """Whether the model beats the best baseline, by the interval of their difference, in one sentence."""
-    baseline = best_baseline(evaluation)
-    ours = _mae(evaluation.model, evaluation)
-    if baseline is None or not math.isfinite(ours.value):
-        return "There is no baseline to compare the model with."
-    difference = evaluation.minus_best
-    where = "At intersections without a sensor" if evaluation.model.unseen is not None else "At sensors"
-    if difference is not None and difference.mae.high < 0:
-        return f"{where}, the model beats every simple baseline: the 95 % interval of the difference is below 0."
-    if ours.value < _mae(baseline, evaluation).value:
-        known = math.isfinite(ours.low)
-        why = "the 95 % interval of the difference includes 0" if known else "one intersection has no interval"
-        return f"{where}, the model is ahead of every simple baseline, but {why}: not a clear win."
-    return f"{where}, the model does not beat the simple baselines: {baseline.name} is as good or better."
+def _rounded(values: NDArray[np.floating]) -> NDArray[np.float32]:
+    return rounded(values, DROPPED_BITS)
+
+
+def _times(day: Day, shown: slice) -> list[str]:
+    return [utc(time_s) for time_s in day.times_s[shown].tolist()]
+
+
+def _scored(day: Day, evaluation: Evaluation) -> NDArray[np.bool_]:
+    split = day.run.split
+    return split.unseen if evaluation.model.unseen is not None else split.seen
+
+
+def _relative_error(day: Day, evaluation: Evaluation) -> NDArray[np.float32]:
+    """[N] the error in % of the traffic, at the nodes that were scored."""
+    known = _scored(day, evaluation) & (evaluation.node_mean > 0)
+    share = evaluation.node_mae / np.where(known, evaluation.node_mean, 1)
+    return np.where(known, 100 * share, np.nan).astype(np.float32)
+
+
+def _skill(day: Day, evaluation: Evaluation) -> NDArray[np.float32]:
+    """[N] the error above that of the best baseline in %, at the nodes that were scored; below 0 is better."""
+    assert evaluation.best_node_mae is not None
+    known = _scored(day, evaluation) & (evaluation.best_node_mae > 0)
+    share = evaluation.node_mae / np.where(known, evaluation.best_node_mae, 1)
+    return np.where(known, 100 * (share - 1), np.nan).astype(np.float32)

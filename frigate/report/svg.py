@@ -24,10 +24,9 @@ class Drawing:
     paths: list[tuple[dict[str, str | None], str]] = field(default_factory=list)  # attributes, text under the pointer
     texts: list[tuple[str, str, str, str]] = field(default_factory=list)  # CSS class, x, y, text
 
-    def path(self, css: str, d: str, *, width: float | None = None, key: str | None = None, title: str = "") -> None:
-        """Add a path. By its `key` page.js finds the path of a map's colour."""
+    def path(self, css: str, d: str, *, width: float | None = None, title: str = "") -> None:
         stroke = None if width is None else f"{width:.2f}"
-        self.paths.append(({"class": css, "stroke-width": stroke, "data-k": key, "d": d}, title))
+        self.paths.append(({"class": css, "stroke-width": stroke, "d": d}, title))
 
     def text(self, css: str, x: float, y: float, text: str) -> None:
         self.texts.append((css, f"{x:.1f}", f"{y:.1f}", text))

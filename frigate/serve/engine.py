@@ -13,26 +13,24 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra
 
 from frigate.data.network import RoadNetwork
-from frigate.data.stream import calendar, utc_offsets_s
+from frigate.data.stream import utc_offsets_s
 from frigate.demand.estimate import bins_at
 from frigate.demand.flows import trips_through
 from frigate.demand.rerouting import Rerouted
 from frigate.forecasting.forecast import edit_network
 from frigate.forecasting.live import Live
 from frigate.graph.positions import road_matrix
-from frigate.nn.clock import between_bins
 from frigate.serve.city import ServedCity
 from frigate.serve.issued import Issued, rounded
+from frigate.serve.map_data import closed_roads, road_flows
 from frigate.serve.store import PERIOD_US, Closure, Store
 from frigate.training.run import Run
 
-MAX_CHANGE = 8.0  # of a road's flow against its usual one
 READ_US = 30 * 1_000_000  # of readings in memory at once
 MOVEMENTS = 40  # origins and destinations that a select link names
 SUPPORTS = 8  # sensors that a node is said to lean on
@@ -167,32 +165,17 @@ class Engine:
     def road_flow(
         self, times_s: NDArray[np.int64], nodes: NDArray[np.floating], network: RoadNetwork
     ) -> NDArray[np.float32]:
-        """[S,E] the flow of the usual roads at some times, from that of the nodes [S,N] on a network.
-
-        With demand: the usual flow of a road, on its detours, times what its ends have more than usual; no more than
-        pass either end. Without: the mean of the two ends. Nothing on a closed road.
-        """
-        usual, city = self.city.network, self.city
-        ends = nodes[:, usual.senders], nodes[:, usual.receivers]
-        demand, rerouted = self.live.demand, self._change(network)
-        if demand is None or rerouted is None:
-            flow = (ends[0] + ends[1]) / 2
-            open_ = {(a, b) for a, b in zip(network.senders.tolist(), network.receivers.tolist(), strict=True)}
-            pairs = zip(usual.senders.tolist(), usual.receivers.tolist(), strict=True)
-            return np.where([pair in open_ for pair in pairs], flow, 0).astype(np.float32)
-        clock = torch.from_numpy(calendar(times_s + utc_offsets_s(times_s, city.timezone)))
-        first, second, share = (each.numpy() for each in between_bins(clock, city.step_s))
-
-        def at(table: NDArray[np.float32]) -> NDArray[np.float32]:
-            between: NDArray[np.float32] = table[first] + (table[second] - table[first]) * share[:, None]
-            return between
-
-        expected = at(demand.node_flow) * rerouted.node_change
-        little = 0.05 * max(float(demand.node_flow.mean()), 1e-3)
-        change = np.clip((nodes + little) / (expected + little), 1 / MAX_CHANGE, MAX_CHANGE)
-        flow = at(demand.road_flow) * rerouted.road_change * (change[:, usual.senders] + change[:, usual.receivers]) / 2
-        bounded: NDArray[np.float32] = np.minimum(flow, np.minimum(*ends)).astype(np.float32)
-        return bounded
+        """[S,E] the flow of the usual roads at some times, from that of the nodes [S,N] on a network."""
+        city, demand = self.city, self.live.demand
+        return road_flows(
+            nodes,
+            city.network,
+            closed=closed_roads(city.network, network),
+            demand=demand,
+            rerouted=None if demand is None else self._change(network),
+            local_s=times_s + utc_offsets_s(times_s, city.timezone),
+            step_s=city.step_s,
+        )
 
     def _change(self, network: RoadNetwork) -> Rerouted | None:
         key = network.fingerprint

@@ -48,8 +48,8 @@ class Issued:
         )
 
 
-def rounded(values: NDArray[np.floating]) -> NDArray[np.float32]:
-    """Values as they are issued."""
+def rounded(values: NDArray[np.floating], dropped_bits: int = DROPPED_BITS) -> NDArray[np.float32]:
+    """Values as they are issued, or with more of their bits dropped."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    half, keep = np.uint32(1 << (DROPPED_BITS - 1)), np.uint32(~((1 << DROPPED_BITS) - 1) & 0xFFFFFFFF)
+    half, keep = np.uint32(1 << (dropped_bits - 1)), np.uint32(~((1 << dropped_bits) - 1) & 0xFFFFFFFF)
     return np.where(np.isfinite(values), ((bits + half) & keep).view(np.float32), np.float32(np.nan))

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from frigate.data.detectors import Detectors
 from frigate.data.network import RoadNetwork
-from frigate.data.stream import RoadNetworkStream
-from frigate.demand.estimate import Demand, bins_at
+from frigate.data.stream import RoadNetworkStream, calendar
+from frigate.demand.estimate import Demand
+from frigate.demand.flows import HOUR_S
+from frigate.demand.rerouting import Rerouted
+from frigate.nn.clock import between_bins
 from frigate.serve.wire import encode
-from frigate.sources.geometry import road_lines
+from frigate.sources.geometry import read_line, road_lines
 
 Floats = NDArray[np.float32]
 
 LITTLE_FLOW = 0.05  # of the mean flow, added to both flows: a node that nobody passes does not change a hundredfold
-MAX_FACTOR = 4.0  # by which the forecast of its ends moves a road from its usual flow, up or down
+MAX_CHANGE = 8.0  # by which the forecast of an end moves a road from its usual flow, up or down
 
 
 def network_container(
@@ -28,6 +34,7 @@ def network_container(
     name: str,
     horizon: int,
     has_demand: bool,
+    detectors: Detectors | None = None,
     **more: Any,
 ) -> bytes:
     """The geometry that the page needs, as a container (see `frigate.serve.wire`).
@@ -46,6 +53,8 @@ def network_container(
         Steps of a forecast.
     has_demand
         Whether trips through a road can be asked for.
+    detectors
+        Their own names, for people.
     more
         Goes into the header as it is.
     """
@@ -61,6 +70,11 @@ def network_container(
         "line_start": np.cumsum([0, *(len(line) for line in lines)]).astype(np.uint32),
         "line_lonlat": np.concatenate([*lines, np.zeros((0, 2))]),
     }
+    if len(network.lines):  # a city on roads: its nodes are lines
+        places = np.stack([network.lon, network.lat], axis=1)
+        shapes = [read_line(line) if line else places[[n]] for n, line in enumerate(network.lines.tolist())]
+        arrays["node_line_start"] = np.cumsum([0, *(len(shape) for shape in shapes)]).astype(np.uint32)
+        arrays["node_line_lonlat"] = np.concatenate([*shapes, np.zeros((0, 2))])
     meta = {
         "name": name,
         "quantity": stream.quantity,
@@ -73,45 +87,74 @@ def network_container(
         "has_demand": has_demand,
         **more,
     }
+    if detectors is not None:
+        texts = detector_texts(*detectors.at_nodes(network.node_ids, network.node_ids))
+        meta |= {"detectors": list(texts)} if any(texts) else {}
     version = hashlib.sha256(encode(meta, arrays)).hexdigest()[:12]
     return encode({"version": version, **meta}, arrays)
+
+
+def detector_texts(names: NDArray[np.str_], moved_m: NDArray[np.float64]) -> tuple[str, ...]:
+    """[N] the detectors of each node and how far the farthest was moved there; "" where there are none."""
+    return tuple(
+        f"{name}, moved {metres:.0f} m" if name and math.isfinite(metres) else name
+        for name, metres in zip(names.tolist(), moved_m.tolist(), strict=True)
+    )
+
+
+def closed_roads(usual: RoadNetwork, now: RoadNetwork) -> NDArray[np.bool_]:
+    """[E] which of the usual roads another network of the same nodes has not."""
+    there, left = (network.senders * usual.num_nodes + network.receivers for network in (usual, now))
+    return ~np.isin(there, left)
 
 
 def road_flows(
     values: NDArray[np.floating],
     network: RoadNetwork,
     *,
+    closed: NDArray[np.bool_] | None = None,
     demand: Demand | None = None,
+    rerouted: Rerouted | None = None,
     local_s: NDArray[np.int64] | None = None,
-    node_change: Floats | None = None,
-    road_change: Floats | None = None,
+    step_s: int = HOUR_S,
 ) -> Floats:
-    """[T,E] the flow on every road from the values [T,N] of every node.
+    """[S,E] the flow on every road from the values [S,N] of every node.
 
-    With demand it is the usual flow of the road at that hour, moved as its two ends are moved from theirs. Without, it
-    is the mean of the two ends.
+    With demand it is the usual flow of the road, on its detours, times what its two ends have more than usual, and no
+    more than passes either end. Without, it is the mean of the two ends.
 
     Parameters
     ----------
     values
         In the unit of the readings; NaN where not known.
     network
-        The one that the demand was estimated on.
+        The usual roads, which the demand was estimated on.
+    closed
+        [E] roads that have no flow.
     demand
         Of a city of counts.
+    rerouted
+        What the closed roads do to the demand.
     local_s
-        [T] local times in seconds since 1970, with demand.
-    node_change, road_change
-        [N] and [E] of `frigate.demand.rerouting.Rerouted`, where roads are closed.
+        [S] local times in seconds since 1970, with demand.
+    step_s
+        Seconds of a snapshot, with demand.
     """
-    ends = network.senders, network.receivers
+    ends = values[:, network.senders], values[:, network.receivers]
     if demand is None or local_s is None:
-        flows = (values[:, ends[0]] + values[:, ends[1]]) / 2
-        return flows.astype(np.float32)
-    bins = bins_at(local_s)
-    usual = demand.node_flow[bins] * (1 if node_change is None else node_change)
-    little = max(LITTLE_FLOW * float(demand.node_flow.mean()), 1e-6)
-    factor = np.clip((values + little) / (usual + little), 1 / MAX_FACTOR, MAX_FACTOR)
-    road = demand.road_flow[bins] * (1 if road_change is None else road_change)
-    moved: Floats = (road * np.sqrt(factor[:, ends[0]] * factor[:, ends[1]])).astype(np.float32)
-    return moved
+        flow = (ends[0] + ends[1]) / 2
+    else:
+        first, second, share = (each.numpy() for each in between_bins(torch.from_numpy(calendar(local_s)), step_s))
+
+        def at(table: Floats) -> Floats:
+            between: Floats = table[first] + (table[second] - table[first]) * share[:, None]
+            return between
+
+        expected = at(demand.node_flow) * (1 if rerouted is None else rerouted.node_change)
+        little = LITTLE_FLOW * max(float(demand.node_flow.mean()), 1e-3)
+        change = np.clip((values + little) / (expected + little), 1 / MAX_CHANGE, MAX_CHANGE)
+        moved = (change[:, network.senders] + change[:, network.receivers]) / 2
+        usual = at(demand.road_flow) * (1 if rerouted is None else rerouted.road_change)
+        flow = np.minimum(usual * moved, np.minimum(*ends))
+    flow = flow if closed is None else np.where(closed, 0, flow)
+    return np.asarray(flow, np.float32)

@@ -84,6 +84,7 @@ class Service:
             name=self.city.name,
             horizon=self.city.horizon,
             has_demand=self.engine.has_demand,
+            detectors=city.detectors,
             **about_tiles,
         )
         self.version = str(decode(self.network_bytes)[0]["version"])

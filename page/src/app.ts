@@ -21,8 +21,8 @@ interface Tab {
 export interface AppOptions {
   workerUrl: string;
   tabs: (app: App) => Tab[];
-  /** A click on a road that the page makes use of otherwise. */
-  takesRoad?: (road: number) => boolean;
+  /** A click on what can be closed that the page makes use of otherwise. */
+  takes?: (what: { node: number } | { road: number }) => boolean;
 }
 
 const PLAY_MS = 700;
@@ -102,6 +102,7 @@ export class App {
     this.drawing = new Drawing(network);
     this.map.on("style.load", () => {
       this.map.addLayer(this.drawing);
+      this.restyle();
       this.map.once("idle", () => this.addStreetNames());
     });
     this.map.on("render", () => {
@@ -275,7 +276,7 @@ export class App {
     const css = getComputedStyle(document.documentElement);
     const colour = (name: string) => css.getPropertyValue(name).trim();
     const ground = { ink: colour("--ink"), ground: colour("--ground"), plain: colour("--road"), shut: colour("--shut"), chosen: colour("--chosen") };
-    this.drawing.setStyle(this.layer.scale.classes(this.theme), this.layer.scale.edges, ground, this.layer.roads === null);
+    this.drawing.setStyle(this.layer.scale.classes(this.theme), this.layer.scale.edges, ground, this.layer.roads === null && !this.network.onRoads);
     if (this.map.getLayer("ground")) this.map.setPaintProperty("ground", "background-color", ground.ground);
     if (this.map.getLayer("names")) {
       this.map.setPaintProperty("names", "text-color", ground.ink);
@@ -292,11 +293,11 @@ export class App {
         h("summary", {}, layer.unit),
         h("ul", {},
           ...classes.map(({ colour, width, text }) =>
-            h("li", {}, layer.roads ? h("i", { class: "lane", style: `background:${colour};height:${width + 1}px` }) : h("i", { class: "dot", style: `background:${colour}` }), text)),
+            h("li", {}, layer.roads || this.network.onRoads ? h("i", { class: "lane", style: `background:${colour};height:${width + 1}px` }) : h("i", { class: "dot", style: `background:${colour}` }), text)),
         ),
         h("ul", {},
           mark("sensor", "sensor"),
-          mark("inferred", "no sensor"),
+          !this.network.onRoads && mark("inferred", "no sensor"),
           this.closed.length > 0 && mark("shut", "closed"),
           this.draft.length > 0 && mark("shut planned", "closes in what-if"),
         ),
@@ -339,7 +340,7 @@ export class App {
 
   private clicked(lon: number, lat: number): void {
     const found = this.findAt(lon, lat);
-    if (found && "road" in found && this.options.takesRoad?.(found.road)) return;
+    if (found && this.options.takes?.(found)) return;
     this.select(found);
   }
 
@@ -351,7 +352,7 @@ export class App {
     const { network, layer, frame } = this;
     const values = "node" in found ? layer.nodes : layer.roads;
     const value = values ? values[Math.min(frame, values.length - 1)]["node" in found ? found.node : found.road] : NaN;
-    const name = "node" in found ? `Intersection ${network.ids[found.node]}${network.sensor[found.node] ? ", sensor" : ""}` : `${network.roadName(found.road)}, ${network.roadEnds(found.road)}`;
+    const name = "node" in found ? `${network.nodeName(network.ids[found.node])}${network.sensor[found.node] ? ", sensor" : ""}` : `${network.roadName(found.road)}, ${network.roadEnds(found.road)}`;
     this.tip.replaceChildren(h("b", {}, name), h("br"), this.valueText(value));
     this.tip.style.transform = `translate(${x}px, ${y}px) translate(-50%, calc(-100% - 14px))`;
   }
@@ -411,6 +412,7 @@ export class App {
   /** The name of each street once, at its longest piece; those of long streets from afar. */
   private addStreetNames(): void {
     const { network } = this;
+    if (network.onRoads) return; // the names are those of turns
     const longest = new Map<number, { road: number; length: number; total: number }>();
     for (let e = 0; e < network.roads; e++) {
       if (!network.street[e]) continue;
@@ -441,7 +443,7 @@ export class App {
 
 function padding(): { top: number; bottom: number; left: number; right: number } {
   const small = matchMedia("(max-width: 760px)").matches;
-  return small ? { top: 30, bottom: 95, left: 20, right: 20 } : { top: 30, bottom: 95, left: 40, right: 40 };
+  return small ? { top: 60, bottom: 95, left: 20, right: 20 } : { top: 30, bottom: 95, left: innerWidth > 1000 ? 260 : 40, right: 60 };
 }
 
 function style(basemap?: string, attribution?: string): StyleSpecification {
@@ -465,5 +467,6 @@ function storedTheme(): Theme | null {
 
 export function cityFacts(network: Network): string {
   const sensors = network.sensor.reduce((a, b) => a + b, 0);
-  return `${count(network.nodes, "intersection")}, ${count(sensors, "sensor")}, ${count(network.roads, "road")}.`;
+  const [nodes, roads] = network.onRoads ? ["road", "turn"] : ["intersection", "road"];
+  return `${count(network.nodes, nodes)}, ${count(sensors, "sensor")}, ${count(network.roads, roads)}.`;
 }

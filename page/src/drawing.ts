@@ -171,8 +171,8 @@ export class Drawing implements CustomLayerInterface {
   private anyChosen = false;
 
   constructor(private readonly network: Network) {
-    this.numPieces = network.lineXY.length / 2 - network.roads;
-    this.roads = sheet(network.roads);
+    this.numPieces = network.lineXY.length / 2 - network.lines;
+    this.roads = sheet(network.lines);
     this.nodes = sheet(network.nodes);
   }
 
@@ -190,7 +190,7 @@ export class Drawing implements CustomLayerInterface {
   radii(): [number, number] {
     const size = Math.max(1.6, Math.min(7, this.spacing * 0.11));
     const shown = this.nodesFirst ? 0 : 40;
-    return [this.nodesFirst || this.spacing > 22 ? size * 0.95 : 0, this.spacing > shown ? size : 0];
+    return [this.nodesFirst || this.spacing > 22 ? size * 0.95 : 0, this.spacing > shown && !this.network.onRoads ? size : 0];
   }
 
   /** Pixels a metre. */
@@ -204,8 +204,8 @@ export class Drawing implements CustomLayerInterface {
   }
 
   setValues(roads: Float32Array | null, nodes: Float32Array | null): void {
-    for (const [of, values] of [[this.roads, roads], [this.nodes, nodes]] as const) {
-      const rows = of === this.roads ? this.network.roads : this.network.nodes;
+    for (const [of, values] of [[this.roads, this.network.onRoads ? nodes : roads], [this.nodes, nodes]] as const) {
+      const rows = of === this.roads ? this.network.lines : this.network.nodes;
       for (let i = 0; i < rows; i++) {
         const value = values ? values[i] : NaN;
         of.data[2 * i] = value === value ? value : MISSING;
@@ -217,7 +217,7 @@ export class Drawing implements CustomLayerInterface {
 
   setMarks(roads: Map<number, number>, nodes: Map<number, number>): void {
     this.anyChosen = [...roads.values(), ...nodes.values()].some((mark) => mark & (CHOSEN | RING));
-    for (const [of, marks] of [[this.roads, roads], [this.nodes, nodes]] as const) {
+    for (const [of, marks] of [[this.roads, this.network.onRoads ? nodes : roads], [this.nodes, nodes]] as const) {
       for (let i = 1; i < of.data.length; i += 2) of.data[i] = 0;
       for (const [row, mark] of marks) of.data[2 * row + 1] = mark;
       of.changed = true;
@@ -225,7 +225,7 @@ export class Drawing implements CustomLayerInterface {
     this.map?.triggerRepaint();
   }
 
-  /** Which roads lie on top: those with the most traffic. */
+  /** Which lines lie on top: those with the most traffic. */
   setOrder(traffic: Float32Array): void {
     const known = traffic.map((value) => (value === value ? value : -1));
     this.order = new Uint32Array(known.length).map((_, e) => e).sort((a, b) => known[a] - known[b]);
@@ -313,7 +313,7 @@ export class Drawing implements CustomLayerInterface {
     const bytes = new ArrayBuffer(4 * 20 * this.numPieces);
     const [floats, ints] = [new Float32Array(bytes), new Uint32Array(bytes)];
     let i = 0;
-    for (let k = 0; k < network.roads; k++) {
+    for (let k = 0; k < network.lines; k++) {
       const e = this.order ? this.order[k] : k;
       for (let p = network.lineStart[e]; p < network.lineStart[e + 1] - 1; p++) {
         for (let corner = 0; corner < 4; corner++, i += 5) {

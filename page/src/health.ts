@@ -34,7 +34,7 @@ export function accuracyPanel(app: App, { overall, by_hour, by_step, worst }: Ac
       xText: (x) => `${x} min`, xTicks: by_step.filter((_, i) => i % Math.ceil(by_step.length / 4) === 0).map(({ step }) => (step * network.meta.step_seconds) / 60),
     }),
     worst.length > 0 && h("h3", {}, "Where it is least accurate"),
-    h("ul", { class: "list" }, ...worst.map(({ node, mae }) => h("li", {}, app.nodeLink(network.node(node), `Intersection ${node}`), h("span", {}, number(mae))))),
+    h("ul", { class: "list" }, ...worst.map(({ node, mae }) => h("li", {}, app.nodeLink(network.node(node), network.nodeName(node)), h("span", {}, number(mae))))),
   );
 }
 
@@ -49,7 +49,7 @@ export function sensorsPanel(app: App, sensors: SensorState[], now: number): Nod
     h("ul", { class: "list" }, ...ranked.slice(0, LISTED).map((sensor) =>
       h("li", {},
         h("i", { class: `state ${sensor.state}`, "aria-hidden": "true" }),
-        app.nodeLink(app.network.node(sensor.node), `Intersection ${sensor.node}`),
+        app.nodeLink(app.network.node(sensor.node), app.network.nodeName(sensor.node)),
         h("span", {}, [STATES[sensor.state], sensor.last_time ? `${number(sensor.last_value ?? NaN)} ${away(Date.parse(sensor.last_time) - now)}` : "never read"].join(", ")),
       ))),
     ranked.length > LISTED && h("p", { class: "note" }, `The first ${LISTED} of ${count(ranked.length, "sensor")}.`),

@@ -41,14 +41,14 @@ export class Forecast {
   readonly layer: Layer;
   readonly lower: Float32Array[] | null;
   readonly upper: Float32Array[] | null;
-  readonly traffic: Float32Array; // [E] mean forecast of each road
+  readonly traffic: Float32Array; // mean forecast of each line
 
   constructor(container: Container<ForecastMeta>, network: Network) {
     this.meta = container.meta;
     this.issued = Date.parse(this.meta.issued_at);
     const roads = container.rows("road_forecast");
     const nodes = container.rows("forecast");
-    this.traffic = mean(roads);
+    this.traffic = mean(network.onRoads ? nodes : roads);
     this.lower = container.has("lower") ? container.rows("lower") : null;
     this.upper = container.has("upper") ? container.rows("upper") : null;
     this.layer = {
@@ -75,7 +75,7 @@ export function beforeAndAfter(
   const flow = flowScale([...parts.roadBefore, ...parts.before], about.skewed);
   const shared = { unit: about.unit, times: about.times, ahead: 0, note: "" };
   return [
-    { key: "change", title: `${about.prefix}: change`, scale: changeScale([...roads, ...nodes]), roads, nodes, ...shared },
+    { key: "change", title: `${about.prefix}: change`, scale: changeScale(roads), roads, nodes, ...shared },
     { key: "after", title: `${about.prefix}: after`, scale: flow, roads: parts.roadAfter, nodes: parts.after, ...shared },
     { key: "before", title: `${about.prefix}: before`, scale: flow, roads: parts.roadBefore, nodes: parts.before, ...shared },
   ];

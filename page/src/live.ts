@@ -22,9 +22,10 @@ async function start(): Promise<void> {
   const ids = network.meta.node_ids;
   const app = new App(network, {
     workerUrl,
-    takesRoad: (road) => {
-      if (!whatIf.on) return false;
-      whatIf.toggle(road);
+    takes: (what) => {
+      if (!whatIf.on || ("node" in what && !network.onRoads)) return false;
+      if ("node" in what) whatIf.toggleAll(network.roadsAt(what.node));
+      else whatIf.toggle(what.road);
       app.show("whatif");
       return true;
     },
@@ -36,7 +37,7 @@ async function start(): Promise<void> {
           return { ...nodeLines(details), now: forecast.issued, leansOn: details.leans_on };
         },
         trips: network.meta.has_demand ? (road) => service.trips(ids[network.source[road]], ids[network.target[road]]) : null,
-        roadActions: (road) => [h("p", {}, h("button", { type: "button", class: "main", onclick: () => whatIf.start(road) }, "What if it closes?"))],
+        actions: (roads) => [h("p", {}, h("button", { type: "button", class: "main", onclick: () => whatIf.start(roads) }, "What if it closes?"))],
       }) },
       { key: "whatif", title: "What if", render: () => whatIf.panel() },
       { key: "accuracy", title: "Accuracy", render: () => later(service.accuracy(), (accuracy) => accuracyPanel(app, accuracy)) },

@@ -14,6 +14,7 @@ export interface NetworkMeta {
   node_ids: NodeId[];
   street_names: string[];
   has_demand: boolean;
+  detectors?: string[]; // their own names, of each node
   basemap?: string; // tiles, as https://tiles.example/{z}/{x}/{y}.png
   basemap_attribution?: string;
 }
@@ -34,12 +35,13 @@ export class Network {
   readonly source: Uint32Array;
   readonly target: Uint32Array;
   readonly street: Uint32Array;
-  readonly lineStart: Uint32Array;
+  readonly onRoads: boolean; // nodes are roads, and roads are the turns between them
+  readonly lineStart: Uint32Array; // of the lines that are drawn: roads, or nodes in a city on roads
   readonly middle: [number, number]; // of the city, in Mercator coordinates from 0 to 1
   readonly metres: number; // of one Mercator unit, here
   readonly nodeXY: Float32Array; // [2N] metres east and south of the middle
   readonly lineXY: Float32Array; // [2P]
-  readonly twin: Uint8Array; // [E] 1: there is a road the other way
+  readonly twin: Uint8Array; // of each line, 1: there is one the other way
   readonly typicalLength: number; // median, metres
   readonly bounds: [number, number, number, number]; // west, south, east, north
   private readonly rowOfId: Map<string, number>;
@@ -54,9 +56,12 @@ export class Network {
     this.source = container.array<Uint32Array>("source");
     this.target = container.array<Uint32Array>("target");
     this.street = container.array<Uint32Array>("street");
-    this.lineStart = container.array<Uint32Array>("line_start");
-    const line = container.array<Float64Array>("line_lonlat");
-    this.bounds = bounds(this.lon, this.lat);
+    this.onRoads = container.has("node_line_start");
+    const lines = this.onRoads ? "node_line" : "line";
+    this.lineStart = container.array<Uint32Array>(`${lines}_start`);
+    const line = container.array<Float64Array>(`${lines}_lonlat`);
+    const alternate = (from: number) => (this.onRoads ? line.filter((_, i) => i % 2 === from) : from ? this.lat : this.lon);
+    this.bounds = bounds(alternate(0), alternate(1));
     const [west, south, east, north] = this.bounds;
     this.middle = mercator((west + east) / 2, (south + north) / 2);
     this.metres = EARTH_M * Math.cos(((south + north) * Math.PI) / 360);
@@ -67,14 +72,32 @@ export class Network {
     this.rowOfId = new Map(this.ids.map((id, i) => [id, i]));
     this.rowOfRoad = new Map();
     for (let e = 0; e < this.roads; e++) this.rowOfRoad.set(this.key(this.source[e], this.target[e]), e);
-    this.twin = new Uint8Array(this.roads);
-    const lengths = new Float32Array(this.roads);
-    for (let e = 0; e < this.roads; e++) {
-      this.twin[e] = Number(this.rowOfRoad.has(this.key(this.target[e], this.source[e])));
-      const [a, b] = [2 * this.source[e], 2 * this.target[e]];
-      lengths[e] = Math.hypot(this.nodeXY[a] - this.nodeXY[b], this.nodeXY[a + 1] - this.nodeXY[b + 1]);
+    const xy = this.lineXY;
+    const ends = (e: number) => [2 * this.lineStart[e], 2 * this.lineStart[e + 1] - 2].map((p) => `${Math.round(xy[p])},${Math.round(xy[p + 1])}`);
+    const ways = new Set(this.onRoads ? Array.from({ length: this.lines }, (_, e) => ends(e).join(" ")) : []);
+    this.twin = new Uint8Array(this.lines);
+    const lengths = new Float32Array(this.lines);
+    for (let e = 0; e < this.lines; e++) {
+      this.twin[e] = Number(this.onRoads ? ways.has(ends(e).reverse().join(" ")) : this.rowOfRoad.has(this.key(this.target[e], this.source[e])));
+      const [a, b] = [2 * this.lineStart[e], 2 * this.lineStart[e + 1] - 2];
+      lengths[e] = Math.hypot(xy[a] - xy[b], xy[a + 1] - xy[b + 1]);
     }
     this.typicalLength = lengths.sort()[lengths.length >> 1] || 100;
+  }
+
+  /** Lines that are drawn. */
+  get lines(): number {
+    return this.lineStart.length - 1;
+  }
+
+  /** "Intersection 41"; in a city on roads "Road 41>42". */
+  nodeName(id: NodeId): string {
+    return `${this.onRoads ? "Road" : "Intersection"} ${id}`;
+  }
+
+  /** The same inside a sentence; ids keep their letters. */
+  nodeWord(id: NodeId): string {
+    return `${this.onRoads ? "road" : "intersection"} ${id}`;
   }
 
   get nodes(): number {
@@ -107,7 +130,7 @@ export class Network {
   }
 
   roadName(road: number): string {
-    return this.meta.street_names[this.street[road]] || "Road without a name";
+    return this.meta.street_names[this.street[road]] || (this.onRoads ? "Turn" : "Road without a name");
   }
 
   roadEnds(road: number): string {
@@ -136,6 +159,7 @@ export class Network {
   /** The middle of a road's line: longitude and latitude. */
   roadMiddle(road: number): [number, number] {
     const { lineXY: xy, lineStart } = this;
+    if (this.onRoads) return [(this.lon[this.source[road]] + this.lon[this.target[road]]) / 2, (this.lat[this.source[road]] + this.lat[this.target[road]]) / 2];
     const [first, last] = [lineStart[road], lineStart[road + 1] - 1];
     let left = 0;
     for (let p = first; p < last; p++) left += distance(xy, p) / 2;
@@ -192,16 +216,16 @@ export function bounds(lon: ArrayLike<number>, lat: ArrayLike<number>): [number,
 export class Nearby {
   private readonly cell: number;
   private readonly cells = new Map<number, number[]>(); // nodes as -1 - row, points of lines as they are
-  private readonly roadOf: Uint32Array; // [P] of each point that begins a piece of line
+  private readonly lineOf: Uint32Array; // [P] of each point that begins a piece of line
 
   constructor(private readonly network: Network) {
     this.cell = Math.max(20, network.typicalLength);
     const { nodeXY, lineXY, lineStart } = network;
-    for (let i = 0; i < network.nodes; i++) this.put(nodeXY[2 * i], nodeXY[2 * i + 1], -1 - i);
-    this.roadOf = new Uint32Array(lineXY.length / 2);
-    for (let e = 0; e < network.roads; e++) {
+    for (let i = 0; i < network.nodes && !network.onRoads; i++) this.put(nodeXY[2 * i], nodeXY[2 * i + 1], -1 - i);
+    this.lineOf = new Uint32Array(lineXY.length / 2);
+    for (let e = 0; e < network.lines; e++) {
       for (let p = lineStart[e]; p < lineStart[e + 1] - 1; p++) {
-        this.roadOf[p] = e;
+        this.lineOf[p] = e;
         const steps = Math.ceil(distance(lineXY, p) / this.cell) || 1;
         let before = NaN;
         for (let k = 0; k <= steps; k++) {
@@ -230,7 +254,7 @@ export class Nearby {
             if (d < nearNode) [node, nearNode] = [row, d];
           } else if (!seen.has(item)) {
             seen.add(item);
-            const e = this.roadOf[item];
+            const e = this.lineOf[item];
             const d = fromPiece(lineXY, item, x, y, twin[e] ? shift : 0);
             if (d < nearRoad) [road, nearRoad] = [e, d];
           }
@@ -238,7 +262,8 @@ export class Nearby {
       }
     }
     if (node >= 0) return { node };
-    return road >= 0 ? { road } : null;
+    if (road < 0) return null;
+    return this.network.onRoads ? { node: road } : { road };
   }
 
   private key(x: number, y: number): number {

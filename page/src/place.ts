@@ -12,8 +12,8 @@ export interface PlaceSource {
   /** A chart of a node and the sensors it leans on. */
   node: (row: number) => Promise<{ lines: Line[]; band?: [number, number, number][]; now?: number; leansOn: NodeDetails["leans_on"]; words?: string[] }>;
   trips: ((road: number) => Promise<Trips>) | null;
-  /** Buttons under a road. */
-  roadActions: (road: number) => Node[];
+  /** Buttons under what can be closed, with its roads. */
+  actions: (roads: number[]) => Node[];
 }
 
 const LISTED = 6;
@@ -60,7 +60,7 @@ function nodePanel(app: App, source: PlaceSource, row: number): Node {
         ...words.map((text) => h("p", {}, text)),
         ...(leansOn.length && !sensor ? [
           h("h3", {}, "Leans on these sensors"),
-          h("ul", { class: "list" }, ...leansOn.map(({ node, distance_m: d }) => h("li", {}, app.nodeLink(network.node(node), `Intersection ${node}`), h("span", {}, d === null ? "" : d < 1000 ? `${Math.round(d)} m by road` : `${(d / 1000).toFixed(1)} km by road`)))),
+          h("ul", { class: "list" }, ...leansOn.map((support) => h("li", {}, app.nodeLink(network.node(support.node), network.nodeName(support.node)), h("span", {}, supportText(support))))),
         ] : []),
       );
     },
@@ -68,12 +68,19 @@ function nodePanel(app: App, source: PlaceSource, row: number): Node {
   );
   const roads = network.roadsAt(row);
   return h("div", {},
-    h("h2", {}, `Intersection ${network.ids[row]}`),
+    h("h2", {}, network.nodeName(network.ids[row])),
     h("p", {}, h("span", { class: sensor ? "badge sensor" : "badge" }, sensor ? "has a sensor" : "no sensor: inferred"), " ", streets.join(" / ")),
+    network.meta.detectors?.[row] && h("p", { class: "note" }, `Detector ${network.meta.detectors[row]}`),
     valueNow(app, "nodes", row),
+    ...(network.onRoads && roads.length ? source.actions(roads) : []),
     details,
-    h("details", {}, h("summary", {}, count(roads.length, "road")), h("ul", { class: "list" }, ...roads.map((road) => h("li", {}, app.roadLink(road))))),
+    h("details", {}, h("summary", {}, count(roads.length, network.onRoads ? "turn" : "road")), h("ul", { class: "list" }, ...roads.map((road) => h("li", {}, app.roadLink(road))))),
   );
+}
+
+function supportText({ distance_m: d, share }: NodeDetails["leans_on"][number]): string {
+  if (share !== undefined) return `passed by ${percent(share)} of its vehicles`;
+  return d === null ? "" : d < 1000 ? `${Math.round(d)} m by road` : `${(d / 1000).toFixed(1)} km by road`;
 }
 
 function roadPanel(app: App, source: PlaceSource, road: number): Node {
@@ -99,10 +106,10 @@ function roadPanel(app: App, source: PlaceSource, road: number): Node {
   ] : [];
   return h("div", {},
     h("h2", {}, network.roadName(road)),
-    h("p", {}, "From ", app.nodeLink(from, `intersection ${network.ids[from]}`), " to ", app.nodeLink(to, `intersection ${network.ids[to]}`), ". ",
+    h("p", {}, "From ", app.nodeLink(from, network.nodeWord(network.ids[from])), " to ", app.nodeLink(to, network.nodeWord(network.ids[to])), ". ",
       back !== undefined && h("button", { type: "button", class: "link", onclick: () => app.select({ road: back }) }, "The other way")),
     valueNow(app, "roads", road),
-    ...source.roadActions(road),
+    ...source.actions([road]),
     lines.length > 0 && chart({ title: "Flow on this road", unit: layer.unit, lines, now: layer.ahead ? layer.times[layer.ahead] : undefined, xText: (x) => app.time.hour(x) }),
     box,
   );
@@ -147,7 +154,7 @@ export function introPanel(app: App, made: number, notices: string[]): Node {
     h("p", {}, cityFacts(app.network)),
     h("p", {}, `Forecast made at ${app.time.day(made)}.`),
     ...notices.map((text) => h("p", { class: "note" }, text)),
-    h("p", {}, "Click an intersection or a road, or search for one. Move the slider to see another time."),
+    h("p", {}, app.network.onRoads ? "Click a road, or search for one. Move the slider to see another time." : "Click an intersection or a road, or search for one. Move the slider to see another time."),
     h("p", { class: "note" }, "Keys: / searches, space plays, arrows move the map or the slider, Esc clears the selection."),
   );
 }

@@ -7,7 +7,7 @@ import { h } from "./dom";
 import { beforeAndAfter, type Layer, mean } from "./layers";
 import { Network, type NetworkMeta, type NodeId } from "./network";
 import { placePanel } from "./place";
-import { changeScale, flowScale, Scale } from "./scale";
+import { flowScale, Scale } from "./scale";
 import type { Change } from "./service";
 import { largestChanges } from "./whatif";
 import { Container } from "./wire";
@@ -22,6 +22,7 @@ interface Trust {
   notes: string[];
   tiles: { title: string; value: string; detail: string }[];
   verdict: string;
+  scores: string;
   columns: string[];
   rows: { kind: string; cells: string[] }[];
   footnote: string;
@@ -35,14 +36,15 @@ interface Trust {
 
 interface DayMeta {
   times: string[];
-  made_every: string;
+  words: string[];
+  closed: number[][]; // sets of roads; `closed_set` says which holds at each time
 }
 
 interface ClosureMeta {
   title: string;
   words: string[];
   notices: string[];
-  roads: [NodeId, NodeId][];
+  roads: number[];
   times: string[];
   note: string;
   unit: string;
@@ -52,7 +54,9 @@ interface ClosureMeta {
 async function read<Meta>(id: string): Promise<Container<Meta> | null> {
   const text = document.getElementById(id)?.textContent?.trim();
   if (!text) return null;
-  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  const letters = atob(text);
+  const bytes = new Uint8Array(letters.length);
+  for (let i = 0; i < letters.length; i++) bytes[i] = letters.charCodeAt(i);
   const plain = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   return new Container(await new Response(plain).arrayBuffer());
 }
@@ -65,11 +69,11 @@ async function start(): Promise<void> {
     return;
   }
   const network = new Network(roads);
-  const layers = [...dayLayers(network, day, trust), ...(closure ? closureLayers(network, closure) : [])];
+  const layers = [...dayLayers(network, day, trust), ...(closure ? closureLayers(network, day, closure) : [])];
   const times = layers[0].times;
-  const near = day.array<Int32Array>("near");
-  const nearM = day.array("near_m");
-  const nearest = near.length / Math.max(1, network.nodes);
+  const supports = day.array<Int32Array>("leans_on");
+  const [shares, metres] = ["leans_on_share", "leans_on_m"].map((name) => (day.has(name) ? day.array(name) : null));
+  const each = supports.length / Math.max(1, network.nodes);
 
   const app = new App(network, {
     workerUrl: URL.createObjectURL(new Blob([workerCode], { type: "text/javascript" })),
@@ -79,9 +83,9 @@ async function start(): Promise<void> {
         intro: () => intro(app, trust, day.meta),
         node: async (row) => {
           const line = (name: string, css: string, rows: Float32Array[]) => ({ name, css, points: rows.map((values, t): [number, number] => [times[t], values[row]]) });
-          const leansOn = Array.from({ length: nearest }, (_, k) => row * nearest + k)
-            .filter((i) => near[i] >= 0)
-            .map((i) => ({ node: network.ids[near[i]], distance_m: nearM[i] }));
+          const leansOn = Array.from({ length: each }, (_, k) => row * each + k)
+            .filter((i) => supports[i] >= 0 && supports[i] !== row)
+            .map((i) => ({ node: network.ids[supports[i]], distance_m: metres ? metres[i] : null, share: shares?.[i] }));
           return {
             lines: [
               line("forecast", "forecast", day.rows("forecast")),
@@ -92,30 +96,38 @@ async function start(): Promise<void> {
           };
         },
         trips: null,
-        roadActions: () => [],
+        actions: () => [],
       }) },
-      ...(closure ? [{ key: "closure", title: "Closure", render: () => closurePanel(app, closure) }] : []),
+      ...(closure ? [{ key: "closure", title: "Closure", render: () => closurePanel(app, closure, layers) }] : []),
     ],
   });
-  app.setTraffic(mean(day.rows("road_forecast")));
-  app.setLayers(layers, undefined, busiest(layers[0]));
-  if (closure) {
-    const shut = closure.meta.roads.map(([a, b]) => network.road(a, b)).filter((road) => road !== undefined);
-    app.onLayer((layer) => app.setClosed(layer.key.startsWith("closure") ? shut : [], []));
-  }
+  app.setTraffic(mean(day.rows(network.onRoads ? "forecast" : "road_forecast")));
+  app.setLayers(layers, undefined, busiest(layers[0], network.meta.quantity));
+  const closedSet = day.array<Uint32Array>("closed_set");
+  let shown = "";
+  const showClosed = () => {
+    const { layer, frame } = app;
+    const then = layer.times.length ? day.meta.closed[closedSet[frame]] : [];
+    const planned = closure && /^closure-.*(after|change)|simulated/.test(layer.key) ? closure.meta.roads : [];
+    const key = `${then}|${planned}`;
+    if (key !== shown) app.setClosed(then, planned);
+    shown = key;
+  };
+  app.onFrame(showClosed);
+  showClosed();
 }
 
 function dayLayers(network: Network, day: Container<DayMeta>, trust: Trust): Layer[] {
   const times = day.meta.times.map((time) => Date.parse(time));
   const [forecast, observed, roads] = [day.rows("forecast"), day.rows("observed"), day.rows("road_forecast")];
   const skewed = network.meta.quantity === "count";
-  const flow = { unit: network.unit, times, ahead: 0, note: "" };
+  const flow = { unit: network.unit, times, ahead: 0, note: "", scale: flowScale([...roads, ...forecast, ...observed], skewed) };
   const still = { times: [], ahead: 0, roads: null, note: "Mean of the test period" };
   const error = [day.array("error")];
   const layers: Layer[] = [
-    { key: "forecast", title: "Forecast", scale: flowScale([...roads, ...forecast], skewed), roads, nodes: forecast, ...flow },
-    { key: "truth", title: "Observed", scale: flowScale([...roads, ...forecast], skewed), roads: null, nodes: observed, ...flow },
-    { key: "error", title: "Error relative to traffic", unit: "% of the traffic there", scale: flowScale(error, false, "error"), nodes: error, ...still },
+    { key: "forecast", title: "Forecast", roads, nodes: forecast, ...flow },
+    { key: "truth", title: "Observed", roads: null, nodes: observed, ...flow },
+    { key: "error", title: "Error relative to traffic", unit: "% of the traffic there", scale: new Scale([5, 10, 20, 35, 50, 100], "error"), nodes: error, ...still },
   ];
   if (day.has("skill")) {
     const skill = [day.array("skill")];
@@ -125,24 +137,30 @@ function dayLayers(network: Network, day: Container<DayMeta>, trust: Trust): Lay
   return layers;
 }
 
-function closureLayers(network: Network, closure: Container<ClosureMeta>): Layer[] {
+/** Before is the day's own forecast, unless the closure brings another. */
+function closureLayers(network: Network, day: Container<DayMeta>, closure: Container<ClosureMeta>): Layer[] {
   const { meta } = closure;
   const times = meta.times.map((time) => Date.parse(time));
-  const parts = { before: closure.rows("before"), after: closure.rows("after"), roadBefore: closure.rows("road_before"), roadAfter: closure.rows("road_after") };
+  const own = closure.has("before");
+  const parts = {
+    before: own ? closure.rows("before") : day.rows("forecast"), after: closure.rows("after"),
+    roadBefore: own ? closure.rows("road_before") : day.rows("road_forecast"), roadAfter: closure.rows("road_after"),
+  };
   const layers = beforeAndAfter(parts, { unit: meta.unit, times, skewed: network.meta.quantity === "count", prefix: meta.title });
   if (closure.has("road_simulated")) {
     const simulated = closure.rows("road_simulated");
     const change = closure.rows("road_simulated_change");
     const shared = { unit: meta.unit, times, ahead: 0, nodes: null };
     layers.push({ key: "simulated", title: `${meta.title}: after, simulated`, scale: layers[1].scale, roads: simulated, ...shared, note: "" });
-    layers.push({ key: "simulated-change", title: `${meta.title}: change, simulated`, scale: changeScale(change), roads: change, ...shared, note: "" });
+    layers.push({ key: "simulated-change", title: `${meta.title}: change, simulated`, scale: layers[0].scale, roads: change, ...shared, note: "" });
   }
   return layers.map((layer) => ({ ...layer, key: `closure-${layer.key}`, note: meta.note }));
 }
 
-/** The frame with the most traffic. */
-function busiest(layer: Layer): number {
-  const totals = layer.nodes!.map((row) => row.reduce((sum, value) => sum + (value === value ? value : 0), 0));
+/** The frame with the most traffic: of speeds, that with the lowest. */
+function busiest(layer: Layer, quantity: string): number {
+  const sign = quantity === "speed" ? -1 : 1;
+  const totals = layer.nodes!.map((row) => row.reduce((sum, value) => sum + (value === value ? sign * value : 0), 0));
   return totals.indexOf(Math.max(...totals));
 }
 
@@ -150,10 +168,10 @@ function intro(app: App, trust: Trust, day: DayMeta): Node {
   return h("div", {},
     h("h2", {}, "A day, everywhere"),
     h("p", {}, cityFacts(app.network)),
-    h("p", {}, `The last day of the test period. A new forecast is made every ${day.made_every} and shown until the next.`),
-    h("p", {}, "Click an intersection or a road, or search for one."),
-    trust.picked.length > 0 && h("h3", {}, "Some intersections, not chosen by how well they are forecast"),
-    h("ul", { class: "list" }, ...trust.picked.map(({ node, why }) => h("li", {}, app.nodeLink(app.network.node(node), `Intersection ${node}`), h("span", {}, why)))),
+    ...day.words.map((text) => h("p", {}, text)),
+    h("p", {}, app.network.onRoads ? "Click a road, or search for one." : "Click an intersection or a road, or search for one."),
+    trust.picked.length > 0 && h("h3", {}, `Some ${app.network.onRoads ? "roads" : "intersections"}, not chosen by how well they are forecast`),
+    h("ul", { class: "list" }, ...trust.picked.map(({ node, why }) => h("li", {}, app.nodeLink(app.network.node(node), app.network.nodeName(node)), h("span", {}, why)))),
   );
 }
 
@@ -170,6 +188,7 @@ function trustPanel(trust: Trust): Node {
     h("div", { class: "tiles" }, ...trust.tiles.map(({ title, value, detail }) => h("div", {}, h("span", {}, title), h("b", {}, value), h("span", {}, detail)))),
     h("p", { class: "verdict" }, trust.verdict),
     ...trust.notes.map((text) => h("p", { class: "note" }, text)),
+    h("p", {}, trust.scores),
     h("div", { class: "table", tabindex: "0", role: "region", "aria-label": "Scores" }, h("table", {},
       h("thead", {}, h("tr", {}, ...trust.columns.map((name) => h("th", { scope: "col" }, name)))),
       h("tbody", {}, ...trust.rows.map(({ kind, cells }) => h("tr", { class: kind }, h("th", { scope: "row" }, cells[0]), ...cells.slice(1).map(cell)))),
@@ -186,9 +205,8 @@ function cell(text: string): Node {
   return h("td", {}, value, rest ? h("small", {}, `[${rest}`) : null);
 }
 
-function closurePanel(app: App, closure: Container<ClosureMeta>): Node {
-  const { meta } = closure;
-  const views = closureLayers(app.network, closure).map(({ key, title }) => h("button", { type: "button", onclick: () => app.showLayer(key) }, title.slice(meta.title.length + 2)));
+function closurePanel(app: App, { meta }: Container<ClosureMeta>, layers: Layer[]): Node {
+  const views = layers.filter(({ key }) => key.startsWith("closure")).map(({ key, title }) => h("button", { type: "button", onclick: () => app.showLayer(key) }, title.slice(meta.title.length + 2)));
   return h("div", {},
     h("h2", {}, `${meta.title} closes`),
     ...meta.words.map((text) => h("p", {}, text)),

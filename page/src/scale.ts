@@ -21,6 +21,7 @@ const WIDTHS: Record<Colours, number[]> = {
   error: [1, 1.3, 1.7, 2.3, 3, 4, 5.4],
   change: [5.4, 3.8, 2.4, 1, 2.4, 3.8, 5.4],
 };
+const EVEN_WIDTH = 2.4;
 const SHADES = 7;
 
 export interface Class {
@@ -34,6 +35,7 @@ export class Scale {
     readonly edges: number[], // where one class ends and the next begins
     readonly colours: Colours,
     private readonly texts?: string[],
+    private readonly even = false, // a gauge: no road is wider than another
   ) {}
 
   classes(theme: Theme): Class[] {
@@ -43,7 +45,7 @@ export class Scale {
       (ends.length ? [`below ${ends[0]}`, ...ends.slice(1).map((end, k) => `${ends[k]} to ${end}`), `${ends.at(-1)} or more`] : ["all"]);
     return texts.map((text, k) => {
       const shade = Math.round((k * (SHADES - 1)) / Math.max(1, this.edges.length));
-      return { colour: PALETTES[theme][this.colours][shade], width: WIDTHS[this.colours][shade], text };
+      return { colour: PALETTES[theme][this.colours][shade], width: this.even ? EVEN_WIDTH : WIDTHS[this.colours][shade], text };
     });
   }
 }
@@ -56,7 +58,7 @@ function signed(value: number, always: boolean): string {
 /** 1, 2, 5, 10, ... up to near the largest value, or even steps for values that are not skewed. */
 export function flowScale(rows: Iterable<Float32Array>, skewed: boolean, colours: Colours = "flow"): Scale {
   const [low, high] = spread(rows);
-  if (!(high > low)) return new Scale([], colours);
+  if (!(high > low)) return new Scale([], colours, undefined, !skewed);
   let edges: number[] = [];
   if (skewed && high > 0) {
     const top = Math.floor(Math.log10(high));
@@ -67,7 +69,7 @@ export function flowScale(rows: Iterable<Float32Array>, skewed: boolean, colours
     for (let k = Math.ceil(low / step); k * step <= high; k++) edges.push(Number((k * step).toPrecision(6)));
     edges = edges.slice(1 - SHADES);
   }
-  return new Scale(edges.filter((edge) => edge > low), colours);
+  return new Scale(edges.filter((edge) => edge > low), colours, undefined, !skewed);
 }
 
 /** The same on both sides of 0. */

@@ -16,7 +16,7 @@ export function searchBox(network: Network, choose: (found: Selection) => void):
   let active = -1;
   const list = h("ul", { id: "found", role: "listbox", "aria-label": "Found", hidden: true });
   const input = h("input", {
-    id: "search", type: "search", role: "combobox", placeholder: "Intersection or street", "aria-label": "Search an intersection or a street",
+    id: "search", type: "search", role: "combobox", placeholder: network.onRoads ? "Road" : "Intersection or street", "aria-label": network.onRoads ? "Search a road" : "Search an intersection or a street",
     "aria-controls": "found", "aria-expanded": "false", "aria-autocomplete": "list", autocomplete: "off", spellcheck: "false",
     oninput: () => search(), onkeydown: (event: KeyboardEvent) => keyed(event), onblur: () => setTimeout(close, 150), onfocus: () => search(),
   });
@@ -29,14 +29,15 @@ export function searchBox(network: Network, choose: (found: Selection) => void):
       if (exact !== undefined) found.push(nodeFound(exact));
       const byName = streets.filter(({ words }) => words.includes(wanted)).sort((a, b) => Number(!a.words.startsWith(wanted)) - Number(!b.words.startsWith(wanted)));
       for (const { street, name } of byName.slice(0, SHOWN)) found.push({ text: name, what: { street } });
-      for (let i = 0; i < network.nodes && found.length < SHOWN; i++) if (i !== exact && plain(network.ids[i]).startsWith(wanted)) found.push(nodeFound(i));
+      const { detectors } = network.meta;
+      for (let i = 0; i < network.nodes && found.length < SHOWN; i++) if (i !== exact && (plain(network.ids[i]).startsWith(wanted) || (detectors?.[i] && plain(detectors[i]).startsWith(wanted)))) found.push(nodeFound(i));
     }
     active = found.length ? 0 : -1;
     draw(wanted !== "");
   }
 
   function nodeFound(node: number): { text: string; what: Selection } {
-    return { text: `Intersection ${network.ids[node]}${network.sensor[node] ? ", sensor" : ""}`, what: { node } };
+    return { text: `${network.nodeName(network.ids[node])}${network.sensor[node] ? ", sensor" : ""}`, what: { node } };
   }
 
   function draw(open: boolean): void {

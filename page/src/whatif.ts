@@ -28,15 +28,23 @@ export class WhatIf {
   toggle(road: number): void {
     const { network } = this.app;
     const pair = [road, ...(this.both ? [network.opposite(road)] : [])].filter((each) => each !== undefined);
-    const there = this.roads.includes(road);
-    this.roads = there ? this.roads.filter((each) => !pair.includes(each)) : [...new Set([...this.roads, ...pair])];
+    this.toggleAll(pair);
+  }
+
+  /** Roads that open and close together. */
+  toggleAll(roads: number[]): void {
+    const there = this.roads.includes(roads[0]);
+    this.roads = there ? this.roads.filter((each) => !roads.includes(each)) : [...new Set([...this.roads, ...roads])];
     void this.ask();
   }
 
-  start(road: number): void {
+  start(roads: number[]): void {
     this.on = true;
     this.app.clear();
-    if (!this.roads.includes(road)) this.toggle(road);
+    if (!this.roads.includes(roads[0])) {
+      if (roads.length === 1) this.toggle(roads[0]);
+      else this.toggleAll(roads);
+    }
     this.app.show("whatif");
   }
 
@@ -89,7 +97,7 @@ export class WhatIf {
         largestChanges(app, this.result.largest, `${app.network.unit}, mean of the coming hour`),
         h("div", { class: "confirm" },
           h("label", {}, "Until (optional, your own time zone) ", untilField(this.until, (until) => { this.until = until; })),
-          h("button", { type: "button", class: "danger", onclick: () => void this.confirm() }, `Close ${count(this.roads.length, "road")} now`),
+          h("button", { type: "button", class: "danger", onclick: () => void this.confirm() }, `Close ${count(this.roads.length, app.network.onRoads ? "turn" : "road")} now`),
           h("button", { type: "button", onclick: () => this.drop() }, "Discard"),
         ),
       ),
@@ -135,7 +143,7 @@ export function largestChanges(app: App, largest: Change[], unit: string): Node 
     const change = after - before;
     const share = before > 0 ? ` (${change > 0 ? "+" : ""}${percent(change / before)})` : "";
     return h("li", {},
-      app.nodeLink(app.network.node(node), `Intersection ${node}`), street ? `, ${street}` : "", h("span", { class: change > 0 ? "more" : "less" }, `${number(before)} → ${number(after)}${share}`));
+      app.nodeLink(app.network.node(node), app.network.nodeName(node)), street ? `, ${street}` : "", h("span", { class: change > 0 ? "more" : "less" }, `${number(before)} → ${number(after)}${share}`));
   };
   if (!largest.length) return h("p", { class: "note" }, "Nothing changes.");
   return h("div", {}, h("h3", {}, `Largest changes, ${unit}`), h("ol", { class: "list changes" }, ...largest.map(words)));

@@ -222,8 +222,10 @@ def test_the_page_shows_sensors_gaps_and_notices(tmp_path: Path) -> None:
         assert words in page.text
     (sensors, hops) = page.data
     assert sum(sensors["sensor"]) == report.sensors == 13
-    assert sum(value is not None for value in sensors["frames"][0]) == 13
-    assert sum(value is not None for value in hops["frames"][0]) == report.unseen - report.unseen_apart
+    assert sum(sensors["sensor"]) == sum(hops["sensor"]) == 13
+    drawn = [(a.get("class") or "", a.get("d") or "") for tag, a in page.tags if tag == "path"]
+    assert sum(d.count("M") for css, d in drawn if css.startswith("q forecast")) == 13
+    assert sum(d.count("M") for css, d in drawn if css.startswith("c error")) == report.unseen - report.unseen_apart
     crosses = next(a["d"] for tag, a in page.tags if a.get("class") == "fault")
     assert crosses is not None
     assert crosses.count("M") == len([s for s in report.by_sensor if s.faults]) == 3
@@ -259,7 +261,7 @@ def test_the_page_draws_the_mean_of_each_sensor_and_the_usual_day(tmp_path: Path
     for kind, other in ((0, 3.0), (1, 1.0)):
         np.testing.assert_allclose(means.of_day[kind], (10.0 * np.arange(24) + other) / 2)
     page, _ = page_of(City("two", stream), tmp_path)
-    assert page.data[0]["frames"] == [[float(f"{mean:.3g}") for mean in values.mean(axis=0)]]
+    assert all(f"{mean:,.3g}" in tip for mean, tip in zip(values.mean(axis=0), page.data[0]["tips"], strict=True))
     assert "What does a usual day look like?" in page.text
     assert "nothing is missing" in page.text
     assert "Which roads change?" not in page.text

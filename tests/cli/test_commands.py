@@ -34,7 +34,7 @@ from frigate.errors import SettingsError
 from frigate.evaluation import evaluate
 from frigate.experiments import EXPERIMENTS
 from frigate.nn.batch import Windows
-from frigate.report.run_page import verdict
+from frigate.report.trust import verdict
 from frigate.simulate.demo_city import usual_weekday
 from frigate.simulate.streets import BRIDGE_NAMES
 from frigate.sources.benchmarks.importer import KINDS
@@ -43,7 +43,6 @@ from frigate.training.run import RunOnCity
 from tests.support.command_line import Output, assert_refused, frigate
 from tests.support.crash_points import frigate_signalled
 from tests.support.errors import raises
-from tests.support.html_page import Page
 from tests.support.training_runs import S, first_road, town
 
 SETTINGS = """
@@ -137,7 +136,9 @@ def test_help_names_the_commands_in_the_order_of_use() -> None:
     said = frigate("--help")
     assert (said.status, said.err) == (0, "")
     listed = re.findall(r"^  ([a-z]+)  +[A-Z]", said.out, re.MULTILINE)
-    wanted = "demo import check demand train evaluate forecast serve token replay reproduce bench export completion"
+    wanted = (
+        "demo import check demand train evaluate forecast report serve token replay reproduce bench export completion"
+    )
     assert " ".join(listed) == wanted
     for command in COMMANDS:
         own = frigate(command.name, "--help")
@@ -714,34 +715,54 @@ def test_the_demo_closes_a_bridge_and_says_how_much_of_the_change_is_left(
     demo: tuple[Demo, Path, list[str], list[tuple[int, int, str]]],
 ) -> None:
     result, folder, said, _ = demo
-    study, page = result.closure, Page(result.report)
-    assert study.summary() in said and study.summary() in page.text
+    study = result.closure
+    assert study.summary() in said and study.summary() in study.view.words
+    assert 'id="closure"' in result.report.read_text(encoding="utf-8")
     run = load_run(folder / "run").on(read_city(folder / "city"))
     network, unseen = run.trips.network, run.split.unseen
     estimated = run.trips.demand(run.split.seen)
     bridge = np.flatnonzero(network.edges.name == study.name)
     ends = network.node_ids[[network.senders[bridge], network.receivers[bridge]]].T.tolist()
     closed = network.close([(a, b) for a, b in ends])
-    before, after, simulated, forecast_change, simulated_change = (each.layers[0].values[0] for each in study.maps)
+    names = ("before", "after", "simulated", "simulated_change")
+    before, after, simulated, simulated_change = (study.view.arrays[f"road_{name}"][0] for name in names)
     # The busiest bridge, by what the sensors tell.
     flow = {name: estimated.road_flow[:, network.edges.name == name].sum() for name in BRIDGE_NAMES}
     assert max(flow, key=lambda name: flow[name]) == study.name
     np.testing.assert_allclose(before, 12 * estimated.road_flow[9:18].mean(0), rtol=1e-5)
-    for closed_map in study.maps:
-        assert closed_map.marked == tuple(bridge.tolist())
+    assert study.view.roads.tolist() == bridge.tolist()
     assert (after[bridge] == 0).all() and (simulated[bridge] == 0).all() and (before[bridge] > 0).all()
-    np.testing.assert_allclose(forecast_change, after - before)
     # The measure of benchmarks/closures.py.
     truth = usual_weekday([network, closed], seed=1, intersections=100, hours=range(9, 18))
-    np.testing.assert_allclose(simulated_change, truth[1].road - truth[0].road)
+    np.testing.assert_allclose(simulated_change, truth[1].road - truth[0].road, rtol=1e-5, atol=1e-3)
     change = truth[1].node - truth[0].node
     (rerouted,) = run.trips.rerouted([estimated], closed)
+    np.testing.assert_allclose(after, before * rerouted.road_change, rtol=1e-5)
+    nodes = study.view.arrays["before"][0], study.view.arrays["after"][0]
+    np.testing.assert_allclose(nodes[0], 12 * estimated.node_flow[9:18].mean(0), rtol=1e-5)
+    np.testing.assert_allclose(nodes[1], nodes[0] * rerouted.node_change, rtol=1e-5)
     left = np.abs(change - truth[0].node * (rerouted.node_change - 1))
     assert study.left.everywhere == pytest.approx(left[unseen].sum() / np.abs(change[unseen]).sum(), rel=1e-4)
-    # The page has one copy of the roads and five maps of them.
-    lines, *maps = page.data[2:]
-    assert lines["ids"] == [str(node) for node in network.node_ids.tolist()]
-    assert [len(each["layers"]) for each in maps] == [1] * 5
+
+
+def test_a_run_is_reported_on_a_map(
+    demo: tuple[Demo, Path, list[str], list[tuple[int, int, str]]], tmp_path: Path
+) -> None:
+    run, network = demo[1] / "run", read_city(demo[1] / "city").stream.main_network
+    a, b = network.node_ids[[network.senders[0], network.receivers[0]]].tolist()
+    quick = ("--device", "cpu", "--stride", 12)
+    made = frigate("report", run, "--close", f"{a},{b}", "-o", tmp_path / "new" / "r.html", *quick)
+    assert made.status == 0 and str(tmp_path / "new" / "r.html") in made.out and "MB" in made.out
+    page = (tmp_path / "new" / "r.html").read_text(encoding="utf-8")
+    assert all(f'id="{name}"' in page for name in ("network", "day", "closure", "trust"))
+    for words, mistakes in (
+        (("--close", "1;2"), ('--close "1;2"',)),
+        (("--close", f"{a},{a}"), (f"road {a},{a}",)),
+        (("-o", "r.pdf"), ("r.pdf", ".html")),
+        (("--test", "2031-01-01/2031-01-02"), ("2031-01-01",)),
+    ):
+        wrong = frigate("report", run, *words, *quick)
+        assert wrong.status == 2 and all(mistake in wrong.err for mistake in mistakes), wrong.err
 
 
 def test_the_demo_tells_the_truth_whoever_wins(

@@ -15,7 +15,8 @@ from frigate.data.detectors import Detectors
 from frigate.errors import CityError
 from frigate.forecasting.result import Forecast, make_forecast
 from frigate.report.check_page import write_check_page
-from frigate.report.maps import BaseMap, forecast_map
+from frigate.serve.map_data import network_container
+from frigate.serve.wire import decode
 from frigate.sources.tables.importer import import_tables
 from tests.support.errors import raises
 from tests.support.html_page import Page
@@ -90,9 +91,10 @@ def forecast_of(city: City) -> Forecast:
 
 def test_pages_name_them_and_how_far_they_were_moved(tmp_path: Path) -> None:
     city = imported(tmp_path)
-    shown = forecast_map(BaseMap.of(city.network), forecast_of(city), "count").data["id"]
-    ids = [str(node_id) for node_id in NETWORK.node_ids.tolist()]
-    assert shown == [f"{ids[0]} (A17, moved 0 m)", f"{ids[1]} (B 2, moved 30 m)", *ids[2:]]
+    ids, sensors = [str(node_id) for node_id in NETWORK.node_ids.tolist()], city.stream.sensors
+    about = {"name": city.name, "horizon": 1, "has_demand": False, "detectors": city.detectors}
+    meta, _ = decode(network_container(city.network, city.stream, sensors, **about))
+    assert meta["detectors"] == ["A17, moved 0 m", "B 2, moved 30 m", *[""] * len(ids[2:])]
     page = Page(write_check_page(tmp_path / "check.html", city, check_city(city)))
     assert page.data[0]["id"][1] == f"{ids[1]} (B 2, moved 30 m)"
     assert "Notices from the import" in page.text and "stand nowhere in the network: 1." in page.text

@@ -1,41 +1,27 @@
-"""A walk through the map page in a real browser."""
+"""A walk through the map page in a real browser, against the real service."""
 
 from __future__ import annotations
 
+import base64
 import re
-from collections.abc import Iterator
-from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
-from tests.support.browser import PHONE, chromium, faults, open_page, wait_drawn
-from tests.support.map_server import ISSUED, MapServer, Town, grid_city
+from frigate.serve.auth import make_token
+from tests.support.browser import PHONE, faults, open_page, wait_drawn, wait_for
+from tests.support.live_service import LiveService
+from tests.support.service import HORIZON, PAST, Town
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Route
 
-SIDE = 10
-MIDDLE = 1000 + SIDE * SIDE // 2 + SIDE // 2  # an intersection
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as made:
-        yield made
-
-
-@pytest.fixture
-def server() -> Iterator[MapServer]:
-    with MapServer(Town(grid_city(SIDE))) as made:
-        yield made
-
-
-@pytest.fixture
-def page(browser: Browser, server: MapServer) -> Iterator[Page]:
-    with open_page(browser, server.url) as made:
-        wait_drawn(made)
-        yield made
+TILE = base64.b64decode(  # a pixel
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
+)
+NEXT = f"forecast {PAST}"  # the first step that is forecast
 
 
 def search(page: Page, text: str) -> None:
@@ -44,31 +30,45 @@ def search(page: Page, text: str) -> None:
     page.keyboard.press("Enter")
 
 
+def inferred_node(live: LiveService) -> tuple[int, str]:
+    """The busiest intersection without a sensor: its row and its name."""
+    city, values = live.service.city, live.service.latest.get().issued.values
+    row = int(np.where(city.sensors, -1, values[0]).argmax())
+    return row, city.node_names[row]
+
+
+def a_street(live: LiveService) -> str:
+    """One with a name, roads both ways, and a busy one."""
+    network, flow = live.service.city.network, live.service.latest.get().road_forecast[0]
+    names = network.edges.name
+    return str(names[np.where(names == "", -1, flow).argmax()])
+
+
 def point_at(page: Page, kind: str) -> tuple[float, float]:
-    """Where the pointer finds a thing of this kind, to the right of the middle of the map."""
+    """Where the pointer finds a thing whose name begins so, in rows across the map."""
     box = page.locator(".map").bounding_box()
     assert box is not None
-    y = box["y"] + box["height"] / 2
-    for dx in range(0, 300, 3):
-        x = box["x"] + box["width"] / 2 + dx
-        page.mouse.move(x, y - 33)
-        tip = page.locator(".tip")
-        if tip.is_visible() and tip.inner_text().startswith(kind):
-            return x, y - 33
+    tip = page.locator(".tip")
+    for down in range(-60, 100, 40):
+        for right in range(-200, 200, 6):
+            x, y = box["x"] + box["width"] / 2 + right, box["y"] + box["height"] / 2 + down
+            page.mouse.move(x, y)
+            if tip.is_visible() and re.match(kind, tip.inner_text()):
+                return x, y
     raise AssertionError(f"no {kind} under the pointer")
 
 
-def test_the_map_is_drawn_and_slides(page: Page) -> None:
-    assert page.title() == "Gridford: traffic"
+def test_the_map_is_drawn_and_slides(page: Page, live: LiveService) -> None:
+    assert page.title() == f"{live.service.city.name}: traffic"
     legend = page.locator(".legend").inner_text()
-    assert "vehicles per 5 min" in legend and "sensor" in legend and "or more" in legend
-    assert "2 sensors are silent." in page.locator("#panel").inner_text()
-    wait_drawn(page, "forecast 12")
+    assert "vehicles per 15 min" in legend and "sensor" in legend and "or more" in legend
+    assert f"Forecast made at {live.issued_text}" in page.locator("#panel").inner_text()
+    wait_drawn(page, NEXT)
     shown = page.locator(".map canvas").screenshot()
     page.locator("input[type=range]").focus()
     page.keyboard.press("End")
-    wait_drawn(page, "forecast 23")
-    assert "in 55 min" in page.locator(".clock").inner_text()
+    wait_drawn(page, f"forecast {PAST + HORIZON - 1}")
+    assert "in 30 min" in page.locator(".clock").inner_text()
     assert page.locator("input[type=range]").get_attribute("aria-valuetext") == page.locator(".clock").inner_text()
     assert page.locator(".map canvas").screenshot() != shown
     page.keyboard.press("Home")
@@ -80,56 +80,75 @@ def test_the_map_is_drawn_and_slides(page: Page) -> None:
     assert faults(page) == []
 
 
-def test_an_intersection_tells_its_past_and_what_it_leans_on(page: Page, server: MapServer) -> None:
-    inferred = next(i for i in range(MIDDLE, MIDDLE + SIDE) if not server.town.sensors[i - 1000])
-    search(page, str(inferred))
+def test_an_intersection_tells_its_past_and_what_it_leans_on(page: Page, live: LiveService) -> None:
+    row, name = inferred_node(live)
+    search(page, name)
     panel = page.locator("#panel")
     panel.get_by_text("Leans on these sensors").wait_for()
-    text = panel.inner_text()
-    assert f"Intersection {inferred}" in text and "no sensor: inferred" in text and "Row 5" in text
-    assert panel.locator("svg .band").count() == 1
+    assert f"Intersection {name}" in panel.inner_text() and "no sensor: inferred" in panel.inner_text()
     value = float(panel.locator(".value b").inner_text())
-    assert value == pytest.approx(server.town.values()[12, inferred - 1000], rel=0.02)
-    sensor = panel.get_by_role("button", name="Intersection").first
-    name = sensor.inner_text()
-    sensor.click()
-    page.locator("h2", has_text=name).wait_for()
+    assert value == pytest.approx(live.service.latest.get().issued.values[0, row], rel=0.02)
+    assert panel.locator("svg .line.forecast").count() == 1
+    assert panel.locator("svg .line.observed").count() == panel.locator("svg .band").count() == 0
+    sensors = [live.service.city.node_names[each] for each, _ in live.service.engine.leans_on(row)]
+    links = panel.locator(".list").first.get_by_role("button")
+    assert links.all_inner_texts() == [f"Intersection {each}" for each in sensors]
+    links.first.click()
+    page.locator("h2", has_text=f"Intersection {sensors[0]}").wait_for()
+    panel.locator("svg .line.observed").wait_for()
     assert "has a sensor" in panel.inner_text()
     assert faults(page) == []
 
 
-def test_what_is_clicked_is_what_is_under_the_pointer(page: Page) -> None:
-    search(page, str(MIDDLE))
+def test_an_interval_is_a_band(page: Page, live: LiveService) -> None:
+    def widened(route: Route) -> None:
+        answer = route.fetch()
+        details = answer.json()
+        for each in details["forecast"]:
+            each["lower"], each["upper"] = 0.8 * each["value"], 1.25 * each["value"]
+        route.fulfill(response=answer, json=details)
+
+    page.route("**/v1/nodes/*", widened)
+    search(page, inferred_node(live)[1])
+    page.locator("#panel svg .band").wait_for()
+
+
+def test_what_is_clicked_is_what_is_under_the_pointer(page: Page, live: LiveService) -> None:
+    search(page, inferred_node(live)[1])
     x, y = point_at(page, "Intersection")
     name = page.locator(".tip b").inner_text().split(",")[0]
     page.mouse.click(x, y)
     page.locator("h2", has_text=name).wait_for()
-    x, y = point_at(page, "Column")
-    name, ends = page.locator(".tip b").inner_text().split(", ")
+    x, y = point_at(page, "(?!Intersection)")
+    name, ends = page.locator(".tip b").inner_text().rsplit(", ", 1)
+    source, target = ends.split(" → ")
     page.mouse.click(x, y)
     page.locator("h2", has_text=name).wait_for()
-    assert " to intersection ".join(ends.split(" → ")) in page.locator("#panel").inner_text()
-    page.locator("#panel").get_by_text("312 vehicles per hour").wait_for()
-    assert page.locator(".map .spot").count() == 8
+    assert f"intersection {source} to intersection {target}" in page.locator("#panel").inner_text()
+    page.get_by_text("vehicles per hour pass").wait_for()
+    trips = live.service.engine.select_link((source, target), now_s=int(live.time()))
+    assert trips is not None
+    assert page.locator(".map .spot").count() == len(trips.origins) + len(trips.destinations)
     page.keyboard.press("Escape")
     assert page.locator(".map .spot").count() == 0
     page.locator("h2", has_text="The next hour").wait_for()
 
 
-def test_a_street_is_found_by_part_of_its_name(page: Page) -> None:
-    page.locator("#search").fill("olumn 7")
-    assert page.get_by_role("option").all_inner_texts() == ["Column 7"]
-    page.locator("#search").fill("nowhere")
+def test_a_street_is_found_by_part_of_its_name(page: Page, live: LiveService) -> None:
+    street = a_street(live)
+    page.locator("#search").fill(street[1:].upper())
+    assert street in page.get_by_role("option").all_inner_texts()
+    page.locator("#search").fill("nowhere at all")
     assert "Nothing found" in page.locator("#found").inner_text()
-    page.locator("#search").fill("row")
-    page.keyboard.press("ArrowDown")
+    page.locator("#search").fill(street)
     page.keyboard.press("Enter")
-    assert page.locator("h2").inner_text() == "Row 1"
-    assert "18 roads" in page.locator("#panel").inner_text()
+    assert page.locator("h2").inner_text() == street
+    roads = int((live.service.city.network.edges.name == street).sum())
+    assert f"{roads} roads" in page.locator("#panel").inner_text()
 
 
-def test_a_road_closes_after_its_effect_was_shown(page: Page, server: MapServer) -> None:
-    search(page, "row 4")
+def test_a_road_closes_after_its_effect_was_shown(page: Page, live: LiveService) -> None:
+    search(page, a_street(live))
     page.locator("#panel .link").first.click()
     page.get_by_role("button", name="What if it closes?").click()
     changes = page.locator(".changes li")
@@ -138,65 +157,67 @@ def test_a_road_closes_after_its_effect_was_shown(page: Page, server: MapServer)
     assert "→" in changes.first.inner_text() and "%" in changes.first.inner_text()
     wait_drawn(page, "change 0")
     assert "+" in page.locator(".legend").inner_text()
-    assert server.town.closures == []
+    assert live.store.closures() == []
     assert faults(page) == []
     page.get_by_role("button", name="Close 2 roads now").click()
     page.get_by_role("button", name="Open again").first.wait_for()
-    assert sorted((c["source"], c["target"]) for c in server.town.closures) == [(1040, 1041), (1041, 1040)]
-    wait_drawn(page, "forecast 12")
+    one, other = live.store.closures()
+    assert (one.source, one.target) == (other.target, other.source)
+    wait_drawn(page, NEXT)
     assert "closed" in page.locator(".legend").inner_text()
     assert page.locator(".map .cross").count() == 2
     for left in (1, 0):
         page.get_by_role("button", name="Open again").first.click()
-        page.wait_for_function("left => document.querySelectorAll('.map .cross').length === left", arg=left)
-    assert server.town.closures == []
+        wait_for(page, lambda left=left: page.locator(".map .cross").count() == left)
+    assert not any(each.active(live.time()) for each in live.store.closures())
 
 
-def test_what_if_mode_takes_clicks_and_forgets(page: Page, server: MapServer) -> None:
+def test_what_if_mode_takes_clicks_and_forgets(page: Page, live: LiveService) -> None:
     page.get_by_role("tab", name="What if").click()
     page.get_by_label("What-if mode").check()
     page.get_by_label("Both directions").uncheck()
-    x, y = point_at(page, "Column")
+    x, y = point_at(page, "(?!Intersection)")
     page.mouse.click(x, y)
     page.get_by_role("button", name="Close 1 road now").wait_for()
     page.locator("select").select_option("after")
     wait_drawn(page, "after 0")
     page.get_by_role("button", name="Discard").click()
-    wait_drawn(page, "forecast 12")
+    wait_drawn(page, NEXT)
     assert page.locator("select").is_hidden()
-    assert server.town.closures == []
+    assert not any(each.active(live.time()) for each in live.store.closures())
 
 
-def test_accuracy_and_sensors_have_panels(page: Page) -> None:
+def test_accuracy_and_sensors_have_panels(page: Page, live: LiveService) -> None:
     page.get_by_role("tab", name="Accuracy").click()
-    page.get_by_text(re.compile(r"24\s% less error")).wait_for()
+    page.get_by_text(re.compile(r"\d\s% (less|more) error than the last reading")).wait_for()
     page.keyboard.press("ArrowRight")
-    page.get_by_text("1 stuck, 1 silent, 1 late").wait_for()
+    page.get_by_text(re.compile(r"^\d+ in order")).wait_for()
     assert page.get_by_role("tab", name="Sensors").get_attribute("aria-selected") == "true"
+    for _ in range(3):
+        live.step(readings=False)
+    page.get_by_text(re.compile(r"^\d+ late")).wait_for()
     assert faults(page) == []
 
 
-def test_a_new_forecast_and_a_restarted_service_show_by_themselves(browser: Browser, server: MapServer) -> None:
-    with open_page(browser, server.url, forgive="Failed to load resource") as page:
-        wait_drawn(page)
-        page.wait_for_function("document.body.dataset.connection === 'live'")
-        server.town.issued = ISSUED + timedelta(minutes=5)
-        server.publish("forecast")
-        page.get_by_text("Forecast made at Mon 4 Mar, 17:05").wait_for()
-        server.stop()
+def test_a_new_forecast_and_a_restarted_service_show_by_themselves(browser: Browser, live: LiveService) -> None:
+    with open_page(browser, live.url, forgive="Failed to load resource|ERR_|net::") as page:
+        page.locator("body[data-connection=live]").wait_for()
+        live.step()
+        page.get_by_text(f"Forecast made at {live.issued_text}").wait_for()
+        live.stop()
         page.get_by_text("reconnecting").wait_for()
-        server.town.issued = ISSUED + timedelta(minutes=10)
-        with MapServer(server.town, port=server.port):
-            page.get_by_text("Forecast made at Mon 4 Mar, 17:10").wait_for()
-            assert page.locator(".status").inner_text() == "live"
+        live.step()
+        live.start()
+        page.get_by_text(f"Forecast made at {live.issued_text}").wait_for()
+        assert page.locator(".status").inner_text() == "live"
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_a_phone_shows_it_all(browser: Browser, server: MapServer, dark: bool) -> None:
-    with open_page(browser, server.url, size=PHONE, dark=dark) as page:
+def test_a_phone_shows_it_all(browser: Browser, live: LiveService, dark: bool) -> None:
+    with open_page(browser, live.url, size=PHONE, dark=dark) as page:
         wait_drawn(page)
         assert page.locator("#panel").is_hidden()
-        page.locator("#search").fill(str(MIDDLE))
+        page.locator("#search").fill(inferred_node(live)[1])
         page.keyboard.press("Enter")
         page.get_by_text("History and forecast").wait_for()
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -206,8 +227,29 @@ def test_a_phone_shows_it_all(browser: Browser, server: MapServer, dark: bool) -
         assert page.locator(":root").get_attribute("data-theme") == ("dark" if dark else "light")
 
 
-def test_a_service_that_wants_a_token_is_given_one(browser: Browser) -> None:
-    with MapServer(Town(grid_city(4)), token="secret") as server, open_page(browser, server.url, forgive="401") as page:
-        page.locator("#token").fill("secret")
+def test_tiles_of_another_lie_below_a_service_that_wants_a_token(browser: Browser, town: Town, tmp_path: Path) -> None:
+    live = LiveService(town, tmp_path, basemap="https://tiles.example/{z}/{x}/{y}.png")
+    secret = make_token(live.store, "a test", "read", int(live.time()))
+    live.stop()
+    live.start()
+    asked: list[str] = []
+
+    def tile(route: Route) -> None:
+        asked.append(route.request.url)
+        route.fulfill(body=TILE, content_type="image/png", headers={"Access-Control-Allow-Origin": "*"})
+
+    with open_page(browser, live.url, forgive="401|403") as page:
+        page.route("https://tiles.example/**", tile)
+        page.locator("#token").fill(secret)
         page.keyboard.press("Enter")
         wait_drawn(page)
+        wait_for(page, lambda: len(asked) > 0)
+        assert re.fullmatch(r"https://tiles\.example/\d+/\d+/\d+\.png", asked[0])
+        page.get_by_text("A mapper").wait_for()
+        search(page, a_street(live))
+        page.locator("#panel .link").first.click()
+        page.get_by_role("button", name="What if it closes?").click()
+        page.locator(".changes li").first.wait_for()
+        page.get_by_role("button", name="Close 2 roads now").click()
+        page.locator(".error", has_text="operate").wait_for()
+    live.close()

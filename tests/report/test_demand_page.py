@@ -158,17 +158,12 @@ def test_values_survive_their_codes(some: list[float]) -> None:
     np.testing.assert_allclose(values(encoded_values(kept)), kept, rtol=4e-3, atol=1e-6 * top + 1e-300)
 
 
-def test_classes_of_flow_follow_the_busiest_hour_and_those_of_a_change_are_even() -> None:
+def test_classes_of_flow_follow_the_busiest_hour() -> None:
     flow = np.array([[1.0, 30, 200, 700, 900]] * 47 + [[2.0, 60, 400, 1400, 1800]])
     layer = RoadLayer.of_flow("flow", flow, "vehicles per hour")
     assert layer.edges[-1] == 1000
     assert [c["colour"] for c in layer.classes] == sorted({c["colour"] for c in layer.classes})
     assert layer.classes[-1]["colour"] == 6
-    change = RoadLayer.of_change("change", np.linspace(-70, 90, 200)[None], "vehicles per hour")
-    assert change.edges == (-50, -15, -5, 5, 15, 50)
-    assert [c["width"] for c in change.classes] == [c["width"] for c in reversed(change.classes)]
-    assert RoadLayer.of_change("none", np.zeros((1, 9)), "vehicles per hour").edges == (-1, -0.3, -0.1, 0.1, 0.3, 1)
-    assert change.classes[0]["text"].startswith("below −") and change.classes[-1]["text"].startswith("+")
 
 
 def test_a_network_without_roads_has_no_lines(city: City) -> None:

@@ -10,9 +10,11 @@ import pytest
 from frigate.data.city import City
 from frigate.data.stream import make_stream
 from frigate.demand.estimate import Demand, DemandSettings, estimate_demand
-from frigate.serve.map_data import network_container, road_flows
+from frigate.demand.rerouting import Rerouted
+from frigate.serve.map_data import closed_roads, network_container, road_flows
 from frigate.serve.wire import decode
 from frigate.simulate.demo_city import demo_city
+from frigate.sources.line_graph import on_roads
 from tests.support.grids import grid_network
 
 MONDAY_0800_S = 4 * 86_400 + 8 * 3600  # 5 January 1970
@@ -68,27 +70,58 @@ def test_a_network_without_roads_or_names_is_sent() -> None:
     assert arrays["line_start"].tolist() == [0]
 
 
+def test_the_nodes_of_a_city_on_roads_are_sent_as_lines(city: City) -> None:
+    line = on_roads(city)
+    line.lines[3] = b""
+    stream = make_stream(np.zeros((1, line.num_nodes)), line, start_s=0, step_s=300)
+    made = network_container(line, stream, np.ones(line.num_nodes, bool), name="", horizon=1, has_demand=False)
+    start, lonlat = (decode(made)[1][f"node_line_{name}"] for name in ("start", "lonlat"))
+    assert len(start) == line.num_nodes + 1 == city.network.num_edges + 1
+    place = np.stack([city.network.lon, city.network.lat], axis=1)
+    first, last = lonlat[start[:-1]], lonlat[start[1:] - 1]
+    known = np.arange(line.num_nodes) != 3
+    np.testing.assert_allclose(first[known], place[city.network.senders][known], atol=1e-6)
+    np.testing.assert_allclose(last[known], place[city.network.receivers][known], atol=1e-6)
+    np.testing.assert_allclose(first[3], [line.lon[3], line.lat[3]])
+    assert start[4] - start[3] == 1
+
+
 def test_without_demand_a_road_has_the_mean_of_its_ends() -> None:
     network = grid_network(3)
     values = np.arange(9.0)[None]
     expected = (network.senders + network.receivers) / 2
     np.testing.assert_allclose(road_flows(values, network)[0], expected)
+    a, b = network.senders[2], network.receivers[2]
+    closed = closed_roads(network, network.close([(network.node_ids[a], network.node_ids[b])]))
+    assert np.flatnonzero(closed).tolist() == [2]
+    np.testing.assert_allclose(road_flows(values, network, closed=closed)[0], np.where(closed, 0, expected))
     values[0, 4] = np.nan
     lost = (network.senders == 4) | (network.receivers == 4)
     np.testing.assert_array_equal(np.isnan(road_flows(values, network)[0]), lost)
 
 
 def test_roads_move_with_the_forecast_of_their_ends(city: City, demand: Demand) -> None:
-    at = np.array([MONDAY_0800_S])
+    network, half = city.network, {"local_s": np.array([MONDAY_0800_S]), "step_s": 3600}
     usual = demand.node_flow[[8]]
-    same = road_flows(usual, city.network, demand=demand, local_s=at)
-    np.testing.assert_allclose(same[0], demand.road_flow[8], rtol=1e-5)
-    more = road_flows(2 * usual, city.network, demand=demand, local_s=at)
+    same = road_flows(usual, network, demand=demand, **half)
+    bound = np.minimum(usual[0, network.senders], usual[0, network.receivers])
+    np.testing.assert_allclose(same[0], np.minimum(demand.road_flow[8], bound), rtol=1e-5)
+    more = road_flows(2 * usual, network, demand=demand, **half)
     busy = demand.road_flow[8] > np.median(demand.road_flow[8])
     assert (more[0] / same[0])[busy].min() > 1.3
     assert (more[0] <= 2 * same[0] + 1e-6).all()
-    closed = np.ones(city.network.num_edges, np.float32)
-    closed[5] = 0
-    shut = road_flows(usual, city.network, demand=demand, local_s=at, road_change=closed)
+    some = np.ones(network.num_edges, np.float32)
+    some[5], some[6] = 0, 0.5
+    rerouted = Rerouted(np.ones(network.num_nodes, np.float32), some, 0.0)
+    shut = road_flows(usual, network, demand=demand, rerouted=rerouted, **half)
     assert shut[0, 5] == 0
-    np.testing.assert_allclose(np.delete(shut[0], 5), np.delete(same[0], 5))
+    assert shut[0, 6] == pytest.approx(min(0.5 * demand.road_flow[8, 6], bound[6]), rel=1e-5)
+    np.testing.assert_allclose(np.delete(shut[0], [5, 6]), np.delete(same[0], [5, 6]))
+
+
+def test_between_two_hours_roads_have_some_of_both(city: City, demand: Demand) -> None:
+    middle = (demand.node_flow[8] + demand.node_flow[9]) / 2
+    at = {"local_s": np.array([MONDAY_0800_S + 1800]), "step_s": 3600}
+    made = road_flows(100 * middle[None], city.network, demand=demand, **at)
+    least = 4 * (demand.road_flow[8] + demand.road_flow[9])  # eight times, at most
+    np.testing.assert_allclose(made[0], np.where(least > 0, least, 0), rtol=1e-4)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.map_server import STATIC
+from frigate.serve.app import STATIC
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Page
@@ -40,19 +42,26 @@ def chromium() -> Iterator[Browser]:
 
 @contextmanager
 def open_page(
-    browser: Browser, url: str, *, size: tuple[int, int] = DESKTOP, dark: bool = False, forgive: str = ""
+    browser: Browser,
+    url: str,
+    *,
+    size: tuple[int, int] = DESKTOP,
+    dark: bool = False,
+    touch: bool = False,
+    forgive: str = "",
 ) -> Iterator[Page]:
-    """A page. Afterwards nothing may have been written to its console as an error, but what is forgiven."""
+    """A page. Afterwards nothing may have been written to its console as an error, but what matches `forgive`."""
     page = browser.new_page(
         viewport={"width": size[0], "height": size[1]},
         color_scheme="dark" if dark else "light",
         reduced_motion="reduce",
+        has_touch=touch,
     )
     page.set_default_timeout(20_000)
     wrong: list[str] = []
 
     def heard(message: ConsoleMessage) -> None:
-        if message.type == "error" and not (forgive and forgive in message.text):
+        if message.type == "error" and not (forgive and re.search(forgive, message.text)):
             wrong.append(message.text)
 
     page.on("console", heard)
@@ -65,9 +74,15 @@ def open_page(
 
 def wait_drawn(page: Page, what: str = "") -> None:
     """Until a frame is drawn: any, or "layer frame"."""
-    page.wait_for_function(
-        "what => document.body.dataset.drawn && (!what || document.body.dataset.drawn === what)", arg=what
-    )
+    page.locator(f'body[data-drawn="{what}"]' if what else "body[data-drawn]").wait_for()
+
+
+def wait_for(page: Page, true: Callable[[], bool], seconds: float = 20) -> None:
+    """Until something holds. The page's content policy lets Playwright wait for no function of its own."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not come about"
+        page.wait_for_timeout(20)
 
 
 def faults(page: Page) -> list[str]:

@@ -121,7 +121,7 @@
       for (let e = 0; e < roads; e++) {
         if (boxes[4 * e] > right || boxes[4 * e + 2] < left || boxes[4 * e + 1] > bottom || boxes[4 * e + 3] < top) continue;
         const value = this.at(e);
-        (value === 0 && this.layer.colours === "f" ? none : sorted[this.classOf(value)]).push(e);
+        (value === 0 ? none : sorted[this.classOf(value)]).push(e);
       }
       pen.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
       pen.fillStyle = colours.card;
@@ -130,7 +130,7 @@
       const order = [...classes.keys()].sort((a, b) => classes[a].width - classes[b].width);
       this.drawSymbols(pen);
       this.stroke(pen, none, colours.road, 0.6 * this.stretch);
-      for (const k of order) this.stroke(pen, sorted[k], colours[this.layer.colours + classes[k].colour], classes[k].width * this.stretch);
+      for (const k of order) this.stroke(pen, sorted[k], colours["f" + classes[k].colour], classes[k].width * this.stretch);
       this.drawn = { ...view };
       this.paintMs = performance.now() - began;
       this.show();
@@ -177,7 +177,6 @@
       for (const e of this.data.marked) this.mark(pen, e);
       if (picked && picked.road !== undefined) this.mark(pen, picked.road);
       this.drawSensors(pen);
-      if (this.data.closed) this.data.marked.forEach(e => this.cross(pen, e));
       this.ruler(pen);
     }
 
@@ -185,16 +184,7 @@
       const { colour, width } = this.layer.classes[this.classOf(this.at(e))], w = Math.max(width * this.stretch, 2.5);
       this.stroke(pen, [e], colours.card, w + 8, w / 2);
       this.stroke(pen, [e], colours.ink, w + 4, w / 2);
-      this.stroke(pen, [e], colours[this.layer.colours + colour], w, w / 2);
-    }
-
-    cross(pen, e) {
-      const [x, y] = this.place(...middle(e)), r = 7;
-      for (const [colour, width] of [[colours.card, 6], [colours.s4, 3]]) {
-        pen.strokeStyle = colour; pen.lineWidth = width; pen.lineCap = "round";
-        pen.beginPath(); pen.moveTo(x - r, y - r); pen.lineTo(x + r, y + r); pen.moveTo(x + r, y - r); pen.lineTo(x - r, y + r); pen.stroke();
-        pen.lineCap = "butt";
-      }
+      this.stroke(pen, [e], colours["f" + colour], w, w / 2);
     }
 
     drawSymbols(pen) {
@@ -279,7 +269,7 @@
       if (picked.road !== undefined) {
         const e = picked.road, value = this.at(e), name = shared.names[nameOf[e]];
         const way = [0, 1].map(k => shared.ids[ends[2 * e + k]]).join(" → ");
-        if (!this.data.kinds.length) return void make(box, "p", (name ? name + ", " : "") + way + ": " + (this.layer.colours === "c" && value > 0 ? "+" : "") + number(value) + " " + unit);
+        if (!this.data.kinds.length) return void make(box, "p", (name ? name + ", " : "") + way + ": " + number(value) + " " + unit);
         make(box, "h3", name || "A road without a name");
         make(box, "p", way, "hint");
         make(make(box, "p", undefined, "now"), "b", number(value)).after(" " + unit);

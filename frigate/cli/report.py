@@ -1,0 +1,46 @@
+"""`frigate report`: a run on a map, in one file that can be mailed."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+
+from frigate.cli.console import log, notice, progress, say
+from frigate.cli.parser import DEVICE, OTHER_CITY, RUN, Argument, Command
+from frigate.cli.train import read
+from frigate.errors import SettingsError
+
+
+def run(args: Namespace) -> None:
+    from frigate.evaluation.evaluate import evaluate
+    from frigate.forecasting.forecast import edit_network
+    from frigate.report.run_page import write_report
+    from frigate.training.checkpoint import load_run
+
+    if args.output.suffix.lower() not in (".html", ".htm"):
+        raise SettingsError(f"{args.output}: a report is a page. Name a file that ends in .html with -o")
+    opened = load_run(args.run)
+    city = opened.open_city() if args.city is None else read(args.city)
+    edit_network(city.stream.main_network, close=args.close)  # refuses what is no road, before anything takes time
+    with progress("Evaluating") as update:
+        result = evaluate(opened, city, stride=args.stride, test=args.test, device=args.device, progress=update)
+    if result.note:
+        notice(result.note)
+    log("Forecasting the day")
+    path = write_report(args.output, opened, result, city=city, close=args.close, test=args.test, device=args.device)
+    say(f"{result.city}: {path}, {path.stat().st_size / 1e6:.1f} MB. Open it in a browser; it needs no internet.")
+
+
+REPORT = Command(
+    "report", "Write a run's map, day and scores as one page to mail.", run,
+    (
+        RUN,
+        Argument("-o --output FILE", "the page to write", Path, default=Path("report.html")),
+        Argument("--close A,B", "show the day with the road from A to B closed; may be repeated", repeated=True),
+        OTHER_CITY,
+        Argument("--test PERIOD", "the days to score, as 2024-03-11/2024-03-15; the last of them is shown (default: "
+                 "the run's test period)"),
+        Argument("--stride N", "score every Nth window", int, default=1),
+        DEVICE,
+    ),
+)  # fmt: skip
