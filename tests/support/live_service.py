@@ -71,7 +71,7 @@ class LiveService:
         while not self.server.started:
             assert self.thread.is_alive(), "the service did not start"
             self.thread.join(0.01)
-        self.port = self.server.bound_port
+        self.port = int(self.server.url.rstrip("/").rpartition(":")[2])
 
     def stop(self) -> None:
         self.server.should_exit = True
