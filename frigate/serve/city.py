@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from frigate.data.bucketing import Grid, Readings, bucket
 from frigate.data.city import City
 from frigate.data.network import NodeId, RoadNetwork
-from frigate.data.stream import Steps, make_stream
+from frigate.data.stream import RoadNetworkStream, Steps, make_stream
 from frigate.forecasting.forecast import split_on
 from frigate.training.run import Run
 
@@ -34,6 +34,7 @@ class ServedCity:
     horizon: int
     quantity: str
     unit: str
+    record: tuple[float, float] = (0.0, 0.0)  # the least and the most that was read in the record, and 0
 
     @classmethod
     def of(cls, run: Run, city: City) -> ServedCity:
@@ -54,6 +55,7 @@ class ServedCity:
             horizon=run.settings.task.horizon,
             quantity=about.quantity,
             unit=about.unit,
+            record=_range(city.stream),
         )
 
     @property
@@ -94,6 +96,14 @@ class ServedCity:
         """[N] names of the detectors at each node, "" where none has one, and how far they were moved, NaN: unknown."""
         own = self.source.network.node_ids
         return self.source.detectors.at_nodes(own, self.network.node_ids)
+
+    @cached_property
+    def node_of_detector(self) -> dict[str, str]:
+        """The node of every detector that is the only one there: its readings are those of the node."""
+        own = self.source.network.node_ids
+        return {
+            name: str(own[row]) for name, row in self.source.detectors.alone().items() if str(own[row]) in self.row_of
+        }
 
     @cached_property
     def road_of(self) -> dict[tuple[str, str], int]:
@@ -153,6 +163,14 @@ class ServedCity:
         grid = Grid(replace(self.steps, start_s=begin_s), 1)
         made = bucket(known(), grid, num_nodes=self.network.num_nodes, quantity=self.quantity)
         return np.where(made.observed[0], made.values[0], np.float32(np.nan))
+
+
+def _range(stream: RoadNetworkStream) -> tuple[float, float]:
+    least, most = 0.0, 0.0
+    for values, observed in zip(stream.values, stream.observed, strict=True):
+        least = min(least, float(values.min(initial=0.0, where=observed)))
+        most = max(most, float(values.max(initial=0.0, where=observed)))
+    return least, most
 
 
 def utc(time_s: float) -> str:

@@ -21,6 +21,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
+from frigate.data.outliers import CODES, FAR_FOR_A_CODE
 from frigate.data.stream import DAY_S
 from frigate.errors import ServiceError
 from frigate.serve.city import ServedCity, utc
@@ -152,6 +153,8 @@ class Judge:
                 value = _number(row.value)
                 if value < 0 and self.city.quantity == "count":
                     raise _RefusedError(f"value {value:g} is negative, and a count cannot be")
+                if value in CODES and not self._plausible[0] <= value <= self._plausible[1]:
+                    raise _RefusedError(f"value {value:g} looks like an error code: the record goes {self._goes()}")
             except _RefusedError as refused:
                 answers.append(Answer("refused", str(refused)))
                 continue
@@ -166,11 +169,22 @@ class Judge:
         if isinstance(value, bool) or not isinstance(value, str | int):
             raise _RefusedError(f"node is {_kind(value)}. Give the id of a node, as text or a whole number")
         node = _text(value)
+        node = node if node in self.city.row_of else self.city.node_of_detector.get(node, node)
         if node not in self.city.row_of:
             unknown.add(node[:SHOWN])
             hint = self._like(node[:SHOWN]) if len(unknown) <= HINTS else ""
             raise _RefusedError(f"node {_shown(node)} is not in the network.{hint}")
         return node
+
+    @cached_property
+    def _plausible(self) -> tuple[float, float]:
+        """Where a number that may be an error code is a reading all the same."""
+        least, most = self.city.record
+        far = FAR_FOR_A_CODE * (most - least) if most > least else float("inf")
+        return least - far, most + far
+
+    def _goes(self) -> str:
+        return f"from {self.city.record[0]:g} to {self.city.record[1]:g}"
 
     def _kept(self) -> str:
         return "before 1970" if self.keep_days is None else f"readings are kept for {self.keep_days:g} days"
@@ -300,15 +314,16 @@ class Ingest:
         for batch in self._together():
             rows = [reading for each in batch for reading in each.readings]
             try:
-                statuses = iter(self._store.add_readings(rows, self.judge.now()))
-            except Exception as error:  # whoever waits is told
-                for each in batch:
-                    each.stored.set_exception(error)
-            else:
-                for each in batch:
-                    each.stored.set_result([next(statuses) for _ in each.readings])
+                statuses, failed = iter(self._store.add_readings(rows, self.judge.now())), None
+            except Exception as error:
+                statuses, failed = iter(()), error  # whoever waits is told
             with self._lock:
                 self._rows -= len(rows)
+            for each in batch:
+                if failed is None:
+                    each.stored.set_result([next(statuses) for _ in each.readings])
+                else:
+                    each.stored.set_exception(failed)
 
     def _together(self) -> Iterator[list[_Waiting]]:
         """What waits, at most so many rows at once, until the end."""

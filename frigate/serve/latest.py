@@ -58,7 +58,7 @@ class Latest:
             raise NoForecastError("there is no forecast yet. The first comes at the end of the step that is under way")
         issued = Issued.of(stored)
         times_s, past = engine.window(issued.issued_s)
-        foretold = self._foretold(times_s, issued)
+        foretold = self._foretold(times_s)
         closures = engine.store.closures(int(times_s[0]))
         ends_s = [*times_s[1:].tolist(), issued.issued_s]
         networks = [engine.network_at(end_s, closures) for end_s in ends_s]
@@ -73,7 +73,7 @@ class Latest:
             road_forecast=engine.road_flow(issued.times_s, issued.values, engine.network_of(issued)),
         )
 
-    def _foretold(self, times_s: NDArray[np.int64], issued: Issued) -> Floats:
+    def _foretold(self, times_s: NDArray[np.int64]) -> Floats:
         """[T,N] the first step of the forecasts that were made at these times."""
         city, store = self._engine.city, self._engine.store
         known = self._first_steps
@@ -81,10 +81,9 @@ class Latest:
         for time_s in times_s.tolist():
             if known.get(time_s) is None:
                 stored = store.forecast(time_s)
-                there = stored is not None and stored.network == city.version
-                known[time_s] = Issued.of(stored).values[0].copy() if stored is not None and there else None
+                fits = stored is not None and stored.network == city.version
+                known[time_s] = Issued.of(stored).values[0].copy() if stored is not None and fits else None
             self._first_steps[time_s] = known[time_s]
-        self._first_steps[issued.issued_s] = issued.values[0]
         nothing = np.full(city.network.num_nodes, np.nan, np.float32)
         rows = [self._first_steps[time_s] for time_s in times_s.tolist()]
         return np.stack([nothing if row is None else row for row in rows])

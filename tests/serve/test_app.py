@@ -74,6 +74,19 @@ def test_the_map_gets_an_hour_back_and_an_hour_ahead(shared: Served) -> None:
     assert np.isfinite(arrays["road_past"]).all() and not arrays["absent"].any()
 
 
+def test_past_flows_come_from_readings_and_else_from_what_had_been_forecast(served: Served) -> None:
+    """On roads between nodes without a reading too, once there are forecasts to tell."""
+    names, sensors = served.service.city.node_names, served.service.city.sensors
+    used = {name for name, sensor in zip(names, sensors.tolist(), strict=True) if sensor}
+    for snapshot in range(FIRST + 1, FIRST + PAST + 2):
+        rows = [row for row in served.town.reading_rows(snapshot, snapshot + 1) if row.node in used]
+        served.service.store.add_readings(rows, 0)
+        served.step(snapshot, readings=False)
+    arrays = decode(get(served, "/v1/forecast.bin").content)[1]
+    np.testing.assert_array_equal(np.isfinite(arrays["past"]), np.tile(sensors, (PAST, 1)))
+    assert np.isfinite(arrays["road_past"]).all() and (arrays["road_past"] > 0).any(0).mean() > 0.5
+
+
 def test_a_forecast_is_the_same_in_every_form(shared: Served) -> None:
     city = shared.service.city
     values = decode(get(shared, "/v1/forecast.bin").content)[1]["forecast"]

@@ -6,14 +6,17 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 
-from frigate.serve.city import utc
+from frigate.data.detectors import Detectors
+from frigate.serve.city import ServedCity, utc
 from frigate.serve.ingest import WAITING_ROWS, BatchError, BusyError, Ingest, Judge, Row, rows_of_arrow, rows_of_csv
 from frigate.serve.limits import Limits
 from frigate.serve.store import Reading, Store, StoreGoneError, open_store
@@ -70,6 +73,7 @@ def served(town: Town, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
         (Row("0", NOW, "inf"), "not a finite number"),
         (Row("0", NOW, 10**400), "not a finite number that fits"),
         (Row("0", NOW, 1e39), "not a finite number that fits"),
+        (Row("0", NOW, 65535), "value 65535 looks like an error code: the record goes from 0 to"),
         (Row("0", NOW, -1), "value -1 is negative, and a count cannot be"),
     ],
 )
@@ -104,6 +108,22 @@ def test_a_misspelt_node_gets_a_hint_but_not_every_one_of_thousands(town: Town) 
     near = town.served.node_names[-1] + "x"
     (answer,) = Judge(town.served, FakeTime(NOW_S))([Row(near, NOW, 1)]).answers
     assert answer is not None and "Did you mean" in answer.reason
+
+
+def test_a_detector_can_send_under_its_own_name(town: Town) -> None:
+    """Where it is the only one of its node: the counts of several would have to be summed."""
+    detectors = Detectors(np.array(["A17", "A18", "A19"]), np.array([0, 1, 1]), *[np.full(3, np.nan)] * 3)
+    city = ServedCity.of(town.run, replace(town.city, detectors=detectors))
+    judged = Judge(city, FakeTime(NOW_S))([Row(name, NOW, 1) for name in ("A17", "A18")])
+    assert [reading.node for reading in judged.readings] == [city.node_names[0]]
+    assert judged.answers[1] is not None and "not in the network" in judged.answers[1].reason
+
+
+def test_a_number_like_an_error_code_can_be_a_reading(town: Town) -> None:
+    row = Row(town.served.node_names[0], NOW, 9999)
+    for record in ((0.0, 5000.0), (0.0, 0.0)):  # a busy road, and nothing known
+        assert len(Judge(replace(town.served, record=record), FakeTime(NOW_S))([row]).readings) == 1
+    assert len(Judge(town.served, FakeTime(NOW_S))([row, row._replace(value=10_000)]).readings) == 1
 
 
 def test_a_small_error_of_a_sensors_clock_is_forgiven(judge: Judge, town: Town) -> None:
@@ -157,7 +177,8 @@ def test_batches_have_bounds(served: Served) -> None:
         yield from (text[k : k + 65_536] for k in range(0, len(text), 65_536))
 
     unknown = served.client.post("/v1/readings", content=parts(), headers=headers)
-    assert [known.status_code, unknown.status_code] == [413, 413] and "Send it in parts" in known.json()["error"]
+    for answer in (known, unknown):
+        assert answer.status_code == 413 and "Send it in parts" in answer.json()["error"]
     rows = served.client.post("/v1/readings", content=text[: 16 + 6 * 1001], headers=headers)
     assert rows.status_code == 413 and rows.json()["error"].startswith("1001 rows")
     zipped = served.client.post("/v1/readings", content=text[:100], headers=headers | {"Content-Encoding": "gzip"})
@@ -215,7 +236,7 @@ def test_batches_that_wait_together_are_written_together(slow: tuple[Ingest, Slo
     store.go.release(2)
     answers = [each.result(10) for each in waiting]
     assert answers == [["accepted", "duplicate"], *[["accepted", "duplicate"]] * 4]
-    assert len(store.writes) <= 2 and sum(store.writes) == 10
+    assert len(store.writes) <= 2 and sum(store.writes) == 10 and ingest.waiting_rows == 0
 
 
 def test_a_store_that_is_gone_is_told_to_all_who_wait_and_comes_back(slow: tuple[Ingest, SlowStore]) -> None:

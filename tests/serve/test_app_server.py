@@ -89,6 +89,9 @@ def test_a_body_that_does_not_come_is_not_waited_for(town: Town, tmp_path: Path)
 def test_broken_clients_have_defined_answers(one: Running) -> None:
     with one.connect() as cut:
         cut.sendall(HEAD + b"node,time,value\n")
+    with one.connect() as large:
+        large.sendall(HEAD.replace(b": 1000", b": 1000000000"))  # refused before it is sent
+        assert large.recv(4096).startswith(b"HTTP/1.1 413 ")
     with one.connect() as nonsense:
         nonsense.sendall(b"\x16\x03\x01 hello\r\n\r\n")
         assert nonsense.recv(4096).startswith(b"HTTP/1.1 400 ")
