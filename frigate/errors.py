@@ -40,7 +40,34 @@ class MissingExtraError(FrigateError):
         super().__init__(f"{package} is not installed. Run: pip install {wanted}")
 
 
+FEW = 300  # words that are compared letter by letter, which is slow
+MAX_WORD = 100  # characters
+
+
 def did_you_mean(word: str, known: Sequence[str]) -> str:
     """The hint that stands after a misspelt word, such as ` (did you mean "length_m"?)`; "" where nothing is near."""
-    near = get_close_matches(word, known, n=1) or get_close_matches(word.lower(), known, n=1)
-    return f' (did you mean "{near[0]}"?)' if near else ""
+    near = near_word(word, known)
+    return "" if near is None else f' (did you mean "{near}"?)'
+
+
+def near_word(word: str, known: Sequence[str]) -> str | None:
+    """The word that was perhaps meant.
+
+    Of many, such as the ids of a city, one that differs in a single letter or in case: that takes a look at each.
+    """
+    if len(word) > MAX_WORD:
+        return None
+    if len(known) > FEW:
+        return _one_letter_apart(word, known)
+    return next(iter(get_close_matches(word, known, n=1) or get_close_matches(word.lower(), known, n=1)), None)
+
+
+def _one_letter_apart(word: str, known: Sequence[str]) -> str | None:
+    half, size, lower = len(word) // 2, len(word), word.lower()
+    head, tail = word[:half], word[half + 1 :]  # a single slip leaves one of them as it is
+    for name in known:
+        if -2 < len(name) - size < 2 and (name.startswith(head) or name.endswith(tail)):
+            at = next((i for i, (x, y) in enumerate(zip(word, name, strict=False)) if x != y), min(size, len(name)))
+            if word[at + 1 :] in (name[at + 1 :], name[at:]) or word[at:] == name[at + 1 :]:
+                return name
+    return next((name for name in known if name.lower() == lower), None)

@@ -77,7 +77,7 @@ def _import_sumo(args: Namespace) -> None:
     with status(f"Importing {args.net}"):
         city = import_sumo(
             args.net, edgedata=args.edgedata, detectors=args.detectors, on=args.on, start=start,
-            timezone=args.timezone, step=args.step, name=_name(args),
+            timezone=args.timezone, step=args.step, origin=parse_origin(args.origin), name=_name(args),
         )  # fmt: skip
     _write(city, args)
 
@@ -147,6 +147,17 @@ def _write(city: City, args: Namespace) -> None:
         readings = f"{stream.num_snapshots} snapshots, sensors at {int(stream.sensors.sum())}"
     words = ("roads", "turns") if len(written.network.lines) else ("nodes", "roads")
     say(f"{stream.num_nodes} {words[0]}, {written.network.num_edges} {words[1]}, {readings}: {args.output}")
+
+
+def parse_origin(text: str | None) -> tuple[float, float] | None:
+    """A place as it is typed: 6.13,49.61."""
+    if text is None:
+        return None
+    try:
+        lon, lat = map(float, text.split(","))
+    except ValueError:
+        raise SettingsError(f'--origin "{text}": give degrees as LON,LAT, such as 6.13,49.61') from None
+    return lon, lat
 
 
 def parse_map(text: str, *, known: Sequence[str] = ()) -> dict[str, str]:
@@ -248,6 +259,7 @@ IMPORT = Group(
             Argument("--detectors FILE", "E1 loops and their output; may be repeated", Path, repeated=True),
             Argument("--start TIME", "the time of second 0: once for all files, or once for each "
                      "(default: 2024-01-01T00:00)", repeated=True),
+            Argument("--origin LON,LAT", "where point 0,0 of a network without a projection is"),
             STEP_OF_DATA, UTC, ON,
         )),
         Command("tables", "Your own tables of nodes, roads and readings.", _import_tables, (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -270,4 +271,8 @@ class NodeIndex:
         return np.where(found, rows, -1)
 
     def nearest(self, name: object) -> str:
-        return did_you_mean(str(name), [str(x) for x in self.node_ids.tolist()])
+        return did_you_mean(str(name), self._names)
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return [str(x) for x in self.node_ids.tolist()]

@@ -151,6 +151,14 @@ class Projection:
         scale = np.radians(1.0) * EARTH_RADIUS_M
         return east * scale * np.cos(np.radians(self.lat)), (lat - self.lat) * scale
 
+    def degrees(
+        self, east_m: NDArray[np.float64], north_m: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Longitude and latitude: `metres` the other way."""
+        scale = np.radians(1.0) * EARTH_RADIUS_M
+        lon = self.lon + east_m / (scale * np.cos(np.radians(self.lat)))
+        return np.where(np.abs(lon) > 180.0, (lon + 180.0) % 360.0 - 180.0, lon), self.lat + north_m / scale
+
 
 @dataclass(frozen=True)
 class PlaceIndex:

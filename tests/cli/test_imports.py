@@ -128,6 +128,9 @@ def test_a_simulation(tmp_path: Path) -> None:
         assert "2 snapshots" in frigate("import", "sumo", files["net"], *words)
     words = ("--detectors", files["loops"], "--detectors", files["loop_output"], "-o", tmp_path / "loops")
     assert "1 snapshots" in frigate("import", "sumo", files["net_gz"], *words)
+    (tmp_path / "made.net.xml").write_text(sumo_files.net_xml(location=""))
+    frigate("import", "sumo", tmp_path / "made.net.xml", "--origin", "-122.4,37.8", "-o", tmp_path / "made")
+    assert fg.read_city(tmp_path / "made").network.lon[0] == -122.4
 
 
 @pytest.mark.parametrize("kind", ["metr-la", "pems-bay", "pems03", "pems04", "frigate", "libcity"])
@@ -146,6 +149,7 @@ def test_benchmarks_there_and_back(kind: str, tmp_path: Path) -> None:
     [
         (("osm", "nowhere.osm.pbf"), "nowhere.osm.pbf"),
         (("sumo", "nowhere.net.xml"), "nowhere.net.xml"),
+        (("sumo", "nowhere.net.xml", "--origin", "6.13"), '--origin "6.13"'),
         (("tables",), "edges"),
         (("traces", "t.csv", "--network", "nowhere"), "nowhere"),
         (("benchmark", "metr", "."), '"metr-la"'),

@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from frigate.data.city import City, read_city, write_city
+from frigate.data.coordinates import haversine_m
 from frigate.errors import CityError, FrigateError
 from frigate.sources.geometry import read_line
 from frigate.sources.line_graph import on_roads
@@ -95,6 +96,49 @@ def test_positions_are_those_on_the_map(tmp_path: Path) -> None:
     np.testing.assert_allclose(network.lat[:2], [49.5900998, 49.624969], atol=2e-7)
     course = read_line(network.edges.geometry[0])
     np.testing.assert_allclose(course, np.stack([network.lon[:2], network.lat[:2]], axis=1), atol=1e-9)
+
+
+@pytest.mark.parametrize("location", ["", '<location netOffset="0,0" projParameter="!"/>'])
+@pytest.mark.parametrize("origin", [(6.13, 49.61), (-122.4, -37.8), (179.999, 0.0)])
+def test_a_net_without_a_projection_lies_where_it_is_put(
+    location: str, origin: tuple[float, float], tmp_path: Path
+) -> None:
+    path = write(tmp_path, "n.net.xml", net_xml(location=location).replace('x="400"', 'x="399"'))
+    network = import_sumo(path, origin=origin).network
+    at = {str(node): row for row, node in enumerate(network.node_ids)}
+    lon, lat = network.lon, network.lat
+    np.testing.assert_allclose((lon[at["A"]], lat[at["A"]]), origin)
+    for node, apart_m in (("B", 200), ("C", 399), ("D", np.hypot(200, 300))):
+        away_m = haversine_m(lon[at["A"]], lat[at["A"]], lon[at[node]], lat[at[node]])
+        np.testing.assert_allclose(away_m, apart_m, rtol=1e-4)
+    assert 0 < (lon[at["B"]] - lon[at["A"]]) % 360 < 1 and lat[at["D"]] > lat[at["B"]]  # x is east, y is north
+
+
+@pytest.mark.parametrize(
+    ("origin", "named"),
+    [
+        ((49.61, 181.0), ("--origin", "49.61,181")),
+        ((49.61, 106.13), ("--origin", "lon comes first")),
+        ((6.13, 85.0), ("--origin", "80")),
+        ((float("nan"), 49.0), ("--origin", "nan,49")),
+    ],
+)
+def test_an_origin_that_is_no_place_is_refused(
+    origin: tuple[float, float], named: tuple[str, ...], tmp_path: Path
+) -> None:
+    with raises(CityError, *named):
+        import_sumo(write(tmp_path, "n.net.xml", net_xml(location="")), origin=origin)
+
+
+def test_an_origin_for_a_net_that_has_a_place_is_refused(town: Path) -> None:
+    with raises(CityError, "town.net.xml line", "--origin"):
+        import_sumo(town, origin=(6.13, 49.61))
+
+
+def test_a_net_that_leaves_the_earth_is_refused(tmp_path: Path) -> None:
+    text = net_xml(location="").replace('x="200" y="0"', 'x="200" y="9e9"')
+    with raises(CityError, "n.net.xml", "200,9e+09", "--origin"):
+        import_sumo(write(tmp_path, "n.net.xml", text), origin=(6.13, 49.61))
 
 
 def test_on_roads_parallel_roads_are_nodes_and_connections_edges(town: Path) -> None:
@@ -357,9 +401,9 @@ REFUSED_NETS: dict[str, tuple[Callable[[], str | bytes], tuple[str, ...]]] = {
     ),
     "no place": (
         lambda: net_xml(location='<location netOffset="0,0" projParameter="!"/>'),
-        ("n.net.xml", 'projParameter="!"'),
+        ("n.net.xml", 'projParameter="!"', "--origin LON,LAT"),
     ),
-    "no location": (lambda: net_xml(location=""), ("n.net.xml", "no place on earth")),
+    "no location": (lambda: net_xml(location=""), ("n.net.xml", "no place on earth", "--origin LON,LAT")),
     "projection": (
         lambda: net_xml(location='<location netOffset="0,0" projParameter="+proj=nix"/>'),
         ("projParameter", '"+proj=nix"'),

@@ -44,6 +44,7 @@ def import_sumo(
     start: str | Sequence[str] = "2024-01-01T00:00",
     timezone: str = "UTC",
     step: str | None = None,
+    origin: tuple[float, float] | None = None,
     name: str | None = None,
 ) -> City:
     """Make a city from a SUMO network and either edge data or induction loops; without both it has no readings.
@@ -64,6 +65,8 @@ def import_sumo(
         IANA name of the city's time zone.
     step
         Default: the length of the intervals. A longer one sums them.
+    origin
+        Longitude and latitude of the point 0,0 of a network without a projection, such as netgenerate makes.
     name
         Of the city; default: that of the network's file.
     """
@@ -74,7 +77,7 @@ def import_sumo(
     notices, clock = Notices(), Clock(zone(timezone), "")
     step_s = None if step is None else parse_step(step, where="step")
     path = Path(net)
-    sumo = read_net(path, notices=notices)
+    sumo = read_net(path, notices=notices, origin=origin)
     network = _on_nodes(sumo, notices) if on == "nodes" else _on_roads(sumo, notices)
     note_network(network, notices)
     if files := [Path(p) for p in (edgedata or detectors)]:

@@ -18,11 +18,12 @@ from frigate.data.coordinates import on_earth
 from frigate.data.network import MIN_ROAD_M, Edges, RoadNetwork
 from frigate.data.notices import Notices
 from frigate.errors import CityError, MissingExtraError
-from frigate.sources.geometry import write_line
+from frigate.sources.geometry import Projection, write_line
 from frigate.sources.sumo.xml import Element, elements
 
 NO_ROAD = ("internal", "crossing", "walkingarea")  # functions of edges inside a junction or beside the road
 FASTEST_MPS, MAX_M = 100.0, 1e6
+MAX_ORIGIN_LAT = 80.0  # nearer to a pole the plane is no map
 UNPLACED = ("!", "-", "")  # projections that SUMO cannot take back to degrees
 
 
@@ -56,7 +57,8 @@ class _Read:
     connections: list[tuple[str, str, str, str, bool]] = field(default_factory=list)  # roads, lanes, whether back
 
 
-def read_net(path: Path, *, notices: Notices) -> SumoNet:
+def read_net(path: Path, *, notices: Notices, origin: tuple[float, float] | None = None) -> SumoNet:
+    """The roads of a network file; `origin` is the place of its point 0,0, for one without a projection."""
     read = _read(path)
     cars = {name: [lane for lane in lanes if for_cars(lane)] for name, (_, lanes) in read.roads.items()}
     kept = [name for name in read.roads if cars[name]]
@@ -74,7 +76,7 @@ def read_net(path: Path, *, notices: Notices) -> SumoNet:
     notices.add("Junctions without a road for cars, left out", len(read.junctions) - len(used))
     junctions = [junction for junction in read.junctions if junction in used]
     row_of = {junction: row for row, junction in enumerate(junctions)}
-    to_degrees = _projection(path, read.location)
+    to_degrees = _projection(path, read.location, origin)
     place = to_degrees(np.array([read.junctions[junction] for junction in junctions]))
     edges = _edges(read, kept, cars, np.array([[row_of[a], row_of[b]] for a, b in ends]), to_degrees, notices)
     road_of = {name: row for row, name in enumerate(kept)}
@@ -138,14 +140,20 @@ def for_cars(element: Element) -> bool:
     return not {"passenger", "all"} & set((disallow or "").split())
 
 
-def _projection(path: Path, location: Element | None) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
-    """From the file's metres [P,2] to longitude and latitude."""
+ToDegrees = Callable[[NDArray[np.float64]], NDArray[np.float64]]  # from the file's metres [P,2] to lon, lat
+
+
+def _projection(path: Path, location: Element | None, origin: tuple[float, float] | None) -> ToDegrees:
     parameter = "" if location is None else location.attributes.get("projParameter", "").strip()
     if location is None or parameter in UNPLACED:
-        raise CityError(
-            f'{path.name} has no place on earth (projParameter="{parameter}"). '
-            "Build it with netconvert from OpenStreetMap, or with --proj.utm from nodes in degrees"
-        )
+        if origin is None:
+            raise CityError(
+                f'{path.name} has no place on earth (projParameter="{parameter}"). '
+                "Say where its point 0,0 is with --origin LON,LAT, such as --origin 6.13,49.61"
+            )
+        return _around(path, origin)
+    if origin is not None:
+        raise location.refuse(f'the network has a place already (projParameter="{parameter[:80]}"). Leave out --origin')
     try:
         import pyproj
     except ImportError:
@@ -172,12 +180,31 @@ def _projection(path: Path, location: Element | None) -> Callable[[NDArray[np.fl
     return to_degrees
 
 
+def _around(path: Path, origin: tuple[float, float]) -> ToDegrees:
+    """On a plane that touches the earth at the origin."""
+    plane = Projection(*origin)
+    if not (on_earth(*np.array(origin)) and abs(plane.lat) <= MAX_ORIGIN_LAT):
+        hint = "; lon comes first" if on_earth(plane.lat, plane.lon) else ""
+        found = f"--origin {plane.lon:g},{plane.lat:g} is no place for a city{hint}"
+        raise CityError(f"{found}. Give LON,LAT, with LAT within {MAX_ORIGIN_LAT:g} degrees")
+
+    def to_degrees(xy: NDArray[np.float64]) -> NDArray[np.float64]:
+        lon, lat = plane.degrees(xy[:, 0], xy[:, 1])
+        wrong = ~on_earth(lon, lat)
+        if wrong.any():
+            x, y = xy[int(np.argmax(wrong))]
+            raise CityError(f"{path.name}: {x:g},{y:g} in the net is no place on earth from this --origin. Move it")
+        return np.stack([lon, lat], axis=1)
+
+    return to_degrees
+
+
 def _edges(
     read: _Read,
     kept: list[str],
     cars: dict[str, list[Element]],
     ends: NDArray[np.int64],
-    to_degrees: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+    to_degrees: ToDegrees,
     notices: Notices,
 ) -> Edges:
     """The roads [E], with course, true length and attributes."""
