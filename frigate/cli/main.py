@@ -36,6 +36,7 @@ COMMANDS = (
     DEMO, IMPORT, CHECK, DEMAND, TRAIN, EVALUATE, FORECAST, REPORT, SERVE, TOKEN, REPLAY, REPRODUCE, BENCH, EXPORT,
     COMPLETION,
 )  # fmt: skip
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory")  # how torch says it
 WRONG, STOPPED = 2, 130  # exit statuses: a mistake of the user's, Ctrl-C
 
 
@@ -62,6 +63,12 @@ def main(words: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except OSError as error:  # a full disk, a folder without permission
             complain(": ".join(filter(None, (str(error.filename or ""), error.strerror or str(error)))))
+        except MemoryError as error:
+            complain(_no_memory(str(error)))
+        except RuntimeError as error:  # of torch
+            if not any(words in str(error) for words in OUT_OF_MEMORY):
+                raise
+            complain(_no_memory(str(error)))
         except ModuleNotFoundError as error:
             if (error.name or "frigate").startswith("frigate"):
                 raise
@@ -83,6 +90,12 @@ def build_parser() -> Parser:
     parser.set_defaults(run_command=None, group=None)
     add_commands(parser, COMMANDS)
     return parser
+
+
+def _no_memory(detail: str) -> str:
+    first = (detail.strip().splitlines() or [""])[0][:200].rstrip(".")
+    said = f" ({first})" if first else ""
+    return f"the memory does not suffice{said}. Train with a smaller --batch-size or more --parts, or free some"
 
 
 @contextmanager

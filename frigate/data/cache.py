@@ -1,10 +1,12 @@
 """What was read of a city, kept as .npy files and one JSON in `CITY/cache`. It opens with numpy alone.
 
-Values and the observed mask are used from their files, not loaded. A road that is in several topologies is kept once.
+The arrays of the network are checked by their digests. Values and the observed mask are used from their files, not
+loaded. A road that is in several topologies is kept once.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -17,13 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frigate.data.detectors import Detectors
-from frigate.data.files import replacing_folder
+from frigate.data.files import digest, replacing_folder
 from frigate.data.folder import City, empty_turns, file_digests, find_sources
 from frigate.data.network import Edges, RoadNetwork
 from frigate.data.stream import RoadNetworkStream
 from frigate.errors import CityError
 
-CACHE_FORMAT = 3  # 1: days of 24 hours, whatever the clock did; 2: no lines of nodes
+CACHE_FORMAT = 4  # 1: days of 24 hours, whatever the clock did; 2: no lines of nodes; 3: no digests of its files
+MAPPED = ("values", "observed")  # used from their files: a digest would have to read them whole
 ARRAYS = ("values", "observed", "topology_of", "utc_offset_s", "node_ids", "lon", "lat", "present", "roads",
           "roads_end", "geometry_end", "lines", "lines_end", "forbidden_turns",
           *(f.name for f in fields(Edges)))  # fmt: skip
@@ -91,10 +94,21 @@ def save_cache(city: City, folder: Path, digests: dict[str, list[Any]]) -> None:
         arrays = _arrays(stream) | {"forbidden_turns": city.forbidden_turns}
         for name, array in arrays.items():
             np.save(new / f"{name}.npy", array, allow_pickle=False)
+        files = {name: digest(new / f"{name}.npy") for name in arrays if name not in MAPPED}
+        facts |= {"files": files, "mapped": {name: _layout(arrays[name]) for name in MAPPED}}
         for network in stream.topologies:  # what was derived from it took long, and holds while the network does
             for derived in folder.glob(f"{derived_prefix(network)}*"):
                 shutil.copy2(derived, new / derived.name)
+        facts["digest"] = _facts_digest(facts)
         (new / "cache.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
+
+
+def _layout(array: NDArray[Any]) -> list[Any]:
+    return [array.dtype.str, *array.shape]
+
+
+def _facts_digest(facts: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def _arrays(stream: RoadNetworkStream) -> dict[str, NDArray[Any]]:
@@ -130,14 +144,23 @@ def load_cache(folder: Path) -> tuple[City, dict[str, list[Any]]]:
         facts = json.loads((folder / "cache.json").read_text(encoding="utf-8"))
         if facts["format"] != CACHE_FORMAT:
             raise CityError(f"{folder} is a cache of another version. Take it away, then: frigate check CITY")
+        if facts.pop("digest") != _facts_digest(facts):
+            raise ValueError("cache.json has changed since it was written")
+        changed = [name for name, known in facts["files"].items() if digest(folder / f"{name}.npy") != known]
+        if changed:
+            raise ValueError(f"{changed[0]}.npy has changed since it was written")
         return _loaded(folder, facts), facts["tables"]
-    except (OSError, ValueError, KeyError, TypeError, IndexError, EOFError) as error:
+    except CityError:
+        raise
+    except Exception as error:  # whatever a damaged header or a missing array leads to
         raise CityError(f"{folder} is not a whole cache ({error}). Take it away, then: frigate check CITY") from None
 
 
 def _loaded(folder: Path, facts: dict[str, Any]) -> City:
     def mapped(name: str) -> NDArray[Any]:
         whole = np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+        if _layout(whole) != facts["mapped"][name]:
+            raise ValueError(f"{name}.npy has changed since it was written")
         return np.asarray(whole)  # a plain view, still of the file
 
     topologies = _topologies(folder)

@@ -126,12 +126,8 @@ def lon_lat(table: Table, wanted: NDArray[np.bool_] | None = None) -> tuple[NDAr
 
 def text(table: Table, column: str) -> pl.Series:
     """A column as text without blanks around it, null where it is empty. 7.0 is 7: so pandas writes integers."""
-    import polars as pl
 
-    raw = _whole_numbers(table.frame[column])
-    if raw.dtype.is_nested() or raw.dtype == pl.Binary:
-        raw = pl.Series(column, ["?"] * len(raw))
-    stripped = raw.cast(pl.String).str.strip_chars()
+    stripped = _as_text(table, column).str.strip_chars()
     return stripped.set((stripped == "").fill_null(False), None)
 
 
@@ -146,11 +142,10 @@ def numbered(names: pl.Series, codes: dict[str, int]) -> NDArray[np.int32]:
 
 def words(table: Table, column: str, notices: Notices | None = None) -> NDArray[np.str_]:
     """A column as text, exactly as it is or, given notices, `shortened`; "" where it is not given or not there."""
-    import polars as pl
 
     if column not in table:
         return np.full(len(table), "", np.str_)
-    given = _whole_numbers(table.frame[column]).cast(pl.String).fill_null("")
+    given = _as_text(table, column).fill_null("")
     return np.array((given if notices is None else shortened(given, table, notices)).to_list(), np.str_).reshape(-1)
 
 
@@ -159,6 +154,16 @@ def shortened(text: pl.Series, table: Table, notices: Notices) -> pl.Series:
     long = (text.str.len_chars() > MAX_TEXT).fill_null(False).to_numpy()
     notices.add_rows(f"Values of {text.name} cut to {MAX_TEXT} characters", long, table.place_of())
     return text.str.head(MAX_TEXT)
+
+
+def _as_text(table: Table, column: str) -> pl.Series:
+    import polars as pl
+
+    raw = _whole_numbers(table.frame[column])
+    if raw.dtype.is_nested() or raw.dtype.is_temporal() or raw.dtype == pl.Binary:
+        theirs = table.file.source_of.get(column, column)
+        raise CityError(f"{table.path.name}: column {theirs} holds {raw.dtype}. Text or numbers are expected")
+    return raw.cast(pl.String)
 
 
 def _whole_numbers(raw: pl.Series) -> pl.Series:

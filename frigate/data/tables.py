@@ -102,7 +102,7 @@ class TableFile:
     def read(self, columns: Sequence[str] | None = None) -> Table:
         """The whole table: these of our columns, or all that it has."""
         with self.reading():
-            return Table(self, self.lazy(columns or tuple(self.source_of)).collect())
+            return Table(self, _plain(self.lazy(columns or tuple(self.source_of)).collect()))
 
     def batches(self, columns: Sequence[str] | None = None, *, batch_rows: int = BATCH_ROWS) -> Iterator[Table]:
         """The table a run of rows at a time: at least one, perhaps of no rows."""
@@ -113,7 +113,7 @@ class TableFile:
             if frame is None:
                 frame = lazy.head(0).collect()
         while frame is not None:
-            yield Table(self, frame)
+            yield Table(self, _plain(frame))
             with self.reading():
                 frame = next(runs, None)
 
@@ -297,6 +297,23 @@ class Table:
 
     def refuse(self, index: int, message: str) -> CityError:
         return CityError(f"{self.file.place(self.row(index))}: {message}")
+
+
+def _plain(frame: pl.DataFrame) -> pl.DataFrame:
+    """The frame with numbers of 64 bits: larger ones, which few functions know, as text, decimals as floats."""
+    import polars as pl
+
+    def plain(column: pl.Series) -> pl.Series:
+        whole = column.cast(pl.Int64, strict=False)
+        if not bool((whole == column).all()):  # a null is equal to nothing, and passed over
+            return column.cast(pl.Float64 if column.dtype.is_decimal() else pl.String)
+        lost = whole.null_count() > column.null_count()
+        return column.cast(pl.String) if lost else whole
+
+    wide = (pl.UInt64, pl.Int128, pl.UInt128)
+    columns = [plain(frame[name]) for name, dtype in frame.schema.items() if dtype in wide or dtype.is_decimal()]
+    names = [name for name, dtype in frame.schema.items() if isinstance(dtype, pl.Categorical | pl.Enum)]
+    return frame.with_columns(*columns, *(frame[name].cast(pl.String) for name in names))
 
 
 # Opening

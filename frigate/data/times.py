@@ -126,7 +126,9 @@ def network_timezone(timezone: str | None, own: str, notices: Notices) -> str:
 
 
 def utc_text(us: int) -> str:
-    """ISO-8601 to the second."""
+    """ISO-8601 to the second; of a time too far away for that, its year."""
+    if abs(us) >= 2**63:
+        return f"year {1970 + us // (31_556_952 * 1_000_000)}"
     return f"{np.datetime_as_string(np.datetime64(us, 'us').astype('datetime64[s]'))}Z"
 
 
@@ -359,11 +361,16 @@ def parse_times(
     raw = _time_column(table, columns)
     if isinstance(raw.dtype, pl.Datetime):
         zone = raw.dtype.time_zone
-        us = raw.dt.timestamp("us").fill_null(0).to_numpy()
-        outside = (us < EARLIEST_US) | (us >= LATEST_US)  # such a time may be more than Python's can hold
+        times, parts = {"ms": (1000, 1), "us": (1, 1), "ns": (1, 1000)}[raw.dtype.time_unit]  # of a microsecond
+        units = raw.to_physical().fill_null(0).to_numpy()
+        earliest, latest = (limit * parts // times for limit in (EARLIEST_US, LATEST_US))
+        outside = (units < earliest) | (units >= latest)  # such a time may be more than Python's can hold
         if zone is not None or outside.any():
             faults = np.where(raw.is_null().to_numpy(), "is empty", np.where(outside, OUT_OF_RANGE, ""))
-            return Times(us, faults, lambda row: utc_text(int(us[row])).removesuffix("" if zone else "Z"))
+            us = raw.set(pl.Series(outside), None).dt.timestamp("us").fill_null(0).to_numpy()
+            return Times(
+                us, faults, lambda row: utc_text(int(units[row]) * times // parts).removesuffix("" if zone else "Z")
+            )
     distinct = raw.unique()
     _refuse_float32(table, columns[-1], distinct)
     times_us, reasons = np.zeros(len(distinct), np.int64), [""] * len(distinct)
@@ -409,7 +416,9 @@ def _refuse_float32(table: Table, column: str, distinct: pl.Series) -> None:
         return
     number = distinct.cast(pl.Float64, strict=False).drop_nulls().to_numpy()
     number = number[np.isfinite(number) & (np.abs(number) > 1e9)]
-    if len(number) < 3 or (number % 60 == 0).all() or (number.astype(np.float32) != number).any():
+    with np.errstate(over="ignore"):
+        rounded = number.astype(np.float32)
+    if len(number) < 3 or (number % 60 == 0).all() or (rounded != number).any():
         return
     theirs = table.file.source_of.get(column, column)
     raise CityError(

@@ -810,3 +810,30 @@ def test_the_demo_replaces_an_earlier_demo_and_nothing_else(
     with pytest.raises(KeyboardInterrupt):
         again(earlier)
     assert not list(earlier.glob("run/checkpoint-*"))
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError("Unable to allocate 9.1 TiB for an array"), "9.1 TiB"),
+        (RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB.\nSee documentation"), "20.00 GiB"),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 4 bytes"), "4 bytes"),
+    ],
+)
+def test_too_little_memory_is_said_in_a_line(error: Exception, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("frigate.data.city.read_city", fail)
+    monkeypatch.setattr("frigate.data.city.open_city", fail)
+    assert_refused(frigate("check", "."), "memory", said, "--batch-size")
+
+
+def test_another_fault_of_torch_is_not_taken_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("shapes differ")
+
+    monkeypatch.setattr("frigate.data.city.read_city", fail)
+    monkeypatch.setattr("frigate.data.city.open_city", fail)
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        frigate("check", ".")

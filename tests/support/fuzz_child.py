@@ -161,7 +161,8 @@ def damage(files: dict[str, Path], name: str, k: int) -> str:
     """Damage one of the files, in place; which one."""
     rng = np.random.default_rng([zlib.crc32(name.encode()), k])
     which = sorted(files)[int(rng.integers(len(files)))]
-    files[which].write_bytes(damaged(files[which].read_bytes(), rng))
+    change = (FORMATS | TRAPS)[name].damage or damaged
+    files[which].write_bytes(change(files[which].read_bytes(), rng))
     return which
 
 

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import polars as pl
 
-from frigate.data.city import City, read_city
+from frigate.data.city import City, open_cache, read_city
 from frigate.data.coordinates import haversine_m
 from frigate.data.network import Edges, RoadNetwork
 from frigate.sources.benchmarks.importer import import_benchmark
@@ -22,6 +22,7 @@ from frigate.sources.sumo.importer import import_sumo
 from frigate.sources.tables.importer import import_tables
 from frigate.sources.traces.importer import import_traces
 from tests.support import benchmark_files, osm_files, sumo_files, table_files
+from tests.support.fuzz_tables import other_cells, other_types
 
 Files = dict[str, Path]
 
@@ -30,6 +31,7 @@ Files = dict[str, Path]
 class Format:
     write: Callable[[Path], Files]  # into a folder; any of them may then be damaged
     load: Callable[[Files], City]
+    damage: Callable[[bytes, np.random.Generator], bytes] | None = None  # of one of them; default: of its bytes
 
 
 NODES = "node_id,lon,lat\n" + "".join(f"{n},{6.1 + n / 100:.2f},{49.6 + n % 3 / 100:.2f}\n" for n in range(8))
@@ -67,6 +69,35 @@ def city_parquet(folder: Path, *, compression: str) -> Files:
         paths[f"{stem}.csv"].unlink()
         files[path.name] = path
     return files
+
+
+def as_parquet(files: Files) -> Files:
+    """The same tables as Parquet, in place of CSV."""
+    found = {}
+    for path in files.values():
+        german = ";" in path.read_text()
+        frame = pl.read_csv(path, separator=";" if german else ",", decimal_comma=german, try_parse_dates=True)
+        frame.write_parquet(path.with_suffix(".parquet"))
+        path.unlink()
+        found[path.with_suffix(".parquet").name] = path.with_suffix(".parquet")
+    return found
+
+
+def whole_city(folder: Path) -> Files:
+    """All the tables that a city may have."""
+    files = city_csv(folder)
+    (folder / "turns.csv").write_text("source,via,target\n0,1,2\n")
+    return {name: path for name, path in files.items() if name != "city.toml"} | {"turns.csv": folder / "turns.csv"}
+
+
+def cache(folder: Path) -> Files:
+    city_csv(folder)
+    read_city(folder)
+    return {path.name: path for path in (folder / "cache").iterdir()}
+
+
+def load_cache(files: Files) -> City:
+    return open_cache(files["cache.json"].parent)
 
 
 def load_city(files: Files) -> City:
@@ -215,6 +246,16 @@ FORMATS: dict[str, Format] = {
     "tables sensors": Format(sensors, load_sensors),
     **{f"benchmark {kind}": Format(partial(benchmark, kind=kind), load_benchmark) for kind in BENCHMARKS},
     **{f"traces {ending}": Format(partial(traces, ending=ending), load_traces) for ending in ("csv", "parquet")},
+    "cache": Format(cache, load_cache),
+    "types of a city": Format(lambda folder: as_parquet(whole_city(folder)), load_city, other_types),
+    "types of tables": Format(
+        lambda folder: as_parquet(some(table_files.small_files, TABLES["csv"], folder)), load_tables, other_types
+    ),
+    "types of sensors": Format(lambda folder: as_parquet(sensors(folder)), load_sensors, other_types),
+    "types of traces": Format(partial(traces, ending="parquet"), load_traces, other_types),
+    "types of lines": Format(partial(some, table_files.small_files, TABLES["parquet"]), load_tables, other_types),
+    "cells of a city": Format(whole_city, load_city, other_cells),
+    "cells of tables": Format(partial(some, table_files.small_files, TABLES["csv"]), load_tables, other_cells),
 }
 
 

@@ -183,8 +183,9 @@ def _projection(path: Path, location: Element | None, origin: tuple[float, float
 def _around(path: Path, origin: tuple[float, float]) -> ToDegrees:
     """On a plane that touches the earth at the origin."""
     plane = Projection(*origin)
-    if not (on_earth(*np.array(origin)) and abs(plane.lat) <= MAX_ORIGIN_LAT):
-        hint = "; lon comes first" if on_earth(plane.lat, plane.lon) else ""
+    lon_lat = np.array(origin)
+    if not (on_earth(*lon_lat) and abs(plane.lat) <= MAX_ORIGIN_LAT):
+        hint = "; lon comes first" if on_earth(*lon_lat[::-1]) else ""
         found = f"--origin {plane.lon:g},{plane.lat:g} is no place for a city{hint}"
         raise CityError(f"{found}. Give LON,LAT, with LAT within {MAX_ORIGIN_LAT:g} degrees")
 
