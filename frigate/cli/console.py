@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
+from frigate.data.foreign_text import printable, printable_json
 from frigate.data.progress import Progress, plain_progress
 from frigate.data.text_table import table_lines
 
@@ -25,12 +26,12 @@ RED, YELLOW = "31", "33"
 
 def say(text: str) -> None:
     """Print a result."""
-    print(_fitted(text, sys.stdout), flush=True)
+    print(_fitted(printable(text), sys.stdout), flush=True)
 
 
 def log(text: str) -> None:
     """Print what is going on."""
-    print(_fitted(text, sys.stderr), file=sys.stderr, flush=True)
+    print(_fitted(printable(text), sys.stderr), file=sys.stderr, flush=True)
 
 
 def notice(*texts: str) -> None:
@@ -46,12 +47,12 @@ def complain(text: str) -> None:
 
 def _log_as(word: str, colour: str, text: str) -> None:
     """Print a line after a coloured word; the codes of the colour take no room in it."""
-    fitted = _fitted(f"{word} {text}", sys.stderr)
+    fitted = _fitted(f"{word} {printable(text)}", sys.stderr)
     print(_coloured(word, colour) + fitted.removeprefix(word), file=sys.stderr, flush=True)
 
 
 def to_json(data: Any) -> str:
-    return json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
+    return printable_json(json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False))
 
 
 def print_json(data: Any) -> None:
@@ -92,9 +93,9 @@ def status(text: str) -> Iterator[None]:
             log(f"{text} ...")
         yield
         return
-    from rich.markup import escape
+    from rich.text import Text  # text as it is: rich reads [red] and :bomb: in a plain string
 
-    with terminal.status(escape(text)):
+    with terminal.status(Text(printable(text))):
         yield
 
 
@@ -111,16 +112,17 @@ def progress(title: str) -> Iterator[Progress]:
                rich.TextColumn("{task.percentage:>3.0f}%"), rich.TimeRemainingColumn())  # fmt: skip
     # Drawn twice a second: drawing takes time from the work on two cores.
     with rich.Progress(*columns, console=terminal, transient=True, refresh_per_second=2) as bar:
-        task = bar.add_task(title, total=None)
+        task = bar.add_task(printable(title), total=None)
 
         def update(done: int, total: int, words: str) -> None:
-            bar.update(task, completed=done, total=total, description=f"{title} {words}".strip())
+            bar.update(task, completed=done, total=total, description=printable(f"{title} {words}".strip()))
 
         yield update
 
 
 def print_table(rows: Sequence[dict[str, str]], *, drop: Sequence[str] = (), left: Sequence[str] = ()) -> list[str]:
     """Print rows of named cells as wide as the terminal allows, as `table_lines` does; the columns without room."""
-    lines, dropped = table_lines(rows, width=_columns(), drop=drop, left=left)
+    shown = [{name: printable(cell) for name, cell in row.items()} for row in rows]
+    lines, dropped = table_lines(shown, width=_columns(), drop=drop, left=left)
     print("\n".join(lines))
     return dropped

@@ -20,6 +20,7 @@ from frigate.data.bucketing import (
     without_repeats,
 )
 from frigate.data.columns import NodeIndex, numbers
+from frigate.data.foreign_text import without_formulas
 from frigate.data.network import RoadNetwork
 from frigate.data.notices import Notices, TableRow
 from frigate.data.stream import RoadNetworkStream
@@ -142,7 +143,9 @@ def write_readings(stream: RoadNetworkStream, folder: Path, *, csv: bool) -> Non
     import polars as pl
     from polars.io.plugins import register_io_source
 
-    ids = pl.Series(stream.node_ids)
+    ids = pl.Series("node_id", stream.node_ids)
+    if csv:
+        ids = without_formulas(ids.to_frame())["node_id"]
     schema = {"time": pl.Datetime("us", "UTC"), "node_id": ids.dtype, "value": pl.Float32()}
     rows_at_once = max(1, 1_000_000 // max(1, stream.num_nodes))
 

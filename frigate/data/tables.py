@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from frigate.data.column_names import guess, renamed, unit_factor
 from frigate.data.files import replacing_folder
+from frigate.data.foreign_text import as_it_was, without_formulas
 from frigate.data.notices import Notices, TableRow
 from frigate.data.sandbox import reading
 from frigate.data.spreadsheets import SUFFIXES as SHEETS
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 ROW = "row number"  # the column with each row's number in its file, from 0
 BATCH_ROWS = 1 << 20
+TEXT = ("node_id", "source", "target", "via", "sensor_id", "vehicle", "name", "road_class")  # columns of names
 CSV_TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 HEAD_LINES = 60
@@ -91,11 +93,14 @@ class TableFile:
         """Some of our columns, and the number of each row. Blank lines are skipped."""
         import polars as pl
 
-        there = [pl.col(self.source_of[c]).alias(c) for c in columns if c in self]
+        cells = {c: pl.col(self.source_of[c]) for c in columns if c in self}
+        if self.strict and not self.parquet:
+            cells |= {c: as_it_was(cells[c]) for c in TEXT if c in cells}
+        there = [cell.alias(c) for c, cell in cells.items()]
         lazy = self.scan().with_row_index(ROW).select(ROW, *there)
         if not self.parquet and there:
-            cells = pl.exclude(ROW)
-            blank = cells.is_null() if self.strict else cells.fill_null("").str.strip_chars() == ""
+            every = pl.exclude(ROW)
+            blank = every.is_null() if self.strict else every.fill_null("").str.strip_chars() == ""
             lazy = lazy.filter(~pl.all_horizontal(blank))
         return lazy
 
@@ -486,12 +491,12 @@ def city_table(
 
 
 def write_table(frame: pl.DataFrame, folder: Path, stem: str, *, csv: bool) -> None:
-    """Write a table of a city folder; in CSV, bytes are hexadecimal digits."""
+    """Write a table of a city folder; in CSV, bytes are hexadecimal digits, and text is no formula."""
     import polars as pl
 
     if csv:
         binary = [pl.col(c).bin.encode("hex") for c, t in frame.schema.items() if t == pl.Binary]
-        frame.with_columns(binary).write_csv(folder / f"{stem}.csv", datetime_format=CSV_TIME)
+        without_formulas(frame.with_columns(binary)).write_csv(folder / f"{stem}.csv", datetime_format=CSV_TIME)
     else:
         frame.write_parquet(folder / f"{stem}.parquet", compression="zstd")
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from frigate.data.city import City
 from frigate.data.coordinates import line_points
 from frigate.data.files import write_file
+from frigate.data.foreign_text import no_formula
 from frigate.data.network import RoadNetwork, no_lines
 from frigate.data.stream import Steps, local_iso
 from frigate.errors import SettingsError
@@ -160,6 +161,7 @@ class Forecast:
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(COLUMNS)
         for *node, sensor, values in zip(*self._nodes(), self.values.T.tolist(), strict=True):
+            node = [no_formula(cell) if isinstance(cell, str) else cell for cell in node]  # noqa: PLW2901
             cells = ("" if math.isnan(value) else value for value in values)
             used = str(sensor).lower()
             writer.writerows((*node, used, *step, value) for step, value in zip(steps, cells, strict=True))

@@ -17,6 +17,7 @@ from fastapi import Depends, HTTPException, Path, Request, Response
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, Field, StringConstraints
 
+from frigate.data.foreign_text import without_formulas
 from frigate.serve.auth import Caller
 from frigate.serve.city import ServedCity
 from frigate.serve.events import Events
@@ -210,7 +211,7 @@ def table(request: Request, frame: pl.DataFrame, form: Form, name: str) -> Respo
     """A table as CSV or Arrow."""
     file = io.BytesIO()
     if form == "csv":
-        frame.write_csv(file, datetime_format="%Y-%m-%dT%H:%M:%SZ")
+        without_formulas(frame).write_csv(file, datetime_format="%Y-%m-%dT%H:%M:%SZ")
         return sent(request, file.getvalue(), CSV, name=f"{name}.csv")
     frame.write_ipc_stream(file)
     return sent(request, file.getvalue(), ARROW, name=f"{name}.arrow")

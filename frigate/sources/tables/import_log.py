@@ -11,6 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from frigate.data.files import replacing_file
+from frigate.data.foreign_text import no_formula
 from frigate.data.notices import Notices
 from frigate.data.tables import ROW, Table, TableFile
 from frigate.errors import CityError
@@ -105,7 +106,7 @@ class ImportLog:
             with replacing_file(report) as new, new.open("w", encoding="utf-8", newline="") as file:
                 writer = csv.writer(file)
                 writer.writerow(HEADER)
-                writer.writerows(self._rows())
+                writer.writerows([no_formula(str(cell)) for cell in row] for row in self._rows())
         except OSError as error:
             raise CityError(f"{report} cannot be written: {error.strerror}. Name another file with --report") from None
 
