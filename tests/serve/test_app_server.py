@@ -212,7 +212,7 @@ def test_a_store_that_goes_away_is_said_and_comes_back(town: Town, monkeypatch: 
         assert one.client.get("/healthz").status_code == 200
         server.start()
         wait_for(lambda: one.client.get("/readyz").status_code == 200)
-        assert one.client.post("/v1/readings", json={"readings": [reading]}).json()["accepted"] == 1
+        wait_for(lambda: one.client.post("/v1/readings", json={"readings": [reading]}).json().get("accepted") == 1)
         one.time.now_s += STEP_S
         wait_for(lambda: one.service.clock.state.forecasts == 2)
     store.close()

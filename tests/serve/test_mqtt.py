@@ -91,7 +91,7 @@ async def publish(broker: MqttBroker, *payloads: bytes) -> None:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(600):
         while not holds():
             await asyncio.sleep(0.01)
 

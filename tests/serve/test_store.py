@@ -242,7 +242,7 @@ def test_postgresql_that_stops_is_said_and_comes_back(monkeypatch: pytest.Monkey
         with pytest.raises(StoreGoneError):
             store.hold_clock()
         server.start()
-        for _ in range(20):  # as clients do, who are told to come back
+        for _ in range(2000):  # as clients do, who are told to come back
             with suppress(StoreGoneError):
                 if store.add_readings([Reading("A", 1, 1.0)], 0.0) == ["accepted"]:
                     break
