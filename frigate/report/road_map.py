@@ -65,7 +65,7 @@ def _both_ways(network: RoadNetwork) -> tuple[tuple[NDArray[np.int64], NDArray[n
 
 @dataclass(frozen=True)
 class RoadLayer:
-    """A value for every road, or one for each hour of some kinds of day. K = 24 hours times the kinds, or 1."""
+    """A value for every road and each hour of some kinds of day. K = 24 hours times the kinds."""
 
     name: str
     values: Floats  # [K,E]
@@ -119,17 +119,13 @@ class RoadMap:
     title: str
     network: RoadNetwork
     layers: tuple[RoadLayer, ...]
-    kinds: tuple[str, ...] = ()  # kinds of day, each with 24 hours; (): one value, and no slider
+    kinds: tuple[str, ...]  # kinds of day, each with 24 hours
     hour: int = 17  # shown first
     spread: Floats | None = None  # [E] standard deviation of the logarithm of the values
     sensors: SensorFit | None = None
     marked: tuple[int, ...] = ()  # rows of roads that stand out
     mark: str = ""  # what they are, for the key
     symbols: tuple[Symbols, ...] = ()
-
-    @property
-    def large(self) -> bool:
-        return bool(self.kinds)
 
     @property
     def data(self) -> dict[str, Any]:

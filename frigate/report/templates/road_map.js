@@ -77,7 +77,7 @@
       this.symbols = this.data.symbols.map(s => ({ shape: s.shape, road: new Uint32Array(bytes(s.road)), size: decoded(s.size), top: s.size.top }));
       this.layer = this.data.layers[0];
       this.kind = 0;
-      this.hour = this.data.kinds.length ? this.data.hour : 0;
+      this.hour = this.data.hour;
       this.controls();
       this.gestures();
       new ResizeObserver(() => this.resize()).observe(this.canvas);
@@ -264,12 +264,11 @@
     tell() {  // what is picked, in words
       const box = this.readout;
       box.replaceChildren();
-      if (!picked) return void make(box, "p", this.data.kinds.length ? "Point at a road or a sensor." : " ", "hint");
+      if (!picked) return void make(box, "p", "Point at a road or a sensor.", "hint");
       const unit = this.layer.unit;
       if (picked.road !== undefined) {
         const e = picked.road, value = this.at(e), name = shared.names[nameOf[e]];
         const way = [0, 1].map(k => shared.ids[ends[2 * e + k]]).join(" → ");
-        if (!this.data.kinds.length) return void make(box, "p", (name ? name + ", " : "") + way + ": " + number(value) + " " + unit);
         make(box, "h3", name || "A road without a name");
         make(box, "p", way, "hint");
         make(make(box, "p", undefined, "now"), "b", number(value)).after(" " + unit);
@@ -330,7 +329,6 @@
           change();
         });
       }
-      if (!slider) return;
       slider.value = this.hour;
       const step = hour => { this.hour = hour; slider.value = hour; out.textContent = hours(hour); change(); };
       const stop = () => { clearInterval(this.playing); this.playing = 0; play.textContent = "Play"; };
@@ -383,7 +381,6 @@
       canvas.addEventListener("pointerleave", () => { if (!pinned && !down.size) pick(null); });
       canvas.addEventListener("dblclick", event => zoomAt(where(event), 2));
       canvas.addEventListener("wheel", event => {
-        if (!this.data.kinds.length && document.activeElement !== canvas) return;  // a small map lets the page scroll until it is clicked
         event.preventDefault();
         zoomAt(where(event), Math.exp(-event.deltaY * (event.deltaMode ? 0.05 : 0.0015)));
       }, { passive: false });
