@@ -57,6 +57,7 @@ WIDTHS = {FIRST: 3.0, "frigate (paper)": 2.4}  # of lines, in points
 WIDTH = 1.6
 MAX_MARKED = 24  # points of a line; more markers would hide it
 
+TITLE_INCHES = 0.35
 INK, SOFT = "#1b2430", "#5b6675"
 STYLE = Path(__file__).with_name("plots.mplstyle")
 
@@ -80,6 +81,7 @@ def save(draw: Callable[[], Figure], path: Path, *, title: str = "") -> None:
     with style():
         figure = draw()
         if title:
+            figure.set_figheight(figure.get_figheight() + TITLE_INCHES)  # the drawing keeps its own height
             figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
         for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
             data = io.BytesIO()

@@ -187,9 +187,9 @@ def test_a_part_of_the_description_that_is_wrong_is_refused(key: str, value: Any
 
 def test_another_version_is_refused(moved: Path) -> None:
     edit(moved, format=4)
-    with raises(CheckpointError, "format 4", "5"):
+    with raises(CheckpointError, "format 4", "6"):
         load_run(moved)
-    edit(moved, format=5)
+    edit(moved, format=6)
     scaling = json.loads((last(moved) / "run.json").read_text())["scaling"]
     edit(moved, scaling={**scaling, "roads": {**scaling["roads"], "features": ["something"]}})
     with raises(CheckpointError, "features", "version"):
