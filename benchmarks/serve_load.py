@@ -185,6 +185,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "environment": environment("cpu"),
         "load_average_before": round(idle, 2),
         "machine_was_idle": idle < 0.5,
+        "niceness": os.nice(0),
         "size": {"nodes": size.nodes, "roads": size.roads, "sensors": len(nodes), "step_s": STEP_S},
         "asked": {name: getattr(args, name) for name in ("minutes", "rate", "batch", "streams")},
         "requests": int(sum(load.answers[status] for status in load.answers if status.isdigit())),

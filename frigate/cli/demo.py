@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from frigate.cli.console import log, progress, say, status
 from frigate.cli.evaluate import print_evaluation
 from frigate.cli.parser import Argument, Command
+from frigate.cli.serve import PORT
 from frigate.config import Settings, change, preset
 from frigate.data.progress import Progress
 from frigate.errors import SettingsError
@@ -142,35 +143,45 @@ def serve_demo(folder: Path, port: int) -> None:
     with status(f"Opening {folder}"):
         run = load_run(folder / RUN)
         city = run.open_city()
-        for old in (folder / RUN).glob(f"{REPLAY_FILE}*"):
-            old.unlink()
-        store = open_store(str(folder / RUN / REPLAY_FILE))
+        _forget_replay(folder / REPLAY_FILE)
+        store = open_store(str(folder / REPLAY_FILE))
         service = Service(run, city, store, replay=True, keep_days=None, device="cpu")
-    ended = threading.Event()
-    url, first = f"http://127.0.0.1:{port}", last_weekday_morning(city.stream)
-
-    def replay() -> None:
-        with closing(ServiceClient(url)) as client, suppress(_EndedError):
-            for _ in Replay(city.stream, client, speed=SPEED, say=lambda _: None, wait=wait).run(
-                first, city.stream.num_snapshots
-            ):
-                pass
+    ended, first = threading.Event(), last_weekday_morning(city.stream)
 
     def wait(seconds: float) -> None:
         if ended.wait(seconds):
             raise _EndedError
 
-    sending = threading.Thread(target=replay, name="replay")
-    sending.start()
-    begin = city.stream.local_time(int(city.stream.times_s[first]))[:16]
-    say(f"{city.name} from {begin} on, {SPEED} times as fast as it was: {url}/ (Ctrl-C ends it)")
-    try:
-        with suppress(KeyboardInterrupt):
-            Server(service, host="127.0.0.1", port=port).run()
-    finally:
-        ended.set()
-        sending.join()
-        store.close()
+    def replay(url: str) -> None:
+        with closing(ServiceClient(url)) as client, suppress(_EndedError):
+            sending = Replay(city.stream, client, speed=SPEED, say=lambda _: None, wait=wait)
+            for _ in sending.run(first, city.stream.num_snapshots):
+                pass
+
+    with closing(store):
+        server = Server(service, host="127.0.0.1", port=port)
+        thread = threading.Thread(target=replay, args=(server.url,), name="replay")
+        thread.start()
+        begin = city.stream.local_time(int(city.stream.times_s[first]))[:16]
+        say(f"{city.name} from {begin} on, {SPEED} times as fast as it was: {server.url} (Ctrl-C ends it)")
+        try:
+            server.run()
+        finally:
+            ended.set()
+            thread.join()
+
+
+def _forget_replay(path: Path) -> None:
+    """Delete an earlier replay's store; refuse where it is in use."""
+    from frigate.serve.store import open_store
+
+    with closing(open_store(str(path))) as store:
+        if not store.hold_clock():
+            raise SettingsError(
+                f"{path}: that map is open already. Close it with Ctrl-C, or name another folder with -o"
+            )
+    for old in path.parent.glob(f"{path.name}*"):
+        old.unlink()
 
 
 class _EndedError(Exception):
@@ -190,12 +201,14 @@ def last_weekday_morning(stream: RoadNetworkStream) -> int:
 def _clear(folder: Path) -> None:
     """Remove an earlier demo's run; refuse a folder that holds anything else."""
     from frigate.data.city import read_city
+    from frigate.serve.store import REPLAY_FILE
     from frigate.simulate.streets import TOWN
     from frigate.training.checkpoint import is_run
 
     if folder.exists() and not folder.is_dir():
         raise SettingsError(f"{folder}: that is a file. Name a folder with -o")
     names = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    names = {name for name in names if not name.startswith(REPLAY_FILE)}  # what the live map leaves
     ours = names <= {CITY, RUN, REPORT} and (CITY not in names or read_city(folder / CITY).name == TOWN)
     if not ours or (RUN in names and (CITY not in names or not is_run(folder / RUN))):
         raise SettingsError(f"{folder}: there are other files in it. Name an empty or a new folder with -o")
@@ -210,7 +223,7 @@ DEMO = Command(
         Argument("--seed N", "of the town, its traffic and the weights", int, default=0),
         Argument("--serve", "then open the live map, with the town's readings coming in; a demo that is there already "
                  "is opened at once"),
-        Argument("--port PORT", "port of the map", int, default=8350),
+        PORT,
     ),
     details="Takes about two minutes on two cores.",
     if_stopped="what is in the folder is replaced by the next demo",

@@ -76,12 +76,13 @@ def _port(text: str) -> int:
 
 
 STORE = Argument("--store PATH|URL", "an SQLite file, or postgresql://user@host/database (default: RUN/service.db)")
+PORT = Argument("--port PORT", "port to listen on", _port, default=8350)
 SERVE = Command(
     "serve", "Take in readings and forecast at every step: an API and a map.", run,
     (
         RUN, OTHER_CITY, STORE,
         Argument("--host ADDRESS", "address to listen on; others than loopback need a token", default="127.0.0.1"),
-        Argument("--port PORT", "port to listen on", _port, default=8350),
+        PORT,
         Argument("--grace SECONDS", "wait after a step for its readings", _number, default=20.0),
         Argument("--keep-days DAYS", "forget readings and forecasts after so many days; 0: never", _number,
                  default=30.0),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -161,12 +162,17 @@ def test_the_demo_opens_a_map_with_the_replay_running(town: Town, nursery: Nurse
     (tmp_path / "report.html").touch()  # a demo that is finished
     service = nursery.run(tmp_path / "log", "demo", "--serve", "-o", str(tmp_path))
     until(lambda: answers(service), "it answers")
-    with closing(open_store(str(tmp_path / "run" / "replay.db"))) as store:
+    with closing(open_store(str(tmp_path / "replay.db"))) as store:
         until(lambda: store.state()[0] is not None, "a forecast is there")
         first = last_forecast(store)
         assert town.city.stream.local_time(first.issued_s) == "2024-03-05T06:30:00+01:00"
         _, window = start_clock(town, store, FakeTime(0)).engine.window(first.issued_s)
     assert np.isfinite(window[:, town.city.stream.sensors]).all()
+    assert_refused(frigate("demo", "--serve", "-o", tmp_path, "--port", "0"), "replay.db", "-o")
     service.interrupt()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        assert_refused(frigate("demo", "--serve", "-o", tmp_path, "--port", taken.getsockname()[1]), "--port")
     said = (tmp_path / "log").read_text()
     assert service.url in said and "2024-03-05T06:30" in said and "Traceback" not in said
