@@ -86,8 +86,18 @@ def as_parquet(files: Files) -> Files:
 def whole_city(folder: Path) -> Files:
     """All the tables that a city may have."""
     files = city_csv(folder)
-    (folder / "turns.csv").write_text("source,via,target\n0,1,2\n")
-    return {name: path for name, path in files.items() if name != "city.toml"} | {"turns.csv": folder / "turns.csv"}
+    more = {"turns.csv": "source,via,target\n0,1,2\n", "sensors.csv": "sensor_id,node_id,moved_m\nd1,1,2.5\nd2,2,\n"}
+    for name, text in more.items():
+        files[name] = folder / name
+        files[name].write_text(text)
+    return {name: path for name, path in files.items() if name != "city.toml"}
+
+
+def import_notices(folder: Path) -> Files:
+    city_csv(folder)
+    path = folder / "notices.json"
+    path.write_text('{"imported": {"Rows left out: 2.": ["a.csv line 3", "a.csv line 7"]}, "appended": {}}')
+    return {path.name: path}
 
 
 def cache(folder: Path) -> Files:
@@ -142,7 +152,8 @@ MATRIX = {
 }
 
 OSM = (
-    "osm", "osm.gz", "osm.bz2", "overpass-body.json", "overpass-geom.json", "graphml", "osm.pbf", "plain.osm.pbf",
+    "osm", "osm.gz", "osm.bz2", "overpass-body.json", "overpass-geom.json", "overpass.json.gz", "graphml", "osm.pbf",
+    "plain.osm.pbf",
 )  # fmt: skip
 SUMO = {
     "edge data": ("net", "edgedata"),
@@ -186,6 +197,18 @@ def sensors(folder: Path) -> Files:
 def load_sensors(files: Files) -> City:
     nodes, edges, readings, places = files.values()
     return import_tables(nodes=nodes, edges=edges, readings=readings, sensors=places, on="roads", snap_m=2000)
+
+
+def spreadsheet(folder: Path) -> Files:
+    """Readings in a spreadsheet, of nodes and edges in CSV."""
+    files = some(table_files.small_files, TABLES["csv"], folder)
+    pl.read_csv(files["readings.csv"]).write_excel(folder / "readings.xlsx")
+    return {"readings.xlsx": folder / "readings.xlsx"}
+
+
+def load_spreadsheet(files: Files) -> City:
+    path = files["readings.xlsx"]
+    return import_tables(nodes=path.parent / "nodes.csv", edges=path.parent / "edges.csv", readings=path)
 
 
 def load_tables(files: Files) -> City:
@@ -244,9 +267,11 @@ FORMATS: dict[str, Format] = {
         for of, names in TABLES.items()
     },
     "tables sensors": Format(sensors, load_sensors),
+    "tables xlsx": Format(spreadsheet, load_spreadsheet),
     **{f"benchmark {kind}": Format(partial(benchmark, kind=kind), load_benchmark) for kind in BENCHMARKS},
     **{f"traces {ending}": Format(partial(traces, ending=ending), load_traces) for ending in ("csv", "parquet")},
     "cache": Format(cache, load_cache),
+    "notices": Format(import_notices, load_city),
     "types of a city": Format(lambda folder: as_parquet(whole_city(folder)), load_city, other_types),
     "types of tables": Format(
         lambda folder: as_parquet(some(table_files.small_files, TABLES["csv"], folder)), load_tables, other_types

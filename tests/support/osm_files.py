@@ -130,6 +130,7 @@ def small_files(folder: Path) -> dict[str, Path]:
         "osm.bz2": bz2.compress(town.xml().encode()),
         "overpass-body.json": town.overpass(geom=False).encode(),
         "overpass-geom.json": town.overpass(geom=True).encode(),
+        "overpass.json.gz": gzip.compress(town.overpass(geom=True).encode(), mtime=0),
         "graphml": town.graphml().encode(),
     }
     files = {kind: folder / f"town.{kind}" for kind in kinds}
