@@ -57,7 +57,7 @@ def open_page(
         reduced_motion="reduce",
         has_touch=touch,
     )
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(600_000)  # only for what never comes
     wrong: list[str] = []
 
     def heard(message: ConsoleMessage) -> None:
