@@ -278,8 +278,10 @@ class Ingest:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._write, name="ingest", daemon=True)
-        self._thread.start()
+        """Let readings come in; once is enough."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._write, name="ingest", daemon=True)
+            self._thread.start()
 
     def stop(self) -> None:
         """Write what waits, and end."""

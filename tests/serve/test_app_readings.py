@@ -231,6 +231,9 @@ def slow(town: Town, tmp_path: Path) -> Iterator[tuple[Ingest, SlowStore]]:
 
 def test_batches_that_wait_together_are_written_together(slow: tuple[Ingest, SlowStore]) -> None:
     ingest, store = slow
+    writer = ingest._thread
+    ingest.start()  # it has been: one thread writes
+    assert ingest._thread is writer
     waiting = [ingest.submit([Reading("a", k, 1.0), Reading("a", 0, 1.0)]) for k in range(5)]
     assert ingest.waiting_rows == 10 and not any(each.done() for each in waiting)
     store.go.release(2)
