@@ -10,7 +10,8 @@ import shutil
 import socket
 import ssl
 import subprocess
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -74,10 +75,12 @@ def test_nginx_passes_on_what_it_should(nursery: Nursery, tmp_path: Path) -> Non
     nginx = subprocess.Popen(words)
     trusted = ssl.create_default_context(cafile=str(tmp_path / "fullchain.pem"))
 
-    def get(path: str, **headers: str) -> http.client.HTTPResponse:
-        connection = http.client.HTTPSConnection("127.0.0.1", secure, context=trusted, timeout=30)
-        connection.request("GET", path, headers=headers)
-        return connection.getresponse()
+    @contextmanager
+    def get(path: str, **headers: str) -> Iterator[http.client.HTTPResponse]:
+        with closing(http.client.HTTPSConnection("127.0.0.1", secure, context=trusted, timeout=30)) as connection:
+            connection.request("GET", path, headers={"Connection": "close", **headers})
+            with connection.getresponse() as answer:
+                yield answer
 
     trusted.check_hostname = False
     try:
