@@ -143,7 +143,7 @@ def test_a_file_that_is_wrong_is_named_with_what_is_wrong(
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    for path, words in ((tmp_path / "none.toml", "No such file"), (tmp_path, "Is a directory")):
+    for path, words in ((tmp_path / "none.toml", "No such file"), (tmp_path, "not a file")):
         with raises(SettingsError, str(path), words):
             load_settings(path, preset("default"))
 

@@ -183,6 +183,20 @@ def test_saving_twice_gives_the_same_bytes_and_no_date(tmp_path: Path) -> None:
     assert "<dc:date>" not in (made / "v1.a.svg").read_text()
 
 
+def test_a_title_stands_above_the_drawing_which_keeps_its_size(tmp_path: Path) -> None:
+    figures: list[Figure] = []
+
+    def draw() -> Figure:
+        figures.append(sample())
+        return figures[-1]
+
+    plots.save(draw, tmp_path / "plain")
+    plots.save(draw, tmp_path / "titled", title="Errors: town")
+    plain, titled = figures
+    assert titled.get_suptitle() == "Errors: town" and not plain.get_suptitle()
+    assert titled.get_figheight() > plain.get_figheight()
+
+
 def test_the_callers_settings_neither_change_nor_matter(tmp_path: Path) -> None:
     plots.save(sample, tmp_path / "plain")
     with mpl.rc_context({"font.size": 30, "axes.facecolor": "red", "lines.linewidth": 9}):

@@ -1,4 +1,7 @@
-"""One browser and one town for all tests of the page."""
+"""One browser and one town for each file of tests.
+
+Not for all of them: while Playwright runs, its event loop does, and no other test of the process could have one.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,13 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with chromium() as made:
         yield made
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def town(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Town:
     """After the browser: without one nothing need be trained."""
     return train_town(tmp_path_factory.mktemp("town"))
