@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from frigate.data.detectors import Detectors
 from frigate.data.files import digest, replacing_folder
-from frigate.data.folder import City, empty_turns, file_digests, find_sources
+from frigate.data.folder import City, file_digests, find_sources
 from frigate.data.network import Edges, RoadNetwork
 from frigate.data.stream import RoadNetworkStream
 from frigate.errors import CityError
@@ -86,7 +86,6 @@ def save_cache(city: City, folder: Path, digests: dict[str, list[Any]]) -> None:
         "timezone": stream.timezone,
         "quantity": stream.quantity,
         "unit": stream.unit,
-        "forbidden_turns": len(city.forbidden_turns),
         "detectors": city.detectors.rows(),
         "imported": city.imported,
     }
@@ -183,7 +182,7 @@ def _loaded(folder: Path, facts: dict[str, Any]) -> City:
         folder,
         (),
         {notice: tuple(where) for notice, where in facts.get("places", {}).items()},
-        _array(folder, "forbidden_turns") if facts.get("forbidden_turns") else empty_turns(),  # older caches have none
+        _array(folder, "forbidden_turns"),
         detectors=Detectors.of_rows(facts.get("detectors", [])),
         imported={notice: tuple(where) for notice, where in facts.get("imported", {}).items()},
     )
