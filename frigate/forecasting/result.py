@@ -160,8 +160,8 @@ class Forecast:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(COLUMNS)
-        for *node, sensor, values in zip(*self._nodes(), self.values.T.tolist(), strict=True):
-            node = [no_formula(cell) if isinstance(cell, str) else cell for cell in node]  # noqa: PLW2901
+        for *about, sensor, values in zip(*self._nodes(), self.values.T.tolist(), strict=True):
+            node = [no_formula(cell) if isinstance(cell, str) else cell for cell in about]
             cells = ("" if math.isnan(value) else value for value in values)
             used = str(sensor).lower()
             writer.writerows((*node, used, *step, value) for step, value in zip(steps, cells, strict=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -16,13 +16,13 @@ class Metrics:
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, str, int]] = Counter()  # method, route, status
         self._buckets: dict[str, list[int]] = {}  # by route
-        self._seconds: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         self.requests[method, route, status] += 1
         buckets = self._buckets.setdefault(route, [0] * (len(SECONDS) + 1))
         buckets[bisect_left(SECONDS, seconds)] += 1
-        self._seconds[route] += seconds  # type: ignore[assignment]  # a Counter of floats
+        self._seconds[route] += seconds
 
     def lines(self) -> Iterable[str]:
         yield from family(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from frigate.demand.estimate import (
     DemandSettings,
     bins_at,
     estimate_demand,
+    num_searches,
     snapshot_bins,
     usual_counts,
     usual_medians,
@@ -263,6 +265,23 @@ def test_what_is_not_a_sensor_cannot_matter(stream: RoadNetworkStream, demand: D
 def test_a_gauge_has_no_demand(stream: RoadNetworkStream) -> None:
     with raises(CityError, "speed"):
         estimate_demand(replace(stream, quantity="speed"), stream.sensors)
+
+
+def test_in_a_very_large_network_searches_are_compared_by_a_quarter_of_a_set(
+    stream: RoadNetworkStream, graph: LineGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sensors, settings, asked = third(stream.num_nodes), DemandSettings(), []
+
+    def search(*args: Any, searches: int, seed: int) -> Routes:
+        asked.append(searches)
+        return search_routes(*args, searches=searches, seed=seed)
+
+    monkeypatch.setattr(tuning, "search_routes", search)
+    counts = week_mean(usual_counts(stream, sensors))
+    for largest in (tuning.VERY_LARGE, graph.num_nodes - 1):
+        monkeypatch.setattr(tuning, "VERY_LARGE", largest)
+        hidden_error(graph, counts, sensors, SearchSettings(), settings, seed=0)
+    assert asked == [num_searches(graph), num_searches(graph) // 4]
 
 
 def test_the_searches_are_those_with_the_least_error_at_hidden_sensors(
