@@ -1,8 +1,10 @@
 """Train and evaluate runs on one machine and write what came of each as JSON.
 
     python benchmarks/accuracy.py RESULTS --city CITY --seen SPLIT.txt --preset paper --seed 0 [--set train.epochs=20]
+    python benchmarks/accuracy.py RESULTS --city CITY --seen 75% --region --name NAME [--run FOLDER]
 
-CITY is a city folder or its cache; the split file lists the seen nodes. The file written is RESULTS/NAME.json.
+CITY is a city folder or its cache; the split file lists the seen nodes, and with `--region` a share of them is given
+and the unseen ones are those of one area. The file written is RESULTS/NAME.json; `--run` keeps the run itself too.
 With `--kernels reference` nothing is fused: the equations in plain torch operations.
 """
 
@@ -19,11 +21,10 @@ import torch
 
 from frigate.config import change, preset
 from frigate.data.city import open_city
-from frigate.data.split import read_seen_file
 from frigate.evaluation.evaluate import evaluate
 from frigate.nn.ops import KERNELS, describe_kernels
 from frigate.training.environment import environment
-from frigate.training.train import train
+from frigate.training.train import seen_from, train
 from frigate.training.trainer import StepReport
 
 
@@ -46,13 +47,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path)
     parser.add_argument("--city", type=Path, required=True)
-    parser.add_argument("--seen", type=Path, required=True)
+    parser.add_argument("--seen", required=True)
+    parser.add_argument("--region", action="store_true")
     parser.add_argument("--preset", default="default")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--set", action="append", default=[], metavar="PART.NAME=JSON")
     parser.add_argument("--stride", type=int, default=1)
     parser.add_argument("--kernels", choices=KERNELS, default="auto")
     parser.add_argument("--name")
+    parser.add_argument("--run", type=Path)
     args = parser.parse_args()
     measure(args)
 
@@ -62,7 +65,7 @@ def measure(args: argparse.Namespace) -> None:
     city = open_city(args.city)
     settings = change(preset(args.preset), {"train": {"seed": args.seed}})
     settings = change(settings, parse_changes(args.set))
-    name = args.name or f"{args.seen.stem}-{args.preset}{'-reference' * (args.kernels != 'auto')}-seed{args.seed}"
+    name = args.name or f"{Path(args.seen).stem}-{args.preset}{'-reference' * (args.kernels != 'auto')}-seed{args.seed}"
     began = time.perf_counter()
     history: list[dict[str, Any]] = []
 
@@ -73,14 +76,16 @@ def measure(args: argparse.Namespace) -> None:
 
     run = train(
         city,
-        seen=read_seen_file(args.seen, city.network),
+        seen=seen_from(args.seen, city),
+        mode="region" if args.region else "random",
         settings=settings,
+        folder=args.run,
         device=device,
         on_step=on_step,
         kernels=args.kernels,
     )
     train_s = time.perf_counter() - began
-    evaluation = evaluate(run, stride=args.stride, device=device, kernels=args.kernels)
+    evaluation = evaluate(run, city, stride=args.stride, device=device, kernels=args.kernels)
     result = {
         "name": name,
         "command": command(),

@@ -35,7 +35,7 @@ from frigate.data.stream import make_stream
 from frigate.training.environment import environment
 from frigate.training.train import train
 
-STEP_S, SNAPSHOTS, SENSORS, SEED = 60, 300, 0.1, 0
+STEP_S, SNAPSHOTS, SENSORS, SEED = 15, 300, 0.1, 0
 CONNECTIONS = 8
 MEMORY_EVERY_S = 5.0
 BOUNDS = {"minutes": 30.0, "rate": 10_000, "streams": 200, "batch": 5_000}  # this is a measurement, not an attack

@@ -38,7 +38,9 @@ class SageConv(nn.Module):
 
     def forward(self, h: Tensor, topology: Topology, backend: Backend) -> Tensor:
         rows, N = topology.neighbour_of, topology.num_nodes
-        weight = 1 / torch.bincount(rows, minlength=N).to(torch.float32)[rows]
+        # Not bincount: it waits for the GPU, which a recorded step cannot.
+        neighbours = torch.zeros(N, device=rows.device).index_add(0, rows, torch.ones(len(rows), device=rows.device))
+        weight = 1 / neighbours[rows]
         mean = backend.sparse_sum(SparseMatrix.of(rows, topology.neighbour, weight, num_nodes=N), h)
         return torch.relu(self.linear(torch.cat([h, mean], dim=-1)))
 

@@ -69,7 +69,7 @@ class _Snapshot:
 
     def on(self, network: RoadNetwork) -> _Snapshot:
         """Without the readings of nodes that are absent from the network."""
-        if network.present[self.observed].all():
+        if not (self.observed & ~network.present).any():
             return self
         observed = self.observed & network.present
         return _Snapshot(self.time_s, np.where(observed, self.values, 0), observed)

@@ -226,9 +226,10 @@ def make_forecast(
 
 def usable(values: NDArray[np.float64], present: NDArray[np.bool_]) -> tuple[NDArray[np.float64], tuple[str, ...]]:
     """The forecasts [H,N] with NaN where they are no number, and a notice where that is at nodes that are present."""
-    wrong = ~np.isfinite(values) & present
-    if not wrong.any():
+    finite = np.isfinite(values)
+    if finite.all() or (finite | ~present).all():
         return values, ()
+    wrong = ~finite & present
     return np.where(wrong, np.nan, values), (
         f"{int(wrong.sum())} of {len(values) * int(present.sum())} forecasts are no numbers and are left empty: "
         "training has diverged, or readings are out of all proportion. Run frigate check, then train again.",

@@ -8,7 +8,7 @@ own. The change of the last hour is computed here from the window's readings, af
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from frigate.demand.estimate import Demand
 from frigate.demand.leaning import Leaning, propagate
 from frigate.nn.batch import Batch
 from frigate.nn.clock import between_bins
+from frigate.nn.ops import has_triton
 
 PRIOR_VEHICLES = 16.0  # as many as everywhere today, counted in beside the real: 3 instead of the usual 1 says little
 PRIOR_VEHICLES_EVERYWHERE = 50.0
@@ -85,6 +86,15 @@ class DemandTables:
             [B,T] the topology that each snapshot was measured on, and [B] that of the coming hour, as indices into
             `roads` (default: there is one).
         """
+        by_kernels = batch.values.is_cuda and has_triton() and not torch.compiler.is_compiling()
+        follow = self.follow_by_kernels if by_kernels else self.follow
+        past, forecast, node = follow(batch, which, past_on, ahead_on)
+        return replace(batch, usual_past=past, demand=forecast, demand_node=node)
+
+    def follow(
+        self, batch: Batch, which: Tensor, past_on: Tensor | None = None, ahead_on: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """`usual_past`, `demand` and `demand_node` of a batch."""
         T = batch.calendar_past.shape[1]
         hours = between_bins(torch.cat([batch.calendar_past, batch.calendar_future], dim=1), self.step_s)
         past, ahead = _at(self.usual, which, hours).split([T, hours[0].shape[1] - T], dim=1)  # [B,T,N], [B,H,N]
@@ -113,7 +123,19 @@ class DemandTables:
         change = change.clamp(1 / MAX_RATIO, MAX_RATIO)
         forecast = (ahead * change[:, None] ** self.power - below).clamp(min=0) * rerouted[:, None]
         node = torch.stack([change.log(), self.spread[which], sensors.to(change.dtype), rerouted], dim=-1)
-        return replace(batch, usual_past=past, demand=forecast, demand_node=node)
+        return past, forecast, node
+
+    def follow_by_kernels(
+        self, batch: Batch, which: Tensor, past_on: Tensor | None = None, ahead_on: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The same on a GPU, in far fewer launches."""
+        from frigate.nn.ops.cuda.demand_kernels import Prior, follow
+
+        return follow(
+            batch.values, batch.observed, batch.calendar_past, batch.calendar_future, which, past_on, ahead_on,
+            **{field.name: getattr(self, field.name) for field in fields(self)},
+            prior=Prior(PRIOR_VEHICLES, PRIOR_VEHICLES_EVERYWHERE, MAX_RATIO),
+        )  # fmt: skip
 
 
 def _at(table: Tensor, which: Tensor, hours: Sequence[Tensor]) -> Tensor:

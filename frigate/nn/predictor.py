@@ -122,7 +122,9 @@ class Predictor:
 
     def to_array(self, made: Tensor, network: RoadNetwork) -> NDArray[np.float64]:
         """One window's forecast [H,N] on the host: counts not below 0, NaN at nodes absent from `network`."""
-        return np.where(network.present, made.clamp(min=self.least).double().cpu().numpy(), np.nan)
+        array = made.clamp(min=self.least).cpu().numpy().astype(np.float64)
+        array[:, ~network.present] = np.nan
+        return array
 
     def windows_at_once(self, *, edges: int, past: int, horizon: int, beside: int = 0) -> int:
         """How many windows fit into memory, when `beside` more bytes are needed for each."""

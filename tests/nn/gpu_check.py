@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from frigate.bench.synthetic import Size, synthetic_run
+from frigate.bench.synthetic import Size, synthetic_demand, synthetic_run
 from frigate.config import change, preset
 from frigate.nn.batch import Batch, Windows
 from frigate.nn.device import autocast
@@ -31,7 +31,7 @@ BASELINES = ("dcrnn", "stgcn", "stgode")  # which use sparse sums
 def main(device: str = "cuda") -> int:
     print(f"{device}: {describe_kernels(torch.device(device))}")
     failed = [check(name, torch.device(device)) for name in ("paper", "default", *BASELINES)]
-    return int(any(failed))
+    return int(any([*failed, demand_differs(torch.device(device))]))
 
 
 def check(name: str, device: torch.device) -> bool:
@@ -54,6 +54,19 @@ def check(name: str, device: torch.device) -> bool:
         failed |= not off <= 2 * plain + FLOOR
         print(f"{name}: {what} {off:.2g} from the reference in fp64, the reference in this type {plain:.2g}")
     return failed | (device.type == "cuda" and name in ("paper", "default") and recording_differs(run, there))
+
+
+def demand_differs(device: torch.device) -> bool:
+    """Whether the kernels of demand follow readings in another way than torch's operations."""
+    run = synthetic_run(change(preset("default"), {"train": {"batch_size": 4}}), Size("300", 300, 700))
+    batch = run.windows(device).batch(
+        np.array([60, 90, 120]), past=12, horizon=12, inputs=torch.from_numpy(run.split.seen).to(device)
+    )
+    tables, which = synthetic_demand(300, seed=0, device=device), torch.zeros(3, dtype=torch.int64, device=device)
+    made, plain = tables.follow_by_kernels(batch, which), tables.follow(batch, which)
+    off = [far(one, other) for one, other in zip(made, plain, strict=True)]
+    print(f"demand: kernels {max(off):.2g} from torch's operations (limit 1e-05)")
+    return not max(off) <= 1e-5
 
 
 def recording_differs(run: RunOnCity, data: Windows) -> bool:

@@ -1,0 +1,243 @@
+"""Triton kernels with which demand follows the readings of a window: `DemandTables.apply` in eight launches.
+
+Written in torch it is some 130 operations on small tensors, and a GPU takes longer to begin each than to do it. What
+all nodes must know before any goes on (the change everywhere, the factors of a step) parts the launches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from frigate.demand.leaning import STEPS
+from frigate.nn.clock import DAY_COS, DAY_SIN, HOURS, WEEKEND
+
+NODES = 64  # of a program
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What stands beside the readings, as `nn/demand_tables.py` explains it."""
+
+    vehicles: float
+    vehicles_everywhere: float
+    max_ratio: float
+
+
+@triton.jit
+def _arctan(x):
+    """Of x in [0, 1], to 2e-8: Abramowitz and Stegun, 4.4.49."""
+    y = x * x
+    p = -0.0161657367 + y * 0.0028662257
+    p = 0.1065626393 + y * (-0.0752896400 + y * (0.0429096138 + y * p))
+    p = 1.0 + y * (-0.3333314528 + y * (0.1999355085 + y * (-0.1420889944 + y * p)))
+    return x * p
+
+
+@triton.jit
+def _between_bins(calendar, step, there, step_s,
+                  C: tl.constexpr, SIN: tl.constexpr, COS: tl.constexpr, WEEKEND: tl.constexpr,
+                  HOURS: tl.constexpr):  # fmt: skip
+    """`between_bins` of nn/clock.py: the two bins next to the middle of each snapshot, and the share of the second."""
+    sin = tl.load(calendar + step * C + SIN, there, 0.0)
+    cos = tl.load(calendar + step * C + COS, there, 1.0)
+    weekend = tl.where(tl.load(calendar + step * C + WEEKEND, there, 0.0) > 0.5, HOURS, 0)
+    steep = tl.abs(sin) > tl.abs(cos)
+    angle = _arctan(tl.minimum(tl.abs(sin), tl.abs(cos)) / tl.maximum(tl.abs(sin), tl.abs(cos)))
+    turn = tl.where(steep, 0.25 - angle / 6.283185307179586, angle / 6.283185307179586)
+    turn = tl.where(cos < 0, 0.5 - turn, turn)
+    turn = tl.where(sin < 0, 1.0 - turn, turn)
+    second = tl.floor(turn * 86400 + 0.5).to(tl.int32) % 86400
+    middle = second + step_s // 2 - 1800 + 86400  # a day more: it must not be negative
+    hour = middle // 3600
+    share = (middle - 3600 * hour).to(tl.float32) / 3600
+    return hour % HOURS + weekend, (hour + 1) % HOURS + weekend, share
+
+
+@triton.jit
+def _compare(values, observed, calendar, which, past_on, usual, is_sensor, roads,
+             past, counted, expected, known, sums, step_s, N,
+             T: tl.constexpr, WIDE: tl.constexpr, K: tl.constexpr, G: tl.constexpr, HAS_ROADS: tl.constexpr,
+             C: tl.constexpr, SIN: tl.constexpr, COS: tl.constexpr, WEEKEND: tl.constexpr, HOURS: tl.constexpr,
+             NODES: tl.constexpr):  # fmt: skip
+    """The usual flow of the window's snapshots, what each node counted and should have, and the sums of the known."""
+    window = tl.program_id(1).to(tl.int64)
+    node = tl.program_id(0) * NODES + tl.arange(0, NODES)
+    step = tl.arange(0, WIDE)
+    row = tl.load(which + window)
+    first, second, share = _between_bins(calendar + window * T * C, step, step < T, step_s, C, SIN, COS, WEEKEND, HOURS)
+    there = (step < T)[:, None] & (node < N)[None, :]
+    table = usual + row * K * N + node[None, :]
+    low = tl.load(table + first[:, None].to(tl.int64) * N, there, 0.0)
+    high = tl.load(table + second[:, None].to(tl.int64) * N, there, 0.0)
+    usually = low + share[:, None] * (high - low)
+    if HAS_ROADS:
+        on = tl.load(past_on + window * T + step, step < T, 0)
+        usually *= tl.load(roads + (row * G + on[:, None]) * N + node[None, :], there, 0.0)
+    at = (window * T + step[:, None]) * N + node[None, :]
+    tl.store(past + at, usually, there)
+    read = tl.load(observed + at, there, 0) != 0
+    count = tl.sum(tl.where(read, tl.load(values + at, there, 0.0), 0.0), axis=0)
+    expect = tl.sum(tl.where(read, usually, 0.0), axis=0)
+    sensor = tl.load(is_sensor + row * N + node, node < N, 0) != 0
+    speaks = (tl.max(read.to(tl.int32), axis=0) > 0) & sensor
+    tl.store(counted + window * N + node, count, node < N)
+    tl.store(expected + window * N + node, expect, node < N)
+    tl.store(known + window * N + node, speaks.to(tl.int8), node < N)
+    partial = sums + (window * tl.num_programs(0) + tl.program_id(0)) * 2
+    tl.store(partial, tl.sum(tl.where(speaks, count, 0.0)))
+    tl.store(partial + 1, tl.sum(tl.where(speaks, expect, 0.0)))
+
+
+@triton.jit
+def _begin(counted, expected, known, sums, ratio, factor, everywhere, prior, prior_everywhere, max_ratio, N,
+           PARTS: tl.constexpr, WIDE: tl.constexpr, NODES: tl.constexpr):  # fmt: skip
+    """The change everywhere, the ratio of each node, and the factors to begin with."""
+    window = tl.program_id(1).to(tl.int64)
+    part = tl.arange(0, WIDE)
+    whole = tl.sum(tl.load(sums + (window * PARTS + part) * 2, part < PARTS, 0.0))
+    usually = tl.sum(tl.load(sums + (window * PARTS + part) * 2 + 1, part < PARTS, 0.0))
+    change = (whole + prior_everywhere) / (usually + prior_everywhere)
+    tl.store(everywhere + window, change)  # the same from every program
+    node = tl.program_id(0) * NODES + tl.arange(0, NODES)
+    at, there = window * N + node, node < N
+    mine = (tl.load(counted + at, there, 0.0) + prior * change) / (tl.load(expected + at, there, 0.0) + prior)
+    mine = tl.minimum(tl.maximum(mine, 1 / max_ratio), max_ratio)
+    tl.store(ratio + at, mine, there)
+    tl.store(factor + at, tl.where(tl.load(known + at, there, 0) != 0, mine, change), there)
+
+
+@triton.jit
+def _flow(factor, everywhere, sensor, share, rest, leaning, window, node, N,
+          M: tl.constexpr, SENSORS: tl.constexpr):  # fmt: skip
+    """The change at nodes, from the factors of the sensors that they lean on."""
+    column = tl.arange(0, SENSORS)
+    at = (leaning * N + node[:, None]) * M + column[None, :]
+    there = (node < N)[:, None] & (column < M)[None, :]
+    on = tl.load(sensor + at, there, 0)
+    made = tl.sum(tl.load(share + at, there, 0.0) * tl.load(factor + window * N + on, there, 0.0), axis=1)
+    return made + tl.load(rest + leaning * N + node, node < N, 0.0) * tl.load(everywhere + window)
+
+
+@triton.jit
+def _leaning(which, ahead_on, window, L: tl.constexpr, BY_ROADS: tl.constexpr):
+    """The row of the window's leaning: that of its demand, on the roads of the coming hour where it follows them."""
+    row = tl.load(which + window) * L
+    if BY_ROADS:
+        row += tl.load(ahead_on + window)
+    return row
+
+
+@triton.jit
+def _step(factor, ratio, known, everywhere, which, ahead_on, sensor, share, rest, found, N,
+          L: tl.constexpr, BY_ROADS: tl.constexpr, M: tl.constexpr, SENSORS: tl.constexpr,
+          NODES: tl.constexpr):  # fmt: skip
+    """The factors after one more step towards the readings."""
+    window = tl.program_id(1).to(tl.int64)
+    node = tl.program_id(0) * NODES + tl.arange(0, NODES)
+    at, there = window * N + node, node < N
+    leaning = _leaning(which, ahead_on, window, L, BY_ROADS)
+    made = _flow(factor, everywhere, sensor, share, rest, leaning, window, node, N, M, SENSORS)
+    better = tl.load(factor + at, there, 0.0) * tl.load(ratio + at, there, 0.0) / tl.maximum(made, 1e-3)
+    tl.store(found + at, tl.where(tl.load(known + at, there, 0) != 0, better, made), there)
+
+
+@triton.jit
+def _ahead(factor, everywhere, calendar, which, ahead_on, sensor, share, rest,
+           usual, below, is_sensor, spread, roads, forecast, about, power, max_ratio, step_s, N,
+           H: tl.constexpr, WIDE: tl.constexpr, K: tl.constexpr, G: tl.constexpr, HAS_ROADS: tl.constexpr,
+           L: tl.constexpr, BY_ROADS: tl.constexpr, M: tl.constexpr, SENSORS: tl.constexpr,
+           C: tl.constexpr, SIN: tl.constexpr, COS: tl.constexpr, WEEKEND: tl.constexpr, HOURS: tl.constexpr,
+           NODES: tl.constexpr):  # fmt: skip
+    """The change of each node, and what demand forecasts with it."""
+    window = tl.program_id(1).to(tl.int64)
+    node = tl.program_id(0) * NODES + tl.arange(0, NODES)
+    row = tl.load(which + window)
+    leaning = _leaning(which, ahead_on, window, L, BY_ROADS)
+    change = _flow(factor, everywhere, sensor, share, rest, leaning, window, node, N, M, SENSORS)
+    log = tl.log(tl.minimum(tl.maximum(change, 1 / max_ratio), max_ratio))
+    rerouted = tl.full([NODES], 1.0, tl.float32)
+    if HAS_ROADS:
+        rerouted = tl.load(roads + (row * G + tl.load(ahead_on + window)) * N + node, node < N, 0.0)
+    note = about + (window * N + node) * 4
+    tl.store(note, log, node < N)
+    tl.store(note + 1, tl.load(spread + row * N + node, node < N, 0.0), node < N)
+    tl.store(note + 2, tl.load(is_sensor + row * N + node, node < N, 0).to(tl.float32), node < N)
+    tl.store(note + 3, rerouted, node < N)
+    step = tl.arange(0, WIDE)
+    first, second, part = _between_bins(calendar + window * H * C, step, step < H, step_s, C, SIN, COS, WEEKEND, HOURS)
+    there = (step < H)[:, None] & (node < N)[None, :]
+    low_at = (row * K + first[:, None]) * N + node[None, :]
+    high_at = (row * K + second[:, None]) * N + node[None, :]
+    low, high = tl.load(usual + low_at, there, 0.0), tl.load(usual + high_at, there, 0.0)
+    flow = (low + part[:, None] * (high - low)) * tl.exp(power * log)[None, :]
+    low, high = tl.load(below + low_at, there, 0.0), tl.load(below + high_at, there, 0.0)
+    flow = tl.maximum(flow - (low + part[:, None] * (high - low)), 0.0) * rerouted[None, :]
+    tl.store(forecast + (window * H + step[:, None]) * N + node[None, :], flow, there)
+
+
+def follow(
+    values: Tensor,
+    observed: Tensor,
+    calendar_past: Tensor,
+    calendar_future: Tensor,
+    which: Tensor,
+    past_on: Tensor | None,
+    ahead_on: Tensor | None,
+    *,
+    usual: Tensor,
+    below: Tensor,
+    is_sensor: Tensor,
+    spread: Tensor,
+    sensor: Tensor,
+    share: Tensor,
+    rest: Tensor,
+    roads: Tensor | None,
+    power: float,
+    step_s: int,
+    prior: Prior,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`usual_past`, `demand` and `demand_node` of a batch, from the parts of it and of `DemandTables`."""
+    (B, T, N), H, K, (L, _, M) = values.shape, calendar_future.shape[1], usual.shape[1], sensor.shape[1:]
+    clock = {"C": calendar_past.shape[2], "SIN": DAY_SIN, "COS": DAY_COS, "WEEKEND": WEEKEND, "HOURS": HOURS}
+    on_roads = {"HAS_ROADS": roads is not None, "G": 1 if roads is None else roads.shape[1]}
+    leaning = {"L": L, "BY_ROADS": L > 1 and ahead_on is not None, "M": M, "SENSORS": triton.next_power_of_2(M)}
+    roads, past_on, ahead_on = (  # where there is none, a pointer that no kernel reads
+        (which if x is None else x).contiguous() for x in (roads, past_on, ahead_on)
+    )
+    values, observed, calendar_past, calendar_future = (
+        x.contiguous() for x in (values, observed, calendar_past, calendar_future)
+    )
+    parts = triton.cdiv(N, NODES)
+    grid = parts, B
+    past, forecast, about = torch.empty_like(values), values.new_empty(B, H, N), values.new_empty(B, N, 4)
+    counted, expected, ratio, factor, better = values.new_empty(5, B, N)
+    known = torch.empty(B, N, dtype=torch.int8, device=values.device)
+    sums, everywhere = values.new_empty(B, parts, 2), values.new_empty(B)
+    if not B * N:
+        return past, forecast, about
+    _compare[grid](
+        values, observed, calendar_past, which, past_on, usual, is_sensor, roads,
+        past, counted, expected, known, sums, step_s, N,
+        T=T, WIDE=triton.next_power_of_2(T), K=K, **on_roads, **clock, NODES=NODES,
+    )  # fmt: skip
+    _begin[grid](
+        counted, expected, known, sums, ratio, factor, everywhere,
+        prior.vehicles, prior.vehicles_everywhere, prior.max_ratio, N,
+        PARTS=parts, WIDE=triton.next_power_of_2(parts), NODES=NODES,
+    )  # fmt: skip
+    for _ in range(STEPS - 1):
+        _step[grid](
+            factor, ratio, known, everywhere, which, ahead_on, sensor, share, rest, better, N, **leaning, NODES=NODES
+        )
+        factor, better = better, factor
+    _ahead[grid](
+        factor, everywhere, calendar_future, which, ahead_on, sensor, share, rest,
+        usual, below, is_sensor, spread, roads, forecast, about, power, prior.max_ratio, step_s, N,
+        H=H, WIDE=triton.next_power_of_2(H), K=K, **on_roads, **leaning, **clock, NODES=NODES,
+    )  # fmt: skip
+    return past, forecast, about

@@ -1,0 +1,105 @@
+"""The kernels with which demand follows a window's readings compute what the plain torch operations do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+
+from frigate.data.stream import CALENDAR
+from frigate.nn.batch import Batch
+from frigate.nn.clock import CLOCK_BINS, DAY_COS, DAY_SIN, WEEKEND
+from frigate.nn.demand_tables import DemandTables
+from tests.support.kernels import device_for
+
+DEMANDS, TOPOLOGIES = 3, 4
+
+
+def calendar(seconds: Tensor, weekend: Tensor) -> Tensor:
+    """[...,C] of seconds since midnight."""
+    rows = torch.zeros(*seconds.shape, len(CALENDAR))
+    turn = seconds.double() / 86_400 * 2 * torch.pi
+    rows[..., DAY_SIN], rows[..., DAY_COS], rows[..., WEEKEND] = turn.sin().float(), turn.cos().float(), weekend.float()
+    return rows
+
+
+def tables(nodes: int, sensors: int, *, leanings: int, roads: bool, step_s: int = 300, device: str) -> DemandTables:
+    rng = torch.Generator().manual_seed(nodes)
+    share = torch.rand(DEMANDS, leanings, nodes, sensors, generator=rng)
+    made = DemandTables(
+        usual=20 * torch.rand(DEMANDS, CLOCK_BINS, nodes, generator=rng),
+        is_sensor=torch.rand(DEMANDS, nodes, generator=rng) < 0.4,
+        spread=torch.rand(DEMANDS, nodes, generator=rng),
+        sensor=torch.randint(nodes, share.shape, generator=rng, dtype=torch.int32),
+        share=0.7 * share / share.sum(-1, keepdim=True),
+        rest=0.3 * torch.rand(DEMANDS, leanings, nodes, generator=rng),
+        roads=2 * torch.rand(DEMANDS, TOPOLOGIES, nodes, generator=rng) if roads else None,
+        below=3 * torch.rand(DEMANDS, CLOCK_BINS, nodes, generator=rng),
+        power=0.7,
+        step_s=step_s,
+    )
+    tensors = {name: value.to(device) for name, value in vars(made).items() if isinstance(value, Tensor)}
+    return replace(made, **tensors)
+
+
+def windows(count: int, past: int, horizon: int, nodes: int, device: str) -> Batch:
+    """Readings from nothing to far beyond what a ratio may be; a value that was not read is none."""
+    rng = torch.Generator().manual_seed(past)
+    observed = torch.rand(count, past, nodes, generator=rng) < 0.6
+    observed[:, :, ::5] = False
+    values = torch.poisson(torch.rand(count, past, nodes, generator=rng) ** 8 * 4000, generator=rng)
+    times = torch.randint(86_400, (count, past + horizon), generator=rng)
+    clock = calendar(times, torch.rand(times.shape, generator=rng) < 0.3).to(device)
+    return Batch(
+        values=values.where(observed, torch.nan).to(device),
+        observed=observed.to(device),
+        calendar_past=clock[:, :past],
+        calendar_future=clock[:, past:],
+        topologies=(),
+        topology_of=torch.zeros(count, past, dtype=torch.int64),
+    )
+
+
+def compare(table: DemandTables, batch: Batch, *on: Tensor) -> tuple[Tensor, ...]:
+    which = torch.arange(batch.num_windows, device=batch.values.device) % DEMANDS
+    past_on, ahead_on = on or (None, None)
+    plain = table.follow(batch, which, past_on, ahead_on)
+    made = table.follow_by_kernels(batch, which, past_on, ahead_on)
+    for name, a, b in zip(("usual_past", "demand", "demand_node"), made, plain, strict=True):
+        torch.testing.assert_close(a, b, rtol=2e-5, atol=2e-5, msg=lambda text, name=name: f"{name}: {text}")
+    return made
+
+
+@pytest.mark.parametrize(("leanings", "roads"), list(product((1, TOPOLOGIES), (False, True))))
+def test_the_kernels_follow_readings_as_torch_does(leanings: int, roads: bool) -> None:
+    device = device_for("triton")
+    batch = windows(4, 5, 7, 150, device)
+    table = tables(150, 6, leanings=leanings, roads=roads, device=device)
+    rng = torch.Generator().manual_seed(1)
+    on = torch.randint(TOPOLOGIES, (4, 6), generator=rng).to(device)
+    _, forecast, about = compare(table, batch, on[:, :5], on[:, 5])
+    assert forecast.isfinite().all() and about[..., 0].std() > 0.1
+    if not roads:
+        compare(table, batch)  # of one network nothing need be said
+
+
+def test_windows_without_a_reading_have_the_usual_flow() -> None:
+    device = device_for("triton")
+    batch = windows(2, 3, 4, 70, device)
+    batch = replace(batch, observed=torch.zeros_like(batch.observed))
+    table = tables(70, 32, leanings=1, roads=False, device=device)
+    _, _, about = compare(replace(table, rest=1 - table.share.sum(-1)), batch)
+    torch.testing.assert_close(about[..., 0], torch.zeros_like(about[..., 0]), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("step_s", [60, 300, 3600, 86_400])
+def test_every_time_of_day_falls_between_the_same_hours(step_s: int) -> None:
+    device = device_for("triton")
+    seconds = torch.arange(0, 86_400, 11).unfold(0, 357, 357)  # [22,357]
+    weekend = torch.arange(len(seconds))[:, None].expand_as(seconds) % 2 == 0
+    clock = calendar(seconds, weekend).to(device)
+    batch = replace(windows(len(seconds), 357, 357, 1, device), calendar_past=clock, calendar_future=clock)
+    compare(tables(1, 1, leanings=1, roads=False, step_s=step_s, device=device), batch)
