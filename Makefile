@@ -1,5 +1,5 @@
 # make demo    a simulated town: train, evaluate, forecast, report (about two minutes after set-up)
-# make test    everything that must hold (about six minutes after set-up)
+# make test    everything that must hold (about five minutes after set-up)
 # make page    the map page, from page/ into frigate/serve/static/ (set-up of demo and test; only when it has changed)
 # make docs    the documentation as a site in site/, readable without internet
 PYTHON ?= python3
@@ -21,7 +21,7 @@ types: .venv/installed
 	$(BIN)/mypy
 
 unit: .venv/installed $(PAGE)
-	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -m "not slow" -n 3 --dist loadfile --no-loadscope-reorder
 
 # In a real browser: Debian's chromium, which is not installed from here.
 test-page: .venv/installed $(PAGE)

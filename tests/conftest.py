@@ -13,28 +13,33 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # which Triton reads when a kernel is defined
 
 TESTS = Path(__file__).parent
-# The files that take longest, the longest first. `make test` gives whole files to two processes in this order, so that
-# neither is left with a long one at the end.
+# The files that take longest, the longest first. `make test` gives whole files to three processes in this order, so
+# that none is left with a long one at the end: three on two cores, because some tests mostly wait for other processes.
 LONGEST = (
-    "experiments/test_experiments.py",
     "cli/test_commands.py",
+    "experiments/test_experiments.py",
     "training/test_train.py",
-    "training/test_distributed.py",
+    "page/test_map.py",
     "sources/test_fuzz.py",
+    "training/test_distributed.py",
     "forecasting/test_export.py",
     "baselines/test_baselines.py",
     "data/test_sandbox.py",
-    "test_examples.py",
-    "baselines/test_baseline_runs.py",
-    "nn/ops/test_cuda_decoder.py",
-    "evaluation/test_evaluate.py",
+    "page/test_report.py",
+    "serve/test_app_server.py",
     "bench/test_bench.py",
-    "nn/ops/test_cuda_layers.py",
+    "test_examples.py",
+    "serve/test_holds_processes.py",
     "training/test_checkpoint.py",
-    "sources/test_traces.py",
+    "forecasting/test_forecast.py",
+    "nn/test_partition.py",
+    "nn/ops/test_cuda_decoder.py",
+    "nn/ops/test_cuda_demand.py",
+    "evaluation/test_evaluate.py",
+    "baselines/test_baseline_runs.py",
+    "sources/test_unpickle.py",
+    "data/test_city.py",
     "baselines/test_boosted_trees.py",
-    "nn/test_model.py",
-    "forecasting/test_live.py",
 )
 
 # The same examples in every run, and no limit on time: a run depends neither on luck nor on how fast the machine is.

@@ -3,6 +3,7 @@
 Trained on rows (window, step ahead, node) of seen nodes at training times. In each training window a random 20 to 80 %
 of the sensors are hidden, as for `default`, and the rows are of the hidden ones. No feature is a reading of the node
 itself, so a sensor is forecast nearly as if it were not there. A sensor's profile counts only in windows that show it.
+Without readings it knows the calendar and the roads alone: what a map and a clock can say.
 S steps, n nodes, M near sensors, k of them with columns of their own, G kernels, F features.
 """
 
@@ -48,6 +49,7 @@ class Trees:
     profile: Tensor  # [CLOCK_BINS,N] of each seen sensor; NaN where there is none
     length_scale_m: float
     min_value: float  # 0 for counts
+    readings: bool  # False: they were no features
 
     def __call__(self, batch: Batch) -> Tensor:
         """[B,H,N] in the user's unit."""
@@ -56,7 +58,9 @@ class Trees:
         nodes, steps = torch.arange(N, device=device), torch.arange(batch.horizon, device=device)
         profile, parts = self.profile.to(device), []
         for window in batch.split(1):  # the rows of one window take some ten megabytes
-            x = features(window, profile, length_scale_m=self.length_scale_m, steps=steps, nodes=nodes)
+            x = features(
+                window, profile, length_scale_m=self.length_scale_m, steps=steps, nodes=nodes, readings=self.readings
+            )
             forecast = self.booster.predict(x.flatten(0, 1).cpu().numpy(), num_threads=torch.get_num_threads())
             parts.append(torch.from_numpy(forecast).view(1, len(steps), N))
         return torch.cat(parts).to(batch.values).clamp(min=self.min_value)
@@ -73,12 +77,14 @@ def fit_trees(
     trees: int = 400,
     leaves: int = 63,
     masks: NDArray[np.bool_] | None = None,
+    readings: bool = True,
 ) -> Trees:
     """Fit at training nodes and times; stop, and choose the objective, by MAE at validation nodes and times.
 
     Without an `objective`, counts are fitted with both and the better one is kept; other quantities with L1. Two cores
     forecast about 180,000 rows a second with 70 trees of 63 leaves, and 70,000 with 260. Where the windows have
     demands, `masks` [C,N] are the sensors that each of these does not know, and they are the sets that are hidden.
+    Without `readings` the features are those of the map and the clock.
     """
     stream = windows.stream
     if objective not in (None, L1, POISSON):
@@ -99,6 +105,7 @@ def fit_trees(
         inputs=split.seen & ~stopping,
         task=task,
         masks=masks,
+        readings=readings,
     )
     train = draw.rows(rng, split.train, draw.inputs, hide=HIDDEN, max_rows=rows)
     check = draw.rows(rng, split.validate, stopping, hide=None, max_rows=rows // 5)
@@ -106,7 +113,7 @@ def fit_trees(
     fitted = [(name, *_boost(lightgbm, train, check, name, seed=seed, trees=trees, leaves=leaves)) for name in chosen]
     name, booster, mae = min(fitted, key=lambda each: each[2])
     min_value = 0.0 if stream.quantity == "count" else -np.inf
-    return Trees(booster, name, mae, draw.profile, draw.length_scale_m, min_value)
+    return Trees(booster, name, mae, draw.profile, draw.length_scale_m, min_value, readings)
 
 
 def _some_of(seen: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.bool_]:
@@ -127,6 +134,7 @@ class _Draw:
     inputs: NDArray[np.bool_]  # [N] the sensors that may be visible
     task: Task
     masks: NDArray[np.bool_] | None
+    readings: bool
 
     def rows(
         self,
@@ -157,7 +165,10 @@ class _Draw:
             nodes = torch.from_numpy(np.flatnonzero(asked)).to(device)
             assert batch.target is not None and batch.target_observed is not None
             steps = torch.from_numpy(np.sort(rng.permutation(horizon)[:STEPS])).to(device)
-            rows = features(batch, self.profile, length_scale_m=self.length_scale_m, steps=steps, nodes=nodes)
+            rows = features(
+                batch, self.profile, length_scale_m=self.length_scale_m, steps=steps, nodes=nodes,
+                readings=self.readings,
+            )  # fmt: skip
             there = batch.target_observed[0, steps][:, nodes]
             xs.append(rows[there].cpu().numpy())
             ys.append(batch.target[0, steps][:, nodes][there].cpu().numpy())
@@ -188,19 +199,31 @@ def _boost(
     return booster, float(booster.best_score["valid_0"]["l1"])
 
 
-def features(window: Batch, profile: Tensor, *, length_scale_m: float, steps: Tensor, nodes: Tensor) -> Tensor:
+def features(
+    window: Batch,
+    profile: Tensor,
+    *,
+    length_scale_m: float,
+    steps: Tensor,
+    nodes: Tensor,
+    readings: bool = True,
+) -> Tensor:
     """[S,n,F] of one window; NaN where nothing is known."""
     [(topology, _)] = last_topologies(window)
-    readings = window.values.where(window.observed, 0.0)
+    hours = clock_bins(window.calendar_future[0, steps])  # [S]
+    of_step = torch.cat([steps[:, None] + 1, window.calendar_future[0, steps], hours[:, None] % HOURS], 1)
+    roads = topology.road_features
+    if not readings:
+        here = of_step[:, None].expand(-1, len(nodes), -1)
+        return torch.cat([here, roads[nodes].expand(len(steps), -1, -1)], dim=-1)
+    values = window.values.where(window.observed, 0.0)
     mean, known = (x[0] for x in window_means(window))  # [N]
     at = torch.arange(1, window.past + 1, device=mean.device)[:, None]
-    latest = readings[0].gather(0, (window.observed[0] * at).argmax(0, keepdim=True))[0]  # [N]
-    hours = clock_bins(window.calendar_future[0, steps])  # [S]
+    latest = values[0].gather(0, (window.observed[0] * at).argmax(0, keepdim=True))[0]  # [N]
     usual = profile[hours]  # [S,N]
 
     sensor, distance_m = topology.near_sensor[nodes], topology.near_distance_m[nodes]  # [n,M]
     visible = known[sensor] & torch.isfinite(distance_m)
-    roads = topology.road_features
     unlike = (roads[nodes][:, None] - roads[sensor]).square().sum(-1) / max(1, roads.shape[1])  # [n,M]
     kernels, density = kernel_weights(distance_m, unlike, visible, length_scale_m=length_scale_m)
     of_near = torch.stack([mean[sensor], latest[sensor]])  # [2,n,M]
@@ -210,14 +233,13 @@ def features(window: Batch, profile: Tensor, *, length_scale_m: float, steps: Te
     def nearest(x: Tensor) -> Tensor:  # [...,n,M] -> [...,n,k]
         return x.where(visible, torch.nan).gather(-1, first.expand(*x.shape[:-1], -1))
 
-    of_step = torch.cat([steps[:, None] + 1, window.calendar_future[0, steps], hours[:, None] % HOURS], 1)
     whole_city = torch.stack([usual.where(known, torch.nan).nanmean(1), mean[known].mean().expand(len(steps))], 1)
     of_node = [
         density,
         *weighted(kernels, of_near),
         nearest(distance_m),
         *nearest(of_near),
-        moments(window, readings)[nodes, 0],
+        moments(window, values)[nodes, 0],
         roads[nodes],
     ]
     of_both = [weighted(kernels, usual_near), nearest(usual_near)]

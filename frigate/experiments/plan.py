@@ -17,13 +17,14 @@ from frigate.evaluation.evaluate import NONE, OWN, ZERO
 
 NAIVE = (ZERO, NONE, "clock profile", "nearest sensors", "label propagation")
 NEED_DEMAND = ("demand", "lightgbm-demand")
-FITTED = ("kriging", "lightgbm", *NEED_DEMAND)  # learnt, but not by gradient steps
+FITTED = ("kriging", "lightgbm-map", "lightgbm", *NEED_DEMAND)  # learnt, but not by gradient steps
 ALL = (*NAIVE, *FITTED, *BASELINES, *PRESETS, OWN)
 LABELS = {
     **BASELINES,
     "paper": "Frigate (paper)",
     "default": "Frigate (default)",
     "lightgbm": "LightGBM",
+    "lightgbm-map": "LightGBM, map and clock alone",
     "demand": "Demand alone",
     "lightgbm-demand": "LightGBM with demand",
     OWN: OWN,

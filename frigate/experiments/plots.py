@@ -45,6 +45,7 @@ LOOKS = {
     "kriging": ("#2e2585", "h"),
     "demand alone": ("#9a10f0", "H"),
     "lightgbm with demand": ("#684a4e", "8"),
+    "lightgbm, map and clock alone": ("#e5b6a2", "2"),
     "zero": ("#bdbdbd", "x"),
     "constant median": ("#a6a6a6", "+"),
     "clock profile": ("#8c8c8c", "<"),

@@ -144,7 +144,7 @@ def _not_trained(plan: Plan, recipe: Recipe, device: torch.device) -> Fitted:
     city, stream = plan.city, plan.city.stream
     if recipe.model in NEED_DEMAND:
         return _of_demand(plan, recipe, settings, device)
-    features = features_of([stream.network], city)[0] if recipe.model == "lightgbm" else None
+    features = features_of([stream.network], city)[0] if recipe.model.startswith("lightgbm") else None
     scaling = fit_scaling(stream, split, settings.model, features=features, seed=recipe.seed)
     topologies, _ = build_topologies(stream.topologies, scaling, sensors=split.seen, city=city)
     windows = Windows(stream, topologies, device)
@@ -174,8 +174,9 @@ def _simple(plan: Plan, recipe: Recipe, split: Split, windows: Windows, settings
         return naive_baselines(stream, split)[recipe.model]
     if recipe.model == "kriging":
         return fit_kriging(windows, split, settings.task)
-    if recipe.model == "lightgbm":
-        return fit_trees(windows, split, settings.task, seed=recipe.seed, trees=plan.effort.trees)
+    if recipe.model in ("lightgbm", "lightgbm-map"):
+        readings, trees = recipe.model == "lightgbm", plan.effort.trees
+        return fit_trees(windows, split, settings.task, seed=recipe.seed, trees=trees, readings=readings)
     raise SettingsError(f'no model "{recipe.model}"')
 
 

@@ -83,7 +83,7 @@ export class Service {
   }
 
   trips(source: NodeId, target: NodeId): Promise<Trips> {
-    return this.json(`roads/${encodeURIComponent(source)}/${encodeURIComponent(target)}/trips`);
+    return this.json(`trips?source=${encodeURIComponent(source)}&target=${encodeURIComponent(target)}`);
   }
 
   accuracy(): Promise<Accuracy> {

@@ -213,6 +213,20 @@ def test_no_feature_is_one_of_the_node_itself() -> None:
     assert not torch.equal(after[:, near], before[:, near])
 
 
+def test_trees_without_readings_know_the_map_and_the_clock_alone() -> None:
+    place = town()
+    model = fit_trees(place.windows, place.split, TASK, seed=0, objective=L1, readings=False, **SMALL)
+    batch = place.batch([400])
+    forecast = model(batch)
+    other = replace(batch, values=batch.values * 7 + 3, observed=batch.observed.roll(1, dims=2))
+    assert torch.equal(model(other), forecast)
+    assert torch.equal(replace(model, profile=model.profile + 5)(batch), forecast)
+    assert forecast[0, 0].unique().numel() > 10 and not torch.equal(model(place.batch([410])), forecast)
+    result = evaluate_forecaster(model, place.city, place.split, place.windows, TASK, name="map", stride=9)
+    ours, zero = result.row("map").unseen, result.row("zero").unseen
+    assert ours is not None and zero is not None and ours.mae.value < 0.8 * zero.mae.value
+
+
 def test_the_same_seed_gives_the_same_trees_and_another_seed_others() -> None:
     first = fitted("trees")
     assert isinstance(first, Trees)

@@ -154,7 +154,7 @@ def _busy_road(served: Served) -> tuple[str, str]:
 
 def test_trips_through_a_road(shared: Served) -> None:
     source, target = _busy_road(shared)
-    trips = get(shared, f"/v1/roads/{source}/{target}/trips").json()
+    trips = get(shared, f"/v1/trips?source={source}&target={target}").json()
     assert trips["vehicles_per_hour"] > 0
     for ends in (trips["from"], trips["to"]):
         assert 0 < sum(end["share"] for end in ends) <= 1.001 and {"node", "lon", "lat", "share"} == ends[0].keys()
@@ -261,7 +261,8 @@ def _success(operation: dict[str, Any]) -> int:
         ("GET", "forecast.json?issued_at=2024-03-04T00:00:00", None, 422, "query.issued_at"),
         ("GET", "history.json?node=34&begin=2024-01-01T00:00:00Z&end=2024-02-02T00:00:00Z", None, 422, "31 days"),
         ("GET", "history.json?node=34&begin=2024-01-02T00:00:00Z&end=2024-01-01T00:00:00Z", None, 422, "before"),
-        ("GET", "roads/34/1/trips", None, 404, "there is no road from 34 to 1. Roads from 34 go to"),
+        ("GET", "nodes/a%2Fb", None, 404, "there is no node"),
+        ("GET", "trips?source=34&target=1", None, 404, "there is no road from 34 to 1. Roads from 34 go to"),
         ("GET", "nothing", None, 404, "Not Found"),
         ("PUT", "closures", None, 405, "Method Not Allowed"),
         ("POST", "what-if", {}, 422, "name a road to close or to add"),

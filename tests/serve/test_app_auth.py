@@ -19,7 +19,7 @@ ADDRESSES = {
         ("GET", path)
         for path in (
             "/v1/network.bin", "/v1/network.geojson", "/v1/forecast.bin", "/v1/forecast.json", "/v1/flows.csv",
-            "/v1/nodes/0", "/v1/history.json?node=0", "/v1/roads/0/1/trips", "/v1/closures", "/v1/accuracy",
+            "/v1/nodes/0", "/v1/history.json?node=0", "/v1/trips?source=0&target=1", "/v1/closures", "/v1/accuracy",
             "/v1/sensors", "/v1/time", "/metrics",
         )
     ] + [("POST", "/v1/what-if")],

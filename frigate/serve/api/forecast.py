@@ -211,7 +211,7 @@ class NodeDetails(BaseModel):
     leans_on: list[Support]
 
 
-@router.get("/nodes/{node}", responses=problems(404))
+@router.get("/nodes/{node:path}", responses=problems(404))
 def node_details(service: ServiceOf, node: NodeInPath) -> NodeDetails:
     """One node: the past hour, the coming hour, and the sensors that its forecast leans on."""
     city, shown = service.city, service.latest.get()

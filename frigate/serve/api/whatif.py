@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter, Depends, HTTPException, Request
+from fastapi import APIRouter, Depends, HTTPException, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from frigate.serve import wire
 from frigate.serve.api.closures import NodeName
-from frigate.serve.api.common import BINARY, NodeInPath, ServiceOf, StateOf, allow, node_row, problems, road_row, sent
+from frigate.serve.api.common import BINARY, NodeText, ServiceOf, StateOf, allow, node_row, problems, road_row, sent
 from frigate.serve.city import ServedCity, utc
 from frigate.serve.engine import WhatIf
 
@@ -113,10 +113,12 @@ class Trips(BaseModel):
     destinations: list[TripEnd] = Field(alias="to", description="Where they end")
 
 
-@router.get("/roads/{source}/{target}/trips", response_model_by_alias=True, responses=problems(404))
+@router.get("/trips", response_model_by_alias=True, responses=problems(404))
 def trips(
-    service: ServiceOf, source: NodeInPath, target: NodeInPath
-) -> Trips:  # fmt: skip
+    service: ServiceOf,
+    source: Annotated[NodeText, Query(examples=["34"])],
+    target: Annotated[NodeText, Query(examples=["41"])],
+) -> Trips:
     """Which trips pass a road: where they begin and end."""
     city = service.city
     road_row(city, source, target)
