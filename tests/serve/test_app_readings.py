@@ -281,7 +281,8 @@ def test_the_log_says_nothing_that_a_terminal_obeys(served: Served, caplog: pyte
     from frigate.serve.logs import JsonLines
 
     with caplog.at_level("INFO", logger="frigate.serve"):
-        served.client.get("/v1/nodes/%1b%5b31m%0aevil%00")
+        served.client.delete("/v1/closures/%1b%5b31m%0aevil%00")
+        assert served.client.get("/v1/nodes/%1b%5b31m%0aevil%00").status_code == 404
     (record,) = [each for each in caplog.records if each.message == "request"]
     line = JsonLines().format(record)
-    assert json.loads(line)["path"] == "/v1/nodes/\x1b[31m\nevil\x00" and "\x1b" not in line and "\n" not in line
+    assert json.loads(line)["path"] == "/v1/closures/\x1b[31m\nevil\x00" and "\x1b" not in line and "\n" not in line
