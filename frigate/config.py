@@ -185,9 +185,8 @@ class TrainSettings:
     def __post_init__(self) -> None:
         require_kinds(self)
         object.__setattr__(self, "hide", tuple(self.hide))
-        require_at_least_1(
-            self, "epochs", "batch_size", "patience", "validation_windows", "parts", "steps_per_epoch", "masks"
-        )
+        require_at_least_1(self, "batch_size", "patience", "validation_windows", "parts", "steps_per_epoch", "masks")
+        require(self.epochs >= 0, "epochs", self.epochs, "must not be negative; 0 forecasts demand, nothing learned")
         for name in ("learning_rate", "clip_norm"):
             require(getattr(self, name) > 0, name, getattr(self, name), "must be above 0")
         for name in ("weight_decay", "warmup_steps"):

@@ -98,7 +98,8 @@ TRAIN = Command(
         Argument("--settings FILE", "a TOML file with [task], [model] and [train]", Path),
         Argument("--past N", "past snapshots in a window (default: 12)", int),
         Argument("--horizon N", "steps to forecast (default: 12)", int),
-        Argument("--epochs N", "number of epochs; with --resume, more than before extend the run", int),
+        Argument("--epochs N", "number of epochs (0: demand alone, nothing learned); with --resume, more than before "
+                 "extend the run", int),
         Argument("--batch-size N", "windows in one optimiser step", int),
         Argument("--parts N", "split the network into N parts and train on one per step; for large networks", int),
         Argument("--validation", "nodes held out to choose the best epoch: none, so that the last is kept; some of the "

@@ -168,6 +168,11 @@ def new_run(
     split = _split(city, seen, mode, settings)
     if settings.train.validation == "unseen" and not split.unseen.any():
         raise SettingsError('validation = "unseen": every sensor is seen. Leave some out, or use "seen"')
+    if settings.train.epochs == 0 and not has_demand(settings, city.stream):
+        raise SettingsError(
+            "epochs = 0 keeps what demand forecasts, and there is no demand: it takes counts and the preset default. "
+            "Train for at least one epoch"
+        )
     features = None
     if settings.model.roads:
         city = ensure_road_features(city)
@@ -245,6 +250,9 @@ def seen_from(text: str | None, city: City) -> Seen:
 def summary_line(run: Run) -> str:
     """How training ended, in one line."""
     progress, stopped = run.progress, "" if run.progress.finished else " (stopped; resume with --resume)"
+    if progress.epoch == 0 and progress.finished:
+        more = "Learn what demand leaves over with --resume --epochs 8"
+        return f"Demand alone, nothing learned: MAE at hidden sensors {progress.best_mae:.4g}. {more}: {run.folder}"
     if progress.epoch == 0:
         return "Stopped before the first epoch was finished: nothing was kept"
     if progress.best_epoch == 0:

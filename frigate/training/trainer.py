@@ -135,6 +135,8 @@ class Trainer:
             if self.group.size > 1:
                 stack.enter_context(on_ctrl_c(self._stop))
             try:
+                if self.settings.epochs == 0 and not self.progress.finished:
+                    self._keep_untrained()
                 while not self.progress.finished:
                     metrics = self._epoch(on_step or (lambda report: None))
                     if board is not None:
@@ -145,6 +147,11 @@ class Trainer:
                 if board is not None:
                     board.close()
         return self._result()
+
+    def _keep_untrained(self) -> None:
+        """Keep the first weights as they are: what demand forecasts, before anything is learned."""
+        self.progress = TrainingState(best_mae=self.validate(), finished=True)
+        self.group.agree(lambda: self._save(None))
 
     def _stop(self) -> None:
         """Ask all processes to stop, which they do in the same step: none must wait for one that has gone."""
@@ -332,18 +339,22 @@ class Trainer:
         error, cells = self.group.sums(error, cells)
         return error / cells if cells else math.inf
 
-    def _save(self, metrics: dict[str, Any]) -> None:
+    def _save(self, metrics: dict[str, Any] | None) -> None:
+        """A checkpoint, and before it a line for its epoch, where there has been one."""
         folder = self.run.run.folder
         if folder is None or not self.group.leads:
             return
-        # The line first: if the epoch's checkpoint is not reached, the epoch is done again and its line replaced.
-        log = folder / METRICS
+        if metrics is not None:
+            self._log(folder / METRICS, metrics)
+        save_checkpoint(folder, replace(self.run.run, progress=self.progress), weights=self.best, state=self._state())
+
+    def _log(self, log: Path, metrics: dict[str, Any]) -> None:
+        """If the epoch's checkpoint is not reached, the epoch is done again and its line replaced."""
         try:
             lines = log.read_text(encoding="utf-8").splitlines()[: metrics["epoch"] - 1] if log.exists() else []
             write_file(log, "\n".join([*lines, json.dumps(metrics)]) + "\n")
         except OSError as error:
             raise CheckpointError(f"{log}: cannot be written: {error.strerror}. Make room, then --resume") from None
-        save_checkpoint(folder, replace(self.run.run, progress=self.progress), weights=self.best, state=self._state())
 
     def _result(self) -> Run:
         model = copy.deepcopy(self.model).cpu()

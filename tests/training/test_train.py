@@ -31,7 +31,7 @@ from frigate.nn.device import best_device
 from frigate.nn.forecaster import ForecastModel
 from frigate.nn.model import Frigate
 from frigate.training.checkpoint import TRAINING, load_checkpoint, load_run
-from frigate.training.train import train
+from frigate.training.train import summary_line, train
 from frigate.training.trainer import (
     LAST_RATE,
     StepReport,
@@ -132,6 +132,22 @@ def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
     again = train(town(), folder=tmp_path, resume=True, device="cpu", on_step=lambda tick: pytest.fail("trained"))
     assert {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in tmp_path.rglob("*") if p.is_file()} == before
     assert equal(weights(run), weights(again))
+
+
+def test_no_epoch_keeps_what_demand_forecasts_and_can_be_extended(tmp_path: Path) -> None:
+    run = train(town(), settings=tiny("default", epochs=0), folder=tmp_path, device="cpu",
+                on_step=lambda tick: pytest.fail("trained"))  # fmt: skip
+    assert run.progress.finished and run.progress.epoch == 0 and math.isfinite(run.progress.best_mae)
+    assert "Demand alone, nothing learned" in summary_line(run) and str(tmp_path) in summary_line(run)
+    assert not (tmp_path / "metrics.jsonl").exists()
+    result = evaluate(load_run(tmp_path), town(), stride=7)
+    ours, demand = result.model.unseen, result.row("demand alone").unseen
+    assert ours is not None and demand is not None and ours.mae.value == pytest.approx(demand.mae.value, rel=1e-5)
+    longer = train(town(), settings=tiny("default", epochs=2), folder=tmp_path, resume=True, device="cpu")
+    assert longer.progress.epoch == 2 and [line["epoch"] for line in log(tmp_path)] == [1, 2]
+    assert equal(weights(longer), weights(train(town(), settings=tiny("default", epochs=2), device="cpu")))
+    with raises(SettingsError, "epochs = 0", "at least one epoch"):
+        train(town(), settings=tiny("paper", epochs=0), device="cpu")
 
 
 def test_more_epochs_extend_a_finished_run(tmp_path: Path) -> None:
