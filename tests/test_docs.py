@@ -184,40 +184,41 @@ def test_what_the_results_are_said_to_show(written: ModuleType) -> None:
     def share(runs: list[Any]) -> float:
         return float(np.mean([r.model["share_of_sensor"]["value"] for r in runs]))
 
-    assert share(written.chosen(default, city="lux-sim")) > share(written.chosen(default, city="sf-taxi-core")) > 0.72
+    assert (
+        share(written.chosen(default, city="lux-sim")) > 1 > share(written.chosen(default, city="sf-taxi-core")) > 0.9
+    )
+    for r in default:  # "within 1 to 2 % of `default`"
+        alone, ours = (r.row(name)["unseen"]["mae"]["value"] for name in ("demand alone", "frigate (default)"))
+        assert 1 < alone / ours < 1.025
     for r in paper:
         history = r.data["history"]
         maes, losses = ([epoch[k] for epoch in history] for k in ("validation_mae", "loss"))
         steps = r.data["settings"]["train"]["steps_per_epoch"]
         assert 50 <= (1 + int(np.argmin(maes))) * steps <= 90
-        assert maes[-1] > 0.97 * maes[0]  # "rises back to where it was"
+        assert maes[-1] > 0.94 * maes[0]  # "almost back where it began"
         assert losses[-1] < min(losses[0], losses[int(np.argmin(maes))])  # "goes on falling"
         assert not any(epoch["skipped_steps"] for epoch in history)
     for r in default:
         maes = [epoch["validation_mae"] for epoch in r.data["history"]]
-        assert maes[-1] < 1.04 * min(maes)  # "ended at most 4 % above its least"
-    gate = written.chosen(results, variant=written.GATE)
-    without = {r.split: r for r in default if r.city == "sf-taxi-core"}
-    means = np.mean(written.maes(gate)), np.mean(written.maes(without.values()))
-    assert len(gate) == 3 and abs(means[0] - means[1]) < np.ptp(written.maes(without.values()))
-    assert {tuple(r.data["settings"]["train"]["hide"]) for r in gate} == {(0.2, 0.8)}
+        assert maes[-1] == min(maes)  # "is least after the last epoch"
 
 
 def test_what_repeated_trainings_are_said_to_show(written: ModuleType) -> None:
     results = written.read_results(written.RESULTS / "accuracy")
-    for variant, at_most in (("paper", 0.065), ("default", 0.014)):  # "by up to 6 %", "by 1 %"
-        found = written.repetitions(results, variant)
-        assert [len(mae) for mae in found.values()][2:] == [3, 3]
-        for split in found["Every run; README"]:
-            maes = [mae[split] for mae in found.values() if split in mae]
-            assert len(maes) >= 2 and max(maes) / min(maes) - 1 < at_most
+    for variant, at_most in (("paper", 0.035), ("default", 0.01)):  # "by up to 3 %", "by at most 1 %"
+        first, again = written.repetitions(results, variant).values()
+        shared = sorted(set(first) & set(again))
+        assert shared == ["lux-sim-30-0", "sf-taxi-core-30-0", "sf-taxi-core-30-1", "sf-taxi-core-30-2"]
+        assert all(max(first[s], again[s]) / min(first[s], again[s]) - 1 < at_most for s in shared)
     whole = [mae["sf-taxi-core-30-0"] for mae in written.repetitions(results, "paper").values()]
-    assert (round(min(whole), 3), round(max(whole), 3)) == (1.005, 1.044)  # "between 1.005 and 1.044"
+    assert (round(min(whole), 3), round(max(whole), 3)) == (1.008, 1.039)  # "1.008 and 1.039"
     layers = {row["layers"]: row["mae"] for row in written.reproduced("layers")["sf-taxi-core"]["rows"]}
-    assert min(layers[1], layers[2]) / max(whole) > max(whole) / min(whole)  # "worse by more than that"
-    assert all(min(whole) / 1.015 < mae < max(whole) for n, mae in layers.items() if n >= 8)  # "within 1.5 %"
-    seeds = written.maes(written.chosen(results, city="lux-sim", variant="paper"))
-    assert 1.125 < max(seeds) / min(seeds) < 1.135  # "13 % apart"
+    assert all(layers[n] > max(whole) for n in (1, 2, 4))  # "fewer than six layers are worse by more than that"
+    assert all(min(whole) - 1e-3 < mae < max(whole) + 1e-3 for n, mae in layers.items() if n >= 8)
+    for city, data in written.reproduced("ablation").items():  # "every part is missed in both"
+        more = {row["replaced"].partition(":")[0]: row["more_percent"] for row in data["rows"]}
+        assert all(more[part] > 0 for part in more if part != "nothing")
+        assert city != "lux-sim" or min(more["gate"], more["moments"]) > 3.5  # "clear of a repetition"
 
 
 def test_what_the_baselines_are_said_to_show(written: ModuleType) -> None:
@@ -226,19 +227,26 @@ def test_what_the_baselines_are_said_to_show(written: ModuleType) -> None:
     for run in (run for runs in found.values() for run in runs):
         if run["model"] in BASELINES.values() or run["model"] == "Frigate (paper)":
             best_step[run["model"] in BASELINES.values()].append(run["facts"]["best_step"])
-    assert sum(step <= 50 for step in best_step[True]) == 13 and len(best_step[True]) == 30
-    assert min(best_step[False]) > 50
+    assert sum(step <= 50 for step in best_step[True]) == 14 and len(best_step[True]) == 30
+    assert sum(step <= 50 for step in best_step[False]) == 1 and len(best_step[False]) == 5
 
     def mae(city: str, model: str) -> float:
         return float(np.mean([run["unseen"]["mae"]["value"] for run in found[city] if run["model"] == model]))
 
-    for city, fall in (("sf-taxi-core", (19, 22)), ("sf-taxi", (11, 12)), ("lux-sim", (34, 36))):
-        assert 0.9 < mae(city, "Frigate (paper)") / min(mae(city, name) for name in BASELINES.values()) < 1
+    for city, closest, fall in (("sf-taxi-core", 6, (17, 19)), ("sf-taxi", 3, (11, 12)), ("lux-sim", 20, (39, 40))):
+        paper = mae(city, "Frigate (paper)")
+        assert round(100 * (1 - paper / min(mae(city, name) for name in BASELINES.values()))) == closest
         again = sorted({run["model"] for run in found[city] if "hiding" in run["model"]})
         falls = [100 * (1 - mae(city, name) / mae(city, name.split(" + ")[0])) for name in again]
         assert (round(min(falls)), round(max(falls))) == fall
-        assert max(mae(city, name) for name in again) < mae(city, "Frigate (paper)")
-        assert mae(city, "LightGBM") < mae(city, "Frigate (default)")
+        assert max(mae(city, name) for name in again) < paper
+        assert mae(city, "LightGBM") < min(paper, *(mae(city, name) for name in BASELINES.values()))
+    for city, further in (("sf-taxi-core", 15), ("lux-sim", 39)):  # the other column is older
+        better = min(mae(city, name) for name in {run["model"] for run in found[city]} if "hiding" in name)
+        assert round(100 * (1 - mae(city, "Frigate (default)") / better)) == further
+        assert mae(city, "Frigate (default)") < mae(city, "LightGBM with demand")
+        without = mae(city, "LightGBM, map and clock alone")
+        assert without < min(mae(city, "Frigate (paper)"), *(mae(city, name) for name in BASELINES.values()))
 
 
 def test_what_the_shares_of_sensors_are_said_to_show(written: ModuleType) -> None:
@@ -263,7 +271,7 @@ def test_the_results_reach_what_was_asked_of_them() -> None:
     assert mean("sf-taxi-core-30-?-paper-seed?.json", "relative_to_zero") <= 0.87
     assert mean("sf-taxi-core-30-?-default-seed?.json", "relative_to_zero") <= 0.70
     assert mean("sf-taxi-core-30-?-default-seed?.json", "share_of_sensor") >= 0.70
-    assert mean("lux-sim-30-0-default-seed?.json", "relative_to_zero") <= 0.55
+    assert mean("lux-sim-30-?-default-seed?.json", "relative_to_zero") <= 0.55
 
     rows = json.loads(read(folder / "demand" / "accuracy-h200.json"))["rows"]
 
@@ -275,11 +283,20 @@ def test_the_results_reach_what_was_asked_of_them() -> None:
     assert with_demand("sf-taxi-core-30", lambda row: row["of_zero"]) <= 0.61
     assert with_demand("sf-taxi-core-30", lambda row: row["share_of_sensor"]["value"]) >= 0.91
     assert with_demand("sf-taxi-core-10", lambda row: row["of_zero"]) <= 0.67
+    assert with_demand("sf-taxi-10", lambda row: row["of_zero"]) <= 0.73
     assert with_demand("lux-sim-30", lambda row: row["of_zero"]) <= 0.36
+    closures = json.loads(read(folder / "demand" / "closures.json"))
+    assert max(each["left_of_change_with_readings"] for each in closures["scenarios"]) < 0.9
+    assert closures["mean"]["left_of_change_with_readings"] < 0.55
+    assert closures["mean"]["left_of_change_with_readings_at_affected"] < 0.4
+    assert all(each["mae_told"] < each["mae_not_told"] for each in closures["scenarios"])
     for row in rows.values():
         at_sensors = {name: each["at_sensors"]["value"] for name, each in row.items() if "at_sensors" in each}
         others = [at for name, at in at_sensors.items() if name not in ("frigate (default)", "demand alone")]
         assert at_sensors["frigate (default)"] < min(others)
+        unseen = {name: each["unseen"]["value"] for name, each in row.items() if "unseen" in each}
+        beside = ("frigate (default)", "demand alone", "own median (a sensor there)")
+        assert unseen["frigate (default)"] < 0.95 * min(at for name, at in unseen.items() if name not in beside)
 
     def bench(name: str) -> dict[str, Any]:
         told: dict[str, Any] = json.loads(read(folder / f"bench-{name}.json"))["presets"]["paper"]
@@ -288,6 +305,8 @@ def test_the_results_reach_what_was_asked_of_them() -> None:
     for name, windows, step_ms, step_gb, forecast_ms in (("chengdu", 32, 20, 10, 1.5), ("beijing", 4, 25, 12, 3)):
         told = bench(f"h200-{name}")
         assert told["windows"] == windows and told["ours"]["forecast_graph_ms"] <= forecast_ms
+        of_default = json.loads(read(folder / f"bench-h200-{name}.json"))["presets"]["default"]["ours"]
+        assert of_default["demand_update_graph_ms"] <= of_default["forecast_graph_ms"] / 10
         for step in ("step", "step_all_nodes"):
             assert told["ours"][f"{step}_ms"] <= step_ms and told["ours"][f"{step}_peak_bytes"] <= step_gb * 1e9
     faster = bench("cpu-chengdu")["times_faster"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -29,7 +30,7 @@ def open_arrays(path: Path) -> Iterator[Arrays]:
         with open_hdf5(path) as file:
             yield _datasets(path, file)
         return
-    with parsing(path):
+    with _parsing_numpy(path):
         # Mapped, so that a false size takes no memory; an .npz has to be read.
         opened = np.load(path, allow_pickle=False, mmap_mode="r" if path.suffix == ".npy" else None)
     if isinstance(opened, np.ndarray):
@@ -43,8 +44,15 @@ def open_arrays(path: Path) -> Iterator[Arrays]:
         yield {name: partial(_member, path, archive, name) for name in archive.files}
 
 
+@contextmanager
+def _parsing_numpy(path: Path) -> Iterator[None]:
+    with parsing(path), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Reading `.npy` or `.npz` file required", UserWarning)  # it is read
+        yield
+
+
 def _member(path: Path, archive: Any, name: str) -> NDArray[Any]:
-    with parsing(path):
+    with _parsing_numpy(path):
         array = archive[name]
         if not isinstance(array, np.ndarray):
             raise CityError(f'{path.name}: "{name}" is damaged: not an array. Save it again')

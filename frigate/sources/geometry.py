@@ -35,7 +35,7 @@ def read_line(value: str | bytes) -> Line:
     binary = isinstance(value, bytes) or value[:1] == "0"  # WKB begins with a byte of 0 or 1
     _check_kind(value, binary=binary)
     try:
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", over="ignore"):  # such a number is no coordinate, which is said below
             found = shapely.from_wkb(value) if binary else shapely.from_wkt(value)
     except (shapely.errors.ShapelyError, ValueError, TypeError) as error:
         detail = (str(error).strip().splitlines() or [""])[0].rpartition("Exception: ")[2]

@@ -250,6 +250,11 @@ def test_a_line_within_lines_without_end_is_refused_and_not_followed(name: str) 
         read_line(NESTED[name])
 
 
+def test_a_coordinate_beyond_all_numbers_is_refused_without_a_warning() -> None:
+    with pytest.raises(NotALineError, match="does not lie on earth"):
+        read_line("LINESTRING (6.1 49.6, 3e400 49.7)")
+
+
 @pytest.mark.parametrize("points", [2, 3])
 @pytest.mark.parametrize("kind", ["plain", "iso", "ewkb", "big-endian", "hex"])
 def test_lines_in_every_writing_of_wkb_are_read(kind: str, points: int) -> None:

@@ -51,6 +51,16 @@ def test_units_are_converted_on_the_way(tables: dict[str, Path], tmp_path: Path)
     assert "Columns of nodes.csv that are not read (extra): 1." in city.notices
 
 
+def test_an_array_that_python_2_saved_is_read_without_a_warning(tables: dict[str, Path], tmp_path: Path) -> None:
+    np.save(tmp_path / "m.npy", COUNTS)
+    old, new = (f"({rows}, {columns}), }}".encode() for rows, columns in (COUNTS.shape, ("4L", "3L")))
+    content = (tmp_path / "m.npy").read_bytes()
+    assert content.count(old + b"  ") == 1 and COUNTS.shape == (4, 3)
+    (tmp_path / "m.npy").write_bytes(content.replace(old + b"  ", new))
+    city = imported(tables, tmp_path / "m.npy", start="2024-01-01T00:00", step="5min")
+    np.testing.assert_array_equal(city.stream.values, COUNTS)
+
+
 def files(folder: Path) -> dict[str, tuple[Path, dict[str, str]]]:
     np.save(folder / "m.npy", COUNTS)
     with h5py.File(folder / "m.h5", "w") as file:
