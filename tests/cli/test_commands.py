@@ -498,7 +498,7 @@ def test_resume_over_other_readings_is_refused(copy: Path) -> None:
             ("0 seen", "at least 3"),
         ),
         ("train city -o new --device gpu", ('device "gpu"', "cpu")),
-        ("train city -o new --epochs 0", ("epochs = 0", "1")),
+        ("train city -o new --epochs -1", ("epochs = -1", "0")),
         ("train city -o new --seed -1", ("seed = -1", "0")),
         ("train city -o new --settings nowhere.toml", ("nowhere.toml", "No such file")),
         ("train city -o new --settings nodes.csv", ("nodes.csv", "TOML")),

@@ -351,7 +351,7 @@ def test_a_mistake_ends_all_with_one_message(place: Path) -> None:
     there = str(place / "city")
     commands = {  # and what the message names
         "folder": (["train", there, "-o", there], there),
-        "settings": (["train", there, "-o", "x", "--epochs", "0"], "epochs = 0"),
+        "settings": (["train", there, "-o", "x", "--epochs", "-1"], "epochs = -1"),
         "usage": (["train", there], "-o"),
     }
     running = {name: Processes(2, place / name, command_line, *words) for name, (words, _) in commands.items()}

@@ -83,6 +83,8 @@ class PostgresStore(Store):
 
     def _drop_clock(self) -> None:
         if self._clock is not None:
+            with suppress(self._errors.Error):  # the server sees later than we that a connection has ended
+                self._clock.execute("SELECT pg_advisory_unlock(%s)", (CLOCK_KEY,))
             with suppress(self._errors.Error):
                 self._clock.close()
             self._clock = None
