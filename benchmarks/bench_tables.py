@@ -75,11 +75,13 @@ def bench_times(_: object) -> str:
         "forecast": "forecast",
         "forecast_graph": "forecast, CUDA graph",
         "live_update": "live update",
+        "demand_update": "demand follows the readings",
+        "demand_update_graph": "demand follows the readings, CUDA graph",
     }
     for label, told in bench_presets(found):
         for key, what in words.items():
-            ours, baseline, ratio = told["ours"], told["baseline"], told["times_faster"][key]
-            if ours[f"{key}_ms"] is None:
+            ours, baseline, ratio = told["ours"], told["baseline"], told["times_faster"].get(key)
+            if ours.get(f"{key}_ms") is None:
                 continue
             size = f", windows: {told['windows']}" if key == "step" else ""
             peaks = (gigabytes(way.get(f"{key}_peak_bytes")) for way in (ours, baseline))

@@ -3,7 +3,7 @@
     python benchmarks/serve_load.py [--minutes 5] [--rate 2000] [--batch 50] [--streams 50] [--size beijing]
                                     [--folder build/serve-load] [--results FILE]
 
-Makes a city of that size with a minute's step and an untrained run of the preset `default` (once: they stay in the
+Makes a city of that size with steps of 15 seconds and an untrained run of the preset `default` (once: they stay in the
 folder), starts `frigate serve` with a new SQLite store, opens the event streams, and posts readings for so many
 minutes. Requests leave on a schedule, whatever became of those before; the time of one counts from when it was due. It
 talks to the service that it has started, on this machine, and to nothing else.
@@ -196,6 +196,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "missed_ticks": sum((b - a) // STEP_S - 1 for a, b in pairwise(issued)),
         "forecast_s": round(service["frigate_forecast_seconds"], 2),
         "events": dict(load.events),
+        "window_full_s": preset("default").task.past * STEP_S,  # until then every snapshot adds to what is kept
         "memory_mib": load.memory,
         "store_mib": round((folder / "load.db").stat().st_size / 2**20, 1),
     }

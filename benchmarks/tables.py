@@ -21,11 +21,27 @@ from typing import Any
 import bench_tables
 from bench_tables import RESULTS, ROOT, not_measured, table
 
-DOCUMENTS = ("README.md", "docs/accuracy.md", "docs/results.md", "docs/paper-to-code.md", "docs/performance.md")
+DOCUMENTS = (
+    "README.md",
+    "docs/accuracy.md",
+    "docs/demand.md",
+    "docs/operations.md",
+    "docs/paper-to-code.md",
+    "docs/performance.md",
+    "docs/results.md",
+)
 BLOCK = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 PRESETS = ("default", "paper")
 OURS = "frigate (default)"
-GATE = "default-gate-positions"  # the default preset with 16 anchors, which only its gates see
+OWN = "own median (a sensor there)"
+NAIVE = ("zero", "constant median", "clock profile", "nearest sensors", "label propagation")
+STANDINGS = {  # the rows of demand/accuracy-h200.json: city, and which sensors
+    "sf-taxi-core-30": "sf-taxi-core, 30 %",
+    "sf-taxi-core-10": "sf-taxi-core, 10 %",
+    "sf-taxi-10": "sf-taxi, 10 %",
+    "lux-sim-30": "lux-sim, 30 %",
+    "sf-taxi-core-region-75": "sf-taxi-core, none in a quarter of the area",
+}
 
 
 @dataclass(frozen=True)
@@ -49,9 +65,6 @@ class Result:
     def row(self, name: str) -> dict[str, Any]:
         row: dict[str, Any] = next(row for row in self.data["evaluation"]["rows"] if row["name"] == name)
         return row
-
-    def baselines(self, *kinds: str) -> list[dict[str, Any]]:
-        return [row for row in self.data["evaluation"]["rows"] if row["kind"] in kinds]
 
 
 def read_results(folder: Path) -> list[Result]:
@@ -89,7 +102,7 @@ def maes(results: list[Result]) -> list[float]:
 
 def clear(r: Result) -> bool:
     """Whether the interval of the model's MAE lies below the interval of every naive baseline's."""
-    return all(r.model["unseen"]["mae"]["high"] < row["unseen"]["mae"]["low"] for row in r.baselines("baseline"))
+    return all(r.model["unseen"]["mae"]["high"] < r.row(name)["unseen"]["mae"]["low"] for name in NAIVE)
 
 
 def with_demand(of: str) -> list[dict[str, Any]]:
@@ -110,16 +123,17 @@ def summary(results: list[Result]) -> str:
     """Every kind of forecaster in every city, means over the splits."""
     names = cities(results)
     found = [with_demand(f"{city}-30") for city in names]
-    trees = [
-        next(row["mae"] for row in reproduced("accuracy")[city]["rows"] if row["model"] == "LightGBM") for city in names
-    ]
     papers = [chosen(results, city=city, variant="paper") for city in names]
+
+    def trees(name: str) -> list[str]:
+        tables = (reproduced("accuracy")[city]["rows"] for city in names)
+        return [number(next(row["mae"] for row in rows if row["model"] == name)) for rows in tables]
 
     def of_splits(name: str) -> list[float]:
         return [mean_mae(splits, name) for splits in found]
 
     def naive_best(splits: list[dict[str, Any]]) -> float:
-        return min(mean_mae(splits, r["name"]) for r in papers[0][0].baselines("baseline"))
+        return min(mean_mae(splits, name) for name in NAIVE)
 
     def ours(splits: list[dict[str, Any]]) -> str:
         zero = mean(split[OURS]["of_zero"] for split in splits)
@@ -129,10 +143,12 @@ def summary(results: list[Result]) -> str:
     rows = [
         ["Frigate, `default`", *(ours(splits) for splits in found)],
         ["demand alone, nothing learned", *map(number, of_splits("demand alone"))],
-        ["LightGBM, without demand", *map(number, trees)],
+        ["LightGBM with demand", *trees("LightGBM with demand")],
+        ["LightGBM without demand", *trees("LightGBM")],
+        ["LightGBM on map and clock, without readings", *trees("LightGBM, map and clock alone")],
         ["the paper's model, `paper`", *(number(mean(maes(runs))) for runs in papers)],
         ["best naive baseline", *(number(naive_best(splits)) for splits in found)],
-        ["*each node's own median (a sensor there)*", *map(number, of_splits("own median (a sensor there)"))],
+        ["*each node's own median (a sensor there)*", *map(number, of_splits(OWN))],
     ]
     return table(["MAE at nodes without a sensor", *names], rows)
 
@@ -140,28 +156,31 @@ def summary(results: list[Result]) -> str:
 def standing(_: list[Result]) -> str:
     """Where `default` stands: means of three splits."""
     rows = []
-    for of in ("sf-taxi-core-30", "sf-taxi-core-10", "lux-sim-30"):
+    for of, label in STANDINGS.items():
         splits = with_demand(of)
-        zero, city, share = [split[OURS]["of_zero"] for split in splits], *of.rsplit("-", 1)
+        zero = [split[OURS]["of_zero"] for split in splits]
+        naive_best = min(mean_mae(splits, name) for name in NAIVE)
         sensor = mean(split[OURS]["share_of_sensor"]["value"] for split in splits)
         rows.append(
             [
-                f"{city}, {share} %",
+                label,
+                f"{naive_best:.3f}",
                 *(f"{mean_mae(splits, name):.3f}" for name in ("demand alone", OURS)),
                 f"{mean(zero):.3f} ({three(zero)})",
                 f"{100 * sensor:.0f} %",
             ]
         )
-    return table(["", "demand alone", "`default`", "of predict-zero", "share of a sensor"], rows)
+    head = ["sensors", "best naive baseline", "demand alone", "`default`", "of predict-zero", "share of a sensor"]
+    return table(head, rows)
 
 
 def at_sensors(_: list[Result]) -> str:
     """`default` at sensors beside what a sensor's own past can do, split by split."""
-    names = (OURS, "demand alone", "own median (a sensor there)", "last hour", "last week", "persistence")
+    names = (OURS, "demand alone", OWN, "last hour", "last week", "persistence")
     rows = []
-    for of in ("sf-taxi-core-30", "sf-taxi-core-10", "lux-sim-30"):
-        splits, (city, share) = with_demand(of), of.rsplit("-", 1)
-        rows.append([f"{city}, {share} %", *(three(s[name]["at_sensors"]["value"] for s in splits) for name in names)])
+    for of, label in STANDINGS.items():
+        splits = with_demand(of)
+        rows.append([label, *(three(s[name]["at_sensors"]["value"] for s in splits) for name in names)])
     head = ["at sensors, splits 0, 1, 2", "`default`", "demand alone", "own median", "last hour", "last week"]
     return table([*head, "last value"], rows)
 
@@ -194,8 +213,7 @@ def runs(results: list[Result]) -> str:
 def naive(results: list[Result]) -> str:
     """The baselines and the yardstick, at the unseen nodes of each split."""
     first = {r.split: r for r in chosen(results, variant="default")}
-    names = [row["name"] for row in next(iter(first.values())).baselines("baseline", "yardstick")]
-    rows = [[name, *(measured(r.row(name)["unseen"]["mae"]) for r in first.values())] for name in names]
+    rows = [[name, *(measured(r.row(name)["unseen"]["mae"]) for r in first.values())] for name in (*NAIVE, OWN)]
     return table(["forecaster", *first], rows)
 
 
@@ -216,7 +234,7 @@ def facts(results: list[Result]) -> str:
     """What was scored, on what, with what."""
     lines = []
     for city in cities(results):
-        r = chosen(results, city=city, variant="default")[0]
+        r = chosen(results, city=city, variant="paper")[0]
         test, unseen = r.data["evaluation"]["test"], r.model["unseen"]
         lines.append(
             f"- {city}: {test['windows']:,} windows of {test['past']} past and {test['horizon']} future steps of "
@@ -224,22 +242,12 @@ def facts(results: list[Result]) -> str:
         )
     for variant in PRESETS:
         of = chosen(results, variant=variant)
-        sizes, peak = {r.data["parameters"] for r in of}, max(r.data["peak_gpu_gb"] for r in of)
-        size = ", ".join(f"{n:,}" for n in sorted(sizes))
-        lines.append(f"- `{variant}`: {size} parameters in every city, at most {peak:.0f} GB of GPU memory.")
+        size = ", ".join(f"{n:,}" for n in sorted({r.data["parameters"] for r in of}))
+        lines.append(f"- `{variant}`: {size} parameters in every city.")
     machine = results[0].data
     versions = ", ".join(f"{k} {v}" for k, v in machine["versions"].items())
     lines.append(f"- Trained and evaluated on one {machine['hardware']} ({versions}).")
     return "\n".join(fill(line, 118, subsequent_indent="  ") for line in lines)
-
-
-def gate_positions(results: list[Result]) -> str:
-    """Positions in the gate alone, split by split."""
-    with_, without = chosen(results, variant=GATE), {r.split: r for r in chosen(results, variant="default")}
-    pairs = [(r, without[r.split]) for r in with_]
-    rows = [[pair[0].split, *(f"{mae:.4f}" for mae in maes([*pair]))] for pair in pairs]
-    rows.append(["mean", *(f"{mean(maes([*column])):.4f}" for column in zip(*pairs, strict=True))])
-    return table(["split", "16 anchors in the gate", "none (the default)"], rows)
 
 
 def history(results: list[Result]) -> str:
@@ -301,21 +309,16 @@ def mae_cell(row: dict[str, Any]) -> str:
 
 def repetitions(results: list[Result], variant: str) -> dict[str, dict[str, float]]:
     """The trainings of one preset that differ in nothing but when they were run: MAE by split, by where they are."""
-    kernels, again = read_results(RESULTS / "kernels"), {}
+    again = {}
     for city, data in reproduced("accuracy").items():
         for run in data["runs"]:
             if run["model"] == f"Frigate ({variant})":
                 again[f"{city}-{100 * data['seen']:.0f}-{run['seed']}"] = run["unseen"]["mae"]["value"]
 
-    def of(found: list[Result]) -> dict[str, float]:
-        first = [r for r in found if r.seed == int(r.split.rsplit("-", 1)[1])]  # on lux-sim one split has three seeds
-        return dict(zip([r.split for r in first], maes(first), strict=True))
-
+    mine = chosen(results, variant=variant)
     return {
-        "Every run; README": of(chosen(results, variant=variant)),
+        "Every run; README": dict(zip([r.split for r in mine], maes(mine), strict=True)),
         "The paper's baselines, and all below them": again,
-        "Performance: with kernels": of(chosen(kernels, variant=variant)),
-        "Performance: with the reference": of(chosen(kernels, variant=f"{variant}-reference")),
     }
 
 
@@ -438,16 +441,63 @@ def baseline_check(_: list[Result]) -> str:
     return table(["MAE, mph", *steps], rows)
 
 
+def closures(_: list[Result]) -> str:
+    """What is left of the change that a closure makes, by scenario."""
+    data = json.loads((RESULTS / "demand" / "closures.json").read_text(encoding="utf-8"))
+    keys = [f"left_of_change{when}{where}" for when in ("", "_with_readings") for where in ("", "_at_affected")]
+    rows = [
+        [each["name"], str(each.get("roads", "")), *(f"{each[key]:.2f}" for key in keys)]
+        for each in [*data["scenarios"], {"name": "mean", **data["mean"]}]
+    ]
+    head = ["", "roads closed", "left of the change: foreseen", "at affected nodes", "with the day's readings"]
+    return table([*head, "at affected nodes"], rows)
+
+
+def closures_told(_: list[Result]) -> str:
+    """The next hour at affected nodes, told of the closure or not."""
+    data = json.loads((RESULTS / "demand" / "closures.json").read_text(encoding="utf-8"))
+    keys = "not_told", "told", "last_value", "weekday_profile"
+    rows = [
+        [
+            each["name"],
+            *(f"{each[f'mae_{key}']:.1f}" for key in keys),
+            *(f"{each[f'mae_{key}_half_an_hour_ahead']:.1f}" for key in keys[:3]),
+        ]
+        for each in data["scenarios"]
+    ]
+    head = ["", "not told", "told", "last value", "profile", "half an hour ahead: not told", "told", "last value"]
+    return table(head, rows)
+
+
+def serve_load(_: list[Result]) -> str:
+    """What a service bore."""
+    data = json.loads((RESULTS / "serve-load.json").read_text(encoding="utf-8"))
+    failed = data["requests"] - data["answers"].get("200", 0)
+    full = [each["mib"] for each in data["memory_mib"] if each["second"] >= data["window_full_s"]]
+    rows = [
+        ["requests, of which failed", f"{data['requests']:,}, {failed}"],
+        ["readings stored", f"{data['stored_rows']:,}"],
+        ["answer to a batch: median, 99th percentile, slowest", ", ".join(
+            f"{data['ingest_ms'][key]:.0f} ms" for key in ("p50", "p99", "p100"))],
+        ["forecasts, steps without one", f"{data['forecasts']}, {data['missed_ticks']}"],
+        ["time of a forecast", f"{data['forecast_s']:.1f} s"],
+        ["memory once the window is full: first, last, most", ", ".join(
+            f"{mib:,.0f} MiB" for mib in (full[0], full[-1], max(full)))],
+    ]  # fmt: skip
+    return table(["measured", ""], rows)
+
+
 TABLES: dict[str, Callable[[list[Result]], str]] = {
     "summary": summary,
     "standing": standing,
     "at-sensors": at_sensors,
+    "closures": closures,
+    "closures-told": closures_told,
     "facts": facts,
     "runs": runs,
     "repeated": repeated,
     "naive": naive,
     "hops": hops,
-    "gate-positions": gate_positions,
     "history": history,
     "kernels": kernels,
     "baselines": baselines,
