@@ -95,6 +95,7 @@ def next_hour(
 ) -> dict[str, Any]:
     """MAE of the next hour at affected nodes: told of the closure, not told, a node's last value, and its profile.
 
+    Beside it the same nodes' on the day without closures: what they have of error without any change.
     And what is left of the change from the open to the closed day when that between their forecasts is subtracted.
     """
     stream, task = city.stream, run.settings.task
@@ -133,6 +134,7 @@ def next_hour(
     in_vehicles = left_of_change(was, is_now, forecast_is - forecast_was, unseen)
     late = slice(5, None)  # half an hour ahead and more
     error = {name: np.abs(forecast[..., affected] - truth) for name, forecast in made.items()}
+    error["on_the_open_day"] = np.abs(usual - days["open"][ahead - before])[..., affected]
     found = {
         "left_of_change_with_readings": left.everywhere,
         "left_of_change_with_readings_at_affected": left.at_affected,

@@ -456,17 +456,17 @@ def closures(_: list[Result]) -> str:
 def closures_told(_: list[Result]) -> str:
     """The next hour at affected nodes, told of the closure or not."""
     data = json.loads((RESULTS / "demand" / "closures.json").read_text(encoding="utf-8"))
-    keys = "not_told", "told", "last_value", "weekday_profile"
+    keys = "not_told", "told", "last_value", "on_the_open_day", "weekday_profile"
     rows = [
         [
             each["name"],
             *(f"{each[f'mae_{key}']:.1f}" for key in keys),
-            *(f"{each[f'mae_{key}_half_an_hour_ahead']:.1f}" for key in keys[:3]),
+            *(f"{each[f'mae_{key}_half_an_hour_ahead']:.1f}" for key in keys[:4]),
         ]
         for each in data["scenarios"]
     ]
-    head = ["", "not told", "told", "last value", "profile", "half an hour ahead: not told", "told", "last value"]
-    return table(head, rows)
+    head = ["not told", "told", "last value", "without a closure"]
+    return table(["", *head, "profile", f"half an hour ahead: {head[0]}", *head[1:]], rows)
 
 
 def serve_load(_: list[Result]) -> str:
@@ -488,6 +488,7 @@ def serve_load(_: list[Result]) -> str:
 
 
 TABLES: dict[str, Callable[[list[Result]], str]] = {
+    "serve-load": serve_load,
     "summary": summary,
     "standing": standing,
     "at-sensors": at_sensors,

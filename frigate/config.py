@@ -165,7 +165,7 @@ class TrainSettings:
 
     epochs: int = 8
     steps_per_epoch: int | None = 100  # None: every training window once
-    batch_size: int = 16
+    batch_size: int = 8
     learning_rate: float = 1e-3
     weight_decay: float = 1e-4
     warmup_steps: int = 100
@@ -259,6 +259,7 @@ def preset(name: str) -> Settings:
         hide=(0.0, 0.0),
         visible_weight=1.0,
         epochs=60,
+        batch_size=16,
         steps_per_epoch=10,
         warmup_steps=50,
         average=0.0,

@@ -26,6 +26,7 @@ import math
 import os
 import pickle
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -117,6 +118,15 @@ def reading(path: Path) -> None:
     """Note which file is being read: an error names it if its reader dies."""
     if _caller is not None:
         _caller.send(("reading", path.name))
+
+
+def scratch_folder() -> tempfile.TemporaryDirectory[str]:
+    """A folder for the files of a call. The caller removes it if the worker dies."""
+    return tempfile.TemporaryDirectory(prefix=_scratch_prefix(os.getpid()))
+
+
+def _scratch_prefix(pid: int) -> str:
+    return f"frigate-{pid}-"
 
 
 def _needed() -> bool:
@@ -343,6 +353,8 @@ class _Worker:
     def end(self) -> None:
         self._process.kill()
         self._process.wait()
+        for left in Path(tempfile.gettempdir()).glob(_scratch_prefix(self._process.pid) + "*"):
+            shutil.rmtree(left, ignore_errors=True)
         self.forget()
 
     def forget(self) -> None:

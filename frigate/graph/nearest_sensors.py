@@ -15,6 +15,7 @@ from frigate.graph.positions import road_matrix
 
 CHUNK_CELLS = 4_000_000  # distances in memory at once: 32 MB
 FIRST_RADII = np.array([1 / 16, 1 / 8, 1 / 4, 1 / 2, 1])  # of the cutoff: where sensors are dense, near ones are enough
+FAR = 1.5
 SEARCHED_TOGETHER = 128  # sensors of one area
 
 # Roads by the node they leave, and by the node they reach
@@ -28,6 +29,35 @@ def hops_to(network: RoadNetwork, sensors: NDArray[np.bool_]) -> NDArray[np.int6
         return np.full(network.num_nodes, -1)
     hops = dijkstra(road_matrix(network), directed=False, indices=rows, unweighted=True, min_only=True)
     return np.where(np.isfinite(hops), hops, -1).astype(np.int64)
+
+
+def uncovered_share(network: RoadNetwork, sensors: NDArray[np.bool_], rng: np.random.Generator) -> float:
+    """Of the nodes without a sensor, the share that lies in an area without any.
+
+    Such a node is farther from a sensor, by road in either direction, than nodes would be if as many sensors stood
+    anywhere: `FAR` times as far as 99 in 100 of them.
+    """
+    here, rows = np.flatnonzero(network.present), np.flatnonzero(sensors & network.present)
+    others = np.setdiff1d(here, rows)
+    if len(rows) == 0 or len(others) == 0:
+        return 0.0
+    anywhere = rng.choice(here, len(rows), replace=False)
+    roads = road_matrix(network)
+    usual_m, away_m = (dijkstra(roads, directed=False, indices=at, min_only=True) for at in (anywhere, rows))
+    usual_m = usual_m[np.setdiff1d(here, anywhere)]
+    usual_m = usual_m[np.isfinite(usual_m)]
+    if len(usual_m) == 0:
+        return 0.0
+    return float((away_m[others] > FAR * np.percentile(usual_m, 99)).mean())
+
+
+def sensors_around(network: RoadNetwork, sensors: NDArray[np.bool_], centre: int, share: float) -> NDArray[np.bool_]:
+    """[N] a share of the sensors: those nearest to a node, by road in either direction."""
+    rows = np.flatnonzero(sensors)
+    away_m = dijkstra(road_matrix(network), directed=False, indices=np.array([centre]))[0, rows]
+    around = np.zeros(len(sensors), bool)
+    around[rows[np.argsort(away_m, kind="stable")[: round(share * len(rows))]]] = True
+    return around
 
 
 def nearest_sensors(

@@ -8,7 +8,6 @@ snapshots without a row are not observed.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +23,7 @@ from frigate.data.column_names import SPEED_KPH, check_rename
 from frigate.data.network import RoadNetwork
 from frigate.data.network_tables import NODE_COLUMNS
 from frigate.data.notices import Notices
-from frigate.data.sandbox import sandboxed
+from frigate.data.sandbox import sandboxed, scratch_folder
 from frigate.data.stream import Steps, parse_quantity, zone
 from frigate.data.tables import open_table
 from frigate.data.times import Clock, array_times_us
@@ -114,7 +113,7 @@ def import_matrix(
     if path.suffix == ".csv":
         if values is not None or valid is not None:
             raise CityError(f"{path.name}: a wide csv has no named arrays. Leave values and valid out")
-        with tempfile.TemporaryDirectory(prefix="frigate-") as scratch:
+        with scratch_folder() as scratch:
             first = open_table(path, encoding=encoding, scratch=Path(scratch)).names[0]
         return import_tables(
             nodes=nodes, edges=edges, readings=path, rename={**(rename or {}), time or first: "time"}, step=step,
@@ -160,7 +159,7 @@ def _network(
     """The network, its columns in a matrix, and what they are: a row for each in the table of that name."""
     if on not in ("nodes", "roads"):
         raise CityError(f'on "{on}" is not known. Give nodes or roads')
-    with tempfile.TemporaryDirectory(prefix="frigate-") as scratch:
+    with scratch_folder() as scratch:
         tables = [open_table(path, encoding=encoding, scratch=Path(scratch)) for path in (nodes, edges)]
         check_rename(rename, [n for table in tables for n in table.names], (*NODE_COLUMNS, *EDGE_COLUMNS))
         network, roads = network_from_tables(tables[0], tables[1], rename, log, keep_parallel=on == "roads")

@@ -1,4 +1,4 @@
-"""The loop: AdamW with warm-up and decay, MAE at seen nodes, sensors hidden at random.
+"""The loop: AdamW with warm-up and decay, MAE at seen nodes, some of their sensors hidden.
 
 Which epoch is kept: the last, or the one with the least error at nodes held out for it. With sensors hidden and weights
 averaged the last is better: a few nodes choose badly, and they are missing in training.
@@ -32,6 +32,7 @@ from frigate.data.split import windows_in
 from frigate.draws import Draw, generator, seed_of
 from frigate.errors import CheckpointError, SettingsError
 from frigate.graph.areas import split_into_areas
+from frigate.graph.nearest_sensors import sensors_around, uncovered_share
 from frigate.nn.batch import Batch, Windows
 from frigate.nn.device import autocast, memory_limit
 from frigate.nn.model import absolute_error
@@ -43,6 +44,7 @@ from frigate.training.distributed import Group, on_ctrl_c
 from frigate.training.run import Run, RunOnCity, TrainingState
 
 LAST_RATE = 0.02  # of the learning rate, at the end of the cosine
+MAX_AREAS = 0.25  # of the sets of hidden sensors, those that hide an area
 ALONE = Group()
 
 
@@ -391,11 +393,19 @@ class _Recorded:
 
 
 def training_masks(run: RunOnCity) -> NDArray[np.bool_]:
-    """[C,N] the sets of hidden sensors of a training with demand, from few hidden to many."""
-    train, sensors = run.settings.train, run.split.training
+    """[C,N] the sets of hidden sensors of a training with demand, from few hidden to many.
+
+    Sensors are hidden as nodes lack them: here and there, and where the city has areas without any, in areas too.
+    """
+    train, sensors, network = run.settings.train, run.split.training, run.city.network
     rng = generator(train.seed, Draw.HIDDEN_SETS)
     shares = np.linspace(*train.hide, train.masks)
-    return (rng.random((train.masks, len(sensors))) < shares[:, None]) & sensors
+    masks = (rng.random((train.masks, len(sensors))) < shares[:, None]) & sensors
+    areas = round(train.masks * min(MAX_AREAS, uncovered_share(network, sensors, rng)))
+    every = train.masks // max(1, areas)
+    for k in range((every - 1) // 2, every * areas, every):
+        masks[k] = sensors_around(network, sensors, int(rng.choice(np.flatnonzero(sensors))), shares[k])
+    return masks
 
 
 def middle_mask(masks: NDArray[np.bool_]) -> int:

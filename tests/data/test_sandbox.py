@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -155,6 +156,15 @@ def test_a_killed_worker_is_told_apart_from_a_damaged_file(tmp_path: Path) -> No
     with raises(CityError, "pid", "killed", "memory"):
         in_sandbox(jobs.wait, tmp_path / "pid")
     killer.join()
+
+
+def test_files_of_a_worker_that_dies_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with raises(CityError, "crashed"):
+        in_sandbox(jobs.crash_with_a_scratch_folder, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+    assert (tmp_path / "there").read_text() == "True"
 
 
 def test_limits_can_be_set_and_are_checked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

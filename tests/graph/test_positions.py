@@ -19,6 +19,7 @@ from frigate.graph import nearest_sensors as near
 from frigate.graph import positions as fp
 from frigate.graph.positions import Anchors, choose_anchors, distances_m, locate_anchors
 from tests.support.errors import raises
+from tests.support.grids import grid_network
 from tests.support.shared_data import shared_data
 
 
@@ -427,3 +428,28 @@ def test_sixteen_anchors_on_a_large_network(choice: str) -> None:
     measured = fp.distortion(network, raw)
     assert measured.pairs == 2000
     assert 0 < measured.expansion <= 1 + 1e-9
+
+
+def test_an_area_without_sensors_is_told_from_sensors_that_stand_anywhere() -> None:
+    network = grid_network(24)
+    east = (network.lon - network.lon.min()) / np.ptp(network.lon)
+    for share in (0.1, 0.3, 0.9):
+        sensors = np.random.default_rng(1).random(576) < share
+        assert near.uncovered_share(network, sensors, np.random.default_rng(0)) < 0.02
+        covered = sensors & (east < 0.6)
+        bare = float((east > 0.75).mean()) / float((~covered).mean())  # within a street or two of a sensor is covered
+        found = near.uncovered_share(network, covered, np.random.default_rng(0))
+        assert 0.4 * bare < found <= float((east >= 0.6).mean()) / float((~covered).mean())
+    for every in (False, True):
+        assert near.uncovered_share(network, np.full(576, every), np.random.default_rng(0)) == 0
+    apart = two_way_streets(6, [(0, 1)])  # no road leads from a sensor to three of the four others
+    assert near.uncovered_share(apart, np.arange(6) < 1, np.random.default_rng(0)) in (0.0, 0.8)
+
+
+def test_sensors_around_a_node_are_those_nearest_by_road() -> None:
+    network = grid_network(9)
+    sensors = np.arange(81) % 3 == 0
+    away_m = fp.two_way_m(network, np.array([40]))[0]
+    around = near.sensors_around(network, sensors, 40, 0.4)
+    assert around.sum() == round(0.4 * 27) and not (around & ~sensors).any()
+    assert away_m[around].max() < away_m[sensors & ~around].min()

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from frigate.serve.clock import Clock
 from frigate.serve.issued import Issued, rounded
 from frigate.serve.scoring import accuracy
 from frigate.serve.sensors import sensor_health
+from frigate.serve.service import Service
 from frigate.serve.store import Reading, Store, StoredForecast, open_store
 from tests.support.service import HORIZON, PAST, STEP_S, FakeTime, Town, start_clock
 
@@ -251,6 +255,23 @@ def test_forecasts_are_judged_by_what_came_then(town: Town, new_store: Callable[
     store.add_readings([late._replace(value=late.value + 1000)], 0)
     run_steps(town, store, clock, time, FIRST + 6, FIRST + 7)
     assert accuracy(store, town.served, since_s=0)["worst"][0]["node"] == late.node
+
+
+def test_a_core_stays_free_for_requests(town: Town, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    service = Service(town.run, town.city, open_store(str(tmp_path / "store.db")), now=FakeTime(0.0), device="cpu")
+    threads: Queue[int] = Queue()
+    monkeypatch.setattr(service.clock, "turn", lambda: threads.put(torch.get_num_threads()))
+    ours = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        service.start()
+        assert threads.get(timeout=60) == 1
+        service.stop()
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(ours)
+        service.store.close()
 
 
 def test_old_readings_are_forgotten_once_an_hour(town: Town, new_store: Callable[[], Store], time: FakeTime) -> None:

@@ -102,6 +102,13 @@ def wait(path: Path) -> None:
     time.sleep(600)
 
 
+def crash_with_a_scratch_folder(folder: Path) -> None:
+    with sandbox.scratch_folder() as scratch:
+        Path(scratch, "copy.csv").write_text("a copy")
+        (folder / "there").write_text(str(Path(scratch).parent == folder))
+        os.abort()
+
+
 def hoard() -> int:
     """Keep more memory beyond the call than a worker may, here a tenth of what is allowed in use."""
     sandbox.RETIRE_GB /= 10

@@ -13,9 +13,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from frigate.data.city import City
+from frigate.graph.positions import two_way_m
 from frigate.nn.batch import Batch, Windows
 from frigate.training.checkpoint import load_run
-from frigate.training.trainer import StepReport, Trainer, draw_hidden
+from frigate.training.train import new_run
+from frigate.training.trainer import StepReport, Trainer, draw_hidden, training_masks
+from tests.support.grids import grid_stream
 from tests.support.training_runs import equal, new_trainer, tiny, weights
 
 State = dict[str, Tensor]
@@ -129,6 +133,19 @@ def test_each_epoch_has_every_window_once_in_an_order_and_with_hidden_sensors_of
     assert not np.array_equal(*orders)
     assert not torch.equal(*hidden)
     assert seeds[0] != seeds[1]  # of dropout
+
+
+@pytest.mark.parametrize("mode", ["random", "region"])
+def test_sensors_are_hidden_in_areas_where_an_area_has_none(mode: str) -> None:
+    city = City("Grid", grid_stream(20, snapshots=300))
+    run = new_run(city, settings=tiny(masks=12), seen=0.6, mode=mode)
+    masks, sensors = training_masks(run), run.split.training
+    assert not (masks & ~sensors).any()
+    away_m = two_way_m(city.network, np.flatnonzero(sensors))
+    in_an_area = [any(each[mask].max() < each[sensors & ~mask].min() for each in away_m) for mask in masks]
+    assert np.flatnonzero(in_an_area).tolist() == ([] if mode == "random" else [1, 5, 9])
+    assert np.abs(masks.sum(1) / sensors.sum() - np.linspace(0.2, 0.8, 12)).max() < 0.1
+    assert np.array_equal(masks, training_masks(run))
 
 
 def test_each_window_hides_a_share_of_its_own() -> None:

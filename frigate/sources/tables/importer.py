@@ -9,7 +9,6 @@ which more than half cannot be used is refused.
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ from frigate.data.column_names import check_rename
 from frigate.data.detectors import Detectors
 from frigate.data.network import RoadNetwork
 from frigate.data.network_tables import NODE_COLUMNS
-from frigate.data.sandbox import sandboxed
+from frigate.data.sandbox import sandboxed, scratch_folder
 from frigate.data.stream import RoadNetworkStream, parse_quantity, zone
 from frigate.data.tables import TableFile, open_table
 from frigate.data.times import Clock, network_timezone
@@ -154,7 +153,7 @@ def _opened(given: Mapping[str, str | Path | None], options: _Options) -> Iterat
     """The tables that are given, while copies of them in UTF-8 are kept where they are needed."""
     if given["sensors"] is not None and given["readings"] is None:
         raise CityError("--sensors locates the sensors of --readings. Pass both")
-    with tempfile.TemporaryDirectory(prefix="frigate-") as scratch:
+    with scratch_folder() as scratch:
         tables = {
             what: open_table(path, scratch=Path(scratch), encoding=options.encoding)
             for what, path in given.items()
