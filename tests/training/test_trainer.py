@@ -138,7 +138,7 @@ def test_each_epoch_has_every_window_once_in_an_order_and_with_hidden_sensors_of
 @pytest.mark.parametrize("mode", ["random", "region"])
 def test_sensors_are_hidden_in_areas_where_an_area_has_none(mode: str) -> None:
     city = City("Grid", grid_stream(20, snapshots=300))
-    run = new_run(city, settings=tiny(masks=12), seen=0.6, mode=mode)
+    run = new_run(city, settings=tiny(masks=12, model={"demand": False}), seen=0.6, mode=mode)
     masks, sensors = training_masks(run), run.split.training
     assert not (masks & ~sensors).any()
     away_m = two_way_m(city.network, np.flatnonzero(sensors))
