@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from frigate.data.stream import DAY_S
 from frigate.serve.engine import Engine
+from frigate.serve.memory import give_back_memory
 from frigate.serve.scoring import Scorer
 
 LOG = logging.getLogger("frigate.serve")
@@ -92,6 +93,7 @@ class Clock:
         state.forecasts += made
         LOG.info("forecast", extra={"issued_s": due_s, "seconds": round(state.seconds, 3), "stored": made})
         self._scorer.score(due_s)
+        give_back_memory()
         if self.keep_days is not None and now_s - self._forgot_s >= FORGET_EVERY_S:
             self._forgot_s = now_s
             LOG.info("forgot", extra={"rows": store.forget(int(now_s - self.keep_days * DAY_S))})

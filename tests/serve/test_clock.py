@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import platform
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import Queue
@@ -13,6 +16,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from frigate.serve import clock
 from frigate.serve.clock import Clock
 from frigate.serve.issued import Issued, rounded
 from frigate.serve.scoring import accuracy
@@ -272,6 +276,36 @@ def test_a_core_stays_free_for_requests(town: Town, tmp_path: Path, monkeypatch:
     finally:
         torch.set_num_threads(ours)
         service.store.close()
+
+
+HOARD = """
+from pathlib import Path
+from frigate.serve.memory import give_back_memory
+
+def resident_mb():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
+
+pieces = [b"x" * (100_000 + k % 2) for k in range(3000)]
+last = b"x" * 100_000  # above them: without a word, the C library gives back nothing below it
+del pieces
+before = resident_mb()
+give_back_memory()
+print(before - resident_mb())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has to be told")
+def test_memory_that_was_freed_is_given_back_after_a_forecast(
+    town: Town, new_store: Callable[[], Store], time: FakeTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = subprocess.run([sys.executable, "-c", HOARD], capture_output=True, text=True, check=True)
+    assert float(done.stdout) > 200  # of 300 MB
+    told: list[int] = []
+    monkeypatch.setattr(clock, "give_back_memory", lambda: told.append(1))
+    turning = start_clock(town, new_store(), time)
+    time.now_s += STEP_S
+    assert turning.turn() and not turning.turn()
+    assert told == [1]
 
 
 def test_old_readings_are_forgotten_once_an_hour(town: Town, new_store: Callable[[], Store], time: FakeTime) -> None:
