@@ -1,9 +1,9 @@
 """What a service of a large network bears: readings, open event streams and forecasts at once, over loopback.
 
-    python benchmarks/serve_load.py [--minutes 8] [--rate 2000] [--batch 50] [--streams 50] [--size beijing]
+    python benchmarks/serve_load.py [--minutes 5] [--step 60] [--rate 2000] [--batch 50] [--streams 50] [--size beijing]
                                     [--folder build/serve-load] [--results FILE]
 
-Makes a city of that size with steps of 15 seconds and an untrained run of the preset `default` (once: they stay in the
+Makes a city of that size with such steps and an untrained run of the preset `default` (once: they stay in the
 folder), starts `frigate serve` with a new SQLite store, opens the event streams, and posts readings for so many
 minutes. Requests leave on a schedule, whatever became of those before; the time of one counts from when it was due. It
 talks to the service that it has started, on this machine, and to nothing else.
@@ -20,6 +20,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from itertools import pairwise
@@ -35,13 +36,19 @@ from frigate.data.stream import make_stream
 from frigate.training.environment import environment
 from frigate.training.train import train
 
-STEP_S, SNAPSHOTS, SENSORS, SEED = 15, 300, 0.1, 0
+SNAPSHOTS, SENSORS, SEED = 300, 0.1, 0
 CONNECTIONS = 8
 MEMORY_EVERY_S = 5.0
-BOUNDS = {"minutes": 30.0, "rate": 10_000, "streams": 200, "batch": 5_000}  # this is a measurement, not an attack
+BOUNDS = {
+    "minutes": 30.0,
+    "step": 3_600,
+    "rate": 10_000,
+    "streams": 200,
+    "batch": 5_000,
+}  # this is a measurement, not an attack
 
 
-def prepare(folder: Path, size: Size) -> None:
+def prepare(folder: Path, size: Size, step_s: int) -> None:
     """A city of random counts and a run that has learnt next to nothing: speed depends on neither."""
     if (folder / "run").exists():
         return
@@ -50,7 +57,7 @@ def prepare(folder: Path, size: Size) -> None:
     values = np.full((SNAPSHOTS, size.nodes), np.nan)
     sensors = rng.permutation(size.nodes)[: int(SENSORS * size.nodes)]
     values[:, sensors] = rng.poisson(20, (SNAPSHOTS, len(sensors)))
-    stream = make_stream(values, network, start_s=1_700_000_040 // STEP_S * STEP_S, step_s=STEP_S)
+    stream = make_stream(values, network, start_s=1_700_000_040 // step_s * step_s, step_s=step_s)
     write_city(City("Load", stream), folder / "city", overwrite=True)
     small = {"epochs": 1, "steps_per_epoch": 1, "batch_size": 1, "masks": 1, "validation_windows": 1, "parts": 64}
     train(open_city(folder / "city"), seen="all", settings=change(preset("default"), {"train": small}),
@@ -126,6 +133,29 @@ class Load:
             await asyncio.sleep(MEMORY_EVERY_S)
 
 
+class DiskProbe(threading.Thread):
+    """How long the disk itself takes to keep a page, ten times a second while the service is measured."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(daemon=True)
+        self.path, self.took_s, self.ended = folder / "probe.tmp", [0.0], threading.Event()
+
+    def run(self) -> None:
+        with self.path.open("wb") as file:
+            while not self.ended.wait(0.1):
+                file.write(bytes(4096))
+                file.flush()
+                began = time.monotonic()
+                os.fsync(file.fileno())
+                self.took_s.append(time.monotonic() - began)
+        self.path.unlink()
+
+
+def percentiles(took_s: list[float]) -> dict[str, float]:
+    """In milliseconds."""
+    return {f"p{q}": round(float(np.percentile(took_s, q)) * 1000, 1) for q in (50, 90, 99, 100)}
+
+
 async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
     """The status and the body of an answer with a length."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
@@ -160,8 +190,8 @@ async def metrics(port: int) -> dict[str, float]:
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     size = parse_size(args.size)
-    folder = args.folder / size.name
-    prepare(folder, size)
+    folder = args.folder / f"{size.name}-{args.step}s"
+    prepare(folder, size, args.step)
     city = open_city(folder / "city")
     nodes = [str(node) for node in city.stream.node_ids[city.stream.sensors].tolist()]
     with socket.socket() as free:
@@ -170,8 +200,11 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     idle = os.getloadavg()[0]
     process = serve(folder, port)
     try:
-        load = Load(port, process.pid, nodes, args)
+        load, probe = Load(port, process.pid, nodes, args), DiskProbe(folder)
+        probe.start()
         asyncio.run(load.run())
+        probe.ended.set()
+        probe.join()
         service = asyncio.run(metrics(port))
     finally:
         process.terminate()
@@ -179,24 +212,25 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     with sqlite3.connect(folder / "load.db") as database:
         (stored,) = database.execute("SELECT COUNT(*) FROM readings").fetchone()
         issued = [row[0] for row in database.execute("SELECT issued_s FROM forecasts ORDER BY issued_s")]
-    took_ms, task = np.sort(load.took_s) * 1000, preset("default").task
+    task = preset("default").task
     return {
         "command": " ".join(["python", "benchmarks/serve_load.py", *sys.argv[1:]]),
         "environment": environment("cpu"),
         "load_average_before": round(idle, 2),
         "machine_was_idle": idle < 0.5,
         "niceness": os.nice(0),
-        "size": {"nodes": size.nodes, "roads": size.roads, "sensors": len(nodes), "step_s": STEP_S},
-        "asked": {name: getattr(args, name) for name in ("minutes", "rate", "batch", "streams")},
+        "size": {"nodes": size.nodes, "roads": size.roads, "sensors": len(nodes), "step_s": args.step},
+        "asked": {name: getattr(args, name) for name in ("minutes", "step", "rate", "batch", "streams")},
         "requests": int(sum(load.answers[status] for status in load.answers if status.isdigit())),
         "answers": dict(load.answers),
         "stored_rows": stored,
-        "ingest_ms": {f"p{q}": round(float(np.percentile(took_ms, q)), 1) for q in (50, 90, 99, 100)},
+        "ingest_ms": percentiles(load.took_s),
+        "disk_ms": percentiles(probe.took_s),
         "forecasts": len(issued),
-        "missed_ticks": sum((b - a) // STEP_S - 1 for a, b in pairwise(issued)),
+        "missed_ticks": sum((b - a) // args.step - 1 for a, b in pairwise(issued)),
         "forecast_s": round(service["frigate_forecast_seconds"], 2),
         "events": dict(load.events),
-        "window_full_s": (task.past + task.horizon) * STEP_S,  # until then every snapshot adds to what is kept
+        "window_full_s": (task.past + task.horizon) * args.step,  # until then every snapshot adds to what is kept
         "memory_mib": load.memory,
         "store_mib": round((folder / "load.db").stat().st_size / 2**20, 1),
     }
@@ -204,7 +238,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Load a service on this machine and measure it.")
-    parser.add_argument("--minutes", type=float, default=8.0)
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--step", type=int, default=60, help="seconds of a snapshot")
     parser.add_argument("--rate", type=int, default=2_000, help="readings a second")
     parser.add_argument("--batch", type=int, default=50, help="readings in a request")
     parser.add_argument("--streams", type=int, default=50, help="open event streams")
@@ -219,7 +254,17 @@ def main() -> None:
         parser.error("less than 4 GiB are free on the disk")
     result = measure(args)
     args.results.write_text(json.dumps(result, indent=1) + "\n")
-    shown = ("requests", "answers", "stored_rows", "ingest_ms", "forecasts", "missed_ticks", "forecast_s", "events")
+    shown = (
+        "requests",
+        "answers",
+        "stored_rows",
+        "ingest_ms",
+        "disk_ms",
+        "forecasts",
+        "missed_ticks",
+        "forecast_s",
+        "events",
+    )
     print(json.dumps({name: result[name] for name in shown}, indent=1))
 
 
