@@ -127,7 +127,7 @@ def lon_lat(table: Table, wanted: NDArray[np.bool_] | None = None) -> tuple[NDAr
 def text(table: Table, column: str) -> pl.Series:
     """A column as text without blanks around it, null where it is empty. 7.0 is 7: so pandas writes integers."""
 
-    stripped = _as_text(table, column).str.strip_chars()
+    stripped = as_text(table, column).str.strip_chars()
     return stripped.set((stripped == "").fill_null(False), None)
 
 
@@ -145,7 +145,7 @@ def words(table: Table, column: str, notices: Notices | None = None) -> NDArray[
 
     if column not in table:
         return np.full(len(table), "", np.str_)
-    given = _as_text(table, column).fill_null("")
+    given = as_text(table, column).fill_null("")
     return np.array((given if notices is None else shortened(given, table, notices)).to_list(), np.str_).reshape(-1)
 
 
@@ -156,7 +156,8 @@ def shortened(text: pl.Series, table: Table, notices: Notices) -> pl.Series:
     return text.str.head(MAX_TEXT)
 
 
-def _as_text(table: Table, column: str) -> pl.Series:
+def as_text(table: Table, column: str) -> pl.Series:
+    """A column of text or numbers as text; any other type is refused."""
     import polars as pl
 
     raw = _whole_numbers(table.frame[column])

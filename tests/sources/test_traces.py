@@ -411,6 +411,8 @@ def test_files_that_are_no_traces_are_refused(tmp_path: Path) -> None:
     refuse(written(noon, tmp_path, "noon.csv"), "noon.csv line 2", 'time "noon"')
     long = frame.with_columns(time=pl.lit("9" * 5000))
     refuse(written(long, tmp_path, "long.csv"), "long.csv line 2", "time")
+    for strange in (pl.duration(seconds=1), pl.lit(b"cab"), pl.concat_list("lon", "lat"), pl.date(2024, 1, 1)):
+        refuse(written(frame.with_columns(vehicle=strange), tmp_path), "trace.parquet", "column vehicle")
 
 
 def _touched(path: Path) -> Path:

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from frigate.data.column_names import check_rename
-from frigate.data.columns import numbered, numbers
+from frigate.data.columns import as_text, numbered, numbers
 from frigate.data.coordinates import haversine_m, on_earth
 from frigate.data.network import RoadNetwork
 from frigate.data.notices import Notices
@@ -111,17 +110,10 @@ def _usable(table: Table, reading: _Reading) -> Trace:
     reading.notices.add_rows(NO_VEHICLE, no_vehicle.to_numpy(), table.place_of())
     table = table.filter((~no_time & ~no_vehicle).to_numpy())
     lon, lat = (numbers(table, column)[0] for column in ("lon", "lat"))
-    vehicle = _vehicle_codes(table, reading.codes)
+    vehicle = numbered(as_text(table, "vehicle"), reading.codes)
     time_us = times_us(table, "time", clock=reading.clock, notices=reading.notices, series=vehicle, order=reading.order)
     kept = _on_earth(table, lon, lat, reading)
     return Trace(vehicle, time_us, lon, lat).take(kept)
-
-
-def _vehicle_codes(table: Table, codes: dict[str, int]) -> NDArray[np.int32]:
-    raw = table.frame["vehicle"]
-    if raw.dtype.is_nested() or raw.dtype == pl.Binary:
-        raise CityError(f"{table.path.name}: column vehicle holds {raw.dtype}. Names or numbers are expected")
-    return numbered(raw.cast(pl.String), codes)
 
 
 def _on_earth(table: Table, lon: NDArray[np.float64], lat: NDArray[np.float64], reading: _Reading) -> NDArray[np.bool_]:
