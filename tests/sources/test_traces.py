@@ -478,7 +478,7 @@ def hourly_correlation(city: City, counts: NDArray[np.generic], columns: NDArray
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("hours", [(7, 10), pytest.param((0, 24), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("hours", [(7, 10), pytest.param((3, 27), marks=pytest.mark.slow)])
 def test_the_shared_day_comes_close_to_the_published_counts(hours: tuple[int, int], tmp_path: Path) -> None:
     folder, taxi = shared_data("sf-streets-traces"), shared_data("sf-taxi")
     network = shared_network()
