@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from textwrap import fill
 from typing import Any
 
@@ -470,21 +470,27 @@ def closures_told(_: list[Result]) -> str:
 
 
 def serve_load(_: list[Result]) -> str:
-    """What a service bore."""
-    data = json.loads((RESULTS / "serve-load.json").read_text(encoding="utf-8"))
-    failed = data["requests"] - data["answers"].get("200", 0)
-    full = [each["mib"] for each in data["memory_mib"] if each["second"] >= data["window_full_s"]]
+    """What a service bore: its store in memory, and on a disk."""
+    both = [json.loads((RESULTS / f"serve-load{where}.json").read_text(encoding="utf-8")) for where in ("", "-disk")]
+
+    def milliseconds(took: dict[str, float]) -> str:
+        return ", ".join(f"{took[key]:.0f} ms" for key in ("p50", "p99", "p100"))
+
+    def memory(data: dict[str, Any]) -> str:
+        full = [each["mib"] for each in data["memory_mib"] if each["second"] >= data["window_full_s"]]
+        return f"{median(full[:6]):,.0f} MiB, {median(full[-6:]):,.0f} MiB" if full else "-"
+
     rows = [
-        ["requests, of which failed", f"{data['requests']:,}, {failed}"],
-        ["readings stored", f"{data['stored_rows']:,}"],
-        ["answer to a batch: median, 99th percentile, slowest", ", ".join(
-            f"{data['ingest_ms'][key]:.0f} ms" for key in ("p50", "p99", "p100"))],
-        ["forecasts, steps without one", f"{data['forecasts']}, {data['missed_ticks']}"],
-        ["time of a forecast", f"{data['forecast_s']:.1f} s"],
-        ["memory once the window is full: first, last, most", ", ".join(
-            f"{mib:,.0f} MiB" for mib in (full[0], full[-1], max(full)))],
-    ]  # fmt: skip
-    return table(["measured", ""], rows)
+        ["minutes, a forecast every", *(f"{d['asked']['minutes']:.0f}, {d['size']['step_s']} s" for d in both)],
+        ["requests, of which failed", *(f"{d['requests']:,}, {d['requests'] - d['answers']['200']}" for d in both)],
+        ["readings stored", *(f"{d['stored_rows']:,}" for d in both)],
+        ["answer to a batch: median, 99th percentile, slowest", *(milliseconds(d["ingest_ms"]) for d in both)],
+        ["the disk itself, for one page: the same", *(milliseconds(d["disk_ms"]) for d in both)],
+        ["forecasts, steps without one", *(f"{d['forecasts']}, {d['missed_ticks']}" for d in both)],
+        ["time of a forecast", *(f"{d['forecast_s']:.1f} s" for d in both)],
+        ["memory once the window is full, and half a minute before the end", *map(memory, both)],
+    ]
+    return table(["measured", "store in memory", "on a disk of a shared machine"], rows)
 
 
 TABLES: dict[str, Callable[[list[Result]], str]] = {
