@@ -21,7 +21,8 @@ from frigate.bench.synthetic import parse_size, synthetic_run, windows_for
 from frigate.config import change, preset
 from frigate.nn.device import best_device
 from frigate.training.environment import environment
-from frigate.training.trainer import Trainer, training_windows
+from frigate.training.hidden_sensors import training_windows
+from frigate.training.trainer import Trainer
 
 WARM, STEPS, SHOWN = 4, 4, 40
 

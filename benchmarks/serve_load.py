@@ -39,13 +39,8 @@ from frigate.training.train import train
 SNAPSHOTS, SENSORS, SEED = 300, 0.1, 0
 CONNECTIONS = 8
 MEMORY_EVERY_S = 5.0
-BOUNDS = {
-    "minutes": 30.0,
-    "step": 3_600,
-    "rate": 10_000,
-    "streams": 200,
-    "batch": 5_000,
-}  # this is a measurement, not an attack
+# This is a measurement, not an attack
+BOUNDS = {"minutes": 30.0, "step": 3_600, "rate": 10_000, "streams": 200, "batch": 5_000}
 
 
 def prepare(folder: Path, size: Size, step_s: int) -> None:
@@ -138,16 +133,19 @@ class DiskProbe(threading.Thread):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(daemon=True)
-        self.path, self.took_s, self.ended = folder / "probe.tmp", [0.0], threading.Event()
+        self.path, self.ended = folder / "probe.tmp", threading.Event()
+        self.took_s: list[float] = []
 
     def run(self) -> None:
         with self.path.open("wb") as file:
-            while not self.ended.wait(0.1):
+            while True:
                 file.write(bytes(4096))
                 file.flush()
                 began = time.monotonic()
                 os.fsync(file.fileno())
                 self.took_s.append(time.monotonic() - began)
+                if self.ended.wait(0.1):
+                    break
         self.path.unlink()
 
 

@@ -22,8 +22,8 @@ from frigate.data.city import open_city
 from frigate.evaluation.evaluate import evaluate_forecaster
 from frigate.nn.batch import Windows
 from frigate.training.environment import environment
+from frigate.training.hidden_sensors import training_masks, training_windows
 from frigate.training.train import new_run, seen_from
-from frigate.training.trainer import training_masks, training_windows
 
 
 def main() -> None:

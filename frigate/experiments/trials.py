@@ -47,9 +47,10 @@ from frigate.nn.batch import Windows
 from frigate.nn.device import best_device
 from frigate.nn.scaling import build_topologies, fit_scaling
 from frigate.training.environment import environment
+from frigate.training.hidden_sensors import training_masks, training_windows
 from frigate.training.run import Run, build_model
 from frigate.training.train import new_run, train
-from frigate.training.trainer import OnStep, training_masks, training_windows
+from frigate.training.trainer import OnStep
 
 SCORED_AT_ONCE = 16  # windows, for forecasters that are no networks
 

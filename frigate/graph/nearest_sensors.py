@@ -15,7 +15,7 @@ from frigate.graph.positions import road_matrix
 
 CHUNK_CELLS = 4_000_000  # distances in memory at once: 32 MB
 FIRST_RADII = np.array([1 / 16, 1 / 8, 1 / 4, 1 / 2, 1])  # of the cutoff: where sensors are dense, near ones are enough
-FAR = 1.5
+FAR = 1.5  # times as far from a sensor as 99 in 100 nodes would be: that is an area without sensors
 SEARCHED_TOGETHER = 128  # sensors of one area
 
 # Roads by the node they leave, and by the node they reach
@@ -35,7 +35,7 @@ def uncovered_share(network: RoadNetwork, sensors: NDArray[np.bool_], rng: np.ra
     """Of the nodes without a sensor, the share that lies in an area without any.
 
     Such a node is farther from a sensor, by road in either direction, than nodes would be if as many sensors stood
-    anywhere: `FAR` times as far as 99 in 100 of them.
+    anywhere: `FAR` times as far as 99 in 100 of them. A node that no road joins to a sensor is in no such area.
     """
     here, rows = np.flatnonzero(network.present), np.flatnonzero(sensors & network.present)
     others = np.setdiff1d(here, rows)
@@ -48,7 +48,8 @@ def uncovered_share(network: RoadNetwork, sensors: NDArray[np.bool_], rng: np.ra
     usual_m = usual_m[np.isfinite(usual_m)]
     if len(usual_m) == 0:
         return 0.0
-    return float((away_m[others] > FAR * np.percentile(usual_m, 99)).mean())
+    away_m = away_m[others]
+    return float((np.isfinite(away_m) & (away_m > FAR * np.percentile(usual_m, 99))).mean())
 
 
 def sensors_around(network: RoadNetwork, sensors: NDArray[np.bool_], centre: int, share: float) -> NDArray[np.bool_]:

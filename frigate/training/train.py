@@ -34,8 +34,9 @@ from frigate.training.checkpoint import (
     training_in,
 )
 from frigate.training.distributed import joined
+from frigate.training.hidden_sensors import training_windows
 from frigate.training.run import Build, Run, RunOnCity, build_model, has_demand
-from frigate.training.trainer import OnStep, Trainer, report_steps, training_windows
+from frigate.training.trainer import OnStep, Trainer, report_steps
 
 Saved = tuple[dict[str, Tensor], dict[str, Tensor]]  # of a run: its best weights, and the state to resume from
 

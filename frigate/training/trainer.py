@@ -32,7 +32,6 @@ from frigate.data.split import windows_in
 from frigate.draws import Draw, generator, seed_of
 from frigate.errors import CheckpointError, SettingsError
 from frigate.graph.areas import split_into_areas
-from frigate.graph.nearest_sensors import sensors_around, uncovered_share
 from frigate.nn.batch import Batch, Windows
 from frigate.nn.device import autocast, memory_limit
 from frigate.nn.model import absolute_error
@@ -41,10 +40,10 @@ from frigate.nn.partition import Part, cut_parts
 from frigate.nn.predictor import Predictor
 from frigate.training.checkpoint import METRICS, save_checkpoint
 from frigate.training.distributed import Group, on_ctrl_c
+from frigate.training.hidden_sensors import draw_hidden, middle_mask, training_masks
 from frigate.training.run import Run, RunOnCity, TrainingState
 
 LAST_RATE = 0.02  # of the learning rate, at the end of the cosine
-MAX_AREAS = 0.25  # of the sets of hidden sensors, those that hide an area
 ALONE = Group()
 
 
@@ -392,51 +391,12 @@ class _Recorded:
         return loss.clone()
 
 
-def training_masks(run: RunOnCity) -> NDArray[np.bool_]:
-    """[C,N] the sets of hidden sensors of a training with demand, from few hidden to many.
-
-    Sensors are hidden as nodes lack them: here and there, and where the city has areas without any, in areas too.
-    """
-    train, sensors, network = run.settings.train, run.split.training, run.city.network
-    rng = generator(train.seed, Draw.HIDDEN_SETS)
-    shares = np.linspace(*train.hide, train.masks)
-    masks = (rng.random((train.masks, len(sensors))) < shares[:, None]) & sensors
-    areas = round(train.masks * min(MAX_AREAS, uncovered_share(network, sensors, rng)))
-    every = train.masks // max(1, areas)
-    for k in range((every - 1) // 2, every * areas, every):
-        masks[k] = sensors_around(network, sensors, int(rng.choice(np.flatnonzero(sensors))), shares[k])
-    return masks
-
-
-def middle_mask(masks: NDArray[np.bool_]) -> int:
-    """Of the sets of hidden sensors [C,N] that hide any, the one in the middle."""
-    some = np.flatnonzero(masks.any(1))
-    if len(some) == 0:
-        raise SettingsError("no sensor is ever hidden. Raise hide, or use validation = seen")
-    return int(some[len(some) // 2])
-
-
-def training_windows(run: RunOnCity, device: torch.device | str) -> Windows:
-    """The city as training sees it: with a demand for each set of hidden sensors, then that of all training nodes."""
-    if run.scaling.demand is None:
-        return run.windows(device)
-    return run.windows(device, sensors=[*(run.split.training & ~training_masks(run)), run.split.training])
-
-
 def learning_rate(step: int, steps: int, settings: TrainSettings) -> float:
     """Linear warm-up, then a cosine down to a fiftieth."""
     if step < settings.warmup_steps:
         return settings.learning_rate * (step + 1) / settings.warmup_steps
     done = (step - settings.warmup_steps) / max(1, steps - settings.warmup_steps)
     return settings.learning_rate * (LAST_RATE + (1 - LAST_RATE) * (1 + math.cos(math.pi * min(1.0, done))) / 2)
-
-
-def draw_hidden(
-    rng: np.random.Generator, sensors: NDArray[np.bool_], windows: int, hide: tuple[float, float]
-) -> NDArray[np.bool_]:
-    """[B,N] which sensors are hidden in each window: a share drawn for the window, then sensors at random."""
-    share = rng.uniform(*hide, size=(windows, 1))
-    return (rng.random((windows, len(sensors))) < share) & sensors
 
 
 def spread(items: NDArray[np.int64], count: int) -> NDArray[np.int64]:

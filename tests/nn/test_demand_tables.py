@@ -16,9 +16,9 @@ from frigate.forecasting.forecast import make_request
 from frigate.nn.batch import Batch
 from frigate.nn.demand_tables import PRIOR_VEHICLES, PRIOR_VEHICLES_EVERYWHERE, DemandTables
 from frigate.nn.partition import cut_parts, in_parts
+from frigate.training.hidden_sensors import training_masks, training_windows
 from frigate.training.run import RunOnCity
 from frigate.training.train import new_run
-from frigate.training.trainer import training_masks, training_windows
 from tests.support.forecast_runs import small_city
 
 SETTINGS = change(

@@ -27,9 +27,10 @@ from frigate.nn.forecaster import Reach
 from frigate.nn.model import Frigate, PaperEmbedding
 from frigate.nn.partition import cut_parts, forecast_bytes, in_parts
 from frigate.training.checkpoint import load_run
+from frigate.training.hidden_sensors import training_windows
 from frigate.training.run import Run
 from frigate.training.train import train
-from frigate.training.trainer import StepReport, Trainer, draw_part, micro_batch, training_windows
+from frigate.training.trainer import StepReport, Trainer, draw_part, micro_batch
 from tests.support.command_line import frigate
 from tests.support.errors import raises
 from tests.support.towns import PRESETS, Town, build_model, edited, in_float64, make_town, random_stream, small_settings

@@ -18,9 +18,10 @@ from frigate.data.city import City
 from frigate.data.network import Edges
 from frigate.data.stream import RoadNetworkStream, make_stream
 from frigate.graph.feature_cache import ensure_road_features
+from frigate.training.hidden_sensors import training_windows
 from frigate.training.run import Run
 from frigate.training.train import new_run
-from frigate.training.trainer import Trainer, training_windows
+from frigate.training.trainer import Trainer
 from tests.support.towns import START_S, random_network
 
 N, S = 30, 120

@@ -31,17 +31,15 @@ from frigate.nn.device import best_device
 from frigate.nn.forecaster import ForecastModel
 from frigate.nn.model import Frigate
 from frigate.training.checkpoint import TRAINING, load_checkpoint, load_run
+from frigate.training.hidden_sensors import draw_hidden, training_masks, training_windows
 from frigate.training.train import summary_line, train
 from frigate.training.trainer import (
     LAST_RATE,
     StepReport,
     Trainer,
-    draw_hidden,
     learning_rate,
     micro_batch,
     spread,
-    training_masks,
-    training_windows,
 )  # fmt: skip
 from tests.support.crash_points import frigate_signalled
 from tests.support.errors import raises

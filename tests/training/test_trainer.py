@@ -17,8 +17,9 @@ from frigate.data.city import City
 from frigate.graph.positions import two_way_m
 from frigate.nn.batch import Batch, Windows
 from frigate.training.checkpoint import load_run
+from frigate.training.hidden_sensors import draw_hidden, training_masks
 from frigate.training.train import new_run
-from frigate.training.trainer import StepReport, Trainer, draw_hidden, training_masks
+from frigate.training.trainer import StepReport, Trainer
 from tests.support.grids import grid_stream
 from tests.support.training_runs import equal, new_trainer, tiny, weights
 

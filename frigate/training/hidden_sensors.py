@@ -1,0 +1,54 @@
+"""Which sensors a training window hides, so that the model learns to forecast where there is none."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from frigate.draws import Draw, generator
+from frigate.errors import SettingsError
+from frigate.graph.nearest_sensors import sensors_around, uncovered_share
+from frigate.nn.batch import Windows
+from frigate.training.run import RunOnCity
+
+MAX_AREAS = 0.25  # of the sets of hidden sensors, those that hide an area
+
+
+def draw_hidden(
+    rng: np.random.Generator, sensors: NDArray[np.bool_], windows: int, hide: tuple[float, float]
+) -> NDArray[np.bool_]:
+    """[B,N] which sensors are hidden in each window: a share drawn for the window, then sensors at random."""
+    share = rng.uniform(*hide, size=(windows, 1))
+    return (rng.random((windows, len(sensors))) < share) & sensors
+
+
+def training_masks(run: RunOnCity) -> NDArray[np.bool_]:
+    """[C,N] the sets of hidden sensors of a training with demand, from few hidden to many.
+
+    Sensors are hidden as nodes lack them: here and there, and where the city has areas without any, in areas too.
+    """
+    train, sensors, network = run.settings.train, run.split.training, run.city.network
+    rng = generator(train.seed, Draw.HIDDEN_SETS)
+    shares = np.linspace(*train.hide, train.masks)
+    masks = (rng.random((train.masks, len(sensors))) < shares[:, None]) & sensors
+    areas = round(train.masks * min(MAX_AREAS, uncovered_share(network, sensors, rng)))
+    every = train.masks // max(1, areas)
+    for k in range((every - 1) // 2, every * areas, every):
+        masks[k] = sensors_around(network, sensors, int(rng.choice(np.flatnonzero(sensors))), shares[k])
+    return masks
+
+
+def middle_mask(masks: NDArray[np.bool_]) -> int:
+    """Of the sets of hidden sensors [C,N] that hide any, the one in the middle."""
+    some = np.flatnonzero(masks.any(1))
+    if len(some) == 0:
+        raise SettingsError("no sensor is ever hidden. Raise hide, or use validation = seen")
+    return int(some[len(some) // 2])
+
+
+def training_windows(run: RunOnCity, device: torch.device | str) -> Windows:
+    """The city as training sees it: with a demand for each set of hidden sensors, then that of all training nodes."""
+    if run.scaling.demand is None:
+        return run.windows(device)
+    return run.windows(device, sensors=[*(run.split.training & ~training_masks(run)), run.split.training])
