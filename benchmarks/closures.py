@@ -1,9 +1,10 @@
 """How well closed roads are foreseen: against simulated days with closures and their twins without.
 
-    python benchmarks/closures.py RUN CITY CLOSURES [--results FILE]
+    python benchmarks/closures.py CITY CLOSURES RUN ... [--results FILE]
 
-RUN was trained on CITY (lux-sim). CLOSURES has counts.npz (counts_open and counts_closed [scenario, 288, node]) and
-closures.csv (scenario, name, src, dst, close_minute, open_minute).
+Each RUN was trained on CITY (lux-sim) with other sensors; scores are their mean, and those of each. CLOSURES has
+counts.npz (counts_open and counts_closed [scenario, 288, node]) and closures.csv (scenario, name, src, dst,
+close_minute, open_minute).
 
 Two questions. What is left of the change of the nine-hour means when the predicted change is subtracted: as foreseen
 before any reading, from the rerouted trips alone; and as forecast through the day, when the sensors' readings see the
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,14 +43,39 @@ STEPS_PER_HOUR = 12
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path)
     parser.add_argument("city", type=Path)
     parser.add_argument("closures", type=Path)
+    parser.add_argument("runs", type=Path, nargs="+")
     parser.add_argument("--results", type=Path, help="write JSON there")
     args = parser.parse_args()
-    run, city = load_run(args.run), open_city(args.city)
-    counts = np.load(args.closures / "counts.npz")
-    roads = pl.read_csv(args.closures / "closures.csv")
+    city = open_city(args.city)
+    by_seed = {}
+    for folder in args.runs:
+        run = load_run(folder)
+        by_seed[run.settings.train.seed] = of_run(run, city, args.closures)
+    scenarios = [mean_of(each) for each in zip(*by_seed.values(), strict=True)]
+    left = [{key: x for key, x in each.items() if key.startswith("left_of_change")} for each in scenarios]
+    mean = mean_of(left)
+    print(json.dumps(mean))
+    if args.results is not None:
+        command = "python benchmarks/closures.py lux-sim lux-closures RUN ..."
+        result = {"command": command, **environment(), "seeds": list(by_seed), "mean": mean, "scenarios": scenarios}
+        result["by_seed"] = by_seed
+        args.results.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+def mean_of(several: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Each number's mean; what is the same in all, such as a name, stays as it is."""
+
+    def mean(values: list[Any]) -> Any:
+        return values[0] if all(value == values[0] for value in values) else float(np.mean(values))
+
+    return {key: mean([each[key] for each in several]) for key in several[0]}
+
+
+def of_run(run: Run, city: City, folder: Path) -> list[dict[str, Any]]:
+    """What one run makes of every scenario."""
+    counts, roads = np.load(folder / "counts.npz"), pl.read_csv(folder / "closures.csv")
     here = run.on(city)
     trips = RunTrips.of(run, city.network, city)
     scenarios = []
@@ -71,16 +98,7 @@ def main() -> None:
         found |= next_hour(run, city, network, days, first, stop, here.split.unseen, left.affected)
         print(json.dumps(found), flush=True)
         scenarios.append(found)
-    mean = {
-        key: float(np.mean([each[key] for each in scenarios]))
-        for key in scenarios[0]
-        if key.startswith("left_of_change")
-    }
-    print(json.dumps(mean))
-    if args.results is not None:
-        command = "python benchmarks/closures.py RUN lux-sim lux-closures"
-        result = {"command": command, **environment(), "mean": mean, "scenarios": scenarios}
-        args.results.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return scenarios
 
 
 def next_hour(

@@ -124,8 +124,8 @@ def reroute(demand: Demand, detours: Detours) -> Rerouted:
         made += float(numbers.sum())
     nobody = detours.shut | ((before > 0) & (after <= 1e-6 * before))
     return Rerouted(
-        np.where(nobody, 0, np.median(node, axis=0)).astype(np.float32),
-        np.where(detours.closed, 0, np.median(road, axis=0)).astype(np.float32),
+        np.where(nobody, 0, _middle(node)).astype(np.float32),
+        np.where(detours.closed, 0, _middle(road)).astype(np.float32),
         lost / max(made, TINY),
     )
 
@@ -143,10 +143,18 @@ def lean_on_detours(demand: Demand, detours: Detours) -> Leaning:
 
 
 def _change(old: Floats, new: Floats) -> Floats:
-    """New flow over old; the median over the sets is taken, for one set may have no trip through a quiet street."""
+    """New flow over old, of one set."""
     little = max(LITTLE_FLOW * float(old.mean()), TINY)
     change: Floats = (new + little) / (old + little)
     return change
+
+
+def _middle(changes: list[Floats]) -> Floats:
+    """The mean logarithm of the middle half of the sets: one of them may have no trip through a quiet street."""
+    logs = np.sort(np.log(changes), axis=0)
+    cut = len(logs) // 4
+    middle: Floats = np.exp(logs[cut : len(logs) - cut].mean(axis=0))
+    return middle
 
 
 def newly_cut_off(old: RoadNetwork, new: RoadNetwork) -> NDArray[np.bool_]:

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from frigate.demand.estimate import Demand
+from frigate.demand.estimate import TINY, Demand
 from frigate.demand.leaning import Leaning, propagate
 from frigate.nn.batch import Batch
 from frigate.nn.clock import between_bins
@@ -24,6 +24,7 @@ from frigate.nn.ops import has_triton
 PRIOR_VEHICLES = 16.0  # as many as everywhere today, counted in beside the real: 3 instead of the usual 1 says little
 PRIOR_VEHICLES_EVERYWHERE = 50.0
 MAX_RATIO = 8.0  # today over usual at one sensor: beyond it a broken sensor is likelier than a crowd
+NEW_ROADS = 0.1  # change of flow, as a logarithm, from which a node's roads count as new; it may be 0.05 to 0.2
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class DemandTables:
     rest: Tensor  # [C,L,N]
     roads: Tensor | None  # [C,G,N] what flow is multiplied by on each topology of the stream; None: always the same
     below: Tensor  # [C,K,N] vehicles by which a forecast lies under the mean
-    power: float
+    power: float  # of the last hour's change, where roads are as usual
     step_s: int  # of a snapshot
 
     @classmethod
@@ -100,10 +101,15 @@ class DemandTables:
         past, ahead = _at(self.usual, which, hours).split([T, hours[0].shape[1] - T], dim=1)  # [B,T,N], [B,H,N]
         below = _at(self.below, which, [each[:, T:] for each in hours])
         rerouted = torch.ones_like(past[:, 0])  # [B,N]
+        power = self.power * rerouted
         if self.roads is not None:
             assert past_on is not None and ahead_on is not None
-            past = past * self.roads[which[:, None], past_on]
+            measured_on = self.roads[which[:, None], past_on]  # [B,T,N]
+            past = past * measured_on
             rerouted = self.roads[which, ahead_on]
+            # What readings on new roads say of the detours lasts; what they say of the day fades.
+            new = (measured_on.clamp(min=TINY).log().abs().mean(1) / NEW_ROADS).clamp(max=1)
+            power = power + (1 - self.power) * new
         counted = batch.values.where(batch.observed, 0.0).sum(1)  # [B,N]
         expected = past.where(batch.observed, 0.0).sum(1)
         sensors = self.is_sensor[which]
@@ -121,7 +127,7 @@ class DemandTables:
             everywhere=everywhere,
         )
         change = change.clamp(1 / MAX_RATIO, MAX_RATIO)
-        forecast = (ahead * change[:, None] ** self.power - below).clamp(min=0) * rerouted[:, None]
+        forecast = (ahead * (change**power)[:, None] - below).clamp(min=0) * rerouted[:, None]
         node = torch.stack([change.log(), self.spread[which], sensors.to(change.dtype), rerouted], dim=-1)
         return past, forecast, node
 
@@ -134,7 +140,7 @@ class DemandTables:
         return follow(
             batch.values, batch.observed, batch.calendar_past, batch.calendar_future, which, past_on, ahead_on,
             **{field.name: getattr(self, field.name) for field in fields(self)},
-            prior=Prior(PRIOR_VEHICLES, PRIOR_VEHICLES_EVERYWHERE, MAX_RATIO),
+            prior=Prior(PRIOR_VEHICLES, PRIOR_VEHICLES_EVERYWHERE, MAX_RATIO, NEW_ROADS),
         )  # fmt: skip
 
 

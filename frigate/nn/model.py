@@ -246,9 +246,10 @@ class Frigate(ForecastModel):
         if not self.corrects_demand:
             return y
         assert batch.demand is not None and batch.demand_node is not None
-        # The correction goes where the traffic goes away; where more comes, it was not learnt for that.
-        rerouted = batch.demand_node[:, nodes, -1].clamp(max=1)  # [B,n]
-        return batch.demand[:, :, nodes] + y * rerouted[:, None]
+        # The correction was learnt on the usual roads: it fades where other roads take traffic away or bring more.
+        rerouted = batch.demand_node[:, nodes, -1]  # [B,n]
+        usual = torch.minimum(rerouted, 1 / rerouted.clamp(min=1e-3)) ** 2
+        return batch.demand[:, :, nodes] + y * usual[:, None]
 
     @property
     def reach(self) -> Reach | None:

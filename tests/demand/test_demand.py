@@ -401,6 +401,20 @@ def test_closing_a_road_moves_its_trips_and_no_others(graph: LineGraph, demand: 
     assert kept > 200
 
 
+def test_the_change_is_that_of_the_middle_half_of_the_sets(graph: LineGraph, stream: RoadNetworkStream) -> None:
+    demand = estimate_demand(stream, third(stream.num_nodes), settings=DemandSettings(sets=4))
+    closed = np.arange(graph.num_roads) == road(graph, 3 * SIDE + 2, 3 * SIDE + 3)
+    ways = detours(demand, closed_network(graph, closed))
+    alone = []
+    for k in range(len(demand.sets)):
+        one = {"sets": demand.sets[k : k + 1], "numbers": demand.numbers[k : k + 1]}
+        of_one = replace(ways, rows=ways.rows[k : k + 1], routes=ways.routes[k : k + 1])
+        alone.append(reroute(replace(demand, **one), of_one).node_change)
+    logs = np.sort(np.log(alone), axis=0)
+    assert len(logs) == 4 and (logs[1] != logs[2]).any()
+    np.testing.assert_allclose(reroute(demand, ways).node_change, np.exp((logs[1] + logs[2]) / 2), rtol=1e-5)
+
+
 def detours(demand: Demand, network: RoadNetwork) -> Detours:
     return find_detours(grid(), network, demand.sets, demand.settings, seed=demand.seed)
 

@@ -14,7 +14,7 @@ from frigate.data.city import City
 from frigate.demand.leaning import Leaning
 from frigate.forecasting.forecast import make_request
 from frigate.nn.batch import Batch
-from frigate.nn.demand_tables import PRIOR_VEHICLES, PRIOR_VEHICLES_EVERYWHERE, DemandTables
+from frigate.nn.demand_tables import NEW_ROADS, PRIOR_VEHICLES, PRIOR_VEHICLES_EVERYWHERE, DemandTables
 from frigate.nn.partition import cut_parts, in_parts
 from frigate.training.hidden_sensors import training_masks, training_windows
 from frigate.training.run import RunOnCity
@@ -131,6 +131,34 @@ def test_closed_roads_move_the_forecast_and_the_expected_readings(run: RunOnCity
             parameter.zero_()
 
 
+def test_what_readings_on_new_roads_say_lasts(run: RunOnCity) -> None:
+    demand = run.trips.demand(run.split.seen)
+    roads = torch.ones(1, 2, 25)
+    roads[0, 1, 7:10] = torch.tensor([0.0, 2.0, 1.05])
+    tables = DemandTables.of([demand], "cpu", step_s=3600, roads=roads)
+    tables = replace(tables, power=0.5, below=torch.zeros_like(tables.below))
+    plain = run.windows().batch(np.array([20]), past=4, horizon=3, inputs=torch.from_numpy(run.split.seen))
+    busy = replace(plain, values=5 * plain.values)
+
+    def powers(past_on: list[int]) -> torch.Tensor:
+        """[N] by which the change of the window's readings moves what is forecast."""
+        on = torch.tensor([past_on]), torch.tensor([1])
+        _, forecast, node = tables.follow(busy, torch.tensor([0]), *on)
+        _, usual, _ = replace(tables, power=0.0, roads=None).follow(busy, torch.tensor([0]))
+        moved = (forecast[0] / (usual[0] * roads[0, 1])).log().mean(0)
+        assert (node[0, :, 0].abs() > 0.1).all()
+        return moved / node[0, :, 0]
+
+    there = torch.arange(25) != 7  # nobody passes it
+    half = torch.full((25,), 0.5)
+    torch.testing.assert_close(powers([0, 0, 0, 0])[there], half[there])  # the day's change: half of it lasts
+    expected = half.clone()
+    expected[8], expected[9] = 1.0, 0.5 + 0.5 * np.log(1.05) / NEW_ROADS
+    torch.testing.assert_close(powers([1, 1, 1, 1])[there], expected[there])
+    expected[9] = 0.5 + 0.5 * np.log(1.05) / NEW_ROADS / 4  # the roads were new for a quarter of the window
+    torch.testing.assert_close(powers([0, 0, 0, 1])[there], expected[there])
+
+
 def test_nodes_lean_on_what_is_counted_on_the_roads_of_the_coming_hour(run: RunOnCity) -> None:
     demand = run.trips.demand(run.split.seen)
     own = demand.leaning
@@ -163,7 +191,7 @@ def test_a_recorded_closure_and_a_forecast_of_it_know_the_same(run: RunOnCity) -
     assert (here.trips.leaning(demand, closed).share != demand.leaning.share).any()
 
 
-def test_the_correction_fades_where_traffic_goes_away_and_does_not_grow_where_it_comes(run: RunOnCity) -> None:
+def test_the_correction_fades_where_other_roads_take_traffic_away_or_bring_more(run: RunOnCity) -> None:
     torch.manual_seed(0)
     model = copy.deepcopy(run.model).eval()
     for parameter in model.parameters():
@@ -176,7 +204,7 @@ def test_the_correction_fades_where_traffic_goes_away_and_does_not_grow_where_it
         usual, rerouted = (model(each) - batch.demand for each in (batch, replace(batch, demand_node=node)))
     assert usual.abs().min() > 1e-3
     scale = torch.ones(batch.num_nodes)
-    scale[:2] = torch.tensor([0.0, 0.5])
+    scale[:3] = torch.tensor([0.0, 1 / 4, 1 / 9])
     torch.testing.assert_close(rerouted, usual * scale)
 
 

@@ -121,7 +121,7 @@ def test_what_demand_tells_equals_the_loops(run: RunOnCity, current: int) -> Non
     """On the usual roads in the first half of the window, on others in the second and in the coming hour."""
     stream, demand = run.city.stream, run.trips.demand(run.split.seen)
     rng = np.random.default_rng(0)
-    roads = rng.choice([0.0, 0.5, 1.0, 2.0], (2, stream.num_nodes))
+    roads = rng.choice([0.0, 0.5, 0.95, 1.0, 1.05, 2.0], (2, stream.num_nodes))
     other = replace(demand.leaning, sensor=np.roll(demand.leaning.sensor, 1, axis=0))
     tables = DemandTables.of(
         [demand], "cpu", step_s=stream.step_s, roads=torch.from_numpy(roads)[None], leanings=[[demand.leaning, other]]

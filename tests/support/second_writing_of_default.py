@@ -37,6 +37,7 @@ from tests.support.second_writing import (
 
 PRIOR, PRIOR_EVERYWHERE, MAX_CHANGE = 16.0, 50.0, 8.0
 STEPS_TOWARDS_READINGS = 6
+ON_NEW_ROADS = 0.1
 LEAST_VISIBLE = 1e-4  # of the weight of near sensors: their mean fades to 0 below it
 
 
@@ -113,7 +114,8 @@ def forecast(
             y = mlp(w, "readout", torch.cat([*s, m]))
             made = y[0] * scale + offset
             if demand is not None:  # a correction, less of it where traffic goes away
-                made = demand.forecast[k][v] + made * min(demand.rerouted[v], 1.0)
+                r = demand.rerouted[v]
+                made = demand.forecast[k][v] + made * (r**2 if r <= 1 else r**-2)
             steps.append(made)
         forecasts.append(steps)
     return forecasts
@@ -204,9 +206,11 @@ def demand_inputs(
         made = [change(factor, v) for v in nodes]
         factor = [factor[v] * ratio[v] / max(made[v], 1e-3) if known[v] else made[v] for v in nodes]
     changes = [bounded(change(factor, v)) for v in nodes]
+    new = [sum(abs(math.log(max(on[v], 1e-4))) for on in past_roads) / T for v in nodes]
+    lasts = [settings.power + (1 - settings.power) * min(new[v] / ON_NEW_ROADS, 1.0) for v in nodes]
     ahead = []
     for k in range(horizon):
-        mean = [between(usual, v, stream, current + 1 + k) * changes[v] ** settings.power for v in nodes]
+        mean = [between(usual, v, stream, current + 1 + k) * changes[v] ** lasts[v] for v in nodes]
         median = [mean[v] - between(below, v, stream, current + 1 + k) for v in nodes]
         ahead.append([max(median[v], 0.0) * coming_roads[v] for v in nodes])
     return DemandInputs(

@@ -41,6 +41,9 @@ def tables(nodes: int, sensors: int, *, leanings: int, roads: bool, step_s: int 
         power=0.7,
         step_s=step_s,
     )
+    if made.roads is not None:
+        made.roads[:, 1:, ::6], made.roads[:, 1:, 1::6] = 0.0, 1.0  # closed, and as usual
+        made.roads[:, 1:, 2::6] = 1.02
     tensors = {name: value.to(device) for name, value in vars(made).items() if isinstance(value, Tensor)}
     return replace(made, **tensors)
 

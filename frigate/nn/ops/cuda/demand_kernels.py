@@ -26,6 +26,7 @@ class Prior:
     vehicles: float
     vehicles_everywhere: float
     max_ratio: float
+    new_roads: float
 
 
 @triton.jit
@@ -60,11 +61,14 @@ def _between_bins(calendar, step, there, step_s,
 
 @triton.jit
 def _compare(values, observed, calendar, which, past_on, usual, is_sensor, roads,
-             past, counted, expected, known, sums, step_s, N,
+             past, counted, expected, known, lasts, sums, power, new_roads, step_s, N,
              T: tl.constexpr, WIDE: tl.constexpr, K: tl.constexpr, G: tl.constexpr, HAS_ROADS: tl.constexpr,
              C: tl.constexpr, SIN: tl.constexpr, COS: tl.constexpr, WEEKEND: tl.constexpr, HOURS: tl.constexpr,
              NODES: tl.constexpr):  # fmt: skip
-    """The usual flow of the window's snapshots, what each node counted and should have, and the sums of the known."""
+    """The usual flow of the window's snapshots, what each node counted and should have, and the sums of the known.
+
+    And the power of its change: how much of it lasts.
+    """
     window = tl.program_id(1).to(tl.int64)
     node = tl.program_id(0) * NODES + tl.arange(0, NODES)
     step = tl.arange(0, WIDE)
@@ -75,9 +79,14 @@ def _compare(values, observed, calendar, which, past_on, usual, is_sensor, roads
     low = tl.load(table + first[:, None].to(tl.int64) * N, there, 0.0)
     high = tl.load(table + second[:, None].to(tl.int64) * N, there, 0.0)
     usually = low + share[:, None] * (high - low)
+    lasting = tl.full([NODES], 1.0, tl.float32) * power
     if HAS_ROADS:
         on = tl.load(past_on + window * T + step, step < T, 0)
-        usually *= tl.load(roads + (row * G + on[:, None]) * N + node[None, :], there, 0.0)
+        measured_on = tl.load(roads + (row * G + on[:, None]) * N + node[None, :], there, 1.0)
+        usually *= measured_on
+        new = tl.sum(tl.abs(tl.log(tl.maximum(measured_on, 1e-4))), axis=0) / T / new_roads
+        lasting += (1 - power) * tl.minimum(new, 1.0)
+    tl.store(lasts + window * N + node, lasting, node < N)
     at = (window * T + step[:, None]) * N + node[None, :]
     tl.store(past + at, usually, there)
     read = tl.load(observed + at, there, 0) != 0
@@ -148,7 +157,7 @@ def _step(factor, ratio, known, everywhere, which, ahead_on, sensor, share, rest
 
 @triton.jit
 def _ahead(factor, everywhere, calendar, which, ahead_on, sensor, share, rest,
-           usual, below, is_sensor, spread, roads, forecast, about, power, max_ratio, step_s, N,
+           usual, below, is_sensor, spread, roads, lasts, forecast, about, max_ratio, step_s, N,
            H: tl.constexpr, WIDE: tl.constexpr, K: tl.constexpr, G: tl.constexpr, HAS_ROADS: tl.constexpr,
            L: tl.constexpr, BY_ROADS: tl.constexpr, M: tl.constexpr, SENSORS: tl.constexpr,
            C: tl.constexpr, SIN: tl.constexpr, COS: tl.constexpr, WEEKEND: tl.constexpr, HOURS: tl.constexpr,
@@ -174,7 +183,8 @@ def _ahead(factor, everywhere, calendar, which, ahead_on, sensor, share, rest,
     low_at = (row * K + first[:, None]) * N + node[None, :]
     high_at = (row * K + second[:, None]) * N + node[None, :]
     low, high = tl.load(usual + low_at, there, 0.0), tl.load(usual + high_at, there, 0.0)
-    flow = (low + part[:, None] * (high - low)) * tl.exp(power * log)[None, :]
+    lasting = tl.exp(tl.load(lasts + window * N + node, node < N, 0.0) * log)
+    flow = (low + part[:, None] * (high - low)) * lasting[None, :]
     low, high = tl.load(below + low_at, there, 0.0), tl.load(below + high_at, there, 0.0)
     flow = tl.maximum(flow - (low + part[:, None] * (high - low)), 0.0) * rerouted[None, :]
     tl.store(forecast + (window * H + step[:, None]) * N + node[None, :], flow, there)
@@ -215,14 +225,14 @@ def follow(
     parts = triton.cdiv(N, NODES)
     grid = parts, B
     past, forecast, about = torch.empty_like(values), values.new_empty(B, H, N), values.new_empty(B, N, 4)
-    counted, expected, ratio, factor, better = values.new_empty(5, B, N)
+    counted, expected, ratio, factor, better, lasts = values.new_empty(6, B, N)
     known = torch.empty(B, N, dtype=torch.int8, device=values.device)
     sums, everywhere = values.new_empty(B, parts, 2), values.new_empty(B)
     if not B * N:
         return past, forecast, about
     _compare[grid](
         values, observed, calendar_past, which, past_on, usual, is_sensor, roads,
-        past, counted, expected, known, sums, step_s, N,
+        past, counted, expected, known, lasts, sums, power, prior.new_roads, step_s, N,
         T=T, WIDE=triton.next_power_of_2(T), K=K, **on_roads, **clock, NODES=NODES,
     )  # fmt: skip
     _begin[grid](
@@ -237,7 +247,7 @@ def follow(
         factor, better = better, factor
     _ahead[grid](
         factor, everywhere, calendar_future, which, ahead_on, sensor, share, rest,
-        usual, below, is_sensor, spread, roads, forecast, about, power, prior.max_ratio, step_s, N,
+        usual, below, is_sensor, spread, roads, lasts, forecast, about, prior.max_ratio, step_s, N,
         H=H, WIDE=triton.next_power_of_2(H), K=K, **on_roads, **leaning, **clock, NODES=NODES,
     )  # fmt: skip
     return past, forecast, about
