@@ -250,6 +250,9 @@ class _Worker:
         used, self._used = self._used, True
         deadline = math.inf
         try:
+            if used:  # a new worker may have said already why it cannot start
+                os.lseek(self._stderr.fileno(), 0, os.SEEK_SET)
+                os.ftruncate(self._stderr.fileno(), 0)
             self._send(request)
             while True:
                 kind, *rest = self._next(deadline)
@@ -288,8 +291,6 @@ class _Worker:
                 self.end()
 
     def _send(self, request: bytes) -> None:
-        os.lseek(self._stderr.fileno(), 0, os.SEEK_SET)
-        os.ftruncate(self._stderr.fileno(), 0)
         try:
             self._pipe.send_bytes(request)
         except ConnectionError:

@@ -300,8 +300,17 @@ def test_a_worker_that_cannot_start_says_so(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.undo()
     monkeypatch.setattr(sandbox, "_idle", [])
     monkeypatch.setattr(sandbox, "BOOT", "import nothing_of_this_name")
-    with raises(FrigateError, "started", "ModuleNotFoundError"):
-        in_sandbox(jobs.process_id)
+    start = sandbox._Worker.__init__
+
+    def start_and_end(worker: sandbox._Worker) -> None:
+        """Before anything is sent to it."""
+        start(worker)
+        worker._process.wait()
+
+    for begin in (start, start_and_end):
+        monkeypatch.setattr(sandbox._Worker, "__init__", begin)
+        with raises(FrigateError, "started", "ModuleNotFoundError"):
+            in_sandbox(jobs.process_id)
 
 
 # Files
