@@ -25,12 +25,14 @@ import polars as pl
 from features import streets
 from numpy.typing import NDArray
 
+from frigate.data.city import City
 from frigate.data.files import write_file
 from frigate.data.network import Edges, RoadNetwork, clean_edges
 from frigate.data.stream import make_stream
 from frigate.demand.calibration import SensorView, first_numbers, route_set
-from frigate.demand.estimate import DemandSettings, estimate_demand, num_searches
+from frigate.demand.estimate import estimate_demand
 from frigate.demand.route_search import SearchSettings, line_graph, search_routes
+from frigate.demand.settings import DemandSettings, num_searches
 from frigate.demand.tuning import choose_settings
 from frigate.training.environment import environment
 
@@ -120,7 +122,7 @@ def whole(network: RoadNetwork) -> dict[str, Any]:
     stream = make_stream(values, network, start_s=1_699_833_600, step_s=STEP_S, quantity="count")
     times: dict[str, Any] = {"nodes": network.num_nodes, "roads": network.num_edges}
     settings = timed(times, "choose", lambda: choose_settings(stream, sensors))
-    demand = timed(times, "estimate", lambda: estimate_demand(stream, sensors, settings=settings))
+    demand = timed(times, "estimate", lambda: estimate_demand(City("roads", stream), sensors, settings=settings))
     timed(times, "roads", lambda: demand.road_flow)
     level, usual = demand.node_flow.mean(0), values.mean(0)
     error = float(np.abs(level - usual)[~sensors].mean() / usual[~sensors].mean())

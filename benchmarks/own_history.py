@@ -21,7 +21,7 @@ from frigate.config import Task
 from frigate.data.city import open_city
 from frigate.data.split import Split, make_split, read_seen_file, windows_in
 from frigate.data.stream import DAY_S, RoadNetworkStream
-from frigate.demand.estimate import snapshot_bins, usual_counts, usual_medians
+from frigate.demand.count_profiles import snapshot_bins, usual_counts, usual_medians
 from frigate.training.environment import environment
 
 FIT_WINDOWS = 300

@@ -2,19 +2,17 @@
 
     python benchmarks/trees.py RESULTS --city CITY --seen SPLIT.txt --seed 0 [--demand] [--region]
 
-CITY is a city folder or its cache; the split file lists the seen nodes; with `--region`, `--seen` is a share and the
-unseen nodes are those of one area. The file written is RESULTS/NAME.json.
+CITY is a city folder; the split file lists the seen nodes; with `--region`, `--seen` is a share and the unseen nodes
+are those of one area. RESULTS is a JSON file, to which a row of this split is added.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
-
-import torch
 
 from frigate.baselines.boosted_trees import fit_trees
 from frigate.config import change, preset
@@ -50,26 +48,26 @@ def main() -> None:
     evaluation = evaluate_forecaster(
         trees, here.city, here.split, here.windows("cpu"), settings.task, name=label, stride=args.stride, seed=args.seed
     )
-    name = f"{Path(args.seen).stem}{'-region' * args.region}-seed{args.seed}-lightgbm{'-demand' * args.demand}"
-    words = [Path(word).name if "/" in word else word for word in sys.argv[1:]]
-    result = {
-        "name": name,
-        "command": " ".join(["python benchmarks/trees.py", *words]),
-        **environment("cpu"),
-        "seed": args.seed,
-        "objective": trees.objective,
-        "trees": trees.booster.num_trees(),
-        "fit_seconds": round(fit_s, 1),
-        "threads": torch.get_num_threads(),
-        "evaluation": {k: v for k, v in evaluation.to_json().items() if k != "nodes"},
-    }
-    args.results.mkdir(parents=True, exist_ok=True)
-    (args.results / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     model = evaluation.model
     assert model.unseen is not None
     assert model.at_sensors is not None
-    print(f"{name}: unseen {model.unseen.mae.value:.4f}, of zero {model.relative_to_zero:.4f}, "
-          f"at sensors {model.at_sensors.mae.value:.4f}, fit {fit_s:.0f} s", flush=True)  # fmt: skip
+    found = {
+        "unseen": asdict(model.unseen.mae),
+        "at_sensors": asdict(model.at_sensors.mae),
+        "of_zero": model.relative_to_zero,
+        "objective": trees.objective,
+        "trees": trees.booster.num_trees(),
+        "fit_seconds": round(fit_s, 1),
+    }
+    share = args.seen.strip("%")
+    split = f"{args.city.name}-region-{share}-{args.seed}" if args.region else Path(args.seen).stem
+    print(split, label, json.dumps(found), flush=True)
+    results = json.loads(args.results.read_text(encoding="utf-8")) if args.results.exists() else {"rows": {}}
+    command = "python benchmarks/trees.py RESULTS --city CITY --seen SPLIT --seed SEED [--demand] [--region]"
+    rows = results["rows"]
+    rows.setdefault(split, {})[label] = found
+    results = {"command": command, **environment("cpu"), "rows": dict(sorted(rows.items()))}
+    args.results.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ __all__ = [
     "CheckpointError",
     "City",
     "CityError",
+    "Demand",
     "Evaluation",
     "Forecast",
     "FrigateError",
@@ -25,6 +26,7 @@ __all__ = [
     "Settings",
     "SettingsError",
     "demo_city",
+    "estimate_demand",
     "evaluate",
     "forecast",
     "load_run",
@@ -32,6 +34,7 @@ __all__ = [
     "preset",
     "read_city",
     "train",
+    "trips_through",
     "write_city",
 ]
 
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
     from frigate.data.city import City, read_city, write_city
     from frigate.data.network import RoadNetwork
     from frigate.data.stream import RoadNetworkStream, make_stream
+    from frigate.demand.estimate import Demand, estimate_demand
+    from frigate.demand.flows import trips_through
     from frigate.errors import CheckpointError, CityError, FrigateError, MissingExtraError, SettingsError
     from frigate.evaluation.evaluate import evaluate
     from frigate.evaluation.results import Evaluation
@@ -58,6 +63,8 @@ else:
         "frigate.data.city": ("City", "read_city", "write_city"),
         "frigate.data.network": ("RoadNetwork",),
         "frigate.data.stream": ("RoadNetworkStream", "make_stream"),
+        "frigate.demand.estimate": ("Demand", "estimate_demand"),
+        "frigate.demand.flows": ("trips_through",),
         "frigate.errors": ("CheckpointError", "CityError", "FrigateError", "MissingExtraError", "SettingsError"),
         "frigate.evaluation.evaluate": ("evaluate",),
         "frigate.evaluation.results": ("Evaluation",),

@@ -13,9 +13,9 @@ import frigate as fg
 from frigate.config import change
 
 PUBLIC = {
-    "CheckpointError", "City", "CityError", "Evaluation", "Forecast", "FrigateError", "MissingExtraError",
-    "RoadNetwork", "RoadNetworkStream", "Run", "Settings", "SettingsError", "demo_city", "evaluate", "forecast",
-    "load_run", "make_stream", "preset", "read_city", "train", "write_city",
+    "CheckpointError", "City", "CityError", "Demand", "Evaluation", "Forecast", "FrigateError", "MissingExtraError",
+    "RoadNetwork", "RoadNetworkStream", "Run", "Settings", "SettingsError", "demo_city", "estimate_demand", "evaluate",
+    "forecast", "load_run", "make_stream", "preset", "read_city", "train", "trips_through", "write_city",
 }  # fmt: skip
 
 

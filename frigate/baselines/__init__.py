@@ -1,5 +1,5 @@
 """Forecasters to compare a model with. Imports `nn` and what `nn` imports.
 
-`naive` ones are fitted in a moment and stand in every table; `kriging` and `boosted_trees` are fitted once for a city;
-the deep ones (`dcrnn` and the others) share `deep` and are trained as Frigate is.
+The `naive` ones are quick to fit and appear in every table; `kriging` and `boosted_trees` are fitted once per city;
+the deep ones (`dcrnn` and others) share `deep` and are trained like Frigate.
 """

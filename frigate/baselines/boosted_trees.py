@@ -1,9 +1,9 @@
-"""LightGBM on what surrounds a node: near sensors and their profiles of the day, the calendar, the roads.
+"""LightGBM on the surroundings of a node: near sensors and their daily profiles, the calendar, the roads.
 
 Trained on rows (window, step ahead, node) of seen nodes at training times. In each training window a random 20 to 80 %
-of the sensors are hidden, as for `default`, and the rows are of the hidden ones. No feature is a reading of the node
-itself, so a sensor is forecast nearly as if it were not there. A sensor's profile counts only in windows that show it.
-Without readings it knows the calendar and the roads alone: what a map and a clock can say.
+of the sensors are hidden, as for `default`, and the rows are those of the hidden sensors. No feature is a reading of
+the node itself, so a sensor is forecast nearly as if it had none. A sensor's profile is used only in windows that show
+it. Without readings, the features are the calendar and the roads alone.
 S steps, n nodes, M near sensors, k of them with columns of their own, G kernels, F features.
 """
 
@@ -27,29 +27,29 @@ from frigate.nn.clock import HOURS, clock_bins
 from frigate.nn.moments import moments
 
 NEAREST = 5  # k
-HIDDEN = (0.2, 0.8)  # the share of the sensors hidden in a training window
-ROWS = 400_000  # for training, and a fifth of it for early stopping
-STEPS = 3  # rows of a node and window: its other steps are nearly the same
-STOPPING_SHARE = 0.2  # of the seen nodes, where the split has none for validation
+HIDDEN = (0.2, 0.8)  # range of the share of sensors hidden in a training window
+ROWS = 400_000  # for training; a fifth as many for early stopping
+STEPS = 3  # rows per node and window: its other steps are nearly the same
+STOPPING_SHARE = 0.2  # of the seen nodes, if the split has no validation nodes
 L1, POISSON = "regression_l1", "poisson"
 BANDWIDTHS = (1.0, 3.0, 9.0, 27.0)  # in median road lengths
-LIKENESS = (1.0, 4.0)  # kernels that also decrease with the mean square difference of the road features
-PATIENCE = 40  # trees without a better validation score
+LIKENESS = (1.0, 4.0)  # kernels that also decay with the mean squared difference of the road features
+PATIENCE = 40  # trees without an improvement before stopping
 
 Rows = tuple[NDArray[np.float32], NDArray[np.float32]]  # features [R,F] and readings [R]
 
 
 @dataclass(frozen=True)
 class Trees:
-    """A Forecaster for the nodes that it was fitted on; roads may change."""
+    """A Forecaster for the nodes it was fitted on; roads may change."""
 
     booster: Any  # lightgbm.Booster
     objective: str
-    validation_mae: float  # in the user's unit, where training was stopped
-    profile: Tensor  # [CLOCK_BINS,N] of each seen sensor; NaN where there is none
+    validation_mae: float  # at the best tree, in the user's unit
+    profile: Tensor  # [CLOCK_BINS,N] of each seen sensor; NaN at other nodes
     length_scale_m: float
     min_value: float  # 0 for counts
-    readings: bool  # False: they were no features
+    readings: bool  # whether features include readings
 
     def __call__(self, batch: Batch) -> Tensor:
         """[B,H,N] in the user's unit."""
@@ -57,7 +57,7 @@ class Trees:
         device, N = batch.values.device, batch.num_nodes
         nodes, steps = torch.arange(N, device=device), torch.arange(batch.horizon, device=device)
         profile, parts = self.profile.to(device), []
-        for window in batch.split(1):  # the rows of one window take some ten megabytes
+        for window in batch.split(1):  # one at a time: the rows of a window take about ten megabytes
             x = features(
                 window, profile, length_scale_m=self.length_scale_m, steps=steps, nodes=nodes, readings=self.readings
             )
@@ -79,12 +79,12 @@ def fit_trees(
     masks: NDArray[np.bool_] | None = None,
     readings: bool = True,
 ) -> Trees:
-    """Fit at training nodes and times; stop, and choose the objective, by MAE at validation nodes and times.
+    """Fit at training nodes and times; early stopping and the objective go by MAE at validation nodes and times.
 
     Without an `objective`, counts are fitted with both and the better one is kept; other quantities with L1. Two cores
-    forecast about 180,000 rows a second with 70 trees of 63 leaves, and 70,000 with 260. Where the windows have
-    demands, `masks` [C,N] are the sensors that each of these does not know, and they are the sets that are hidden.
-    Without `readings` the features are those of the map and the clock.
+    forecast about 180,000 rows per second with 70 trees of 63 leaves, and 70,000 with 260. If the windows have demand
+    tables, `masks` [C,N] are the sensors that each table does not know; these sets are then hidden. Without `readings`,
+    the features are those of the map and the clock.
     """
     stream = windows.stream
     if objective not in (None, L1, POISSON):
@@ -126,12 +126,12 @@ def _some_of(seen: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.bo
 
 @dataclass(frozen=True)
 class _Draw:
-    """Where rows are drawn from."""
+    """Draws rows to train on."""
 
     windows: Windows
     profile: Tensor
     length_scale_m: float
-    inputs: NDArray[np.bool_]  # [N] the sensors that may be visible
+    inputs: NDArray[np.bool_]  # [N] sensors that may be visible
     task: Task
     masks: NDArray[np.bool_] | None
     readings: bool
@@ -145,7 +145,7 @@ class _Draw:
         hide: tuple[float, float] | None,
         max_rows: int,
     ) -> Rows:
-        """Rows of the targets in random windows of the period; with `hide`, of a random share of them, hidden there."""
+        """Rows of the targets in random windows of the period; with `hide`, a random share of them, which is hidden."""
         device, share = self.windows.device, 1.0 if hide is None else sum(hide) / 2
         past, horizon = self.task.past, self.task.horizon
         inputs = torch.from_numpy(self.inputs).to(device)
@@ -176,7 +176,7 @@ class _Draw:
         if len(y) == 0:
             raise SettingsError(
                 f"none of {int(targets.sum())} nodes has a reading in the windows drawn from snapshots {period[0]} to "
-                f"{period[1] - 1}. Use another seed, or a longer record"
+                f"{period[1] - 1}. Use another seed, or more data"
             )
         return x, y
 
@@ -190,12 +190,12 @@ def _boost(
         "min_data_in_leaf": min(200, max(1, len(train[1]) // 100)),
         "feature_fraction": 0.5, "bagging_fraction": 0.5, "bagging_freq": 1,
         "seed": seed, "deterministic": True, "force_col_wise": True, "verbosity": -1,
-        "num_threads": torch.get_num_threads(),  # never more: idle threads of LightGBM wait by spinning
+        "num_threads": torch.get_num_threads(),  # never more: LightGBM's idle threads spin
     }  # fmt: skip
     data = lightgbm.Dataset(*train, params=settings)
     stop = lightgbm.early_stopping(PATIENCE, verbose=False)
-    judge = lightgbm.Dataset(*check, reference=data)
-    booster = lightgbm.train(settings, data, trees, valid_sets=[judge], callbacks=[stop])
+    validation = lightgbm.Dataset(*check, reference=data)
+    booster = lightgbm.train(settings, data, trees, valid_sets=[validation], callbacks=[stop])
     return booster, float(booster.best_score["valid_0"]["l1"])
 
 
@@ -208,7 +208,7 @@ def features(
     nodes: Tensor,
     readings: bool = True,
 ) -> Tensor:
-    """[S,n,F] of one window; NaN where nothing is known."""
+    """[S,n,F] features of one window; NaN where unknown."""
     [(topology, _)] = last_topologies(window)
     hours = clock_bins(window.calendar_future[0, steps])  # [S]
     of_step = torch.cat([steps[:, None] + 1, window.calendar_future[0, steps], hours[:, None] % HOURS], 1)
@@ -228,7 +228,7 @@ def features(
     kernels, density = kernel_weights(distance_m, unlike, visible, length_scale_m=length_scale_m)
     of_near = torch.stack([mean[sensor], latest[sensor]])  # [2,n,M]
     usual_near = usual[:, sensor]  # [S,n,M]
-    first = torch.argsort(~visible, dim=1, stable=True)[:, :NEAREST]  # [n,k] the nearest that are visible
+    first = torch.argsort(~visible, dim=1, stable=True)[:, :NEAREST]  # [n,k] the nearest visible ones
 
     def nearest(x: Tensor) -> Tensor:  # [...,n,M] -> [...,n,k]
         return x.where(visible, torch.nan).gather(-1, first.expand(*x.shape[:-1], -1))
@@ -259,17 +259,17 @@ def features(
 def kernel_weights(
     distance_m: Tensor, unlike: Tensor, visible: Tensor, *, length_scale_m: float
 ) -> tuple[Tensor, Tensor]:
-    """[n,M,G] weights up to a factor, the largest 1, 0 where not visible; and [n,G] the sum without that factor."""
+    """[n,M,G] weights scaled to a maximum of 1, 0 where not visible; and [n,G] the sum of the unscaled weights."""
     bandwidth_m = length_scale_m * torch.tensor(BANDWIDTHS, device=distance_m.device)
     by_distance = -distance_m[..., None] / bandwidth_m
     by_roads = by_distance[..., -1:] - unlike[..., None] * torch.tensor(LIKENESS, device=distance_m.device)
     logits = torch.cat([by_distance, by_roads], -1).masked_fill(~visible[..., None], -torch.inf)
-    largest = logits.amax(1, keepdim=True)  # else a kernel far narrower than the distances would underflow
+    largest = logits.amax(1, keepdim=True)  # subtracted: a kernel far narrower than the distances would underflow
     return torch.exp(logits - largest.where(torch.isfinite(largest), 0.0)), torch.exp(logits).sum(1)
 
 
 def weighted(weights: Tensor, x: Tensor) -> Tensor:
-    """[...,n,G] means of x [...,n,M] where it is known."""
+    """[...,n,G] weighted means of the known values of x [...,n,M]."""
     there = torch.isfinite(x)
     total = torch.einsum("nmg,...nm->...ng", weights, x.where(there, 0.0))
     weight = torch.einsum("nmg,...nm->...ng", weights, there.to(x.dtype))

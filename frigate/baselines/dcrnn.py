@@ -1,17 +1,17 @@
 """DCRNN: diffusion convolution inside a GRU, encoder and decoder (Li, Yu, Shahabi, Liu, ICLR 2018).
 
 A diffusion convolution (their eq. 2) combines a node, K = 2 steps of a random walk along the roads and K steps against
-them: five supports with the identity. Encoder and decoder each stack `layers` cells. Any T and H will do.
+them: five supports with the identity. Encoder and decoder each stack `layers` cells. T and H are free.
 
 Changes, with reasons:
-- Inputs: the reading, its mask and the calendar, since most nodes have no reading. The decoder gets the last value and
-  the calendar of the step it forecasts.
-- The powers of the walk, as in their equation; their code has a Chebyshev recursion.
+- Inputs: the reading, its mask and the calendar, because most nodes have no reading. The decoder gets the last value
+  and the calendar of the step it forecasts.
+- Powers of the walk, as in their equation; their code uses a Chebyshev recursion.
 - Their W connects sensors within some distance; here it connects the ends of a road, so it is as sparse as the map.
 - A convolution of [x, h] is the sum of two. That of x is computed once for both uses, for all snapshots at once.
-- Scheduled sampling feeds back the truth only at sensors that the window shows. Elsewhere the model reads its own
-  forecast, as it must in use.
-- Each snapshot has its own roads; the decoder has those of the last.
+- Scheduled sampling feeds back the truth only at sensors that are visible in the window. Elsewhere the model reads its
+  own forecast, as it must in use.
+- Each snapshot has its own roads; the decoder uses those of the last.
 
 381,953 parameters at width 64 with 2 layers; 372,353, as in the paper, with the fewer inputs of their code.
 """
@@ -31,22 +31,22 @@ from frigate.nn.ops import Backend
 from frigate.nn.scaling import Scaling
 
 STEPS = 2  # K, of each walk
-WINDOWS_A_STEP = 16  # of the protocol
+WINDOWS_A_STEP = 16  # batch size in the training protocol
 SUPPORTS = 1 + 2 * STEPS
-# Theirs is 2000, for some 40,000 steps. Here a training has 160 to 600: with 40, half of the truth is gone at step 148
-# and 99 % at step 331, so every training gets to where the model mostly reads its own forecasts.
+# Theirs is 2000, for about 40,000 steps. Here a training has 160 to 600 steps: with 40, the truth is fed back half of
+# the time at step 148 and 1 % at step 331, so that the model mostly reads its own forecasts by the end.
 TAU = 40.0
 
 
 class Diffusion:
-    """Both random walks on every topology of a batch, computed once in a forward pass."""
+    """Both random walks on every topology of a batch, computed once per forward pass."""
 
     def __init__(self, batch: Batch, length_scale_m: float, backend: Backend) -> None:
         self.batch, self.backend = batch, backend
         self.walks = [random_walks(topology, length_scale_m) for topology in batch.topologies]
 
     def __call__(self, h: Tensor, topology_of: Tensor) -> Tensor:
-        """[N,M,SUPPORTS*C]: h [N,M,C], and P h and P^2 h of each walk; topology_of [M] is that of each column."""
+        """[N,M,SUPPORTS*C]: h [N,M,C], and P h and P^2 h of each walk; topology_of [M] gives each column's topology."""
         return on_roads(self.batch, topology_of, h, self._walk)
 
     def _walk(self, h: Tensor, topology: int) -> Tensor:
@@ -69,7 +69,7 @@ class DCGRU(nn.Module):
         self.gates = nn.Linear(SUPPORTS * width, 2 * width, bias=False)  # the part of h in r and u
         self.candidate = nn.Linear(SUPPORTS * width, width, bias=False)  # the part of r * h in C
         with torch.no_grad():
-            self.read.bias.zero_()[: 2 * width] = 1.0  # as theirs: at first a cell keeps its state
+            self.read.bias.zero_()[: 2 * width] = 1.0  # as in their code: initially, a cell keeps its state
 
     def forward(self, x: Tensor, h: Tensor | None, diffusion: Diffusion, topology_of: Tensor) -> Tensor:
         """h after each step, [N,B,T,D], from x [N,B,T,C] and the first h [N,B,D] (None: 0)."""
@@ -108,7 +108,7 @@ class DCRNN(DeepBaseline):
         cells = (past + horizon) * L * (2 * S + 4) * D  # supports of h and r * h; r, u, C, h
         between = (L - 1) * (past * (S + 1) + horizon * S) * D  # a cell's inputs from the one below
         first = past * S * self.inputs + horizon * S * (1 + len(CALENDAR))
-        reading = past * 3 * D  # `read` of all snapshots: not kept, but there while the cells run
+        reading = past * 3 * D  # `read` of all snapshots: not saved for backward, but allocated while the cells run
         return nodes * (cells + between + first + reading)
 
     def forecast(self, x: Tensor, batch: Batch, backend: Backend) -> Tensor:
@@ -142,7 +142,7 @@ class DCRNN(DeepBaseline):
         return torch.cat(steps, dim=-1)
 
     def scheduled_truth(self, batch: Batch) -> tuple[Tensor, Tensor] | None:
-        """In training: the truth in the model's unit and where it is fed back, each [N,B,H]. Counts the windows."""
+        """In training: the truth in the model's unit and where to feed it back, each [N,B,H]. Counts the windows."""
         if not self.training or batch.target is None or batch.target_observed is None:
             return None
         coin = torch.rand(batch.num_windows, batch.horizon, 1, device=batch.values.device)
@@ -155,6 +155,6 @@ class DCRNN(DeepBaseline):
     def truth_share(self) -> Tensor:
         """tau / (tau + exp(i / tau)): how often the truth is fed back at step i (their section 2.3).
 
-        Steps are counted in windows, so that it does not matter how memory splits a batch.
+        Steps are counted in windows, so that splitting a batch for memory changes nothing.
         """
-        return torch.sigmoid(math.log(TAU) - self.sampled / WINDOWS_A_STEP / TAU)  # the same, and does not overflow
+        return torch.sigmoid(math.log(TAU) - self.sampled / WINDOWS_A_STEP / TAU)  # equal, but cannot overflow

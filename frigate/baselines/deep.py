@@ -1,7 +1,7 @@
-"""What the paper's six deep baselines share: their inputs, the matrices they make of the roads, and their base class.
+"""Shared by the paper's six deep baselines: inputs, road matrices and the base class.
 
-All are inductive: no parameter belongs to a node, so each of them forecasts on networks that it was not trained on, and
-at nodes without a sensor. A missing reading is 0 with a mask beside it. Values are scaled as Frigate's are.
+All are inductive: no parameter belongs to a node, so they forecast on networks that they were not trained on, and at
+nodes without a sensor. A missing reading is 0, with a mask as a second input. Values are scaled as for Frigate.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from frigate.nn.ops.sparse import SparseMatrix
 from frigate.nn.scaling import Scaling
 from frigate.nn.topology import Topology
 
-READING = 2  # the value, and whether there is one
+READING = 2  # value and mask
 
 
 class DeepBaseline(ForecastModel):
-    """Base class. A subclass has `forecast` and `training_activations`, and a constructor with these arguments."""
+    """Base class. Subclasses define `forecast` and `training_activations`, and keep the constructor's arguments."""
 
     def __init__(self, settings: BaselineSettings, task: Task, scaling: Scaling) -> None:
         super().__init__(width=settings.width, value_offset=scaling.value_offset, value_scale=scaling.value_scale)
@@ -36,7 +36,7 @@ class DeepBaseline(ForecastModel):
 
     @property
     def inputs(self) -> int:
-        """F, the number of inputs of a node at a snapshot."""
+        """F, the number of inputs per node and snapshot."""
         return READING + len(CALENDAR) + (FEATURE_WIDTH if self.settings.roads else 0)
 
     def forward(self, batch: Batch, *, kernels: str = "auto") -> Tensor:
@@ -54,13 +54,13 @@ class DeepBaseline(ForecastModel):
         raise NotImplementedError
 
     def require_trained(self, batch: Batch, *names: str) -> None:
-        """Refuse another past or horizon than the weights were made for; `names` says which of them matter."""
+        """Refuse a past or horizon other than the model was built for; `names` says which of them matter."""
         for name in names:
             here, trained = getattr(batch, name), getattr(self.task, name)
             if here != trained:
                 raise SettingsError(
-                    f"{name} = {here}: {self.settings.label} was built for {trained} and takes no other. "
-                    f"Use {name} = {trained}, or train again"
+                    f"{name} = {here}: this {self.settings.label} only works with {name} = {trained}. "
+                    f"Use {name} = {trained}, or retrain"
                 )
 
 
@@ -93,7 +93,7 @@ def random_walks(topology: Topology, length_scale_m: float) -> tuple[SparseMatri
     weight, N = closeness(topology, length_scale_m), topology.num_nodes
     leaving = weight.new_zeros(N).index_add(0, topology.senders, weight)
     arriving = weight.new_zeros(N).index_add(0, topology.receivers, weight)
-    # The closeness of a very long road is 0 in fp32: it must not be divided by.
+    # The closeness of a very long road is 0 in fp32: do not divide by it.
     forward = weight / leaving[topology.senders].clamp(min=1e-30)
     backward = weight / arriving[topology.receivers].clamp(min=1e-30)
     return (
@@ -103,7 +103,7 @@ def random_walks(topology: Topology, length_scale_m: float) -> tuple[SparseMatri
 
 
 def symmetric(topology: Topology, length_scale_m: float) -> SparseMatrix:
-    """D^-1/2 W D^-1/2 of the roads without direction; of two roads between two nodes the shorter counts."""
+    """D^-1/2 W D^-1/2 of the undirected roads; of two roads between two nodes, the shorter counts."""
     weight, N = closeness(topology, length_scale_m), topology.num_nodes
     rows = torch.cat([topology.senders, topology.receivers])
     columns = torch.cat([topology.receivers, topology.senders])
@@ -116,7 +116,7 @@ def symmetric(topology: Topology, length_scale_m: float) -> SparseMatrix:
 
 
 def on_roads(batch: Batch, topology_of: Tensor, h: Tensor, layer: Callable[[Tensor, int], Tensor]) -> Tensor:
-    """h [N,M,...] after `layer(columns, i)` on its columns of each topology i; topology_of [M] is on the CPU."""
+    """Apply `layer(columns, i)` to the columns of h [N,M,...] of each topology i; topology_of [M] is on the CPU."""
     if len(batch.topologies) == 1:
         return layer(h, 0)
     parts: list[tuple[Tensor, Tensor]] = []

@@ -3,18 +3,19 @@
 `layers` layers with dilations 1, 2, 1, 2, ... and kernels of 2: with 8 of them the last step sees 13 snapshots. A layer
 is a gated temporal convolution (their eq. 8) with a skip connection to the readout, then a diffusion convolution (their
 eq. 4, which is DCRNN's) with a residual. Shorter windows are padded on the left with missing readings, longer ones are
-cut, so any T will do; H is fixed by the readout.
+cut, so T is free; the readout fixes H.
 
 Changes, with reasons:
-- No adaptive adjacency matrix: its node embeddings belong to one network. The paper leaves it out too.
-- LayerNorm over the channels in place of BatchNorm, whose running means belong to one network and one share of sensors,
+- No adaptive adjacency matrix: its node embeddings belong to one network. The paper omits it too.
+- LayerNorm over the channels instead of BatchNorm, whose running means belong to one network and one share of sensors,
   and which mixes the windows of a batch.
-- The forecast reads the last step alone, so all skip connections are one product there.
-- No diffusion after the last layer: in the original nothing reads it.
-- The roads of a step are those of its last snapshot; padded steps have those of the first.
+- The forecast reads only the last step, so all skip connections are one product there.
+- No diffusion after the last layer: in the original, nothing reads it.
+- A step uses the roads of its last snapshot; padded steps use those of the first.
 
-247,756 parameters at width 32 with 8 layers and 12 steps ahead; the paper has 247,660. The last hidden layer has 416
-channels for that. The original has 512 (273,580 parameters); the paper's number is the original's without diffusion.
+247,756 parameters at width 32 with 8 layers and 12 steps ahead; the paper has 247,660. To match it, the last hidden
+layer has 416 channels. The original has 512 (273,580 parameters); the paper's number is the original's without
+diffusion.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class GatedTime(nn.Module):
     def __init__(self, width: int, dilation: int) -> None:
         super().__init__()
         self.dilation = dilation
-        self.linear = nn.Linear(2 * width, 2 * width)  # both kernels of 2 are one product on two slices of time
+        self.linear = nn.Linear(2 * width, 2 * width)  # both size-2 kernels as one product on two time slices
 
     def forward(self, x: Tensor) -> Tensor:
         """[N,B,T-dilation,D] from x [N,B,T,D]"""
@@ -67,7 +68,7 @@ class DiffusionLayer(nn.Module):
 
 
 class GraphWaveNet(DeepBaseline):
-    """Gated temporal convolutions with a diffusion between each two."""
+    """Gated temporal convolutions with diffusion layers in between."""
 
     def __init__(self, settings: BaselineSettings, task: Task, scaling: Scaling) -> None:
         super().__init__(settings, task, scaling)
@@ -81,7 +82,7 @@ class GraphWaveNet(DeepBaseline):
 
     @property
     def receptive_field(self) -> int:
-        """How many snapshots the last step sees."""
+        """The number of snapshots that the last step sees."""
         return 1 + sum(dilations(self.settings.layers))
 
     def training_activations(self, *, nodes: int, edges: int, past: int, horizon: int) -> int:

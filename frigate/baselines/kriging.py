@@ -1,14 +1,14 @@
-"""Ordinary kriging by road distance: a node's profile of the day and its anomaly are kriged and added.
+"""Ordinary kriging by road distance: a node's daily profile and its anomaly are kriged separately and added.
 
-The profile of a seen sensor is its median by weekday or weekend and hour over the training times, its anomaly the mean
-deviation from it in the past window, which decays with the step ahead as an AR(1) process does. Weights sum to 1 (the
-mean is not known). The covariance is an exponential of road distance with a nugget, fitted to a variogram of the seen
-nodes. The nugget of the profile is a difference between nodes, so that a sensor keeps its own; that of the anomaly is
-noise, so that it is smoothed at a sensor too. Counts are kriged as log(1 + x), because they are skewed.
+The profile of a seen sensor is its median by kind of day and hour over the training times. Its anomaly is the mean
+deviation from the profile in the past window, which decays with the step ahead like an AR(1) process. Weights sum to 1,
+because the mean is unknown. The covariance is an exponential of road distance with a nugget, fitted to a variogram of
+the seen nodes. The nugget of the profile is a difference between nodes, so a sensor keeps its own profile; that of the
+anomaly is noise, so anomalies are smoothed at sensors too. Counts are kriged as log(1 + x), because they are skewed.
 
 Distance is the shortest path with all roads taken both ways. An exponential of such a distance need not be positive
-definite, so the least eigenvalue of a node's matrix is raised where it is too small. Kriging is local: a node's own
-sensor and its M nearest, P = 1 + M, never all sensors at once.
+definite, so the smallest eigenvalue of a node's matrix is raised if it is too small. Kriging is local: it uses a node's
+own sensor and the M nearest, P = 1 + M.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from frigate.nn.batch import Batch, Windows
 from frigate.nn.clock import clock_bins
 from frigate.nn.topology import Topology
 
-MAX_DISTANCES = 4_000_000  # in memory at once while searching: 32 MB
-MAX_SYSTEMS = 2048  # nodes whose systems are solved at once: 20 MB each array
-MIN_EIGENVALUE = 1e-6  # of a covariance with a sill of 1
+MAX_DISTANCES = 4_000_000  # in memory at once during the search: 32 MB
+MAX_SYSTEMS = 2048  # systems solved at once: 20 MB per array
+MIN_EIGENVALUE = 1e-6  # for a covariance with a sill of 1
 VARIOGRAM_BINS = 20
 BATCH_SIZE = 16
 MAX_WINDOWS = 256  # training windows for the anomaly's variogram and decay
@@ -49,7 +49,7 @@ MAX_WINDOWS = 256  # training windows for the anomaly's variogram and decay
 
 @dataclass(frozen=True)
 class Covariance:
-    """exp(-distance / range), and a nugget, both relative to a sill of 1: the weights do not depend on the sill."""
+    """exp(-distance / range) plus a nugget, relative to a sill of 1: the weights do not depend on the sill."""
 
     range_m: float
     nugget: float
@@ -57,7 +57,7 @@ class Covariance:
 
 @dataclass(frozen=True)
 class Decay:
-    """The share of an anomaly that is left h steps ahead: first * ratio ** (h - 1)."""
+    """The share of an anomaly that remains h steps ahead: first * ratio ** (h - 1)."""
 
     first: float
     ratio: float
@@ -69,7 +69,7 @@ class Decay:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Every node's own sensor and its near ones on one topology, with the distances between them."""
+    """Each node's own sensor and the nearest ones on a topology, with the distances between them."""
 
     sensor: Tensor  # [N,P] the node itself first
     reachable: Tensor  # [N,P] bool
@@ -78,15 +78,15 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class Kriging:
-    """A Forecaster for the nodes that it was fitted on; roads may change."""
+    """A Forecaster for the nodes it was fitted on; roads may change."""
 
-    profile: Tensor  # [CLOCK_BINS,N] of each seen sensor, as kriged; NaN where there is none
+    profile: Tensor  # [CLOCK_BINS,N] of each seen sensor, in the kriged unit; NaN at other nodes
     of_profile: Covariance
     of_anomaly: Covariance
     decay: Decay
-    otherwise: ClockProfile  # where no visible sensor is near; in the user's unit
-    counts: bool  # then log(1 + x) is kriged
-    # Distances and weights are slow to compute, and the visible sensors rarely change between windows.
+    otherwise: ClockProfile  # used where no visible sensor is near; in the user's unit
+    counts: bool  # if so, log(1 + x) is kriged
+    # Cached: distances and weights are slow to compute, and the visible sensors rarely change between windows.
     _surroundings: Remembered[Surroundings] = field(default_factory=Remembered, init=False, repr=False, compare=False)
     _weights: Remembered[tuple[Tensor, Tensor]] = field(
         default_factory=Remembered, init=False, repr=False, compare=False
@@ -114,7 +114,7 @@ class Kriging:
         return self._surroundings.get(find_surroundings, topology)
 
     def weights(self, topology: Topology, known: Tensor, *, own: bool = True) -> tuple[Tensor, Tensor]:
-        """[N,P] for the profile and for the anomaly, from the sensors `known` [N]; the node's own only if `own`."""
+        """[N,P] weights for profile and anomaly from the sensors `known` [N]; includes the node's own if `own`."""
         return self._weights.get(self._compute_weights, topology, known, own)
 
     def _compute_weights(self, topology: Topology, known: Tensor, own: bool) -> tuple[Tensor, Tensor]:
@@ -128,7 +128,7 @@ class Kriging:
 
 
 def fit_kriging(windows: Windows, split: Split, task: Task) -> Kriging:
-    """Fit variograms and decay at training nodes and times, and the profiles of all seen nodes."""
+    """Fit the variograms and decay at training nodes and times, and the profiles of all seen nodes."""
     stream, device, past, horizon = windows.stream, windows.device, task.past, task.horizon
     seen = replace(stream, observed=stream.observed & split.seen)
     profile = fit_own_median(seen, split, otherwise=np.nan).profile.to(device)
@@ -161,13 +161,13 @@ def fit_kriging(windows: Windows, split: Split, task: Task) -> Kriging:
 
 
 def find_surroundings(topology: Topology) -> Surroundings:
-    """Search from every sensor; takes memory for N x P x P distances and MAX_DISTANCES more."""
+    """Search from every sensor. Needs memory for N x P x P distances plus MAX_DISTANCES."""
     N, M = topology.near_sensor.shape
     itself = np.arange(N)[:, None]
     finite = torch.isfinite(topology.near_distance_m).cpu().numpy()
     sensor = np.concatenate([itself, topology.near_sensor.cpu().numpy()], 1)  # [N,P]
     reachable = np.concatenate([np.ones((N, 1), bool), finite], 1)
-    # Two sensors near the same node are no farther apart than by way of it.
+    # Two sensors near the same node are at most as far apart as the way through that node.
     limit_m = 2 * float(topology.near_distance_m.cpu().numpy()[finite].max(initial=0.0)) + 1
     graph = _both_ways(topology)
     between_m = np.full((N, M + 1, M + 1), np.inf, np.float32)
@@ -191,7 +191,7 @@ def find_surroundings(topology: Topology) -> Surroundings:
 
 
 def _both_ways(topology: Topology) -> csr_array[np.float64]:
-    """Road lengths; of parallel roads, one-way or not, the shortest. By hand: scipy would sum them."""
+    """Undirected road lengths; of parallel roads, the shortest. Built by hand, because scipy would sum them."""
     one, other = topology.neighbour_of.cpu().numpy(), topology.neighbour.cpu().numpy()  # sorted, each pair once
     N = topology.num_nodes
     tail, head = topology.senders.cpu().numpy(), topology.receivers.cpu().numpy()
@@ -202,9 +202,9 @@ def _both_ways(topology: Topology) -> csr_array[np.float64]:
 
 
 def kriging_weights(around: Surroundings, visible: Tensor, covariance: Covariance, *, smooth: bool) -> Tensor:
-    """[N,P] ordinary kriging weights in double, 0 where not visible [N,P]; all 0 where nothing is.
+    """[N,P] ordinary kriging weights in double, 0 for sensors that are not `visible` [N,P].
 
-    With `smooth` the nugget is noise of the readings; without, the node's own reading is the truth there.
+    With `smooth`, the nugget is noise in the readings; without, a node's own reading is exact.
     """
     N, P = around.sensor.shape
     visible = visible & around.reachable
@@ -221,7 +221,7 @@ def kriging_weights(around: Surroundings, visible: Tensor, covariance: Covarianc
         system = torch.eye(P + 1, dtype=matrix.dtype, device=matrix.device).repeat(len(there), 1, 1)
         system[:, :P, :P] = torch.where(both, matrix, system[:, :P, :P])
         system[:, P, :P] = system[:, :P, P] = there.to(matrix.dtype)
-        system[:, P, P] = (~there.any(1)).to(matrix.dtype)  # where nothing is visible the system stays regular
+        system[:, P, P] = (~there.any(1)).to(matrix.dtype)  # keeps the system regular if nothing is visible
         right = torch.cat([target.where(there, 0.0), torch.ones_like(target[:, :1])], 1)
         solved = torch.linalg.solve(system, right[..., None])[:, :P, 0]
         weights[part] = solved.where(there, 0.0)
@@ -235,7 +235,7 @@ def in_logarithms(batch: Batch) -> Batch:
 
 
 def window_anomalies(batch: Batch, profile: Tensor) -> tuple[Tensor, Tensor]:
-    """[B,N] each sensor's mean deviation from its profile over the past window, and whether it is known."""
+    """[B,N] mean deviation of each sensor from its profile in the past window, and whether it is known."""
     usual = profile[clock_bins(batch.calendar_past)]  # [B,T,N]
     there = batch.observed & torch.isfinite(usual)
     count = there.sum(1)
@@ -243,7 +243,7 @@ def window_anomalies(batch: Batch, profile: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def fit_covariance(around: Surroundings, fields: Tensor) -> Covariance:
-    """By weighted least squares on the variogram of pairs of near sensors; `fields` [K,N] are NaN where not known."""
+    """Fit by weighted least squares to the variogram of pairs of near sensors; `fields` [K,N] are NaN where unknown."""
     near = around.reachable[:, 1:]
     one = around.sensor[:, :1].expand_as(near)[near]
     other = around.sensor[:, 1:][near]
@@ -282,9 +282,9 @@ def fit_covariance(around: Surroundings, fields: Tensor) -> Covariance:
 def _fit_decay(
     kriging: Kriging, batches: Sequence[Batch], anomalies: Sequence[tuple[Tensor, Tensor]], targets: Tensor
 ) -> Decay:
-    """How much of an anomaly that is kriged from others is left h steps later: fit each h, then a geometric series.
+    """Fit how much of an anomaly kriged from other sensors remains h steps later: each h, then a geometric series.
 
-    By least absolute errors, by which forecasts are judged; least squares would aim at the mean of a skewed count.
+    Minimizes absolute errors, as forecasts are scored by MAE; least squares would fit the mean of a skewed count.
     """
     kriged, later, price = [], [], []
     for batch, (anomaly, known) in zip(batches, anomalies, strict=True):
@@ -292,7 +292,7 @@ def _fit_decay(
         usual = kriging.profile[clock_bins(batch.calendar_future)][:, :, targets]  # [B,H,targets]
         gap = batch.target[:, :, targets] - usual
         later.append(gap.where(batch.target_observed[:, :, targets], torch.nan).cpu().numpy())
-        # What an error in the logarithm is in the user's unit.
+        # Converts an error in the logarithm to the user's unit.
         price.append((usual.exp() if kriging.counts else torch.ones_like(usual)).cpu().numpy())
         found = torch.zeros_like(anomaly)
         for topology, rows in last_topologies(batch):
@@ -306,13 +306,13 @@ def _fit_decay(
     left = np.array(each).clip(1e-3, 1.0)
     if len(left) == 1:
         return Decay(float(left[0]), float(left[0]))
-    # Weighted by what is left: the logarithm of a small share is mostly noise.
+    # Weighted by the share that remains: the logarithm of a small share is mostly noise.
     slope, height = np.polyfit(np.arange(len(left)), np.log(left), 1, w=left)
     return Decay(first=min(1.0, float(np.exp(height))), ratio=min(1.0, float(np.exp(slope))))
 
 
 def _least_absolute(x: NDArray[np.float32], y: NDArray[np.float32], price: NDArray[np.float32]) -> float:
-    """The f with the least sum of price * |y - f x| where y is known: a weighted median of y / x, 0 where none is."""
+    """The f that minimizes the sum of price * |y - f x| over known y: a weighted median of y / x; 0 if none."""
     some = np.isfinite(y) & (np.abs(x) > 1e-6)
     weight, ratio = (price[some] * np.abs(x[some])).astype(np.float64), y[some] / x[some]
     if len(ratio) == 0:

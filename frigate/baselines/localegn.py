@@ -1,7 +1,7 @@
 """LocaleGN: a recurrent graph network over the snapshots beside a GRU for each node (Li, Tang, Ma: Few-Sample Traffic
 Prediction with Graph Networks using Locale as Relational Inductive Biases, IEEE T-ITS 2023, arXiv 2203.03965).
 
-At snapshot t, with v = ReLU(W_v x_t), e = ReLU(W_e length), and the state h, g, u of nodes, roads and city, 0 at first:
+At snapshot t, with v = ReLU(W_v x_t), e = ReLU(W_e length), and the state h, g, u of nodes, roads and city, at first 0:
 
     g' = ReLU(Phi_e [e, g, v_s, h_s, v_r, h_r, u])                                   of a road s -> r
     h' = ReLU(Phi_v [v, h, sum of g' of the roads out, sum of g' of the roads in, u])
@@ -9,13 +9,13 @@ At snapshot t, with v = ReLU(W_v x_t), e = ReLU(W_e length), and the state h, g,
 
 and the forecast is MLP(h_T) + W_o GRU(x_1 .. x_T).
 
-These are the equations of the authors' code (MingxiLii/LocaleGN); of the paper only the abstract was available. The
+These are the equations of the authors' code (MingxiLii/LocaleGN); of the paper, only the abstract was available. The
 Frigate paper seems to have run that code unchanged: it has the 333,636 parameters of that paper's table, 246,144 of
-them in a second graph network that is never called and is left out here. By default that code returns the GRU's part
-alone; here the forecast is the sum.
+them in a second graph network that is never called and is omitted here. By default that code returns only the GRU's
+part; here the forecast is the sum.
 
 Changes, with reasons:
-- All H steps from the readout (theirs: one), and all inputs of `DeepBaseline` (theirs: the reading). Any T will do.
+- All H steps from the readout (theirs: one), and all inputs of `DeepBaseline` (theirs: the reading). T is free.
 - `layers` graph networks in a snapshot (theirs: 1), each with its own weights and state; the upper one reads v + h' and
   g' of the lower, as in the authors' residual variant.
 - The length of a road is log(1 + length / median); theirs is divided by the longest road, which differs between cities.
@@ -44,7 +44,7 @@ from frigate.nn.topology import Topology
 
 
 class State(NamedTuple):
-    """What one graph network remembers."""
+    """The state of a graph network."""
 
     nodes: Tensor  # h [N,B,D]
     roads: Tensor  # g [E,B,D]
@@ -53,7 +53,7 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class EdgeIndex:
-    """The roads of all topologies (X of them), each pair of nodes once; or of one snapshot of X windows."""
+    """The roads of all X topologies, each pair of nodes once; or the roads of one snapshot in X windows."""
 
     senders: Tensor  # [E]
     receivers: Tensor  # [E]
@@ -78,7 +78,7 @@ class EdgeIndex:
         return cls(union // N, union % N, parts[0], parts[1], parts[2], change=len(topologies) > 1)
 
     def of_snapshot(self, topology_of: Tensor) -> EdgeIndex:
-        """`topology_of` [B] is the topology of each window at the snapshot."""
+        """The roads of a snapshot; `topology_of` [B] gives each window's topology."""
         if not self.change:
             return self
         which = topology_of.to(self.senders.device)
@@ -111,7 +111,7 @@ class GraphNetwork(nn.Module):
             g = g * roads.there.to(g.dtype)
 
         of_node, of_sums, of_city = torch.split(self.node.weight, [2 * D, 2 * D, D], dim=1)
-        wide = g.to(torch.promote_types(g.dtype, torch.float32))  # once: index_add keeps what it adds
+        wide = g.to(torch.promote_types(g.dtype, torch.float32))  # convert once: index_add saves its input for backward
         nothing = wide.new_zeros(nodes.shape)
         sums = torch.cat([nothing.index_add(0, ends, wide) for ends in (roads.senders, roads.receivers)], dim=-1)
         h = functional.linear(both, of_node, self.node.bias) + functional.linear(sums, of_sums)
@@ -123,7 +123,7 @@ class GraphNetwork(nn.Module):
 
 
 def mean(part: Tensor, counted: Tensor) -> Tensor:
-    """[B,D] mean of part [X,B,D] over what is counted [X,1 or B,1] (part is 0 elsewhere); 0 where nothing is."""
+    """[B,D] mean of part [X,B,D] over the counted entries [X,1 or B,1] (part is 0 elsewhere); 0 if there are none."""
     wide = torch.promote_types(part.dtype, torch.float32)
     return part.sum(dim=0, dtype=wide) / counted.sum(dim=0, dtype=wide).clamp(min=1)
 
@@ -167,5 +167,5 @@ class LocaleGN(DeepBaseline):
     def training_activations(self, *, nodes: int, edges: int, past: int, horizon: int) -> int:
         D, layers = self.settings.width, self.settings.layers
         of_nodes = nodes * (self.inputs + (10 + 7 * layers) * D)  # input, GRU and encoder; [v, h], sums, h
-        of_roads = edges * 4 * layers * D  # g, g where the road is there, and that in float32, which counts twice
+        of_roads = edges * 4 * layers * D  # g, masked g, and that in float32, which counts twice
         return past * (of_nodes + of_roads) + nodes * (4 * D + 2 * horizon)

@@ -1,7 +1,7 @@
 """Simple forecasters that a model must beat: callables from a Batch to forecasts [B,H,N] in the user's unit.
 
-All are fitted on seen nodes and training times, but for `fit_own_median`: it reads every node's own past, to show what
-a sensor there would have given, and is no baseline.
+All are fitted on seen nodes and training times, except `fit_own_median`. That one is a yardstick, not a baseline: it
+uses every node's own past, to show what a sensor there would give.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from frigate.nn.clock import CLOCK_BINS, clock_bins
 from frigate.nn.topology import Topology
 
 Forecaster = Callable[[Batch], Tensor]
-TimedForecaster = Callable[[Batch, NDArray[np.int64]], Tensor]  # of a batch and its windows' last past snapshots [B]
+TimedForecaster = Callable[[Batch, NDArray[np.int64]], Tensor]  # also takes the windows' last past snapshots [B]
 Value = TypeVar("Value")
 
 NEAREST = 5
@@ -35,13 +35,13 @@ MAX_REMEMBERED = 8
 
 
 class Remembered(Generic[Value]):
-    """The last few results of a slow computation."""
+    """Caches the last few results of a slow computation."""
 
     def __init__(self) -> None:
         self._known: list[tuple[tuple[object, ...], Value]] = []
 
     def get(self, compute: Callable[..., Value], *inputs: object) -> Value:
-        """compute(*inputs). Arrays are compared by their values, other inputs by identity."""
+        """compute(*inputs), cached. Arrays are compared by value, other inputs by identity."""
         for known, value in self._known:
             if all(map(_same, known, inputs)):
                 return value
@@ -58,7 +58,7 @@ def _same(one: object, other: object) -> bool:
 
 @dataclass(frozen=True)
 class Constant:
-    """The same value everywhere and always."""
+    """One value everywhere and always."""
 
     value: float
 
@@ -68,7 +68,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class ClockProfile:
-    """A value for each weekday or weekend and local hour, everywhere the same or one for each node."""
+    """A value for each kind of day and local hour, the same for all nodes or one for each."""
 
     profile: Tensor  # [CLOCK_BINS,1 or N]
 
@@ -78,12 +78,12 @@ class ClockProfile:
 
 @dataclass(frozen=True)
 class NearestSensors:
-    """The mean of the nearest sensors by road over the past window, weighted by 1 / (distance + 1 m).
+    """The mean over the past window of the nearest sensors by road, weighted by 1 / (distance + 1 m).
 
-    Only sensors with a reading in the window count. The node's own is at distance 0 and outweighs the rest.
+    Only sensors with a reading in the window count. A node's own sensor is at distance 0 and outweighs the rest.
     """
 
-    otherwise: float  # where no sensor is near
+    otherwise: float  # if no sensor is near
     count: int = NEAREST
 
     def __call__(self, batch: Batch) -> Tensor:
@@ -111,7 +111,7 @@ class NearestSensors:
 class Persistence:
     """Each node's own latest reading in the past window."""
 
-    otherwise: float  # of a node without one
+    otherwise: float  # for a node without one
 
     def __call__(self, batch: Batch) -> Tensor:
         at = torch.arange(1, batch.past + 1, device=batch.values.device)[:, None]
@@ -124,8 +124,8 @@ class Persistence:
 class LastHour:
     """The mean of each node's own readings in the last hour of the past window."""
 
-    otherwise: float  # of a node without one
-    steps: int  # of an hour
+    otherwise: float  # for a node without one
+    steps: int  # per hour
 
     def __call__(self, batch: Batch) -> Tensor:
         steps = min(self.steps, batch.past)
@@ -135,15 +135,15 @@ class LastHour:
 
 @dataclass(frozen=True)
 class LastWeek:
-    """Each seen node's own reading at the same local time a week before, or else the mean of its last hour."""
+    """Each seen node's own reading at the same local time a week before, else the mean of its last hour."""
 
     stream: RoadNetworkStream
     seen: NDArray[np.bool_]  # [N]
-    week_before: NDArray[np.int64]  # [S] the snapshot a week before each; -1 where the record has none
+    week_before: NDArray[np.int64]  # [S] the snapshot a week before each; -1 if there is none
     otherwise: LastHour
 
     def __call__(self, batch: Batch, current: NDArray[np.int64]) -> Tensor:
-        """Forecasts of the windows whose last past snapshots are `current` [B]."""
+        """Forecasts for the windows whose last past snapshots are `current` [B]."""
         at = self.week_before[current[:, None] + np.arange(1, batch.horizon + 1)]  # [B,H]
         known = self.stream.observed[at] & (at >= 0)[..., None] & self.seen
         values = torch.from_numpy(np.asarray(self.stream.values[at]))
@@ -158,8 +158,8 @@ class LabelPropagation:
     A sensor has its mean over the past window.
     """
 
-    otherwise: float  # where no road leads to a sensor
-    # Factorising is slow, and the sensors rarely change between windows.
+    otherwise: float  # for nodes without a road to a sensor
+    # Cached: factorizing is slow, and the sensors rarely change between windows.
     _factors: Remembered[_Harmonic] = field(default_factory=Remembered, init=False, repr=False, compare=False)
 
     def __call__(self, batch: Batch) -> Tensor:
@@ -176,15 +176,15 @@ class LabelPropagation:
 
 @dataclass(frozen=True)
 class _Harmonic:
-    """The Laplacian of the unknown nodes, factorised, and their roads to the known ones."""
+    """The factorized Laplacian of the unknown nodes, and their roads to known ones."""
 
     known: NDArray[np.bool_]  # [N]
     unknown: NDArray[np.int64]  # [U] those with a path to a known node
-    roads: csr_array  # [U,N] from the unknown to the known
-    factor: SuperLU | None  # of [U,U]; None where nothing is unknown
+    roads: csr_array  # [U,N] from unknown to known nodes
+    factor: SuperLU | None  # of [U,U]; None if no node is unknown
 
     def solve(self, label: NDArray[np.float32], otherwise: float) -> NDArray[np.float64]:
-        """[B,N] from labels [B,N], of which only the known count."""
+        """[B,N] from labels [B,N]; labels of unknown nodes are ignored."""
         value = np.where(self.known, label.astype(np.float64), otherwise)
         if self.factor is not None:
             value[:, self.unknown] = self.factor.solve(self.roads @ value.T).T
@@ -204,15 +204,15 @@ def _harmonic(topology: Topology, known: NDArray[np.bool_]) -> _Harmonic:
 
 
 def window_means(batch: Batch) -> tuple[Tensor, Tensor]:
-    """[B,N] mean of each node's readings in the past window (0 where none), and whether there is any."""
+    """[B,N] mean of each node's readings in the past window (0 if none), and whether there are any."""
     count = batch.observed.sum(1)
-    # Not a product: a value that is not observed may be NaN or infinite.
+    # Not a product: unobserved values may be NaN or infinite.
     total = torch.where(batch.observed, batch.values, 0.0).sum(1)
     return total / count.clamp(min=1), count > 0
 
 
 def last_topologies(batch: Batch) -> list[tuple[Topology, Tensor]]:
-    """The topologies of the windows' last snapshots, each with its windows."""
+    """The topologies of the windows' last snapshots, each with the rows of its windows."""
     last = batch.topology_of[:, -1]
     return [
         (batch.topologies[i], torch.nonzero(last == i).squeeze(1).to(batch.values.device))
@@ -221,7 +221,7 @@ def last_topologies(batch: Batch) -> list[tuple[Topology, Tensor]]:
 
 
 def require_same_nodes(what: str, profile: Tensor, batch: Batch) -> None:
-    """Refuse another city than the one that the profile [CLOCK_BINS,N] was fitted on."""
+    """Refuse a city other than the one that the profile [CLOCK_BINS,N] was fitted on."""
     if profile.shape[1] != batch.num_nodes:
         raise SettingsError(
             f"{what}: fitted on a city of {profile.shape[1]} nodes, but this one has {batch.num_nodes}. Fit it again"
@@ -243,9 +243,9 @@ def naive_baselines(stream: RoadNetworkStream, split: Split) -> dict[str, Foreca
 def own_past_baselines(
     stream: RoadNetworkStream, split: Split
 ) -> tuple[dict[str, Forecaster], dict[str, TimedForecaster]]:
-    """The baselines that repeat a sensor's own readings, which a node without a sensor has none of.
+    """The baselines that repeat a sensor's own readings, so they only work at sensors.
 
-    The second ones also need to know when a window is. "last week" is among them where the record is long enough.
+    Those in the second dict also need the times of the windows. "last week" is included if there is enough data.
     """
     middle = seen_median(stream, split)
     hour = LastHour(middle, max(1, HOUR_S // stream.step_s))
@@ -257,14 +257,14 @@ def own_past_baselines(
 
 
 def _week_before(stream: RoadNetworkStream) -> NDArray[np.int64]:
-    """[S] the snapshot that began at the same local time a week before each; -1 where there is none."""
+    """[S] the snapshot at the same local time a week before each; -1 if there is none."""
     local_s = (stream.times_s + stream.utc_offset_s).tolist()
     snapshot_at = {time_s: snapshot for snapshot, time_s in enumerate(local_s)}
     return np.array([snapshot_at.get(time_s - 7 * DAY_S, -1) for time_s in local_s], np.int64)
 
 
 def seen_median(stream: RoadNetworkStream, split: Split) -> float:
-    """The median of the seen nodes' training readings; 0 where there are none."""
+    """The median of the seen nodes' training readings; 0 if there are none."""
     values, observed = _training(stream, split, split.seen)
     readings = values[observed]
     return float(np.median(readings)) if len(readings) else 0.0
@@ -283,7 +283,7 @@ def fit_clock_profile(stream: RoadNetworkStream, split: Split, *, otherwise: flo
 
 
 def fit_own_median(stream: RoadNetworkStream, split: Split, *, otherwise: float) -> ClockProfile:
-    """Medians of every node's own training readings; in an hour without any that of all hours, or else `otherwise`."""
+    """Medians of every node's own training readings by hour; else its median of all hours; else `otherwise`."""
     values, observed = _training(stream, split, np.ones(stream.num_nodes, bool))
     bins = _training_bins(stream, split)
     whole = column_medians(values, observed)
@@ -296,7 +296,7 @@ def fit_own_median(stream: RoadNetworkStream, split: Split, *, otherwise: float)
 
 
 def column_medians(values: NDArray[np.float32], observed: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """[N] medians of the observed values of each column of [S,N]; NaN where there are none."""
+    """[N] median of the observed values in each column of [S,N]; NaN if there are none."""
     if len(values) == 0:
         return np.full(values.shape[1], np.nan, np.float32)
     ordered = np.sort(np.where(observed, values, np.inf), axis=0)

@@ -2,20 +2,20 @@
 
 A block is v' = norm(G1 *T relu(Theta *G (G0 *T v))) (their eq. 8): a gated convolution over 3 snapshots, a graph
 convolution of order 3 through a bottleneck of 16 channels, another gated convolution. After `layers` blocks (theirs:
-2), each of which uses up 4 snapshots, there are a gated convolution over those that are left and a linear layer, which
-fix T and H. As in the authors' code, every convolution has a residual: the last snapshots of its input, padded with
-zeros to more channels or mapped to fewer.
+2), each of which consumes 4 snapshots, a gated convolution over the remaining snapshots and a linear layer follow,
+which fix T and H. As in the authors' code, every convolution has a residual: the last snapshots of its input, padded
+with zeros to more channels or mapped to fewer.
 
 Changes, with reasons:
 - Theta *G v is two sparse products with the roads, never a matrix of all pairs of nodes.
 - The Laplacian is scaled with lambda_max = 2, the bound for any network, so that weights mean the same on every network
-  and no eigenvalues are computed. Then L~ = 2 L / lambda_max - I = -D^-1/2 W D^-1/2.
-- W has the roads in both directions, weighted by exp(-(length / sigma)^2) as theirs, without a cut-off.
-- Layer norm over the channels of a node and snapshot. Theirs is over all nodes, with two parameters for each of them.
+  and no eigenvalues are needed. Then L~ = 2 L / lambda_max - I = -D^-1/2 W D^-1/2.
+- W has the roads in both directions, weighted by exp(-(length / sigma)^2) as in theirs, without a cut-off.
+- Layer norm over the channels of a node and snapshot. Theirs is over all nodes, with two parameters per node.
 - All H steps at once. Theirs forecasts one step and feeds it back as a reading, which a node without a sensor lacks.
-- The readout's bias is one for each step, not for each node.
-- Both temporal convolutions are gated, as in the paper; in the authors' code the second has a ReLU.
-- Mask and calendar are inputs beside the value.
+- The readout has a bias per step, not per node.
+- Both temporal convolutions are gated, as in the paper; in the authors' code, the second has a ReLU.
+- Mask and calendar are additional inputs.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from frigate.nn.batch import Batch
 from frigate.nn.ops import Backend
 from frigate.nn.scaling import Scaling
 
-KERNEL = 3  # snapshots of a temporal convolution
-TAKEN = 2 * (KERNEL - 1)  # snapshots that a block uses up
+KERNEL = 3  # snapshots per temporal convolution
+TAKEN = 2 * (KERNEL - 1)  # snapshots that a block consumes
 ORDER = 3  # of the Chebyshev polynomial: T_0, T_1, T_2
 BOTTLENECK = 16  # channels of the graph convolution
 
@@ -46,8 +46,8 @@ class STGCN(DeepBaseline):
         if left < 1:
             fewer = (task.past - 1) // TAKEN
             raise SettingsError(
-                f"past = {task.past}: each of STGCN's {settings.layers} blocks uses up {TAKEN} snapshots, and one must "
-                f"be left. Use past = {TAKEN * settings.layers + 1} or more"
+                f"past = {task.past}: each of STGCN's {settings.layers} blocks consumes {TAKEN} snapshots, and one "
+                f"must remain. Use past = {TAKEN * settings.layers + 1} or more"
                 + (f", or layers = {fewer}" if fewer else "")
             )
         self.blocks = nn.ModuleList(Block(D if i else self.inputs, D) for i in range(settings.layers))
@@ -60,7 +60,7 @@ class STGCN(DeepBaseline):
         matrices = [symmetric(topology, self.length_scale_m) for topology in batch.topologies]
 
         def spread(h: Tensor) -> Tensor:
-            """D^-1/2 W D^-1/2 h for h [N,B,T',C]: each step with the roads of its last snapshot."""
+            """D^-1/2 W D^-1/2 h for h [N,B,T',C], where each step uses the roads of its last snapshot."""
             N, B, left, C = h.shape
             last_seen, columns = batch.topology_of[:, -left:].reshape(-1), h.reshape(N, B * left, C)
             return on_roads(batch, last_seen, columns, lambda x, i: backend.sparse_sum(matrices[i], x)).view_as(h)
@@ -73,7 +73,7 @@ class STGCN(DeepBaseline):
         return steps
 
     def training_activations(self, *, nodes: int, edges: int, past: int, horizon: int) -> int:
-        # A gated convolution keeps its slices, both factors and the product; a norm its input, in fp32.
+        # A gated convolution saves its slices, both factors and the product; a norm its input, in fp32.
         D, inputs, numbers, left = self.settings.width, self.inputs, 0, past
         for _ in self.blocks:
             left -= KERNEL - 1
@@ -122,8 +122,8 @@ class GatedTemporal(nn.Module):
 class Chebyshev(nn.Module):
     """relu(Theta *G h + residual) with Theta *G h = sum over k of T_k(L~) h Theta_k and L~ = -S = -D^-1/2 W D^-1/2.
 
-    Channels are mixed first, so that the roads' products have few of them. With z_k = h Theta_k, T_0 = 1, T_1 = -S and
-    T_2 = 2 S S - 1 the sum is z_0 - z_2 - S (z_1 - 2 S z_2).
+    Channels are mixed first, so that the products with the roads have few channels. With z_k = h Theta_k, T_0 = 1,
+    T_1 = -S and T_2 = 2 S S - 1, the sum is z_0 - z_2 - S (z_1 - 2 S z_2).
     """
 
     def __init__(self, inputs: int, outputs: int) -> None:

@@ -5,23 +5,23 @@ A block is norm(TCN(relu(ODE(TCN(x))))). The ODE of a state x over nodes, snapsh
     dx/dt = (A - I) x + x U - x + x W - x + x_0,    A = alpha/2 (I + D^-1/2 W_roads D^-1/2),
 
 mixes nodes by A, snapshots by U [T,T] and channels by W [D,D]; it runs from 0 to 6. U and W are symmetric with
-eigenvalues in [0, 1]. Branches of `layers` blocks (theirs: 2) stand side by side; the largest of their outputs goes
-through two linear layers to all H steps. T and H are fixed by U and by the last layers.
+eigenvalues in [0, 1]. Branches of `layers` blocks (theirs: 2) run in parallel; the maximum of their outputs goes
+through two linear layers to all H steps. U and the last layers fix T and H.
 
 Changes, with reasons:
-- Three branches, on the roads. The authors' other three are on a graph of similar series, and a node without a sensor
-  has no series; the FRIGATE paper leaves them out too.
+- Three branches, on the roads. The authors' other three use a graph of similar series, but a node without a sensor has
+  no series; the FRIGATE paper omits them too.
 - S = D^-1/2 W_roads D^-1/2 is a sparse product, with the roads of the window's last snapshot.
-- One learned alpha for each block, 0.8 at first, as in the paper's equation. The authors' code has one for each node.
-- Layer norm over the channels of a node and snapshot. The authors' batch norm has statistics of each node.
+- One learned alpha per block, initially 0.8, as in the paper's equation. The authors' code has one per node.
+- Layer norm over the channels of a node and snapshot. The authors' batch norm has statistics per node.
 - Ten Euler steps of 0.6. The authors take one step of 6, which is far from the solution: rates lie between -3 and 0, so
   modes are multiplied by up to -17. Steps below 2/3 are stable whatever is learned.
-- The eigenvectors of U and W are the orthogonal factor of a learned matrix, which keeps the eigenvalues where they are
-  clamped to. In the basis of these eigenvectors a step is a polynomial in S, so that all ten cost ten products with S.
+- The eigenvectors of U and W are the orthogonal factor of a learned matrix, so that the eigenvalues stay as clamped. In
+  the basis of these eigenvectors, a step is a polynomial in S, so all ten steps cost ten products with S.
 - The gradient also goes through x_0, which the authors' code detaches.
-- Every TCN convolves, dilated 1, 2, 4 through [D, D/2, D] channels with a residual. In the authors' code operator
-  precedence makes all but the first of a branch pass on their input.
-- Mask and calendar are inputs beside the value.
+- Every TCN convolves, with dilations 1, 2, 4 through [D, D/2, D] channels and a residual. In the authors' code, due to
+  operator precedence, all but the first TCN of a branch return their input.
+- Mask and calendar are additional inputs.
 
 504,762 parameters with D = 64 and T = H = 12; the FRIGATE paper's 558,582 have 18 more for each of 3,193 nodes.
 """
@@ -73,15 +73,15 @@ class STGODE(DeepBaseline):
         return steps.view(N, B, -1)
 
     def training_activations(self, *, nodes: int, edges: int, past: int, horizon: int) -> int:
-        # Of each node and snapshot, in widths: each TCN keeps 5, the ODE one for each power of S and 5 at its ends, a
-        # norm its input and output in fp32.
+        # Per node and snapshot, in widths: each TCN saves 5, the ODE one per power of S and 5 at its ends, a norm its
+        # input and output in fp32.
         D, layers = self.settings.width, self.settings.layers
         block = D * (2 * 5 + STEPS + 1 + 5 + 4)
         return nodes * (past * (BRANCHES * layers * block + 3 * D + 2 * self.inputs) + horizon * (HIDDEN + 1))
 
 
 class Branch(nn.ModuleList):
-    """Blocks one after another."""
+    """Blocks in sequence."""
 
     def forward(self, h: Tensor, spread: Callable[[Tensor], Tensor]) -> Tensor:
         for block in self:
@@ -107,7 +107,7 @@ class Block(nn.Module):
 
 
 class TCN(nn.Module):
-    """Causal convolutions over two snapshots, 1, 2 and 4 apart, and a residual around them all."""
+    """Causal convolutions over pairs of snapshots, 1, 2 and 4 apart, with a residual around all of them."""
 
     def __init__(self, inputs: int, width: int) -> None:
         super().__init__()
@@ -121,14 +121,14 @@ class TCN(nn.Module):
         """[M,T,D] from x [M,T,inputs]."""
         h = x
         for convolution in self.convolutions:
-            # Equal to dropout after the ReLU, but backward keeps one tensor less.
+            # Equal to dropout after the ReLU, but saves one tensor less for backward.
             h = torch.relu(functional.dropout(convolution(h), DROPOUT, self.training))
         residual: Tensor = self.residual(x)
         return torch.relu(h + residual.to(h.dtype))
 
 
 class Causal(nn.Module):
-    """y_t = a x_t + b x_(t - dilation) + bias, with zeros before the first snapshot; T stays."""
+    """y_t = a x_t + b x_(t - dilation) + bias, with zeros before the first snapshot; keeps T."""
 
     def __init__(self, inputs: int, outputs: int, *, dilation: int) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class Causal(nn.Module):
         self.bias = nn.Parameter(torch.zeros(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        # Shifting after the product lets backward keep x once, not twice.
+        # Shifting after the product saves x only once for backward.
         now, before = self.linear(x).chunk(2, dim=-1)
         T = x.shape[1]
         moved = min(self.dilation, T)
@@ -146,7 +146,7 @@ class Causal(nn.Module):
 
 
 class GraphODE(nn.Module):
-    """x at 6, from x at 0: an Euler step is y + STEP dy/dt."""
+    """Integrates x from 0 to 6 in Euler steps y + STEP dy/dt."""
 
     def __init__(self, width: int, *, past: int) -> None:
         super().__init__()
@@ -168,7 +168,7 @@ class GraphODE(nn.Module):
         return end
 
     def powers(self, mixing: Tensor) -> Tensor:
-        """[STEPS+1,T,D]: the coefficient of S^k x_0 after all steps, for each snapshot and channel.
+        """[STEPS+1,T,D] the coefficients of S^k x_0 after all steps, for each snapshot and channel.
 
         A step is y + STEP ((alpha/2 (1 + S) + mixing - 3) y + x_0): it raises the degree of the polynomial by one.
         """
@@ -182,7 +182,7 @@ class GraphODE(nn.Module):
 
 
 class Symmetric(nn.Module):
-    """A symmetric matrix with eigenvalues in [0, 1], which starts as the identity: its eigenvectors and eigenvalues."""
+    """Eigenvectors and eigenvalues of a learned symmetric matrix: eigenvalues in [0, 1], initially the identity."""
 
     def __init__(self, size: int) -> None:
         super().__init__()

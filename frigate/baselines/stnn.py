@@ -1,28 +1,28 @@
 """STNN: each node is forecast from its local spacetime, with weights that all nodes share (Yang, Liu, Zhao: Space Meets
 Time: Local Spacetime Neural Network for Traffic Flow Forecasting, ICDM 2021, arXiv 2109.05225).
 
-The local spacetime of a node is a picture: its M = 15 nearest nodes, itself first, by T snapshots. Each point of it, an
-event, has the inputs there and how near its node is. There are `layers` blocks; in each, with Z the events:
+The local spacetime of a node is an image: its M = 15 nearest nodes, itself first, by T snapshots. Each pixel, an event,
+has the inputs there and the nearness of its node. There are `layers` blocks; in each, with Z the events:
 
     Z = W_0 Z
     A = Z + gamma * softmax(Q K^T) V                  attention among all M*T events; Q, K of C/8, V of C channels
     Z = s(W_r Z + s(W_c [s(A * region), s(A * time), s(A * space)]))     convolutions 3 x 3, 1 x 3 and 3 x 1
 
-with s the leaky ReLU of slope 0.2; then dropout, and one linear layer from all M*T*C numbers to the H steps ahead. T
-and H are fixed by it.
+with s the leaky ReLU of slope 0.2; then dropout, and one linear layer from all M*T*C numbers to the H steps ahead,
+which fixes T and H.
 
-These are the equations of the authors' code (songyangme/STNN); of the paper only abstract and introduction were
+These are the equations of the authors' code (songyangme/STNN); of the paper, only abstract and introduction were
 available. The Frigate paper seems to have run that code unchanged: it has the 313,906 parameters of that paper's table,
-69,132 of them in a linear layer that is never called and is left out here.
+69,132 of them in a linear layer that is never called and is omitted here.
 
 Changes, with reasons:
 - Their nodes are sensors, ours intersections: a local spacetime has nodes within HOPS roads, upstream or downstream,
-  the nearest by road first. Ties go by the length of the roads at a node, not by the order of the nodes. Nearness is
-  exp(-(distance / sigma)^2), sigma twice the median road, as in the other baselines.
-- All inputs of `DeepBaseline`; theirs has the reading and the time of day.
-- The nodes are chosen by the roads of the last snapshot (theirs: the nearest they ever are, which needs the future).
-  Nearness is that of each snapshot's own roads, as theirs. Rows without a node are 0, as theirs.
-- Channels double from block to block up to `width`: 32 and 64, as theirs.
+  nearest by road first. Ties are broken by the length of the roads at a node, not by the order of the nodes. Nearness
+  is exp(-(distance / sigma)^2), sigma twice the median road, as in the other baselines.
+- All inputs of `DeepBaseline`; theirs uses the reading and the time of day.
+- The nodes are chosen by the roads of the last snapshot (theirs: the nearest at any time, which needs the future).
+  Nearness follows each snapshot's own roads, and rows without a node are 0, as in theirs.
+- Channels double from block to block up to `width`: 32 and 64, as in theirs.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ DROPOUT = 0.3
 
 @dataclass(frozen=True)
 class Locale:
-    """Who is near whom in one topology."""
+    """The nearest nodes of each node in a topology."""
 
-    nodes: Tensor  # [N,M] the nearest nodes, itself first; N where there are fewer
-    pairs: Tensor  # [P] node * N + the other, ascending, for all within HOPS roads
+    nodes: Tensor  # [N,M] the nearest nodes, itself first; padded with N
+    pairs: Tensor  # [P] node * N + other node, ascending, for all within HOPS roads
     nearness: Tensor  # [P] in [0, 1]
 
     @classmethod
     def of(cls, topology: Topology, *, length_scale_m: float) -> Locale:
-        # Kept for later batches, also of training: it must not be an inference tensor.
+        # Cached for later batches, training included, so it must not be an inference tensor.
         with torch.inference_mode(False), torch.no_grad():
             pairs, distance_m = within_hops(topology)
             return cls(
@@ -66,7 +66,7 @@ class Locale:
             )
 
     def nearness_of(self, nodes: Tensor) -> Tensor:
-        """[N,M] of the nodes of any locale [N,M]; 0 where they are not within HOPS roads here."""
+        """[N,M] nearness of the nodes [N,M] of any locale; 0 if they are not within HOPS roads here."""
         N = len(nodes)
         wanted = torch.arange(N, device=nodes.device)[:, None] * N + nodes
         at = torch.searchsorted(self.pairs, wanted).clamp(max=len(self.pairs) - 1)
@@ -74,7 +74,7 @@ class Locale:
 
 
 def within_hops(topology: Topology) -> tuple[Tensor, Tensor]:
-    """Pairs v * N + u, ascending, of nodes within HOPS roads in either direction, and the length of the shorter way."""
+    """Pairs v * N + u, ascending, of nodes within HOPS roads in either direction, and the shorter distance."""
     N, device = topology.num_nodes, topology.senders.device
     pairs = torch.arange(N, device=device) * (N + 1)  # each node and itself
     distance_m = topology.length_m.new_zeros(N)
@@ -100,11 +100,11 @@ def _shortest(pairs: Tensor, distance_m: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def nearest(topology: Topology, pairs: Tensor, distance_m: Tensor) -> Tensor:
-    """[N,M] the nearest of each node's pairs, N where there are fewer."""
+    """[N,M] the nearest of each node's pairs, padded with N."""
     N, device = topology.num_nodes, pairs.device
     node, other = pairs // N, pairs % N
     order = torch.arange(len(pairs), device=device)
-    for ends in (topology.senders, topology.receivers):  # equally near: by the roads at the other
+    for ends in (topology.senders, topology.receivers):  # tie-break: length of the roads at the other node
         at_ends = topology.length_m.new_zeros(N).index_add(0, ends, topology.length_m)
         order = order[torch.argsort(at_ends[other][order], stable=True)]
     order = order[torch.argsort(distance_m[order], stable=True)]
@@ -138,7 +138,7 @@ class Block(nn.Module):
         z = self.start(z)
         a = (z + self.gamma.to(z.dtype) * self.attention(z)).permute(0, 3, 1, 2)  # channels last, for a convolution
         convolved = [leaky(convolution(a)).permute(0, 2, 3, 1) for convolution in (self.region, self.time, self.space)]
-        # W_c by its columns: the three side by side would be one more copy of them.
+        # W_c by columns: concatenating the three would copy them.
         region, time, space = map(functional.linear, convolved, self.condense.weight.chunk(3, dim=1))
         local = leaky(region + time + space + self.condense.bias.to(z.dtype))
         return leaky(self.residual(z) + local)
@@ -146,7 +146,7 @@ class Block(nn.Module):
     def attention(self, z: Tensor) -> Tensor:
         S, M, T, C = z.shape
         value = self.value(z)
-        # One width for all three is what the fused kernels take, which keep no (M*T)^2; zeros add nothing to a product.
+        # The fused kernels, which never store (M*T)^2 numbers, need one width for all three; zeros change no product.
         parts = [functional.pad(part(z), (0, C - part.out_features)) for part in (self.query, self.key)]
         q, k, v = (part.view(S, 1, M * T, C) for part in (*parts, value))
         return functional.scaled_dot_product_attention(q, k, v, scale=1.0).view(S, M, T, C)
@@ -159,7 +159,7 @@ def leaky(z: Tensor) -> Tensor:
 class STNN(DeepBaseline):
     """`layers` blocks; `width` is the number of channels of the last."""
 
-    pictures_at_once = 32_768  # a GPU's attention kernel takes no more than 65,535
+    pictures_at_once = 32_768  # the GPU's attention kernel is limited to 65,535
 
     def __init__(self, settings: BaselineSettings, task: Task, scaling: Scaling) -> None:
         super().__init__(settings, task, scaling)
@@ -183,7 +183,7 @@ class STNN(DeepBaseline):
         return torch.cat(steps).view(*x.shape[:2], -1)
 
     def pictures(self, x: Tensor, batch: Batch) -> Iterator[Tensor]:
-        """The local spacetimes [n,B,M,T,F+1] of the nodes, some nodes at a time."""
+        """The local spacetimes [n,B,M,T,F+1] of the nodes, in chunks of nodes."""
         _, B, T, F = x.shape
         nodes, nearness = self.context(batch)
         with_none = torch.cat([x, x.new_zeros(1, B, T, F)])
@@ -194,9 +194,9 @@ class STNN(DeepBaseline):
             yield torch.cat([events, near.to(x.dtype).expand(*events.shape[:-1])[..., None]], dim=-1)
 
     def context(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The nodes [N,B,M] of each node's local spacetime, and how near each is at each snapshot [N,B,M,T].
+        """The nodes [N,B,M] of each node's local spacetime, and their nearness at each snapshot [N,B,M,T].
 
-        B and T are 1 where all snapshots have one topology.
+        If all snapshots have one topology, B and T of the nearness are 1.
         """
         locales = [self.locale(topology) for topology in batch.topologies]
         if len(locales) == 1:
@@ -210,7 +210,7 @@ class STNN(DeepBaseline):
         return torch.stack([locales[i].nodes for i in last.tolist()], dim=1), nearness
 
     def locale(self, topology: Topology) -> Locale:
-        """Computed once for a topology, because the host waits for the device there."""
+        """Cached per topology, because computing it makes the host wait for the device."""
         if topology not in self.locales:
             self.locales[topology] = Locale.of(topology, length_scale_m=self.length_scale_m)
         return self.locales[topology]

@@ -1,5 +1,5 @@
-"""`frigate bench`: speed and memory of training steps, forecasts and live updates, beside a plain PyTorch Geometric
-baseline.
+"""`frigate bench`: speed and memory of training steps, forecasts and live updates, compared with a plain PyTorch
+Geometric baseline.
 
 May import: `report`, `evaluation`, `forecasting` and below.
 """

@@ -1,4 +1,4 @@
-"""Clocks, memory and ceilings, on a CPU and on a GPU."""
+"""Measures time, memory and hardware limits, on a CPU or a GPU."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import torch
 
 from frigate.bench.roofline import Ceilings
 
-CUDA_PEAK = "torch.cuda.max_memory_allocated: all that tensors hold on the GPU, weights and readings with it"
-RSS_PEAK = "the largest resident memory of the process, minus what it held before"
+CUDA_PEAK = "torch.cuda.max_memory_allocated: all tensors on the GPU, including weights and readings"
+RSS_PEAK = "peak resident memory of the process, minus what it used before"
 
 
 @dataclass(frozen=True)
 class Repeats:
-    """How often each thing is measured, after `warm` unmeasured calls; medians are reported."""
+    """How often each thing is measured, after `warm` calls to warm up; medians are reported."""
 
     warm: int
     step: int
@@ -36,7 +36,7 @@ ON_CPU = Repeats(warm=2, step=3, forecast=9, live_update=15)
 def median_ms(
     calls: Mapping[str, Callable[[], object]], device: torch.device, *, warm: int, repeats: int
 ) -> dict[str, float]:
-    """Of each call: on a GPU by its events, one call after the other; on a CPU alternating, as the load may vary."""
+    """Median time of each call: with CUDA events on a GPU; on a CPU the calls alternate, because its load may vary."""
     if device.type == "cuda":
         return {name: _events_ms(call, warm=warm, repeats=repeats) for name, call in calls.items()}
     seconds: dict[str, list[float]] = {name: [] for name in calls}
@@ -50,7 +50,7 @@ def median_ms(
 
 
 def host_ms(call: Callable[[], object], *, warm: int, repeats: int) -> float:
-    """By the host's clock, of a call whose result is on the host."""
+    """Median time on the host's clock, for a call whose result is on the host."""
     return median_ms({"": call}, torch.device("cpu"), warm=warm, repeats=repeats)[""]
 
 
@@ -68,7 +68,7 @@ def _events_ms(call: Callable[[], object], *, warm: int, repeats: int) -> float:
 
 
 def peak_bytes(call: Callable[[], object], device: torch.device) -> int | None:
-    """CUDA_PEAK or RSS_PEAK during one call; None where the system does not report it."""
+    """CUDA_PEAK or RSS_PEAK during one call; None if the system does not report it."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -77,12 +77,12 @@ def peak_bytes(call: Callable[[], object], device: torch.device) -> int | None:
         torch.cuda.synchronize(device)
         return int(torch.cuda.max_memory_allocated(device))
     try:
-        ctypes.CDLL(None).malloc_trim(0)  # memory that is free but still held would hide what the call takes
+        ctypes.CDLL(None).malloc_trim(0)  # freed memory that malloc still holds would hide what the call uses
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # reset the peak
         before = _proc_bytes("self/status", "VmRSS")
         call()
         return max(0, _proc_bytes("self/status", "VmHWM") - before)
-    except (OSError, AttributeError, StopIteration):  # not Linux, another C library, or not allowed
+    except (OSError, AttributeError, StopIteration):  # not Linux, not glibc, or no permission
         return None
 
 
@@ -92,7 +92,7 @@ def _proc_bytes(file: str, name: str) -> int:
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Of the GPU, or of the machine; None where the system does not report it."""
+    """Free memory of the GPU, or of the machine; None if the system does not report it."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     try:
@@ -104,7 +104,7 @@ def free_bytes(device: torch.device) -> int | None:
 def ceilings(
     device: torch.device, *, copied_bytes: int = 2**31, side: int = 8192, repeats: int = 50, warm: int = 10
 ) -> Ceilings:
-    """What a plain copy and a plain matrix product reach here; the product in bf16 on a GPU, in fp32 on a CPU."""
+    """The speed of a plain copy and a plain matrix product; the product in bf16 on a GPU, in fp32 on a CPU."""
     kind = torch.bfloat16 if device.type == "cuda" else torch.float32
     a, b = (torch.randn(side, side, device=device).to(kind) for _ in range(2))
     source, product = torch.zeros(copied_bytes, dtype=torch.uint8, device=device), torch.empty_like(a)

@@ -1,8 +1,8 @@
-"""Speed and memory on this machine, beside a plain PyTorch Geometric baseline in the same run.
+"""Measures speed and memory on this machine, ours and a plain PyTorch Geometric baseline's in the same run.
 
 A training step is the trainer's own: forward, loss, backward, clipping and optimiser, with windows cut from data on the
 device. A forecast is of one window with its inputs on the device; it computes the moments, while gates and positions
-are ready. A live update takes one snapshot as an array on the host and returns the forecast as one.
+are precomputed. A live update takes one snapshot as an array on the host and returns the forecast as one.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from frigate.training.environment import environment
 from frigate.training.run import RunOnCity
 from frigate.training.trainer import Trainer
 
-AGREE = {"cuda": 0.1, "cpu": 1e-3}  # ||ours - baseline|| / ||baseline||: rounding to bf16 and to fp32
-NUMBER_BYTES = {"cuda": 2, "cpu": 4}  # of an activation, in bf16 and in fp32
+AGREE = {"cuda": 0.1, "cpu": 1e-3}  # tolerance of ||ours - baseline|| / ||baseline||: rounding to bf16 and to fp32
+NUMBER_BYTES = {"cuda": 2, "cpu": 4}  # bytes of an activation: bf16 and fp32
 ANCHORS = 16
 CLOCK = {"cuda": "CUDA events; live updates: the host's clock", "cpu": "the host's clock, alternating"}
 MAX_WINDOWS = 1024
-FIRST = 200  # the snapshot that is forecast from; live updates continue from there
+FIRST = 200  # the snapshot to forecast from; live updates continue from there
 
 
 def bench(
@@ -65,24 +65,24 @@ def bench(
     repeats: Repeats | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-    """Measure everything, for JSON.
+    """Measure everything. The result can be written as JSON.
 
     Parameters
     ----------
     size : str
-        "chengdu", "beijing" or a number of nodes, of a synthetic network.
+        Size of the synthetic network: "chengdu", "beijing" or a number of nodes.
     device : str, optional
         "cpu" or "cuda". Default: cuda if available.
     presets : "paper", "default" or "both"
         Which models.
     windows : int, optional
-        Windows in a training step. Default: by size and device.
+        Windows per training step. Default: depends on size and device.
     seed : int
-        Of network, readings and weights.
+        Seed for the network, readings and weights.
     repeats : Repeats, optional
-        How often each thing is measured. Default: by device.
+        How often each thing is measured. Default: depends on the device.
     say : callable
-        Called with what is measured next.
+        Called with the name of what is measured next.
     """
     sized, on = parse_size(size), best_device(device)
     if presets not in (*PRESETS, "both"):
@@ -94,15 +94,14 @@ def bench(
     settings = [change(preset(name), {"train": {"batch_size": taken, "seed": seed}}) for name in names]
     for each in settings:
         _require_memory(each, sized, on, windows=1)
-    with torch.random.fork_rng([on] if on.type == "cuda" else []):  # dropout draws from torch's own random state
+    with torch.random.fork_rng([on] if on.type == "cuda" else []):  # dropout uses torch's global random state
         torch.manual_seed(seed)
         try:
             reached = ceilings(on) if on.type == "cuda" else None
             measured = {each.model.preset: _measure(each, sized, on, repeats, reached, say) for each in settings}
         except (torch.OutOfMemoryError, MemoryError):
             raise SettingsError(
-                f"--size {sized.name}: there is not enough memory for {taken} windows. "
-                "Use a smaller --size, or fewer --windows"
+                f"--size {sized.name}: not enough memory for {taken} windows. Use a smaller --size, or fewer --windows"
             ) from None
     say("positions and road features")
     network = synthetic_network(np.random.default_rng(seed), nodes=sized.nodes, roads=sized.roads)
@@ -148,7 +147,7 @@ def _measure(
     faster = {key: _ratio(other[f"{key}_ms"], mine[f"{key}_ms"]) for key in ("step", "forecast", "forecast_graph")}
     faster["step_all_nodes"] = _ratio(other["step_ms"], mine["step_all_nodes_ms"])
     faster["live_update"] = _ratio(other["forecast_ms"], mine["live_update_ms"])
-    faster |= dict.fromkeys(("demand_update", "demand_update_graph"))  # the baseline has nothing like it
+    faster |= dict.fromkeys(("demand_update", "demand_update_graph"))  # the baseline has no equivalent
     assert isinstance(settings.model, ModelSettings)
     sizes = Sizes(
         settings.model,
@@ -186,7 +185,7 @@ def _measure(
 def _forecasts(
     run: RunOnCity, ours: ForecastModel, baseline: ForecastModel, data: Windows, repeats: Repeats
 ) -> dict[str, Any]:
-    """One window of all nodes, ours and the baseline's; on a GPU also replayed from a CUDA graph."""
+    """Forecasts of one window of all nodes, ours and the baseline's; on a GPU also replayed from a CUDA graph."""
     device, batch, fixed = data.device, _window(run, data, FIRST), _fixed(ours.eval(), data)
 
     def forecast(model: ForecastModel, **how: Any) -> Tensor:
@@ -206,13 +205,13 @@ def _forecasts(
 
 
 def _replayed(call: Callable[[], Tensor], run: RunOnCity, device: torch.device, repeats: Repeats) -> dict[str, Any]:
-    """A forecast replayed from a CUDA graph; None, and why, where it cannot be recorded."""
+    """Time of a forecast replayed from a CUDA graph; None, with the reason, if it cannot be recorded."""
     if device.type != "cuda":
         return {"forecast_graph_ms": None}
     wanted = call()
     try:
         replay = RecordedFunction(call, (), device)
-    except RuntimeError as error:  # something in it cannot be recorded
+    except RuntimeError as error:
         return {"forecast_graph_ms": None, "forecast_graph_reason": str(error).splitlines()[0]}
     _require_same("a replayed graph and its forecast", replay(), wanted, run)
     times = median_ms({"": replay}, device, warm=repeats.warm, repeats=repeats.forecast)
@@ -220,7 +219,7 @@ def _replayed(call: Callable[[], Tensor], run: RunOnCity, device: torch.device, 
 
 
 def _live_updates(run: RunOnCity, data: Windows, repeats: Repeats) -> float:
-    """Milliseconds of a push of one snapshot and the forecast after it, arrays on the host in and out."""
+    """Milliseconds to push one snapshot and forecast, with arrays on the host as input and output."""
     stream, task, device = run.city.stream, run.settings.task, data.device
     live, at = Live(run.run, run.city, device=str(device)), count(FIRST)
     before = slice(FIRST - task.past, FIRST)
@@ -240,7 +239,7 @@ def _live_updates(run: RunOnCity, data: Windows, repeats: Repeats) -> float:
 
 
 def _demand_update(run: RunOnCity, data: Windows, repeats: Repeats) -> dict[str, float | None]:
-    """Milliseconds in which demand follows the readings of a window; a forecast of `default` comes after it.
+    """Milliseconds to update demand to the readings of a window, as before each forecast of `default`.
 
     On a GPU also replayed from a CUDA graph, as in a live forecast. None for a model without demand.
     """
@@ -265,9 +264,9 @@ def _demand_update(run: RunOnCity, data: Windows, repeats: Repeats) -> dict[str,
 def _steps(
     run: RunOnCity, baseline: ForecastModel, data: Windows, repeats: Repeats, size: Size
 ) -> tuple[int, dict[str, dict[str, Any]]]:
-    """How many windows a training step computes at once; and time and memory, ours and the baseline's.
+    """How many windows a training step computes at once; and its time and memory, ours and the baseline's.
 
-    Ours decodes the nodes that have targets, the baseline all; how long ours takes to decode all is measured too.
+    Ours decodes only nodes with targets, the baseline all nodes; ours is also measured with all nodes.
     """
     trainers = {
         "ours": Trainer(run, data),
@@ -279,7 +278,7 @@ def _steps(
     at_once = trainers["ours"].micro_batch
     _require_memory(run.settings, size, data.device, windows=at_once)
     calls = {way: _stepping(trainer) for way, trainer in trainers.items()}
-    # The peak of the first step, in which ours is recorded on a GPU: replayed, it asks for no memory.
+    # Measure the peak in the first step, which records ours on a GPU: replays allocate no memory.
     peaks = {way: peak_bytes(call, data.device) for way, call in calls.items()}
     times = median_ms(calls, data.device, warm=repeats.warm, repeats=repeats.step)
     found = {way: {"step_ms": times[way], "step_peak_bytes": peaks[way]} for way in ("ours", "baseline")}
@@ -288,13 +287,13 @@ def _steps(
 
 
 def _window(run: RunOnCity, data: Windows, current: int) -> Batch:
-    """The window up to this snapshot, read at the sensors."""
+    """The window that ends at this snapshot, with the sensors as inputs."""
     task, inputs = run.settings.task, torch.from_numpy(run.split.seen).to(data.device)
     return data.batch(np.array([current]), past=task.past, horizon=task.horizon, inputs=inputs)
 
 
 def _stepping(trainer: Trainer) -> Callable[[], object]:
-    """The trainer's own step, on other windows each time."""
+    """The trainer's own step, on different windows each time."""
     rng, steps = np.random.default_rng(trainer.settings.seed), count()
 
     def step() -> None:
@@ -311,7 +310,7 @@ def _fixed(model: ForecastModel, data: Windows) -> list[Fixed]:
 
 
 def _static(network: RoadNetwork, *, seed: int) -> dict[str, Any]:
-    """Positions and road features, on the host; a small network first, so that compiling is not timed."""
+    """Time positions and road features on the host, after a small network, so that compiling is not timed."""
 
     def place() -> None:
         metres = distances_m(network, choose_anchors(network, count=ANCHORS, seed=seed))
@@ -326,12 +325,12 @@ def _static(network: RoadNetwork, *, seed: int) -> dict[str, Any]:
 
 
 def _require_same(what: str, one: Tensor, other: Tensor, run: RunOnCity) -> float:
-    """||one - other|| / ||other|| in the model's unit; FrigateError where that is more than rounding."""
+    """||one - other|| / ||other|| in the model's unit; FrigateError if it is more than rounding."""
     device = other.device
     a, b = one.to(device).double(), other.double()
     off = float((a - b).norm() / (b - run.scaling.value_offset).norm())
     if not off <= AGREE[device.type]:
-        raise FrigateError(f"{what} differ by {off:.2g} of their size: more than rounding. Nothing is timed; report it")
+        raise FrigateError(f"{what} differ by {off:.2g} of their size, which is more than rounding. Please report this")
     return float(f"{off:.2g}")
 
 
@@ -342,8 +341,8 @@ def _require_memory(settings: Settings, size: Size, device: torch.device, *, win
     needed = windows * plain_bytes(settings.model, settings.task, nodes=size.nodes, edges=size.roads, number=number)
     if free is not None and needed > free:
         raise SettingsError(
-            f"--size {size.name}: a training step of the baseline, {windows} windows at once, takes about "
-            f"{needed / 2**30:,.0f} GiB, and {free / 2**30:,.0f} GiB are free. Use a smaller --size"
+            f"--size {size.name}: a training step of the baseline with {windows} windows at once needs about "
+            f"{needed / 2**30:,.0f} GiB, but {free / 2**30:,.0f} GiB are free. Use a smaller --size"
         )
 
 

@@ -1,4 +1,4 @@
-"""A result of `bench` for a person to read, and where its JSON goes."""
+"""Formats the result of `bench` as a table and notes."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ MEASURES = {
     "forecast": "forecast",
     "forecast_graph": "forecast, CUDA graph",
     "live_update": "live update",
-    "demand_update": "demand follows a window's readings",
-    "demand_update_graph": "the same, CUDA graph",
+    "demand_update": "demand update",
+    "demand_update_graph": "demand update, CUDA graph",
 }
 
 
 def require_place(file: Path | None, *, as_json: bool) -> None:
-    """Refuse before minutes of measuring what could not be written after them.
+    """Refuse a file that cannot be written before minutes of measuring.
 
     Parameters
     ----------
     file
         Where to write the JSON; None: nowhere.
     as_json
-        Whether JSON was asked for.
+        Whether --json was given.
     """
     if file is None:
         return
     if not as_json:
-        raise SettingsError(f"{file}: to write the result there, pass --json {file}. A size is passed with --size")
+        raise SettingsError(f"{file}: to write the result to this file, pass --json {file}. For a size, use --size")
     if file.is_dir() or not file.absolute().parent.is_dir():
-        raise SettingsError(f"{file} is a folder, or its folder does not exist. Name a file in an existing folder")
+        raise SettingsError(f"{file} is a folder, or its folder does not exist. Choose a file in an existing folder")
 
 
 def rows_of(result: dict[str, Any]) -> list[dict[str, str]]:
-    """A table: one row for each preset and measure, by column."""
+    """A table with a row for each preset and measure."""
     rows = []
     for name, found in result["presets"].items():
         ours, baseline, faster = found["ours"], found["baseline"], found["times_faster"]
@@ -59,14 +59,14 @@ def rows_of(result: dict[str, Any]) -> list[dict[str, str]]:
 
 
 def notes_of(result: dict[str, Any]) -> list[str]:
-    """What the table has no room for."""
+    """Notes below the table."""
     baseline = next(iter(result["presets"].values()))["baseline_is"]
     features = _ms(result["features_ms"]) if result["features_ms"] is not None else result["features_reason"]
     notes = [
         f"{result['hardware']}, {result['threads']} threads, {result['dtype']}; {result['nodes']:,} nodes, "
         f"{result['roads']:,} roads. Frigate: {result['kernels']}. Baseline: {baseline}.",
         f"Positions of {result['anchors']} anchors: {_ms(result['positions_ms'])}. Road features: {features}.",
-        "The baseline decodes all nodes in a training step, and makes a full forecast for a live update.",
+        "The baseline decodes all nodes in a training step, and its live update is a full forecast.",
         f"Memory is the peak: {result['peak_is']}.",
     ]
     for name, found in result["presets"].items():
@@ -74,8 +74,8 @@ def notes_of(result: dict[str, Any]) -> list[str]:
         if over["step"] is not None:
             step, forecast = (found["work"][key]["floor_ms"] for key in ("step", "forecast"))
             notes.append(
-                f"{name}: the memory and arithmetic limits of this GPU allow a step in {_ms(step)} and a forecast in "
-                f"{_ms(forecast)}; measured are {over['step']:.1f} and {over['forecast']:.1f} times that."
+                f"{name}: at this GPU's memory and arithmetic limits, a step would take {_ms(step)} and a forecast "
+                f"{_ms(forecast)}; measured: {over['step']:.1f} and {over['forecast']:.1f} times as long."
             )
     return notes
 

@@ -1,8 +1,8 @@
-"""A plain PyTorch Geometric baseline: the same equations and weights, as one would write them first.
+"""A plain PyTorch Geometric baseline: the same equations and weights, in a straightforward implementation.
 
-Where PyTorch Geometric is installed, each layer's sums are its MessagePassing; otherwise the reference backend's gather
-and index_add. The rest is torch's own: concatenation, a linear layer, LSTM and LSTM cell, and gates computed at each
-call.
+Each layer's sums use PyTorch Geometric's MessagePassing if it is installed, else the gather and index_add of the
+reference backend. The rest is plain torch: concatenation, a linear layer, LSTM and LSTM cell, and gates computed at
+each call.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ INDEX_ADD = "gather and index_add_"
 
 
 def plain_copy(model: ForecastModel) -> tuple[ForecastModel, str]:
-    """A copy of a Frigate with equal weights, and how it sums; to be called with `kernels="reference"`."""
+    """A copy of a Frigate model with the same weights, and how it sums. Call it with `kernels="reference"`."""
     copied = copy.deepcopy(model)
     for module in copied.modules():
         if isinstance(module, nn.LSTM):
-            module.flatten_parameters()  # cuDNN wants its weights side by side, and a copy's are not
+            module.flatten_parameters()  # cuDNN needs contiguous weights; a copy's are not
     geometric = _geometric()
     if geometric is None:
         return copied, INDEX_ADD
@@ -39,17 +39,17 @@ def plain_copy(model: ForecastModel) -> tuple[ForecastModel, str]:
 
 
 def plain_bytes(settings: ModelSettings, task: Task, *, nodes: int, edges: int, number: int) -> int:
-    """About what a training step keeps of one window: 27 GB for 32 windows of Chengdu's size in bf16, as measured."""
+    """Estimated memory of a training step per window; measured: 27 GB for 32 windows of Chengdu's size in bf16."""
     D, layers = settings.width, settings.layers
     of_nodes = nodes * D * (task.past * (8 * layers + 24) + task.horizon * 24)
     return number * (of_nodes + 2 * edges * D * task.past * layers)
 
 
 def _geometric() -> Any | None:
-    """torch_geometric, or None where it is not installed."""
+    """torch_geometric, or None if it is not installed."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it uses what torch has since deprecated
+            warnings.simplefilter("ignore")  # it uses deprecated torch functions
             package = importlib.import_module("torch_geometric")
             importlib.import_module("torch_geometric.nn")
     except ImportError:
@@ -74,13 +74,13 @@ def _gated_sum(geometric: Any, flow: str) -> nn.Module:
 
 class _MessagePassingLayers(Layers):
     def gates(self, length: Tensor, topology: Topology) -> tuple[Tensor, ...]:
-        """Layer by layer."""
+        """Computed layer by layer, unlike ours."""
         gates = (cast(_MessagePassingLayer, layer).layer.gate for layer in self)
         return tuple(compute_gates([gate], length, topology)[0] for gate in gates)
 
 
 class _MessagePassingLayer(nn.Module):
-    """A layer of either preset, with its own parameters."""
+    """A layer of either preset, with the parameters of the original."""
 
     def __init__(self, layer: nn.Module, geometric: Any) -> None:
         super().__init__()

@@ -1,12 +1,12 @@
-"""The bytes and operations of a training step and a forecast, counted from the sizes alone, and the least time that a
-machine needs for them (its roofline).
+"""The bytes and operations of a training step and a forecast, counted from the sizes alone, and the minimum time that a
+machine needs for them (roofline).
 
-The fused implementation is counted: a layer reads its input once and writes its output once. In backward, a layer reads
-the gradient, its output and its input, writes the gradient before the relu, reads that again for the neighbours' sums,
-and writes the gradient of its input. The LSTMs keep the state before each step and recompute their gates; the gates'
-gradients are written, and read once more for the sums over the rows that are the weights' gradients. Weights, roads
-and gates are small and stay in the caches: they are not counted. Norm, dropout and residual of the preset `default` can
-be fused and are not counted either.
+Counts assume a fused implementation: a layer reads its input once and writes its output once. In backward, a layer
+reads the gradient, its output and its input, writes the gradient before the relu, reads that again for the neighbours'
+sums, and writes the gradient of its input. The LSTMs keep the state before each step and recompute their gates; the
+gates' gradients are written, and read once more to sum the weights' gradients over the rows. Weights, roads and gates
+are small and stay in the caches, so they are not counted. Norm, dropout and residual of the preset `default` can be
+fused and are not counted either.
 
 N nodes, E roads, B windows, T past and H future steps, D width; R = N B sequences.
 """
@@ -22,7 +22,7 @@ from frigate.data.stream import CALENDAR
 from frigate.nn.scaling import NEAR_SENSORS
 
 FP32 = 4
-READING = FP32 + 1  # bytes of a value and of whether there is one
+READING = FP32 + 1  # bytes of a value and its mask
 HEADS = 4  # of the kernel mean
 ADAM = 7  # weight, gradient and two moments read; weight and moments written
 
@@ -38,7 +38,7 @@ class WorkItem:
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What the machine reached in the same run: a copy (bytes read and written), and a matrix product."""
+    """Speeds measured in the same run: a copy (bytes read and written), and a matrix product."""
 
     copy_bytes_per_s: float
     matmul_flop_per_s: float
@@ -52,14 +52,14 @@ class Ceilings:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the counts depend on."""
+    """The sizes that the counts depend on."""
 
     model: ModelSettings
     task: Task
     nodes: int
     edges: int
     windows: int
-    features: int  # a node's road features as the model reads them
+    features: int  # road features per node, as input to the model
     parameters: int
     number: int = 2  # bytes of an activation: 2 in bf16, 4 in fp32
 
@@ -80,12 +80,12 @@ class Sizes:
 
     @property
     def outside(self) -> int:
-        """Bytes of the decoder's first states and the prior's part, read, and of the forecasts, written."""
+        """Bytes that the decoder reads (first states, prior) and writes (forecasts)."""
         return 2 * self.state + self.rows * (self.model.hidden + self.task.horizon) * FP32
 
 
 def forecast_work(sizes: Sizes) -> tuple[WorkItem, ...]:
-    """A forward pass without gradients; gates and positions are ready."""
+    """A forward pass without gradients; gates and positions are precomputed."""
     embedding, layers, encoder, decoder = _flops(sizes)
     return (
         WorkItem("embedding", sizes.rows * sizes.task.past * READING + sizes.wide, embedding),
@@ -96,14 +96,14 @@ def forecast_work(sizes: Sizes) -> tuple[WorkItem, ...]:
 
 
 def step_work(sizes: Sizes, *, targets: int) -> tuple[WorkItem, ...]:
-    """Forward, backward and optimiser. Only `targets` of the nodes have targets; the others need neither LSTM."""
+    """Forward, backward and optimiser. Only `targets` nodes have targets; the others need neither LSTM."""
     decoded, horizon = replace(sizes, nodes=targets), sizes.task.horizon
     _, (product, sums), _, _ = _flops(sizes)
     embed, layers, _, _ = forecast_work(sizes)
     _, _, encode, decode = forecast_work(decoded)
-    # Going back, the decoder reads its states and writes gradients of gates and of the readout's hidden units; then all
-    # of them are read for the sums. The encoder reads encodings and states and writes gradients of gates and encodings;
-    # then gates, encodings and states are read for the sums.
+    # In backward, the decoder reads its states and writes gradients of gates and of the readout's hidden units; then
+    # all of them are read for the sums. The encoder reads encodings and states and writes gradients of gates and
+    # encodings; then gates, encodings and states are read for the sums.
     states, units = horizon * decoded.state, horizon * decoded.rows * sizes.model.hidden * sizes.number
     decoder_back = 2 * (states + decoded.state) + 4 * states + units + decoded.outside + 7 * states + 2 * units
     encoder_back = (1 + 2 + 4 + 1 + 6) * decoded.wide + 4 * decoded.state
@@ -114,15 +114,15 @@ def step_work(sizes: Sizes, *, targets: int) -> tuple[WorkItem, ...]:
         WorkItem("decoder", decode.bytes + 2 * (horizon + 1) * decoded.state, decode.flops),
         WorkItem("decoder, back", decoder_back, 3 * decode.flops),
         WorkItem("encoder, back", encoder_back, 3 * encode.flops),
-        # Two products, for the input and for W_1; sums again for W_1, sums of gradients, products for the gates.
+        # Two products, for the input and W_1; sums again for W_1, sums of gradients, products for the gates.
         WorkItem("layers, back", 3 * layers.bytes, 2 * product + 3 * sums),
-        WorkItem("embedding, back", embed.bytes, embed.flops),  # for the weights alone: readings have no gradient
+        WorkItem("embedding, back", embed.bytes, embed.flops),  # weights only: readings have no gradient
         WorkItem("optimiser", ADAM * FP32 * sizes.parameters, 12 * sizes.parameters),
     )
 
 
 def _flops(s: Sizes) -> tuple[int, tuple[int, int], int, int]:
-    """Of a forward pass: the embedding; the layers' products with W_1 and gated sums; the encoder; the decoder."""
+    """Flops of a forward pass: embedding; the layers' products with W_1 and gated sums; encoder; decoder."""
     D, hidden, cells = s.model.width, s.model.hidden, s.rows * s.task.past
     calendar = len(CALENDAR) if s.model.roads else 0
     embedding = 2 * cells * D
@@ -137,7 +137,7 @@ def _flops(s: Sizes) -> tuple[int, tuple[int, int], int, int]:
 
 
 def floor_ms(parts: Iterable[WorkItem], ceilings: Ceilings) -> float:
-    """The parts one after the other, each limited by the slower of bytes and operations."""
+    """Total time of the parts in sequence, each limited by the slower of bytes and operations."""
     return sum(max(_both_ms(part, ceilings)) for part in parts)
 
 

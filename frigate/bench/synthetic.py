@@ -1,4 +1,4 @@
-"""Synthetic networks, readings and runs of given sizes, to be measured."""
+"""Synthetic networks, readings and runs of given sizes, to measure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from frigate.data.coordinates import haversine_m
 from frigate.data.network import Edges, RoadNetwork, clean_edges
 from frigate.data.split import make_split
 from frigate.data.stream import make_stream
-from frigate.demand.leaning import MAX_SENSORS
+from frigate.demand.sensor_shares import MAX_SENSORS
 from frigate.errors import SettingsError
 from frigate.graph.road_features import FEATURES
 from frigate.nn.clock import CLOCK_BINS
@@ -27,7 +27,7 @@ from frigate.training.run import RunOnCity, build_model
 ROADS_PER_NODE = 2.28  # Chengdu's; Beijing has 2.27
 MIN_NODES, MAX_NODES = 20, 10**8
 CELLS = {"cuda": 102_144, "cpu": 12_768}  # nodes x windows of a step: 32 and 4 windows of Chengdu's size
-MAX_WINDOWS = {"cuda": 64, "cpu": 8}  # of a small network
+MAX_WINDOWS = {"cuda": 64, "cpu": 8}  # for a small network
 SENSORS, STEP_S, START_S, SNAPSHOTS = 0.5, 300, 1_700_000_000, 300
 
 
@@ -45,7 +45,7 @@ def parse_size(text: str) -> Size:
     for size in SIZES:
         if text.strip().lower() == size.name:
             return size
-    remedy = f"Use {', '.join(size.name for size in SIZES)}, or a number of nodes from {MIN_NODES} on"
+    remedy = f"Use {', '.join(size.name for size in SIZES)}, or a number of nodes from {MIN_NODES:,} to {MAX_NODES:,}"
     try:
         nodes = int(text.replace(",", ""))
     except ValueError:
@@ -56,15 +56,15 @@ def parse_size(text: str) -> Size:
 
 
 def windows_for(size: Size, device: torch.device) -> int:
-    """So many that a step is about the same work whatever the size; fewer on a CPU, for its speed and memory."""
+    """As many windows as make a step about the same work for any size; fewer on a CPU, which is slower."""
     return min(MAX_WINDOWS[device.type], max(1, round(CELLS[device.type] / size.nodes)))
 
 
 def synthetic_network(rng: np.random.Generator, *, nodes: int, roads: int) -> RoadNetwork:
-    """Random places, as dense as Chengdu's, joined by two-way streets: the shortest that join all, and some more.
+    """Random nodes, as dense as Chengdu's, joined by two-way streets: a minimum spanning tree, and some more.
 
-    It has `roads` roads, at least 2 (nodes - 1). Every place can be reached from every other, as in a city:
-    otherwise positions and betweenness would be cheap.
+    It has `roads` roads, at least 2 (nodes - 1). It is strongly connected, as a city is: otherwise positions and
+    betweenness would be too cheap.
     """
     side = 0.3 * (nodes / 3_192) ** 0.5
     lon, lat = 104.0 + rng.uniform(0, side, nodes), 30.6 + rng.uniform(0, side, nodes)
@@ -75,7 +75,7 @@ def synthetic_network(rng: np.random.Generator, *, nodes: int, roads: int) -> Ro
     tree = minimum_spanning_tree(coo_array((metres, (a, b)), shape=(nodes, nodes))).tocoo()
     rest = np.flatnonzero(~np.isin(a * nodes + b, tree.row.astype(np.int64) * nodes + tree.col))
     more, one_way = divmod(roads - 2 * (nodes - 1), 2)
-    near = rest[np.argsort(metres[rest])][: max(more + one_way, len(rest) // 2)]  # the hull's sides are long
+    near = rest[np.argsort(metres[rest])][: max(more + one_way, len(rest) // 2)]  # edges of the hull are too long
     chosen = rng.permutation(near)[: more + one_way]
     first, second = np.concatenate([tree.row, a[chosen]]), np.concatenate([tree.col, b[chosen]])
     back = slice(0, len(first) - one_way)
@@ -86,7 +86,7 @@ def synthetic_network(rng: np.random.Generator, *, nodes: int, roads: int) -> Ro
 
 
 def synthetic_demand(nodes: int, *, seed: int, device: torch.device) -> DemandTables:
-    """A demand of random numbers."""
+    """Random demand tables."""
     rng = torch.Generator().manual_seed(seed)
     share = torch.rand(1, 1, nodes, MAX_SENSORS, generator=rng)
     return DemandTables(
@@ -104,7 +104,7 @@ def synthetic_demand(nodes: int, *, seed: int, device: torch.device) -> DemandTa
 
 
 def synthetic_run(settings: Settings, size: Size) -> RunOnCity:
-    """An untrained run on random readings and road features: speed depends on none of them."""
+    """An untrained run on random readings and road features: speed does not depend on them."""
     seed, windows = settings.train.seed, settings.train.batch_size
     rng = np.random.default_rng(seed)
     network = synthetic_network(rng, nodes=size.nodes, roads=size.roads)

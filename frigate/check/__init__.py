@@ -1,4 +1,4 @@
-"""What is in a city and what is wrong with it: the city as a whole, and its sensors one by one.
+"""Check what is in a city and what is wrong with it: the city as a whole, and each of its sensors.
 
-May import: `graph`, `data` and below. The page that shows it is in `report`.
+May import: `graph`, `data` and below. `report` shows the result as a page.
 """

@@ -1,4 +1,4 @@
-"""What is in a city and what is wrong with it, in plain words or as JSON."""
+"""Check what is in a city and what is wrong with it, as text or JSON."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ HOPS = (1, 2, 3, 5, 10)
 
 @dataclass(frozen=True)
 class CheckReport:
-    """Counts and lists; a sensor is named by the user's id."""
+    """The result of a check. Sensors are named by the user's ids."""
 
     name: str
     quantity: str
     unit: str
     nodes: int
-    absent_nodes: int  # in the table, but not in the network as it is now
+    absent_nodes: int  # in the node table, but not in the current network
     roads: int
     road_km: float
     parts: int  # strongly connected
@@ -38,9 +38,9 @@ class CheckReport:
     isolated: tuple[NodeId, ...]
     sensors: int
     sensor_share: float
-    unseen: int  # nodes present without a sensor
-    unseen_within: Mapping[int, float]  # by road hops: share of them with a sensor so near, directions ignored
-    unseen_apart: int  # those that no road joins to a sensor
+    unseen: int  # present nodes without a sensor
+    unseen_within: Mapping[int, float]  # hops -> share of them with a sensor that near, ignoring directions
+    unseen_apart: int  # those not connected to any sensor
     first: str | None  # start of the first snapshot, local time
     last: str | None  # start of the last one
     timezone: str
@@ -49,19 +49,19 @@ class CheckReport:
     snapshots: int
     observed_share: float  # of all cells
     observed_at_sensors: float  # of the sensors' cells
-    gaps: tuple[tuple[str, int], ...]  # where nothing was read at all: local start, snapshots
-    by_sensor: tuple[SensorCheck, ...]  # the one that misses most first
+    gaps: tuple[tuple[str, int], ...]  # with no reading at all: local start, number of snapshots
+    by_sensor: tuple[SensorCheck, ...]  # most missing readings first
     dead: tuple[NodeId, ...]
     stuck: tuple[NodeId, ...]
     silent: tuple[NodeId, ...]
     topologies: int
-    changes: int  # snapshots whose topology is not that of the one before
+    changes: int  # snapshots whose topology differs from the one before
     distortions: dict[str, dict[str, float]] | None  # by choice of anchors
-    advice: tuple[str, ...]  # what stands in the way of training
+    advice: tuple[str, ...]  # what to fix before training
     notices: tuple[str, ...]
-    places: Mapping[str, tuple[str, ...]]  # by notice: its first places, one by one
-    imported: Mapping[str, tuple[str, ...]]  # what the import reported, with its first places
-    detectors: tuple[tuple[str, NodeId, float | None], ...]  # own name, node, metres moved; the farthest first
+    places: Mapping[str, tuple[str, ...]]  # notice -> its first places
+    imported: Mapping[str, tuple[str, ...]]  # notices of the import -> first places
+    detectors: tuple[tuple[str, NodeId, float | None], ...]  # own name, node, metres moved; farthest first
 
     def to_json(self) -> dict[str, Any]:
         measured = {
@@ -84,21 +84,21 @@ class CheckReport:
             f"Topologies: {self.topologies:,}, changed at {self.changes:,} snapshots",
         ]
         if self.absent_nodes:
-            lines.append(f"Nodes that are not there any more, or not yet: {self.absent_nodes:,}")
+            lines.append(f"Nodes removed, or not yet added: {self.absent_nodes:,}")
         for choice, measured in (self.distortions or {}).items():
             shown = ", ".join(f"{k} {measured[k]:.3g}" for k in ("distortion", "expansion", "contraction"))
             lines.append(f"Positions, {ANCHORS} {choice} anchors: {shown} over {measured['pairs']:,} pairs")
         for notice in self.notices:
             lines += [notice, *(f"  {place}" for place in self.places.get(notice, ()))]
         if self.imported:
-            lines.append("Reported when it was imported:")
+            lines.append("Reported by the import:")
         for notice, places in self.imported.items():
             lines += [f"  {notice}", *(f"    {place}" for place in places)]
         return lines + [f"Before training: {words}" for words in self.advice]
 
     def period(self) -> str:
         if self.first is None:
-            return f"No readings; a step is {self.step}"
+            return f"No readings; the step is {self.step}"
         what = f"{self.quantity} ({self.unit})" if self.unit else self.quantity
         return f"{what}, {self.snapshots:,} snapshots of {self.step} from {self.first} to {self.last} ({self.timezone})"
 
@@ -113,14 +113,14 @@ class CheckReport:
 
     def hops_line(self) -> str:
         near = ", ".join(f"{hops}: {share:.1%}" for hops, share in self.unseen_within.items())
-        apart = f"; joined to none: {self.unseen_apart:,}" if self.unseen_apart else ""
-        return f"Nodes without a sensor: {self.unseen:,}, those with one within so many roads: {near}{apart}"
+        apart = f"; not connected to any: {self.unseen_apart:,}" if self.unseen_apart else ""
+        return f"Nodes without a sensor: {self.unseen:,}; share with one within this many roads: {near}{apart}"
 
     def _gap_lines(self) -> list[str]:
         longest = sorted(self.gaps, key=lambda gap: -gap[1])[:SHOWN]
         lines = [f"No reading at all from {start} for {count:,} snapshots" for start, count in longest]
         if len(self.gaps) > SHOWN:
-            lines.append(f"Nor at {len(self.gaps) - SHOWN:,} other times, none of them longer")
+            lines.append(f"No reading at all in {len(self.gaps) - SHOWN:,} other gaps, none of them longer")
         common = sum(count for _, count in self.gaps) / max(1, self.snapshots)
         worst = [sensor for sensor in self.by_sensor if sensor.missing_share > common + 1e-9]
         if worst:
@@ -137,7 +137,7 @@ class CheckReport:
 
 
 def duration(seconds: int) -> str:
-    """A length of time in its two largest units: "2 days 4 h"."""
+    """A duration in its two largest units: "2 days 4 h"."""
     parts = []
     for size, word in ((DAY_S, "day"), (3600, "h"), (60, "min"), (1, "s")):
         count, seconds = divmod(seconds, size)
@@ -149,7 +149,7 @@ def duration(seconds: int) -> str:
 
 
 def percent(share: float) -> str:
-    """A share as people read it: neither all nor nothing unless it is."""
+    """A share in per cent, never rounded to 0 or 100 unless it is exactly that."""
     shown = f"{100 * share:.1f}" if share < 0.1 or share > 0.9 else f"{100 * share:.0f}"
     if share < 1 and float(shown) == 100:
         return "over 99.9 %"
@@ -159,14 +159,14 @@ def percent(share: float) -> str:
 
 
 def check_city(city: City, *, positions: bool = False) -> CheckReport:
-    """Check a city: what it holds, and what is wrong with it.
+    """Check what a city holds and what is wrong with it.
 
     Parameters
     ----------
     city
         The city.
     positions
-        Whether to measure the distortion of positions for each choice of anchors, which takes a little longer.
+        Whether to measure the distortion of positions for each choice of anchors, which takes longer.
 
     Returns
     -------
@@ -237,11 +237,11 @@ def _advice(stream: RoadNetworkStream, sensors: int) -> tuple[str, ...]:
     advice = []
     if S < 240:
         advice.append(
-            f"the last tenth, on which forecasts are judged, has {S // 10} snapshots, and a window takes 12 past and "
+            f"the last tenth, on which forecasts are scored, has {S // 10} snapshots, but a window takes 12 past and "
             "12 ahead by default (--past, --horizon). More readings would help"
         )
     if seconds < 7 * DAY_S:
-        advice.append(f"the readings span {duration(seconds)}. Learning the week takes at least one")
+        advice.append(f"the readings span {duration(seconds)}. Learning the weekly pattern takes at least a week")
     return tuple(advice)
 
 

@@ -1,11 +1,11 @@
-"""A city's sensors one by one: their gaps, and those that look broken.
+"""Check each sensor of a city: its gaps, and whether it looks broken.
 
-A sensor is a node that was ever read. Its gaps are counted over the snapshots in which the node was there. It is called
+A sensor is a node that has any reading. Its gaps are counted over the snapshots in which the node is present. It is
 
-    dead      where it only ever read 0
-    stuck     where it read one value without a break for hours: a gauge or a count above 0 for STUCK_S; a count of 0
-              for ZERO_S, though by its mean it should have counted ZERO_EXPECTED and more in that time
-    silent    where it was read no more in the last tenth of the period, which is what forecasts are judged on
+    dead      if it only ever reads 0
+    stuck     if it reads one value for hours without a break: a gauge or a count above 0 for STUCK_S; a count of 0 for
+              ZERO_S in which, by its mean, it should have counted at least ZERO_EXPECTED
+    silent    if it has no reading in the last tenth of the period, on which forecasts are scored
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ from frigate.data.network import NodeId
 from frigate.data.stream import DAY_S, RoadNetworkStream
 
 STUCK_S = 6 * 3600
-STUCK_READINGS = 12  # of a gauge; fewer equal readings say nothing
-STUCK_COUNTS = 24  # of a count: in a wide network some small count is read 12 times in a row by chance
+STUCK_READINGS = 12  # of a gauge; fewer equal readings mean nothing
+STUCK_COUNTS = 24  # in a large network, some sensor reads the same small count 12 times in a row by chance
 ZERO_S = DAY_S  # a road may be empty all night
-ZERO_EXPECTED = 30.0  # vehicles; as many missing by chance is out of the question
+ZERO_EXPECTED = 30.0  # vehicles; so many cannot be missing by chance
 SILENT_SHARE = 0.1
 SILENT_SNAPSHOTS = 12
 
 ONLY_ZERO = "read only 0"
-SHOWN = 5  # sensors, or times without any reading, that the words name; the JSON has all
+SHOWN = 5  # sensors or gaps named in the text; the JSON has all
 
-BLOCK_CELLS = 16_000_000  # read from the file at once
+BLOCK_CELLS = 16_000_000  # read from the file at a time
 
 Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class SensorCheck:
-    """One sensor, named by the user's id; times are local."""
+    """The result for one sensor, named by the user's id. Times are local."""
 
     node_id: NodeId
-    missing_share: float  # of the snapshots in which the node was there
+    missing_share: float  # of the snapshots in which the node is present
     longest_gap: int  # snapshots
     gap_from: str | None  # start of the longest gap
-    faults: tuple[str, ...]  # in words: dead, stuck, silent
-    stuck_snapshots: tuple[int, int] | None  # first and last of the longest time at one value
+    faults: tuple[str, ...]  # descriptions: dead, stuck, silent
+    stuck_snapshots: tuple[int, int] | None  # first and last snapshot of the longest run of one value
     silent_since: str | None  # start of the last reading
-    detectors: str = ""  # own names of the detectors there
+    detectors: str = ""  # names of its detectors
 
     @property
     def label(self) -> str:
-        """The node, and the detectors at it where they have names."""
+        """The node id, and the names of its detectors if they have any."""
         return f"{self.node_id} ({self.detectors})" if self.detectors else str(self.node_id)
 
     @property
@@ -70,7 +70,7 @@ class _Run(NamedTuple):
 
 
 def check_sensors(stream: RoadNetworkStream, detectors: NDArray[np.str_] | None = None) -> tuple[SensorCheck, ...]:
-    """Look at every sensor of a stream; the one that misses most comes first. `detectors` [N]: names of those there."""
+    """Check every sensor of a stream; most missing readings first. `detectors` [N] are the names at each node."""
     present = np.stack([network.present for network in stream.topologies])
     tail = max(SILENT_SNAPSHOTS, math.ceil(SILENT_SHARE * stream.num_snapshots))
 
@@ -105,7 +105,7 @@ def check_sensors(stream: RoadNetworkStream, detectors: NDArray[np.str_] | None 
 
 
 def _columns(stream: RoadNetworkStream) -> Iterator[tuple[int, NDArray[np.float64], Bools]]:
-    """Each sensor with its values and mask [S], read from the file many at a time: it may be larger than memory."""
+    """Each sensor with its values and mask [S], read in blocks because the file may be larger than memory."""
     rows = np.flatnonzero(stream.sensors)
     block = max(1, BLOCK_CELLS // max(1, stream.num_snapshots))
     for first in range(0, len(rows), block):
@@ -115,7 +115,7 @@ def _columns(stream: RoadNetworkStream) -> Iterator[tuple[int, NDArray[np.float6
 
 
 def _longest_gap(missing: Bools) -> tuple[int, int]:
-    """Snapshots of the longest run without a reading, and its first."""
+    """Length of the longest run without a reading, and its first snapshot."""
     ends = np.flatnonzero(np.diff(np.concatenate([[False], missing, [False]])))
     first, stop = ends[::2], ends[1::2]
     longest = int(np.argmax(stop - first)) if len(first) else -1
@@ -123,7 +123,7 @@ def _longest_gap(missing: Bools) -> tuple[int, int]:
 
 
 def _stuck_run(stream: RoadNetworkStream, value: NDArray[np.float64], read: NDArray[np.int64]) -> _Run | None:
-    """The run at which a sensor stuck, if it did."""
+    """The longest run in which a sensor was stuck, if it was."""
     starts = np.flatnonzero(np.diff(value, prepend=np.nan))
     lengths = np.diff(starts, append=len(value))
 
@@ -148,7 +148,7 @@ def _stuck_run(stream: RoadNetworkStream, value: NDArray[np.float64], read: NDAr
 
 
 def fault_lines(sensors: Sequence[SensorCheck]) -> list[str]:
-    """The sensors that look broken, in words for a person."""
+    """Sensors that look broken, as lines of text."""
     kinds = {
         "read only 0": [sensor for sensor in sensors if sensor.dead],
         "read one value for hours": [sensor for sensor in sensors if sensor.stuck_snapshots],

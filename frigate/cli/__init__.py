@@ -1,4 +1,4 @@
-"""The command line: one tree of commands. Each reads, calls one function of the package, and prints what came of it.
+"""The command line: one tree of commands. Each reads its input, calls one function, and prints the result.
 
 May import: everything.
 """

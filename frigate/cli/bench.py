@@ -1,4 +1,4 @@
-"""`frigate bench`: speed and memory on this machine, beside a plain PyTorch Geometric baseline."""
+"""`frigate bench`: speed and memory on this machine, compared with plain PyTorch Geometric."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from frigate.cli.console import log, print_json, print_table, say, to_json
 from frigate.cli.parser import DEVICE, Argument, Command
 from frigate.config import PRESETS
 
-LEAST_IMPORTANT = ("memory, baseline", "memory")
+DROPPED_FIRST = ("memory, baseline", "memory")  # columns, in a narrow terminal
 
 
 def run(args: Namespace) -> None:
@@ -20,14 +20,14 @@ def run(args: Namespace) -> None:
     require_place(args.file, as_json=args.json)
     result = bench(
         size=args.size, device=args.device, presets=args.preset, windows=args.windows, seed=args.seed,
-        say=lambda text: log(f"Measuring {text}"),  # no progress bar: on two cores drawing one would be measured too
+        say=lambda text: log(f"Measuring {text}"),  # no progress bar: drawing it would slow down what is measured
     )  # fmt: skip
     if args.json and args.file is None:
         print_json(result)
         return
     if args.file is not None:
         write_file(args.file, to_json(result) + "\n")
-    print_table(rows_of(result), drop=LEAST_IMPORTANT)
+    print_table(rows_of(result), drop=DROPPED_FIRST)
     for note in notes_of(result):
         say(note)
     if args.file is not None:
@@ -35,14 +35,14 @@ def run(args: Namespace) -> None:
 
 
 BENCH = Command(
-    "bench", "Measure speed and memory, beside plain PyTorch Geometric.", run,
+    "bench", "Measure speed and memory, compared with plain PyTorch Geometric.", run,
     (
         Argument("[FILE]", "with --json: write the JSON to this file", Path),
         Argument("--size SIZE", "chengdu, beijing, or a number of nodes", default="chengdu"),
         DEVICE,
-        Argument("--preset", "which model", default="both", choices=(*PRESETS, "both")),
-        Argument("--windows N", "windows in a training step (default: by size and device)", int),
-        Argument("--seed N", "of the random network, readings and weights", int, default=0),
+        Argument("--preset", "model to measure", default="both", choices=(*PRESETS, "both")),
+        Argument("--windows N", "windows per training step (default: depends on size and device)", int),
+        Argument("--seed N", "seed for the random network, readings and weights", int, default=0),
         Argument("--json", "print JSON, or write it to FILE"),
     ),
     details="Takes minutes on two cores.",

@@ -1,4 +1,4 @@
-"""`frigate check`: what is in a city, and what is wrong with it."""
+"""`frigate check`: show what is in a city, and what is wrong with it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CHECK = Command(
         CITY_FOLDER,
         EXCLUDE,
         Argument("--positions", "also measure the distortion of the positions"),
-        Argument("--html FILE", "write a page that shows the network, its sensors and their gaps", Path),
+        Argument("--html FILE", "also write a page with maps of the network, its sensors and their gaps", Path),
         JSON,
     ),
 )  # fmt: skip

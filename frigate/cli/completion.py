@@ -1,4 +1,4 @@
-"""`frigate completion`: the script that lets a shell complete commands, options and their values."""
+"""`frigate completion`: a script for shells that completes commands, options and their values."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def run(args: Namespace) -> None:
 
 @dataclass(frozen=True)
 class Words:
-    """What may be typed after `frigate` and the words of a command, `path`."""
+    """What may follow `frigate` and the words of a command or group, `path`."""
 
     path: tuple[str, ...]
-    commands: dict[str, str]  # name -> what it does; of a group
-    options: dict[str, str]  # name -> what it does
+    commands: dict[str, str]  # name -> summary; of a group
+    options: dict[str, str]  # name -> help
     choices: dict[str, tuple[str, ...]]  # option, or "" for an argument -> its values
-    with_value: frozenset[str]  # options
+    with_value: frozenset[str]  # options that take a value
 
 
 def script(parser: Parser, shell: str) -> str:
-    """The script for a shell. Where a file or a free value is expected, the shell completes file names."""
+    """The completion script for a shell. For files and free values, the shell completes file names."""
     tree = list(_walk(parser, ()))
     return _fish(tree) if shell == "fish" else _bash(tree, zsh=shell == "zsh")
 
@@ -119,8 +119,8 @@ def _fish_text(text: str) -> str:
 
 
 COMPLETION = Command(
-    "completion", "Print a script that completes commands in your shell.", run,
+    "completion", "Print a completion script for your shell.", run,
     (Argument("SHELL", f"one of {', '.join(SHELLS)}", choices=SHELLS),),
-    details='bash and zsh: eval "$(frigate completion bash)" in ~/.bashrc, or zsh in ~/.zshrc. fish: frigate '
-    "completion fish > ~/.config/fish/completions/frigate.fish",
+    details='bash: add eval "$(frigate completion bash)" to ~/.bashrc. zsh: the same with zsh, to ~/.zshrc. fish: run '
+    "frigate completion fish > ~/.config/fish/completions/frigate.fish",
 )  # fmt: skip

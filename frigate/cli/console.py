@@ -1,6 +1,6 @@
-"""What commands print: results to standard output; notes, progress and errors to standard error.
+"""Output of the commands: results go to standard output; notes, progress and errors to standard error.
 
-In a terminal with rich installed, progress is a bar with the time left; otherwise a line now and then.
+In a terminal with rich installed, progress is a bar with the time left; otherwise an occasional line.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def say(text: str) -> None:
 
 
 def log(text: str) -> None:
-    """Print what is going on."""
+    """Print a progress message."""
     print(_fitted(printable(text), sys.stderr), file=sys.stderr, flush=True)
 
 
 def notice(*texts: str) -> None:
-    """Print what the user should know."""
+    """Print notes for the user."""
     for text in texts:
         _log_as("note:", YELLOW, text)
 
@@ -46,7 +46,7 @@ def complain(text: str) -> None:
 
 
 def _log_as(word: str, colour: str, text: str) -> None:
-    """Print a line after a coloured word; the codes of the colour take no room in it."""
+    """Print a line that starts with a coloured word. It is wrapped first, because colour codes take no room."""
     fitted = _fitted(f"{word} {printable(text)}", sys.stderr)
     print(_coloured(word, colour) + fitted.removeprefix(word), file=sys.stderr, flush=True)
 
@@ -60,12 +60,12 @@ def print_json(data: Any) -> None:
 
 
 def _fitted(text: str, stream: TextIO) -> str:
-    """The text with lines broken between words, where a terminal would break them anywhere."""
+    """The text wrapped at word boundaries, if it goes to a terminal."""
     return textwrap.fill(text, _columns(), break_long_words=False, break_on_hyphens=False) if stream.isatty() else text
 
 
 def _columns() -> int:
-    """Of the terminal; piped, a table has all the room it needs."""
+    """Width of the terminal; unlimited if piped."""
     return shutil.get_terminal_size(fallback=(10_000, 24)).columns
 
 
@@ -74,7 +74,7 @@ def _coloured(text: str, colour: str) -> str:
 
 
 def _terminal() -> Console | None:
-    """Rich's terminal, where there is one to draw on."""
+    """A rich console, if rich is installed and stderr is a terminal."""
     if not sys.stderr.isatty():
         return None
     try:
@@ -86,14 +86,14 @@ def _terminal() -> Console | None:
 
 @contextmanager
 def status(text: str) -> Iterator[None]:
-    """Show what is being done while it takes."""
+    """Show a message while the block runs."""
     terminal = _terminal()
     if terminal is None:
         if sys.stderr.isatty():
             log(f"{text} ...")
         yield
         return
-    from rich.text import Text  # text as it is: rich reads [red] and :bomb: in a plain string
+    from rich.text import Text  # verbatim: rich would interpret [red] and :bomb: in a str
 
     with terminal.status(Text(printable(text))):
         yield
@@ -101,7 +101,7 @@ def status(text: str) -> Iterator[None]:
 
 @contextmanager
 def progress(title: str) -> Iterator[Progress]:
-    """Show progress: call what this yields with done, total and a few words."""
+    """Show progress. Yields a function to call with done, total and a short text."""
     terminal = _terminal()
     if terminal is None:
         yield plain_progress(title, log)
@@ -110,7 +110,7 @@ def progress(title: str) -> Iterator[Progress]:
 
     columns = (rich.TextColumn("{task.description}", markup=False), rich.BarColumn(),
                rich.TextColumn("{task.percentage:>3.0f}%"), rich.TimeRemainingColumn())  # fmt: skip
-    # Drawn twice a second: drawing takes time from the work on two cores.
+    # Twice a second only: on two cores, drawing slows down the work.
     with rich.Progress(*columns, console=terminal, transient=True, refresh_per_second=2) as bar:
         task = bar.add_task(printable(title), total=None)
 
@@ -121,7 +121,7 @@ def progress(title: str) -> Iterator[Progress]:
 
 
 def print_table(rows: Sequence[dict[str, str]], *, drop: Sequence[str] = (), left: Sequence[str] = ()) -> list[str]:
-    """Print rows of named cells as wide as the terminal allows, as `table_lines` does; the columns without room."""
+    """Print a table that fits the terminal (see `table_lines`). Returns the columns that were dropped."""
     shown = [{name: printable(cell) for name, cell in row.items()} for row in rows]
     lines, dropped = table_lines(shown, width=_columns(), drop=drop, left=left)
     print("\n".join(lines))

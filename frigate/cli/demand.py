@@ -8,7 +8,7 @@ from pathlib import Path
 from frigate.cli.console import print_json, say, status
 from frigate.cli.parser import CITY_FOLDER, JSON, Argument, Command
 from frigate.cli.train import read
-from frigate.errors import CityError, SettingsError
+from frigate.errors import SettingsError
 
 LISTED = 10  # of the trips through a road
 
@@ -16,7 +16,6 @@ LISTED = 10  # of the trips through a road
 def run(args: Namespace) -> None:
     from frigate.demand.estimate import estimate_demand
     from frigate.demand.flows import find_road, trips_through
-    from frigate.demand.tuning import choose_settings
     from frigate.report.demand_page import check_suffix, write_flows
 
     road = None if args.through is None else _ends(args.through)
@@ -27,14 +26,9 @@ def run(args: Namespace) -> None:
     city = read(args.city)
     if road is not None:
         find_road(city.network, road)
-    stream = city.stream
-    if not stream.sensors.any():
-        raise CityError(f"{args.city}: no node has a reading, and demand is estimated from counts. Add readings")
     with status("Estimating demand"):
-        known = {"forbidden_turns": city.forbidden_turns, "seed": args.seed}
-        settings = choose_settings(stream, stream.sensors, **known)
-        demand = estimate_demand(stream, stream.sensors, settings=settings, **known)
-        through = None if road is None else trips_through(demand, city.network, road, step_s=stream.step_s)
+        demand = estimate_demand(city, seed=args.seed)
+        through = None if road is None else trips_through(demand, city.network, road, step_s=city.stream.step_s)
         if args.output is not None:
             write_flows(args.output, demand, city, through=through)
     if args.json:
@@ -43,7 +37,7 @@ def run(args: Namespace) -> None:
                 "roads": city.network.num_edges,
                 "sensors": int(demand.sensors.sum()),
                 "relative_error_at_sensors": round(demand.fit, 4),
-                "searches": settings.to_json()["searches"],
+                "searches": demand.settings.to_json()["searches"],
                 "through": [] if through is None else [vars(movement) for movement in through.movements],
             }
         )

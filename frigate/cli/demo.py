@@ -1,4 +1,4 @@
-"""`frigate demo`: a simulated town, a model trained on sensors at 30 % of it, its scores, a closed bridge, a report."""
+"""`frigate demo`: simulate a town, train on sensors at 30 % of it, evaluate, close a bridge, write a report."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SEEN = 0.3
 STRIDE = 2
-MORNING_S, SPEED = 6 * 3600 + 1800, 60  # where the live map begins, and how many times as fast as the town's clock
+MORNING_S, SPEED = 6 * 3600 + 1800, 60  # time of day at which the live map starts, and its speed relative to real time
 CITY, RUN, REPORT = "city", "run", "report.html"
 
 
@@ -39,17 +39,17 @@ def run(args: Namespace) -> None:
             result = run_demo(args.output, seed=args.seed, say=log, progress=update)
         print_evaluation(result.evaluation)
         say(result.verdict)
-        say(f"Report with a map, to open in a browser: {result.report}")
+        say(f"Report with a map (open it in a browser): {result.report}")
     if args.serve:
         serve_demo(args.output, args.port)
     else:
         typed = "python -m frigate" if Path(sys.argv[0]).name == "__main__.py" else sys.argv[0]
-        say(f"To open the live map, with the town's readings coming in: {typed} demo --serve -o {args.output}")
+        say(f"To see the live map with a replay of the town's readings: {typed} demo --serve -o {args.output}")
 
 
 @dataclass(frozen=True)
 class Demo:
-    """What the demo found."""
+    """The results of the demo."""
 
     evaluation: Evaluation
     verdict: str
@@ -58,7 +58,7 @@ class Demo:
 
 
 def demo_settings(seed: int) -> Settings:
-    """A smaller model than the preset, which two cores train in two minutes."""
+    """A smaller model than the preset's, which trains in two minutes on two cores."""
     return change(
         preset("default"),
         {
@@ -79,7 +79,7 @@ def run_demo(
     intersections: int = 400,
     days: int = 14,
 ) -> Demo:
-    """Simulate, train, evaluate, close a bridge, report. An earlier demo in the folder is replaced."""
+    """Simulate, train, evaluate, close a bridge, write a report. Replaces an earlier demo in the folder."""
     import numpy as np
 
     from frigate.data.city import read_city, write_city
@@ -99,8 +99,8 @@ def run_demo(
     most = max(network.num_edges for network in city.stream.topologies)
     closed = np.array([network.num_edges < most for network in city.stream.topologies])[city.stream.topology_of]
     say(
-        f"{city.name}: {city.stream.num_nodes} intersections, {most} roads, {city.stream.num_snapshots} snapshots, "
-        f"roads closed in {int(closed.sum())} of them"
+        f"{city.name}: {city.stream.num_nodes} intersections, {most} roads, {city.stream.num_snapshots} snapshots "
+        f"({int(closed.sum())} with closed roads)"
     )
 
     def on_step(step: StepReport) -> None:
@@ -120,19 +120,19 @@ def run_demo(
     closure = study_closure(run.on(city), BRIDGE_NAMES, seed=seed, intersections=intersections)
     say(closure.summary())
     report = write_report(folder / REPORT, run, evaluation, city=city, note=note, study=closure)
-    say(f"All in {time.perf_counter() - began:.0f} s.")
+    say(f"Finished in {time.perf_counter() - began:.0f} s.")
     return Demo(evaluation, verdict(evaluation), closure, report)
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether there is a demo to open."""
+    """Whether the folder holds a finished demo."""
     from frigate.training.checkpoint import is_run
 
     return (folder / REPORT).exists() and is_run(folder / RUN)
 
 
 def serve_demo(folder: Path, port: int) -> None:
-    """The map of a demo that is finished, with its last days coming in as if they were live, until Ctrl-C."""
+    """Serve the map of a finished demo, replaying its last days as if they were live, until Ctrl-C."""
     from frigate.serve.client import ServiceClient
     from frigate.serve.replay import Replay
     from frigate.serve.server import Server
@@ -163,7 +163,7 @@ def serve_demo(folder: Path, port: int) -> None:
         thread = threading.Thread(target=replay, args=(server.url,), name="replay")
         thread.start()
         begin = city.stream.local_time(int(city.stream.times_s[first]))[:16]
-        say(f"{city.name} from {begin} on, {SPEED} times as fast as it was: {server.url} (Ctrl-C ends it)")
+        say(f"{city.name}, replayed from {begin} at {SPEED} times real speed: {server.url} (Ctrl-C to stop)")
         try:
             server.run()
         finally:
@@ -172,24 +172,24 @@ def serve_demo(folder: Path, port: int) -> None:
 
 
 def _forget_replay(path: Path) -> None:
-    """Delete an earlier replay's store; refuse where it is in use."""
+    """Delete the store of an earlier replay; refuse if it is in use."""
     from frigate.serve.store import open_store
 
     with closing(open_store(str(path))) as store:
         if not store.hold_clock():
             raise SettingsError(
-                f"{path}: that map is open already. Close it with Ctrl-C, or name another folder with -o"
+                f"{path}: this map is already being served. Stop it with Ctrl-C, or choose another folder with -o"
             )
     for old in path.parent.glob(f"{path.name}*"):
         old.unlink()
 
 
 class _EndedError(Exception):
-    """The service was stopped, and with it the replay."""
+    """The service was stopped, so the replay ends too."""
 
 
 def last_weekday_morning(stream: RoadNetworkStream) -> int:
-    """The snapshot at 6:30, in the city's time, of the last weekday of the readings."""
+    """The snapshot at 6:30 local time on the last weekday of the readings."""
     from frigate.data.stream import DAY_S
 
     local_s = stream.times_s + stream.utc_offset_s
@@ -199,19 +199,19 @@ def last_weekday_morning(stream: RoadNetworkStream) -> int:
 
 
 def _clear(folder: Path) -> None:
-    """Remove an earlier demo's run; refuse a folder that holds anything else."""
+    """Remove the run of an earlier demo; refuse a folder with other files."""
     from frigate.data.city import read_city
     from frigate.serve.store import REPLAY_FILE
     from frigate.simulate.streets import TOWN
     from frigate.training.checkpoint import is_run
 
     if folder.exists() and not folder.is_dir():
-        raise SettingsError(f"{folder}: that is a file. Name a folder with -o")
+        raise SettingsError(f"{folder} is a file. Choose a folder with -o")
     names = {path.name for path in folder.iterdir()} if folder.exists() else set()
-    names = {name for name in names if not name.startswith(REPLAY_FILE)}  # what the live map leaves
+    names = {name for name in names if not name.startswith(REPLAY_FILE)}  # left by the live map
     ours = names <= {CITY, RUN, REPORT} and (CITY not in names or read_city(folder / CITY).name == TOWN)
     if not ours or (RUN in names and (CITY not in names or not is_run(folder / RUN))):
-        raise SettingsError(f"{folder}: there are other files in it. Name an empty or a new folder with -o")
+        raise SettingsError(f"{folder} contains other files. Choose an empty or new folder with -o")
     if RUN in names:
         shutil.rmtree(folder / RUN)
 
@@ -219,12 +219,12 @@ def _clear(folder: Path) -> None:
 DEMO = Command(
     "demo", "Simulate a small town, train, evaluate, forecast, close a bridge.", run,
     (
-        Argument("-o --output FOLDER", "for the city, the run and the report", Path, default=Path("demo")),
-        Argument("--seed N", "of the town, its traffic and the weights", int, default=0),
-        Argument("--serve", "then open the live map, with the town's readings coming in; a demo that is there already "
-                 "is opened at once"),
+        Argument("-o --output FOLDER", "folder for the city, the run and the report", Path, default=Path("demo")),
+        Argument("--seed N", "seed for the town, its traffic and the weights", int, default=0),
+        Argument("--serve", "then serve the live map with a replay of the town's readings; if the demo exists already, "
+                 "serve it at once"),
         PORT,
     ),
     details="Takes about two minutes on two cores.",
-    if_stopped="what is in the folder is replaced by the next demo",
+    if_stopped="the next demo replaces the contents of the folder",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`frigate evaluate`: score a run on the test period, beside naive baselines."""
+"""`frigate evaluate`: score a run on the test period, compared with naive baselines."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from frigate.evaluation.results import Evaluation
     from frigate.training.run import RunOnCity
 
-WITH_INTERVAL = ("MAE", "share of a sensor")  # the other intervals are in --json: no terminal has room for all
-LEAST_IMPORTANT = ("of zero", "sMAPE %", "GEH<5 %", "WAPE %", "RMSE", "share of a sensor")
-LIGHTGBM_S = 60  # that LightGBM may take unasked
-LEAST_IMPORTANT_BASELINES = (
+WITH_INTERVAL = ("MAE", "share of a sensor")  # --json has the other intervals: no terminal has room for all
+DROPPED_FIRST = ("of zero", "sMAPE %", "GEH<5 %", "WAPE %", "RMSE", "share of a sensor")  # in a narrow terminal
+LIGHTGBM_S = 60  # auto leaves LightGBM out if it takes longer
+DROPPED_FIRST_BASELINES = (
     "zero",
     "constant median",
     "label propagation",
@@ -54,11 +54,11 @@ def run(args: Namespace) -> None:
         for title, rows in result.detail_tables().items():
             print()
             say(title)
-            _print_table(rows, LEAST_IMPORTANT_BASELINES)
+            _print_table(rows, DROPPED_FIRST_BASELINES)
 
 
 def _lightgbm(args: Namespace, here: RunOnCity) -> tuple[bool, str]:
-    """Whether to fit LightGBM, and what to say where it is left out for its time."""
+    """Whether to fit LightGBM, and a notice if it would take too long."""
     from frigate.evaluation.evaluate import lightgbm_seconds, with_test_period
 
     if args.lightgbm != "auto" or find_spec("lightgbm") is None:
@@ -66,11 +66,14 @@ def _lightgbm(args: Namespace, here: RunOnCity) -> tuple[bool, str]:
     seconds = lightgbm_seconds(with_test_period(here, args.test), stride=args.stride)
     if seconds <= LIGHTGBM_S:
         return True, ""
-    return False, f"LightGBM is left out, as it takes about {math.ceil(seconds / 60)} min here: add --lightgbm yes"
+    return (
+        False,
+        f"LightGBM was left out: it would take about {math.ceil(seconds / 60)} min. Add --lightgbm yes to fit it",
+    )
 
 
 def print_evaluation(result: Evaluation) -> None:
-    """The table of a model and its baselines, with what it was scored on."""
+    """Print the scores of a model and its baselines, and what they were scored on."""
     say(result.summary())
     dropped = _print_scores(result.table_rows())
     if result.minus_best is not None:
@@ -78,45 +81,45 @@ def print_evaluation(result: Evaluation) -> None:
     at_sensors = result.sensor_table()
     if at_sensors:
         print()
-        say(f"At the {len(result.seen)} sensors, whose own past is known")
+        say(f"At the {len(result.seen)} sensors, whose past readings are known")
         dropped += _print_scores(at_sensors)
     if dropped:
         names = ", ".join(dict.fromkeys(reversed(dropped)))
-        say(f"Not shown, for lack of width: {names}. --json has everything.")
+        say(f"Not shown, because the terminal is too narrow: {names}. --json has everything.")
     if result.note:
         notice(result.note)
-    say("In brackets: 95 % intervals, nodes resampled.")
+    say("In brackets: 95 % intervals from resampling nodes.")
     say(result.footnote)
 
 
 def _print_scores(rows: list[dict[str, str]]) -> list[str]:
-    """Print rows of measures, most without their intervals; the columns that found no room."""
+    """Print scores, most without their intervals. Returns the columns that were dropped."""
     shown = [
         {
             name: cell if name in WITH_INTERVAL else cell.partition(" [")[0]
             for name, cell in row.items()
-            if name != "MAE at sensors"  # which has a table of its own
+            if name != "MAE at sensors"  # has its own table
         }
         for row in rows
     ]
-    return print_table(shown, drop=LEAST_IMPORTANT)
+    return print_table(shown, drop=DROPPED_FIRST)
 
 
 def _print_table(rows: list[dict[str, str]], drop: tuple[str, ...]) -> None:
     dropped = print_table(rows, drop=drop)
     if dropped:
-        say(f"Not shown, for lack of width: {', '.join(reversed(dropped))}. --json has everything.")
+        say(f"Not shown, because the terminal is too narrow: {', '.join(reversed(dropped))}. --json has everything.")
 
 
 EVALUATE = Command(
-    "evaluate", "Score a run on its test period, beside naive baselines.", run,
+    "evaluate", "Score a run on its test period, compared with naive baselines.", run,
     (
         RUN, OTHER_CITY, EXCLUDE,
-        Argument("--test PERIOD", "the days to score, as 2024-03-11/2024-03-15 (default: the run's test period)"),
+        Argument("--test PERIOD", "days to score, such as 2024-03-11/2024-03-15 (default: the run's test period)"),
         Argument("--stride N", "score every Nth window", int, default=1),
-        Argument("--lightgbm", "whether to fit LightGBM too: auto is where it takes about a minute at most, and is "
-                 "installed", default="auto", choices=("auto", "yes", "no")),
-        Argument("--details", "also by step ahead, by traffic volume and by distance to a sensor"),
+        Argument("--lightgbm", "also fit LightGBM; auto: if it is installed and takes at most about a minute",
+                 default="auto", choices=("auto", "yes", "no")),
+        Argument("--details", "also show scores by step ahead, by traffic volume and by distance to a sensor"),
         DEVICE, KERNELS, JSON,
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`frigate export ...`: a city, or a run's forecast, for other programs."""
+"""`frigate export ...`: write a trained model or a city for other programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _export_model(args: Namespace) -> None:
         sample = None if args.sample is None else write_sample(run, args.sample, other)
     say(exported.summary())
     if sample is not None:
-        say(f"Inputs at the end of {(other or run.trained_on).name}, and their forecast: {sample}")
+        say(f"Sample inputs (the end of {(other or run.trained_on).name}) with their forecast: {sample}")
 
 
 def _export_libcity(args: Namespace) -> None:
@@ -35,18 +35,18 @@ def _export_libcity(args: Namespace) -> None:
 
 
 SAMPLE = Argument("--sample FILE.npz", "also write sample inputs with their forecast", Path)
-ANY_NETWORK = "It takes networks of any size."
+ANY_NETWORK = "The exported model accepts networks of any size."
 EXPORT = Group(
-    "export", "Write a city, or a run's forecast, for other programs.",
+    "export", "Write a trained model or a city for other programs.",
     (
-        Command("program", "A run as a torch.export program.", _export_model,
+        Command("program", "Export a run as a torch.export program.", _export_model,
                 (RUN, Argument("-o --output FILE.pt2", "the file to write", Path, required=True), SAMPLE, OTHER_CITY),
                 details=ANY_NETWORK),
-        Command("onnx", "A run as an ONNX model.", _export_model,
+        Command("onnx", "Export a run as an ONNX model.", _export_model,
                 (RUN, Argument("-o --output FILE.onnx", "the file to write", Path, required=True), SAMPLE, OTHER_CITY),
                 details=f"{ANY_NETWORK} Needs the extra `export`."),
-        Command("libcity", "A city as LibCity's atomic files.", _export_libcity,
+        Command("libcity", "Export a city as LibCity's atomic files.", _export_libcity,
                 (CITY_FOLDER, Argument("-o --output FOLDER", "the folder to write", Path, required=True),
-                 Argument("--overwrite", "replace atomic files that Frigate did not write, or that have changed"))),
+                 Argument("--overwrite", "replace files even if Frigate did not write them or they have changed"))),
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`frigate forecast`: the next hour at every node; with roads closed or added, on any network."""
+"""`frigate forecast`: forecast every node; optionally with roads closed or added, or in another city."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def run(args: Namespace) -> None:
     with status(f"Opening {args.run}"):
         run = load_run(args.run)
         other = None if args.city is None else open_city(args.city, exclude=args.exclude)
-        asked = {
+        options = {
             "stream": run.open_city(exclude=args.exclude) if other is None else other, "at": args.at, "past": args.past,
             "horizon": args.horizon, "sensors": "all" if args.all_sensors else "seen", "device": args.device,
             "memory_gb": args.memory_gb, "kernels": args.kernels,
         }  # fmt: skip
-        result, before = forecast(run, **asked, close=args.close, add=args.add), None
+        result, before = forecast(run, **options, close=args.close, add=args.add), None
         if (args.close or args.add) and not args.json:
-            before = forecast(run, **asked)
+            before = forecast(run, **options)
     if other is not None:
         notice(*other.notices)
     notice(*result.notices)
@@ -47,7 +47,7 @@ def run(args: Namespace) -> None:
 
 
 def print_summary(result: Forecast, before: Forecast | None = None) -> None:
-    """The total, the busiest nodes and, beside the forecast before roads were closed or added, the largest changes."""
+    """Print the busiest nodes, the total and, given the forecast before a change to the roads, the largest changes."""
     from frigate.forecasting.summary import busiest, largest_changes, total_line
 
     title, rows = busiest(result)
@@ -67,9 +67,9 @@ FORECAST = Command(
     "forecast", "Forecast the traffic at every node.", run,
     (
         RUN,
-        Argument("--at TIME", "forecast from this time on (default: the end of the readings)"),
-        Argument("--close A,B", "close the road from A to B, or by one id a node with its roads (in a city on roads: a "
-                 "road); may be repeated", repeated=True),
+        Argument("--at TIME", "time of the forecast (default: the end of the readings)"),
+        Argument("--close A,B", "close the road from A to B; with one id, close a node and all its roads (in a city on "
+                 "roads: a road); may be repeated", repeated=True),
         Argument("--add A,B[,METRES]", "add a road from A to B; may be repeated", repeated=True),
         Argument("--past N", "past snapshots to use (default: as in training)", int),
         Argument("--horizon N", "steps to forecast (default: as in training)", int),
@@ -81,5 +81,5 @@ FORECAST = Command(
         Argument("--memory-gb GB", "memory for activations (default: 4 on a CPU, what is free on a GPU)", float),
         DEVICE, KERNELS, JSON,
     ),
-    details="Roads can be closed or added, and the city can be another one.",
+    details="Optionally with roads closed or added, or in another city.",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`frigate import ...`: from other data to a city folder."""
+"""`frigate import ...`: make a city folder from other data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _import_matrix(args: Namespace) -> None:
     from frigate.sources.matrix import import_matrix
     from frigate.sources.tables.network import EDGE_COLUMNS
 
-    _like_what_is_there(args)
+    _default_to_existing_city(args)
     columns = (*NODE_COLUMNS, *EDGE_COLUMNS)
     with status(f"Importing {args.file}"):
         city = import_matrix(
@@ -38,7 +38,7 @@ def _import_osm(args: Namespace) -> None:
     from frigate.sources.osm.tags import DRIVABLE
     from frigate.sources.tables.importer import import_tables
 
-    _like_what_is_there(args)
+    _default_to_existing_city(args)
     highways = DRIVABLE if args.highways is None else frozenset(filter(None, map(str.strip, args.highways.split(","))))
     with status(f"Importing {args.file}"):
         city = import_osm(
@@ -58,7 +58,7 @@ def _import_traces(args: Namespace) -> None:
     from frigate.data.city import read_city
     from frigate.sources.traces.importer import import_traces
 
-    _like_what_is_there(args)
+    _default_to_existing_city(args)
     with progress("Matching") as update:
         city = import_traces(
             args.traces, read_city(args.network), rename=parse_map(args.map), step=args.step or "5min",
@@ -72,7 +72,7 @@ def _import_traces(args: Namespace) -> None:
 def _import_sumo(args: Namespace) -> None:
     from frigate.sources.sumo.importer import import_sumo
 
-    _like_what_is_there(args)
+    _default_to_existing_city(args)
     start = args.start[0] if len(args.start) == 1 else args.start or "2024-01-01T00:00"
     with status(f"Importing {args.net}"):
         city = import_sumo(
@@ -85,7 +85,7 @@ def _import_sumo(args: Namespace) -> None:
 def _import_tables(args: Namespace) -> None:
     from frigate.sources.tables.importer import import_tables
 
-    _like_what_is_there(args)
+    _default_to_existing_city(args)
     if args.append and args.network is None and args.edges is None and (args.output / "city.toml").is_file():
         args.network = args.output
     with status("Importing tables"):
@@ -109,15 +109,17 @@ def _import_benchmark(args: Namespace) -> None:
     _write(city, args)
 
 
-def _like_what_is_there(args: Namespace) -> None:
-    """With --append, the step, time zone and quantity that are not given are those of the city."""
+def _default_to_existing_city(args: Namespace) -> None:
+    """With --append, take the step, time zone, quantity and unit that are not given from the existing city."""
     from frigate.data.city_toml import read_city_file, step_text
 
     if not args.append or not (args.output / "city.toml").is_file():
         return
-    there = read_city_file(args.output)
-    known = {"step": step_text(there.step_s), "timezone": there.timezone, "quantity": there.quantity}
-    for name, value in (known | {"unit": there.unit}).items():
+    city = read_city_file(args.output)
+    known = {
+        "step": step_text(city.step_s), "timezone": city.timezone, "quantity": city.quantity, "unit": city.unit,
+    }  # fmt: skip
+    for name, value in known.items():
         if getattr(args, name, value) in (None, ""):
             setattr(args, name, value)
 
@@ -127,20 +129,21 @@ def _name(args: Namespace) -> str:
 
 
 def _write(city: City, args: Namespace) -> None:
-    """Write the city with its road features in the cache, and print what is in it."""
+    """Write the city and the cache of its road features, and print a summary."""
     from frigate.data.append import append_readings
     from frigate.data.city import read_city, write_city
     from frigate.graph.feature_cache import ensure_road_features
 
-    told: tuple[str, ...] = ()
+    append_notices: tuple[str, ...] = ()
     with status(f"Writing {args.output}"):
         if args.append and (args.output / "city.toml").is_file():
-            told = append_readings(city, args.output)
+            append_notices = append_readings(city, args.output)
         else:
             write_city(city, args.output, csv=args.csv, overwrite=args.overwrite)
         written = read_city(args.output)
-        ready = ensure_road_features(written)  # so that a bare machine can train on it
-    notice(*city.notices, *(said for said in ready.notices if said not in (*city.notices, *written.notices)), *told)
+        ready = ensure_road_features(written)  # so that a machine without the import packages can train on it
+    new = [text for text in ready.notices if text not in (*city.notices, *written.notices)]
+    notice(*city.notices, *new, *append_notices)
     stream = written.stream
     readings = "no readings"
     if stream.num_snapshots:
@@ -150,7 +153,7 @@ def _write(city: City, args: Namespace) -> None:
 
 
 def parse_origin(text: str | None) -> tuple[float, float] | None:
-    """A place as it is typed: 6.13,49.61."""
+    """Parse LON,LAT, such as 6.13,49.61."""
     if text is None:
         return None
     try:
@@ -161,14 +164,14 @@ def parse_origin(text: str | None) -> tuple[float, float] | None:
 
 
 def parse_map(text: str, *, known: Sequence[str] = ()) -> dict[str, str]:
-    """{"src": "source", ...} from "src=source,...": theirs to ours.
+    """Parse "src=source,..." into {"src": "source", ...}: their column names to ours.
 
     Parameters
     ----------
     text
-        What was typed after --map.
+        The value of --map.
     known
-        The names that ours may have; default: any.
+        Our column names that are allowed; default: any.
     """
     pairs = {}
     for pair in filter(None, map(str.strip, text.split(","))):
@@ -177,42 +180,48 @@ def parse_map(text: str, *, known: Sequence[str] = ()) -> dict[str, str]:
             raise SettingsError(f'--map "{pair}": write theirs=ours, such as src=source,dst=target')
         if known and ours not in known:
             raise SettingsError(
-                f'--map "{pair}": no column {ours}{did_you_mean(ours, known)}. Ours: {", ".join(known)}'
+                f'--map "{pair}": unknown column {ours}{did_you_mean(ours, known)}. Known: {", ".join(known)}'
             )
         pairs[theirs] = ours
     return pairs
 
 
-# Arguments that several kinds of data share
+# Shared arguments
 
 OUTPUT = (
     Argument("-o --output CITY", "the city folder to write", Path, required=True),
     Argument("--name NAME", "name of the city (default: the folder's)"),
     Argument("--csv", "write CSV tables instead of Parquet"),
-    Argument("--overwrite", "replace a city that was made or edited by hand"),
-    Argument("--append", "add the readings to the city, if it is there: for every day's file"),
+    Argument("--overwrite", "replace a city even if it was made or edited by hand"),
+    Argument("--append", "add the readings to the city if it exists, for daily files"),
 )
-MAP = Argument("--map THEIRS=OURS,...", "column names, theirs to ours", default="")
+MAP = Argument("--map THEIRS=OURS,...", "rename columns, from their names to ours", default="")
 UTC = Argument("--timezone ZONE", "time zone, such as Europe/Luxembourg", default="UTC")
-PLACE = Argument("--timezone ZONE", "time zone, such as Europe/Luxembourg (default: that of the place)")
+PLACE = Argument("--timezone ZONE", "time zone, such as Europe/Luxembourg (default: from the location)")
 ZONE = Argument(
-    "--timezone ZONE", "time zone, such as Europe/Luxembourg (default: that of the network, the data or the place)"
+    "--timezone ZONE", "time zone, such as Europe/Luxembourg (default: from the network, the data or the location)"
 )
 STEP = Argument("--step STEP", "time between snapshots (default: 5min)")
-STEP_OF_DATA = Argument("--step STEP", "time between snapshots, such as 5min (default: that of the data)")
-QUANTITY = Argument("--quantity NAME", "count (summed) or a gauge such as speed (latest; default: count)")
+STEP_OF_DATA = Argument("--step STEP", "time between snapshots, such as 5min (default: as in the data)")
+QUANTITY = Argument(
+    "--quantity NAME", "count (summed over a step) or a gauge such as speed (last value of a step) (default: count)"
+)
 UNIT = Argument("--unit UNIT", "unit of the values, for display", default="")
 ON = Argument("--on", "what a node of the city is: an intersection, or a road segment", default="nodes",
               choices=("nodes", "roads"))  # fmt: skip
-ENCODING = Argument("--encoding NAME", "of tables that are not UTF-8, such as latin-1", default="utf-8")
+ENCODING = Argument("--encoding NAME", "encoding of the tables, such as latin-1", default="utf-8")
 READINGS = (
-    Argument("--readings FILE", "table of readings: time, value, and a node, a sensor or a place", Path),
+    Argument("--readings FILE", "table of readings: time, value, and node_id, sensor_id or lon, lat", Path),
     Argument("--sensors FILE", "table of sensors: sensor_id, and node_id or lon, lat", Path),
     Argument("--snap METRES", "attach a sensor to the nearest node within this distance", float),
     MAP,
-    Argument("--date-order", "order of dates such as 03/04/24, where no value decides", choices=("dmy", "mdy", "ymd")),
+    Argument(
+        "--date-order",
+        "order of day, month and year in ambiguous dates such as 03/04/24",
+        choices=("dmy", "mdy", "ymd"),
+    ),
     ENCODING,
-    Argument("--report FILE", "write the rows that could not be used, as CSV", Path),
+    Argument("--report FILE", "write the rows that could not be used to a CSV file", Path),
     QUANTITY,
     UNIT,
 )
@@ -220,7 +229,7 @@ READINGS = (
 IMPORT = Group(
     "import", "Make a city folder from other data.",
     (
-        Command("matrix", "A matrix of readings, with tables of nodes and roads.", _import_matrix, (
+        Command("matrix", "Import a matrix of readings, with tables of nodes and roads.", _import_matrix, (
             Argument("FILE", "a matrix [time, node] or, on roads, [time, road]: .npz, .npy, .h5 or wide .csv", Path),
             Argument("--nodes FILE", "table of nodes: node_id, lon, lat", Path, required=True),
             Argument("--edges FILE", "table of roads: source, target [, length_m, road_class, ...]", Path,
@@ -232,19 +241,19 @@ IMPORT = Group(
             Argument("--start TIME", "time of the first row, if the file has no times"),
             STEP_OF_DATA, PLACE, MAP, ENCODING, QUANTITY, UNIT, ON,
         )),
-        Command("osm", "Drivable roads of OpenStreetMap, with or without readings.", _import_osm, (
+        Command("osm", "Import drivable roads from OpenStreetMap, with or without readings.", _import_osm, (
             Argument("FILE", ".osm.pbf, .osm, .osm.gz, Overpass JSON or GraphML", Path),
             *OUTPUT, *READINGS, STEP, PLACE,
-            Argument("--highways A,B,...", "values of the tag highway to keep (default: all drivable)"),
-            Argument("--keep-all --no-keep-all", "keep roads outside the largest strongly connected part"),
+            Argument("--highways A,B,...", "values of the highway tag to keep (default: all drivable)"),
+            Argument("--keep-all --no-keep-all", "keep roads outside the largest strongly connected component"),
             ON,
         )),
-        Command("traces", "GPS positions, matched to roads and counted at every node.", _import_traces, (
+        Command("traces", "Import GPS traces, matched to roads and counted at every node.", _import_traces, (
             Argument("TRACES...", "tables of positions, CSV or Parquet", Path),
-            Argument("--network CITY", "the city whose roads were driven", Path, required=True),
+            Argument("--network CITY", "the city that the traces were recorded in", Path, required=True),
             *OUTPUT, MAP, STEP, ZONE,
-            Argument("--sigma METRES", "spread of positions about their road (default: estimated)", float),
-            Argument("--beta METRES", "scale of route minus straight distance (default: estimated)", float),
+            Argument("--sigma METRES", "standard deviation of GPS positions (default: estimated)", float),
+            Argument("--beta METRES", "scale of route minus straight-line distance (default: estimated)", float),
             Argument("--max-gap SECONDS", "cut traces at longer gaps", float, default=240.0),
             Argument("--radius METRES", "consider roads within this distance", float, default=50.0),
             Argument("--workers N", "threads on this machine", int, default=1),
@@ -252,30 +261,30 @@ IMPORT = Group(
                      choices=("local", "ray")),
             ON,
         )),
-        Command("sumo", "A SUMO network, with counts from edge data or loops.", _import_sumo, (
+        Command("sumo", "Import a SUMO network, with counts from edge data or detectors.", _import_sumo, (
             Argument("NET", "net.xml, plain or gzip", Path),
             *OUTPUT,
             Argument("--edgedata FILE", "edge data; may be repeated", Path, repeated=True),
             Argument("--detectors FILE", "E1 loops and their output; may be repeated", Path, repeated=True),
-            Argument("--start TIME", "the time of second 0: once for all files, or once for each "
+            Argument("--start TIME", "time of simulation second 0: once for all files, or once for each "
                      "(default: 2024-01-01T00:00)", repeated=True),
-            Argument("--origin LON,LAT", "where point 0,0 of a network without a projection is"),
+            Argument("--origin LON,LAT", "location of point 0,0, for a network without a projection"),
             STEP_OF_DATA, UTC, ON,
         )),
-        Command("tables", "Your own tables of nodes, roads and readings.", _import_tables, (
+        Command("tables", "Import tables of nodes, roads and readings.", _import_tables, (
             *OUTPUT,
             Argument("--nodes FILE", "table of nodes: node_id, lon, lat", Path),
             Argument("--edges FILE", "table of roads: source, target or a geometry", Path),
             Argument("--network CITY", "use this city's network instead of tables", Path),
             *READINGS, STEP_OF_DATA, ZONE, ON,
         )),
-        Command("benchmark", "A published data set, such as METR-LA.", _import_benchmark, (
+        Command("benchmark", "Import a published data set, such as METR-LA.", _import_benchmark, (
             Argument("KIND", f"one of {BENCHMARKS}"),
             Argument("FOLDER", "the files as published, under their original names", Path),
             *OUTPUT,
-            Argument("--feature NAME", "which of several, such as flow or speed"),
+            Argument("--feature NAME", "which feature to import, such as flow or speed"),
             ZONE,
-            Argument("--length-unit UNIT", "of the distances: m, km or mi (default: the data set's)"),
+            Argument("--length-unit UNIT", "unit of the distances: m, km or mi (default: the data set's)"),
             Argument("--zeros", "whether a 0 is a missing reading (default: the data set's rule)",
                      choices=("missing", "kept")),
         )),

@@ -1,7 +1,7 @@
-"""`frigate`: one tree of commands. Each reads, calls one function of the package, and prints the result.
+"""`frigate`: the entry point of the command line.
 
-A command's module declares its arguments at the top and imports what it computes with inside `run`, so that help and
-typing errors are instant, and so that the whole tree opens on a machine with torch, numpy, scipy and safetensors alone.
+Each command's module imports what it computes with inside `run`, so that help and usage errors are instant, and so that
+the command line works on a machine with only torch, numpy, scipy and safetensors.
 """
 
 from __future__ import annotations
@@ -36,47 +36,47 @@ COMMANDS = (
     DEMO, IMPORT, CHECK, DEMAND, TRAIN, EVALUATE, FORECAST, REPORT, SERVE, TOKEN, REPLAY, REPRODUCE, BENCH, EXPORT,
     COMPLETION,
 )  # fmt: skip
-OUT_OF_MEMORY = ("out of memory", "can't allocate memory")  # how torch says it
-WRONG, STOPPED = 2, 130  # exit statuses: a mistake of the user's, Ctrl-C
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory")  # in torch's error messages
+FAILED, STOPPED = 2, 130  # exit statuses: an error, Ctrl-C
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status. A user's mistake ends with one line, never a traceback.
+    """Run the command line and return its exit status. User errors print one line, never a traceback.
 
     Parameters
     ----------
     words
         What was typed after `frigate`; default: the arguments of this process.
     """
-    with _among_processes():
+    with _joined_processes():
         parser = build_parser()
         typed = parser.parse_args(words)
         if typed.run_command is None:
             print((typed.group or parser).format_help(), end="")
-            return WRONG
+            return FAILED
         command: Command = typed.run_command
         try:
             return command.run(typed) or 0
         except FrigateError as error:
             complain(str(error))
-        except BrokenPipeError:  # whoever read the output, such as `head`, has had enough
+        except BrokenPipeError:  # the reader, such as `head`, closed the pipe
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except OSError as error:  # a full disk, a folder without permission
             complain(": ".join(filter(None, (str(error.filename or ""), error.strerror or str(error)))))
         except MemoryError as error:
             complain(_no_memory(str(error)))
-        except RuntimeError as error:  # of torch
-            if not any(words in str(error) for words in OUT_OF_MEMORY):
+        except RuntimeError as error:  # torch has no MemoryError
+            if not any(text in str(error) for text in OUT_OF_MEMORY):
                 raise
             complain(_no_memory(str(error)))
         except ModuleNotFoundError as error:
             if (error.name or "frigate").startswith("frigate"):
                 raise
-            complain(f"{error.name} is not installed, and this needs it. Run: pip install frigate-forecast")
+            complain(f"this needs {error.name}, which is not installed. Run: pip install frigate-forecast")
         except KeyboardInterrupt:
             complain(f"stopped; {command.if_stopped}")
             return STOPPED
-        return WRONG
+        return FAILED
 
 
 def build_parser() -> Parser:
@@ -94,13 +94,13 @@ def build_parser() -> Parser:
 
 def _no_memory(detail: str) -> str:
     first = (detail.strip().splitlines() or [""])[0][:200].rstrip(".")
-    said = f" ({first})" if first else ""
-    return f"the memory does not suffice{said}. Train with a smaller --batch-size or more --parts, or free some"
+    reason = f" ({first})" if first else ""
+    return f"out of memory{reason}. Train with a smaller --batch-size or more --parts, or free some memory"
 
 
 @contextmanager
-def _among_processes() -> Iterator[None]:
-    """Of several processes that torchrun has started, only process 0 prints."""
+def _joined_processes() -> Iterator[None]:
+    """Join the processes that torchrun started, if any; only process 0 prints."""
     if os.environ.get("WORLD_SIZE", "1") == "1":
         yield
         return

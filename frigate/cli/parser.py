@@ -20,12 +20,12 @@ class Parser(ArgumentParser):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, allow_abbrev=False)
         self._positionals.title = "arguments"
-        self.commands: dict[str, str] = {}  # of a group: name -> what it does, in one line
+        self.commands: dict[str, str] = {}  # of a group: name -> summary
 
     def parse_known_args(  # type: ignore[override]  # argparse has an overload for every kind of namespace
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> Any:
-        """As argparse does it, but nothing unknown is passed on: it is refused by the command that it was meant for."""
+        """As in argparse, but the command itself refuses unknown words instead of passing them up."""
         words = sys.argv[1:] if args is None else list(args)
         found, unknown = super().parse_known_args(words if self.commands else self._options_first(words), namespace)
         if unknown:
@@ -33,7 +33,7 @@ class Parser(ArgumentParser):
         return found, []
 
     def _options_first(self, words: list[str]) -> list[str]:
-        """Options and arguments may be typed in any order, and a value may begin with a dash, as in --close -5,7."""
+        """Reorder, so that options and arguments may be mixed and values may begin with a dash, as in --close -5,7."""
         known, waiting = self._option_string_actions, iter(words)
         options: list[str] = []
         arguments: list[str] = []
@@ -55,7 +55,7 @@ class Parser(ArgumentParser):
         if not word.startswith("-"):
             self.error(f'unexpected argument "{word}"')
         name = word.partition("=")[0]
-        self.error(f"no option {name}{did_you_mean(name, list(self._option_string_actions))}")
+        self.error(f"unknown option {name}{did_you_mean(name, list(self._option_string_actions))}")
 
     def _check_value(self, action: Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
@@ -63,11 +63,11 @@ class Parser(ArgumentParser):
         known = [str(choice) for choice in action.choices]
         hint = did_you_mean(str(value).lower(), known)
         if action.dest == "command":
-            self.error(f'no command "{value}"{hint}')
+            self.error(f'unknown command "{value}"{hint}')
         raise ArgumentError(action, f'"{value}"{hint}: choose one of {", ".join(known)}')
 
     def error(self, message: str) -> NoReturn:
-        """One line with the mistake and the remedy, and exit status 2."""
+        """Print one line with the error and the usage, and exit with status 2."""
         complain(f"{message}. Usage: {self._short_usage()} (or --help)")
         sys.exit(2)
 
@@ -75,7 +75,7 @@ class Parser(ArgumentParser):
         return f"usage: {self._short_usage()}\n"
 
     def format_help(self) -> str:
-        """Of a group: its commands in the order of use. Of a command: argparse's own help, with a short usage line."""
+        """For a group, its commands in their usual order; for a command, argparse's help with a short usage line."""
         if not self.commands:
             self.usage = self._short_usage()
             return super().format_help()
@@ -87,7 +87,7 @@ class Parser(ArgumentParser):
         return "\n".join([self.format_usage(), about, "", "Commands:", *lines, "", *tail])
 
     def _short_usage(self) -> str:
-        """What must be typed: frigate train CITY -o RUN [OPTIONS]."""
+        """What is required, such as: frigate train CITY -o RUN [OPTIONS]."""
         if self.commands:
             return f"{self.prog} COMMAND ..."
         words = [self.prog]
@@ -102,14 +102,14 @@ class Parser(ArgumentParser):
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument or option of a command, declared as it is typed.
+    """An argument or option of a command, declared as the user types it.
 
-    `CITY` is an argument, `[CITY]` may be left out, `TRACES...` is one or more; `-o --output RUN` is an option with a
-    value, `--resume` one without, `--keep-all --no-keep-all` one that can be switched off again.
+    `CITY` is an argument, `[CITY]` an optional one, `TRACES...` one or more. `-o --output RUN` is an option with a
+    value, `--resume` a flag, `--keep-all --no-keep-all` a flag that can be negated.
     """
 
     typed: str
-    help: str  # a default is added
+    help: str  # the default is appended
     type: Callable[[str], Any] = str  # of the value
     default: Any = None
     choices: Sequence[str] | None = None
@@ -141,14 +141,14 @@ class Argument:
 
 @dataclass(frozen=True)
 class Command:
-    """One command: how it is called, what it does and what it takes."""
+    """A command."""
 
     name: str
     summary: str  # one line, for the list of commands
     run: Callable[[Namespace], int | None]  # an exit status other than 0, or None
     arguments: Sequence[Argument]
-    details: str = ""  # more, for its own help
-    if_stopped: str = "nothing was written"  # what Ctrl-C leaves
+    details: str = ""  # appended to the summary in its help
+    if_stopped: str = "nothing was written"  # said after Ctrl-C
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class Group:
 
 
 def add_commands(parser: Parser, commands: Sequence[Command | Group]) -> None:
-    """Make `parser` a group of these commands. What was typed has the chosen one as `run_command`."""
+    """Make `parser` a group of these commands. The parsed namespace has the chosen one as `run_command`."""
     parsers = parser.add_subparsers(dest="command", parser_class=Parser)
     for command in commands:
         parser.commands[command.name] = command.summary
@@ -176,19 +176,21 @@ def add_commands(parser: Parser, commands: Sequence[Command | Group]) -> None:
             argument.add_to(own)
 
 
-# Arguments that several commands share
+# Shared arguments
 
 CITY = Argument("CITY", "a city folder, or its cache", Path)
 CITY_FOLDER = Argument("CITY", "a city folder", Path)
 RUN = Argument("RUN", "a folder that `frigate train` wrote", Path)
-OTHER_CITY = Argument("--city CITY", "a city folder, or its cache (default: the one it was trained on)", Path)
+OTHER_CITY = Argument(
+    "--city CITY", "another city folder, or its cache (default: the city that the run was trained on)", Path
+)
 EXCLUDE = Argument(
     "--exclude WHAT", "leave out the readings of a sensor (4411), a period (2024-03-11/2024-03-15) or both "
     "(4411@2024-03-11); may be repeated", repeated=True,
 )  # fmt: skip
 DEVICE = Argument("--device DEVICE", "cpu or cuda (default: cuda if available)")
 KERNELS = Argument(
-    "--kernels", "auto, or reference: the plain equations, for comparison", default="auto",
+    "--kernels", "auto: the fastest available; reference: plain PyTorch, for comparison", default="auto",
     choices=("auto", "reference"),
 )  # fmt: skip
 JSON = Argument("--json", "print JSON")

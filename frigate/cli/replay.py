@@ -1,4 +1,4 @@
-"""`frigate replay`: a stored city's readings, sent to a running service as if they were live."""
+"""`frigate replay`: send a stored city's readings to a running service as if they were live."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def run(args: Namespace) -> None:
     service = ServiceClient(args.to, args.token or os.environ.get(TOKEN_VARIABLE))
     replay = Replay(city.stream, service, speed=args.speed, say=log)
     readings, refused = send(replay, city.stream, first, stop)
-    say(f"{stop - first:,} snapshots and {readings:,} readings were sent to {service.url}, {refused:,} were refused")
+    say(f"Sent {stop - first:,} snapshots with {readings:,} readings to {service.url}; {refused:,} were refused")
 
 
 def send(replay: Replay, stream: RoadNetworkStream, first: int, stop: int) -> tuple[int, int]:
-    """Send snapshots and show how far it is; how many readings there were, and how many were refused."""
+    """Send snapshots and show progress. Returns how many readings were sent and how many were refused."""
     readings = refused = 0
     with progress("Replay") as update:
         for sent in replay.run(first, stop):
@@ -45,12 +45,12 @@ REPLAY = Command(
     "replay", "Send a stored city's readings to a service as if they were live.", run,
     (
         CITY,
-        Argument("--to URL", "a service that was started with `frigate serve RUN --replay`", default=URL),
-        Argument("--speed X", "how many times as fast as measured: 60 is an hour in a minute", float, default=1.0),
-        Argument("--from TIME", "begin here (default: the start of the record)"),
-        Argument("--until TIME", "end here (default: the end of the record)"),
-        Argument("--token TOKEN", f"of the role replay (default: {TOKEN_VARIABLE} of the environment)"),
+        Argument("--to URL", "a service started with `frigate serve RUN --replay`", default=URL),
+        Argument("--speed X", "speed relative to real time: 60 is an hour in a minute", float, default=1.0),
+        Argument("--from TIME", "start time (default: the start of the data)"),
+        Argument("--until TIME", "end time (default: the end of the data)"),
+        Argument("--token TOKEN", f"token with the role replay (default: the environment variable {TOKEN_VARIABLE})"),
     ),
-    details="The service's clock follows the replay. Roads that were closed in the record are closed again.",
-    if_stopped="the service's clock stands still; start again with --from",
+    details="The replay sets the service's clock. Roads that are closed in the data are closed in the service.",
+    if_stopped="the service's clock stands still; continue with --from",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`frigate report`: a run on a map, in one file that can be mailed."""
+"""`frigate report`: a run's map, day and scores in one file that can be mailed."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def run(args: Namespace) -> None:
     from frigate.training.checkpoint import load_run
 
     if args.output.suffix.lower() not in (".html", ".htm"):
-        raise SettingsError(f"{args.output}: a report is a page. Name a file that ends in .html with -o")
+        raise SettingsError(f"{args.output}: a report is an HTML page. Choose a file name ending in .html with -o")
     opened = load_run(args.run)
     city = opened.open_city() if args.city is None else read(args.city)
-    edit_network(city.stream.main_network, close=args.close)  # refuses what is no road, before anything takes time
+    edit_network(city.stream.main_network, close=args.close)  # refuses unknown roads before the slow part
     with progress("Evaluating") as update:
         result = evaluate(opened, city, stride=args.stride, test=args.test, device=args.device, progress=update)
     if result.note:
@@ -32,14 +32,14 @@ def run(args: Namespace) -> None:
 
 
 REPORT = Command(
-    "report", "Write a run's map, day and scores as one page to mail.", run,
+    "report", "Write a run's map, day and scores as a single HTML page.", run,
     (
         RUN,
         Argument("-o --output FILE", "the page to write", Path, default=Path("report.html")),
         Argument("--close A,B", "show the day with the road from A to B closed; may be repeated", repeated=True),
         OTHER_CITY,
-        Argument("--test PERIOD", "the days to score, as 2024-03-11/2024-03-15; the last of them is shown (default: "
-                 "the run's test period)"),
+        Argument("--test PERIOD", "days to score, such as 2024-03-11/2024-03-15; the map shows the last (default: the "
+                 "run's test period)"),
         Argument("--stride N", "score every Nth window", int, default=1),
         DEVICE,
     ),

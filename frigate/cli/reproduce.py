@@ -14,7 +14,7 @@ from frigate.errors import SettingsError
 if TYPE_CHECKING:
     from frigate.data.city import City
 
-EXPERIMENTS = (  # a copy of the names in frigate.experiments, which takes seconds to import
+EXPERIMENTS = (  # copied from frigate.experiments, which takes seconds to import
     "datasets, profile, accuracy, horizon, traffic-buckets, seen-sweep, ablation, layers, topology, irregular, "
     "distortion, expressivity, parameters, inference-time"
 )
@@ -36,15 +36,15 @@ def run(args: Namespace) -> None:
         print_json({"report": done.page and str(done.page), "left_out": done.left_out})
         return
     notice(*(f"left out: {recipe}: {reason}" for recipe, reason in done.left_out.items()))
-    say(f"Report, to open in a browser: {done.page}" if done.page else f"Results: {args.output}")
+    say(f"Report (open it in a browser): {done.page}" if done.page else f"Results: {args.output}")
 
 
 def _city(args: Namespace) -> City:
-    """The user's city, or the demo town, simulated once and kept beside the results."""
+    """The user's city, or the demo town, which is simulated once and kept with the results."""
     if args.city is not None:
         return read(args.city)
     if not args.quick:
-        raise SettingsError("name a CITY. Only --quick can do without one: it simulates a town")
+        raise SettingsError("CITY is required, except with --quick, which simulates a town")
     from frigate.data.city import write_city
     from frigate.simulate.demo_city import demo_city
 
@@ -58,18 +58,18 @@ def _city(args: Namespace) -> City:
 REPRODUCE = Command(
     "reproduce", "Repeat the paper's experiments on a city.", run,
     (
-        Argument("NAME", f"all, or one or more, separated by commas, of {EXPERIMENTS}"),
+        Argument("NAME", f"all, or some of these, separated by commas: {EXPERIMENTS}"),
         Argument("[CITY]", "a city folder, or its cache (default with --quick: a simulated town)", Path),
         Argument("-o --output RESULTS", "the folder for tables, plots and the report", Path, default=Path("results")),
-        Argument("--quick", "small models and few steps: minutes on two cores, to see that it works"),
+        Argument("--quick", "small models and few steps, to try it out in minutes on two cores"),
         Argument("--seen SHARE", "share of nodes with a sensor", default="30%"),
         Argument("--seeds 0,1,...", "random seeds (default: 0,1,2; with --quick: 0)"),
-        Argument("--splits FOLDER", "files CITY-SHARE-SEED.txt of seen node ids, used where present", Path),
+        Argument("--splits FOLDER", "folder of files CITY-SHARE-SEED.txt with seen node ids, used where present", Path),
         Argument("--models A,B,...", "only these models"),
-        Argument("--batch-size N", "windows in one optimiser step (default: the preset's)", int),
-        Argument("--jobs N", "trainings at once, which share a GPU", int, default=1),
+        Argument("--batch-size N", "windows per optimiser step (default: the preset's)", int),
+        Argument("--jobs N", "trainings to run at once, sharing a GPU", int, default=1),
         DEVICE, JSON,
     ),
-    details="Ctrl-C keeps what is finished; the same command resumes.",
+    details="Ctrl-C keeps finished trainings; the same command resumes.",
     if_stopped="finished trainings are kept, and the same command resumes",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`frigate serve`: the API and the map of a run."""
+"""`frigate serve`: serve the API and the map of a run."""
 
 from __future__ import annotations
 
@@ -39,64 +39,63 @@ def run(args: Namespace) -> None:
         limits = Limits(body_mb=args.max_mb, rows=args.max_rows, rate=args.rate, streams=args.streams)
         server = Server(service, host=args.host, port=args.port, limits=limits, broker=broker)
         log_to()
-        log(f"{service.city.name}: {server.url} (Ctrl-C ends it)")
+        log(f"{service.city.name}: {server.url} (Ctrl-C to stop)")
         server.run()
     finally:
         store.close()
 
 
-def _number(text: str) -> float:
-    """0 or more."""
+def _non_negative(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = -1.0
     if not 0 <= value < float("inf"):
-        raise ArgumentTypeError(f'"{text}" is not a number of 0 or more')
+        raise ArgumentTypeError(f'"{text}" is not a number >= 0')
     return value
 
 
 def _positive(text: str) -> float:
-    value = _number(text)
+    value = _non_negative(text)
     if value == 0:
-        raise ArgumentTypeError("0 would let nothing in")
+        raise ArgumentTypeError("0 would refuse every request")
     return value
 
 
-def _whole(text: str) -> int:
+def _positive_int(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
-        raise ArgumentTypeError(f'"{text}" is not a whole number above 0')
+        raise ArgumentTypeError(f'"{text}" is not an integer > 0')
     return int(text)
 
 
 def _port(text: str) -> int:
     if not text.isdecimal() or int(text) > 65535:
-        raise ArgumentTypeError(f'"{text}" is not a port: 1 to 65535, or 0 for any that is free')
+        raise ArgumentTypeError(f'"{text}" is not a port. Give 1 to 65535, or 0 for any free port')
     return int(text)
 
 
 STORE = Argument("--store PATH|URL", "an SQLite file, or postgresql://user@host/database (default: RUN/service.db)")
 PORT = Argument("--port PORT", "port to listen on", _port, default=8350)
 SERVE = Command(
-    "serve", "Take in readings and forecast at every step: an API and a map.", run,
+    "serve", "Receive readings and forecast every step, with an API and a map.", run,
     (
         RUN, OTHER_CITY, STORE,
-        Argument("--host ADDRESS", "address to listen on; others than loopback need a token", default="127.0.0.1"),
+        Argument("--host ADDRESS", "address to listen on; all but loopback require a token", default="127.0.0.1"),
         PORT,
-        Argument("--grace SECONDS", "wait after a step for its readings", _number, default=20.0),
-        Argument("--keep-days DAYS", "forget readings and forecasts after so many days; 0: never", _number,
+        Argument("--grace SECONDS", "how long to wait for late readings after each step", _non_negative, default=20.0),
+        Argument("--keep-days DAYS", "delete readings and forecasts after this many days; 0: never", _non_negative,
                  default=30.0),
-        Argument("--mqtt URL", "also take readings from a broker, such as mqtt://user:password@host:1883/topic "
-                 f"(default: {MQTT_VARIABLE} of the environment)"),
-        Argument("--replay", "go by the time that `frigate replay` tells, on a store of its own"),
-        Argument("--max-mb MB", "largest body of a request", _positive, default=8.0),
-        Argument("--max-rows ROWS", "most readings in one batch", _whole, default=50_000),
-        Argument("--rate REQUESTS", "requests a second, of each token", _positive, default=200.0),
-        Argument("--streams N", "most open event streams", _whole, default=200),
-        Argument("--basemap URL", "tiles below the roads, such as https://tiles.example/{z}/{x}/{y}.png", default=""),
-        Argument("--basemap-attribution TEXT", "whose tiles they are", default=""),
+        Argument("--mqtt URL", "also read from an MQTT broker, such as mqtt://user:password@host:1883/topic "
+                 f"(default: the environment variable {MQTT_VARIABLE})"),
+        Argument("--replay", "let `frigate replay` set the time; uses a separate store"),
+        Argument("--max-mb MB", "maximum size of a request body", _positive, default=8.0),
+        Argument("--max-rows ROWS", "maximum readings per batch", _positive_int, default=50_000),
+        Argument("--rate REQUESTS", "maximum requests per second and token", _positive, default=200.0),
+        Argument("--streams N", "maximum open event streams", _positive_int, default=200),
+        Argument("--basemap URL", "URL of map tiles, such as https://tiles.example/{z}/{x}/{y}.png", default=""),
+        Argument("--basemap-attribution TEXT", "attribution of the map tiles", default=""),
         DEVICE,
     ),
-    details="Needs no other service. Readings are posted to /v1/readings; /v1/openapi.json describes the API.",
-    if_stopped="what was acknowledged is stored",
+    details="Needs no other service. Post readings to /v1/readings; /v1/openapi.json describes the API.",
+    if_stopped="all acknowledged readings are stored",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`frigate token`: who may use a service."""
+"""`frigate token`: create, list and revoke tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from frigate.cli.parser import JSON, Argument, Command, Group
 if TYPE_CHECKING:
     from frigate.serve.store import Store
 
-STORE = Argument("STORE", "the service's run folder, or its --store: a file, or postgresql://user@host/database")
+STORE = Argument("STORE", "run folder of the service, or its --store: a file, or postgresql://user@host/database")
 
 
 def create(args: Namespace) -> None:
@@ -23,7 +23,7 @@ def create(args: Namespace) -> None:
 
     with _store(args.store, new=True) as store:
         token = make_token(store, args.name, args.role, int(time.time()))
-    log(f'Token "{args.name}" with role {args.role}. It is shown this once; the store keeps only its hash:')
+    log(f'Token "{args.name}" with role {args.role}. It is shown only once; the store keeps only its hash:')
     print(token)
 
 
@@ -41,7 +41,7 @@ def show(args: Namespace) -> None:
     elif rows:
         print_table(rows, left=("id", "name", "role", "created", "revoked"))
     else:
-        say("No token has been made: the service asks for none, and listens on loopback alone.")
+        say("No tokens: the service requires none, and listens on loopback only.")
 
 
 def revoke(args: Namespace) -> None:
@@ -49,20 +49,20 @@ def revoke(args: Namespace) -> None:
 
     with _store(args.store) as store:
         if not store.revoke_token(args.id, int(time.time())):
-            known = ", ".join(token.id for token in store.tokens() if token.revoked_s is None)
-            raise ServiceError(f'no good token has the id "{args.id}". There are: {known or "none"}')
+            valid = ", ".join(token.id for token in store.tokens() if token.revoked_s is None)
+            raise ServiceError(f'no valid token has the id "{args.id}". Valid ids: {valid or "none"}')
     say(f"Token {args.id} is revoked; the service refuses it within two seconds.")
 
 
 @contextmanager
-def _store(named: str, *, new: bool = False) -> Iterator[Store]:
+def _store(place: str, *, new: bool = False) -> Iterator[Store]:
     from frigate.errors import ServiceError
     from frigate.serve.store import DEFAULT_FILE, open_store
 
-    path = Path(named)
-    url = str(path / DEFAULT_FILE) if path.is_dir() else named
+    path = Path(place)
+    url = str(path / DEFAULT_FILE) if path.is_dir() else place
     if not new and "://" not in url and not Path(url.removeprefix("sqlite:")).exists():
-        raise ServiceError(f"{url}: there is no store. Name the run's folder, or what frigate serve has as --store")
+        raise ServiceError(f"{url}: no such store. Give the run folder, or the --store of frigate serve")
     store = open_store(url)
     try:
         yield store
@@ -71,19 +71,19 @@ def _store(named: str, *, new: bool = False) -> Iterator[Store]:
 
 
 TOKEN = Group(
-    "token", "Say who may use a service: make, list and revoke tokens.",
+    "token", "Create, list and revoke the tokens of a service.",
     (
         Command(
-            "create", "Make a token and print it, once.", create,
+            "create", "Create a token and print it.", create,
             (
                 STORE,
-                Argument("--name NAME", "whose it is, or what for", required=True),
-                Argument("--role ROLE", "read: forecasts and the map; write: send readings, nothing else; operate: "
-                         "read, and close roads; replay: all of it", default="read",
+                Argument("--name NAME", "owner or purpose", required=True),
+                Argument("--role ROLE", "read: forecasts and map; write: send readings only; operate: read, and close "
+                         "roads; replay: everything", default="read",
                          choices=("read", "write", "operate", "replay")),
             ),
         ),
-        Command("list", "List the tokens. Their secrets are not kept.", show, (STORE, JSON)),
-        Command("revoke", "Make a token useless.", revoke, (STORE, Argument("ID", "as `frigate token list` shows it"))),
+        Command("list", "List the tokens, without their secrets.", show, (STORE, JSON)),
+        Command("revoke", "Revoke a token.", revoke, (STORE, Argument("ID", "id, from `frigate token list`"))),
     ),
 )  # fmt: skip

@@ -39,12 +39,14 @@ def run(args: Namespace) -> int:
     settings = group.agree(
         lambda: settings_from(preset_name=args.preset, file=args.settings, said=typed, resume=resumed)
     )
-    city = group.leader_first(lambda: read(args.city, args.exclude))  # which writes a cache
+    city = group.leader_first(lambda: read(args.city, args.exclude))  # it writes a cache
     names, _ = city.detectors.at_nodes(city.stream.node_ids, city.stream.node_ids)
     notice(*fault_lines(check_sensors(city.stream, names)))
     sensors = group.agree(lambda: seen_from(args.seen, city))
     if settings.train.validation == "unseen":
-        notice("validation = unseen: the checkpoint is chosen at the test nodes, as in the paper. Scores are flattered")
+        notice(
+            "validation = unseen: the test nodes choose the checkpoint, as in the paper, so test scores are too good"
+        )
     title = "Estimating demand, training" if has_demand(settings, city.stream) else "Training"
     with training_progress(title) as on_step:
         device = best_device(group.device_name(args.device))
@@ -66,7 +68,7 @@ def run(args: Namespace) -> int:
 
 
 def read(folder: Path, exclude: Sequence[str] = ()) -> City:
-    """A city folder or its cache, opened, with its notices printed."""
+    """Open a city folder or its cache, and print its notices."""
     from frigate.data.city import open_city
 
     with status(f"Reading {folder}"):
@@ -77,7 +79,7 @@ def read(folder: Path, exclude: Sequence[str] = ()) -> City:
 
 @contextmanager
 def training_progress(title: str) -> Iterator[Callable[[StepReport], None]]:
-    """Progress over all epochs, and a line for each."""
+    """Show progress over all epochs, and print a line for each."""
     from frigate.training.trainer import report_steps
 
     with progress(title) as update:
@@ -98,13 +100,13 @@ TRAIN = Command(
         Argument("--settings FILE", "a TOML file with [task], [model] and [train]", Path),
         Argument("--past N", "past snapshots in a window (default: 12)", int),
         Argument("--horizon N", "steps to forecast (default: 12)", int),
-        Argument("--epochs N", "number of epochs (0: demand alone, nothing learned); with --resume, more than before "
-                 "extend the run", int),
-        Argument("--batch-size N", "windows in one optimiser step", int),
+        Argument("--epochs N", "number of epochs; 0: use the demand estimate alone; with --resume, a larger number "
+                 "extends the run", int),
+        Argument("--batch-size N", "windows per optimiser step", int),
         Argument("--parts N", "split the network into N parts and train on one per step; for large networks", int),
-        Argument("--validation", "nodes held out to choose the best epoch: none, so that the last is kept; some of the "
-                 "seen; or the unseen, as in the paper (default: the preset's)", choices=("none", "seen", "unseen")),
-        Argument("--seed N", "fixes validation nodes, anchors, initial weights and order (default: 0)", int),
+        Argument("--validation", "nodes to choose the best epoch by: none (keep the last), some of the seen nodes, "
+                 "or the unseen nodes as in the paper (default: the preset's)", choices=("none", "seen", "unseen")),
+        Argument("--seed N", "seed for validation nodes, anchors, initial weights and order (default: 0)", int),
         Argument("--resume", "resume the run in the folder"),
         DEVICE, KERNELS, JSON,
     ),

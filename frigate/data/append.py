@@ -1,7 +1,7 @@
-"""Add the readings of an import to a city that is there: for every day's file, the same command with --append.
+"""Add imported readings to an existing city (--append), for example one file each day.
 
-A reading that is there already is replaced by the new one, so that the same file can be added twice. All other tables
-stay as they are, and the old folder stays until the new one is complete.
+A new reading replaces an existing one of the same node and time, so adding a file twice does no harm. All other tables
+stay unchanged, and the old folder is kept until the new one is complete.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ from frigate.errors import CityError
 
 
 def append_readings(city: City, path: str | Path) -> tuple[str, ...]:
-    """Add a city's readings to those of a city folder: all of them, or none.
+    """Add a city's readings to a city folder: all of them, or none.
 
     Parameters
     ----------
     city
-        With the network, step, time zone and quantity of the one in the folder.
+        The new readings. Network, step, time zone and quantity must match those of the folder.
     path
         A city folder.
 
     Returns
     -------
-    What to report.
+    Sentences that report what was added and replaced.
     """
     folder = Path(path).resolve()
-    with _alone(folder):
+    with _exclusive(folder):
         check_replaceable(folder, is_of_city, "a city", overwrite=True)
         there, settings = read_city(folder), read_city_file(folder)
-        _refuse_another(city, there, folder)
+        _check_same_city(city, there, folder)
         notices = Notices()
         sources = find_sources(folder)
         old = in_sandbox(_read_rows, folder, sources.get("readings"), there)
-        _refuse_within_steps(old, there, folder)
-        rows = _joined(old, _rows_of(city, there), there, notices)
+        _check_one_per_step(old, there, folder)
+        rows = _joined(old, _rows_of(city), there, notices)
         if len(rows) == len(old) and not notices.counts:
-            return ("Nothing is new: every reading is there already.",)
+            return ("Nothing to add: the city already has every reading.",)
         detectors = _joined_detectors(there, city)
         with writing(folder, keep=("cache",)) as new:
             csv = sources.get("readings", sources["nodes"]).suffix == ".csv"
@@ -71,26 +71,26 @@ def append_readings(city: City, path: str | Path) -> tuple[str, ...]:
             first = {} if known is None else json.loads(known.read_text(encoding="utf-8"))["imported"]
             last = {notice: city.places.get(notice, ()) for notice in city.notices if notice not in first}
             write_import_notices(new, first, last)
-    notices.add(f"Readings added to the {len(old):,} of {settings.name}", len(rows) - len(old))
+    notices.add(f"Readings added to the {len(old):,} in {settings.name}", len(rows) - len(old))
     return tuple(notices.sentences())
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Wait until no other process adds to the folder."""
+def _exclusive(folder: Path) -> Iterator[None]:
+    """Hold a lock on the folder, so that only one process appends to it at a time."""
     while True:
         handle = os.open(folder, os.O_RDONLY)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
-            if os.fstat(handle).st_ino == os.stat(folder).st_ino:  # else another has replaced it meanwhile
+            if os.fstat(handle).st_ino == os.stat(folder).st_ino:  # else another process replaced it meanwhile
                 yield
                 return
         finally:
             os.close(handle)
 
 
-def _refuse_another(new: City, there: City, folder: Path) -> None:
-    """Refuse readings that are not of the same city, in the same steps and of the same kind."""
+def _check_same_city(new: City, there: City, folder: Path) -> None:
+    """Refuse readings whose quantity, step, time zone or network differ from the city's."""
     a, b = new.stream, there.stream
     for name in ("quantity", "step_s", "timezone"):
         theirs, ours = getattr(a, name), getattr(b, name)
@@ -98,19 +98,19 @@ def _refuse_another(new: City, there: City, folder: Path) -> None:
             shown = [step_text(x) if name == "step_s" else f'"{x}"' for x in (ours, theirs)]
             what = name.removesuffix("_s")
             raise CityError(
-                f"{folder.name}: its {what} is {shown[0]}, that of the new readings {shown[1]}. Pass --{what}"
+                f"{folder.name}: its {what} is {shown[0]}, but the new readings have {shown[1]}. Pass --{what}"
             )
     same = np.array_equal(a.node_ids.astype(str), b.node_ids.astype(str))
     if not same or a.network.fingerprint not in {network.fingerprint for network in b.topologies}:
         sizes = [f"{x.num_nodes:,} nodes, {x.network.num_edges:,} roads" for x in (b, a)]
         raise CityError(
-            f"{folder.name} has another network ({sizes[0]}) than the new readings ({sizes[1]}). "
-            f"Import them on it with --network {folder.name}"
+            f"{folder.name}: its network ({sizes[0]}) is not that of the new readings ({sizes[1]}). "
+            f"Import them on its network with --network {folder.name}"
         )
 
 
 def _read_rows(folder: Path, path: Path | None, there: City) -> Readings:
-    """The readings in the folder, by row of the node."""
+    """The readings in the folder; each column is the row of a node."""
     if path is None:
         return Readings.none()
     settings: CityFile = read_city_file(folder)
@@ -121,8 +121,8 @@ def _read_rows(folder: Path, path: Path | None, there: City) -> Readings:
     return Readings.join([Readings.none(), *read.parts])
 
 
-def _refuse_within_steps(old: Readings, there: City, folder: Path) -> None:
-    """Refuse readings between the starts of snapshots: new ones would be added to them, not replace them."""
+def _check_one_per_step(old: Readings, there: City, folder: Path) -> None:
+    """Refuse a city with readings inside a step: a new reading would be added to them instead of replacing them."""
     if not len(old):
         return
     times_s = np.unique(old.time_us) // 1_000_000
@@ -132,19 +132,19 @@ def _refuse_within_steps(old: Readings, there: City, folder: Path) -> None:
     if (starts_s != times_s).any() or (old.time_us % 1_000_000).any():
         first = utc_text(int(times_s[int(np.argmax(starts_s != times_s))]) * 1_000_000)
         raise CityError(
-            f"{folder.name}: its readings are not one a step (first: {first}), so that new ones cannot be told from "
-            "them. Import the city anew"
+            f"{folder.name}: some of its readings are not at the start of a step (first: {first}), so new readings "
+            "cannot replace them. Import the whole city again"
         )
 
 
-def _rows_of(city: City, there: City) -> Readings:
+def _rows_of(city: City) -> Readings:
     stream = city.stream
     snapshot, node = np.nonzero(stream.observed)
     return Readings(stream.times_s[snapshot] * 1_000_000, node.astype(np.int32), stream.values[snapshot, node])
 
 
 def _joined(old: Readings, new: Readings, there: City, notices: Notices) -> Readings:
-    """Both, by time and then by node; of two at one time and node the new one."""
+    """Old and new readings, sorted by time and node. A new one replaces an old one of the same time and node."""
     both = Readings.join([Readings(each.time_us, each.column, each.value) for each in (old, new)])
     order = np.lexsort((both.column, both.time_us))  # stable: an old reading comes before the new one
     both = both.take(order)
@@ -161,7 +161,7 @@ def _joined(old: Readings, new: Readings, there: City, notices: Notices) -> Read
 
 
 def _joined_detectors(there: City, new: City) -> Detectors:
-    """Those of the folder, and those that are new."""
+    """The detectors in the folder, followed by the new ones."""
     known = {(name, node) for name, node, *_ in there.detectors.rows()}
     more = [row for row in new.detectors.rows() if (row[0], row[1]) not in known]
     return Detectors.of_rows([*there.detectors.rows(), *more])

@@ -1,11 +1,11 @@
-"""Readings into snapshots: the one rule for what a node's value in a snapshot is, used by every source.
+"""Put readings into snapshots. Every source uses these rules.
 
-A reading's time is the start of its interval, and snapshot t covers [t, t + step). Of several readings of a node in one
-snapshot, counts are summed and gauges keep the latest. Two readings of a node at the very same time are one reading and
-its correction: the last one given is kept. No reading is no observation; a 0 is a real zero. Snapshots run from that of
-the first reading to that of the last, and begin at whole steps from local midnight.
+A reading's time is the start of its interval, and snapshot t covers [t, t + step). If a node has several readings in
+one snapshot, counts are summed and a gauge keeps the latest. A second reading of a node at the same time is a
+correction and replaces the first. No reading means not observed; a 0 is a real zero. Snapshots run from the first
+reading to the last and start at whole steps from local midnight.
 
-S snapshots, N nodes, R readings, D sensors (several may stand at one node).
+S snapshots, N nodes, R readings, D sensors (a node may have several).
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from frigate.data.stream import RoadNetworkStream, Steps, make_stream
 from frigate.data.times import utc_text
 from frigate.errors import CityError
 
-MAX_CELLS = 1_500_000_000  # snapshots x nodes that a stream may have: 7.5 GB
-MANY_CELLS = 100_000_000  # with so many and hardly any reading, a time is mistaken
-MIN_WIDTH = 30  # the cost of a snapshot whatever it holds, in nodes
-PART_READINGS = 1 << 20  # readings handled at once
-BLOCK_CELLS = 4_000_000  # snapshots x sensors handled at once
+MAX_CELLS = 1_500_000_000  # snapshots x nodes in a stream: 7.5 GB
+MANY_CELLS = 100_000_000  # this many with hardly any readings means that a time is wrong
+MIN_WIDTH = 30  # fixed cost of a snapshot, in nodes
+PART_READINGS = 1 << 20  # readings processed at a time
+BLOCK_CELLS = 4_000_000  # snapshots x sensors processed at a time
 
 
 @dataclass(frozen=True)
 class Readings:
-    """Readings of nodes or of sensors."""
+    """Readings by node or by sensor."""
 
     time_us: NDArray[np.int64]  # [R] start of the interval, microseconds since 1970 UTC
-    column: NDArray[np.integer]  # [R] row of the node, or number of the sensor
+    column: NDArray[np.integer]  # [R] row of the node, or index of the sensor
     value: NDArray[np.number]  # [R]
-    row: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # [R] of the table; empty: not kept
+    row: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # [R] table row; empty: not kept
 
     def __len__(self) -> int:
         return len(self.time_us)
@@ -59,7 +59,7 @@ class Readings:
 
 @dataclass(frozen=True)
 class Span:
-    """The first and the last time with a reading, and where in the input they stand."""
+    """The times of the first and last readings, and where each is in the input."""
 
     first_us: int
     last_us: int
@@ -81,7 +81,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Grid:
-    """Which snapshots there are."""
+    """The snapshots that cover a period."""
 
     steps: Steps
     num_snapshots: int
@@ -92,7 +92,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Snapshots:
-    """Values and the observed mask of all nodes on a grid."""
+    """Values and observed mask of all nodes on a grid."""
 
     values: NDArray[np.float32]  # [S,N]
     observed: NDArray[np.bool_]  # [S,N]
@@ -105,7 +105,7 @@ class Snapshots:
         return Snapshots(*empty, Steps(0, step_s, timezone))
 
     def trimmed(self, notices: Notices) -> Snapshots:
-        """Without the snapshots before the first and after the last reading."""
+        """Drop the empty snapshots before the first reading and after the last."""
         seen = np.flatnonzero(self.observed.any(axis=1))
         first, stop = (int(seen[0]), int(seen[-1]) + 1) if len(seen) else (0, 0)
         lost = len(self.values) - (stop - first)
@@ -121,7 +121,7 @@ class Snapshots:
         unit: str = "",
         topology_of: NDArray[np.int64] | None = None,
     ) -> RoadNetworkStream:
-        """A stream of these snapshots, as `make_stream` makes it."""
+        """A stream of these snapshots. Parameters are those of `make_stream`."""
         return make_stream(
             self.values,
             network,
@@ -141,14 +141,14 @@ def bucket(parts: Iterable[Readings], grid: Grid, *, num_nodes: int, quantity: s
     Parameters
     ----------
     parts
-        Readings by node, a part at a time, in any order within a part; for a gauge no part may hold a reading earlier
-        than one of the part before it. Readings outside the grid are dropped.
+        Readings by node, in parts. Within a part the order is free; for a gauge, no part may have a reading earlier
+        than one in the part before. Readings outside the grid are dropped.
     grid
         The snapshots, from `snapshot_grid`.
     num_nodes
         N, the number of columns.
     quantity
-        "count": readings of one cell are summed. Anything else is a gauge, of which the latest reading stays.
+        "count": the readings in a cell are summed. Anything else is a gauge, which keeps the latest reading.
     """
     S, N = grid.num_snapshots, num_nodes
     snapshots = Snapshots(np.zeros((S, N), np.float32), np.zeros((S, N), bool), grid.steps)
@@ -164,7 +164,7 @@ def _put(
     observed: NDArray[np.bool_],
     quantity: str,
 ) -> None:
-    """Add readings, in place, to values and mask [S,N]."""
+    """Add readings to values and mask [S,N], in place."""
     S, N = values.shape
     inside = (snapshot >= 0) & (snapshot < S)
     if not inside.all():
@@ -174,17 +174,17 @@ def _put(
         np.add.at(values.reshape(-1), cell, readings.value)
     else:
         order = np.argsort(readings.time_us, kind="stable")
-        values.reshape(-1)[cell[order]] = readings.value[order]  # the last assignment to a cell stands
+        values.reshape(-1)[cell[order]] = readings.value[order]  # numpy keeps the last assignment to a cell
     observed.reshape(-1)[cell] = True
 
 
 @dataclass(frozen=True)
 class SensorSnapshots:
-    """Snapshots of nodes, brought together from the sensors at each of them."""
+    """Snapshots of nodes, combined from the sensors at each node."""
 
     snapshots: Snapshots
-    partial: NDArray[np.int64]  # [N] snapshots left out because only some of the node's sensors report
-    incomplete: int  # snapshots of single sensors that were covered only in part
+    partial: NDArray[np.int64]  # [N] snapshots left out because only some of the node's sensors reported
+    incomplete: int  # snapshots that a sensor covered only in part, summed over sensors
 
 
 def bucket_sensors(
@@ -199,24 +199,24 @@ def bucket_sensors(
 ) -> SensorSnapshots:
     """Put the readings of sensors into the snapshots of their nodes.
 
-    Counts of the sensors of a node are summed where all of them report; gauges are averaged over those that do.
+    A node's counts are summed over its sensors where all of them report; gauges are averaged over those that report.
 
     Parameters
     ----------
     readings
-        By sensor, in any order.
+        Readings by sensor, in any order.
     grid
         The snapshots, from `snapshot_grid`.
     node_of
-        [D] row of each sensor's node, -1 where it has none.
+        [D] row of each sensor's node; -1 if it has none.
     num_nodes
         N, the number of nodes.
     quantity
         "count", or anything else for a gauge.
     duration_ms
-        [R] length of each reading's interval. A sensor then reports in a snapshot only where its intervals fill it.
+        [R] length of each reading's interval. If given, a sensor reports in a snapshot only if its intervals fill it.
     covered_ms
-        [S] how much of each snapshot all sensors covered, for input that leaves out readings of 0.
+        [S] time in each snapshot covered by every sensor, for input that omits readings of 0.
     """
     S, D = grid.num_snapshots, len(node_of)
     snapshot = grid.snapshot_of(readings.time_us)
@@ -267,26 +267,26 @@ def bucket_matrix(
     valid: NDArray[np.bool_] | None = None,
     zeros_missing: bool = False,
 ) -> tuple[Snapshots, int]:
-    """Put a matrix of readings into snapshots. Its rows may come in any order and need not be a step apart.
+    """Put a matrix of readings into snapshots. Its rows may be in any order and need not be one step apart.
 
     Parameters
     ----------
     values
-        [rows, N] numbers of any type. NaN is no reading.
+        [rows, N] numbers of any type. NaN means no reading.
     time_us
         [rows] microseconds since 1970 UTC.
     network
-        The nodes, and so the columns of the result.
+        Its nodes are the columns of the result.
     step_s, timezone
-        Length of a snapshot; snapshots begin at whole steps from midnight there.
+        Length of a snapshot; snapshots start at whole steps from midnight in this time zone.
     quantity
         "count", or anything else for a gauge.
     notices
-        Takes what was left out or put in order.
+        Collects what was left out or sorted.
     valid
-        [rows] or [rows, N] False where there is no reading.
+        [rows] or [rows, N], False where there is no reading.
     zeros_missing
-        Whether a 0 means that nothing was observed.
+        Whether a 0 means not observed.
 
     Returns
     -------
@@ -328,9 +328,9 @@ def bucket_matrix(
 
 
 def snapshot_grid(span: Span, *, step_s: int, timezone: str, num_nodes: int, num_readings: int) -> Grid:
-    """The snapshots of a span, from a whole step since local midnight on.
+    """The snapshots of a span, starting at whole steps from local midnight.
 
-    More than fit into memory are refused before any memory is taken.
+    A grid too large for memory is refused before any memory is allocated.
     """
     first_s, last_s = span.first_us // 1_000_000, span.last_us // 1_000_000
     count = (last_s - first_s) // step_s + 1
@@ -348,17 +348,17 @@ def snapshot_grid(span: Span, *, step_s: int, timezone: str, num_nodes: int, num
 
 
 def usual_step_s(gap_us: NDArray[Any], *, where: str) -> int:
-    """The step of readings that are these times apart: the most frequent one."""
+    """The most frequent gap between readings, as a step."""
     gaps, count = np.unique(gap_us, return_counts=True)
     if not len(gaps):
-        raise CityError(f"{where}: one time only, so the step cannot be inferred. Give a step such as 5min")
+        raise CityError(f"{where}: only one time, so the step cannot be inferred. Give a step such as 5min")
     usual_us = int(gaps[np.argmax(count)])
     if usual_us % 1_000_000:
-        raise CityError(f"{where}: readings are mostly {usual_us / 1e6:g} s apart. Give a step, such as 5min")
+        raise CityError(f"{where}: readings are mostly {usual_us / 1e6:g} s apart. Give a step such as 5min")
     return whole_step(usual_us // 1_000_000, where=where)
 
 
-# Readings that can be used
+# Usable readings
 
 
 def usable_values(
@@ -369,9 +369,9 @@ def usable_values(
     notices: Notices,
     place: Callable[[int], Place],
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Values as they are stored, and which of `kept` can be: not NaN, not infinite, not a negative count."""
+    """Values as float32, and which of `kept` are usable: not NaN, not infinite, not a negative count."""
     with np.errstate(over="ignore"):
-        stored = value.astype(np.float32)  # what float32 cannot hold becomes infinite
+        stored = value.astype(np.float32)  # too large for float32: infinite
     missing = kept & np.isnan(stored)
     notices.add_rows("Readings without a value (empty or NaN), taken as not observed", missing, place)
     infinite = kept & np.isinf(stored)
@@ -385,7 +385,7 @@ def usable_values(
 
 
 def in_time_order(parts: list[Readings]) -> Iterator[Readings]:
-    """The readings in order of time, a part at a time. Empties the list as it goes, to save memory."""
+    """The readings sorted by time, in parts. Empties the list as it goes, to save memory."""
     ends = [time for p in parts if len(p) for time in (p.time_us[0], p.time_us[-1])]
     if (np.diff(ends) < 0).any() or any((np.diff(p.time_us) < 0).any() for p in parts):
         whole = Readings.join(parts)
@@ -402,18 +402,18 @@ def repeated(readings: Readings) -> NDArray[np.bool_]:
     later_us = np.diff(readings.time_us)
     if ((later_us > 0) | ((later_us == 0) & (np.diff(readings.column) > 0))).all():
         return again
-    order = np.lexsort((readings.column, readings.time_us))  # stable: the last of equals is the last row
+    order = np.lexsort((readings.column, readings.time_us))  # stable: among equals, the last row stays last
     same = (np.diff(readings.time_us[order]) == 0) & (np.diff(readings.column[order]) == 0)
     again[order[:-1][same]] = True
     return again
 
 
 def without_repeats(parts: Iterable[Readings], node_ids: NDArray[np.generic], notices: Notices) -> Iterator[Readings]:
-    """Parts in order of time, without the readings that a later row of the same node and time corrects."""
+    """Drop readings that a later row of the same node and time corrects. Parts must be sorted by time."""
     left = Readings.none()
     for part in parts:
         both = Readings.join([left, part]) if len(left) else part
-        # Readings of the last time wait for the next part, where a repetition may stand.
+        # Hold back the readings of the last time: the next part may correct them.
         cut = int(np.searchsorted(both.time_us, both.time_us[-1])) if len(both) else 0
         yield _single(both.take(slice(0, cut)), node_ids, notices)
         left = both.take(slice(cut, None))

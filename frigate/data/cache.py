@@ -1,7 +1,7 @@
-"""What was read of a city, kept as .npy files and one JSON in `CITY/cache`. It opens with numpy alone.
+"""The cache of a city: what was read from its tables, as .npy files and one JSON file in `CITY/cache`.
 
-The arrays of the network are checked by their digests. Values and the observed mask are used from their files, not
-loaded. A road that is in several topologies is kept once.
+It needs only numpy to open. Network arrays are checked against their digests. Values and the observed mask are
+memory-mapped. A road that is in several topologies is stored once.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from frigate.data.network import Edges, RoadNetwork
 from frigate.data.stream import RoadNetworkStream
 from frigate.errors import CityError
 
-CACHE_FORMAT = 4  # 1: days of 24 hours, whatever the clock did; 2: no lines of nodes; 3: no digests of its files
-MAPPED = ("values", "observed")  # used from their files: a digest would have to read them whole
+CACHE_FORMAT = 4  # 1: every day had 24 hours, ignoring clock changes; 2: no node lines; 3: no file digests
+MAPPED = ("values", "observed")  # memory-mapped and without a digest, which would read all of them
 ARRAYS = ("values", "observed", "topology_of", "utc_offset_s", "node_ids", "lon", "lat", "present", "roads",
           "roads_end", "geometry_end", "lines", "lines_end", "forbidden_turns",
           *(f.name for f in fields(Edges)))  # fmt: skip
 FILES = {"cache.json", *(f"{name}.npy" for name in ARRAYS)}
-DERIVED = re.compile(r"\.?[0-9a-f]{16}-")  # how the names of derived files begin, also of one that is being written
+DERIVED = re.compile(r"\.?[0-9a-f]{16}-")  # start of the names of derived files; with a dot while one is being written
 
 
 def open_cache(path: str | Path) -> City:
-    """The city as it was last read, with numpy alone: from a city folder or from its cache folder."""
+    """Open the cache of a city, using only numpy. `path` is the city folder or the cache folder itself."""
     folder = Path(path)
     inside = folder / "cache"
     if not (folder / "cache.json").is_file() and not (inside / "cache.json").is_file():
-        raise CityError(f"{folder} has no cache of a city. Make one with: frigate check {folder}")
+        raise CityError(f"{folder} has no city cache. Make one with: frigate check {folder}")
     if (folder / "cache.json").is_file():
         home = folder.parent if (folder.parent / "city.toml").is_file() else folder
         return replace(load_cache(folder)[0], folder=home.resolve())
@@ -50,14 +50,14 @@ def open_cache(path: str | Path) -> City:
 
 
 def cache_folder(folder: Path | None) -> Path | None:
-    """The folder of the cache of a city, or of a bare cache; None where there is no cache."""
+    """The cache folder of a city, or the folder itself if it is a cache; None if there is no cache."""
     if folder is None:
         return None
     return next((path for path in (folder, folder / "cache") if (path / "cache.json").is_file()), None)
 
 
 def is_cache(folder: Path) -> bool:
-    """Whether a folder is empty or a cache, with nothing else in it: then it can be replaced."""
+    """Whether a folder holds only a cache, or nothing, and so can be replaced."""
     if not folder.is_dir():
         return False
     names = {path.name for path in folder.iterdir()}
@@ -65,7 +65,7 @@ def is_cache(folder: Path) -> bool:
 
 
 def derived_prefix(network: RoadNetwork) -> str:
-    """How the names of files begin that hold what was derived from a network: they outlive a change of readings."""
+    """Prefix of the files derived from a network. They stay valid when only readings change."""
     return f"{network.fingerprint[:16]}-"
 
 
@@ -73,7 +73,7 @@ def derived_prefix(network: RoadNetwork) -> str:
 
 
 def save_cache(city: City, folder: Path, digests: dict[str, list[Any]]) -> None:
-    """Keep a city, with the digests of the files it was read from."""
+    """Write a city to its cache, with the digests of the files it was read from."""
     stream = city.stream
     facts = {
         "format": CACHE_FORMAT,
@@ -95,7 +95,7 @@ def save_cache(city: City, folder: Path, digests: dict[str, list[Any]]) -> None:
             np.save(new / f"{name}.npy", array, allow_pickle=False)
         files = {name: digest(new / f"{name}.npy") for name in arrays if name not in MAPPED}
         facts |= {"files": files, "mapped": {name: _layout(arrays[name]) for name in MAPPED}}
-        for network in stream.topologies:  # what was derived from it took long, and holds while the network does
+        for network in stream.topologies:  # derived files are slow to make, and still valid for the same network
             for derived in folder.glob(f"{derived_prefix(network)}*"):
                 shutil.copy2(derived, new / derived.name)
         facts["digest"] = _facts_digest(facts)
@@ -125,7 +125,7 @@ def _arrays(stream: RoadNetworkStream) -> dict[str, NDArray[Any]]:
         "lon": stream.network.lon,
         "lat": stream.network.lat,
         "present": np.stack([network.present for network in stream.topologies]),
-        "roads": rows.reshape(-1),  # rows of the pool: open and closed of each topology, one after the other
+        "roads": rows.reshape(-1),  # rows of the pool: open, then closed roads of each topology
         "roads_end": np.cumsum([len(t) for t in tables]),
         "geometry": np.frombuffer(b"".join(pool.geometry.tolist()), np.uint8),
         "geometry_end": np.cumsum([len(g) for g in pool.geometry.tolist()], dtype=np.int64),
@@ -142,7 +142,7 @@ def load_cache(folder: Path) -> tuple[City, dict[str, list[Any]]]:
     try:
         facts = json.loads((folder / "cache.json").read_text(encoding="utf-8"))
         if facts["format"] != CACHE_FORMAT:
-            raise CityError(f"{folder} is a cache of another version. Take it away, then: frigate check CITY")
+            raise CityError(f"{folder} is a cache of another version. Delete it, then run: frigate check CITY")
         if facts.pop("digest") != _facts_digest(facts):
             raise ValueError("cache.json has changed since it was written")
         changed = [name for name, known in facts["files"].items() if digest(folder / f"{name}.npy") != known]
@@ -151,8 +151,8 @@ def load_cache(folder: Path) -> tuple[City, dict[str, list[Any]]]:
         return _loaded(folder, facts), facts["tables"]
     except CityError:
         raise
-    except Exception as error:  # whatever a damaged header or a missing array leads to
-        raise CityError(f"{folder} is not a whole cache ({error}). Take it away, then: frigate check CITY") from None
+    except Exception as error:  # a damaged header or a missing array can raise anything
+        raise CityError(f"{folder} is a damaged cache ({error}). Delete it, then run: frigate check CITY") from None
 
 
 def _loaded(folder: Path, facts: dict[str, Any]) -> City:
@@ -160,7 +160,7 @@ def _loaded(folder: Path, facts: dict[str, Any]) -> City:
         whole = np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
         if _layout(whole) != facts["mapped"][name]:
             raise ValueError(f"{name}.npy has changed since it was written")
-        return np.asarray(whole)  # a plain view, still of the file
+        return np.asarray(whole)  # a plain array, still backed by the file
 
     topologies = _topologies(folder)
     stream = RoadNetworkStream(

@@ -1,7 +1,7 @@
-"""The table of changes: read into a network for each stretch of time, and written from the topologies of a stream.
+"""The table of changes: read into one network for each period, and written from the topologies of a stream.
 
-A change holds from its time on: a snapshot has the topology that is valid at its start, so a change at time c is in
-every snapshot that starts at c or later. Actions: close, open, add_edge, add_node, remove_node.
+A snapshot has the topology that is valid at its start: a change at time c applies to every snapshot that starts at c or
+later. Actions: close, open, add_edge, add_node, remove_node.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ ACTIONS = ("close", "open", "add_edge", "add_node", "remove_node")
 
 @dataclass(frozen=True)
 class Timeline:
-    """The networks one after the other: `networks[0]` before any change, `networks[i]` from `from_us[i - 1]` on."""
+    """The network over time: `networks[0]` before any change, `networks[i]` from `from_us[i - 1]` on."""
 
     networks: tuple[RoadNetwork, ...]
     from_us: NDArray[np.int64]
 
     def topologies(self, starts_us: NDArray[np.int64]) -> tuple[list[RoadNetwork], NDArray[np.int64]]:
-        """The distinct networks of snapshots that start at these times, and which of them each has."""
+        """The distinct networks of snapshots that start at these times, and which of them each snapshot has."""
         state = np.searchsorted(self.from_us, starts_us, side="right")
         shown = np.unique(state) if len(state) else np.array([len(self.networks) - 1])
         distinct: list[RoadNetwork] = []
@@ -46,7 +46,7 @@ class Timeline:
         of_state = np.zeros(len(self.networks), np.int64)
         for i in shown.tolist():
             network = self.networks[i]
-            if network.fingerprint not in index_of:  # a road closed and opened again gives back the first topology
+            if network.fingerprint not in index_of:  # closing and reopening a road gives the same topology again
                 index_of[network.fingerprint] = len(distinct)
                 distinct.append(network)
             of_state[i] = index_of[network.fingerprint]
@@ -76,7 +76,7 @@ def read_changes(path: Path, base: RoadNetwork, *, clock: Clock, notices: Notice
 
 
 def _with_later_nodes(table: Table, base: RoadNetwork, adding: NDArray[np.bool_]) -> RoadNetwork:
-    """Nodes that a change adds are in the table from the start, absent until then."""
+    """The network with the nodes that changes add later. They are in the node table from the start, but absent."""
     if not adding.any():
         return base
     _need(table, "node_id", adding)
@@ -91,7 +91,7 @@ def _with_later_nodes(table: Table, base: RoadNetwork, adding: NDArray[np.bool_]
         if len(names[row]) > MAX_TEXT:
             raise table.refuse(int(row), f"node_id has {len(names[row]):,} characters. Give at most {MAX_TEXT}")
         if integer and not re.fullmatch(INTEGER_ID, names[row]):
-            raise table.refuse(int(row), f'node_id "{names[row]}" is not an integer, as the other nodes\' ids are')
+            raise table.refuse(int(row), f'node_id "{names[row]}" is not an integer, but all other node ids are')
     ids = np.concatenate([base.node_ids, names[rows].astype(np.int64) if integer else names[rows]])
     present = np.concatenate([base.present, np.zeros(len(rows), bool)])
     lon, lat = np.concatenate([base.lon, lon[rows]]), np.concatenate([base.lat, lat[rows]])
@@ -100,16 +100,16 @@ def _with_later_nodes(table: Table, base: RoadNetwork, adding: NDArray[np.bool_]
 
 def _need(table: Table, column: str, wanted: NDArray[np.bool_]) -> None:
     if column not in table:
-        table.refuse_where(wanted, lambda _: f"this action needs a column {column}, which is not there")
+        table.refuse_where(wanted, lambda _: f"this action needs a column {column}, which is missing")
 
 
 @dataclass(frozen=True)
 class _Edits:
-    """What the rows of a table of changes do; -1 where a row names no node."""
+    """What each row of a table of changes does; -1 where it names no node."""
 
     actions: NDArray[np.str_]
     nodes: NDArray[np.int64]
-    roads: Edges  # one a row; of close and open, only the ends mean anything
+    roads: Edges  # one per row; close and open use only its ends
 
 
 def _edits(table: Table, base: RoadNetwork, actions: NDArray[np.str_], notices: Notices) -> _Edits:
@@ -131,7 +131,7 @@ def _edit(network: RoadNetwork, rows: list[int], edits: _Edits, table: Table) ->
     try:
         return _edited(network, rows, edits)
     except CityError:
-        for row in rows:  # again, one at a time, to name the line
+        for row in rows:  # retry row by row, to name the line that fails
             try:
                 network = _edited(network, [row], edits)
             except CityError as error:
@@ -153,7 +153,7 @@ def _edited(network: RoadNetwork, rows: list[int], edits: _Edits) -> RoadNetwork
         grown = network.add(roads=ends, length_m=new.length_m.tolist())  # checks the ends and lengths
         return replace(grown, edges=network.edges.join(new))
     if len(set(nodes)) < len(nodes):
-        raise CityError("the same node twice at the same time")
+        raise CityError("a node is named twice at the same time")
     if action == "add_node":
         return network.add(nodes=[(ids[n], float(network.lon[n]), float(network.lat[n])) for n in nodes])
     absent = [ids[n] for n in nodes if not network.present[n]]
@@ -166,10 +166,10 @@ def _edited(network: RoadNetwork, rows: list[int], edits: _Edits) -> RoadNetwork
 
 
 def reopenable(network: RoadNetwork) -> Edges:
-    """Closed roads that a change can open again: both ends are there, and no other road has them."""
+    """Closed roads that a change can reopen: both ends are present, and no other road has the same ends."""
     taken = set(zip(network.senders.tolist(), network.receivers.tolist(), strict=True))
     rows = []
-    for row in reversed(range(len(network.closed))):  # of two with the same ends, the one closed last
+    for row in reversed(range(len(network.closed))):  # of roads with the same ends, the one closed last
         pair = int(network.closed.senders[row]), int(network.closed.receivers[row])
         if pair not in taken and network.present[list(pair)].all():
             taken.add(pair)
@@ -178,7 +178,7 @@ def reopenable(network: RoadNetwork) -> Edges:
 
 
 def _road_keys(edges: Edges) -> list[tuple[Any, ...]]:
-    """All that a road is, to tell roads apart. NaN is not equal to itself, -1 is."""
+    """All attributes of each road, to compare roads. NaN becomes -1, because NaN does not equal itself."""
     columns = (getattr(edges, f.name) for f in fields(Edges))
     return list(
         zip(*(np.nan_to_num(c, nan=-1).tolist() if c.dtype.kind == "f" else c.tolist() for c in columns), strict=True)
@@ -186,7 +186,7 @@ def _road_keys(edges: Edges) -> list[tuple[Any, ...]]:
 
 
 def change_frame(stream: RoadNetworkStream, first: RoadNetwork, closed: Edges) -> pl.DataFrame | None:
-    """The changes that lead from the tables of nodes and roads through every snapshot's topology."""
+    """The changes that turn the tables of nodes and roads into each topology in turn; None if there are none."""
     import polars as pl
 
     everything = replace(first, present=np.ones(first.num_nodes, bool), edges=first.edges.join(closed))
@@ -194,7 +194,7 @@ def change_frame(stream: RoadNetworkStream, first: RoadNetwork, closed: Edges) -
     course = [first, *(stream.topologies[int(stream.topology_of[s])] for s in turns)]
     at_s = [stream.start_s, *(int(stream.times_s[s]) for s in turns)]
     keys = {id(network): set(_road_keys(network.edges)) for network in (everything, *course)}
-    shut: dict[tuple[int, int], tuple[Any, ...]] = {}  # roads that can be opened again, by their ends
+    shut: dict[tuple[int, int], tuple[Any, ...]] = {}  # roads that can be reopened, by their ends
     frames: list[pl.DataFrame] = []
     for before, after, time_s in zip([everything, *course], course, at_s, strict=False):
         gone, come = keys[id(before)] - keys[id(after)], keys[id(after)] - keys[id(before)]
@@ -213,7 +213,7 @@ def _changes_at(
     come: list[tuple[Any, ...]],
     shut: dict[tuple[int, int], tuple[Any, ...]],
 ) -> list[pl.DataFrame]:
-    """Frames of changes in an order that can be carried out. Keeps `shut` as a reader of them would have it."""
+    """Frames of changes in an order that works when they are read. Updates `shut` as a reader would."""
     import polars as pl
 
     ids = before.node_ids
@@ -224,7 +224,7 @@ def _changes_at(
     for pair in [p for p in shut if p[0] in leaving or p[1] in leaving]:
         del shut[pair]
     stays = before.present & after.present
-    closing = [road for road in gone if stays[road[0]] and stays[road[1]]]  # the others go with their node
+    closing = [road for road in gone if stays[road[0]] and stays[road[1]]]  # the others vanish with their node
     shut.update({(road[0], road[1]): road for road in closing})
     opening = [road for road in come if shut.get((road[0], road[1])) == road]
     adding = [road for road in come if shut.get((road[0], road[1])) != road]

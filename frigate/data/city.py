@@ -1,20 +1,19 @@
 """A city on disk: tables in, a network and a stream out, and back.
 
     city.toml   format = 1, name, step ("5min"), timezone, quantity ("count" or a gauge such as "speed"), unit,
-                [exclude] readings that are left out, see `exclude`
-    nodes       node_id, lon, lat [, geometry (WKB), where nodes are roads]
+                [exclude] readings to leave out, see `exclude`
+    nodes       node_id, lon, lat [, geometry (WKB), if nodes are roads]
     edges       source, target [, length_m, road_class, lanes, speed_kph, name, geometry (WKB)]
-    readings    time, node_id, value              no row is no observation; a 0 is a real zero
+    readings    time, node_id, value              no row means not observed; a 0 is a real zero
     changes     time, action, source, target, node_id, lon, lat, length_m [, road_class, lanes, speed_kph]
-    turns       source, via, target               a turn that is forbidden
-    sensors     sensor_id, node_id [, lon, lat, moved_m]    the detectors' own names, for people
+    turns       source, via, target               a forbidden turn
+    sensors     sensor_id, node_id [, lon, lat, moved_m]    the detectors' own names, only for display
 
-Each table is .parquet or .csv. All but `nodes` and `edges` may be absent. How a table is understood stands in the
-module of its name; nodes and edges are in `network_tables`, sensors in `sensor_table`. `notices.json` keeps what the
-import reported.
+Each table is .parquet or .csv. Only `nodes` and `edges` are required. Each table is read by the module of its name;
+nodes and edges by `network_tables`, sensors by `sensor_table`. `notices.json` keeps what the import reported.
 
-`CITY/cache` keeps what was read as .npy files and one JSON, and is made again when a table changes. It opens with numpy
-alone, on a machine that has nothing to read tables with.
+`CITY/cache` keeps what was read, as .npy files and one JSON file, and is rebuilt when a table changes. It needs only
+numpy to open, so a machine without table readers can use it.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ __all__ = ["City", "excluding", "open_cache", "open_city", "read_city", "write_c
 
 
 def open_city(path: str | Path, *, exclude: Sequence[str] = ()) -> City:
-    """Open a city folder, or a cache without one.
+    """Open a city folder, or a cache on its own.
 
     Parameters
     ----------
@@ -72,12 +71,12 @@ def read_city(path: str | Path, *, cache: bool = True, exclude: Sequence[str] = 
     Parameters
     ----------
     path
-        A folder with city.toml, nodes and edges, and perhaps readings, changes and turns; each CSV or Parquet.
+        A folder with city.toml, nodes and edges, and optionally readings, changes and turns, each CSV or Parquet.
     cache
-        Whether to keep what was read in `CITY/cache`, and to use that until a table changes.
+        Whether to use and update `CITY/cache`, which is valid until a table changes.
     exclude
-        Readings to leave out beside those under [exclude] in city.toml: of a sensor, given by its node ("4411"), of a
-        period ("2024-03-11/2024-03-15"), or of a sensor in a period ("4411@2024-03-11").
+        Readings to leave out in addition to [exclude] in city.toml: those of a sensor, given by its node ("4411"), of
+        a period ("2024-03-11/2024-03-15"), or of a sensor in a period ("4411@2024-03-11").
 
     Returns
     -------
@@ -92,13 +91,13 @@ def read_city(path: str | Path, *, cache: bool = True, exclude: Sequence[str] = 
             if known == digests:
                 return excluding(replace(kept, folder=folder), exclude)
         except CityError:
-            pass  # a cache that cannot be read is made again
+            pass  # an unreadable cache is rebuilt
     city = in_sandbox(_read_into_cache, folder, sources, digests)
     return excluding(city or replace(load_cache(folder / "cache")[0], folder=folder), exclude)
 
 
 def excluding(city: City, exclude: Sequence[str]) -> City:
-    """The city without these readings, given as for `read_city`, which its notices say."""
+    """The city without these readings, with a notice of each. `exclude` is as for `read_city`."""
     if not exclude:
         return city
     notices = Notices()
@@ -108,18 +107,18 @@ def excluding(city: City, exclude: Sequence[str]) -> City:
 
 
 def _read_into_cache(folder: Path, sources: dict[str, Path], digests: dict[str, list[Any]]) -> City | None:
-    """Read the tables and, given their digests, keep them in the cache; the city itself where it is not kept."""
+    """Read the tables and write them to the cache if digests are given. Returns the city only if it was not cached."""
     city = _read_tables(folder, sources)
     if not digests:
         return city
     cache = folder / "cache"
     if cache.exists() and not is_cache(cache):
-        told = f"{cache} holds files that are not of a cache. They stay, so that nothing is kept there to read faster"
+        told = f"{cache} holds files that are not part of a cache. They are left alone, so the city is not cached"
         return replace(city, notices=(*city.notices, told))
     try:
         save_cache(city, cache, digests)
     except OSError:
-        return city  # a folder that cannot be written is no fault of the city
+        return city  # a read-only folder is fine: the city is just not cached
     return None
 
 
@@ -164,7 +163,7 @@ def _read_import_notices(path: Path) -> dict[str, tuple[str, ...]]:
         both = {**kept["imported"], **kept["appended"]}
         return {str(notice): tuple(map(str, places)) for notice, places in both.items()}
     except (ValueError, LookupError, TypeError, RecursionError) as error:
-        raise CityError(f"{path.name} is not what an import wrote ({error}). Take it away; nothing needs it") from None
+        raise CityError(f"{path.name} is damaged ({error}). Delete it: nothing needs it") from None
 
 
 def _stream(snapshots: Snapshots, timeline: Timeline, settings: CityFile, notices: Notices) -> RoadNetworkStream:
@@ -194,7 +193,7 @@ def _stream(snapshots: Snapshots, timeline: Timeline, settings: CityFile, notice
 
 
 def write_city(city: City, path: str | Path, *, csv: bool = False, overwrite: bool = False) -> None:
-    """Write a city folder: whole, or not at all.
+    """Write a city folder, completely or not at all.
 
     Parameters
     ----------
@@ -203,20 +202,20 @@ def write_city(city: City, path: str | Path, *, csv: bool = False, overwrite: bo
     path
         A new folder, or a city that Frigate wrote, which is replaced.
     csv
-        Whether the tables are CSV; default: Parquet.
+        Whether to write CSV instead of Parquet.
     overwrite
-        Whether to replace also a city that was made or edited by hand.
+        Whether to replace even a city that was made or edited by hand.
     """
     folder = Path(path).resolve()
     if folder.is_dir() and any(folder.iterdir()) and not (folder / "city.toml").exists():
-        raise CityError(f"{folder} is not empty and no city. Name another folder")
+        raise CityError(f"{folder} is not empty and is not a city. Name another folder")
     check_replaceable(folder, is_of_city, "a city", overwrite=overwrite)
     with writing(folder) as new:
         _write_tables(city, new, csv=csv)
 
 
 def is_of_city(path: Path) -> bool:
-    """Whether something in a city folder is a part of the city."""
+    """Whether a file or folder inside a city folder is part of the city."""
     names = {"city.toml", IMPORT_NOTICES, *(f"{stem}.{end}" for stem in TABLES for end in ("csv", "parquet"))}
     return is_cache(path) if path.name == "cache" else path.name in names and path.is_file()
 
@@ -224,7 +223,7 @@ def is_of_city(path: Path) -> bool:
 def write_import_notices(
     folder: Path, imported: Mapping[str, Sequence[str]], appended: Mapping[str, Sequence[str]]
 ) -> None:
-    """Keep what the import of a city reported, and what the last one that added readings did, with the places."""
+    """Write the notices of the city's import and of the last --append, with their places."""
     if imported or appended:
         text = json.dumps({"imported": imported, "appended": appended}, indent=1, ensure_ascii=False)
         (folder / IMPORT_NOTICES).write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""city.toml, the settings of a city: its name, step, time zone, quantity and unit."""
+"""city.toml: the name, step, time zone, quantity and unit of a city."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class CityFile:
     timezone: str = "UTC"
     quantity: str = "count"
     unit: str = ""
-    text_ids: bool = False  # ids that look like integers but are text
+    text_ids: bool = False  # ids look like integers but are text
     exclude: tuple[str, ...] = ()  # readings to leave out, see `exclude`
     clock: Clock = field(default_factory=lambda: Clock(None, ""))
 
@@ -57,7 +57,7 @@ def step_text(step_s: int) -> str:
 
 
 def parse_step(text: str, *, where: str) -> int:
-    """Seconds of a step such as "5min", "1h" or "30s". It has to divide a day."""
+    """Seconds of a step such as "5min", "1h" or "30s", which must divide a day."""
     match = re.fullmatch(r"\s*(\d{1,6})\s*(s|sec|min|h|d)\s*", text)
     if not match:
         raise CityError(f'{where}: step "{text}" is not understood. Write a number and s, min or h, such as "5min"')
@@ -77,7 +77,7 @@ def read_city_file(folder: Path) -> CityFile:
     path = folder / "city.toml"
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:  # also of bytes that are no text, numbers too long, lists too deep
+    except (ValueError, RecursionError) as error:  # includes invalid UTF-8, huge numbers, deep nesting
         raise CityError(f"city.toml is not valid TOML: {str(error).split(';')[0]}") from None
     known = ("format", "name", "step", "timezone", "quantity", "unit", "node_ids", "exclude")
     for key, value in raw.items():
@@ -110,12 +110,13 @@ def read_city_file(folder: Path) -> CityFile:
 
 
 def _exclude(table: object) -> tuple[str, ...]:
-    """The entries of [exclude], each a text as after --exclude."""
+    """The entries of [exclude], each written as for --exclude."""
     example = 'readings = ["4411", "2024-03-11/2024-03-15"]'
     if not isinstance(table, dict) or set(table) - {"readings"}:
-        found = f"{sorted(set(table) - {'readings'})[0]} is not a known key" if isinstance(table, dict) else "no table"
-        raise CityError(f"city.toml [exclude]: {found}. Write [exclude] and under it {example}")
+        unknown = sorted(set(table) - {"readings"}) if isinstance(table, dict) else []
+        found = f"{unknown[0]} is not a known key" if unknown else "not a table"
+        raise CityError(f"city.toml [exclude]: {found}. Write [exclude] and below it {example}")
     entries = table.get("readings", [])
     if not isinstance(entries, list) or not all(isinstance(entry, str) for entry in entries):
-        raise CityError(f"city.toml [exclude]: readings = {entries!r} is no list of texts. Write {example}")
+        raise CityError(f"city.toml [exclude]: readings = {entries!r} is not a list of strings. Write {example}")
     return tuple(entries)

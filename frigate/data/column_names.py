@@ -1,4 +1,4 @@
-"""Which column of a table is which of ours: by the user's map, by our own name, or by the names that others give it."""
+"""Match a table's columns to ours: by the user's map, by our own names, or by common names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from frigate.errors import CityError, did_you_mean
 SPEED_KPH = {"_kph": 1.0, "_kmh": 1.0, "_mph": 1.609344, "_mps": 3.6}
 LENGTH_M = {"_m": 1.0, "_km": 1000.0, "_mi": 1609.344, "_ft": 0.3048}
 
-# Names that others give to our columns; the user's map goes before them.
+# Common names for our columns. The user's map takes precedence.
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "node_id": ("node", "nodeid", "id", "osmid", "intersection_id", "junction_id"),
     "lon": ("longitude", "lng", "long", "x", "lon_deg"),
@@ -35,7 +35,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
 
 
 def renamed(names: Sequence[str], columns: Sequence[str], rename: Mapping[str, str], *, where: str) -> dict[str, str]:
-    """Our columns -> their names in the file, by the map and by our own names."""
+    """Our columns -> their names in the file, matched by the user's map and by our own names."""
     source_of: dict[str, str] = {}
     for theirs, ours in rename.items():
         if theirs in names and ours in columns and theirs != ours:
@@ -50,32 +50,33 @@ def renamed(names: Sequence[str], columns: Sequence[str], rename: Mapping[str, s
 def guess(
     names: Sequence[str], columns: Sequence[str], rename: Mapping[str, str], source_of: Mapping[str, str], *, where: str
 ) -> dict[str, str]:
-    """The same for columns that are not known yet, by the names that others give them."""
+    """The same for columns not matched yet, by common names."""
     guessed: dict[str, str] = {}
     for ours in (c for c in columns if c not in source_of):
         there = [n for n in names if n.strip().lower() in (ours, *ALIASES.get(ours, ())) and n not in rename]
         there = [n for n in there if n not in columns or n == ours]
         if len(there) > 1:
             either = " or ".join(there)
-            raise CityError(f"{where}: is {either} the {ours}? Say so with --map {there[0]}={ours}")
+            raise CityError(f"{where}: which column is {ours}: {either}? Choose with --map {there[0]}={ours}")
         if there:
             guessed[ours] = there[0]
     taken = [*source_of.values(), *guessed.values()]
-    return {ours: theirs for ours, theirs in guessed.items() if taken.count(theirs) == 1}  # a column is one of ours
+    return {ours: theirs for ours, theirs in guessed.items() if taken.count(theirs) == 1}
 
 
 def check_rename(rename: Mapping[str, str], names: Sequence[str], ours: Sequence[str]) -> None:
-    """Refuse a map, theirs to ours, from a column that no table has, or to one that is none of ours."""
+    """Refuse a map (theirs -> ours) from a column that no table has, or to one that is not ours."""
     for theirs, our in rename.items():
         if theirs not in names:
             there = f"The columns are: {', '.join(dict.fromkeys(names))}"
             raise CityError(f'map: no table has a column "{theirs}"{did_you_mean(theirs, names)}. {there}')
         if our not in ours:
-            raise CityError(f'map: "{our}" is no column of ours{did_you_mean(our, ours)}. Ours: {", ".join(ours)}')
+            known = f"Frigate's columns are: {', '.join(ours)}"
+            raise CityError(f'map: "{our}" is not a column that Frigate reads{did_you_mean(our, ours)}. {known}')
 
 
 def unit_factor(source: str, target: str) -> float:
-    """What a column must be multiplied by when it is renamed: speed_mph=speed_kph gives 1.609344, lon_e5=lon 1e-5."""
+    """The unit conversion of a renamed column: 1.609344 for speed_mph=speed_kph, 1e-5 for lon_e5=lon."""
     if target in ("lon", "lat") and (scaled := re.search(r"_e([567])$", source.lower())):
         return float(f"1e-{scaled[1]}")
 

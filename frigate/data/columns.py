@@ -1,4 +1,4 @@
-"""The columns of a table as arrays: numbers, words, lines, ids of nodes. Faults are named by line and column."""
+"""The columns of a table as arrays: numbers, words, lines, node ids. Errors name the line and column."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from frigate.errors import CityError, did_you_mean
 if TYPE_CHECKING:
     import polars as pl
 
-INTEGER_ID = r"^(0|-?[1-9][0-9]{0,17})$"  # "007" is text: as a number it would not come back the same
-MAX_TEXT = 255  # characters of a name or an id: an array of text is as wide as the longest, in every row
-MISSING = ("", "na", "n/a", "nan", "null", "none", "-", "--")  # how users' tables write that there is no number
+INTEGER_ID = r"^(0|-?[1-9][0-9]{0,17})$"  # "007" is text: a number would lose the zeros
+MAX_TEXT = 255  # characters of a name or id: in a numpy array every row is as wide as the longest
+MISSING = ("", "na", "n/a", "nan", "null", "none", "-", "--")  # how tables write a missing number
 
 
 # Numbers
@@ -30,9 +30,9 @@ MISSING = ("", "na", "n/a", "nan", "null", "none", "-", "--")  # how users' tabl
 class Numbers:
     """A column as numbers."""
 
-    values: NDArray[np.float64]  # NaN where not given or wrong; a NaN may also be given
+    values: NDArray[np.float64]  # NaN where missing or wrong; NaN may also be given
     given: NDArray[np.bool_]
-    wrong: NDArray[np.bool_]  # there is something, but no number
+    wrong: NDArray[np.bool_]  # something that is not a number
 
 
 def parse_numbers(table: Table, column: str, style: str = "dot") -> Numbers:
@@ -63,7 +63,7 @@ def parse_numbers(table: Table, column: str, style: str = "dot") -> Numbers:
 
 
 def numbers(table: Table, column: str) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """A column as numbers, and where it is given; NaN where it is not. What is no number is refused."""
+    """A column as numbers, NaN where missing, and a mask of those given. Anything that is not a number is refused."""
     found = parse_numbers(table, column)
     table.refuse_where(found.wrong, lambda row: f'{column} "{table.frame[column][row]}" is not a number')
     return found.values, found.given
@@ -72,8 +72,8 @@ def numbers(table: Table, column: str) -> tuple[NDArray[np.float64], NDArray[np.
 def number_styles(file: TableFile, columns: Sequence[str]) -> dict[str, str]:
     """How each column writes its numbers: "dot" (1234.5), "comma" (1.234,5) or "thousands" (1,234.5).
 
-    A value such as 1,234 could be either; another value of the column decides, else the delimiter: a file that
-    separates columns by commas has no need to write decimals with them.
+    A value such as 1,234 is ambiguous. Other values of the column decide, else the delimiter: a file whose columns are
+    separated by commas would hardly use decimal commas.
     """
     import polars as pl
 
@@ -104,7 +104,7 @@ def number_styles(file: TableFile, columns: Sequence[str]) -> dict[str, str]:
         if unsure is not None and file.delimiter != "," and not (sure_decimal or sure_grouped or either):
             raise CityError(
                 f"{file.place(int(unsure))}: {file.source_of[c]} has three digits after the dot, where other rows have "
-                "no dot: are these thousands or decimals? Write 1234, or 987.000"
+                "no dot: are these thousands or decimals? Write 1234 or 987.000"
             )
         if sure_decimal or (either and not sure_grouped and file.delimiter != ","):
             styles[c] = "comma"
@@ -114,7 +114,7 @@ def number_styles(file: TableFile, columns: Sequence[str]) -> dict[str, str]:
 
 
 def lon_lat(table: Table, wanted: NDArray[np.bool_] | None = None) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Columns `lon` and `lat`; a row (of those wanted) that is no place on earth is refused."""
+    """Columns `lon` and `lat`. Coordinates that are not on earth are refused in all rows, or in those wanted."""
     lon, lat = (numbers(table, c)[0] if c in table else np.full(len(table), np.nan) for c in ("lon", "lat"))
     wrong = ~on_earth(lon, lat) if wanted is None else wanted & ~on_earth(lon, lat)
     table.refuse_where(wrong, lambda row: coordinate_fault(float(lon[row]), float(lat[row])))
@@ -125,14 +125,14 @@ def lon_lat(table: Table, wanted: NDArray[np.bool_] | None = None) -> tuple[NDAr
 
 
 def text(table: Table, column: str) -> pl.Series:
-    """A column as text without blanks around it, null where it is empty. 7.0 is 7: so pandas writes integers."""
+    """A column as stripped text, null where empty. 7.0 becomes 7, because pandas writes integers that way."""
 
     stripped = as_text(table, column).str.strip_chars()
     return stripped.set((stripped == "").fill_null(False), None)
 
 
 def numbered(names: pl.Series, codes: dict[str, int]) -> NDArray[np.int32]:
-    """The number of each name in `codes`, to which new ones are added in their order."""
+    """The number of each name in `codes`. New names are added to `codes` in order of appearance."""
     import polars as pl
 
     distinct = names.unique(maintain_order=True)
@@ -141,7 +141,7 @@ def numbered(names: pl.Series, codes: dict[str, int]) -> NDArray[np.int32]:
 
 
 def words(table: Table, column: str, notices: Notices | None = None) -> NDArray[np.str_]:
-    """A column as text, exactly as it is or, given notices, `shortened`; "" where it is not given or not there."""
+    """A column as text, `shortened` if notices are given; "" where a value or the whole column is missing."""
 
     if column not in table:
         return np.full(len(table), "", np.str_)
@@ -150,7 +150,7 @@ def words(table: Table, column: str, notices: Notices | None = None) -> NDArray[
 
 
 def shortened(text: pl.Series, table: Table, notices: Notices) -> pl.Series:
-    """A column of text, cut to `MAX_TEXT` characters; what was cut goes to the notices."""
+    """A column of text, cut to `MAX_TEXT` characters, with a notice of what was cut."""
     long = (text.str.len_chars() > MAX_TEXT).fill_null(False).to_numpy()
     notices.add_rows(f"Values of {text.name} cut to {MAX_TEXT} characters", long, table.place_of())
     return text.str.head(MAX_TEXT)
@@ -175,7 +175,7 @@ def _whole_numbers(raw: pl.Series) -> pl.Series:
 
 
 def lines_wkb(table: Table, column: str) -> NDArray[np.object_]:
-    """A column of WKB: bytes in Parquet, hexadecimal digits in CSV; b"" where it is not given."""
+    """A column of WKB: bytes in Parquet, hexadecimal digits in CSV; b"" where missing."""
     import polars as pl
 
     lines = np.full(len(table), b"", np.object_)
@@ -198,7 +198,7 @@ def lines_wkb(table: Table, column: str) -> NDArray[np.object_]:
 
 
 def new_ids(table: Table, column: str, *, as_text: bool = False) -> NDArray[np.generic]:
-    """Ids of nodes, each once: integers where every one is written as one, else text."""
+    """Unique node ids: integers if every id is written as one, else text."""
     import polars as pl
 
     raw = table.frame[column]
@@ -221,7 +221,7 @@ def new_ids(table: Table, column: str, *, as_text: bool = False) -> NDArray[np.g
 
 
 def id_array(ids: pl.Series, *, as_text: bool = False) -> NDArray[np.generic]:
-    """Ids as an array of integers where every one is written as one, else of text."""
+    """Ids as an array: integers if every id is written as one, else text."""
     import polars as pl
 
     if ids.dtype == pl.String and not as_text and len(ids) and bool(ids.str.contains(INTEGER_ID).all()):
@@ -245,20 +245,20 @@ def _check_id_type(table: Table, column: str) -> None:
 
 
 class NodeIndex:
-    """From the user's ids to rows of the node table, a column at a time."""
+    """Finds the rows of nodes by the user's ids, one column at a time."""
 
     def __init__(self, node_ids: NDArray[np.generic]) -> None:
         self.node_ids = node_ids
         self._order = np.argsort(node_ids, kind="stable")
 
     def rows(self, table: Table, column: str) -> NDArray[np.int64]:
-        """[rows of the table] row of each node, -1 where it is not known."""
-        if not table.frame[column].dtype.is_float():  # what pandas makes of integers with gaps
+        """[rows of the table] row of each node, -1 if unknown."""
+        if not table.frame[column].dtype.is_float():  # pandas turns integers with gaps into floats
             _check_id_type(table, column)
         return self.find(table.frame[column])
 
     def find(self, ids: pl.Series) -> NDArray[np.int64]:
-        """Row of each node, -1 where it is not known."""
+        """Row of each node, -1 if unknown."""
         import polars as pl
 
         if self.node_ids.dtype.kind == "U":

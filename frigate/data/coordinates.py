@@ -1,4 +1,4 @@
-"""Longitude and latitude in degrees: whether they are a place on earth, and how far two places are apart."""
+"""Longitude and latitude in degrees: checks, distances, and the points of a line."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ def haversine_m(
 
 
 def on_earth(lon: NDArray[np.float64], lat: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Which pairs of degrees are places; NaN is none."""
+    """Which coordinates are on earth; False for NaN."""
     with np.errstate(invalid="ignore"):
         return np.asarray((np.abs(lon) <= MAX_LON) & (np.abs(lat) <= MAX_LAT))
 
 
 def coordinate_fault(lon: float, lat: float, *, allow_zero: bool = True) -> str:
-    """Why a pair of degrees is no place on earth, to stand after the name of what has them; "" where it is one."""
+    """Why coordinates are not on earth, worded to follow the name of their owner; "" if they are."""
     if abs(lon) <= MAX_LON and abs(lat) <= MAX_LAT:
-        return "(0, 0), which means an unknown place" if lon == lat == 0 and not allow_zero else ""
+        return "(0, 0), which usually means an unknown place" if lon == lat == 0 and not allow_zero else ""
     swapped = abs(lat) <= MAX_LON and abs(lon) <= MAX_LAT
     hint = "lon and lat look swapped" if swapped else "lon is within 180 degrees and lat within 90 (WGS84)"
     return f"lon {lon:g}, lat {lat:g} is not a place on earth; {hint}"
 
 
 def line_points(wkb: bytes) -> NDArray[np.float64]:
-    """[points,2] of a line string in two dimensions, none where it is no such line: numpy alone, for a bare machine."""
+    """[points,2] of a two-dimensional WKB line string, empty for anything else. Needs only numpy, unlike shapely."""
     order = "<" if wkb[:1] == b"\x01" else ">"
     if len(wkb) < 9 or np.frombuffer(wkb, f"{order}u4", 1, 1)[0] != 2:
         return np.zeros((0, 2))

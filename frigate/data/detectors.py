@@ -1,7 +1,7 @@
-"""Which detector reads at which node, under the user's own name, and how far it was moved there. D rows.
+"""Which detector reads at which node, by the user's own names, and how far it is from that node. D rows.
 
-A node may have several detectors, and a detector that measures both directions of a road has two nodes. Nothing is
-computed from it. How the table is read and written stands in `sensor_table`.
+A node may have several detectors, and a detector that measures both directions of a road has two nodes. The table is
+only for display: nothing is computed from it. `sensor_table` reads and writes it.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ def _no_numbers() -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Detectors:
-    """Detectors by their names, and the nodes that they read at."""
+    """Detectors by name, and the nodes they read at."""
 
     names: NDArray[np.str_] = field(default_factory=lambda: np.zeros(0, np.str_))  # [D]
     nodes: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # [D] rows
-    lon: NDArray[np.float64] = field(default_factory=_no_numbers)  # [D] where it stands; NaN: not known
+    lon: NDArray[np.float64] = field(default_factory=_no_numbers)  # [D] of the detector itself; NaN: unknown
     lat: NDArray[np.float64] = field(default_factory=_no_numbers)  # [D]
-    moved_m: NDArray[np.float64] = field(default_factory=_no_numbers)  # [D] from there to its node or road; NaN
+    moved_m: NDArray[np.float64] = field(default_factory=_no_numbers)  # [D] to its node or road; NaN: unknown
 
     def __len__(self) -> int:
         return len(self.names)
 
     def rows(self) -> list[list[Any]]:
-        """The table as JSON has it; None: not known."""
+        """The rows as JSON; None: unknown."""
         columns = [self.names.tolist(), self.nodes.tolist()]
         columns += [[None if np.isnan(x) else x for x in each.tolist()] for each in (self.lon, self.lat, self.moved_m)]
         return [list(row) for row in zip(*columns, strict=True)]
 
     @classmethod
     def of_rows(cls, rows: list[list[Any]]) -> Detectors:
-        """The opposite of `rows`."""
+        """The inverse of `rows`."""
         names, nodes, *numbers = zip(*rows, strict=True) if rows else ((), (), (), (), ())
         places = [np.array([np.nan if x is None else x for x in each], np.float64) for each in numbers]
         return cls(np.array(names, np.str_), np.array(nodes, np.int64), *places)
@@ -46,14 +46,14 @@ class Detectors:
     def at_nodes(
         self, own: NDArray[np.generic], node_ids: NDArray[np.generic]
     ) -> tuple[NDArray[np.str_], NDArray[np.float64]]:
-        """The detectors of each node, "A17; A18" or "", and how far the farthest was moved, NaN where not known.
+        """The detectors at each node ("A17; A18", or ""), and the distance of the farthest from it (NaN if unknown).
 
         Parameters
         ----------
         own
-            Ids of the city's nodes.
+            Ids of all nodes of the city.
         node_ids
-            [N] the nodes to name them at.
+            [N] the nodes to look up.
         """
         row_of = {node_id: row for row, node_id in enumerate(node_ids.tolist())}
         texts: list[list[str]] = [[] for _ in row_of]
@@ -67,7 +67,7 @@ class Detectors:
         return np.array(["; ".join(text) for text in texts], np.str_), moved_m
 
     def alone(self) -> dict[str, int]:
-        """The node's row of every detector that is the only one at its only node."""
+        """Detectors that have one node and share it with no other -> the row of that node."""
         names, count = np.unique(self.names, return_counts=True)
         nodes, there = np.unique(self.nodes, return_counts=True)
         once, single = set(names[count == 1].tolist()), set(nodes[there == 1].tolist())

@@ -1,10 +1,10 @@
-"""Readings that a person leaves out: those of a sensor, of a period, or of a sensor in a period.
+"""Readings that the user leaves out: those of a sensor, of a period, or of a sensor in a period.
 
-    "4411"                           all readings of node 4411, or of the detector of that name
-    "2024-03-11/2024-03-15"          all readings of these five days; also a day, or two times
+    "4411"                           all readings of node 4411, or of the detector with that name
+    "2024-03-11/2024-03-15"          all readings of these five days; a single day or two times work too
     "4411@2024-03-11T06:00/2024-03-11T20:00"
 
-They stand in city.toml, as readings = [...] under [exclude], or are typed after --exclude.
+They are listed in city.toml, as readings = [...] under [exclude], or given with --exclude.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from frigate.errors import CityError, SettingsError, did_you_mean
 def without_excluded(
     stream: RoadNetworkStream, exclude: Sequence[str], *, detectors: Detectors, where: str, notices: Notices
 ) -> RoadNetworkStream:
-    """The stream with the excluded readings as not observed.
+    """The stream with the excluded readings marked as not observed.
 
     Parameters
     ----------
@@ -33,11 +33,11 @@ def without_excluded(
     exclude
         What to leave out: a node id, a period, or both as "ID@PERIOD".
     detectors
-        One that is alone at its node can be named in place of the node.
+        A detector that is the only one at its node can be named instead of the node.
     where
-        The place to name in an error and in the notices, such as "--exclude".
+        The place to name in errors and notices, such as "--exclude".
     notices
-        Takes how many readings each of them leaves out.
+        Collects how many readings each entry leaves out.
     """
     if not exclude:
         return stream
@@ -48,12 +48,12 @@ def without_excluded(
         lost = int(observed[first:stop, rows].sum())
         observed[first:stop, rows] = False
         notices.add(f"Readings left out by {where}, {text.strip()}", lost)
-        notices.add(f"Entries of {where} without any reading to leave out ({text.strip()})", int(lost == 0))
+        notices.add(f"Entries of {where} that match no reading ({text.strip()})", int(lost == 0))
     return replace(stream, values=np.where(observed, stream.values, np.float32(0)), observed=observed)
 
 
 def _cells(stream: RoadNetworkStream, row_of: dict[str, int], text: str, where: str) -> tuple[slice, int, int]:
-    """Nodes, and the first and the end of the snapshots, that an entry leaves out."""
+    """The nodes, and the first and stop snapshot, that an entry leaves out."""
     if text in row_of:
         return slice(row_of[text], row_of[text] + 1), 0, stream.num_snapshots
     node, at, period = text.rpartition("@")
@@ -69,5 +69,5 @@ def _cells(stream: RoadNetworkStream, row_of: dict[str, int], text: str, where: 
             f'{where} "{text}": neither a node of the network{hint} nor a period such as 2024-03-11/2024-03-15'
         ) from None
     nodes = slice(row_of[node], row_of[node] + 1) if at else slice(None)
-    # Also the snapshot that the period begins in: a part of it is to be left out.
+    # Includes the snapshot in which the period begins, even if only part of it is in the period.
     return nodes, max(0, stream.snapshot_at(seconds[0])), max(0, snapshots_in(stream, seconds)[1])

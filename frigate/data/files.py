@@ -1,7 +1,7 @@
-"""Files and folders written whole or not at all, and errors of reading them in our words.
+"""Atomic writes of files and folders, and clear errors for files that cannot be read.
 
-What is new is written to a folder beside, `.NAME.frigate-...`, and renamed into place. That folder is locked while its
-process lives: one that is not locked was left by a killed process, and is cleared away by the next that comes.
+New content is written to a temporary folder next to the target, `.NAME.frigate-...`, and renamed into place. The
+process that writes it holds a lock: a folder without one was left by a killed process, and the next process removes it.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from typing import Any
 
 from frigate.errors import CityError, FrigateError
 
-MARKER = ".frigate.json"  # in a folder that Frigate wrote: its files, with size and digest
-BESIDE = ".frigate-"
+MARKER = ".frigate.json"  # lists the files that Frigate wrote to a folder, with size and digest
+TEMPORARY = ".frigate-"
 
 
 @contextmanager
 def file_errors() -> Iterator[None]:
-    """Turn what the system says about a file into an error that names it."""
+    """Turn an OSError into a CityError that names the file."""
     try:
         yield
     except OSError as error:
         if error.filename is None:
             raise
         if isinstance(error, FileNotFoundError):
-            raise CityError(f"{error.filename}: there is no such file") from None
+            raise CityError(f"{error.filename}: no such file") from None
         raise CityError(f"{Path(error.filename).name} cannot be read: {error.strerror}") from None
 
 
 @contextmanager
 def parsing(path: Path) -> Iterator[None]:
-    """Turn whatever a parser stumbles over in a damaged file into an error that names the file."""
+    """Turn whatever a parser raises on a damaged file into a CityError that names the file."""
     import numpy as np
 
     try:
-        with np.errstate(all="ignore"):  # numpy multiplies the sizes that a damaged header claims
+        with np.errstate(all="ignore"):  # sizes in a damaged header overflow
             yield
     except (FrigateError, MemoryError):
         raise
@@ -51,13 +51,13 @@ def parsing(path: Path) -> Iterator[None]:
         if isinstance(error, OSError) and error.filename is not None:
             raise
         detail = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-        raise CityError(f"{path.name} is damaged or cut short: {detail}. Save or fetch it again") from None
+        raise CityError(f"{path.name} is damaged or cut short: {detail}. Save or download it again") from None
 
 
 def check_regular(path: Path) -> None:
-    """Refuse a pipe, which may never begin, and a device, which may never end."""
+    """Refuse a pipe, which may block, and a device, which may be endless."""
     if path.exists() and not (path.is_file() or path.is_dir()):
-        raise CityError(f"{path} is a pipe or a device. Save what it gives to a file first")
+        raise CityError(f"{path} is a pipe or a device. Save its content to a file first")
 
 
 def digest(path: Path) -> list[Any]:
@@ -67,7 +67,7 @@ def digest(path: Path) -> list[Any]:
 
 
 def sync(path: Path) -> None:
-    """Return when a file or folder is on the disk."""
+    """Flush a file or folder to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -81,22 +81,22 @@ def check_replaceable(folder: Path, is_ours: Callable[[Path], bool], what: str, 
     Parameters
     ----------
     folder
-        What is to be replaced; it need not exist.
+        The folder to replace; it need not exist.
     is_ours
-        Whether something in the folder may be a part of `what`. Anything else is never replaced.
+        Whether an entry of the folder can be part of `what`. Any other entry is never replaced.
     what
         What is written there, such as "a city".
     overwrite
-        Whether to replace parts that Frigate did not write, or that have changed since.
+        Whether to replace files that Frigate did not write, or that have changed since.
     """
     clear_leftovers(folder)
     if folder.exists() and not folder.is_dir():
         raise CityError(f"{folder} is a file. Name a folder")
     there = sorted(path for path in folder.iterdir() if path.name != MARKER) if folder.exists() else []
-    there = [path for path in there if not (path.name.startswith(".") and BESIDE in path.name)]
+    there = [path for path in there if not (path.name.startswith(".") and TEMPORARY in path.name)]
     foreign = [path.name for path in there if not is_ours(path)]
     if foreign:
-        raise CityError(f"{folder} holds more than {what} ({', '.join(foreign[:3])}). Name another folder")
+        raise CityError(f"{folder} holds other files than {what} ({', '.join(foreign[:3])}). Name another folder")
     written = _marked(folder)
     others = [path.name for path in there if path.is_file() and written.get(path.name) != digest(path)]
     if others and not overwrite:
@@ -107,7 +107,7 @@ def check_replaceable(folder: Path, is_ours: Callable[[Path], bool], what: str, 
 
 
 def _marked(folder: Path) -> dict[str, Any]:
-    """By name, size and digest of the files that Frigate wrote to a folder."""
+    """Size and digest of the files that Frigate wrote to a folder, by name."""
     try:
         files = json.loads((folder / MARKER).read_text(encoding="utf-8"))["files"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -117,12 +117,12 @@ def _marked(folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def replacing_file(path: Path) -> Iterator[Path]:
-    """A file of the same name to write to, which takes the place of `path` when the block ends well."""
+    """Yield a file to write to, which replaces `path` if the block succeeds."""
     if path.exists() and not path.is_file() and not path.is_dir():
-        yield path  # a pipe or a device, such as /dev/stdout: there is nothing to replace
+        yield path  # a pipe or device such as /dev/stdout cannot be replaced
         return
-    path = path.resolve()  # a link stays one
-    with _beside(path) as new:
+    path = path.resolve()  # keep a symbolic link, and replace its target
+    with _temporary_folder(path) as new:
         yield new / path.name
         sync(new / path.name)
         os.replace(new / path.name, path)
@@ -136,12 +136,12 @@ def write_file(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def replacing_folder(folder: Path, *, lasting: bool = True, keep: Sequence[str] = ()) -> Iterator[Path]:
-    """A new folder beside `folder` that takes its place when the block ends well; the old one stays until then.
+    """Yield a new folder that replaces `folder` if the block succeeds; until then the old one stays.
 
-    A lasting one is marked as Frigate's and is on the disk before the old one goes. A cache needs neither. What is
-    named in `keep` moves from the old folder to the new one.
+    If `lasting`, it is marked as Frigate's and flushed to disk before the old one is removed; a cache needs neither.
+    Entries named in `keep` are moved from the old folder to the new one.
     """
-    with _beside(folder) as new:
+    with _temporary_folder(folder) as new:
         yield new
         if lasting:
             files = {path.name: digest(path) for path in sorted(new.iterdir())}
@@ -159,8 +159,8 @@ def replacing_folder(folder: Path, *, lasting: bool = True, keep: Sequence[str] 
 
 
 @contextmanager
-def _beside(path: Path) -> Iterator[Path]:
-    """An empty folder to write to, with room for `old` beside it, which comes back where nothing took its place."""
+def _temporary_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty folder `new` to write to. If `path` was moved to `old` next to it and not replaced, restore it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     clear_leftovers(path)
     work, lock = _locked_folder(path)
@@ -176,18 +176,18 @@ def _beside(path: Path) -> Iterator[Path]:
 
 def _locked_folder(path: Path) -> tuple[Path, int]:
     while True:
-        work = Path(tempfile.mkdtemp(prefix=f".{path.name}{BESIDE}", dir=path.parent))
+        work = Path(tempfile.mkdtemp(prefix=f".{path.name}{TEMPORARY}", dir=path.parent))
         lock = os.open(work, os.O_RDONLY)
-        with suppress(OSError):  # where the file system has no locks, nobody takes it for a leftover either
+        with suppress(OSError):  # a file system without locks: nobody can take it for a leftover either
             fcntl.flock(lock, fcntl.LOCK_EX)
         if work.exists():
             return work, lock
-        os.close(lock)  # cleared away by another process before it was locked
+        os.close(lock)  # another process removed it before it was locked
 
 
 def clear_leftovers(path: Path) -> None:
-    """Clear away what killed processes left beside `path`; what one had put aside, but not replaced, comes back."""
-    for work in path.parent.glob(f".{glob.escape(path.name)}{BESIDE}*"):
+    """Remove what killed processes left next to `path`, and restore an old version that was moved but not replaced."""
+    for work in path.parent.glob(f".{glob.escape(path.name)}{TEMPORARY}*"):
         with suppress(OSError):
             lock = os.open(work, os.O_RDONLY)
             try:

@@ -1,4 +1,4 @@
-"""A city, and which files its folder has. Imports numpy alone, so that a cache opens on a machine without polars."""
+"""A city, and the files in its folder. Imports only numpy, so that a cache opens on a machine without polars."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def empty_turns() -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class City:
-    """A road network stream with a name, and what was reported when it was read."""
+    """A road network stream with a name, and the notices from reading it."""
 
     name: str
     stream: RoadNetworkStream
-    notices: tuple[str, ...] = ()  # one sentence with a count each
-    folder: Path | None = None  # where it was read: a city folder, or a cache that has none beside it
-    road_features: tuple[NDArray[np.float32], ...] = ()  # [N,R] raw, one a topology; empty until computed
-    places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by notice: its first places, one by one
+    notices: tuple[str, ...] = ()  # sentences with a count
+    folder: Path | None = None  # where it was read from: a city folder, or a cache on its own
+    road_features: tuple[NDArray[np.float32], ...] = ()  # [N,R] raw, one per topology; empty until computed
+    places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # notice -> its first places
     forbidden_turns: NDArray[np.int64] = field(default_factory=empty_turns)  # [K,3] rows of nodes: from, via, to
-    excluded: tuple[str, ...] = ()  # readings left out by whoever opened it, beside those of city.toml
+    excluded: tuple[str, ...] = ()  # entries of `exclude` given on opening, besides those in city.toml
     detectors: Detectors = field(default_factory=Detectors)
-    imported: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # what its import reported, with the places
+    imported: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # notices of the import -> places
 
     def __repr__(self) -> str:
         notices = f", {len(self.notices)} notices" if self.notices else ""
@@ -49,28 +49,28 @@ class City:
     def reported(
         name: str, stream: RoadNetworkStream, notices: Notices, *, forbidden_turns: NDArray[np.int64] | None = None
     ) -> City:
-        """A new city with what its import has to report."""
+        """A new city with the notices of its import."""
         places = notices.sentences()
         turns = empty_turns() if forbidden_turns is None else forbidden_turns
         return City(name, stream, tuple(places), places=places, forbidden_turns=turns)
 
     @property
     def reports(self) -> dict[str, tuple[str, ...]]:
-        """All that was reported, when it was imported and when it was read, with the first places of each."""
+        """All notices, of the import and of reading, with their first places."""
         return {**self.imported, **{notice: self.places.get(notice, ()) for notice in self.notices}}
 
     @property
     def network(self) -> RoadNetwork:
-        """The network as it is at the last snapshot."""
+        """The network at the last snapshot."""
         return self.stream.network
 
 
 def city_folder(path: Path) -> Path:
-    """The folder itself, once it is sure that it can be a city."""
+    """The folder as a Path, if it can be a city."""
     if not path.exists():
-        clear_leftovers(path.resolve())  # a killed import may have put it aside
+        clear_leftovers(path.resolve())  # a killed import may have moved it away
     if not path.exists():
-        raise CityError(f"{path}: there is no such folder")
+        raise CityError(f"{path}: no such folder")
     if not path.is_dir():
         raise CityError(f"{path} is a file. A city is a folder with a city.toml")
     if not (path / "city.toml").is_file():
@@ -79,7 +79,7 @@ def city_folder(path: Path) -> Path:
 
 
 def find_sources(folder: Path) -> dict[str, Path]:
-    """city.toml, the tables and the notices that are there, by their names without ending."""
+    """The existing files of a city (city.toml, tables, notices), by name without suffix."""
     found = {stem: _find_table(folder, stem) for stem in TABLES}
     for stem in ("nodes", "edges"):
         if found[stem] is None:
@@ -98,7 +98,7 @@ def _find_table(folder: Path, stem: str) -> Path | None:
 
 
 def file_digests(sources: Mapping[str, Path]) -> dict[str, list[Any]]:
-    """Names, sizes and digests of the files: a cache is out of date when they differ."""
+    """Names, sizes and digests of the files. A cache is out of date if they differ."""
     digests: dict[str, list[Any]] = {}
     for path in sources.values():
         with file_errors():

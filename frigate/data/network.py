@@ -1,7 +1,7 @@
 """A road network: a directed graph of intersections and roads (paper, Definition 1, without its readings).
 
-Immutable: `close`, `reopen`, `add` and `remove_nodes` return a new network. The node table only ever grows: a node
-that is taken away stays in it with `present` False, so that column n of a stream is node n in every topology.
+Immutable: `close`, `reopen`, `add` and `remove_nodes` return a new network. The node table only grows: a removed node
+stays in it with `present` False, so that column n of a stream is node n in every topology.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from frigate.data.coordinates import coordinate_fault, haversine_m
 from frigate.data.notices import Notices, Place
 from frigate.errors import CityError
 
-SAME_PLACE_M = 50.0  # a node of the same id no farther away is the same node on another network
+SAME_PLACE_M = 50.0  # nodes of two networks are the same if they share an id and are at most this far apart
 
 NodeId = str | int
 Road = tuple[NodeId, NodeId]
@@ -30,7 +30,7 @@ Road = tuple[NodeId, NodeId]
 
 @dataclass(frozen=True)
 class Edges:
-    """A table of directed roads. Attributes that are not known: NaN for numbers, "" for words, b"" for geometry."""
+    """A table of directed roads. Unknown attributes are NaN (numbers), "" (words) or b"" (geometry)."""
 
     senders: NDArray[np.int64]  # [E] node the road leaves
     receivers: NDArray[np.int64]  # [E] node the road reaches
@@ -45,7 +45,7 @@ class Edges:
         sizes = {f.name: len(getattr(self, f.name)) for f in fields(self)}
         if len(set(sizes.values())) > 1:
             others = ", ".join(f"{name} {size}" for name, size in sizes.items() if size != sizes["senders"])
-            raise CityError(f"{sizes['senders']} roads have columns of other lengths ({others}). Give one value a road")
+            raise CityError(f"{sizes['senders']} roads, but other columns differ ({others}). Give one value per road")
 
     @classmethod
     def of(
@@ -99,16 +99,16 @@ def no_lines() -> NDArray[np.object_]:
 class RoadNetwork:
     """Intersections and the directed roads between them; or, in a city on roads, roads and the turns between them.
 
-    There are no self-loops and no two roads with the same ends (E is a subset of V x V): `clean_edges` makes it so.
+    There are no self-loops and no two roads with the same ends (E is a subset of V x V); `clean_edges` removes them.
     """
 
     node_ids: NDArray[np.generic]  # [N] the user's own, integers or text
     lon: NDArray[np.float64]  # [N] degrees
     lat: NDArray[np.float64]  # [N] degrees
     edges: Edges  # open roads
-    present: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))  # [N]; empty: all are
+    present: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))  # [N]; empty: all present
     closed: Edges = field(default_factory=Edges.none)  # roads that `reopen` can bring back
-    lines: NDArray[np.object_] = field(default_factory=no_lines)  # [N] WKB, where nodes are roads; else empty
+    lines: NDArray[np.object_] = field(default_factory=no_lines)  # [N] WKB if nodes are roads, else empty
 
     def __post_init__(self) -> None:
         if len(self.present) == 0:
@@ -131,8 +131,8 @@ class RoadNetwork:
         wrong = np.concatenate([key[1:][key[1:] == key[:-1]], key[key // N == key % N]])
         if len(wrong):
             a, b = divmod(int(wrong[0]), N)
-            what = "a road from a node to itself" if a == b else "there are two of it"
-            remedy = "Clean the table of roads with frigate.data.network.clean_edges"
+            what = "it leads from a node to itself" if a == b else "it occurs twice"
+            remedy = "Clean the roads with frigate.data.network.clean_edges"
             raise CityError(f"road {self.node_ids[a]},{self.node_ids[b]}: {what}. {remedy}")
 
     def __repr__(self) -> str:
@@ -164,20 +164,20 @@ class RoadNetwork:
         return {node_id: row for row, node_id in enumerate(self.node_ids.tolist())}
 
     def same_nodes(self, other: RoadNetwork) -> NDArray[np.int64]:
-        """[N] the row of `other` that each node is, by id and place; -1 where it is none."""
+        """[N] row in `other` of each node, matched by id and place; -1 if there is none."""
         a, b = self.node_ids, other.node_ids
         if all(np.array_equal(x, y) for x, y in ((a, b), (self.lon, other.lon), (self.lat, other.lat))):
             return np.arange(len(a))
         if len(b) == 0:
             return np.full(len(a), -1)
-        alike = (a.dtype.kind == "U") == (b.dtype.kind == "U")  # 41 and "41" are one id
+        alike = (a.dtype.kind == "U") == (b.dtype.kind == "U")  # 41 and "41" are the same id
         there = other._row_of if alike else {str(node_id): row for node_id, row in other._row_of.items()}
         row = np.array([there.get(x if alike else str(x), -1) for x in a.tolist()], np.int64)
         away_m = haversine_m(self.lon, self.lat, other.lon[row], other.lat[row])
         return np.where(away_m <= SAME_PLACE_M, row, -1)
 
     def rows_of(self, node_ids: Iterable[NodeId]) -> NDArray[np.int64]:
-        """Rows of these nodes. Text is understood as an integer where the network's ids are integers."""
+        """Rows of these nodes. Text is read as an integer if the network's ids are integers."""
         return np.array([self.row_of(node_id) for node_id in node_ids], np.int64)
 
     def row_of(self, node_id: NodeId) -> int:
@@ -193,7 +193,7 @@ class RoadNetwork:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Sixteen hex digits that change with any node, road, length or attribute a forecast depends on."""
+        """Sixteen hex digits that change with any node, road, length or attribute that affects a forecast."""
         digest = hashlib.sha256()
         e = self.edges
         order = np.lexsort((e.receivers, e.senders))
@@ -211,7 +211,7 @@ class RoadNetwork:
 
     @cached_property
     def streets(self) -> NDArray[np.str_]:
-        """[N] the names of the roads at each node, as "Rue du Fort / Grand-Rue"; "" where none has a name."""
+        """[N] names of the roads at each node, such as "Rue du Fort / Grand-Rue"; "" if none has a name."""
         e, names = self.edges.join(self.closed), [""] * self.num_nodes
         at, road = np.concatenate([e.senders, e.receivers]), np.tile(np.arange(len(e)), 2)
         order = np.argsort(at, kind="stable")
@@ -227,18 +227,18 @@ class RoadNetwork:
         Parameters
         ----------
         roads
-            One-way roads by their end nodes, as [(41, 42)]. To close both directions, name both.
+            One-way roads by their end nodes, such as [(41, 42)]. To close both directions, name both.
         """
         hit = self._find(roads, self.edges, "is not an open road")
         return replace(self, edges=self.edges.take(~hit), closed=self.closed.join(self.edges.take(hit)))
 
     def close_nodes(self, node_ids: Iterable[NodeId]) -> RoadNetwork:
-        """The network without the roads into and out of these nodes, which stay; where a node is a road, it closes.
+        """The network with all roads at these nodes closed. The nodes stay. In a city on roads this closes roads.
 
         Parameters
         ----------
         node_ids
-            The nodes. One without an open road is refused.
+            The nodes. Each must have an open road.
         """
         hit = np.zeros(self.num_edges, bool)
         for node_id in node_ids:
@@ -255,7 +255,7 @@ class RoadNetwork:
         Parameters
         ----------
         roads
-            One-way roads by their end nodes, which `close` has closed.
+            One-way roads by their end nodes, closed before by `close`.
         """
         roads = _pairs(roads)
         hit = self._find(roads, self.closed, "was not closed")
@@ -280,13 +280,13 @@ class RoadNetwork:
         Parameters
         ----------
         nodes
-            Each an id, a longitude and a latitude. A node that was removed comes back where it was.
+            (id, longitude, latitude) of each. A node that was removed comes back where it was.
         roads
             One-way roads by their end nodes.
         length_m
-            Of each road; None, for all or for one: the straight distance.
+            Of each road. None, for all or for one: the straight-line distance.
         road_class, lanes, speed_kph
-            Of each road; None: not known.
+            Of each road. None: unknown.
         """
         grown = self._add_nodes(nodes) if len(nodes) else self
         roads = _pairs(roads)
@@ -297,7 +297,7 @@ class RoadNetwork:
         straight = haversine_m(grown.lon[senders], grown.lat[senders], grown.lon[receivers], grown.lat[receivers])
         given = [None] * len(roads) if length_m is None else list(length_m)
         if len(given) != len(roads):
-            raise CityError(f"{len(given)} lengths for {len(roads)} roads. Give one a road, None where it is not known")
+            raise CityError(f"{len(given)} lengths for {len(roads)} roads. Give one per road, None if unknown")
         try:
             metres = np.array([s if g is None else g for s, g in zip(straight, given, strict=True)], np.float64)
             new = Edges.of(senders, receivers, metres, road_class=road_class, lanes=lanes, speed_kph=speed_kph)
@@ -308,18 +308,18 @@ class RoadNetwork:
             roads, zip(senders.tolist(), receivers.tolist(), strict=True), metres, strict=True
         ):
             if pair[0] == pair[1]:
-                raise CityError(f"road {a},{b}: a road from a node to itself is not a road")
+                raise CityError(f"road {a},{b} leads from a node to itself. Name two different nodes")
             if pair in there:
                 raise CityError(f"road {a},{b} is already there")
             if not grown.present[list(pair)].all():
                 raise CityError(f"road {a},{b}: one of its ends has been removed")
             if not (np.isfinite(metre) and metre > 0):
-                raise CityError(f"road {a},{b}: length {metre} m; give a length above 0")
+                raise CityError(f"road {a},{b}: length {metre} m. Give a length above 0")
             there.add(pair)
         return replace(grown, edges=grown.edges.join(new))
 
     def remove_nodes(self, node_ids: Iterable[NodeId]) -> RoadNetwork:
-        """The network without these nodes and the roads at them.
+        """The network without these nodes and their roads.
 
         Parameters
         ----------
@@ -329,7 +329,7 @@ class RoadNetwork:
         present = self.present.copy()
         present[self.rows_of(node_ids)] = False
         keep = present[self.senders] & present[self.receivers]
-        ends = present[self.closed.senders] & present[self.closed.receivers]  # nor can they be reopened
+        ends = present[self.closed.senders] & present[self.closed.receivers]  # else reopening fails
         return replace(self, present=present, edges=self.edges.take(keep), closed=self.closed.take(ends))
 
     def _add_nodes(self, nodes: Sequence[tuple[NodeId, float, float]]) -> RoadNetwork:
@@ -337,7 +337,7 @@ class RoadNetwork:
         new: list[tuple[NodeId, float, float]] = []
         for node in nodes:
             if isinstance(node, str) or len(node) != 3:
-                raise CityError(f"node {node!r}: give its id, lon and lat, as (41, 6.13, 49.61)")
+                raise CityError(f"node {node!r}: give its id, lon and lat, such as (41, 6.13, 49.61)")
             node_id = self._own_id(node[0])
             row = self._row_of.get(node_id)
             if row is None:
@@ -357,14 +357,14 @@ class RoadNetwork:
         )
 
     def _own_id(self, node_id: Any) -> NodeId:
-        """The id as the network has them: text, or a whole number."""
+        """The id in the network's own type: text or integer."""
         if self.node_ids.dtype.kind == "U":
             return str(node_id)
         try:
             number = operator.index(int(node_id) if isinstance(node_id, str) else node_id)
             np.array(number, self.node_ids.dtype)
         except (TypeError, ValueError, OverflowError):
-            raise CityError(f'node "{node_id}": the ids of this network are whole numbers. Give one') from None
+            raise CityError(f'node "{node_id}": ids in this network are whole numbers. Give one') from None
         return number
 
     def _find(self, roads: Iterable[Road], table: Edges, otherwise: str) -> NDArray[np.bool_]:
@@ -388,7 +388,7 @@ def _pairs(roads: Iterable[Road]) -> list[Road]:
     pairs = list(roads)
     for road in pairs:
         if isinstance(road, str) or len(road) != 2:
-            raise CityError(f"road {road!r}: name a one-way road by its two end nodes, as (41, 42)")
+            raise CityError(f"road {road!r}: name a one-way road by its two end nodes, such as (41, 42)")
     return pairs
 
 
@@ -396,7 +396,7 @@ def _place(node_id: NodeId, lon: float, lat: float) -> tuple[float, float]:
     try:
         there = float(lon), float(lat)
     except (TypeError, ValueError):
-        raise CityError(f'node "{node_id}": lon {lon!r}, lat {lat!r} are no degrees. Give two numbers') from None
+        raise CityError(f'node "{node_id}": lon {lon!r}, lat {lat!r} are not degrees. Give two numbers') from None
     if fault := coordinate_fault(*there):
         raise CityError(f'node "{node_id}": {fault}')
     return there
@@ -415,7 +415,7 @@ class Cleaned:
         return ~self.self_loops & ~self.parallel
 
     def note(self, notices: Notices, place: Callable[[int], Place] | None = None) -> None:
-        """Report them, with their places in the input."""
+        """Add notices of these roads, with their places in the input."""
         notices.add_rows("Roads from a node to itself were left out", self.self_loops, place)
         notices.add_rows("Parallel roads were left out, the shortest of each kept", self.parallel, place)
         notices.add_rows("Roads of no length were given one metre", self.zero_length, place)
@@ -425,7 +425,7 @@ MIN_ROAD_M = 1.0
 
 
 def clean_edges(edges: Edges, *, keep_parallel: bool = False) -> tuple[Edges, Cleaned]:
-    """Drop self-loops, keep the shortest of parallel roads, or all, and give roads of no length one metre."""
+    """Drop self-loops and all but the shortest of parallel roads (unless kept); give roads of no length one metre."""
     loops = edges.senders == edges.receivers
     short = (edges.length_m <= 0) & ~loops
     edges = replace(edges, length_m=np.where(short, MIN_ROAD_M, edges.length_m))

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 ATTRIBUTES = ("road_class", "lanes", "speed_kph", "name", "geometry")
 NODE_COLUMNS = ("node_id", "lon", "lat")
 EDGE_COLUMNS = ("source", "target", "length_m", *ATTRIBUTES)
-APART_M, SHORT = 50.0, 50  # a road between nodes so far apart and this many times shorter is in another unit
+APART_M, SHORT = 50.0, 50  # nodes this far apart, and a road this many times shorter: not in metres
 
 
 def read_nodes(
     path: Path, *, notices: Notices, rename: Mapping[str, str] | None = None, as_text: bool = False
 ) -> RoadNetwork:
-    """A network of nodes without roads."""
+    """A network with the nodes of this table and no roads."""
     table = city_table(path, NODE_COLUMNS, ("geometry",), rename=rename, notices=notices).read()
     if not len(table):
         raise CityError(f"{path.name} has no rows. A city needs nodes")
@@ -44,7 +44,7 @@ def read_nodes(
 def read_edges(
     path: Path, network: RoadNetwork, *, notices: Notices, rename: Mapping[str, str] | None = None
 ) -> RoadNetwork:
-    """The network with the roads of this table, cleaned; what was left out or repaired goes to the notices."""
+    """The network with the roads of this table, cleaned. Notices say what was left out or repaired."""
     table = city_table(path, EDGE_COLUMNS[:2], EDGE_COLUMNS[2:], rename=rename, notices=notices).read()
     index = NodeIndex(network.node_ids)
     senders, receivers = (known_rows(table, column, index) for column in ("source", "target"))
@@ -56,7 +56,7 @@ def read_edges(
 def known_rows(
     table: Table, column: str, index: NodeIndex, wanted: NDArray[np.bool_] | None = None
 ) -> NDArray[np.int64]:
-    """[rows of the table] rows of the nodes that a column names; one that is not known is refused where wanted."""
+    """[rows of the table] rows of the nodes in a column. An unknown node is refused in all rows, or in those wanted."""
     rows = index.rows(table, column)
     unknown = rows < 0 if wanted is None else (rows < 0) & wanted
 
@@ -65,7 +65,7 @@ def known_rows(
         if name is None:
             return f"{column} is empty. Name a node"
         hint = index.nearest(name)
-        return f'{column} "{name}" is not in the network{hint}. Add it to the nodes, or take the row away'
+        return f'{column} "{name}" is not in the network{hint}. Add it to the nodes, or delete the row'
 
     table.refuse_where(unknown, why)
     return rows
@@ -74,12 +74,12 @@ def known_rows(
 def roads_of(
     table: Table, network: RoadNetwork, senders: NDArray[np.int64], receivers: NDArray[np.int64], notices: Notices
 ) -> Edges:
-    """The roads of a table, one a row, with the lengths and attributes it gives."""
+    """The roads of a table, one per row, with their lengths and attributes."""
     length_m = haversine_m(network.lon[senders], network.lat[senders], network.lon[receivers], network.lat[receivers])
     if "length_m" in table:
         given_m, given = numbers(table, "length_m")
         wrong = given & ~(np.isfinite(given_m) & (given_m >= 0))
-        remedy = "Give a length of 0 or more, or leave it empty for the straight distance"
+        remedy = "Give a length of 0 or more, or leave it empty for the straight-line distance"
         table.refuse_where(wrong, lambda row: f"length_m {given_m[row]:g} is no length. {remedy}")
         length_m = np.where(given, given_m, length_m)
     attributes: dict[str, NDArray[np.float64]] = {}
@@ -101,7 +101,7 @@ def roads_of(
 
 
 def connected_parts(network: RoadNetwork) -> NDArray[np.int64]:
-    """Sizes of the strongly connected parts of the nodes present, largest first."""
+    """Sizes of the strongly connected parts of the network, largest first; absent nodes do not count."""
     shape = (network.num_nodes, network.num_nodes)
     ones = np.ones(network.num_edges, np.int8)
     graph = coo_array((ones, (network.senders, network.receivers)), shape=shape).tocsr()
@@ -110,14 +110,17 @@ def connected_parts(network: RoadNetwork) -> NDArray[np.int64]:
 
 
 def isolated_nodes(network: RoadNetwork) -> NDArray[np.int64]:
-    """Rows of the nodes present that no road leaves or reaches."""
+    """Rows of the present nodes without any road."""
     joined = np.zeros(network.num_nodes, bool)
     joined[network.senders] = joined[network.receivers] = True
     return np.flatnonzero(network.present & ~joined)
 
 
 def note_lengths(network: RoadNetwork, notices: Notices, *, refuse: bool = False) -> None:
-    """Report roads far shorter than their ends are apart, whose lengths are perhaps not in metres; or refuse most."""
+    """Report roads far shorter than the distance between their ends: their lengths may not be in metres.
+
+    With `refuse`, raise an error if most roads are like that.
+    """
     a, b = network.senders, network.receivers
     apart_m = haversine_m(network.lon[a], network.lat[a], network.lon[b], network.lat[b])
     short = (apart_m > APART_M) & (network.length_m < apart_m / SHORT)
@@ -135,7 +138,7 @@ def note_lengths(network: RoadNetwork, notices: Notices, *, refuse: bool = False
 
 
 def note_network(network: RoadNetwork, notices: Notices) -> None:
-    """Report what is odd about a network that is accepted all the same."""
+    """Report oddities of a network that are not errors."""
     alone = np.zeros(network.num_nodes, bool)
     alone[isolated_nodes(network)] = True
     notices.add_rows("Nodes without any road", alone, lambda row: f'node "{network.node_ids[row]}"')
@@ -160,7 +163,7 @@ def edge_frame(edges: Edges, node_ids: NDArray[np.generic]) -> pl.DataFrame:
     for column in ATTRIBUTES:
         values = getattr(edges, column)
         known = ~np.isnan(values) if values.dtype.kind == "f" else values.astype(bool)
-        if known.any():  # an attribute that no road has is left out
+        if known.any():  # leave out attributes that no road has
             kept = [v if k else None for v, k in zip(values.tolist(), known.tolist(), strict=True)]
             kind = {"f": pl.Float64(), "U": pl.String(), "O": pl.Binary()}[values.dtype.kind]
             columns[column] = pl.Series(kept, dtype=kind)

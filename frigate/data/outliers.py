@@ -1,9 +1,9 @@
-"""Readings that no traffic makes: error codes such as 65535, and values far outside the rest of the record.
+"""Implausible readings: error codes such as 65535, and values far outside the rest of the record.
 
-The usual range of a record, or of a sensor, goes from 0 to where 98 % of its readings other than 0 lie. A reading is
-implausible if it lies outside the usual ranges of the record and of its sensor, put together, by ten times their width;
-three times, if it is a number that devices and databases write for "no value". In the counts and speeds that come with
-this project nothing lies farther out than twice the width.
+The usual range of a record, or of a sensor, is the middle 98 % of its non-zero readings, extended to include 0. A
+reading is implausible if it is outside the union of the record's and its sensor's ranges by more than ten times the
+width of that union, or three times if it is a number that devices and databases write for "no value". In the counts and
+speeds that come with this project, nothing is more than twice the width outside.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 CODES = (-99999, -9999, -999, 9999, 99999, 32767, -32768, 65535, 2**31 - 1, -(2**31), 2**32 - 1)
-CODES_32 = np.array(CODES, np.float32)  # as readings are stored
+CODES_32 = np.array(CODES, np.float32)  # readings are float32
 FAR, FAR_FOR_A_CODE = 10.0, 3.0  # widths
-SAMPLE = 1_000_000  # readings that show the usual range of a record
+SAMPLE = 1_000_000  # readings used to find the usual range of a record
 
 
 def implausible(values: NDArray[np.floating], observed: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """[S,N] which readings are: of values [S,N] those that are observed."""
+    """[S,N] which observed values are implausible."""
     found = np.zeros(observed.shape, bool)
     some = slice(None, None, max(1, min(observed.size // SAMPLE, len(observed) // 100)))
     low, high = _usual_range(values[some][observed[some]])
@@ -33,7 +33,7 @@ def implausible(values: NDArray[np.floating], observed: NDArray[np.bool_]) -> ND
 
 
 def reading_text(value: float) -> str:
-    """A reading as a person writes it: float32 holds 2147483647 only as 2147483648."""
+    """A reading as the user wrote it: float32 turns 2147483647 into 2147483648."""
     code = np.flatnonzero(np.float32(value) == CODES_32)
     return f"{CODES[code[0]]}, which looks like an error code" if len(code) else f"{value:.7g}"
 

@@ -1,4 +1,4 @@
-"""Periods that a person types: "2024-03-11/2024-03-15", "2024-03-11", "2024-03-11T06:00/2024-03-11T20:00"."""
+"""Periods as users type them: "2024-03-11/2024-03-15", "2024-03-11", "2024-03-11T06:00/2024-03-11T20:00"."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
 def parse_period(text: str, timezone: str, *, where: str) -> tuple[int, int]:
-    """Seconds since 1970 UTC of the start and the end of a period.
+    """Start and end of a period, in seconds since 1970 UTC.
 
     Parameters
     ----------
     text
-        A day, or a start and an end joined by a slash. Each is a date, which as an end is included, or an ISO-8601
-        time.
+        A day, or a start and an end joined by a slash. Each is a date or an ISO-8601 time. An end date is included.
     timezone
-        Of times without an offset.
+        For times without an offset.
     where
         The place to name in an error.
     """
@@ -40,7 +39,7 @@ def parse_period(text: str, timezone: str, *, where: str) -> tuple[int, int]:
 
 
 def parse_moment(text: str, timezone: str, *, where: str, end: bool = False) -> int:
-    """Seconds since 1970 UTC of a date or an ISO-8601 time; a date as an end is included."""
+    """Seconds since 1970 UTC of a date or an ISO-8601 time. As an end, a date means the end of that day."""
     try:
         return _moment(text.strip(), timezone, end=end)
     except (ValueError, OverflowError):
@@ -60,6 +59,6 @@ def _moment(text: str, timezone: str, *, end: bool = False) -> int:
 
 
 def snapshots_in(stream: RoadNetworkStream, period_s: tuple[int, int]) -> tuple[int, int]:
-    """The snapshots [first, stop) that begin in a period and that the record has."""
+    """The snapshots [first, stop) of the record that begin in a period."""
     first, stop = np.searchsorted(stream.times_s, period_s, side="left")
     return int(first), int(stop)

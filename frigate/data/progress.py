@@ -1,17 +1,17 @@
-"""How long work reports how far it is."""
+"""Progress of long-running work."""
 
 import sys
 import time
 from collections.abc import Callable
 
-PLAIN_PROGRESS_S = 15.0  # between two plain lines of progress
+PLAIN_PROGRESS_S = 15.0  # between two lines
 
-Progress = Callable[[int, int, str], None]  # done, total, and what is being done ("" where the caller knows)
+Progress = Callable[[int, int, str], None]  # done, total, and what is being done ("" if obvious)
 
 
 def plain_progress(title: str, say: Callable[[str], None]) -> Progress:
-    """Progress as a line now and then, with the time left."""
-    last, first = time.monotonic(), None  # the first update: what came before it was preparation
+    """Progress as an occasional line with the time left."""
+    last, first = time.monotonic(), None  # time left counts from the first update, after any preparation
 
     def update(done: int, total: int, words: str) -> None:
         nonlocal last, first
@@ -26,5 +26,5 @@ def plain_progress(title: str, say: Callable[[str], None]) -> Progress:
 
 
 def print_line(text: str) -> None:
-    """Print a line of progress, apart from results."""
+    """Print a line of progress to stderr, which keeps stdout for results."""
     print(text, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""The table of readings, one a row: read from a city folder (or any table of that shape), and written to one."""
+"""The table of readings, one per row: read from a city folder (or any table of that shape), and written to one."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ UNKNOWN_NODE = "Readings left out, their node is not in the network"
 
 @dataclass(frozen=True)
 class ReadReadings:
-    """The readings of a table that can be used."""
+    """The usable readings of a table."""
 
     parts: list[Readings]  # in the order of the table
-    span: Span | None  # of these readings; of a dense table, of all its rows
-    times_us: NDArray[np.int64]  # distinct times of a dense table's rows
+    span: Span | None  # of these readings, or of all rows of a dense table
+    times_us: NDArray[np.int64]  # distinct times of the rows of a dense table
     rows: int
     zeros: int  # readings of 0
 
     def snapshots(
         self, network: RoadNetwork, *, step_s: int, timezone: str, quantity: str, notices: Notices
     ) -> Snapshots:
-        """These readings in snapshots; the parts are used up."""
+        """These readings in snapshots. Empties `parts`."""
         N, count = network.num_nodes, sum(map(len, self.parts))
         if self.span is None:
             return Snapshots.none(N, step_s, timezone)
@@ -65,27 +65,27 @@ def read_readings(
     zeros_missing: bool = False,
     dense: bool = False,
 ) -> ReadReadings:
-    """The readings of a table that comes a run of rows at a time; 16 bytes each, so that tens of millions fit.
+    """The readings of a table, which is read in batches of rows. A reading takes 16 bytes, so tens of millions fit.
 
     Parameters
     ----------
     tables
-        Runs of rows with the columns `time`, `node` and `value`.
+        Batches of rows with the columns `time`, `node` and `value`.
     network
-        Its nodes are those that readings may be of. If most are of other nodes, the table is refused.
+        Readings of other nodes are left out. If they are most of the table, it is refused.
     clock
         How times without a zone are read.
     quantity
-        "count" refuses negative values.
+        For "count", negative values are left out.
     notices
-        Takes what was left out or put in order.
+        Collects what was left out or sorted.
     node, value
         Names of the columns.
     zeros_missing
-        Whether a 0 means that nothing was observed.
+        Whether a 0 means not observed.
     dense
-        Whether there is a row for every node and time, node after node and empty where nothing was observed. Then a
-        row without a value has its snapshot as well, and rows that are earlier than the one above are not reported.
+        Whether the table has a row for every node and time, sorted by node, with an empty value where nothing was
+        observed. Then a row without a value still makes a snapshot, and rows earlier than the row above are normal.
     """
     index = NodeIndex(network.node_ids)
     parts: list[Readings] = []
@@ -118,7 +118,7 @@ def read_readings(
     if unknown * 2 > total:
         first = notices.places[UNKNOWN_NODE][0]
         raise CityError(
-            f"{first}. So are {unknown:,} of {total:,} readings: are these the readings of another network?"
+            f"{first}. The same holds for {unknown:,} of {total:,} readings: are these the readings of another network?"
         )
     return ReadReadings(parts, span, np.unique(np.concatenate([np.zeros(0, np.int64), *row_times])), total, zeros)
 
@@ -133,13 +133,13 @@ def _unknown_node(table: Table, column: str, index: NodeIndex) -> Callable[[int]
 
 
 def _widened(span: Span | None, table: Table, time_us: NDArray[np.int64], rows: NDArray[np.bool_]) -> Span | None:
-    """The span with these rows of a table in it."""
+    """The span, extended by these rows of a table."""
     at, place = np.flatnonzero(rows), table.place_of()
     return Span.of(time_us[at], lambda i: place(int(at[i]))).joined(span) if len(at) else span
 
 
 def write_readings(stream: RoadNetworkStream, folder: Path, *, csv: bool) -> None:
-    """One row for each observed cell, by time and then by node, a few snapshots at a time."""
+    """Write one row for each observed cell, sorted by time and node, a few snapshots at a time."""
     import polars as pl
     from polars.io.plugins import register_io_source
 
@@ -165,7 +165,7 @@ def write_readings(stream: RoadNetworkStream, folder: Path, *, csv: bool) -> Non
 
 
 def write_rows(readings: Readings, node_ids: NDArray[np.generic], folder: Path, *, csv: bool) -> None:
-    """The same of readings by row of the node, in their order."""
+    """Write readings by row of the node, in the given order."""
     import polars as pl
 
     time_us = pl.Series(readings.time_us, dtype=pl.Int64).cast(pl.Datetime("us", "UTC"))

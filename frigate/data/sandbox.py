@@ -54,7 +54,7 @@ MAX_SHARE = 0.75  # of the machine's memory
 WALL_PER_CPU = 10.0  # a call may wait, for a slow disk or a busy machine, this many times its CPU time
 MAX_FILE_GB = 64  # size of a file that is written
 
-STALL_S = 60.0  # a call that neither computes nor reads for so long will not end
+STALL_S = 60.0  # a call that neither computes nor reads for this long is stuck
 IDLE_S = 60.0
 RETIRE_GB = 1.0  # a worker that keeps this much memory after a call is replaced
 
@@ -96,7 +96,7 @@ def in_sandbox(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -
     names = ", ".join(path.name for path in paths[:3]) or function.__name__
     while True:
         worker = _idle.pop() if _idle else _Worker()
-        with contextlib.suppress(_LeftError):  # an idle worker leaves after a while; the next one is new
+        with contextlib.suppress(_LeftError):  # the idle worker has exited: start a new one
             answer: R = worker.call(here, limits, names)
             return answer
 
@@ -148,7 +148,7 @@ class _Limits:
         used = _status("VmData")
         wanted = {resource.RLIMIT_CPU: math.ceil(time.process_time() + self.seconds)}
         wanted[resource.RLIMIT_FSIZE] = MAX_FILE_GB << 30
-        if used:  # Linux; macOS does not enforce a limit of memory
+        if used:  # Linux only: macOS does not enforce a memory limit
             wanted[resource.RLIMIT_DATA] = used + int(self.memory_gb * 1e9)
         for kind, value in wanted.items():
             hard = resource.getrlimit(kind)[1]
@@ -158,8 +158,8 @@ class _Limits:
         limit = f"{self.memory_gb:.3g} GB of memory" if memory else f"{self.seconds:.3g} s of CPU time"
         why, variable = ("fill the memory", "MEMORY_GB") if memory else ("take forever", "SECONDS")
         return CityError(
-            f"{file}: reading it takes more than {limit}. Is it damaged, or made to {why}? If it is neither, set "
-            f"FRIGATE_READ_{variable} to more"
+            f"{file}: reading it takes more than {limit}. Is it damaged, or made to {why}? If not, set "
+            f"FRIGATE_READ_{variable} to a higher value"
         )
 
 
@@ -170,7 +170,7 @@ def _setting(name: str) -> float | None:
     except ValueError:
         value = 0.0
     if value is not None and not 0 < value < math.inf:
-        raise CityError(f'{name} is "{text}". Set it to a number above 0, or not at all')
+        raise CityError(f'{name} is "{text}". Set it to a number above 0, or unset it')
     return value
 
 
@@ -179,7 +179,7 @@ def _machine_gb() -> float:
 
 
 def _status(field: str) -> int:
-    """Bytes, from the kernel's account of this process; 0 where there is none."""
+    """A field of /proc/self/status, in bytes; 0 if there is none."""
     try:
         lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
@@ -188,7 +188,7 @@ def _status(field: str) -> int:
 
 
 def _paths(values: Iterable[Any]) -> Iterator[Path]:
-    """The files and folders among arguments."""
+    """The files and folders among the arguments of a call."""
     for value in values:
         if isinstance(value, Path) or (isinstance(value, str) and len(value) < 1000 and os.path.exists(value)):
             yield Path(value)
@@ -211,12 +211,12 @@ class _GoneError(Exception):
 
 
 class _LeftError(Exception):
-    """A worker that served before was gone when the next call came."""
+    """A worker that had served before was gone at the next call."""
 
 
 BOOT = """
 import os, sys, types
-os.environ["RUST_BACKTRACE"] = "0"  # out of memory while it writes one, polars would wait for itself
+os.environ["RUST_BACKTRACE"] = "0"  # polars deadlocks if memory runs out while it writes one
 sys.path[:] = {path!r}
 package = types.ModuleType("frigate")  # without its public names, which would load PyTorch
 package.__path__ = [{package!r}]
@@ -250,14 +250,14 @@ class _Worker:
         used, self._used = self._used, True
         deadline = math.inf
         try:
-            if used:  # a new worker may have said already why it cannot start
+            if used:  # a new worker may already have said why it cannot start
                 os.lseek(self._stderr.fileno(), 0, os.SEEK_SET)
                 os.ftruncate(self._stderr.fileno(), 0)
             self._send(request)
             while True:
                 kind, *rest = self._next(deadline)
                 begun = True
-                if kind == "running":  # from here on: a busy machine may take long to start Python and import
+                if kind == "running":  # start the clock now: starting Python may take long on a busy machine
                     deadline = time.monotonic() + WALL_PER_CPU * limits.seconds
                 elif kind == "reading":
                     (file,) = rest
@@ -267,7 +267,7 @@ class _Worker:
                     self._process.kill()
                     raise self._death(limits, file, "it stopped")
                 elif kind == "full":
-                    raise FrigateError(f"{rest[0]} cannot hold what was read ({rest[1]}). Set TMPDIR to another folder")
+                    raise FrigateError(f"{rest[0]} cannot hold the result ({rest[1]}). Set TMPDIR to another folder")
                 elif kind == "done":
                     keep, caught, raised = rest
                     value = self._received()
@@ -277,7 +277,7 @@ class _Worker:
             if not raised:
                 return value
             of, args, state = value
-            error = of.__new__(of, *args)  # not by its class, which may expect other arguments
+            error = of.__new__(of, *args)  # bypasses __init__, which may take other arguments
             error.__dict__.update(state)
             raise error
         except _GoneError:
@@ -312,7 +312,7 @@ class _Worker:
         return ("late",)
 
     def _ticks_asleep(self) -> int:
-        """CPU time that a sleeping worker has used, in ticks; -1 if it is running or reading, or if that is unknown."""
+        """CPU time used by a sleeping worker, in ticks; -1 if it is running or reading, or if unknown."""
         try:
             fields = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
         except OSError:
@@ -337,7 +337,7 @@ class _Worker:
         if status == -signal.SIGKILL and cause is None:
             return CityError(f"{file}: the process that read it was killed. Is the machine's memory full?")
         cause = cause or (signal.Signals(-status).name if status < 0 else f"status {status}")
-        return CityError(f"{file} is damaged: its reader crashed ({cause}). Fetch it or write it again")
+        return CityError(f"{file} is damaged: its reader crashed ({cause}). Download or save it again")
 
     def _last_words(self) -> str:
         os.lseek(self._stderr.fileno(), 0, os.SEEK_SET)
@@ -347,7 +347,7 @@ class _Worker:
     def _not_started(why: str) -> FrigateError:
         last = (why.splitlines() or ["no reason given"])[-1]
         return FrigateError(
-            f"Files are read in a process of their own, which cannot be started: {last}. To read them without it, set "
+            f"Files are read in a separate process, which cannot be started: {last}. To read them without it, set "
             "FRIGATE_SANDBOX=off"
         )
 
@@ -359,7 +359,7 @@ class _Worker:
         self.forget()
 
     def forget(self) -> None:
-        """Close this process's ends."""
+        """Close this process's ends of the pipes, without ending the worker."""
         self._pipe.close()
         self._stderr.close()
         if self._process.stdin is not None:
@@ -375,7 +375,7 @@ def _end_all() -> None:
 
 
 def _forget_all() -> None:
-    """In a forked child: the workers are the parent's."""
+    """Called in a forked child: the workers belong to the parent."""
     while _idle:
         _idle.pop().forget()
 
@@ -387,11 +387,11 @@ if os.name == "posix":
 
 # The worker's side
 
-_caller: Connection | None = None  # in a worker
+_caller: Connection | None = None  # set only in a worker
 
 
 def _serve(fd: int, idle_s: float) -> None:
-    """Answer calls until there are none for a while."""
+    """Answer calls until none comes for `idle_s`."""
     global _caller  # noqa: PLW0603
     _die_with_caller()
     pipe = _caller = Connection(fd)
@@ -404,7 +404,7 @@ def _serve(fd: int, idle_s: float) -> None:
         pipe.send(("begun",))
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            warnings.simplefilter("ignore", ResourceWarning)  # of this process alone
+            warnings.simplefilter("ignore", ResourceWarning)  # the caller cannot act on them
             raised, answer = _answer(request, pipe)
         if isinstance(answer, MemoryError):
             pipe.send(("memory",))
@@ -426,7 +426,7 @@ def _serve(fd: int, idle_s: float) -> None:
 
 
 def _die_with_caller() -> None:
-    """Have the kernel send SIGIO, which ends this process whatever it does, when the caller's end of stdin closes."""
+    """Have the kernel kill this process with SIGIO, whatever it is doing, when the caller's end of stdin closes."""
     import fcntl
     import resource
 
@@ -435,12 +435,12 @@ def _die_with_caller() -> None:
     if select.select([0], [], [], 0)[0]:
         sys.exit()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with contextlib.suppress(OSError):  # if the machine runs out of memory, this process goes first
+    with contextlib.suppress(OSError):  # if the machine runs out of memory, kill this process first
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
 
 def _answer(request: bytes, pipe: Connection) -> tuple[bool, Any]:
-    """Whether the function raised, and what it returned, or what its exception is made of."""
+    """Whether the function raised, and its result or the parts of its exception."""
     try:
         sys.path[:], environment, folder, limits, call = pickle.loads(request)
         os.environ.clear()
@@ -454,7 +454,7 @@ def _answer(request: bytes, pipe: Connection) -> tuple[bool, Any]:
             return False, function(*args, **kwargs)
     except MemoryError as error:
         return True, error
-    except Exception as error:  # not a panic of Rust, of which the worker dies
+    except Exception as error:  # a Rust panic is not an Exception: it ends the worker
         if not isinstance(error, FrigateError):
             error.add_note("".join(traceback.format_exception(error)))
         parts = (type(error), error.args, error.__dict__)

@@ -22,7 +22,7 @@ COLUMNS, PLACE = ("sensor_id", "node_id"), ("lon", "lat", "moved_m")
 
 
 def read_detectors(path: Path, network: RoadNetwork, *, notices: Notices) -> Detectors:
-    """The table of a city folder."""
+    """Read the sensor table of a city folder."""
     table = city_table(path, COLUMNS, PLACE, notices=notices).read()
     names = text(table, "sensor_id").fill_null("").to_numpy().astype(np.str_)
     nodes = known_rows(table, "node_id", NodeIndex(network.node_ids))

@@ -22,8 +22,8 @@ from frigate.data.stream import RoadNetworkStream
 from frigate.draws import Draw, generator
 from frigate.errors import CityError, SettingsError
 
-DEFAULT_SHARE = 0.8  # of the sensors seen, by default
-MIN_SEEN = 3  # one for validation, and two to learn one from the other
+DEFAULT_SHARE = 0.8  # of the sensors are seen by default
+MIN_SEEN = 3  # one for validation, two to learn each from the other
 NODES, PERIODS = ("seen", "validation", "unseen"), ("train", "validate", "test")  # of a Split
 
 Seen = float | Literal["all"] | Iterable[NodeId] | None
@@ -32,10 +32,10 @@ Period = tuple[int, int]  # snapshots [first, stop)
 
 @dataclass(frozen=True)
 class Split:
-    """Seen and unseen nodes, and three periods. A node that is neither is forecast but never scored."""
+    """Seen and unseen nodes, and three periods. A node that is neither seen nor unseen is forecast but never scored."""
 
-    seen: NDArray[np.bool_]  # [N] sensors that may be used
-    validation: NDArray[np.bool_]  # [N] the seen nodes kept for validation
+    seen: NDArray[np.bool_]  # [N] sensors that the model may use
+    validation: NDArray[np.bool_]  # [N] the seen nodes held out for validation
     unseen: NDArray[np.bool_]  # [N] nodes with readings that are only scored
     train: Period
     validate: Period
@@ -43,7 +43,7 @@ class Split:
 
     @property
     def training(self) -> NDArray[np.bool_]:
-        """[N] the seen nodes that are input and loss in training."""
+        """[N] the seen nodes used in training, as input and in the loss."""
         return self.seen & ~self.validation
 
     def to_json(self, node_ids: NDArray[np.generic]) -> dict[str, Any]:
@@ -86,9 +86,9 @@ def make_split(
 ) -> Split:
     """Split a stream's sensors and times.
 
-    `seen` is a share of the nodes that ever have a reading, their ids, "all" (nothing is left to score), or
-    None: 80 %. A listed node that never has a reading is no sensor and is left out. `region` puts the unseen
-    nodes in one contiguous area. A validation share of 0 leaves every seen node to training.
+    `seen` is a share of the sensors (nodes that ever have a reading), a list of node ids, "all" (nothing is left to
+    score), or None for 80 %. A listed node without a reading is not a sensor and is left out. `mode` "region" puts the
+    unseen nodes in one contiguous area. With a `validation_share` of 0, all seen nodes are used for training.
     """
     sensors = stream.sensors
     if not sensors.any():
@@ -104,7 +104,7 @@ def make_split(
         )
     if validation_share == 0:
         return Split(chosen, np.zeros(stream.num_nodes, bool), sensors & ~chosen, train, validate, test)
-    # A node that is silent in the validation period cannot be a target there.
+    # A node without a reading in the validation period cannot be a target there.
     target = chosen & stream.observed[slice(*validate)].any(axis=0)
     if not target.any():
         raise CityError(
@@ -116,20 +116,20 @@ def make_split(
     validation[rng.permutation(np.flatnonzero(target))[:wanted]] = True
     if not stream.observed[first:stop, chosen & ~validation].any():
         raise CityError(
-            f"no seen node but the {wanted} validation nodes has a reading in the training period. "
+            f"besides the {wanted} validation nodes, no seen node has a reading in the training period. "
             "Use more sensors, or another --seed"
         )
     return Split(chosen, validation, sensors & ~chosen, train, validate, test)
 
 
 def windows_in(period: Period, *, past: int, horizon: int, stride: int = 1) -> NDArray[np.int64]:
-    """The last past snapshots of all windows that lie, past and horizon, wholly inside the period."""
+    """The last past snapshot of every window whose past and horizon both lie inside the period."""
     first, stop = period
     return np.arange(first + past - 1, stop - horizon, stride, dtype=np.int64)
 
 
 def parse_seen(text: str) -> float | Literal["all"] | Path:
-    """What a user means by --seen: "30%", "0.3", "all" or a file of node ids."""
+    """Parse --seen: "30%", "0.3", "all" or a file of node ids."""
     word = text.strip()
     if word.lower() == "all":
         return "all"
@@ -142,20 +142,20 @@ def parse_seen(text: str) -> float | Literal["all"] | Path:
             f'--seen "{text}" is neither a share nor a file. Give 30%, 0.3, all, or a file of node ids'
         ) from None
     if not 0 < share <= 1:
-        hint = f", {word}% perhaps" if 1 < share <= 100 else ""
-        raise SettingsError(f'--seen "{text}": a share lies above 0 and at most at 1 (100%){hint}')
+        hint = f". Did you mean {word}%?" if 1 < share <= 100 else ""
+        raise SettingsError(f'--seen "{text}": give a share above 0 and at most 1 (100%){hint}')
     return share
 
 
 def read_seen_file(path: str | Path, network: RoadNetwork) -> list[NodeId]:
-    """The node ids in a file, one a line. Empty lines are passed over."""
+    """The node ids in a file, one per line. Empty lines are skipped."""
     check_regular(Path(path))
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise CityError(f"{path}: {error.strerror}. Give a text file with one node id a line") from None
+        raise CityError(f"{path}: {error.strerror}. Give a text file with one node id per line") from None
     except UnicodeDecodeError:
-        raise CityError(f"{path}: not a text file. Give one node id a line, in UTF-8") from None
+        raise CityError(f"{path}: not a text file. Give one node id per line, in UTF-8") from None
     line_of: dict[int, int] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
@@ -163,14 +163,14 @@ def read_seen_file(path: str | Path, network: RoadNetwork) -> list[NodeId]:
         try:
             row = network.row_of(line.strip())
         except CityError as error:
-            raise CityError(f"{path} line {number}: {error}. Give one node id a line") from None
+            raise CityError(f"{path} line {number}: {error}. Give one node id per line") from None
         if row in line_of:
             raise CityError(
                 f'{path} line {number}: node "{line.strip()}" is already on line {line_of[row]}. Remove one'
             )
         line_of[row] = number
     if not line_of:
-        raise CityError(f"{path}: no node id in it. Give one id a line")
+        raise CityError(f"{path}: it has no node id. Give one id per line")
     node_ids: list[NodeId] = network.node_ids[list(line_of)].tolist()
     return node_ids
 
@@ -206,7 +206,7 @@ def _choose_seen(stream: RoadNetworkStream, seen: Seen, *, mode: str, rng: np.ra
         chosen &= sensors
         if chosen.sum() < MIN_SEEN:
             raise SettingsError(
-                f"{int(chosen.sum())} of the {len(listed)} seen nodes listed ever have a reading; "
+                f"only {int(chosen.sum())} of the {len(listed)} listed nodes have a reading; "
                 f"training needs at least {MIN_SEEN}. List more of the city's {int(sensors.sum())} sensors"
             )
     return chosen
@@ -216,7 +216,7 @@ def _by_share(
     stream: RoadNetworkStream, share: float, *, given: bool, mode: str, rng: np.random.Generator
 ) -> NDArray[np.bool_]:
     if not 0 < share <= 1:
-        raise SettingsError(f"seen = {share}: a share of the sensors lies above 0 and at most at 1")
+        raise SettingsError(f"seen = {share}: give a share of the sensors above 0 and at most 1")
     sensors = np.flatnonzero(stream.sensors)
     count = len(sensors)
     if share == 1 and mode == "region":
@@ -238,7 +238,7 @@ def _by_share(
 
 
 def _inwards(stream: RoadNetworkStream, sensors: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-    """The sensors, farthest by road from a random one of them first; before them those no road reaches."""
+    """The sensors sorted by road distance from a random one of them: unreachable ones first, then farthest first."""
     network = stream.network
     centre = int(rng.choice(sensors))
     N = network.num_nodes

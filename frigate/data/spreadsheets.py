@@ -1,4 +1,4 @@
-"""A sheet of Excel or LibreOffice as a CSV file, a line for each row, which is then read like any other table."""
+"""Convert an Excel or LibreOffice sheet to CSV, one line per row, so that it is read like any other table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SUFFIXES = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
 
 
 def sheet_as_csv(path: Path, scratch: Path) -> Path:
-    """The first sheet that is not empty, written to a folder as CSV in UTF-8."""
+    """Write the first sheet that is not empty to the scratch folder, as CSV in UTF-8."""
     try:
         import fastexcel
     except ImportError:
@@ -26,7 +26,7 @@ def sheet_as_csv(path: Path, scratch: Path) -> Path:
                 break
         else:
             raise CityError(f"{path.name} has no sheet with rows. Save the sheet with the table first")
-    # A cell that is only a time of day comes with Excel's first day, one that is only a day with midnight.
+    # A time of day comes with Excel's day zero, and a date comes with midnight: remove both.
     cells = cells.with_columns(pl.all().str.replace(r"^1899-12-3[01] ", ""))
     days = [c for c in cells.columns if not cells[c].str.contains(r"^\d{4}-\d\d-\d\d (0[1-9]|1|2|00:.*[1-9])").any()]
     cells = cells.with_columns(pl.col(days).str.replace(r"^(\d{4}-\d\d-\d\d) 00:00:00$", "$1"))

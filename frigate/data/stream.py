@@ -1,7 +1,7 @@
 """A road network stream: readings, an observed mask, and the topology of every snapshot (paper, Definition 2).
 
-Snapshot t covers [t, t + step) and is known at t + step. Windows are views into the stream, never copies. A day is a
-local day: where the step does not divide a change of the clocks, the snapshot of the change is shorter or longer by it.
+Snapshot t covers [t, t + step) and is known at t + step. Windows are views into the stream, never copies. Days are
+local days: if the step does not divide a clock change, the snapshot at the change is shorter or longer by that much.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from frigate.data.network import RoadNetwork
 from frigate.errors import CityError
 
 DAY_S = 86_400
-QUARTER_S = 900  # clocks change at no other times
+QUARTER_S = 900  # clocks only change on a quarter of an hour
 ZONE_DAYS = (-25_567, 84_006)  # since 1970: the years 1900 to 2200
-DIGEST_ROWS = 256  # snapshots hashed at once: readings lie in a file that need not be in memory whole
+DIGEST_ROWS = 256  # snapshots hashed at a time: the file of readings may be larger than memory
 GAUGE = re.compile(r"speed|velocity|occupancy|density|travel_?time|delay|temperature", re.IGNORECASE)
 CALENDAR = ("day_sin", "day_cos", "week_sin", "week_cos", "weekend")
 
 
 @dataclass(frozen=True)
 class RoadNetworkStream:
-    """Values and topologies of S snapshots, one step apart, of N nodes.
+    """Values and topologies of N nodes over S snapshots, one step apart.
 
     `values` is 0 where `observed` is False; a true 0 is observed.
     """
 
     values: NDArray[np.float32]  # [S,N]
     observed: NDArray[np.bool_]  # [S,N]
-    topologies: tuple[RoadNetwork, ...]  # the distinct ones, all with the same node table
+    topologies: tuple[RoadNetwork, ...]  # distinct, all with the same node table
     topology_of: NDArray[np.int64]  # [S] index into topologies
     start_s: int  # start of snapshot 0, seconds since 1970 UTC
     step_s: int
-    utc_offset_s: NDArray[np.int64]  # [S] local time minus UTC: the compute path needs no time-zone database
+    utc_offset_s: NDArray[np.int64]  # [S] local time minus UTC; saves the compute path a time-zone database
     timezone: str = "UTC"
     quantity: str = "count"  # "count" is summed and never negative; anything else is a gauge
     unit: str = ""
@@ -60,7 +60,7 @@ class RoadNetworkStream:
         return f"<RoadNetworkStream: {self.summary()}>"
 
     def summary(self) -> str:
-        """What is in it, in one line."""
+        """A one-line summary."""
         roads = f"{self.num_nodes:,} nodes, {self.network.num_edges:,} roads"
         if not self.num_snapshots:
             return f"{roads}, no readings"
@@ -85,7 +85,7 @@ class RoadNetworkStream:
 
     @property
     def main_network(self) -> RoadNetwork:
-        """That of most snapshots."""
+        """The topology of most snapshots."""
         return self.topologies[int(np.bincount(self.topology_of).argmax())] if self.num_snapshots else self.network
 
     @property
@@ -106,7 +106,7 @@ class RoadNetworkStream:
 
     @property
     def steps(self) -> Steps:
-        """When snapshots begin, those before and after the record as well."""
+        """When snapshots begin, including those before and after the record."""
         return Steps(self.start_s, self.step_s, self.timezone)
 
     @property
@@ -116,11 +116,11 @@ class RoadNetworkStream:
 
     @cached_property
     def calendar(self) -> NDArray[np.float32]:
-        """[S,C] see CALENDAR; local time at the start of each snapshot."""
+        """[S,C] the features in CALENDAR, at the local start time of each snapshot."""
         return calendar(self.times_s + self.utc_offset_s)
 
     def snapshot_at(self, time_s: int) -> int:
-        """The snapshot that a time lies in, perhaps one before or after the record."""
+        """The index of the snapshot that contains a time, which may be before or after the record."""
         if self.num_snapshots and self.start_s <= time_s <= self.times_s[-1]:
             return int(np.searchsorted(self.times_s, time_s, side="right")) - 1
         return int(self.steps.snapshot_at(np.array([time_s]))[0])
@@ -138,9 +138,9 @@ class RoadNetworkStream:
         )
 
     def on(self, network: RoadNetwork) -> RoadNetworkStream:
-        """The same readings on another network in *every* snapshot: what if it had been so all along.
+        """The same readings on another network in *every* snapshot, as if it had always been that way.
 
-        Nodes are matched by id and place; a reading at a node that is not there, or not present, is dropped.
+        Nodes are matched by id and place. Readings of nodes that are missing or absent there are dropped.
         """
         column = network.same_nodes(self.topologies[0])
         if np.array_equal(column, np.arange(self.num_nodes)):
@@ -163,7 +163,7 @@ class RoadNetworkStream:
         return digest.hexdigest()[:16]
 
     def local_time(self, time_s: int) -> str:
-        """ISO-8601 in the city's time zone. Inside the record it needs no time-zone database."""
+        """A time as ISO-8601 in the city's time zone. Inside the record this needs no time-zone database."""
         snapshot = int(np.searchsorted(self.times_s, time_s, side="right")) - 1
         if snapshot < 0 or time_s > self.times_s[-1] + self.step_s:
             return local_iso(time_s, self.timezone)
@@ -172,10 +172,10 @@ class RoadNetworkStream:
 
 @dataclass(frozen=True)
 class Steps:
-    """When snapshots begin: each a step after the one before it, by the wall clock.
+    """When snapshots begin: each one step after the last, by the wall clock.
 
-    Where the step divides every change of the clocks, as an hour does in most zones, that is so many seconds. Else a
-    snapshot begins at the same times of day before and after a change.
+    If the step divides every clock change, as an hour does in most zones, snapshots are `step_s` seconds apart. If not,
+    they begin at the same times of day before and after a change.
     """
 
     start_s: int  # of snapshot 0, seconds since 1970 UTC
@@ -184,7 +184,7 @@ class Steps:
 
     @staticmethod
     def from_midnight(time_s: int, step_s: int, timezone: str) -> Steps:
-        """The steps of the local day of a time, the first of which begins at midnight."""
+        """Steps that start at midnight of the local day that contains a time."""
         local_s = time_s + int(utc_offsets_s(np.array([time_s]), timezone)[0])
         return Steps(int(_utc_s(np.array([local_s // DAY_S * DAY_S]), timezone)[0]), step_s, timezone)
 
@@ -201,20 +201,20 @@ class Steps:
         return int(self.times_s(snapshot, snapshot + 1)[0])
 
     def snapshot_at(self, time_s: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The snapshots that these times lie in."""
+        """The indices of the snapshots that contain these times."""
         even = (time_s - self.start_s) // self.step_s
         if not len(time_s) or not self._stretched(
             min(self.start_s, int(time_s.min())), max(self.start_s, int(time_s.max()))
         ):
             return even
-        beyond = 2 + 3 * 3600 // self.step_s  # clocks are hardly ever set by more
+        beyond = 2 + 3 * 3600 // self.step_s  # clocks hardly ever change by more than three hours
         first = int(even.min()) - beyond
         starts_s = self.times_s(first, int(even.max()) + beyond)
         return np.searchsorted(starts_s, time_s, side="right") - 1 + first
 
     def _stretched(self, first_s: int, last_s: int) -> bool:
-        """Whether the clocks change between two times by something that the step does not divide."""
-        if 1800 % self.step_s == 0 or self.timezone == "UTC":  # clocks change by half an hour or more
+        """Whether the step does not divide a clock change between two times."""
+        if 1800 % self.step_s == 0 or self.timezone == "UTC":  # clocks change by multiples of half an hour
             return False
         days = np.clip(np.arange(first_s // DAY_S - 1, last_s // DAY_S + 2), *ZONE_DAYS) * DAY_S
         offsets = np.unique(utc_offsets_s(days, self.timezone))
@@ -222,20 +222,20 @@ class Steps:
 
     @property
     def local_start_s(self) -> int:
-        """The start by the wall clock: a whole step from midnight also where the change leaves that time out."""
+        """The start by the wall clock: a whole step from midnight, even if a clock change skips that time."""
         local_s = self.start_s + int(utc_offsets_s(np.array([self.start_s]), self.timezone)[0])
         whole = local_s // self.step_s * self.step_s
         return whole if int(_utc_s(np.array([whole]), self.timezone)[0]) == self.start_s else local_s
 
 
 def _utc_s(local_s: NDArray[np.int64], timezone: str) -> NDArray[np.int64]:
-    """UTC of local times: the first of two, and for one that a change leaves out the moment of the change."""
+    """UTC of local times: the first of two if ambiguous, and the moment of the clock change if skipped."""
     tz, day_0 = zone(timezone), datetime(1970, 1, 1)
     read = []
     for s in local_s.tolist():
         first = (day_0 + timedelta(seconds=s)).replace(tzinfo=tz)
         late, early = int(first.timestamp()), int(first.replace(fold=1).timestamp())
-        if early < late:  # left out: the clocks change between these two, at a quarter of an hour
+        if early < late:  # skipped: the clocks change between these two, on a quarter of an hour
             quarters = np.arange(-(-early // QUARTER_S) * QUARTER_S, late + 1, QUARTER_S)
             late = int(quarters[np.argmax(utc_offsets_s(quarters, timezone) == s - early)])
         read.append(late)
@@ -243,7 +243,7 @@ def _utc_s(local_s: NDArray[np.int64], timezone: str) -> NDArray[np.int64]:
 
 
 def calendar(local_s: NDArray[np.int64]) -> NDArray[np.float32]:
-    """[...,C] sine and cosine of the time of day and of the week, and whether it is Saturday or Sunday."""
+    """[...,C] sine and cosine of the time of day and of the week, and whether it is a weekend."""
     day = 2 * np.pi * (local_s % DAY_S) / DAY_S
     weekday_s = (local_s + 3 * DAY_S) % (7 * DAY_S)  # 1970-01-01 was a Thursday; 0 is Monday 00:00
     week = 2 * np.pi * weekday_s / (7 * DAY_S)
@@ -270,7 +270,7 @@ def zone(name: str) -> ZoneInfo:
 
 
 def utc_offsets_s(times_s: NDArray[np.int64], timezone: str) -> NDArray[np.int64]:
-    """Local time minus UTC at each time, looked up once a quarter of an hour."""
+    """Local time minus UTC at each time, looked up once per quarter of an hour."""
     tz = zone(timezone)
     quarters, back = np.unique(times_s // QUARTER_S, return_inverse=True)
     local = (datetime.fromtimestamp(int(quarter) * QUARTER_S, tz) for quarter in quarters)
@@ -279,16 +279,16 @@ def utc_offsets_s(times_s: NDArray[np.int64], timezone: str) -> NDArray[np.int64
 
 
 def parse_quantity(text: str | None, *, where: str, column: str = "") -> str:
-    """`count` in any case, or the name of a gauge. What is nearly `count` is refused: a gauge would not be summed.
+    """`count` in any case, or the name of a gauge. A near miss of `count` is refused: a gauge would not be summed.
 
     Parameters
     ----------
     text
-        The quantity; None: not given, which is a count unless the column's name says otherwise.
+        The quantity. None means a count, unless the column has the name of a gauge.
     where
         The place to name in an error.
     column
-        The name that the readings have where they come from.
+        The name of the readings in their file.
     """
     if text is None and (gauge := GAUGE.search(column)):
         raise CityError(
@@ -299,7 +299,7 @@ def parse_quantity(text: str | None, *, where: str, column: str = "") -> str:
     if quantity.lower() == "count":
         return "count"
     if get_close_matches(quantity.lower(), ["count"], cutoff=0.75):
-        raise CityError(f'{where}: quantity "{text}" would be a gauge, whose readings are not summed. Write "count"')
+        raise CityError(f'{where}: quantity "{text}" would be read as a gauge, which is not summed. Write "count"')
     return quantity
 
 
@@ -320,23 +320,23 @@ def make_stream(
     Parameters
     ----------
     values
-        [S,N] a row for each snapshot, a column for each node. NaN is not observed.
+        [S,N] one row per snapshot, one column per node. NaN means not observed.
     network
-        The road network, or the distinct ones where it changes; all have the same node table.
+        The road network, or all distinct ones if it changes; they share one node table.
     start_s
         Start of the first snapshot, seconds since 1970 UTC.
     step_s
         Length of a snapshot in seconds.
     observed
-        [S,N] False where there is no reading; default: where the value is finite. Absent nodes have none either.
+        [S,N] False where there is no reading. Default: True where the value is finite. Absent nodes are never observed.
     topology_of
-        [S] which of the networks each snapshot has; default: the first.
+        [S] index of each snapshot's network. Default: the first.
     timezone
         IANA name of the city's time zone, for the calendar.
     quantity
         "count", or the name of a gauge such as "speed".
     unit
-        Of the values, for people to read.
+        Unit of the values, only for display.
     """
     quantity = parse_quantity(quantity, where="make_stream")
     topologies = (network,) if isinstance(network, RoadNetwork) else tuple(network)

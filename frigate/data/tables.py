@@ -1,10 +1,9 @@
-"""Tables on disk, CSV or Parquet: opened, their columns found by name, read whole or a run of rows at a time.
+"""Open CSV and Parquet tables, find their columns by name, and read them whole or in batches of rows.
 
-The tables of a city folder are strict: commas, UTF-8 and our column names, as the format says. A table that a user
-imports may separate columns by commas, semicolons, tabs or bars, be in any encoding or a sheet of Excel, have lines
-above the names of its columns, and name these as the user's map says or as the field commonly does. Both go through the
-same code. A fault is named by file, line (Parquet: row) and column. What the columns hold is read by `columns` and
-`times`.
+Tables of a city folder are strict: commas, UTF-8 and our column names. A table that a user imports may be separated by
+commas, semicolons, tabs or bars, use any encoding, be an Excel sheet, have lines above the header, and name its columns
+as the user's map says or by common names. Both kinds go through the same code. Errors name file, line (row in Parquet)
+and column. `columns` and `times` parse the columns.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ if TYPE_CHECKING:
     import polars as pl
     from numpy.typing import NDArray
 
-ROW = "row number"  # the column with each row's number in its file, from 0
+ROW = "row number"  # column with each row's number in its file, from 0
 BATCH_ROWS = 1 << 20
-TEXT = ("node_id", "source", "target", "via", "sensor_id", "vehicle", "name", "road_class")  # columns of names
+TEXT = ("node_id", "source", "target", "via", "sensor_id", "vehicle", "name", "road_class")  # always read as text
 CSV_TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 HEAD_LINES = 60
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
-FOREIGN = {  # how files begin that are no tables; polars would unpack some by itself, to any size
+FOREIGN = {  # first bytes of files that are not tables; polars would unpack some of them, to any size
     b"\x1f\x8b": "gzip",
     b"PK\x03\x04": "a zip or a spreadsheet",
     b"\x28\xb5\x2f\xfd": "zstd",
@@ -55,16 +54,16 @@ PACKED_SHEETS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
 
 @dataclass(frozen=True)
 class TableFile:
-    """A table that can be read, and which of its columns is which of ours."""
+    """A table file, and which of its columns is which of ours."""
 
-    path: Path  # as the user knows it
+    path: Path  # as the user named it
     names: tuple[str, ...]  # the columns as the file has them
     parquet: bool = True
-    readable: Path | None = None  # a copy in UTF-8, where the file is in another encoding
+    readable: Path | None = None  # a UTF-8 copy, if the file has another encoding
     delimiter: str = ","
-    preamble: int = 0  # lines above that which names the columns
+    preamble: int = 0  # lines above the header
     header: bool = True  # whether the first line names the columns
-    strict: bool = True  # a table of a city folder
+    strict: bool = True  # whether it is a table of a city folder
     source_of: Mapping[str, str] = field(default_factory=dict)  # our column -> its name in the file
     factor_of: Mapping[str, float] = field(default_factory=dict)  # our column -> factor into our unit
 
@@ -105,12 +104,12 @@ class TableFile:
         return lazy
 
     def read(self, columns: Sequence[str] | None = None) -> Table:
-        """The whole table: these of our columns, or all that it has."""
+        """The whole table, with these of our columns or all it has."""
         with self.reading():
             return Table(self, _plain(self.lazy(columns or tuple(self.source_of)).collect()))
 
     def batches(self, columns: Sequence[str] | None = None, *, batch_rows: int = BATCH_ROWS) -> Iterator[Table]:
-        """The table a run of rows at a time: at least one, perhaps of no rows."""
+        """The table in batches of rows. There is at least one batch, which may be empty."""
         lazy = self.lazy(columns or tuple(self.source_of))
         with self.reading():
             runs = iter(lazy.collect_batches(chunk_size=batch_rows, maintain_order=True))
@@ -124,7 +123,7 @@ class TableFile:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Turn a reader's complaint about a damaged file into an error that names the place."""
+        """Turn a reader's error about a damaged file into a CityError that names the place."""
         import polars as pl
 
         try:
@@ -144,16 +143,16 @@ class TableFile:
     # Places
 
     def place(self, row: int) -> str:
-        """How a person finds a row: `readings.csv line 812`, `readings.parquet row 811`."""
+        """Where a row is, for the user: `readings.csv line 812`, `readings.parquet row 811`."""
         return self.places([row])[row]
 
     def places(self, rows: Collection[int]) -> dict[int, str]:
-        """The same of several rows, with one look through the file."""
+        """The places of several rows, with one pass through the file."""
         word = "row" if self.parquet else "line"
         return {row: f"{self.path.name} {word} {line}" for row, line in self.lines(rows).items()}
 
     def lines(self, rows: Collection[int]) -> dict[int, int]:
-        """The line at which each row begins; of a Parquet file, its row from 1 on."""
+        """The line on which each row begins; in a Parquet file, its row, from 1."""
         lines = {row: row + 1 + self.preamble + (self.header and not self.parquet) for row in rows}
         if self.parquet or self._plain_lines:
             return lines
@@ -167,7 +166,7 @@ class TableFile:
 
     @cached_property
     def _plain_lines(self) -> bool:
-        """Whether every row is one line: no quoted line breaks, and no blank line at the top."""
+        """Whether each row is one line: no quoted line breaks, and no blank line at the top."""
         with (self.readable or self.path).open("rb") as file:
             for _ in range(self.preamble):
                 file.readline()
@@ -175,7 +174,7 @@ class TableFile:
             return bool(first) and b'"' not in first and not any(b'"' in chunk for chunk in _chunks(file))
 
     def _csv_rows(self) -> Iterator[tuple[int, int, list[str]]]:
-        """Row, line and fields, as far as Python's reader gets."""
+        """Row, line and fields, up to the first error of Python's CSV reader."""
         try:
             with (self.readable or self.path).open(encoding="utf-8-sig", errors="replace", newline="") as file:
                 for _ in range(self.preamble):
@@ -183,7 +182,7 @@ class TableFile:
                 reader = csv.reader(file, delimiter=self.delimiter)
                 row, begins = -2 if self.header else -1, 1 + self.preamble
                 for cells in reader:
-                    if row > -2 or cells:  # blank lines above the names
+                    if row > -2 or cells:  # skip blank lines above the header
                         row += 1
                     if row >= 0:
                         yield row, begins, cells
@@ -202,16 +201,16 @@ class TableFile:
         rename: Mapping[str, str] | None = None,
         note_unread: bool = True,
     ) -> TableFile:
-        """The table with its columns known by our names.
+        """The table with its columns matched to ours.
 
         Parameters
         ----------
         needed, optional
-            Our columns. One that is needed and missing is refused.
+            Our columns. A missing needed one is an error.
         notices
-            Takes the columns that were recognised by a common name, and those that are not read.
+            Collects the columns that were matched by a common name, and those that are not read.
         rename
-            Their name -> ours. Units are converted on the way: {"speed_mph": "speed_kph"}.
+            Their name -> ours. Units are converted: {"speed_mph": "speed_kph"}.
         note_unread
             Whether to report columns that are not read.
         """
@@ -221,7 +220,7 @@ class TableFile:
         source_of |= guessed
         known = ", ".join(f"{theirs}={ours}" for ours, theirs in guessed.items())
         notices.add(f"Columns of {self.path.name} known by their common names ({known})", len(guessed))
-        notices.add(f"Lines of {self.path.name} above the names of its columns, left out", self.preamble)
+        notices.add(f"Lines of {self.path.name} above the header, left out", self.preamble)
         factors = {ours: unit_factor(theirs, ours) for ours, theirs in source_of.items()}
         file = replace(self, source_of=source_of, factor_of=factors)
         file.need(needed)
@@ -235,14 +234,14 @@ class TableFile:
             return
         name = self.path.name
         if self.strict and len(self.names) == 1 and re.search(r"[;\t|]", self.names[0]):
-            raise CityError(f'{name}: one column only, "{self.names[0]}". Separate the columns with commas')
+            raise CityError(f'{name}: only one column, "{self.names[0]}". Separate the columns with commas')
         free = [n for n in self.names if n not in self.source_of.values()]
         hints = ", ".join(m + did_you_mean(m, free) for m in missing)
-        remedy = "" if self.strict else f". Say which it is with --map THEIRS={missing[0]}"
+        remedy = "" if self.strict else f". Say which one it is with --map THEIRS={missing[0]}"
         raise CityError(f"{name} has no column {hints}. Its columns are: {', '.join(self.names) or 'none'}{remedy}")
 
     def note_unread(self, notices: Notices, absent: Sequence[str] = ()) -> None:
-        """Report the columns that are not read, with the one of ours that was perhaps meant."""
+        """Report the columns that are not read, suggesting ours if one may have been meant."""
         unread = [n for n in self.names if n not in self.source_of.values()]
         hints = ", ".join(n + did_you_mean(n, absent) for n in unread[:20])
         notices.add(f"Columns of {self.path.name} that are not read ({hints})", len(unread))
@@ -257,7 +256,7 @@ class Table:
 
     @staticmethod
     def of(path: Path, **columns: Any) -> Table:
-        """A table of columns that are in memory already; its rows are those of an array in a file."""
+        """A table of arrays in memory, read from a file that is not a table."""
         import polars as pl
 
         frame = pl.DataFrame(columns).with_row_index(ROW)
@@ -282,11 +281,11 @@ class Table:
         return replace(self, frame=self.frame.filter(pl.Series(keep, dtype=pl.Boolean)))
 
     def row(self, index: int) -> int:
-        """The number in its file of a row of this table."""
+        """The number that a row of this table has in its file."""
         return int(self.frame[ROW][index])
 
     def place_of(self, *columns: str) -> Callable[[int], TableRow]:
-        """Where a row stands and what it has in these columns."""
+        """A function that gives the place of a row and its values in these columns."""
         given = [c for c in columns if c in self]
 
         def place(index: int) -> TableRow:
@@ -296,7 +295,7 @@ class Table:
         return place
 
     def refuse_where(self, wrong: NDArray[np.bool_], message: Callable[[int], str]) -> None:
-        """Refuse the table for the first row of a mask, if there is one; `message` says why, given its index."""
+        """Raise an error for the first row in a mask, if any. `message` takes its index and says what is wrong."""
         if wrong.any():
             raise self.refuse(int(wrong.argmax()), message(int(wrong.argmax())))
 
@@ -305,12 +304,12 @@ class Table:
 
 
 def _plain(frame: pl.DataFrame) -> pl.DataFrame:
-    """The frame with numbers of 64 bits: larger ones, which few functions know, as text, decimals as floats."""
+    """The frame with 64-bit numbers: larger integers, which few functions support, become text; decimals, floats."""
     import polars as pl
 
     def plain(column: pl.Series) -> pl.Series:
         whole = column.cast(pl.Int64, strict=False)
-        if not bool((whole == column).all()):  # a null is equal to nothing, and passed over
+        if not bool((whole == column).all()):  # nulls are skipped
             return column.cast(pl.Float64 if column.dtype.is_decimal() else pl.String)
         lost = whole.null_count() > column.null_count()
         return column.cast(pl.String) if lost else whole
@@ -332,20 +331,20 @@ def open_table(
     scratch: Path | None = None,
     headless: Sequence[str] = (),
 ) -> TableFile:
-    """Open a table: look at its first bytes, its encoding, delimiter and column names.
+    """Open a table: check its first bytes, and find its encoding, delimiter and column names.
 
     Parameters
     ----------
     path
-        A CSV file, a Parquet file named .parquet or .pq, or, not strict, a sheet of Excel or LibreOffice.
+        A CSV file, a Parquet file named .parquet or .pq, or, unless strict, an Excel or LibreOffice sheet.
     strict
-        Whether it is a table of a city folder, which has commas, UTF-8 and our column names.
+        Whether it is a table of a city folder, with commas, UTF-8 and our column names.
     encoding
-        Of a CSV file that is not UTF-8, by any name that Python knows.
+        Encoding of a CSV file that is not UTF-8, by any name that Python knows.
     scratch
-        A folder for a UTF-8 copy, needed for any other encoding and for sheets.
+        A folder for a UTF-8 copy, needed for other encodings and for sheets.
     headless
-        Names for the columns of a CSV file whose first line has numbers only.
+        Column names for a CSV file whose first line has only numbers.
     """
     path = Path(path)
     reading(path)
@@ -353,11 +352,11 @@ def open_table(
     sheet = not strict and scratch is not None and path.suffix.lower() in SHEETS and head.startswith(PACKED_SHEETS)
     for magic, kind in FOREIGN.items():
         if head.startswith(magic) and not sheet:
-            raise CityError(f"{path.name} is {kind} by its content. Unpack it, or save it as CSV or Parquet")
+            raise CityError(f"{path.name} is really {kind}. Unpack it, or save it as CSV or Parquet")
     parquet = path.suffix.lower() in (".parquet", ".pq")
     if parquet != head.startswith(b"PAR1"):
-        found = "is not a readable Parquet file by its content" if parquet else "is a Parquet file by its content"
-        raise CityError(f"{path.name} {found}. Name it by what it is")
+        found = "is not a readable Parquet file" if parquet else "is really a Parquet file"
+        raise CityError(f"{path.name} {found}. Rename it to match its content")
     file = TableFile(path, (), parquet, strict=strict)
     if not parquet:
         if sheet and scratch is not None:
@@ -388,12 +387,12 @@ def _chunks(file: Any, size: int = 1 << 20) -> Iterator[bytes]:
 
 
 def _in_utf8(path: Path, encoding: str, scratch: Path | None, *, strict: bool) -> Path:
-    """The file itself when it is UTF-8, else a copy that is. What cannot be decoded is refused by line and byte."""
+    """The file itself if it is UTF-8, else a copy that is. An error names the line and byte that cannot be decoded."""
     try:
         codec = codecs.lookup(encoding)
     except LookupError:
         raise CityError(f'encoding "{encoding}" is not known. Try utf-8, latin-1, cp1252 or utf-16') from None
-    if codec.name != "utf-8" and _is_utf8(path):  # another table of the same import has that encoding
+    if codec.name != "utf-8" and _is_utf8(path):  # the encoding is meant for another table of the import
         return path
     if scratch is not None and _first_bytes(path)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         codec = codecs.lookup("utf-16")
@@ -405,13 +404,13 @@ def _in_utf8(path: Path, encoding: str, scratch: Path | None, *, strict: bool) -
                 text = decoder.decode(chunk, final=not chunk)
             except UnicodeDecodeError as wrong:
                 line += wrong.object[: wrong.start].count(b"\n")
-                remedy = "Pass --encoding latin-1 (or the one it has), or save it as UTF-8"
+                remedy = "Pass --encoding latin-1 (or its actual encoding), or save it as UTF-8"
                 byte = f"byte 0x{wrong.object[wrong.start]:02x} is not {codec.name.upper()}"
                 raise CityError(
                     f"{path.name} line {line}: {byte}. {'Save the table as UTF-8' if strict else remedy}"
                 ) from None
             if "\0" in text:
-                raise CityError(f"{path.name} has zero bytes: it is not text. Save it as CSV in UTF-8")
+                raise CityError(f"{path.name} contains zero bytes, so it is not text. Save it as CSV in UTF-8")
             if out is not None:
                 out.write(text.encode("utf-8", "replace"))
             line += text.count("\n")
@@ -428,16 +427,16 @@ def _is_utf8(path: Path) -> bool:
 
 
 def _first_lines(readable: Path) -> list[str]:
-    """The lines in which the names of the columns must be."""
+    """The lines among which the header must be."""
     with readable.open(encoding="utf-8-sig", newline="") as file:
         return [file.readline(1 << 16) for _ in range(HEAD_LINES)]
 
 
 def find_header(lines: Sequence[str]) -> tuple[int, str]:
-    """How many lines stand above the names of the columns, and the delimiter.
+    """The number of lines above the header, and the delimiter.
 
-    The names are in the first line that has as many fields as most lines, two or more, if all of them are words. Where
-    there is no such line below others, the first line names them.
+    The header is the first line with as many fields as most lines (at least two), if all its fields are words. If no
+    such line follows others, the header is the first line.
     """
     bare = [re.sub(r'"[^"]*"', "", line) for line in lines if line]
     written = [line for line in bare if line.strip()]
@@ -486,12 +485,12 @@ def city_table(
     notices: Notices,
     rename: Mapping[str, str] | None = None,
 ) -> TableFile:
-    """A table of a city folder; the parameters are those of `TableFile.choose`."""
+    """Open a table of a city folder. Parameters are those of `TableFile.choose`."""
     return open_table(path, strict=True).choose(needed, optional, rename=rename, notices=notices)
 
 
 def write_table(frame: pl.DataFrame, folder: Path, stem: str, *, csv: bool) -> None:
-    """Write a table of a city folder; in CSV, bytes are hexadecimal digits, and text is no formula."""
+    """Write a table of a city folder. CSV has bytes as hexadecimal digits, and text escaped against formulas."""
     import polars as pl
 
     if csv:
@@ -503,7 +502,7 @@ def write_table(frame: pl.DataFrame, folder: Path, stem: str, *, csv: bool) -> N
 
 @contextmanager
 def writing(folder: Path, *, keep: Sequence[str] = ()) -> Iterator[Path]:
-    """A folder of tables as `replacing_folder` gives it, with an error that names it where it cannot be written."""
+    """`replacing_folder` for tables, with an error that names the folder if it cannot be written."""
     import polars as pl
 
     try:

@@ -1,4 +1,4 @@
-"""Tables of text, as wide as there is room."""
+"""Plain-text tables that fit a given width."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ HEADING_LINES = 3  # at most
 def table_lines(
     rows: Sequence[dict[str, str]], *, width: int, drop: Sequence[str] = (), left: Sequence[str] = ()
 ) -> tuple[list[str], list[str]]:
-    """The lines of a table of named cells, and the columns that found no room.
+    """The lines of a table, and the columns that did not fit.
 
     Parameters
     ----------
     rows
-        All with the same columns. The first column is aligned left, the others right but for those in `left`.
+        Cells by column; all rows have the same columns. The first column and those in `left` are aligned left, the
+        others right.
     width
-        Of a line, in characters.
+        Maximum line length in characters.
     drop
-        Columns to leave out where that is too narrow, the least important first. No cell is ever cut or wrapped;
-        headings are.
+        Columns to leave out if the table is too wide, least important first. Headings are wrapped; cells are never
+        cut or wrapped.
     """
     names, dropped = list(rows[0]), []
     widths = {name: _width(name, [row[name] for row in rows]) for name in names}
@@ -47,7 +48,7 @@ def table_lines(
 
 
 def _width(heading: str, cells: list[str]) -> int:
-    """Of a column: no cell is wrapped, and the heading takes few lines."""
+    """Width of a column: enough for its cells, and for the heading on at most HEADING_LINES lines."""
     width = max(map(len, [*cells, *heading.split()]))
     while len(_wrapped(heading, width)) > HEADING_LINES:
         width += 1

@@ -1,13 +1,13 @@
-"""Times as people write them, read into microseconds since 1970 UTC.
+"""Parse times in all common formats into microseconds since 1970 UTC.
 
 A time in a city folder is ISO-8601 text with a zone ("2024-01-01T08:00Z", "+02:00"), a number of seconds since 1970 UTC
-(milli-, micro- and nanoseconds are recognised by their size), or a Parquet timestamp. One without a zone is read as the
-city's local time where the city names its time zone, and reported; otherwise it is refused.
+(milli-, micro- and nanoseconds are recognised by their size), or a Parquet timestamp. A time without a zone is read as
+local time, with a notice, if the city names its time zone; otherwise it is refused.
 
-A table that a user imports may also write 31.01.2024 08:15; 01/31/2024 08:15 AM; 31/01/2024; 2024/01/31; 20240131 and
-202401310815; two-digit years; 24:00 for the end of a day; a date and a time in columns of their own. Whether 3/4/2024
-is in March or April, and whether 08:00-09:00 is an hour or a time in Alaska, is settled by other values of the column
-or by the user, never guessed. Local times that a clock change makes happen twice are told apart by the order of rows.
+A table that a user imports may also have 31.01.2024 08:15; 01/31/2024 08:15 AM; 31/01/2024; 2024/01/31; 20240131 and
+202401310815; two-digit years; 24:00 for the end of a day; date and time in separate columns. Whether 3/4/2024 is in
+March or April, and whether 08:00-09:00 is an hour or a time with an offset, is decided by other values of the column or
+by the user, never guessed. Local times that occur twice at a clock change are told apart by the order of rows.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
     import polars as pl
 
 EARLIEST_US, LATEST_US = (int(datetime(y, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000 for y in (1900, 2200))
-FIRST_S = 30_000_000  # no reading is from 1970: smaller numbers are rows, days or seconds of something else
+EARLIEST_S = 30_000_000  # no reading is from 1970: smaller numbers are row numbers, days or other seconds
 OUT_OF_RANGE = "is not between the years 1900 and 2200"
 DAY_FIRST, MONTH_FIRST, YEAR_FIRST = "dmy", "mdy", "ymd"
 
-_SLASHED = r"^\s*(\d{1,2})[/-](\d{1,2})[/-](\d{4}|\d{2})(?:\D.*)?$"
-_DAY = re.compile(r"(\d{1,2})([./-])(\d{1,2})\2(\d{4}|\d{2})(?:[ T,]+(.*))?")
-_YEAR = re.compile(r"(\d{4})([./-])(\d{1,2})\2(\d{1,2})(?:[ T]+(.*))?")
+_AMBIGUOUS_DATE = r"^\s*(\d{1,2})[/-](\d{1,2})[/-](\d{4}|\d{2})(?:\D.*)?$"
+_DAY_OR_MONTH_FIRST = re.compile(r"(\d{1,2})([./-])(\d{1,2})\2(\d{4}|\d{2})(?:[ T,]+(.*))?")
+_YEAR_FIRST = re.compile(r"(\d{4})([./-])(\d{1,2})\2(\d{1,2})(?:[ T]+(.*))?")
 _COMPACT = re.compile(r"((?:19|20)\d{2})(\d{2})(\d{2})(?:[ T]?(\d{2})(\d{2})(\d{2})?)?")
 _CLOCK = re.compile(
     r"(\d{1,2})[:.h](\d{2})(?:[:.](\d{2})(?:[.,]\d+)?)?\s*([AaPp])?\.?(?:[Mm]\.?)?\s*(Z|[+-]\d{2}(?::?\d{2})?)?"
 )
 _RANGE = re.compile(r"(\s*)(?:-|–|to)\s*\d{1,2}:\d{2}(?::\d{2})?$")
 _OFFSET = re.compile(r"-(?:0\d|1[0-2]):(?:00|30)$")
-_EITHER = r"(?:^|[^T\d:])\d{1,2}:\d{2}(-(?:0\d|1[0-2]):(?:00|30))\s*$"
+_RANGE_OR_OFFSET = r"(?:^|[^T\d:])\d{1,2}:\d{2}(-(?:0\d|1[0-2]):(?:00|30))\s*$"
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")
 
 
@@ -55,33 +55,33 @@ TWICE = "Local times that a clock change makes happen twice"
 
 
 class NotATimeError(Exception):
-    """Why a value is no time, to stand after the value."""
+    """Why a value is not a time, worded to follow the value."""
 
 
 @dataclass(frozen=True)
 class Clock:
     """How times are read."""
 
-    zone: ZoneInfo | None  # times without a zone are local time here; None: they are refused
+    zone: ZoneInfo | None  # of times without one; None: they are refused
     remedy: str = ""  # what to do about a time without a zone
-    any_format: bool = False  # also the formats of users' tables
-    date_order: str = DAY_FIRST  # of those: that of 3/4/2024 and 24/4/3
-    ranges: bool = False  # whether 08:00-09:00 is an hour; else it could be an offset from UTC, and is refused
+    any_format: bool = False  # whether to accept the formats of users' tables
+    date_order: str = DAY_FIRST  # in those formats, of 3/4/2024 and 24/4/3
+    ranges: bool = False  # whether 08:00-09:00 is an hour; if not, it may be a UTC offset, and is refused
 
     def read(self, when: datetime | str | float, *, fold: int = 0) -> tuple[int, str]:
-        """Microseconds since 1970 UTC, and what has to be reported of it, "" for nothing. NotATimeError.
+        """Microseconds since 1970 UTC, and a notice or "". Raises NotATimeError.
 
-        A local time that a clock change makes happen twice is the first of the two, or the second with a `fold` of 1.
+        Of a local time that occurs twice at a clock change, `fold` 0 is the first and 1 the second.
         """
         try:
             return self._read(when, fold)
         except OverflowError:
             raise NotATimeError(OUT_OF_RANGE) from None
         except ValueError:
-            raise NotATimeError("is no time of a calendar") from None
+            raise NotATimeError("is not a valid date and time") from None
 
     def read_option(self, option: str, text: str) -> int:
-        """The time that a user gave as an option."""
+        """The time given as a command-line option."""
         try:
             return self.read(text)[0]
         except NotATimeError as error:
@@ -119,14 +119,14 @@ class Clock:
 
 
 def network_timezone(timezone: str | None, own: str, notices: Notices) -> str:
-    """The time zone given, or else that of the city whose network is used, which is reported."""
+    """The time zone given, or else, with a notice, that of the city whose network is used."""
     if timezone is None:
-        notices.add(f"Time zones taken over from the network's city ({own}), as none was given", 1)
+        notices.add(f"Time zones taken from the network's city ({own}), as none was given", 1)
     return own if timezone is None else timezone
 
 
 def utc_text(us: int) -> str:
-    """ISO-8601 to the second; of a time too far away for that, its year."""
+    """ISO-8601 to the second, or just the year if it is out of range."""
     if abs(us) >= 2**63:
         return f"year {1970 + us // (31_556_952 * 1_000_000)}"
     return f"{np.datetime_as_string(np.datetime64(us, 'us').astype('datetime64[s]'))}Z"
@@ -152,8 +152,8 @@ def _number_us(number: float) -> tuple[int, str]:
     if 20_000 <= number < 80_000:
         day = date(1899, 12, 30) + timedelta(days=int(number))
         raise NotATimeError(f"looks like a spreadsheet's number for {day}. Write times as 2024-01-31T08:00Z")
-    if abs(number) < FIRST_S:
-        raise NotATimeError("would be a time in 1970. Is it the number of a row? Write times as 2024-01-31T08:00Z")
+    if abs(number) < EARLIEST_S:
+        raise NotATimeError("would be a time in 1970. Is it a row number? Write times as 2024-01-31T08:00Z")
     for limit, per_s, unit in (
         (1e11, 1, ""),
         (1e14, 10**3, "milli"),
@@ -170,16 +170,16 @@ def _number_us(number: float) -> tuple[int, str]:
 
 
 def _calendar_time(text: str, clock: Clock) -> datetime | None:
-    """The time as a calendar has it; None for ISO-8601 and for numbers since 1970."""
+    """A time in one of the formats of users' tables; None for ISO-8601 and for numbers since 1970."""
     if compact := _COMPACT.fullmatch(text):
         year, month, day, hour, minute, second = (int(x or 0) for x in compact.groups())
         if 1 <= month <= 12 and 1 <= day <= 31 and hour <= 24:
             return _joined(date(year, month, day), timedelta(hours=hour, minutes=minute, seconds=second), "")
-    if iso := _YEAR.fullmatch(text):
+    if iso := _YEAR_FIRST.fullmatch(text):
         year, month, day = int(iso[1]), int(iso[3]), int(iso[4])
         rest = iso[5]
-    elif parts := _DAY.fullmatch(text):
-        # With dots the day is first wherever dots are used.
+    elif parts := _DAY_OR_MONTH_FIRST.fullmatch(text):
+        # Everywhere that dates are written with dots, the day comes first.
         order = DAY_FIRST if parts[2] == "." else clock.date_order
         order = MONTH_FIRST if order == YEAR_FIRST and len(parts[4]) == 4 else order
         by_letter = dict(zip(order, (int(parts[1]), int(parts[3]), int(parts[4])), strict=True))
@@ -195,7 +195,7 @@ def _calendar_time(text: str, clock: Clock) -> datetime | None:
     rest = rest.strip()
     if not _OFFSET.search(rest):
         rest = _RANGE.sub("", rest)
-    elif re.search(_EITHER, rest) and "T" not in text:  # with a T or with seconds it is an offset
+    elif re.search(_RANGE_OR_OFFSET, rest) and "T" not in text:  # with a T or seconds it is a UTC offset
         if not clock.ranges:
             raise NotATimeError(
                 "could be a time range or an offset from UTC. Write 08:00 - 09:00, or 08:00:00-09:00 for the offset"
@@ -215,7 +215,7 @@ def _time_of_day(text: str) -> tuple[timedelta, str]:
             raise NotATimeError(f"has no hour {hour} {match[4].upper()}M")
         hour = hour % 12 + (12 if match[4] in "Pp" else 0)
     if minute > 59 or second > 59 or hour > 24 or (hour == 24 and (minute or second)):
-        raise NotATimeError("is no time of a day")
+        raise NotATimeError("is not a valid time of day")
     return timedelta(hours=hour, minutes=minute, seconds=second), match[5] or ""
 
 
@@ -225,26 +225,26 @@ def _joined(day: date, since: timedelta, zone: str) -> datetime:
 
 
 def settle_formats(file: TableFile, columns: Sequence[str], clock: Clock, date_order: str | None) -> Clock:
-    """How the times in these columns of a user's table are written: a date and perhaps the time in another column."""
+    """The clock, set to the format of these columns: one of times, or a date and a time."""
     order = find_date_order(file, columns[0], date_order)
     return replace(clock, any_format=True, date_order=order, ranges=_has_ranges(file, columns[-1]))
 
 
 def _has_ranges(file: TableFile, column: str) -> bool:
-    """Whether 08:00-09:00 in this column is an hour: offsets from UTC are two at most, ends of ranges are many."""
+    """Whether 08:00-09:00 in this column is an hour: there are at most two UTC offsets, but many ends of ranges."""
     import polars as pl
 
     if file.parquet and file.scan().collect_schema()[file.source_of[column]] != pl.String:
         return False
     with file.reading():
-        ends = file.lazy([column]).select(pl.col(column).str.extract(_EITHER).drop_nulls().n_unique())
+        ends = file.lazy([column]).select(pl.col(column).str.extract(_RANGE_OR_OFFSET).drop_nulls().n_unique())
         return bool(ends.collect().item() > 2)
 
 
 def find_date_order(file: TableFile, column: str, given: str | None) -> str:
-    """The order of day, month and year in 3/4/2024 and 24/4/3: as the user says, or else as the other dates show.
+    """The order of day, month and year in 3/4/2024 and 24/4/3: as given, or else as the other dates show.
 
-    Of two-digit years there are one or two in a record, and of days more. A day is above 12 some time.
+    A record has only one or two distinct years but many days, and some day is above 12.
     """
     import polars as pl
 
@@ -256,7 +256,9 @@ def find_date_order(file: TableFile, column: str, given: str | None) -> str:
         return given
     if file.parquet and file.scan().collect_schema()[file.source_of[column]] != pl.String:
         return DAY_FIRST
-    first, second, third = (pl.col(column).str.extract(_SLASHED, i).cast(pl.Int64, strict=False) for i in (1, 2, 3))
+    first, second, third = (
+        pl.col(column).str.extract(_AMBIGUOUS_DATE, i).cast(pl.Int64, strict=False) for i in (1, 2, 3)
+    )
     short = first.is_not_null() & (third < 100)
     with file.reading():
         dates = file.lazy([column]).select(
@@ -283,10 +285,10 @@ def find_date_order(file: TableFile, column: str, given: str | None) -> str:
             )
     if found["day_first"] is not None and found["month_first"] is not None:
         places = " and ".join(file.place(int(found[k])) for k in ("day_first", "month_first"))
-        raise CityError(f"{places}: the day comes first in one and the month in the other. Write them alike")
+        raise CityError(f"{places}: the day comes first in one and the month in the other. Use one order")
     if found["day_first"] is None and found["month_first"] is None:
         raise CityError(
-            f"{where}, and in every other date, day and month could be either. "
+            f"{where}, and in every other date, day and month could be swapped. "
             "Pass --date-order dmy or --date-order mdy"
         )
     return MONTH_FIRST if found["month_first"] is not None else DAY_FIRST
@@ -300,24 +302,24 @@ class Times:
     """A column of times."""
 
     us: NDArray[np.int64]  # [R]
-    faults: NDArray[np.str_]  # [R] why it is no time; "" where it is one
-    text: Callable[[int], str]  # a row's time as written
+    faults: NDArray[np.str_]  # [R] why it is not a time; "" if it is
+    text: Callable[[int], str]  # the time of a row as written
 
 
 @dataclass
 class RowOrder:
-    """How the rows of a table tell the two passes of a repeated hour apart, a run of rows at a time.
+    """Tells the two passes of a repeated hour apart by the order of rows, one batch at a time.
 
-    In the order of the file the times of a series (a sensor, a node) go up to the clock change and then once more
-    from its beginning; in a file with the newest first, down and down again.
+    In file order, the times of a series (a sensor or node) run up to the clock change and then through the repeated
+    hour again; if the newest come first, they run down twice.
     """
 
-    last_us: dict[tuple[int, int], tuple[int, bool]] = field(default_factory=dict)  # by series and day: time, again?
+    last_us: dict[tuple[int, int], tuple[int, bool]] = field(default_factory=dict)  # by series, day: time, second pass?
 
     def second(
         self, local_us: NDArray[np.int64], series: NDArray[np.integer], *, down: bool
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Which rows are of the second pass, and which are told apart at all."""
+        """Which rows belong to the second pass, and for which rows the pass could be determined."""
         again, told = np.zeros(len(local_us), bool), np.zeros(len(local_us), bool)
         rows_of: dict[tuple[int, int], list[int]] = {}
         for row, (us, of) in enumerate(zip(local_us.tolist(), series.tolist(), strict=True)):
@@ -341,20 +343,20 @@ def parse_times(
     series: NDArray[np.integer] | None = None,
     order: RowOrder | None = None,
 ) -> Times:
-    """The times of a table, in one column or as a date and a time in two. Distinct ones are read once.
+    """The times of a table, in one column, or as date and time in two. Each distinct value is parsed once.
 
     Parameters
     ----------
     table, columns
-        The rows, and the columns of their times.
+        The rows, and the columns with their times.
     clock
         How times are read.
     notices
-        Takes what was read otherwise than as written.
+        Collects times that were not taken literally.
     series
-        [rows] the sensor or node of each row, by a number; default: all are of one.
+        [rows] number of the sensor or node of each row. Default: all rows are one series.
     order
-        What earlier rows of the same table say of the hour that a clock change repeats.
+        State from earlier batches of the same table, for the hour that a clock change repeats.
     """
     import polars as pl
 
@@ -364,7 +366,7 @@ def parse_times(
         times, parts = {"ms": (1000, 1), "us": (1, 1), "ns": (1, 1000)}[raw.dtype.time_unit]  # of a microsecond
         units = raw.to_physical().fill_null(0).to_numpy()
         earliest, latest = (limit * parts // times for limit in (EARLIEST_US, LATEST_US))
-        outside = (units < earliest) | (units >= latest)  # such a time may be more than Python's can hold
+        outside = (units < earliest) | (units >= latest)  # may overflow Python's datetime
         if zone is not None or outside.any():
             faults = np.where(raw.is_null().to_numpy(), "is empty", np.where(outside, OUT_OF_RANGE, ""))
             us = raw.set(pl.Series(outside), None).dt.timestamp("us").fill_null(0).to_numpy()
@@ -409,7 +411,7 @@ def parse_times(
 
 
 def _refuse_float32(table: Table, column: str, distinct: pl.Series) -> None:
-    """Refuse numbers since 1970 that were kept as float32, which knows times of today to two minutes only."""
+    """Refuse numbers since 1970 that were stored as float32, which resolves present-day times only to two minutes."""
     import polars as pl
 
     if not (distinct.dtype.is_numeric() or distinct.dtype == pl.String):
@@ -452,7 +454,7 @@ def times_us(
     series: NDArray[np.integer] | None = None,
     order: RowOrder | None = None,
 ) -> NDArray[np.int64]:
-    """Times as microseconds since 1970 UTC, by the parameters of `parse_times`. What is no time is refused."""
+    """Times as microseconds since 1970 UTC. Parameters are those of `parse_times`; an invalid time is an error."""
     if not len(table):
         return np.zeros(0, np.int64)
     found = parse_times(table, [column], clock=clock, notices=notices, series=series, order=order)
@@ -468,7 +470,7 @@ def times_us(
 def array_times_us(
     path: Path, times: NDArray[Any], *, clock: Clock, notices: Notices, name: str = "time"
 ) -> NDArray[np.int64]:
-    """The times in an array of a file: text, numbers since 1970 UTC, or datetime64."""
+    """The times in an array from a file: text, numbers since 1970 UTC, or datetime64."""
     import polars as pl
 
     if times.dtype.kind == "M":

@@ -1,6 +1,6 @@
 """The table of forbidden turns: from the road source -> via into the road via -> target. K turns.
 
-Forecasts on intersections do not ask for it. It is for a city on its roads (`--on roads`), whose edges are the turns.
+Only a city on roads (`--on roads`) uses it: there the edges are turns. Forecasts on intersections ignore it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COLUMNS = ("source", "via", "target")
 
 
 def read_turns(path: Path, networks: Sequence[RoadNetwork], *, notices: Notices) -> NDArray[np.int64]:
-    """[K,3] rows of the nodes, each turn once. Its roads are in one of the networks that follow each other."""
+    """[K,3] rows of the nodes, each turn once. Both roads of a turn must be in one of the networks over time."""
     table = city_table(path, COLUMNS, notices=notices).read()
     index = NodeIndex(networks[0].node_ids)
     turns = np.stack([known_rows(table, column, index) for column in COLUMNS], axis=1)

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frigate.data.network import NodeId, RoadNetwork
-from frigate.demand.estimate import BINS, KINDS_OF_DAY, Demand
+from frigate.demand.count_profiles import BINS, KINDS_OF_DAY
+from frigate.demand.estimate import Demand
 from frigate.errors import CityError
 
 HOUR_S = 3600

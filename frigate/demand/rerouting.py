@@ -16,9 +16,11 @@ from scipy.sparse.csgraph import connected_components
 
 from frigate.data.network import RoadNetwork
 from frigate.demand.calibration import Floats, RouteSet, SensorView, route_set
-from frigate.demand.estimate import TINY, Demand, DemandSettings, route_seed, set_searches
-from frigate.demand.leaning import Leaning, lean
+from frigate.demand.count_profiles import TINY
+from frigate.demand.estimate import Demand
 from frigate.demand.route_search import LineGraph, Routes, line_graph, search_again
+from frigate.demand.sensor_shares import SensorShares, find_sensor_shares
+from frigate.demand.settings import DemandSettings, route_seed, set_searches
 from frigate.graph.positions import road_matrix
 
 LITTLE_FLOW = 0.05  # of the mean flow, added to both flows: a node that nobody passed cannot change a hundredfold
@@ -130,8 +132,8 @@ def reroute(demand: Demand, detours: Detours) -> Rerouted:
     )
 
 
-def lean_on_detours(demand: Demand, detours: Detours) -> Leaning:
-    """Which sensors speak for a node when trips take these ways: on a closed road none does any more."""
+def sensor_shares_on_detours(demand: Demand, detours: Detours) -> SensorShares:
+    """What share of a node's vehicles passes each sensor when trips take these ways."""
     sets = []
     for trips, numbers, rows, other in zip(demand.sets, demand.numbers, detours.rows, detours.routes, strict=True):
         as_before = np.ones(len(numbers), bool)
@@ -139,7 +141,7 @@ def lean_on_detours(demand: Demand, detours: Detours) -> Leaning:
         through_node = vstack([trips.through_node[as_before], other.through_node], format="csr")
         view = SensorView.of(through_node, demand.sensors)
         sets.append((through_node, view, np.concatenate([numbers[as_before], numbers[rows]])))
-    return lean(sets, demand.sensors)
+    return find_sensor_shares(sets, demand.sensors)
 
 
 def _change(old: Floats, new: Floats) -> Floats:

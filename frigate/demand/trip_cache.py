@@ -16,9 +16,10 @@ from frigate.data.cache import cache_folder, derived_prefix
 from frigate.data.files import replacing_file
 from frigate.data.network import RoadNetwork
 from frigate.demand.calibration import RouteSet, route_set
-from frigate.demand.estimate import DemandSettings, num_searches, sample_routes, set_searches
+from frigate.demand.estimate import sample_routes
 from frigate.demand.rerouting import Detours, find_detours
 from frigate.demand.route_search import LineGraph, Routes, line_graph
+from frigate.demand.settings import DemandSettings, num_searches, set_searches
 
 METHOD = "4"  # another one for every change that finds other trips
 KEPT = 2  # networks whose trips stay in memory: one is trained, scored and forecast on in turn

@@ -17,8 +17,9 @@ from frigate.data.network import RoadNetwork
 from frigate.data.split import Period
 from frigate.data.stream import RoadNetworkStream
 from frigate.demand.calibration import SensorView, first_numbers, route_set
-from frigate.demand.estimate import TINY, DemandSettings, num_searches, usual_counts, week_mean
+from frigate.demand.count_profiles import TINY, usual_counts, week_mean
 from frigate.demand.route_search import LineGraph, SearchSettings, line_graph, search_routes
+from frigate.demand.settings import DemandSettings, num_searches
 from frigate.draws import Draw, generator, seed_of
 
 TRIED, TRIED_IN_LARGE = 64, 24  # searches; fewer in a large network, where each takes longer

@@ -1,4 +1,4 @@
-"""How good a forecast is: metrics, a model scored beside the baselines, and the result as tables and JSON.
+"""Evaluation: metrics, scoring a model and the baselines, and the results as tables and JSON.
 
 May import: `forecasting` and below.
 """

@@ -1,4 +1,4 @@
-"""How much of the change that a closed road makes is left over when the forecast change is subtracted."""
+"""Scores the forecast effect of a closed road: how much of the true change is left after subtracting it."""
 
 from __future__ import annotations
 
@@ -7,34 +7,32 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-AFFECTED_PER_H, AFFECTED_SHARE = (
-    60.0,
-    0.2,
-)  # vehicles an hour, and of the flow before: nodes that change by more than both
+# Affected nodes change by more than this many vehicles per hour, and by more than this share of the flow before.
+AFFECTED_PER_H, AFFECTED_SHARE = 60.0, 0.2
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class LeftOfChange:
-    """Sums of |true change - forecast change| over those of |true change|: 1 is a forecast that knows of no closure."""
+    """Sum of |true change - forecast change| over sum of |true change|: 1 if the forecast ignores the closure."""
 
     affected: NDArray[np.bool_]  # [N] scored nodes that change much
     everywhere: float  # at all scored nodes
-    at_affected: float  # NaN where there are none
+    at_affected: float  # NaN if there are none
 
 
 def left_of_change(before: Floats, after: Floats, forecast: Floats, scored: NDArray[np.bool_]) -> LeftOfChange:
-    """Score a forecast of what a closure does.
+    """Score the forecast effect of a closure.
 
     Parameters
     ----------
     before, after
-        [N] true vehicles an hour, as means over the hours of the closure.
+        [N] true vehicles per hour, means over the hours of the closure.
     forecast
-        [N] the change that was forecast, in vehicles an hour.
+        [N] the forecast change in vehicles per hour.
     scored
-        [N] the nodes to look at.
+        [N] the nodes to score.
     """
     change = after - before
     left, size = np.abs(change - forecast), np.abs(change)

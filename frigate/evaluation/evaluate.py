@@ -1,6 +1,6 @@
-"""Judge a forecaster beside the naive ones on the test period, at nodes without sensors and at sensors.
+"""Scores a forecaster and the naive baselines on the test period, at nodes without sensors and at sensors.
 
-Windows are streamed: each batch is cut once, given to every forecaster, scored and forgotten.
+Windows are streamed: each batch is cut once, given to every forecaster, scored and discarded.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from frigate.nn.scaling import NEAR_SENSORS, build_topologies, fit_scaling
 from frigate.training.run import Run, RunOnCity
 
 ZERO = "zero"
-NONE = "constant median"  # E_none: no knowledge of the node
-OWN = "own median (a sensor there)"  # E_own: what a sensor at the node would have given
+NONE = "constant median"  # E_none: nothing is known about the node
+OWN = "own median (a sensor there)"  # E_own: what a sensor at the node would give
 DEMAND = "demand alone"
 LIGHTGBM = "LightGBM"
 TERCILES = ("low", "medium", "high", "no training reading")
 HOPS = ("1", "2", "3", "4-5", "6-10", ">10", "no road to a sensor")
 HOPS_UP_TO = (1, 2, 3, 5, 10)
-MAX_WINDOWS = 16  # scored at once: more are no faster
-SCORE_TENSORS = 10  # of a node and a step ahead each, in double
-FITTED_ROWS_S, FORECAST_ROWS_S = 10_000, 40_000  # of LightGBM on one core, measured on the demo town
+MAX_WINDOWS = 16  # scored at once; more are not faster
+SCORE_TENSORS = 10  # doubles per node and step ahead
+FITTED_ROWS_S, FORECAST_ROWS_S = 10_000, 40_000  # rows per second of LightGBM on one core, measured on the demo town
 
 
 def evaluate(
@@ -66,7 +66,7 @@ def evaluate(
     progress: Progress | bool | None = None,
     kernels: str = "auto",
 ) -> Evaluation:
-    """Score a run over its test period beside every naive baseline, in the user's unit.
+    """Score a run and every naive baseline over the test period, in the user's unit.
 
     Parameters
     ----------
@@ -76,22 +76,22 @@ def evaluate(
         A city with the nodes and the test period of the run. Default: the city that the run was trained on, from its
         folder.
     stride : int
-        Score every so many windows; 1 is all.
+        Score every nth window.
     test : str, optional
-        The period to score, such as "2024-03-11/2024-03-15". Default: the run's own, the last tenth of its record.
+        The period to score, such as "2024-03-11/2024-03-15". Default: the run's own, the last tenth of its data.
     lightgbm : bool
-        Also fit LightGBM on the run's sensors and training period, which takes minutes on a large city.
+        Also fit LightGBM on the run's sensors and training period. Takes minutes on a large city.
     device : str, optional
         "cpu" or "cuda". Default: cuda if available.
     progress : callable or bool, optional
-        Called with the windows done and the windows in all; True: prints a line now and then.
+        Called with the windows done and the total. True: print a line now and then.
     kernels : "auto" or "reference"
-        The fastest for the device, or the equations in plain torch operations, to compare with.
+        The fastest for the device, or plain torch operations, for comparison.
 
     Returns
     -------
     Evaluation
-        A row for the model, for each baseline, and for a sensor at every node.
+        A row for the model, for each baseline, and for the yardstick: a sensor at every node.
     """
     at, here = best_device(device), run.on(city)
     here = with_test_period(here, test)
@@ -117,41 +117,41 @@ def evaluate(
     )
     notes = [evaluation.note, shorter, _about_test_period(here), *here.notices]
     if run.settings.train.validation == "unseen":
-        chosen = "The checkpoint was chosen at the unseen nodes (validation = unseen), as in the paper"
-        notes.append(f"{chosen}: scores are flattered.")
+        chosen = "The unseen nodes chose the checkpoint (validation = unseen), as in the paper"
+        notes.append(f"{chosen}, so the scores are too good.")
     return replace(evaluation, note=" ".join(filter(None, notes)))
 
 
 def with_test_period(here: RunOnCity, test: str | None) -> RunOnCity:
-    """The same to be scored in another period, such as "2024-03-11/2024-03-15"; None: the run's own."""
+    """With another test period, such as "2024-03-11/2024-03-15"; None: the run's own."""
     if test is None:
         return here
     stream = here.city.stream
     first, stop = snapshots_in(stream, parse_period(test, stream.timezone, where="test"))
     if first == stop:
         record = f"{stream.local_time(stream.start_s)} to {stream.local_time(stream.end_s)}"
-        raise SettingsError(f'test "{test}": the record is from {record}. Give a period inside it')
+        raise SettingsError(f'test "{test}": no data in this period. Give a period in {record}')
     return replace(here, split=replace(here.split, test=(first, stop)))
 
 
 def _about_test_period(here: RunOnCity) -> str:
-    """What to say of a test period that misses a kind of day, or that the model was trained on."""
+    """A note on a test period that misses a kind of day, or that the model was trained on."""
     split, task, stream = here.split, here.settings.task, here.city.stream
     scored = stream.calendar[split.test[0] + task.past : split.test[1], CALENDAR.index("weekend")] > 0.5
     said = []
     for kind, missing in (("weekday", scored.all()), ("weekend", not scored.any())):
         if missing:
-            said.append(f"The test period has no {kind}: how good forecasts are then is not tested. See --test.")
+            said.append(f"The test period has no {kind}, so forecasts for such days are not tested. See --test.")
     if split.test[0] < split.train[1]:
         said.append(
-            "The test period is one that the model was trained on: the scores at sensors, and of the yardstick, are "
-            "flattered."
+            "The model was trained on some of the test period, so the scores at sensors and of the yardstick are too "
+            "good."
         )
     return " ".join(said)
 
 
 def fit_lightgbm(here: RunOnCity, device: torch.device) -> tuple[Forecaster, Windows]:
-    """LightGBM for a run's sensors, periods and seed, with road features but without demand; and what it sees."""
+    """LightGBM for a run's sensors, periods and seed, with road features but without demand; and its windows."""
     stream, split, seed = here.city.stream, here.split, here.settings.train.seed
     features = features_of([stream.network], here.city)[0]
     scaling = fit_scaling(stream, split, preset("default").model, features=features, seed=seed)
@@ -161,7 +161,7 @@ def fit_lightgbm(here: RunOnCity, device: torch.device) -> tuple[Forecaster, Win
 
 
 def lightgbm_seconds(here: RunOnCity, *, stride: int = 1) -> float:
-    """About how long fitting and scoring LightGBM takes on this machine."""
+    """Estimated time to fit and score LightGBM on this machine."""
     stream, split, task = here.city.stream, here.split, here.settings.task
 
     def windows(period: Period) -> int:
@@ -173,12 +173,12 @@ def lightgbm_seconds(here: RunOnCity, *, stride: int = 1) -> float:
 
 
 def _about_training_period(here: RunOnCity) -> str:
-    """What to say of a city that lacks some of the run's training period, which baselines are fitted on."""
+    """A note on a city that lacks some of the run's training period, which the baselines are fitted on."""
     (first, stop), whole = here.split.train, here.run.split.train
     left, length = stop - first, whole[1] - whole[0]
     if not here.city.stream.observed[first:stop, here.split.seen].any():
         raise SettingsError(
-            "the city has no reading of the run's training period, which the baselines are fitted on. "
+            "the city has no readings from the run's training period, which the baselines are fitted on. "
             "Give a city that has those readings"
         )
     lost = f"The city lacks the first {length - left} of the {length} snapshots of the training period"
@@ -186,7 +186,7 @@ def _about_training_period(here: RunOnCity) -> str:
 
 
 def windows_at_once(here: RunOnCity, predictor: Predictor) -> int:
-    """How many windows to score at once: with what the baselines and the scores need, they fit into memory."""
+    """How many windows fit into memory at once, together with the baselines and scores."""
     stream, task = here.city.stream, here.settings.task
     edges = max(network.num_edges for network in stream.topologies)
     beside = 8 * stream.num_nodes * (task.horizon * SCORE_TENSORS + 4 * NEAR_SENSORS)
@@ -205,7 +205,7 @@ def score(
     progress: Progress | None = None,
     timed: Mapping[str, TimedForecaster] | None = None,
 ) -> dict[str, Scores]:
-    """Scores over the windows of the test period; all seen nodes are input, and no others."""
+    """Scores over the windows of the test period. The inputs are all seen nodes, and no others."""
     timed = timed or {}
     if stride < 1:
         raise SettingsError(f"stride = {stride}: must be at least 1")
@@ -213,8 +213,8 @@ def score(
     current = windows_in(split.test, past=past, horizon=horizon, stride=stride)
     if len(current) == 0:
         raise SettingsError(
-            f"the test period has {split.test[1] - split.test[0]} snapshots, but a window takes "
-            f"{past} past + {horizon} ahead. Use fewer --past or --horizon, or a longer record"
+            f"the test period has {split.test[1] - split.test[0]} snapshots, but a window needs "
+            f"{past} past + {horizon} ahead. Use a smaller --past or --horizon, or more data"
         )
     stream, inputs = windows.stream, torch.from_numpy(split.seen).to(windows.device)
     sizes = {"horizon": horizon, "num_nodes": stream.num_nodes, "step_s": stream.step_s}
@@ -247,21 +247,21 @@ def evaluate_forecaster(
     progress: Progress | None = None,
     beside: Mapping[str, tuple[Forecaster, Windows]] | None = None,
 ) -> Evaluation:
-    """Score `model` over the test period beside every naive baseline. All seen nodes are input.
+    """Score `model` and every naive baseline over the test period. All seen nodes are inputs.
 
-    Those `beside` it have windows of their own.
+    `beside` are further forecasters with windows of their own.
     """
     stream, baselines = city.stream, naive_baselines(city.stream, split)
     own_past, timed = own_past_baselines(stream, split)
     if name in (*baselines, *own_past, *timed, OWN):
-        raise SettingsError(f'a model cannot be called "{name}": that is a row of every table')
+        raise SettingsError(f'a model cannot be named "{name}": a baseline has that name. Choose another')
     own = fit_own_median(stream, split, otherwise=seen_median(stream, split))
     demand = {} if windows.demand is None else {DEMAND: demand_alone}
     forecasters: dict[str, Forecaster] = {name: model, **demand, **baselines, **own_past, OWN: own}
-    of_all = partial(score, split=split, task=task, stride=stride, batch_size=batch_size)
-    scores = of_all(forecasters, windows, progress=progress, timed=timed)
-    for other, (forecaster, seen_by_it) in (beside or {}).items():
-        scores |= of_all({other: forecaster}, seen_by_it)
+    score_all = partial(score, split=split, task=task, stride=stride, batch_size=batch_size)
+    scores = score_all(forecasters, windows, progress=progress, timed=timed)
+    for other, (forecaster, own_windows) in (beside or {}).items():
+        scores |= score_all({other: forecaster}, own_windows)
     order = [name, *(beside or {}), *demand, *baselines, *own_past, *timed, OWN]
     rows = _rows({each: scores[each] for each in order}, stream, split, model=name, seed=seed)
     at_sensors = {*own_past, *timed} if rows[0].unseen is not None else set()
@@ -292,7 +292,7 @@ def evaluate_forecaster(
 
 
 def _at_sensors_alone(row: Row) -> Row:
-    """Of a baseline that repeats the readings of the node itself, what it says of nodes that have any."""
+    """The row of a baseline that repeats a node's own readings: it only has scores at sensors."""
     nothing = tuple(None for _ in row.by_step)
     return replace(
         row, unseen=None, by_step=nothing, by_tercile={}, by_hops={}, share_of_sensor=None, relative_to_zero=None
@@ -300,7 +300,7 @@ def _at_sensors_alone(row: Row) -> Row:
 
 
 def _minus_best(scores: Mapping[str, Scores], rows: Sequence[Row], split: Split, *, seed: int) -> Comparison | None:
-    """The model against the baseline with the least MAE, over the same draws of nodes."""
+    """The model compared with the baseline with the lowest MAE, over the same draws of nodes."""
     model, nodes = rows[0], split.unseen if rows[0].unseen is not None else split.seen
     drawn = {row.name: scores[row.name].mae_draws(nodes, seed=seed) for row in rows if row.kind != "yardstick"}
     mae, draws = drawn.pop(model.name)
@@ -311,7 +311,7 @@ def _minus_best(scores: Mapping[str, Scores], rows: Sequence[Row], split: Split,
 
 
 def demand_alone(batch: Batch) -> Tensor:
-    """What demand forecasts without any learning."""
+    """The forecast of demand, without any learning."""
     assert batch.demand is not None
     return batch.demand
 
@@ -319,7 +319,7 @@ def demand_alone(batch: Batch) -> Tensor:
 def terciles(stream: RoadNetworkStream, split: Split, nodes: NDArray[np.bool_]) -> NDArray[np.int64]:
     """[N] index into TERCILES of these nodes by their mean training reading; -1 for others.
 
-    Equal means stay together, so a third may be larger than another.
+    Nodes with equal means stay together, so the thirds may differ in size.
     """
     part = slice(*split.train)
     count = stream.observed[part].sum(0)
@@ -343,7 +343,7 @@ def hop_groups(stream: RoadNetworkStream, split: Split, nodes: NDArray[np.bool_]
 
 
 def share_of_sensor(model: Scores, none: Scores, own: Scores, nodes: NDArray[np.bool_], *, seed: int) -> Measure | None:
-    """(E_none - E_model) / (E_none - E_own) in MAE; None, undefined, where a sensor would not have helped."""
+    """(E_none - E_model) / (E_none - E_own) in MAE; None (undefined) if a sensor would not help."""
     (e_model, draws_model), (e_none, draws_none), (e_own, draws_own) = (
         scores.mae_draws(nodes, seed=seed) for scores in (model, none, own)
     )
@@ -380,15 +380,15 @@ def _rows(
 
 
 def _node_mean(scores: Scores, what: int) -> NDArray[np.float64]:
-    """[N] the mean of one of the sums of `Scores.cell_sums` over its cells; NaN where a node has none."""
+    """[N] mean per cell of one of the sums of `Scores.cell_sums`; NaN if a node has no cells."""
     cells = scores.cell_sums.sum(1)
     return np.where(cells[0] > 0, cells[what] / np.maximum(cells[0], 1), np.nan)
 
 
 def _note(scores: Scores, split: Split) -> str:
-    at_sensors = "These scores are at sensors, whose own past is input, and say nothing about nodes without a sensor."
+    at_sensors = "These scores are at sensors, whose past is an input, and say nothing about nodes without a sensor."
     if not split.unseen.any():
-        return f"All nodes with readings are seen: none is left to score without a sensor. {at_sensors}"
+        return f"All nodes with readings are seen, so none without a sensor can be scored. {at_sensors}"
     if scores.summary(split.unseen) is None:
         return f"None of the {int(split.unseen.sum())} unseen nodes has a reading to score. {at_sensors}"
     return ""

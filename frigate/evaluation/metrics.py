@@ -1,7 +1,7 @@
-"""How wrong forecasts are: running sums for each step and node, and the measures made from them.
+"""Errors of forecasts: running sums for each step and node, and the measures computed from them.
 
-No forecast is kept. A cell is one (window, step, node) with truth; MAE, RMSE, sMAPE and WAPE pool all cells.
-Intervals resample nodes, not cells: the cells of one node are not independent.
+Forecasts are not kept. A cell is a (window, step, node) with a reading; MAE, RMSE, sMAPE and WAPE pool all cells.
+Intervals resample nodes, not cells, because the cells of a node are not independent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Sums = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Measure:
-    """A value with its 95 % bootstrap interval; NaN where it is undefined. That of a single node has no interval."""
+    """A value with its 95 % bootstrap interval; NaN if undefined. A single node gives no interval."""
 
     value: float
     low: float
@@ -47,7 +47,7 @@ class Summary:
     rmse: Measure
     smape: Measure  # percent, 0 to 200
     wape: Measure  # percent
-    geh_share: Measure | None  # percent of the whole hours ahead with GEH < 5; None for other quantities than counts
+    geh_share: Measure | None  # percent of whole hours ahead with GEH < 5; None unless the quantity is a count
     cells: int
     nodes: int  # with at least one cell
 
@@ -64,7 +64,7 @@ def geh(forecast: Tensor, truth: Tensor) -> Tensor:
     """Geoffrey E. Havers' statistic of hourly volumes; 0/0 = 0."""
     total = forecast + truth
     squared = 2 * (forecast - truth) ** 2
-    # Volumes are not negative; a negative forecast that cancels the truth is still as wrong as can be.
+    # Volumes are not negative, so a negative forecast that makes the total <= 0 counts as infinitely wrong.
     return torch.where(total > 0, (squared / total).sqrt(), torch.where(squared > 0, torch.inf, 0.0))
 
 
@@ -80,13 +80,13 @@ class Scores:
 
     @classmethod
     def from_sums(cls, cells: Sums, hours: Sums, *, step_s: int, quantity: str) -> Scores:
-        """What `cell_sums` and `hour_sums` gave, to read summaries from again."""
+        """Restore scores from their `cell_sums` and `hour_sums`."""
         scores = cls(horizon=cells.shape[1], num_nodes=cells.shape[2], step_s=step_s, quantity=quantity)
         scores._cells, scores._hours = (torch.from_numpy(np.array(sums, np.float64)) for sums in (cells, hours))
         return scores
 
     def add(self, forecast: Tensor, target: Tensor, target_observed: Tensor) -> None:
-        """Add forecasts [B,H,N]. What stands where `target_observed` is False does not matter, be it NaN."""
+        """Add forecasts [B,H,N]. Values where `target_observed` is False are ignored, even NaN."""
         shape = (len(target), self.horizon, self.num_nodes)
         if forecast.shape != shape or target.shape != shape or target_observed.shape != shape:
             raise SettingsError(
@@ -102,7 +102,7 @@ class Scores:
         self._cells = sums if self._cells is None else self._cells + sums
         if self.hour_steps:
             used = self.horizon - self.horizon % self.hour_steps
-            by_hour = (len(target), -1, self.hour_steps, self.num_nodes)  # without what follows the last whole hour
+            by_hour = (len(target), -1, self.hour_steps, self.num_nodes)  # drops steps after the last whole hour
             p, y, observed = (x[:, :used].reshape(by_hour) for x in (p, y, target_observed))
             whole = observed.all(2)
             good = whole & (geh(p.sum(2), y.sum(2)) < GOOD_GEH)
@@ -122,21 +122,21 @@ class Scores:
         return np.zeros((2, self.num_nodes)) if self._hours is None else np.asarray(self._hours.cpu().numpy())
 
     def summary(self, nodes: NDArray[np.bool_], *, seed: int = 0) -> Summary | None:
-        """All steps ahead, pooled over these nodes [N]; None where they have no cell."""
+        """All steps ahead, pooled over these nodes [N]; None if they have no cells."""
         return _summary(self.cell_sums.sum(1), self.hour_sums if self.hour_steps else None, nodes, seed)
 
     def by_step(self, nodes: NDArray[np.bool_], *, seed: int = 0) -> tuple[Summary | None, ...]:
-        """One summary for each step ahead. Hourly sums have no step: their share is None."""
+        """A summary for each step ahead. Hourly sums do not belong to a step, so geh_share is None."""
         cells = self.cell_sums
         return tuple(_summary(cells[:, step], None, nodes, seed) for step in range(self.horizon))
 
     def by_group(self, group_of: NDArray[np.int64], names: Sequence[str], *, seed: int = 0) -> dict[str, Summary]:
-        """One summary for each group that has a cell; `group_of` [N] is an index into `names`, or -1."""
+        """A summary for each group with cells; `group_of` [N] is an index into `names`, or -1."""
         summaries = {name: self.summary(group_of == group, seed=seed) for group, name in enumerate(names)}
         return {name: summary for name, summary in summaries.items() if summary is not None}
 
     def mae_draws(self, nodes: NDArray[np.bool_], *, seed: int = 0) -> tuple[float, Sums]:
-        """The pooled MAE and its draws. With one seed and one truth every forecaster has the same draws."""
+        """The pooled MAE and its bootstrap draws. With the same seed and truth, all forecasters draw the same nodes."""
         count, error = self.cell_sums[:2].sum(1)
         count, error = count[nodes & (count > 0)], error[nodes & (count > 0)]
         if len(count) == 0:
@@ -147,9 +147,9 @@ class Scores:
 
 @lru_cache(maxsize=2)
 def bootstrap_weights(count: int, *, seed: int) -> Sums:
-    """[DRAWS,count] how often each of `count` nodes is drawn when as many are drawn with replacement.
+    """[DRAWS,count] how often each of `count` nodes is drawn when `count` are drawn with replacement.
 
-    NaN for a single node: always drawn, it would give an interval of no width, though it says nothing of its like.
+    NaN for a single node: it would always be drawn and give a zero-width interval.
     """
     if count == 1:
         return np.full((DRAWS, 1), np.nan)

@@ -1,4 +1,4 @@
-"""What an evaluation found: rows of scores, as JSON for machines and as tables for people."""
+"""The results of an evaluation: rows of scores, as JSON and as tables."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from frigate.data.text_table import table_lines
 from frigate.errors import SettingsError
 from frigate.evaluation.metrics import Measure, Summary
 
-Table = list[dict[str, str]]  # a dict of columns for each row
+Table = list[dict[str, str]]  # for each row, its cells by column
 
 
 @dataclass(frozen=True)
 class Row:
-    """How one forecaster did. The groups are of the nodes the table is about: unseen, or else sensors."""
+    """The scores of a forecaster. The groups are of unseen nodes, or of sensors if no unseen node can be scored."""
 
     name: str
-    kind: Literal["model", "baseline", "yardstick"]  # a yardstick knows what no forecaster may know
-    unseen: Summary | None  # None: no unseen node has truth in the test period
+    kind: Literal["model", "baseline", "yardstick"]  # a yardstick uses data that no forecaster would have
+    unseen: Summary | None  # None: no unseen node has a reading in the test period
     at_sensors: Summary | None
     by_step: tuple[Summary | None, ...]  # [H]
     by_tercile: dict[str, Summary]  # of the mean reading in the training period
     by_hops: dict[str, Summary]  # roads to the nearest sensor
-    share_of_sensor: Measure | None  # recovered, 1 is all; None: undefined
-    relative_to_zero: float | None  # MAE over that of forecasting zero
+    share_of_sensor: Measure | None  # 1: all of it is recovered; None: undefined
+    relative_to_zero: float | None  # MAE divided by that of forecasting zero
 
     @property
     def label(self) -> str:
-        """The name as a table shows it: with a star at the yardstick, which `Evaluation.footnote` explains."""
+        """The name in a table: the yardstick has a star, which `Evaluation.footnote` explains."""
         return f"{self.name} *" if self.kind == "yardstick" else self.name
 
     def to_json(self) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The model's MAE minus that of the best baseline, at the nodes the table is about."""
+    """The model's MAE minus that of the best baseline, at the scored nodes."""
 
     baseline: str
     mae: Measure  # the same nodes are drawn for both
@@ -62,14 +62,14 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A model's row, then the naive baselines', then the yardstick's; and what they were scored on."""
+    """Rows for the model, the baselines and the yardstick, and what they were scored on."""
 
     city: str
     rows: tuple[Row, ...]
-    note: str  # what a reader must know; "" where all is usual
+    note: str  # caveats for the reader, or ""
     seen: tuple[str | int, ...]  # node ids
     unseen: tuple[str | int, ...]
-    start: str  # of the test period, ISO-8601, the city's time
+    start: str  # of the test period, ISO 8601, local time
     end: str
     windows: int
     stride: int
@@ -79,12 +79,10 @@ class Evaluation:
     quantity: str
     unit: str
     seed: int  # of the intervals
-    node_mae: NDArray[np.float64] = field(repr=False, compare=False)  # [N] the model's; NaN where there is no truth
-    node_mean: NDArray[np.float64] = field(
-        repr=False, compare=False
-    )  # [N] of the readings' sizes that it was scored on
-    best_node_mae: NDArray[np.float64] | None = field(repr=False, compare=False)  # [N] that of the best baseline
-    own_past: tuple[Row, ...] = ()  # baselines at sensors alone, where `rows` are of unseen nodes
+    node_mae: NDArray[np.float64] = field(repr=False, compare=False)  # [N] the model's; NaN without readings
+    node_mean: NDArray[np.float64] = field(repr=False, compare=False)  # [N] mean size of the readings scored
+    best_node_mae: NDArray[np.float64] | None = field(repr=False, compare=False)  # [N] the best baseline's
+    own_past: tuple[Row, ...] = ()  # baselines for sensors only, if `rows` are of unseen nodes
     minus_best: Comparison | None = None  # None: there is no baseline
 
     def __repr__(self) -> str:
@@ -99,7 +97,7 @@ class Evaluation:
         for row in self.rows:
             if row.name == name:
                 return row
-        raise SettingsError(f'no row "{name}"; there are {", ".join(row.name for row in self.rows)}')
+        raise SettingsError(f'no row "{name}". Rows: {", ".join(row.name for row in self.rows)}')
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -125,11 +123,11 @@ class Evaluation:
         }
 
     def table_rows(self) -> Table:
-        """The table to print: a row for each forecaster, at unseen nodes or else at sensors."""
+        """The main table: a row for each forecaster, at unseen nodes or else at sensors."""
         return [_table_row(row, any_unseen=self.model.unseen is not None) for row in self.rows]
 
     def sensor_table(self) -> Table:
-        """The same at sensors, with the baselines that repeat a sensor's own past; empty where the table is of them."""
+        """The table at sensors, with baselines that repeat a sensor's own past; empty if that is the main table."""
         if self.model.unseen is None or self.model.at_sensors is None:
             return []
         rows = [row for row in (*self.rows[:-1], *self.own_past, self.rows[-1]) if row.at_sensors is not None]
@@ -141,14 +139,14 @@ class Evaluation:
         return f"{self.city}: {nodes}, {self.windows} windows from {self.start} to {self.end}"
 
     def comparison_line(self) -> str:
-        """How the model stands to the best baseline, in one line; "" where there is none."""
+        """The model compared with the best baseline, in one line; "" if there is none."""
         if self.minus_best is None:
             return ""
         best = self.minus_best
         return f"MAE minus that of the best baseline, {best.baseline}: {_with_interval(best.mae, signed=True)}."
 
     def detail_tables(self) -> dict[str, Table]:
-        """MAE by step ahead, by how busy a node is and by roads to the nearest sensor, by title. None is empty."""
+        """Title -> table of MAE: by step ahead, traffic volume and roads to the nearest sensor. Without empty ones."""
         steps = {f"{i} ({i * self.step_s / 60:g} min)": i - 1 for i in range(1, self.horizon + 1)}
         by_step = [
             _detail_row("step ahead", name, [row.by_step[i] for row in self.rows], self) for name, i in steps.items()
@@ -165,12 +163,10 @@ class Evaluation:
 
     @property
     def footnote(self) -> str:
-        """What the star in the table means."""
+        """The meaning of the star in the table."""
         if self.model.unseen is None:
             return "* A yardstick, not a baseline: each sensor's own median for the hour and kind of day."
-        return (
-            "* A yardstick, not a baseline: it knows the past of the very nodes that are scored, as no forecaster may."
-        )
+        return "* A yardstick, not a baseline: it uses past readings of the scored nodes, which no forecaster has."
 
 
 def _json(summary: Summary | None) -> dict[str, Any] | None:
@@ -197,7 +193,7 @@ def _measures(label: str, summary: Summary | None) -> dict[str, str]:
 
 
 def _detail_row(first: str, name: str, summaries: list[Summary | None], evaluation: Evaluation) -> dict[str, str]:
-    """The model with its interval, the others without; then the nodes that were scored."""
+    """The model with its interval, the others without; then the number of scored nodes."""
     columns = {first: name}
     for row, summary in zip(evaluation.rows, summaries, strict=True):
         text = "-" if summary is None else _with_interval(summary.mae)

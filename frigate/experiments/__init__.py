@@ -1,7 +1,7 @@
-"""The paper's tables and figures, one command each.
+"""The paper's tables and figures, one experiment each.
 
-`reproduce` gathers the trials that the experiments ask for, does those that are missing, then makes of each experiment
-RESULTS/NAME.json, .csv, .png and .svg, and one RESULTS/report.html over all. What is there already is not done again.
+`reproduce` collects the trials that the experiments need, runs those that are missing, then writes RESULTS/NAME.json,
+.csv, .png and .svg for each experiment, and RESULTS/report.html. Existing results are reused.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def _no_trials(plan: Plan, scored: Scored) -> list[Trial]:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A table or figure: the trials it needs, what it makes of them, and how it is drawn."""
+    """A table or figure: the trials it needs, how they become a table, and how that is drawn."""
 
     name: str
     measure: Callable[[Plan, Scored], Table]
     draw: Callable[[Table], plots.Figure]
-    trials: Callable[[Plan, Scored], list[Trial]] = _no_trials  # may ask for more once the first are there
+    trials: Callable[[Plan, Scored], list[Trial]] = _no_trials  # may return more once the first are done
 
 
 def _direct(name: str, measure: Callable[[Plan], Table], draw: Callable[[Table], plots.Figure]) -> Experiment:
@@ -56,11 +56,11 @@ EXPERIMENTS = (
 
 
 def named(names: str) -> Sequence[Experiment]:
-    """The experiments of these names, with commas, or `all`."""
+    """The experiments with these comma-separated names, or `all`."""
     known = {experiment.name: experiment for experiment in EXPERIMENTS}
     wanted = [name.strip() for name in names.split(",")]
     for name in wanted:
         if name not in known and name != "all":
             hint = did_you_mean(name, ["all", *known])
-            raise SettingsError(f'no experiment "{name}"{hint}. Known: all, {", ".join(known)}')
+            raise SettingsError(f'unknown experiment "{name}"{hint}. Known: all, {", ".join(known)}')
     return EXPERIMENTS if "all" in wanted else [known[name] for name in dict.fromkeys(wanted)]

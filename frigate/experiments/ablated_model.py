@@ -1,6 +1,6 @@
-"""The paper's ablations (section "Ablation Study"): its model with one part replaced, everything else as it is.
+"""The paper's ablations (section "Ablation Study"): its model with one part replaced.
 
-The model has no flags for this: a part is another module, put in when the model is built.
+The model has no flags for this: it is built with another module in place of the part.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SageConv(nn.Module):
 
     def forward(self, h: Tensor, topology: Topology, backend: Backend) -> Tensor:
         rows, N = topology.neighbour_of, topology.num_nodes
-        # Not bincount: it waits for the GPU, which a recorded step cannot.
+        # Not bincount: it synchronizes with the GPU, which a recorded step must not.
         neighbours = torch.zeros(N, device=rows.device).index_add(0, rows, torch.ones(len(rows), device=rows.device))
         weight = 1 / neighbours[rows]
         mean = backend.sparse_sum(SparseMatrix.of(rows, topology.neighbour, weight, num_nodes=N), h)
@@ -58,7 +58,7 @@ class SageLayers(Layers):
 
 
 class ReadingEmbedding(Embedding):
-    """h0 from the reading alone, at the full width."""
+    """h0 from the reading alone, at full width."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -70,24 +70,24 @@ class ReadingEmbedding(Embedding):
 
 
 class UndirectedConv(nn.Module):
-    """One gated sum over all neighbours, whichever way the road goes."""
+    """One gated sum over all neighbours, ignoring the direction of roads."""
 
     def __init__(self, width: int, gate: Gate) -> None:
         super().__init__()
         self.gate = gate
         self.linear = nn.Linear(2 * width, width, bias=False)
-        with torch.no_grad():  # as W_1 starts: both directions a third each, here in one block
+        with torch.no_grad():  # initialized like W_1: a third for each direction, here in one block
             nn.init.normal_(self.linear.weight, std=0.1 / width**0.5)
             self.linear.weight += torch.eye(width).repeat(1, 2) / 3
 
     def forward(self, h: Tensor, gate: Tensor, topology: Topology, backend: Backend) -> Tensor:
-        # W [h, out + in] = W_1 [h, out, in], where W_1 has the neighbours' part of W twice.
+        # W [h, out + in] = W_1 [h, out, in] if W_1 repeats the neighbours' block of W.
         own, neighbours = self.linear.weight.chunk(2, dim=1)
         return backend.gated_layers(h, [gate], [torch.cat([own, neighbours, neighbours], dim=1)], topology)
 
 
 class NoPrior(Prior):
-    """Nothing is known beside the encoding."""
+    """No prior: the decoder gets the encoding alone."""
 
     width = 0
 
@@ -98,7 +98,7 @@ class NoPrior(Prior):
 def without(part: str) -> Build:
     """How to build the paper's model with one of PARTS replaced."""
     if part not in PARTS:
-        raise SettingsError(f'no part "{part}"; there are {", ".join(PARTS)}')
+        raise SettingsError(f'unknown part "{part}". Known: {", ".join(PARTS)}')
 
     def build(settings: Settings, scaling: Scaling) -> Frigate:
         model = settings.model

@@ -1,4 +1,4 @@
-"""The paper's accuracy table (tbl:giant): every model beside every simple one, at nodes without a sensor."""
+"""The paper's accuracy table (tbl:giant): all models and simple baselines, at nodes without a sensor."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from frigate.experiments.plan import FITTED, NAIVE, Plan, Recipe
 from frigate.experiments.table import Row, Table, number_or
 from frigate.experiments.trials import Scored, Trial, yardsticks
 
-BEST_BASELINES = 2  # that are also trained with `default`'s hiding and road features
+BEST_BASELINES = 2  # are also trained with the hiding and road features of `default`
 
 
 def first_trials(plan: Plan) -> list[Trial]:
-    """All but those of the best baselines with roads, which are only known after these."""
+    """All but the best baselines with roads: these trials decide which are best."""
     models = plan.wanted(*NAIVE, *FITTED, *BASELINES, "paper", "default")
     seeds = plan.effort.seeds
     trials = [trial for seed in seeds for trial in yardsticks(plan, seed=seed)]
     trials += [Trial(plan.recipe(model, seed=seed)) for model in models for seed in seeds]
-    return list(dict.fromkeys(trials))  # some yardsticks are simple models too
+    return list(dict.fromkeys(trials))  # some yardsticks are also naive models
 
 
 def trials(plan: Plan, scored: Scored) -> list[Trial]:
@@ -35,7 +35,7 @@ def trials(plan: Plan, scored: Scored) -> list[Trial]:
 
 
 def best_baselines(plan: Plan, scored: Scored) -> list[str]:
-    """The baselines with the least MAE at unseen nodes, over all seeds."""
+    """The baselines with the lowest MAE at unseen nodes, over all seeds."""
     mae = {}
     for model in plan.wanted(*BASELINES):
         seeds = [Trial(plan.recipe(model, seed=seed)) for seed in plan.effort.seeds]
@@ -57,7 +57,7 @@ def measure(plan: Plan, scored: Scored) -> Table:
 
 
 def _row(scored: Scored, trials: Sequence[Trial]) -> Row:
-    """The means over the seeds of one model."""
+    """Means over the seeds of one model."""
     unseen, sensors = ([scored.summary(trial, at_sensors=at) for trial in trials] for at in (False, True))
     recipe = trials[0].recipe
     row: Row = {"model": recipe.label, "kind": kind(recipe)}
@@ -82,7 +82,7 @@ def kind(recipe: Recipe) -> str:
 
 
 def _run(scored: Scored, trial: Trial) -> dict[str, object]:
-    """One seed of one model, for machines."""
+    """One seed of one model, for the JSON file."""
     unseen, sensors = (scored.summary(trial, at_sensors=at) for at in (False, True))
     return {
         "model": trial.recipe.label,
@@ -95,9 +95,9 @@ def _run(scored: Scored, trial: Trial) -> dict[str, object]:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """Of those that are there."""
-    there = [value for value in values if value is not None]
-    return float(np.mean(there)) if there else None
+    """The mean of the values that are not None."""
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
 
 
 def draw(table: Table) -> plots.Figure:

@@ -1,5 +1,5 @@
-"""The error broken down: by step ahead (the paper's figures have it beside the volume of seen nodes), by how much
-traffic a node has (fig:freq_distrib), by the share of nodes with a sensor (fig:pct_variation).
+"""Breakdowns of the error: by step ahead (in the paper's figures, next to the volume of seen nodes), by traffic volume
+(fig:freq_distrib), by share of nodes with a sensor (fig:pct_variation).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def measure_horizon(plan: Plan, scored: Scored) -> Table:
 
 def draw_horizon(table: Table) -> plots.Figure:
     figure, (ax,) = plots.figure(7.5, 4.8)
-    plots.mae_lines(ax, table.by_model(), "minutes", bands="Frigate", dashed=OWN)  # with all bands none could be seen
+    plots.mae_lines(ax, table.by_model(), "minutes", bands="Frigate", dashed=OWN)  # all bands would hide each other
     ax.set(xlabel="minutes ahead", ylabel=f"MAE ({table.unit})")
     plots.legend_beside(ax)
     return figure

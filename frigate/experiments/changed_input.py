@@ -1,7 +1,7 @@
-"""Changes of a trial's input at inference, without training again: other roads, and a third of the past missing.
+"""Changes to a trial's input at inference, without retraining: other roads, and a third of the past missing.
 
-There are two ways for a snapshot to be missing: it is not in the window at all, as in the paper; or it is there, but
-without readings.
+A snapshot is missing in one of two ways: it is not in the window at all, as in the paper; or it is there without
+readings.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from frigate.nn.demand_tables import DemandTables
 from frigate.nn.scaling import build_topologies
 from frigate.training.run import RunTrips
 
-THRESHOLD = 3.0  # median roads: new roads join nodes at most so far apart as the crow flies
-DROPPED = 1 / 3  # of the past snapshots: 8 of 12 are left
+THRESHOLD = 3.0  # median road lengths: the largest straight-line distance of a new road
+DROPPED = 1 / 3  # of the past snapshots: 8 of 12 remain
 
 
 @dataclass(frozen=True)
 class OtherRoads(Change):
-    """X % of the roads changed, in every snapshot."""
+    """A percentage of the roads changed, in every snapshot."""
 
     percent: float
 
@@ -51,12 +51,12 @@ class OtherRoads(Change):
 
 
 def perturbed(network: RoadNetwork, *, percent: float, seed: int) -> RoadNetwork:
-    """Half of `percent` of the roads dropped, as many built between near nodes without one, with lengths of others."""
+    """Drop `percent` / 2 of the roads and add as many between unconnected nearby nodes, with lengths of other roads."""
     rng = generator(seed, Draw.CHANGED_ROADS, round(100 * percent))
     count = round(percent / 200 * network.num_edges)
     ids = network.node_ids.tolist()
     gone = rng.permutation(network.num_edges)[:count]
-    pairs = rng.permuted(rng.permutation(_near_pairs(network))[:count], axis=1)  # a road each, one way or the other
+    pairs = rng.permuted(rng.permutation(_near_pairs(network))[:count], axis=1)  # one road per pair, either way
     length_m = rng.choice(network.length_m, size=len(pairs))
     return network.close([(ids[network.senders[e]], ids[network.receivers[e]]) for e in gone]).add(
         roads=[(ids[u], ids[v]) for u, v in pairs], length_m=length_m.tolist()
@@ -64,20 +64,20 @@ def perturbed(network: RoadNetwork, *, percent: float, seed: int) -> RoadNetwork
 
 
 def _near_pairs(network: RoadNetwork) -> NDArray[np.int64]:
-    """[P,2] the nodes within the threshold of each other and without a road either way, each pair once."""
+    """[P,2] pairs of nodes within the threshold and without a road either way, each pair once."""
     at = np.flatnonzero(network.present)
     lon, lat = np.radians(network.lon[at]), np.radians(network.lat[at])
-    x_m = EARTH_RADIUS_M * np.stack([lon * np.cos(lat.mean()), lat], axis=1)  # a town is flat enough
+    x_m = EARTH_RADIUS_M * np.stack([lon * np.cos(lat.mean()), lat], axis=1)  # flat Earth is accurate enough for a town
     near = at[cKDTree(x_m).query_pairs(THRESHOLD * float(np.median(network.length_m)), output_type="ndarray")]
     N = network.num_nodes
-    # Both ways: a one-way street may not get its other direction, as its nodes are connected.
+    # Both ways: the ends of a one-way street are connected, so it must not get its other direction.
     joined = np.concatenate([network.senders * N + network.receivers, network.receivers * N + network.senders])
     return np.asarray(near[~np.isin(near[:, 0] * N + near[:, 1], joined)], np.int64)
 
 
 @dataclass(frozen=True)
 class Thinned(Change):
-    """A third of each window's past snapshots, drawn for each window, is taken away or masked."""
+    """A third of the past snapshots, drawn for each window, is dropped or masked."""
 
     masked: bool = False
 
@@ -96,13 +96,13 @@ class Thinned(Change):
 
 
 def kept_snapshots(windows: int, past: int, draws: torch.Generator) -> Tensor:
-    """[B,T'] which snapshots of each window are left, in their order."""
-    left = past - round(DROPPED * past)
-    return torch.rand(windows, past, generator=draws).argsort(dim=1)[:, :left].sort(dim=1).values
+    """[B,T'] the snapshots of each window that remain, in order."""
+    remaining = past - round(DROPPED * past)
+    return torch.rand(windows, past, generator=draws).argsort(dim=1)[:, :remaining].sort(dim=1).values
 
 
 def mask(batch: Batch, keep: Tensor) -> Batch:
-    """The batch with every snapshot, and readings only in those of `keep` [B,T']."""
-    there = torch.zeros(batch.num_windows, batch.past, dtype=torch.bool).scatter(1, keep, True)
-    observed = batch.observed & there.to(batch.values.device)[:, :, None]
+    """The batch with readings only in the snapshots `keep` [B,T']."""
+    kept = torch.zeros(batch.num_windows, batch.past, dtype=torch.bool).scatter(1, keep, True)
+    observed = batch.observed & kept.to(batch.values.device)[:, :, None]
     return replace(batch, values=batch.values.where(observed, 0.0), observed=observed)

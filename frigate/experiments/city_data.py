@@ -1,7 +1,7 @@
-"""What is in the city: the paper's table of data (tbl:dataset_details) for ours, beside its own three rows; how traffic
-spreads over the nodes (fig:traffic) and over the day (fig:nodetimeseries).
+"""The data of the city: the paper's data table (tbl:dataset_details) with a row for our city, and the distribution of
+traffic over the nodes (fig:traffic) and over the day (fig:nodetimeseries).
 
-The paper draws the traffic of edges; our readings are at nodes, so ours is the distribution over nodes.
+The paper shows the traffic of edges. Our readings are at nodes, so we show the distribution over nodes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PAPER_STEP_MIN = 5
 
 
 def measure_datasets(plan: Plan) -> Table:
-    """The row of the plan's city, and its map for the plot."""
+    """The row of the plan's city, the paper's rows, and the map for the plot."""
     city, stream = plan.city, plan.city.stream
     network = stream.network
     count, total = node_sums(stream)
@@ -64,12 +64,12 @@ def measure_datasets(plan: Plan) -> Table:
 
 
 def node_sums(stream: RoadNetworkStream) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Readings and their sum of every node, each [N]; what is not observed is 0 in a stream."""
+    """Number and sum of the readings of every node, each [N]; missing readings are 0 in a stream."""
     return stream.observed.sum(axis=0), stream.values.sum(axis=0, dtype=np.float64)
 
 
 def area_km2(lon: NDArray[np.float64], lat: NDArray[np.float64]) -> float:
-    """Of the convex hull of these places, on a plane that touches the Earth in their middle; 0 if all are in line."""
+    """Area of the convex hull of these points, on a plane tangent at their centre; 0 if they are collinear."""
     if len(lon) < 3:
         return 0.0
     middle = np.radians((lat.min() + lat.max()) / 2)
@@ -78,7 +78,7 @@ def area_km2(lon: NDArray[np.float64], lat: NDArray[np.float64]) -> float:
         hull = ConvexHull(np.stack([x, y], axis=1) * EARTH_RADIUS_M / 1000)
     except QhullError:
         return 0.0
-    return float(hull.volume)  # in two dimensions scipy calls the area so
+    return float(hull.volume)  # scipy's name for the area in two dimensions
 
 
 def _paper_rows(ours: Row) -> list[Row]:
@@ -88,7 +88,7 @@ def _paper_rows(ours: Row) -> list[Row]:
 
 
 def _map(network: RoadNetwork, count: NDArray[np.int64], total: NDArray[np.float64]) -> dict[str, Any]:
-    """Places, means and streets of the present nodes, rounded to what a picture shows."""
+    """Coordinates, means and streets of the present nodes, rounded to plotting precision."""
     rows, row_of = np.flatnonzero(network.present), np.cumsum(network.present) - 1
     streets = np.unique(np.sort(row_of[[network.senders, network.receivers]], axis=0), axis=1).tolist()
     means = [float(f"{t / c:.4g}") if c else None for c, t in zip(count[rows], total[rows], strict=True)]
@@ -109,23 +109,23 @@ def draw_datasets(table: Table) -> plots.Figure:
     here = table.more["map"]
     place = np.array([here["lon"], here["lat"]], float).T
     mean = np.array(here["mean"], float)
-    squeeze = np.cos(np.radians(place[:, 1].mean()))  # of a degree of longitude
+    squeeze = np.cos(np.radians(place[:, 1].mean()))  # degree of longitude relative to latitude
     wide, high = np.ptp(place, axis=0) * [squeeze, 1]
     tall = high / max(wide, 1e-9)
     width = min(6.0, 6.5 / max(tall, 0.3))
     figure, (ax,) = plots.figure(width + 2.4, max(width * tall, 3.0) + 1.0)
     streets = place[np.array([here["from"], here["to"]], int).T]
-    # As pixels even in an SVG: ten thousand streets would make it megabytes.
+    # Rasterized even in an SVG: ten thousand streets would make it megabytes.
     ax.add_collection(LineCollection(list(streets), colors="0.8", linewidths=0.6, zorder=0.5, rasterized=True))
     size = float(np.clip(25000 / len(mean), 3, 60))
-    silent, order = np.isnan(mean), np.argsort(mean, kind="stable")  # the busy ones on top
+    silent, order = np.isnan(mean), np.argsort(mean, kind="stable")  # busy nodes on top
     if silent.any():
         x, y = place[silent].T
-        ax.scatter(x, y, s=size, facecolors="none", edgecolors="0.6", linewidths=0.6, label="never a reading")
+        ax.scatter(x, y, s=size, facecolors="none", edgecolors="0.6", linewidths=0.6, label="no readings")
         ax.legend(loc="best")
     norm = None
     if table.more["count"] and (mean > 0).any():
-        # Three decades are what eyes can tell apart; the few quieter nodes have the palest colour.
+        # Three decades of colour are distinguishable; the few quieter nodes get the palest colour.
         most, least = np.nanmax(mean), mean[mean > 0].min()
         norm = LogNorm(max(least, most / 1e3) if least < most else most / 10, most, clip=True)
     if not silent.all():
@@ -140,18 +140,18 @@ def draw_datasets(table: Table) -> plots.Figure:
 
 
 PERCENTILES = (1, 10, 25, 50, 75, 90, 95, 99, 100)
-DRAWN = (99, 90, 50)  # the example nodes: by rank, not by hand
+DRAWN = (99, 90, 50)  # percentiles of the example nodes
 DAYS = ("weekdays", "weekends")
 CURVE_POINTS = 300
 
 
 def measure_profile(plan: Plan) -> Table:
-    """Nodes at set percentiles of the mean reading, and how their traffic comes and goes with the hours."""
+    """Nodes at fixed percentiles of the mean reading, and their traffic by hour."""
     stream = plan.city.stream
     count, total = node_sums(stream)
     nodes = np.flatnonzero(count > 0)
     mean = total[nodes] / count[nodes]
-    order = np.lexsort((stream.node_ids[nodes], mean))  # equal means by id, so that the nodes' order plays no part
+    order = np.lexsort((stream.node_ids[nodes], mean))  # ties by id, so that the order of nodes does not matter
     nodes, mean = nodes[order], mean[order]
     ranks = {p: round(p / 100 * (len(nodes) - 1)) for p in PERCENTILES} if len(nodes) else {}
     tides: dict[int, dict[str, Any]] = {
@@ -165,7 +165,7 @@ def measure_profile(plan: Plan) -> Table:
 
 
 def tide(stream: RoadNetworkStream, node: int) -> dict[str, Any]:
-    """Mean and quartiles of a node's readings by local hour, on weekdays and on weekends; None without any."""
+    """Mean and quartiles of a node's readings by local hour, for weekdays and weekends; None where there are none."""
     local_s = stream.times_s + stream.utc_offset_s
     hour = local_s % DAY_S // 3600
     weekend = (local_s // DAY_S + 3) % 7 >= 5  # 1970-01-01 was a Thursday
@@ -197,13 +197,13 @@ def _profile_row(tides: dict[str, Any], mean: NDArray[np.float64], rank: int) ->
     }
     for name in DAYS:
         means = [(value, -hour) for hour, value in enumerate(tides[name]["mean"]) if value is not None]
-        peak, hour = max(means, default=(None, None))  # of equal hours the first
+        peak, hour = max(means, default=(None, None))  # of equal hours, the first
         row |= {f"{name[:-1]}_peak_hour": None if hour is None else -hour, f"{name[:-1]}_peak": peak}
     return {**row, "swing": tides["swing"]}
 
 
 def _curve(mean: NDArray[np.float64]) -> dict[str, list[float]]:
-    """Share of the nodes with at least so much traffic, at ranks even on a log scale; sorted means come in."""
+    """Share of nodes with at least this much traffic, at log-spaced ranks; `mean` is sorted."""
     ranks = np.unique(np.round(np.geomspace(1, max(len(mean), 1), CURVE_POINTS)).astype(int))
     ranks = ranks[ranks <= len(mean)]
     return {"mean": mean[len(mean) - ranks].tolist(), "share": (ranks / max(len(mean), 1)).tolist()}
@@ -212,19 +212,19 @@ def _curve(mean: NDArray[np.float64]) -> dict[str, list[float]]:
 def _profile_notes(mean: NDArray[np.float64], stream: RoadNetworkStream) -> list[str]:
     notes = []
     if stream.quantity == "count" and (mean == 0).any():
-        notes.append(f"{int((mean == 0).sum())} nodes never counted anything: a log axis cannot show them.")
+        notes.append(f"{int((mean == 0).sum())} nodes never counted a vehicle and are not on the log axis.")
     slopes = _slopes(mean)
     if slopes is not None:
         notes.append(
-            "A power law is a straight line on log axes. From the 50th to the 90th percentile the share of nodes "
-            f"falls with the power {slopes[0]:.2g} of the traffic, from the 90th to the 99th with {slopes[1]:.2g}; in "
-            "a power law the two are equal."
+            "A power law is a straight line on log axes. The exponent is "
+            f"{slopes[0]:.2g} from the 50th to the 90th percentile, and {slopes[1]:.2g} from the 90th to the 99th; in "
+            "a power law the two would be equal."
         )
     return notes
 
 
 def _slopes(mean: NDArray[np.float64]) -> list[float] | None:
-    """How steeply the curve falls, log over log, in its middle and in its tail; None where too few nodes tell."""
+    """Log-log slope of the curve in its middle and in its tail; None if there are too few nodes."""
     if len(mean) < 100:
         return None
     x = mean[[round(p / 100 * (len(mean) - 1)) for p in (50, 90, 99)]]
@@ -234,7 +234,7 @@ def _slopes(mean: NDArray[np.float64]) -> list[float] | None:
 
 
 def draw_profile(table: Table) -> plots.Figure:
-    """The share of nodes with at least so much traffic, and the day at three nodes."""
+    """The share of nodes with at least this much traffic, and the day at three nodes."""
     figure, axes = plots.figure(10.0, 7.0, rows=2, columns=2)
     _draw_curve(axes[0], table)
     for ax, tides in zip(axes[1:], table.more["tides"], strict=False):
@@ -264,9 +264,9 @@ def _draw_curve(ax: plots.Axes, table: Table) -> None:
             ax.plot(*spot, "o", color=plots.INK, markersize=5, zorder=5)
             ax.annotate(f"{percentile}th percentile", spot, xytext=(-8, -4), textcoords="offset points", ha="right")
     if (slopes := table.more["slopes"]) is not None:
-        # Through the 50th and the 90th percentile, and on until the shares or three times the busiest node end it.
+        # Through the 50th and 90th percentile, extended to the smallest share or three times the busiest node.
         law = np.array([1.0, min((0.5 / share[0]) ** (1 / slopes[0]), 3 * mean[0] / means[50])])
         plots.line(ax, means[50] * law, 0.5 * law ** -slopes[0], label="a power law", dashed=True)
         ax.legend(loc="lower left")
-    ax.set(xlabel=f"mean reading of a node, {table.unit}", ylabel="share of nodes with at least that")
+    ax.set(xlabel=f"mean reading of a node, {table.unit}", ylabel="share of nodes with at least this")
     ax.set_title("Traffic over the nodes")

@@ -1,5 +1,5 @@
-"""What the models cost, beside the paper's numbers: how many parameters each has, on two networks of different size
-(tab:params); seconds to forecast all nodes of the city once (tab:inference).
+"""What the models cost, compared with the paper's numbers: parameters, on two networks of different size (tab:params),
+and seconds to forecast all nodes of the city once (tab:inference).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from frigate.config import BASELINES, PRESETS, Settings, change, preset
 from frigate.data.network import RoadNetwork
 from frigate.data.split import Split, windows_in
 from frigate.data.stream import RoadNetworkStream
-from frigate.demand.estimate import DemandSettings
+from frigate.demand.settings import DemandSettings
 from frigate.experiments import plots
 from frigate.experiments.plan import LABELS, Plan
 from frigate.experiments.table import Cell, Row, Table
@@ -35,7 +35,7 @@ IN_PAPER, PAPER_COLOUR = "in the paper", "#c9ced6"  # the paper's bars
 
 
 def measure_parameters(plan: Plan) -> Table:
-    """The parameters of every model, built for the city and for half of it."""
+    """Count the parameters of every model, built for the city and for half of it."""
     whole = plan.city.stream.slice(0, 1)  # readings do not matter
     half = western_half(whole)
     rows: list[Row] = []
@@ -48,7 +48,7 @@ def measure_parameters(plan: Plan) -> Table:
 
 
 def count_parameters(settings: Settings, stream: RoadNetworkStream) -> int:
-    """Of a model as training would build it for this stream."""
+    """The parameters of a model as training would build it for this stream."""
     none = np.zeros(stream.num_nodes, bool)
     split = Split(stream.sensors, none, none, (0, stream.num_snapshots), (0, 0), (0, 0))
     scaling = fit_scaling(stream, split, settings.model, features=None, seed=settings.train.seed)
@@ -58,7 +58,7 @@ def count_parameters(settings: Settings, stream: RoadNetworkStream) -> int:
 
 
 def western_half(stream: RoadNetworkStream) -> RoadNetworkStream:
-    """The stream of the western half of the nodes, with the roads among them, as the network is now."""
+    """The stream of the western half of the nodes, with the roads between them, on the latest network."""
     network = stream.network
     rows = np.sort(np.argsort(network.lon, kind="stable")[: (network.num_nodes + 1) // 2])
     edges = network.edges.take(np.isin(network.senders, rows) & np.isin(network.receivers, rows))
@@ -69,7 +69,7 @@ def western_half(stream: RoadNetworkStream) -> RoadNetworkStream:
 
 
 def draw_parameters(table: Table) -> plots.Figure:
-    """A bar for each model, and below it a grey one where the paper has a number."""
+    """A bar for each model, and a grey one below it if the paper has a number."""
     figure, ax = bars_beside_paper(table, ("parameters",), "paper")
     ax.xaxis.set_major_formatter("{x:,.0f}")
     ax.set(xlabel="parameters")
@@ -79,7 +79,7 @@ def draw_parameters(table: Table) -> plots.Figure:
 def bars_beside_paper(
     table: Table, ours: tuple[str, ...], paper: str, *, scale: float = 1.0
 ) -> tuple[plots.Figure, plots.Axes]:
-    """A bar for each model, and the paper's below it in grey; `ours` is its column, or those of value, low and high."""
+    """A bar for each model, and the paper's below it in grey; `ours` names the value column, and maybe low and high."""
     bars: list[tuple[str, list[Cell]]] = []
     for row in table.rows:
         bars.append((str(row["model"]), [row[column] for column in ours]))
@@ -118,7 +118,7 @@ def measure_time(plan: Plan) -> Table:
 
 
 def untrained(plan: Plan, model: str) -> RunOnCity:
-    """The model as training would begin with it on the plan's sensors."""
+    """The model as it is before training on the plan's sensors."""
     recipe = plan.recipe(model)
     settings = replace(preset(model), task=plan.settings(recipe).task)
     settings = change(settings, {"train": {"seed": recipe.seed}})
@@ -126,7 +126,7 @@ def untrained(plan: Plan, model: str) -> RunOnCity:
 
 
 def last_batch(run: RunOnCity, device: torch.device) -> Batch:
-    """The last window of the test period, on the device; no other snapshots go there."""
+    """The last window of the test period, on the device; no other snapshots are copied there."""
     task, stream = run.settings.task, run.city.stream
     last = int(windows_in(run.split.test, past=task.past, horizon=task.horizon)[-1])
     part = stream.slice(last + 1 - task.past, last + 1 + task.horizon)
@@ -136,7 +136,7 @@ def last_batch(run: RunOnCity, device: torch.device) -> Batch:
 
 
 def timed(forecast: Callable[[Batch], torch.Tensor], batch: Batch, *, times: int) -> list[float]:
-    """Seconds of each of so many forecasts, until the device has finished it."""
+    """Seconds of each of `times` forecasts, including the wait for the device."""
     device = batch.values.device
 
     def once() -> float:
@@ -147,13 +147,13 @@ def timed(forecast: Callable[[Batch], torch.Tensor], batch: Batch, *, times: int
         return time.perf_counter() - began
 
     with torch.inference_mode():
-        for _ in range(math.ceil(times / 5)):  # kernels are compiled and memory is found in the first
+        for _ in range(math.ceil(times / 5)):  # warm-up: compiles kernels and allocates memory
             once()
         return [once() for _ in range(times)]
 
 
 def draw_time(table: Table) -> plots.Figure:
-    """A bar for each model with the quartiles as whiskers, and below it a grey one where the paper has a time."""
+    """A bar for each model with quartiles as whiskers, and a grey one below it if the paper has a time."""
     figure, ax = bars_beside_paper(table, ("median_s", "low_s", "high_s"), "paper_s", scale=1000)
     ax.set(xlabel="ms for one forecast of all nodes (the paper: its own data and hardware)")
     return figure

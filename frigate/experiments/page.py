@@ -1,6 +1,6 @@
 """RESULTS/report.html: which claims of the paper hold, then every experiment with its figure, table, notes and origin.
 
-There is no script, and nothing is fetched; only the links to the files beside the page lead out of it.
+The page has no scripts and fetches nothing; it only links to the files next to it.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from frigate.experiments.table import Cell, Table, read_table
 from frigate.experiments.verdict import ANSWERS, RUN_TO_RUN, verdicts
 from frigate.report.page import render
 
-PLAN = "plan.json"  # beside the experiments, but not one of them: which city, and with what effort
-MIN_SCALE = 0.65  # of a figure on a narrow screen, so that its labels can be read; it scrolls instead
-MAX_OPEN = 40  # rows of a table; a longer one is folded away
+PLAN = "plan.json"  # next to the experiments' files: which city, and with what effort
+MIN_SCALE = 0.65  # of a figure on a narrow screen; it scrolls instead of shrinking further
+MAX_OPEN = 40  # rows; a longer table is collapsed
 
 TITLES = {"mae": "MAE", "rmse": "RMSE", "smape": "sMAPE", "wape": "WAPE"}
-ERRORS = {*TITLES, "error"}  # a column with one of these words in its name is better the lower it is
-NOT_ERRORS = {"low", "high", "spread", "sd"}  # but not with one of these
-OF_ZERO = "of_zero"  # a ratio of two MAEs: an error, whatever its name
+ERRORS = {*TITLES, "error"}  # lower is better in columns with one of these words in their name
+NOT_ERRORS = {"low", "high", "spread", "sd"}  # unless the name has one of these too
+OF_ZERO = "of_zero"  # a ratio of two MAEs, so also an error
 ABOUT = ("city", "unit", "seen", "seeds", "splits", "hardware", "device", "versions", "seconds")
-KINDS = {"ours", "yardstick"}  # of rows, that look different
+KINDS = {"ours", "yardstick"}  # rows with a style of their own
 
 
 class Column(NamedTuple):
-    """A column with its cells: a text, below it an interval, and the CSS class."""
+    """A column with its cells: text, interval below it, CSS class."""
 
     title: str
     meaning: str
@@ -44,14 +44,14 @@ class Column(NamedTuple):
 
 
 def write_page(results: Path, *, order: Sequence[str] = ()) -> Path:
-    """Write the page over RESULTS/*.json.
+    """Write the page of RESULTS/*.json.
 
     Parameters
     ----------
     results
-        Folder of the experiments' tables and plots.
+        Folder with the experiments' tables and plots.
     order
-        Names of experiments that come first, in this order; others follow by name.
+        Experiments to show first, in this order; others follow by name.
 
     Returns
     -------
@@ -84,7 +84,7 @@ def write_page(results: Path, *, order: Sequence[str] = ()) -> Path:
 
 
 def _result(path: Path, at: int, table: Table | str) -> dict[str, Any]:
-    """What the template shows of one experiment: its table, or the fault of its file."""
+    """What the template shows of an experiment: its table, or what is wrong with its file."""
     anchor = path.stem if re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", path.stem) else f"no.{at}"
     if isinstance(table, str):
         return {"name": path.stem, "anchor": anchor, "title": path.stem, "fault": table}
@@ -140,7 +140,7 @@ def _plain(value: Any) -> str:
 
 
 def _columns(table: Table) -> list[Column]:
-    """The columns to show; an interval stands below its value."""
+    """The columns to show, with intervals below their values."""
     ends = _intervals(list(table.columns))
     hidden = {end for pair in ends.values() for end in pair}
     columns = []
@@ -159,12 +159,12 @@ def _columns(table: Table) -> list[Column]:
 
 
 def _title(column: str) -> str:
-    """A column's name for a reader: "mae_at_sensors" is "MAE at sensors"."""
+    """A column's title: "mae_at_sensors" becomes "MAE at sensors"."""
     return " ".join(TITLES.get(word, word) for word in column.split("_"))
 
 
 def _intervals(names: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Value -> its low and high: x_low and x_high belong to x, a plain low and high to the column before them."""
+    """Column -> its low and high: x_low and x_high belong to x, a plain low and high to the column before them."""
     found = {name: (f"{name}_low", f"{name}_high") for name in names if {f"{name}_low", f"{name}_high"} <= {*names}}
     if {"low", "high"} <= {*names} and (at := names.index("low")) > 0 and names[at - 1] != "high":
         found[names[at - 1]] = ("low", "high")
@@ -172,7 +172,7 @@ def _intervals(names: Sequence[str]) -> dict[str, tuple[str, str]]:
 
 
 def _texts(values: Sequence[Cell], ends: Sequence[Sequence[Cell]]) -> list[tuple[str, str]]:
-    """Each value and its interval, with the same decimals all the way down."""
+    """Each value and its interval, all with the same number of decimals."""
     n = len(values)
     numbers = format_numbers([_number(cell) for column in (values, *ends) for cell in column])
     texts = [numbers[at] if _number(cell) is not None else _word(cell) for at, cell in enumerate(values)]
@@ -188,7 +188,7 @@ def _number(cell: Any) -> float | None:
         return None
     try:
         return float(cell) if math.isfinite(cell) else None
-    except OverflowError:  # an integer beyond all floats
+    except OverflowError:  # an integer too large for a float
         return None
 
 
@@ -204,7 +204,7 @@ def _is_error(name: str) -> bool:
 
 
 def _best(table: Table, name: str, texts: Sequence[str]) -> set[int]:
-    """The rows with the least error as shown: what rounds to the same is as good."""
+    """The rows with the lowest error as displayed; values that round to the same count as equal."""
     groups: dict[tuple[Cell, ...], list[tuple[float, int]]] = {}
     for at, (row, conditions) in enumerate(zip(table.rows, _conditions(table), strict=True)):
         value = _number(row.get(name))
@@ -220,7 +220,7 @@ def _best(table: Table, name: str, texts: Sequence[str]) -> set[int]:
 
 
 def _conditions(table: Table) -> list[tuple[Cell, ...]]:
-    """What comparable rows share: if a model has several rows, all that stands before the first error."""
+    """What comparable rows share: if a model has several rows, the columns before the first error."""
     names = [*table.columns]
     label = "model" if "model" in names else names[0]
     if len({row.get(label) for row in table.rows}) == len(table.rows):

@@ -1,4 +1,4 @@
-"""What is to be fitted, with how much effort, on which city and with which sensors.
+"""The plan of a reproduction: which models, how much effort, which city and which sensors.
 
 A *recipe* is one model fitted on one city with one split and seed.
 """
@@ -17,7 +17,7 @@ from frigate.evaluation.evaluate import NONE, OWN, ZERO
 
 NAIVE = (ZERO, NONE, "clock profile", "nearest sensors", "label propagation")
 NEED_DEMAND = ("demand", "lightgbm-demand")
-FITTED = ("kriging", "lightgbm-map", "lightgbm", *NEED_DEMAND)  # learnt, but not by gradient steps
+FITTED = ("kriging", "lightgbm-map", "lightgbm", *NEED_DEMAND)  # learned, but not by gradient descent
 ALL = (*NAIVE, *FITTED, *BASELINES, *PRESETS, OWN)
 LABELS = {
     **BASELINES,
@@ -33,18 +33,18 @@ LABELS = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """One model to be fitted."""
+    """A model to fit."""
 
-    model: str  # of NAIVE, FITTED, BASELINES or PRESETS, or the yardstick OWN
-    seen: float  # share of the sensors
+    model: str  # one of ALL
+    seen: float  # share of nodes with a sensor
     seed: int
-    layers: int | None = None  # another number of them than the preset's
+    layers: int | None = None  # None: the preset's
     without: str = ""  # the part that an ablation replaces
-    roads: bool = False  # a baseline with `default`'s road features and hiding
+    roads: bool = False  # a baseline with the road features and hiding of `default`
 
     @property
     def name(self) -> str:
-        """The folder of its results."""
+        """The name of its results folder."""
         words = [self.model.partition(" (")[0].replace(" ", "-"), f"{100 * self.seen:g}", str(self.seed)]
         words += ["roads"] if self.roads else []
         words += [f"layers-{self.layers}"] if self.layers is not None else []
@@ -64,21 +64,21 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is spent. The full effort is the presets' own settings on every test window."""
+    """How much work to do. By default, the presets' settings and every test window."""
 
-    changes: dict[str, dict[str, Any]] = field(default_factory=dict)  # of the settings of every trained model
-    stride: int = 1  # every so many test windows are scored
+    changes: dict[str, dict[str, Any]] = field(default_factory=dict)  # to the settings of every trained model
+    stride: int = 1  # score every nth test window
     seeds: tuple[int, ...] = (0, 1, 2)
     shares: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.9)
     layers: tuple[int, ...] = (1, 2, 4, 6, 8, 10, 12, 16)
     changed_roads: tuple[float, ...] = (0, 2, 5, 10, 20)  # per cent
     anchors: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
-    timings: int = 20  # of each forecast, after a fifth of them to warm up
-    trees: int = 400  # at most, of LightGBM
+    timings: int = 20  # per forecast, after a fifth as many to warm up
+    trees: int = 400  # maximum, for LightGBM
 
 
-# Everything smaller, so that all experiments on the demo town take minutes on two cores. Its scores say that the code
-# works, not which model is better.
+# Small enough for all experiments on the demo town to take minutes on two cores. The scores show that the code works,
+# not which model is better.
 QUICK = Effort(
     changes={
         "model": {"width": 16},
@@ -91,29 +91,29 @@ QUICK = Effort(
 
 @dataclass(frozen=True)
 class Plan:
-    """Where results go, on which city, with which sensors."""
+    """The city, sensors, effort and results folder of a reproduction."""
 
     city: City
     results: Path
     seen: float = 0.3
     effort: Effort = field(default_factory=Effort)
-    splits: Path | None = None  # a folder of files CITY-SHARE-SEED.txt, used where there is one
+    splits: Path | None = None  # a folder of files CITY-SHARE-SEED.txt, used where present
     device: str | None = None
-    models: tuple[str, ...] = ()  # leave out other models than these; empty: all
+    models: tuple[str, ...] = ()  # fit only these; empty: all
 
     def recipe(self, model: str, *, seed: int | None = None, **more: Any) -> Recipe:
         return Recipe(model, more.pop("seen", self.seen), self.effort.seeds[0] if seed is None else seed, **more)
 
     def wanted(self, *models: str) -> list[str]:
-        """These models, but for those that were not asked for, and those of demand where there is none."""
-        absent = () if self.city.stream.quantity == "count" else NEED_DEMAND
-        return [model for model in models if model not in absent and (not self.models or model in self.models)]
+        """Those of these models that were asked for and that the city supports: demand needs counts."""
+        unsupported = () if self.city.stream.quantity == "count" else NEED_DEMAND
+        return [model for model in models if model not in unsupported and (not self.models or model in self.models)]
 
     def folder(self, recipe: Recipe) -> Path:
         return self.results / "runs" / recipe.name
 
     def sensors(self, recipe: Recipe) -> Seen:
-        """The seen nodes: of the split's file, or the share for `train` to draw with the seed."""
+        """The seen nodes from the split's file, or the share for `train` to draw with the seed."""
         if self.splits is not None:
             path = self.splits / f"{self.city.name}-{100 * recipe.seen:g}-{recipe.seed}.txt"
             if path.is_file():
@@ -121,7 +121,7 @@ class Plan:
         return recipe.seen
 
     def settings(self, recipe: Recipe) -> Settings:
-        """How a recipe is trained; of one that is not trained, what it forecasts."""
+        """The settings to train a recipe with. If it is not trained, only the task matters."""
         model: dict[str, Any] = {**self.effort.changes.get("model", {})}
         train: dict[str, Any] = {**self.effort.changes.get("train", {}), "seed": recipe.seed}
         if recipe.roads:
@@ -148,32 +148,32 @@ def make_plan(
     batch_size: int | None = None,
     device: str | None = None,
 ) -> Plan:
-    """A plan from the options of the command line, which it checks."""
+    """Make a plan from command-line options, and check them."""
     share = parse_seen(seen)
     if not isinstance(share, float) or share == 1:
         raise SettingsError(f'--seen "{seen}": give a share below 100 %, such as 30%')
     if splits is not None and not Path(splits).is_dir():
-        raise SettingsError(f"--splits {splits}: no such folder. Name one with files CITY-SHARE-SEED.txt")
+        raise SettingsError(f"--splits {splits}: no such folder. Give a folder with files CITY-SHARE-SEED.txt")
     effort = QUICK if quick else Effort()
     if seeds is not None:
-        effort = replace(effort, seeds=_numbers(seeds))
+        effort = replace(effort, seeds=_parse_seeds(seeds))
     if batch_size is not None:
         size = {"batch_size": batch_size}
-        change(preset(PRESETS[0]), {"train": size})  # refuses what is no size
+        change(preset(PRESETS[0]), {"train": size})  # refuses an invalid size
         effort = replace(effort, changes={**effort.changes, "train": effort.changes.get("train", {}) | size})
     names = tuple(models.split(",")) if models else ()
     for name in names:
         if name not in ALL[:-1]:
-            raise SettingsError(f'--models: no model "{name}". There are {", ".join(ALL[:-1])}')
+            raise SettingsError(f'--models: unknown model "{name}". Known: {", ".join(ALL[:-1])}')
     folder = None if splits is None else Path(splits)
     return Plan(city, Path(results), share, effort, splits=folder, device=device, models=names)
 
 
-def _numbers(text: str) -> tuple[int, ...]:
+def _parse_seeds(text: str) -> tuple[int, ...]:
     try:
         seeds = tuple(dict.fromkeys(int(word) for word in text.split(",")))
     except ValueError:
-        raise SettingsError(f'--seeds "{text}": give whole numbers with commas, as 0,1,2') from None
+        raise SettingsError(f'--seeds "{text}": give integers separated by commas, such as 0,1,2') from None
     if min(seeds) < 0:
-        raise SettingsError(f'--seeds "{text}": a seed is not negative')
+        raise SettingsError(f'--seeds "{text}": seeds must not be negative')
     return seeds

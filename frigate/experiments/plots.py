@@ -1,7 +1,7 @@
-"""How the figures of the experiments look: one style, and for every model one colour and marker wherever it is drawn.
+"""The style of the experiments' figures: each model has one colour and marker everywhere.
 
-Built on matplotlib's objects, without pyplot: nothing here changes a caller's figures or settings. A number that is not
-there is None or NaN, and is left out of the drawing.
+Uses matplotlib's objects, not pyplot, so that nothing here changes a caller's figures or settings. Missing numbers are
+None or NaN, and are not drawn.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes as Axes  # noqa: PLC0414 - for `plots.Axes`
     from matplotlib.figure import Figure as Figure  # noqa: PLC0414
 
-Numbers = Sequence[Any] | NDArray[Any]  # as they stand in a table: numbers and None
+Numbers = Sequence[Any] | NDArray[Any]  # numbers and None, as in a table
 
 FIRST = "frigate (default)"  # drawn over all others
 YARDSTICK = "own median (a sensor there)"  # not a baseline: its bar is hollow
 
-# Label -> colour and marker. Near Okabe and Ito's colours, and told apart with each kind of colour blindness (a test
-# computes it); what learns nothing is grey. No two share a marker, so that a grey print can be read as well.
+# Label -> colour and marker. Close to Okabe and Ito's colours, and distinguishable with every kind of colour blindness
+# (a test checks it); models that learn nothing are grey. Markers are unique, so that greyscale prints are readable.
 LOOKS = {
     FIRST: ("#0072b2", "o"),
     "frigate (paper)": ("#56b4e9", "s"),
@@ -53,7 +53,7 @@ LOOKS = {
     "label propagation": ("#595959", "d"),
     YARDSTICK: ("#111111", "1"),
 }
-OTHER_LOOKS = list(LOOKS.values())[:8]  # of labels that are not models
+OTHER_LOOKS = list(LOOKS.values())[:8]  # for labels that are not models
 WIDTHS = {FIRST: 3.0, "frigate (paper)": 2.4}  # of lines, in points
 WIDTH = 1.6
 MAX_MARKED = 24  # points of a line; more markers would hide it
@@ -65,7 +65,7 @@ STYLE = Path(__file__).with_name("plots.mplstyle")
 
 @contextmanager
 def style() -> Iterator[None]:
-    """To draw in: our settings and matplotlib's own for the rest, whatever the caller's are."""
+    """A context with our style on top of matplotlib's defaults, whatever the caller's settings."""
     try:
         from matplotlib import style
     except ImportError:
@@ -75,9 +75,9 @@ def style() -> Iterator[None]:
 
 
 def save(draw: Callable[[], Figure], path: Path, *, title: str = "") -> None:
-    """Draw a figure and write it as `path` with .png and .svg added: the same bytes for the same figure.
+    """Draw a figure and write it to `path`.png and `path`.svg, reproducibly to the byte.
 
-    The title stands above it, so that the picture says what it shows wherever it is pasted.
+    The title is part of the picture, so that it explains itself wherever it is pasted.
     """
     with style():
         figure = draw()
@@ -88,13 +88,13 @@ def save(draw: Callable[[], Figure], path: Path, *, title: str = "") -> None:
             data = io.BytesIO()
             figure.savefig(data, format=kind, metadata=metadata)
             write_file(path.with_name(f"{path.name}.{kind}"), data.getvalue())
-            figure.set_layout_engine("none")  # laid out once: both are the same, in half the time
+            figure.set_layout_engine("none")  # lay out once, for both files
 
 
 def figure(
     width: float = 7.0, height: float = 4.2, *, rows: int = 1, columns: int = 1, share_y: bool = False
 ) -> tuple[Figure, list[Axes]]:
-    """An empty figure of so many inches, and its axes row by row."""
+    """An empty figure (sizes in inches), and its axes row by row."""
     from matplotlib.figure import Figure
 
     made = Figure(figsize=(width, height), layout="constrained")
@@ -102,7 +102,7 @@ def figure(
 
 
 def look(label: str) -> tuple[str, str]:
-    """Colour and marker of a label: a model's own; darker for a variant of it ("DCRNN + roads"); else one of eight."""
+    """Colour and marker of a label: the model's, darker for a variant ("DCRNN + roads"); else one of eight."""
     base, plus, _ = label.partition(" + ")
     known = LOOKS.get(base.casefold())
     if known is None:
@@ -123,7 +123,7 @@ def line(
     high: Numbers | None = None,
     dashed: bool = False,
 ) -> None:
-    """A line in the label's colour, with an envelope from `low` to `high` where both are given."""
+    """A line in the label's colour, with a band from `low` to `high` if both are given."""
     xs, width, (colour, marker) = _numbers(x), WIDTHS.get(label.casefold(), WIDTH), look(label)
     ax.plot(
         xs, _numbers(y), label=label, color=colour, linestyle="--" if dashed else "-", linewidth=width,
@@ -132,20 +132,20 @@ def line(
     if low is not None and high is not None:
         ends = _numbers(low), _numbers(high)
         ax.fill_between(xs, *ends, color=colour, alpha=0.14, linewidth=0, zorder=1 + width / 10)
-    # Steps, minutes, layers: there is no step 2.5, and the hour is not divided into eights.
+    # Integer ticks for steps, minutes and layers, at intervals that divide an hour.
     if ax.get_xscale() == "linear" and len(xs) and np.all(xs == np.round(xs)):
         ax.locator_params(axis="x", nbins="auto", integer=True, steps=[1, 2, 3, 5, 6, 10])
 
 
 def mae_lines(ax: Axes, models: Mapping[str, Rows], x: str, *, bands: str = "", dashed: str = "") -> None:
-    """A line for each model of its rows' MAE over their column `x`.
+    """A line of MAE over column `x` for each model.
 
-    The interval is an envelope where the model's name begins with `bands`; the line of the model `dashed` is dashed.
+    Models whose name starts with `bands` get a band for the interval; the line of the model `dashed` is dashed.
     """
     for name, rows in models.items():
         at, mae, low, high = ([row[column] for row in rows] for column in (x, "mae", "mae_low", "mae_high"))
-        envelope = (low, high) if name.startswith(bands) else (None, None)
-        line(ax, at, mae, label=name, low=envelope[0], high=envelope[1], dashed=name == dashed)
+        band = (low, high) if name.startswith(bands) else (None, None)
+        line(ax, at, mae, label=name, low=band[0], high=band[1], dashed=name == dashed)
 
 
 def bars(
@@ -158,9 +158,9 @@ def bars(
     colours: Sequence[str] = (),
     labels: Sequence[str] = (),
 ) -> None:
-    """A bar for every name, the first on top, its value or label at its end, beyond the whisker.
+    """A horizontal bar for every name, the first on top, with its value or label beyond the whisker.
 
-    `low` and `high` are the whiskers' ends, not lengths. A bar without a value is a dash.
+    `low` and `high` are the ends of the whiskers, not their lengths. A missing value is shown as a dash.
     """
     from matplotlib.patheffects import withStroke
 
@@ -168,7 +168,7 @@ def bars(
     whiskers = None if low is None or high is None else [lengths - _numbers(low), _numbers(high) - lengths]
     paint = colours or [look(name)[0] for name in names]
     filling = ["white" if name.casefold() == YARDSTICK else tone for name, tone in zip(names, paint, strict=True)]
-    rim = [withStroke(linewidth=3.2, foreground="white")]  # or dark bars would hide them
+    rim = [withStroke(linewidth=3.2, foreground="white")]  # dark bars would hide the whiskers
     drawn = ax.barh(
         range(len(names)), lengths, color=filling, edgecolor=paint, height=0.72, xerr=whiskers,
         error_kw={"ecolor": INK, "elinewidth": 1.2, "capsize": 3.2, "capthick": 1.2, "path_effects": rim},
@@ -186,13 +186,13 @@ def bars(
 
 
 def mae_bars(ax: Axes, names: Sequence[str], rows: Rows, colours: Sequence[str] = ()) -> None:
-    """A bar of each row's MAE with its interval."""
+    """A bar for each row's MAE, with its interval."""
     mae, low, high = ([row.get(column) for row in rows] for column in ("mae", "mae_low", "mae_high"))
     bars(ax, names, mae, low=low, high=high, colours=colours)
 
 
 def format_numbers(values: Numbers) -> list[str]:
-    """Numbers to compare: as many decimals for all as give the median three digits."""
+    """Numbers with the same decimals for all: as many as give the median three digits."""
     numbers = _numbers(values)
     sizes = np.abs(numbers[np.isfinite(numbers) & (numbers != 0)])
     if not sizes.size or np.allclose(sizes, np.round(sizes), rtol=1e-9, atol=0):
@@ -207,7 +207,7 @@ def _number(x: float, decimals: int) -> str:
         return "–"
     text = f"{x:,.{decimals}f}"
     if x and not float(text.replace(",", "")):
-        text = f"{x:.2g}"  # not nothing, though small beside the others
+        text = f"{x:.2g}"  # small, but not 0
     return text.replace("-", "−")
 
 
@@ -216,7 +216,7 @@ def _numbers(values: Numbers) -> NDArray[np.float64]:
 
 
 def legend_beside(ax: Axes) -> None:
-    """What the lines are, at the right of the axes, in the order of the lines' right ends."""
+    """A legend to the right of the axes, in the order of the lines' right ends."""
 
     def right_end(drawn: Any) -> float:
         heights = np.asarray(drawn.get_ydata(), float)

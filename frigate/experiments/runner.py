@@ -1,4 +1,4 @@
-"""Runs the trials that experiments need and that are missing, one or several at a time, then writes the tables."""
+"""Runs the missing trials of the experiments, one or several at a time, then writes the tables."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Reproduced:
-    """The page, and what was left out and why, by recipe."""
+    """The page, and the recipes that were left out, with the reason."""
 
     page: Path | None  # None without Jinja2
     left_out: dict[str, str]
@@ -49,22 +49,22 @@ def reproduce(
     say: Say = lambda text: None,
     progress: Progress = lambda done, total, words: None,
 ) -> Reproduced:
-    """Run experiments and write their tables, plots and page. Results that are there already are used.
+    """Run experiments and write their tables, plots and page. Existing results are reused.
 
-    Ctrl-C keeps what is finished, and the same call resumes.
+    Ctrl-C keeps what is finished; the same call resumes.
 
     Parameters
     ----------
     experiments : sequence of Experiment
-        As `frigate.experiments.named` finds them by name.
+        From `frigate.experiments.named`.
     plan : Plan
-        The city, the folder for the results, the sensors, and how much effort to spend; `make_plan` makes one.
+        From `make_plan`: the city, the results folder, the sensors and the effort.
     jobs : int
-        Models to fit at once, each in a process of its own.
+        Models to fit at once, each in its own process.
     say : callable, optional
         Called with a line of text for every model and table.
     progress : callable, optional
-        Called with models done, models in all, and what is being done.
+        Called with the models done, the total, and a short text.
 
     Returns
     -------
@@ -88,7 +88,7 @@ def reproduce(
 
 
 def _refuse_other_plan(plan: Plan) -> None:
-    """A folder holds the results of one city and one effort: others must not be mixed with them."""
+    """Refuse a folder with results of another city or effort: they must not be mixed."""
     wanted = as_json(
         {
             "city": plan.city.name,
@@ -106,13 +106,13 @@ def _refuse_other_plan(plan: Plan) -> None:
             write_file(path, wanted)
         recorded = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise SettingsError(f"{plan.results}: {error.strerror}. Name another folder with -o") from None
+        raise SettingsError(f"{plan.results}: {error.strerror}. Choose another folder with -o") from None
     except ValueError:
-        raise SettingsError(f"{path}: damaged. Name another folder with -o") from None
+        raise SettingsError(f"{path}: damaged. Choose another folder with -o") from None
     others = [name for name, value in json.loads(wanted).items() if recorded.get(name) != value]
     if others:
         raise SettingsError(
-            f"{plan.results}: results with another {' and '.join(others)} are in it. Name another folder with -o"
+            f"{plan.results} has results with different {' and '.join(others)}. Choose another folder with -o"
         )
 
 
@@ -126,14 +126,14 @@ def _missing(experiments: Sequence[Experiment], plan: Plan, scored: Scored) -> d
     def cost(recipe: Recipe) -> int:
         return 2 if recipe.model == "default" or recipe.roads else int(recipe.trained)
 
-    # The longest first, so that at the end no single one is waited for.
+    # Longest first, so that parallel jobs end at about the same time.
     return {recipe: wanted[recipe] for recipe in sorted(wanted, key=cost, reverse=True)}
 
 
 def _run_trials(
     plan: Plan, wanted: dict[Recipe, list[Change]], jobs: int, say: Say, progress: Progress
 ) -> dict[str, str]:
-    """Fit and score. A recipe that failed for a reason that a user can fix is returned with that reason."""
+    """Fit and score. Returns the recipes that failed for reasons that the user can fix."""
     left_out: dict[str, str] = {}
     began, done = time.perf_counter(), 0
 
@@ -156,7 +156,7 @@ def _run_trials(
             finish(recipe, _attempt(plan, recipe, changes, on_step))
         return left_out
     if plan.city.folder is None:
-        raise SettingsError("jobs: several at once need a city on disk. Write it with write_city first")
+        raise SettingsError("jobs > 1 needs a city on disk. Write it with write_city first")
     context = multiprocessing.get_context("spawn")  # a process that has used a GPU cannot be forked
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
         options = {name: value for name, value in vars(plan).items() if name != "city"}
@@ -174,7 +174,7 @@ def _run_trials(
 
 
 def _attempt(plan: Plan, recipe: Recipe, changes: list[Change], on_step: OnStep | None) -> str | None:
-    """None, or why it failed, where a user can do something about it."""
+    """None, or why it failed, if the user can fix it."""
     try:
         carry_out(plan, recipe, changes, on_step)
     except FrigateError as error:
@@ -190,7 +190,7 @@ _open_once = lru_cache(maxsize=1)(open_city)
 def _in_process(
     folder: Path, options: dict[str, Any], recipe: Recipe, changes: list[Change], share: float
 ) -> str | None:
-    """One recipe in a process of its own, with its share of the GPU's memory. `options` are the plan's, city aside."""
+    """Run a recipe in a worker process with a share of the GPU's memory. `options`: the plan's fields but the city."""
     plan = Plan(city=_open_once(folder), **options)
     if best_device(plan.device).type == "cuda":
         cuda.set_per_process_memory_fraction(share)
@@ -198,12 +198,12 @@ def _in_process(
 
 
 def _write(experiment: Experiment, plan: Plan, scored: Scored, say: Say) -> None:
-    """NAME.json and NAME.csv, and the plot where matplotlib is installed."""
+    """Write NAME.json and NAME.csv, and the plot if matplotlib is installed."""
     path = plan.results / f"{experiment.name}.json"
     trials = experiment.trials(plan, scored)
     asked = _asked(plan, experiment)
     table = read_table(path)
-    if trials or isinstance(table, str) or table.more.get("asked") != asked:  # a table of trials is quick to make again
+    if trials or isinstance(table, str) or table.more.get("asked") != asked:  # from trials, it is quick to remake
         began = time.perf_counter()
         table = experiment.measure(plan, scored)
         recipes, why = dict.fromkeys(trial.recipe for trial in trials), scored.left_out
@@ -247,14 +247,14 @@ def _about(experiment: Experiment, plan: Plan, trials: list[Trial], scored: Scor
         "effort": asdict(effort),
         "splits": plan.splits and plan.splits.name,
         "hardware": ", ".join(dict.fromkeys(machine["hardware"] for machine in machines)),
-        "machines": machines,  # that fitted and scored the models
-        "versions": here["versions"],  # that made this table of it
+        "machines": machines,  # fitted and scored the models
+        "versions": here["versions"],  # made this table
         "settings": {name: each["settings"] for name, each in facts.items() if "settings" in each},
     }
 
 
 def _command(experiment: Experiment, plan: Plan) -> str:
-    """As a user would type it; of folders only their names."""
+    """The command as a user would type it, with folder names instead of paths."""
     words = ["frigate", "reproduce", experiment.name, plan.city.name, "--seen", f"{plan.seen:.0%}"]
     words += ["--seeds", ",".join(map(str, plan.effort.seeds))]
     words += ["--splits", plan.splits.name] if plan.splits is not None else []

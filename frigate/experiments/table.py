@@ -1,4 +1,4 @@
-"""What an experiment found: rows under named columns, with all that is needed to do it again; as JSON and as CSV."""
+"""The table of an experiment: rows, columns, notes and all that is needed to repeat it; as JSON and CSV."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Cell = str | int | float | bool | None
 Row = dict[str, Cell]
 Rows = Sequence[Mapping[str, Cell]]
 
-OF_NO_CITY = ("expressivity",)  # on a network of its own
+OF_NO_CITY = ("expressivity",)  # uses its own network
 WORDS = Path(__file__).with_name("tables.toml")
 
 
@@ -28,7 +28,7 @@ def mae_cells(summary: Summary) -> Row:
 
 
 def number_or(otherwise: float, cell: Cell) -> float:
-    """The number in a cell; `otherwise` where there is none."""
+    """The number in a cell, or `otherwise`."""
     return float(cell) if isinstance(cell, int | float) else otherwise
 
 
@@ -36,16 +36,16 @@ def number_or(otherwise: float, cell: Cell) -> float:
 class Table:
     """One table or figure of the paper, for one city."""
 
-    experiment: str  # the command's name for it
+    experiment: str  # its name on the command line
     title: str
-    rows: Rows  # all with the same columns, in the order to show them
-    columns: Mapping[str, str]  # column -> what it means, with its unit
-    notes: Sequence[str] = ()  # what a reader must know
-    more: Mapping[str, Any] = field(default_factory=dict)  # for the plot and for machines; not in the CSV
+    rows: Rows  # all with the same columns, in display order
+    columns: Mapping[str, str]  # column -> meaning, with its unit
+    notes: Sequence[str] = ()
+    more: Mapping[str, Any] = field(default_factory=dict)  # for the plot and the JSON; not in the CSV
 
     @classmethod
     def make(cls, experiment: str, rows: Rows, more: Mapping[str, Any] | None = None, **values: object) -> Table:
-        """The table of an experiment, with its words and columns from tables.toml; `values` fill the braces in them."""
+        """The table of an experiment, with texts and columns from tables.toml; `values` fill their placeholders."""
         words = tomllib.loads(WORDS.read_text(encoding="utf-8"))[experiment]
         notes = [note.format(**values) for note in words["notes"]]
         shown = [{name: row[name] for name in words["columns"]} for row in rows]
@@ -53,12 +53,12 @@ class Table:
 
     @property
     def unit(self) -> str:
-        """Of the readings, for labels."""
+        """The unit of the readings, for labels."""
         return str(self.more.get("unit") or "city unit")
 
     @property
     def caption(self) -> str:
-        """The title, with the city where it has none."""
+        """The title, with the city unless it is in the title already."""
         city = str(self.more.get("city") or "")
         apart = self.experiment in OF_NO_CITY or city in self.title
         return self.title if apart else f"{self.title}: {city}"
@@ -99,7 +99,7 @@ def read_table(path: Path) -> Table | str:
         table = Table.from_json(json.loads(path.read_text(encoding="utf-8")))
     except KeyError as error:
         return f"it has no {error}"
-    except OSError as error:  # its own text would name the whole path
+    except OSError as error:  # str(error) would contain the whole path
         return error.strerror or type(error).__name__
     except (ValueError, TypeError, RecursionError) as error:
         return str(error) or type(error).__name__
@@ -117,7 +117,7 @@ def as_json(data: Any) -> str:
 
 
 def _finite(data: Any) -> Any:
-    """JSON has neither NaN nor infinity: they become null."""
+    """With NaN and infinity, which JSON lacks, replaced by None."""
     if isinstance(data, float) and not math.isfinite(data):
         return None
     if isinstance(data, Mapping):

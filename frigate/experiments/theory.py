@@ -1,8 +1,8 @@
-"""What the paper proves of positions, measured: how well they keep road distances (Definition 4, the distortion), and
-that they tell isomorphic neighbourhoods apart, which message passing alone does not (Lemma 2 and its corollary).
+"""What the paper proves about positions, measured: how well they preserve road distances (Definition 4, distortion),
+and that they distinguish isomorphic neighbourhoods, which message passing alone does not (Lemma 2 and its corollary).
 
-The paper's figure of Lemma 2 is not in its source. Ours is a ring, on which the neighbourhoods of all nodes are alike
-at any number of hops: v1 has the positions [2, 2] and v2 [5, 5], as in the proof.
+The paper's source lacks the figure of Lemma 2. We use a ring, on which all nodes have the same neighbourhood at any
+number of hops: v1 has the positions [2, 2] and v2 [5, 5], as in the proof.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from frigate.nn.batch import Batch, Windows
 from frigate.nn.scaling import Scaling, build_topologies
 from frigate.training.run import build_model
 
-DRAWS = 5  # of the anchors; odd, so that the median is one of them
+DRAWS = 5  # of anchors; odd, so that the median is one of them
 PAIRS = 2000
 PAIRS_SEED = 0  # the same pairs for every choice and number
-FULL = "full"  # bourgain's sets, as many as the theorem asks for
+FULL = "full"  # Bourgain's sets, as many as the theorem requires
 CHOICES = {"random": "random", "farthest": "farthest first", "bourgain": "Bourgain sets"}
 
 
 def measure_distortion(plan: Plan) -> Table:
-    """Distortion over the same pairs for every choice and number of anchors, some draws each."""
+    """Distortion over the same pairs for every choice and number of anchors, several draws each."""
     network = plan.city.network
     rows = [_distortion_row(network, choice, count) for choice in ANCHOR_CHOICES for count in plan.effort.anchors]
     rows.append(_distortion_row(network, FULL, None))
@@ -60,7 +60,7 @@ def _distortion_row(network: RoadNetwork, choice: str, count: int | None) -> Row
 
 
 def draw_distortion(table: Table) -> plots.Figure:
-    """A curve for each choice, from its least to its largest draw, on log axes; what is infinite goes off the top."""
+    """A curve for each choice with the range of its draws, on log axes; infinite values go off the top."""
     figure, (ax,) = plots.figure()
     ax.set(xscale="log", yscale="log")
     finite = [value for row in table.rows for value in (row["low"], row["high"]) if isinstance(value, float)]
@@ -77,8 +77,8 @@ def draw_distortion(table: Table) -> plots.Figure:
     if full:
         at, (colour, _) = column(full, "anchors"), plots.look(CHOICES["bourgain"])
         ax.vlines(at, column(full, "low"), column(full, "high"), color=colour, linewidth=1.5)
-        words = "as many sets as the theorem has"
-        ax.plot(at, column(full, "distortion"), "*", color=colour, markersize=12, linestyle="", label=words)
+        label = "as many sets as the theorem requires"
+        ax.plot(at, column(full, "distortion"), "*", color=colour, markersize=12, linestyle="", label=label)
     counts = sorted({int(count) for count in column(table.rows, "anchors")})
     ax.set_xticks(counts, [str(count) for count in counts])
     ax.xaxis.minorticks_off()
@@ -92,16 +92,16 @@ def draw_distortion(table: Table) -> plots.Figure:
 NODES = 14
 ANCHORS = (0, 4)
 V1, V2 = 2, 9
-BESIDE_V1 = 3  # its reading alone is another in the control
+BESIDE_V1 = 3  # the only node with another reading in the control
 READING, OTHER_READING = 5.0, 9.0
 SEEDS = 5  # of the weights
-ROUNDING = 1e-5  # differences below it are the rounding of fp32, added up over the layers
-LEMMA = {"paper": ("on", "off"), "dcrnn": ("none",), "stgcn": ("none",), "stgode": ("none",)}  # what it speaks of
-WINDOWS = ("missing", "equal", "control")  # of the batch: no reading at all, the same everywhere, one other
+ROUNDING = 1e-5  # smaller differences are fp32 rounding, accumulated over the layers
+LEMMA = {"paper": ("on", "off"), "dcrnn": ("none",), "stgcn": ("none",), "stgode": ("none",)}  # models that it covers
+WINDOWS = ("missing", "equal", "control")  # of the batch: no readings, equal readings, one different reading
 
 
 def measure_expressivity(plan: Plan) -> Table:
-    """How far apart each model puts the two nodes, over several draws of its weights. The plan's city plays no part."""
+    """How far apart each model puts the two nodes, over several draws of its weights. The plan's city is not used."""
     rows = [row for model in plan.wanted(*PRESETS, *BASELINES) for row in _expressivity_rows(model)]
     angle = np.pi / 2 - 2 * np.pi * (np.arange(NODES) - V1) / NODES  # v1 on top, v2 at the bottom
     more = {"ring": {"x": np.cos(angle).tolist(), "y": np.sin(angle).tolist()}, "rounding": ROUNDING}
@@ -130,13 +130,13 @@ def _expressivity_rows(model: str) -> list[Row]:
 
 
 def ring_batch(settings: Settings) -> tuple[Scaling, Batch]:
-    """What a model keeps of the ring, and a batch of one window for each of WINDOWS."""
+    """The scaling of a model on the ring, and a batch with a window for each of WINDOWS."""
     i = np.arange(NODES)
     ends = np.concatenate([i, (i + 1) % NODES]), np.concatenate([(i + 1) % NODES, i])
-    lon = lat = np.linspace(0, 1e-5 * (NODES - 1), NODES)  # nodes are told apart by place; roads have their own length
+    lon = lat = np.linspace(0, 1e-5 * (NODES - 1), NODES)  # only to identify the anchors; roads have their own length
     network = RoadNetwork(i, lon, lat, Edges.of(*ends, np.ones(2 * NODES)))
     at = tuple((float(lon[a]),) for a in ANCHORS)
-    features = np.zeros((NODES, len(FEATURES)), np.float32)  # all alike: standardised they are 0
+    features = np.zeros((NODES, len(FEATURES)), np.float32)  # equal at all nodes, so 0 when standardized
     scaling = Scaling(
         value_offset=0.0,
         value_scale=1.0,
@@ -169,7 +169,7 @@ def without_positions(batch: Batch) -> Batch:
 
 
 def difference(numbers: Tensor) -> Tensor:
-    """[B] how far the numbers [B,N,X] of the two nodes lie apart, over the largest of them."""
+    """[B] largest difference between the two nodes' numbers [B,N,X], relative to the largest number."""
     largest = numbers[:, [V1, V2]].abs().amax(dim=(1, 2))
     gap = (numbers[:, V1] - numbers[:, V2]).abs().amax(dim=1)
     return gap / largest.clamp(min=1e-30)
@@ -203,15 +203,15 @@ def draw_expressivity(table: Table) -> plots.Figure:
         positions = "" if row["positions"] == "none" else f", positions {row['positions']}"
         names.append(f"{row['model']}{positions}: {what}")
         values.append(float(row["largest" if row["equal"] == "yes" else "least"] or 0))
-    least = 1e-8  # of the axis: a log axis has no 0
+    least = 1e-8  # start of the axis: a log axis has no 0
     labels = [f"{value:.1g}" if value else "exactly 0" for value in values]
     colours = [plots.look(str(row["model"]))[0] for row in table.rows]
     right.set_xscale("log")
     plots.bars(right, names, np.maximum(values, least), colours=colours, labels=labels)
     right.set_xlim(least, 3)
     right.axvline(table.more["rounding"], color=plots.INK, linestyle="--", linewidth=1.2)
-    right.annotate(" ← no more than rounding", (table.more["rounding"], len(values) - 1), va="center", fontsize=9)
-    right.set(xlabel="difference between v1 and v2, relative", title="What the models make of them")
+    right.annotate(" ← rounding only", (table.more["rounding"], len(values) - 1), va="center", fontsize=9)
+    right.set(xlabel="difference between v1 and v2, relative", title="Outputs of the models")
     return figure
 
 
@@ -230,4 +230,4 @@ def _draw_ring(ax: plots.Axes, table: Table) -> None:
         ax.annotate(name, (1.25 * x[node], 1.18 * y[node]), ha="center", va="center", color=colour)
     ax.set(aspect="equal", xlim=(-1.6, 1.6), ylim=(-1.35, 1.35), xticks=[], yticks=[])
     ax.spines[:].set_visible(False)
-    ax.set(xlabel="positions in m, roads of 1 m;\nshaded: neighbours", title="Two nodes alike but in position")
+    ax.set(xlabel="positions in m, roads of 1 m;\nshaded: neighbours", title="Two nodes that differ only in position")

@@ -1,10 +1,10 @@
-"""Trials: a recipe fitted and scored on the test period, as it is or with its input changed. Each is done once.
+"""Trials: a recipe fitted and scored on the test period, on its input as is or changed. Each is done once.
 
     RESULTS/runs/RECIPE/checkpoint-0024/    of a trained recipe; training resumes here
     RESULTS/runs/RECIPE/facts.json          parameters, steps, seconds, settings, hardware
-    RESULTS/runs/RECIPE/CHANGE.npz          the sums of errors, from which every measure and interval is made
+    RESULTS/runs/RECIPE/CHANGE.npz          sums of errors, from which all measures and intervals are computed
 
-A file is written beside and renamed into place: what is there is whole, and is not done again.
+Files are renamed into place when complete, so an existing file is a finished one.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from frigate.training.run import Run, build_model
 from frigate.training.train import new_run, train
 from frigate.training.trainer import OnStep
 
-SCORED_AT_ONCE = 16  # windows, for forecasters that are no networks
+SCORED_AT_ONCE = 16  # windows, for forecasters that are not neural networks
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Change:
-    """What happens to the input of a trial; this one: nothing."""
+    """A change to the input of a trial; this one changes nothing."""
 
     @property
     def name(self) -> str:
@@ -86,7 +86,7 @@ class Trial:
 
 
 def split_of(plan: Plan, recipe: Recipe) -> Split:
-    """The same for every recipe with the same share and seed."""
+    """The split of a recipe: the same for all recipes with the same share and seed."""
     settings = plan.settings(recipe)
     return make_split(
         plan.city.stream, seen=plan.sensors(recipe), seed=recipe.seed, past=settings.task.past,
@@ -95,7 +95,7 @@ def split_of(plan: Plan, recipe: Recipe) -> Split:
 
 
 def carry_out(plan: Plan, recipe: Recipe, changes: Iterable[Change], on_step: OnStep | None = None) -> None:
-    """Fit the recipe and score it under each of the changes, whatever of it is not there yet."""
+    """Fit the recipe and score it under each of the changes, unless that is already done."""
     missing = [change for change in changes if not _sums_path(plan, Trial(recipe, change)).exists()]
     if not missing:
         return
@@ -108,7 +108,7 @@ def carry_out(plan: Plan, recipe: Recipe, changes: Iterable[Change], on_step: On
 
 
 def fit(plan: Plan, recipe: Recipe, on_step: OnStep | None) -> Fitted:
-    """Train the recipe, or resume its training, or fit it otherwise; and write facts.json."""
+    """Train the recipe (or resume) or fit it, and write facts.json."""
     device = best_device(plan.device)
     began = time.perf_counter()
     fitted = _trained(plan, recipe, device, on_step) if recipe.trained else _not_trained(plan, recipe, device)
@@ -153,9 +153,9 @@ def _not_trained(plan: Plan, recipe: Recipe, device: torch.device) -> Fitted:
 
 
 def _of_demand(plan: Plan, recipe: Recipe, settings: Settings, device: torch.device) -> Fitted:
-    """Demand as `default` has it, without the network."""
+    """Demand as in `default`, without its neural network."""
     of_default = replace(preset("default"), task=settings.task)
-    # Trees are stopped at nodes that demand must not know.
+    # Early stopping of the trees needs nodes that demand has not seen.
     validation = "seen" if recipe.model == "lightgbm-demand" else of_default.train.validation
     of_default = replace(of_default, train=replace(of_default.train, seed=recipe.seed, validation=validation))
     here = new_run(plan.city, settings=of_default, seen=plan.sensors(recipe))
@@ -178,7 +178,7 @@ def _simple(plan: Plan, recipe: Recipe, split: Split, windows: Windows, settings
     if recipe.model in ("lightgbm", "lightgbm-map"):
         readings, trees = recipe.model == "lightgbm", plan.effort.trees
         return fit_trees(windows, split, settings.task, seed=recipe.seed, trees=trees, readings=readings)
-    raise SettingsError(f'no model "{recipe.model}"')
+    raise SettingsError(f'unknown model "{recipe.model}"')
 
 
 def _score(plan: Plan, fitted: Fitted) -> Scores:
@@ -200,7 +200,7 @@ def _training_facts(fitted: Fitted) -> dict[str, Any]:
     run, settings, progress = fitted.run, fitted.settings, fitted.run.progress
     at = windows_in(fitted.split.train, past=settings.task.past, horizon=settings.task.horizon)
     whole = math.ceil(len(at) / settings.train.batch_size)
-    steps = min(whole, settings.train.steps_per_epoch or whole)  # of an epoch
+    steps = min(whole, settings.train.steps_per_epoch or whole)  # per epoch
     return {
         "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
         "epochs": progress.epoch,
@@ -214,19 +214,19 @@ def _training_facts(fitted: Fitted) -> dict[str, Any]:
 
 
 class Scored:
-    """What trials have found so far, read from their files."""
+    """The results of the trials so far, read from their files."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self._splits: dict[tuple[float, int], Split] = {}
         self._scores: dict[Trial, Scores] = {}
-        self.left_out: dict[str, str] = {}  # recipes that could not be done, and why
+        self.left_out: dict[str, str] = {}  # recipes that failed, and why
 
     def has(self, trial: Trial) -> bool:
         return _sums_path(self.plan, trial).exists()
 
     def settled(self, trial: Trial) -> bool:
-        """Whether there is nothing to wait for."""
+        """Whether the trial is done or has failed."""
         return self.has(trial) or trial.recipe.name in self.left_out
 
     def scores(self, trial: Trial) -> Scores:
@@ -238,7 +238,7 @@ class Scored:
         return self._scores[trial]
 
     def found(self, trials: Iterable[Trial], models: Container[str] = ALL) -> Iterator[tuple[Trial, Summary]]:
-        """The trials of these models that are there and scored, with their errors at unseen nodes."""
+        """The finished trials of these models, with their errors at unseen nodes."""
         for trial in trials:
             if trial.recipe.model in models and self.has(trial) and (summary := self.summary(trial)) is not None:
                 yield trial, summary
@@ -261,22 +261,22 @@ class Scored:
         return self.scores(trial).by_step(self.split(trial.recipe).unseen, seed=trial.recipe.seed)
 
     def by_tercile(self, trial: Trial) -> dict[str, Summary]:
-        """By how busy the nodes were in training."""
+        """Errors by traffic volume in training."""
         split = self.split(trial.recipe)
         group = terciles(self.plan.city.stream, split, split.unseen)
         return self.scores(trial).by_group(group, TERCILES, seed=trial.recipe.seed)
 
     def share(self, trial: Trial) -> Measure | None:
-        """Of a sensor recovered; the yardsticks of its split have to be scored too."""
+        """Share of a sensor recovered; needs the yardsticks of the same split."""
         mine, none, own = (self.scores(each) for each in (trial, beside(trial, NONE), beside(trial, OWN)))
         return share_of_sensor(mine, none, own, self.split(trial.recipe).unseen, seed=trial.recipe.seed)
 
     def of_zero(self, trial: Trial) -> float | None:
-        """MAE over that of always forecasting zero."""
+        """MAE divided by the MAE of forecasting zero."""
         return self._relative(trial, ZERO)
 
     def more_percent(self, trial: Trial) -> float | None:
-        """How much the MAE is above that of the same model as it is, on the true input."""
+        """By how many % the MAE exceeds that of the unchanged model on the true input."""
         ratio = self._relative(trial, trial.recipe.model)
         return None if ratio is None else 100 * (ratio - 1)
 
@@ -287,10 +287,10 @@ class Scored:
 
 
 def beside(trial: Trial, model: str) -> Trial:
-    """Another model, plain, with the same sensors."""
+    """A trial of another model, unchanged, with the same sensors."""
     return Trial(Recipe(model, trial.recipe.seen, trial.recipe.seed))
 
 
 def yardsticks(plan: Plan, **recipe: Any) -> list[Trial]:
-    """What `share` and `of_zero` need."""
+    """The trials that `share` and `of_zero` need."""
     return [Trial(plan.recipe(name, **recipe)) for name in (ZERO, NONE, OWN)]

@@ -1,6 +1,5 @@
-"""The presets varied: parts taken out (the paper's fig:ablation; the parts are in `ablated_model`), other numbers of
-layers (fig:layer_variations), roads changed at inference (fig:gchanges), a third of the past missing
-(tbl:time_granularity).
+"""Variations of the presets: parts replaced (fig:ablation; see `ablated_model`), other numbers of layers
+(fig:layer_variations), roads changed at inference (fig:gchanges), a third of the past missing (tbl:time_granularity).
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ def ablation_trials(plan: Plan, scored: Scored) -> list[Trial]:
 def layers_trials(plan: Plan, scored: Scored) -> list[Trial]:
     if not plan.wanted("paper"):
         return []
-    default = preset("paper").model.layers  # the same recipe as everywhere else: it is not trained twice
+    default = preset("paper").model.layers  # as None, it is the same recipe as elsewhere and not trained twice
     sizes = [None if layers == default else layers for layers in plan.effort.layers]
     return [*yardsticks(plan), *(Trial(plan.recipe("paper", layers=layers)) for layers in sizes)]
 
@@ -65,7 +64,7 @@ def measure_irregular(plan: Plan, scored: Scored) -> Table:
 
 
 def _table(name: str, scored: Scored, trials: list[Trial], varied: str, value: Callable[[Trial], Cell]) -> Table:
-    """A row for each trial of a preset: what was varied, and those of the other cells that the table has."""
+    """A row for each trial of a preset, with what was varied; Table.make keeps the columns that the table has."""
     rows: list[Row] = []
     for trial, summary in scored.found(trials, models=PRESETS):
         facts = scored.facts(trial.recipe)
@@ -80,7 +79,7 @@ def draw_ablation(table: Table) -> plots.Figure:
     figure, (ax,) = plots.figure(8, 0.9 + 0.42 * len(names))
     colours = [plots.look("Frigate (paper)" if name == WHOLE else "DCRNN")[0] for name in names]
     plots.mae_bars(ax, names, table.rows, colours)
-    ax.set(xlabel=f"MAE ({table.unit})", ylabel="taken out")
+    ax.set(xlabel=f"MAE ({table.unit})", ylabel="replaced")
     return figure
 
 

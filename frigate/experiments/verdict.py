@@ -1,8 +1,8 @@
-"""What the paper claims, what it reports, what was found here, and whether the claim holds: a line for each experiment.
+"""For each experiment: what the paper claims and reports, what was found here, and whether the claim holds.
 
-`ours` is always the preset `paper`, the model that the claims are about. A difference of less than RUN_TO_RUN per cent
-says nothing: the same training repeated differs by as much. Cities and hardware are others than the paper's, so its
-numbers cannot be compared with ours; only the order of models can.
+`ours` is always the preset `paper`, the model that the claims are about. A difference below RUN_TO_RUN per cent means
+nothing: repeated trainings differ by as much. Cities and hardware are not the paper's, so its numbers cannot be
+compared with ours; only the ranking of models can.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from frigate.experiments.table import Cell, Rows, Table, number_or
 
 OURS = "Frigate (paper)"
 BASELINES = ("DCRNN", "STGCN", "GraphWaveNet", "STGODE", "LocaleGN", "STNN")
-RUN_TO_RUN = 6.0  # per cent: largest over least MAE of one training repeated, as docs/results.md has it
+RUN_TO_RUN = 6.0  # per cent: spread of the MAE of one training repeated (docs/results.md)
 
 HOLDS, IN_PART, FAILS, OPEN = "holds", "holds in part", "does not hold", "not decided"
 ANSWERS = (HOLDS, IN_PART, FAILS, OPEN)
@@ -32,7 +32,7 @@ class Verdict(NamedTuple):
 
 
 def verdicts(tables: Sequence[Table]) -> list[Verdict]:
-    """The claims that these tables test, in their order; a table without the rows for it tests none."""
+    """The claims that these tables test, in order; a table without the needed rows tests none."""
     found = []
     for table in tables:
         judge = JUDGES.get(table.experiment)
@@ -42,14 +42,14 @@ def verdicts(tables: Sequence[Table]) -> list[Verdict]:
 
 
 def _judged(share: float) -> str:
-    """By the share of parts of a claim that hold."""
+    """The verdict, from the share of the claim's parts that hold."""
     return HOLDS if share == 1 else FAILS if share == 0 else IN_PART
 
 
 def _row(rows: Rows, **values: Cell) -> dict[str, float]:
-    """The numbers of the one row with these values; empty where there is none."""
-    there = [row for row in rows if all(row.get(name) == value for name, value in values.items())]
-    return {name: number_or(NAN, cell) for name, cell in there[0].items()} if there else {}
+    """The numbers of the first row with these values; empty if there is none."""
+    found = [row for row in rows if all(row.get(name) == value for name, value in values.items())]
+    return {name: number_or(NAN, cell) for name, cell in found[0].items()} if found else {}
 
 
 def _accuracy(table: Table) -> Verdict | None:
@@ -67,12 +67,11 @@ def _accuracy(table: Table) -> Verdict | None:
     helped = {str(row["model"]): number_or(NAN, row["mae"]) for row in table.rows if " + " in str(row["model"])}
     best = min(helped, key=lambda name: helped[name], default="")
     if best and helped[best] < ours["mae"]:
-        told += f"; {best}, trained as our default preset is, has {helped[best]:#.3g}"
+        told += f"; {best}, trained like our default preset, has {helped[best]:#.3g}"
         holds = IN_PART if holds == HOLDS else holds
-    claim = "Frigate has the least error of all baselines"
     return Verdict(
         table.experiment,
-        claim,
+        "Frigate has a lower error than all baselines",
         "MAE 23, 40 and 2 % below the closest of six, in Chengdu, Harbin and Beijing",
         told,
         holds,
@@ -89,7 +88,7 @@ def _horizon(table: Table) -> Verdict | None:
     ]
     return Verdict(
         table.experiment,
-        "Frigate has the least error at every step ahead",
+        "Frigate has the lowest error at every step ahead",
         "the lowest of the curves in Chengdu and Harbin (a figure without numbers)",
         f"the lowest of {len(models) + 1} at {sum(first)} of {len(first)} steps",
         _judged(sum(first) / len(first)),
@@ -108,7 +107,7 @@ def _traffic(table: Table) -> Verdict | None:
     parts = (ranks["high"][0] == 1, ranks["low"][0] == ranks["low"][1])
     return Verdict(
         table.experiment,
-        "Frigate is the best where traffic is high, and worse than the rest where it is low",
+        "Frigate is best where traffic is high, and worst where it is low",
         "first at the busiest third of the nodes, last at the quietest",
         f"rank by MAE: {told}",
         _judged(sum(parts) / 2),
@@ -130,7 +129,7 @@ def _seen(table: Table) -> Verdict | None:
         table.experiment,
         "Frigate with few sensors beats the baselines with many",
         "with 10 % seen, better than every baseline at any share in Harbin; in Chengdu DCRNN at 50 % is better",
-        f"with {least:g} % seen, MAE {ours[least]:.2f} of that of zero; baselines that are better at some share: {who}",
+        f"with {least:g} % seen, MAE {ours[least]:.2f} times that of zero; baselines better at any share: {who}",
         HOLDS if not better else FAILS,
     )
 
@@ -145,7 +144,7 @@ def _ablation(table: Table) -> Verdict | None:
         table.experiment,
         "Gates, positions, directions and moments all lower the error",
         "the MAE rises without each of them (a figure without numbers)",
-        f"MAE without it: {told}; {clear} of {len(parts)} by more than trainings differ ({RUN_TO_RUN:g} %)",
+        f"MAE without it: {told}; {clear} of {len(parts)} by more than repeated trainings differ ({RUN_TO_RUN:g} %)",
         HOLDS if clear == len(parts) else IN_PART if clear else FAILS if min(parts.values()) < -RUN_TO_RUN else OPEN,
     )
 
@@ -159,9 +158,9 @@ def _layers(table: Table) -> Verdict | None:
     settled = all(value > mae[10] / (1 + RUN_TO_RUN / 100) for layers, value in mae.items() if layers > 10)
     return Verdict(
         table.experiment,
-        "The error falls with more layers, and no further beyond ten",
-        "it settles at 10 layers",
-        f"MAE {mae[few]:#.3g} with {few}, {mae[10]:#.3g} with 10; least, {mae[best]:#.3g}, with {best}",
+        "The error falls with more layers, up to ten",
+        "it levels off at 10 layers",
+        f"MAE {mae[few]:#.3g} with {few}, {mae[10]:#.3g} with 10; lowest {mae[best]:#.3g}, with {best}",
         _judged((falls + settled) / 2),
     )
 
@@ -174,7 +173,7 @@ def _topology(table: Table) -> Verdict | None:
     more = number_or(NAN, worst["more_percent"])
     return Verdict(
         table.experiment,
-        "Changed roads hardly raise the error, without training again",
+        "Changed roads hardly raise the error, without retraining",
         "minimal (a figure without numbers)",
         f"{more:+.1f} % with {number_or(NAN, worst['changed']):g} % of the roads changed",
         HOLDS if more <= RUN_TO_RUN else FAILS,
@@ -221,7 +220,7 @@ def _time(table: Table) -> Verdict | None:
         table.experiment,
         "Frigate forecasts faster than STNN and LocaleGN, slower than DCRNN and STGODE",
         f"{ours['paper_s']:g} s on an A100",
-        f"{ours['median_s']:.2g} s on {table.more.get('hardware', 'this machine')}; faster than it: "
+        f"{ours['median_s']:.2g} s on {table.more.get('hardware', 'this machine')}; faster: "
         f"{', '.join(faster) or 'none'}",
         _judged(sum(alike) / len(alike)),
     )
@@ -234,9 +233,9 @@ def _lemma(table: Table) -> Verdict | None:
     right = sum((row["equal"] == "yes") == (row["lemma"] == "equal") for row in said)
     return Verdict(
         table.experiment,
-        "Positions tell nodes with the same surroundings apart (Lemma 2)",
+        "Positions distinguish nodes with the same neighbourhood (Lemma 2)",
         "proved",
-        f"as the lemma says in {right} of {len(said)} comparisons",
+        f"as the lemma predicts in {right} of {len(said)} comparisons",
         _judged(right / len(said)),
     )
 

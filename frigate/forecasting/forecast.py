@@ -203,8 +203,8 @@ def _with_demand(
     roads = torch.from_numpy(np.array([[each.node_change for each in rerouted]]))
     past_on = torch.from_numpy(recorded.topology_of.copy()).to(device)[None]
     ahead_on = torch.full((1,), len(networks) - 1, device=device)
-    leanings = [[trips.leaning(demand, now)]]
-    tables = DemandTables.of([demand], device, step_s=window.step_s, roads=roads, leanings=leanings)
+    shares = [[trips.sensor_shares(demand, now)]]
+    tables = DemandTables.of([demand], device, step_s=window.step_s, roads=roads, shares=shares)
     return tables.apply(batch, torch.zeros_like(ahead_on), past_on, ahead_on), about_detours(rerouted[-1], now)
 
 

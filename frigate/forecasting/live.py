@@ -55,7 +55,7 @@ class _NetworkView:
     topology: Topology
     fixed: Fixed
     flow_change: Tensor  # [N] what the usual flow is multiplied by
-    demand: DemandTables | None  # with what nodes lean on here
+    demand: DemandTables | None  # with the sensor shares of this network
     notice: str
 
 
@@ -430,8 +430,8 @@ class Live:
         if self._trips is not None:
             (rerouted,) = self._trips.rerouted([self._demand], network)
             change = torch.from_numpy(rerouted.node_change).to(self.device)
-            leanings = [[self._trips.leaning(self._demand, network)]]
-            demand = DemandTables.of([self._demand], self.device, step_s=self._trained_on.step_s, leanings=leanings)
+            shares = [[self._trips.sensor_shares(self._demand, network)]]
+            demand = DemandTables.of([self._demand], self.device, step_s=self._trained_on.step_s, shares=shares)
             notices = [*notices, *about_detours(rerouted, network)]
         with self._predictor.inference():
             return _NetworkView(network, topology, self._model.fixed(topology), change, demand, " ".join(notices))

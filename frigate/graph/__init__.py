@@ -1,4 +1,4 @@
-"""What the map alone says about a node: anchors and positions, the nearest sensors, road features, betweenness.
+"""What the map alone tells about a node: anchors and positions, nearest sensors, road features, betweenness.
 
 May import: `data` and below.
 """

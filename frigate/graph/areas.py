@@ -1,4 +1,4 @@
-"""A map cut into areas with nearly as many places each, for work that is done an area at a time."""
+"""Split a map into areas of nearly equal size, for work that is done one area at a time."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 
 def split_into_areas(lon: NDArray[np.float64], lat: NDArray[np.float64], count: int) -> list[NDArray[np.int64]]:
-    """Rows of `count` areas with nearly as many places each: cut across the longer side, again and again.
+    """Rows of `count` areas with nearly equal numbers of places, made by repeatedly cutting across the longer side.
 
-    No area is empty: fewer places than areas make as many areas as places.
+    No area is empty: with fewer places than `count`, each place is an area.
     """
     x = np.nan_to_num(lon) * np.cos(np.radians(np.nan_to_num(lat).mean() if len(lat) else 0.0))
     y = np.nan_to_num(lat)

@@ -1,8 +1,8 @@
-"""How many shortest paths pass each node: counted where the network is small or the paths are, else estimated.
+"""Betweenness: how many shortest paths pass each node, exact for small networks or short paths, else estimated.
 
-Brandes's algorithm, compiled by numba, which is imported only when it is needed. networkit 11.2 will not do here: its
-ApproxBetweenness and KadabraBetweenness refuse directed graphs, its EstimateBetweenness is biased on them (it weighs a
-pair as if the way back were there too), and its exact Betweenness takes several times as long.
+Brandes's algorithm, compiled by numba, which is imported only when needed. networkit 11.2 is not an option: its
+ApproxBetweenness and KadabraBetweenness refuse directed graphs, its EstimateBetweenness is biased on them (it weights a
+pair as if the way back existed too), and its exact Betweenness is several times slower.
 N nodes, E roads.
 """
 
@@ -21,27 +21,27 @@ from scipy.sparse import csr_array
 from frigate.data.network import RoadNetwork
 from frigate.errors import FrigateError
 
-# A search costs time in proportion to the network and an exact count is a search from every node: a few seconds of one
-# core at this size, a hundred times as long at ten times the size. Beyond, the number of searches stays the same.
+# The time of a search is proportional to the network, and an exact count searches from every node: a few seconds on one
+# core at this size, a hundred times longer at ten times the size. Beyond it, the number of searches is fixed.
 EXACT_NODES = 5_000
-SAMPLES = 512  # searches of an estimate; 128 in each direction for each of its two samples
+SAMPLES = 512  # searches for an estimate: 128 in each direction for each of two samples
 SAMPLE_SEED = 0
 
-CHUNKS = 16  # of the sources; a fixed number, so that sums do not depend on the number of threads
+CHUNKS = 16  # of sources; fixed, so that sums do not depend on the number of threads
 LIFT = 2.0**512
 LARGEST = 2**63 - 1  # of int64
 
 
 @dataclass(frozen=True)
 class Passing:
-    """Ordered pairs whose shortest path passes each node, shared among equal paths."""
+    """Number of ordered pairs whose shortest path passes each node; equal paths share a pair."""
 
     count: NDArray[np.float64]  # [N]
-    samples: NDArray[np.float64] | None = None  # [2,N] independent estimates whose mean `count` is; None: it is exact
+    samples: NDArray[np.float64] | None = None  # [2,N] independent estimates, averaged in `count`; None: exact
 
 
 def whole_betweenness(network: RoadNetwork, cost: NDArray[np.float64], *, exact_nodes: int = EXACT_NODES) -> Passing:
-    """Over all pairs: exact up to so many nodes, from fixed samples above. Costs [E] are whole numbers above 0."""
+    """Betweenness over all pairs: exact up to `exact_nodes`, else from fixed samples. Costs [E] are integers > 0."""
     nodes, number, forward = _along_a_curve(network, cost)
     if network.num_nodes <= exact_nodes:
         return Passing(_search(forward, nodes)[number])
@@ -56,7 +56,7 @@ def whole_betweenness(network: RoadNetwork, cost: NDArray[np.float64], *, exact_
 
 
 def local_betweenness(network: RoadNetwork, cost: NDArray[np.float64], *, cutoff: float) -> NDArray[np.float64]:
-    """Over the pairs no farther apart than the cut-off, exact [N]; time grows with the nodes, not with their square."""
+    """Exact betweenness [N] over pairs at most `cutoff` apart. Time grows linearly with the number of nodes."""
     nodes, number, roads = _along_a_curve(network, cost)
     return _search(roads, nodes, cutoff=int(cutoff))[number]
 
@@ -67,10 +67,10 @@ def local_betweenness(network: RoadNetwork, cost: NDArray[np.float64], *, cutoff
 def _along_a_curve(
     network: RoadNetwork, cost: NDArray[np.float64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], csr_array[np.int64]]:
-    """The present nodes in Z-order of their places, the number of each row in that order, and the roads between them.
+    """The present nodes in Z-order of their places, the rank of each row in that order, and the roads between them.
 
-    Near nodes are near in memory, and every k-th node is a fair sample. The order goes by place and id, so that neither
-    the order of the node table nor a closed road moves the sample.
+    Nearby nodes are close in memory, and every k-th node is a fair sample. The order depends only on places and ids, so
+    neither the order of the node table nor a closed road changes the sample.
     """
     code = _every_other_bit(network.lon) | (_every_other_bit(network.lat) << np.uint64(1))
     order = np.lexsort((network.node_ids, code))
@@ -92,7 +92,7 @@ def _every_other_bit(degrees: NDArray[np.float64]) -> NDArray[np.uint64]:
 
 
 def _spread_out(nodes: NDArray[np.int64], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """One node of each of `count` stretches of the curve; every node is as likely as any other."""
+    """One node from each of `count` stretches of the curve. All nodes are equally likely."""
     at = (np.arange(count) + rng.random(count)) * (len(nodes) / count)
     return nodes[np.minimum(at.astype(np.int64), len(nodes) - 1)]
 
@@ -103,7 +103,7 @@ def _spread_out(nodes: NDArray[np.int64], count: int, rng: np.random.Generator) 
 def _search(
     roads: csr_array[np.int64], sources: NDArray[np.int64], *, cutoff: int = LARGEST, weighted: bool = False
 ) -> NDArray[np.float64]:
-    """Sum over the sources of what passes each node [N]: searches in threads, added in the order of the sources."""
+    """Sum over the sources of what passes each node [N]. Searches run in threads and are added in order of sources."""
     count_passing = _compiled()
     starts, heads = roads.indptr.astype(np.int64), roads.indices.astype(np.int32)
 
@@ -114,7 +114,7 @@ def _search(
     total = np.zeros(roads.shape[0])
     if len(heads) == 0 or len(sources) == 0:
         return total
-    # Threads of Python, not of numba, whose own may not be entered from two places at once.
+    # Python threads, because numba's own cannot be entered from two places at once.
     with ThreadPoolExecutor(threads()) as pool:
         for passing in pool.map(some, np.array_split(sources, min(CHUNKS, len(sources)))):
             total += passing
@@ -122,7 +122,7 @@ def _search(
 
 
 def threads() -> int:
-    """As many as numba would take: the cores of this process, or NUMBA_NUM_THREADS."""
+    """Number of threads, as in numba: the cores of this process, or NUMBA_NUM_THREADS."""
     return int(needed("numba").config.NUMBA_NUM_THREADS)
 
 
@@ -139,22 +139,22 @@ def _count_passing(
     cutoff: int,
     weighted: bool,
 ) -> NDArray[np.float64]:
-    """Brandes's algorithm from these sources, every search cut off. Touches only what a search reaches.
+    """Brandes's algorithm from these sources, each search cut off. Touches only what a search reaches.
 
-    Weighted: a pair (s, t) counts at v by d(s, v) / d(s, t). With the searches backward, which give the rest, it counts
-    once, and a node is seen well from everywhere: by plain counting only sources close to a side street see it
-    (Geisberger, Sanders, Schultes 2008, for directed graphs).
+    If weighted, a pair (s, t) counts d(s, v) / d(s, t) at v. Backward searches add the rest, so that a pair counts once
+    in total and every source contributes to every node: with plain counting, only sources near a side street would see
+    it (Geisberger, Sanders, Schultes 2008, for directed graphs).
     """
     N = len(starts) - 1
     passing = np.zeros(N)
     far = np.iinfo(np.int64).max
     distance = np.full(N, far)
-    paths = np.zeros(N)  # number of shortest paths from the source: paths * LIFT ** lift, since a grid has very many
+    paths = np.zeros(N)  # shortest paths from the source number paths * LIFT ** lift: a grid has very many
     lift = np.zeros(N, np.int32)
-    each = np.zeros(N)  # Brandes's dependency on a node and on what lies beyond, for each path to it
+    each = np.zeros(N)  # Brandes's dependency on a node and all beyond it, per path to it
     reached = np.empty(N, np.int32)
-    heap = np.empty(N, np.int32)  # four children a node
-    place = np.full(N, -1, np.int32)  # in the heap
+    heap = np.empty(N, np.int32)  # each node has four children
+    place = np.full(N, -1, np.int32)  # position in the heap
     for source in sources:
         heap[0], size, count = source, 1, 0
         distance[source], paths[source], lift[source] = 0, 1.0, 0
@@ -163,7 +163,7 @@ def _count_passing(
             reached[count] = u
             count += 1
             size -= 1
-            if size > 0:  # the last one sinks from the top
+            if size > 0:  # move the last entry to the top and sift it down
                 last, i = heap[size], 0
                 while 4 * i + 1 < size:
                     least = 4 * i + 1
@@ -205,7 +205,7 @@ def _count_passing(
                     i = (i - 1) // 4
                 heap[i] = v
                 place[v] = i
-        for k in range(count - 1, 0, -1):  # farthest first; the source itself is an end, not passed
+        for k in range(count - 1, 0, -1):  # farthest first; without the source, which is an end of all paths
             u = reached[k]
             beyond = 0.0
             for e in range(starts[u], starts[u + 1]):
@@ -231,5 +231,5 @@ def needed(package: str) -> Any:
     except ImportError as error:
         raise FrigateError(
             f"{package} is not installed here, and road features need it. Run `frigate check CITY` "
-            "where it is installed: that keeps them in CITY/cache, which this machine can open."
+            "where it is installed: that stores them in CITY/cache, which this machine can open."
         ) from error

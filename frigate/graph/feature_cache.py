@@ -1,4 +1,4 @@
-"""The road features of a city's networks, computed once and kept in its cache."""
+"""The road features of a city's networks, computed once and stored in its cache."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from frigate.graph.road_features import FEATURES, METHOD, class_notice, features
 
 
 def ensure_road_features(city: City) -> City:
-    """The city with the road features of every topology: from its cache, or computed and kept there."""
+    """The city with the road features of every topology, from its cache, or computed and stored there."""
     if len(city.road_features) == len(city.stream.topologies):
         return city
     cache = cache_folder(city.folder)
@@ -31,8 +31,8 @@ def ensure_road_features(city: City) -> City:
 def features_of(networks: Sequence[RoadNetwork], city: City | Path | None = None) -> list[NDArray[np.float32]]:
     """The raw road features [N,R] of each network.
 
-    Those of the city's own networks are taken from it or from its cache, and kept there. `city` may also be the folder
-    of one, whose cache is only read. All others are computed.
+    Those of the city's own networks come from the city or its cache, and are stored there. `city` may also be a folder,
+    whose cache is only read. All others are computed.
     """
     known: dict[str, NDArray[np.float32]] = {}
     own: set[str] = set()
@@ -50,25 +50,25 @@ def features_of(networks: Sequence[RoadNetwork], city: City | Path | None = None
 
 
 def _features(network: RoadNetwork, cache: Path | None, *, keep: bool = True) -> tuple[NDArray[np.float32], str]:
-    """The features of a network, and a notice about them, "" where there is none."""
+    """The features of a network, and a notice about them or ""."""
     if cache is None:
         return features_and_notice(network)
     key = hashlib.sha256("\n".join([*FEATURES, METHOD]).encode()).hexdigest()[:16]
     path = cache / f"{derived_prefix(network)}road_features-{key}.npy"
-    beside = path.with_suffix(".txt")
+    notice_file = path.with_suffix(".txt")
     stored = _stored(path, (network.num_nodes, len(FEATURES)))
     if stored is not None:
-        return stored, beside.read_text(encoding="utf-8") if beside.is_file() else ""
+        return stored, notice_file.read_text(encoding="utf-8") if notice_file.is_file() else ""
     computed, notice = features_and_notice(network)
     if not keep:
         return computed, notice
     try:
         if notice:
-            write_file(beside, notice)
+            write_file(notice_file, notice)
         with replacing_file(path) as new, new.open("wb") as file:
             np.save(file, computed, allow_pickle=False)
     except OSError:
-        pass  # a cache that cannot be written costs time, nothing else
+        pass  # without a cache they are computed again next time
     return computed, notice
 
 

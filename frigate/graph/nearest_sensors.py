@@ -1,4 +1,4 @@
-"""The sensors nearest to each node by road, and how many roads away. N nodes, M nearest sensors."""
+"""The sensors nearest to each node by road, and how many roads away they are. N nodes, M nearest sensors."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from frigate.data.network import RoadNetwork
 from frigate.graph.areas import split_into_areas
 from frigate.graph.positions import road_matrix
 
-CHUNK_CELLS = 4_000_000  # distances in memory at once: 32 MB
-FIRST_RADII = np.array([1 / 16, 1 / 8, 1 / 4, 1 / 2, 1])  # of the cutoff: where sensors are dense, near ones are enough
-FAR = 1.5  # times as far from a sensor as 99 in 100 nodes would be: that is an area without sensors
-SEARCHED_TOGETHER = 128  # sensors of one area
+CHUNK_CELLS = 4_000_000  # distances in memory at a time: 32 MB
+FIRST_RADII = np.array([1 / 16, 1 / 8, 1 / 4, 1 / 2, 1])  # of the cutoff: a short search is enough among dense sensors
+FAR = 1.5  # an area without sensors is this many times farther from one than 99 % of nodes would be
+SEARCHED_TOGETHER = 128  # sensors in one area
 
 # Roads by the node they leave, and by the node they reach
 _Directions = tuple[csr_array[np.float64], csr_array[np.float64]]
 
 
 def hops_to(network: RoadNetwork, sensors: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Roads between each node and its nearest sensor, directions ignored [N]; -1 where none is connected."""
+    """[N] roads between each node and its nearest sensor, ignoring directions; -1 if none is connected."""
     rows = np.flatnonzero(sensors & network.present)
     if len(rows) == 0:
         return np.full(network.num_nodes, -1)
@@ -32,10 +32,10 @@ def hops_to(network: RoadNetwork, sensors: NDArray[np.bool_]) -> NDArray[np.int6
 
 
 def uncovered_share(network: RoadNetwork, sensors: NDArray[np.bool_], rng: np.random.Generator) -> float:
-    """Of the nodes without a sensor, the share that lies in an area without any.
+    """The share of the nodes without a sensor that are in an area without any.
 
-    Such a node is farther from a sensor, by road in either direction, than nodes would be if as many sensors stood
-    anywhere: `FAR` times as far as 99 in 100 of them. A node that no road joins to a sensor is in no such area.
+    Such a node is at least `FAR` times as far from a sensor, by road in either direction, as 99 % of nodes would be if
+    the same number of sensors were placed at random. A node that is not connected to any sensor does not count.
     """
     here, rows = np.flatnonzero(network.present), np.flatnonzero(sensors & network.present)
     others = np.setdiff1d(here, rows)
@@ -53,7 +53,7 @@ def uncovered_share(network: RoadNetwork, sensors: NDArray[np.bool_], rng: np.ra
 
 
 def sensors_around(network: RoadNetwork, sensors: NDArray[np.bool_], centre: int, share: float) -> NDArray[np.bool_]:
-    """[N] a share of the sensors: those nearest to a node, by road in either direction."""
+    """[N] the given share of the sensors: those nearest to a node, by road in either direction."""
     rows = np.flatnonzero(sensors)
     away_m = dijkstra(road_matrix(network), directed=False, indices=np.array([centre]))[0, rows]
     around = np.zeros(len(sensors), bool)
@@ -64,16 +64,16 @@ def sensors_around(network: RoadNetwork, sensors: NDArray[np.bool_], centre: int
 def nearest_sensors(
     network: RoadNetwork, sensors: NDArray[np.bool_], *, count: int = 32, cutoff_m: float
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """The `count` sensors nearest to each node by road, in the nearer of the two directions, itself left out.
+    """The `count` sensors nearest to each node by road, in the nearer of the two directions, excluding itself.
 
     Returns rows of sensors [N, M], padded with -1, and distances [N, M], padded with infinity, nearest first.
-    Equal distances go by lon, lat, id, so that the answer does not depend on the order of the nodes. Searches are short
-    first, and longer only around nodes that lack sensors: time grows with N x M, not with N times the sensors.
+    Ties are broken by lon, lat and id, so the result does not depend on the order of nodes. Searches start short and
+    get longer only around nodes that lack sensors: time grows with N x M, not with N times the number of sensors.
     """
     N = network.num_nodes
     rows = np.flatnonzero(sensors & network.present)
     rows = rows[np.lexsort((network.node_ids[rows], network.lat[rows], network.lon[rows]))]
-    rank = np.full((N, count), len(rows), np.int32)  # which of these; one more than the last: none
+    rank = np.full((N, count), len(rows), np.int32)  # index into rows; len(rows): none
     metres = np.full((N, count), np.inf)
     both = road_matrix(network), road_matrix(network, backward=True)
     lacks = np.full(N, count > 0)
@@ -91,7 +91,7 @@ def nearest_sensors(
 
 
 def _within(both: _Directions, sources: NDArray[np.int64], radius_m: float) -> NDArray[np.bool_]:
-    """[N] the nodes that are no farther from or to any of the sources."""
+    """[N] the nodes within a distance of any source, in either direction."""
     away = [dijkstra(roads, indices=sources, min_only=True, limit=radius_m) for roads in both]
     return np.isfinite(np.minimum(*away))
 
@@ -99,10 +99,10 @@ def _within(both: _Directions, sources: NDArray[np.int64], radius_m: float) -> N
 def _searches(
     network: RoadNetwork, both: _Directions, rows: NDArray[np.int64], some: NDArray[np.int64], radius_m: float
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]]:
-    """Sensors b, nodes n and the distances between them [n, b], each sensor's own infinite.
+    """Sensors b, nodes n and the distances between them [n, b], infinite from a sensor to itself.
 
-    A search clears memory of the size of its network, so sensors of one area are searched from on their area's roads:
-    every node of a path is itself within the radius.
+    A search initialises memory for its whole network, so sensors of one area are searched on the roads of that area
+    only. That loses nothing: every node on a path is itself within the radius.
     """
     todo = [(both, np.arange(network.num_nodes), some)] if len(some) else []
     while todo:
@@ -130,7 +130,7 @@ def _merge_nearest(
     sensor: NDArray[np.int64],
     distance: NDArray[np.float64],
 ) -> None:
-    """Put new triples into the running best, in place."""
+    """Merge new triples (node, sensor, distance) into the best so far, in place."""
     touched = np.unique(node)
     if len(touched) == 0:
         return
@@ -140,6 +140,6 @@ def _merge_nearest(
     distances = np.concatenate([metres[touched].ravel(), distance])
     order = np.lexsort((sensors, distances, nodes))
     first = np.searchsorted(nodes[order], touched)
-    best = order[first[:, None] + np.arange(M)]  # each touched node brings at least its M old entries
+    best = order[first[:, None] + np.arange(M)]  # each node here has at least its M old entries
     rank[touched] = sensors[best]
     metres[touched] = distances[best]

@@ -1,6 +1,6 @@
 """Where a node is: anchors, the Lipschitz embedding, and its distortion.
 
-Distances are raw metres until `positions` bounds them; the lemmas and the distortion are about the raw ones.
+Distances are raw metres until `positions` bounds them. The lemmas and the distortion refer to raw distances.
 N nodes, K anchors (or anchor sets).
 """
 
@@ -31,8 +31,8 @@ Nested = tuple[tuple[T, ...], ...]
 class Anchors:
     """K sets of nodes from which positions are measured.
 
-    One node a set for `random` and `farthest`, 2^j nodes for `bourgain` and `full`. A model keeps them by id
-    and place, so that they can be found, or missed, on another network.
+    A set has one node for `random` and `farthest`, and 2^j nodes for `bourgain` and `full`. A model keeps anchors by id
+    and place, so that it can look for them on another network.
     """
 
     choice: str
@@ -65,19 +65,19 @@ class Anchors:
 
 
 def choose_anchors(network: RoadNetwork, *, count: int = 16, choice: str = "random", seed: int = 0) -> Anchors:
-    """Anchors among the present nodes. `full` takes ceil(log2 n)^2 sets whatever the count.
+    """Choose anchors among the present nodes. `full` takes ceil(log2 n)^2 sets and ignores `count`.
 
-    The choice depends on the node ids, not on their order. A network with fewer nodes than `count` has some
-    of them twice: the width of a position is the model's, not the network's.
+    The choice depends on the node ids, not on their order. If there are fewer nodes than `count`, some are used twice:
+    the width of a position depends on the model, not on the network.
     """
     if choice == "full":
         sets = choose_anchors(network, count=_scales(int(network.present.sum())) ** 2, choice="bourgain", seed=seed)
         return replace(sets, choice=choice)
     if count < 1:
-        raise SettingsError(f"anchors: a count of {count}; give 1 or more")
+        raise SettingsError(f"anchors: count = {count}; give 1 or more")
     nodes = np.flatnonzero(network.present)
     if len(nodes) == 0:
-        raise CityError("the network has no present node to be an anchor; add nodes")
+        raise CityError("the network has no present node to use as an anchor; add nodes")
     nodes = nodes[np.argsort(network.node_ids[nodes], kind="stable")]
     rng = generator(seed, Draw.ANCHORS)
     match choice:
@@ -101,16 +101,16 @@ def choose_anchors(network: RoadNetwork, *, count: int = 16, choice: str = "rand
 
 
 def _scales(num_nodes: int) -> int:
-    """How many powers of two, from 1, lie below the number of nodes."""
+    """How many powers of two, from 1, are below the number of nodes."""
     return max(1, math.ceil(math.log2(max(num_nodes, 1))))
 
 
 def _farthest(
     network: RoadNetwork, nodes: NDArray[np.int64], count: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Each next anchor is the node farthest from those before, all in the largest strongly connected part.
+    """Each anchor is the node farthest from all before it, within the largest strongly connected part.
 
-    Elsewhere the two-way distance is infinite: without this limit the anchors would go to isolated nodes.
+    Elsewhere the two-way distance is infinite: without this restriction, isolated nodes would become anchors.
     """
     _, part = connected_components(road_matrix(network), directed=True, connection="strong")
     nodes = nodes[part[nodes] == np.bincount(part[nodes]).argmax()]
@@ -123,11 +123,12 @@ def _farthest(
 
 
 def locate_anchors(network: RoadNetwork, anchors: Anchors) -> tuple[Anchors, str]:
-    """A model's anchors on this network, and a notice to report ("" when there is none).
+    """A model's anchors on this network, and a notice or "".
 
-    An anchor is found by id and place both, present or not: all topologies of one node table have the same anchors.
-    One that is not found leaves its set, and an empty set gives a position of 0. Fewer than half of the sets found
-    (each at least by half): as many new ones by the same rule and seed.
+    An anchor is found if both its id and place match, present or not: all topologies of a node table have the same
+    anchors. One that is not found is dropped from its set, and an empty set gives a position of 0. A set counts as
+    found if at least half of it is. If fewer than half of the sets are found, new ones are chosen by the same rule and
+    seed.
     """
     kept: list[NDArray[np.bool_]] = []
     found = 0
@@ -138,7 +139,7 @@ def locate_anchors(network: RoadNetwork, anchors: Anchors) -> tuple[Anchors, str
         kept.append(here)
         found += bool(2 * here.sum() >= max(len(members), 1))
     if 2 * found < len(anchors):
-        choice = "bourgain" if anchors.choice == "full" else anchors.choice  # as many as the model has
+        choice = "bourgain" if anchors.choice == "full" else anchors.choice  # keeps the model's number of sets
         new = choose_anchors(network, count=len(anchors), choice=choice, seed=anchors.seed)
         return replace(new, choice=anchors.choice), (
             f"{found} of the model's {len(anchors)} anchors are on this network, by id and place "
@@ -155,7 +156,7 @@ def locate_anchors(network: RoadNetwork, anchors: Anchors) -> tuple[Anchors, str
 
 
 def _rows_or_none(network: RoadNetwork, node_ids: Iterable[NodeId]) -> NDArray[np.int64]:
-    """Rows of these nodes, -1 for one that the network does not know."""
+    """Rows of these nodes, -1 if not in the network."""
 
     def row(node_id: NodeId) -> int:
         try:
@@ -167,7 +168,7 @@ def _rows_or_none(network: RoadNetwork, node_ids: Iterable[NodeId]) -> NDArray[n
 
 
 def road_matrix(network: RoadNetwork, *, backward: bool = False) -> csr_array[np.float64]:
-    """Road lengths, a row for each node that roads leave (backward: that they reach)."""
+    """Road lengths as a sparse matrix, with one row per sender (backward: per receiver)."""
     ends = (network.receivers, network.senders) if backward else (network.senders, network.receivers)
     return csr_array((network.length_m, ends), shape=(network.num_nodes, network.num_nodes))
 
@@ -182,11 +183,11 @@ def two_way_m(network: RoadNetwork, rows: NDArray[np.int64]) -> NDArray[np.float
 
 
 def distances_m(network: RoadNetwork, anchors: Anchors) -> NDArray[np.float64]:
-    """Raw coordinates [N, K]: L_v[i] = (sp(a_i, v) + sp(v, a_i)) / 2, for a set the nearest member each way.
+    """Raw coordinates [N, K]: L_v[i] = (sp(a_i, v) + sp(v, a_i)) / 2; for a set, the nearest member each way.
 
-    Infinite where unreachable, for an anchor that the network lacks or has lost, and for absent nodes. For a set
-    this is at most min_a d_X(a, v), of which thm:bourgain speaks and which takes two searches a member; expansion
-    stays at most 1, distortion is larger where nearly every road is one-way.
+    Infinite where unreachable, for anchors missing or absent in the network, and for absent nodes. For a set this is at
+    most the min_a d_X(a, v) of thm:bourgain, which would take two searches per member. Expansion stays at most 1;
+    distortion is larger where nearly every road is one-way.
     """
     members = [_rows_or_none(network, nodes) for nodes in anchors.sets]
     members = [rows[(rows >= 0) & network.present[rows]] for rows in members]
@@ -203,14 +204,14 @@ def distances_m(network: RoadNetwork, anchors: Anchors) -> NDArray[np.float64]:
 
 
 def position_scale_m(distance_m: NDArray[np.float64]) -> float:
-    """The median finite distance; 1 where there is none above 0, since any scale does then."""
+    """The median finite distance; 1 if none is above 0, when any scale will do."""
     finite = distance_m[np.isfinite(distance_m)]
     scale = float(np.median(finite)) if len(finite) else 0.0
     return scale if scale > 0 else 1.0
 
 
 def positions(distance_m: NDArray[np.float64], scale_m: float) -> NDArray[np.float32]:
-    """Distances as numbers that fall with distance [N, K]: 1 at the anchor, 0 where unreachable."""
+    """Positions [N, K] that fall with distance: 1 at the anchor, 0 where unreachable."""
     return (scale_m / (scale_m + distance_m)).astype(np.float32)
 
 
@@ -218,9 +219,9 @@ def positions(distance_m: NDArray[np.float64], scale_m: float) -> NDArray[np.flo
 class Distortion:
     """How well raw positions keep road distances (paper, Definition 4).
 
-    d_X is the two-way road distance. d_Y is L1 over m: the mean absolute difference of the coordinates finite
-    at both nodes. Over a sample of pairs: the true maxima are no smaller. A contraction is infinite where two
-    nodes share a position; all three are NaN where no pair was finite.
+    d_X is the two-way road distance. d_Y is L1 over m: the mean absolute difference of the coordinates that are finite
+    at both nodes. Measured on a sample of pairs, so the true maxima may be larger. Contraction is infinite if two nodes
+    share a position; all three are NaN if no pair is finite.
     """
 
     expansion: float
@@ -232,11 +233,11 @@ class Distortion:
 def distortion(
     network: RoadNetwork, distance_m: NDArray[np.float64], *, pairs: int = 2000, seed: int = 0
 ) -> Distortion:
-    """Expansion, contraction and product over about `pairs` pairs of nodes, all where there are no more."""
+    """Expansion, contraction and their product over about `pairs` pairs of nodes, or all pairs if there are fewer."""
     nodes = np.flatnonzero(network.present)
     rng = generator(seed, Draw.ANCHOR_PAIRS)
     every = len(nodes) * (len(nodes) - 1) // 2 <= pairs
-    each = 50  # one search for shortest paths serves many pairs
+    each = 50  # pairs per shortest-path search
     sources = nodes if every else rng.choice(nodes, size=min(len(nodes), math.ceil(pairs / each)), replace=False)
     ratios: list[NDArray[np.float64]] = []
     for source, d_x in zip(sources, two_way_m(network, sources), strict=True):
@@ -256,7 +257,7 @@ def distortion(
 
 
 def _mean_gap(those: NDArray[np.float64], this: NDArray[np.float64]) -> NDArray[np.float64]:
-    """d_Y of nodes [M, K] from one [K]; NaN where they have no finite coordinate in common."""
+    """d_Y of nodes [M, K] from one node [K]; NaN if they have no finite coordinate in common."""
     with np.errstate(invalid="ignore"):  # infinity minus infinity
         gaps = np.ma.masked_invalid(np.abs(those - this))
     return np.asarray(gaps.mean(axis=1).filled(np.nan))

@@ -1,6 +1,6 @@
-"""What the map says about a node: degrees, class, lanes and speed of its roads, shortest paths that pass it.
+"""Road features of a node: degrees; class, lanes and speed of its roads; betweenness.
 
-numba is needed for betweenness, so features are computed where a city is read, and kept in its cache.
+Betweenness needs numba, so features are computed when a city is read, and stored in its cache.
 N nodes, E roads, R raw features, W features as a model sees them.
 """
 
@@ -16,7 +16,7 @@ from frigate.config import is_a, require
 from frigate.data.network import RoadNetwork
 from frigate.graph.betweenness import EXACT_NODES, SAMPLES, local_betweenness, whole_betweenness
 
-# Importance of a road, by the words of OpenStreetMap and of city tables. A link ranks one below its road.
+# Importance of a road, by the terms of OpenStreetMap and of city tables. A link ranks one level below its road.
 LEVEL_OF = {
     "service": 0, "track": 0, "alley": 0, "other": 0, "private": 0, "pedestrian": 0, "busway": 0,
     "residential": 1, "living_street": 1, "unclassified": 1, "road": 1, "local": 1, "minor": 1,
@@ -27,8 +27,8 @@ LEVEL_OF = {
     "motorway": 6, "freeway": 6,
 }  # fmt: skip
 LEVELS = 7
-SPEED_OF_LEVEL_KPH = np.array([20.0, 40.0, 45.0, 50.0, 60.0, 80.0, 100.0])  # where no speed is given
-SPEED_KPH = 50.0  # where the class is unknown too
+SPEED_OF_LEVEL_KPH = np.array([20.0, 40.0, 45.0, 50.0, 60.0, 80.0, 100.0])  # if the speed is unknown
+SPEED_KPH = 50.0  # if the class is unknown too
 
 LOCAL_M = 1000.0
 LOCAL_S = 90.0  # about LOCAL_M in a town, at 40 km/h
@@ -53,19 +53,19 @@ GROUPS = ("class", "lanes", "speed")  # attributes that a city may lack
 FEATURE_WIDTH = len(FEATURES) + len(GROUPS)
 CLIP = 5.0
 
-METHOD = f"betweenness exact up to {EXACT_NODES}, then {SAMPLES} searches"  # of features that are kept on disk
+METHOD = f"betweenness exact up to {EXACT_NODES}, then {SAMPLES} searches"  # part of the cache key
 
 
 def road_features(network: RoadNetwork) -> NDArray[np.float32]:
-    """Raw features of the nodes [N, R], in the order of FEATURES; NaN where unknown, and for absent nodes.
+    """Raw features of the nodes [N, R], in the order of FEATURES; NaN if unknown, and for absent nodes.
 
-    Every road counts at both of its ends, each direction of a two-way street on its own.
+    Every road counts at both its ends; each direction of a two-way street is a road of its own.
     """
     return features_and_notice(network)[0]
 
 
 def features_and_notice(network: RoadNetwork) -> tuple[NDArray[np.float32], str]:
-    """The same, and what has to be said of them: how far off betweenness is where it is estimated; "" where exact."""
+    """The same, and a notice of the error of betweenness if it is estimated, or ""."""
     between, error = _betweenness(network)
     edges, N = network.edges, network.num_nodes
     ends = np.concatenate([edges.senders, edges.receivers])  # [2E]
@@ -87,12 +87,12 @@ def features_and_notice(network: RoadNetwork) -> tuple[NDArray[np.float32], str]
         return features, ""
     return features, (
         f"betweenness is estimated from {SAMPLES:,} searches (it is exact up to {EXACT_NODES:,} nodes): "
-        f"off by about {error:.1%} of its spread, to judge by two independent samples."
+        f"off by about {error:.1%} of its spread, judging by two independent samples."
     )
 
 
 def class_notice(network: RoadNetwork) -> str:
-    """Which classes of roads are not known, and so are no feature; "" where there are none."""
+    """A notice of the road classes that are unknown and so have no features, or ""."""
     named = network.edges.road_class
     unknown = named[np.isnan(class_levels(named)) & (named != "")]
     if not len(unknown):
@@ -101,13 +101,13 @@ def class_notice(network: RoadNetwork) -> str:
     most = np.argsort(-count, kind="stable")[:5]
     some = ", ".join(f'"{words[i]}" {count[i]:,}' for i in most) + ", ..." * (len(words) > len(most))
     return (
-        f"{len(unknown):,} of {network.num_edges:,} roads have a road_class that is not known ({some}): "
-        f"for the model they have none. Known are {', '.join(LEVEL_OF)}, and these with _link."
+        f"{len(unknown):,} of {network.num_edges:,} roads have a road_class that is not known ({some}) "
+        f"and is ignored. Known are {', '.join(LEVEL_OF)}, and these with _link."
     )
 
 
 def class_levels(road_class: NDArray[np.str_]) -> NDArray[np.float64]:
-    """Importance of each road's class, 0 to 6 [E]; NaN for a word that is not known."""
+    """Importance of each road's class [E], 0 to 6; NaN if unknown."""
     words, which = np.unique(road_class, return_inverse=True)
     return np.array([_level(word) for word in words.tolist()], np.float64)[which]
 
@@ -121,7 +121,7 @@ def _level(word: str) -> float:
 
 
 def travel_time_s(network: RoadNetwork) -> NDArray[np.float64]:
-    """Seconds to drive each road [E]: at its speed, else at its class's usual speed, else at 50 km/h."""
+    """Seconds to drive each road [E]: at its speed, else at the usual speed of its class, else at 50 km/h."""
     level = class_levels(network.edges.road_class)
     usual = np.where(np.isnan(level), SPEED_KPH, SPEED_OF_LEVEL_KPH[np.nan_to_num(level).astype(np.int64)])
     speed = network.edges.speed_kph
@@ -133,7 +133,7 @@ def travel_time_s(network: RoadNetwork) -> NDArray[np.float64]:
 def _at_nodes(
     value: NDArray[np.float64], ends: NDArray[np.int64], num_nodes: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Largest, mean and sum of the known values of the roads at each node [N]; NaN where none is known."""
+    """Maximum, mean and sum of the known values of the roads at each node [N]; NaN if none is known."""
     both = np.concatenate([value, value])
     known = np.isfinite(both)
     count = np.bincount(ends[known], minlength=num_nodes)
@@ -145,12 +145,12 @@ def _at_nodes(
 
 
 def _betweenness(network: RoadNetwork) -> tuple[list[NDArray[np.float64]], float]:
-    """Whole network by length and by time, then local by length and by time, logarithms [N] each; and the error.
+    """Betweenness [N] by length and by time over the whole network, then locally, as logarithms; and the error.
 
-    Local: log1p of the number of pairs (within the cut-off) whose shortest path passes; it does not grow with
-    the network. Whole: log1p of the per cent of the network's mean, since the number itself does grow.
+    Local: log1p of the number of pairs (within the cut-off) whose shortest path passes, which does not grow with the
+    network. Whole: log1p of the percentage of the network's mean, because the number itself does grow.
     """
-    # In whole centimetres and milliseconds, so that equal paths are equal whatever the order of adding.
+    # Integers (centimetres, milliseconds), so that equal paths are equal in whatever order they are summed.
     length = np.maximum(np.rint(network.length_m * 100), 1)
     time = np.maximum(np.rint(travel_time_s(network) * 1000), 1)
     columns, error = [], 0.0
@@ -163,7 +163,7 @@ def _betweenness(network: RoadNetwork) -> tuple[list[NDArray[np.float64]], float
             error = max(error, rms / max(float(columns[-1].std()), 1e-9))
     columns.append(np.log1p(local_betweenness(network, length, cutoff=LOCAL_M * 100)))
     columns.append(np.log1p(local_betweenness(network, time, cutoff=LOCAL_S * 1000)))
-    # The last digits are rounding, not the same on every machine, and a seeded run must not see them.
+    # The last digits are rounding errors that differ between machines. A seeded run must not depend on them.
     return [np.round(column, 4) for column in columns], error
 
 
@@ -174,14 +174,14 @@ def _log_share(passing: NDArray[np.float64], network: RoadNetwork) -> NDArray[np
 
 @dataclass(frozen=True)
 class FeatureScaling:
-    """Mean and spread of the raw features in training; kept with the model, never refitted."""
+    """Mean and spread of the raw features in training. Kept with the model and never refitted."""
 
     mean: NDArray[np.float64]  # [R] NaN for a feature never known in training
     spread: NDArray[np.float64]  # [R] 1 where constant or never known
 
     def apply(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Features as a model sees them [N, W]: standardised, within 5 spreads, 0 where unknown; then a 1 for
-        each group known at the node. What was never known in training stays unknown: no weight can read it.
+        """Features as a model sees them [N, W]: standardised, clipped to 5 spreads, 0 if unknown; then a 1 for each
+        group known at the node. What was never known in training stays unknown, as no weight was trained for it.
         """
         scaled = np.clip((features - self.mean) / self.spread, -CLIP, CLIP)
         known = np.isfinite(scaled)
@@ -189,7 +189,7 @@ class FeatureScaling:
         return np.concatenate([np.where(known, scaled, 0), groups], axis=1).astype(np.float32)
 
     def notice(self, features: NDArray[np.float32]) -> str:
-        """Attributes known only here or only in training, for a person to read; "" when there are none."""
+        """A notice of attributes known only here or only in training, or ""."""
         notices = []
         for group in GROUPS:
             here = bool(np.isfinite(features[:, _columns(group)]).any())
@@ -206,7 +206,7 @@ class FeatureScaling:
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> FeatureScaling:
-        require(stored["features"] == list(FEATURES), "features", stored["features"], "they are another version's")
+        require(stored["features"] == list(FEATURES), "features", stored["features"], "they are from another version")
         mean = [np.nan if m is None else m for m in stored["mean"]]
         for name in ("mean", "spread"):
             ok = all(is_a(x, "float") or (x is None and name == "mean") for x in stored[name])
@@ -216,7 +216,7 @@ class FeatureScaling:
 
 
 def fit_feature_scaling(features: NDArray[np.float32], rows: NDArray[np.generic]) -> FeatureScaling:
-    """Mean and spread over these rows (indices or a mask), unknown values left out."""
+    """Mean and spread over these rows (indices or a mask), ignoring unknown values."""
     some = features[rows].astype(np.float64)
     known = np.isfinite(some)
     count = known.sum(axis=0)

@@ -15,8 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from frigate.demand.estimate import TINY, Demand
-from frigate.demand.leaning import Leaning, propagate
+from frigate.demand.count_profiles import TINY
+from frigate.demand.estimate import Demand
+from frigate.demand.sensor_shares import SensorShares, propagate
 from frigate.nn.batch import Batch
 from frigate.nn.clock import between_bins
 from frigate.nn.ops import has_triton
@@ -34,7 +35,7 @@ class DemandTables:
     usual: Tensor  # [C,K,N] usual flow; at a sensor its own usual count
     is_sensor: Tensor  # [C,N] bool
     spread: Tensor  # [C,N] how unsure the flow is: standard deviation of its logarithm
-    sensor: Tensor  # [C,L,N,M] what each node leans on: L is 1, or G where that follows the roads of the coming hour
+    sensor: Tensor  # [C,L,N,M] sensors of `SensorShares`: L is 1, or G where they follow the roads of the coming hour
     share: Tensor  # [C,L,N,M]
     rest: Tensor  # [C,L,N]
     roads: Tensor | None  # [C,G,N] what flow is multiplied by on each topology of the stream; None: always the same
@@ -50,22 +51,22 @@ class DemandTables:
         *,
         step_s: int,
         roads: Tensor | None = None,
-        leanings: Sequence[Sequence[Leaning]] | None = None,
+        shares: Sequence[Sequence[SensorShares]] | None = None,
     ) -> DemandTables:
-        """`roads` is [C,G,N], `leanings` C times L (default: that of each demand on the roads of its trips)."""
+        """`roads` is [C,G,N], `shares` C times L (default: those of each demand on the roads of its trips)."""
 
         def stacked(*arrays: np.ndarray) -> Tensor:
             return torch.from_numpy(np.stack(arrays)).to(device)
 
-        leanings = leanings or [[demand.leaning] for demand in demands]
+        shares = shares or [[demand.sensor_shares] for demand in demands]
         settings = demands[0].settings
         return cls(
             usual=stacked(*(np.where(d.sensors, d.usual_counts, d.node_flow) for d in demands)),
             is_sensor=stacked(*(d.sensors for d in demands)),
             spread=stacked(*(np.where(d.sensors, 0, d.node_spread) for d in demands)),
-            sensor=stacked(*(np.stack([on.sensor for on in each]) for each in leanings)),
-            share=stacked(*(np.stack([on.share for on in each]) for each in leanings)),
-            rest=stacked(*(np.stack([on.rest for on in each]) for each in leanings)),
+            sensor=stacked(*(np.stack([on.sensor for on in each]) for each in shares)),
+            share=stacked(*(np.stack([on.share for on in each]) for each in shares)),
+            rest=stacked(*(np.stack([on.rest for on in each]) for each in shares)),
             roads=None if roads is None else roads.to(device),
             below=stacked(*(_below(d) for d in demands)),
             power=settings.power,
@@ -117,13 +118,13 @@ class DemandTables:
         whole, usually = (x.where(known, 0.0).sum(1, keepdim=True) for x in (counted, expected))
         everywhere = (whole + PRIOR_VEHICLES_EVERYWHERE) / (usually + PRIOR_VEHICLES_EVERYWHERE)
         ratio = (counted + PRIOR_VEHICLES * everywhere) / (expected + PRIOR_VEHICLES)
-        lean_on = torch.zeros_like(which) if self.sensor.shape[1] == 1 or ahead_on is None else ahead_on
+        shares_on = torch.zeros_like(which) if self.sensor.shape[1] == 1 or ahead_on is None else ahead_on
         change, _ = propagate(
             ratio.clamp(1 / MAX_RATIO, MAX_RATIO),
             known,
-            sensor=self.sensor[which, lean_on],
-            share=self.share[which, lean_on],
-            rest=self.rest[which, lean_on],
+            sensor=self.sensor[which, shares_on],
+            share=self.share[which, shares_on],
+            rest=self.rest[which, shares_on],
             everywhere=everywhere,
         )
         change = change.clamp(1 / MAX_RATIO, MAX_RATIO)

@@ -19,7 +19,7 @@ from frigate.data.network import RoadNetwork
 from frigate.data.outliers import implausible
 from frigate.data.split import Split
 from frigate.data.stream import RoadNetworkStream
-from frigate.demand.estimate import DemandSettings
+from frigate.demand.settings import DemandSettings
 from frigate.graph.feature_cache import features_of
 from frigate.graph.nearest_sensors import nearest_sensors
 from frigate.graph.positions import Anchors, choose_anchors, distances_m, locate_anchors, position_scale_m, positions

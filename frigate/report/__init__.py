@@ -1,4 +1,4 @@
-"""Pages and charts that a person looks at: the report of a run, what `frigate check --html` draws, and a map of demand.
+"""HTML pages: the report of a run, the page of `frigate check --html`, and the map of demand.
 
 May import: `evaluation`, `check` and below.
 """

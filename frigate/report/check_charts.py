@@ -1,4 +1,4 @@
-"""What the check page draws of a stream: the mean at each sensor, the usual day, and the roads that change."""
+"""Charts of the check page: the mean at each sensor, the usual day, and the roads that change."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from frigate.report.charts import Chart
 from frigate.report.maps import BaseMap
 from frigate.report.svg import Drawing
 
-BLOCK_CELLS = 16_000_000  # read from the file at once
-BIN_S = 900  # of the usual day, at least
+BLOCK_CELLS = 16_000_000  # values read from the file at once
+MIN_BIN_S = 900  # of the usual day
 KINDS = ("Monday to Friday", "Saturday and Sunday")
 
 Floats = NDArray[np.float64]
@@ -22,17 +22,17 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Usual:
-    """Means over the record."""
+    """Mean readings."""
 
     of_node: Floats  # [N] NaN: no reading
-    of_day: Floats  # [2,K] by kind of day (see KINDS) and time of day, over all readings; NaN: none
-    bin_s: int  # of the time of day
+    of_day: Floats  # [2,K] by kind of day (see KINDS) and time of day; NaN: no reading
+    bin_s: int  # width of a time-of-day bin
 
 
 def usual(stream: RoadNetworkStream) -> Usual:
-    """The mean reading of each node, and of all together at each time of the day."""
+    """The mean reading of each node, and of all nodes by time of day."""
     S, N = stream.values.shape
-    bin_s = min(DAY_S, max(BIN_S, stream.step_s))
+    bin_s = min(DAY_S, max(MIN_BIN_S, stream.step_s))
     local_s = stream.times_s + stream.utc_offset_s
     weekend = (local_s // DAY_S + 3) % 7 >= 5  # 1970-01-01 was a Thursday
     group = weekend * (DAY_S // bin_s) + local_s % DAY_S // bin_s  # [S]
@@ -50,7 +50,7 @@ def usual(stream: RoadNetworkStream) -> Usual:
 
 
 def day_chart(usual: Usual, unit: str) -> Chart:
-    """The usual day as two lines, of working days and of weekends."""
+    """The usual day as two lines: weekdays and weekends."""
     hours = (np.arange(usual.of_day.shape[1]) + 0.5) * usual.bin_s / 3600
     ticks = [(float(h), f"{h}:00") for h in range(0, 25, 3)]
     title = "Mean of all sensors by time of day"
@@ -68,7 +68,7 @@ def day_chart(usual: Usual, unit: str) -> Chart:
 
 @dataclass(frozen=True)
 class RoadChange:
-    """What happens to the roads at one snapshot."""
+    """The roads that close and open at a snapshot."""
 
     time: str  # local
     closed: list[tuple[NodeId, NodeId]]
@@ -76,7 +76,7 @@ class RoadChange:
 
 
 def road_changes(stream: RoadNetworkStream) -> list[RoadChange]:
-    """Every snapshot whose roads are not those of the one before."""
+    """Every snapshot whose roads differ from those of the snapshot before."""
     keys = [_keys(network) for network in stream.topologies]
     ids, N = stream.node_ids.tolist(), stream.num_nodes
 
@@ -98,7 +98,7 @@ def _keys(network: RoadNetwork) -> NDArray[np.int64]:
 
 
 def change_map(base: BaseMap, stream: RoadNetworkStream) -> tuple[Drawing, dict[str, int]]:
-    """The roads with those that change marked, and how many there are of each kind: a CSS class."""
+    """The network with the roads that change marked, and their number by kind (a CSS class)."""
     drawing = base.draw("Roads that change")
     keys = [_keys(network) for network in stream.topologies]
     first, last = (keys[int(stream.topology_of[end])] for end in (0, -1))

@@ -1,7 +1,7 @@
 """`frigate check --html`: one offline page with a city's network, its sensors, their means, gaps and faults.
 
-What is drawn is bounded, so that a large city gives a page of a few megabytes: minor roads and some nodes are left out
-of the maps, and sensors share rows of the gap chart.
+The page of a large city stays at a few megabytes: the maps leave out minor roads and some nodes, and sensors share rows
+of the gap chart.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from frigate.report.page import render, unit_text
 from frigate.serve.map_data import detector_texts
 
 MAX_ROADS = 40_000  # drawn
-MAX_BENT_ROADS = 20_000  # drawn with their bends
+MAX_BENT_ROADS = 20_000  # if there are more, all are drawn straight
 MAX_NODES = 15_000  # drawn
-MAX_LISTED = 20  # sensors in the table, and gaps
+MAX_LISTED = 20  # rows of a table or list
 
 HOPS = (1.5, 2.5, 3.5, 5.5, 10.5)
 HOPS_TEXTS = ("1", "2", "3", "4 or 5", "6 to 10", "more")
@@ -42,11 +42,11 @@ def write_check_page(path: str | Path, city: City, report: CheckReport) -> Path:
     Parameters
     ----------
     path
-        File to write; its folder is made.
+        File to write; its folder is created.
     city
         The city.
     report
-        What `check_city` found in it.
+        Result of `check_city`.
 
     Returns
     -------
@@ -92,7 +92,7 @@ def _maps(
     means: Usual,
     unit: str,
 ) -> list[NodeMap]:
-    """The sensors by their mean reading; the other nodes by the roads to the nearest sensor."""
+    """A map of the mean reading at each sensor, and one of the distance from other nodes to the nearest sensor."""
     base = BaseMap.of(network)
     found = [checks.get(node_id) for node_id in network.node_ids[rows].tolist()]
     mean = means.of_node[rows]
@@ -143,7 +143,7 @@ def _distance(hops: float) -> str:
 
 
 def _drawable(network: RoadNetwork) -> RoadNetwork:
-    """The network, or its main roads, without their bends where there are many."""
+    """The network, reduced to its main roads and to straight lines if it is large."""
     edges = network.edges
     if len(edges) > MAX_ROADS:
         level = np.nan_to_num(class_levels(edges.road_class), nan=1.0)
@@ -155,7 +155,7 @@ def _drawable(network: RoadNetwork) -> RoadNetwork:
 
 
 def _drawn_nodes(network: RoadNetwork, sensors: list[NodeId]) -> NDArray[np.int64]:
-    """Rows of the nodes to draw: sensors before others, those that miss most before those that miss least."""
+    """Rows of the nodes to draw: first the sensors, in the given order, then an even sample of the others."""
     if network.num_nodes <= MAX_NODES:
         return np.arange(network.num_nodes)
     first = network.rows_of(sensors[:MAX_NODES])

@@ -1,4 +1,4 @@
-"""A closed road of the demo city: the flow before, as forecast and as simulated, and how much of the change is left."""
+"""A closed road of the demo city: the forecast change in flow compared with the simulated one."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from frigate.report.page import three_digits
 from frigate.simulate.demo_city import usual_weekday
 from frigate.training.run import RunOnCity
 
-HOURS = range(9, 18)  # of a weekday: as many as in benchmarks/closures.py
+HOURS = range(9, 18)  # of a weekday, as in benchmarks/closures.py
 
 
 @dataclass(frozen=True)
 class ClosureStudy:
-    """Roads of the demo city that close on a weekday. Flows are vehicles an hour, means over some hours."""
+    """The closure of a street of the demo city on a weekday. Flows are vehicles per hour, means over HOURS."""
 
     name: str
     view: ClosureView  # before, after as forecast, after as simulated
-    unseen: int  # intersections that are scored
-    left: LeftOfChange  # at intersections without a sensor, as benchmarks/closures.py has it
+    unseen: int  # number of intersections scored
+    left: LeftOfChange  # at intersections without a sensor, as in benchmarks/closures.py
 
     def summary(self) -> str:
-        """How much of the change is left, in words."""
+        """The score in words."""
         return _summary(self.name, self.unseen, self.left)
 
 
 def study_closure(run: RunOnCity, names: Sequence[str], *, seed: int, intersections: int) -> ClosureStudy:
-    """Close a street of the demo city: route the trips again that a run knows of, and simulate the town again.
+    """Close a street of the demo city: reroute the run's estimated trips, and simulate the town without the street.
 
     Parameters
     ----------
     run
         A run with demand, on the demo city.
     names
-        Of streets; the one with the largest estimated flow closes.
+        Street names; the one with the largest estimated flow is closed.
     seed, intersections
-        Those of the demo city.
+        As used for the demo city.
     """
     trips, split = run.trips, run.split
     network, demand = trips.network, trips.demand(split.seen)
@@ -60,19 +60,19 @@ def study_closure(run: RunOnCity, names: Sequence[str], *, seed: int, intersecti
     after, node_after = before * rerouted.road_change, node_before * rerouted.node_change
     left = left_of_change(truth[0].node, truth[1].node, truth[0].node * (rerouted.node_change - 1), split.unseen)
     on_roads = left_of_change(truth[0].road, truth[1].road, after - before, np.ones(network.num_edges, bool)).everywhere
-    lost = f" {percent(rerouted.lost)} of all vehicles can no longer get to where they were going."
+    lost = f" {percent(rerouted.lost)} of all vehicles can no longer reach their destination."
     words = (
-        f"Both directions close on a weekday. Nothing is trained again: the trips that Frigate estimated from "
-        f"{int(split.seen.sum()):,} sensors are routed by other ways. The town is a simulation, so what really happens "
-        "is known: its people are simulated again without the bridge.",
+        f"Both directions close on a weekday. Nothing is retrained: the trips that Frigate estimated from "
+        f"{int(split.seen.sum()):,} sensors are rerouted. The town is simulated, so the true effect is known: the "
+        "simulation is run again without the bridge.",
         _summary(name, int(split.unseen.sum()), left),
     )
     notes = (
-        f"Before, {three_digits(before[rows].sum())} vehicles an hour cross the bridge by Frigate's estimate, "
-        f"{three_digits(truth[0].road[rows].sum())} in the simulation.{lost if rerouted.lost >= 0.001 else ''}",
-        "The forecast change at an intersection is its flow before, times what Frigate says that flow is multiplied "
-        "by. An intersection changes much if its flow changes by more than 60 vehicles an hour and 20 %. On the roads "
-        f"of this map, with Frigate's own estimate of the flow before, {on_roads:.2f} of the change is left.",
+        f"Before the closure, Frigate estimates {three_digits(before[rows].sum())} vehicles per hour on the bridge; "
+        f"the simulation has {three_digits(truth[0].road[rows].sum())}.{lost if rerouted.lost >= 0.001 else ''}",
+        "The forecast change at an intersection is the simulated flow before, times the relative change that Frigate "
+        "forecasts. An intersection changes much if its flow changes by more than 60 vehicles per hour and 20 %. On "
+        f"the roads of this map, with Frigate's own estimate of the flow before, {on_roads:.2f} of the change is left.",
     )
     arrays = {
         "before": node_before, "after": node_after, "road_before": before, "road_after": after,

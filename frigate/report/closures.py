@@ -1,4 +1,4 @@
-"""Closed roads in a report: the flow before and after, the largest changes, and what to say of them."""
+"""Closed roads in a report: the flow before and after, the largest changes, and a text."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from frigate.data.network import RoadNetwork
 from frigate.report.day import ClosedDay, Day
 
 LISTED = 10
-MAX_NAMES = 3  # of streets in a title
+MAX_NAMES = 3  # streets named in a title
 
 
 @dataclass(frozen=True)
 class ClosureView:
-    """What a report shows of closed roads: `ClosureMeta` of page/src/report.ts, and its arrays."""
+    """What a report shows about closed roads: `ClosureMeta` in page/src/report.ts, and its arrays."""
 
     title: str
     words: tuple[str, ...]
     notices: tuple[str, ...]
     roads: NDArray[np.int64]  # rows of the usual roads
     unit: str
-    note: str  # which hours values are of, where they are not of the times of the day
+    note: str  # the hours that the values are means over; "" if they follow the times of the day
     largest: list[dict[str, Any]]
-    arrays: dict[str, NDArray[np.float32]] = field(repr=False)  # by name; of the times of the day, or one row each
+    arrays: dict[str, NDArray[np.float32]] = field(repr=False)  # by name; a row per time of the day, or one row
 
     def meta(self, times: Sequence[str]) -> dict[str, Any]:
         return {
@@ -43,13 +43,13 @@ class ClosureView:
 
 
 def view_closed_day(day: Day, closed: ClosedDay, unit: str) -> ClosureView:
-    """The day with roads closed beside the day as it was forecast."""
+    """The day with roads closed, compared with the day as forecast."""
     sensors = int(day.run.split.seen.sum())
     if day.demand is not None:
-        how = f"the trips that Frigate estimated from {sensors:,} sensors are routed by other ways"
+        how = f"the trips that Frigate estimated from {sensors:,} sensors are rerouted"
     else:
-        how = "the model forecasts again without these roads. It knows of no trips that could take other ways"
-    words = f"Had {_roads(day.network, len(closed.roads))} been closed all along. Nothing is trained again: {how}."
+        how = "the model forecasts again without these roads. It has no trips to reroute"
+    words = f"The day as if {_roads(day.network, len(closed.roads))} closed throughout. Nothing is retrained: {how}."
     return ClosureView(
         title=title_of(day.network, closed.roads),
         words=(words,),
@@ -63,7 +63,7 @@ def view_closed_day(day: Day, closed: ClosedDay, unit: str) -> ClosureView:
 
 
 def title_of(network: RoadNetwork, roads: NDArray[np.int64]) -> str:
-    """The streets of some roads, or their ends where streets have no names."""
+    """The street names of some roads, or their ends if they have no names."""
     names = list(dict.fromkeys(filter(None, network.edges.name[roads].tolist())))
     if not names:
         ids = network.node_ids
@@ -75,7 +75,7 @@ def title_of(network: RoadNetwork, roads: NDArray[np.int64]) -> str:
 def largest_changes(
     network: RoadNetwork, before: NDArray[np.floating], after: NDArray[np.floating]
 ) -> list[dict[str, Any]]:
-    """The nodes [N] that change most, the largest first."""
+    """The nodes that change most, largest change first."""
     change = np.nan_to_num(np.abs(after - before))
     order = np.argsort(-change, kind="stable")[:LISTED]
     ids, streets = network.node_ids.tolist(), network.streets
@@ -87,4 +87,4 @@ def largest_changes(
 
 def _roads(network: RoadNetwork, count: int) -> str:
     word = "turn" if len(network.lines) else "road"
-    return f"this {word}" if count == 1 else f"these {count:,} {word}s"
+    return f"this {word} were" if count == 1 else f"these {count:,} {word}s were"

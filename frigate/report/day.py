@@ -1,4 +1,4 @@
-"""The last day of a run's test period, forecast everywhere as it would have been, beside what was observed."""
+"""The last day of a run's test period: forecasts of every node and road, and what was observed."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from frigate.training.run import RunOnCity
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
-SUPPORTS = 4  # sensors that a node is said to lean on
-CUTOFF_M = 20_000.0  # how far they are looked for
-MAX_WINDOWS = 4  # forecast at once
+SUPPORTS = 4  # sensors listed for a node
+CUTOFF_M = 20_000.0  # and how far away they may be
+MAX_WINDOWS = 4  # per batch
 
 
 @dataclass(frozen=True)
 class ClosedDay:
-    """The same day with roads closed all along."""
+    """The same day with roads closed throughout."""
 
     roads: Ints  # rows of the usual roads
     forecast: Floats  # [n,N]
@@ -45,22 +45,22 @@ class ClosedDay:
 
 @dataclass(frozen=True)
 class Day:
-    """Forecasts of every node, each shown until the next is made. n snapshots, N nodes, E usual roads."""
+    """Consecutive forecasts that cover a day. n snapshots, N nodes, E usual roads."""
 
     run: RunOnCity
-    current: Ints  # the last snapshot that each forecast knows
+    current: Ints  # the last snapshot that each forecast uses
     forecast: Floats  # [n,N] NaN at absent nodes
     baseline: Floats | None  # [n,N]
     device: str | None
 
     @property
     def network(self) -> RoadNetwork:
-        """The usual roads, nothing closed."""
+        """The usual roads, none closed."""
         return self.run.city.stream.main_network
 
     @cached_property
     def rows(self) -> Ints:
-        """[n] snapshots that are forecast."""
+        """[n] the forecast snapshots."""
         return _ahead(self.current, self.run.settings.task.horizon)
 
     @property
@@ -76,12 +76,12 @@ class Day:
 
     @cached_property
     def demand(self) -> Demand | None:
-        """Who drives where, by the run's sensors; None for a model without demand."""
+        """The demand estimated from the run's sensors; None for a model without demand."""
         return None if self.run.scaling.demand is None else self.run.trips.demand(self.run.split.seen)
 
     @cached_property
     def road_flow(self) -> Floats:
-        """[n,E] the flow of every road, on the roads as each forecast knew them."""
+        """[n,E] the flow on every road, given the roads open when each forecast was made."""
         flow = np.zeros((len(self.rows), self.network.num_edges), np.float32)
         for topology, _, here in self._by_topology():
             flow[here] = self._flow_on(self.run.city.stream.topologies[topology], self.forecast[here], here)
@@ -91,25 +91,28 @@ class Day:
         """[n] rows of the usual roads that were closed at each time."""
         stream = self.run.city.stream
         known = stream.topology_of[self.rows].tolist()
-        shut = {
+        closed = {
             each: np.flatnonzero(closed_roads(self.network, stream.topologies[each])).tolist() for each in set(known)
         }
-        return [shut[each] for each in known]
+        return [closed[each] for each in known]
 
     def leans_on(self) -> tuple[NDArray[np.int32], Floats]:
-        """The sensors that speak for each node [N,M], -1 for none. With them, of a run with demand the shares of the
-        node's vehicles that pass them, of another their distances by road in metres."""
+        """The sensors [N,M] that each node's forecast relies on (-1: none), and how near they are [N,M].
+
+        Nearness is, with demand, the share of the node's vehicles that pass the sensor; without, the distance by road
+        in metres.
+        """
         if self.demand is None:
             sensor, away_m = nearest_sensors(self.network, self.run.split.seen, count=SUPPORTS, cutoff_m=CUTOFF_M)
             return sensor.astype(np.int32), np.where(sensor >= 0, away_m, 0).astype(np.float32)
-        leaning = self.demand.leaning
-        best = np.argsort(-leaning.share, axis=1, kind="stable")[:, :SUPPORTS]
-        share = np.take_along_axis(leaning.share, best, axis=1)
-        sensor = np.where(share > 0, np.take_along_axis(leaning.sensor, best, axis=1), -1)
+        sensor_shares = self.demand.sensor_shares
+        best = np.argsort(-sensor_shares.share, axis=1, kind="stable")[:, :SUPPORTS]
+        share = np.take_along_axis(sensor_shares.share, best, axis=1)
+        sensor = np.where(share > 0, np.take_along_axis(sensor_shares.sensor, best, axis=1), -1)
         return sensor.astype(np.int32), share.astype(np.float32)
 
     def close(self, shut: NDArray[np.bool_]) -> ClosedDay:
-        """Forecast the day again had these usual roads [E] been closed all along. One that was anyway stays so."""
+        """Forecast the day as if these usual roads [E] were closed throughout. Roads already closed stay closed."""
         made, flow, notices = np.copy(self.forecast), np.copy(self.road_flow), dict[str, None]()
         for topology, windows, here in self._by_topology():
             recorded = self.run.city.stream.topologies[topology]
@@ -122,7 +125,7 @@ class Day:
         return ClosedDay(np.flatnonzero(shut), made, flow, tuple(notices))
 
     def _by_topology(self) -> Iterator[tuple[int, NDArray[np.bool_], NDArray[np.bool_]]]:
-        """The roads of the forecasts: a topology, which forecasts were made on it, and which snapshots those are."""
+        """For each topology: its index, which forecasts were made on it, and which snapshots those cover."""
         made_on = self.run.city.stream.topology_of[self.current]
         for topology in np.unique(made_on).tolist():
             yield topology, made_on == topology, np.repeat(made_on == topology, self.run.settings.task.horizon)
@@ -143,7 +146,7 @@ class Day:
         return None if self.demand is None else self.run.trips.rerouted([self.demand], now)[0]
 
     def _forecast_on(self, now: RoadNetwork, current: Ints) -> tuple[Floats, list[str]]:
-        """Forecasts as if these had been the roads in every snapshot; readings were made on the roads as recorded."""
+        """Forecasts as if `now` were the roads in every snapshot, from readings made on the roads as recorded."""
         run, device = self.run, best_device(self.device)
         stream, task = run.city.stream, run.settings.task
         topologies, notices = build_topologies([now], run.scaling, sensors=run.split.seen, city=run.city)
@@ -152,8 +155,8 @@ class Day:
             networks = [*stream.topologies, now]
             rerouted = [each for each in map(self._rerouted, networks) if each is not None]
             roads = torch.from_numpy(np.array([[each.node_change for each in rerouted]]))
-            leanings = [[run.trips.leaning(self.demand, now)]]
-            tables = DemandTables.of([self.demand], device, step_s=stream.step_s, roads=roads, leanings=leanings)
+            shares = [[run.trips.sensor_shares(self.demand, now)]]
+            tables = DemandTables.of([self.demand], device, step_s=stream.step_s, roads=roads, shares=shares)
             notices += about_detours(rerouted[-1], now)
 
         def cut(some: Ints) -> Batch:
@@ -170,15 +173,14 @@ class Day:
 
 
 def forecast_day(run: RunOnCity, *, baseline: str = "", device: str | None = None) -> Day:
-    """The last day of the test period (or all of a shorter one), every step forecast once.
+    """Forecast the last day of the test period (or all of a shorter one), each step once.
 
     Parameters
     ----------
     run
         A trained run, on its city.
     baseline
-        Name of the baseline to forecast the day with as well; "" for none. LightGBM, which would have to be fitted
-        again, is left out.
+        Name of a baseline to forecast the day with too; "" for none. LightGBM is skipped: it would have to be refitted.
     device
         "cpu" or "cuda". Default: cuda if available.
     """
@@ -214,7 +216,7 @@ def _batch(run: RunOnCity, windows: Windows, current: Ints) -> Batch:
 def _forecasts(
     run: RunOnCity, current: Ints, cut: Callable[[Ints], Batch], asked: Mapping[str, TimedForecaster]
 ) -> dict[str, Floats]:
-    """[n,N] for each forecaster, some windows at a time; counts are not below 0."""
+    """[n,N] for each forecaster, computed in batches; counts are clamped at 0."""
     least = 0.0 if run.city.stream.quantity == "count" else -np.inf
     size = min(MAX_WINDOWS, windows_at_once(run, run.predictor(torch.device("cpu"))))
     made: dict[str, list[Floats]] = {name: [] for name in asked}
@@ -228,7 +230,7 @@ def _forecasts(
 
 
 def pick_nodes(day: Day) -> dict[int, str]:
-    """A busy, a typical and a quiet node by mean training reading, and the one farthest from a sensor, with why."""
+    """Example nodes with the reason: a busy, a typical and a quiet one, and the one farthest from a sensor."""
     stream, split = day.run.city.stream, day.run.split
     nodes = split.unseen if split.unseen.any() else split.seen
     coverage = stream.observed[day.rows].mean(axis=0)

@@ -1,4 +1,4 @@
-"""The demand of a city as a file: a page with a map of the roads' flow by hour, GeoJSON or Parquet."""
+"""Writes the demand of a city as a page with a map of road flows by hour, as GeoJSON or as Parquet."""
 
 from __future__ import annotations
 
@@ -12,37 +12,38 @@ from numpy.typing import NDArray
 
 from frigate.data.city import City
 from frigate.data.files import write_file
-from frigate.demand.estimate import KINDS_OF_DAY, Demand, week_mean
+from frigate.demand.count_profiles import KINDS_OF_DAY, week_mean
+from frigate.demand.estimate import Demand
 from frigate.demand.flows import HOUR_S, Through, road_columns, road_features_geojson
 from frigate.errors import SettingsError
 from frigate.report.page import render
 from frigate.report.road_map import RoadLayer, RoadMap, SensorFit, Symbols, named_road, road_lines_data
 
 SUFFIXES = (".html", ".geojson", ".parquet")
-LISTED = 10  # roads, sensors and movements in the tables
+LISTED = 10  # rows of each table
 UNIT = "vehicles per hour"
 
 
 def check_suffix(path: Path) -> None:
-    """Refuse a file whose ending says nothing."""
+    """Refuse a file name with an unknown suffix."""
     if path.suffix.lower() not in SUFFIXES:
-        given = f'"{path.suffix}" is not known' if path.suffix else "a name without an ending says no format"
+        given = f'unknown suffix "{path.suffix}"' if path.suffix else "the file name has no suffix"
         raise SettingsError(f"{path}: {given}. Use {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
 
 
 def write_flows(path: str | Path, demand: Demand, city: City, *, through: Through | None = None) -> Path:
-    """Write the flow of every road by kind of day and hour.
+    """Write the flow on every road by kind of day and hour.
 
     Parameters
     ----------
     path
         File to write: .html is a page with a map, .geojson has a line for each road, .parquet is a long table.
     demand
-        Of the city's network.
+        Demand on the city's network.
     city
-        For the roads, their names and the length of a step.
+        Gives the roads, their names and the step.
     through
-        Trips that pass a road, which the page then shows: `frigate.demand.flows.trips_through` finds them.
+        Trips that use a road (`frigate.demand.flows.trips_through`), to show on the page.
 
     Returns
     -------
@@ -54,8 +55,7 @@ def write_flows(path: str | Path, demand: Demand, city: City, *, through: Throug
     try:
         write_file(path, _file(path.suffix.lower(), demand, city, through))
     except OSError as error:
-        remedy = "Name a file in a folder that can be written"
-        raise SettingsError(f"{path}: cannot be written: {error.strerror}. {remedy}") from None
+        raise SettingsError(f"{path}: cannot be written: {error.strerror}. Choose a writable folder") from None
     return path
 
 
@@ -78,14 +78,14 @@ def _page(demand: Demand, city: City, through: Through | None) -> str:
     fit = SensorFit(sensors, *((x[:, sensors] * per_hour) for x in (demand.usual_counts, demand.node_flow)))
     layer = RoadLayer.of_flow("all trips", flow, UNIT)
     flow_map = RoadMap(
-        title=f"Trips through {named_road(network, through.row)}" if through else "Estimated flow of every road",
+        title=f"Trips through {named_road(network, through.row)}" if through else "Estimated flow on every road",
         network=network,
         layers=(layer,) if through is None else (_layer_through(through), layer),
         kinds=KINDS_OF_DAY,
         spread=demand.road_spread,
         sensors=fit,
         marked=() if through is None else (through.row,),
-        mark="the road that they pass",
+        mark="the selected road",
         symbols=() if through is None else _ends(through),
     )
     return render(
@@ -105,7 +105,7 @@ def _page(demand: Demand, city: City, through: Through | None) -> str:
 
 
 def _layer_through(through: Through) -> RoadLayer:
-    return RoadLayer.of_flow("trips through the marked road", through.road_flow, UNIT)
+    return RoadLayer.of_flow("trips through the selected road", through.road_flow, UNIT)
 
 
 def _ends(through: Through) -> tuple[Symbols, ...]:
@@ -117,13 +117,13 @@ def _ends(through: Through) -> tuple[Symbols, ...]:
 
 
 def _daily(per_step: NDArray[np.floating], city: City) -> NDArray[np.float64]:
-    """Vehicles on a mean day of the week from [K,...] vehicles a step."""
+    """Vehicles per day, averaged over the week, from [K,...] vehicles per step."""
     daily: NDArray[np.float64] = np.asarray(week_mean(per_step), np.float64) * (24 * HOUR_S / city.stream.step_s)
     return daily
 
 
 def _busiest(demand: Demand, city: City) -> list[tuple[str, float, float, float]]:
-    """Roads with the most vehicles a day: in words, how many, and what one standard deviation leaves open."""
+    """Roads with the most vehicles per day: name, estimate, and the range of one standard deviation."""
     daily = _daily(demand.road_flow, city)
     factor = np.exp(demand.road_spread)
     rows = np.argsort(-daily)[:LISTED].tolist()
@@ -131,7 +131,7 @@ def _busiest(demand: Demand, city: City) -> list[tuple[str, float, float, float]
 
 
 def _worst(demand: Demand, city: City) -> list[tuple[Any, float, float]]:
-    """Sensors whose count and estimate differ most: id, vehicles a day measured, estimated."""
+    """Sensors whose count and estimate differ most: id, vehicles per day counted and estimated."""
     measured, estimated = (_daily(x, city) for x in (demand.usual_counts, demand.node_flow))
     off = np.where(demand.sensors, np.abs(measured - estimated), -1)
     rows = np.argsort(-off)[: min(LISTED, int(demand.sensors.sum()))].tolist()

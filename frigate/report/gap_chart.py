@@ -1,4 +1,4 @@
-"""The gap chart of a checked city: sensors by time, bounded whatever the size of the city."""
+"""The gap chart of the check page: when each sensor reported. Its size is bounded for any city."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ SHADES = {"all": 0.995, "most": 2 / 3, "some": 1 / 3, "few": 1e-9}  # share obse
 
 @dataclass(frozen=True)
 class GapChart:
-    """A row of the drawing is one sensor or, in a large city, several; a column is a stretch of time."""
+    """A row of the drawing is one sensor or, in a large city, several; a column is an interval of time."""
 
     drawing: Drawing
     sensors_per_row: int  # at most
     column_s: int  # at most
     shades: tuple[str, ...]
-    any_stuck: bool  # stuck readings are marked
+    any_stuck: bool  # whether stuck readings are marked
 
 
 def gap_chart(stream: RoadNetworkStream, report: CheckReport) -> GapChart | None:
-    """When each sensor reported; None where there is no sensor."""
+    """When each sensor reported; None if there is no sensor."""
     if not report.by_sensor:
         return None
     rows = [group.tolist() for group in np.array_split(np.arange(report.sensors), min(MAX_ROWS, report.sensors))]
@@ -60,7 +60,7 @@ def gap_chart(stream: RoadNetworkStream, report: CheckReport) -> GapChart | None
 def _shares(
     stream: RoadNetworkStream, report: CheckReport, rows: list[list[int]], bounds: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """[rows,columns] share of the readings that are there."""
+    """[rows,columns] share of readings present."""
     nodes = stream.network.rows_of(sensor.node_id for sensor in report.by_sensor)
     starts = np.array([row[0] for row in rows])
     sizes = np.array([len(row) for row in rows])
@@ -74,21 +74,21 @@ def _shares(
 def _draw_shares(
     drawing: Drawing, shares: NDArray[np.float64], x: NDArray[np.float64], y: NDArray[np.float64], row_h: float
 ) -> None:
-    """One path per shade, in which neighbouring cells of that shade are one stroke."""
+    """One path per shade; neighbouring cells of a shade are one stroke."""
     shade = (shares[:, :, None] < np.array(list(SHADES.values()))).sum(axis=2)  # the last, len(SHADES): no reading
     strokes: list[list[str]] = [[] for _ in (*SHADES, "none")]
     for row, line in enumerate(shade.tolist()):
         for k, cells in groupby(range(len(line)), key=line.__getitem__):
             first, *more = cells
             strokes[k].append(f"M{x[first]:.1f} {y[row]:.1f}H{x[first + len(more) + 1]:.1f}")
-    width = row_h - 1 if row_h >= 8 else row_h + 0.5  # so that no seams show
+    width = row_h - 1 if row_h >= 8 else row_h + 0.5  # overlap, so that no seams show
     for word, d in zip(SHADES, strokes, strict=False):
         if d:
             drawing.path(f"cell {word}", "".join(d), width=width)
 
 
 def _label_rows(drawing: Drawing, report: CheckReport, rows: list[list[int]], row_h: float) -> None:
-    """The sensors' names, and the text under the pointer."""
+    """Draw the sensors' names and tooltips."""
     for at, row in enumerate(rows):
         first, last = report.by_sensor[row[0]], report.by_sensor[row[-1]]
         name, y = str(first.node_id), TOP + at * row_h

@@ -1,4 +1,4 @@
-"""Maps: the roads, a dot for each intersection, a square for each sensor, a colour for each value."""
+"""SVG maps: the roads, a dot for each intersection, a square for each sensor, coloured by value."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from frigate.sources.geometry import NotALineError, read_line
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-MAP_W = 1000.0  # of a map's view box; its height follows from the city's shape
-BINS = 7  # colours of a map; style.css has as many
+MAP_W = 1000.0  # width of a map's view box; the height follows from the city's shape
+BINS = 7  # colours of a map, as many as in style.css
 
 
 @dataclass(frozen=True)
 class BaseMap:
-    """What lies under the nodes: where a place is drawn (north up, to scale), the roads, the scale bar."""
+    """The map below the nodes: projection (north up, to scale), roads and scale bar."""
 
     lon0: float
     lat0: float
-    squeeze: float  # of a degree of longitude, at this latitude
+    squeeze: float  # length of a degree of longitude relative to one of latitude
     scale: float  # view box units per degree of latitude
     height: float
     network: RoadNetwork
@@ -51,7 +51,7 @@ class BaseMap:
         return np.round(x, 1).tolist(), np.round(y, 1).tolist()
 
     def course(self, network: RoadNetwork, edge: int) -> str:
-        """The path of a road."""
+        """The SVG path of a road."""
         xs, ys = self.xy(*_line(network, edge).T)
         corners = "L".join(f"{x:g} {y:g}" for x, y in zip(xs, ys, strict=True))
         return f"M{corners}"
@@ -62,7 +62,7 @@ class BaseMap:
         return float(np.clip(400 / math.sqrt(max(1, self.network.num_nodes)), 4.5, 20))
 
     def draw(self, name: str) -> Drawing:
-        """The roads, each street once and in one path per width, and a scale bar of a round length."""
+        """Draw the roads, each two-way street once and one path per width, and a scale bar of a round length."""
         drawing = Drawing(name, MAP_W, self.height)
         edges = self.network.edges
         pair = np.sort(np.stack([edges.senders, edges.receivers]), axis=0)
@@ -83,7 +83,7 @@ class BaseMap:
 
 
 def _line(network: RoadNetwork, edge: int) -> Floats:
-    """[points,2] lon and lat of a road's course, or of its ends where the course is not known."""
+    """[points,2] lon and lat along a road, or of its ends if its shape is unknown."""
     try:
         return read_line(network.edges.geometry[edge])
     except NotALineError:
@@ -92,7 +92,7 @@ def _line(network: RoadNetwork, edge: int) -> Floats:
 
 
 def bin_edges(values: Floats, *, skewed: bool) -> list[float]:
-    """At most BINS - 1 round numbers between the colours: 1, 2, 5, 10, ... for skewed values, else equal steps."""
+    """At most BINS - 1 round boundaries between colours: 1, 2, 5, 10, ... for skewed values, else equally spaced."""
     known = values[np.isfinite(values)]
     if not len(known):
         return []
@@ -112,34 +112,34 @@ def bin_edges(values: Floats, *, skewed: bool) -> list[float]:
 class MapLayer:
     """The nodes of one map and their values."""
 
-    colours: str  # forecast or error: a scale of the style sheet
+    colours: str  # forecast or error: a colour scale in style.css
     title: str
     node_ids: NDArray[np.generic]  # [N]
     lon: Floats  # [N]
     lat: Floats  # [N]
     sensor: Bools  # [N] drawn as squares
     values: Floats  # [N] NaN: no value
-    shapes: tuple[tuple[str, str], ...]  # of the key: a shape's CSS class and what it stands for
+    shapes: tuple[tuple[str, str], ...]  # for the key: CSS class and meaning of each shape
     unit: str
-    edges: tuple[float, ...]  # where one colour ends and the next begins
-    bins: tuple[str, ...] = ()  # the key's text for each colour; (): by its edges
-    tips: tuple[str, ...] = ()  # [N] shown under the pointer
-    detectors: tuple[str, ...] = ()  # [N] own names of the detectors there, shown after the node
+    edges: tuple[float, ...]  # boundaries between colours
+    bins: tuple[str, ...] = ()  # the key's text for each colour; (): from the edges
+    tips: tuple[str, ...] = ()  # [N] tooltips
+    detectors: tuple[str, ...] = ()  # [N] names of the detectors at the node, shown after its id
     crosses: Bools | None = None  # [N] nodes to cross out
 
 
 @dataclass(frozen=True)
 class NodeMap:
-    """A map as its template needs it."""
+    """A map for the template."""
 
     layer: MapLayer
     drawing: Drawing
     key: list[tuple[int, str]]  # colour, text
-    data: dict[str, Any]  # for page.js: to name what is under the pointer
+    data: dict[str, Any]  # for the tooltips of page.js
 
 
 def draw_map(base: BaseMap, layer: MapLayer) -> NodeMap:
-    """Put a layer of nodes on the base map."""
+    """Draw a layer of nodes on the base map."""
     x, y = base.xy(layer.lon, layer.lat)
     drawing = base.draw(layer.title)
     _draw_nodes(drawing, layer, x, y, base.dot)
@@ -189,5 +189,5 @@ def _draw_nodes(drawing: Drawing, layer: MapLayer, x: list[float], y: list[float
 
 
 def colour_of(k: int, edges: int) -> int:
-    """The colour of class k: fewer classes are spread over the whole scale."""
+    """The colour of class k of `edges` + 1, spread over the whole scale."""
     return round(k * (BINS - 1) / max(1, edges))

@@ -1,7 +1,7 @@
-"""The skeleton of every page: templates in `templates/`, rendered by Jinja2 into one HTML file that fetches nothing.
+"""Renders the templates in `templates/` with Jinja2 into self-contained HTML files.
 
-A page's template extends `base.html.j2`, which brings the style sheet. Python hands over plain data; whatever it holds
-is escaped.
+A page's template extends `base.html.j2`, which includes the style sheet. Python passes plain data, and all of it is
+escaped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from frigate.errors import MissingExtraError
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-# Control characters and surrogates have no place in HTML or in UTF-8
+# Control characters and surrogates are not allowed in HTML or UTF-8
 UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
@@ -65,7 +65,7 @@ def _environment() -> Environment:
 
 
 def three_digits(x: float) -> str:
-    """A number with three digits, as a reader needs it."""
+    """A number with at least three digits, for display."""
     return "undefined" if not math.isfinite(x) else f"{x:#.3g}".rstrip(".") if abs(x) < 999.5 else f"{x:,.0f}"
 
 
@@ -75,5 +75,5 @@ def unit_text(quantity: str, unit: str, step_s: int) -> str:
 
 
 def format_time(iso: str) -> str:
-    """An ISO time for a reader: "Mon 04 Mar 2024 17:00"."""
+    """An ISO time for display: "Mon 04 Mar 2024 17:00"."""
     return f"{datetime.fromisoformat(iso):%a %d %b %Y %H:%M}"

@@ -1,7 +1,7 @@
-"""Maps of roads: lines on a canvas, coloured and widened by a value, which `templates/road_map.js` draws.
+"""Maps of roads: lines on a canvas, coloured and widened by a value, drawn by `templates/road_map.js`.
 
-Numbers travel as typed arrays in base64, so that 65,000 roads with 48 values each are a page of some ten megabytes. All
-maps of a page share the lines of the roads, the view and the road under the pointer.
+Numbers are typed arrays in base64, so that 65,000 roads with 48 values each make a page of about ten megabytes. All
+maps of a page share the road lines, the view and the road under the pointer.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from frigate.sources.geometry import Projection, road_lines
 
 Floats = NDArray[np.floating]
 
-BEND_M = 1.5  # a bend that leaves a road's line by less is not drawn
-CODES = 32767  # of a value, on either side of 0
-WIDTHS = (0.7, 1.0, 1.4, 2.0, 2.8, 3.8, 5.2)  # pixels, of the colours from least to most
+BEND_M = 1.5  # tolerance when simplifying road lines
+CODES = 32767  # largest code of a value
+WIDTHS = (0.7, 1.0, 1.4, 2.0, 2.8, 3.8, 5.2)  # pixels, by colour from low to high
 
 
 def encoded(array: NDArray[np.generic]) -> str:
@@ -32,14 +32,14 @@ def encoded(array: NDArray[np.generic]) -> str:
 
 
 def encoded_values(values: Floats) -> dict[str, Any]:
-    """Values as 16-bit codes c of top * c * |c| / CODES²: exact to 0.3 % down to a ten-thousandth of the largest."""
+    """Values as 16-bit codes c, value = top * c * |c| / CODES²: within 0.3 % down to 1/10,000 of the largest."""
     top = float(np.abs(values).max(initial=0)) or 1.0
     code = np.sign(values) * np.sqrt(np.abs(values) / top) * CODES
     return {"top": top, "codes": encoded(np.round(code).astype(np.int16))}
 
 
 def road_lines_data(network: RoadNetwork) -> dict[str, Any]:
-    """What all maps of a page share: the line of every road in metres east and south, its name and its ends."""
+    """Data that all maps of a page share: each road's line in metres east and south, name and ends."""
     lines, _ = road_lines(network, network.edges)
     points = np.concatenate([*lines, np.zeros((0, 2))])
     road = np.repeat(np.arange(len(lines)), [len(line) for line in lines])
@@ -65,27 +65,27 @@ def _both_ways(network: RoadNetwork) -> tuple[tuple[NDArray[np.int64], NDArray[n
 
 @dataclass(frozen=True)
 class RoadLayer:
-    """A value for every road and each hour of some kinds of day. K = 24 hours times the kinds."""
+    """A value for every road and hour of each kind of day. K = 24 x the number of kinds."""
 
     name: str
     values: Floats  # [K,E]
     unit: str
-    edges: tuple[float, ...]  # where one colour ends and the next begins
+    edges: tuple[float, ...]  # boundaries between colours
 
     @classmethod
     def of_flow(cls, name: str, values: Floats, unit: str) -> RoadLayer:
-        """From few to many; the busiest hour sets the classes."""
+        """A layer of flows; the busiest hour sets the classes."""
         busiest = np.asarray(values, np.float64).max(axis=0)
         return cls(name, values, unit, tuple(bin_edges(busiest, skewed=True)))
 
     @property
     def any_zero(self) -> bool:
-        """Some road has no vehicles, and is drawn without a colour."""
+        """Whether some road has no vehicles, and is drawn without a colour."""
         return bool((self.values == 0).any())
 
     @property
     def classes(self) -> list[dict[str, Any]]:
-        """Of the key and the lines: colour, width, text."""
+        """Colour, width and text of each class, for the key and the lines."""
         ends = [f"{edge:g}".replace("-", "−") for edge in self.edges]
         between = [f"{low} to {high}" for low, high in pairwise(ends)]
         texts = [f"below {ends[0]}", *between, f"{ends[-1]} or more"] if ends else ["all"]
@@ -95,17 +95,17 @@ class RoadLayer:
 
 @dataclass(frozen=True)
 class Symbols:
-    """Places with a number each, drawn with an area in proportion to it."""
+    """Symbols with areas proportional to a number."""
 
     shape: str  # round or diamond
-    text: str  # of the key
-    at: NDArray[np.int64]  # [P] rows of roads, in whose middle they are drawn
+    text: str  # for the key
+    at: NDArray[np.int64]  # [P] rows of the roads at whose midpoints they are drawn
     size: Floats  # [P]
 
 
 @dataclass(frozen=True)
 class SensorFit:
-    """What sensors count and what is estimated there, in the unit of the layers."""
+    """Counts and estimates at the sensors, in the unit of the layers."""
 
     nodes: NDArray[np.int64]  # [V]
     measured: Floats  # [K,V]
@@ -114,7 +114,7 @@ class SensorFit:
 
 @dataclass(frozen=True)
 class RoadMap:
-    """A map with one or several layers to choose from."""
+    """A map with one or more layers to choose from."""
 
     title: str
     network: RoadNetwork
@@ -123,8 +123,8 @@ class RoadMap:
     hour: int = 17  # shown first
     spread: Floats | None = None  # [E] standard deviation of the logarithm of the values
     sensors: SensorFit | None = None
-    marked: tuple[int, ...] = ()  # rows of roads that stand out
-    mark: str = ""  # what they are, for the key
+    marked: tuple[int, ...] = ()  # rows of highlighted roads
+    mark: str = ""  # their text in the key
     symbols: tuple[Symbols, ...] = ()
 
     @property
@@ -159,7 +159,7 @@ class RoadMap:
 
 
 def named_road(network: RoadNetwork, row: int) -> str:
-    """A road in words: its name, where it has one, and its two ends."""
+    """A road for display: its name, if any, and its two ends."""
     ends = f"{network.node_ids[network.senders[row]]} → {network.node_ids[network.receivers[row]]}"
     name = str(network.edges.name[row])
     return f"{name}, {ends}" if name else ends

@@ -1,6 +1,6 @@
-"""The report of a run: the map page with all of its data in one file, which opens anywhere without internet.
+"""The report of a run: the map page with all its data in one file, which opens without internet.
 
-The page itself is `page/src/report.ts`, built into `frigate/serve/static/report.html`; here its data are put into it.
+The page is `page/src/report.ts`, built into `frigate/serve/static/report.html`; this module inserts its data.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from frigate.serve.wire import encode
 from frigate.training.run import Run
 
 FORM = Path(frigate.serve.__file__).parent / "static" / "report.html"
-PLACE = "<!-- containers -->"
-MAX_VALUES = 5_000_000  # of all times together: about 13 MB in the file
-DROPPED_BITS = 13  # of the 23 that a value has behind the point: it is right to 0.05 %
-EVERY = (1, 2, 3, 4, 6, 12, 24, 48)  # times that are shown of a large city: each so many
+PLACEHOLDER = "<!-- containers -->"
+MAX_VALUES = 5_000_000  # over all times: about 13 MB in the file
+DROPPED_BITS = 13  # of the 23 bits of a float32 mantissa: values are within 0.05 %
+EVERY = (1, 2, 3, 4, 6, 12, 24, 48)  # a large city shows every 2nd, 3rd, ... time only
 
 
 def write_report(
@@ -59,21 +59,21 @@ def write_report(
     Parameters
     ----------
     path
-        File to write; its folder is made.
+        File to write; its folder is created.
     run
         The trained run.
     evaluation
-        What `evaluate` made of it.
+        Its evaluation.
     city
         The city that was evaluated. Default: the one that the run was trained on.
     test
-        The period that was scored, as in `evaluate`; its last day is shown.
+        The period that was scored, as in `evaluate`; the report shows its last day.
     close
-        Roads to show the day without, each one way: "A,B" or (A, B).
+        One-way roads to close in the report: "A,B" or (A, B).
     study
-        A closure that was studied, to show in their place.
+        A closure study to show instead of `close`.
     note
-        A sentence of the caller's, such as how small the model is.
+        A sentence to add, such as how small the model is.
     device
         "cpu" or "cuda". Default: cuda if available.
 
@@ -82,7 +82,7 @@ def write_report(
     Path
         The file.
     """
-    path, form, here = Path(path), _form(), with_test_period(run.on(city), test)
+    path, page, here = Path(path), _page(), with_test_period(run.on(city), test)
     usual = here.city.stream.main_network
     shut = closed_roads(usual, edit_network(usual, close=close))
     baseline = best_baseline(evaluation)
@@ -98,10 +98,10 @@ def write_report(
     scripts = [
         f'<script type="application/octet-stream" id="{name}">{_packed(each)}</script>' for name, each in data.items()
     ]
-    # "<" would end the script early, whatever things are called
+    # A "</script>" in a name would end the script early
     trust = json.dumps(trust_figures(day, evaluation, note), allow_nan=False).replace("<", "\\u003c")
     scripts.append(f'<script type="application/json" id="trust">{trust}</script>')
-    write_file(path, form.replace(PLACE, "\n".join(scripts), 1))
+    write_file(path, page.replace(PLACEHOLDER, "\n".join(scripts), 1))
     return path
 
 
@@ -109,23 +109,23 @@ def _packed(container: bytes) -> str:
     return base64.b64encode(gzip.compress(container, 6, mtime=0)).decode()
 
 
-def _form() -> str:
+def _page() -> str:
     try:
-        form = FORM.read_text(encoding="utf-8")
+        page = FORM.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise SettingsError(f"{FORM}: the map page is not built. Run make page, or install a wheel") from None
-    if PLACE not in form:
-        raise SettingsError(f"{FORM}: the map page is of another version. Run make page")
-    return form
+        raise SettingsError(f"{FORM}: the map page is not built. Run `make page`, or install a wheel") from None
+    if PLACEHOLDER not in page:
+        raise SettingsError(f"{FORM}: the map page is from another version. Run `make page`")
+    return page
 
 
 def _every(day: Day, closure: ClosureView | None) -> int:
-    """Of how many times one is shown, so that the file can be mailed."""
+    """The report shows every nth time: the smallest n that keeps the file small enough to mail."""
     N, E = day.network.num_nodes, day.network.num_edges
-    a_time = N * (2 + (day.baseline is not None)) + E
+    values_per_time = N * (2 + (day.baseline is not None)) + E
     if closure is not None and not closure.note:
-        a_time += N + E
-    return next((every for every in EVERY if len(day.rows) / every * a_time <= MAX_VALUES), EVERY[-1])
+        values_per_time += N + E
+    return next((every for every in EVERY if len(day.rows) / every * values_per_time <= MAX_VALUES), EVERY[-1])
 
 
 def _network(day: Day) -> bytes:
@@ -136,7 +136,7 @@ def _network(day: Day) -> bytes:
         run.split.seen & day.network.present,
         name=run.city.name,
         horizon=run.settings.task.horizon,
-        has_demand=False,  # no trips are sent
+        has_demand=False,  # the file contains no trips
         detectors=run.city.detectors,
     )
 
@@ -144,10 +144,10 @@ def _network(day: Day) -> bytes:
 def _day(day: Day, evaluation: Evaluation, shown: slice) -> bytes:
     task, step_s = day.run.settings.task, evaluation.step_s
     period = duration(task.horizon * step_s)
-    made = f"A new forecast is made every {'hour' if period == '1 h' else period} and shown until the next."
+    made = f"A new forecast is made every {'hour' if period == '1 h' else period} and shown until the next one."
     words = [f"The last day of the test period. {made}"]
     if shown.step > 1:
-        words.append(f"The map has one time in {duration(shown.step * step_s)}: the file would be too large to mail.")
+        words.append(f"The map shows one time every {duration(shown.step * step_s)}, to keep the file small.")
     closed = day.closed()[shown]
     sets = sorted({tuple(each) for each in closed})
     sensor, near = day.leans_on()
@@ -187,14 +187,14 @@ def _scored(day: Day, evaluation: Evaluation) -> NDArray[np.bool_]:
 
 
 def _relative_error(day: Day, evaluation: Evaluation) -> NDArray[np.float32]:
-    """[N] the error in % of the traffic, at the nodes that were scored."""
+    """[N] the error in % of the mean reading, at the scored nodes."""
     known = _scored(day, evaluation) & (evaluation.node_mean > 0)
     share = evaluation.node_mae / np.where(known, evaluation.node_mean, 1)
     return np.where(known, 100 * share, np.nan).astype(np.float32)
 
 
 def _skill(day: Day, evaluation: Evaluation) -> NDArray[np.float32]:
-    """[N] the error above that of the best baseline in %, at the nodes that were scored; below 0 is better."""
+    """[N] by how many % the error exceeds the best baseline's, at the scored nodes; below 0 is better."""
     assert evaluation.best_node_mae is not None
     known = _scored(day, evaluation) & (evaluation.best_node_mae > 0)
     share = evaluation.node_mae / np.where(known, evaluation.best_node_mae, 1)

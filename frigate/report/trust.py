@@ -1,4 +1,4 @@
-"""How far a run can be trusted, in words and numbers: what a report says of its scores."""
+"""How far a run can be trusted: the texts and numbers of a report about its scores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from frigate.report.page import format_time, three_digits, unit_text
 
 
 def trust_figures(day: Day, evaluation: Evaluation, note: str) -> dict[str, Any]:
-    """What the page shows of an evaluation: `Trust` of page/src/report.ts."""
+    """What the page shows about an evaluation: `Trust` in page/src/report.ts."""
     run, baseline = day.run, best_baseline(evaluation)
     unit = unit_text(evaluation.quantity, evaluation.unit, evaluation.step_s)
     table = evaluation.table_rows()
@@ -47,12 +47,12 @@ def trust_figures(day: Day, evaluation: Evaluation, note: str) -> dict[str, Any]
 
 
 def best_baseline(evaluation: Evaluation) -> Row | None:
-    """The baseline with the least MAE at unseen nodes, or at sensors where there are none."""
+    """The baseline with the lowest MAE at unseen nodes, or at sensors if all nodes have one."""
     return None if evaluation.minus_best is None else evaluation.row(evaluation.minus_best.baseline)
 
 
 def verdict(evaluation: Evaluation, places: str = "intersections") -> str:
-    """Whether the model beats the best baseline, by the interval of their difference, in one sentence."""
+    """One sentence: whether the model beats the best baseline, by the interval of their difference."""
     baseline = best_baseline(evaluation)
     ours = _mae(evaluation.model, evaluation)
     if baseline is None or not math.isfinite(ours.value):
@@ -63,7 +63,7 @@ def verdict(evaluation: Evaluation, places: str = "intersections") -> str:
         return f"{where}, the model beats every simple baseline: the 95 % interval of the difference is below 0."
     if ours.value < _mae(baseline, evaluation).value:
         known = math.isfinite(ours.low)
-        why = "the 95 % interval of the difference includes 0" if known else "a single one has no interval"
+        why = "the 95 % interval of the difference includes 0" if known else "a single node gives no interval"
         return f"{where}, the model is ahead of every simple baseline, but {why}: not a clear win."
     return f"{where}, the model does not beat the simple baselines: {baseline.name} is as good or better."
 
@@ -105,7 +105,7 @@ def _tiles(evaluation: Evaluation, baseline: Row | None, unit: str) -> list[dict
 
 def _interval(measure: Measure) -> str:
     if not math.isfinite(measure.low):
-        return "a single one, no interval"
+        return "a single node, no interval"
     return f"95 % interval {three_digits(measure.low)} to {three_digits(measure.high)}"
 
 
@@ -145,8 +145,8 @@ def _glossary(day: Day, evaluation: Evaluation) -> list[tuple[str, str]]:
         ("error relative to traffic", "The mean absolute error of an intersection divided by its mean reading."),
         ("roads to the nearest sensor", "The least number of roads between an intersection and a sensor, in either "
          "direction."),
-        ("simple baselines", "Zero, constant median, clock profile, nearest sensors, label propagation, and what "
-         "demand says by itself: nothing in them is trained. At sensors also their own last readings."),
+        ("simple baselines", "Zero, constant median, clock profile, nearest sensors, label propagation, and demand "
+         "alone: none of them is trained. At sensors also their own last readings."),
         ("model", f"Preset {model.preset}, {parameters:,} parameters, {run.progress.epoch} epochs, seed "
          f"{run.settings.train.seed}. Input: {evaluation.past} snapshots of {duration(evaluation.step_s)}; output: the "
          f"next {evaluation.horizon}."),

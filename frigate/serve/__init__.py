@@ -1,4 +1,4 @@
-"""A trained run as a service: readings in, forecasts out. Store, ingest, clock, API, tokens.
+"""Serves a trained run: readings in, forecasts out. Store, ingest, clock, API, tokens.
 
-May import: report and below. The page that it shows is built from `page/` into `frigate/serve/static/`.
+May import: report and below. The map page is built from `page/` into `frigate/serve/static/`.
 """

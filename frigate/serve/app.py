@@ -1,7 +1,7 @@
 """The service over HTTP: the API under /v1, the map page, health and metrics.
 
-Addresses live in `frigate.serve.api`. Here they are put together, with what holds for all: limits, headers, logs, and
-one form for every error, `{"error": what is wrong and the remedy, "code": for programs}`.
+Assembles the endpoints of `frigate.serve.api` and adds what they all share: limits, headers, logs, and one format for
+errors, `{"error": what is wrong and how to fix it, "code": machine-readable}`.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ HEADERS = {
 
 
 def make_app(service: Service, limits: Limits | None = None, broker: Broker | None = None) -> FastAPI:
-    """The app of a service; entering it starts the service, leaving it stops it.
+    """The ASGI app of a service. Its lifespan starts and stops the service.
 
     Parameters
     ----------
     service
-        Not started.
+        Not started yet.
     limits
-        On what a client may ask for.
+        Limits on requests.
     broker
-        Where readings are published over MQTT, if they are.
+        MQTT broker to read from, if any.
     """
     state = State(service, limits or Limits(), None if broker is None else Subscriber(broker, service.ingest))
 
@@ -91,7 +91,7 @@ def make_app(service: Service, limits: Limits | None = None, broker: Broker | No
     app.include_router(health.open_router)
     app.mount("/", _page())
     app.add_middleware(BodyLimit, limits=state.limits)
-    app.add_middleware(Around, state=state, page_policy=_page_policy(service.basemap))
+    app.add_middleware(RequestMiddleware, state=state, page_policy=_page_policy(service.basemap))
     app.add_exception_handler(HTTPException, _http_problem)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(FrigateError, _own_problem)
@@ -100,8 +100,8 @@ def make_app(service: Service, limits: Limits | None = None, broker: Broker | No
 
 
 def problem(status: int, error: str, headers: dict[str, str] | None = None) -> Response:
-    """An error as every address answers it."""
-    body = json.dumps({"error": error, "code": CODES.get(status, "error")})  # ASCII: whatever a user has sent
+    """An error response, in the format of every endpoint."""
+    body = json.dumps({"error": error, "code": CODES.get(status, "error")})
     return Response(body, status, headers, media_type="application/json")
 
 
@@ -120,7 +120,7 @@ async def _invalid(_: Request, error: Exception) -> Response:
 async def _own_problem(_: Request, error: Exception) -> Response:
     retry = {"Retry-After": str(RETRY_S)}
     if isinstance(error, StoreGoneError):
-        LOG.warning("the store is gone", extra={"error": str(error)})
+        LOG.warning("store unavailable", extra={"error": str(error)})
         return problem(503, "the store is not available. Nothing was stored; try again", retry)
     if isinstance(error, BusyError | NoForecastError):
         return problem(503, str(error), retry)
@@ -128,12 +128,12 @@ async def _own_problem(_: Request, error: Exception) -> Response:
 
 
 async def _unexpected(_: Request, error: Exception) -> Response:
-    LOG.error("a request failed", exc_info=error)
-    return problem(500, "the service has made a mistake; its log says which")
+    LOG.error("request failed", exc_info=error)
+    return problem(500, "internal error; see the service's log")
 
 
-class Around:
-    """Around every request: headers of the answer, a line in the log, and numbers for the metrics."""
+class RequestMiddleware:
+    """Middleware for every request: response headers, a log line and metrics."""
 
     def __init__(self, app: ASGIApp, state: State, page_policy: str) -> None:
         self._app, self._state, self._page_policy = app, state, page_policy
@@ -151,7 +151,7 @@ class Around:
                 status = message["status"]
                 more = {**HEADERS, "Content-Security-Policy": self._page_policy if of_page else API_POLICY}
                 if scope["path"].startswith("/assets/") and status == 200:
-                    more["Cache-Control"] = "public, max-age=31536000, immutable"  # their names change with them
+                    more["Cache-Control"] = "public, max-age=31536000, immutable"  # asset names contain a content hash
                 message["headers"] = [
                     *message["headers"], *((name.lower().encode(), value.encode()) for name, value in more.items()),
                 ]  # fmt: skip
@@ -173,7 +173,7 @@ class Around:
 
 
 def _page_policy(basemap: str) -> str:
-    """Nothing from elsewhere but the tiles that were asked for."""
+    """Content-Security-Policy of the page: no other origin than that of the basemap tiles."""
     parts = urlsplit(basemap)
     tiles = f" {parts.scheme}://{parts.netloc}" if parts.netloc else ""
     return (
@@ -188,6 +188,6 @@ def _page() -> ASGIApp:
         return StaticFiles(directory=STATIC, html=True)
 
     async def absent(scope: Scope, receive: Receive, send: Send) -> None:
-        await problem(404, "the map page is not built. Run make page; the API is under /v1")(scope, receive, send)
+        await problem(404, "the map page is not built. Run `make page`. The API is under /v1")(scope, receive, send)
 
     return absent

@@ -1,11 +1,11 @@
-"""Who may do what: tokens of a role, of which the store keeps only hashes.
+"""Tokens and roles. The store keeps only hashes of tokens.
 
-A token is `frg_ID_SECRET`. Its id says which hash to compare with, in constant time. Secrets have 256 random bits, so
-one round of SHA-256 is enough: there is nothing to guess.
+A token is `frg_ID_SECRET`. The id selects the hash, which is compared in constant time. Secrets have 256 random bits,
+so one round of SHA-256 is enough.
 
-Without any token in its store a service answers everybody, and may then only listen on loopback. Even so it refuses
-what did not come from this machine: requests that a proxy has passed on, and those for another host's name, which a
-browser sends when a page elsewhere makes it (DNS rebinding).
+A service whose store has no tokens answers everyone, and may then listen on loopback only. Even so it refuses requests
+that did not come from this machine: those a proxy forwarded, and those whose Host header names another machine, which
+browsers send under DNS rebinding.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from frigate.errors import ServiceError, did_you_mean
 from frigate.serve.store import Store, Token
 
 ROLES = {
-    "read": frozenset({"read"}),  # forecasts, the map, what-ifs
-    "write": frozenset({"write"}),  # send readings, and nothing else: these tokens lie in boxes at the roadside
-    "operate": frozenset({"read", "operate"}),  # and close roads
+    "read": frozenset({"read"}),  # forecasts, map, what-ifs
+    "write": frozenset({"write"}),  # send readings only: these tokens are stored in roadside cabinets
+    "operate": frozenset({"read", "operate"}),  # also close and reopen roads
     "replay": frozenset({"read", "write", "operate"}),  # for `frigate replay`
 }
-REMEMBERED_S = 2.0  # for so long a revoked token may still be good
+CACHED_S = 2.0  # a revoked token may still work for this long
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks."""
+    """Who sent a request."""
 
-    id: str  # of the token; "" where none is needed
+    id: str  # of the token; "" if none is needed
     rights: frozenset[str]
 
 
-ANYBODY = Caller("", frozenset({"read", "write", "operate"}))
+ANYONE = Caller("", frozenset({"read", "write", "operate"}))
 
 
 def make_token(store: Store, name: str, role: str, now_s: int) -> str:
-    """A new token, to be shown once."""
+    """Create a token. The returned text cannot be recovered later."""
     if role not in ROLES:
         raise ServiceError(f'role "{role}"{did_you_mean(role, list(ROLES))}: choose one of {", ".join(ROLES)}')
     if not name.isprintable() or not 1 <= len(name.strip()) <= 80:
-        raise ServiceError("a token needs a name of 1 to 80 printable characters, such as whose it is")
+        raise ServiceError("a token needs a name of 1 to 80 printable characters, such as its owner's")
     token_id, secret = secrets.token_hex(4), secrets.token_urlsafe(32)
     store.add_token(Token(token_id, name.strip(), role, _hash(secret), now_s, None))
     return f"frg_{token_id}_{secret}"
@@ -57,7 +57,7 @@ def _hash(secret: str) -> bytes:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address to listen on can only be reached from this machine."""
+    """Whether an address can only be reached from this machine."""
     if host == "localhost":
         return True
     try:
@@ -67,7 +67,7 @@ def is_loopback(host: str) -> bool:
 
 
 class Gate:
-    """Knows the tokens of a store, as they were a moment ago."""
+    """Checks tokens against those of the store, which it caches for a moment."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -76,40 +76,40 @@ class Gate:
         self._read_at = float("-inf")
 
     def refuse_open(self, host: str) -> None:
-        """Refuse to listen where others can reach it without a token."""
+        """Refuse to listen on a public address if the store has no tokens."""
         self.refresh()
         if not self._tokens and not is_loopback(host):
             raise ServiceError(
-                f"--host {host}: others can reach this address, and the store has no token to ask them for. Make one "
-                "with frigate token create, or listen on 127.0.0.1"
+                f"--host {host}: other machines can reach this address, and the store has no token to protect it. "
+                "Create one with `frigate token create`, or listen on 127.0.0.1"
             )
 
     @property
     def known(self) -> bool:
-        """Whether the tokens were read a moment ago."""
-        return time.monotonic() - self._read_at < REMEMBERED_S
+        """Whether the cached tokens are recent enough."""
+        return time.monotonic() - self._read_at < CACHED_S
 
     def refresh(self) -> None:
-        """Read the tokens again, where that is due. Blocks."""
+        """Read the tokens again if the cache is too old. Blocks."""
         with self._lock:
             if not self.known:
                 self._tokens = {token.id: token for token in self._store.tokens()}
                 self._read_at = time.monotonic()
 
     def caller(self, authorization: str, *, host: str, forwarded: bool) -> Caller | None:
-        """Who sends this header; None: nobody we know.
+        """The caller that these headers identify, or None.
 
         Parameters
         ----------
         authorization
-            The header of that name.
+            The Authorization header.
         host
-            The header `Host`.
+            The Host header.
         forwarded
-            Whether a proxy has passed the request on.
+            Whether a proxy forwarded the request.
         """
         if not self._tokens:
-            return ANYBODY if not forwarded and is_loopback(_without_port(host)) else None
+            return ANYONE if not forwarded and is_loopback(_without_port(host)) else None
         kind, _, word = authorization.partition(" ")
         prefix, _, rest = word.strip().partition("_")
         token_id, _, secret = rest.partition("_")

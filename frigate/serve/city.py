@@ -1,4 +1,4 @@
-"""What the service knows of its city from the start: roads, sensors, steps of time."""
+"""The fixed facts about a served city: roads, sensors, time steps."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from frigate.training.run import Run
 
 @dataclass(frozen=True)
 class ServedCity:
-    """A city in service. N nodes, E roads of its usual network, T past snapshots and H ahead in a forecast."""
+    """A city being served. N nodes, E roads of the usual network."""
 
     name: str
-    source: City  # for its turn restrictions and its cache; without readings
-    network: RoadNetwork  # the usual roads, nothing closed
+    source: City  # without readings; for turn restrictions and the cache
+    network: RoadNetwork  # the usual roads, none closed
     sensors: NDArray[np.bool_]  # [N] nodes whose readings a forecast uses
     steps: Steps
-    past: int
-    horizon: int
+    past: int  # snapshots that a forecast reads
+    horizon: int  # steps that it covers
     quantity: str
     unit: str
-    record: tuple[float, float] = (0.0, 0.0)  # the least and the most that was read in the record, and 0
+    record: tuple[float, float] = (0.0, 0.0)  # the lowest and highest reading in the record; includes 0
 
     @classmethod
     def of(cls, run: Run, city: City) -> ServedCity:
-        """The city of a run; the usual roads are those of most of its snapshots."""
+        """The city of a run. The usual roads are those of most snapshots."""
         run.trained_on.refuse_other_kind(city.stream)
         network, about = city.stream.main_network, run.trained_on
         empty = make_stream(
@@ -68,12 +68,12 @@ class ServedCity:
 
     @property
     def about(self) -> str:
-        """What a store must be of."""
+        """Identifies the city in a store (`Store.claim`)."""
         return f"{self.name}, {self.quantity} every {self.step_s} s"
 
     @cached_property
     def version(self) -> str:
-        """Changes with any node, road or geometry: what arrays by row belong to."""
+        """Hash of nodes, roads and geometry. Arrays by row are valid for one version only."""
         edges = self.network.edges
         digest = hashlib.sha256(self.network.fingerprint.encode())
         for column in (edges.senders, edges.receivers):
@@ -84,7 +84,7 @@ class ServedCity:
 
     @cached_property
     def node_names(self) -> list[str]:
-        """[N] ids as text, which is how they travel."""
+        """[N] ids as text, as the API sends them."""
         return [str(node_id) for node_id in self.network.node_ids.tolist()]
 
     @cached_property
@@ -93,13 +93,13 @@ class ServedCity:
 
     @cached_property
     def detectors(self) -> tuple[NDArray[np.str_], NDArray[np.float64]]:
-        """[N] names of the detectors at each node, "" where none has one, and how far they were moved, NaN: unknown."""
+        """[N] names of the detectors at each node ("" if none) and how far they were moved (NaN if unknown)."""
         own = self.source.network.node_ids
         return self.source.detectors.at_nodes(own, self.network.node_ids)
 
     @cached_property
     def node_of_detector(self) -> dict[str, str]:
-        """The node of every detector that is the only one there: its readings are those of the node."""
+        """The node of each detector that is alone at its node, so that its readings are the node's."""
         own = self.source.network.node_ids
         return {
             name: str(own[row]) for name, row in self.source.detectors.alone().items() if str(own[row]) in self.row_of
@@ -113,7 +113,7 @@ class ServedCity:
         return {(names[a], names[b]): row for row, (a, b) in enumerate(ends)}
 
     def like(self, node: str) -> str:
-        """A hint for a node that is not there, from among the names that stand next to it in order."""
+        """A "did you mean" for an unknown node. Searches only the names next to it in sorted order, to stay fast."""
         at = bisect(self._sorted_names, node)
         near = get_close_matches(node[:80], self._sorted_names[max(0, at - 100) : at + 100], n=1, cutoff=0.7)
         return f' Did you mean "{near[0]}"?' if near else ""
@@ -123,13 +123,13 @@ class ServedCity:
         return sorted(self.node_names)
 
     def street(self, row: int) -> str:
-        """The name of a road at this node, "" where none has one."""
+        """The name of a road at this node, or ""."""
         network = self.network
         names = network.edges.name[(network.senders == row) | (network.receivers == row)]
         return next((str(name) for name in names.tolist() if name), "")
 
     def closed(self, roads: Sequence[tuple[str, str]]) -> RoadNetwork:
-        """The network without these roads; those that it has not are passed over."""
+        """The network without these roads; unknown roads are ignored."""
         ids: list[NodeId] = self.network.node_ids.tolist()
         there = [(ids[self.row_of[a]], ids[self.row_of[b]]) for a, b in dict.fromkeys(roads) if (a, b) in self.road_of]
         return self.network.close(there) if there else self.network
@@ -139,20 +139,20 @@ class ServedCity:
         return self.steps.time_s(int(self.steps.snapshot_at(np.array([int(time_s // 1)]))[0]))
 
     def boundaries(self, time_s: int, first: int, stop: int) -> NDArray[np.int64]:
-        """Step boundaries counted from one of them."""
+        """The step boundaries `first` to `stop` (exclusive), counted from the one at `time_s`."""
         return replace(self.steps, start_s=time_s).times_s(first, stop)
 
     def snapshot(
         self, begin_s: int, parts: Iterable[tuple[list[str], NDArray[np.int64], NDArray[np.floating]]]
     ) -> NDArray[np.float32]:
-        """[N] the snapshot that begins then, by the one rule of bucketing; NaN is no reading.
+        """[N] the snapshot that begins at `begin_s`, bucketed as on import; NaN where there is no reading.
 
         Parameters
         ----------
         begin_s
             A step boundary.
         parts
-            Nodes, times and values of readings, in time order.
+            Nodes, times and values of readings, in chronological order.
         """
 
         def known() -> Iterator[Readings]:

@@ -1,4 +1,4 @@
-"""A client of the service for commands of our own: one connection, JSON, and errors that say what to do."""
+"""A client of the service for our own commands: one connection, JSON, and errors that say what to do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEFAULT_URL = "http://127.0.0.1:8350"
 
 
 class ServiceGoneError(ServiceError):
-    """The service does not answer, or asks to be left alone for a while."""
+    """The service does not respond, or asks to retry later."""
 
     def __init__(self, message: str, retry_after_s: float | None = None) -> None:
         super().__init__(message)
@@ -22,12 +22,12 @@ class ServiceGoneError(ServiceError):
 
 
 class ServiceClient:
-    """Talks to one service. For one thread at a time.
+    """Talks to one service. Not thread-safe.
 
     Parameters
     ----------
     url
-        Of the service, as http://127.0.0.1:8350.
+        Such as http://127.0.0.1:8350.
     token
         Sent with every request, if given.
     """
@@ -55,45 +55,43 @@ class ServiceClient:
         return self._answer("GET", path, None).decode()
 
     def send(self, method: str, path: str, body: Any = None) -> Any:
-        """The JSON that a request is answered with. What is refused is an error, and so is a service that is gone."""
-        said = self._answer(method, path, body)
+        """The JSON response. Raises ServiceGoneError if a retry may help, else ServiceError."""
+        data = self._answer(method, path, body)
         try:
-            return json.loads(said) if said else None
+            return json.loads(data) if data else None
         except ValueError:
-            raise ServiceError(f"{self.url}{path} answered no JSON. Is that a Frigate service?") from None
+            raise ServiceError(f"{self.url}{path} did not return JSON. Is this a Frigate service?") from None
 
     def _answer(self, method: str, path: str, body: Any) -> bytes:
         data = None if body is None else json.dumps(body, allow_nan=False).encode()
         try:
             self._connection.request(method, self._path + path, data, self._headers)
-            answer = self._connection.getresponse()
-            said = answer.read()
+            response = self._connection.getresponse()
+            received = response.read()
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            raise ServiceGoneError(f"{self.url} does not answer ({error or type(error).__name__})") from error
-        if answer.status in (429, 502, 503, 504):
+            raise ServiceGoneError(f"{self.url} does not respond ({error or type(error).__name__})") from error
+        if response.status in (429, 502, 503, 504):
             raise ServiceGoneError(
-                f"{self.url}: {_reason(answer.status, said)}", _seconds(answer.getheader("Retry-After"))
+                f"{self.url}: {_reason(response.status, received)}", _seconds(response.getheader("Retry-After"))
             )
-        if answer.status >= 400:
-            raise ServiceError(f"{self.url}{path}: {_reason(answer.status, said)}")
-        return said
+        if response.status >= 400:
+            raise ServiceError(f"{self.url}{path}: {_reason(response.status, received)}")
+        return received
 
     def close(self) -> None:
         self._connection.close()
 
 
-def _reason(status: int, said: bytes) -> str:
-    """Why, in the service's words where it has any."""
+def _reason(status: int, body: bytes) -> str:
+    """The service's error message, or the status."""
     try:
-        reason = json.loads(said)["error"]
+        reason = json.loads(body)["error"]
     except (ValueError, KeyError, TypeError):
         reason = None
     if status == 401:
-        return "it wants a token. Make one with `frigate token create`, and pass it with --token"
-    return (
-        reason if isinstance(reason, str) else f"it answered {status} {http.client.responses.get(status, '')}".strip()
-    )
+        return "a token is required. Create one with `frigate token create` and pass it with --token"
+    return reason if isinstance(reason, str) else f"HTTP {status} {http.client.responses.get(status, '')}".strip()
 
 
 def _seconds(text: str | None) -> float | None:

@@ -1,8 +1,8 @@
-"""The clock: at each step boundary plus a grace time, the snapshot is closed and a forecast issued.
+"""The clock: issues a forecast at each step boundary, after a grace time for late readings.
 
-`turn` does what is due and returns; whoever calls it decides when. Of several processes on one store, one holds the
-clock. A forecast that takes longer than a step skips boundaries, and says so; boundaries that passed while nothing ran
-are not made up for.
+`turn` does what is due and returns; the caller decides when to call it. Of several processes on one store, one holds
+the clock. If a forecast takes longer than a step, boundaries are skipped and logged; boundaries missed while no process
+was running are not made up for.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from frigate.serve.scoring import Scorer
 
 LOG = logging.getLogger("frigate.serve")
 FORGET_EVERY_S = 3600
-STANDBY_S = 2.0  # between two tries to take the clock: far less than a step
+STANDBY_S = 2.0  # between attempts to take the clock: far less than a step
 
 
 @dataclass
@@ -28,25 +28,25 @@ class ClockState:
 
     holder: bool = False
     issued_s: int | None = None  # the latest forecast in the store
-    forecasts: int = 0  # that this process has made
+    forecasts: int = 0  # made by this process
     skipped: int = 0  # boundaries without a forecast
-    seconds: float = 0.0  # that the last forecast took
+    seconds: float = 0.0  # duration of the last forecast
     error: str = ""  # of the last turn
 
 
 class Clock:
-    """Forecasts of one engine, on time. For one thread at a time.
+    """Issues the forecasts of an engine on time. Not thread-safe.
 
     Parameters
     ----------
     engine
-        What makes them.
+        Makes the forecasts.
     now
-        Seconds since 1970 UTC.
+        Returns the time in seconds since 1970 UTC.
     grace_s
-        How long to wait after a step boundary for readings of the snapshot that it ends.
+        How long to wait after a step boundary for late readings of the snapshot that it ends.
     keep_days
-        How long readings, forecasts and closures that have ended are kept; None: for ever.
+        How long to keep readings, forecasts and ended closures; None: forever.
     """
 
     def __init__(
@@ -71,14 +71,14 @@ class Clock:
         return until if self.state.holder and not self.state.error else min(until, STANDBY_S)
 
     def turn(self) -> bool:
-        """Make the forecast that is due, if this process holds the clock; whether one was made."""
+        """Make the forecast that is due, if this process holds the clock. Returns whether one was stored."""
         state, store = self.state, self.engine.store
         state.holder = store.hold_clock()
         due_s, now_s = self.due_s(), self.now()
         latest_s = store.state()[0]
         if latest_s is not None and state.holder and latest_s > now_s + self.engine.city.step_s:
             withdrawn = store.withdraw_forecasts(now_s)
-            LOG.warning("the time went back: forecasts of the future were withdrawn", extra={"count": withdrawn})
+            LOG.warning("the clock went back: forecasts issued in the future were deleted", extra={"count": withdrawn})
             latest_s = store.state()[0]
         state.issued_s = latest_s
         if not state.holder or (latest_s is not None and latest_s >= due_s):

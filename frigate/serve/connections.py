@@ -1,4 +1,4 @@
-"""Connections that bring nothing are closed: uvicorn waits for the head of a request for as long as it takes."""
+"""Closes idle connections. uvicorn alone would wait forever for the head of a request."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ IDLE_S = 30.0
 
 
 class Connection(H11Protocol):
-    """Closes itself when no request was begun for a while, and none is being answered."""
+    """Closes itself when no request has started for a while and none is in progress."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._look_again(None)
+        self._check_later(None)
 
-    def _look_again(self, last: RequestResponseCycle | None) -> None:
-        self._look = self.loop.call_later(IDLE_S, self._close_if_idle, last)
+    def _check_later(self, last: RequestResponseCycle | None) -> None:
+        self._idle_check = self.loop.call_later(IDLE_S, self._close_if_idle, last)
 
     def _close_if_idle(self, last: RequestResponseCycle | None) -> None:
         if self.cycle is last and (last is None or last.response_complete):
             self.transport.close()
         else:
-            self._look_again(self.cycle)
+            self._check_later(self.cycle)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._look.cancel()
+        self._idle_check.cancel()
         super().connection_lost(exc)

@@ -1,8 +1,8 @@
-"""The run at work: windows from the store, forecasts, what-ifs and the flow of roads. Calls wait for each other.
+"""Runs the model on the store's readings: windows, forecasts, what-ifs and road flows. One call at a time.
 
-Nothing is remembered between forecasts but what saves time. A window comes from the store whenever it is needed, so a
-restart, a late reading, a correction and another process all come to the same forecast. The store counts changes, so
-that a snapshot is read again only if one of its readings has changed.
+The engine keeps only caches between forecasts. Every window comes from the store, so the forecast is the same after a
+restart, a late reading or a correction, and in every process. The store counts changes, so a snapshot is read again
+only if its readings have changed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from scipy.sparse.csgraph import dijkstra
 
 from frigate.data.network import RoadNetwork
 from frigate.data.stream import utc_offsets_s
-from frigate.demand.estimate import bins_at
+from frigate.demand.count_profiles import bins_at
 from frigate.demand.flows import trips_through
 from frigate.demand.rerouting import Rerouted
 from frigate.forecasting.forecast import edit_network
@@ -31,14 +31,14 @@ from frigate.serve.map_data import closed_roads, road_flows
 from frigate.serve.store import PERIOD_US, Closure, Store
 from frigate.training.run import Run
 
-READ_US = 30 * 1_000_000  # of readings in memory at once
-MOVEMENTS = 40  # origins and destinations that a select link names
-SUPPORTS = 8  # sensors that a node is said to lean on
+READ_US = 30 * 1_000_000  # time span of readings held in memory at once
+TRIP_ENDS = 40  # origins, and destinations, that a select link lists
+SUPPORTS = 8  # sensors listed for a node
 
 
 @dataclass(frozen=True)
 class WhatIf:
-    """The coming hour on the roads as they are and as they might be. H steps, N nodes, E usual roads."""
+    """The forecast before and after a change to the roads. H steps, N nodes, E usual roads."""
 
     issued_s: int
     times_s: NDArray[np.int64]  # [H]
@@ -51,7 +51,7 @@ class WhatIf:
 
 @dataclass(frozen=True)
 class SelectLink:
-    """The trips through a road in one hour: row of a node and its share of them, the largest first."""
+    """The trips on a road in one hour, and the rows and shares of the nodes where they start and end, largest first."""
 
     vehicles_per_hour: float
     origins: list[tuple[int, float]]
@@ -59,12 +59,12 @@ class SelectLink:
 
 
 class Engine:
-    """Forecasts of a served city from what its store holds."""
+    """Forecasts a served city from its store."""
 
     def __init__(self, run: Run, city: ServedCity, store: Store, *, device: str | None = None) -> None:
         self.city, self.store = city, store
         self.live = Live(run, city.source, sensors=city.sensors, timezone=city.timezone, device=device)
-        self._rerouted: dict[str, Rerouted | None] = {}  # by network; the last used last
+        self._rerouted: dict[str, Rerouted | None] = {}  # by network; most recently used last
         self._snapshots: dict[int, tuple[tuple[int, tuple[int, ...]], NDArray[np.float32]]] = {}
         self._alone, self._reading = threading.RLock(), threading.Lock()
 
@@ -73,7 +73,7 @@ class Engine:
         return self.live.demand is not None
 
     def window(self, issued_s: int, *, count: int | None = None) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """The snapshots complete at a step boundary: their times [T] and readings [T,N], NaN where there is none."""
+        """The last snapshots before a step boundary: times [T] and readings [T,N], NaN where there is none."""
         city = self.city
         times_s = city.boundaries(issued_s, -(city.past if count is None else count), 0)
         ends_s = [*times_s[1:].tolist(), issued_s]
@@ -84,7 +84,7 @@ class Engine:
             )
 
     def _snapshot(self, begin_s: int, end_s: int, changes: dict[int, int]) -> NDArray[np.float32]:
-        """[N] a snapshot, which is read again only if its readings have changed."""
+        """[N] a snapshot, read again only if its readings have changed."""
         begin_us, end_us = begin_s * 1_000_000, end_s * 1_000_000
         stamp = tuple(changes.get(period, 0) for period in range(begin_us // PERIOD_US, (end_us - 1) // PERIOD_US + 1))
         known = self._snapshots.get(begin_s)
@@ -114,9 +114,9 @@ class Engine:
         )
 
     def what_if(self, issued_s: int, *, close: Sequence[tuple[str, str]], add: Sequence[tuple[str, str]]) -> WhatIf:
-        """The forecast at a step boundary had these roads been closed and added; the live state is not changed.
+        """The forecast at a step boundary as if these roads were closed and added. The live state does not change.
 
-        A road that is closed already stays so.
+        Roads that are already closed stay closed.
         """
         with self._alone:
             held = [each for each in self._bring_to(issued_s) if each.active(issued_s)]
@@ -140,9 +140,9 @@ class Engine:
             )
 
     def _bring_to(self, issued_s: int) -> list[Closure]:
-        """The live forecast with the window of a step boundary, on the roads as they were in it.
+        """Load the window of a step boundary, and the roads of each snapshot, into the live forecast.
 
-        A snapshot has the closures that hold at its end: a road that closed a minute ago is closed in the forecast.
+        A snapshot gets the closures active at its end: a road closed a minute ago is closed in the forecast.
         """
         times_s, values = self.window(issued_s)
         closures = self.store.closures(int(times_s[0]))
@@ -165,7 +165,7 @@ class Engine:
     def road_flow(
         self, times_s: NDArray[np.int64], nodes: NDArray[np.floating], network: RoadNetwork
     ) -> NDArray[np.float32]:
-        """[S,E] the flow of the usual roads at some times, from that of the nodes [S,N] on a network."""
+        """[S,E] the flow on the usual roads at S times, from the values `nodes` [S,N] on a network."""
         city, demand = self.city, self.live.demand
         return road_flows(
             nodes,
@@ -187,7 +187,7 @@ class Engine:
         return found
 
     def select_link(self, road: tuple[str, str], *, now_s: int) -> SelectLink | None:
-        """The trips that pass a road; None without demand."""
+        """The trips that use a road; None without demand."""
         demand, network = self.live.demand, self.city.network
         if demand is None:
             return None
@@ -199,13 +199,13 @@ class Engine:
             np.bincount(at, weights=daily, minlength=network.num_nodes) / total
             for at, daily in ((network.senders, through.starting), (network.receivers, through.ending))
         ]
-        ranked = [[(int(n), float(share[n])) for n in np.argsort(-share)[:MOVEMENTS] if share[n] > 0] for share in ends]
+        ranked = [[(int(n), float(share[n])) for n in np.argsort(-share)[:TRIP_ENDS] if share[n] > 0] for share in ends]
         return SelectLink(float(through.road_flow[now, through.row]), *ranked)
 
     def leans_on(self, row: int) -> list[tuple[int, float]]:
-        """The sensors that speak for a node, the strongest first, and how far they are by road: rows and metres.
+        """The sensors that a node's forecast relies on, most important first: row and distance by road in metres.
 
-        With demand, those that most of its vehicles pass; without, the nearest.
+        With demand, the sensors that most of its vehicles pass; without, the nearest.
         """
         away_m = np.minimum(*(dijkstra(roads, indices=[row])[0] for roads in self._road_matrices))
         others = self.city.sensors & (np.arange(len(away_m)) != row)
@@ -213,8 +213,8 @@ class Engine:
             ranked = np.argsort(np.where(others, away_m, np.inf), kind="stable")
             found = [n for n in ranked[:SUPPORTS].tolist() if others[n] and np.isfinite(away_m[n])]
         else:
-            leaning = self.live.demand.leaning
-            shares = zip(leaning.sensor[row].tolist(), leaning.share[row].tolist(), strict=True)
+            sensor_shares = self.live.demand.sensor_shares
+            shares = zip(sensor_shares.sensor[row].tolist(), sensor_shares.share[row].tolist(), strict=True)
             found = [n for n, share in sorted(shares, key=lambda pair: -pair[1]) if share > 0 and others[n]][:SUPPORTS]
         return [(n, float(away_m[n])) for n in found]
 
@@ -224,7 +224,7 @@ class Engine:
 
 
 def _row_ids(city: ServedCity, road: tuple[str, str]) -> tuple[str | int, str | int]:
-    """The ends of a road as the network has them; what it has not is left for the network to refuse."""
+    """The ends of a road as node ids. Unknown names are left as they are, for the network to refuse."""
     ids = city.network.node_ids.tolist()
     a, b = (ids[city.row_of[end]] if end in city.row_of else end for end in road)
     return a, b

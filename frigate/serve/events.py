@@ -1,7 +1,7 @@
-"""Server-sent events: a new forecast, a change of closures. Every process watches the store, so any of them can tell.
+"""Server-sent events: new forecasts and changed closures. Every process watches the store, so any can send them.
 
-A listener is not sent a queue of what happened but the difference between what it knows and how things are: a slow one
-misses what was overtaken meanwhile, and costs no memory.
+There is no queue per listener: each is sent the difference between the state it last saw and the current one. A slow
+listener misses superseded events and costs no memory.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from frigate.serve.store import Store
 
 LOG = logging.getLogger("frigate.serve")
 WATCH_S = 1.0
-SIGN_OF_LIFE_S = 15.0
+KEEPALIVE_S = 15.0
 
-State = tuple[int | None, int]  # of the store: when the latest forecast was issued, how often closures have changed
+State = tuple[int | None, int]  # of the store: issue time of the latest forecast, number of changes to closures
 
 
 class Events:
-    """What listeners are told. `watch` runs as a task of the event loop.
+    """Event streams for any number of listeners. `watch` runs as an asyncio task.
 
     Parameters
     ----------
     store
-        Which is watched.
+        The store to watch.
     prepare
-        Called before a forecast is told: whoever hears of it will ask for it.
+        Called before a new forecast is announced, because every listener will then request it.
     """
 
     def __init__(self, store: Store, prepare: Callable[[], object]) -> None:
@@ -42,7 +42,7 @@ class Events:
         self.listeners = 0
 
     async def watch(self) -> None:
-        """Look at the store again and again, until cancelled."""
+        """Poll the store until cancelled."""
         while True:
             try:
                 state = await run_quickly(self._store.state)
@@ -53,11 +53,11 @@ class Events:
                         self._state = state
                         self._changed.notify_all()
             except FrigateError:
-                LOG.debug("the store cannot be watched")  # whoever writes to it has said so
+                LOG.debug("the store cannot be watched")  # whatever writes to the store logs the reason
             await asyncio.sleep(WATCH_S)
 
     async def end(self) -> None:
-        """End all streams: the service is going down."""
+        """End all streams, for shutdown."""
         async with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -81,10 +81,10 @@ class Events:
             self.listeners -= 1
 
     async def _wait(self, known: State) -> bool:
-        """For a change; whether one came before it was time for a sign of life."""
+        """Wait for a change. Returns False if it is time for a keepalive first."""
         async with self._changed:
             try:
-                async with asyncio.timeout(SIGN_OF_LIFE_S):
+                async with asyncio.timeout(KEEPALIVE_S):
                     await self._changed.wait_for(lambda: self._ended or self._state != known)
             except TimeoutError:
                 return False

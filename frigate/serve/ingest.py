@@ -1,7 +1,8 @@
-"""Readings on their way into the store, over HTTP or MQTT: parsed, judged row by row, written together.
+"""Readings on their way into the store, over HTTP or MQTT: parsed, validated row by row, written in batches.
 
-Rows that cannot be are refused one by one, with the reason; the others are stored. One thread writes for all: batches
-that wait at the same time share a transaction, and with it the wait for the disk. An answer means that it is on disk.
+An invalid row is refused with the reason; the other rows of its batch are stored. One thread does all the writing:
+batches waiting at the same time share a transaction, and so one wait for the disk. A reading is answered once it is on
+disk.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from frigate.errors import ServiceError
 from frigate.serve.city import ServedCity, utc
 from frigate.serve.store import Reading, Store
 
-FUTURE_S = 60.0  # by which a sensor's clock may be ahead of ours
-TOGETHER_ROWS = 20_000  # in one transaction: longer ones would keep readers and the clock waiting
+FUTURE_S = 60.0  # how far a sensor's clock may be ahead of ours
+TRANSACTION_ROWS = 20_000  # longer transactions would keep readers and the clock waiting
 WAITING_ROWS = 200_000
-HINTS = 3  # "did you mean" in one batch: a search through all names each
-SHOWN = 80  # characters of a user's word that an answer repeats
+MAX_HINTS = 3  # "did you mean" searches per batch: they are slow
+MAX_SHOWN = 80  # characters of user input repeated in a message
 MAX_VALUE = 3e38  # a snapshot is float32
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NUMBER = re.compile(r"[+-]?\d+(\.\d*)?", re.ASCII)
@@ -39,11 +40,11 @@ STATUSES = ("accepted", "duplicate", "corrected", "refused")
 
 
 class BatchError(ServiceError):
-    """A batch that holds no rows at all: it cannot be read, or is of another shape."""
+    """A batch that cannot be parsed into rows."""
 
 
 class BusyError(ServiceError):
-    """More is waiting to be stored than there should be."""
+    """Too many readings are waiting to be stored."""
 
 
 class Row(NamedTuple):
@@ -55,7 +56,7 @@ class Row(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What became of a row."""
+    """The outcome for a row."""
 
     status: str  # one of STATUSES
     reason: str = ""
@@ -63,11 +64,11 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Judged:
-    """A batch before it is stored: refused rows have their answer, the others are readings."""
+    """A validated batch, before it is stored: refused rows have their answer, the others are readings."""
 
-    answers: list[Answer | None]
+    answers: list[Answer | None]  # by row; None until it is stored
     readings: list[Reading]
-    unused: int = 0  # readings of nodes whose readings no forecast uses
+    unused: int = 0  # readings from nodes that are not sensors of the run
 
     def with_stored(self, stored: Sequence[str]) -> list[Answer]:
         """The answers to all rows, in order."""
@@ -76,7 +77,7 @@ class Judged:
 
 
 def rows_of_json(body: bytes) -> list[Row]:
-    """`{"readings": [{"node": ..., "time": ..., "value": ...}, ...]}`; `node_id`, as tables have it, will do."""
+    """`{"readings": [{"node": ..., "time": ..., "value": ...}, ...]}`; `node_id` is accepted for `node`."""
     try:
         data = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -84,14 +85,16 @@ def rows_of_json(body: bytes) -> list[Row]:
         raise BatchError(f"the body is not JSON: {what}") from None
     readings = data.get("readings") if isinstance(data, dict) else None
     if not isinstance(readings, list):
-        raise BatchError('no list "readings". Send {"readings": [{"node": "41", "time": "...Z", "value": 12}]}')
+        raise BatchError(
+            '"readings" is missing or not a list. Send {"readings": [{"node": "41", "time": "...Z", "value": 12}]}'
+        )
     none: dict[str, Any] = {}
     found = (each if isinstance(each, dict) else none for each in readings)
     return [Row(each.get("node", each.get("node_id")), each.get("time"), each.get("value")) for each in found]
 
 
 def rows_of_csv(body: bytes) -> list[Row]:
-    """A header with node (or node_id), time and value in any order, and a line for each reading."""
+    """CSV with the columns node (or node_id), time and value, in any order."""
     try:
         lines = csv.reader(io.StringIO(body.decode("utf-8-sig"), newline=""))
         header = [name.strip() for name in next(lines, [])]
@@ -109,7 +112,7 @@ def rows_of_arrow(body: bytes) -> list[Row]:
     try:
         frame = pl.read_ipc(file) if body.startswith(b"ARROW1") else pl.read_ipc_stream(file)
     except (pl.exceptions.PolarsError, OSError, ValueError) as error:
-        raise BatchError(f"the body is not Arrow: {_shown(str(error))}") from None
+        raise BatchError(f"the body is not Arrow: {quoted(str(error))}") from None
     return [Row(*row) for row in frame.select(frame.columns[k] for k in _columns(frame.columns)).iter_rows()]
 
 
@@ -118,17 +121,17 @@ def _columns(header: Sequence[str]) -> list[int]:
     found.setdefault("node", found.get("node_id", -1))
     missing = [name for name in ("node", "time", "value") if found.get(name, -1) < 0]
     if missing:
-        raise BatchError(f"no column {_shown(missing[0])}; there are {_shown(', '.join(header))}. Name node,time,value")
+        raise BatchError(f"no column {quoted(missing[0])}; found {quoted(', '.join(header))}. Send node,time,value")
     return [found["node"], found["time"], found["value"]]
 
 
 @dataclass(frozen=True)
 class Judge:
-    """Which rows can be readings of a city."""
+    """Decides which rows are valid readings of a city."""
 
     city: ServedCity
     now: Callable[[], float]
-    keep_days: float | None = None  # older readings are refused: they would be forgotten
+    keep_days: float | None = None  # older readings are refused: they would be deleted at once
     future_s: float = FUTURE_S
 
     @cached_property
@@ -147,14 +150,17 @@ class Judge:
                 node = self._node(row.node, unknown)
                 time_us = _time_us(row.time)
                 if time_us > latest_us:
-                    raise _RefusedError(f"time {_utc_us(time_us)} is in the future: it is {utc(int(now_s))}")
+                    raise _RefusedError(f"time {_utc_us(time_us)} is in the future (now: {utc(int(now_s))})")
                 if time_us < earliest_us:
-                    raise _RefusedError(f"time {_utc_us(time_us)} is too old: {self._kept()}")
+                    raise _RefusedError(f"time {_utc_us(time_us)} is too old: {self._age_limit()}")
                 value = _number(row.value)
                 if value < 0 and self.city.quantity == "count":
-                    raise _RefusedError(f"value {value:g} is negative, and a count cannot be")
+                    raise _RefusedError(f"value {value:g} is negative, but the readings are counts")
                 if value in CODES and not self._plausible[0] <= value <= self._plausible[1]:
-                    raise _RefusedError(f"value {value:g} looks like an error code: the record goes {self._goes()}")
+                    least, most = self.city.record
+                    raise _RefusedError(
+                        f"value {value:g} looks like an error code: past readings are {least:g} to {most:g}"
+                    )
             except _RefusedError as refused:
                 answers.append(Answer("refused", str(refused)))
                 continue
@@ -165,85 +171,82 @@ class Judge:
 
     def _node(self, value: object, unknown: set[str]) -> str:
         if value is None or value == "":
-            raise _RefusedError("no node")
+            raise _RefusedError("node is missing")
         if isinstance(value, bool) or not isinstance(value, str | int):
-            raise _RefusedError(f"node is {_kind(value)}. Give the id of a node, as text or a whole number")
+            raise _RefusedError(f"node is {_kind(value)}. Give a node id, as text or an integer")
         node = _text(value)
         node = node if node in self.city.row_of else self.city.node_of_detector.get(node, node)
         if node not in self.city.row_of:
-            unknown.add(node[:SHOWN])
-            hint = self._like(node[:SHOWN]) if len(unknown) <= HINTS else ""
-            raise _RefusedError(f"node {_shown(node)} is not in the network.{hint}")
+            unknown.add(node[:MAX_SHOWN])
+            hint = self._like(node[:MAX_SHOWN]) if len(unknown) <= MAX_HINTS else ""
+            raise _RefusedError(f"node {quoted(node)} is not in the network.{hint}")
         return node
 
     @cached_property
     def _plausible(self) -> tuple[float, float]:
-        """Where a number that may be an error code is a reading all the same."""
+        """The range in which a number used as an error code is taken as a reading all the same."""
         least, most = self.city.record
         far = FAR_FOR_A_CODE * (most - least) if most > least else float("inf")
         return least - far, most + far
 
-    def _goes(self) -> str:
-        return f"from {self.city.record[0]:g} to {self.city.record[1]:g}"
-
-    def _kept(self) -> str:
+    def _age_limit(self) -> str:
         return "before 1970" if self.keep_days is None else f"readings are kept for {self.keep_days:g} days"
 
 
 class _RefusedError(Exception):
-    """Why a row is no reading."""
+    """Why a row is not a valid reading."""
 
 
 def _text(value: str | int) -> str:
     try:
         return str(value)
-    except ValueError:  # a whole number of thousands of digits
-        raise _RefusedError("node is a number that is too long") from None
+    except ValueError:  # Python refuses to print integers of thousands of digits
+        raise _RefusedError("node is a number with too many digits") from None
 
 
 def _time_us(value: object) -> int:
     if value is None or value == "":
-        raise _RefusedError("no time")
+        raise _RefusedError("time is missing")
     if isinstance(value, str):
         text = value.strip()
         try:
             value = float(text) if NUMBER.fullmatch(text[:40]) else datetime.fromisoformat(text[:40])
         except ValueError:
-            raise _RefusedError(f"time {_shown(text)} is not ISO 8601, such as 2024-03-04T08:00:00Z") from None
+            raise _RefusedError(f"time {quoted(text)} is not ISO 8601, such as 2024-03-04T08:00:00Z") from None
     if isinstance(value, datetime):
         if value.tzinfo is None:
-            raise _RefusedError(f"time {_shown(value.isoformat())} has no offset from UTC. Append Z or +01:00")
+            raise _RefusedError(f"time {quoted(value.isoformat())} has no UTC offset. Append Z or +01:00")
         return (value - EPOCH) // timedelta(microseconds=1)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _RefusedError(f"time is {_kind(value)}. Give ISO 8601 or seconds since 1970")
     if not -1e12 < value < 1e12:
-        raise _RefusedError(f"time {_shown(str(value))} is not in seconds since 1970")
+        raise _RefusedError(f"time {quoted(str(value))} is not in seconds since 1970")
     return round(value * 1_000_000)
 
 
 def _number(value: object) -> float:
     if value is None or value == "":
-        raise _RefusedError("no value")
+        raise _RefusedError("value is missing")
     if isinstance(value, str):
         text = value
         try:
             value = float(text[:40])
         except ValueError:
-            raise _RefusedError(f"value {_shown(text)} is not a number") from None
+            raise _RefusedError(f"value {quoted(text)} is not a number") from None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _RefusedError(f"value is {_kind(value)}. Give a number")
     if not -MAX_VALUE < value < MAX_VALUE:
-        raise _RefusedError("value is not a finite number that fits")
+        raise _RefusedError("value is not finite, or too large")
     return float(value)
 
 
 def _kind(value: object) -> str:
-    return {"bool": "true or false", "list": "a list", "dict": "an object"}.get(type(value).__name__, "of another kind")
+    return {"bool": "a boolean", "list": "a list", "dict": "an object"}.get(type(value).__name__, "of the wrong type")
 
 
-def _shown(text: str) -> str:
-    """A user's word, short and with nothing in it that a terminal or a log would obey."""
-    return json.dumps(text if len(text) <= SHOWN else text[:SHOWN] + "…", ensure_ascii=True)
+def quoted(text: str) -> str:
+    """User input for a message: shortened and escaped, so that it cannot inject anything into a terminal or a log."""
+    return json.dumps(text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…", ensure_ascii=True)
 
 
 def _utc_us(time_us: int) -> str:
@@ -260,12 +263,14 @@ class _Waiting:
 
 
 class Ingest:
-    """The way into a store. `take` and `submit` may be called from any thread.
+    """Writes readings to a store. Thread-safe.
 
     Parameters
     ----------
-    store, judge
-        Where readings go, and which can.
+    store
+        Where the readings go.
+    judge
+        Decides which rows are valid.
     """
 
     def __init__(self, store: Store, judge: Judge) -> None:
@@ -278,33 +283,34 @@ class Ingest:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Let readings come in; once is enough."""
+        """Start the writing thread, unless it is running."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._write, name="ingest", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
-        """Write what waits, and end."""
+        """Write what is waiting, then end the thread."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join()
             self._thread = None
 
     async def take(self, judged: Judged) -> list[Answer]:
-        """Store a batch; the answers to its rows, in order."""
+        """Store a batch. Returns the answers to its rows, in order."""
         stored = await asyncio.wrap_future(self.submit(judged.readings)) if judged.readings else []
         answers = judged.with_stored(stored)
         self.counts.update(answer.status for answer in answers)
         return answers
 
     def submit(self, readings: list[Reading]) -> Future[list[str]]:
-        """The statuses of these readings once they are on disk; StoreGoneError where they are not."""
+        """Queue readings. The future gives their statuses once they are on disk, or StoreGoneError."""
         with self._lock:
             if self._rows + len(readings) > WAITING_ROWS:
-                raise BusyError(f"{self._rows} readings wait for the disk. Send again in a moment")
+                raise BusyError(f"{self._rows} readings are waiting to be written. Send this batch again in a moment")
             self._rows += len(readings)
         waiting = _Waiting(readings, Future())
-        waiting.stored.set_running_or_notify_cancel()  # a sender that goes away does not stop the others of its batch
+        # Not cancellable from here on: a sender that disconnects must not fail the others in its transaction.
+        waiting.stored.set_running_or_notify_cancel()
         self._queue.put(waiting)
         return waiting.stored
 
@@ -313,12 +319,12 @@ class Ingest:
         return self._rows
 
     def _write(self) -> None:
-        for batch in self._together():
+        for batch in self._transactions():
             rows = [reading for each in batch for reading in each.readings]
             try:
                 statuses, failed = iter(self._store.add_readings(rows, self.judge.now())), None
             except Exception as error:
-                statuses, failed = iter(()), error  # whoever waits is told
+                statuses, failed = iter(()), error  # passed on to the senders
             with self._lock:
                 self._rows -= len(rows)
             for each in batch:
@@ -327,11 +333,11 @@ class Ingest:
                 else:
                     each.stored.set_exception(failed)
 
-    def _together(self) -> Iterator[list[_Waiting]]:
-        """What waits, at most so many rows at once, until the end."""
+    def _transactions(self) -> Iterator[list[_Waiting]]:
+        """Waiting batches, grouped into transactions, until `stop`."""
         while (first := self._queue.get()) is not None:
             batch, rows, ended = [first], len(first.readings), False
-            while rows < TOGETHER_ROWS and not self._queue.empty():
+            while rows < TRANSACTION_ROWS and not self._queue.empty():
                 following = self._queue.get()
                 if following is None:
                     ended = True

@@ -1,4 +1,4 @@
-"""A forecast as it is issued and kept: every process, and every later question, gets these numbers.
+"""A forecast as it is issued and stored: every process and every later request gets the same numbers.
 
 Values are rounded to 12 binary digits, an error of at most 0.013 %, and compressed.
 """
@@ -14,19 +14,19 @@ from numpy.typing import NDArray
 from frigate.serve import wire
 from frigate.serve.store import StoredForecast
 
-DROPPED_BITS = 11  # of the 23 that a float32 has behind the point
+DROPPED_BITS = 11  # of the 23 bits of a float32 mantissa
 
 
 @dataclass(frozen=True)
 class Issued:
-    """One forecast of a city. H steps, N nodes."""
+    """A forecast for a city. H steps, N nodes."""
 
-    issued_s: int  # the moment of the forecast: it knows what was measured before
+    issued_s: int  # the forecast uses readings before this time
     made_s: float
     version: str  # of the network
     times_s: NDArray[np.int64]  # [H] start of each forecast interval
     values: NDArray[np.float32]  # [H,N] NaN at absent nodes
-    closed: tuple[tuple[str, str, str], ...]  # id, source and target of the closures that held
+    closed: tuple[tuple[str, str, str], ...]  # id, source and target of the active closures
     notices: tuple[str, ...]
 
     def stored(self) -> StoredForecast:
@@ -49,7 +49,7 @@ class Issued:
 
 
 def rounded(values: NDArray[np.floating], dropped_bits: int = DROPPED_BITS) -> NDArray[np.float32]:
-    """Values as they are issued, or with more of their bits dropped."""
+    """Values rounded as in issued forecasts, or to fewer bits."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     half, keep = np.uint32(1 << (dropped_bits - 1)), np.uint32(~((1 << dropped_bits) - 1) & 0xFFFFFFFF)
     return np.where(np.isfinite(values), ((bits + half) & keep).view(np.float32), np.float32(np.nan))

@@ -1,6 +1,6 @@
-"""The latest forecast as it is shown: with the past before it, the flow on roads, and what had been forecast then.
+"""The latest forecast as the map shows it: with the readings before it, their earlier forecasts, and road flows.
 
-Made once for each forecast, and in every process alike: all of it comes from the store.
+Built once per forecast in each process. All of it comes from the store, so every process shows the same.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ Floats = NDArray[np.float32]
 
 
 class NoForecastError(ServiceError):
-    """The service has just been started, and the first forecast is still to come."""
+    """The service has just started and has no forecast yet."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """T past snapshots, H steps ahead, N nodes, E usual roads. NaN is not known."""
+    """What the map shows. T past snapshots, H steps ahead, N nodes, E usual roads. NaN means unknown."""
 
     issued: Issued
     past_times_s: NDArray[np.int64]  # [T]
     past: Floats  # [T,N] readings
-    foretold: Floats  # [T,N] what had been forecast for these steps, one step ahead
-    road_past: Floats  # [T,E] from the readings, and where there is none from what had been forecast
+    foretold: Floats  # [T,N] the one-step-ahead forecasts for these snapshots
+    road_past: Floats  # [T,E] from readings, or from `foretold` where there is none
     road_forecast: Floats  # [H,E]
 
 
 class Latest:
-    """The latest forecast of a store. May be asked from any thread."""
+    """The latest forecast of a store. Thread-safe."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -44,7 +44,7 @@ class Latest:
         self._first_steps: dict[int, Floats | None] = {}  # [N] by the time of the forecast
 
     def get(self) -> Shown:
-        """What there is to show; NoForecastError where there is nothing yet."""
+        """The latest forecast; NoForecastError if there is none yet."""
         issued_s = self._engine.store.state()[0]
         with self._lock:
             if self._shown is None or self._shown.issued.issued_s != issued_s:
@@ -55,7 +55,7 @@ class Latest:
         engine, city = self._engine, self._engine.city
         stored = engine.store.forecast()
         if stored is None or stored.network != city.version:
-            raise NoForecastError("there is no forecast yet. The first comes at the end of the step that is under way")
+            raise NoForecastError("no forecast yet. The first is issued at the end of the current step")
         issued = Issued.of(stored)
         times_s, past = engine.window(issued.issued_s)
         foretold = self._foretold(times_s)
@@ -74,7 +74,7 @@ class Latest:
         )
 
     def _foretold(self, times_s: NDArray[np.int64]) -> Floats:
-        """[T,N] the first step of the forecasts that were made at these times."""
+        """[T,N] the first step of the forecasts issued at these times."""
         city, store = self._engine.city, self._engine.store
         known = self._first_steps
         self._first_steps = {}

@@ -1,4 +1,4 @@
-"""Bounds on what a client can ask of the service: bytes, time to send them, requests a second."""
+"""Limits on clients: size of a body, time to send it, requests per second."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 T = TypeVar("T")
 _QUICK_THREADS = anyio.CapacityLimiter(8)  # readings, tokens, health
-MANY = 10_000  # clients whose rate is remembered
+MANY = 10_000  # whose request rate is remembered
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one client may ask for."""
+    """Limits on requests."""
 
     body_mb: float = 8.0
-    rows: int = 50_000  # of a batch of readings
-    rate: float = 200.0  # requests a second of a token, or of an address without one
-    streams: int = 200  # open event streams, of all clients together
-    body_s: float = 30.0  # to send a body
-    what_ifs: int = 4  # that wait or are being computed, of all clients together
+    rows: int = 50_000  # per batch of readings
+    rate: float = 200.0  # requests per second, by token (or by address if there is none)
+    streams: int = 200  # open event streams, all clients together
+    body_s: float = 30.0  # time to send a body
+    what_ifs: int = 4  # waiting or running, all clients together
 
     @property
     def body_bytes(self) -> int:
@@ -34,12 +34,12 @@ class Limits:
 
 
 async def run_quickly(call: Callable[[], T]) -> T:
-    """Run what blocks for a moment in a thread, apart from those in which long answers are made."""
+    """Run a short blocking call in a thread of its own pool, so that it never waits for long requests."""
     return await anyio.to_thread.run_sync(call, limiter=_QUICK_THREADS)
 
 
 class BodyLimit:
-    """Refuses bodies that are too long, too slow or compressed, as an ASGI layer."""
+    """ASGI middleware that refuses bodies that are too large, too slow or compressed."""
 
     def __init__(self, app: ASGIApp, limits: Limits) -> None:
         self._app, self._limits = app, limits
@@ -52,46 +52,46 @@ class BodyLimit:
         left = self._limits.body_bytes
         deadline = time.monotonic() + self._limits.body_s
         complete = False
-        claimed = headers.get(b"content-length", b"0")
-        too_long = HTTPException(
-            413, f"the body has more than {self._limits.body_mb:g} MB. Send it in parts", {"Connection": "close"}
+        declared = headers.get(b"content-length", b"0")
+        too_large = HTTPException(
+            413, f"the body is larger than {self._limits.body_mb:g} MB. Send it in parts", {"Connection": "close"}
         )
 
         async def limited() -> Message:
             nonlocal left, complete
             if complete:
                 return await receive()
-            if claimed.isdigit() and int(claimed) > self._limits.body_bytes:
-                raise too_long
+            if declared.isdigit() and int(declared) > self._limits.body_bytes:
+                raise too_large
             if headers.get(b"content-encoding", b"identity") != b"identity":
-                raise HTTPException(415, "the body is compressed. Send it as it is")
+                raise HTTPException(415, "the body is compressed. Send it uncompressed")
             try:
                 message = await asyncio.wait_for(receive(), max(0.0, deadline - time.monotonic()))
             except TimeoutError:
-                slow = f"the body did not come within {self._limits.body_s:g} s"
+                slow = f"the body did not arrive within {self._limits.body_s:g} s"
                 raise HTTPException(408, slow, {"Connection": "close"}) from None
             left -= len(message.get("body", b""))
             complete = not message.get("more_body", False)
             if left < 0:
-                raise too_long
+                raise too_large
             return message
 
         await self._app(scope, limited, send)
 
 
 class Rate:
-    """So many requests a second of each client; after a pause, up to two seconds' worth at once."""
+    """A token bucket per client: `per_s` requests per second, in bursts of up to two seconds' worth."""
 
     def __init__(self, per_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._per_s, self._clock = per_s, clock
-        self._left: dict[str, tuple[float, float]] = {}  # by client: what is left, and when that was
+        self._left: dict[str, tuple[float, float]] = {}  # by client: requests left, and when that was counted
 
     def wait_s(self, client: str) -> float:
-        """0 where the client may go on, else how long it should wait."""
+        """How long the client must wait; 0 if it may proceed."""
         now, most = self._clock(), max(1.0, 2 * self._per_s)
         left, then = self._left.pop(client, (most, now))
         left = min(most, left + (now - then) * self._per_s)
-        self._left[client] = (left - 1 if left >= 1 else left, now)  # the last to ask stands last
+        self._left[client] = (left - 1 if left >= 1 else left, now)  # most recent client last
         if len(self._left) > MANY:
             del self._left[next(iter(self._left))]
         return 0.0 if left >= 1 else (1 - left) / self._per_s

@@ -1,4 +1,4 @@
-"""Logs as JSON, a line each: whatever a user has sent stays inside its string."""
+"""Logs as JSON lines, so that user input stays inside its string."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import TextIO
 
 from frigate.serve.city import utc
 
-OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message", "taskName"}
+STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message", "taskName"}
 
 
 class JsonLines(logging.Formatter):
-    """time, level, event, and whatever `extra` was given."""
+    """time, level, event, and the fields of `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {"time": utc(round(record.created, 3)), "level": record.levelname.lower(), "event": record.getMessage()}
-        line |= {name: value for name, value in vars(record).items() if name not in OWN}
+        line |= {name: value for name, value in vars(record).items() if name not in STANDARD_FIELDS}
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=True, default=str)
 
 
 def log_to(stream: TextIO = sys.stderr, *, level: str = "info") -> None:
-    """Send the logs of the service, and of the server below it, to a stream."""
+    """Send the logs of the service and of uvicorn to a stream."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines())
     for name in ("frigate.serve", "uvicorn"):

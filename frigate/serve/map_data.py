@@ -1,4 +1,4 @@
-"""What the map shows, as arrays: the roads of a city, sent once, and the flow on every road from that at every node."""
+"""Arrays for the map: the road network, sent once, and road flows computed from node values."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from frigate.sources.geometry import read_line, road_lines
 
 Floats = NDArray[np.float32]
 
-LITTLE_FLOW = 0.05  # of the mean flow, added to both flows: a node that nobody passes does not change a hundredfold
-MAX_CHANGE = 8.0  # by which the forecast of an end moves a road from its usual flow, up or down
+LITTLE_FLOW = 0.05  # share of the mean flow added to both flows, so that nearly empty nodes do not change a hundredfold
+MAX_CHANGE = 8.0  # largest factor between a road's usual flow and its forecast, up or down
 
 
 def network_container(
@@ -37,29 +37,29 @@ def network_container(
     detectors: Detectors | None = None,
     **more: Any,
 ) -> bytes:
-    """The geometry that the page needs, as a container (see `frigate.serve.wire`).
+    """The network for the page, as a binary container (see `frigate.serve.wire`).
 
     Parameters
     ----------
     network
-        With every road that can carry traffic, those included that are closed for now.
+        All roads, including those closed at the moment.
     stream
-        For the quantity, its unit, the length of a step and the time zone.
+        Gives the quantity, unit, step and time zone.
     sensors
         [N] nodes whose readings are used.
     name
-        Of the city.
+        Name of the city.
     horizon
         Steps of a forecast.
     has_demand
-        Whether trips through a road can be asked for.
+        Whether trips on a road can be requested.
     detectors
-        Their own names, for people.
+        Their names, shown to users.
     more
-        Goes into the header as it is.
+        Further header fields.
     """
     lines, _ = road_lines(network, network.edges)
-    names, street = np.unique(np.append(network.edges.name.astype(str), ""), return_inverse=True)  # "" comes first
+    names, street = np.unique(np.append(network.edges.name.astype(str), ""), return_inverse=True)  # "" sorts first
     arrays: dict[str, NDArray[Any]] = {
         "lon": network.lon.astype(np.float64),
         "lat": network.lat.astype(np.float64),
@@ -95,7 +95,7 @@ def network_container(
 
 
 def detector_texts(names: NDArray[np.str_], moved_m: NDArray[np.float64]) -> tuple[str, ...]:
-    """[N] the detectors of each node and how far the farthest was moved there; "" where there are none."""
+    """[N] the detectors at each node and how far the farthest was moved there; "" if none."""
     return tuple(
         f"{name}, moved {metres:.0f} m" if name and math.isfinite(metres) else name
         for name, metres in zip(names.tolist(), moved_m.tolist(), strict=True)
@@ -103,9 +103,9 @@ def detector_texts(names: NDArray[np.str_], moved_m: NDArray[np.float64]) -> tup
 
 
 def closed_roads(usual: RoadNetwork, now: RoadNetwork) -> NDArray[np.bool_]:
-    """[E] which of the usual roads another network of the same nodes has not."""
-    there, left = (network.senders * usual.num_nodes + network.receivers for network in (usual, now))
-    return ~np.isin(there, left)
+    """[E] usual roads that another network of the same nodes lacks."""
+    usual_keys, keys_now = (network.senders * usual.num_nodes + network.receivers for network in (usual, now))
+    return ~np.isin(usual_keys, keys_now)
 
 
 def road_flows(
@@ -118,27 +118,27 @@ def road_flows(
     local_s: NDArray[np.int64] | None = None,
     step_s: int = HOUR_S,
 ) -> Floats:
-    """[S,E] the flow on every road from the values [S,N] of every node.
+    """[S,E] the flow on every road from the values [S,N] of the nodes.
 
-    With demand it is the usual flow of the road, on its detours, times what its two ends have more than usual, and no
-    more than passes either end. Without, it is the mean of the two ends.
+    With demand: the usual flow of the road, after detours, scaled by how far its two ends deviate from usual, and at
+    most the flow at either end. Without demand: the mean of the two ends.
 
     Parameters
     ----------
     values
-        In the unit of the readings; NaN where not known.
+        In the unit of the readings; NaN where unknown.
     network
-        The usual roads, which the demand was estimated on.
+        The usual roads, for which the demand was estimated.
     closed
-        [E] roads that have no flow.
+        [E] roads without flow.
     demand
-        Of a city of counts.
+        Estimated demand; needs a city of counts.
     rerouted
-        What the closed roads do to the demand.
+        How the closures change the demand.
     local_s
-        [S] local times in seconds since 1970, with demand.
+        [S] local times in seconds since 1970; required with demand.
     step_s
-        Seconds of a snapshot, with demand.
+        Length of a snapshot in seconds; used with demand.
     """
     ends = values[:, network.senders], values[:, network.receivers]
     if demand is None or local_s is None:

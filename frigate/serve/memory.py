@@ -1,4 +1,4 @@
-"""Memory of a process that stays."""
+"""Memory of a long-running process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 def _find_trim() -> Callable[[int], int] | None:
     try:
         trim: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError, TypeError):  # another C library than glibc
+    except (AttributeError, OSError, TypeError):  # not glibc
         return None
     return trim
 
@@ -18,9 +18,9 @@ _trim = _find_trim()
 
 
 def give_back_memory() -> None:
-    """Give what was freed back to the system.
+    """Return freed memory to the operating system.
 
-    glibc keeps it, in pieces that the next forecast may not fit into: 450 MB of a service of 28,000 nodes.
+    glibc keeps it in fragments that the next forecast may not fit into: 450 MB for a service with 28,000 nodes.
     """
     if _trim is not None:
         _trim(0)

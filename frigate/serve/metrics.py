@@ -1,4 +1,4 @@
-"""Numbers for Prometheus, in its text format."""
+"""Metrics in the Prometheus text format."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
-SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics:
-    """Requests that were answered, by address and status. For the thread of the event loop."""
+    """Counts and times requests by route and status. Use it from the event loop only."""
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, str, int]] = Counter()  # method, route, status
@@ -20,30 +20,30 @@ class Metrics:
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         self.requests[method, route, status] += 1
-        buckets = self._buckets.setdefault(route, [0] * (len(SECONDS) + 1))
-        buckets[bisect_left(SECONDS, seconds)] += 1
+        buckets = self._buckets.setdefault(route, [0] * (len(BUCKETS_S) + 1))
+        buckets[bisect_left(BUCKETS_S, seconds)] += 1
         self._seconds[route] += seconds
 
     def lines(self) -> Iterable[str]:
         yield from family(
-            "frigate_requests_total", "counter", "Requests that were answered",
+            "frigate_requests_total", "counter", "Requests by method, route and status",
             {_labels(method=method, route=route, status=str(status)): count
              for (method, route, status), count in self.requests.items()},
         )  # fmt: skip
         name = "frigate_request_seconds"
-        yield from (f"# HELP {name} Time to answer a request", f"# TYPE {name} histogram")
+        yield from (f"# HELP {name} Response time", f"# TYPE {name} histogram")
         for route, buckets in self._buckets.items():
             total = 0
-            for bound, count in zip([*map(str, SECONDS), "+Inf"], buckets, strict=True):
+            for bound, count in zip([*map(str, BUCKETS_S), "+Inf"], buckets, strict=True):
                 total += count
                 yield f"{name}_bucket{_labels(route=route, le=bound)} {total}"
             yield f"{name}_sum{_labels(route=route)} {self._seconds[route]:.6f}"
             yield f"{name}_count{_labels(route=route)} {total}"
 
 
-def family(name: str, kind: str, words: str, values: Mapping[str, float | None] | float | None) -> Iterable[str]:
-    """The lines of one metric: a value, or one for each set of labels; None is left out."""
-    yield f"# HELP {name} {words}"
+def family(name: str, kind: str, text: str, values: Mapping[str, float | None] | float | None) -> Iterable[str]:
+    """The lines of one metric: a single value, or one per set of labels. None is left out."""
+    yield f"# HELP {name} {text}"
     yield f"# TYPE {name} {kind}"
     for labels, value in (values if isinstance(values, Mapping) else {"": values}).items():
         if value is not None:

@@ -1,8 +1,8 @@
-"""Readings from an MQTT broker, judged and stored as those over HTTP are.
+"""Readings from an MQTT broker, validated and stored like those over HTTP.
 
-Nothing is lost at QoS 1: the session is kept by the broker while we are away, and a message is acknowledged only when
-its readings are on disk. What comes twice is a duplicate, and stays one reading. Rows that are refused are logged and
-acknowledged: they would be refused again.
+Nothing is lost at QoS 1: the broker keeps the session while we are disconnected, and a message is acknowledged only
+when its readings are on disk. A message delivered twice is stored once. Refused rows are logged and acknowledged,
+because they would be refused again.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("frigate.serve")
 PORTS = {"mqtt": 1883, "mqtts": 8883}
 EXAMPLE = "mqtt://host:1883/traffic/readings"
-TOGETHER = 1_000  # messages in one batch
-# Beyond these, aiomqtt drops messages. One at QoS 1 is not acknowledged then, and comes again with the next connection.
-WAITING = 20_000
+BATCH_MESSAGES = 1_000
+# aiomqtt drops messages beyond this. At QoS 1 they stay unacknowledged, and are resent on the next connection.
+MAX_QUEUED = 20_000
 MAX_BYTES = 2_000_000  # of one message
-PAUSES_S = (0.5, 1.0, 2.0, 5.0, 10.0)  # between tries to connect, and to store
+PAUSES_S = (0.5, 1.0, 2.0, 5.0, 10.0)  # between attempts to connect or to store
 
 
 @dataclass(frozen=True)
 class Broker:
-    """Where readings are published, and as whom we ask for them."""
+    """An MQTT broker and topic, and the credentials to subscribe with."""
 
     host: str
     port: int
     topic: str
-    client: str  # the broker keeps our session under this name: no two processes may share one
+    client: str  # the broker keeps our session under this name, so each process needs its own
     tls: bool = False
     username: str | None = None
     password: str | None = None
 
     @classmethod
     def parse(cls, url: str, *, client: str) -> Broker:
-        """Read mqtt://user:password@host:port/topic?client=NAME; mqtts:// is MQTT over TLS.
+        """Parse mqtt://user:password@host:port/topic?client=NAME, or mqtts:// for TLS.
 
         Parameters
         ----------
         url
-            The topic may have the wildcards + and #.
+            The topic may contain the wildcards + and #.
         client
-            The name under which the broker keeps the session, where the URL has none.
+            Default for the client name.
         """
         where = urlsplit(url.replace("#", "%23"))
         topic = unquote(where.path.removeprefix("/"))
@@ -67,7 +67,7 @@ class Broker:
         options = parse_qs(where.query)
         unknown = sorted(set(options) - {"client"})
         if unknown:
-            raise ServiceError(f'--mqtt: no option "{unknown[0]}". After the ? stands client=NAME, or nothing')
+            raise ServiceError(f'--mqtt: unknown option "{unknown[0]}". The only option is ?client=NAME')
         return cls(
             host=host,
             port=port or PORTS[where.scheme],
@@ -89,20 +89,20 @@ class MqttState:
     """For health and metrics."""
 
     connected: bool = False
-    messages: int = 0  # that were acknowledged
+    messages: int = 0  # acknowledged
     refused: int = 0  # rows and unreadable messages
-    waiting: bool = False  # whether readings wait for the store
+    waiting: bool = False  # whether readings are waiting for the store
 
 
 class Subscriber:
-    """Takes the readings of one topic into the store, for ever.
+    """Stores the readings published on a topic.
 
     Parameters
     ----------
     broker
-        Where they are published.
+        Where to subscribe.
     ingest
-        The way into the store.
+        Validates and stores the readings.
     """
 
     def __init__(self, broker: Broker, ingest: Ingest) -> None:
@@ -115,7 +115,7 @@ class Subscriber:
         self.state = MqttState()
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Run until cancelled; reconnect whenever the connection is lost."""
         failures = 0
         while True:
             try:
@@ -126,7 +126,7 @@ class Subscriber:
                     while True:
                         await self._take(client, await _waiting(client))
             except self._mqtt.MqttError as error:
-                LOG.warning("the broker is gone", extra={"broker": self._broker.name, "reason": str(error)})
+                LOG.warning("MQTT connection lost", extra={"broker": self._broker.name, "reason": str(error)})
             finally:
                 self.state.connected = False
             await asyncio.sleep(PAUSES_S[min(failures, len(PAUSES_S) - 1)])
@@ -136,14 +136,14 @@ class Subscriber:
         broker = self._broker
         client = self._mqtt.Client(
             broker.host, broker.port, username=broker.username, password=broker.password, identifier=broker.client,
-            clean_session=False, max_queued_incoming_messages=WAITING, keepalive=20,
+            clean_session=False, max_queued_incoming_messages=MAX_QUEUED, keepalive=20,
             tls_context=ssl.create_default_context() if broker.tls else None,
         )  # fmt: skip
-        client._client.manual_ack_set(True)  # aiomqtt has no word of its own for it
+        client._client.manual_ack_set(True)  # aiomqtt has no public API for this
         return client
 
     async def _take(self, client: aiomqtt.Client, messages: Sequence[aiomqtt.Message]) -> None:
-        """Store the readings of some messages, however long it takes, and acknowledge them."""
+        """Store the readings of these messages, retrying until it works, then acknowledge them."""
         rows: list[Row] = []
         for message in messages:
             try:
@@ -156,7 +156,7 @@ class Subscriber:
                 answers = await self._ingest.take(self._ingest.judge(rows))
             except (StoreGoneError, BusyError) as error:
                 self.state.waiting = True
-                LOG.warning("readings wait for the store", extra={"messages": len(messages), "reason": str(error)})
+                LOG.warning("waiting for the store", extra={"messages": len(messages), "reason": str(error)})
                 await asyncio.sleep(PAUSES_S[min(failures, len(PAUSES_S) - 1)])
                 failures += 1
                 continue
@@ -171,23 +171,23 @@ class Subscriber:
 
     def _refused(self, reason: str, **more: str) -> None:
         self.state.refused += 1
-        LOG.warning("a message was refused", extra={"reason": reason, **more})
+        LOG.warning("message refused", extra={"reason": reason, **more})
 
 
 async def _waiting(client: aiomqtt.Client) -> list[aiomqtt.Message]:
-    """The next message, and those that came with it."""
+    """The next message, and those that have already arrived after it."""
     found = [await anext(client.messages)]
-    while len(client.messages) and len(found) < TOGETHER:
+    while len(client.messages) and len(found) < BATCH_MESSAGES:
         found.append(await anext(client.messages))
     return found
 
 
 def rows_of_message(payload: object) -> list[Row]:
-    """The readings of a message: one as a JSON object, or a batch in JSON or CSV as over HTTP."""
+    """The readings in a message: one as a JSON object, or a batch in JSON or CSV as over HTTP."""
     if not isinstance(payload, bytes):
         raise BatchError("the message is empty")
     if len(payload) > MAX_BYTES:
-        raise BatchError(f"a message of {len(payload):,} bytes; {MAX_BYTES:,} are the most")
+        raise BatchError(f"the message has {len(payload):,} bytes. The limit is {MAX_BYTES:,}")
     if not payload.lstrip().startswith(b"{"):
         return rows_of_csv(payload)
     try:

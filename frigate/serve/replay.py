@@ -1,8 +1,8 @@
-"""A stored city, sent to a service as if it were live, at any speed.
+"""Sends a stored city to a service as if it were live, at any speed.
 
-The service runs on the time of the replay (`frigate serve RUN --replay`): after each snapshot's readings, the replay
-tells it that the snapshot has ended. So the service never runs ahead of its readings, times are those of the record,
-and it does not matter how fast the replay is, or how long either of the two was away.
+The service takes its time from the replay (`frigate serve RUN --replay`): after sending a snapshot's readings, the
+replay tells the service that the snapshot has ended. So the service never runs ahead of its readings, whatever the
+speed, and either side may be interrupted for any length of time.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from frigate.errors import ServiceError, SettingsError
 from frigate.serve.city import utc
 from frigate.serve.client import ServiceClient, ServiceGoneError
 
-ROWS = 5_000  # in one request
-PAUSES_S = (0.2, 0.5, 1.0, 2.0, 5.0)  # between tries
+BATCH_ROWS = 5_000
+PAUSES_S = (0.2, 0.5, 1.0, 2.0, 5.0)  # between attempts
 Road = tuple[str, str]
 
 
 @dataclass(frozen=True)
 class Sent:
-    """One snapshot that has been sent."""
+    """A snapshot that has been sent."""
 
     snapshot: int
-    time_s: int  # what the service's clock says now: the snapshot's end
+    time_s: int  # the service's time after it: the end of the snapshot
     readings: int
     refused: int
 
 
 class Replay:
-    """Snapshots of a stream on their way to a service.
+    """Sends the snapshots of a stream to a service.
 
     Parameters
     ----------
     stream
-        The readings, and the roads that were closed.
+        The readings and the road closures.
     service
         Where to send them.
     speed
-        How many times as fast as they were measured.
+        1 is real time; 60 is an hour in a minute.
     say
-        Told when the service does not answer, and when it does again.
+        Called with a message when the service stops or resumes responding.
     clock, wait
-        Seconds of a clock that nobody sets, and what waits for so many of them.
+        A monotonic clock in seconds, and a function that sleeps.
     """
 
     def __init__(
@@ -63,21 +63,20 @@ class Replay:
         wait: Callable[[float], Any] = time.sleep,
     ) -> None:
         if not 0 < speed < float("inf"):
-            raise SettingsError(f"--speed {speed:g}: give a number above 0; 60 is an hour in a minute")
+            raise SettingsError(f"--speed {speed:g}: give a number above 0, such as 60 for an hour in a minute")
         self._stream, self._service, self._speed = stream, service, speed
         self._say, self._clock, self._wait = say, clock, wait
         self._names = [str(node_id) for node_id in stream.node_ids.tolist()]
-        self._closed: dict[Road, str] = {}  # by road: the closure that this replay has made
+        self._closed: dict[Road, str] = {}  # by road: id of the closure that this replay created
         self._roads = _roads(stream, self._names)
         self._usual = self._roads[next(k for k, each in enumerate(stream.topologies) if each is stream.main_network)]
 
     def run(self, first: int, stop: int) -> Iterator[Sent]:
-        """Send the snapshots from `first` up to `stop`, each when it ends; readings of the window before, at once."""
+        """Send the snapshots [first, stop), each when it ends, after the readings that the first forecast needs."""
         status = self._send("GET", "/v1/time")
         if not status["replay"]:
             raise ServiceError(
-                f"{self._service.url} runs on the real time. Start it with `frigate serve RUN --replay`, on a store of "
-                "its own"
+                f"{self._service.url} runs in real time. Start it with `frigate serve RUN --replay`, on its own store"
             )
         for snapshot in range(max(0, first - int(status["past_steps"])), first):
             self._send_readings(snapshot)
@@ -91,13 +90,13 @@ class Replay:
             yield Sent(snapshot, self._tell_time(snapshot + 1), readings, refused)
 
     def _tell_time(self, snapshot: int) -> int:
-        """It is the start of this snapshot now."""
+        """Set the service's time to the start of this snapshot."""
         time_s = self._stream.steps.time_s(snapshot)
         self._send("PUT", "/v1/time", {"time": utc(time_s)})
         return time_s
 
     def _send_readings(self, snapshot: int) -> tuple[int, int]:
-        """How many there are, and how many of them were refused."""
+        """Send a snapshot's readings. Returns how many there are and how many were refused."""
         stream = self._stream
         at = utc(int(stream.times_s[snapshot]))
         rows = [
@@ -105,13 +104,13 @@ class Replay:
             for n in stream.observed[snapshot].nonzero()[0]
         ]
         refused = 0
-        for k in range(0, len(rows), ROWS):
-            answer = self._send("POST", "/v1/readings", {"readings": rows[k : k + ROWS]})
+        for k in range(0, len(rows), BATCH_ROWS):
+            answer = self._send("POST", "/v1/readings", {"readings": rows[k : k + BATCH_ROWS]})
             refused += int(answer["refused"])
         return len(rows), refused
 
     def _close_roads(self, wanted: frozenset[Road]) -> None:
-        """Close and open what the record does. Closures that others have made stay."""
+        """Close and reopen roads as in the record. Closures created by others stay."""
         for road in sorted(wanted - set(self._closed)):
             made = self._send("POST", "/v1/closures", {"source": road[0], "target": road[1]})
             self._closed[road] = made["id"]
@@ -119,35 +118,35 @@ class Replay:
             self._send("DELETE", f"/v1/closures/{self._closed.pop(road)}")
 
     def _send(self, method: str, path: str, body: Any = None) -> Any:
-        """The answer, however long it takes: every request here may be sent twice."""
+        """Send a request and retry until it is answered. That is safe: sending any of them twice changes nothing."""
         for tries in count():
             try:
                 answer = self._service.send(method, path, body)
                 break
             except ServiceGoneError as error:
                 if tries == 0:
-                    self._say(f"{error}; trying until it does")
+                    self._say(f"{error}; retrying")
                 self._wait(error.retry_after_s or PAUSES_S[min(tries, len(PAUSES_S) - 1)])
         if tries:
-            self._say(f"{self._service.url} answers; going on")
+            self._say(f"{self._service.url} responds again")
         return answer
 
 
 def snapshots_between(stream: RoadNetworkStream, first: str | None, until: str | None) -> tuple[int, int]:
-    """The snapshots [first, stop) of the record between two times that a person typed; all, where none is given."""
+    """The snapshots [first, stop) between the times that a user gave; all if none."""
     start_s = stream.start_s if first is None else parse_moment(first, stream.timezone, where="--from")
     end_s = stream.end_s if until is None else parse_moment(until, stream.timezone, where="--until", end=True)
     begin, stop = snapshots_in(stream, (start_s, end_s))
     if begin >= stop:
         wanted = " and ".join(f'{name} "{text}"' for name, text in (("--from", first), ("--until", until)) if text)
         raise SettingsError(
-            f"{wanted}: the record has no snapshot there. It goes from {stream.local_time(stream.start_s)} to "
+            f"{wanted}: the data has no snapshot in this period. It covers {stream.local_time(stream.start_s)} to "
             f"{stream.local_time(stream.end_s)}"
         )
     return begin, stop
 
 
 def _roads(stream: RoadNetworkStream, names: list[str]) -> list[frozenset[Road]]:
-    """The roads of each topology, by the names of their ends."""
+    """The roads of each topology, as pairs of node names."""
     pairs = [zip(each.senders.tolist(), each.receivers.tolist(), strict=True) for each in stream.topologies]
     return [frozenset((names[a], names[b]) for a, b in each) for each in pairs]

@@ -1,4 +1,4 @@
-"""The time of a service that a replay drives: it stands still until the replay says that a step has passed."""
+"""The time of a service in replay: it stands still until the replay sets it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ FACT = "replay time"
 
 
 class ReplayTime:
-    """Seconds since 1970 UTC. It lies in the store: restarts and other processes go by the same.
+    """Seconds since 1970 UTC. Kept in the store, so that it survives restarts and all processes share it.
 
     Parameters
     ----------
     store
-        Of a replay: a store with live readings is refused by its city's name (`Store.claim`).
+        A store used for replays only; `Store.claim` refuses one with live readings.
     start_s
-        What it says before a replay has begun.
+        The time before a replay has begun.
     """
 
     def __init__(self, store: Store, start_s: float) -> None:
@@ -31,7 +31,7 @@ class ReplayTime:
         self._now_s, self.known = time_s, True
 
     def refresh(self) -> None:
-        """Take over what another process was told."""
+        """Read the time that another process may have been told."""
         found = self._store.fact(FACT)
         if found is not None:
             self._now_s, self.known = float(found), True

@@ -1,7 +1,8 @@
-"""How the issued forecasts did: each snapshot against the forecasts that were made of it, 1 to H steps before.
+"""Scores the issued forecasts: each snapshot against the forecasts of it, issued 1 to H steps before.
 
-Where a node has a reading then, and had one when the forecast was made: that last reading, taken as the forecast, is
-what to compare with (persistence). Scores of the last snapshots are made again at every tick, for readings come late.
+A node counts if it has a reading in the snapshot and had one when the forecast was issued. The baseline is
+persistence: that last reading taken as the forecast. Recent snapshots are scored again at every tick, because readings
+may arrive late.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ HOUR_S = 3600
 
 
 class Scorer:
-    """Keeps the last forecasts at hand, so that a tick need not read them again."""
+    """Scores snapshots and caches the recent forecasts, so that they are not read again at every tick."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -33,7 +34,7 @@ class Scorer:
         self._written: dict[int, bytes] = {}
 
     def score(self, issued_s: int) -> None:
-        """Score the snapshots of the window that is complete at a step boundary."""
+        """Score the snapshots of the window that ends at a step boundary."""
         engine, city, store = self._engine, self._engine.city, self._engine.store
         T, H = city.past, city.horizon
         times_s, values = engine.window(issued_s, count=T + H)
@@ -55,7 +56,7 @@ class Scorer:
 def score_snapshot(
     k: int, times_s: NDArray[np.int64], values: NDArray[np.float32], issued: Mapping[int, Issued | None]
 ) -> bytes | None:
-    """The scores of snapshot k of a window [S,N]; None where no forecast can be compared."""
+    """The encoded scores of snapshot k of a window [S,N]; None if no forecast can be scored."""
     truth, time_s = values[k], int(times_s[k])
     error, persistence = np.zeros(len(truth)), np.zeros(len(truth))
     count = np.zeros(len(truth), np.uint32)
@@ -78,13 +79,13 @@ def score_snapshot(
         "row": rows.astype(np.uint32),
         "error": error[rows].astype(np.float32),
         "count": count[rows],
-        "steps": np.array(steps, np.float64),  # [steps,3] error, that of persistence, cells
+        "steps": np.array(steps, np.float64),  # [steps,3] error, persistence error, cells
     }
     return zlib.compress(wire.encode({}, arrays), 1)
 
 
 def accuracy(store: Store, city: ServedCity, *, since_s: int) -> dict[str, Any]:
-    """The scores since then: in all, by hour, by steps ahead, and the nodes that do worst."""
+    """The scores since `since_s`: overall, by hour, by steps ahead, and the worst nodes."""
     return summary(store.scores(since_s, city.version), city)
 
 

@@ -1,9 +1,9 @@
-"""How the sensors are: ok, late, silent or stuck.
+"""The state of the sensors: ok, late, silent or stuck.
 
-ok        it was read in one of the last two complete snapshots
-late      it was not, but in the window that a forecast reads
-silent    nor there
-stuck     it reads one value without a break for six hours: a gauge, or a count above 0
+ok        has a reading in one of the last two complete snapshots
+late      has none there, but one in the window that a forecast reads
+silent    has none in that window
+stuck     has reported the same value for six hours (for counts: above 0)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STATES = ("ok", "late", "silent", "stuck")
 
 
 def sensor_health(store: Store, city: ServedCity, *, now_s: float) -> dict[str, Any]:
-    """The state of every sensor of the run, and of every other node that sends readings."""
+    """The state of every sensor of the run, and of every other node that has sent readings."""
     facts = store.sensor_facts(int(now_s - DAY_S) * 1_000_000, int(now_s - STUCK_S) * 1_000_000)
     found = {each.node: each for each in facts if each.node in city.row_of}
     names = dict.fromkeys([name for name, used in zip(city.node_names, city.sensors.tolist(), strict=True) if used])

@@ -1,4 +1,4 @@
-"""The app behind a socket: uvicorn, with an end that waits for what is under way."""
+"""Runs the app under uvicorn, with a graceful shutdown."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from frigate.serve.mqtt import Broker
 from frigate.serve.service import Service
 
 BACKLOG = 2048
-SWITCH_S = 0.0005  # Python's own is ten times that
-END_S = 10  # for requests that are under way when the service is told to stop
+SWITCH_S = 0.0005  # a tenth of Python's default
+SHUTDOWN_S = 10  # for requests in progress when the service is told to stop
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket to serve on; 0 is any port that is free."""
+    """A listening socket; port 0 is any free port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     found = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -31,12 +31,12 @@ def listen(host: str, port: int) -> socket.socket:
         found.listen(BACKLOG)
     except OSError as error:
         found.close()
-        raise ServiceError(f"--host {host} --port {port}: {error.strerror or error}. Name another") from None
+        raise ServiceError(f"--host {host} --port {port}: {error.strerror or error}. Choose another") from None
     return found
 
 
 class Server(uvicorn.Server):
-    """Serves until SIGTERM or SIGINT. Event streams, which never end by themselves, are ended first."""
+    """Serves until SIGTERM or SIGINT. Event streams never end by themselves, so shutdown ends them first."""
 
     def __init__(
         self, service: Service, *, host: str, port: int, limits: Limits | None = None, broker: Broker | None = None
@@ -44,7 +44,7 @@ class Server(uvicorn.Server):
         self.frigate = make_app(service, limits, broker)
         self._socket = listen(host, port)
         config = uvicorn.Config(
-            self.frigate, log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=END_S,
+            self.frigate, log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=SHUTDOWN_S,
             http=Connection, lifespan="on", proxy_headers=False,
         )  # fmt: skip
         super().__init__(config)
@@ -55,7 +55,7 @@ class Server(uvicorn.Server):
         return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
-        """While a forecast is computed, requests wait less for the interpreter."""
+        """Serve with a short switch interval: requests wait less for the GIL while a forecast is computed."""
         before_s = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_S)
         try:
@@ -64,7 +64,7 @@ class Server(uvicorn.Server):
             sys.setswitchinterval(before_s)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A second Ctrl-C waits for nothing. The signal is not raised again: this is how a service ends."""
+        """A second Ctrl-C forces the exit. Unlike uvicorn, do not re-raise the signal: stopping is not an error."""
         if self.should_exit and sig == signal.SIGINT:
             self.force_exit = True
         self.should_exit = True

@@ -1,4 +1,4 @@
-"""A city in service: the engine, the clock in its thread, the way in for readings, and what requests share."""
+"""The service for one city: the engine, the clock in its thread, the ingest, and what requests share."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ from frigate.serve.wire import decode
 from frigate.training.run import Run
 
 LOG = logging.getLogger("frigate.serve")
-LONGEST_WAIT_S = 5.0  # the machine's clock may be set meanwhile
+LONGEST_WAIT_S = 5.0  # the system clock may be changed meanwhile
 ANY_TIME_S = 1e10
-REPLAY_WAIT_S = 0.25  # the time may have been told to another process
+REPLAY_WAIT_S = 0.25  # another process may have been told the time
 
 
 class Service:
-    """A trained run at work on a store.
+    """Serves a trained run from a store.
 
     Parameters
     ----------
     run, city
-        What forecasts, and for which roads.
+        The trained model and the city to forecast.
     store
-        Of this city, or new. It is closed by whoever opened it.
+        A store of this city, or a new one. The caller closes it.
     now
-        Seconds since 1970 UTC.
+        Returns the time in seconds since 1970 UTC.
     replay
-        Go by the time that `frigate replay` tells, without a grace time, in place of `now`.
+        Use the time that `frigate replay` sets instead of `now`, without a grace time.
     grace_s, keep_days
         As in `frigate.serve.clock.Clock`.
     device
         "cpu" or "cuda". Default: cuda if available.
     basemap, basemap_attribution
-        Tiles below the roads, as `https://tiles.example/{z}/{x}/{y}.png`, and whose they are.
+        URL of map tiles, such as `https://tiles.example/{z}/{x}/{y}.png`, and their attribution.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Service:
         self.engine = Engine(run, self.city, store, device=device)
         self.clock = Clock(self.engine, now=now, grace_s=grace_s, keep_days=keep_days)
         judge = Judge(self.city, now, keep_days=keep_days)
-        if replay:  # readings come before the time of which they are, and may be of any year
+        if replay:  # a snapshot's readings arrive before the time is set to its end, and may be from any year
             judge = Judge(self.city, now, future_s=ANY_TIME_S)
         self.ingest = Ingest(store, judge)
         self.latest = Latest(self.engine)
@@ -95,14 +95,14 @@ class Service:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Let the clock turn and readings come in."""
+        """Start the clock and the ingest."""
         self._ended.clear()
         self.ingest.start()
         self._thread = threading.Thread(target=self._turn, name="clock", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Store what waits, finish the forecast that is under way, and hand over the clock."""
+        """Finish the forecast in progress, store waiting readings, and release the clock."""
         self._ended.set()
         self._awake.set()
         if self._thread is not None:
@@ -112,18 +112,18 @@ class Service:
         self.store.release_clock()
 
     def is_stale(self, issued_s: int) -> bool:
-        """Whether a forecast should have had a successor by now."""
+        """Whether a forecast issued then should have been superseded by now."""
         return self.now() - issued_s > 2 * self.city.step_s + self.clock.grace_s
 
     def set_replay_time(self, time_s: float) -> None:
-        """Of a replay: it is this time now."""
+        """Set the time of a replay."""
         assert self.replay is not None
         self.replay.set(time_s)
         self._awake.set()
 
     def _turn(self) -> None:
-        # A core stays free for requests: without it the slowest hundredth waits three times as long while a forecast is
-        # made, and the forecast is no faster.
+        # Leave a core free for requests. Without it, the slowest 1 % of requests take three times as long during a
+        # forecast, and the forecast is no faster.
         torch.set_num_threads(min(torch.get_num_threads(), max(1, (os.cpu_count() or 1) - 1)))
         while not self._ended.is_set():
             self._awake.clear()
@@ -132,10 +132,10 @@ class Service:
                     self.replay.refresh()
                 if self.replay is None or self.replay.known:
                     self.clock.turn()
-            except Exception as error:  # a forecast that fails must not be the last
-                known, self.clock.state.error = self.clock.state.error, f"{type(error).__name__}: {error}"
-                if known != self.clock.state.error:  # once, not at every try
+            except Exception as error:  # a failed forecast must not stop the clock
+                last_error, self.clock.state.error = self.clock.state.error, f"{type(error).__name__}: {error}"
+                if last_error != self.clock.state.error:  # log it once, not at every attempt
                     own = isinstance(error, FrigateError)
-                    LOG.error("the clock could not turn", extra={"error": str(error)}, exc_info=None if own else error)
+                    LOG.error("forecast failed", extra={"error": str(error)}, exc_info=None if own else error)
             longest_s = LONGEST_WAIT_S if self.replay is None else REPLAY_WAIT_S
             self._awake.wait(min(self.clock.wait_s(), longest_s))

@@ -1,4 +1,4 @@
-"""The binary container of the API and of offline reports: named arrays behind a JSON header, read without a copy.
+"""The binary container of the API and of offline reports: a JSON header and named arrays, readable without a copy.
 
     4 bytes   "FRG1"
     4 bytes   uint32: length of the header in bytes; 8 + length is a multiple of 8
@@ -28,14 +28,14 @@ NAME_OF = {np.dtype(stored): name for name, stored in DTYPES.items()}
 
 
 def encode(meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """A container of these arrays.
+    """Encode a container.
 
     Parameters
     ----------
     meta
-        What JSON can hold; "arrays" is taken.
+        JSON-serializable header fields; the name "arrays" is reserved.
     arrays
-        Of float32, float64, uint32, int32, uint8 or bool (sent as uint8).
+        float32, float64, uint32, int32, uint8 or bool (sent as uint8).
     """
     table: dict[str, dict[str, Any]] = {}
     parts: list[bytes] = []
@@ -55,10 +55,10 @@ def encode(meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes
 
 
 def decode(data: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """The meta data and the arrays of a container; the arrays are read-only views of the bytes."""
+    """The metadata and arrays of a container. The arrays are read-only views of the bytes."""
     if data[:4] != MAGIC or len(data) < 8:
         raise ServiceError(
-            f"{len(data)} bytes that begin with {data[:4]!r} are no container: they begin with {MAGIC!r}"
+            f"{len(data)} bytes starting with {data[:4]!r} are not a container, which starts with {MAGIC!r}"
         )
     start = 8 + int(struct.unpack_from("<I", data, 4)[0])
     try:
@@ -66,7 +66,7 @@ def decode(data: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         table = meta.pop("arrays")
         arrays = {name: _view(data, start, **about) for name, about in table.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ServiceError(f"a container of {len(data)} bytes is cut short or damaged: {error}") from None
+        raise ServiceError(f"a container of {len(data)} bytes is truncated or damaged: {error}") from None
     return meta, arrays
 
 

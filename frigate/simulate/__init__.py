@@ -1,4 +1,4 @@
-"""The demo town: its streets, who drives where, and the counts at every intersection. All from one seed.
+"""The demo town: its streets, its traffic, and the counts at every intersection, all from one seed.
 
 May import: `data` and below.
 """

@@ -1,7 +1,7 @@
 """Traffic assignment: routes by travel time under congestion, for all trips between zones and nodes at once.
 
-By successive averages in three rounds: each third of the drivers takes the shortest paths under the delays caused by
-the thirds before. The paths from and to a zone are trees, so that one tree carries all trips of its zone.
+Successive averages in three rounds: each third of the drivers takes the shortest paths under the delays caused by the
+previous thirds. The paths from (or to) a zone form a tree, which carries all trips of the zone.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from scipy.sparse.csgraph import depth_first_order, dijkstra
 
 from frigate.simulate.streets import Floats, Ints, Town
 
-# Beside N and E: P flows (a purpose, outward or homeward), Z zones.
+# Besides N and E: P flows (a purpose, outward or homeward), Z zones.
 ROUNDS = 3
-CAPACITY_PER_LANE = 800.0  # vehicles an hour, at signals shared with other directions
+CAPACITY_PER_LANE = 800.0  # vehicles per hour; signals are shared with other directions
 JUNCTION_S = np.array([8.0, 7.0, 7.0, 7.0, 8.0])  # delay at the end of a road, by class
 
 
@@ -25,31 +25,31 @@ JUNCTION_S = np.array([8.0, 7.0, 7.0, 7.0, 8.0])  # delay at the end of a road, 
 class Demand:
     """Trips between zones and nodes; each flow sums to 1 over both tables."""
 
-    roots: Ints  # [Z] the node that stands for a zone
+    roots: Ints  # [Z] the node that represents the zone
     to_root: Floats  # [P,Z,N] from a node to a zone
     from_root: Floats  # [P,Z,N] from a zone to a node
 
 
 @dataclass(frozen=True)
 class Loading:
-    """Where an average trip of each flow passes, and the traffic on the roads."""
+    """The route of an average trip of each flow, and the traffic on the roads."""
 
     passages: Floats  # [P,Z,N] trips through a node, by the zone they start or end at
     elapsed_s: Floats  # [N] mean time since departure
-    road_flow: Floats  # [E] vehicles an hour; 0 on closed roads
+    road_flow: Floats  # [E] vehicles per hour; 0 on closed roads
     road_passages: Floats  # [P,E] trips along a road
 
 
 @dataclass(frozen=True)
 class AssignedRoads:
-    """What assignment needs of the roads, sorted by sender and receiver."""
+    """What assignment needs to know about the roads, sorted by sender and receiver."""
 
     num_nodes: int
     senders: Ints  # [E]
     receivers: Ints  # [E]
     free_s: Floats  # [E]
-    capacity: Floats  # [E] vehicles an hour
-    perceived: Floats  # [ROUNDS,E] factors on the travel times, as drivers perceive them
+    capacity: Floats  # [E] vehicles per hour
+    perceived: Floats  # [ROUNDS,E] factors on the travel times: drivers perceive them differently
 
     def matrix(self, cost: Floats, open_: NDArray[np.bool_]) -> csr_array:
         ends = (self.senders[open_], self.receivers[open_])
@@ -57,7 +57,7 @@ class AssignedRoads:
 
 
 def assigned_roads(rng: np.random.Generator, town: Town) -> AssignedRoads:
-    """The roads as drivers see them, who differ in taste."""
+    """The roads of a town, with random differences in how drivers perceive them."""
     e = town.network.edges
     e = e.take(np.lexsort((e.receivers, e.senders)))
     free_s = e.length_m / (e.speed_kph / 3.6) + JUNCTION_S[town.node_class[e.receivers]]
@@ -68,9 +68,9 @@ def assigned_roads(rng: np.random.Generator, town: Town) -> AssignedRoads:
 
 
 def subtree_sums(before: NDArray[np.int32], load: Floats) -> Floats:
-    """The sum of `load` [Z,N,C] over each node and all nodes below it, in Z trees of predecessors [Z,N].
+    """The sum of `load` [Z,N,C] over each node and all nodes below it, in Z trees given by predecessors [Z,N].
 
-    In depth-first order, a subtree is a range of nodes, and its sum the difference of two cumulative sums.
+    In depth-first order, a subtree is a range of nodes, so its sum is the difference of two cumulative sums.
     """
     Z, N, C = load.shape
     top = Z * N  # a node above all roots
@@ -78,7 +78,7 @@ def subtree_sums(before: NDArray[np.int32], load: Floats) -> Floats:
     forest = csr_array((np.ones(top), (up, np.arange(top))), shape=(top + 1, top + 1))
     order = depth_first_order(forest, top, return_predecessors=False)[1:]
     size, up = np.ones(top + 1), np.append(up, top)
-    while (up < top).any():  # pointer doubling: after k rounds a node has counted all within 2^k roads
+    while (up < top).any():  # pointer doubling: after k rounds, a node has counted all nodes within 2^k roads
         size[:top] += np.bincount(up, size, top + 1)[:top]
         up = up[up]
     running = np.zeros((top + 1, C))
@@ -88,12 +88,12 @@ def subtree_sums(before: NDArray[np.int32], load: Floats) -> Floats:
 
 
 def assign(roads: AssignedRoads, demand: Demand, open_: NDArray[np.bool_], per_hour: Floats) -> Loading:
-    """Assign the trips to routes, with `per_hour` [P] trips an hour of each flow, on the roads that are open."""
+    """Assign trips to routes on the open roads, given `per_hour` [P] trips per hour of each flow."""
     Z, N = len(demand.roots), roads.num_nodes
     flow = np.zeros(len(open_))
     passages = np.zeros((Z, N, len(per_hour)))
     road_passages = np.zeros((len(per_hour), len(open_)))
-    vehicle_s = np.zeros(N)  # seconds since departure, summed over the vehicles
+    vehicle_s = np.zeros(N)  # seconds since departure, summed over vehicles
     key = roads.senders * N + roads.receivers
     for done in range(ROUNDS):
         delay = 1 + 0.8 * np.minimum(flow / max(done, 1) / roads.capacity, 1.5) ** 4  # BPR curve

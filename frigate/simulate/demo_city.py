@@ -1,7 +1,7 @@
-"""The demo city: people of a made-up town drive about, and every intersection counts them.
+"""The demo city: simulated traffic in an invented town, counted at every intersection.
 
-Demand comes from trip purposes with departure times; routes from travel times under congestion, for every part of the
-day and every set of closed roads; counts from the vehicles that pass on those routes. Everything follows from one seed.
+Trip purposes and departure times give the demand; travel times under congestion give the routes, for every part of the
+day and every set of closed roads; the vehicles on these routes give the counts. Everything follows from one seed.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from frigate.errors import SettingsError
 from frigate.simulate.assignment import AssignedRoads, Demand, Loading, assign, assigned_roads
 from frigate.simulate.streets import PRIMARY, TERTIARY, TOWN, Floats, Ints, Town, build_town, graph_of, polar
 
-# Beside N and E: P flows (a purpose, outward or homeward), Z zones, K parts of a day.
+# Besides N and E: P flows (a purpose, outward or homeward), Z zones, K parts of a day.
 TIMEZONE = "Europe/Luxembourg"
 MONDAY = datetime(2024, 3, 4)
 RESIDENTS_PER_INTERSECTION = 130
 MAX_ZONES = 60
-MAX_CLOSURES = 60  # one bit each
+MAX_CLOSURES = 60  # each is one bit of an int64
 PARTS_H = (
     (3.0, 6.5, 7.6, 9.0, 12.5, 15.5, 17.2, 19.0, 22.0),  # weekdays
     (3.0, 9.0, 11.5, 16.0, 20.0),  # Saturdays
     (3.0, 10.0, 15.0, 18.0, 21.5),  # Sundays
 )
-DISPERSION = 40.0  # gamma shape of the platoons that signals make: counts vary somewhat more than Poisson
+DISPERSION = 40.0  # gamma shape: signals form platoons, so counts vary a little more than Poisson
 
-Curve = tuple[tuple[float, float, float], ...]  # a sum of (trips a resident, hour of departure, spread in hours)
+Curve = tuple[tuple[float, float, float], ...]  # a sum of (trips per resident, hour of departure, spread in hours)
 
 
 @dataclass(frozen=True)
 class Purpose:
-    """Why people leave home, how far they go for it, and when: on weekdays, Saturdays, Sundays."""
+    """Why people leave home, how far they go, and when: on weekdays, Saturdays and Sundays."""
 
     home: str
     activity: str
@@ -83,7 +83,7 @@ EVENT = len(PURPOSES) - 1  # the last purpose is for match days only
 
 @dataclass(frozen=True)
 class Closure:
-    """Roads that are closed on some days between two hours, local time."""
+    """Roads that are closed on some days between two hours of local time."""
 
     reason: str
     roads: tuple[Road, ...]
@@ -95,7 +95,7 @@ class Closure:
 
 @dataclass(frozen=True)
 class Simulation:
-    """What was simulated, with the town and the closures behind it."""
+    """A simulated city, with its town and closures."""
 
     stream: RoadNetworkStream
     town: Town
@@ -103,20 +103,20 @@ class Simulation:
 
 
 def demo_city(*, seed: int = 0, intersections: int = 400, days: int = 14, step_s: int = 300, closures: int = 3) -> City:
-    """Simulate a town with counts of passing vehicles at every intersection, from a Monday on.
+    """Simulate a town with vehicle counts at every intersection, starting on a Monday.
 
     Parameters
     ----------
     seed
-        Everything follows from it.
+        Determines everything.
     intersections
-        How many, at least 100.
+        Number of intersections, at least 100.
     days
         Length of the record.
     step_s
-        Length of a snapshot in seconds; it divides a day.
+        Length of a snapshot in seconds; must divide a day.
     closures
-        How many times roads are closed for some hours, up to 60.
+        How many times roads are closed for some hours, at most 60.
     """
     return City(TOWN, simulate(seed, intersections=intersections, days=days, step_s=step_s, closures=closures).stream)
 
@@ -124,7 +124,7 @@ def demo_city(*, seed: int = 0, intersections: int = 400, days: int = 14, step_s
 def simulate(
     seed: int = 0, *, intersections: int = 400, days: int = 14, step_s: int = 300, closures: int = 3
 ) -> Simulation:
-    """The demo city, and how it came about."""
+    """The demo city with the town and closures behind it."""
     if seed < 0:
         raise SettingsError(f"seed = {seed}: give 0 or more")
     if days < 1:
@@ -151,8 +151,8 @@ def simulate(
 
 
 def _town_and_trips(seed: int, intersections: int) -> tuple[Town, AssignedRoads, Demand]:
-    """Streets, drivers' tastes, and who goes where."""
-    # A generator for each: with other closures or more days, the streets, people and earlier days stay the same.
+    """The streets, the roads as drivers perceive them, and the demand."""
+    # Separate generators: with other closures or more days, streets, people and earlier days stay the same.
     streets, tastes, land_use = (np.random.default_rng([seed, k]) for k in range(3))
     town = build_town(streets, intersections=intersections)
     roads = assigned_roads(tastes, town)
@@ -161,16 +161,16 @@ def _town_and_trips(seed: int, intersections: int) -> tuple[Town, AssignedRoads,
 
 @dataclass(frozen=True)
 class UsualFlow:
-    """Vehicles an hour on a weekday like any other, as a mean over some hours: without chance, and without a match."""
+    """Expected vehicles per hour on an ordinary weekday without a match, averaged over some hours."""
 
     node: Floats  # [N]
-    road: Floats  # [E] of the first network's roads; 0 on closed ones
+    road: Floats  # [E] on the roads of the first network; 0 if closed
 
 
 def usual_weekday(
     networks: Sequence[RoadNetwork], *, seed: int = 0, intersections: int = 400, hours: Sequence[int]
 ) -> list[UsualFlow]:
-    """Simulate a weekday of the demo city on other versions of its network: drivers know of the closures.
+    """Simulate a weekday of the demo city on other versions of its network. Drivers know about the closures.
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ def usual_weekday(
     seed, intersections
         Those of the demo city.
     hours
-        Of the day that the flows are means over: 9 is from 09:00 to 10:00.
+        Hours of the day to average over: 9 is from 09:00 to 10:00.
     """
     _, roads, demand = _town_and_trips(seed, intersections)
     N, residents = roads.num_nodes, float(RESIDENTS_PER_INTERSECTION * roads.num_nodes)
@@ -195,7 +195,7 @@ def usual_weekday(
         node, road = np.zeros(N), np.zeros(len(key))
         for hour, weight in zip(middle_h, share[:, parts], strict=True):
             elapsed_h = np.tensordot(weight, [x.elapsed_s for x in loads], 1) / 3600
-            leaving = _usual_per_hour(0, hour - elapsed_h, residents=residents)  # [P,N] by where they pass this hour
+            leaving = _usual_per_hour(0, hour - elapsed_h, residents=residents)  # [P,N] of those who pass now
             passing = np.tensordot(weight, [x.passages.sum(1) for x in loads], 1)
             along = np.tensordot(weight, [x.road_passages for x in loads], 1)
             node += (leaving * passing).sum(0) / len(hours)
@@ -208,7 +208,7 @@ def _land_use(rng: np.random.Generator, town: Town) -> dict[str, Floats]:
     """The share of each land use at each node; each sums to 1."""
     xy, R, N = town.xy_m, town.radius_m, len(town.xy_m)
     r = np.linalg.norm(xy, axis=1) / R
-    lumps = np.exp(_smooth(xy, 0.25 * R) @ rng.normal(0, 0.5, (N, 2)))  # some quarters are denser than others
+    lumps = np.exp(_smooth(xy, 0.25 * R) @ rng.normal(0, 0.5, (N, 2)))  # some quarters are denser
 
     def spots(count: int, width: float, low: float, high: float) -> Floats:
         angle, far = rng.uniform(0, 2 * np.pi, count), rng.uniform(low, high, count) * R
@@ -239,7 +239,7 @@ def _land_use(rng: np.random.Generator, town: Town) -> dict[str, Floats]:
 
 
 def _smooth(xy: Floats, reach_m: float) -> Floats:
-    """[N,N] turns independent unit normals into a field of unit variance that is smooth over `reach_m`."""
+    """[N,N] matrix that turns independent unit normals into a field of unit variance, smooth over `reach_m`."""
     gap2 = ((xy[:, None] - xy[None]) ** 2).sum(-1)
     kernel = np.exp(-gap2 / reach_m**2)
     field: Floats = kernel / np.sqrt((kernel**2).sum(1, keepdims=True))
@@ -247,7 +247,7 @@ def _smooth(xy: Floats, reach_m: float) -> Floats:
 
 
 def _demand(rng: np.random.Generator, town: Town, roads: AssignedRoads) -> Demand:
-    """A gravity model, constrained at the home end. One end of a trip is a zone, the other any node."""
+    """A gravity model, constrained at the home end. One end of each trip is a zone, the other any node."""
     use = _land_use(rng, town)
     roots = _zones(town)
     graph = roads.matrix(roads.free_s, np.ones(len(roads.free_s), bool))
@@ -259,7 +259,7 @@ def _demand(rng: np.random.Generator, town: Town, roads: AssignedRoads) -> Deman
         home, activity = use[purpose.home], use[purpose.activity]
         home_z, activity_z = (np.bincount(zone_of, share, len(roots)) for share in (home, activity))
         attraction = np.exp(-round_min / purpose.reach_min)
-        attraction[np.arange(len(roots)), roots] = 0  # nobody drives to where they are
+        attraction[np.arange(len(roots)), roots] = 0  # nobody drives to where they already are
         to_zone, to_node = attraction * activity_z[:, None], attraction * activity
         a = 0.5 * home * to_zone / np.maximum(to_zone.sum(0), 1e-300)  # home at a node, activity in a zone
         b = 0.5 * home_z[:, None] * to_node / np.maximum(to_node.sum(1, keepdims=True), 1e-300)  # the other way round
@@ -270,7 +270,7 @@ def _demand(rng: np.random.Generator, town: Town, roads: AssignedRoads) -> Deman
 
 
 def _zones(town: Town) -> Ints:
-    """The gates, then nodes on through streets, each the farthest from those before it."""
+    """The gates, then nodes on through streets, each the farthest from all before it."""
     good = np.flatnonzero((town.node_class >= PRIMARY) & (town.node_class <= TERTIARY))
     roots = town.gates.tolist()
     gap = np.linalg.norm(town.xy_m[good, None] - town.xy_m[town.gates], axis=-1).min(1)
@@ -281,7 +281,7 @@ def _zones(town: Town) -> Ints:
 
 
 def _schedule(rng: np.random.Generator, town: Town, *, count: int, days: int) -> list[Closure]:
-    """A bridge repair late, a street festival on the last day, roadworks early; then more of each at random times."""
+    """A late bridge repair, a street festival on the last day and early roadworks; then more of each at random."""
     late, early = min(int(np.ceil(0.7 * days)), days - 1), int(0.15 * days)
     fixed = ((late, 2, 6.0, 20.0), (days - 1, 1, 10.0, 22.0), (early, 3, 7.0, 19.0))
     left = np.ones(town.network.num_edges, bool)
@@ -292,14 +292,14 @@ def _schedule(rng: np.random.Generator, town: Town, *, count: int, days: int) ->
         first_day = first_day if i < 3 else int(rng.integers(days))
         reason, wanted = _closure_site(rng, town, i)
         closed = _closable(town.network, wanted, left)
-        left[closed] = False  # as if all closures held at once: no place is ever cut off
+        left[closed] = False  # as if all closures were active at once, so that no place is ever cut off
         roads = tuple((ids[town.network.senders[row]], ids[town.network.receivers[row]]) for row in closed)
         found.append(Closure(reason, roads, first_day, min(num_days, days - first_day), from_h, to_h))
     return found
 
 
 def _closure_site(rng: np.random.Generator, town: Town, i: int) -> tuple[str, Ints]:
-    """The reason of a closure, and the rows of the roads that it would close."""
+    """The reason for a closure, and the rows of the roads it would close."""
     e, xy = town.network.edges, town.xy_m
     middle = (xy[e.senders] + xy[e.receivers]) / 2
     if i % 3 == 0:
@@ -316,7 +316,7 @@ def _closure_site(rng: np.random.Generator, town: Town, i: int) -> tuple[str, In
 
 
 def _closable(network: RoadNetwork, rows: Ints, left: NDArray[np.bool_]) -> list[int]:
-    """As many of these roads as can be closed, besides those not left, so that every place can still be reached."""
+    """Those of `rows` that can be closed, in addition to roads not in `left`, without cutting off any place."""
     left = left.copy()
     pairs = np.stack([network.senders, network.receivers], 1)
     closed = []
@@ -345,7 +345,7 @@ def _day_type(day: int) -> int:
 
 
 def _per_hour(day_type: int, hour: Floats | float, *, residents: float) -> Floats:
-    """[P,...] departures of each flow at an hour of the day; below 0 and above 24 are the days before and after."""
+    """[P,...] departures per hour of each flow; hours below 0 and above 24 are on the days before and after."""
     rates = []
     for purpose in PURPOSES:
         for curves in (purpose.outward, purpose.homeward):
@@ -357,14 +357,14 @@ def _per_hour(day_type: int, hour: Floats | float, *, residents: float) -> Float
 
 
 def _usual_per_hour(day_type: int, hour: Floats | float, *, residents: float) -> Floats:
-    """The same of a day without a match."""
+    """The same on a day without a match."""
     per_hour = _per_hour(day_type, hour, residents=residents)
     per_hour[2 * EVENT :] = 0
     return per_hour
 
 
 def _departures(seed: int, *, residents: float, days: int, step_s: int) -> Floats:
-    """[P,S'] departures in each step; S' starts a day early, for trips under way at the first midnight."""
+    """[P,S'] departures in each step. S' starts a day early, for trips under way at the first midnight."""
     per_day = DAY_S // step_s
     hour = (np.arange((days + 1) * per_day) + 0.5) * step_s / 3600 - 24
     total = np.zeros((2 * len(PURPOSES), len(hour)))
@@ -373,7 +373,7 @@ def _departures(seed: int, *, residents: float, days: int, step_s: int) -> Float
         factor = np.exp(rng.normal(0, 0.05) + rng.normal(0, 0.05, len(total)))  # some days are busier
         match_day = np.random.default_rng([seed, 5, day // 7 + 1]).choice([1, 2, 4, 5, 6])
         factor[2 * EVENT :] *= day % 7 == match_day
-        here = slice(max(0, day * per_day), min(len(hour), (day + 3) * per_day))  # the day before to the day after
+        here = slice(max(0, day * per_day), min(len(hour), (day + 3) * per_day))  # from the day before to the day after
         total[:, here] += factor[:, None] * _per_hour(_day_type(day), hour[here] - 24 * day, residents=residents)
     return total * step_s / 3600
 
@@ -382,7 +382,7 @@ def _counts(
     seed: int, town: Town, roads: AssignedRoads, demand: Demand, networks: Sequence[RoadNetwork], topology_of: Ints,
     *, days: int, step_s: int,
 ) -> NDArray[np.float32]:  # fmt: skip
-    """[S,N] whole vehicles, day by day."""
+    """[S,N] vehicle counts, simulated day by day."""
     N, per_day = roads.num_nodes, DAY_S // step_s
     residents = float(RESIDENTS_PER_INTERSECTION * N)
     departures = _departures(seed, residents=residents, days=days, step_s=step_s)
@@ -393,7 +393,7 @@ def _counts(
 
     @cache
     def solved(topology: int, day_type: int, part: int) -> Loading:
-        # A match is too rare for drivers to expect its delays.
+        # Matches are too rare for drivers to expect their delays.
         per_hour = _usual_per_hour(day_type, PARTS_H[day_type][part], residents=residents)
         return assign(roads, demand, open_[topology], per_hour)
 
@@ -403,7 +403,7 @@ def _counts(
         share = np.stack([np.interp(hours, parts_h, unit) for unit in np.eye(len(parts_h))], 1)  # [steps,K]
         rng = np.random.default_rng([seed, 6, day])
         whole_day = rng.normal(0, 0.12, (len(smooth), 1))
-        field = np.exp(smooth @ (whole_day + rng.normal(0, 0.07, (len(smooth), len(parts_h)))))  # [Z,K] more, or less
+        field = np.exp(smooth @ (whole_day + rng.normal(0, 0.07, (len(smooth), len(parts_h)))))  # [Z,K] random factors
         rate = np.empty((per_day, N))
         which = topology_of[day * per_day : (day + 1) * per_day]
         for topology in np.unique(which).tolist():
@@ -421,7 +421,7 @@ def _counts(
 
 
 def _passing(departures: Floats, passages: Floats, share: Floats, when: Floats) -> Floats:
-    """[steps,N] expected vehicles: those that departed at `when`, the travel time ago."""
+    """[steps,N] expected vehicles: those that departed at `when`, earlier by the travel time."""
     before = np.floor(when).astype(np.int64)
     late = when - before
     rate = np.zeros(when.shape)

@@ -1,7 +1,7 @@
-"""The streets of a made-up town: a walled centre, radials, a ring, a river with few bridges, irregular quarters.
+"""The streets of an invented town: a walled centre, radials, a ring, a river with few bridges, irregular quarters.
 
-Everything is drawn in metres in the river's frame (the river is a curve y(x), so that a street crosses it exactly
-when its ends lie on different sides), then turned by a seeded angle and placed on the globe.
+Everything is drawn in metres in the river's frame, then rotated by a seeded angle and placed on the globe. In that
+frame the river is a curve y(x), so a street crosses it exactly if its ends are on different sides.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Ints = NDArray[np.int64]
 TOWN = "Brackwater"
 CENTRE_LON, CENTRE_LAT = 7.012, 49.034
 MIN_INTERSECTIONS = 100  # the arterials alone need about sixty
-BANK_M = 45.0  # no intersection is nearer to the middle of the river
+BANK_M = 45.0  # minimum distance of an intersection from the middle of the river
 
 CLASSES = ("trunk", "primary", "secondary", "tertiary", "residential")
 TRUNK, PRIMARY, SECONDARY, TERTIARY, RESIDENTIAL = range(5)
@@ -46,7 +46,7 @@ class Town:
     radius_m: float
     node_class: Ints  # [N] the highest class of road at the node, an index into CLASSES
     gates: Ints  # [G] rows of the nodes where roads leave the town
-    bridges: Ints  # [M,2] rows of the ends of the streets over the river
+    bridges: Ints  # [M,2] rows of the ends of each street over the river
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class _StreetPlan:
 
     radius_m: float
     river_waves: Floats  # [3,3] amplitude, wave number, phase
-    outline_waves: Floats  # [3,3] the same around the circle, of the town's edge
+    outline_waves: Floats  # [3,3] the same for the town's edge, around the circle
     ring_waves: Floats  # [2,3]
     radial_rad: Floats  # [6] direction at the centre
     radial_bend: Floats  # [6] radians over one radius
@@ -84,13 +84,13 @@ def polar(r: Floats, angle: Floats) -> Floats:
 
 
 def graph_of(pairs: Ints, num_nodes: int, weight: Floats | None = None) -> csr_array[np.float64]:
-    """The sparse matrix of streets between these pairs of nodes."""
+    """A sparse matrix of the streets between these pairs of nodes."""
     weight = np.ones(len(pairs)) if weight is None else weight
     return csr_array((weight, (pairs[:, 0], pairs[:, 1])), shape=(num_nodes, num_nodes))
 
 
 def build_town(rng: np.random.Generator, *, intersections: int) -> Town:
-    """A town of exactly so many intersections, one strongly connected component."""
+    """A town with exactly this many intersections, all in one strongly connected component."""
     if intersections < MIN_INTERSECTIONS:
         raise SettingsError(
             f"intersections = {intersections}: a town with a ring and a river needs at least {MIN_INTERSECTIONS}"
@@ -105,7 +105,7 @@ def build_town(rng: np.random.Generator, *, intersections: int) -> Town:
         isolated = np.flatnonzero(part != part[0])
         if not len(isolated):
             break
-        local_xy = np.delete(local_xy, isolated - len(main_xy), axis=0)  # the next in reserve takes its place
+        local_xy = np.delete(local_xy, isolated - len(main_xy), axis=0)  # replaced from the reserve
     pairs, road_class = _streets(rng, xy, main_pairs, main_class, pairs, widest)
     road_class = _collectors(rng, xy, pairs, road_class, centres)
     name = np.full(len(pairs), "", dtype="U24")
@@ -135,10 +135,10 @@ def _draw_plan(rng: np.random.Generator, *, radius_m: float) -> _StreetPlan:
 
 
 def _arterials(plan: _StreetPlan) -> tuple[Floats, Ints, Ints, list[str], Ints]:
-    """Inner ring, ring and radials: their nodes, the pairs that streets join, class and name of each; the gates."""
+    """Inner ring, ring and radials: nodes, pairs joined by streets, class and name of each street; and the gates."""
     count, R = len(plan.radial_rad), plan.radius_m
     edge_m = 1.22 * R
-    meet = np.full(count, 0.64 * R)  # where each radial meets the ring: a fixed point, as both curves bend
+    meet = np.full(count, 0.64 * R)  # where radial and ring meet: a fixed point, as both curves bend
     for _ in range(8):
         meet = plan.radius_at(plan.radial_rad + plan.radial_bend * meet / R, plan.ring_waves, 0.64)
     points: list[Floats] = []
@@ -185,13 +185,13 @@ def _arterials(plan: _StreetPlan) -> tuple[Floats, Ints, Ints, list[str], Ints]:
 def _local_points(
     rng: np.random.Generator, plan: _StreetPlan, main_xy: Floats, main_pairs: Ints, *, wanted: int
 ) -> tuple[Floats, Floats]:
-    """The centres of quarters that differ in direction, block size and regularity; and `wanted` intersections with
-    some in reserve, from the centre outwards."""
+    """Centres of quarters, which differ in direction, block size and regularity; and `wanted` intersections plus some
+    in reserve, from the centre outwards."""
     R = plan.radius_m
     count = max(6, round((wanted + len(main_xy)) / 28))
     k = np.arange(count, dtype=np.float64)
     r = R * np.sqrt((k + 0.5) / count)
-    angle: Floats = k * 2.39996 + rng.uniform(0, 2 * np.pi)  # as in a sunflower, to cover the disc evenly
+    angle: Floats = k * 2.39996 + rng.uniform(0, 2 * np.pi)  # golden angle, as in a sunflower, to cover the disc evenly
     centres = polar(r, angle) + rng.normal(0, 0.07 * R, (count, 2))
     turn, long = rng.uniform(0, np.pi / 2, count), rng.uniform(1.0, 1.7, count)
     disorder = rng.choice([0.07, 0.14, 0.24], count, p=[0.4, 0.35, 0.25])
@@ -229,7 +229,7 @@ def _local_points(
 
 
 def _possible_streets(plan: _StreetPlan, xy: Floats, main_pairs: Ints) -> tuple[Ints, Floats]:
-    """Delaunay edges that cross neither river nor arterials, and the widest angle at which another node sees each."""
+    """Delaunay edges that cross neither river nor arterials, and the widest angle of each as seen from another node."""
     N = len(xy)
     triangles = Delaunay(xy).simplices
     sides = np.concatenate([triangles[:, [0, 1]], triangles[:, [1, 2]], triangles[:, [2, 0]]])
@@ -242,7 +242,7 @@ def _possible_streets(plan: _StreetPlan, xy: Floats, main_pairs: Ints) -> tuple[
     pairs = np.stack([key // N, key % N], 1)
     arterial = np.isin(key, np.sort(main_pairs, axis=1) @ [N, 1])
     dry = plan.north(xy[pairs[:, 0]]) == plan.north(xy[pairs[:, 1]])
-    gate = np.linalg.norm(xy[pairs], axis=2).max(1) > 1.15 * plan.radius_m  # nothing but a radial leads out
+    gate = np.linalg.norm(xy[pairs], axis=2).max(1) > 1.15 * plan.radius_m  # only radials lead out of town
     allowed = ~arterial & dry & ~gate & ~_crosses(xy, pairs, main_pairs)
     return pairs[allowed], widest[allowed]
 
@@ -250,11 +250,11 @@ def _possible_streets(plan: _StreetPlan, xy: Floats, main_pairs: Ints) -> tuple[
 def _streets(
     rng: np.random.Generator, xy: Floats, main_pairs: Ints, main_class: Ints, pairs: Ints, widest: Floats
 ) -> tuple[Ints, Ints]:
-    """The arterials, then local streets: most of those around squarish blocks, and those that connect everything."""
+    """The arterials, then local streets: most of those around squarish blocks, and those needed to connect all."""
     N, mains = len(xy), len(main_pairs)
     length = np.linalg.norm(xy[pairs[:, 0]] - xy[pairs[:, 1]], axis=1)
     both = np.concatenate([main_pairs, pairs])
-    cost = np.concatenate([np.full(mains, 1.0), length])  # the arterials are all in the tree, or close a loop of it
+    cost = np.concatenate([np.full(mains, 1.0), length])  # so cheap that arterials enter the tree first
     tree = minimum_spanning_tree(graph_of(both, N, cost)).tocoo()
     needed = np.isin(pairs @ [N, 1], tree.row.astype(np.int64) * N + tree.col)
     on_ring = np.zeros(N, bool)
@@ -266,7 +266,7 @@ def _streets(
 
 
 def _crosses(xy: Floats, pairs: Ints, others: Ints) -> NDArray[np.bool_]:
-    """Which of the pairs cross one of the others other than at an end."""
+    """Which pairs cross any of the others, except at an end."""
     a, b = xy[pairs[:, 0], None], xy[pairs[:, 1], None]
     c, d = xy[None, others[:, 0]], xy[None, others[:, 1]]
 
@@ -304,7 +304,7 @@ def _one_ways(
     one_way = (road_class == RESIDENTIAL) & (rng.random(len(pairs)) < np.where(central, 0.4, 0.1))
     directed = np.concatenate([pairs, pairs[~one_way][:, ::-1]])
     part = connected_components(graph_of(directed, len(xy)), connection="strong")[1]
-    # Streets between two components become two-way; as all streets are connected, one component is left.
+    # Streets between two components become two-way. All streets are connected, so one component is left.
     return np.asarray(one_way & (part[pairs[:, 0]] == part[pairs[:, 1]]))
 
 
@@ -312,7 +312,7 @@ def _place(
     rng: np.random.Generator, plan: _StreetPlan, xy: Floats, pairs: Ints, road_class: Ints, name: NDArray[np.str_],
     one_way: NDArray[np.bool_], over: NDArray[np.bool_], gates: Ints,
 ) -> Town:  # fmt: skip
-    """Directed roads with slightly curved lines, rotated and placed on the globe; rows run from north to south."""
+    """The town: directed roads with slightly curved lines, rotated and placed on the globe; rows go north to south."""
     c, s = np.cos(plan.turn_rad), np.sin(plan.turn_rad)
     xy = xy @ np.array([[c, s], [-s, c]])
     order = np.argsort(-xy[:, 1], kind="stable")

@@ -1,4 +1,4 @@
-"""Arrays in .npy, .npz and HDF5 files, by name; each is read when it is asked for."""
+"""Arrays in .npy, .npz and HDF5 files, by name. Each is read on demand."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def open_arrays(path: Path) -> Iterator[Arrays]:
             yield _datasets(path, file)
         return
     with _parsing_numpy(path):
-        # Mapped, so that a false size takes no memory; an .npz has to be read.
+        # Memory-mapped, so that a false size in the header allocates nothing. An .npz cannot be mapped.
         opened = np.load(path, allow_pickle=False, mmap_mode="r" if path.suffix == ".npy" else None)
     if isinstance(opened, np.ndarray):
         if path.suffix == ".npz":
@@ -47,7 +47,7 @@ def open_arrays(path: Path) -> Iterator[Arrays]:
 @contextmanager
 def _parsing_numpy(path: Path) -> Iterator[None]:
     with parsing(path), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Reading `.npy` or `.npz` file required", UserWarning)  # it is read
+        warnings.filterwarnings("ignore", "Reading `.npy` or `.npz` file required", UserWarning)  # harmless
         yield
 
 
@@ -55,7 +55,7 @@ def _member(path: Path, archive: Any, name: str) -> NDArray[Any]:
     with _parsing_numpy(path):
         array = archive[name]
         if not isinstance(array, np.ndarray):
-            raise CityError(f'{path.name}: "{name}" is damaged: not an array. Save it again')
+            raise CityError(f'{path.name}: "{name}" is damaged, not an array. Save it again')
         return array
 
 
@@ -85,16 +85,16 @@ def _datasets(path: Path, file: Any) -> Arrays:
 
 
 def read_dataset(path: Path, item: Any) -> NDArray[Any]:
-    """A dataset of an HDF5 file. One whose values are in another file is refused: that could be any file."""
+    """Read a dataset of an HDF5 file. One that links to another file is refused: that could be any file."""
     with parsing(path):
         if item.external or item.is_virtual or item.file.filename != str(path):
-            raise CityError(f'{path.name}: "{item.name}" has its values in another file. Save them in this one')
+            raise CityError(f'{path.name}: "{item.name}" stores its values in another file. Save them in this one')
         whole = np.asarray(item[()])
-        return whole.astype(np.bytes_) if whole.dtype.kind == "O" else whole  # text of varying length
+        return whole.astype(np.bytes_) if whole.dtype.kind == "O" else whole  # variable-length text
 
 
 def read_array(path: Path, arrays: Arrays, name: str) -> NDArray[Any]:
-    """The array of this name."""
+    """Read the array of this name."""
     if name not in arrays:
         there = ", ".join(arrays) or "none"
         raise CityError(f'{path.name} has no array "{name}"{did_you_mean(name, list(arrays))}. Its arrays: {there}')

@@ -1,4 +1,4 @@
-"""The lines of roads: read from WKT or WKB by shapely, measured, projected to a plane, and the nearest found."""
+"""The lines of roads: read from WKT or WKB with shapely, measure, project to a plane, and find the nearest."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class NotALineError(Exception):
 
 
 def read_line(value: str | bytes) -> Line:
-    """A line from WKT, WKB or WKB in hexadecimal digits, a reference system before it or in it. NotALineError."""
+    """Read a line from WKT, WKB or hexadecimal WKB, optionally with an SRID. Raises NotALineError."""
     srid = 0
     if isinstance(value, str):
         value = value.strip()
@@ -35,7 +35,7 @@ def read_line(value: str | bytes) -> Line:
     binary = isinstance(value, bytes) or value[:1] == "0"  # WKB begins with a byte of 0 or 1
     _check_kind(value, binary=binary)
     try:
-        with np.errstate(invalid="ignore", over="ignore"):  # such a number is no coordinate, which is said below
+        with np.errstate(invalid="ignore", over="ignore"):  # bad coordinates are refused below
             found = shapely.from_wkb(value) if binary else shapely.from_wkt(value)
     except (shapely.errors.ShapelyError, ValueError, TypeError) as error:
         detail = (str(error).strip().splitlines() or [""])[0].rpartition("Exception: ")[2]
@@ -51,7 +51,7 @@ def read_line(value: str | bytes) -> Line:
 
 
 def _check_kind(value: str | bytes, *, binary: bool) -> None:
-    """Refuse all but lines before GEOS sees them: in collections of collections it overflows its stack and crashes."""
+    """Refuse anything but lines before GEOS sees it: nested collections overflow its stack and crash it."""
     if not binary:
         word = re.match(r"[A-Za-z]{0,30}", str(value))[0].upper()  # type: ignore[index]  # it matches anything
         if word and word not in ("LINESTRING", "MULTILINESTRING", "LINEARRING"):
@@ -60,7 +60,7 @@ def _check_kind(value: str | bytes, *, binary: bool) -> None:
     try:
         wkb = bytes.fromhex(value) if isinstance(value, str) else value
         kind, at, _ = _wkb_header(wkb, 0)
-        if kind == 5:  # its parts could be anything
+        if kind == 5:  # a multi-line: check its parts
             (parts,) = struct.unpack_from("<I" if wkb[0] else ">I", wkb, at)
             at += 4
             for _ in range(parts):
@@ -76,10 +76,10 @@ def _check_kind(value: str | bytes, *, binary: bool) -> None:
 
 
 def _wkb_header(wkb: bytes, at: int) -> tuple[int, int, int]:
-    """What a geometry at this byte is (2: a line, 5: several), where its content begins, and the bytes of a point."""
+    """The kind of geometry at this byte (2: line, 5: multi-line), where its content begins, and bytes per point."""
     (code,) = struct.unpack_from("<I" if wkb[at] else ">I", wkb, at + 1)
-    kind = code & 0x1FFFFFFF  # without the flags of EWKB: a height, a measure, a reference system
-    height_and_measure = (0, 1, 1, 2)[min(kind // 1000, 3)]  # of ISO: 1002, 2002 and 3002 are lines too
+    kind = code & 0x1FFFFFFF  # without the EWKB flags for Z, M and SRID
+    height_and_measure = (0, 1, 1, 2)[min(kind // 1000, 3)]  # ISO: 1002, 2002 and 3002 are lines too
     dimensions = 2 + bool(code & 0x80000000) + bool(code & 0x40000000) + height_and_measure
     srid = 4 if code & 0x20000000 else 0
     return kind % 1000, at + 5 + srid, 8 * dimensions
@@ -89,7 +89,7 @@ def _joined(parts: list[Line]) -> Line:
     parts = [part for part in parts if len(part)] or [np.zeros((0, 2))]
     for a, b in pairwise(parts):
         if not np.allclose(a[-1], b[0], rtol=0, atol=MEETING_DEG):
-            raise NotALineError("has parts that do not meet. Give each a row of its own")
+            raise NotALineError("has parts that do not meet. Give each part its own row")
     return np.concatenate([parts[0], *(part[1:] for part in parts[1:])])
 
 
@@ -100,9 +100,9 @@ def _checked(line: Line) -> Line:
     if not on_earth(lon, lat).all():
         swapped = on_earth(lat, lon).all()
         hint = "its coordinates look swapped" if swapped else "degrees of WGS84 are expected"
-        raise NotALineError(f"does not lie on earth; {hint}")
+        raise NotALineError(f"is not on earth; {hint}")
     if not line.any(axis=1).all():
-        raise NotALineError("has a point at (0, 0), which stands for an unknown place")
+        raise NotALineError("has a point at (0, 0), which usually means an unknown place")
     return line
 
 
@@ -112,7 +112,7 @@ def write_line(line: Line) -> bytes:
 
 
 def road_lines(nodes: RoadNetwork, edges: Edges) -> tuple[list[Line], NDArray[np.bool_]]:
-    """The line of every road, straight from node to node where it has none; and [E] which could not be read."""
+    """The line of every road, straight from node to node if it has none; and [E] which could not be read."""
     ends = np.stack([edges.senders, edges.receivers], axis=1)
     lines = list(np.stack([nodes.lon[ends], nodes.lat[ends]], axis=2))
     unread = np.zeros(len(edges), bool)
@@ -130,9 +130,9 @@ def line_length_m(line: Line) -> float:
 
 @dataclass(frozen=True)
 class Projection:
-    """To metres east and north of a place, on a plane that touches the earth at its latitude.
+    """Projects to metres east and north of a place, on a plane that touches the earth at its latitude.
 
-    Over a city its distances are right to a few parts in a thousand.
+    Across a city, distances are accurate to a few parts per thousand.
     """
 
     lon: float
@@ -140,21 +140,21 @@ class Projection:
 
     @staticmethod
     def of(network: RoadNetwork) -> Projection:
-        """At the middle latitude of a network."""
+        """A projection at the middle latitude of a network."""
         lat = network.lat[network.present]
         return Projection(float(network.lon[network.present][0]), float((lat.min() + lat.max()) / 2))
 
     def metres(
         self, lon: NDArray[np.float64], lat: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        east = (lon - self.lon + 180.0) % 360.0 - 180.0  # the short way round, also across 180 degrees
+        east = (lon - self.lon + 180.0) % 360.0 - 180.0  # the short way, even across 180 degrees
         scale = np.radians(1.0) * EARTH_RADIUS_M
         return east * scale * np.cos(np.radians(self.lat)), (lat - self.lat) * scale
 
     def degrees(
         self, east_m: NDArray[np.float64], north_m: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Longitude and latitude: `metres` the other way."""
+        """Longitude and latitude: the inverse of `metres`."""
         scale = np.radians(1.0) * EARTH_RADIUS_M
         lon = self.lon + east_m / (scale * np.cos(np.radians(self.lat)))
         return np.where(np.abs(lon) > 180.0, (lon + 180.0) % 360.0 - 180.0, lon), self.lat + north_m / scale
@@ -162,7 +162,7 @@ class Projection:
 
 @dataclass(frozen=True)
 class PlaceIndex:
-    """Nodes, or the straight pieces of roads, and a tree that finds those near a place."""
+    """Finds the nodes, or the straight pieces of roads, near a place."""
 
     start: NDArray[np.float64]  # [P,2] lon, lat
     end: NDArray[np.float64]  # [P,2]
@@ -172,14 +172,14 @@ class PlaceIndex:
 
     @staticmethod
     def of_roads(network: RoadNetwork, edges: Edges | None = None) -> PlaceIndex:
-        """Of every open road, or of these: its line where it has one, else straight from node to node."""
+        """An index of every open road, or of these roads, along their lines or straight from node to node."""
         lines, _ = road_lines(network, network.edges if edges is None else edges)
         start, end = np.concatenate([line[:-1] for line in lines]), np.concatenate([line[1:] for line in lines])
         return PlaceIndex._of(network, start, end, np.repeat(np.arange(len(lines)), [len(x) - 1 for x in lines]))
 
     @staticmethod
     def of_nodes(network: RoadNetwork) -> PlaceIndex:
-        """Of every node that is present."""
+        """An index of all present nodes."""
         here = np.flatnonzero(network.present)
         place = np.stack([network.lon[here], network.lat[here]], axis=1)
         return PlaceIndex._of(network, place, place, here)
@@ -193,11 +193,11 @@ class PlaceIndex:
     def near(
         self, lon: float, lat: float, within_m: float
     ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-        """What is within a distance, the nearest first; always at least the nearest: row, metres, bearing there."""
+        """Row, distance in metres and bearing of everything within a distance, nearest first; at least the nearest."""
         place = np.array([lon, lat])
         projected = shapely.Point(*self.projection.metres(*place))
         _, apart_m = self.tree.query_nearest(projected, return_distance=True, all_matches=False)
-        # The tree's plane stretches east and west by other than the latitude here: look that much farther.
+        # The tree's plane is scaled for another latitude: widen the search to make up for it.
         scales = np.maximum(np.cos(np.radians([lat, self.projection.lat, *self._latitudes])), 0.01)
         reach_m = max(within_m, float(apart_m[0])) * float(scales.max() / scales.min()) ** 2 + 1
         pieces = self.tree.query(projected, predicate="dwithin", distance=reach_m)
@@ -206,7 +206,7 @@ class PlaceIndex:
         along = b - a
         share = np.clip(-(a * along).sum(axis=1) / np.maximum((along * along).sum(axis=1), 1e-12), 0, 1)
         metres = np.linalg.norm(a + share[:, None] * along, axis=1)
-        order = np.lexsort((self.row[pieces], np.round(metres, 3)))  # both directions of a road tie
+        order = np.lexsort((self.row[pieces], np.round(metres, 3)))  # rounded, so that both directions of a road tie
         _, first = np.unique(self.row[pieces][order], return_index=True)
         best = order[np.sort(first)]
         best = best[(metres[best] <= within_m) | (np.arange(len(best)) == 0)]
@@ -218,7 +218,7 @@ class PlaceIndex:
 
     @cached_property
     def bearing_deg(self) -> NDArray[np.float64]:
-        """[P] of the pieces, clockwise from north."""
+        """[P] direction of each piece, clockwise from north."""
         (lon, lat), (to_lon, to_lat) = np.radians(self.start).T, np.radians(self.end).T
         east = (to_lon - lon + np.pi) % (2 * np.pi) - np.pi
         bearing: NDArray[np.float64] = np.degrees(np.arctan2(east * np.cos((lat + to_lat) / 2), to_lat - lat)) % 360
@@ -226,6 +226,6 @@ class PlaceIndex:
 
 
 def bearing_gap_deg(a: NDArray[np.float64], b: float) -> NDArray[np.float64]:
-    """[...] degrees between directions, 0 to 180."""
+    """[...] angle between two directions, 0 to 180 degrees."""
     gap: NDArray[np.float64] = np.abs((a - b + 180) % 360 - 180)
     return gap

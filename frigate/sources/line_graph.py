@@ -1,10 +1,10 @@
 """A city on its roads (`--on roads`): the line graph, whose nodes are road segments and whose edges are allowed turns.
 
-Detectors sit on roads, not on intersections: here the count of a road detector is the reading of a node.
-A segment is placed at its midpoint. A turn runs from the midpoint of one segment to that of the next, so that its
-length is half of each and its geometry follows the street; class, lanes, speed and name are those of the segment it
-enters. The result is an ordinary network whose nodes have lines: closing one of its edges closes a turn, closing one of
-its nodes a road. E roads, K turns.
+Detectors are on roads, not at intersections: here, the count of a road detector is the reading of a node.
+A segment is placed at its midpoint. A turn runs from the midpoint of one segment to that of the next, so its length is
+half of each and its geometry follows the street; class, lanes, speed and name are those of the segment it enters. The
+result is an ordinary network whose nodes have lines: closing an edge closes a turn, closing a node closes a road.
+E roads, K turns.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ def on_roads(
     restrictions: Iterable[Restriction] = (),
     notices: Notices | None = None,
 ) -> RoadNetwork:
-    """Turn roads into nodes and turns into edges: the line graph of the roads open now, in their order.
+    """Turn roads into nodes and turns into edges: the line graph of the open roads, in the same order.
 
     Parameters
     ----------
     base
-        A network, or a city, whose forbidden turns are then respected.
+        A network, or a city, whose forbidden turns are respected.
     edges
-        Roads between its nodes, in place of its own; parallel ones and loops may be among them.
+        Roads to use instead of the network's own. Parallel roads and loops are allowed.
     ids
-        Ids of the roads. Default: "A>B" for the road from A to B, of parallel ones "A>B#2" for the second shortest.
+        Ids of the roads. Default: "A>B" for the road from A to B, "A>B#2" for the second shortest of parallel roads.
     turns
         [K,2] rows of the roads left and entered. Default: every turn, but U-turns only at dead ends.
     restrictions
-        (from, via, to, kind), all by node id: "no" forbids a turn, "only" forbids all others from that road, as do
-        OpenStreetMap's no_... and only_... Those whose roads are not in the network are counted and ignored.
+        (from, via, to, kind), with node ids. As in OpenStreetMap, "no" forbids this turn and "only" forbids all others
+        from that road. Restrictions whose roads are not in the network are counted and ignored.
     notices
-        Takes what has to be reported.
+        Collects what is left out.
     """
     network = base.network if isinstance(base, City) else base
     if isinstance(base, City):
@@ -57,10 +57,10 @@ def on_roads(
         restrictions = [*((a, via, b, "no") for a, via, b in own), *restrictions]
     edges = network.edges if edges is None else edges
     if not len(edges):
-        raise CityError("the network has no open road, which a city on roads needs")
+        raise CityError("the network has no open road, but a city on roads needs one")
     left, entered = every_turn(edges) if turns is None else _given_turns(edges, turns)
     allowed = ~_forbidden(network.node_ids, edges, list(restrictions), notices or Notices(), left, entered)
-    if turns is None:  # U-turns at dead ends alone
+    if turns is None:  # U-turns only at dead ends
         allowed &= left != entered
         back = edges.receivers[entered] == edges.senders[left]
         onward = np.bincount(left[allowed & ~back], minlength=len(edges))
@@ -102,7 +102,7 @@ def _road_ids(
     if len(unique) < len(ids):
         which = int(np.argmax(count > 1))
         twice = f'road id "{unique[which]}" stands for {int(count[which])} roads (the first is row {int(first[which])})'
-        raise CityError(f"{twice}. Every road, each direction on its own, needs an id of its own")
+        raise CityError(f"{twice}. Every road needs an id of its own, in each direction")
     return ids
 
 
@@ -118,7 +118,7 @@ def _names_by_ends(ends: list[tuple[NodeId, NodeId]], length_m: NDArray[np.float
 def _halves(
     nodes: RoadNetwork, edges: Edges
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], list[Line], list[Line]]:
-    """The midpoint of every road, and its line up to there and from there on."""
+    """The midpoint of every road, and its line before and after it."""
     first: list[Line] = []
     second: list[Line] = []
     for points in road_lines(nodes, edges)[0]:
@@ -140,7 +140,7 @@ def _halves(
 
 
 def every_turn(edges: Edges) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Roads left and entered [K] of every pair of roads that meet, U-turns included."""
+    """Every turn, U-turns included: the roads left and entered [K]."""
     order = np.argsort(edges.senders, kind="stable")
     begins = np.searchsorted(edges.senders[order], edges.receivers, side="left")
     choices = np.searchsorted(edges.senders[order], edges.receivers, side="right") - begins
@@ -151,7 +151,7 @@ def every_turn(edges: Edges) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 def _given_turns(edges: Edges, turns: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     pairs = np.unique(np.asarray(turns, np.int64).reshape(-1, 2), axis=0)
-    left, entered = pairs[pairs[:, 0] != pairs[:, 1]].T  # a loop does not turn into itself
+    left, entered = pairs[pairs[:, 0] != pairs[:, 1]].T  # not from a loop into itself
     if len(left) and (pairs.min() < 0 or pairs.max() >= len(edges)):
         raise CityError(f"a turn names road row {int(pairs.max())} of a table of {len(edges)} roads")
     apart = edges.receivers[left] != edges.senders[entered]

@@ -1,9 +1,9 @@
-"""The commonest form of traffic data: a matrix [time, node] beside a table of nodes and a table of roads.
+"""The most common form of traffic data: a matrix [time, node] with a table of nodes and a table of roads.
 
-The matrix is in an .npz, .npy or .h5 file, its columns in the order of the rows of the node table, or on roads in that
-of the road table; or it is a wide .csv whose first column is the time and whose other columns are named by node, which
-`import_tables` reads. Its rows need not be a step apart: a row goes to the snapshot that its time falls in, and
-snapshots without a row are not observed.
+The matrix is in an .npz, .npy or .h5 file, with its columns in the order of the node table (or road table, on roads).
+It can also be a wide .csv, with the time in the first column and one column named after each node; `import_tables`
+reads that. Rows need not be one step apart: each goes to the snapshot that contains its time, and snapshots without a
+row are not observed.
 """
 
 from __future__ import annotations
@@ -75,36 +75,36 @@ def import_matrix(
     file
         The matrix: .npz, .npy, .h5 or a wide .csv.
     nodes, edges
-        Tables of intersections and of roads, as for `import_tables`: in any column names that are common.
+        Tables of intersections and roads, with common column names, as for `import_tables`.
     values
-        The matrix's name in the file, needed where the file has several.
+        Name of the matrix in the file, needed if the file has several.
     time
-        The name of the array of times, or of the column of a .csv; numbers are seconds since 1970 UTC.
+        Name of the array of times, or of the time column of a .csv. Numbers are seconds since 1970 UTC.
     valid
-        The name of an array that is true where a row, or a cell, was observed.
+        Name of an array that is true where a row or cell was observed.
     start, step
-        Time of the first row and the step, for a matrix without times; with times, the step is read from them.
+        Time of the first row, and the step, for a matrix without times. With times, the step is inferred.
     timezone
-        Of times without a zone, also of `start`. Default: that of the place.
+        For times without a zone, including `start`. Default: that of the place.
     rename
-        Columns of the tables -> ours. Units are converted on the way: {"speed_mph": "speed_kph"}.
+        Columns of the tables -> ours. Units are converted: {"speed_mph": "speed_kph"}.
     encoding
-        Of CSV files that are not UTF-8.
+        Encoding of CSV files that are not UTF-8.
     quantity, unit
         "count", or the name of a gauge such as "speed"; and its unit. Default: "count", unless the matrix has the name
         of a gauge.
     on
-        "nodes": a column is an intersection. "roads": a column is a road, in the order of the table of roads, each of
-        whose rows is one direction; every road is a node of the city and every turn an edge.
+        "nodes": each column is an intersection. "roads": each column is a road, in the order of the road table, whose
+        rows are single directions; every road becomes a node of the city and every turn an edge.
     name
-        Of the city; default: that of the file's folder.
+        Name of the city; default: that of the file's folder.
     """
     path = Path(file)
     if path.suffix not in (*SUFFIXES, ".csv"):
-        raise CityError(f'{path.name}: files that end in "{path.suffix}" are not read. Give .npz, .npy, .h5 or .csv')
+        raise CityError(f'{path.name}: "{path.suffix}" files are not supported. Give .npz, .npy, .h5 or .csv')
     for given in (path, Path(nodes), Path(edges)):
         if not given.is_file():
-            raise CityError(f"{given}: there is no such file")
+            raise CityError(f"{given}: no such file")
     if (time is not None or path.suffix == ".csv") and start is not None:
         raise CityError(f"{path.name}: start is for a matrix without times. Leave it out")
     if quantity is not None or values is not None:
@@ -112,14 +112,14 @@ def import_matrix(
     name = name or path.resolve().parent.name
     if path.suffix == ".csv":
         if values is not None or valid is not None:
-            raise CityError(f"{path.name}: a wide csv has no named arrays. Leave values and valid out")
+            raise CityError(f"{path.name}: a wide csv has no named arrays. Leave out values and valid")
         with scratch_folder() as scratch:
             first = open_table(path, encoding=encoding, scratch=Path(scratch)).names[0]
         return import_tables(
             nodes=nodes, edges=edges, readings=path, rename={**(rename or {}), time or first: "time"}, step=step,
             timezone=timezone, encoding=encoding, quantity=quantity, unit=unit, on=on, name=name,
         )  # fmt: skip
-    quantity, log = quantity or "count", ImportLog(refuse=True)  # a row left out would shift the columns
+    quantity, log = quantity or "count", ImportLog(refuse=True)  # leaving out a row would shift the columns
     notices = log.notices
     network, columns, told = _network(Path(nodes), Path(edges), rename or {}, encoding, on, log)
     timezone = timezone_of(network, timezone, notices)
@@ -147,16 +147,16 @@ def import_matrix(
 
 @dataclass(frozen=True)
 class _Columns:
-    """Which columns of a matrix are whose."""
+    """Which columns of a matrix belong to which nodes."""
 
-    count: int  # as many as the table has rows
+    count: int  # the number of rows of the table
     at: NDArray[np.int64]  # [N] the column of each node of the network
 
 
 def _network(
     nodes: Path, edges: Path, rename: Mapping[str, str], encoding: str, on: str, log: ImportLog
 ) -> tuple[RoadNetwork, _Columns, str]:
-    """The network, its columns in a matrix, and what they are: a row for each in the table of that name."""
+    """The network, its columns in the matrix, and a phrase for errors that says where their number comes from."""
     if on not in ("nodes", "roads"):
         raise CityError(f'on "{on}" is not known. Give nodes or roads')
     with scratch_folder() as scratch:
@@ -168,8 +168,8 @@ def _network(
     again = np.flatnonzero(np.bincount(roads.row) > 1)
     if len(again):
         raise CityError(
-            f"{tables[1].place(int(again[0]))}: this road is driven both ways, but a matrix has one column for it. "
-            "Give each direction a row, and a column, of its own"
+            f"{tables[1].place(int(again[0]))}: this road runs both ways, but the matrix has one column for it. "
+            "Give each direction its own row and column"
         )
     at = np.searchsorted(roads.rows_of_table, roads.row)
     line_graph = on_roads(network, edges=roads.edges, notices=log.notices)
@@ -187,7 +187,7 @@ def _from_arrays(
     path: Path, values: str | None, time: str | None, valid: str | None, *, clock: Clock, notices: Notices
 ) -> _Matrix:
     if path.suffix == ".npy" and (time is not None or valid is not None):
-        raise CityError(f"{path.name} holds one array. Times or a mask beside it need an .npz")
+        raise CityError(f"{path.name} holds a single array. To add times or a mask, save an .npz")
     with open_arrays(path) as arrays:
         named = partial(read_array, path, arrays)
         name = values if path.suffix != ".npy" else "array"
@@ -206,7 +206,7 @@ def _from_arrays(
             times = named(time)
             if times.ndim != 1 or times.dtype.kind not in "iufMSU":
                 found = f'"{time}" is {times.dtype} of shape {times.shape}'
-                raise CityError(f"{path.name}: {found}. One time a row is expected")
+                raise CityError(f"{path.name}: {found}. One time per row is expected")
             time_us = array_times_us(path, times, clock=clock, notices=notices, name=time)
             matrix = replace(matrix, time_us=time_us)
         return matrix
@@ -239,7 +239,7 @@ def _times(
     if matrix.time_us is not None:
         return matrix.time_us, step_s or usual_step_s(np.diff(np.unique(matrix.time_us)), where=path.name)
     if start is None or step_s is None:
-        raise CityError(f"{path.name}: when is its first row? Name its times with time, or give start and step")
+        raise CityError(f"{path.name}: its rows have no times. Name their array with time, or give start and step")
     start_us = clock.read_option("start", start)
     steps = Steps(start_us // 1_000_000, step_s, timezone)
     return start_us % 1_000_000 + 1_000_000 * steps.times_s(0, len(matrix.values)), step_s

@@ -1,4 +1,4 @@
-"""The time zone of a map, where nobody names one: that of the place."""
+"""The time zone of a map: that of the place, unless one is given."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ AT_SEA = "Etc/"
 
 
 def timezone_of(network: RoadNetwork, given: str | None, notices: Notices) -> str:
-    """The time zone given, which has to exist, or else that of the middle of the network, which is reported."""
+    """The time zone given, which must exist, or else, with a notice, that of the middle of the network."""
     if given is not None:
         zone(given)
         return given
@@ -23,10 +23,10 @@ def timezone_of(network: RoadNetwork, given: str | None, notices: Notices) -> st
     name = tzfpy.get_tz(float(np.median(network.lon[here])), float(np.median(network.lat[here])))
     try:
         zone(name)
-    except CityError:  # one that this machine's database does not know yet
+    except CityError:  # too new for this machine's time-zone database
         name = AT_SEA
     if name.startswith(AT_SEA):
-        notices.add("Maps that lie in no time zone: UTC is used. Pass --timezone for another", 1)
+        notices.add("Maps outside any time zone: UTC is used. Pass --timezone for another", 1)
         return "UTC"
-    notices.add(f"Time zones taken from where the map lies ({name}), as none was given", 1)
+    notices.add(f"Time zones taken from the location of the map ({name}), as none was given", 1)
     return name

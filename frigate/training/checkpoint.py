@@ -32,7 +32,7 @@ from torch import Tensor
 from frigate.config import Settings, require
 from frigate.data.city import City
 from frigate.data.files import sync
-from frigate.demand.estimate import BINS
+from frigate.demand.count_profiles import BINS
 from frigate.errors import CheckpointError, SettingsError
 from frigate.training.description import (
     DESCRIPTION,

@@ -24,10 +24,12 @@ from frigate.data.network import SAME_PLACE_M, Edges, RoadNetwork
 from frigate.data.split import Period, Split
 from frigate.data.stream import RoadNetworkStream
 from frigate.demand.calibration import RouteSet
-from frigate.demand.estimate import Demand, DemandSettings, calibrate, usual_counts, usual_medians
-from frigate.demand.leaning import Leaning
-from frigate.demand.rerouting import Detours, Rerouted, lean_on_detours, reroute
+from frigate.demand.count_profiles import usual_counts, usual_medians
+from frigate.demand.estimate import Demand, calibrate
+from frigate.demand.rerouting import Detours, Rerouted, reroute, sensor_shares_on_detours
 from frigate.demand.route_search import LineGraph
+from frigate.demand.sensor_shares import SensorShares
+from frigate.demand.settings import DemandSettings
 from frigate.demand.trip_cache import cached_detours, cached_trips
 from frigate.errors import CheckpointError, FrigateError, SettingsError
 from frigate.nn.batch import Windows
@@ -276,11 +278,11 @@ class RunTrips:
         detours = self._detours(network)
         return [reroute(demand, detours) for demand in demands]
 
-    def leaning(self, demand: Demand, network: RoadNetwork) -> Leaning:
-        """Which sensors speak for each node on a network of the same nodes."""
+    def sensor_shares(self, demand: Demand, network: RoadNetwork) -> SensorShares:
+        """What share of a node's vehicles passes each sensor, on a network of the same nodes."""
         if network.fingerprint == self.network.fingerprint:
-            return demand.leaning
-        return lean_on_detours(demand, self._detours(network))
+            return demand.sensor_shares
+        return sensor_shares_on_detours(demand, self._detours(network))
 
     def _detours(self, network: RoadNetwork) -> Detours:
         return cached_detours(
@@ -350,10 +352,10 @@ class RunOnCity:
             demands = list(pool.map(self.trips.demand, [self.split.seen] if sensors is None else sensors))
         networks = self.city.stream.topologies
         roads = self.trips.flow_changes(demands, networks)
-        leanings = None  # in training, where each of many demands would have one for each of the networks
+        shares = None  # in training, where each of many demands would have one for each of the networks
         if roads is not None and sensors is None:
-            leanings = [[self.trips.leaning(demands[0], network) for network in networks]]
-        tables = DemandTables.of(demands, device, step_s=self.city.stream.step_s, roads=roads, leanings=leanings)
+            shares = [[self.trips.sensor_shares(demands[0], network) for network in networks]]
+        tables = DemandTables.of(demands, device, step_s=self.city.stream.step_s, roads=roads, shares=shares)
         return Windows(self.city.stream, self._view[0], device, demand=tables)
 
     @cached_property

@@ -238,7 +238,7 @@ def test_a_person_is_told_each_number_once(result: dict[str, Any]) -> None:
     rows = rows_of(result)
     told = ("training step, 2 windows", "training step, all nodes decoded", "forecast", "live update")
     expected = [f"{name}: {words}" for name in PRESETS for words in told]
-    assert [row[""] for row in rows] == [*expected, "default: demand follows a window's readings"]
+    assert [row[""] for row in rows] == [*expected, "default: demand update"]
     assert all(row["Frigate"].endswith(("ms", "s")) for row in rows)
     assert "40 nodes, 91 roads" in notes_of(result)[0]
     without = notes_of({**result, "features_ms": None, "features_reason": "numba is not installed here"})

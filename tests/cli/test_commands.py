@@ -250,7 +250,7 @@ def evaluated(*words: object) -> Output:
         (["--split", "region", "--seen", "0.6"], ""),
         (["--seen", "all"], ""),
         (["--seen", "seen.txt"], ""),
-        (["--validation", "unseen"], "note: validation = unseen: the checkpoint is chosen at the test nodes"),
+        (["--validation", "unseen"], "note: validation = unseen: the test nodes choose the checkpoint"),
     ],
 )
 def test_train_as_told(more: list[str], words: str, here: Path, tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_train_as_told(more: list[str], words: str, here: Path, tmp_path: Path) 
         assert f"{len(sensors)} sensors" in table.out
     if "seen.txt" in more:
         assert sorted(told["nodes"]["seen"]) == sorted(sensors[:12])
-    assert ("flattered" in told["note"]) == ("unseen" in more)
+    assert ("scores are too good" in told["note"]) == ("unseen" in more)
 
 
 def test_evaluate_prints_a_table_or_json(here: Path) -> None:
@@ -490,7 +490,7 @@ def test_resume_over_other_readings_is_refused(copy: Path) -> None:
         ("train city -o run", ("run", "--resume")),
         ("train city -o city", ("city",)),
         ("train city -o counts.npz", ("counts.npz", "file")),
-        ("train city -o new --seen 30", ('--seen "30"', "30% perhaps")),
+        ("train city -o new --seen 30", ('--seen "30"', "Did you mean 30%?")),
         ("train city -o new --seen sensors.txt", ('--seen "sensors.txt"',)),
         ("train city -o new --seen nodes.csv", ("nodes.csv line 1", '"id,lon,lat"')),
         (
@@ -657,7 +657,7 @@ def test_a_table_is_never_wider_than_the_terminal_and_no_number_is_cut(
     numbers = set(re.findall(r"\S*\d\.\d+\S*", "\n".join(whole)))
     model = next(line for line in said if line.startswith("frigate (default)"))
     assert set(re.findall(r"\S*\d\.\d+\S*", model)) <= numbers and "[" in model
-    narrow = any(line.startswith("Not shown, for lack of width: ") for line in said)
+    narrow = any(line.startswith("Not shown, because the terminal is too narrow: ") for line in said)
     assert narrow == (columns < 120)
 
 

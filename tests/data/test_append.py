@@ -66,7 +66,7 @@ def test_adding_the_same_again_changes_nothing(folder: Path) -> None:
     town = folder / "town"
     append_readings(counted(folder, 2), town)
     before = contents(town)
-    assert append_readings(counted(folder, 2), town) == ("Nothing is new: every reading is there already.",)
+    assert append_readings(counted(folder, 2), town) == ("Nothing to add: the city already has every reading.",)
     assert contents(town) == before
 
 
@@ -80,7 +80,7 @@ def test_a_corrected_file_replaces_what_was_there_and_says_so(folder: Path) -> N
 def test_another_network_step_or_quantity_is_refused_and_nothing_changes(folder: Path) -> None:
     town, before = folder / "town", contents(folder / "town")
     other = City("other", random_stream([MAP.network.close([_road()])], seed=1, snapshots=8))
-    with raises(CityError, "town", "another network", "--network town"):
+    with raises(CityError, "town", "its network", "--network town"):
         append_readings(counted(folder, 2, network=other), town)
     with raises(CityError, "town", "1h", "2h", "--step"):
         append_readings(import_tables(network=MAP, readings=day(folder, 2), step="2h"), town)
@@ -154,7 +154,7 @@ def test_readings_within_a_step_are_not_mixed_with_new_ones(folder: Path) -> Non
     town = folder / "town"
     frame = pl.read_parquet(town / "readings.parquet")
     frame.with_columns(pl.col("time").dt.offset_by("7m")).write_parquet(town / "readings.parquet")
-    with raises(CityError, "town", "not one a step"):
+    with raises(CityError, "town", "not at the start of a step"):
         append_readings(counted(folder, 2), town)
 
 
@@ -170,7 +170,7 @@ def test_the_command_makes_the_city_and_then_adds_to_it(folder: Path) -> None:
     # Later the readings alone: the city knows its detectors, step, time zone and network.
     said = frigate("import", "tables", "--readings", folder / "2.csv", "-o", new, "--append")
     assert said.status == 0
-    assert "Readings added to the 24 of new: 24." in said.err
+    assert "Readings added to the 24 in new: 24." in said.err
     assert "48 snapshots, sensors at 1" in said.out
     assert read_city(new).detectors.names.tolist() == ["A17"]
     kept = json.loads((new / "notices.json").read_text())

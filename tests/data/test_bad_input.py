@@ -293,7 +293,7 @@ def test_accepted_with_a_notice(tmp_path: Path, what: str) -> None:
 
 def test_every_notice_is_in_the_documents() -> None:
     formats = Path(__file__).resolve().parents[2] / "docs" / "formats.md"
-    text = formats.read_text(encoding="utf-8").split("Accepted with a notice")[1].split("Refused, with")[0]
+    text = formats.read_text(encoding="utf-8").split("Accepted, with a notice")[1].split("Refused, with")[0]
     notices = [re.sub(r"\\|: \d.*|\(.*", "", notice).strip() for _, notice, _ in ACCEPTED.values()]
     told = [m for row in table_rows(text) for m in re.findall(r"`([^`]+)`", row[-1])]
     assert [n for n in notices if n and not any(n in m or m in n for m in told)] == []

@@ -374,7 +374,7 @@ def test_only_a_city_or_an_empty_folder_is_replaced(tmp_path: Path) -> None:
     city = City("ring", changing_stream())
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.txt").write_text("years of work")
-    with raises(CityError, "no city"):
+    with raises(CityError, "not a city"):
         write_city(city, tmp_path / "thesis")
     write_city(city, tmp_path / "ring", csv=True)
     write_city(city, tmp_path / "ring")

@@ -57,9 +57,9 @@ def test_check_shows_them_and_what_the_import_reported(tmp_path: Path) -> None:
     assert (
         f"Detectors: 2 at 2 nodes; moved there by 15 m (median), at most 30 m (B 2 to {NETWORK.node_ids[1]})" in lines
     )
-    assert "  Sensors left out, as they stand nowhere in the network: 1." in lines
-    assert lines.index("Reported when it was imported:") < lines.index(
-        "  Sensors left out, as they stand nowhere in the network: 1."
+    assert "  Sensors left out because they are not in the network: 1." in lines
+    assert lines.index("Reported by the import:") < lines.index(
+        "  Sensors left out because they are not in the network: 1."
     )
     assert json.loads(json.dumps(check_city(city).to_json()))["detectors"][0][0] == "B 2"
     silent = replace(city, stream=replace(city.stream, values=city.stream.values * 0))
@@ -97,7 +97,7 @@ def test_pages_name_them_and_how_far_they_were_moved(tmp_path: Path) -> None:
     assert meta["detectors"] == ["A17, moved 0 m", "B 2, moved 30 m", *[""] * len(ids[2:])]
     page = Page(write_check_page(tmp_path / "check.html", city, check_city(city)))
     assert page.data[0]["id"][1] == f"{ids[1]} (B 2, moved 30 m)"
-    assert "Notices from the import" in page.text and "stand nowhere in the network: 1." in page.text
+    assert "Notices from the import" in page.text and "because they are not in the network: 1." in page.text
     assert "at most 30 m (B 2 to" in page.text
 
 
@@ -120,5 +120,5 @@ def test_several_detectors_of_a_node_are_named_together_and_not_alone() -> None:
 def test_damaged_notices_are_refused_by_name(tmp_path: Path) -> None:
     imported(tmp_path)
     (tmp_path / "town" / "notices.json").write_text("[1]")
-    with raises(CityError, "notices.json", "Take it away"):
+    with raises(CityError, "notices.json", "Delete it"):
         read_city(tmp_path / "town")

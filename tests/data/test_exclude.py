@@ -87,11 +87,11 @@ def test_what_is_neither_is_refused(entry: str, words: tuple[str, ...], tmp_path
 def test_an_entry_that_leaves_nothing_out_is_said(tmp_path: Path) -> None:
     silent = CITY.stream.node_ids[~CITY.stream.sensors][0]
     city = open_city(_written(tmp_path), exclude=[str(silent)])
-    assert f"Entries of --exclude without any reading to leave out ({silent}): 1." in city.notices
+    assert f"Entries of --exclude that match no reading ({silent}): 1." in city.notices
 
 
 @pytest.mark.parametrize(
-    ("text", "word"), [("[exclude]\nsensors = []", "sensors"), ("[exclude]\nreadings = [1]", "no list")]
+    ("text", "word"), [("[exclude]\nsensors = []", "sensors"), ("[exclude]\nreadings = [1]", "not a list")]
 )
 def test_an_exclude_table_of_another_form_is_refused(text: str, word: str, tmp_path: Path) -> None:
     write_city(CITY, tmp_path / "town")

@@ -128,7 +128,7 @@ def test_parse_seen(tmp_path: Path) -> None:
     assert parse_seen("0.3") == 0.3
     assert parse_seen(" ALL ") == "all"
     assert parse_seen(str(file)) == file
-    with raises(SettingsError, "30% perhaps"):
+    with raises(SettingsError, "Did you mean 30%?"):
         parse_seen("30")
     for text in ("0", "-5%", "101%", "nan"):
         with raises(SettingsError, "share", "0"):

@@ -11,25 +11,22 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from frigate.data.city import City
 from frigate.data.network import Edges, RoadNetwork
 from frigate.data.stream import RoadNetworkStream, make_stream
 from frigate.demand import route_search, tuning
 from frigate.demand.calibration import SensorView, first_numbers, route_set
-from frigate.demand.estimate import (
-    BINS,
-    Demand,
-    DemandSettings,
-    bins_at,
-    estimate_demand,
-    num_searches,
-    snapshot_bins,
-    usual_counts,
-    usual_medians,
-    week_mean,
-)
+from frigate.demand.count_profiles import BINS, bins_at, snapshot_bins, usual_counts, usual_medians, week_mean
+from frigate.demand.estimate import Demand, estimate_demand
 from frigate.demand.flows import road_columns, road_features_geojson, trips_through
-from frigate.demand.leaning import Leaning, propagate
-from frigate.demand.rerouting import Detours, close_roads, find_detours, lean_on_detours, newly_cut_off, reroute
+from frigate.demand.rerouting import (
+    Detours,
+    close_roads,
+    find_detours,
+    newly_cut_off,
+    reroute,
+    sensor_shares_on_detours,
+)
 from frigate.demand.route_search import (
     LineGraph,
     Routes,
@@ -40,6 +37,8 @@ from frigate.demand.route_search import (
     search_again,
     search_routes,
 )
+from frigate.demand.sensor_shares import SensorShares, propagate
+from frigate.demand.settings import DemandSettings, num_searches
 from frigate.demand.tuning import choose_settings, hidden_error, searches_to_try
 from frigate.errors import CityError
 from tests.support.errors import raises
@@ -95,7 +94,7 @@ def third(num_nodes: int) -> NDArray[np.bool_]:
 
 @pytest.fixture(scope="module")
 def demand(stream: RoadNetworkStream) -> Demand:
-    return estimate_demand(stream, third(stream.num_nodes), settings=DemandSettings(sets=2))
+    return estimate_demand(City("Grid", stream), third(stream.num_nodes), settings=DemandSettings(sets=2))
 
 
 def trip(routes: Routes, row: int) -> list[int]:
@@ -255,16 +254,34 @@ def test_what_is_not_a_sensor_cannot_matter(stream: RoadNetworkStream, demand: D
     values = stream.values.copy()
     values[:, ~demand.sensors] = 9e6
     values[100:, demand.sensors] = 9e6  # after the period
-    again = estimate_demand(
-        replace(stream, values=values), demand.sensors, period=(0, 100), settings=DemandSettings(sets=2)
-    )
-    same = estimate_demand(stream, demand.sensors, period=(0, 100), settings=DemandSettings(sets=2))
+    cities = (City("Grid", each) for each in (replace(stream, values=values), stream))
+    known = {"sensors": demand.sensors, "period": (0, 100), "settings": DemandSettings(sets=2)}
+    again, same = (estimate_demand(city, **known) for city in cities)
     np.testing.assert_array_equal(again.node_flow, same.node_flow)
 
 
 def test_a_gauge_has_no_demand(stream: RoadNetworkStream) -> None:
     with raises(CityError, "speed"):
-        estimate_demand(replace(stream, quantity="speed"), stream.sensors)
+        estimate_demand(City("Grid", replace(stream, quantity="speed")))
+
+
+def test_a_city_without_a_reading_has_no_demand(stream: RoadNetworkStream) -> None:
+    with raises(CityError, "Silent", "reading"):
+        estimate_demand(City("Silent", replace(stream, observed=np.zeros_like(stream.observed))))
+
+
+def test_by_default_all_sensors_are_used_and_the_searches_chosen(
+    stream: RoadNetworkStream, graph: LineGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("TRIED", 4), ("TRIED_IN_LARGE", 4), ("MIN_SENSORS", 12)):
+        monkeypatch.setattr(tuning, name, value)
+    some = replace(stream, observed=stream.observed & third(stream.num_nodes))
+    turns = np.array([[0, 1, 2]])
+    found = estimate_demand(City("Grid", some, forbidden_turns=turns), period=(0, 200), seed=3)
+    np.testing.assert_array_equal(found.sensors, third(stream.num_nodes))
+    chosen = choose_settings(some, some.sensors, period=(0, 200), forbidden_turns=turns, seed=3)
+    assert found.settings == chosen != DemandSettings() and found.seed == 3
+    assert found.graph.digest == line_graph(grid(), turns).digest != graph.digest
 
 
 def test_in_a_very_large_network_searches_are_compared_by_a_quarter_of_a_set(
@@ -343,9 +360,9 @@ def test_usual_medians_by_hand(stream: RoadNetworkStream) -> None:
 
 
 def test_nodes_lean_on_the_sensors_that_their_trips_pass(graph: LineGraph, demand: Demand) -> None:
-    leaning, N = demand.leaning, graph.num_nodes
-    np.testing.assert_allclose(leaning.share.sum(1) + leaning.rest, 1, atol=1e-5)
-    assert demand.sensors[leaning.sensor[leaning.share > 0]].all()
+    sensor_shares, N = demand.sensor_shares, graph.num_nodes
+    np.testing.assert_allclose(sensor_shares.share.sum(1) + sensor_shares.rest, 1, atol=1e-5)
+    assert demand.sensors[sensor_shares.sensor[sensor_shares.share > 0]].all()
     by_hand = np.zeros((N, N))  # what share of node v's vehicles is counted at sensor u, each vehicle once
     for trips, numbers in zip(demand.sets, demand.numbers, strict=True):
         through, flow = trips.through_node.toarray(), trips.through_node.T @ numbers
@@ -353,16 +370,16 @@ def test_nodes_lean_on_the_sensors_that_their_trips_pass(graph: LineGraph, deman
         weight = numbers / np.maximum(seen.sum(1), 1)
         by_hand += (through.T * weight) @ seen / flow[:, None] / len(demand.sets)
     shares = np.zeros((N, N))
-    np.add.at(shares, (np.arange(N)[:, None], leaning.sensor), leaning.share)
+    np.add.at(shares, (np.arange(N)[:, None], sensor_shares.sensor), sensor_shares.share)
     np.testing.assert_allclose(shares, by_hand, atol=0.01)  # small shares are left out
 
 
 def test_a_change_at_the_sensors_is_a_change_everywhere(demand: Demand) -> None:
-    leaning = demand.leaning
+    sensor_shares = demand.sensor_shares
     ratio = torch.ones(3, len(demand.sensors))
     ratio[1], ratio[2, :24] = 2.0, 0.5
     known = torch.from_numpy(demand.sensors).expand(3, -1).clone()
-    told = {name: torch.from_numpy(getattr(leaning, name)) for name in ("sensor", "share", "rest")}
+    told = {name: torch.from_numpy(getattr(sensor_shares, name)) for name in ("sensor", "share", "rest")}
     change, _ = propagate(ratio, known, **told, everywhere=torch.tensor([[1.0], [2.0], [1.0]]))
     np.testing.assert_allclose(change[0], 1, atol=1e-5)
     np.testing.assert_allclose(change[1], 2, atol=1e-5)
@@ -402,7 +419,7 @@ def test_closing_a_road_moves_its_trips_and_no_others(graph: LineGraph, demand: 
 
 
 def test_the_change_is_that_of_the_middle_half_of_the_sets(graph: LineGraph, stream: RoadNetworkStream) -> None:
-    demand = estimate_demand(stream, third(stream.num_nodes), settings=DemandSettings(sets=4))
+    demand = estimate_demand(City("Grid", stream), third(stream.num_nodes), settings=DemandSettings(sets=4))
     closed = np.arange(graph.num_roads) == road(graph, 3 * SIDE + 2, 3 * SIDE + 3)
     ways = detours(demand, closed_network(graph, closed))
     alone = []
@@ -445,20 +462,20 @@ def test_nobody_passes_a_node_that_cannot_be_reached(graph: LineGraph, demand: D
 
 
 def test_who_takes_another_way_is_counted_by_other_sensors(graph: LineGraph, demand: Demand) -> None:
-    as_it_was = lean_on_detours(demand, detours(demand, grid()))
-    np.testing.assert_allclose(as_it_was.share, demand.leaning.share, atol=1e-5)
+    as_it_was = sensor_shares_on_detours(demand, detours(demand, grid()))
+    np.testing.assert_allclose(as_it_was.share, demand.sensor_shares.share, atol=1e-5)
     # A town cut in two: what a sensor counts on one side says nothing of the other.
     row = np.arange(graph.num_nodes) // SIDE
     apart = closed_network(graph, (row[graph.senders] < 3) != (row[graph.receivers] < 3))
 
-    def across(leaning: Leaning) -> float:
-        other_side = (row[leaning.sensor] < 3) != (row < 3)[:, None]
-        return float(leaning.share[other_side].sum())
+    def across(sensor_shares: SensorShares) -> float:
+        other_side = (row[sensor_shares.sensor] < 3) != (row < 3)[:, None]
+        return float(sensor_shares.share[other_side].sum())
 
-    cut = lean_on_detours(demand, detours(demand, apart))
-    assert across(demand.leaning) > 1 and across(cut) == 0
+    cut = sensor_shares_on_detours(demand, detours(demand, apart))
+    assert across(demand.sensor_shares) > 1 and across(cut) == 0
     np.testing.assert_allclose(cut.share.sum(1) + cut.rest, 1, atol=1e-5)
-    assert cut.share.sum() > 0.5 * demand.leaning.share.sum()  # of the trips that stay on their side
+    assert cut.share.sum() > 0.5 * demand.sensor_shares.share.sum()  # of the trips that stay on their side
 
 
 def test_flows_as_a_table_and_a_map(stream: RoadNetworkStream, demand: Demand) -> None:

@@ -14,9 +14,10 @@ from frigate.data.network import RoadNetwork
 from frigate.data.stream import make_stream
 from frigate.demand import trip_cache
 from frigate.demand.calibration import RouteSet
-from frigate.demand.estimate import DemandSettings, sample_trips
+from frigate.demand.estimate import sample_trips
 from frigate.demand.rerouting import Detours, find_detours
 from frigate.demand.route_search import line_graph
+from frigate.demand.settings import DemandSettings
 from frigate.demand.trip_cache import KEPT, cached_detours, cached_trips
 from tests.support.towns import START_S, random_network
 

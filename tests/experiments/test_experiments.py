@@ -299,11 +299,11 @@ def test_results_of_another_city_or_effort_are_not_mixed(done: Done) -> None:
     values = stream.values.copy()
     values[3, 3] += 1
     for other, words in (
-        (replace(plan, effort=replace(TINY, stride=4)), "another stride"),
-        (replace(plan, effort=replace(TINY, trees=4, changes={})), "another settings and trees"),
-        (replace(plan, city=replace(plan.city, name="other")), "another city"),
-        (replace(plan, city=replace(plan.city, stream=replace(stream, values=values))), "another readings"),
-        (replace(plan, splits=plan.results), "another splits"),
+        (replace(plan, effort=replace(TINY, stride=4)), "different stride"),
+        (replace(plan, effort=replace(TINY, trees=4, changes={})), "different settings and trees"),
+        (replace(plan, city=replace(plan.city, name="other")), "different city"),
+        (replace(plan, city=replace(plan.city, stream=replace(stream, values=values))), "different readings"),
+        (replace(plan, splits=plan.results), "different splits"),
     ):
         with raises(SettingsError, words, "another folder"):
             reproduce(named("datasets"), other)
@@ -383,7 +383,7 @@ def test_another_size_of_batches_is_used_and_told(quick: bool, city: City, tmp_p
 def test_the_command(done: Done, tmp_path: Path) -> None:
     where, out = str(done.plan.city.folder), str(tmp_path / "results")
     said = frigate("reproduce", "datasets,parameters", where, "-o", out, "--models", "stgcn,paper", "--device", "cpu")
-    assert said.out == f"Report, to open in a browser: {out}/report.html\n"
+    assert said.out == f"Report (open it in a browser): {out}/report.html\n"
     assert len(read(tmp_path / "results", "parameters")["rows"]) == 2
     for more, words in (
         (["--seeds", "0,x"], ('--seeds "0,x"',)),

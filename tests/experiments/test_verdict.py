@@ -93,7 +93,7 @@ def test_the_page_opens_with_the_verdict(tmp_path: Path) -> None:
         shutil.copy(RESULTS / f"{name}.json", tmp_path)
     page = Page(write_page(tmp_path))
     text = " ".join(page.text.split())
-    assert "Of 2 claims of the paper that were tested here, 1 holds, 1 holds in part." in text
+    assert "Of 2 claims of the paper tested here, 1 holds, 1 holds in part." in text
     assert text.index("Of 2 claims") < text.index("Accuracy at intersections")
     for words in ("claim", "paper", "verdict", "+1.0 % in Chengdu, +0.2 % in Harbin", "+0.6 %"):
         assert words in text

@@ -11,7 +11,7 @@ import torch
 
 from frigate.config import change, preset
 from frigate.data.city import City
-from frigate.demand.leaning import Leaning
+from frigate.demand.sensor_shares import SensorShares
 from frigate.forecasting.forecast import make_request
 from frigate.nn.batch import Batch
 from frigate.nn.demand_tables import NEW_ROADS, PRIOR_VEHICLES, PRIOR_VEHICLES_EVERYWHERE, DemandTables
@@ -161,19 +161,19 @@ def test_what_readings_on_new_roads_say_lasts(run: RunOnCity) -> None:
 
 def test_nodes_lean_on_what_is_counted_on_the_roads_of_the_coming_hour(run: RunOnCity) -> None:
     demand = run.trips.demand(run.split.seen)
-    own = demand.leaning
+    own = demand.sensor_shares
     other = replace(own, sensor=np.roll(own.sensor, 1, axis=0), share=np.roll(own.share, 1, axis=0))
     roads, which = torch.ones(1, 2, 25), torch.tensor([0])
     plain = run.windows().batch(np.array([20]), past=4, horizon=3, inputs=torch.from_numpy(run.split.seen))
 
-    def change(leanings: list[Leaning], ahead_on: int) -> torch.Tensor:
-        tables = DemandTables.of([demand], "cpu", step_s=3600, roads=roads, leanings=[leanings])
+    def change(shares: list[SensorShares], ahead_on: int) -> torch.Tensor:
+        tables = DemandTables.of([demand], "cpu", step_s=3600, roads=roads, shares=[shares])
         node = tables.apply(plain, which, torch.zeros(1, 4, dtype=torch.int64), torch.tensor([ahead_on])).demand_node
         assert node is not None
         return node[..., 0]
 
-    for ahead_on, leaning in enumerate((own, other)):
-        torch.testing.assert_close(change([own, other], ahead_on), change([leaning], ahead_on))
+    for ahead_on, sensor_shares in enumerate((own, other)):
+        torch.testing.assert_close(change([own, other], ahead_on), change([sensor_shares], ahead_on))
     assert not torch.allclose(change([own, other], 0), change([own, other], 1))
 
 
@@ -188,7 +188,7 @@ def test_a_recorded_closure_and_a_forecast_of_it_know_the_same(run: RunOnCity) -
     assert batch.demand is not None and asked.demand is not None
     torch.testing.assert_close(batch.demand, asked.demand)
     demand = here.trips.demand(run.split.seen)
-    assert (here.trips.leaning(demand, closed).share != demand.leaning.share).any()
+    assert (here.trips.sensor_shares(demand, closed).share != demand.sensor_shares.share).any()
 
 
 def test_the_correction_fades_where_other_roads_take_traffic_away_or_bring_more(run: RunOnCity) -> None:

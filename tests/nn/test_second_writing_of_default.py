@@ -11,7 +11,7 @@ from torch import Tensor
 
 from frigate.config import change, preset
 from frigate.data.stream import make_stream
-from frigate.demand.estimate import DemandSettings
+from frigate.demand.settings import DemandSettings
 from frigate.nn.batch import Batch, Windows
 from frigate.nn.demand_tables import DemandTables
 from frigate.nn.model import Frigate
@@ -122,9 +122,13 @@ def test_what_demand_tells_equals_the_loops(run: RunOnCity, current: int) -> Non
     stream, demand = run.city.stream, run.trips.demand(run.split.seen)
     rng = np.random.default_rng(0)
     roads = rng.choice([0.0, 0.5, 0.95, 1.0, 1.05, 2.0], (2, stream.num_nodes))
-    other = replace(demand.leaning, sensor=np.roll(demand.leaning.sensor, 1, axis=0))
+    other = replace(demand.sensor_shares, sensor=np.roll(demand.sensor_shares.sensor, 1, axis=0))
     tables = DemandTables.of(
-        [demand], "cpu", step_s=stream.step_s, roads=torch.from_numpy(roads)[None], leanings=[[demand.leaning, other]]
+        [demand],
+        "cpu",
+        step_s=stream.step_s,
+        roads=torch.from_numpy(roads)[None],
+        shares=[[demand.sensor_shares, other]],
     )
     seen = torch.from_numpy(run.split.seen)
     batch = Windows(stream, run.windows().topologies).batch(

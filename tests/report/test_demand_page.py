@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 import frigate.report
 from frigate.data.city import City
-from frigate.demand.estimate import Demand, DemandSettings, estimate_demand
+from frigate.demand.estimate import Demand, estimate_demand
 from frigate.demand.flows import Through, trips_through
+from frigate.demand.settings import DemandSettings
 from frigate.errors import SettingsError
 from frigate.report.demand_page import write_flows
 from frigate.report.road_map import RoadLayer, encoded_values, road_lines_data
@@ -61,7 +62,7 @@ def city() -> City:
 
 @pytest.fixture(scope="module")
 def demand(city: City) -> Demand:
-    return estimate_demand(city.stream, city.stream.sensors, settings=DemandSettings(sets=2))
+    return estimate_demand(city, settings=DemandSettings(sets=2))
 
 
 @pytest.fixture(scope="module")

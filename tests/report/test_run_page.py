@@ -181,7 +181,7 @@ def test_a_closed_road_shows_the_day_without_it(made: Report) -> None:
     first = meta["largest"][0]
     assert first["before"] == pytest.approx(day().forecast.mean(0)[first["node"]], rel=1e-4)
     assert meta["times"] == made.day[0]["times"]
-    assert "13 sensors" in meta["words"][0] or "sensors are routed" in meta["words"][0]
+    assert "13 sensors" in meta["words"][0] or "sensors are rerouted" in meta["words"][0]
 
 
 def test_recorded_closures_are_on_the_map(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_a_large_city_has_fewer_times(tmp_path: Path, monkeypatch: pytest.Monkey
     meta, shown = made.day
     times = day().times_s[::2]
     assert len(meta["times"]) == len(times) == len(shown["forecast"]) == len(shown["closed_set"])
-    assert "one time in 2 h" in meta["words"][1]
+    assert "one time every 2 h" in meta["words"][1]
     np.testing.assert_allclose(shown["forecast"], day().forecast[::2], rtol=1e-3)
 
 

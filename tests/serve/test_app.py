@@ -206,7 +206,7 @@ def test_readings_are_answered_row_by_row(served: Served) -> None:
     assert first.json()["accepted"] == 2 and first.json()["refused"] == 0
     text = f"time,node_id,value\n{now},{a},3\n{now},{b},\n"
     second = served.client.post("/v1/readings", content=text, headers={"Content-Type": "text/csv"}).json()
-    assert second["rows"] == [{"status": "duplicate"}, {"status": "refused", "reason": "no value"}]
+    assert second["rows"] == [{"status": "duplicate"}, {"status": "refused", "reason": "value is missing"}]
     file = io.BytesIO()
     frame = pl.DataFrame({"node": [a], "time": [now], "value": [8.0]})
     frame.with_columns(pl.col("time").str.to_datetime("%+", time_zone="UTC")).write_ipc_stream(file)
@@ -250,36 +250,36 @@ def _success(operation: dict[str, Any]) -> int:
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "words"),
     [
-        ("GET", "nodes/nowhere", None, 404, 'there is no node "nowhere"'),
+        ("GET", "nodes/nowhere", None, 404, 'no node "nowhere"'),
         ("GET", "nodes/100x", None, 404, 'Did you mean "100"?'),
-        ("GET", "forecast.json?node=nowhere", None, 404, "there is no node"),
-        ("GET", "forecast.json?node=34&box=7,49,8,50", None, 422, "either nodes or a box"),
-        ("GET", "forecast.json?box=7,50,8,49", None, 422, "south is north of north"),
+        ("GET", "forecast.json?node=nowhere", None, 404, "no node"),
+        ("GET", "forecast.json?node=34&box=7,49,8,50", None, 422, "either node or box"),
+        ("GET", "forecast.json?box=7,50,8,49", None, 422, "south is greater than north"),
         ("GET", "forecast.json?box=7,49,8", None, 422, "query.box"),
         ("GET", "forecast.xml", None, 422, "path.form"),
-        ("GET", "forecast.json?issued_at=2024-03-04T00:00:00Z", None, 404, "no forecast was issued at 2024-03-04"),
+        ("GET", "forecast.json?issued_at=2024-03-04T00:00:00Z", None, 404, "no forecast issued at 2024-03-04"),
         ("GET", "forecast.json?issued_at=2024-03-04T00:00:00", None, 422, "query.issued_at"),
         ("GET", "history.json?node=34&begin=2024-01-01T00:00:00Z&end=2024-02-02T00:00:00Z", None, 422, "31 days"),
         ("GET", "history.json?node=34&begin=2024-01-02T00:00:00Z&end=2024-01-01T00:00:00Z", None, 422, "before"),
-        ("GET", "nodes/a%2Fb", None, 404, "there is no node"),
-        ("GET", "trips?source=34&target=1", None, 404, "there is no road from 34 to 1. Roads from 34 go to"),
+        ("GET", "nodes/a%2Fb", None, 404, "no node"),
+        ("GET", "trips?source=34&target=1", None, 404, "no road from 34 to 1. Roads from 34 go to"),
         ("GET", "nothing", None, 404, "Not Found"),
         ("PUT", "closures", None, 405, "Method Not Allowed"),
         ("POST", "what-if", {}, 422, "name a road to close or to add"),
         ("POST", "what-if", {"close": [["34"]]}, 422, "body.close.0.1"),
-        ("POST", "what-if", {"close": [["34", "nowhere"]]}, 422, "there is no node"),
+        ("POST", "what-if", {"close": [["34", "nowhere"]]}, 422, "no node"),
         ("POST", "what-if", {"close": [["34", "41"]] * 51}, 422, "body.close"),
         ("POST", "what-if", {"shut": []}, 422, "body.shut"),
-        ("POST", "what-if", {"add": [["34", "41"]]}, 422, "there is a road from 34 to 41 already"),
+        ("POST", "what-if", {"add": [["34", "41"]]}, 422, "the road from 34 to 41 already exists"),
         ("POST", "what-if", {"add": [["34", "34"]]}, 422, "or its ends are the same"),
-        ("POST", "closures", {"source": "34", "target": "1"}, 422, "there is no road from 34 to 1"),
+        ("POST", "closures", {"source": "34", "target": "1"}, 422, "no road from 34 to 1"),
         ("POST", "closures", {"source": True, "target": "41"}, 422, "body.source"),
-        ("POST", "closures", {"source": 34, "target": 41, "end": "2024-03-04T07:00:00Z"}, 422, "or has passed"),
+        ("POST", "closures", {"source": 34, "target": 41, "end": "2024-03-04T07:00:00Z"}, 422, "in the future"),
         ("POST", "closures", {"source": 34, "target": 41, "begin": "2024-03-03T08:00:00Z"}, 422, "more than a day ago"),
         ("POST", "closures", {"source": 34, "target": 41, "begin": "2025-03-03T08:00:00Z",
-                              "end": "2025-03-03T07:00:00Z"}, 422, "is not after the begin"),
+                              "end": "2025-03-03T07:00:00Z"}, 422, "must be after begin"),
         ("POST", "closures", {"source": 34, "target": 41, "end": "2030-01-01T00:00:00"}, 422, "body.end"),
-        ("DELETE", "closures/abc", None, 404, "there is no such closure"),
+        ("DELETE", "closures/abc", None, 404, "no such closure"),
         ("DELETE", "closures/xyz", None, 422, "path.closure_id"),
     ],
 )  # fmt: skip
@@ -316,7 +316,7 @@ def test_before_the_first_forecast_there_is_none(town: Town, tmp_path: Path) -> 
         for path in ("/v1/forecast.bin", "/v1/forecast.json", "/v1/nodes/34", "/readyz"):
             answer = served.client.get(path)
             assert answer.status_code == 503 and answer.headers["retry-after"] == "5", path
-        assert "there is no forecast yet" in served.client.get("/v1/forecast.bin").json()["error"]
+        assert "no forecast yet" in served.client.get("/v1/forecast.bin").json()["error"]
         assert get(served, "/v1/network.bin").content and get(served, "/v1/accuracy").json()["overall"]["count"] == 0
     store.close()
 

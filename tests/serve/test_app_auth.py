@@ -180,7 +180,7 @@ def test_tokens_are_made_listed_and_revoked_by_command(tmp_path: Path) -> None:
     file = tmp_path / "service.db"
     made = frigate("token", "create", tmp_path, "--name", "Gate 4", "--role", "write")
     token_id = made.out.split("_")[1]
-    assert made.out.startswith("frg_") and "shown this once" in made.err
+    assert made.out.startswith("frg_") and "shown only once" in made.err
     listed = frigate("token", "list", file).out
     assert listed.splitlines()[2].split()[:4] == [token_id, "Gate", "4", "write"]
     assert made.out.strip()[13:] not in listed

@@ -9,8 +9,9 @@ import pytest
 
 from frigate.data.city import City
 from frigate.data.stream import make_stream
-from frigate.demand.estimate import Demand, DemandSettings, estimate_demand
+from frigate.demand.estimate import Demand, estimate_demand
 from frigate.demand.rerouting import Rerouted
+from frigate.demand.settings import DemandSettings
 from frigate.serve.map_data import closed_roads, network_container, road_flows
 from frigate.serve.wire import decode
 from frigate.simulate.demo_city import demo_city
@@ -27,7 +28,7 @@ def city() -> City:
 
 @pytest.fixture(scope="module")
 def demand(city: City) -> Demand:
-    return estimate_demand(city.stream, city.stream.sensors, settings=DemandSettings(sets=2))
+    return estimate_demand(city, settings=DemandSettings(sets=2))
 
 
 def container(city: City) -> bytes:

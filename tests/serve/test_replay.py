@@ -89,7 +89,7 @@ def test_a_replay_comes_to_the_forecast_of_the_record(town: Town, nursery: Nurse
     last = list(sent)[-1]
     client.close()
     assert last.snapshot == STOP - 1 and last.time_s == int(stream.times_s[STOP])
-    assert ["does not answer" in line for line in said] == [True, False]
+    assert ["does not respond" in line for line in said] == [True, False]
 
     store, direct = open_store(str(path)), open_store(str(tmp_path / "direct.db"))
     until(lambda: store.state()[0] == last.time_s, "the last forecast is there")

@@ -84,7 +84,7 @@ def test_adjacency_chooses_the_pairs_and_distances_their_lengths(tmp_path: Path)
     (lat_a, lon_a), (lat_b, lon_b) = PLACES[2], PLACES[3]
     metres = haversine_m(*(np.array([x]) for x in (lon_a, lat_a, lon_b, lat_b)))
     assert edges_of(straight)["767542", "717447"] == pytest.approx(float(metres[0]))
-    assert "Pairs without a distance, given the straight one: 1." in straight.notices
+    assert "Pairs without a distance, given the straight-line distance: 1." in straight.notices
 
 
 def test_an_hour_that_the_clocks_leave_out_gives_way(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_pems_has_its_dates_and_units(tmp_path: Path, kind: str, start: str) -> 
     np.testing.assert_allclose(city.network.length_m, [400, 500, 300, 410], atol=0.01)
     unit = "miles" if kind in ("pems03", "pems07") else "metres"
     assert f"Lengths of {kind.upper()}.csv read as {unit}: 4." in city.notices
-    assert any(n.startswith("Places invented from the road lengths") for n in city.notices)
+    assert any(n.startswith("Coordinates invented from road lengths") for n in city.notices)
     assert any(n.startswith("Zeros kept as readings of 0") and n.endswith(": 1.") for n in city.notices)
     assert city.stream.observed.all()
 
@@ -223,7 +223,7 @@ def test_the_authors_layout(tmp_path: Path) -> None:
     assert city.stream.local_time(city.stream.start_s) == "2015-06-01T00:00:00+08:00"
     assert edges_of(city) == {("0", "1"): 120.0, ("1", "2"): 80.0, ("2", "0"): 95.5}
     assert read_seen(tmp_path / "Harbin" / "seen_30.npy", city) == [0, 2]
-    assert any("cannot be distinguished: 1." in n for n in city.notices)
+    assert any("cannot be told apart: 1." in n for n in city.notices)
     assert any("seen_30.npy" in n for n in city.notices)
     missing = import_benchmark("frigate", files=tmp_path / "Harbin", zeros="missing", timezone="UTC")
     assert int((~missing.stream.observed).sum()) == 1
@@ -312,7 +312,7 @@ def test_wrong_tables_say_where(
         ({"length_unit": "ell"}, ("ell", "m, km, mi")),
         ({"timezone": "Mars"}, ("time zone", '"Mars"')),
         ({"files": "nowhere"}, ("nowhere", "no such folder")),
-        ({"kind": "metr-la"}, ("no file of readings",)),
+        ({"kind": "metr-la"}, ("No file with readings",)),
         ({"kind": "metr-la", "feature": "flow"}, ("one feature",)),
     ],
 )

@@ -125,9 +125,9 @@ def test_what_libcity_cannot_hold_is_told(tmp_path: Path) -> None:
     )
     told = export_libcity(City("t", stream, forbidden_turns=np.array([[0, 1, 2]])), tmp_path / "out")
     assert told == (
-        "Networks over time, of which LibCity holds only the last: 2.",
-        "Closed roads, which LibCity cannot hold: 1.",
-        "Forbidden turns, which LibCity cannot hold: 1.",
+        "Networks over time, of which LibCity stores only the last: 2.",
+        "Closed roads, which LibCity cannot store: 1.",
+        "Forbidden turns, which LibCity cannot store: 1.",
     )
     assert import_benchmark("libcity", files=tmp_path / "out").network.num_edges == network.num_edges - 1
 
@@ -182,7 +182,7 @@ def edit(folder: Path, name: str, pattern: str, new: str) -> None:
 def test_nodes_without_places_get_invented_ones(tmp_path: Path) -> None:
     edit(write_libcity(tmp_path), "LA.geo", r'"\[.*\]"', "[]")
     city = import_benchmark("libcity", files=tmp_path)
-    assert any(n.startswith("Places invented") for n in city.notices)
+    assert any(n.startswith("Coordinates invented") for n in city.notices)
     assert np.isfinite(city.network.lon).all() and edges_of(city)["767541", "767542"] == 30
     edit(tmp_path, "LA.rel", "cost", "link_weight")
     assert set(edges_of(import_benchmark("libcity", files=tmp_path)).values()) == {1000.0}
@@ -193,7 +193,7 @@ def test_a_line_is_a_node_at_its_middle(tmp_path: Path) -> None:
     edit(write_libcity(tmp_path), "LA.geo", r'(773869),Point,"\[.*\]"', rf"\1,LineString,{line}")
     city = import_benchmark("libcity", files=tmp_path)
     assert (city.network.lon[0], city.network.lat[0]) == pytest.approx((-118.1, 34.1))
-    assert any(n.startswith("Lines and areas, each a node at the middle of its points: 1") for n in city.notices)
+    assert any(n.startswith("Lines and areas, taken as nodes at the middle of their points: 1") for n in city.notices)
 
 
 def test_rows_in_any_order_and_twice(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_rows_in_any_order_and_twice(tmp_path: Path) -> None:
     [
         ("LA.geo", r'"\[-118.31829, 34.15497\]"', '"[34.15497, -118.31829]"', ("LA.geo line 2", "swapped")),
         ("LA.geo", r'"\[-118.31829, 34.15497\]"', '"[x]"', ("LA.geo line 2", "coordinates", "'[x]'")),
-        ("LA.geo", r'"\[-118.31829, 34.15497\]"', "[]", ("LA.geo", "place")),
+        ("LA.geo", r'"\[-118.31829, 34.15497\]"', "[]", ("LA.geo", "coordinates are empty")),
         ("LA.geo", "767541", "773869", ("LA.geo line 3", 'geo_id "773869"')),
         ("LA.geo", "coordinates", "where", ("LA.geo", "column coordinates")),
         ("LA.rel", "0,geo,773869", "0,geo,1", ("LA.rel line 2", 'source "1"')),

@@ -163,8 +163,8 @@ REFUSED: dict[str, tuple[Save, dict[str, Any], tuple[str, ...]]] = {
         ('"counts"', '"count"'),
     ),
     "which matrix": (lambda d: save_npz(d, a=COUNTS, b=COUNTS), {}, ("m.npz", "2 matrices", "a, b")),
-    "no times": (lambda d: save_npz(d, c=COUNTS), {}, ("first row",)),
-    "start without step": (lambda d: save_npz(d, c=COUNTS), {"start": "2024-01-01"}, ("first row",)),
+    "no times": (lambda d: save_npz(d, c=COUNTS), {}, ("m.npz", "start and step")),
+    "start without step": (lambda d: save_npz(d, c=COUNTS), {"start": "2024-01-01"}, ("m.npz", "start and step")),
     "start and time": (lambda d: save_npz(d, c=COUNTS, t=TIMES), {"start": "2024-01-01", "time": "t"}, ("start",)),
     "bad start": (lambda d: save_npz(d, c=COUNTS), {"start": "noon", "step": "5min"}, ('start "noon"',)),
     "bad step": (
@@ -234,7 +234,7 @@ def test_a_wide_csv_with_other_nodes(tables: dict[str, Path], tmp_path: Path) ->
     (tmp_path / "m.csv").write_text("time,7,5,99\n2024-01-01T00:00Z,1,,3\n2024-01-01T00:05Z,4,5,6\n")
     city = imported(tables, tmp_path / "m.csv", step="5min")
     np.testing.assert_array_equal(city.stream.observed, [[True, False, False], [True, True, False]])
-    assert any(n.startswith("Sensors left out, as they stand nowhere in the network: 1") for n in city.notices)
+    assert any(n.startswith("Sensors left out because they are not in the network: 1") for n in city.notices)
     (tmp_path / "m.csv").write_text("time,7,98,99\n2024-01-01T00:00Z,1,,3\n")
     with raises(CityError, "2 of 3"):
         imported(tables, tmp_path / "m.csv", step="5min")
@@ -329,7 +329,7 @@ def test_the_time_zone_is_that_of_the_place_where_none_is_given(tables: dict[str
     city = imported(tables, file, start="2024-01-01T00:00", step="5min")
     assert city.stream.timezone == "Europe/Luxembourg"
     assert city.stream.local_time(city.stream.start_s) == "2024-01-01T00:00:00+01:00"
-    assert "Time zones taken from where the map lies (Europe/Luxembourg), as none was given: 1." in city.notices
+    assert "Time zones taken from the location of the map (Europe/Luxembourg), as none was given: 1." in city.notices
     told = imported(tables, file, start="2024-01-01T00:00", step="5min", timezone="Asia/Tokyo")
     assert told.stream.timezone == "Asia/Tokyo"
-    assert not any("where the map lies" in notice for notice in told.notices)
+    assert not any("Time zones taken" in notice for notice in told.notices)

@@ -457,7 +457,7 @@ def test_duplicates_survive(tmp_path: Path) -> None:
     assert roads.network.lon[roads.network.row_of(5)] == pytest.approx(6.11)
     assert counts["Nodes that occur more than once, the last kept"] == 1
     assert counts["Ways with the id of a later way were left out"] == 1
-    assert counts["Nodes repeated in a row by a way were used once"] == 1
+    assert counts["Nodes repeated in a row within a way were used once"] == 1
     assert counts["Segments drawn more than once were kept once"] == 2
 
 
@@ -545,7 +545,7 @@ def test_the_content_decides_not_the_name(tmp_path: Path) -> None:
     pbf = small_files(tmp_path)["osm.pbf"].read_bytes()
     city = import_osm(write(tmp_path, pbf, "town.osm.gz"))
     assert city.network.num_edges == 9
-    assert "Files named like OSM XML, gzip but read as OSM PBF, which they are: 1." in city.notices
+    assert "Files named like OSM XML, gzip but read as OSM PBF, by their content: 1." in city.notices
     with raises(CityError, "no such file"):
         import_osm(tmp_path / "nothing.osm")
 

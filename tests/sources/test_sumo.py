@@ -81,7 +81,7 @@ def test_the_network_is_what_cars_can_use(town: Path) -> None:
     np.testing.assert_allclose(network.length_m, [200, 200, 200, 200, 300, 300], atol=0.02)
     assert city.stream.num_snapshots == 0 and city.name == "town"
     said = "\n".join(city.notices)
-    counted = "the shortest of each kept; their vehicles are counted all the same: 1"
+    counted = "the shortest of each kept; their vehicles are still counted: 1"
     for notice in ("may not use, left out: 1", "without a road for cars, left out: 1", counted, "without any reading"):
         assert notice in said
 
@@ -149,7 +149,7 @@ def test_on_roads_parallel_roads_are_nodes_and_connections_edges(town: Path) -> 
     turns = set(zip(ids[network.senders].tolist(), ids[network.receivers].tolist(), strict=True))
     # CB leads on, so it does not turn round; DB goes to BC2 by a lane that is not there.
     assert turns == TURNS
-    assert "U-turns left out, the road leads on: 2." in city.notices
+    assert "U-turns left out because the road leads on: 2." in city.notices
     entered = network.edges.take(ids[network.receivers] == "BC2")
     assert set(entered.road_class) == {"residential"} and set(entered.name) == {"Rue Longue"}
     half = network.length_m[(ids[network.senders] == "AB") & (ids[network.receivers] == "BC2")]
@@ -273,7 +273,7 @@ def test_roads_that_an_interval_does_not_list(town: Path, tmp_path: Path) -> Non
     city = import_sumo(town, edgedata=[same])
     # BC, BC2 and BD are never listed: C and D are not known.
     assert by_node(city, 0) == {"A": 6, "B": 12, "C": None, "D": None}
-    assert "Roads that the edge data do not list, taken as not observed: 3." in city.notices
+    assert "Roads that are not in the edge data, taken as not observed: 3." in city.notices
     empty = write(tmp_path, "empty.xml", edge_xml([(0, 300, every), (300, 600, {"BC": 1}), (600, 900, {})]))
     city = import_sumo(town, edgedata=[empty])
     assert [by_node(city, i) for i in range(3)] == [
@@ -281,7 +281,7 @@ def test_roads_that_an_interval_does_not_list(town: Path, tmp_path: Path) -> Non
         {"A": 0, "B": 0, "C": 1, "D": 0},
         {"A": 0, "B": 0, "C": 0, "D": 0},
     ]
-    assert any(n.startswith("Counts taken as 0, since an interval does not list the road") for n in city.notices)
+    assert any(n.startswith("Counts taken as 0 because an interval does not list the road") for n in city.notices)
 
 
 def test_a_longer_step_sums_whole_intervals_only(town: Path, tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ def test_a_longer_step_sums_whole_intervals_only(town: Path, tmp_path: Path) -> 
     assert by_node(city, 0)["AB"] == 1 and by_node(city, 1)["AB"] == 5
     assert city.stream.num_snapshots == 2  # the third lacks an interval, the fourth lasts a second
     said = "\n".join(city.notices)
-    assert "Counts over a part of a step only, taken as not observed: 14." in said
+    assert "Counts that cover only part of a step, taken as not observed: 14." in said
     usual = import_sumo(town, edgedata=[file]).stream
     assert usual.step_s == 300 and usual.num_snapshots == 6
     with raises(CityError, "300 s", "1min", "5min"):
@@ -340,18 +340,18 @@ def test_loops_are_summed_where_all_of_a_road_report(tmp_path: Path) -> None:
     assert city.stream.sensors.sum() == 2
     said = "\n".join(city.notices)
     assert "Loops on lanes that passenger cars may not use, left out: 1." in said
-    assert "Loops before another one on the same lane, left out: 1." in said
-    assert "not in the network" not in said and "no loop of" not in said
+    assert "Loops upstream of another loop on the same lane, left out: 1." in said
+    assert "not in the network" not in said and "additional files" not in said
     city = loop_city(tmp_path, intervals, on="nodes")
     assert by_node(city, 0) == {"A": None, "B": 12, "C": None, "D": None}
     assert city.stream.num_snapshots == 1  # later B is never whole
-    assert any("reach them, which alone are counted" in n and "1 (first: junction" in n for n in city.notices)
+    assert any("only some of the roads to them" in n and "1 (first: junction" in n for n in city.notices)
 
 
 def test_a_road_with_a_loop_on_one_of_two_lanes_says_so(tmp_path: Path) -> None:
     city = loop_city(tmp_path, [(0, 300, {"ab1": 2})], on="roads", loops=loops_xml({"ab1": ("AB_1", 1)}))
     assert by_node(city, 0)["AB"] == 2
-    assert any("loops on some of their lanes only" in n and 'road "AB"' in n for n in city.notices)
+    assert any("loops on only some of their lanes" in n and 'road "AB"' in n for n in city.notices)
 
 
 def test_loops_of_two_periods_need_a_step(tmp_path: Path) -> None:
@@ -414,7 +414,7 @@ REFUSED_NETS: dict[str, tuple[Callable[[], str | bytes], tuple[str, ...]]] = {
     ),
     "far": (
         lambda: net_xml(location=f'<location netOffset="-1e11,0" projParameter="{UTM}"/>'),
-        ("n.net.xml", "no place on earth"),
+        ("n.net.xml", "not on earth"),
     ),
     "nan": (lambda: net_xml().replace('x="200"', 'x="nan"', 1), ("n.net.xml line", 'x "nan"')),
     "speed": (

@@ -284,7 +284,7 @@ def test_bad_nodes_and_edges_are_listed(tmp_path: Path) -> None:
     told = {(row["file"], row["line"]): row["reason"] for row in rows_of(report)}
     lines = {"n.csv": range(6, 11), "e.csv": range(6, 9)}
     assert set(told) == {(file, str(line)) for file, held in lines.items() for line in held}
-    assert "(0, 0)" in told["n.csv", "6"] and "not unique" in told["n.csv", "7"]
+    assert "(0, 0)" in told["n.csv", "6"] and "must be unique" in told["n.csv", "7"]
     assert "not in the nodes" in told["e.csv", "6"]
     assert city.network.num_nodes == 5
 
@@ -372,7 +372,7 @@ def test_the_network_of_a_city_brings_its_time_zone(files: dict[str, Path], tmp_
     local = put(tmp_path, "r.csv", long_readings().replace("Z", ""))
     city = imported(files, timezone="Asia/Tokyo")
     write_city(city, tmp_path / "city")
-    taken = "Time zones taken over from the network's city (Asia/Tokyo), as none was given: 1."
+    taken = "Time zones taken from the network's city (Asia/Tokyo), as none was given: 1."
     for network in (city, tmp_path / "city"):
         there = import_tables(network=network, readings=local)
         assert (there.stream.timezone, there.stream.start_s) == ("Asia/Tokyo", int(START.timestamp()) - 9 * 3600)
@@ -463,7 +463,7 @@ def test_a_road_is_named_by_the_users_own_id(tmp_path: Path) -> None:
         ("r.csv", b"time,node_id,value\n1705276800,A,1\n", ("--step",)),
         ("r.csv", b"time,node_id,value\n1705276800,Q,1\n", ('node "Q"',)),
         ("r.csv", b"time,node_id,value\n99999999,A,1\n4102444800,A,1\n4102444801,A,1\n", ("r.csv line 2", "line 4")),
-        ("r.csv", b"time,node_id,value\n1705276800,A,\n", ("r.csv", "no reading")),
+        ("r.csv", b"time,node_id,value\n1705276800,A,\n", ("r.csv", "no usable reading")),
     ],
 )  # fmt: skip
 def test_bad_readings_are_refused_in_words(
@@ -753,7 +753,7 @@ def test_lines_above_the_names_of_the_columns_are_left_out(files: dict[str, Path
         city = imported(files, readings)
         np.testing.assert_array_equal(city.stream.values, imported(files, files["readings.csv"]).stream.values)
         lines = above.count("\n")
-        assert f"Lines of r{k}.csv above the names of its columns, left out: {lines}." in city.notices
+        assert f"Lines of r{k}.csv above the header, left out: {lines}." in city.notices
         report = tmp_path / "report.csv"
         for node in ("A", '"A"'):  # quoted, lines are counted row by row
             wrong = put(tmp_path, f"w{k}.csv", above + plain + f"2024-01-15T00:00Z,{node},many\n")
@@ -761,7 +761,7 @@ def test_lines_above_the_names_of_the_columns_are_left_out(files: dict[str, Path
             assert rows_of(report)[0]["line"] == str(lines + len(plain.splitlines()) + 1)
         semicolons = put(tmp_path, f"s{k}.csv", above + plain.replace(",", ";"))
         np.testing.assert_array_equal(imported(files, semicolons).stream.values, city.stream.values)
-    assert not any("above the names" in notice for notice in imported(files, files["readings.csv"]).notices)
+    assert not any("above the header" in notice for notice in imported(files, files["readings.csv"]).notices)
 
 
 def test_each_file_has_its_own_encoding(files: dict[str, Path], tmp_path: Path) -> None:

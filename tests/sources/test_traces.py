@@ -178,9 +178,9 @@ def test_a_city_gives_its_network_name_and_time_zone_and_the_result_can_be_writt
     city = import_traces(written(naive, tmp_path), town)
     assert (city.name, city.stream.timezone) == ("town", "Europe/Luxembourg")
     assert str(len(frame)) in said(city, "read as local time")
-    assert "(Europe/Luxembourg), as none was given" in said(city, "Time zones taken over from the network's city")
+    assert "(Europe/Luxembourg), as none was given" in said(city, "Time zones taken from the network's city")
     given = import_traces(written(naive, tmp_path), town, timezone="UTC")
-    assert given.stream.timezone == "UTC" and not any("taken over" in notice for notice in given.notices)
+    assert given.stream.timezone == "UTC" and not any("Time zones taken" in notice for notice in given.notices)
     same_counts(city, import_traces(written(frame, tmp_path, "utc.parquet"), town))
     write_city(city, tmp_path / "city")
     np.testing.assert_array_equal(
@@ -253,7 +253,7 @@ def test_a_trace_breaks_where_nobody_can_drive(tmp_path: Path) -> None:
     )
     found = match_traces(written(jump, tmp_path), TOWN, MatchOptions(beta_m=20))
     assert found.report.broken > 0
-    assert "broken where no route led on" in " ".join(found.report.sentences())
+    assert "broken for lack of a route" in " ".join(found.report.sentences())
 
 
 def test_a_step_in_which_no_vehicle_reported_is_not_observed(tmp_path: Path) -> None:
@@ -389,7 +389,7 @@ def refuse(path: Path | list[Path], *named: str, network: RoadNetwork = TOWN, **
 def test_files_that_are_no_traces_are_refused(tmp_path: Path) -> None:
     frame, _ = drive(13, vehicles=1)
     refuse(tmp_path / "none.csv", "none.csv", "no such file")
-    refuse([], "no file")
+    refuse([], "no trace file")
     refuse(tmp_path, tmp_path.name, '""')
     empty = tmp_path / "empty.csv"
     empty.touch()

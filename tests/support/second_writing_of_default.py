@@ -18,7 +18,7 @@ from torch import Tensor
 
 from frigate.data.stream import RoadNetworkStream
 from frigate.demand.estimate import Demand
-from frigate.demand.leaning import Leaning
+from frigate.demand.sensor_shares import SensorShares
 from frigate.nn.model import Frigate
 from tests.support.second_writing import (
     Snapshot,
@@ -162,7 +162,7 @@ def normalised(x: Tensor) -> Tensor:
 
 def demand_inputs(
     demand: Demand,
-    leaning: Leaning,
+    sensor_shares: SensorShares,
     stream: RoadNetworkStream,
     readings: Sequence[Sequence[float | None]],
     *,
@@ -198,8 +198,8 @@ def demand_inputs(
     ratio = [bounded((counted[v] + PRIOR * everywhere) / (expected[v] + PRIOR)) for v in nodes]
 
     def change(factor: list[float], v: int) -> float:
-        leans = zip(leaning.sensor[v].tolist(), leaning.share[v].tolist(), strict=True)
-        return sum(share * factor[u] for u, share in leans) + float(leaning.rest[v]) * everywhere
+        leans = zip(sensor_shares.sensor[v].tolist(), sensor_shares.share[v].tolist(), strict=True)
+        return sum(share * factor[u] for u, share in leans) + float(sensor_shares.rest[v]) * everywhere
 
     factor = [ratio[v] if known[v] else everywhere for v in nodes]
     for _ in range(STEPS_TOWARDS_READINGS - 1):

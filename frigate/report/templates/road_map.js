@@ -1,6 +1,6 @@
-// Maps whose roads are lines, coloured and widened by a value. The maps of a page share the lines, the view and what is
-// under the pointer, so that they can be compared. Roads are drawn into a picture, class by class, the largest last;
-// where that takes long, moving the map moves the picture, which is drawn again when the map rests.
+// Road maps: lines coloured and widened by a value. The maps of a page share the lines, the view and the road under the
+// pointer, so that they can be compared. Roads are drawn into an image, class by class, the largest last. If that takes
+// long, moving the map moves the image, which is drawn again when the map comes to rest.
 "use strict";
 (() => {
   const QUICK_MS = 25, REACH_PX = 12, RIGHT = 0.15, CHART = [250, 96];
@@ -37,15 +37,15 @@
     boxes.set(box, 4 * e);
     for (const k of [0, 1]) { all[k] = Math.min(all[k], box[k]); all[k + 2] = Math.max(all[k + 2], box[k + 2]); }
   }
-  const middle = e => {  // of a road's line
+  const middle = e => {  // midpoint of a road's line
     const i = 2 * ((start[e] + start[e + 1] - 1) >> 1), j = Math.min(i + 2, 2 * start[e + 1] - 2);
     return [(points[i] + points[j]) / 2, (points[i + 1] + points[j + 1]) / 2];
   };
 
   const whole = { x: (all[0] + all[2]) / 2, y: (all[1] + all[3]) / 2, zoom: 1 };
-  const view = { ...whole };  // the place in the middle, and how many times larger than the whole
+  const view = { ...whole };  // centre, and zoom relative to the whole map
   let picked = null, pinned = false;  // { road } or { sensor }: its row
-  const style = getComputedStyle(document.documentElement);  // it follows light and dark
+  const style = getComputedStyle(document.documentElement);  // follows light and dark mode
   const colours = new Proxy({}, { get: (_, name) => style.getPropertyValue("--" + name).trim() });
   const maps = [];
   const limited = zoom => Math.min(Math.max(zoom, 1), Math.max(1, Math.max(all[2] - all[0], all[3] - all[1]) / 60));
@@ -85,7 +85,7 @@
 
     get frame() { return 24 * this.kind + this.hour; }
     at(e, frame = this.frame) { return this.layer.value(frame * roads + e); }
-    get scale() { return this.fit * view.zoom; }  // pixels a metre
+    get scale() { return this.fit * view.zoom; }  // pixels per metre
     place(x, y) { return [(x - view.x) * this.scale + this.width / 2, (y - view.y) * this.scale + this.height / 2]; }
     classOf(value) {
       let k = 0;
@@ -104,7 +104,7 @@
       this.size = Math.min(1, Math.max(0.28, room / 15));
       this.paint();
     }
-    get stretch() { return this.size * Math.min(3, view.zoom ** 0.5); }  // of the widths
+    get stretch() { return this.size * Math.min(3, view.zoom ** 0.5); }  // factor for line widths
 
     moved() {
       if (this.paintMs < QUICK_MS) return void (this.waiting ||= requestAnimationFrame(() => { this.waiting = 0; this.paint(); }));
@@ -113,7 +113,7 @@
       this.rest = setTimeout(() => this.paint(), 150);
     }
 
-    paint() {  // all roads into the picture
+    paint() {  // draw all roads into the image
       const began = performance.now(), pen = this.picture.getContext("2d");
       const classes = this.layer.classes, sorted = classes.map(() => []), none = [];
       const wide = 10 / this.scale, half = [this.width / 2 / this.scale + wide, this.height / 2 / this.scale + wide];
@@ -147,7 +147,7 @@
       pen.stroke();
     }
 
-    trace(pen, e, aside) {  // a road, moved to the right of its line by so many pixels
+    trace(pen, e, aside) {  // trace a road, offset to the right by `aside` pixels
       const s = this.scale, first = start[e], last = start[e + 1] - 1;
       const x0 = this.width / 2 - view.x * s, y0 = this.height / 2 - view.y * s;
       let px = 0, py = 0;
@@ -165,7 +165,7 @@
       }
     }
 
-    show() {  // the picture, and over it what stands out
+    show() {  // draw the image, and highlights on top
       if (!this.drawn) return;
       const pen = this.canvas.getContext("2d"), grown = view.zoom / this.drawn.zoom;
       pen.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
@@ -188,7 +188,7 @@
     }
 
     drawSymbols(pen) {
-      if (this.layer !== this.data.layers[0]) return;  // they belong to the first
+      if (this.layer !== this.data.layers[0]) return;  // symbols belong to the first layer
       const largest = Math.min(this.width, this.height) / 55;
       for (const s of this.symbols) {
         pen.fillStyle = colours[s.shape === "round" ? "s4" : "s5"];
@@ -221,8 +221,8 @@
         pen.strokeRect(cx - w, cy - w, 2 * w, 2 * w);
       }
     }
-    get sensorsShown() { return this.sensors && this.layer === this.data.layers.at(-1); }  // with the flow that they were compared with
-    get half() { return Math.min(5, Math.max(1.2, 3.6 * this.stretch)); }  // of a sensor's square
+    get sensorsShown() { return this.sensors && this.layer === this.data.layers.at(-1); }  // only on the layer that they are compared with
+    get half() { return Math.min(5, Math.max(1.2, 3.6 * this.stretch)); }  // half the side of a sensor's square
 
     ruler(pen) {
       const most = 120 / this.scale, ten = 10 ** Math.floor(Math.log10(most));
@@ -237,7 +237,7 @@
       pen.fillText(text, x + metres * this.scale + 6, y);
     }
 
-    find(x, y) {  // what is drawn at a place of the canvas
+    find(x, y) {  // the road or sensor at a point of the canvas
       if (this.sensorsShown) {
         let best = -1, nearest = (this.half + 4) ** 2;
         for (let i = 0; i < this.sensors.node.length; i++) {
@@ -261,7 +261,7 @@
       return best < 0 ? null : { road: best };
     }
 
-    tell() {  // what is picked, in words
+    tell() {  // describe what is picked
       const box = this.readout;
       box.replaceChildren();
       if (!picked) return void make(box, "p", "Point at a road or a sensor.", "hint");
@@ -269,7 +269,7 @@
       if (picked.road !== undefined) {
         const e = picked.road, value = this.at(e), name = shared.names[nameOf[e]];
         const way = [0, 1].map(k => shared.ids[ends[2 * e + k]]).join(" → ");
-        make(box, "h3", name || "A road without a name");
+        make(box, "h3", name || "Unnamed road");
         make(box, "p", way, "hint");
         make(make(box, "p", undefined, "now"), "b", number(value)).after(" " + unit);
         if (this.spread && this.layer === this.data.layers.at(-1)) {
@@ -288,7 +288,7 @@
       }
     }
 
-    chart(series) {  // lines over the hours of the day: [name, value of an hour, drawn as the main one]
+    chart(series) {  // lines over the hours of the day: [name, value by hour, whether it is the main line]
       const space = this.figure.querySelector("svg").namespaceURI, [width, height] = CHART, left = 34, base = height - 16;
       const svg = document.createElementNS(space, "svg");
       const add = (tag, attributes, text) => {
@@ -345,10 +345,10 @@
     }
 
     gestures() {
-      const canvas = this.canvas, down = new Map();  // pointer -> where it is
+      const canvas = this.canvas, down = new Map();  // pointer -> position
       let travelled = 0;
       const where = event => { const seat = canvas.getBoundingClientRect(); return [event.clientX - seat.left, event.clientY - seat.top]; };
-      const zoomAt = ([x, y], by) => {  // what is there stays there
+      const zoomAt = ([x, y], by) => {  // the point at x, y stays in place
         const before = view.zoom, dx = (x - this.width / 2) / this.fit, dy = (y - this.height / 2) / this.fit;
         const zoom = limited(before * by);
         move(view.x + dx / before - dx / zoom, view.y + dy / before - dy / zoom, zoom);

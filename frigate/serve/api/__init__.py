@@ -1,1 +1,1 @@
-"""The addresses of the service, a module for each kind of thing. Every answer is described in /v1/openapi.json."""
+"""The API endpoints, one module per resource. /v1/openapi.json describes every response."""

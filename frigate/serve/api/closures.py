@@ -1,4 +1,4 @@
-"""Closed roads: list, close, open again."""
+"""Closed roads: list, close, reopen."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from frigate.serve.city import utc
 from frigate.serve.store import Closure
 
 router = APIRouter(tags=["closures"])
-EARLIEST_S = 86_400  # before now, that a closure may have begun
+MAX_BACKDATE_S = 86_400  # how far in the past a closure may begin
 
 
 def _as_text(value: object) -> object:
@@ -23,17 +23,17 @@ NodeName = Annotated[NodeText, BeforeValidator(_as_text, json_schema_input_type=
 
 
 class NewClosure(BaseModel):
-    """A road to close: one way, from source to target."""
+    """A one-way road to close, from source to target."""
 
     model_config = ConfigDict(extra="forbid")
     source: NodeName
     target: NodeName
     begin: AwareDatetime | None = Field(None, description="Default: now", examples=["2024-03-04T08:00:00Z"])
-    end: AwareDatetime | None = Field(None, description="Default: until it is ended", examples=[None])
+    end: AwareDatetime | None = Field(None, description="Default: until reopened", examples=[None])
 
 
 class ClosureAnswer(BaseModel):
-    """A closure of a road, one way."""
+    """A closure of a one-way road."""
 
     id: str = Field(examples=["5f0c1a2b3c4d"])
     source: str
@@ -64,9 +64,9 @@ def closure_answer(closure: Closure, now_s: float) -> ClosureAnswer:
 
 @router.get("/closures", dependencies=[Depends(allow("read"))], responses=problems())
 def list_closures(
-    service: ServiceOf, ended: Annotated[bool, Query(description="With those that have ended")] = False
+    service: ServiceOf, ended: Annotated[bool, Query(description="Include closures that have ended")] = False
 ) -> ClosureList:
-    """The roads that are closed or will be; the first to begin comes first."""
+    """Active and planned closures, earliest begin first."""
     now_s = service.now()
     found = service.store.closures(None if ended else int(now_s))
     return ClosureList(closures=[closure_answer(each, now_s) for each in found])
@@ -76,21 +76,21 @@ def list_closures(
     "/closures",
     status_code=201,
     dependencies=[Depends(allow("operate"))],
-    responses={**problems(), 200: {"model": ClosureAnswer, "description": "It was closed for that time already"}},
+    responses={**problems(), 200: {"model": ClosureAnswer, "description": "The road was already closed for that time"}},
 )
 def close_road(service: ServiceOf, body: NewClosure, response: Response) -> ClosureAnswer:
-    """Close a road. It holds from the next forecast on, in every process.
+    """Close a road. Every process applies it from the next forecast on.
 
-    A road that is closed for that time already stays closed by the closure that is there, which is the answer.
+    If an existing closure already covers that time, it is returned and nothing is added.
     """
     road_row(service.city, body.source, body.target, 422)
     now_s = int(service.now())
     begin_s = now_s if body.begin is None else int(body.begin.timestamp())
     end_s = None if body.end is None else int(body.end.timestamp())
-    if begin_s < now_s - EARLIEST_S:
-        raise HTTPException(422, f"begin {utc(begin_s)} is more than a day ago")
+    if begin_s < now_s - MAX_BACKDATE_S:
+        raise HTTPException(422, f"begin {utc(begin_s)} is more than a day ago. Give a later time")
     if end_s is not None and end_s <= max(begin_s, now_s):
-        raise HTTPException(422, f"end {utc(end_s)} is not after the begin, or has passed. It is {utc(now_s)}")
+        raise HTTPException(422, f"end {utc(end_s)} must be after begin and in the future (now: {utc(now_s)})")
     closure, new = service.store.add_closure(body.source, body.target, begin_s=begin_s, end_s=end_s, now_s=now_s)
     if not new:
         response.status_code = 200
@@ -101,9 +101,9 @@ def close_road(service: ServiceOf, body: NewClosure, response: Response) -> Clos
 def open_road(
     service: ServiceOf, closure_id: Annotated[str, Path(pattern="^[0-9a-f]{1,40}$", examples=["5f0c1a2b3c4d"])]
 ) -> ClosureAnswer:
-    """End a closure now. One that has ended stays as it is."""
+    """End a closure now. A closure that has already ended is returned unchanged."""
     now_s = int(service.now())
     closure = service.store.end_closure(closure_id, now_s)
     if closure is None:
-        raise HTTPException(404, "there is no such closure. GET /v1/closures lists them")
+        raise HTTPException(404, "no such closure. GET /v1/closures lists them")
     return closure_answer(closure, now_s)

@@ -1,11 +1,10 @@
-"""What the addresses share: the service behind them, who may call, how errors and tables are sent."""
+"""Shared by all endpoints: access to the service, authorization, errors, tables and compression."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
 import io
-import json
 import math
 import threading
 from collections import defaultdict
@@ -21,6 +20,7 @@ from frigate.data.foreign_text import without_formulas
 from frigate.serve.auth import Caller
 from frigate.serve.city import ServedCity
 from frigate.serve.events import Events
+from frigate.serve.ingest import quoted
 from frigate.serve.limits import Limits, Rate, run_quickly
 from frigate.serve.metrics import Metrics
 from frigate.serve.mqtt import Subscriber
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Form = Literal["json", "csv", "arrow"]
 CSV, ARROW = "text/csv; charset=utf-8", "application/vnd.apache.arrow.stream"
-COMPRESSED_FROM = 1024  # bytes
+MIN_GZIP_BYTES = 1024
 
 NodeText = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 NodeInPath = Annotated[NodeText, Path(examples=["41"])]
 
 
 class Problem(BaseModel):
-    """Why a request was not answered as asked."""
+    """An error response."""
 
-    error: str = Field(description="What is wrong, and the remedy", examples=["the token is not known"])
-    code: str = Field(description="For programs", examples=["unauthorized"])
+    error: str = Field(description="What is wrong and how to fix it", examples=["no such node"])
+    code: str = Field(description="Machine-readable error code", examples=["not_found"])
 
 
 CODES = {
@@ -55,28 +55,28 @@ Shared = dict[int | str, dict[str, Any]]
 
 
 def problems(*statuses: int) -> Shared:
-    """The errors that an address answers with, for its description."""
-    words = {
-        400: "The body cannot be read", 401: "A token is needed, or this one is not good",
-        403: "The token has another role", 404: "There is no such thing", 408: "The body came too slowly",
-        413: "The body is too large", 415: "The body is in no form that is understood",
-        409: "This service does not do that", 422: "A value is not as it must be",
+    """The error responses of an endpoint, for the OpenAPI description: the common ones and `statuses`."""
+    descriptions = {
+        400: "The body cannot be parsed", 401: "The token is missing or invalid",
+        403: "The token's role does not allow this", 404: "Not found", 408: "The body took too long to arrive",
+        413: "The body is too large", 415: "Unsupported media type",
+        409: "Not possible in this mode", 422: "A value is invalid",
         429: "Too many requests: wait as long as Retry-After says",
         503: "The store or the engine is not available: try again after Retry-After",
     }  # fmt: skip
-    both = sorted({400, 401, 403, 422, 429, 503, *statuses})
-    return {status: {"model": Problem, "description": words[status]} for status in both}
+    all_statuses = sorted({400, 401, 403, 422, 429, 503, *statuses})
+    return {status: {"model": Problem, "description": descriptions[status]} for status in all_statuses}
 
 
 class Kept:
-    """The last answer of each kind, for as long as it is the same: what many clients ask for at once is made once."""
+    """Caches the last response of each kind, so that one that many clients request at once is built once."""
 
     def __init__(self) -> None:
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._last: dict[str, tuple[Hashable, Any]] = {}
 
     def get(self, kind: str, key: Hashable, make: Callable[[], T]) -> T:
-        """What `make` returned when it was last called for this kind with this key."""
+        """The cached value of this kind, rebuilt with `make` when the key changes."""
         with self._locks[kind]:
             if kind not in self._last or self._last[kind][0] != key:
                 self._last[kind] = key, make()
@@ -85,7 +85,7 @@ class Kept:
 
 
 class State:
-    """What an app holds for its addresses."""
+    """The state that all endpoints of an app share."""
 
     def __init__(self, service: Service, limits: Limits, mqtt: Subscriber | None = None) -> None:
         self.service, self.limits, self.mqtt = service, limits, mqtt
@@ -93,17 +93,17 @@ class State:
         self.metrics = Metrics()
         self.rate = Rate(limits.rate)
         self.kept = Kept()
-        self._questions = threading.BoundedSemaphore(limits.what_ifs)
+        self._what_if_slots = threading.BoundedSemaphore(limits.what_ifs)
 
     @contextmanager
     def waiting_questions(self) -> Iterator[None]:
-        """Lets in as many as the engine can answer within a while."""
-        if not self._questions.acquire(blocking=False):
-            raise HTTPException(503, "others are asking what-if questions. Ask again in a moment", {"Retry-After": "5"})
+        """Take one of the what-if slots, or answer 503 at once: a long queue would only time out."""
+        if not self._what_if_slots.acquire(blocking=False):
+            raise HTTPException(503, "too many what-if requests. Try again in a moment", {"Retry-After": "5"})
         try:
             yield
         finally:
-            self._questions.release()
+            self._what_if_slots.release()
 
 
 def state_of(request: Request) -> State:
@@ -119,7 +119,7 @@ async def _service(request: Request) -> Service:
     return state_of(request).service
 
 
-# Not functions that block: those would wait for a thread.
+# async, because FastAPI runs plain functions in a thread pool, where they may have to wait.
 ServiceOf = Annotated[Service, Depends(_service)]
 StateOf = Annotated[State, Depends(_state)]
 
@@ -128,7 +128,7 @@ Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 
 
 def allow(right: str) -> Callable[..., Awaitable[Caller]]:
-    """Let pass who has a right and does not ask too often."""
+    """A dependency that admits callers who have this right and stay within the rate limit."""
 
     async def caller(request: Request, _: Credentials) -> Caller:
         state = state_of(request)
@@ -146,10 +146,10 @@ def allow(right: str) -> Callable[..., Awaitable[Caller]]:
         if wait_s:
             raise HTTPException(429, "too many requests", {"Retry-After": str(math.ceil(wait_s))})
         if found is None:
-            words = "a token that is known is needed. Send it as Authorization: Bearer frg_..."
-            raise HTTPException(401, words, {"WWW-Authenticate": "Bearer"})
+            message = "a valid token is required. Send it as Authorization: Bearer frg_..."
+            raise HTTPException(401, message, {"WWW-Authenticate": "Bearer"})
         if right not in found.rights:
-            raise HTTPException(403, f'this needs a token with the right to "{right}"')
+            raise HTTPException(403, f'this requires a token with the right "{right}"')
         return found
 
     return caller
@@ -159,7 +159,7 @@ def node_row(city: ServedCity, node: str, status: int = 404) -> int:
     """The row of a node by its name."""
     row = city.row_of.get(node)
     if row is None:
-        raise HTTPException(status, f"there is no node {quoted(node)}.{city.like(node)}")
+        raise HTTPException(status, f"no node {quoted(node)}.{city.like(node)}")
     return row
 
 
@@ -169,36 +169,31 @@ def road_row(city: ServedCity, source: str, target: str, status: int = 404) -> i
         node_row(city, node, status)
     row = city.road_of.get((source, target))
     if row is None:
-        ways = [b for a, b in city.road_of if a == source][:8]
-        roads = f"Roads from {source} go to {', '.join(ways)}" if ways else f"No road leaves {source}"
-        raise HTTPException(status, f"there is no road from {source} to {target}. {roads}")
+        targets = [b for a, b in city.road_of if a == source][:8]
+        roads = f"Roads from {source} go to {', '.join(targets)}" if targets else f"No road leaves {source}"
+        raise HTTPException(status, f"no road from {source} to {target}. {roads}")
     return row
 
 
-def quoted(text: str) -> str:
-    """A user's word: short, and nothing in it is obeyed by a terminal or a log."""
-    return json.dumps(text[:80], ensure_ascii=True)
-
-
 def sent(request: Request, body: bytes, media_type: str, *, name: str = "") -> Response:
-    """An answer of bytes, compressed where the client takes that."""
+    """A response of bytes, gzipped if the client accepts it."""
     headers = {"Cache-Control": "private, no-cache", "Vary": "Accept-Encoding, Authorization"}
     if name:
         headers["Content-Disposition"] = f'attachment; filename="{name}"'
-    if takes_gzip(request) and len(body) >= COMPRESSED_FROM:
+    if takes_gzip(request) and len(body) >= MIN_GZIP_BYTES:
         body, headers["Content-Encoding"] = gzip.compress(body, 1), "gzip"
     return Response(body, media_type=media_type, headers=headers)
 
 
 def sent_to_many(request: Request, kind: str, key: str, make: Callable[[], bytes], media_type: str) -> Response:
-    """An answer that all clients get: made and compressed once for a key, and not sent again to who has it."""
+    """A response that is the same for all clients: built and gzipped once per key; 304 for clients that have it."""
     etag = f'"{hashlib.sha256(key.encode()).hexdigest()[:20]}"'
     headers = {"Cache-Control": "private, no-cache", "Vary": "Accept-Encoding, Authorization", "ETag": etag}
     if etag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
     kept = state_of(request).kept
     body = kept.get(kind, key, make)
-    if takes_gzip(request) and len(body) >= COMPRESSED_FROM:
+    if takes_gzip(request) and len(body) >= MIN_GZIP_BYTES:
         body, headers["Content-Encoding"] = kept.get(f"{kind} gz", key, lambda: gzip.compress(body, 1)), "gzip"
     return Response(body, media_type=media_type, headers=headers)
 

@@ -1,4 +1,4 @@
-"""Forecasts: of everything for the map, of some nodes or a box as a table, of the flow on roads, of one node."""
+"""Forecasts: everything for the map, tables of nodes and of road flows, details of one node."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ Box = Annotated[
     ),
 ]  # fmt: skip
 IssuedAt = Annotated[
-    AwareDatetime | None, Query(description="An earlier forecast, by the time it was issued. Default: the latest")
+    AwareDatetime | None, Query(description="Issue time of an earlier forecast. Default: the latest forecast")
 ]
 
 
 @router.get("/forecast.bin", response_class=Response, responses={**problems(), 200: {"content": BINARY}})
 def forecast_binary(request: Request, service: ServiceOf) -> Response:
-    """The latest forecast of everything: a container as `frigate.serve.wire` describes it.
+    """The latest forecast for the whole network, as a binary container (format: `frigate.serve.wire`).
 
-    Header: issued_at, past_times, times, version (of the network), closures, stale, notices. Arrays: past [T,N],
-    readings; forecast [H,N]; road_past [T,E]; road_forecast [H,E]; absent [N]. NaN is not known.
+    Header: issued_at, past_times, times, version (of the network), closures, stale, notices. Arrays: past [T,N]
+    (readings), forecast [H,N], road_past [T,E], road_forecast [H,E], absent [N]. NaN means unknown.
     """
     shown, now_s = service.latest.get(), service.now()
     closures = [closure_answer(each, now_s).model_dump() for each in service.store.closures(int(now_s))]
@@ -77,15 +77,15 @@ def forecast_binary(request: Request, service: ServiceOf) -> Response:
 
 
 class NodeForecast(BaseModel):
-    """The forecast of a node; null where it is absent."""
+    """The forecast for a node; null while the node is absent from the network."""
 
     node_id: str | int
     lon: float
     lat: float
     street: str
-    detectors: str = Field(description="Names of the detectors that were attached to it, as A17; A18")
-    moved_m: float | None = Field(description="How far the farthest of them was moved")
-    sensor: bool = Field(description="Whether its readings are used")
+    detectors: str = Field(description="Names of its detectors, such as A17; A18")
+    moved_m: float | None = Field(description="How far the farthest detector was moved to this node")
+    sensor: bool = Field(description="Whether forecasts use its readings")
     values: list[float | None]
 
 
@@ -93,8 +93,8 @@ class ForecastDocument(BaseModel):
     """The document that `frigate forecast --json` writes."""
 
     issued_at: str = Field(examples=["2024-03-04T08:00:00Z"])
-    stale: bool = Field(description="Whether there should have been another one by now")
-    at: str = Field(description="The same time in the city's time zone", examples=["2024-03-04T09:00:00+01:00"])
+    stale: bool = Field(description="Whether a newer forecast is overdue")
+    at: str = Field(description="issued_at in the city's time zone", examples=["2024-03-04T09:00:00+01:00"])
     times: list[str] = Field(description="Start of each step, in the city's time zone")
     step_s: int
     timezone: str
@@ -113,11 +113,11 @@ def forecast_table(
     request: Request,
     service: ServiceOf,
     form: Form,
-    node: Annotated[list[NodeText] | None, Query(max_length=1000, description="Repeat it for several")] = None,
+    node: Annotated[list[NodeText] | None, Query(max_length=1000, description="Repeat for several nodes")] = None,
     box: Box = None,
     issued_at: IssuedAt = None,
 ) -> Any:
-    """The forecast of some nodes, of those in a box, or of all: the table that `frigate forecast` writes."""
+    """The forecast for some nodes, for those in a box, or for all: the table that `frigate forecast` writes."""
     issued, city = _issued(service, issued_at), service.city
     rows = _rows(city, node, box)
     result = as_forecast(city, issued, rows)
@@ -128,7 +128,7 @@ def forecast_table(
 
 
 class RoadFlow(BaseModel):
-    """The flow on a road, one way; null where it is not known."""
+    """The flow on a one-way road; null where unknown."""
 
     source: str
     target: str
@@ -137,7 +137,7 @@ class RoadFlow(BaseModel):
 
 
 class FlowDocument(BaseModel):
-    """The forecast flow on roads."""
+    """Forecast road flows."""
 
     issued_at: str = Field(examples=["2024-03-04T08:00:00Z"])
     stale: bool
@@ -150,7 +150,7 @@ class FlowDocument(BaseModel):
 
 @router.get("/flows.{form}", response_model=FlowDocument, responses={**problems(), 200: {"content": TABLES}})
 def road_flows(request: Request, service: ServiceOf, form: Form, box: Box = None) -> Any:
-    """The forecast flow on the roads that begin or end in a box, or on all."""
+    """The forecast flow on roads that start or end in a box, or on all roads."""
     import polars as pl
 
     shown, city, network = service.latest.get(), service.city, service.city.network
@@ -191,10 +191,10 @@ class Value(BaseModel):
 
 
 class Support(BaseModel):
-    """A sensor that the forecast of a node leans on."""
+    """A sensor that a node's forecast relies on."""
 
     node: str
-    distance_m: float | None = Field(description="By road; null where there is no way")
+    distance_m: float | None = Field(description="By road; null where there is no route")
 
 
 class NodeDetails(BaseModel):
@@ -205,15 +205,15 @@ class NodeDetails(BaseModel):
     lon: float
     lat: float
     sensor: bool
-    history: list[Value] = Field(description="Its readings, bucketed into steps; empty where it has none")
+    history: list[Value] = Field(description="Its readings by step; empty if it has none")
     forecast: list[Value]
-    issued: list[Value] = Field(description="What had been forecast for the steps of the history, one step ahead")
+    issued: list[Value] = Field(description="The one-step-ahead forecasts for the steps of the history")
     leans_on: list[Support]
 
 
 @router.get("/nodes/{node:path}", responses=problems(404))
 def node_details(service: ServiceOf, node: NodeInPath) -> NodeDetails:
-    """One node: the past hour, the coming hour, and the sensors that its forecast leans on."""
+    """One node: its recent readings, its forecast, and the sensors that the forecast relies on."""
     city, shown = service.city, service.latest.get()
     row = node_row(city, node)
     past = shown.past[:, row]
@@ -234,7 +234,7 @@ def node_details(service: ServiceOf, node: NodeInPath) -> NodeDetails:
 
 
 def as_forecast(city: ServedCity, issued: Issued, rows: NDArray[np.int64] | slice = slice(None)) -> Forecast:
-    """An issued forecast, of some nodes, as the one that files are written from."""
+    """An issued forecast, for some nodes, as the `Forecast` that writes files."""
     network = city.network
     return Forecast(
         node_ids=network.node_ids[rows],
@@ -260,23 +260,23 @@ def _issued(service: Service, issued_at: Any) -> Issued:
         return service.latest.get().issued
     stored = service.store.forecast(int(issued_at.timestamp()))
     if stored is None or stored.network != service.city.version:
-        raise HTTPException(404, f"no forecast was issued at {utc(int(issued_at.timestamp()))}, or it is kept no more")
+        raise HTTPException(404, f"no forecast issued at {utc(int(issued_at.timestamp()))} is stored")
     return Issued.of(stored)
 
 
 def _rows(city: ServedCity, nodes: list[str] | None, box: str | None) -> NDArray[np.int64] | slice:
     if nodes is not None and box is not None:
-        raise HTTPException(422, "give either nodes or a box")
+        raise HTTPException(422, "give either node or box, not both")
     if nodes is not None:
         return np.array([node_row(city, node) for node in dict.fromkeys(nodes)], np.int64)
     return slice(None) if box is None else np.flatnonzero(_inside(city, box))
 
 
 def _inside(city: ServedCity, box: str) -> NDArray[np.bool_]:
-    """[N] nodes in a box; one whose west is east of its east goes around the back of the earth."""
+    """[N] nodes in a box; if west > east, the box crosses the 180th meridian."""
     west, south, east, north = map(float, box.split(","))
     if south > north:
-        raise HTTPException(422, "box: south is north of north. Give west,south,east,north")
+        raise HTTPException(422, "box: south is greater than north. Give west,south,east,north")
     lon, lat = city.network.lon, city.network.lat
     across = (west <= lon) & (lon <= east) if west <= east else (west <= lon) | (lon <= east)
     inside: NDArray[np.bool_] = across & (south <= lat) & (lat <= north)
@@ -288,5 +288,5 @@ def _values(times_s: NDArray[np.int64], values: NDArray[np.floating]) -> list[Va
 
 
 def _number(value: float) -> float | None:
-    """In the seven digits that a float32 has; None where there is none."""
+    """With the seven digits that a float32 holds; None for NaN."""
     return float(f"{value:.7g}") if np.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""How the service does: its forecasts, its sensors, itself; and what is new."""
+"""Health: live accuracy, sensors, events, probes and metrics."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from frigate.serve.scoring import accuracy
 from frigate.serve.sensors import sensor_health
 from frigate.serve.store import StoreGoneError
 
-HEALTH_S = 5
+SENSORS_CACHED_S = 5
 router = APIRouter(tags=["health"], dependencies=[Depends(allow("read"))])
-open_router = APIRouter(tags=["health"])  # for whoever looks after the process; says nothing of the city
+open_router = APIRouter(tags=["health"])  # probes without a token: they reveal nothing about the city
 
 
 class Score(BaseModel):
     mae: float | None = Field(description="Mean absolute error")
-    mae_persistence: float | None = Field(description="That of the last reading, taken as the forecast")
-    count: int = Field(description="Pairs of forecast and reading")
+    mae_persistence: float | None = Field(description="MAE of persistence: the last reading taken as the forecast")
+    count: int = Field(description="Number of forecast-reading pairs")
 
 
 class HourScore(Score):
@@ -43,7 +43,7 @@ class NodeScore(BaseModel):
 
 
 class Accuracy(BaseModel):
-    """Issued forecasts against the readings that then came."""
+    """Issued forecasts compared with the readings that followed."""
 
     overall: Score
     by_hour: list[HourScore]
@@ -53,9 +53,10 @@ class Accuracy(BaseModel):
 
 @router.get("/accuracy", responses=problems())
 def live_accuracy(
-    state: StateOf, hours: Annotated[int, Query(ge=1, le=24 * 31, description="Back from the latest forecast")] = 24
+    state: StateOf,
+    hours: Annotated[int, Query(ge=1, le=24 * 31, description="Hours before the latest forecast to include")] = 24,
 ) -> Accuracy:
-    """How good the forecasts have been, in all, by hour, by steps ahead and where they were worst."""
+    """Live forecast accuracy: overall, by hour, by steps ahead, and the worst nodes."""
     store, city = state.service.store, state.service.city
     issued_s = store.state()[0] or 0
 
@@ -81,13 +82,13 @@ class Sensors(BaseModel):
 
 @router.get("/sensors", responses=problems())
 def sensors(state: StateOf) -> Sensors:
-    """Every sensor and how it is: ok, late, silent or stuck. Looked up at most every five seconds."""
+    """The state of every sensor: ok, late, silent or stuck. Refreshed at most every five seconds."""
     service, now_s = state.service, state.service.now()
 
     def health() -> Sensors:
         return Sensors(**sensor_health(service.store, service.city, now_s=now_s))
 
-    return state.kept.get("sensors", now_s // HEALTH_S, health)
+    return state.kept.get("sensors", now_s // SENSORS_CACHED_S, health)
 
 
 @router.get(
@@ -106,11 +107,13 @@ def sensors(state: StateOf) -> Sensors:
     },
 )
 async def events(state: StateOf) -> StreamingResponse:
-    """Server-sent events, for as long as the connection holds: `forecast` when there is a new one, `closures` when a
-    road was closed or opened. A comment every 15 seconds shows that the service is there."""
+    """Server-sent events: `forecast` when a new one is issued, `closures` when a road is closed or reopened.
+
+    A comment every 15 seconds keeps the connection alive.
+    """
     if state.events.listeners >= state.limits.streams:
-        raise HTTPException(503, f"{state.limits.streams} streams are open already", {"Retry-After": "10"})
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # nginx: pass it on at once
+        raise HTTPException(503, f"all {state.limits.streams} event streams are in use", {"Retry-After": "10"})
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # stops nginx from buffering
     return StreamingResponse(state.events.stream(), media_type="text/event-stream", headers=headers)
 
 
@@ -120,20 +123,20 @@ class Alive(BaseModel):
 
 @open_router.get("/healthz")
 async def healthz() -> Alive:
-    """The process is there."""
+    """Liveness probe: the process is running."""
     return Alive(status="ok")
 
 
 class Ready(BaseModel):
     ready: bool
     store: bool = Field(description="Whether the store can be reached")
-    issued_at: str | None = Field(description="Of the latest forecast")
+    issued_at: str | None = Field(description="Issue time of the latest forecast")
     stale: bool
 
 
-@open_router.get("/readyz", responses={503: {"model": Ready, "description": "Not yet, or not at the moment"}})
+@open_router.get("/readyz", responses={503: {"model": Ready, "description": "Not ready"}})
 async def readyz(service: ServiceOf, response: Response) -> Ready:
-    """Whether requests can be answered: the store is there, and a forecast."""
+    """Readiness probe: the store can be reached and there is a forecast."""
     try:
         issued_s, store = (await run_quickly(service.store.state))[0], True
     except StoreGoneError:
@@ -157,7 +160,7 @@ async def readyz(service: ServiceOf, response: Response) -> Ready:
     responses={**problems(), 200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
 async def metrics(state: StateOf) -> Response:
-    """Numbers for Prometheus."""
+    """Prometheus metrics."""
     return Response("\n".join([*_lines(state), ""]), media_type=MEDIA_TYPE)
 
 
@@ -166,22 +169,22 @@ def _lines(state: State) -> Iterator[str]:
     yield from state.metrics.lines()
     counts: dict[str, float] = {name: service.ingest.counts[name] for name in ("accepted", "duplicate", "corrected",
                                                                               "refused")}  # fmt: skip
-    yield from family("frigate_readings_total", "counter", "Rows that were sent", labelled("status", counts))
-    ages: Any = None if clock.issued_s is None else round(service.now() - clock.issued_s, 3)
-    for name, kind, words, value in (
-        ("frigate_readings_waiting", "gauge", "Rows that wait for the disk", service.ingest.waiting_rows),
+    yield from family("frigate_readings_total", "counter", "Readings received, by status", labelled("status", counts))
+    age_s: Any = None if clock.issued_s is None else round(service.now() - clock.issued_s, 3)
+    for name, kind, text, value in (
+        ("frigate_readings_waiting", "gauge", "Readings waiting to be written", service.ingest.waiting_rows),
         ("frigate_clock_holder", "gauge", "Whether this process makes the forecasts", int(clock.holder)),
-        ("frigate_forecasts_total", "counter", "Forecasts that this process made", clock.forecasts),
+        ("frigate_forecasts_total", "counter", "Forecasts made by this process", clock.forecasts),
         ("frigate_ticks_skipped_total", "counter", "Steps without a forecast", clock.skipped),
-        ("frigate_forecast_seconds", "gauge", "Time that the last forecast took", clock.seconds),
-        ("frigate_forecast_age_seconds", "gauge", "Since the latest forecast was issued", ages),
-        ("frigate_clock_error", "gauge", "Whether the last turn of the clock failed", int(bool(clock.error))),
+        ("frigate_forecast_seconds", "gauge", "Duration of the last forecast", clock.seconds),
+        ("frigate_forecast_age_seconds", "gauge", "Age of the latest forecast", age_s),
+        ("frigate_clock_error", "gauge", "Whether the clock's last turn failed", int(bool(clock.error))),
         ("frigate_event_streams", "gauge", "Open event streams", state.events.listeners),
     ):
-        yield from family(name, kind, words, value)
+        yield from family(name, kind, text, value)
     if state.mqtt is not None:
         mqtt = state.mqtt.state
-        yield from family("frigate_mqtt_connected", "gauge", "Whether the broker is there", int(mqtt.connected))
+        yield from family("frigate_mqtt_connected", "gauge", "Whether the broker is connected", int(mqtt.connected))
         yield from family("frigate_mqtt_messages_total", "counter", "Messages acknowledged", mqtt.messages)
         yield from family("frigate_mqtt_refused_total", "counter", "Rows and messages refused", mqtt.refused)
-        yield from family("frigate_mqtt_waiting", "gauge", "Whether messages wait for the store", int(mqtt.waiting))
+        yield from family("frigate_mqtt_waiting", "gauge", "Whether messages await the store", int(mqtt.waiting))

@@ -1,4 +1,4 @@
-"""The roads and intersections, sent once."""
+"""The road network, which a client fetches once."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from frigate.sources.geometry import road_lines
 
 router = APIRouter(tags=["network"], dependencies=[Depends(allow("read"))])
 GEOJSON = "application/geo+json"
-DIGITS = 7  # of a degree: a centimetre
+DIGITS = 7  # decimals of a degree: about a centimetre
 
 
 @router.get("/network.bin", response_class=Response, responses={**problems(), 200: {"content": BINARY}})
 def network_binary(request: Request, service: ServiceOf) -> Response:
-    """The network as arrays: a container as `frigate.serve.wire` describes it.
+    """The network as a binary container (format: `frigate.serve.wire`).
 
     Header: version, name, quantity, unit, timezone, step_seconds, horizon, node_ids, street_names, has_demand. Arrays:
-    lon, lat, sensor of each node; source, target, street of each road; line_start, line_lonlat, the shape of roads.
+    lon, lat, sensor for each node; source, target, street for each road; line_start, line_lonlat for the road shapes.
     """
     return sent_to_many(request, "network.bin", service.version, lambda: service.network_bytes, MEDIA_TYPE)
 

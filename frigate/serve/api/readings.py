@@ -1,4 +1,4 @@
-"""Readings in, and readings as they were."""
+"""Readings: send new ones, fetch stored ones."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ PARSERS: dict[str, Callable[[bytes], list[Row]]] = {
     "application/vnd.apache.arrow.stream": rows_of_arrow,
     "application/vnd.apache.arrow.file": rows_of_arrow,
 }
-STORED = {status: {"status": status} for status in STATUSES}
+ANSWERS = {status: {"status": status} for status in STATUSES}
 HISTORY_DAYS = 31
 
 
 class RowAnswer(BaseModel):
-    """What became of one row."""
+    """The outcome for one row."""
 
     status: str = Field(description="accepted, duplicate, corrected or refused", examples=["accepted"])
     reason: str | None = Field(None, description="Why it was refused")
 
 
 class BatchAnswer(BaseModel):
-    """What became of a batch. A reading that is not refused is on disk."""
+    """The outcome for a batch. Every reading that was not refused is on disk."""
 
     accepted: int
-    duplicate: int = Field(description="Known already, with the same value")
-    corrected: int = Field(description="Known already, with another value, which this one replaces")
+    duplicate: int = Field(description="Already stored, with the same value")
+    corrected: int = Field(description="Already stored, with another value, which was replaced")
     refused: int
-    rows: list[RowAnswer] = Field(description="In the order in which they were sent")
+    rows: list[RowAnswer] = Field(description="In the order sent")
     notices: list[str]
 
 
@@ -81,14 +81,14 @@ _BODIES = {name: _JSON_BODY if "json" in name else _CSV_BODY if "csv" in name el
     openapi_extra={"requestBody": {"required": True, "content": _BODIES}},
 )
 async def add_readings(request: Request, state: StateOf) -> Response:
-    """Send readings. Every row gets its answer; a row that is refused does not keep the others out.
+    """Send readings. Each row gets its own status; a refused row does not affect the others.
 
-    A reading is known by its node and its time, so a batch can be sent again after a cut connection.
+    A reading is identified by its node and time, so a batch can be resent safely after a lost connection.
     """
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     parse = PARSERS.get(media_type)
     if parse is None:
-        raise HTTPException(415, f"send one of {', '.join(PARSERS)}")
+        raise HTTPException(415, f"unsupported Content-Type. Send one of {', '.join(PARSERS)}")
     body, ingest = await request.body(), state.service.ingest
 
     def judged() -> Judged:
@@ -100,12 +100,12 @@ async def add_readings(request: Request, state: StateOf) -> Response:
     batch = await run_quickly(judged)
     answers = await ingest.take(batch)
     counts = Counter(answer.status for answer in answers)
-    words = f"{batch.unused} of the readings: their nodes are no sensors of this run. Kept, but no forecast uses them"
+    notice = f"{batch.unused} readings are from nodes that are not sensors in this run: stored, but not used"
     answer = {
         **{status: counts[status] for status in STATUSES},
-        "rows": [{"status": each.status, "reason": each.reason} if each.reason else STORED[each.status]
+        "rows": [{"status": each.status, "reason": each.reason} if each.reason else ANSWERS[each.status]
                  for each in answers],
-        "notices": [words] if batch.unused else [],
+        "notices": [notice] if batch.unused else [],
     }  # fmt: skip
     return Response(json.dumps(answer), media_type="application/json")
 
@@ -130,17 +130,17 @@ def history(
     service: ServiceOf,
     form: Form,
     node: Annotated[NodeText, Query(examples=["41"])],
-    begin: Annotated[AwareDatetime | None, Query(description="Default: a day before the end")] = None,
+    begin: Annotated[AwareDatetime | None, Query(description="Default: a day before end")] = None,
     end: Annotated[AwareDatetime | None, Query(description="Default: now")] = None,
 ) -> Any:
-    """The readings of a node, of 31 days at most."""
+    """The readings of a node, for at most 31 days."""
     import polars as pl
 
     node_row(service.city, node)
     end_s = service.now() if end is None else end.timestamp()
     begin_s = end_s - 86_400 if begin is None else begin.timestamp()
     if not 0 <= end_s - begin_s <= HISTORY_DAYS * 86_400:
-        raise HTTPException(422, f"ask for {HISTORY_DAYS} days at most, with the begin before the end")
+        raise HTTPException(422, f"begin must be before end, and at most {HISTORY_DAYS} days before it")
     _, times_us, values = service.store.readings(int(begin_s * 1e6), int(end_s * 1e6), node)
     if form == "json":
         times = [utc(time_us / 1e6) for time_us in times_us.tolist()]

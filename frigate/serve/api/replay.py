@@ -1,4 +1,4 @@
-"""The service's time, which a replay may set."""
+"""The service's time, which a replay sets."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ router = APIRouter(tags=["time"])
 
 
 class TimeAnswer(BaseModel):
-    time: str = Field(description="What the service goes by", examples=["2024-03-04T08:00:00Z"])
-    replay: bool = Field(description="Whether it is that of a replay, and stands still in between")
-    past_steps: int = Field(description="Steps of the past that a forecast reads", examples=[12])
+    time: str = Field(description="The service's current time", examples=["2024-03-04T08:00:00Z"])
+    replay: bool = Field(description="Whether a replay sets the time; it then stands still between steps")
+    past_steps: int = Field(description="Past steps that a forecast reads", examples=[12])
 
 
 class NewTime(BaseModel):
@@ -25,15 +25,15 @@ class NewTime(BaseModel):
 
 @router.get("/time", dependencies=[Depends(allow("read"))], responses=problems())
 def time(service: ServiceOf) -> TimeAnswer:
-    """The time that the service goes by."""
+    """The service's current time."""
     return _answer(service)
 
 
 @router.put("/time", dependencies=[Depends(allow("operate"))], responses=problems(409))
 def set_time(service: ServiceOf, body: NewTime) -> TimeAnswer:
-    """Tell a service that was started with --replay what time it is. Forecasts of a later time are withdrawn."""
+    """Set the time of a service started with --replay. Forecasts issued after that time are deleted."""
     if service.replay is None:
-        raise HTTPException(409, "the service goes by the real time. Start it with --replay, on a store of its own")
+        raise HTTPException(409, "the service runs in real time. Start it with --replay, on a separate store")
     service.set_replay_time(body.time.timestamp())
     return _answer(service)
 

@@ -1,4 +1,4 @@
-"""Questions: what if these roads were closed, and who drives through this one."""
+"""Questions: what if roads were closed or added, and which trips use a road."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from frigate.serve.city import ServedCity, utc
 from frigate.serve.engine import WhatIf
 
 router = APIRouter(tags=["questions"], dependencies=[Depends(allow("read"))])
-LARGEST = 10
-MOST_ROADS = 50
+CHANGES_LISTED = 10
+MAX_ROADS = 50
 
 Road = tuple[NodeName, NodeName]
 
@@ -25,12 +25,12 @@ class Question(BaseModel):
     """Roads to close and to add, one way each: [source, target]."""
 
     model_config = ConfigDict(extra="forbid")
-    close: list[Road] = Field(default=[], max_length=MOST_ROADS, examples=[[["41", "42"]]])
-    add: list[Road] = Field(default=[], max_length=MOST_ROADS, examples=[[]])
+    close: list[Road] = Field(default=[], max_length=MAX_ROADS, examples=[[["41", "42"]]])
+    add: list[Road] = Field(default=[], max_length=MAX_ROADS, examples=[[]])
 
 
 class Change(BaseModel):
-    """A node whose traffic changes: means over the forecast."""
+    """A node whose traffic changes: means over the forecast steps."""
 
     node: str
     street: str
@@ -39,7 +39,7 @@ class Change(BaseModel):
 
 
 class WhatIfAnswer(BaseModel):
-    """The forecast with the roads as they are and as they might be, in short."""
+    """Summary of the forecast before and after the change to the roads."""
 
     issued_at: str = Field(examples=["2024-03-04T08:00:00Z"])
     times: list[str]
@@ -51,10 +51,10 @@ class WhatIfAnswer(BaseModel):
     "/what-if", response_model=WhatIfAnswer, responses={**problems(413), 200: {"content": BINARY}}
 )  # fmt: skip
 def what_if(request: Request, state: StateOf, body: Question) -> Any:
-    """Forecast again as if roads were closed or added. The live state is not changed.
+    """Forecast as if roads were closed or added. The live state does not change.
 
-    The answer is a container as `frigate.serve.wire` describes it, with the arrays before and after [H,N], road_before
-    and road_after [H,E] and a header like the JSON; with `Accept: application/json`, that alone.
+    The response is a binary container (format: `frigate.serve.wire`) with the arrays before and after [H,N],
+    road_before and road_after [H,E]. Its header is the JSON document, which `Accept: application/json` returns alone.
     """
     service = state.service
     city = service.city
@@ -66,7 +66,7 @@ def what_if(request: Request, state: StateOf, body: Question) -> Any:
         for node in road:
             node_row(city, node, 422)
         if road in city.road_of or road[0] == road[1]:
-            raise HTTPException(422, f"there is a road from {road[0]} to {road[1]} already, or its ends are the same")
+            raise HTTPException(422, f"the road from {road[0]} to {road[1]} already exists, or its ends are the same")
     issued_s = service.latest.get().issued.issued_s
     with state.waiting_questions():
         result = service.engine.what_if(issued_s, close=body.close, add=body.add)
@@ -93,7 +93,7 @@ def largest_changes(city: ServedCity, result: WhatIf) -> list[dict[str, Any]]:
             "before": round(float(before[row]), 4),
             "after": round(float(after[row]), 4),
         }
-        for row in np.argsort(-change)[:LARGEST].tolist()
+        for row in np.argsort(-change)[:CHANGES_LISTED].tolist()
         if change[row] > 0
     ]
 
@@ -102,15 +102,15 @@ class TripEnd(BaseModel):
     node: str
     lon: float
     lat: float
-    share: float = Field(description="Of the trips through the road")
+    share: float = Field(description="Share of the trips on the road")
 
 
 class Trips(BaseModel):
-    """The trips through a road at this hour, by the estimated demand."""
+    """The trips on a road at this hour, from the estimated demand."""
 
     vehicles_per_hour: float
-    origins: list[TripEnd] = Field(alias="from", description="Where they begin, the most frequent first")
-    destinations: list[TripEnd] = Field(alias="to", description="Where they end")
+    origins: list[TripEnd] = Field(alias="from", description="Where they start, most frequent first")
+    destinations: list[TripEnd] = Field(alias="to", description="Where they end, most frequent first")
 
 
 @router.get("/trips", response_model_by_alias=True, responses=problems(404))
@@ -119,12 +119,12 @@ def trips(
     source: Annotated[NodeText, Query(examples=["34"])],
     target: Annotated[NodeText, Query(examples=["41"])],
 ) -> Trips:
-    """Which trips pass a road: where they begin and end."""
+    """The trips that use a road: where they start and end."""
     city = service.city
     road_row(city, source, target)
     found = service.engine.select_link((source, target), now_s=int(service.now()))
     if found is None:
-        raise HTTPException(404, "this run was trained without demand: it knows no trips")
+        raise HTTPException(404, "this run was trained without demand, so trips are unknown")
 
     def ends(shares: list[tuple[int, float]]) -> list[TripEnd]:
         names, network = city.node_names, city.network

@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 DEFAULT_FILE = "service.db"  # in the folder of a run
-REPLAY_FILE = "replay.db"  # of a replay: what is live stays apart
+REPLAY_FILE = "replay.db"  # for replays, kept apart from live data
 
 
 def open_store(url: str) -> Store:
@@ -38,7 +38,7 @@ def open_store(url: str) -> Store:
     Parameters
     ----------
     url
-        A file for SQLite, as `store.db` or `sqlite:store.db`; or `postgresql://user@host/database`.
+        A file for SQLite, such as `store.db` or `sqlite:store.db`; or `postgresql://user@host/database`.
     """
     kind, colon, rest = url.partition(":")
     if kind in ("postgresql", "postgres"):

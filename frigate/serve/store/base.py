@@ -1,7 +1,7 @@
-"""What a store can do, in SQL that SQLite and PostgreSQL share. The two differ in how a transaction is opened.
+"""The store, in SQL that SQLite and PostgreSQL share. The two differ in how they open a transaction.
 
-Calls block and may come from any thread. What a call has returned is on disk. A store that cannot be reached, is full
-or cannot be written raises StoreGoneError; the next call tries again.
+Calls block and are thread-safe. When a call returns, its changes are on disk. If the store cannot be reached or
+written, the call raises StoreGoneError; the next call tries again.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from frigate.errors import ServiceError
 from frigate.serve.store.schema import MIGRATIONS
 
-PERIOD_US = 300 * 1_000_000  # of which it is known whether readings have changed
-FORGET_ROWS = 20_000  # in one transaction: a long one would keep readings waiting
+PERIOD_US = 300 * 1_000_000  # changes to readings are counted per period of this length
+FORGET_ROWS = 20_000  # per transaction: a long one would keep new readings waiting
 
 
 class StoreGoneError(ServiceError):
@@ -28,7 +28,7 @@ class StoreGoneError(ServiceError):
 
 
 class Reading(NamedTuple):
-    """What a sensor has measured."""
+    """A measurement of a sensor."""
 
     node: str
     time_us: int
@@ -36,20 +36,20 @@ class Reading(NamedTuple):
 
 
 class SensorFacts(NamedTuple):
-    """A node's readings in short."""
+    """Summary of a node's readings."""
 
     node: str
     last_us: int
     last_value: float
     readings: int
-    lately: int  # readings in the shorter time that the rest is about
+    lately: int  # readings in the recent past, to which least and most refer too
     least: float | None
     most: float | None
 
 
 @dataclass(frozen=True)
 class Closure:
-    """A one-way road that is closed from `begin_s` up to `end_s`; None: until it is ended."""
+    """A one-way road, closed from `begin_s` up to `end_s`; None: until reopened."""
 
     id: str
     source: str
@@ -64,7 +64,7 @@ class Closure:
 
 @dataclass(frozen=True)
 class StoredForecast:
-    """A forecast as it was issued; `body` is a container of `frigate.serve.wire`, compressed."""
+    """An issued forecast; `body` is a compressed container of `frigate.serve.wire`."""
 
     issued_s: int
     made_s: float
@@ -74,7 +74,7 @@ class StoredForecast:
 
 @dataclass(frozen=True)
 class Token:
-    """Who may do what. The secret itself is not kept."""
+    """An access token. The secret itself is not stored."""
 
     id: str
     name: str
@@ -85,13 +85,13 @@ class Token:
 
 
 class Sql(Protocol):
-    """An open transaction. Values are passed beside the text, as `?`."""
+    """An open transaction. `?` in the text is a placeholder for a value."""
 
     def rows(self, text: str, *values: object) -> list[tuple[Any, ...]]: ...
-    def run(self, text: str, *values: object) -> int: ...  # rows that were changed
+    def run(self, text: str, *values: object) -> int: ...  # number of rows changed
     def known(self, readings: Iterable[Reading]) -> dict[tuple[str, int], float]: ...
     def put(self, readings: Sequence[Reading], received_s: float) -> None: ...
-    def lock(self) -> None: ...  # until the end of the transaction, against others that lock
+    def lock(self) -> None: ...  # excludes other transactions that lock, until this one ends
 
 
 class Store(ABC):
@@ -99,11 +99,11 @@ class Store(ABC):
 
     @abstractmethod
     def transaction(self, *, write: bool = False) -> AbstractContextManager[Sql]:
-        """Committed, on disk, when the block ends; rolled back when it raises."""
+        """Committed to disk when the block ends; rolled back if it raises."""
 
     @abstractmethod
     def hold_clock(self) -> bool:
-        """Whether this process has the clock, taking it if nobody has. It is lost with the process."""
+        """Take the clock if no process holds it. Returns whether this process does. It is released on exit."""
 
     @abstractmethod
     def release_clock(self) -> None: ...
@@ -112,7 +112,7 @@ class Store(ABC):
     def close(self) -> None: ...
 
     def prepared(self) -> Self:
-        """With its tables up to date."""
+        """Bring the tables up to date and return self."""
         try:
             with self.transaction(write=True) as sql:
                 sql.lock()
@@ -121,8 +121,8 @@ class Store(ABC):
                 version = found[0][0] if found else 0
                 if version > len(MIGRATIONS):
                     raise ServiceError(
-                        f"the store has version {version} of the tables, this Frigate knows {len(MIGRATIONS)}. "
-                        "Use the Frigate that wrote it, or a newer one"
+                        f"the store has schema version {version}, but this version of Frigate supports up to "
+                        f"{len(MIGRATIONS)}. Upgrade Frigate"
                     )
                 if not found:
                     sql.run("INSERT INTO schema_version VALUES (0)")
@@ -138,9 +138,9 @@ class Store(ABC):
     # Readings
 
     def add_readings(self, readings: Sequence[Reading], received_s: float) -> list[str]:
-        """Store readings and say of each, in order, whether it was accepted, a duplicate, or corrected an earlier one.
+        """Store readings. Returns for each "accepted", "duplicate", or "corrected" if it replaced another value.
 
-        A reading is known by its node and time. The value that came last stays.
+        A reading is identified by its node and time. The last value received wins.
         """
         with self.transaction(write=True) as sql:
             stored = sql.known(readings)
@@ -162,7 +162,7 @@ class Store(ABC):
         return answers
 
     def reading_changes(self, begin_us: int, end_us: int) -> dict[int, int]:
-        """How often the readings of each period of `PERIOD_US` have changed: what was read before is still good."""
+        """How often the readings of each period of `PERIOD_US` have changed, so that callers can cache them."""
         with self.transaction() as sql:
             return dict(sql.rows("SELECT period, changes FROM reading_changes WHERE period >= ? AND period <= ?",
                                  begin_us // PERIOD_US, end_us // PERIOD_US))  # fmt: skip
@@ -170,7 +170,7 @@ class Store(ABC):
     def readings(
         self, begin_us: int, end_us: int, node: str | None = None
     ) -> tuple[list[str], NDArray[np.int64], NDArray[np.float64]]:
-        """Nodes, times and values of the readings from `begin_us` up to `end_us`, in time order."""
+        """Nodes, times and values of the readings from `begin_us` up to `end_us`, in chronological order."""
         where, values = "time_us >= ? AND time_us < ?", list[object]([begin_us, end_us, node])
         if node is None:
             values.pop()
@@ -181,7 +181,7 @@ class Store(ABC):
         return [row[0] for row in rows], np.array([r[1] for r in rows], np.int64), np.array([r[2] for r in rows], float)
 
     def sensor_facts(self, since_us: int, lately_us: int) -> list[SensorFacts]:
-        """What is known of each node that was read since `since_us`; least and most are those since `lately_us`."""
+        """Summary of each node with readings since `since_us`; lately, least and most count from `lately_us`."""
         with self.transaction() as sql:
             rows = sql.rows(
                 "SELECT each.node, each.last_us, r.value, each.readings, each.lately, each.least, each.most FROM ("
@@ -198,7 +198,7 @@ class Store(ABC):
     def add_closure(
         self, source: str, target: str, *, begin_s: int, end_s: int | None, now_s: int
     ) -> tuple[Closure, bool]:
-        """Close a road, unless a closure covers that time already; the closure, and whether it is new."""
+        """Close a road, unless a closure already covers that time. Returns the closure and whether it is new."""
         with self.transaction(write=True) as sql:
             sql.lock()
             for closure in _closures(sql, "source = ? AND target = ? AND begin_s <= ?", source, target, begin_s):
@@ -211,7 +211,7 @@ class Store(ABC):
         return new, True
 
     def end_closure(self, closure_id: str, now_s: int) -> Closure | None:
-        """End a closure now; one that has not begun never will, one that has ended stays as it is."""
+        """End a closure now. A planned one is cancelled; one that has already ended is unchanged."""
         with self.transaction(write=True) as sql:
             sql.lock()
             changed = sql.run(
@@ -225,16 +225,16 @@ class Store(ABC):
         return found[0] if found else None
 
     def closures(self, begin_s: int | None = None) -> list[Closure]:
-        """All closures, or those that hold at `begin_s` or later; the first to begin comes first."""
+        """All closures, or those active at `begin_s` or later, earliest begin first."""
         with self.transaction() as sql:
             if begin_s is None:
                 return _closures(sql, "1 = 1")
             return _closures(sql, "end_s IS NULL OR (end_s > ? AND end_s > begin_s)", begin_s)
 
-    # Forecasts and how they did
+    # Forecasts and their scores
 
     def add_forecast(self, forecast: StoredForecast) -> bool:
-        """Keep a forecast; False where there is one of that time already, which stays."""
+        """Store a forecast. Returns False, and changes nothing, if there is already one for that time."""
         with self.transaction(write=True) as sql:
             return bool(
                 sql.run(
@@ -244,7 +244,7 @@ class Store(ABC):
             )  # fmt: skip
 
     def forecast(self, issued_s: int | None = None) -> StoredForecast | None:
-        """The forecast of that time, or the latest."""
+        """The forecast issued at that time, or the latest."""
         with self.transaction() as sql:
             which = "issued_s = ?" if issued_s is not None else "issued_s = (SELECT MAX(issued_s) FROM forecasts)"
             values = () if issued_s is None else (issued_s,)
@@ -252,19 +252,19 @@ class Store(ABC):
         return next((StoredForecast(at, made_s, network, bytes(body)) for at, made_s, network, body in rows), None)
 
     def withdraw_forecasts(self, after_s: float) -> int:
-        """Delete forecasts of a time that has not come: the machine's clock was wrong. How many there were."""
+        """Delete forecasts issued after this time, which happens if the clock goes back. Returns how many."""
         with self.transaction(write=True) as sql:
             return sql.run("DELETE FROM forecasts WHERE issued_s > ?", after_s)
 
     def state(self) -> tuple[int | None, int]:
-        """When the latest forecast was issued, and how often closures have changed: cheap, to be asked often."""
+        """When the latest forecast was issued, and how often closures have changed. Cheap enough to poll."""
         with self.transaction() as sql:
             (latest,) = sql.rows("SELECT MAX(issued_s) FROM forecasts")
             changes = sql.rows("SELECT value FROM facts WHERE name = ?", "closures")
         return latest[0], int(changes[0][0]) if changes else 0
 
     def add_scores(self, time_s: int, network: str, body: bytes) -> None:
-        """Keep how the forecasts of a snapshot did; later scores of it replace these."""
+        """Store the scores of a snapshot, replacing earlier ones."""
         with self.transaction(write=True) as sql:
             sql.run(
                 "INSERT INTO scores VALUES (?, ?, ?) ON CONFLICT (time_s) "
@@ -273,7 +273,7 @@ class Store(ABC):
             )  # fmt: skip
 
     def scores(self, begin_s: int, network: str) -> list[tuple[int, bytes]]:
-        """The scores of the snapshots since then, in time order."""
+        """The scores of the snapshots since `begin_s`, in chronological order."""
         with self.transaction() as sql:
             rows = sql.rows("SELECT time_s, body FROM scores WHERE time_s >= ? AND network = ? ORDER BY time_s",
                             begin_s, network)  # fmt: skip
@@ -288,31 +288,28 @@ class Store(ABC):
 
     def tokens(self) -> list[Token]:
         with self.transaction() as sql:
-            return _tokens(sql, "1 = 1")
-
-    def token(self, token_id: str) -> Token | None:
-        with self.transaction() as sql:
-            return next(iter(_tokens(sql, "id = ?", token_id)), None)
+            rows = sql.rows("SELECT id, name, role, hash, created_s, revoked_s FROM tokens ORDER BY created_s, id")
+            return [Token(a, b, c, bytes(secret_hash), d, e) for a, b, c, secret_hash, d, e in rows]
 
     def revoke_token(self, token_id: str, now_s: int) -> bool:
-        """False where there is no such token that is still good."""
+        """Returns False if there is no such valid token."""
         with self.transaction(write=True) as sql:
             return bool(sql.run("UPDATE tokens SET revoked_s = ? WHERE id = ? AND revoked_s IS NULL", now_s, token_id))
 
-    # The whole
+    # The whole store
 
     def claim(self, city: str) -> None:
-        """Note which city the store is of; refuse it where it is of another."""
+        """Record which city the store belongs to; refuse a store of another city."""
         with self.transaction(write=True) as sql:
             sql.lock()
             found = sql.rows("SELECT value FROM facts WHERE name = ?", "city")
             if not found:
                 sql.run("INSERT INTO facts VALUES (?, ?)", "city", city)
             elif found[0][0] != city:
-                raise ServiceError(f"the store is of another city: {found[0][0]}, not {city}. Name another --store")
+                raise ServiceError(f"the store belongs to {found[0][0]}, not to {city}. Choose another --store")
 
     def fact(self, name: str) -> str | None:
-        """What is noted under a name."""
+        """The text stored under a name."""
         with self.transaction() as sql:
             found = sql.rows("SELECT value FROM facts WHERE name = ?", name)
         return str(found[0][0]) if found else None
@@ -323,7 +320,7 @@ class Store(ABC):
                     name, value)  # fmt: skip
 
     def forget(self, before_s: int) -> int:
-        """Delete what is older: readings, forecasts, scores, closures that ended before. How many rows there were."""
+        """Delete older readings, forecasts, scores and ended closures. Returns the number of rows."""
         gone = 0
         readings = "DELETE FROM readings WHERE time_us < ? AND time_us <= (SELECT MAX(time_us) FROM (SELECT time_us "
         readings += f"FROM readings WHERE time_us < ? ORDER BY time_us LIMIT {FORGET_ROWS}) AS oldest)"
@@ -342,15 +339,9 @@ class Store(ABC):
 
 
 def _closures(sql: Sql, where: str, *values: object) -> list[Closure]:
-    """`where` is a condition of this module, never a user's word."""
+    """`where` must be a constant, never user input."""
     text = f"SELECT id, source, target, begin_s, end_s, created_s FROM closures WHERE {where} ORDER BY begin_s, id"
     return [Closure(*row) for row in sql.rows(text, *values)]
-
-
-def _tokens(sql: Sql, where: str, *values: object) -> list[Token]:
-    """`where` as above."""
-    text = f"SELECT id, name, role, hash, created_s, revoked_s FROM tokens WHERE {where} ORDER BY created_s, id"
-    return [Token(a, b, c, bytes(secret_hash), d, e) for a, b, c, secret_hash, d, e in sql.rows(text, *values)]
 
 
 def _count_up(sql: Sql, name: str) -> None:

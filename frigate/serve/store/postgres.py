@@ -1,4 +1,4 @@
-"""The store for several service processes: PostgreSQL through a pool, and an advisory lock for the clock."""
+"""The store for several service processes: PostgreSQL with a connection pool, and an advisory lock for the clock."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     import psycopg
 
 CONNECTIONS = 8
-WAIT_S = 3.0  # for a connection: who waits longer is told to come back
+WAIT_S = 3.0  # for a connection; then the client is told to retry
 STATEMENT_S = 20
 CLOCK_KEY, CHANGE_KEY = 0x46524743, 0x46524758  # of the advisory locks: "FRGC", "FRGX"
 
 
 class PostgresStore(Store):
-    """Any number of processes may share it."""
+    """A PostgreSQL store, which any number of processes may share."""
 
     def __init__(self, url: str) -> None:
         try:
@@ -38,9 +38,9 @@ class PostgresStore(Store):
         except psycopg.ProgrammingError as error:
             raise ServiceError(f"--store: {str(error).strip()}. Give postgresql://user@host/database") from None
         try:
-            psycopg.connect(self._where).close()  # for the server's own words about what is wrong
+            psycopg.connect(self._where).close()  # the pool's own error would not say why it fails
         except psycopg.OperationalError as error:
-            raise StoreGoneError(f"--store: {str(error).splitlines()[0]}. Start PostgreSQL, or mend the URL") from None
+            raise StoreGoneError(f"--store: {str(error).splitlines()[0]}. Start PostgreSQL, or fix the URL") from None
         self._pool = ConnectionPool(
             self._where, min_size=1, max_size=CONNECTIONS, timeout=WAIT_S, open=False, reconnect_timeout=1.0,
             check=ConnectionPool.check_connection, num_workers=1,
@@ -55,16 +55,16 @@ class PostgresStore(Store):
             with self._pool.connection() as connection:
                 yield _Sql(connection)
         except (self._errors.OperationalError, self._errors.InterfaceError) as error:
-            # The server's own words may hold its address; the type says what happened.
+            # Only the type: the server's message may contain its address.
             raise StoreGoneError(f"PostgreSQL: {type(error).__name__}. Nothing was stored; try again") from error
         except self._errors.errors.ReadOnlySqlTransaction as error:
-            raise StoreGoneError("PostgreSQL takes no writes at the moment. Nothing was stored; try again") from error
+            raise StoreGoneError("PostgreSQL is read-only at the moment. Nothing was stored; try again") from error
 
     def hold_clock(self) -> bool:
         with self._clock_lock:
             try:
                 if self._clock is not None:
-                    self._clock.execute("SELECT 1")  # the lock is the connection's: it must still be there
+                    self._clock.execute("SELECT 1")  # the lock is lost with the connection
                     return True
                 clock = self._errors.connect(self._where, autocommit=True)
                 found = clock.execute("SELECT pg_try_advisory_lock(%s)", (CLOCK_KEY,)).fetchone()
@@ -75,7 +75,7 @@ class PostgresStore(Store):
                 return False
             except self._errors.Error as error:
                 self._drop_clock()
-                raise StoreGoneError(f"PostgreSQL: {type(error).__name__}. The clock waits for it") from error
+                raise StoreGoneError(f"PostgreSQL: {type(error).__name__}. The clock is waiting for it") from error
 
     def release_clock(self) -> None:
         with self._clock_lock:
@@ -83,7 +83,7 @@ class PostgresStore(Store):
 
     def _drop_clock(self) -> None:
         if self._clock is not None:
-            with suppress(self._errors.Error):  # the server sees later than we that a connection has ended
+            with suppress(self._errors.Error):  # at once: the server may notice a closed connection late
                 self._clock.execute("SELECT pg_advisory_unlock(%s)", (CLOCK_KEY,))
             with suppress(self._errors.Error):
                 self._clock.close()
@@ -99,10 +99,10 @@ class _Sql:
         self._connection = connection
 
     def rows(self, text: str, *values: object) -> list[tuple[Any, ...]]:
-        return self._connection.execute(_own(text), values).fetchall()
+        return self._connection.execute(_psycopg_query(text), values).fetchall()
 
     def run(self, text: str, *values: object) -> int:
-        return self._connection.execute(_own(text), values).rowcount
+        return self._connection.execute(_psycopg_query(text), values).rowcount
 
     def known(self, readings: Iterable[Reading]) -> dict[tuple[str, int], float]:
         nodes, times_us = _columns(readings)[:2]
@@ -118,7 +118,7 @@ class _Sql:
         self._connection.execute(
             "INSERT INTO readings SELECT new.time_us, new.node, new.value, %s "
             "FROM unnest(%s::text[], %s::bigint[], %s::float8[]) AS new(node, time_us, value) "
-            "ORDER BY new.time_us, new.node "  # all processes in one order: they cannot wait for each other in a ring
+            "ORDER BY new.time_us, new.node "  # the same order in all processes prevents deadlocks
             "ON CONFLICT (time_us, node) DO UPDATE SET value = excluded.value, received_s = excluded.received_s",
             (received_s, nodes, times_us, values),
         )
@@ -132,6 +132,6 @@ def _columns(readings: Iterable[Reading]) -> tuple[list[str], list[int], list[fl
     return [row.node for row in rows], [row.time_us for row in rows], [row.value for row in rows]
 
 
-def _own(text: str) -> bytes:
-    """psycopg's placeholders; as bytes, for it asks that a text be a literal. No value is ever in it."""
+def _psycopg_query(text: str) -> bytes:
+    """With psycopg's placeholders. As bytes, because psycopg types only accept str literals; it never holds values."""
     return text.replace("?", "%s").encode()

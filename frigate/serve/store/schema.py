@@ -1,13 +1,12 @@
-"""The tables, as a list of migrations. A store remembers how many it has had; the rest are applied when it is opened.
+"""The tables, as a list of migrations. Opening a store applies those that it has not had yet.
 
-The statements are understood by SQLite and PostgreSQL alike. A migration that has been released is never changed:
-append another.
+The statements work in SQLite and PostgreSQL. Never change a migration that has been released: append another.
 """
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         """CREATE TABLE readings (
-            time_us BIGINT NOT NULL,             -- start of its interval, microseconds since 1970 UTC
+            time_us BIGINT NOT NULL,             -- start of the interval, microseconds since 1970 UTC
             node TEXT NOT NULL,
             value DOUBLE PRECISION NOT NULL,
             received_s DOUBLE PRECISION NOT NULL,
@@ -19,14 +18,14 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             source TEXT NOT NULL,
             target TEXT NOT NULL,
             begin_s BIGINT NOT NULL,
-            end_s BIGINT,                        -- NULL: until it is ended
+            end_s BIGINT,                        -- NULL: until reopened
             created_s BIGINT NOT NULL
         )""",
         "CREATE INDEX closures_of_road ON closures (source, target)",
         """CREATE TABLE forecasts (
-            issued_s BIGINT PRIMARY KEY,         -- a step boundary: one forecast each
+            issued_s BIGINT PRIMARY KEY,         -- a step boundary
             made_s DOUBLE PRECISION NOT NULL,
-            network TEXT NOT NULL,               -- version of the network that its arrays belong to
+            network TEXT NOT NULL,               -- version of the network
             body BYTEA NOT NULL
         )""",
         """CREATE TABLE tokens (
@@ -41,15 +40,15 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ),
     (
         """CREATE TABLE scores (
-            time_s BIGINT PRIMARY KEY,           -- the snapshot that forecasts of it are compared with
+            time_s BIGINT PRIMARY KEY,           -- start of the snapshot scored
             network TEXT NOT NULL,
             body BYTEA NOT NULL
         )""",
     ),
     (
         """CREATE TABLE reading_changes (
-            period BIGINT PRIMARY KEY,           -- of five minutes, since 1970 UTC
-            changes BIGINT NOT NULL              -- how often readings of that time were stored or corrected
+            period BIGINT PRIMARY KEY,           -- number of five-minute periods since 1970 UTC
+            changes BIGINT NOT NULL              -- how often readings of the period were stored or corrected
         )""",
     ),
 )

@@ -12,11 +12,11 @@ from typing import IO, Any
 
 from frigate.serve.store.base import Reading, Store, StoreGoneError
 
-BUSY_S = 10.0  # to wait for another writer
+BUSY_S = 10.0  # how long to wait for another writer
 
 
 class SqliteStore(Store):
-    """A connection for each thread: readers do not wait for the writer."""
+    """A SQLite store with one connection per thread, so that readers do not wait for the writer."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -39,7 +39,9 @@ class SqliteStore(Store):
             if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.IntegrityError):
                 if not write or "locked" not in str(error):
                     self._drop(connection)
-                raise StoreGoneError(f"{self.path.name}: {error}. Free or mend the disk; nothing was stored") from error
+                raise StoreGoneError(
+                    f"{self.path.name}: {error}. Check the disk and its free space; nothing was stored"
+                ) from error
             raise
 
     def _connection(self) -> sqlite3.Connection:
@@ -47,22 +49,22 @@ class SqliteStore(Store):
         if connection is not None:
             return connection
         try:
-            # Closed by whichever thread closes the store.
+            # check_same_thread=False: another thread may close the store.
             connection = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
             with self._lock:
                 self._opened.append(connection)
             connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = FULL")  # a reply means that it is on disk
+            connection.execute("PRAGMA synchronous = FULL")  # a commit is on disk
             connection.execute("PRAGMA cache_size = -16000")
         except sqlite3.DatabaseError as error:
             if connection is not None:
                 self._drop(connection)
-            raise StoreGoneError(f"{self.path}: {error}. Name a file that can be written") from error
+            raise StoreGoneError(f"{self.path}: {error}. Choose a writable file") from error
         self._local.connection = connection
         return connection
 
     def _drop(self, connection: sqlite3.Connection) -> None:
-        """The next transaction of this thread opens another."""
+        """Close a failed connection; this thread's next transaction opens a new one."""
         self._local.connection = None
         with self._lock:
             if connection in self._opened:
@@ -75,7 +77,7 @@ class SqliteStore(Store):
             return True
         file = self.path.with_name(self.path.name + ".clock").open("w")
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # gone with the process, however it ends
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when the process ends, however it ends
         except OSError:
             file.close()
             return False
@@ -125,4 +127,4 @@ class _Sql:
         )
 
     def lock(self) -> None:
-        """A write transaction is alone already."""
+        """Nothing to do: write transactions already exclude each other."""

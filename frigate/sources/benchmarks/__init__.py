@@ -1,1 +1,1 @@
-"""The field's data sets as their publishers give them: METR-LA, PEMS, LibCity, the paper's authors' layout."""
+"""Public benchmark data sets as published: METR-LA, PEMS, LibCity, and the layout of the paper's authors."""

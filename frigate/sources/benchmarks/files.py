@@ -1,4 +1,4 @@
-"""The files that the field's data sets are made of, found by their usual names; and the frames that pandas writes."""
+"""Find the files of a benchmark data set by their usual names, and read frames that pandas wrote to HDF5."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from frigate.sources.benchmarks.unpickle import Frame
 
 Files = str | Path | Mapping[str, str | Path]
 
-DEPTH = 3  # folders below the one given
+DEPTH = 3  # levels of subfolders to search
 
 
 @dataclass(frozen=True)
 class Options:
-    """What `import_benchmark` was asked for; None: the data set's own rule."""
+    """The arguments of `import_benchmark`. None: the data set's own rule."""
 
     kind: str
     files: Files
@@ -34,38 +34,38 @@ class Options:
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file of a data set: the names it is known by, `*` for anything, whatever their case."""
+    """A file of a data set, and its usual names: case does not matter, `*` matches anything."""
 
     names: tuple[str, ...]
     needed: bool = True
 
 
 def find_files(files: Files, parts: Mapping[str, DataFile]) -> dict[str, Path]:
-    """The files of a data set by their part in it: from a folder, or from a mapping that names them."""
+    """The files of a data set by part, found in a folder or given as a mapping."""
     if isinstance(files, Mapping):
         unknown = [part for part in files if part not in parts]
         if unknown:
-            raise CityError(f'files: "{unknown[0]}" is no part of this data set. Its parts: {", ".join(parts)}')
+            raise CityError(f'files: "{unknown[0]}" is not a part of this data set. Its parts: {", ".join(parts)}')
         found = {part: Path(path) for part, path in files.items()}
         for part, path in found.items():
             if not path.is_file():
-                raise CityError(f"{part} {path}: there is no such file")
+                raise CityError(f"{part} {path}: no such file")
     else:
         folder = Path(files)
         if not folder.is_dir():
-            raise CityError(f"{folder}: there is no such folder. Give the folder with the files of the data set")
+            raise CityError(f"{folder}: no such folder. Give the folder with the files of the data set")
         there = _files_below(folder)
         hits = {part: _named(there, kind.names) for part, kind in parts.items()}
         found = {part: hit for part, hit in hits.items() if hit is not None}
     for part, kind in parts.items():
         if kind.needed and part not in found:
             where = "" if isinstance(files, Mapping) else f" in {files}"
-            raise CityError(f"There is no file of {part}{where}. Looked for: {', '.join(kind.names)}")
+            raise CityError(f"No file with {part}{where}. Looked for: {', '.join(kind.names)}")
     return found
 
 
 def _files_below(folder: Path, depth: int = DEPTH) -> list[Path]:
-    """Files, those nearest to the top first."""
+    """All files below a folder, top levels first."""
     inside = sorted(folder.iterdir())
     below = [p for p in inside if p.is_dir() and not p.name.startswith(".")] if depth else []
     return [p for p in inside if p.is_file()] + [path for f in below for path in _files_below(f, depth - 1)]
@@ -85,15 +85,15 @@ def _named(there: Sequence[Path], names: Sequence[str]) -> Path | None:
 
 
 def read_h5_frame(path: Path) -> Frame:
-    """The frame that pandas wrote to this file in its fixed format: axis0, axis1 and block0_values of one group."""
+    """Read a frame that pandas wrote in its fixed format: axis0, axis1 and block0_values of one group."""
     with open_hdf5(path) as file, parsing(path):
         groups = [n for n, item in file.items() if hasattr(item, "items") and "block0_values" in item]
         if not groups:
             there = ", ".join(list(file)[:5]) or "nothing"
-            raise CityError(f"{path.name} holds no frame that pandas wrote in its fixed format. It holds: {there}")
+            raise CityError(f"{path.name} has no pandas frame in the fixed format. It has: {there}")
         group = file[groups[0]]
         if "block1_values" in group:
-            raise CityError(f"{path.name}: the frame has columns of several types. Save it as one type of number")
+            raise CityError(f"{path.name}: the frame has columns of several types. Save it as one numeric type")
         names = ("axis0", "axis1", "block0_values", "block0_items")
         arrays = {name: read_dataset(path, group[name]) for name in names}
         kind = group["axis1"].attrs.get("kind", b"")
@@ -105,5 +105,5 @@ def read_h5_frame(path: Path) -> Frame:
         raise CityError(f'{path.name}: the rows of the frame are "{kind}". Times are expected')
     unit = kind[len("datetime64") :].strip("[]") or "ns"
     if unit not in ("s", "ms", "us", "ns"):
-        raise CityError(f'{path.name}: the times of the frame are in "{unit}". Seconds or a part of them are expected')
+        raise CityError(f'{path.name}: the times of the frame are in "{unit}". Seconds or smaller units are expected')
     return Frame(values, index.astype(np.int64).view(f"datetime64[{unit}]"), columns)

@@ -1,13 +1,13 @@
-"""The field's own data sets, as their publishers give them, made into cities.
+"""Make cities from public benchmark data sets, in the files of their publishers.
 
-    metr-la, pems-bay       metr-la.h5 or pems-bay.h5 as pandas writes it (needs the extra h5), the sensors' locations
-                            (.csv) and their distances (.csv), or adj_mx.pkl in place of or beside them
+    metr-la, pems-bay       metr-la.h5 or pems-bay.h5 as pandas writes it (needs the extra h5), sensor locations (.csv),
+                            and distances (.csv), adj_mx.pkl or both
     pems03, 04, 07, 08      PEMS04.npz, "data" [time, sensor, feature], and PEMS04.csv: from, to, cost
     libcity                 NAME.geo, NAME.rel, NAME.dyna, config.json: see `libcity`
     frigate                 traffic_df.pkl.gz, adj_mx.pkl and seen_*.npy, the layout of the paper's authors
 
-What a 0 means, which pairs are roads, the unit of lengths and the time zone differ between them. Each rule is stated in
-the notices of the city. Pickles are read as data, never run: see `unpickle`.
+What a 0 means, which pairs are roads, the unit of lengths and the time zone differ between them. The city's notices
+state each rule. Pickles are read as data, never run: see `unpickle`.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ LOOPS = {
 }
 
 
-# Local time of the first row, and the unit of lengths. The publishers give no times: the dates are those in their
-# papers. 03 and 07 give differences of postmiles.
+# Local time of the first row, and the unit of lengths. The files have no times: the dates are from the publishers'
+# papers. Lengths in 03 and 07 are differences of postmiles.
 PEMS = {
     "pems03": ("2018-09-01", "mi"),
     "pems04": ("2018-01-01", "m"),
@@ -73,9 +73,9 @@ PEMS = {
 }
 FEATURES = ("flow", "occupancy", "speed")  # in the order of the last axis
 PEMS_MEASURES = {
-    "flow": ("count", "vehicles", False, "no vehicle passed, for the publishers have filled the gaps"),
-    "occupancy": ("occupancy", "", False, "no vehicle stood there, for the publishers have filled the gaps"),
-    "speed": ("speed", "mph", True, "a speed of 0 means that nothing was measured"),
+    "flow": ("count", "vehicles", False, "a flow of 0 is real, as the publishers have filled the gaps"),
+    "occupancy": ("occupancy", "", False, "an occupancy of 0 is real, as the publishers have filled the gaps"),
+    "speed": ("speed", "mph", True, "a speed of 0 means missing"),
 }
 
 AUTHORS = {"readings": DataFile(("traffic_df.pkl.gz", "traffic_df.pkl")), "adjacency": DataFile(("adj_mx.pkl",))}
@@ -94,19 +94,19 @@ def import_benchmark(
     length_unit: str | None = None,
     zeros: str | None = None,
 ) -> City:
-    """Make a city from one of the field's data sets.
+    """Make a city from a public benchmark data set.
 
     Parameters
     ----------
     kind
         metr-la, pems-bay, pems03, pems04, pems07, pems08, libcity or frigate.
     files
-        The folder that holds them under their usual names, or a mapping from their parts (readings, locations,
-        distances, adjacency, ids) to paths.
+        The folder with the files under their usual names, or a mapping from parts (readings, locations, distances,
+        adjacency, ids) to paths.
     name
-        Of the city; default: the kind.
+        Name of the city; default: the kind.
     feature
-        One of several: flow, occupancy or speed of PEMS04 and 08, or a column of LibCity's .dyna.
+        Which feature to read: flow, occupancy or speed of PEMS04 and 08, or a column of LibCity's .dyna.
     timezone
         Default: that of the data set's city.
     length_unit
@@ -116,11 +116,11 @@ def import_benchmark(
     """
     wanted = kind.strip().lower().replace("_", "-").replace("pemsd", "pems0").replace("pems-0", "pems0")
     if wanted not in KINDS:
-        raise CityError(f'"{kind}" is no kind of data set{did_you_mean(wanted, KINDS)}. Kinds: {", ".join(KINDS)}')
+        raise CityError(f'data set "{kind}" is not known{did_you_mean(wanted, KINDS)}. Known: {", ".join(KINDS)}')
     if zeros not in (None, "missing", "kept"):
         raise CityError(f'zeros "{zeros}" is not understood. Give "missing" or "kept"')
     if feature is not None and wanted not in PEMS and wanted != "libcity":
-        raise CityError(f"feature {feature}: {wanted} has one feature only. Leave it out")
+        raise CityError(f"feature {feature}: {wanted} has only one feature. Leave it out")
     options = Options(wanted, files, name, feature, timezone, length_unit, zeros)
     if wanted == "libcity":
         return libcity_city(options)
@@ -131,7 +131,7 @@ def import_benchmark(
 
 @dataclass(frozen=True)
 class _Readings:
-    """The readings of a data set as a matrix, and what its publishers say of them."""
+    """The readings of a data set as a matrix, and what its publishers say about them."""
 
     path: Path
     values: NDArray[np.generic]  # [rows, N]
@@ -141,7 +141,7 @@ class _Readings:
     unit: str
     timezone: str
     zeros_missing: bool
-    zeros_why: str  # the reason, for the notice about zeros
+    zeros_why: str  # the reason given in the notice about zeros
     name: str
 
 
@@ -167,7 +167,7 @@ def _city(read: _Readings, options: Options, notices: Notices) -> City:
     )
     rule = "taken as not observed" if zeros_missing else "kept as readings of 0"
     why = read.zeros_why if options.zeros is None else "asked for"
-    notices.counts[f"Zeros {rule}: {why}"] = zeros  # reported even when there are none: it is a choice
+    notices.counts[f"Zeros {rule}: {why}"] = zeros  # a choice, so reported even if there are none
     if not snapshots.observed.any():
         raise CityError(f"{path.name} has no reading: every cell is missing")
     stream = snapshots.stream(network, quantity=quantity, unit=read.unit)
@@ -197,18 +197,18 @@ def _loop_pairs(
     places: tuple[NDArray[np.float64], NDArray[np.float64]],
     notices: Notices,
 ) -> tuple[Edges, Path]:
-    """Which pairs are roads: those of the matrix where it is given, else those near enough."""
+    """The pairs that are roads: those in the matrix if there is one, else those near enough."""
     measured = None
     if "distances" in found:
         measured = read_pairs(found["distances"], ids, notices)
         measured = in_metres(measured, found["distances"], options.length_unit, notices)
     if "adjacency" in found:
         chosen = adjacency(found["adjacency"], ids)
-        notices.add(f"Pairs taken as roads because {found['adjacency'].name} has them", len(chosen.senders))
+        notices.add(f"Pairs in {found['adjacency'].name}, taken as roads", len(chosen.senders))
         return with_lengths(chosen, measured, *places, notices), found["adjacency"]
     if measured is None:
         names = [*LOOPS[options.kind]["distances"].names, *LOOPS[options.kind]["adjacency"].names]
-        raise CityError(f"There is no file of distances or adjacency. Looked for: {', '.join(names)}")
+        raise CityError(f"No file with distances or adjacency. Looked for: {', '.join(names)}")
     return near_pairs(measured, found["distances"], notices), found["distances"]
 
 
@@ -231,7 +231,7 @@ def _pems(options: Options, notices: Notices) -> _Readings:
     if "ids" in found:
         ids = _id_lines(found["ids"])
         if len(ids) != N:
-            raise CityError(f"{found['ids'].name} names {len(ids)} sensors, but {path.name} has {N}")
+            raise CityError(f"{found['ids'].name} lists {len(ids)} sensors, but {path.name} has {N}")
     node_ids = sensor_ids(found.get("ids", path), ids)
     pairs = read_pairs(distances, ids, notices)
     pairs = in_metres(pairs, distances, options.length_unit or length_unit, notices)
@@ -263,7 +263,7 @@ def _id_lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8-sig").replace(",", " ").split()
     except UnicodeDecodeError:
-        raise CityError(f"{path.name} is not UTF-8 text. One sensor a line is expected") from None
+        raise CityError(f"{path.name} is not UTF-8 text. One sensor per line is expected") from None
 
 
 # The authors' layout
@@ -274,14 +274,14 @@ def _authors(options: Options, notices: Notices) -> _Readings:
     path, matrix = found["readings"], found["adjacency"]
     frame = unpickle(path)
     if not isinstance(frame, Frame) or frame.index.dtype.kind != "M":
-        raise CityError(f"{path.name} holds no frame with a row for each time. Save it with DataFrame.to_pickle")
+        raise CityError(f"{path.name} has no frame with one row per time. Save it with DataFrame.to_pickle")
     node_ids = sensor_ids(path, labels(frame.columns))
     pairs = in_metres(_authors_pairs(matrix, len(node_ids)), matrix, options.length_unit, notices)
     network = sensor_network(node_ids, pairs, matrix, notices, places=None)
-    why = "the authors store a missing reading as 0 as well, and the two cannot be distinguished"
+    why = "the authors also store a missing reading as 0, and the two cannot be told apart"
     if not isinstance(options.files, Mapping):
         splits = sorted(p.name for p in path.parent.glob("seen_*.npy"))
-        what = f"Splits beside the data, which are no part of a city ({', '.join(splits[:5])}); see read_seen"
+        what = f"Split files next to the data, not part of the city ({', '.join(splits[:5])}); see read_seen"
         notices.add(what, len(splits))
     name = path.resolve().parent.name
     return _Readings(path, frame.values, frame.index, network, "count", "vehicles", AUTHORS_ZONE, False, why, name)
@@ -297,20 +297,20 @@ def _authors_pairs(path: Path, num_nodes: int) -> Edges:
         ends = np.asarray(stored["ij"], np.int64)
         shape = tuple(int(n) for n in stored["shape"])
     except (TypeError, ValueError, OverflowError):
-        raise CityError(f"{path.name}: its v, ij or shape are no numbers") from None
+        raise CityError(f"{path.name}: its v, ij or shape are not numbers") from None
     if shape != (num_nodes, num_nodes) or ends.shape != (2, len(distance.reshape(-1))) or distance.ndim != 1:
-        raise CityError(f"{path.name}: a matrix {shape} of {ends.shape} ends, but the readings have {num_nodes} nodes")
+        raise CityError(f"{path.name}: matrix {shape} with ij {ends.shape}, but the readings have {num_nodes} nodes")
     if distance.size and (ends.min() < 0 or ends.max() >= num_nodes):
-        raise CityError(f"{path.name}: row {int(ends.max())} of {num_nodes} nodes is named")
+        raise CityError(f"{path.name}: ij names node {int(ends.max())}, but there are only {num_nodes} nodes")
     if not (np.isfinite(distance) & (distance >= 0)).all():
-        raise CityError(f"{path.name}: a distance is negative or no number")
+        raise CityError(f"{path.name}: a distance is negative or not a number")
     return Edges.of(ends[0], ends[1], distance).take(distance > 0)
 
 
 def read_seen(path: str | Path, city: City) -> list[NodeId]:
-    """The ids of the nodes that one of the authors' seen_*.npy names by their rows: a split to train on."""
+    """The node ids in one of the authors' seen_*.npy files, which list rows of nodes: a split to train on."""
     if not Path(path).is_file():
-        raise CityError(f"{path}: there is no such file")
+        raise CityError(f"{path}: no such file")
     rows = in_sandbox(_single_array, Path(path))
     if rows.ndim != 1 or rows.dtype.kind not in "iu":
         raise CityError(f"{Path(path).name} holds {rows.dtype} of shape {rows.shape}. Rows of nodes are expected")

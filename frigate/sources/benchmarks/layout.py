@@ -1,4 +1,4 @@
-"""Places for nodes that come without any: invented from the lengths of the roads between them. A notice says so."""
+"""Invent coordinates for nodes that have none, from the lengths of the roads between them. A notice says so."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from scipy.sparse.csgraph import connected_components, dijkstra
 from frigate.data.coordinates import EARTH_RADIUS_M
 from frigate.data.network import Edges
 
-CENTRE = (-30.0, 30.0)  # lon, lat: out in the Atlantic, so that nobody takes the places for real ones
+CENTRE = (-30.0, 30.0)  # lon, lat: in the Atlantic, so that nobody takes the places for real
 LANDMARKS = 64
-GAP_M = 200.0  # between parts
-SPREAD_M = 5.0  # nodes that the roads do not distinguish are put a few metres from each other
-INVENTED = "Places invented from the road lengths, around 30 N 30 W: the files have none, so maps mean nothing. Nodes"
+GAP_M = 200.0  # between connected parts
+SPREAD_M = 5.0  # separates nodes that have the same distances to all others
+INVENTED = "Coordinates invented from road lengths, around 30 N 30 W, as the files have none: maps are not real. Nodes"
 
 
 def invented_places(num_nodes: int, edges: Edges, *, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Longitude and latitude of each node, such that straight distances come near distances by road.
+    """Longitude and latitude of each node, chosen so that straight-line distances are close to road distances.
 
-    Landmark multidimensional scaling: exact shortest paths, taken both ways, from a few nodes far from each other; the
-    others are placed by their distances to those. It needs N x 64 numbers, never N x N. Parts that no road joins are
-    set side by side.
+    Landmark multidimensional scaling: a few nodes far from each other are placed by their shortest paths, averaged over
+    both directions, and all others by their distances to these. Memory is N x 64, not N x N. Unconnected parts are
+    placed side by side.
     """
     rng = np.random.default_rng(seed)
     graph = coo_array((edges.length_m, (edges.senders, edges.receivers)), shape=(num_nodes, num_nodes)).tocsr()
@@ -40,7 +40,7 @@ def invented_places(num_nodes: int, edges: Edges, *, seed: int = 0) -> tuple[NDA
 
 
 def _part_m(graph: csr_array, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Places in metres of the nodes of one connected part."""
+    """Coordinates in metres of the nodes of one connected part."""
     N = graph.shape[0]
     landmarks, far = [int(rng.integers(N))], []
     while len(landmarks) <= min(LANDMARKS, N):
@@ -53,17 +53,17 @@ def _part_m(graph: csr_array, rng: np.random.Generator) -> NDArray[np.float64]:
     value, vector = np.linalg.eigh(centred)
     top = np.argsort(value)[::-1][:2]
     scale = np.sqrt(np.maximum(value[top], 1e-9))
-    # de Silva and Tenenbaum, 2004: the pseudo-inverse of the landmarks' places, applied to distances to them
+    # de Silva and Tenenbaum 2004: the pseudo-inverse of the landmarks' coordinates, applied to the distances to them
     placed: NDArray[np.float64] = (-0.5 * (squared - mean[:, None]).T @ vector[:, top]) / scale
     if value[top[-1]] < 1e-6 * max(value[top[0]], 1e-9):
-        placed[:, -1] = 0  # a road in one line has no second direction
+        placed[:, -1] = 0  # nodes in a line have no second dimension
     return np.pad(placed, ((0, 0), (0, 2 - placed.shape[1])))
 
 
 def _degrees(xy_m: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     lon, lat = CENTRE
     per_degree_m = np.pi * EARTH_RADIUS_M / 180
-    # Distances beyond any city are clipped: a place has to stay on earth.
+    # Clip distances larger than any city, to stay on earth.
     north = np.clip(lat + xy_m[:, 1] / per_degree_m, -80, 80)
     east = np.clip(lon + xy_m[:, 0] / (per_degree_m * np.cos(np.radians(lat))), -179, 179)
     return east, north

@@ -1,13 +1,13 @@
-"""LibCity's atomic files, read into a city.
+"""Make a city from LibCity's atomic files.
 
     NAME.geo       geo_id, type (Point, LineString, Polygon), coordinates ("[lon, lat]")
     NAME.rel       rel_id, type, origin_id, destination_id [, cost or distance]
     NAME.dyna      dyna_id, type, time, entity_id, one column for each feature
     config.json    which columns hold what
 
-A line or polygon is a node at the middle of its points. LibCity writes local times with a Z behind them: with
-`timezone`, times are read as that zone's clocks, whatever stands behind them; without, a Z is UTC. An empty value is
-not observed.
+A line or polygon becomes a node at the middle of its points. LibCity writes local times with a Z: if `timezone` is
+given, times are local times in that zone, whatever suffix they have; if not, a Z means UTC. An empty value is not
+observed.
 """
 
 from __future__ import annotations
@@ -51,28 +51,28 @@ QUANTITIES = {"flow": "count", "count": "count", "volume": "count", "speed": "sp
 NOT_FEATURES = ("dyna_id", "type", "time", "entity_id")
 DEFAULT_STEP_S = 300
 NO_LENGTH_M = 1000.0
-ZEROS = "a missing one should be empty here; LibCity's METR_LA and PEMS_BAY hold 0 for it (then pass zeros missing)"
+ZEROS = "a missing reading should be empty; LibCity's METR_LA and PEMS_BAY have 0 instead (then pass zeros missing)"
 
 
 @dataclass(frozen=True)
 class _LibcityConfig:
-    """How the readings are read, from config.json and the caller."""
+    """How to read the files, from config.json and the caller."""
 
     name: str
     feature: str | None
     timezone: str
-    local: bool  # times are the zone's clocks, whatever stands behind them
+    local: bool  # times are local, whatever suffix they have
     ours: bool  # written by export_libcity
     quantity: str | None
     unit: str
     step_s: int | None
     text_ids: bool
-    weight: str | None  # the column of .rel that LibCity weighs pairs by
+    weight: str | None  # the column of .rel that LibCity uses as the weight
     zeros_missing: bool
 
 
 def libcity_city(options: Options) -> City:
-    """A city from LibCity's atomic files."""
+    """Make a city from LibCity's atomic files."""
     found = find_files(options.files, FILES)
     config: Any = {}
     if "config" in found:
@@ -139,7 +139,7 @@ def _network(
         raise CityError(f"{path.name} has no roads. A city needs roads between its nodes")
     edges = network.edges
     unknown = np.isnan(edges.length_m)
-    notices.add("Roads without a length and without places, given 1,000 m", int(unknown.sum()))
+    notices.add("Roads without a length or coordinates, given 1,000 m", int(unknown.sum()))
     edges = replace(edges, length_m=np.where(unknown, NO_LENGTH_M, edges.length_m))
     if lengths and not settings.ours:
         edges = in_metres(edges, path, length_unit, notices)
@@ -152,7 +152,7 @@ def _network(
 
 
 def _places(table: Table, notices: Notices) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The middle of each row's points; NaN everywhere where no row has any."""
+    """The middle of each row's points; all NaN if no row has coordinates."""
     places = np.full((len(table), 2), np.nan)
     several = np.zeros(len(table), bool)
     for row, text in enumerate(table.frame["coordinates"].to_list()):
@@ -167,15 +167,15 @@ def _places(table: Table, notices: Notices) -> tuple[NDArray[np.float64], NDArra
                 raise table.refuse(row, fault)
     nowhere = np.isnan(places[:, 0])
     if not nowhere.all():
-        table.refuse_where(nowhere, lambda _: "coordinates are empty. Give every node a place, or none")
+        table.refuse_where(nowhere, lambda _: "coordinates are empty. Give coordinates for every node, or for none")
     place = table.place_of("geo_id")
-    notices.add_rows("Lines and areas, each a node at the middle of its points", several, place)
+    notices.add_rows("Lines and areas, taken as nodes at the middle of their points", several, place)
     notices.add_rows("Nodes placed at 0, 0", (places == 0).all(axis=1), place)
     return places[:, 0], places[:, 1]
 
 
 def _points(points: list[Any]) -> NDArray[np.float64]:
-    """[points, 2] whatever the depth of the lists: a polygon has its points two lists down."""
+    """[points, 2] from lists of any depth: a polygon nests its points two levels deep."""
     while points and isinstance(points[0], list) and points[0] and isinstance(points[0][0], list):
         points = points[0]
     array = np.asarray(points, np.float64).reshape(-1, 2) if points else np.zeros((0, 2))
@@ -205,7 +205,7 @@ def _feature(path: Path, settings: _LibcityConfig) -> str:
 def _snapshots(
     path: Path, network: RoadNetwork, settings: _LibcityConfig, feature: str, quantity: str, notices: Notices
 ) -> Snapshots:
-    """The readings in their snapshots, from the first row's to the last's, also where those hold none."""
+    """The readings in snapshots, from the first row to the last, even if those rows are empty."""
     columns = ("time", "entity_id", feature)
     tables = city_table(path, columns, ("dyna_id", "type"), notices=notices).batches()
     read = read_readings(
@@ -222,7 +222,7 @@ def _snapshots(
     if not settings.ours:
         rule = "taken as not observed: asked for" if settings.zeros_missing else f"kept as readings of 0: {ZEROS}"
         notices.counts[f"Zeros {rule}"] = read.zeros
-        what = "Times read as UTC, as they are written; LibCity mostly writes local times so (then give timezone)"
+        what = "Times read as UTC, as written; in LibCity they are mostly local times (then give timezone)"
         notices.add(what, 0 if settings.local else read.rows)
     step_s = settings.step_s or DEFAULT_STEP_S
     if settings.step_s is None and read.span is not None:

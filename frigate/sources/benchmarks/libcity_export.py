@@ -1,7 +1,7 @@
-"""A city written as LibCity's atomic files.
+"""Write a city as LibCity's atomic files.
 
-Times are UTC and marked so. There is a row for every node and snapshot, as LibCity expects, empty where nothing was
-observed. config.json keeps under "frigate" what LibCity has no place for, so that an import gives it back.
+Times are UTC and marked as such. There is a row for every node and snapshot, as LibCity expects, empty where nothing
+was observed. Under "frigate", config.json keeps what LibCity has no field for, so that an import restores it.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def export_libcity(city: City, folder: str | Path, *, overwrite: bool = False) -
     folder
         A new folder, or one with atomic files that Frigate wrote, which are replaced.
     overwrite
-        Whether to replace also atomic files of others.
+        Whether to replace atomic files that Frigate did not write.
 
     Returns
     -------
-    Sentences about what atomic files cannot hold.
+    Sentences about what atomic files cannot store.
     """
     target = Path(folder).resolve()
 
@@ -51,10 +51,10 @@ def export_libcity(city: City, folder: str | Path, *, overwrite: bool = False) -
     stream, network = city.stream, city.network
     notices = Notices()
     if len(stream.topologies) > 1:
-        notices.add("Networks over time, of which LibCity holds only the last", len(stream.topologies))
-    notices.add("Closed roads, which LibCity cannot hold", len(network.closed))
-    notices.add("Nodes that have been removed, written without a road", int((~network.present).sum()))
-    notices.add("Forbidden turns, which LibCity cannot hold", len(city.forbidden_turns))
+        notices.add("Networks over time, of which LibCity stores only the last", len(stream.topologies))
+    notices.add("Closed roads, which LibCity cannot store", len(network.closed))
+    notices.add("Removed nodes, written without roads", int((~network.present).sum()))
+    notices.add("Forbidden turns, which LibCity cannot store", len(city.forbidden_turns))
     stem = re.sub(r"[^\w-]+", "_", city.name).strip("_") or "city"
     feature = f"traffic_{'flow' if stream.quantity == 'count' else re.sub(r'[^a-z0-9]+', '_', stream.quantity.lower())}"
     with writing(target) as new:
@@ -77,7 +77,7 @@ def _write_network(network: RoadNetwork, folder: Path, stem: str) -> None:
 
 
 def _write_readings(stream: RoadNetworkStream, file: IO[bytes], feature: str) -> None:
-    """Node after node, each with every snapshot, as LibCity reads them; empty where nothing was observed."""
+    """Write all snapshots of one node after the other, as LibCity expects; empty where nothing was observed."""
     S, N = stream.values.shape
     times = pl.Series(stream.times_s * 1_000_000, dtype=pl.Int64).cast(pl.Datetime("us"))
     at_once = max(1, CELLS_AT_ONCE // max(1, S))

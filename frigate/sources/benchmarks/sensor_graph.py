@@ -1,6 +1,6 @@
-"""Networks of sensors, as the field's data sets have them: sensors, and pairs of them with a distance by road.
+"""Sensor networks, as in the benchmark data sets: sensors, and pairs of sensors with a road distance.
 
-Until `sensor_network` cleans them, pairs are `Edges` in which a pair may be there twice, and distances in any unit.
+Pairs are `Edges`. Until `sensor_network` cleans them, they may contain duplicates, and distances are in any unit.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from frigate.sources.benchmarks.unpickle import unpickle
 
 UNIT_M = {"m": 1.0, "km": 1000.0, "mi": 1609.344}
 UNIT_NAMES = {"m": "metres", "km": "kilometres", "mi": "miles"}
-MIN_MEDIAN_M = 10.0  # roads that are mostly shorter are not in metres
+MIN_MEDIAN_M = 10.0  # if most roads are shorter, their lengths are not in metres
 MIN_WEIGHT = 0.1
 
 
 def sensor_ids(path: Path, names: Sequence[str]) -> NDArray[np.generic]:
-    """Ids of nodes: integers where every one is written as one, else text."""
+    """Node ids: integers if every one is written as an integer, else text."""
     if not names:
         raise CityError(f"{path.name} names no sensor")
     for name, count in Counter(names).items():
         if not name or "\0" in name or count > 1:
-            raise CityError(f'{path.name}: id "{name}" is empty or there twice. Every sensor needs an id of its own')
+            raise CityError(f'{path.name}: id "{name}" is empty or repeated. Every sensor needs an id of its own')
     return id_array(pl.Series(list(names)))
 
 
@@ -63,8 +63,8 @@ def read_locations(path: Path, ids: Sequence[str], notices: Notices) -> tuple[ND
     lost = [name for name in ids if name not in row_of]
     if lost:
         more = f", and {len(lost) - 1} more" if len(lost) > 1 else ""
-        raise CityError(f'{path.name} has no place of sensor "{lost[0]}"{more}. Add its line, or give its own file')
-    notices.add(f"Sensors of {path.name} that have no readings, left out", len(row_of) - len(ids))
+        raise CityError(f'{path.name} has no location of sensor "{lost[0]}"{more}. Add it, or give the right file')
+    notices.add(f"Sensors of {path.name} without readings, left out", len(row_of) - len(ids))
     pick = np.array([row_of[name] for name in ids], np.int64)
     zero = (lon[pick] == 0) & (lat[pick] == 0)
     notices.add_rows("Sensors placed at 0, 0", zero, lambda i: f'sensor "{ids[i]}"')
@@ -72,7 +72,7 @@ def read_locations(path: Path, ids: Sequence[str], notices: Notices) -> tuple[ND
 
 
 def read_pairs(path: Path, ids: Sequence[str], notices: Notices) -> Edges:
-    """Pairs of known sensors and their distance: the first three columns, from, to and cost or distance."""
+    """Pairs of known sensors and their distances, from the first three columns: from, to, and cost or distance."""
     file = open_table(path, strict=True, headless=("from", "to", "distance"))
     names = [n.strip().lower() for n in file.names]
     if len(names) < 3 or (len(names) > 3 and (not file.header or names[:2] != ["from", "to"])):  # perhaps a matrix
@@ -81,31 +81,29 @@ def read_pairs(path: Path, ids: Sequence[str], notices: Notices) -> Edges:
     table = replace(file, source_of=dict(zip(columns, file.names, strict=False))).read(columns)
     distance, _ = numbers(table, "distance")
     wrong = ~(np.isfinite(distance) & (distance >= 0))
-    table.refuse_where(wrong, lambda row: f'"{table.frame["distance"][row]}" is no distance')
+    table.refuse_where(wrong, lambda row: f'"{table.frame["distance"][row]}" is not a distance')
     row_of = {name: row for row, name in enumerate(ids)}
     ends = [np.array([row_of.get(x, -1) for x in _names(table, c)], np.int64) for c in ("source", "target")]
     known = (ends[0] >= 0) & (ends[1] >= 0)
     if not known.any():
         first = f'"{table.frame["source"][0]}"' if len(table) else "none"
-        raise CityError(
-            f"{path.name}: none of its pairs is of two known sensors (first: {first}; known: {ids[0]}, ...)"
-        )
-    notices.add(f"Pairs of {path.name} left out, one of them is not among the sensors", int((~known).sum()))
+        raise CityError(f"{path.name}: none of its pairs has two known sensors (first: {first}; known: {ids[0]}, ...)")
+    notices.add(f"Pairs of {path.name} with an unknown sensor, left out", int((~known).sum()))
     return Edges.of(ends[0], ends[1], distance).take(known)
 
 
 def _names(table: Table, column: str) -> list[str]:
-    """Ids as they are written, "400001.0" as "400001"."""
+    """Ids as written, but "400001" for "400001.0"."""
     return [name.removesuffix(".0") for name in text(table, column).fill_null("").to_list()]
 
 
 def near_pairs(pairs: Edges, path: Path, notices: Notices) -> Edges:
     """The usual choice of METR-LA and PEMS-BAY: pairs whose weight exp(-(d / s)^2) is at least 0.1.
 
-    s is the standard deviation of the distances of all pairs, those of a sensor to itself included.
+    s is the standard deviation of the distances of all pairs, including those of a sensor to itself.
     """
     _, last = np.unique(np.stack([pairs.senders, pairs.receivers])[:, ::-1], axis=1, return_index=True)
-    pairs = pairs.take(np.sort(len(pairs.senders) - 1 - last))  # of a pair that is there twice, the last
+    pairs = pairs.take(np.sort(len(pairs.senders) - 1 - last))  # keep the last of duplicate pairs
     spread = float(pairs.length_m.std())
     near = np.exp(-np.square(pairs.length_m / max(spread, 1e-9))) >= MIN_WEIGHT
     what = f"Pairs of {path.name} too far apart to be a road, weight exp(-(d/s)^2) under 0.1 with s = {spread:,.0f} m"
@@ -125,13 +123,13 @@ def adjacency(path: Path, ids: Sequence[str]) -> Edges:
         stored = stored[2]
     if not isinstance(stored, np.ndarray | coo_array) or stored.dtype.kind not in "biuf":
         raise CityError(
-            f"{path.name} holds a {type(stored).__name__}. A matrix, or ids, their rows and a matrix are read"
+            f"{path.name} holds a {type(stored).__name__}. A matrix, or [ids, row of each id, matrix], is expected"
         )
     if stored.shape != (len(names), len(names)):
-        raise CityError(f"{path.name}: a matrix {stored.shape} for {len(names)} sensors")
+        raise CityError(f"{path.name}: the matrix is {stored.shape}, but there are {len(names)} sensors")
     if sorted(names) != sorted(ids):
         odd = next(iter(set(names) ^ set(ids)))
-        raise CityError(f'{path.name}: sensor "{odd}" is only here or only in the readings. Is it another data set\'s?')
+        raise CityError(f'{path.name}: sensor "{odd}" is only here or only in the readings. Is it of another data set?')
     row_of = {name: row for row, name in enumerate(ids)}
     row = np.array([row_of[name] for name in names], np.int64)
     matrix = coo_array(stored)
@@ -142,7 +140,7 @@ def adjacency(path: Path, ids: Sequence[str]) -> Edges:
 def with_lengths(
     chosen: Edges, measured: Edges | None, lon: NDArray[np.float64], lat: NDArray[np.float64], notices: Notices
 ) -> Edges:
-    """The pairs chosen, at their measured distance or, where there is none, at the straight one."""
+    """The chosen pairs with their measured distance, or the straight-line distance if there is none."""
     straight = haversine_m(lon[chosen.senders], lat[chosen.senders], lon[chosen.receivers], lat[chosen.receivers])
     known: dict[tuple[int, int], float] = {}
     if measured is not None:
@@ -151,7 +149,7 @@ def with_lengths(
     pairs = zip(chosen.senders.tolist(), chosen.receivers.tolist(), strict=True)
     given = np.array([known.get(pair, np.nan) for pair in pairs], np.float64).reshape(-1)
     apart = chosen.senders != chosen.receivers
-    notices.add("Pairs without a distance, given the straight one", int((np.isnan(given) & apart).sum()))
+    notices.add("Pairs without a distance, given the straight-line distance", int((np.isnan(given) & apart).sum()))
     return replace(chosen, length_m=np.where(np.isnan(given), straight, given))
 
 
@@ -159,21 +157,21 @@ def with_lengths(
 
 
 def in_metres(pairs: Edges, path: Path, unit: str | None, notices: Notices) -> Edges:
-    """The pairs with distances in metres. What unit they are in is given, or metres if that can be."""
+    """The pairs with distances in metres. Without a unit, metres are assumed if that is plausible."""
     if unit is not None and unit not in UNIT_M:
         raise CityError(f'length_unit "{unit}" is not known. Give one of: {", ".join(UNIT_M)}')
     apart = pairs.length_m[(pairs.senders != pairs.receivers) & (pairs.length_m > 0)]
     median = float(np.median(apart)) if len(apart) else 0.0
     if unit is None and len(apart) and median < MIN_MEDIAN_M:
         raise CityError(
-            f"{path.name}: half of its lengths are under {median:.3g}, so they are not metres. "
+            f"{path.name}: half of its lengths are under {median:.3g}, so they are not in metres. "
             "Give length_unit: km for kilometres or mi for miles"
         )
     notices.add(f"Lengths of {path.name} read as {UNIT_NAMES[unit or 'm']}", len(apart))
     with np.errstate(over="ignore"):
         metres = pairs.length_m * UNIT_M[unit or "m"]
     if not np.isfinite(metres).all():
-        raise CityError(f"{path.name}: a length of {pairs.length_m[~np.isfinite(metres)][0]:g} is none")
+        raise CityError(f"{path.name}: {pairs.length_m[~np.isfinite(metres)][0]:g} is not a length")
     return replace(pairs, length_m=metres)
 
 
@@ -185,7 +183,7 @@ def sensor_network(
     *,
     places: tuple[NDArray[np.float64], NDArray[np.float64]] | None,
 ) -> RoadNetwork:
-    """A network of these sensors and pairs. Without places, they are invented, which is reported."""
+    """A network of these sensors and pairs. Without places, coordinates are invented, with a notice."""
     edges, cleaned = clean_edges(pairs)
     cleaned.note(notices)
     if not len(edges):

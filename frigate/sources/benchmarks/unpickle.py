@@ -1,10 +1,10 @@
 """Read pickles of arrays, pandas frames, sparse matrices and plain containers without running what they name.
 
-A pickle is a program: it names classes and functions, and calls them. Here Python's own unpickler follows it, but looks
-every name up in a short list of stand-ins, which only keep what they are called with. No other name is imported or
-called. The arrays are then made from what was kept, each from exactly as many bytes as the file has for it.
+A pickle is a program that names classes and functions, and calls them. Python's own unpickler runs it here, but every
+name is looked up in a short list of stand-ins, which only record their arguments. Nothing else is imported or called.
+Arrays are then built from what was recorded, each from exactly the bytes that the file has for it.
 
-The sandbox, in which benchmarks are imported, stops a pickle that takes too much memory or time.
+Benchmarks are imported in the sandbox, which stops a pickle that takes too much memory or time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from frigate.errors import CityError
 
 __all__ = ["Frame", "unpickle"]
 
-MAX_DEPTH = 50  # of containers in containers
+MAX_DEPTH = 50  # of nested containers
 UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns")
 
 
@@ -45,7 +45,7 @@ class _RefusedError(Exception):
 
 
 def unpickle(path: Path) -> Any:
-    """What is in a pickle (protocols 0 to 5, Python 2 or 3, plain or .gz). CityError if it is damaged or refused."""
+    """Read a pickle (protocols 0 to 5, Python 2 or 3, plain or .gz). CityError if it is damaged or refused."""
     reading(path)
     with parsing(path), path.open("rb") as raw:
         zipped = raw.read(2) == b"\x1f\x8b"
@@ -57,13 +57,13 @@ def unpickle(path: Path) -> Any:
             raise CityError(f"{path.name}: {why}") from None
 
 
-# Stand-ins: what a pickle may call. They are classes, so that a pickle can give state to their objects alone.
+# Stand-ins: what a pickle may call. They are classes, so that a pickle can only set the state of their own objects.
 
 
 class _StandIn:
-    """Keeps what the real class would have been made with."""
+    """Records the arguments of the class or function that it stands for."""
 
-    role = "class"  # one that is only named, as an argument of another, or that says nothing of use
+    role = "class"  # default: only passed to other stand-ins, or of no use
     args: tuple[Any, ...]
     state: Any
 
@@ -82,7 +82,7 @@ def _stand_in(role: str) -> type[_StandIn]:
 
 class _Dtype(_StandIn):
     def real(self) -> np.dtype[Any]:
-        """A dtype of numbers, times, text or objects."""
+        """The numpy dtype: numbers, times, text or objects."""
         code = _text(self.args[0])
         state: tuple[Any, ...] = self.state or (3, "|")
         if not re.fullmatch(r"[<>|=]?([biuf][1248]|[SU]\d{1,6}|O8?|[mM]8(\[\w+\])?)", code):
@@ -136,7 +136,7 @@ _NAMES = {
         for kind in (set, frozenset, bytes, bytearray, slice, object, list, dict, tuple, int, float, str, bool)
     },
 }
-# By their last names: pandas and scipy have moved them between modules over the years.
+# By name without module, because pandas and scipy have moved them over the years.
 _PANDAS = {
     **dict.fromkeys(("DataFrame", "Series"), _stand_in("frame")),
     **dict.fromkeys(("BlockManager", "SingleBlockManager", "_unpickle_block"), _stand_in("blocks")),
@@ -168,7 +168,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 class _Finish:
-    """Makes arrays, frames and matrices of the stand-ins. What is shared in the pickle stays shared."""
+    """Turns stand-ins into arrays, frames and matrices. Objects shared in the pickle stay shared."""
 
     def __init__(self) -> None:
         self._done: dict[int, Any] = {}
@@ -180,7 +180,7 @@ class _Finish:
         if id(thing) in self._done:
             return self._done[id(thing)]
         if id(thing) in self._open or len(self._open) >= MAX_DEPTH:
-            raise _RefusedError(f"containers that hold themselves, or more than {MAX_DEPTH} deep, are not read")
+            raise _RefusedError(f"containers that contain themselves, or over {MAX_DEPTH} deep, are not read")
         self._open.add(id(thing))
         made = self._made(thing)
         self._open.remove(id(thing))
@@ -193,7 +193,7 @@ class _Finish:
                 return type(thing)(self.finish(x) for x in thing)
             case dict():
                 return {key: self.finish(x) for key, x in thing.items()}
-            case _StandIn(role="array", state=(*_, shape, _Dtype() as dtype, fortran, raw)):  # perhaps a version first
+            case _StandIn(role="array", state=(*_, shape, _Dtype() as dtype, fortran, raw)):  # a version may come first
                 return self._array(raw, dtype.real(), shape, fortran=bool(fortran))
             case _StandIn(role="buffer", args=(raw, _Dtype() as dtype, shape, order)):
                 return self._array(raw, dtype.real(), shape, fortran=order == "F")
@@ -209,7 +209,7 @@ class _Finish:
             case _StandIn(role="coo" | "csr" | "csc"):
                 return self._sparse(thing)
         kind = "class" if isinstance(thing, type) else getattr(thing, "role", type(thing).__name__)
-        raise _RefusedError(f"it holds a {kind}, which is not data by itself")
+        raise _RefusedError(f"it holds a {kind}, which is not data")
 
     def _array(self, raw: Any, dtype: np.dtype[Any], shape: Any, *, fortran: bool) -> NDArray[Any]:
         if dtype.kind != "O":
@@ -230,12 +230,12 @@ class _Finish:
         if manager.args:
             blocks, axes = manager.args
             parts = [block.args[:2] for block in blocks]
-        else:  # as pandas wrote it before 1.3
+        else:  # pandas before 1.3
             facts = manager.state[3]["0.14.1"]
             axes = facts["axes"]
             parts = [(block["values"], block["mgr_locs"]) for block in facts["blocks"]]
         columns, index = [range(1)] * (len(axes) == 1) + [self.finish(axis) for axis in axes]
-        # A range becomes an array once it is known to be as long as the values.
+        # Expand a range only after checking its length against the values: a file may claim a huge one.
         values = self._joined(parts, len(columns), len(index))
         return Frame(values, np.asarray(index), np.asarray(columns))
 
@@ -245,7 +245,7 @@ class _Finish:
             if block.dtype.kind not in "biuf":
                 raise _RefusedError(f"a column of the frame holds {block.dtype}. Numbers are expected")
         if sum(len(block) for block in blocks) != width or any(block.shape[1:] != (height,) for block in blocks):
-            raise ValueError("a frame whose blocks are not as large as its axes")
+            raise ValueError("a frame whose blocks do not match its axes")
         joined = np.empty((width, height), np.result_type(*blocks))
         for block, (_, placement) in zip(blocks, parts, strict=True):
             joined[placement if isinstance(placement, slice) else self._one_array(placement)] = block
@@ -261,7 +261,7 @@ class _Finish:
             return coo_array((data, (i, j)), shape=(rows, columns))
         indices, starts = (self._one_array(state[name]).astype(np.int64) for name in ("indices", "indptr"))
         made = (csr_array if thing.role == "csr" else csc_array)((data, indices, starts), shape=(rows, columns))
-        made.check_format()  # a file may claim rows that are not as long as their data
+        made.check_format()  # row lengths may not match the data
         return made.tocoo()
 
 
@@ -271,7 +271,7 @@ def _text(value: Any) -> str:
 
 def _size(shape: Any) -> int:
     if not isinstance(shape, tuple) or not all(isinstance(n, int) and n >= 0 for n in shape):
-        raise TypeError("a shape that is none")
+        raise TypeError("an invalid shape")
     return math.prod(shape)
 
 

@@ -1,7 +1,7 @@
 """Recognise a map file by its content, never by its name; read PBF and XML with pyosmium.
 
-A PBF or XML file is streamed twice: first its ways and relations, then its nodes, of which only those on a kept road
-are kept. Memory grows with these, not with the file. XML with a document type is refused before it is parsed.
+A PBF or XML file is streamed twice: first ways and relations, then nodes. Only nodes on a kept road are kept, so memory
+grows with the roads, not with the file. XML with a document type is refused before it is parsed.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from frigate.errors import CityError
 from frigate.sources.osm.tags import KEYS
 from frigate.sources.osm.ways import Gathered, RawRoads, checked_places
 
-HEAD = 1 << 20  # the first element of XML must begin within it
-LARGE_BYTES = 16 << 20  # bytes of a PBF file; in a smaller one Python looks at every node, which takes seconds
-ID_SPAN_BITS = 30  # osmium's id set takes a bit for each id of its span: 128 MiB, two at a time
+HEAD = 1 << 20  # bytes; the first XML element must begin within them
+LARGE_BYTES = 16 << 20  # of a PBF file; in a smaller one Python checks every node, which takes seconds
+ID_SPAN_BITS = 30  # osmium's id set takes a bit per id in its span: 128 MiB, two at a time
 MAX_ID_BITS = 40
 NO_LOCATION = 2**31 - 1  # osmium's coordinate of a node without a location
 PER_DEGREE = 1e7  # osmium keeps coordinates as whole numbers
@@ -56,11 +56,11 @@ class MapFile:
 
     path: Path
     kind: str
-    named: str | None  # the format that its name suggests
+    named: str | None  # the format its name suggests
 
 
 def open_map(file: str | Path) -> MapFile:
-    """The file, after checking that it is a map in a known format."""
+    """Recognise the format of a map file, or refuse it."""
     path = Path(file)
     with path.open("rb") as opened:
         head = opened.read(HEAD)
@@ -69,7 +69,7 @@ def open_map(file: str | Path) -> MapFile:
 
 
 def open_unpacked(path: Path) -> IO[bytes]:
-    """A text file, unpacked on the way where it is compressed."""
+    """Open a text file, decompressing it if needed."""
     with path.open("rb") as file:
         head = file.read(3)
     if head.startswith(GZIP):
@@ -94,7 +94,7 @@ def _kind(path: Path, head: bytes) -> str:
 
 def _text_kind(path: Path, head: bytes) -> str:
     if head.startswith((b"\xff\xfe", b"\xfe\xff")) or head[:2] in (b"<\0", b"\0<"):
-        raise CityError(f"{path.name} is text in UTF-16. Save it as UTF-8")
+        raise CityError(f"{path.name} is UTF-16 text. Save it as UTF-8")
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if text.startswith((b"{", b"[")):
         return JSON
@@ -111,15 +111,15 @@ def _text_kind(path: Path, head: bytes) -> str:
 
 
 def _root(path: Path, text: bytes) -> str:
-    """The name of the first element. Comments and instructions may come before it, a document type may not."""
+    """The name of the first element. Comments and instructions may precede it, but no document type."""
     at = re.match(rb"(?:\s+|<\?.*?\?>|<!--.*?-->)*", text, re.DOTALL)
     rest = text[at.end() if at else 0 :]
     if re.match(rb"<!doctype\s+html", rest, re.IGNORECASE):
         return "html"
     if rest.startswith(b"<!"):
         raise CityError(
-            f"{path.name} declares a document type or entities, with which a small file can fill the memory or read "
-            "other files. No map needs them: remove the <!DOCTYPE ...>"
+            f"{path.name} declares a document type or entities, which can fill the memory or read other files. "
+            "No map needs them: remove the <!DOCTYPE ...>"
         )
     name = re.match(rb"<([A-Za-z_][\w.:-]{0,200})", rest)
     encoding = re.match(rb"<\?xml[^>]*encoding\s*=\s*[\"']([\w.-]+)", text)
@@ -134,7 +134,7 @@ def _root(path: Path, text: bytes) -> str:
 
 
 def read_osmium(file: MapFile, gathered: Gathered, *, filtered: bool | None = None) -> RawRoads:
-    """The roads of a PBF or XML file. `filtered`: osmium itself selects the nodes (default: in large PBF files)."""
+    """Read the roads of a PBF or XML file. `filtered`: osmium selects the nodes (default: for large PBF files)."""
     source = osmium.io.File(str(file.path.resolve()), OSMIUM[file.kind])
     with parsing(file.path):
         _read_ways(source, gathered)
@@ -181,20 +181,20 @@ def _tags(item: osmium.osm.Way | osmium.osm.Relation, keys: tuple[str, ...], gat
 def _node_passes(
     source: osmium.io.File, wanted: NDArray[np.int64], *, filtered: bool
 ) -> Iterator[osmium.FileProcessor]:
-    """Passes over the file that meet every wanted node. Filtered: one for each span of ids, to bound osmium's set."""
+    """Passes over the file that cover every wanted node. If filtered, one per span of ids, to limit osmium's memory."""
     if not filtered:
         yield osmium.FileProcessor(source, osmium.osm.NODE)
         return
     span = wanted >> ID_SPAN_BITS
     for part in np.split(wanted, np.flatnonzero(np.diff(span)) + 1):
-        id_filter = osmium.filter.IdFilter(array("q", part.tobytes()))  # not a list: an object for each id is too much
+        id_filter = osmium.filter.IdFilter(array("q", part.tobytes()))  # not a list, which takes an object per id
         yield osmium.FileProcessor(source, osmium.osm.NODE).with_filter(id_filter)
 
 
 def _keep_places(
     nodes: osmium.FileProcessor, wanted: NDArray[np.int64], x: NDArray[np.int32], y: NDArray[np.int32]
 ) -> int:
-    """Fill in the coordinates of wanted nodes; how many occur more than once. Of other nodes only the id is read."""
+    """Fill in the coordinates of the wanted nodes; return how many occur more than once."""
     again = 0
     ids = array("q", wanted.tobytes())
     for node in nodes:

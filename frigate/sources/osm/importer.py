@@ -1,7 +1,7 @@
-"""A road network from OpenStreetMap: .osm.pbf, .osm, .osm.gz, .osm.bz2, Overpass JSON, GraphML as OSMnx writes it.
+"""Import a road network from OpenStreetMap: .osm.pbf, .osm, .osm.gz, .osm.bz2, Overpass JSON, or GraphML from OSMnx.
 
-`tags` decides which ways are roads and in which direction they are driven, `files` and `overpass_graphml` read them,
-`simplify` reduces them to intersections. Node ids are OpenStreetMap's.
+`tags` decides which ways are roads and in which directions, `files` and `overpass_graphml` read them, and `simplify`
+reduces them to intersections. Node ids are those of OpenStreetMap.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def import_osm(
     keep_all: bool = False,
     on: str = "nodes",
 ) -> City:
-    """Make a city, as yet without readings, from an OpenStreetMap file.
+    """Make a city, without readings, from an OpenStreetMap file.
 
     Parameters
     ----------
@@ -71,11 +71,11 @@ def import_osm(
     name
         Name of the city. Default: the name of the file.
     step, timezone
-        Step and time zone of the readings that will be added. Default of the time zone: that of the place.
+        Step and time zone of the readings that will be added. Default time zone: that of the place.
     highways
         Values of the tag `highway` that count as roads.
     keep_all
-        Keep all roads. Default: only the largest strongly connected part, in which every place can reach every other.
+        Keep all roads. Default: only the largest strongly connected part, where every node can reach every other.
     on
         "nodes": a node is an intersection. "roads": a node is a road, and an edge is a turn that the map allows.
     """
@@ -111,7 +111,7 @@ def read_osm(file: str | Path, *, highways: Collection[str] = DRIVABLE, keep_all
     source = open_map(file)
     reading(source.path)
     if source.named not in (None, source.kind):
-        notices.add(f"Files named like {source.named} but read as {source.kind}, which they are", 1)
+        notices.add(f"Files named like {source.named} but read as {source.kind}, by their content", 1)
     gathered = Gathered(wanted, notices)
     if source.kind == JSON:
         raw = read_overpass(source, gathered)
@@ -127,11 +127,11 @@ def read_osm(file: str | Path, *, highways: Collection[str] = DRIVABLE, keep_all
 
 
 def _refuse_misspelt(wanted: frozenset[str], found: set[str]) -> None:
-    """Refuse a wanted value of highway that neither the map nor anybody else has."""
+    """Refuse a value of highway that is neither in the map nor a known one: it must be a typo."""
     known = {*DRIVABLE, *NOT_FOR_CARS}
     for word in sorted(wanted - found - known):
         hint = did_you_mean(word, sorted(known))
-        raise CityError(f'highways: no way has highway "{word}"{hint}. Leave it out, or give one that the map has')
+        raise CityError(f'highways: no way has highway "{word}"{hint}. Leave it out, or give one that is in the map')
 
 
 def _network(path: Path, raw: RawRoads, notices: Notices, *, keep_all: bool) -> OsmRoads:
@@ -152,7 +152,7 @@ def _network(path: Path, raw: RawRoads, notices: Notices, *, keep_all: bool) -> 
 def _strong(path: Path, segments: Segments, M: int, notices: Notices) -> Segments:
     inside = strong_part(segments, M)
     if not inside.any():
-        raise CityError(f"{path.name}: no two nodes can reach each other. Keep all roads with keep_all")
+        raise CityError(f"{path.name}: no two nodes can reach each other. Use keep_all to keep all roads")
     kept = segments.take(np.flatnonzero(inside))
     reached = np.zeros(M, bool)
     reached[kept.senders] = True
@@ -169,7 +169,7 @@ def _strong(path: Path, segments: Segments, M: int, notices: Notices) -> Segment
 def _forbidden_turns(
     raw: RawRoads, segments: Segments, chains: Chains, nodes: NDArray[np.int64], notices: Notices
 ) -> NDArray[np.int64]:
-    """[K,3] rows of the network: the turns of no_... restrictions, and all others than those of only_..."""
+    """[K,3] rows of nodes: the turns that a no_... restriction names, and all but the one that an only_... names."""
     if not raw.turns:
         return empty_turns()
     ends_at, starts_at = _rows_by(segments.receivers), _rows_by(segments.senders)
@@ -201,7 +201,7 @@ def _forbidden_turns(
 
 
 def _rows_by(nodes: NDArray[np.int64]) -> Callable[[int], list[int]]:
-    """A function that gives the rows of a node."""
+    """A function that returns the rows in `nodes` where a node occurs."""
     order = np.argsort(nodes, kind="stable")
     in_order = nodes[order]
 

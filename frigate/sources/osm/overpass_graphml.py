@@ -1,4 +1,4 @@
-"""Maps as Overpass (JSON) and OSMnx (GraphML) write them. They are read whole: memory grows with the file."""
+"""Read maps from Overpass (JSON) and OSMnx (GraphML). Files are read whole, so memory grows with their size."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Place = tuple[float, float]  # lon, lat
 
 
 def read_overpass(file: MapFile, gathered: Gathered) -> RawRoads:
-    """The roads of an Overpass answer: `out body` with its nodes, or `out geom`."""
+    """Read the roads of an Overpass answer: `out body` with nodes, or `out geom`."""
     with parsing(file.path), open_unpacked(file.path) as packed:
         answer = json.loads(packed.read())
     if not isinstance(answer, dict) or not isinstance(answer.get("elements"), list):
@@ -32,8 +32,8 @@ def read_overpass(file: MapFile, gathered: Gathered) -> RawRoads:
     remark = answer.get("remark")
     if isinstance(remark, str) and remark:
         if not answer["elements"]:
-            raise CityError(f"{file.path.name}: Overpass answered only: {remark[:200]}. Ask again")
-        gathered.notices.add(f'Remarks of Overpass ("{remark[:100]}"): the map may be incomplete', 1)
+            raise CityError(f"{file.path.name}: Overpass only answered: {remark[:200]}. Ask again")
+        gathered.notices.add(f'Remarks from Overpass ("{remark[:100]}"): the map may be incomplete', 1)
     places: dict[int, Place] = {}
     unnamed: dict[Place, int] = {}
     for item in answer["elements"]:
@@ -74,7 +74,7 @@ def _take_element(item: Any, gathered: Gathered, places: dict[int, Place], unnam
 
 
 def _refs(nodes: Any, spots: Sequence[Place | None], unnamed: dict[Place, int]) -> list[int] | None:
-    """The ids of a way's nodes. If only coordinates are given, each is a node with a negative id."""
+    """The ids of a way's nodes. If only coordinates are given, each becomes a node with a negative id."""
     if isinstance(nodes, list):
         refs = [_id(n) for n in nodes]
         return None if None in refs else [r for r in refs if r is not None]
@@ -109,9 +109,9 @@ def _located(file: MapFile, gathered: Gathered, places: Mapping[int, Place], *, 
 
 
 def read_graphml(file: MapFile, gathered: Gathered) -> RawRoads:
-    """The roads of a graph saved by OSMnx, simplified or not. Each of its edges is one direction of a road.
+    """Read the roads of a graph saved by OSMnx, simplified or not. Each edge is one direction of a road.
 
-    Inner points of an edge's geometry become nodes with negative ids, which the simplification removes again.
+    Inner points of an edge's geometry become nodes with negative ids, which `simplify` removes again.
     """
     with parsing(file.path), open_unpacked(file.path) as packed:
         root = ElementTree.parse(packed).getroot()
@@ -139,7 +139,7 @@ def read_graphml(file: MapFile, gathered: Gathered) -> RawRoads:
 
 
 def _attributes(item: ElementTree.Element, names: Mapping[str | None, str]) -> dict[str, str]:
-    """What a node or an edge says of itself, by the names that the file declares."""
+    """The attributes of a node or edge, by the names that the file declares."""
     held = ((names.get(data.get("key")), data.text) for data in item.iterfind("{*}data"))
     return {name: (text or "").strip() for name, text in held if name is not None}
 
@@ -162,7 +162,7 @@ def _add_edge(gathered: Gathered, row: int, refs: list[int], attributes: Mapping
 def _node_id(file: MapFile, name: str) -> int:
     if not re.fullmatch(r"-?[0-9]{1,18}", name.strip()):
         raise CityError(
-            f'{file.path.name}: node "{name[:40]}" does not have a whole number as its id, as OSMnx writes them'
+            f'{file.path.name}: node "{name[:40]}" is not a whole number, but OSMnx writes whole numbers as ids'
         )
     return int(name)
 
@@ -176,7 +176,7 @@ def _number(text: str) -> float:
 
 
 def _listed(text: str) -> list[str]:
-    """The values of "['a', 'b']", as OSMnx writes several; of plain text, the text."""
+    """The values in "['a', 'b']", the way OSMnx writes a list; plain text is one value."""
     if text.startswith("[") and text.endswith("]"):
         return re.findall(r"['\"]([^'\"]*)['\"]", text) or [w.strip() for w in text[1:-1].split(",")]
     return [text]
@@ -187,7 +187,7 @@ def _first(text: str) -> str:
 
 
 def _line(wkt: str) -> list[Place]:
-    """The points of "LINESTRING (6.1 49.6, 6.2 49.7)"; none where it is not a line."""
+    """The points of "LINESTRING (6.1 49.6, 6.2 49.7)"; empty if it is not a line."""
     try:
         return [(lon, lat) for lon, lat in read_line(wkt).tolist()] if wkt else []
     except NotALineError:

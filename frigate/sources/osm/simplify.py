@@ -1,7 +1,7 @@
-"""From ways to a network of intersections: a node is where roads meet or end, or where two-way becomes one-way.
+"""Reduce ways to a network of intersections: a node is where roads meet, end, or change between one-way and two-way.
 
-Between two nodes the ways are one road, with their length and geometry. A network has at most one road from one node to
-another and none from a node to itself. Where the map has more, the longer one (or the loop) keeps one more node, in its
+The ways between two nodes become one road, with their length and geometry. A network has at most one road from one node
+to another and none from a node to itself. If the map has more, the longer road (or the loop) gets an extra node in its
 middle, so that no road is lost.
 """
 
@@ -21,7 +21,7 @@ from frigate.data.notices import Notices
 from frigate.graph.road_features import SPEED_KPH, SPEED_OF_LEVEL_KPH, class_levels
 from frigate.sources.osm.ways import RawRoads
 
-LONG_M = 50_000.0  # between two nodes of a way; usually one of them is misplaced
+LONG_M = 50_000.0  # if two nodes of a way are farther apart, one is usually misplaced
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Segments:
     receivers: NDArray[np.int64]  # [P]
     length_m: NDArray[np.float64]  # [P]
     way: NDArray[np.int64]  # [P]
-    backward: NDArray[np.bool_]  # [P] against the way
+    backward: NDArray[np.bool_]  # [P] against the direction of the way
 
     def __len__(self) -> int:
         return len(self.senders)
@@ -43,7 +43,7 @@ class Segments:
 
 @dataclass(frozen=True)
 class Chains:
-    """The E roads between intersections, and the segments that they consist of."""
+    """The E roads between intersections, and the segments they consist of."""
 
     order: NDArray[np.int64]  # [P] rows of the segments: road after road, each from its start to its end
     first: NDArray[np.int64]  # [E] where a road begins in `order`
@@ -53,19 +53,19 @@ class Chains:
     length_m: NDArray[np.float64]  # [E]
 
     def count(self) -> NDArray[np.int64]:
-        """[E] segments in each road."""
+        """[E] number of segments in each road."""
         return np.diff(self.first, append=len(self.order))
 
 
 def make_segments(raw: RawRoads, notices: Notices) -> Segments:
-    """Directed segments, at most one from a node to another. Ways are cut where a node is missing."""
+    """Directed segments, at most one from one node to another. Ways are cut where a node is missing."""
     located = ~np.isnan(raw.lon)
     a, b = raw.refs[:-1], raw.refs[1:]
     way = raw.way_of[:-1]
     together = way == raw.way_of[1:]
     missing = ~located[raw.refs]
     notices.add("Ways cut where their nodes are not in the file", len(np.unique(raw.way_of[missing])))
-    notices.add("Nodes repeated in a row by a way were used once", int((together & (a == b)).sum()))
+    notices.add("Nodes repeated in a row within a way were used once", int((together & (a == b)).sum()))
     whole = together & (a != b) & located[a] & located[b]
     a, b, way = a[whole], b[whole], way[whole]
     length_m = haversine_m(raw.lon[a], raw.lat[a], raw.lon[b], raw.lat[b])
@@ -87,14 +87,14 @@ def make_segments(raw: RawRoads, notices: Notices) -> Segments:
 
 
 def _stated(raw: RawRoads, way: NDArray[np.int64], length_m: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[P] factors that give each way the length stated in the file."""
+    """[P] factors that scale each way to the length stated in the file."""
     drawn = np.bincount(way, weights=length_m, minlength=len(raw.way_ids))
     usable = np.isfinite(raw.length_m) & (raw.length_m > 0) & (drawn > 0)
     return np.where(usable, raw.length_m / np.where(usable, drawn, 1), 1.0)[way]
 
 
 def strong_part(segments: Segments, num_nodes: int) -> NDArray[np.bool_]:
-    """[P] whether a segment is in the longest strongly connected part."""
+    """[P] whether a segment is in the strongly connected part with the greatest length."""
     ones = np.ones(len(segments), np.int8)
     graph = coo_array((ones, (segments.senders, segments.receivers)), shape=(num_nodes, num_nodes)).tocsr()
     parts, label = connected_components(graph, directed=True, connection="strong")
@@ -117,7 +117,7 @@ def intersections(segments: Segments, num_nodes: int) -> NDArray[np.bool_]:
 
 
 def make_chains(segments: Segments, num_nodes: int, *, notices: Notices) -> Chains:
-    """The roads between intersections, at most one from a node to another and none from a node to itself."""
+    """The roads between intersections, at most one from one node to another and none from a node to itself."""
     kept = intersections(segments, num_nodes)
     at_first = int(kept.sum())
     while True:
@@ -139,7 +139,7 @@ def make_chains(segments: Segments, num_nodes: int, *, notices: Notices) -> Chai
 
 
 def _before(segments: Segments, kept: NDArray[np.bool_], num_nodes: int) -> NDArray[np.int64]:
-    """[P] the segment before each on its road; itself at the start."""
+    """[P] the previous segment of the road; itself at the start."""
     by_end = np.argsort(segments.receivers, kind="stable")
     arriving = np.bincount(segments.receivers, minlength=num_nodes)
     stop = np.cumsum(arriving)
@@ -147,13 +147,13 @@ def _before(segments: Segments, kept: NDArray[np.bool_], num_nodes: int) -> NDAr
     at = segments.senders[inner]
     before = np.arange(len(segments))
     one, other = by_end[stop[at] - arriving[at]], by_end[stop[at] - 1]
-    back = segments.senders[one] == segments.receivers[inner]  # the opposite direction of this one
+    back = segments.senders[one] == segments.receivers[inner]  # the opposite direction of the same piece
     before[inner] = np.where(back, other, one)
     return before
 
 
 def _follow(before: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """[P] the first segment of each segment's road, and its rank on the road, by pointer doubling."""
+    """[P] the first segment of each segment's road, and the segment's rank on it, by pointer doubling."""
     root, rank = before.copy(), (before != np.arange(len(before))).astype(np.int64)
     for _ in range(max(len(before), 1).bit_length() + 1):
         further = root[root]
@@ -165,7 +165,7 @@ def _follow(before: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.in
 
 
 def _one_of_each(segments: Segments, endless: NDArray[np.bool_], num_nodes: int) -> NDArray[np.int64]:
-    """One node of each ring: the one with the lowest row."""
+    """One node of each ring, the one with the lowest row."""
     some = segments.take(np.flatnonzero(endless))
     graph = coo_array((np.ones(len(some), np.int8), (some.senders, some.receivers)), shape=(num_nodes, num_nodes))
     _, label = connected_components(graph.tocsr(), directed=False)
@@ -188,8 +188,8 @@ def _chains(segments: Segments, root: NDArray[np.int64], rank: NDArray[np.int64]
 def _middles(segments: Segments, chains: Chains) -> NDArray[np.int64]:
     """Nodes in the middle of loops, and of all but one of parallel roads."""
     inner = chains.count() > 1
-    # Of parallel roads the one without an inner node stays as it is, else the shortest. Lengths are compared in
-    # millimetres, so that both directions, summed in another order, choose the same.
+    # Of parallel roads, the one without inner nodes stays unchanged, else the shortest. Lengths are rounded to
+    # millimetres, so that both directions, summed in different order, make the same choice.
     by = np.lexsort((np.rint(chains.length_m * 1000), inner, chains.receivers, chains.senders))
     again = np.zeros(len(by), bool)
     again[by[1:]] = (np.diff(chains.senders[by]) == 0) & (np.diff(chains.receivers[by]) == 0)
@@ -198,7 +198,7 @@ def _middles(segments: Segments, chains: Chains) -> NDArray[np.int64]:
         return np.zeros(0, np.int64)
     in_order = chains.chain_of[chains.order]
     here = np.flatnonzero(split[in_order])
-    here = here[~np.isin(here, chains.first)]  # inner nodes: those before a segment that is not the first
+    here = here[~np.isin(here, chains.first)]  # segments that begin at an inner node
     run = np.cumsum(segments.length_m[chains.order])
     offset = run[here - 1] - (run[chains.first] - segments.length_m[chains.order[chains.first]])[in_order[here]]
     off_middle = np.rint(np.abs(offset - chains.length_m[in_order[here]] / 2) * 1000)
@@ -211,7 +211,7 @@ def _middles(segments: Segments, chains: Chains) -> NDArray[np.int64]:
 def make_edges(raw: RawRoads, segments: Segments, chains: Chains, nodes: NDArray[np.int64], notices: Notices) -> Edges:
     """The roads with their attributes; `nodes` are the rows of the intersections, ascending.
 
-    Class, name and lanes are those of the longest part of a road. Its speed gives the travel time of all its parts.
+    Class, name and lanes are those of the longest part of a road. The speed is chosen to give the same travel time.
     """
     classes = np.array([k.road_class for k in raw.kinds], np.str_)
     level = class_levels(classes)
@@ -221,7 +221,7 @@ def make_edges(raw: RawRoads, segments: Segments, chains: Chains, nodes: NDArray
     given = np.array([(k.speed_forward_kph, k.speed_backward_kph) for k in raw.kinds]).reshape(-1, 2)[kind, sense]
     speed = np.where(given > 0, given, usual[kind])
     E = len(chains.first)
-    weight = np.maximum(segments.length_m, 1e-3)  # a road of length 0 has a speed too
+    weight = np.maximum(segments.length_m, 1e-3)  # so that a road of length 0 has a speed too
     metres, hours = (np.bincount(chains.chain_of, weights=w, minlength=E) for w in (weight, weight / speed))
     filled = np.bincount(chains.chain_of, weights=(given == 0), minlength=E) > 0
     notices.add(

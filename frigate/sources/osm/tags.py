@@ -4,8 +4,8 @@ A way is kept if its `highway` is wanted, unless it has `area=yes` or is closed 
 `motorcar`, `motor_vehicle`, `vehicle`, `access` (destination, customers, permissive, delivery and the like stay open).
 If service roads are wanted, driveways, parking aisles, drive-throughs and emergency accesses are still left out.
 
-`oneway` (or its form for cars) decides the direction; without it roundabouts, motorways and motorway links are one-way.
-Reversible and alternating roads are kept in both directions: over a day they carry both.
+`oneway` (or its form for cars) decides the direction; without it, roundabouts, motorways and motorway links are
+one-way. Reversible and alternating roads are kept in both directions, as they carry both in the course of a day.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ DRIVABLE: tuple[str, ...] = (
     "tertiary", "tertiary_link", "unclassified", "residential", "living_street", "road",
 )  # fmt: skip
 
-# What else a way may be, by the same tag.
+# Other known values of `highway`.
 NOT_FOR_CARS = {
     "service", "track", "pedestrian", "footway", "path", "steps", "cycleway", "bridleway", "corridor", "busway",
     "bus_guideway", "escape", "raceway", "construction", "proposed", "planned", "platform", "elevator", "via_ferrata",
     "ladder", "rest_area", "services", "emergency_bay", "bus_stop", "crossing", "traffic_island", "turning_circle",
     "street_lamp", "toll_gantry", "trailhead", "abandoned", "disused", "razed", "demolished", "removed", "no", "none",
 }  # fmt: skip
-UNKNOWN = "Ways left out, as their value of highway is not a known one (keep such with --highways)"
+UNKNOWN = "Ways left out because their value of highway is unknown (keep them with --highways)"
 
 NO_THROUGH_SERVICE = {"driveway", "parking_aisle", "drive-through", "emergency_access"}
 CLOSED = {
@@ -51,9 +51,9 @@ CHANGING = {"reversible", "alternating"}
 
 KPH_OF_UNIT = {"": 1.0, "km/h": 1.0, "kmh": 1.0, "kph": 1.0, "mph": 1.609344, "knots": 1.852}
 MAX_KPH, MAX_LANES = 200.0, 20.0
-MAX_NAME = 60  # characters; a column of names is as wide as the longest, for every road
+MAX_NAME = 60  # characters: in a numpy array every name is as wide as the longest
 WALK_KPH, NO_LIMIT_KPH = 7.0, 130.0  # for "none": the speed recommended where there is no limit
-# "RO:urban": by country if it differs from most, else by the second word.
+# For values such as "RO:urban": by country if listed, else by the second word.
 IMPLICIT_KPH = {
     "urban": 50.0, "rural": 90.0, "trunk": 100.0, "motorway": 130.0, "living_street": 20.0, "bicycle_road": 30.0,
     "nsl_restricted": 30 * 1.609344, "nsl_single": 60 * 1.609344, "nsl_dual": 70 * 1.609344,
@@ -63,7 +63,7 @@ IMPLICIT_KPH = {
     "GB:urban": 30 * 1.609344, "GB:rural": 60 * 1.609344, "GB:motorway": 70 * 1.609344,
 }  # fmt: skip
 
-# The only tags that are decoded.
+# No other tags are decoded.
 KEYS: tuple[str, ...] = (
     "highway", "name", "ref", "area", "service", "junction", "lanes", "lanes:forward", "lanes:backward",
     "lanes:both_ways", "maxspeed", "maxspeed:forward", "maxspeed:backward", "zone:maxspeed", "maxspeed:type",
@@ -86,7 +86,7 @@ class RoadKind:
 
 
 def road_kind(tags: Mapping[str, str], *, highways: Collection[str], notices: Notices) -> RoadKind | None:
-    """The kind of road; None if it is not drivable, with a notice if its `highway` is wanted."""
+    """The kind of road, or None if it is not drivable. A notice says why if its `highway` is wanted."""
     words = [word.strip() for word in tags.get("highway", "").split(";")]
     road_class = next((word for word in words if word in highways), None)
     if road_class is None:
@@ -135,7 +135,7 @@ def _closed(tags: Mapping[str, str], road_class: str) -> str:
 
 
 def _directions(tags: Mapping[str, str], road_class: str, notices: Notices) -> tuple[bool, bool]:
-    """Whether it may be driven along the way, and against it."""
+    """Whether cars may drive along the way, and against it."""
     value = next((tags[key].strip().lower() for key in ONEWAY if tags.get(key, "").strip()), "")
     if value in DIRECTIONS:
         return DIRECTIONS[value]
@@ -149,7 +149,7 @@ def _directions(tags: Mapping[str, str], road_class: str, notices: Notices) -> t
 
 
 def _lanes(tags: Mapping[str, str], *, both: bool, notices: Notices) -> tuple[float, float]:
-    """Lanes along the way and against it, 0 if unknown. On a two-way road `lanes` counts both directions."""
+    """Lanes along the way and against it, 0 if unknown. On a two-way road, `lanes` counts both directions."""
 
     def number(key: str) -> float:
         if not tags.get(key, "").strip():
@@ -174,7 +174,7 @@ def _lanes(tags: Mapping[str, str], *, both: bool, notices: Notices) -> tuple[fl
 
 
 def _speed(tags: Mapping[str, str], keys: Collection[str], notices: Notices) -> float:
-    """The speed of the first of these tags that has one, else 0."""
+    """The speed in the first of these tags that has one, else 0."""
     for key in keys:
         if tags.get(key, "").strip():
             kph = speed_kph(tags[key])
@@ -188,7 +188,7 @@ def _speed(tags: Mapping[str, str], keys: Collection[str], notices: Notices) -> 
 def speed_kph(text: str) -> float:
     """A tagged speed limit in km/h: "50", "30 mph", "RO:urban", "walk", "none". NaN if it is not a speed.
 
-    Of several ("50;30", by lane "100|80") the lowest.
+    If there are several ("50;30", or by lane "100|80"), the lowest.
     """
     found = [kph for part in re.split(r"[;|,]", text) if not math.isnan(kph := _one_speed(part.strip()))]
     return min(found, default=math.nan)

@@ -1,4 +1,4 @@
-"""Drivable ways of a map file, collected into arrays, the same for every file format."""
+"""Collect the drivable ways of a map file into arrays, for every file format."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ class RawRoads:
     """W ways and the M nodes on them."""
 
     node_ids: NDArray[np.int64]  # [M] ascending
-    lon: NDArray[np.float64]  # [M] degrees; NaN where the file does not say
+    lon: NDArray[np.float64]  # [M] degrees; NaN where not in the file
     lat: NDArray[np.float64]  # [M]
     refs: NDArray[np.int64]  # rows of node_ids, one way after the other
     way_of: NDArray[np.int64]  # the way of each ref
     way_ids: NDArray[np.int64]  # [W]
     kind_of: NDArray[np.int64]  # [W] row of kinds
-    length_m: NDArray[np.float64]  # [W] as the file states it; NaN: from the coordinates
+    length_m: NDArray[np.float64]  # [W] as stated in the file; NaN: from the coordinates
     kinds: tuple[RoadKind, ...]
     turns: tuple[RawTurn, ...]
 
 
 @dataclass
 class Gathered:
-    """Collects ways and restrictions while a file is read. Memory: 8 bytes for each node of a kept road."""
+    """Collects ways and restrictions while a file is read. Takes 8 bytes per node of a kept road."""
 
     highways: Collection[str]
     notices: Notices
@@ -99,7 +99,7 @@ class Gathered:
         return np.unique(np.frombuffer(self.refs, np.int64)) if len(self.refs) else np.zeros(0, np.int64)
 
     def roads(self, node_ids: NDArray[np.int64], lon: NDArray[np.float64], lat: NDArray[np.float64]) -> RawRoads:
-        """The ways with the coordinates of their nodes. Of ways with the same id the last is kept."""
+        """The ways with the coordinates of their nodes. The last of several ways with the same id is kept."""
         ends, ids = np.array(self.way_ends, np.int64), np.array(self.way_ids, np.int64)
         way_of = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
         last = np.zeros(len(ids), bool)
@@ -123,7 +123,7 @@ class Gathered:
 def checked_places(
     path: Path, lon: NDArray[np.float64], lat: NDArray[np.float64], notices: Notices, *, hint: str = ""
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Coordinates, NaN where they are impossible: off the earth, or (0, 0), where there is no road."""
+    """The coordinates, NaN where impossible: not on earth, or (0, 0), where there is no road."""
     known = ~(np.isnan(lon) | np.isnan(lat))
     off = known & ~on_earth(lon, lat)
     zero = known & (lon == 0) & (lat == 0)
@@ -137,5 +137,5 @@ def checked_places(
         )
     notices.add("Nodes whose coordinates are not on earth were treated as missing", int(off.sum()))
     notices.add("Nodes at longitude 0 and latitude 0 were treated as missing", int(zero.sum()))
-    wrong = ~known | off | zero  # both coordinates are needed
+    wrong = ~known | off | zero  # a NaN in one makes both NaN
     return np.where(wrong, np.nan, lon), np.where(wrong, np.nan, lat)

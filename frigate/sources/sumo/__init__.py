@@ -1,1 +1,1 @@
-"""A city from the SUMO traffic simulator: its network, and the counts of edge data or induction loops."""
+"""Import from the SUMO traffic simulator: its network, and counts from edge data or induction loops."""

@@ -1,4 +1,4 @@
-"""Counts by interval, as SUMO writes them, summed into the snapshots of a stream.
+"""Sum SUMO's counts by interval into the snapshots of a stream.
 
 S snapshots, N nodes, K sensors: the roads of edge data, or induction loops.
 """
@@ -24,10 +24,10 @@ LAST_MS = 100 * 366 * 86_400_000  # a hundred years of simulation
 
 @dataclass
 class Counts:
-    """Counts by interval and sensor (a road of edge data, or a loop), 12 bytes each."""
+    """Counts by interval and sensor (a road of edge data, or a loop). Each takes 12 bytes."""
 
     names: list[str]  # of the sensors
-    road: NDArray[np.int64]  # [sensors] row of the road each is on
+    road: NDArray[np.int64]  # [sensors] row of each sensor's road
     index_of: dict[tuple[int, int], int] = field(default_factory=dict)  # interval (begin, end) in ms since 1970 UTC
     interval: array[int] = field(default_factory=lambda: array("i"))
     sensor: array[int] = field(default_factory=lambda: array("i"))
@@ -35,13 +35,13 @@ class Counts:
     unlisted_are_zero: bool = False
 
     def interval_of(self, element: Element, start_ms: int) -> int:
-        """The number of an element's interval; -1 for one of no length, which a run may end with."""
+        """The number of an element's interval; -1 if its length is 0, which can happen at the end of a run."""
         begin, end = (round(element.seconds(which) * 1000) for which in ("begin", "end"))
         if begin == end:
             return -1
         if not 0 <= begin < end <= LAST_MS:
             times = f'from "{element.text("begin")}" to "{element.text("end")}"'
-            raise element.refuse(f"an interval {times} is none. Seconds of simulation are expected")
+            raise element.refuse(f"the interval {times} is not valid. Seconds of simulation are expected")
         return self.index_of.setdefault((start_ms + begin, start_ms + end), len(self.index_of))
 
     def add(self, interval: int, sensor: int, element: Element, attribute: str) -> None:
@@ -49,7 +49,7 @@ class Counts:
             return
         value = element.number(attribute)
         if not 0 <= value <= 1e9:
-            raise element.refuse(f'{attribute} "{element.text(attribute)}" is no number of vehicles')
+            raise element.refuse(f'{attribute} "{element.text(attribute)}" is not a number of vehicles')
         self.interval.append(interval)
         self.sensor.append(sensor)
         self.value.append(value)
@@ -69,9 +69,9 @@ def counts_stream(
     timezone: str,
     notices: Notices,
 ) -> RoadNetworkStream:
-    """Counts summed into snapshots: over the intervals of a step, and over the sensors of a node (`target`)."""
+    """Sum counts into snapshots: over the intervals of a step, and over the sensors of a node (`target`)."""
     if not len(counts.value):
-        raise CityError("the files have no count of a road in the network")
+        raise CityError("the files have no count on any road of the network")
     when, interval, sensor, value = counts.arrays()
     _refuse_overlap(counts, when, interval, sensor)
     interval_us = 1000 * (when[:, 1] - when[:, 0])
@@ -91,9 +91,9 @@ def counts_stream(
         duration_ms=duration_ms[interval],
         covered_ms=covered_ms if counts.unlisted_are_zero else None,
     )
-    notices.add("Counts over a part of a step only, taken as not observed", summed.incomplete)
+    notices.add("Counts that cover only part of a step, taken as not observed", summed.incomplete)
     if not summed.snapshots.observed.any():
-        raise CityError(f"no snapshot of {step_text(step_s)} is wholly counted at any node. Give a shorter step")
+        raise CityError(f"counts cover no snapshot of {step_text(step_s)} completely. Give a shorter step")
     return summed.snapshots.trimmed(notices).stream(network, unit="vehicles")
 
 
@@ -107,16 +107,16 @@ def _refuse_overlap(
         at = int(np.argmax(twice))
         name = counts.names[int(sensor[order][at])]
         raise CityError(
-            f'"{name}" has two counts for the same time. Are the files of different days? Then give each its start. '
-            "Does one file hold several measurements? Then write each to a file of its own"
+            f'"{name}" has two counts for the same time. If the files are of different days, give each its start. '
+            "If a file holds several measurements, write each to its own file"
         )
     ordered = when[np.argsort(when[:, 0])]
     if counts.unlisted_are_zero and (ordered[1:, 0] < ordered[:-1, 1]).any():
-        raise CityError("intervals of the edge data overlap. Give files of one and the same period")
+        raise CityError("intervals of the edge data overlap. Give files whose intervals do not")
 
 
 def _snapshots(when: NDArray[np.int64], grid: Grid) -> NDArray[np.int64]:
-    """The snapshot of each interval. One that lies in two is refused."""
+    """The snapshot of each interval. An interval that spans two snapshots is refused."""
     step_s = grid.steps.step_s
     longest = int((when[:, 1] - when[:, 0]).max())
     if longest > step_s * 1000:
@@ -127,5 +127,5 @@ def _snapshots(when: NDArray[np.int64], grid: Grid) -> NDArray[np.int64]:
     if across.any():
         a, b = when[int(np.argmax(across))] - grid.steps.start_s * 1000
         where = f"an interval from {a / 1000:g} s to {b / 1000:g} s after a whole step from local midnight"
-        raise CityError(f"{where} lies across steps of {step_text(step_s)}. Give another start, or another step")
+        raise CityError(f"{where} spans two steps of {step_text(step_s)}. Give another start, or another step")
     return snapshot

@@ -1,9 +1,9 @@
-"""A city from the SUMO traffic simulator: its network, and the counts of edge data or of induction loops (E1).
+"""Import from the SUMO traffic simulator: its network, and counts from edge data or induction loops (E1).
 
-A junction's count in an interval is the vehicles that left a road into it for a road out of it: the sum of `left` over
-the roads for cars that reach it. A trip that ends on a road has `arrived` there and passes no junction. A road's count
-is its own `left`. An induction loop counts the vehicles that passed it, `nVehContrib`; the loops on the lanes of a road
-are summed, and belong to the road or to the junction that it reaches. A sum is observed only where all its parts are.
+A junction's count is the number of vehicles that passed it in an interval: the sum of `left` over the roads for cars
+that lead to it. A trip that ends on a road has `arrived` there and does not pass the junction. A road's count is its
+own `left`. An induction loop counts the vehicles that passed it, `nVehContrib`. The loops on the lanes of a road are
+summed, for the road or for the junction at its end. A sum is observed only if all its parts are.
 """
 
 from __future__ import annotations
@@ -47,33 +47,33 @@ def import_sumo(
     origin: tuple[float, float] | None = None,
     name: str | None = None,
 ) -> City:
-    """Make a city from a SUMO network and either edge data or induction loops; without both it has no readings.
+    """Make a city from a SUMO network and either edge data or induction loops; without either, it has no readings.
 
     Parameters
     ----------
     net
         The network, .net.xml or .net.xml.gz.
     edgedata
-        Files of edge data (meandata), for counts at every road.
+        Files of edge data (meandata), for counts on every road.
     detectors
-        The additional files that place the induction loops and the files that the loops wrote, in any order.
+        The additional files that define the induction loops, and the output files of the loops, in any order.
     on
         "nodes" (junctions) or "roads" (the line graph, with SUMO's own edges and connections).
     start
-        When second 0 of the simulation is, for all files or for each of them; without a zone it is local time.
+        Time of second 0 of the simulation, for all files or one per file; without a zone, it is local time.
     timezone
         IANA name of the city's time zone.
     step
-        Default: the length of the intervals. A longer one sums them.
+        Default: the length of the intervals. A longer step sums them.
     origin
-        Longitude and latitude of the point 0,0 of a network without a projection, such as netgenerate makes.
+        Longitude and latitude of the point 0,0, for a network without a projection, such as one from netgenerate.
     name
-        Of the city; default: that of the network's file.
+        Name of the city; default: that of the network file.
     """
     if on not in ("nodes", "roads"):
         raise CityError(f'on "{on}" is not known. Choose "nodes" or "roads"')
     if edgedata and detectors:
-        raise CityError("edge data and detectors count different things. Give one of them, or import two cities")
+        raise CityError("edge data and detectors count different things. Give one of the two, or import two cities")
     notices, clock = Notices(), Clock(zone(timezone), "")
     step_s = None if step is None else parse_step(step, where="step")
     path = Path(net)
@@ -94,9 +94,9 @@ def import_sumo(
 
 
 def _on_nodes(sumo: SumoNet, notices: Notices) -> RoadNetwork:
-    """Junctions as nodes; what leaves a road is counted at the junction, whether or not its edge is kept."""
+    """Junctions as nodes. Vehicles that leave a road count at its junction even if the road is not kept as an edge."""
     edges, cleaned = clean_edges(sumo.roads)
-    counted = "their vehicles are counted all the same"
+    counted = "their vehicles are still counted"
     notices.add(f"Roads from a junction to itself were left out; {counted}", int(cleaned.self_loops.sum()))
     notices.add(f"Parallel roads were left out, the shortest of each kept; {counted}", int(cleaned.parallel.sum()))
     if not len(edges):
@@ -105,10 +105,10 @@ def _on_nodes(sumo: SumoNet, notices: Notices) -> RoadNetwork:
 
 
 def _forbidden_turns(sumo: SumoNet, network: RoadNetwork) -> NDArray[np.int64]:
-    """[K,3] turns between the roads of the junctions' network that no connection makes.
+    """[K,3] turns between roads of the junction network for which there is no connection.
 
-    A road stands for all that are parallel to it, so a turn is forbidden where none of them may be left or entered so.
-    U-turns are named only where the road leads nowhere else: they are for dead ends anyway.
+    A road stands for all roads parallel to it: a turn is forbidden only if none of them allows it. U-turns are listed
+    only at dead ends, the only place where they are otherwise allowed.
     """
     if sumo.turns is None:
         return empty_turns()
@@ -130,7 +130,7 @@ def _forbidden_turns(sumo: SumoNet, network: RoadNetwork) -> NDArray[np.int64]:
 
 def _on_roads(sumo: SumoNet, notices: Notices) -> RoadNetwork:
     notices.add("Networks without connections: every turn but the U-turn is taken as allowed", int(sumo.turns is None))
-    notices.add("U-turns left out, the road leads on", sumo.u_turns)
+    notices.add("U-turns left out because the road leads on", sumo.u_turns)
     network = on_roads(sumo.junctions, edges=sumo.roads, ids=sumo.road_ids, turns=sumo.turns, notices=notices)
     if not network.num_edges:
         raise CityError("the network has no turn from one road to another")
@@ -141,7 +141,7 @@ def _on_roads(sumo: SumoNet, notices: Notices) -> RoadNetwork:
 
 
 def _starts_ms(files: Sequence[Path], given: str | Sequence[str], clock: Clock) -> list[int]:
-    """When second 0 of each file is, in milliseconds since 1970 UTC."""
+    """Time of second 0 of each file, in milliseconds since 1970 UTC."""
     texts = [given] if isinstance(given, str) else list(given)
     if len(texts) not in (1, len(files)):
         raise CityError(f"{len(texts)} starts for {len(files)} files. Give one for all, or one for each")
@@ -169,28 +169,28 @@ def _edge_counts(
                     unknown.add(road)
         if len(counts.value) == counted and total > roads:
             unknown.check(total, path)
-            what = "no road of the network has an attribute left, the number of vehicles that left it"
+            what = 'no road of the network has the attribute "left", the number of vehicles that left it'
             raise CityError(f"{path.name}: {what}. Write plain <edgeData> with SUMO, not lane data or emissions")
     unknown.check(total, files[0])
     unknown.report(notices)
     if on == "nodes":
         reached = np.bincount(sumo.roads.receivers, minlength=sumo.junctions.num_nodes) > 0
-        notices.add("Junctions that no road reaches, which nothing passes: not observed", int((~reached).sum()))
+        notices.add("Junctions that no road leads to, taken as not observed", int((~reached).sum()))
     return _listed(counts, notices)
 
 
 def _listed(counts: Counts, notices: Notices) -> Counts:
-    """Where intervals list different roads, SUMO left out those without a vehicle (excludeEmpty): they counted 0."""
+    """Fill in the zeros that SUMO left out. If intervals list different roads, it omitted empty ones (excludeEmpty)."""
     if not len(counts.value):
         return counts
     _, interval, sensor, _ = counts.arrays()
     ever = np.unique(sensor)
     sizes = np.bincount(interval, minlength=len(counts.index_of))
     if (sizes == len(ever)).all():
-        notices.add("Roads that the edge data do not list, taken as not observed", len(counts.names) - len(ever))
+        notices.add("Roads that are not in the edge data, taken as not observed", len(counts.names) - len(ever))
         return counts
     zeros = len(counts.index_of) * len(counts.names) - len(interval)
-    notices.add("Counts taken as 0, since an interval does not list the road (excludeEmpty)", zeros)
+    notices.add("Counts taken as 0 because an interval does not list the road (excludeEmpty)", zeros)
     return replace(counts, unlisted_are_zero=True)
 
 
@@ -204,12 +204,12 @@ def _loop_counts(
     )
     if not placing or not outputs:
         found = f"{len(placing)} additional files and {len(outputs)} output files"
-        raise CityError(f"detectors: {found}. Both are needed: where the loops are, and what they counted")
+        raise CityError(f"detectors: {found}. Give both: where the loops are, and what they counted")
     loops, left_out = _place_loops(placing, sumo, notices)
     counts = Counts(list(loops), np.array([sumo.lanes[lane].road for lane in loops.values()], np.int64))
     _note_coverage(counts, sumo, on, notices)
     row_of = {loop: row for row, loop in enumerate(counts.names)}
-    unknown, total = _Unknown("Detectors in the output that no loop of the additional files is, left out"), 0
+    unknown, total = _Unknown("Detectors in the output that are not in the additional files, left out"), 0
     for path, start_ms in zip(outputs, _starts_ms(outputs, start, clock), strict=True):
         for element in elements(path, roots=["detector"]):
             if element.name != "interval":
@@ -217,7 +217,7 @@ def _loop_counts(
             total += 1
             loop = element.text("id")
             if "nVehContrib" not in element.attributes:
-                raise element.refuse("an interval without nVehContrib. Output of E1 induction loops is expected")
+                raise element.refuse("the interval has no nVehContrib. Output of E1 induction loops is expected")
             if loop in row_of:
                 counts.add(counts.interval_of(element, start_ms), row_of[loop], element, "nVehContrib")
             elif loop not in left_out:
@@ -228,7 +228,7 @@ def _loop_counts(
 
 
 def _place_loops(files: list[Path], sumo: SumoNet, notices: Notices) -> tuple[dict[str, str], set[str]]:
-    """The lane of each loop, and the loops left out; of several on one lane, that nearest to its end is kept."""
+    """The lane of each loop, and the loops left out. If a lane has several, the one nearest to its end is kept."""
     found: dict[str, tuple[str, float]] = {}
     lost, others, total = _Unknown("Loops on lanes that are not in the network, left out"), 0, 0
     named: set[str] = set()
@@ -239,7 +239,7 @@ def _place_loops(files: list[Path], sumo: SumoNet, notices: Notices) -> tuple[di
             loop, lane = element.text("id"), element.text("lane")
             total += 1
             if loop in named:
-                raise element.refuse(f'loop "{loop}" is there already')
+                raise element.refuse(f'loop "{loop}" is defined twice')
             named.add(loop)
             road = lane.rpartition("_")[0]
             if road in sumo.not_for_cars or (lane in sumo.lanes and not sumo.lanes[lane].for_cars):
@@ -259,26 +259,26 @@ def _place_loops(files: list[Path], sumo: SumoNet, notices: Notices) -> tuple[di
     for loop, (lane, at_m) in found.items():
         last[lane] = max(last.get(lane, (-np.inf, "")), (at_m, loop))
     kept = {loop for _, loop in last.values()}
-    notices.add("Loops before another one on the same lane, left out", len(found) - len(kept))
+    notices.add("Loops upstream of another loop on the same lane, left out", len(found) - len(kept))
     return {loop: lane for loop, (lane, _) in found.items() if loop in kept}, named - kept
 
 
 def _note_coverage(counts: Counts, sumo: SumoNet, on: str, notices: Notices) -> None:
     loops = np.bincount(counts.road, minlength=len(sumo.roads))
     partly = (loops > 0) & (loops < sumo.roads.lanes)
-    what = "Roads with loops on some of their lanes only, whose vehicles alone are counted"
+    what = "Roads with loops on only some of their lanes, so not all vehicles are counted"
     notices.add_rows(what, partly, lambda row: f'road "{sumo.road_ids[row]}"')
     if on == "nodes":
         reached, N = sumo.roads.receivers, sumo.junctions.num_nodes
         roads = np.bincount(reached, minlength=N)
         counted = np.bincount(reached[loops > 0], minlength=N)
-        what = "Junctions with loops on some of the roads that reach them, which alone are counted; --on roads is exact"
+        what = "Junctions with loops on only some of the roads to them, so counts are partial; --on roads is exact"
         partly = (counted > 0) & (counted < roads)
         notices.add_rows(what, partly, lambda row: f'junction "{sumo.junctions.node_ids[row]}"')
 
 
 class _Unknown:
-    """Ids that are not in the network, in the order they came."""
+    """Ids that are not in the network, in order of appearance."""
 
     def __init__(self, what: str) -> None:
         self._what, self._count = what, 0
@@ -292,7 +292,7 @@ class _Unknown:
         if not total:
             raise CityError(f"{path.name} has no interval with a count")
         if self._count * 2 > total:
-            most = f"So are {self._count:,} of {total:,}: is it another network's?"
+            most = f"The same holds for {self._count:,} of {total:,}: is it of another network?"
             raise CityError(f'{path.name}: id "{next(iter(self._names))}" is not known. {most}')
 
     def report(self, notices: Notices) -> None:

@@ -1,4 +1,4 @@
-"""SUMO's road network file: junctions, roads for cars and the connections between them, in degrees.
+"""Read SUMO's road network file: junctions, roads for cars and the connections between them, in degrees.
 
 J junctions, E roads, K turns.
 """
@@ -21,10 +21,10 @@ from frigate.errors import CityError, MissingExtraError
 from frigate.sources.geometry import Projection, write_line
 from frigate.sources.sumo.xml import Element, elements
 
-NO_ROAD = ("internal", "crossing", "walkingarea")  # functions of edges inside a junction or beside the road
+NO_ROAD = ("internal", "crossing", "walkingarea")  # functions of edges inside a junction or for pedestrians
 FASTEST_MPS, MAX_M = 100.0, 1e6
-MAX_ORIGIN_LAT = 80.0  # nearer to a pole the plane is no map
-UNPLACED = ("!", "-", "")  # projections that SUMO cannot take back to degrees
+MAX_ORIGIN_LAT = 80.0  # too close to a pole, a plane is too inaccurate
+UNPLACED = ("!", "-", "")  # values of projParameter that mean no projection
 
 
 @dataclass(frozen=True)
@@ -36,29 +36,29 @@ class Lane:
 
 @dataclass(frozen=True)
 class SumoNet:
-    """The network that cars may use, with every road in it: also parallel ones, and those that lead back."""
+    """The network for cars with all its roads, including parallel roads and loops."""
 
-    junctions: RoadNetwork  # that a road leaves or reaches, without the roads
+    junctions: RoadNetwork  # those with a road; the roads themselves are in `roads`
     roads: Edges  # [E]
-    road_ids: NDArray[np.str_]  # [E] SUMO's own
+    road_ids: NDArray[np.str_]  # [E] SUMO's ids
     turns: NDArray[np.int64] | None  # [K,2] rows of the roads left and entered; None: the file has no connections
     lanes: dict[str, Lane]
-    not_for_cars: frozenset[str]  # ids of the other roads
-    u_turns: int  # left out of the turns, since the road leads on
+    not_for_cars: frozenset[str]  # ids of all other roads
+    u_turns: int  # left out of `turns` because the road leads on
 
 
 @dataclass
 class _Read:
-    """The elements of the file, as they are."""
+    """The elements of the file, unprocessed."""
 
     location: Element | None = None
     junctions: dict[str, tuple[float, float]] = field(default_factory=dict)
     roads: dict[str, tuple[Element, list[Element]]] = field(default_factory=dict)  # an edge and its lanes
-    connections: list[tuple[str, str, str, str, bool]] = field(default_factory=list)  # roads, lanes, whether back
+    connections: list[tuple[str, str, str, str, bool]] = field(default_factory=list)  # roads, lanes, whether a U-turn
 
 
 def read_net(path: Path, *, notices: Notices, origin: tuple[float, float] | None = None) -> SumoNet:
-    """The roads of a network file; `origin` is the place of its point 0,0, for one without a projection."""
+    """Read a network file. `origin` is the place of its point 0,0, if it has no projection."""
     read = _read(path)
     cars = {name: [lane for lane in lanes if for_cars(lane)] for name, (_, lanes) in read.roads.items()}
     kept = [name for name in read.roads if cars[name]]
@@ -99,7 +99,7 @@ def read_net(path: Path, *, notices: Notices, origin: tuple[float, float] | None
 
 def _read(path: Path) -> _Read:
     read = _Read()
-    lanes: list[Element] | None = None  # of the edge that is open; None where it is not a road
+    lanes: list[Element] | None = None  # of the current edge; None if it is not a road
     for element in elements(path, roots=["net"]):
         match element.name:
             case "edge":
@@ -108,7 +108,7 @@ def _read(path: Path) -> _Read:
                     lanes = None
                     continue
                 if name in read.roads:
-                    raise element.refuse(f'road "{name}" is there already, at line {read.roads[name][0].line}')
+                    raise element.refuse(f'road "{name}" is already defined, at line {read.roads[name][0].line}')
                 lanes = []
                 read.roads[name] = (element, lanes)
             case "lane":
@@ -118,7 +118,7 @@ def _read(path: Path) -> _Read:
                 name = element.text("id")
                 if element.attributes.get("type") != "internal" and not name.startswith(":"):
                     if name in read.junctions:
-                        raise element.refuse(f'junction "{name}" is there already')
+                        raise element.refuse(f'junction "{name}" is defined twice')
                     read.junctions[name] = (element.number("x"), element.number("y"))
             case "connection":
                 a, b = element.text("from"), element.text("to")
@@ -153,14 +153,14 @@ def _projection(path: Path, location: Element | None, origin: tuple[float, float
             )
         return _around(path, origin)
     if origin is not None:
-        raise location.refuse(f'the network has a place already (projParameter="{parameter[:80]}"). Leave out --origin')
+        raise location.refuse(f'the network has a projection (projParameter="{parameter[:80]}"). Leave out --origin')
     try:
         import pyproj
     except ImportError:
         raise MissingExtraError("pyproj", "sumo") from None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of an old way to write a projection
+            warnings.simplefilter("ignore")  # about outdated projection syntax
             project = pyproj.Proj(parameter)
     except (pyproj.exceptions.ProjError, ValueError, TypeError):
         raise location.refuse(f'projParameter "{parameter[:80]}" is not a projection that PROJ knows') from None
@@ -174,19 +174,19 @@ def _projection(path: Path, location: Element | None, origin: tuple[float, float
         wrong = ~on_earth(lon, lat)
         if wrong.any():
             x, y = xy[int(np.argmax(wrong))]
-            raise location.refuse(f"{x:g},{y:g} in the net is no place on earth by this netOffset and projParameter")
+            raise location.refuse(f"{x:g},{y:g} is not on earth by this netOffset and projParameter")
         return np.stack([lon, lat], axis=1)
 
     return to_degrees
 
 
 def _around(path: Path, origin: tuple[float, float]) -> ToDegrees:
-    """On a plane that touches the earth at the origin."""
+    """From metres on a plane that touches the earth at the origin."""
     plane = Projection(*origin)
     lon_lat = np.array(origin)
     if not (on_earth(*lon_lat) and abs(plane.lat) <= MAX_ORIGIN_LAT):
         hint = "; lon comes first" if on_earth(*lon_lat[::-1]) else ""
-        found = f"--origin {plane.lon:g},{plane.lat:g} is no place for a city{hint}"
+        found = f"--origin {plane.lon:g},{plane.lat:g} cannot be a city{hint}"
         raise CityError(f"{found}. Give LON,LAT, with LAT within {MAX_ORIGIN_LAT:g} degrees")
 
     def to_degrees(xy: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -194,7 +194,7 @@ def _around(path: Path, origin: tuple[float, float]) -> ToDegrees:
         wrong = ~on_earth(lon, lat)
         if wrong.any():
             x, y = xy[int(np.argmax(wrong))]
-            raise CityError(f"{path.name}: {x:g},{y:g} in the net is no place on earth from this --origin. Move it")
+            raise CityError(f"{path.name}: {x:g},{y:g} is not on earth with this --origin. Move it")
         return np.stack([lon, lat], axis=1)
 
     return to_degrees
@@ -208,22 +208,22 @@ def _edges(
     to_degrees: ToDegrees,
     notices: Notices,
 ) -> Edges:
-    """The roads [E], with course, true length and attributes."""
+    """The roads [E], with line, true length and attributes."""
     lines, length_m, speed_kph = [], np.zeros(len(kept)), np.zeros(len(kept))
     for row, name in enumerate(kept):
         edge, lane = read.roads[name][0], cars[name][0]
         line = edge.points("shape", edge.attributes.get("shape", ""))
-        if len(line) < 2:  # straight from junction to junction
+        if len(line) < 2:  # no shape: straight from junction to junction
             line = [read.junctions[edge.text("from")], read.junctions[edge.text("to")]]
         lines.append(np.array(line))
         length_m[row] = lane.number("length")
         if not 0 <= length_m[row] <= MAX_M:
-            raise lane.refuse(f"length {length_m[row]:g} of a lane is no length in metres, SUMO's unit")
-        # A lane ends at the junction's border: the stretch inside belongs to the way from junction to junction.
+            raise lane.refuse(f"lane length {length_m[row]:g} is not plausible in metres, SUMO's unit")
+        # A lane ends at the border of the junction. Add the stretch inside.
         length_m[row] += max(0.0, _metres(lines[-1]) - _metres(np.array(lane.points("shape", lane.text("shape")))))
         fastest_mps = max(each.number("speed") for each in cars[name])
         if not 0 <= fastest_mps <= FASTEST_MPS:
-            raise lane.refuse(f"speed {fastest_mps:g} of a lane is no speed in metres a second, SUMO's unit")
+            raise lane.refuse(f"lane speed {fastest_mps:g} is not plausible in metres per second, SUMO's unit")
         speed_kph[row] = 3.6 * fastest_mps if fastest_mps > 0 else np.nan
     short = length_m < MIN_ROAD_M
     notices.add_rows("Roads shorter than a metre were given one metre", short, lambda row: f'road "{kept[row]}"')
@@ -250,7 +250,7 @@ def _metres(line: NDArray[np.float64]) -> float:
 
 
 def road_class(sumo_type: str) -> str:
-    """ "highway.residential|railway.tram" is residential; what is not OpenStreetMap's is kept as it is."""
+    """ "residential" for "highway.residential|railway.tram"; types not from OpenStreetMap are kept unchanged."""
     for part in sumo_type.split("|"):
         if part.startswith("highway."):
             return part.removeprefix("highway.")
@@ -258,7 +258,7 @@ def road_class(sumo_type: str) -> str:
 
 
 def _turns(read: _Read, road_of: dict[str, int], lanes: dict[str, Lane]) -> tuple[NDArray[np.int64] | None, int]:
-    """Allowed turns from lane to lane, and how many were left out: turning round is for roads with no other way on."""
+    """Allowed turns, and the number of U-turns left out. U-turns are kept only where there is no other way on."""
     if not read.connections:
         return None, 0
     onward: set[tuple[int, int]] = set()

@@ -1,6 +1,6 @@
-"""SUMO's XML files, plain or gzip, element by element.
+"""Read SUMO's XML files, plain or gzip, one element at a time.
 
-Nothing is kept of what was read. Document types and entities are refused.
+Elements are not kept in memory. Document types and entities are refused.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ KINDS = {
     "routes": "routes or trips",
     "configuration": "a configuration",
     "sumoConfiguration": "a configuration",
-    "nodes": "plain nodes; netconvert makes a network of them",
-    "edges": "plain edges; netconvert makes a network of them",
+    "nodes": "plain nodes; netconvert turns them into a network",
+    "edges": "plain edges; netconvert turns them into a network",
     "osm": "OpenStreetMap data; use `frigate import osm`, or netconvert",
 }
 
 
 class Element(NamedTuple):
-    """The start of an element, and where it stands."""
+    """The start tag of an element, and its line."""
 
     name: str
     attributes: dict[str, str]
@@ -54,7 +54,7 @@ class Element(NamedTuple):
         return self._number(attribute, self.text(attribute))
 
     def seconds(self, attribute: str) -> float:
-        """A time: seconds, or [days:]hours:minutes:seconds as SUMO's --human-readable-time writes it."""
+        """A time: seconds, or [days:]hours:minutes:seconds as with SUMO's --human-readable-time."""
         text = self.text(attribute)
         parts = text.split(":")
         if len(parts) not in (1, 3, 4):
@@ -63,7 +63,7 @@ class Element(NamedTuple):
         return sum(unit * self._number(attribute, part) for unit, part in zip(units, parts, strict=True))
 
     def points(self, attribute: str, text: str) -> list[tuple[float, float]]:
-        """A shape "x,y x,y ..."; heights are passed over."""
+        """A shape "x,y x,y ..."; heights are ignored."""
         found = []
         for point in text.split():
             numbers = point.split(",")
@@ -83,7 +83,7 @@ class Element(NamedTuple):
 
 
 def elements(path: Path, *, roots: Collection[str]) -> Iterator[Element]:
-    """Every element of a file in order, the outermost first, which has to be one of `roots`."""
+    """Every element of a file in order. The outermost must be one of `roots`."""
     found: list[Element] = []
     seen_root = False
 
@@ -96,7 +96,7 @@ def elements(path: Path, *, roots: Collection[str]) -> Iterator[Element]:
 
     def doctype(*_: object) -> None:
         place = f"{path.name} line {parser.CurrentLineNumber}"
-        raise CityError(f"{place}: a document type (<!DOCTYPE>) is refused, for its entities. Take it away")
+        raise CityError(f"{place}: a document type (<!DOCTYPE>) is refused, because of its entities. Remove it")
 
     parser = expat.ParserCreate()
     parser.StartElementHandler, parser.StartDoctypeDeclHandler = start, doctype
@@ -110,7 +110,7 @@ def elements(path: Path, *, roots: Collection[str]) -> Iterator[Element]:
 
 
 def _chunks(path: Path) -> Iterator[bytes]:
-    """The bytes of a file, expanded where it is gzip whatever its name; an empty piece ends them."""
+    """The bytes of a file, decompressed if it is gzip, whatever its name. The last chunk is empty."""
     with parsing(path), path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
         file.seek(0)
@@ -136,6 +136,6 @@ def _not_xml(path: Path, error: Exception, *, cut: bool) -> str:
     if isinstance(error, expat.ExpatError):
         place = f"{path.name} line {error.lineno}"
         if cut:
-            return f"{place}: the file is cut short, an element has no end. Copy or write it again"
+            return f"{place}: the file is cut short: an element has no end. Copy or write it again"
         return f"{place}: not readable XML ({expat.errors.messages.get(error.code, 'no reason given')})"
     return f"{path.name}: its encoding is not known ({error}). Save it as UTF-8"

@@ -1,1 +1,1 @@
-"""A user's own tables of roads and readings, in any column names, and detectors attached to a network."""
+"""Import a user's own tables of roads and readings, and attach detectors to a network."""

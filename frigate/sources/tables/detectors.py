@@ -1,4 +1,4 @@
-"""Detectors: where each stands in the network, and how often it reports."""
+"""Detectors: where each is in the network, and how often it reports."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from frigate.data.stream import DAY_S
 from frigate.errors import CityError
 from frigate.sources.geometry import PlaceIndex, bearing_gap_deg
 
-SNAP_M = 50.0  # how far a detector may be from its node or road, by default
-SAME_M = 1.0  # roads or nodes this close together are one place
-FEW_GAPS = 4  # between readings: fewer do not show that a detector is coarse, missing readings do the same
-ALONG_DEG = 60.0  # how far a road may turn from a detector's bearing
+SNAP_M = 50.0  # default maximum distance of a detector from its node or road
+SAME_M = 1.0  # roads or nodes this close together cannot be told apart
+FEW_GAPS = 4  # fewer gaps between readings may just be missing readings, not a coarse detector
+ALONG_DEG = 60.0  # maximum angle between a road and a detector's bearing
 
 COMPASS = {
     word: deg
@@ -46,7 +46,7 @@ BOTH_WAYS = ("both", "bothways", "bothdirections", "bidirectional", "twoway", "t
 
 @dataclass(frozen=True)
 class SensorSite:
-    """What is known of where a sensor stands."""
+    """What is known about the location of a sensor."""
 
     node_id: str | None = None
     road_id: str | None = None
@@ -54,8 +54,8 @@ class SensorSite:
     target: str | None = None
     lon: float = math.nan
     lat: float = math.nan
-    second_id: str | None = None  # node of the other direction, where it is known to measure both
-    bearing: str | None = None  # degrees, a compass word or both; with a road_id also forward and backward
+    second_id: str | None = None  # node of the other direction, if it measures both
+    bearing: str | None = None  # degrees, a compass word or "both"; with a road_id also forward or backward
 
     @property
     def has_point(self) -> bool:
@@ -67,18 +67,18 @@ class RoadTable:
     """The roads that detectors are attached to: road e is node e of their line graph."""
 
     network: RoadNetwork  # of intersections
-    edges: Edges  # the roads, parallel ones as well
+    edges: Edges  # the roads, including parallel ones
     ids: Mapping[str, tuple[tuple[int, bool], ...]] = field(default_factory=dict)  # road id -> rows of edges, forward?
 
 
 @dataclass(frozen=True)
 class Attached:
-    """Where D detectors read."""
+    """The nodes to which D detectors are attached."""
 
-    node_of: NDArray[np.int64]  # [D] row of the node, -1: nowhere
-    second_of: NDArray[np.int64]  # [D] that of the other direction, where it measures both; else -1
-    moved_m: NDArray[np.float64]  # [D] from its place to the node or the road; NaN where the place is not known
-    reasons: list[str]  # [D] why it reads nowhere
+    node_of: NDArray[np.int64]  # [D] row of the node; -1: not attached
+    second_of: NDArray[np.int64]  # [D] row of the other direction, if it measures both; else -1
+    moved_m: NDArray[np.float64]  # [D] distance to the node or road; NaN if the location is unknown
+    reasons: list[str]  # [D] why it is not attached
 
 
 @dataclass(frozen=True)
@@ -122,18 +122,18 @@ class _NodeFinder:
                 return self._at(int(self.known[i]), place)
             if not place.has_point:
                 hint = self.index.nearest(place.node_id)
-                return f'stands at node "{place.node_id}", which is not in the network{hint}'
+                return f'is at node "{place.node_id}", which is not in the network{hint}'
         if not place.has_point:
-            return "has no place: give lon and lat, or a node_id"
+            return "has no location: give lon and lat, or a node_id"
         fault = coordinate_fault(place.lon, place.lat, allow_zero=False)
         if fault:
-            return f"stands at {fault}"
+            return f"is at {fault}"
         at, metres, _ = self.places.near(place.lon, place.lat, within_m)
         names = self.network.node_ids[at]
         if metres[0] > within_m:
             return _too_far(self.places, place, f"the nearest node, {names[0]}", metres[0])
         if len(at) > 1 and metres[1] - metres[0] < 0.01:
-            return f"stands where two nodes are, {names[0]} and {names[1]}. Name one with node_id"
+            return f"could be at node {names[0]} or {names[1]}, which are in one place. Name one with node_id"
         return self._at(int(at[0]), place)
 
     def _at(self, row: int, place: SensorSite) -> _Found:
@@ -161,7 +161,7 @@ class _RoadFinder:
         if place.source is not None and place.target is not None:
             known = np.array(self.of_pair.get((int(self.ends[0][i]), int(self.ends[1][i])), []), np.int64)
             if not len(known):
-                return f"stands on a road {place.source},{place.target} that is not there"
+                return f"is on road {place.source},{place.target}, which is not in the network"
             if len(known) > 1:
                 either = " or ".join(self.names[known].tolist())
                 return f"could be on road {either}, which have the same ends. Name one with node_id"
@@ -173,11 +173,11 @@ class _RoadFinder:
     def _by_id(self, place: SensorSite) -> _Found | str:
         there = self.roads.ids.get(str(place.road_id), ())
         if not there:
-            return "stands on a road that is not in the network"
+            return "is on a road that is not in the network"
         word = (place.bearing or "").lower()
         if word in ("forward", "backward"):
             there = tuple(r for r in there if r[1] == (word == "forward"))
-            return _Found(there[0][0]) if len(there) == 1 else f"stands on a road that has no {word} direction"
+            return _Found(there[0][0]) if len(there) == 1 else f"is on a road that has no {word} direction"
         rows = np.array([row for row, _ in there])
         if both_ways(place.bearing):
             return self._either(rows)
@@ -192,7 +192,7 @@ class _RoadFinder:
         return _Found(int(rows[int(np.argmin(turn))]))
 
     def _either(self, rows: NDArray[np.int64], metres: float = math.nan) -> _Found:
-        """Both directions of a road, of which these rows are one or two; a one-way road has one."""
+        """Both directions of the road in these rows, or the only one if it is one-way."""
         first = int(rows[0])
         back = self.of_pair.get((int(self.edges.receivers[first]), int(self.edges.senders[first])), [])
         of_these = [row for row in back if row in rows]
@@ -201,7 +201,7 @@ class _RoadFinder:
     def _by_point(self, place: SensorSite, within_m: float) -> _Found | str:
         fault = coordinate_fault(place.lon, place.lat, allow_zero=False)
         if fault:
-            return f"stands at {fault}"
+            return f"is at {fault}"
         both = both_ways(place.bearing)
         bearing = None if both else bearing_deg(place.bearing)
         if isinstance(bearing, str):
@@ -214,15 +214,15 @@ class _RoadFinder:
         if bearing is not None:
             along = bearing_gap_deg(heading, bearing) <= ALONG_DEG
             if not along.any():
-                return f"has no road within {within_m:g} m that leads towards {bearing:g} degrees"
+                return f"has no road within {within_m:g} m that leads in direction {bearing:g} degrees"
             return _Found(int(roads[along][0]), float(metres[along][0]))
         tied = roads[metres <= metres[0] + SAME_M]
         return _Found(int(tied[0]), float(metres[0])) if len(tied) == 1 else self._both(tied)
 
     def _both(self, rows: NDArray[np.int64]) -> str:
         names = " or ".join(self._name(int(r)) for r in rows[:3])
-        words = "degrees, or N, NE, ...; both, where it measures both directions together"
-        return f"could be on road {names}. Say which way it measures with a column bearing ({words})"
+        words = "degrees, or N, NE, ...; both, if it measures both directions together"
+        return f"could be on road {names}. Say which direction it measures with a column bearing ({words})"
 
     def _name(self, row: int) -> str:
         return str(self.names[row])
@@ -238,7 +238,7 @@ def both_ways(text: str | None) -> bool:
 
 
 def bearing_deg(text: str | None) -> float | str | None:
-    """Degrees clockwise from north, None where none is given, or the reason why it is not a bearing."""
+    """Degrees clockwise from north, None if not given, or the reason why it is not a bearing."""
     if text is None or not text.strip():
         return None
     word = re.sub(r"[\s_-]", "", text.lower()).removesuffix("°")
@@ -248,7 +248,7 @@ def bearing_deg(text: str | None) -> float | str | None:
         degrees = float(word.replace(",", "."))
     except ValueError:
         return f'has a bearing "{text}" that is neither degrees nor a compass word'
-    return degrees % 360 if math.isfinite(degrees) else f'has a bearing "{text}" that is no number of degrees'
+    return degrees % 360 if math.isfinite(degrees) else f'has a bearing "{text}" that is not a number of degrees'
 
 
 def _too_far(index: PlaceIndex, place: SensorSite, what: str, metres: float) -> str:
@@ -257,7 +257,7 @@ def _too_far(index: PlaceIndex, place: SensorSite, what: str, metres: float) -> 
     if metres > 10 * swapped_m and metres > 1000:
         return f"is {away} from {what}: lon and lat look swapped"
     if metres > 5_000:
-        return f"is {away} from {what}: is it another city's?"
+        return f"is {away} from {what}: is it in another city?"
     power = 10 ** math.floor(math.log10(max(metres, 1)))
     enough_m = next(k * power for k in (1, 2, 5, 10) if k * power >= metres)
     return f"is {away} from {what}. Pass --snap {enough_m} to attach it"
@@ -267,12 +267,12 @@ def _too_far(index: PlaceIndex, place: SensorSite, what: str, metres: float) -> 
 
 
 def settle_step(readings: Readings, names: Sequence[str], *, step_s: int | None, quantity: str, where: str) -> int:
-    """The step, found where none is given. A detector that reports less often than every step is refused."""
+    """The step, inferred if not given. Detectors that report less often than once per step are refused."""
     every_s, gaps = _intervals_s(readings, len(names))
     known = every_s[every_s > 0]
     if step_s is None:
         if not len(known):
-            raise CityError(f"{where}: how far apart its readings are cannot be inferred. Pass --step, such as 5min")
+            raise CityError(f"{where}: the step of its readings cannot be inferred. Pass one, such as --step 5min")
         each, count = np.unique(known, return_counts=True)
         step_s = whole_step(int(each[len(each) - 1 - np.argmax(count[::-1])]), where=where)
     every_s = np.where(gaps >= FEW_GAPS, every_s, 0)
@@ -281,7 +281,7 @@ def settle_step(readings: Readings, names: Sequence[str], *, step_s: int | None,
         needed_s = int(every_s.max())
         fits = next((s for s in range(needed_s, DAY_S + 1) if DAY_S % s == 0 and s % needed_s == 0), None)
         worst = int(coarse[np.argmax(every_s[coarse])])
-        remedy = f"Pass --step {step_text(fits)}" if fits else "Take their readings away"
+        remedy = f"Pass --step {step_text(fits)}" if fits else "Remove their readings"
         raise CityError(
             f'{where}: sensor "{names[worst]}" reports every {step_text(needed_s)}, coarser than the step of '
             f"{step_text(step_s)} (so do {len(coarse)} of {len(names)} sensors). {remedy}"
@@ -297,7 +297,7 @@ def settle_step(readings: Readings, names: Sequence[str], *, step_s: int | None,
 
 
 def _intervals_s(readings: Readings, num_detectors: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """[D] the usual seconds between a detector's readings, 0 where there is no usual one; and how many gaps show it."""
+    """[D] usual seconds between a detector's readings, 0 if irregular; and the number of gaps this is based on."""
     order = np.lexsort((readings.time_us, readings.column))
     detector, time_us = readings.column[order], readings.time_us[order]
     gap_us = np.diff(time_us)
@@ -308,7 +308,7 @@ def _intervals_s(readings: Readings, num_detectors: int) -> tuple[NDArray[np.int
     for i, gaps in zip(which.tolist(), np.split(gap_us, first[1:]), strict=False):
         each, count = np.unique(gaps, return_counts=True)
         usual = int(each[np.argmax(count)])
-        # Readings at odd times, such as one a passing vehicle, have no usual gap.
+        # Irregular readings, such as one per passing vehicle, have no usual gap.
         regular = count.max() * 2 >= len(gaps) and (gaps % usual == 0).mean() >= 0.9 and len(gaps) >= 2
         every_s[i] = usual // 1_000_000 if regular and usual % 1_000_000 == 0 else 0
         seen[i] = len(gaps)

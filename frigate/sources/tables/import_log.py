@@ -1,4 +1,4 @@
-"""What an import could not use: rows listed in a report with their file, line, column, value and the reason."""
+"""Rows that an import could not use, listed in a report with file, line, column, value and reason."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class _Rejected:
 
 @dataclass
 class ImportLog:
-    """Gathers notices, and the rows that are left out. A row is listed once, under the first reason found."""
+    """Collects notices and the rows that are left out. A row is listed once, with the first reason found."""
 
-    report: Path | None = None  # where every rejected row is listed, if asked for
-    refuse: bool = False  # whether a row that cannot be used is an error
+    report: Path | None = None  # file that lists every rejected row
+    refuse: bool = False  # whether an unusable row is an error
     notices: Notices = field(default_factory=Notices)
     rejected: list[_Rejected] = field(default_factory=list)
 
     def reject(self, table: Table, rows: NDArray[np.generic], column: str, reason: str | list[str]) -> None:
-        """Leave out rows of a table, given by a mask or their indices; one reason for all, or one for each of them."""
+        """Reject rows of a table, given by a mask or by indices. `reason` is one for all, or one per row."""
         at = np.flatnonzero(rows) if rows.dtype == bool else rows
         values = table.frame[column][at]
         shown = values.bin.encode("hex") if values.dtype == pl.Binary else values.cast(pl.String, strict=False)
@@ -48,14 +48,14 @@ class ImportLog:
         self.reject_rows(table.file, table.frame[ROW].to_numpy()[at], column, shown.str.slice(0, 200), reasons)
 
     def drop(self, table: Table, rows: NDArray[np.bool_], column: str, reason: str | list[str]) -> Table:
-        """The table without rows that are left out."""
+        """Reject rows and return the table without them."""
         self.reject(table, rows, column, reason)
         return table.filter(~rows)
 
     def reject_rows(
         self, file: TableFile, rows: NDArray[np.integer], column: str, values: pl.Series, reason: str | list[str]
     ) -> None:
-        """The same, by the numbers of rows in the file; `values` are what stood there."""
+        """Reject rows by their numbers in the file; `values` are the rejected values."""
         if len(rows):
             reasons = [reason] * len(rows) if isinstance(reason, str) else reason
             shown = values.fill_null("").to_list()
@@ -64,7 +64,7 @@ class ImportLog:
             self.rejected.append(_Rejected(file, np.asarray(rows, np.int64), column, shown, reasons))
 
     def refuse_most(self, file: TableFile, total: int) -> None:
-        """Refuse a table of which more than half is left out: it is the wrong one."""
+        """Refuse a table if more than half of it is rejected: it must be the wrong one."""
         parts = [part for part in self.rejected if part.file is file]
         lost = len(np.unique(np.concatenate([part.rows for part in parts]))) if parts else 0
         if lost * 2 <= total:
@@ -76,14 +76,14 @@ class ImportLog:
         )
 
     def where_listed(self) -> str:
-        """Write the report, if one was asked for, and name it."""
+        """Write the report if wanted, and say where the rows are listed."""
         if self.report is None:
-            return ". Pass --report FILE to list them all"
+            return ". Pass --report FILE to list the rejected rows"
         self._write(self.report)
         return f". Each is listed in {self.report}"
 
     def finish(self) -> Notices:
-        """Write the report, and count the rejected rows in the notices, by table and column."""
+        """Write the report if wanted, and return notices that count rejected rows by table and column."""
         counts: dict[str, int] = {}
         for part in self.rejected:
             about = f", {part.column}" if part.column else ""
@@ -99,7 +99,7 @@ class ImportLog:
         return self.notices
 
     def _write(self, report: Path) -> None:
-        """The report as CSV. A file that is no report of ours is not replaced."""
+        """Write the report as CSV. Only an earlier report is replaced, never another file."""
         try:
             if report.exists() and not report.read_text("utf-8", "replace").startswith(",".join(HEADER)):
                 raise CityError(f"{report} is not a report of rejected rows. Name another file with --report")

@@ -1,9 +1,9 @@
-"""A user's own tables: nodes, edges and readings in any column names and the common time formats.
+"""Import a user's own tables of nodes, edges and readings, with any column names and common time formats.
 
-Readings are long (one a row: time, sensor, value) or wide (the time, then a column for each sensor). A sensor is
-attached by the node or road that it names, or else to the nearest by its coordinates, which stand in a table of sensors
-or in the readings themselves. A row that cannot be used is left out, reported and listed in the report file; a table of
-which more than half cannot be used is refused.
+Readings are long (one per row: time, sensor, value) or wide (time, then one column per sensor). A sensor is attached to
+the node or road that it names, or else to the one nearest to its coordinates, which come from a table of sensors or
+from the readings themselves. An unusable row is left out, reported and listed in the report file. If more than half of
+a table is unusable, it is refused.
 """
 
 from __future__ import annotations
@@ -71,42 +71,42 @@ def import_tables(
     Parameters
     ----------
     nodes, edges
-        Tables of intersections and of roads. Without nodes, the lines of the edges locate them.
+        Tables of intersections and roads. Without nodes, the lines of the edges locate them.
     readings
-        A long or a wide table; None: a city without readings.
+        A long or wide table. None: a city without readings.
     network
-        A city, or its folder, whose network is used in place of nodes and edges. The notices of a city go on.
+        A city, or its folder, whose network is used instead of nodes and edges. The city's notices are kept.
     sensors
-        A table of the places of the sensors.
+        A table with the locations of the sensors.
     rename
-        Columns of any of the tables -> ours. Units are converted on the way: {"length_km": "length_m"}.
+        Columns of any of the tables -> ours. Units are converted: {"length_km": "length_m"}.
     snap_m
-        How far a sensor may be from its node or road; default: 50.
+        Maximum distance of a sensor from its node or road; default: 50.
     step
         Default: the step of the readings.
     timezone
-        Of times without a zone, which are refused where it is not known; default: that of the network's city. The
-        city's own clock is by default that of the place.
+        For times without a zone; if it is unknown, they are refused. Default: that of the network's city. The time zone
+        of the new city itself defaults to that of the place.
     date_order
-        "dmy", "mdy" or "ymd", where the dates do not show it.
+        "dmy", "mdy" or "ymd", if the dates do not show it.
     encoding
-        Of CSV files.
+        Encoding of CSV files.
     quantity, unit
-        "count", or the name of a gauge such as "speed"; and its unit. Default: "count", unless the column of the
-        readings has the name of a gauge.
+        "count", or the name of a gauge such as "speed"; and its unit. Default: "count", unless the column of readings
+        has the name of a gauge.
     on
-        "nodes", or "roads": every road is a node, and every turn that the network's city allows an edge.
+        "nodes", or "roads": every road is a node, and every turn that the network's city allows is an edge.
     name
-        Of the city; default: that of the edges' folder, or of the network's city.
+        Name of the city; default: that of the edges' folder, or of the network's city.
     report
-        A file to list the rows in that could not be used.
+        A file in which to list unusable rows.
     """
     if on not in ("nodes", "roads"):
         raise CityError(f'on "{on}" is not known. Give nodes or roads')
     if (network is None) == (edges is None):
-        raise CityError("Give either a table of edges or the city whose network it is (--network CITY)")
+        raise CityError("Give either a table of edges or a city with the network (--network CITY)")
     if network is not None and nodes is not None:
-        raise CityError("--network brings its own nodes. Leave --nodes out")
+        raise CityError("--network has its own nodes. Leave out --nodes")
     if quantity is not None:
         quantity = parse_quantity(quantity, where="quantity")
     log = ImportLog(None if report is None else Path(report))
@@ -150,7 +150,7 @@ class _Options:
 
 @contextmanager
 def _opened(given: Mapping[str, str | Path | None], options: _Options) -> Iterator[dict[str, TableFile]]:
-    """The tables that are given, while copies of them in UTF-8 are kept where they are needed."""
+    """The given tables. UTF-8 copies, where needed, exist until the block ends."""
     if given["sensors"] is not None and given["readings"] is None:
         raise CityError("--sensors locates the sensors of --readings. Pass both")
     with scratch_folder() as scratch:
@@ -186,7 +186,7 @@ def _attached(
         raise CityError(f"snap {options.snap_m:g}: give a distance in metres, 0 or more")
     step_s = None if options.step is None else parse_step(options.step, where="step")
     local = None if options.timezone is None else zone(options.timezone)
-    clock = Clock(local, f"Pass --timezone, such as {city.stream.timezone}, where the map lies, or UTC")
+    clock = Clock(local, f"Pass --timezone, such as {city.stream.timezone} (where the map is) or UTC")
     where = tables["readings"].path.name
     rename, notices = options.rename, log.notices
     file = tables["readings"].choose((), READING_COLUMNS, rename=rename, notices=notices, note_unread=False)
@@ -211,22 +211,22 @@ def _attached(
     joined = bucket_sensors(usable, grid, node_of=node_of, num_nodes=N, quantity=quantity)
     rule = "summed where all of them report" if quantity == "count" else "averaged"
     shared = int((np.bincount(node_of[node_of >= 0], minlength=N) > 1).sum())
-    notices.add(f"Nodes with several detectors, their readings {rule}", shared)
+    notices.add(f"Nodes with several detectors, whose readings are {rule}", shared)
     notices.add_rows(
-        "Nodes with snapshots left out because only some of their detectors report",
+        "Nodes with snapshots left out because only some of their detectors reported",
         joined.partial > 0,
         lambda n: f"node {network.node_ids[n]}, {int(joined.partial[n]):,} snapshots",
     )
     snapshots = joined.snapshots
     if not snapshots.observed.any():
-        raise CityError(f"{where}: no node has a reading, as no snapshot has all detectors of a node")
+        raise CityError(f"{where}: no node has a reading, because its detectors never report in the same snapshot")
     snapshots = snapshots.trimmed(notices)
     stream = snapshots.stream(network, quantity=quantity, unit=options.unit)
     return _with_notices(replace(city, stream=stream, detectors=detectors), log)
 
 
 def _known_sites(city: City, names: Sequence[str]) -> dict[str, SensorSite]:
-    """Where these detectors stand that the city knows, and that are none of its nodes."""
+    """Locations of those detectors that the city already knows and that are not named like one of its nodes."""
     node_ids = [str(node_id) for node_id in city.network.node_ids.tolist()]
     sites: dict[str, SensorSite] = {}
     known = city.detectors
@@ -244,7 +244,7 @@ def _known_sites(city: City, names: Sequence[str]) -> dict[str, SensorSite]:
 def _detectors(
     names: Sequence[str], sites: Sequence[SensorSite | None], attached: Attached, network: RoadNetwork
 ) -> Detectors:
-    """The detectors that read, where they have names or places of their own."""
+    """The attached detectors, if they have names or locations of their own."""
     at = np.concatenate([np.flatnonzero(attached.node_of >= 0), np.flatnonzero(attached.second_of >= 0)])
     nodes = np.concatenate([attached.node_of[attached.node_of >= 0], attached.second_of[attached.second_of >= 0]])
     own = np.array(names, np.str_)[at]
@@ -257,14 +257,14 @@ def _detectors(
 def _both_directions(
     readings: Readings, attached: Attached, quantity: str, log: ImportLog
 ) -> tuple[Readings, NDArray[np.int64]]:
-    """The readings by detector and the node of each, with one more for the other direction of those that measure both.
+    """The readings by detector and the node of each. A detector of both directions is split in two.
 
-    A count is of both together, of which each direction is given half.
+    Its counts are for both together, so each direction gets half.
     """
     both = np.flatnonzero(attached.second_of >= 0)
     if not len(both):
         return readings, attached.node_of
-    rule = "half of each count given to either" if quantity == "count" else "the same value given to both"
+    rule = "each given half of the count" if quantity == "count" else "both given the same value"
     log.notices.add(f"Detectors that measure both directions of a road, {rule}", len(both))
     of_both = np.isin(readings.column, both)
     if quantity == "count":

@@ -1,7 +1,7 @@
-"""A road network from a user's own tables of nodes and edges, or of edges alone whose lines say where the nodes are.
+"""Make a road network from a user's own tables of nodes and edges, or of edges alone if their lines locate the nodes.
 
-An edge with a `direction` (forward, backward, both) or a `oneway` flag is one or two roads; without either it is one,
-from source to target. The line of a backward road is reversed.
+An edge with a `direction` (forward, backward, both) or a `oneway` flag is one or two roads; without either it is one
+road from source to target. The line of a backward road is reversed.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ EDGE_COLUMNS = (*EDGE_TEXTS, *EDGE_NUMBERS, "geometry")
 FORWARD = ("forward", "forwards", "fwd", "f", "ft", "along", "1", "yes", "true", "y", "t")
 BACKWARD = ("backward", "backwards", "bwd", "tf", "against", "-1", "reverse")
 BOTH = ("both", "bothways", "b", "0", "2way", "two-way", "no", "false", "n")
-SAME_PLACE_DECIMALS = 6  # degrees: line ends that agree so far, a tenth of a metre, meet
+SAME_PLACE_DECIMALS = 6  # of degrees, a tenth of a metre: line ends that agree to this precision meet
 APART_M = 50.0
 
-RoadIds = dict[str, tuple[tuple[int, bool], ...]]  # the user's own -> rows of edges, and whether forward
+RoadIds = dict[str, tuple[tuple[int, bool], ...]]  # the user's ids -> rows of edges, and whether forward
 Lines = dict[int, Line]  # row of the file -> its line
-Ends = tuple[NDArray[np.int64], NDArray[np.int64]]  # rows of the nodes that a road leaves and reaches
+Ends = tuple[NDArray[np.int64], NDArray[np.int64]]  # rows of the start and end node of each road
 
 
 @dataclass(frozen=True)
 class TableRoads:
-    """The roads of a table, each direction by itself."""
+    """The roads of a table, each direction separately."""
 
     edges: Edges
-    ids: RoadIds  # the user's own
-    row: NDArray[np.int64]  # [E] of the file
-    rows_of_table: NDArray[np.int64]  # all that are not blank
+    ids: RoadIds
+    row: NDArray[np.int64]  # [E] row in the file
+    rows_of_table: NDArray[np.int64]  # all rows that are not blank
 
 
 def network_from_tables(
@@ -54,9 +54,9 @@ def network_from_tables(
     *,
     keep_parallel: bool = False,
 ) -> tuple[RoadNetwork, TableRoads]:
-    """The network of these tables, cleaned, and its roads; what was left out or repaired is reported.
+    """The network of these tables, cleaned, and its roads. Notices say what was left out or repaired.
 
-    A network has one road from a node to another. With `keep_parallel`, the others are among the roads all the same.
+    A network has only one road from one node to another. With `keep_parallel`, the returned roads still include others.
     """
     edges = edges.choose((), EDGE_COLUMNS, rename=rename, notices=log.notices)
     base = None if nodes is None else _nodes(nodes.choose(NODE_COLUMNS, rename=rename, notices=log.notices), log)
@@ -105,14 +105,14 @@ def _nodes(file: TableFile, log: ImportLog) -> RoadNetwork:
     log.reject(table, wrong, "lat", [f"is at {w}" for w in why])
     place = place.filter(~wrong)
     again = ~place.frame["node_id"].is_first_distinct().to_numpy()
-    place = log.drop(place, again, "node_id", "is there already: ids are not unique")
+    place = log.drop(place, again, "node_id", "is repeated: ids must be unique")
     log.refuse_most(file, total)
     lon, lat = (place.frame[c].to_numpy() for c in ("lon", "lat"))
     return RoadNetwork(new_ids(place, "node_id"), lon, lat, Edges.none())
 
 
 def _nodes_of_lines(table: Table, lines: Lines, total: int, log: ImportLog) -> tuple[RoadNetwork, Table, Ends]:
-    """Nodes where lines end: by the ids that the edges name, or else by the place itself, numbered from 0."""
+    """Nodes at the ends of lines: with the ids in the edges, or else one per place, numbered from 0."""
     if "geometry" not in table:
         raise CityError(
             f"{table.path.name} does not say where its nodes are. Pass --nodes FILE, or add lines (WKT, WKB)"
@@ -131,13 +131,13 @@ def _nodes_of_lines(table: Table, lines: Lines, total: int, log: ImportLog) -> t
         lon, lat = ends[first].T
         apart_m = haversine_m(ends[:, 0], ends[:, 1], lon[at], lat[at])
         off = len(np.unique(at[apart_m > APART_M]))
-        log.notices.add(f"Nodes at which lines end more than {APART_M:g} m apart", off)
+        log.notices.add(f"Nodes whose lines end more than {APART_M:g} m apart", off)
     else:
         places = np.round(ends, SAME_PLACE_DECIMALS)
         places, first_at, at = np.unique(places, axis=0, return_index=True, return_inverse=True)
         lon, lat = ends[first_at].T
         ids, at = np.arange(len(places)), at.reshape(-1)
-        log.notices.add("Nodes made where lines meet, numbered from 0", len(places))
+        log.notices.add("Nodes created where lines meet, numbered from 0", len(places))
     return RoadNetwork(ids, lon.copy(), lat.copy(), Edges.none()), table, (at[0::2], at[1::2])
 
 
@@ -162,23 +162,23 @@ def _with_ways(table: Table, log: ImportLog) -> Table:
 
 
 def _with_numbers(table: Table, log: ImportLog) -> Table:
-    """The table with lengths, lanes and speeds as numbers, NaN where they are not known."""
+    """The table with lengths, lanes and speeds as numbers, NaN if unknown."""
     for column, style in number_styles(table.file, EDGE_NUMBERS).items():
         found = parse_numbers(table, column, style)
         bad = found.wrong | (found.given & ~(np.isfinite(found.values) & (found.values >= 0)))
         if column == "length_m":
-            log.reject(table, bad, column, "is no length. Give 0 or more, or nothing")
+            log.reject(table, bad, column, "is not a length. Give 0 or more, or leave it empty")
             table = table.with_columns(pl.Series(column, found.values)).filter(~bad)
         else:
             unknown = bad | (found.given & (found.values == 0))
-            what = f"Values of {column} that are no number above 0, taken as unknown"
+            what = f"Values of {column} that are not a number above 0, taken as unknown"
             log.notices.add(what, int(unknown.sum()))
             table = table.with_columns(pl.Series(column, np.where(unknown, np.nan, found.values)))
     return table
 
 
 def _lines(table: Table, log: ImportLog) -> tuple[Table, Lines]:
-    """The rows whose line can be read, and their lines; all rows and no line where there is no such column."""
+    """The rows whose line can be read, and their lines. Without a column of lines: all rows and no lines."""
     if "geometry" not in table:
         return table, {}
     raw = table.frame["geometry"]
@@ -234,7 +234,7 @@ def _roads(
     road_ids: dict[str, list[tuple[int, bool]]] = {}
     own = table.frame["road_id"].to_list() if "road_id" in table else [None] * len(table)
     for k, (i, pair) in enumerate(zip(at.tolist(), zip(a.tolist(), b.tolist(), strict=True), strict=True)):
-        if pair in row_of and own[i] is not None:  # one that is left out stands on the parallel one that is kept
+        if pair in row_of and own[i] is not None:  # the id of a road left out refers to the parallel road that is kept
             road = int(number[k]) if number[k] >= 0 else row_of[pair]
             road_ids.setdefault(own[i], []).append((road, bool(ahead[k])))
     rows = table.frame[ROW].to_numpy()[at][cleaned.kept].astype(np.int64)
@@ -243,7 +243,7 @@ def _roads(
 
 
 def _note_ends(base: RoadNetwork, table: Table, lines: Lines, ends: Ends, log: ImportLog) -> None:
-    """Lines that do not end at the nodes they name: swapped as a whole, they are refused; a few are reported."""
+    """Check that lines end at their nodes: if most do not, the table is refused; a few are reported."""
     if not lines or not len(table):
         return
     lon, lat = np.array([lines[row][[0, -1]] for row in table.frame[ROW]]).reshape(-1, 2).T

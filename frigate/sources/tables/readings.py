@@ -1,6 +1,6 @@
-"""A user's table of readings, long or wide, and the places of the sensors that made them.
+"""Read a user's table of readings, long or wide, and the locations of its sensors.
 
-A row without a time, a sensor or a number is listed as rejected. An empty cell is no fault: nothing was observed.
+A row with an invalid time, sensor or number is rejected. An empty value is not an error: nothing was observed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from frigate.sources.tables.import_log import ImportLog
 PLACE_COLUMNS = ("node_id", "road_id", "source", "target", "lon", "lat", "bearing", "direction")
 SENSOR_COLUMNS = ("sensor_id", *PLACE_COLUMNS)
 READING_COLUMNS = ("date", "time", "value", *SENSOR_COLUMNS)
-# By which columns a sensor is known in a table of readings, the best first.
+# Columns that identify a sensor in a table of readings, best first.
 SENSOR_KEYS = (
     ("sensor_id",),
     ("node_id",),
@@ -42,7 +42,7 @@ class SensorReadings:
     """The readings of a table and the sensors that made them."""
 
     file: TableFile
-    key: str  # the column by which a sensor is known, for the report
+    key: str  # the column that identifies a sensor, for the report
     names: list[str]  # [D]
     readings: Readings  # by sensor
     sites: Mapping[str, SensorSite] = field(default_factory=dict)
@@ -51,11 +51,11 @@ class SensorReadings:
 
 @dataclass
 class _Reader:
-    """What stays the same, or grows, while a table is read a run of rows at a time."""
+    """State while a table is read in batches of rows."""
 
     file: TableFile
     clock: Clock
-    times: tuple[str, ...]  # columns of the time
+    times: tuple[str, ...]  # time columns
     styles: Mapping[str, str]
     quantity: str
     log: ImportLog
@@ -101,10 +101,10 @@ class _Reader:
     def _values(
         self, table: Table, column: str, timed: NDArray[np.bool_]
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """Values as they are stored, and which rows have one. An empty cell is no fault: nothing was observed."""
+        """Values as float32, and which rows have a usable one."""
         found = parse_numbers(table, column, self.styles[column])
         with np.errstate(over="ignore"):
-            value = found.values.astype(np.float32)  # what float32 cannot hold becomes infinite
+            value = found.values.astype(np.float32)  # too large for float32: infinite
         missing = timed & ~found.wrong & np.isnan(value)
         self.log.notices.add("Readings without a value (empty or NaN), taken as not observed", int(missing.sum()))
         keep = timed & ~missing
@@ -120,7 +120,7 @@ class _Reader:
 def read_sensor_readings(
     file: TableFile, *, clock: Clock, date_order: str | None, quantity: str, log: ImportLog
 ) -> SensorReadings:
-    """Every reading that has a time, a sensor and a value. The table's columns are known by READING_COLUMNS."""
+    """Every reading that has a time, a sensor and a value. Columns are already matched to READING_COLUMNS."""
     keys = next((k for k in SENSOR_KEYS if all(c in file for c in k)), ())
     wide = "value" not in file and not keys
     if wide:
@@ -136,7 +136,7 @@ def read_sensor_readings(
     times = tuple(c for c in ("date", "time") if c in file)
     clock = settle_formats(file, times, clock, date_order)
     if not values:
-        raise CityError(f"{file.path.name} has times, but no readings. Long tables need a column value")
+        raise CityError(f"{file.path.name} has times but no readings. Long tables need a column named value")
     columns = [*times, *values, *([] if wide else [c for c in SENSOR_COLUMNS if c in file])]
     reader = _Reader(file, clock, times, styles, quantity, log)
     parts, total = [Readings.none()], 0
@@ -156,13 +156,13 @@ def read_sensor_readings(
 
 
 def _sites(table: Table, new: set[str], styles: Mapping[str, str], log: ImportLog) -> dict[str, SensorSite]:
-    """Where the sensors stand that a run of rows has for the first time, by their columns `key` and others."""
+    """Locations of the sensors that first appear in this batch of rows. The column `key` names them."""
     columns = [c for c in PLACE_COLUMNS if c in table]
     if not columns or not new:
         return {}
     frame = table.frame.filter(pl.col("key").is_in(list(new)))
     moved = frame.group_by("key").agg(pl.struct(columns).n_unique().alias("n")).filter(pl.col("n") > 1)
-    log.notices.add(f"Sensors of {table.path.name} with several places, the first taken", len(moved))
+    log.notices.add(f"Sensors of {table.path.name} with several locations, the first used", len(moved))
     first = replace(table, frame=frame.unique("key", keep="first", maintain_order=True))
     words = {c: text(first, c).to_list() for c in columns if c not in ("lon", "lat")}
     points = {c: parse_numbers(first, c, styles.get(c, "dot")).values for c in ("lon", "lat") if c in columns}
@@ -176,7 +176,7 @@ def _sites(table: Table, new: set[str], styles: Mapping[str, str], log: ImportLo
 
 
 def read_sensors(file: TableFile, log: ImportLog) -> dict[str, SensorSite]:
-    """Where each sensor of a table stands. Its columns are known by SENSOR_COLUMNS."""
+    """The location of each sensor in a table. Columns are already matched to SENSOR_COLUMNS."""
     if not any(c in file for c in PLACE_COLUMNS):
         file.need(["lon", "lat"])
     table = file.read(SENSOR_COLUMNS)
@@ -186,25 +186,25 @@ def read_sensors(file: TableFile, log: ImportLog) -> dict[str, SensorSite]:
     table = table.with_columns(key)
     blank, first = key.is_null().to_numpy(), key.is_first_distinct().to_numpy()
     log.reject(table, blank, "sensor_id", "is empty. Every sensor needs an id")
-    log.reject(table, ~first & ~blank, "sensor_id", "is there already: ids are not unique")
+    log.reject(table, ~first & ~blank, "sensor_id", "is repeated: ids must be unique")
     log.refuse_most(file, len(table))
     whole = table.filter(first & ~blank)
     return _sites(whole, set(whole.frame["key"].to_list()), number_styles(file, ["lon", "lat"]), log)
 
 
 def usable_readings(found: SensorReadings, node_of: NDArray[np.int64], reasons: list[str], log: ImportLog) -> Readings:
-    """The readings of sensors that stand in the network, and of each sensor and time the last in the file.
+    """The readings of attached sensors, keeping the last in the file for each sensor and time.
 
-    When most sensors stand elsewhere, the table is refused as that of another network.
+    If most sensors are not attached, the table is refused: it must belong to another network.
     """
     readings, file = found.readings, found.file
     lost = np.flatnonzero(node_of < 0)
     if not len(node_of):
-        raise CityError(f"{file.path.name} has no reading that can be used{log.where_listed()}")
+        raise CityError(f"{file.path.name} has no usable reading{log.where_listed()}")
     if len(lost) * 2 > len(node_of):
         name, rows = found.names[int(lost[0])], readings.row[readings.column == lost[0]]
         where = file.place(int(rows[0])) if len(rows) else file.path.name
-        count = "" if len(lost) == 1 else f". So it is with {len(lost):,} of {len(node_of):,} sensors"
+        count = "" if len(lost) == 1 else f". {len(lost):,} of {len(node_of):,} sensors cannot be attached"
         raise CityError(f'{where}: sensor "{name}" {reasons[int(lost[0])]}{count}')
 
     def reject(rows: NDArray[np.bool_], why: list[str] | str) -> Readings:
@@ -215,8 +215,8 @@ def usable_readings(found: SensorReadings, node_of: NDArray[np.int64], reasons: 
         return readings.take(~rows)
 
     readings = reject(node_of[readings.column] < 0, reasons)
-    log.notices.add("Sensors left out, as they stand nowhere in the network", len(lost))
+    log.notices.add("Sensors left out because they are not in the network", len(lost))
     readings = reject(repeated(readings), "has a later row for the same time, which is kept")
     if not len(readings):
-        raise CityError(f"{file.path.name} has no reading that can be used{log.where_listed()}")
+        raise CityError(f"{file.path.name} has no usable reading{log.where_listed()}")
     return readings

@@ -1,1 +1,1 @@
-"""GPS traces, matched to the roads and counted."""
+"""Match GPS traces to the roads and count them."""

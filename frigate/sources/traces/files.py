@@ -1,4 +1,4 @@
-"""Read and clean tables of GPS positions. Positions that cannot be used are counted by reason."""
+"""Read and clean tables of GPS positions. Unusable positions are counted by reason."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from frigate.data.times import Clock, RowOrder, times_us, utc_text
 from frigate.errors import CityError
 
 COLUMNS = ("vehicle", "time", "lon", "lat")
-MERGE_M = 40.0  # positions of a vehicle closer than this are the same place
-MARGIN_DEG = 0.1  # around the network: swapped coordinates are recognised by it
+MERGE_M = 40.0  # successive positions of a vehicle closer than this are one place
+MARGIN_DEG = 0.1  # around the network, when looking for swapped coordinates
 MAX_POSITIONS = 200_000_000  # 5.6 GB
 
 NO_VEHICLE = "Positions without a vehicle were left out"
@@ -30,14 +30,14 @@ NO_PLACE = "Positions without coordinates (empty, NaN or infinite) were left out
 ZERO = "Positions at (0, 0), which usually means unknown, were left out"
 SWAPPED = "Positions whose lon and lat look swapped were left out"
 NOT_ON_EARTH = "Positions that are not on earth were left out"
-TWO_PLACES = "Positions of a vehicle in two places at once were left out"
+TWO_PLACES = "Positions of a vehicle that is in two places at once were left out"
 REPEATED = "Positions repeated for the same vehicle and time, the first kept"
 REASONS = (NO_VEHICLE, NO_TIME, NO_PLACE, ZERO, SWAPPED, NOT_ON_EARTH, TWO_PLACES, REPEATED)
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Positions by vehicle, then by time; a vehicle has at most one at any time."""
+    """Positions sorted by vehicle and time; a vehicle has at most one at any time."""
 
     vehicle: NDArray[np.int32]  # [P] row of names
     time_us: NDArray[np.int64]  # [P]
@@ -67,7 +67,7 @@ class _Reading:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """Positions that cannot be used, by reason."""
+        """Number of unusable positions, by reason."""
         return {reason: self.notices.counts[reason] for reason in REASONS if reason in self.notices.counts}
 
 
@@ -75,21 +75,19 @@ class _Reading:
 def read_traces(
     paths: Sequence[Path], network: RoadNetwork, *, names: Mapping[str, str], clock: Clock, notices: Notices
 ) -> tuple[Trace, Notices]:
-    """The usable positions of all files, and the notices with those of reading added. `names` maps columns to ours."""
+    """The usable positions of all files, and the notices, extended. `names` maps columns to ours."""
     if not paths:
-        raise CityError("no file of traces is given")
+        raise CityError("no trace file is given")
     reading = _Reading(network, clock, notices)
     runs: list[Trace] = []
     for path in paths:
         if path.suffix not in (".csv", ".parquet"):
-            raise CityError(f'{path.name}: files that end in "{path.suffix}" are not read. Give .csv or .parquet')
+            raise CityError(f'{path.name}: "{path.suffix}" files are not supported. Give .csv or .parquet')
         check_rename(names, open_table(path, strict=True).names, COLUMNS)
         for table in city_table(path, COLUMNS, rename=names, notices=notices).batches():
             runs.append(_usable(table, reading))
             if reading.read > MAX_POSITIONS:
-                raise CityError(
-                    f"{path.name}: over {MAX_POSITIONS:,} positions. Import a part of the vehicles at a time"
-                )
+                raise CityError(f"{path.name}: more than {MAX_POSITIONS:,} positions. Import fewer vehicles at a time")
     columns = zip(*([run.vehicle, run.time_us, run.lon, run.lat] for run in runs), strict=True)
     vehicle, time_us, lon, lat = (np.concatenate(column) for column in columns)
     whole = Trace(vehicle, time_us, lon, lat)
@@ -130,7 +128,7 @@ def _on_earth(table: Table, lon: NDArray[np.float64], lat: NDArray[np.float64], 
 
 
 def _near(network: RoadNetwork, lon: NDArray[np.float64], lat: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Which places are in the bounding box of a network, with a margin."""
+    """Which positions are in the bounding box of a network, plus a margin."""
     here = network.present
     near = np.ones(len(lon), bool)
     with np.errstate(invalid="ignore"):
@@ -147,10 +145,10 @@ def _nothing(paths: Sequence[Path], reading: _Reading) -> str:
     said = "; ".join(f"{reason}: {count:,}" for reason, count in reading.dropped.items())
     most = max(reading.dropped, key=lambda reason: reading.dropped[reason])
     remedy = {
-        SWAPPED: " Map them the other way round: lon=lat and lat=lon",
-        NOT_ON_EARTH: " Are they degrees? For a column in 100,000ths of a degree, map it by such a name: lon_e5=lon",
+        SWAPPED: " Swap them with a map: lon=lat and lat=lon",
+        NOT_ON_EARTH: " Are they degrees? Map a column in 100,000ths of a degree under such a name: lon_e5=lon",
     }.get(most, "")
-    return f"{named}: no position can be used. {said}.{remedy}"
+    return f"{named}: no position is usable. {said}.{remedy}"
 
 
 # Across tables
@@ -172,7 +170,7 @@ def _in_order(whole: Trace, names: tuple[str, ...], notices: Notices) -> Trace:
 
 
 def _one_place_each(held: Trace, names: tuple[str, ...], reading: _Reading) -> Trace:
-    """One position for each vehicle and time: the first if they are close together, none if they are far apart."""
+    """One position per vehicle and time: the first if they are close together, none if they are far apart."""
     same = np.zeros(len(held), bool)
     same[1:] = (np.diff(held.vehicle) == 0) & (np.diff(held.time_us) == 0)
     if not same.any():

@@ -1,9 +1,9 @@
-"""From GPS traces to counts: how many vehicles passed each intersection in each step.
+"""Turn GPS traces into counts: how many vehicles passed each intersection in each step.
 
-A trace table has a row for each position: vehicle, time, lon, lat. Positions are cleaned, those of a vehicle that
-stands are merged, the rest are matched to the roads (`matching`), and every node on the way counts once
-for each time it was passed, when the share of the way to it had been driven. A 0 is a real zero of this fleet; a step
-in which no vehicle reported is not observed.
+A trace table has one row per position: vehicle, time, lon, lat. Positions are cleaned, those of a standing vehicle are
+merged, and the rest are matched to the roads (`matching`). Every node on the route counts once each time it is passed,
+at a time interpolated by distance. A 0 is a real zero of this fleet; a step in which no vehicle reported is not
+observed.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ class MatchReport:
     """How many positions were matched, and what became of the others."""
 
     read: int
-    dropped: Mapping[str, int]  # reason -> positions that could not be used
-    standing: int  # closer than MERGE_M to the one before, merged with it
+    dropped: Mapping[str, int]  # reason -> unusable positions
+    standing: int  # merged with the position before, which is closer than MERGE_M
     moving: int  # the rest
-    outside: int  # of the moving: no road within INSIDE_M
-    no_road: int  # of those inside: no road within the radius
-    alone: int  # of those inside: on a road, but not linked to any other position
-    matched: int  # of those inside: on a road, with a route from or to another position
-    broken: int  # gaps in a trace because no route led from one position to the next
-    cut: int  # gaps in a trace because more than the longest gap lay between positions
+    outside: int  # moving, with no road within INSIDE_M
+    no_road: int  # inside, with no road within the radius
+    alone: int  # inside and on a road, but not linked to another position
+    matched: int  # inside and on a road, with a route from or to another position
+    broken: int  # gaps in a trace where no route leads from one position to the next
+    cut: int  # gaps in a trace longer than max_gap_s
     vehicles: int
     vehicles_outside: int  # with no position inside the network
     passages: int
-    mean_distance_m: float  # of the matched to their roads
+    mean_distance_m: float  # of matched positions from their roads
     sigma_m: float
     beta_m: float
 
@@ -59,17 +59,17 @@ class MatchReport:
 
     @property
     def matched_share(self) -> float:
-        """Of the moving positions inside the network."""
+        """Share of the moving positions inside the network that are matched."""
         return self.matched / self.inside if self.inside else 0.0
 
     def sentences(self) -> tuple[str, ...]:
-        """The report in words."""
+        """The report as sentences."""
         found = f"{self.matched:,} of {self.inside:,} moving positions inside the network ({self.matched_share:.1%})"
         return (
             f"Matched to a road: {found}, {self.mean_distance_m:.1f} m from it on average.",
-            f"Moving positions without a road near: {self.no_road:,}; with no other to link to: {self.alone:,}.",
-            f"Positions outside the network: {self.outside:,}. Of a standing vehicle, merged: {self.standing:,}.",
-            f"Traces cut at long gaps: {self.cut:,}; broken where no route led on: {self.broken:,}.",
+            f"Moving positions with no road nearby: {self.no_road:,}; not linked to another: {self.alone:,}.",
+            f"Positions outside the network: {self.outside:,}. Merged, as the vehicle stood still: {self.standing:,}.",
+            f"Traces cut at long gaps: {self.cut:,}; broken for lack of a route: {self.broken:,}.",
             f"Passages counted: {self.passages:,}, of {self.vehicles - self.vehicles_outside:,} vehicles.",
             f"Matched with sigma {self.sigma_m:.1f} m and beta {self.beta_m:.1f} m.",
         )
@@ -77,12 +77,12 @@ class MatchReport:
 
 @dataclass(frozen=True)
 class MatchedTraces:
-    """Passages of vehicles at nodes, by vehicle and then by time."""
+    """Passages of vehicles at nodes, sorted by vehicle and time."""
 
     time_us: NDArray[np.int64]  # [passages] microseconds since 1970 UTC
     node: NDArray[np.integer]  # [passages] row of the node
-    road: NDArray[np.int32]  # [passages] row of the road by which it was reached
-    trace: Trace  # the positions that could be used
+    road: NDArray[np.int32]  # [passages] row of the road that led to the node
+    trace: Trace  # the usable positions
     report: MatchReport
     notices: Notices
 
@@ -107,7 +107,7 @@ def match_traces(
 
     Returns
     -------
-    The passages, the positions they come from, and a report of what became of the positions.
+    The passages, the positions they are based on, and a report on all positions.
     """
     options = options or MatchOptions()
     notices = Notices()
@@ -116,9 +116,7 @@ def match_traces(
         raise CityError("the network has no roads to match traces to")
     if isinstance(network, City):
         forms = len(network.stream.topologies)
-        notices.add(
-            "Versions of the network over time, the last of which was used throughout", forms if forms > 1 else 0
-        )
+        notices.add("Versions of the network over time, of which only the last was used", forms if forms > 1 else 0)
         timezone = network_timezone(timezone, network.stream.timezone, notices)
     paths = [Path(files)] if isinstance(files, str | Path) else [Path(file) for file in files]
     clock = Clock(zone(_timezone(network, timezone)), "")
@@ -152,7 +150,7 @@ def import_traces(
     name: str | None = None,
     on_progress: Progress | None = None,
 ) -> City:
-    """Make a city of counts: vehicles that passed each node of a network in each step.
+    """Make a city of counts: the vehicles that passed each node of a network in each step.
 
     Parameters
     ----------
@@ -161,28 +159,28 @@ def import_traces(
     network
         The roads that were driven.
     rename
-        Other names of columns, theirs to ours. {"lon_e5": "lon"} also divides by 100,000 (_e5, _e6, _e7).
+        Their columns -> ours. {"lon_e5": "lon"} also divides by 100,000 (likewise _e6 and _e7).
     timezone
-        Of times without one. Default: the city's, else UTC.
+        For times without a zone. Default: the city's, else UTC.
     step
         Length of a step.
     on
-        "nodes": passages of intersections. "roads": every road is a node, passed at its end.
+        "nodes": count at intersections. "roads": every road is a node, counted at its end.
     sigma_m, beta_m
-        Standard deviation of positions around their road; scale of the difference between route and straight
+        Standard deviation of positions around their road, and scale of the difference between route and straight-line
         distance. Default: estimated from the data.
     max_gap_s
-        A trace is cut where the time between two positions is longer.
+        A trace is cut where two positions are farther apart in time.
     radius_m
-        Roads up to this distance from a position are considered.
+        Only roads within this distance of a position are considered.
     workers
-        Threads.
+        Number of threads.
     engine
         "local", or "ray" for a Ray cluster.
     name
         Name of the city. Default: the network's, or the folder's.
     on_progress
-        Called with the number of positions matched and of all positions.
+        Called with the number of positions matched so far, their total number, and a description.
     """
     step_s = parse_step(step, where="step")
     if on not in ("nodes", "roads"):
@@ -201,7 +199,7 @@ def import_traces(
 
 
 def count_passages(matched: MatchedTraces, network: RoadNetwork, *, step_s: int, timezone: str, name: str) -> City:
-    """A city with passages as its readings, from the step of the first position to that of the last."""
+    """A city with passages as readings, from the step of the first position to that of the last."""
     first, last = int(matched.trace.time_us.min()), int(matched.trace.time_us.max())
     N = network.num_nodes
     span = Span(first, last, "the first position", "the last position")
@@ -225,7 +223,7 @@ def _timezone(network: City | RoadNetwork, timezone: str | None) -> str:
 
 
 def _moving(trace: Trace) -> Positions:
-    """Positions of moving vehicles. While a vehicle stands it has one position, with a first and a last time."""
+    """Positions of moving vehicles. A standing vehicle has one position, with a first and a last time."""
     kept = np.flatnonzero(merge_standing(trace.vehicle, trace.lon, trace.lat, MERGE_M))
     lasts = np.append(kept[1:] - 1, len(trace.vehicle) - 1)
     return Positions(
@@ -272,6 +270,6 @@ def _elsewhere(paths: list[Path], trace: Trace, network: RoadNetwork) -> str:
     here, there = area(trace.lon, trace.lat), area(network.lon[network.present], network.lat[network.present])
     named = paths[0].name if len(paths) == 1 else f"{paths[0].name} and {len(paths) - 1} more"
     return (
-        f"{named}: no position is within {INSIDE_M:g} m of a road. The positions lie at {here}, the network "
-        f"at {there}. Is it another city?"
+        f"{named}: no position is within {INSIDE_M:g} m of a road. The positions are at {here}, the network "
+        f"is at {there}. Is it another city?"
     )

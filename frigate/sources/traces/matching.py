@@ -1,12 +1,12 @@
-"""Map matching: which road each position of a vehicle was on, and which nodes it passed when.
+"""Map matching: find which road each position of a vehicle was on, which nodes it passed, and when.
 
 A hidden Markov model (Newson and Krumm 2009): the distance of a position from its road is Gaussian with sigma_m; the
-difference between the route and the straight distance of two positions is exponential with beta_m. By default both are
-estimated from medians of the data, as in that paper. Routes are shortest paths of bounded length; most are looked up in
-a table made beforehand, the rest are searched for, with the same result.
+difference between route and straight-line distance of two positions is exponential with beta_m. By default, both are
+estimated from medians of the data, as in that paper. Routes are shortest paths of bounded length. Most are looked up in
+a precomputed table and the rest are searched for, with the same result.
 
-Vehicles are independent of each other. They are matched in chunks of whole vehicles, by threads (the compiled
-functions release Python's lock) or by tasks on a Ray cluster, with the same result.
+Vehicles are independent. They are matched in chunks of whole vehicles, by threads (the compiled functions release
+Python's lock) or by tasks on a Ray cluster, with the same result.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from frigate.sources.traces.viterbi import (
 )
 
 ENGINES = ("local", "ray")
-CHUNK = 10_000  # positions matched at a time, about
-SAMPLE = 20_000  # positions that sigma and beta are estimated from, about
-FIRST_SIGMA_M, FIRST_BETA_M = 10.0, 50.0  # start of the estimation
-MIN_M = 1.0  # for either
+CHUNK = 10_000  # positions matched at a time, approximately
+SAMPLE = 20_000  # positions used to estimate sigma and beta, approximately
+FIRST_SIGMA_M, FIRST_BETA_M = 10.0, 50.0  # initial estimates
+MIN_M = 1.0  # of both
 INSIDE_M = 200.0  # a position farther than this from every road is outside the network
 TABLE_RADIUS_M = 3000.0  # longest route in the table
 TABLE_ROUTES = 40_000_000  # routes in it: 480 MB
@@ -52,7 +52,7 @@ ROUTES_AT_ONCE = 2_000_000
 
 @dataclass(frozen=True)
 class MatchOptions:
-    """How positions are matched, as `import_traces` says."""
+    """How positions are matched; see `import_traces`."""
 
     sigma_m: float | None = None
     beta_m: float | None = None
@@ -80,7 +80,7 @@ class NearbyRoads:
 
     projection: Projection
     grid: RoadGrid
-    radius_m: float  # roads farther from a position are not considered
+    radius_m: float  # roads farther away are not considered
 
     def near(self, positions: Positions) -> Candidates:
         return find_candidates(
@@ -91,7 +91,7 @@ class NearbyRoads:
 def match(
     roads: NearbyRoads, positions: Positions, options: MatchOptions, *, on_progress: Progress | None = None
 ) -> tuple[Matches, MatchSettings]:
-    """The roads of all positions, the passages of all vehicles, and the sigma and beta used."""
+    """The road of every position, the passages of all vehicles, and the sigma and beta used."""
     sigma_m, beta_m, workers = options.sigma_m, options.beta_m, options.workers
     table = make_table(roads, positions, max_gap_s=options.max_gap_s, workers=workers)
     gap_us = int(options.max_gap_s * 1e6)
@@ -124,7 +124,7 @@ def join(parts: Sequence[Matches]) -> Matches:
 
 
 def chunk_slices(vehicle: NDArray[np.int32], size: int) -> list[slice]:
-    """Slices of whole vehicles with about this many positions."""
+    """Slices of about this many positions that do not split a vehicle."""
     heads = np.flatnonzero(np.diff(vehicle, prepend=vehicle[:1] - 1))
     chosen = [0]
     for head in heads.tolist():
@@ -141,7 +141,7 @@ def _chunks(positions: Positions) -> list[Positions]:
 
 
 def make_table(roads: NearbyRoads, positions: Positions, *, max_gap_s: float, workers: int) -> RouteTable:
-    """Routes from the nodes at which they may begin, the most used first, as many as fit."""
+    """Routes from the nodes where routes may begin, most used first, as many as fit."""
     grid, N = roads.grid, len(roads.grid.out_starts) - 1
     reach_m = _usual_route_m(positions, max_gap_s)
     with ThreadPoolExecutor(workers) as pool:
@@ -182,7 +182,7 @@ def _usual_route_m(positions: Positions, max_gap_s: float) -> float:
 
 
 def _rows(grid: RoadGrid, reach_m: float, most: int, sources: NDArray[np.int64]) -> list[tuple[NDArray[Any], ...]]:
-    """Rows of the table in parts: sources, sizes, targets, metres, last roads."""
+    """Rows of the table, in parts: sources, sizes, targets, metres, last roads."""
     search = new_search(grid)
     parts: list[tuple[NDArray[Any], ...]] = []
     held = 0
@@ -205,10 +205,10 @@ def _estimate(found: Matches, settings: MatchSettings, sigma_m: float | None, be
     """Sigma and beta estimated from these matches, unless given."""
     matched, linked = found.state == MATCHED, found.before >= 0
     if sigma_m is None and matched.any():
-        # The median of the absolute value of a Gaussian is sigma / 1.4826.
+        # The median absolute value of a Gaussian is sigma / 1.4826.
         settings = settings._replace(sigma_m=max(MIN_M, 1.4826 * float(np.median(found.distance_m[matched]))))
     if beta_m is None and linked.any():
-        # That of an exponential is beta ln 2.
+        # The median of an exponential is beta ln 2.
         differ_m = np.abs(found.route_m[linked] - found.straight_m[linked])
         settings = settings._replace(beta_m=max(MIN_M, float(np.median(differ_m)) / float(np.log(2))))
     return settings
@@ -238,7 +238,7 @@ def _on_threads(
 def _on_ray(
     roads: NearbyRoads, table: RouteTable, chunks: Iterable[Positions], settings: MatchSettings, workers: int
 ) -> Iterator[Matches]:
-    """On a Ray cluster: the one in use or at RAY_ADDRESS, else a new one on this machine."""
+    """Match on a Ray cluster: the one in use or at RAY_ADDRESS, else a new one on this machine."""
     try:
         import ray
     except ImportError:
@@ -247,7 +247,7 @@ def _on_ray(
     if started:
         ray.init(num_cpus=None if "RAY_ADDRESS" in os.environ else workers, include_dashboard=False)
     try:
-        held = (ray.put(roads), ray.put(table))  # once for all tasks of a machine
+        held = (ray.put(roads), ray.put(table))  # sent once per machine, not per task
         task = ray.remote(_match)
         for waiting in [task.remote(*held, chunk, settings) for chunk in chunks]:
             yield ray.get(waiting)

@@ -1,6 +1,6 @@
-"""The straight pieces of all roads on a plane, and a uniform grid that finds those near a position.
+"""The straight pieces of all roads on a plane, and a uniform grid to find those near a position.
 
-Only distances from roads are measured on the plane, not lengths of roads or distances between positions.
+The plane is used only for distances from roads, not for road lengths or distances between positions.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from frigate.data.notices import Notices
 from frigate.sources.geometry import Projection, road_lines
 
 CELL_M = 100.0
-MAX_CANDIDATES = 16  # roads considered for one position, the nearest; a four-armed crossing has 8
-MAX_CELLS = 4_000_000  # a wider network gets larger cells
-LINE_ENDS_M = 100.0  # a line that ends farther from its nodes belongs to another road
+MAX_CANDIDATES = 16  # nearest roads considered for a position; a four-way crossing has 8
+MAX_CELLS = 4_000_000  # a larger network gets larger cells
+LINE_ENDS_M = 100.0  # a line that ends farther from its nodes must belong to another road
 
 Function = TypeVar("Function", bound=Callable[..., object])
 Scalar = TypeVar("Scalar", bound=np.generic)
@@ -30,20 +30,20 @@ def compiled(function: Function) -> Function:
 
 
 class RoadGrid(NamedTuple):
-    """Roads, their straight pieces, and for each cell of a uniform grid the pieces near it."""
+    """Roads, their straight pieces, and the pieces near each cell of a uniform grid."""
 
     senders: NDArray[np.int32]  # [E]
     receivers: NDArray[np.int32]  # [E]
     length_m: NDArray[np.float64]  # [E]
     out_starts: NDArray[np.int64]  # [N+1] into out_roads
     out_roads: NDArray[np.int32]  # [E] by sender
-    piece_x_m: NDArray[np.float64]  # [G] where a piece begins, on the plane
+    piece_x_m: NDArray[np.float64]  # [G] start of the piece on the plane
     piece_y_m: NDArray[np.float64]  # [G]
     piece_dx_m: NDArray[np.float64]  # [G]
     piece_dy_m: NDArray[np.float64]  # [G]
     piece_road: NDArray[np.int32]  # [G]
     piece_before: NDArray[np.float64]  # [G] share of the road's length before the piece
-    piece_share: NDArray[np.float64]  # [G] share of the road's length in it
+    piece_share: NDArray[np.float64]  # [G] share of the road's length in the piece
     cell_starts: NDArray[np.int64]  # [cells+1] into cell_pieces
     cell_pieces: NDArray[np.int32]  # pieces within radius_m of the cell
     left_m: float
@@ -54,11 +54,11 @@ class RoadGrid(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """The roads near each position, M at most; unordered."""
+    """The roads near each position, at most M, in no particular order."""
 
     number: NDArray[np.int64]  # [P] how many
     road: NDArray[np.int32]  # [P,M]
-    offset_m: NDArray[np.float64]  # [P,M] how far along the road
+    offset_m: NDArray[np.float64]  # [P,M] distance along the road
     distance_m: NDArray[np.float64]  # [P,M] from the road
     inside: NDArray[np.bool_]  # [P] whether any road is within inside_m
 
@@ -66,7 +66,7 @@ class Candidates(NamedTuple):
 def build_grid(
     network: RoadNetwork, projection: Projection, *, radius_m: float, margin_m: float, notices: Notices
 ) -> RoadGrid:
-    """The grid of a network: each cell lists the pieces within radius_m; cells extend margin_m beyond the network."""
+    """Build the grid of a network. Each cell lists the pieces within radius_m; the grid extends margin_m beyond it."""
     edges = network.edges
     x, y, road = _lines(network, projection, notices)
     same = road[1:] == road[:-1]
@@ -113,7 +113,7 @@ def build_grid(
 
 
 def readonly(values: NDArray[Any], dtype: type[Scalar]) -> NDArray[Scalar]:
-    """A read-only copy of this type."""
+    """A read-only copy with this dtype."""
     held = np.ascontiguousarray(values, dtype)
     held = held.copy() if held is values else held
     held.setflags(write=False)
@@ -125,7 +125,7 @@ def fill_cells(
     grid: RoadGrid, radius_m: float, cell_starts: NDArray[np.int64], cell_pieces: NDArray[np.int32], fill: bool
 ) -> None:
     """Count the pieces within radius_m of each cell (at the index after it), or fill them in."""
-    reach_m = radius_m + grid.cell_m * np.sqrt(0.5)  # from the middle of a cell to a point that near its corner
+    reach_m = radius_m + grid.cell_m * np.sqrt(0.5)  # from the middle of a cell to a point radius_m beyond its corner
     for piece in range(len(grid.piece_x_m)):
         x, y = grid.piece_x_m[piece] - grid.left_m, grid.piece_y_m[piece] - grid.bottom_m
         dx, dy = grid.piece_dx_m[piece], grid.piece_dy_m[piece]
@@ -154,7 +154,7 @@ def fill_cells(
 def find_candidates(
     grid: RoadGrid, x_m: NDArray[np.float64], y_m: NDArray[np.float64], radius_m: float, inside_m: float
 ) -> Candidates:
-    """The nearest roads within radius_m, at most the radius of the grid, of each place."""
+    """The nearest roads within radius_m of each place. radius_m is at most the radius of the grid."""
     P = len(x_m)
     shape = (P, MAX_CANDIDATES)
     number, inside = np.zeros(P, np.int64), np.ones(P, np.bool_)
@@ -180,7 +180,7 @@ def _near(
     offset_m: NDArray[np.float64],
     distance_m: NDArray[np.float64],
 ) -> int:
-    """Fill in the candidates of one place: each road once, at its nearest point."""
+    """Fill in the candidates of one place, each road once, at its nearest point."""
     count = 0
     for at in range(grid.cell_starts[cell], grid.cell_starts[cell + 1]):
         piece = grid.cell_pieces[at]
@@ -231,7 +231,7 @@ def _to_piece(grid: RoadGrid, piece: int, x_m: float, y_m: float) -> tuple[float
 def _lines(
     network: RoadNetwork, projection: Projection, notices: Notices
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-    """The points of all roads' lines on the plane, one road after the other, and the road of each."""
+    """The points of all road lines on the plane, road by road, and the road of each point."""
     edges = network.edges
     ends = np.stack([edges.senders, edges.receivers], axis=1)  # [E,2]
     straight = np.stack([network.lon[ends], network.lat[ends]], axis=2)  # [E,2,2]
@@ -258,7 +258,7 @@ def _lines(
 def _apart_m(
     projection: Projection, lines: list[NDArray[np.float64]], straight: NDArray[np.float64], order: tuple[int, int]
 ) -> NDArray[np.float64]:
-    """[E] the larger distance of a line's two ends, taken in this order, from its nodes."""
+    """[E] the larger of the distances of a line's two ends, taken in this order, from its nodes."""
     given = np.stack([[line[at] for line in lines] for at in order], axis=1)  # [E,2,2]
     x, y = projection.metres(given[..., 0], given[..., 1])
     node_x, node_y = projection.metres(straight[..., 0], straight[..., 1])

@@ -1,7 +1,7 @@
 """The inner loops of map matching, compiled by numba: bounded routes, Viterbi's algorithm, passages.
 
-Functions that call each other are in one file: numba's cache goes by the date of the file and would miss a change in
-another. All arrays are read-only, as those from Ray are, so that one compiled version serves both.
+Functions that call each other are in one file, because numba's cache only checks the date of that file and would miss a
+change in another. All arrays are read-only, like those from Ray, so that one compiled version serves both.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from frigate.data.coordinates import EARTH_RADIUS_M
 from frigate.sources.traces.road_index import Candidates, RoadGrid, compiled
 
-DETOUR, DETOUR_M = 1.5, 1000.0  # a route may be this many times the straight distance, plus this
-TOP_SPEED_MPS = 70.0  # no vehicle is faster than this ...
-CLOCK_SLACK_S = 5.0  # ... with clocks accurate to this
+DETOUR, DETOUR_M = 1.5, 1000.0  # longest route: this many times the straight-line distance, plus this
+TOP_SPEED_MPS = 70.0  # no vehicle is faster ...
+CLOCK_SLACK_S = 5.0  # ... if clocks are accurate to this
 
-MATCHED, NO_ROAD, OUTSIDE = 0, 1, 2  # what became of a position
+MATCHED, NO_ROAD, OUTSIDE = 0, 1, 2  # states of a position
 
 
 class RouteTable(NamedTuple):
@@ -29,7 +29,7 @@ class RouteTable(NamedTuple):
     starts: NDArray[np.int64]  # [rows+1]
     targets: NDArray[np.int32]
     metres: NDArray[np.float32]
-    last_roads: NDArray[np.int32]  # the road by which the route reaches its target; -1 at its source
+    last_roads: NDArray[np.int32]  # last road of the route; -1 at its source
     radius_m: float
 
 
@@ -39,11 +39,11 @@ class Search(NamedTuple):
     metres: NDArray[np.float64]  # [N] infinite where not reached
     last_roads: NDArray[np.int32]  # [N]
     settled: NDArray[np.bool_]  # [N]
-    touched: NDArray[np.int32]  # [N] the nodes to clean up after
+    touched: NDArray[np.int32]  # [N] nodes to reset afterwards
 
 
 class Positions(NamedTuple):
-    """Positions by vehicle, then by time. A standing vehicle has one, with two times."""
+    """Positions sorted by vehicle and time. A standing vehicle has one, with two times."""
 
     vehicle: NDArray[np.int32]  # [P]
     lon: NDArray[np.float64]  # [P]
@@ -59,24 +59,24 @@ class MatchSettings(NamedTuple):
 
 
 class Matches(NamedTuple):
-    """What became of each position, and the passages of all."""
+    """The match of each position, and the passages of all vehicles."""
 
     state: NDArray[np.int8]  # [P] MATCHED, NO_ROAD or OUTSIDE
     road: NDArray[np.int32]  # [P] -1 where not matched
-    offset_m: NDArray[np.float64]  # [P] how far along the road
+    offset_m: NDArray[np.float64]  # [P] distance along the road
     distance_m: NDArray[np.float32]  # [P] to the road; NaN where not matched
-    before: NDArray[np.int64]  # [P] the position it was reached from; -1 at the head of a chain
-    broken: NDArray[np.bool_]  # [P] no route led to it from the position before
+    before: NDArray[np.int64]  # [P] the previous position in the chain; -1 at its head
+    broken: NDArray[np.bool_]  # [P] no route leads here from the position before
     straight_m: NDArray[np.float32]  # [P] from the position before; NaN at the head of a chain
-    route_m: NDArray[np.float32]  # [P] likewise
+    route_m: NDArray[np.float32]  # [P] the same, by road
     passage_us: NDArray[np.int64]  # [passages]
     passage_node: NDArray[np.int32]
-    passage_road: NDArray[np.int32]  # the road by which the node was reached
+    passage_road: NDArray[np.int32]  # the road that led to the node
 
 
 @compiled
 def straight_distance_m(lon_a: float, lat_a: float, lon_b: float, lat_b: float) -> float:
-    """`frigate.data.network.haversine_m` of one pair."""
+    """`frigate.data.coordinates.haversine_m` for a single pair."""
     lon_a, lat_a, lon_b, lat_b = np.radians(lon_a), np.radians(lat_a), np.radians(lon_b), np.radians(lat_b)
     half = np.sin((lat_b - lat_a) / 2) ** 2 + np.cos(lat_a) * np.cos(lat_b) * np.sin((lon_b - lon_a) / 2) ** 2
     return float(2 * EARTH_RADIUS_M * np.arcsin(np.sqrt(min(1.0, max(0.0, half)))))
@@ -86,7 +86,7 @@ def straight_distance_m(lon_a: float, lat_a: float, lon_b: float, lat_b: float) 
 def merge_standing(
     vehicle: NDArray[np.int32], lon: NDArray[np.float64], lat: NDArray[np.float64], merge_m: float
 ) -> NDArray[np.bool_]:
-    """Which positions are kept: each at least merge_m from the last one kept of the same vehicle."""
+    """Which positions to keep: those at least merge_m from the last kept position of the same vehicle."""
     kept = np.ones(len(vehicle), np.bool_)
     last = 0
     for i in range(1, len(vehicle)):
@@ -108,12 +108,12 @@ def new_search(grid: RoadGrid) -> Search:
 
 @compiled
 def run_search(grid: RoadGrid, search: Search, source: int, limit_m: float, wanted: NDArray[np.int32]) -> int:
-    """Dijkstra's algorithm up to limit_m, or until all wanted nodes are settled; returns how many were touched."""
+    """Dijkstra's algorithm up to limit_m, or until all wanted nodes are settled. Returns how many were touched."""
     search.metres[source] = 0.0
     search.last_roads[source] = -1
     search.touched[0] = source
     touched, left = 1, len(wanted)
-    # Ties go by node, so that the order in which nodes settle does not depend on the limit.
+    # Ties are broken by node, so that the order in which nodes settle does not depend on the limit.
     heap = [(0.0, np.int64(source))]
     while len(heap) > 0:
         _, u = heapq.heappop(heap)
@@ -157,7 +157,7 @@ def fill_rows(
     metres: NDArray[np.float32],
     last_roads: NDArray[np.int32],
 ) -> int:
-    """Fill rows of a route table, as many as fit into the arrays; returns how many."""
+    """Fill rows of a route table, as many as fit into the arrays. Returns how many."""
     nobody = np.empty(0, np.int32)
     for row in range(len(sources)):
         touched = run_search(grid, search, sources[row], radius_m, nobody)
@@ -192,7 +192,7 @@ def look_up(table: RouteTable, row: int, target: int) -> int:
 
 @compiled
 def longest_route_m(straight_m: float, seconds: float) -> float:
-    """How long a route between two positions may be."""
+    """Maximum length of a route between two positions."""
     return float(min(DETOUR * straight_m + DETOUR_M, TOP_SPEED_MPS * (seconds + CLOCK_SLACK_S)))
 
 
@@ -208,16 +208,16 @@ def link(
     limit_m: float,
     beta_m: float,
 ) -> bool:
-    """One step of Viterbi's algorithm: the cheapest route to each candidate there. False if there is none.
+    """One step of Viterbi's algorithm: the cheapest route to each candidate in `there`. False if there is none.
 
-    `here` and `there` are roads, offsets and costs. The cost of the route is added to the costs there.
+    `here` and `there` are (roads, offsets, costs). Route costs are added to the costs in `there`.
     """
     road, offset_m, cost = here
     next_road, next_offset_m, next_cost = there
     ends = grid.senders[next_road]
     best = np.full(len(ends), np.inf)
     between_m = np.empty(len(ends), np.float32)
-    unknown = np.zeros((len(road), len(ends)), np.bool_)  # routes that the table does not decide
+    unknown = np.zeros((len(road), len(ends)), np.bool_)  # routes that are not in the table
     for a in range(len(road)):
         source = grid.receivers[road[a]]
         row = table.row_of[source]
@@ -230,7 +230,7 @@ def link(
                 unknown[a, b] = row < 0 or table.radius_m < limit_m
         _relax(grid, a, here, there, between_m, back, best, straight_m, limit_m, beta_m)
     searched = -1
-    for a in np.argsort(grid.receivers[road]):  # roads that end at one node need one search
+    for a in np.argsort(grid.receivers[road]):  # roads that end at the same node share one search
         source = grid.receivers[road[a]]
         known_m = 0.0 if table.row_of[source] < 0 else table.radius_m  # lower bound of an unknown route
         needed = False
@@ -263,7 +263,7 @@ def _relax(
     limit_m: float,
     beta_m: float,
 ) -> None:
-    """Use the routes from candidate a where they are cheaper; ties go to the first candidate."""
+    """Use the routes from candidate `a` where they are cheaper; ties go to the first candidate."""
     road, offset_m, cost = here
     next_road, next_offset_m, _ = there
     for b in range(len(next_road)):
@@ -281,7 +281,7 @@ def _relax(
 def _search_ends(
     grid: RoadGrid, search: Search, source: int, limit_m: float, ends: NDArray[np.int32], between_m: NDArray[np.float32]
 ) -> None:
-    """Length of the shortest route from a node to each of the ends, as the table would give it."""
+    """Fill in the length of the shortest route from a node to each of the ends, rounded as in the table."""
     touched = run_search(grid, search, source, limit_m + 1.0, ends)
     for b in range(len(ends)):
         between_m[b] = search.metres[ends[b]] if search.settled[ends[b]] else np.inf
@@ -305,7 +305,7 @@ def match_positions(
         if n == 0:
             state[i] = NO_ROAD if near.inside[i] else OUTSIDE
             continue
-        # The negative logarithm of a Gaussian, without its constant.
+        # Negative log of a Gaussian, without the constant.
         cost[i, :n] = 0.5 * (near.distance_m[i, :n] / settings.sigma_m) ** 2
         if last >= 0 and positions.vehicle[last] == positions.vehicle[i]:
             gap_us = positions.arrive_us[i] - positions.depart_us[last]
@@ -340,7 +340,7 @@ def match_positions(
 def _trace_back(
     count: NDArray[np.int64], cost: NDArray[np.float64], back: NDArray[np.int8], before: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """[P] the chosen candidates: the cheapest at the end of each chain, and those that led to it."""
+    """[P] the chosen candidates: the cheapest at the end of each chain, traced back to its head."""
     chosen = np.full(len(count), -1, np.int64)
     for i in range(len(count) - 1, -1, -1):
         if count[i] == 0:
@@ -359,7 +359,7 @@ def _trace_back(
 def route_roads(
     grid: RoadGrid, table: RouteTable, search: Search, source: int, target: int, out: NDArray[np.int32]
 ) -> int:
-    """Fill in the roads of the shortest route between two nodes, last first; returns their number."""
+    """Fill in the roads of the shortest route between two nodes, last first. Returns their number."""
     count, row = 0, table.row_of[source]
     if row >= 0 and look_up(table, row, target) >= 0:
         while target != source:
@@ -388,7 +388,7 @@ def _passages(
     before: NDArray[np.int64],
     route_m: NDArray[np.float32],
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]]:
-    """Each node on the route between positions, at the time interpolated by distance. Fills in the routes' lengths."""
+    """Every node on the routes between positions, with times interpolated by distance. Also fills in `route_m`."""
     size = 4 * len(road) + 16
     time_us, node, by = np.empty(size, np.int64), np.empty(size, np.int32), np.empty(size, np.int32)
     roads = np.empty(len(grid.out_starts), np.int32)

@@ -26,16 +26,16 @@ def calendar(seconds: Tensor, weekend: Tensor) -> Tensor:
     return rows
 
 
-def tables(nodes: int, sensors: int, *, leanings: int, roads: bool, step_s: int = 300, device: str) -> DemandTables:
+def tables(nodes: int, sensors: int, *, networks: int, roads: bool, step_s: int = 300, device: str) -> DemandTables:
     rng = torch.Generator().manual_seed(nodes)
-    share = torch.rand(DEMANDS, leanings, nodes, sensors, generator=rng)
+    share = torch.rand(DEMANDS, networks, nodes, sensors, generator=rng)
     made = DemandTables(
         usual=20 * torch.rand(DEMANDS, CLOCK_BINS, nodes, generator=rng),
         is_sensor=torch.rand(DEMANDS, nodes, generator=rng) < 0.4,
         spread=torch.rand(DEMANDS, nodes, generator=rng),
         sensor=torch.randint(nodes, share.shape, generator=rng, dtype=torch.int32),
         share=0.7 * share / share.sum(-1, keepdim=True),
-        rest=0.3 * torch.rand(DEMANDS, leanings, nodes, generator=rng),
+        rest=0.3 * torch.rand(DEMANDS, networks, nodes, generator=rng),
         roads=2 * torch.rand(DEMANDS, TOPOLOGIES, nodes, generator=rng) if roads else None,
         below=3 * torch.rand(DEMANDS, CLOCK_BINS, nodes, generator=rng),
         power=0.7,
@@ -76,11 +76,11 @@ def compare(table: DemandTables, batch: Batch, *on: Tensor) -> tuple[Tensor, ...
     return made
 
 
-@pytest.mark.parametrize(("leanings", "roads"), list(product((1, TOPOLOGIES), (False, True))))
-def test_the_kernels_follow_readings_as_torch_does(leanings: int, roads: bool) -> None:
+@pytest.mark.parametrize(("networks", "roads"), list(product((1, TOPOLOGIES), (False, True))))
+def test_the_kernels_follow_readings_as_torch_does(networks: int, roads: bool) -> None:
     device = device_for("triton")
     batch = windows(4, 5, 7, 150, device)
-    table = tables(150, 6, leanings=leanings, roads=roads, device=device)
+    table = tables(150, 6, networks=networks, roads=roads, device=device)
     rng = torch.Generator().manual_seed(1)
     on = torch.randint(TOPOLOGIES, (4, 6), generator=rng).to(device)
     _, forecast, about = compare(table, batch, on[:, :5], on[:, 5])
@@ -93,7 +93,7 @@ def test_windows_without_a_reading_have_the_usual_flow() -> None:
     device = device_for("triton")
     batch = windows(2, 3, 4, 70, device)
     batch = replace(batch, observed=torch.zeros_like(batch.observed))
-    table = tables(70, 32, leanings=1, roads=False, device=device)
+    table = tables(70, 32, networks=1, roads=False, device=device)
     _, _, about = compare(replace(table, rest=1 - table.share.sum(-1)), batch)
     torch.testing.assert_close(about[..., 0], torch.zeros_like(about[..., 0]), rtol=0, atol=1e-5)
 
@@ -105,4 +105,4 @@ def test_every_time_of_day_falls_between_the_same_hours(step_s: int) -> None:
     weekend = torch.arange(len(seconds))[:, None].expand_as(seconds) % 2 == 0
     clock = calendar(seconds, weekend).to(device)
     batch = replace(windows(len(seconds), 389, 389, 1, device), calendar_past=clock, calendar_future=clock)
-    compare(tables(1, 1, leanings=1, roads=False, step_s=step_s, device=device), batch)
+    compare(tables(1, 1, networks=1, roads=False, step_s=step_s, device=device), batch)

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from frigate.demand.leaning import STEPS
+from frigate.demand.sensor_shares import STEPS
 from frigate.nn.clock import DAY_COS, DAY_SIN, HOURS, WEEKEND
 
 NODES = 64  # of a program
@@ -121,20 +121,20 @@ def _begin(counted, expected, known, sums, ratio, factor, everywhere, prior, pri
 
 
 @triton.jit
-def _flow(factor, everywhere, sensor, share, rest, leaning, window, node, N,
+def _flow(factor, everywhere, sensor, share, rest, row, window, node, N,
           M: tl.constexpr, SENSORS: tl.constexpr):  # fmt: skip
-    """The change at nodes, from the factors of the sensors that they lean on."""
+    """The change at nodes, from the factors of the sensors that their vehicles pass."""
     column = tl.arange(0, SENSORS)
-    at = (leaning * N + node[:, None]) * M + column[None, :]
+    at = (row * N + node[:, None]) * M + column[None, :]
     there = (node < N)[:, None] & (column < M)[None, :]
     on = tl.load(sensor + at, there, 0)
     made = tl.sum(tl.load(share + at, there, 0.0) * tl.load(factor + window * N + on, there, 0.0), axis=1)
-    return made + tl.load(rest + leaning * N + node, node < N, 0.0) * tl.load(everywhere + window)
+    return made + tl.load(rest + row * N + node, node < N, 0.0) * tl.load(everywhere + window)
 
 
 @triton.jit
-def _leaning(which, ahead_on, window, L: tl.constexpr, BY_ROADS: tl.constexpr):
-    """The row of the window's leaning: that of its demand, on the roads of the coming hour where it follows them."""
+def _row_of_shares(which, ahead_on, window, L: tl.constexpr, BY_ROADS: tl.constexpr):
+    """The window's row in the sensor shares: that of its demand, on the roads of the coming hour if these matter."""
     row = tl.load(which + window) * L
     if BY_ROADS:
         row += tl.load(ahead_on + window)
@@ -149,8 +149,8 @@ def _step(factor, ratio, known, everywhere, which, ahead_on, sensor, share, rest
     window = tl.program_id(1).to(tl.int64)
     node = tl.program_id(0) * NODES + tl.arange(0, NODES)
     at, there = window * N + node, node < N
-    leaning = _leaning(which, ahead_on, window, L, BY_ROADS)
-    made = _flow(factor, everywhere, sensor, share, rest, leaning, window, node, N, M, SENSORS)
+    shares_row = _row_of_shares(which, ahead_on, window, L, BY_ROADS)
+    made = _flow(factor, everywhere, sensor, share, rest, shares_row, window, node, N, M, SENSORS)
     better = tl.load(factor + at, there, 0.0) * tl.load(ratio + at, there, 0.0) / tl.maximum(made, 1e-3)
     tl.store(found + at, tl.where(tl.load(known + at, there, 0) != 0, better, made), there)
 
@@ -166,8 +166,8 @@ def _ahead(factor, everywhere, calendar, which, ahead_on, sensor, share, rest,
     window = tl.program_id(1).to(tl.int64)
     node = tl.program_id(0) * NODES + tl.arange(0, NODES)
     row = tl.load(which + window)
-    leaning = _leaning(which, ahead_on, window, L, BY_ROADS)
-    change = _flow(factor, everywhere, sensor, share, rest, leaning, window, node, N, M, SENSORS)
+    shares_row = _row_of_shares(which, ahead_on, window, L, BY_ROADS)
+    change = _flow(factor, everywhere, sensor, share, rest, shares_row, window, node, N, M, SENSORS)
     log = tl.log(tl.minimum(tl.maximum(change, 1 / max_ratio), max_ratio))
     rerouted = tl.full([NODES], 1.0, tl.float32)
     if HAS_ROADS:
@@ -215,7 +215,7 @@ def follow(
     (B, T, N), H, K, (L, _, M) = values.shape, calendar_future.shape[1], usual.shape[1], sensor.shape[1:]
     clock = {"C": calendar_past.shape[2], "SIN": DAY_SIN, "COS": DAY_COS, "WEEKEND": WEEKEND, "HOURS": HOURS}
     on_roads = {"HAS_ROADS": roads is not None, "G": 1 if roads is None else roads.shape[1]}
-    leaning = {"L": L, "BY_ROADS": L > 1 and ahead_on is not None, "M": M, "SENSORS": triton.next_power_of_2(M)}
+    shares = {"L": L, "BY_ROADS": L > 1 and ahead_on is not None, "M": M, "SENSORS": triton.next_power_of_2(M)}
     roads, past_on, ahead_on = (  # where there is none, a pointer that no kernel reads
         (which if x is None else x).contiguous() for x in (roads, past_on, ahead_on)
     )
@@ -242,12 +242,12 @@ def follow(
     )  # fmt: skip
     for _ in range(STEPS - 1):
         _step[grid](
-            factor, ratio, known, everywhere, which, ahead_on, sensor, share, rest, better, N, **leaning, NODES=NODES
+            factor, ratio, known, everywhere, which, ahead_on, sensor, share, rest, better, N, **shares, NODES=NODES
         )
         factor, better = better, factor
     _ahead[grid](
         factor, everywhere, calendar_future, which, ahead_on, sensor, share, rest,
         usual, below, is_sensor, spread, roads, lasts, forecast, about, prior.max_ratio, step_s, N,
-        H=H, WIDE=triton.next_power_of_2(H), K=K, **on_roads, **leaning, **clock, NODES=NODES,
+        H=H, WIDE=triton.next_power_of_2(H), K=K, **on_roads, **shares, **clock, NODES=NODES,
     )  # fmt: skip
     return past, forecast, about

@@ -1,6 +1,6 @@
-"""Which sensors speak for a node, and how: the change of flow that some readings tell everywhere.
+"""What share of a node's vehicles passes each sensor, and the change of flow everywhere that readings imply.
 
-Of the vehicles at a node, so many pass this sensor and so many that one: these shares are what a node leans on. If a
+If a
 sensor counts half as much again as usual, then so do, at every node, the vehicles that pass it. That is one step of
 the calibration (`calibration`) from the usual trip numbers, written as a weighted mean over the sensors; it costs one
 gather, so it is done for every kind of day and hour, at every tick of a live forecast and in every training step.
@@ -19,22 +19,24 @@ from torch import Tensor
 
 from frigate.demand.calibration import SensorView
 
-MAX_SENSORS = 32  # that a node leans on: more are no better
+MAX_SENSORS = 32  # of a node: more are no better
 MIN_SHARE = 0.002  # of a node's vehicles
 STEPS = 6  # towards the readings
 
 
 @dataclass(frozen=True)
-class Leaning:
-    """The sensors that each of N nodes leans on, at most M, those of the largest shares."""
+class SensorShares:
+    """The sensors that the vehicles of each of N nodes pass: at most M, those of the largest shares."""
 
     sensor: NDArray[np.int32]  # [N,M] rows of nodes
     share: NDArray[np.float32]  # [N,M] of the node's vehicles; the shares and `rest` sum to 1
     rest: NDArray[np.float32]  # [N] share of the vehicles that pass no sensor
 
 
-def lean(sets: Iterable[tuple[csr_array, SensorView, NDArray[np.floating]]], sensors: NDArray[np.bool_]) -> Leaning:
-    """What nodes lean on, as the mean over route sets.
+def find_sensor_shares(
+    sets: Iterable[tuple[csr_array, SensorView, NDArray[np.floating]]], sensors: NDArray[np.bool_]
+) -> SensorShares:
+    """The mean over route sets.
 
     A set is the nodes that its trips pass [R,N], what the sensors see of them, and the trip numbers [R].
     """
@@ -58,7 +60,7 @@ def lean(sets: Iterable[tuple[csr_array, SensorView, NDArray[np.floating]]], sen
     share[node, rank] = total.data[order]
     all_shares = np.minimum(np.asarray(total.sum(axis=1)).ravel(), 1)
     share *= (all_shares / np.maximum(share.sum(1), 1e-9))[:, None]
-    return Leaning(sensor, share, (1 - all_shares).astype(np.float32))
+    return SensorShares(sensor, share, (1 - all_shares).astype(np.float32))
 
 
 def propagate(
@@ -73,7 +75,7 @@ def propagate(
     known
         [B,N] the sensors that were read. One that was not says nothing: its own change is estimated like any node's.
     sensor, share, rest
-        A leaning: [N,M], [N,M] and [N], or one for each of the B windows.
+        Those of `SensorShares`: [N,M], [N,M] and [N], or one for each of the B windows.
     everywhere
         [B,1] the change of vehicles that pass no sensor.
 

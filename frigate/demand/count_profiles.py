@@ -1,0 +1,78 @@
+"""What each sensor usually counts, by kind of day and hour."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frigate.data.split import Period
+from frigate.data.stream import DAY_S, RoadNetworkStream
+from frigate.demand.calibration import Floats
+from frigate.errors import CityError
+
+KINDS_OF_DAY = ("weekday", "weekend")
+BINS = 24 * len(KINDS_OF_DAY)  # hours of the kinds of day: bin = 24 * kind + hour
+TINY = 1e-4  # flow of a node that no trip passes
+
+
+def snapshot_bins(stream: RoadNetworkStream) -> NDArray[np.int64]:
+    """[S] the bin of each snapshot: kind of day and hour of the city's local time."""
+    return bins_at(stream.times_s + stream.utc_offset_s)
+
+
+def bins_at(local_s: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The bins of local times in seconds since 1970."""
+    weekday = (local_s // DAY_S + 3) % 7  # 1 January 1970 was a Thursday
+    return 24 * (weekday >= 5) + local_s % DAY_S // 3600
+
+
+def week_mean(hourly: Floats) -> Floats:
+    """[N] the mean of a week from that of every kind of day and hour [K,N]."""
+    mean: Floats = np.repeat([5.0, 2.0], 24) @ hourly / 168
+    return mean
+
+
+def usual_counts(
+    stream: RoadNetworkStream, sensors: NDArray[np.bool_], period: Period | None = None
+) -> NDArray[np.float64]:
+    """The mean count [K,N] of each sensor by kind of day and hour; NaN at nodes that are none, or were never read.
+
+    A bin without a reading at a sensor gets the sensor's mean, times what the other sensors say of that bin.
+    """
+    if stream.quantity != "count":
+        raise CityError(f'demand is estimated from counts; this city measures "{stream.quantity}"')
+    first, stop = period or (0, stream.num_snapshots)
+    rows = np.flatnonzero(sensors)
+    values, observed = stream.values[first:stop, rows].astype(np.float64), stream.observed[first:stop, rows]
+    bins = snapshot_bins(stream)[first:stop]
+    total, count = np.zeros((BINS, len(rows))), np.zeros((BINS, len(rows)))
+    for b in np.unique(bins):
+        total[b] = np.where(observed[bins == b], values[bins == b], 0).sum(0)
+        count[b] = observed[bins == b].sum(0)
+    hourly = np.full((BINS, stream.num_nodes), np.nan)
+    readings = count.sum(0)
+    known, here = count > 0, readings > 0
+    means = total / np.maximum(count, 1)
+    # What a bin has of the level at the sensors that were read in it; 1 for a bin without any.
+    rough = total.sum(0) / np.maximum(readings, 1)
+    profile = (means * known).sum(1) / np.maximum((rough * known).sum(1), TINY)
+    profile[~known.any(1)] = 1.0
+    hourly[:, rows[here]] = np.where(known, means, rough * profile[:, None])[:, here]
+    return hourly
+
+
+def usual_medians(
+    stream: RoadNetworkStream, sensors: NDArray[np.bool_], period: Period | None = None
+) -> NDArray[np.float32]:
+    """The median count [K,N] of each sensor by kind of day and hour; NaN where there is no reading."""
+    first, stop = period or (0, stream.num_snapshots)
+    rows = np.flatnonzero(sensors)
+    medians = np.full((BINS, stream.num_nodes), np.nan, np.float32)
+    bins = snapshot_bins(stream)[first:stop]
+    for b in np.unique(bins):
+        at = first + np.flatnonzero(bins == b)
+        values = np.sort(np.where(stream.observed[np.ix_(at, rows)], stream.values[np.ix_(at, rows)], np.inf), axis=0)
+        count = np.isfinite(values).sum(0)
+        low, high = (values[np.maximum(middle, 0), np.arange(len(rows))] for middle in ((count - 1) // 2, count // 2))
+        medians[b, rows[count > 0]] = ((low + high) / 2)[count > 0]
+    return medians
