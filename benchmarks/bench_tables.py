@@ -75,8 +75,8 @@ def bench_times(_: object) -> str:
         "forecast": "forecast",
         "forecast_graph": "forecast, CUDA graph",
         "live_update": "live update",
-        "demand_update": "demand follows the readings",
-        "demand_update_graph": "demand follows the readings, CUDA graph",
+        "demand_update": "demand update",
+        "demand_update_graph": "demand update, CUDA graph",
     }
     for label, told in bench_presets(found):
         for key, what in words.items():
@@ -122,7 +122,7 @@ def bench_roofline(_: object) -> str:
         f"bytes counted, and {data['ceilings']['matmul_tflop_per_s']:.0f} TFLOP/s in a product of matrices"
         for data in found.values()
     )
-    head = ["", "bytes", "GFLOP", "at the least", "measured", "times that"]
+    head = ["", "bytes", "GFLOP", "lower bound", "measured", "times the bound"]
     missing = not_measured(name for name in names if name not in found)
     return "\n\n".join(
         filter(None, [fill(f"Ceilings reached in the same runs: {reached}.", 118), table(head, rows), missing])
@@ -150,7 +150,7 @@ def bench_profile(_: object) -> str:
     data = json.loads((RESULTS / "profile-h200-chengdu.json").read_text(encoding="utf-8"))
     parts = {
         "layers": ("_layer",),
-        "layers, back": ("_back", "_products"),
+        "layers, backward": ("_back", "_products"),
         "encoder": ("_lstm",),
         "encoder, back": ("_grad_lstm",),
         "decoder": ("_decoder",),

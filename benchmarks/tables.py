@@ -174,6 +174,22 @@ def standing(_: list[Result]) -> str:
     return table(head, rows)
 
 
+def areas(_: list[Result]) -> str:
+    """Where a quarter of the area has no sensor: `default` beside LightGBM, by seed."""
+    splits = with_demand("sf-taxi-core-region-75")
+    trees = json.loads((RESULTS / "demand" / "lightgbm.json").read_text(encoding="utf-8"))["rows"]
+    beside = [row for split, row in trees.items() if split.startswith("sf-taxi-core-region-75-")]
+    found = {
+        "`default`": [split[OURS]["unseen"]["value"] for split in splits],
+        "demand alone": [split["demand alone"]["unseen"]["value"] for split in splits],
+        "LightGBM with demand": [row["LightGBM with demand"]["unseen"]["value"] for row in beside],
+        "LightGBM": [row["LightGBM"]["unseen"]["value"] for row in beside],
+        "forecasting 0": [split["zero"]["unseen"]["value"] for split in splits],
+    }
+    rows = [[name, *(f"{mae:.3f}" for mae in [*maes, mean(maes)])] for name, maes in found.items()]
+    return table(["MAE where no sensor is near", "seed 0", "seed 1", "seed 2", "mean"], rows)
+
+
 def at_sensors(_: list[Result]) -> str:
     """`default` at sensors beside what a sensor's own past can do, split by split."""
     names = (OURS, "demand alone", OWN, "last hour", "last week", "persistence")
@@ -485,7 +501,7 @@ def serve_load(_: list[Result]) -> str:
         ["requests, of which failed", *(f"{d['requests']:,}, {d['requests'] - d['answers']['200']}" for d in both)],
         ["readings stored", *(f"{d['stored_rows']:,}" for d in both)],
         ["answer to a batch: median, 99th percentile, slowest", *(milliseconds(d["ingest_ms"]) for d in both)],
-        ["the disk itself, for one page: the same", *(milliseconds(d["disk_ms"]) for d in both)],
+        ["the disk alone, one page: p50, p99, slowest", *(milliseconds(d["disk_ms"]) for d in both)],
         ["forecasts, steps without one", *(f"{d['forecasts']}, {d['missed_ticks']}" for d in both)],
         ["time of a forecast", *(f"{d['forecast_s']:.1f} s" for d in both)],
         ["memory once the window is full, and half a minute before the end", *map(memory, both)],
@@ -498,6 +514,7 @@ TABLES: dict[str, Callable[[list[Result]], str]] = {
     "summary": summary,
     "standing": standing,
     "at-sensors": at_sensors,
+    "areas": areas,
     "closures": closures,
     "closures-told": closures_told,
     "facts": facts,

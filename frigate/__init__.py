@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 else:
     from importlib import import_module
 
-    # Imported when first used: `import frigate` and `frigate --help` need not wait seconds for torch.
+    # Lazy imports, so that `import frigate` and `frigate --help` do not wait seconds for torch.
     _NAMES_IN = {
         "frigate.config": ("Settings", "preset"),
         "frigate.data.city": ("City", "read_city", "write_city"),

@@ -1,4 +1,4 @@
-"""`python -m frigate` is `frigate`; torchrun starts it as `torchrun ... -m frigate train`."""
+"""`python -m frigate` is the `frigate` command; for torchrun, `torchrun ... -m frigate train`."""
 
 import os
 import sys
@@ -8,10 +8,10 @@ from frigate.cli.main import main
 if __name__ == "__main__":
     try:
         status = main()
-    except SystemExit as ended:  # of the parser: --help, or words that it does not know
+    except SystemExit as ended:  # from the argument parser: --help or invalid arguments
         status = ended.code if isinstance(ended.code, int) else 0
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        # torch's threads may still run when Python takes itself down, which aborts a process that has finished.
+        # torch threads still running at interpreter shutdown can abort a process that has finished.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

@@ -1,6 +1,7 @@
-"""Settings: what is forecast (Task), by which model (ModelSettings or BaselineSettings), trained how (TrainSettings).
+"""Settings: what to forecast (Task), the model (ModelSettings or BaselineSettings), and training (TrainSettings).
 
-Frozen dataclasses that check themselves. `load_settings` reads TOML over a preset; `to_json` writes what a run records.
+Frozen dataclasses that validate themselves. `load_settings` lays a TOML file over a preset; `to_json` is what a run
+records.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 from frigate.errors import SettingsError, did_you_mean
 
 PRESETS = ("paper", "default")
-BASELINES = {  # the networks that the paper compares with, and how their authors write them
+BASELINES = {  # the neural baselines in the paper, with their authors' spelling
     "dcrnn": "DCRNN",
     "stgcn": "STGCN",
     "graph-wavenet": "GraphWaveNet",
@@ -23,9 +24,9 @@ BASELINES = {  # the networks that the paper compares with, and how their author
     "localegn": "LocaleGN",
     "stnn": "STNN",
 }
-ANCHOR_CHOICES = ("random", "farthest", "bourgain")  # `full` has as many as the network asks for: no model can
+ANCHOR_CHOICES = ("random", "farthest", "bourgain")  # not `full`: its number of anchors depends on the network
 MAX_SEED = 2**32 - 1
-MAX_INT = 2**63 - 1  # of an array
+MAX_INT = 2**63 - 1  # int64
 T = TypeVar("T")
 
 
@@ -45,7 +46,7 @@ def require_at_least_1(settings: object, *names: str) -> None:
 
 
 def require_kinds(settings: object) -> None:
-    """Refuse a value of another kind than its field's in a dataclass: a file or JSON may hold anything."""
+    """Raise an error if a dataclass field has a value of the wrong type: TOML and JSON may contain anything."""
     rules = {
         "int": "give a whole number",
         "float": "give a number",
@@ -62,7 +63,7 @@ def require_kinds(settings: object) -> None:
 
 
 def made_of(cls: type[T], data: dict[str, Any]) -> T:
-    """A dataclass from JSON that has all of its fields and no other."""
+    """A dataclass from JSON, which must have exactly its fields."""
     known = [each.name for each in fields(cls)]  # type: ignore[arg-type]  # any dataclass
     wrong = sorted(set(known) ^ set(data))
     require(not wrong, cls.__name__, ", ".join(wrong), f"give exactly {', '.join(known)}")
@@ -70,7 +71,7 @@ def made_of(cls: type[T], data: dict[str, Any]) -> T:
 
 
 def is_a(value: object, kind: str) -> bool:
-    """Whether a value is an "int", a "float" (or a whole number), a "str" or a "bool"; numbers are finite."""
+    """Whether a value is an "int", "float" (ints count), "str" or "bool"; numbers must be finite."""
     if kind in ("str", "bool"):
         return isinstance(value, str if kind == "str" else bool)
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -88,7 +89,7 @@ def require_between(settings: object, least: float, most: float, *names: str) ->
 
 @dataclass(frozen=True)
 class Task:
-    """What is forecast: `horizon` snapshots from `past` snapshots."""
+    """What to forecast: `horizon` snapshots from `past` snapshots."""
 
     past: int = 12  # T
     horizon: int = 12  # H
@@ -100,19 +101,19 @@ class Task:
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """The sizes of one model. The number of parameters does not depend on the network."""
+    """The sizes of a Frigate model. The number of parameters does not depend on the network."""
 
     preset: str = "default"
     width: int = 64  # D
     layers: int = 6  # L
-    anchors: int = 0  # K; 0: no positions at all
+    anchors: int = 0  # K; 0: no positions
     anchor_choice: str = "random"
     length_width: int = 16  # d_delta
     gate_width: int = 16  # d_Le
     hidden: int = 32  # of every MLP
     dropout: float = 0.2
     edge_dropout: float = 0.3
-    demand: bool = True  # forecast what demand (who drives where) leaves over; a gauge has none
+    demand: bool = True  # forecast the residual of a demand model (origin-destination trips); counts only
 
     def __post_init__(self) -> None:
         require_kinds(self)
@@ -142,12 +143,12 @@ class ModelSettings:
 
 @dataclass(frozen=True)
 class BaselineSettings:
-    """The sizes of one of the paper's baselines; `preset` says which."""
+    """The sizes of one of the paper's baselines, named by `preset`."""
 
     preset: str
     width: int
-    layers: int  # of what, each baseline's file says
-    roads: bool = False  # road features beside the readings, as `default` has them; no baseline has them of its own
+    layers: int  # see the baseline's module for what counts as a layer
+    roads: bool = False  # add the road features of `default` to the inputs; no baseline uses them originally
 
     def __post_init__(self) -> None:
         require_kinds(self)
@@ -161,7 +162,7 @@ class BaselineSettings:
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """How a model is trained. The batch size is part of the result; memory only decides the micro-batch."""
+    """How to train a model. The batch size affects the result; memory only determines the micro-batch."""
 
     epochs: int = 8
     steps_per_epoch: int | None = 100  # None: every training window once
@@ -170,16 +171,16 @@ class TrainSettings:
     weight_decay: float = 1e-4
     warmup_steps: int = 100
     clip_norm: float = 1.0
-    average: float = 0.998  # the weights that are kept are means over about 1 / (1 - average) steps; 0: no mean
+    average: float = 0.998  # decay of the weight average, which spans about 1 / (1 - average) steps; 0: no averaging
     patience: int = 15
-    hide: tuple[float, float] = (0.2, 0.8)  # share of the sensors hidden in each training window, drawn between these
-    visible_weight: float = 0.1  # of a sensor that is not hidden, in the loss
-    masks: int = 24  # sets of hidden sensors that a model with demand is trained with: each has a demand of its own
-    validation: str = "none"  # nodes that choose the epoch: none (the last is kept), some seen, or the unseen (paper)
-    validation_share: float = 0.2  # of the seen nodes, where some of them choose
+    hide: tuple[float, float] = (0.2, 0.8)  # range of the share of sensors hidden in each training window
+    visible_weight: float = 0.1  # loss weight of sensors that are not hidden
+    masks: int = 24  # sets of hidden sensors for training with demand: each needs its own calibrated demand
+    validation: str = "none"  # nodes for selecting the epoch: none (keep the last), some seen, or the unseen (paper)
+    validation_share: float = 0.2  # of the seen nodes, with validation = "seen"
     validation_windows: int = 64  # spread evenly over the validation period
-    memory_gb: float | None = None  # None: 4 on a CPU, what is free on a GPU
-    parts: int = 1  # of the network, one to a step; 1: the whole network in every step
+    memory_gb: float | None = None  # None: 4 on a CPU, most of the free memory on a GPU
+    parts: int = 1  # of the network, one per step; 1: the whole network in every step
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -219,16 +220,16 @@ class TrainSettings:
 
 @dataclass(frozen=True)
 class Settings:
-    """All settings of a run; `change` and `load_settings` make others of them.
+    """All settings of a run; `change` and `load_settings` return modified copies.
 
     Parameters
     ----------
     task : Task
-        What is forecast: past snapshots and steps ahead.
+        What to forecast: past snapshots and steps ahead.
     model : ModelSettings or BaselineSettings
         The model and its sizes. Default: Frigate's `default` preset.
     train : TrainSettings
-        How it is trained.
+        How to train it.
     """
 
     task: Task = field(default_factory=Task)
@@ -245,16 +246,16 @@ class Settings:
 
 
 def preset(name: str) -> Settings:
-    """The settings of a model by its name.
+    """The settings of a preset.
 
     Parameters
     ----------
     name : str
-        "paper": the paper's equations and sizes and nothing else. "default": what forecasts best. Or a baseline:
-        "dcrnn", "stgcn", "graph-wavenet", "stgode", "localegn", "stnn".
+        "paper": exactly the paper's equations and sizes. "default": the most accurate. Or a baseline: "dcrnn",
+        "stgcn", "graph-wavenet", "stgode", "localegn", "stnn".
     """
-    # Without hiding a model first learns to read its neighbours, then to copy its own reading. Nodes without a
-    # sensor are forecast best between the two, after some 70 steps: short epochs let early stopping find it.
+    # With no sensors hidden, a model first learns to use its neighbours, then to copy its own reading. Forecasts at
+    # nodes without a sensor are best in between, after about 70 steps; short epochs let early stopping find that point.
     protocol = TrainSettings(
         hide=(0.0, 0.0),
         visible_weight=1.0,
@@ -276,7 +277,7 @@ def preset(name: str) -> Settings:
     raise SettingsError(f'preset "{name}": choose one of {", ".join(known)}{did_you_mean(name.lower(), known)}')
 
 
-# As each baseline's own paper or code has them.
+# From each baseline's own paper or code.
 BASELINE_SIZES = {
     "dcrnn": BaselineSettings("dcrnn", width=64, layers=2),
     "stgcn": BaselineSettings("stgcn", width=64, layers=2),
@@ -288,7 +289,7 @@ BASELINE_SIZES = {
 
 
 def change(settings: Settings, changes: dict[str, Any], *, place: str = "settings") -> Settings:
-    """Settings with some values replaced, given as {"train": {"epochs": 5}, ...}; an unknown name is refused."""
+    """Settings with some values replaced, given as {"train": {"epochs": 5}, ...}; unknown names are an error."""
     parts: dict[str, Any] = {"task": settings.task, "model": settings.model, "train": settings.train}
     for part, values in changes.items():
         if part not in parts or not isinstance(values, dict):
@@ -314,6 +315,6 @@ def load_settings(path: str | Path, base: Settings) -> Settings:
         data = tomllib.loads(text)
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:  # also of bytes that are no text, numbers too long, lists too deep
+    except (ValueError, RecursionError) as error:  # also for invalid UTF-8, overlong numbers, deep nesting
         raise SettingsError(f"{path}: not a TOML file: {str(error).split(';')[0]}") from None
     return change(base, data, place=str(path))

@@ -1,6 +1,6 @@
-"""Random draws. All of a run's come from its one seed, each kind from a stream that shares no number with another's.
+"""Random draws. A run has one seed, from which each kind of draw gets an independent stream.
 
-A spawn key does what a list of numbers as seed does not: [seed], [seed, 0] and [seed, 0, 0] are the same to numpy.
+Streams are separated by spawn key, not by a list as seed: to numpy, [seed], [seed, 0] and [seed, 0, 0] are equal.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import numpy as np
 
 @unique
 class Draw(IntEnum):
-    """What is drawn; the numbers in brackets tell its streams apart."""
+    """The kinds of draw; the values in brackets distinguish streams of the same kind."""
 
     SPLIT = 1
     ANCHORS = 2
-    ANCHOR_PAIRS = 3  # of nodes, whose distortion is measured
+    ANCHOR_PAIRS = 3  # node pairs for measuring distortion
     TRIPS = 4  # (set)
-    TRIED_TRIPS = 5  # those of the searches that are compared
+    TRIED_TRIPS = 5  # trips for comparing search settings
     TRIED_FOLDS = 6
     WEIGHTS = 7
     HIDDEN_SETS = 8
-    EPOCH = 9  # (epoch) order, and what is hidden
+    EPOCH = 9  # (epoch) order of windows, and hidden sensors
     DROPOUT = 10  # (epoch, process)
-    PARTS = 11  # (times around)
+    PARTS = 11  # (pass over the parts)
     TREES = 12
     BOOTSTRAP = 13
     CHANGED_ROADS = 14  # (hundredths of a percent)
@@ -32,12 +32,12 @@ class Draw(IntEnum):
 
 
 def generator(seed: int, draw: Draw, *numbers: int) -> np.random.Generator:
-    """A generator at the start of a stream."""
+    """A numpy generator for a stream."""
     return np.random.default_rng(_sequence(seed, draw, *numbers))
 
 
 def seed_of(seed: int, draw: Draw, *numbers: int) -> int:
-    """A stream as a number of 32 bits, for generators other than numpy's; torch's own takes no more of them."""
+    """A 32-bit seed for a stream, for generators other than numpy's; torch's CPU generator uses only 32 bits."""
     return int(_sequence(seed, draw, *numbers).generate_state(1)[0])
 
 

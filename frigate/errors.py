@@ -1,10 +1,10 @@
-"""What can go wrong, in one small tree.
+"""The exception tree.
 
 FrigateError
-├── CityError          a table, folder or argument describes no valid city; names place, value and remedy
-├── SettingsError      a setting is out of its range or does not fit the city
-├── CheckpointError    a run folder is missing, cut short, or from another version
-├── ServiceError       the service, its store or a message of it; names what it found and the remedy
+├── CityError          a table, folder or argument does not describe a valid city; gives place, value and remedy
+├── SettingsError      a setting is out of range or does not fit the city
+├── CheckpointError    a run folder is missing, truncated, or from another version
+├── ServiceError       a problem with the service, its store or a message; says what was found and the remedy
 └── MissingExtraError  an optional package is needed; names the extra that installs it
 """
 
@@ -13,47 +13,47 @@ from difflib import get_close_matches
 
 
 class FrigateError(Exception):
-    """Every error that a user can cause and can mend. The message says where, what and how to mend it."""
+    """Base class of all errors a user can cause and fix. The message says where, what, and how to fix it."""
 
 
 class CityError(FrigateError):
-    """A table, folder or argument describes no valid city."""
+    """A table, folder or argument does not describe a valid city."""
 
 
 class SettingsError(FrigateError):
-    """A setting is out of its range or does not fit the city."""
+    """A setting is out of range or does not fit the city."""
 
 
 class CheckpointError(FrigateError):
-    """A run folder is missing, cut short, or from another version."""
+    """A run folder is missing, truncated, or from another version."""
 
 
 class ServiceError(FrigateError):
-    """The service, its store or a message of it is not as it should be."""
+    """A problem with the service, its store or a message."""
 
 
 class MissingExtraError(FrigateError):
-    """A package is not installed; without an `extra` that installs it, the package itself is named."""
+    """A package is not installed; the message names the extra to install or, if there is none, the package."""
 
     def __init__(self, package: str, extra: str = "") -> None:
         wanted = f"'frigate-forecast[{extra}]'" if extra else package
         super().__init__(f"{package} is not installed. Run: pip install {wanted}")
 
 
-FEW = 300  # words that are compared letter by letter, which is slow
+FEW = 300  # up to this many words, use fuzzy matching, which is slow
 MAX_WORD = 100  # characters
 
 
 def did_you_mean(word: str, known: Sequence[str]) -> str:
-    """The hint that stands after a misspelt word, such as ` (did you mean "length_m"?)`; "" where nothing is near."""
+    """The hint for a misspelt word, such as ` (did you mean "length_m"?)`; "" if no known word is close."""
     near = near_word(word, known)
     return "" if near is None else f' (did you mean "{near}"?)'
 
 
 def near_word(word: str, known: Sequence[str]) -> str | None:
-    """The word that was perhaps meant.
+    """The known word that was probably meant.
 
-    Of many, such as the ids of a city, one that differs in a single letter or in case: that takes a look at each.
+    With many words, such as a city's node ids, only one that differs in a single letter or in case, which is fast.
     """
     if len(word) > MAX_WORD:
         return None
@@ -64,7 +64,7 @@ def near_word(word: str, known: Sequence[str]) -> str | None:
 
 def _one_letter_apart(word: str, known: Sequence[str]) -> str | None:
     half, size, lower = len(word) // 2, len(word), word.lower()
-    head, tail = word[:half], word[half + 1 :]  # a single slip leaves one of them as it is
+    head, tail = word[:half], word[half + 1 :]  # a single typo leaves one of the halves intact
     for name in known:
         if -2 < len(name) - size < 2 and (name.startswith(head) or name.endswith(tail)):
             at = next((i for i, (x, y) in enumerate(zip(word, name, strict=False)) if x != y), min(size, len(name)))

@@ -1,12 +1,12 @@
-"""How many vehicles make each trip, so that the counts at the sensors come out.
+"""Calibrates the flow of each trip (vehicles per step on its route) to the sensor counts.
 
-A sensor's count is Poisson with mean sum over the trips that pass it. The trip numbers w >= 0 of the largest
-likelihood are found by expectation maximisation (Shepp and Vardi 1982; Vardi 1996 for trips):
+A sensor's count is modelled as Poisson, its mean the total flow of the trips that pass it. Expectation maximisation
+finds the maximum-likelihood trip flows w >= 0 (Shepp and Vardi 1982; Vardi 1996 for trips):
 
     w_r <- w_r * mean over the sensors v that trip r passes of (count_v / flow_v),    flow = R^T w
 
-Each step raises the likelihood, needs two sparse products and never leaves w >= 0. A prior (`hold`) pulls every number
-back towards the one it began with, as so many sensors would that count just that.
+Each step increases the likelihood, takes two sparse products and keeps w >= 0. A prior (`hold`) pulls each trip flow
+towards its initial value; its weight is in units of one sensor on the trip's route.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ Floats = NDArray[np.floating]
 
 @dataclass(frozen=True)
 class RouteSet:
-    """Trips as sparse matrices of what they pass: R trips, N nodes, E roads."""
+    """Trips and their incidence matrices with nodes and roads: R trips, N nodes, E roads."""
 
     routes: Routes
-    through_node: csr_array  # [R,N] times that a trip passes a node
+    through_node: csr_array  # [R,N] how often a trip passes a node
     through_road: csr_array  # [R,E]
 
 
 def route_set(graph: LineGraph, routes: Routes) -> RouteSet:
-    """What each trip passes: all its roads, and the nodes between them."""
+    """The incidence matrices of the trips: a trip passes all its roads, and the nodes between them."""
     length = np.diff(routes.start)
     trip = np.repeat(np.arange(len(routes)), length)
     inner = np.ones(len(routes.roads), bool)
@@ -50,33 +50,33 @@ def route_set(graph: LineGraph, routes: Routes) -> RouteSet:
 
 @dataclass(frozen=True)
 class SensorView:
-    """The part of a route set that some sensors see."""
+    """The incidence between trips and a set of V sensors."""
 
     at_sensor: csr_array  # [R,V]
     by_sensor: csr_array  # [V,R] its transpose
-    per_trip: NDArray[np.float32]  # [R,1] 1 / sensors that the trip passes; 0 where it passes none
+    per_trip: NDArray[np.float32]  # [R,1] 1 / number of sensors that the trip passes; 0 if it passes none
 
     @classmethod
     def of(cls, through_node: csr_array, sensors: NDArray[np.bool_]) -> SensorView:
-        """Of trips [R,N], by the sensors [N]."""
+        """From the trips' node incidence [R,N] and the sensor mask [N]."""
         at_sensor = through_node[:, np.flatnonzero(sensors)].tocsr()
         passed = np.asarray(at_sensor.sum(axis=1)).ravel()
         share = np.where(passed > 0, 1 / np.maximum(passed, 1), 0).astype(np.float32)
         return cls(at_sensor, at_sensor.T.tocsr(), share[:, None])
 
     def calibrate(self, trips: Floats, counts: Floats, *, iterations: int, hold: float = 0.0) -> Floats:
-        """Trip numbers [R,C] moved towards the sensors' counts [V,C], for C situations at once.
+        """Fit trip flows [R,C] to the sensor counts [V,C], for C cases at once.
 
         Parameters
         ----------
         trips
-            [R,C] where to start from.
+            [R,C] initial trip flows.
         counts
             [V,C] mean count of each sensor.
         iterations
-            Steps of expectation maximisation: more follow the sensors closer and the start less.
+            Expectation-maximisation steps: with more, the fit follows the sensors more and the initial flows less.
         hold
-            Weight of the start, where 1 is that of one sensor.
+            Weight of the initial flows, relative to one sensor.
         """
         seen, start, held = self.per_trip > 0, trips, np.float32(hold) * self.per_trip
         for _ in range(iterations):
@@ -87,7 +87,7 @@ class SensorView:
 
 
 def first_numbers(view: SensorView, counts: Floats) -> Floats:
-    """[R,1] equal trip numbers whose flow at the sensors sums to their counts [V]."""
+    """[R,1] uniform initial trip flows, scaled so that the total flow at the sensors equals their total count [V]."""
     equal = np.ones((view.at_sensor.shape[0], 1), np.float32)
     flow = float((view.by_sensor @ equal).sum())
     return equal * np.float32(counts.sum() / flow if flow > 0 else 0)

@@ -1,4 +1,4 @@
-"""What each sensor usually counts, by kind of day and hour."""
+"""Usual counts of each sensor, by kind of day and hour."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from frigate.demand.calibration import Floats
 from frigate.errors import CityError
 
 KINDS_OF_DAY = ("weekday", "weekend")
-BINS = 24 * len(KINDS_OF_DAY)  # hours of the kinds of day: bin = 24 * kind + hour
-TINY = 1e-4  # flow of a node that no trip passes
+BINS = 24 * len(KINDS_OF_DAY)  # bin = 24 * kind of day + hour
+TINY = 1e-4  # lower bound on flows, against division by zero and log(0)
 
 
 def snapshot_bins(stream: RoadNetworkStream) -> NDArray[np.int64]:
-    """[S] the bin of each snapshot: kind of day and hour of the city's local time."""
+    """[S] the bin of each snapshot: kind of day and hour in the city's local time."""
     return bins_at(stream.times_s + stream.utc_offset_s)
 
 
 def bins_at(local_s: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The bins of local times in seconds since 1970."""
+    """The bins of local times, given in seconds since 1970."""
     weekday = (local_s // DAY_S + 3) % 7  # 1 January 1970 was a Thursday
     return 24 * (weekday >= 5) + local_s % DAY_S // 3600
 
 
 def week_mean(hourly: Floats) -> Floats:
-    """[N] the mean of a week from that of every kind of day and hour [K,N]."""
+    """[N] the weekly mean, from means by kind of day and hour [K,N]."""
     mean: Floats = np.repeat([5.0, 2.0], 24) @ hourly / 168
     return mean
 
@@ -35,9 +35,9 @@ def week_mean(hourly: Floats) -> Floats:
 def usual_counts(
     stream: RoadNetworkStream, sensors: NDArray[np.bool_], period: Period | None = None
 ) -> NDArray[np.float64]:
-    """The mean count [K,N] of each sensor by kind of day and hour; NaN at nodes that are none, or were never read.
+    """The mean count [K,N] of each sensor by kind of day and hour; NaN at other nodes and sensors without readings.
 
-    A bin without a reading at a sensor gets the sensor's mean, times what the other sensors say of that bin.
+    A bin in which a sensor has no readings is filled with the sensor's mean times the other sensors' profile.
     """
     if stream.quantity != "count":
         raise CityError(f'demand is estimated from counts; this city measures "{stream.quantity}"')
@@ -53,7 +53,7 @@ def usual_counts(
     readings = count.sum(0)
     known, here = count > 0, readings > 0
     means = total / np.maximum(count, 1)
-    # What a bin has of the level at the sensors that were read in it; 1 for a bin without any.
+    # Each bin's level relative to the mean, over the sensors with readings in that bin; 1 if there are none.
     rough = total.sum(0) / np.maximum(readings, 1)
     profile = (means * known).sum(1) / np.maximum((rough * known).sum(1), TINY)
     profile[~known.any(1)] = 1.0
@@ -64,7 +64,7 @@ def usual_counts(
 def usual_medians(
     stream: RoadNetworkStream, sensors: NDArray[np.bool_], period: Period | None = None
 ) -> NDArray[np.float32]:
-    """The median count [K,N] of each sensor by kind of day and hour; NaN where there is no reading."""
+    """The median count [K,N] of each sensor by kind of day and hour; NaN where there are no readings."""
     first, stop = period or (0, stream.num_snapshots)
     rows = np.flatnonzero(sensors)
     medians = np.full((BINS, stream.num_nodes), np.nan, np.float32)

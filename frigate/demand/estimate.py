@@ -1,4 +1,4 @@
-"""The demand of a city: trips with their numbers for every kind of day and hour, and the flow they make everywhere."""
+"""The demand of a city: calibrated trip flows for every kind of day and hour, and the resulting flow at every node."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from frigate.errors import CityError
 
 @dataclass(frozen=True)
 class Demand:
-    """Trips of a city and the flows they make. S route sets, K = 48 kinds of day and hours, N nodes, E roads."""
+    """Calibrated trips and the resulting flows. S route sets, K = 48 bins (kind of day and hour), N nodes, E roads."""
 
     graph: LineGraph
     settings: DemandSettings
     seed: int
-    sensors: NDArray[np.bool_]  # [N] whose counts were used
-    usual_counts: NDArray[np.float32]  # [K,N] their own mean counts; 0 elsewhere
-    usual_medians: NDArray[np.float32]  # [K,N] their own median counts; NaN where not known
+    sensors: NDArray[np.bool_]  # [N] nodes whose counts were used
+    usual_counts: NDArray[np.float32]  # [K,N] mean counts of the sensors; 0 elsewhere
+    usual_medians: NDArray[np.float32]  # [K,N] median counts of the sensors; NaN where unknown
     sets: tuple[RouteSet, ...]  # S
-    numbers: tuple[NDArray[np.float32], ...]  # S times [R] vehicles a step that make each trip, of a mean week
-    sensor_factor: NDArray[np.float32]  # [K,N] what trips that pass a sensor are multiplied by in each hour
-    other_factor: NDArray[np.float32]  # [K] the same of trips that pass none
+    numbers: tuple[NDArray[np.float32], ...]  # S times [R] trip flows averaged over the week, vehicles per step
+    sensor_factor: NDArray[np.float32]  # [K,N] hourly multiplier of the trips that pass a sensor
+    other_factor: NDArray[np.float32]  # [K] hourly multiplier of the trips that pass none
     sensor_shares: SensorShares
-    node_flow: NDArray[np.float32]  # [K,N] vehicles a step
-    node_spread: NDArray[np.float32]  # [N] standard deviation of the logarithm over the sets: how unsure the flow is
+    node_flow: NDArray[np.float32]  # [K,N] vehicles per step
+    node_spread: NDArray[np.float32]  # [N] uncertainty of the flow: standard deviation of its log over the sets
     fit: float  # mean absolute error of the flows at the sensors, relative to their mean count
 
     def trips(self, k: int, bins: NDArray[np.int64] | None = None) -> Floats:
-        """[R,bins] vehicles a step that make each trip of set k, in some kinds of day and hours (default: all)."""
+        """[R,bins] trip flows of set k in vehicles per step, for some bins of day and hour (default: all)."""
         view = SensorView.of(self.sets[k].through_node, self.sensors)
         factor = (self.sensor_factor if bins is None else self.sensor_factor[bins])[:, self.sensors].T  # [V,K]
         other = self.other_factor if bins is None else self.other_factor[bins]
@@ -49,12 +49,12 @@ class Demand:
 
     @cached_property
     def road_flow(self) -> NDArray[np.float32]:
-        """[K,E] vehicles a step."""
+        """[K,E] vehicles per step."""
         return self._roads[0]
 
     @cached_property
     def road_spread(self) -> NDArray[np.float32]:
-        """[E] standard deviation of the logarithm over the sets."""
+        """[E] uncertainty of the flow: standard deviation of its log over the sets."""
         return self._roads[1]
 
     @cached_property
@@ -72,26 +72,25 @@ def estimate_demand(
     settings: DemandSettings | None = None,
     seed: int = 0,
 ) -> Demand:
-    """Estimate who drives where from the counts of some nodes.
+    """Estimate travel demand from the counts at some nodes.
 
     Parameters
     ----------
     city : City
-        With counts; a gauge such as speed has no trips and is refused. Trips are driven on the roads of the last
-        snapshot.
+        Must measure counts; gauges such as speed are rejected. Trips use the roads of the last snapshot.
     sensors : array of bool, optional
-        [N] the nodes whose readings may be used. Default: all that have any.
+        [N] the nodes whose readings may be used. Default: all nodes with readings.
     period : pair of int, optional
-        First snapshot and the one after the last that may be used. Default: all.
+        Range of snapshots to use, end exclusive. Default: all.
     settings : DemandSettings, optional
-        Default: the searches of the least error at hidden sensors (`tuning.choose_settings`).
+        Default: the searches with the lowest error at held-out sensors (`tuning.choose_settings`).
     seed : int
-        Of the trips.
+        Seed for sampling trips.
 
     Examples
     --------
     >>> demand = fg.estimate_demand(city)
-    >>> demand.road_flow.shape  # 48 kinds of day and hours; roads
+    >>> demand.road_flow.shape  # (48 hours of weekday and weekend, roads)
     """
     stream, turns = city.stream, city.forbidden_turns
     sensors = stream.sensors if sensors is None else sensors
@@ -114,11 +113,12 @@ def calibrate(
     seed: int,
     medians: NDArray[np.floating] | None = None,
 ) -> Demand:
-    """The demand of these trips that fits the usual counts [K,N] of the sensors; NaN at nodes that are none.
+    """Calibrate trips to the usual counts [K,N] of the sensors; NaN at nodes without a sensor.
 
-    `medians` [K,N] are the usual median counts, of these sensors or more; NaN where not known.
+    `medians` [K,N] are usual median counts, NaN where unknown; they may cover more nodes than these sensors.
 
-    First the trip numbers of a mean week, set by set; from there, in one step, those of every kind of day and hour.
+    Trip flows are first calibrated to the weekly mean, one route set at a time; `propagate` then scales them to every
+    kind of day and hour.
     """
     sensors = np.isfinite(usual).all(0)
     counts = week_mean(usual)
@@ -165,12 +165,12 @@ def calibrate(
 
 
 def sample_trips(graph: LineGraph, settings: DemandSettings, *, seed: int) -> tuple[RouteSet, ...]:
-    """Route sets from the map alone."""
+    """Route sets, which depend only on the map."""
     return tuple(route_set(graph, routes) for routes in sample_routes(graph, settings, seed=seed))
 
 
 def sample_routes(graph: LineGraph, settings: DemandSettings, *, seed: int) -> list[Routes]:
-    """The trips of each route set."""
+    """The routes of each set."""
     searches = num_searches(graph)
     return [
         search_routes(graph, search, searches=searches, seed=route_seed(seed, k))
@@ -179,7 +179,7 @@ def sample_routes(graph: LineGraph, settings: DemandSettings, *, seed: int) -> l
 
 
 def _middle_flow(flows: Floats) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """The median over the first axis, the sets, and the standard deviation of the logarithm over it."""
+    """The median over the sets (first axis), and the standard deviation of the log."""
     logs = np.log(np.maximum(flows, TINY))
     middle = np.exp(np.median(logs, axis=0))
     return np.where(middle > 1.01 * TINY, middle, 0).astype(np.float32), logs.std(0).astype(np.float32)

@@ -1,4 +1,4 @@
-"""What a demand says of roads: their flow by hour for a map or a table, and the trips that pass one of them."""
+"""Link flows of a demand, by hour, as a table or GeoJSON; and select-link analysis."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOUR_S = 3600
 
 
 def road_columns(demand: Demand, network: RoadNetwork, *, step_s: int) -> dict[str, NDArray[Any]]:
-    """A row for each road, kind of day and hour: source, target, kind_of_day, hour, vehicles_per_hour, spread."""
+    """One row per road, kind of day and hour: source, target, kind_of_day, hour, vehicles_per_hour, spread."""
     K, E = demand.road_flow.shape
     per_hour = demand.road_flow * (HOUR_S / step_s)
     return {
@@ -31,7 +31,7 @@ def road_columns(demand: Demand, network: RoadNetwork, *, step_s: int) -> dict[s
 
 
 def road_features_geojson(demand: Demand, network: RoadNetwork, *, step_s: int) -> dict[str, Any]:
-    """A line for each road, with properties weekday_00 .. weekend_23 in vehicles an hour."""
+    """One line per road, with properties weekday_00 .. weekend_23 in vehicles per hour."""
     per_hour = demand.road_flow.T * (HOUR_S / step_s)  # [E,K]
     names = [f"{kind}_{hour:02d}" for kind in KINDS_OF_DAY for hour in range(24)]
     ids, lon, lat = network.node_ids.tolist(), network.lon, network.lat
@@ -60,15 +60,15 @@ def road_features_geojson(demand: Demand, network: RoadNetwork, *, step_s: int) 
 
 @dataclass(frozen=True)
 class Movement:
-    """Vehicles that go from one road to another and pass a third on their way."""
+    """The flow between one origin and destination that passes the selected road."""
 
-    origin: tuple[NodeId, NodeId]  # ends of the first road
-    destination: tuple[NodeId, NodeId]  # ends of the last road
+    origin: tuple[NodeId, NodeId]  # end nodes of the first road
+    destination: tuple[NodeId, NodeId]  # end nodes of the last road
     vehicles_per_day: float
 
 
 def find_road(network: RoadNetwork, road: tuple[NodeId, NodeId]) -> int:
-    """The row of the road between two nodes, which may be given as text."""
+    """The row of the road from one node to another; ids may be given as text."""
     ends = (network.node_ids[rows].astype(str) for rows in (network.senders, network.receivers))
     found = np.flatnonzero(np.logical_and(*(column == str(end) for column, end in zip(ends, road, strict=True))))
     if len(found) == 0:
@@ -78,13 +78,13 @@ def find_road(network: RoadNetwork, road: tuple[NodeId, NodeId]) -> int:
 
 @dataclass(frozen=True)
 class Through:
-    """The trips that pass a road: planners call it select-link analysis. Means over the route sets."""
+    """The trips that pass a road (select-link analysis), averaged over the route sets."""
 
     row: int  # of the road
-    movements: tuple[Movement, ...]  # most vehicles first
-    road_flow: NDArray[np.float64]  # [K,E] vehicles an hour on their way, by kind of day and hour
-    starting: NDArray[np.float64]  # [E] vehicles a day that start on each road
-    ending: NDArray[np.float64]  # [E] that end there
+    movements: tuple[Movement, ...]  # largest flow first
+    road_flow: NDArray[np.float64]  # [K,E] their flow on each road, vehicles per hour, by kind of day and hour
+    starting: NDArray[np.float64]  # [E] vehicles per day whose trip starts on each road
+    ending: NDArray[np.float64]  # [E] vehicles per day whose trip ends there
 
     @property
     def vehicles_per_day(self) -> float:
@@ -92,19 +92,19 @@ class Through:
 
 
 def trips_through(demand: Demand, network: RoadNetwork, road: tuple[NodeId, NodeId], *, step_s: int) -> Through:
-    """The trips that pass a road: from where, to where, and on which roads.
+    """The trips that pass a road: their origins, destinations and routes.
 
     Parameters
     ----------
     demand, network
-        A demand and the network that it was estimated on.
+        A demand and the network it was estimated on.
     road
-        Its two end nodes.
+        Source and target node of the road.
     step_s
-        Seconds of a snapshot.
+        Length of a snapshot in seconds.
     """
     row, E, per_hour = find_road(network, road), network.num_edges, HOUR_S / step_s / len(demand.sets)
-    per_day = 24 * np.repeat([5.0, 2.0], 24) / 168  # of a mean day of the week, from those of each hour
+    per_day = 24 * np.repeat([5.0, 2.0], 24) / 168  # hourly flows to vehicles on an average day
     flow, starting, ending = np.zeros((BINS, E)), np.zeros(E), np.zeros(E)
     total: dict[tuple[int, int], float] = {}
     for k, trips in enumerate(demand.sets):
@@ -117,7 +117,7 @@ def trips_through(demand: Demand, network: RoadNetwork, road: tuple[NodeId, Node
             np.add.at(where, at, daily)
         for a, b, number in zip(ends[0].tolist(), ends[1].tolist(), daily.tolist(), strict=True):
             total[a, b] = total.get((a, b), 0.0) + number
-    ids = network.node_ids[[network.senders, network.receivers]].T.tolist()  # [E] both ends of each road
+    ids = network.node_ids[[network.senders, network.receivers]].T.tolist()  # [E] end nodes of each road
     ranked = sorted(total.items(), key=lambda item: -item[1])
     movements = tuple(Movement((*ids[a],), (*ids[b],), number) for (a, b), number in ranked if number > 0)
     return Through(row, movements, flow, starting, ending)

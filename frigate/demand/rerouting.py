@@ -1,8 +1,8 @@
-"""Where traffic goes when roads close or open: the same trips searched again on the roads that are there.
+"""Rerouting when roads close or open: the same trips are routed again on the changed network.
 
-Trip numbers stay as they were calibrated, and so do the drivers' travel times; only the routes change. What comes of it
-is a factor for each node, new flow over old, by which any forecast of the network as it was is multiplied. The detours
-depend on the map alone, so they are found once for all demands of a network.
+Calibrated trip flows and drivers' travel times stay fixed; only the routes change. The result is a factor for each
+node, new flow over old, that multiplies any forecast made for the unchanged network. Detours depend only on the map,
+so they are computed once for all demands of a network.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from frigate.demand.sensor_shares import SensorShares, find_sensor_shares
 from frigate.demand.settings import DemandSettings, route_seed, set_searches
 from frigate.graph.positions import road_matrix
 
-LITTLE_FLOW = 0.05  # of the mean flow, added to both flows: a node that nobody passed cannot change a hundredfold
+LITTLE_FLOW = 0.05  # of the mean flow, added to both flows: keeps the ratio bounded at nodes with almost no flow
 
 
 @dataclass(frozen=True)
 class Detours:
-    """The trips of a network that take another way on another network with the same nodes."""
+    """The trips that were rerouted on another network with the same nodes."""
 
-    graph: LineGraph  # of all roads, the old ones first
-    closed: NDArray[np.bool_]  # [E] of the old roads
-    rows: tuple[NDArray[np.int64], ...]  # of each route set, the trips that were searched again
-    routes: tuple[RouteSet, ...]  # and what they pass now
-    shut: NDArray[np.bool_]  # [N] nodes that can no longer be reached, or left, by any road
+    graph: LineGraph  # all roads, the old ones first
+    closed: NDArray[np.bool_]  # [E] which old roads are closed
+    rows: tuple[NDArray[np.int64], ...]  # per route set, the trips that were rerouted
+    routes: tuple[RouteSet, ...]  # their new routes
+    shut: NDArray[np.bool_]  # [N] nodes that lost all roads into them, or all roads out
 
 
 @dataclass(frozen=True)
 class Rerouted:
-    """Flows on the other network, relative to those on the old one."""
+    """Flows on the changed network, relative to those on the old one."""
 
-    node_change: NDArray[np.float32]  # [N] factors; 0 where nobody can pass any more
-    road_change: NDArray[np.float32]  # [E] of the old roads; 0 on a closed one
-    lost: float  # share of the vehicles that can no longer get to where they were going
+    node_change: NDArray[np.float32]  # [N] new flow / old flow; 0 where nobody can pass any more
+    road_change: NDArray[np.float32]  # [E] the same for the old roads; 0 on closed ones
+    lost: float  # share of vehicles that can no longer reach their destination
 
 
 def find_detours(
@@ -55,17 +55,17 @@ def find_detours(
     seed: int,
     forbidden_turns: NDArray[np.int64] | None = None,
 ) -> Detours:
-    """The ways that trips of the old network take on the new one.
+    """Reroute the trips of the old network on the new one.
 
-    Where roads only close, the trips that used them are searched again: the fastest route of any other is as it was.
-    Where one is added, it may be faster for anybody, and all trips are.
+    If roads only close, only the trips that used them are rerouted: every other trip's fastest route is unchanged. If
+    a road is added, any trip may get faster, so all are rerouted.
 
     Parameters
     ----------
     old, new
         Networks with the same table of nodes.
     sets, settings, seed
-        The trips, and what they were searched with.
+        The trips, and the settings and seed they were sampled with.
     forbidden_turns
         [K,3] rows of nodes source, via, target.
     """
@@ -86,7 +86,7 @@ def find_detours(
 
 
 def _shut(old: RoadNetwork, new: RoadNetwork) -> NDArray[np.bool_]:
-    """[N] nodes with no road into them, or none out of them, although there was one."""
+    """[N] nodes that lost all roads into them, or all roads out of them."""
 
     def degree(ends: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.bincount(ends, minlength=old.num_nodes)
@@ -97,7 +97,7 @@ def _shut(old: RoadNetwork, new: RoadNetwork) -> NDArray[np.bool_]:
 
 
 def close_roads(graph: LineGraph, closed: NDArray[np.bool_]) -> LineGraph:
-    """The line graph without the turns into and out of these roads [E]. Roads keep their numbers."""
+    """The line graph without the turns into and out of these roads [E]. Road indices do not change."""
     leaving = np.repeat(np.arange(graph.num_roads), np.diff(graph.turn_start))
     open_ = ~(closed[leaving] | closed[graph.turn_into])
     return replace(
@@ -110,7 +110,7 @@ def close_roads(graph: LineGraph, closed: NDArray[np.bool_]) -> LineGraph:
 
 
 def reroute(demand: Demand, detours: Detours) -> Rerouted:
-    """What the detours do to the flow of every node and road, as a mean of the week."""
+    """The effect of the detours on the weekly mean flow at every node and road."""
     E = demand.graph.num_roads
     node, road, before, after = [], [], np.zeros(len(detours.shut)), np.zeros(len(detours.shut))
     lost, made = 0.0, 0.0
@@ -133,7 +133,7 @@ def reroute(demand: Demand, detours: Detours) -> Rerouted:
 
 
 def sensor_shares_on_detours(demand: Demand, detours: Detours) -> SensorShares:
-    """What share of a node's vehicles passes each sensor when trips take these ways."""
+    """The share of each node's vehicles that pass each sensor, after rerouting."""
     sets = []
     for trips, numbers, rows, other in zip(demand.sets, demand.numbers, detours.rows, detours.routes, strict=True):
         as_before = np.ones(len(numbers), bool)
@@ -145,14 +145,14 @@ def sensor_shares_on_detours(demand: Demand, detours: Detours) -> SensorShares:
 
 
 def _change(old: Floats, new: Floats) -> Floats:
-    """New flow over old, of one set."""
+    """New flow over old, for one route set."""
     little = max(LITTLE_FLOW * float(old.mean()), TINY)
     change: Floats = (new + little) / (old + little)
     return change
 
 
 def _middle(changes: list[Floats]) -> Floats:
-    """The mean logarithm of the middle half of the sets: one of them may have no trip through a quiet street."""
+    """Geometric mean of the middle half of the sets: some set may have no trip through a quiet street."""
     logs = np.sort(np.log(changes), axis=0)
     cut = len(logs) // 4
     middle: Floats = np.exp(logs[cut : len(logs) - cut].mean(axis=0))
@@ -160,7 +160,7 @@ def _middle(changes: list[Floats]) -> Floats:
 
 
 def newly_cut_off(old: RoadNetwork, new: RoadNetwork) -> NDArray[np.bool_]:
-    """[N] nodes that could be reached from most of the old network and back, and cannot on the new one."""
+    """[N] nodes in the largest strongly connected component of the old network but not of the new one."""
 
     def largest(network: RoadNetwork) -> NDArray[np.bool_]:
         _, part = connected_components(road_matrix(network), directed=True, connection="strong")
@@ -171,7 +171,7 @@ def newly_cut_off(old: RoadNetwork, new: RoadNetwork) -> NDArray[np.bool_]:
 
 
 def _open_ends(routes: Routes, graph: LineGraph, closed: NDArray[np.bool_]) -> Routes:
-    """Trips that begin or end on a closed road do so on the nearest open one: out of, or into, the same crossing."""
+    """Move trip ends on a closed road to an open road at the same intersection."""
     if not closed.any():
         return routes
     origin, destination = np.arange(graph.num_roads), np.arange(graph.num_roads)

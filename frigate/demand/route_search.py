@@ -1,12 +1,12 @@
-"""Trips searched on the roads: from a road, through turns that cost time, to other roads.
+"""Samples trips as shortest paths from one road to others, with turn costs.
 
-A search is Dijkstra's algorithm on the line graph: its nodes are roads, its arcs the turns from one road into the
-next. A trip's nodes are those between its roads, so a trip of n roads passes n - 1 of them. Every search has travel
-times of its own (each road's time multiplied by a random factor), so that not everyone takes the one fastest route.
-The factors come from a hash of (seed, search, road): the same trip searched again after a road was closed meets the
-same factors on all other roads.
+A search is Dijkstra's algorithm on the line graph, whose nodes are roads and whose arcs are turns from one road into
+the next. A trip passes the nodes between its roads, so a trip of n roads passes n - 1 nodes. Each search has its own
+travel times (each road's time multiplied by a random factor), so that not everyone takes the single fastest route. The
+factors come from a hash of (seed, search, road): a trip rerouted after a closure meets the same factors on all other
+roads.
 
-Compiled where numba is installed, else by scipy; both find the same trips.
+Uses numba if installed, otherwise scipy; both find the same trips.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from frigate.data.stream import DAY_S
 from frigate.graph.road_features import travel_time_s
 
 SMALL = 20_000  # roads times searches
-MAX_REACHED = 30_000  # roads that one origin has trips to, the nearest: what a search costs does not grow beyond
-U_TURN_S = 60.0  # what turning back costs beside its angle
-SPEED_MPS = 50 / 3.6  # of every road, to a driver who minds distance alone
+MAX_REACHED = 30_000  # a search stops after this many nearest roads, which bounds its cost
+U_TURN_S = 60.0  # cost of a U-turn on top of its angle
+SPEED_MPS = 50 / 3.6  # nominal speed on every road for drivers who only mind distance
 
-Found = tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]  # last roads, numbers of roads, roads
+Found = tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]  # last roads, trip lengths in roads, roads
 
 
 @dataclass(frozen=True)
 class LineGraph:
-    """Roads and the turns between them. Turns are sorted by the road they leave."""
+    """Roads and the turns between them, sorted by the road they leave."""
 
     num_nodes: int
-    senders: NDArray[np.int64]  # [E] of the roads
+    senders: NDArray[np.int64]  # [E]
     receivers: NDArray[np.int64]  # [E]
     length_m: NDArray[np.float64]  # [E]
     time_s: NDArray[np.float64]  # [E] to drive the road
     turn_start: NDArray[np.int64]  # [E+1] the turns out of road e are turn_start[e] .. turn_start[e+1]
     turn_into: NDArray[np.int32]  # [P] the road a turn leads into
-    turn_angle: NDArray[np.float64]  # [P] 1 - cos of the angle: 0 straight on, 1 at a right angle, 2 back
-    u_turn: NDArray[np.bool_]  # [P] back to where the road came from
+    turn_angle: NDArray[np.float64]  # [P] 1 - cos of the angle: 0 straight on, 1 for a right angle, 2 straight back
+    u_turn: NDArray[np.bool_]  # [P] returns to the node the road came from
 
     @property
     def num_roads(self) -> int:
@@ -58,7 +58,7 @@ class LineGraph:
 
     @property
     def digest(self) -> str:
-        """Sixteen hex digits that change with any road or turn, and with the order of the roads."""
+        """16 hex digits that change with any road or turn, and with the order of the roads."""
         arrays = (np.ascontiguousarray(getattr(self, field.name)).tobytes() for field in fields(self)[1:])
         return hashlib.sha256(b"".join([str(self.num_nodes).encode(), *arrays])).hexdigest()[:16]
 
@@ -69,16 +69,16 @@ def line_graph(
     *,
     also: tuple[RoadNetwork, NDArray[np.int64]] | None = None,
 ) -> LineGraph:
-    """The roads of a network and the turns that are allowed between them.
+    """The roads of a network and the allowed turns between them.
 
     Parameters
     ----------
     network
-        Its open roads.
+        The roads, all open.
     forbidden_turns
         [K,3] rows of nodes: from the road source -> via into the road via -> target.
     also
-        Another network of the same nodes, and the rows of its roads that come after those of the first.
+        Another network with the same nodes, and the rows of its roads to append after those of the first.
     """
     N = network.num_nodes
     senders, receivers, length_m, time_s = network.senders, network.receivers, network.length_m, travel_time_s(network)
@@ -120,32 +120,32 @@ def line_graph(
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """How trips are made up."""
+    """How trips are sampled."""
 
-    turn_s: float = 20.0  # what a right-angled turn costs
-    crossing_s: float = 4.0  # what passing any intersection costs
-    speed_weight: float = 1.0  # 0: drivers mind distance alone, 1: time, above: they prefer fast roads even more
-    noise: float = 0.3  # spread of the logarithm of a road's time between drivers
-    shortness: float = 1.0  # 1: every reached road is as likely an end; above, near ones are likelier
-    fast_ends: float = 0.0  # above 0, roads are ends in proportion to this power of their speed: many come from afar
-    max_trip_s: float = 3600.0  # no trip is longer
+    turn_s: float = 20.0  # cost of a right-angle turn
+    crossing_s: float = 4.0  # cost of passing any intersection
+    speed_weight: float = 1.0  # 0: drivers minimise distance; 1: travel time; above 1: they favour fast roads even more
+    noise: float = 0.3  # standard deviation of the log of a road's travel time between drivers
+    shortness: float = 1.0  # 1: destinations are uniform over the roads reached; above 1, nearer ones are likelier
+    fast_ends: float = 0.0  # if above 0, trip ends are drawn in proportion to speed ** fast_ends: many come from afar
+    max_trip_s: float = 3600.0  # longest trip
     trips_per_search: int = 24
 
     def __post_init__(self) -> None:
         require_kinds(self)
         require_between(self, 0, DAY_S, "turn_s", "crossing_s", "max_trip_s")
         require_between(self, 0, 10, "speed_weight", "noise", "fast_ends")
-        require_between(self, 1, 10, "shortness")  # a draw below 1 stays below 1: it picks from a list
+        require_between(self, 1, 10, "shortness")  # draw ** shortness must stay below 1: it indexes a list
         require_between(self, 1, 1000, "trips_per_search")
 
 
 @dataclass(frozen=True)
 class Routes:
-    """Trips with the roads they take, one after the other."""
+    """Trips and the sequence of roads of each."""
 
     origin: NDArray[np.int32]  # [R] first road of each trip
     destination: NDArray[np.int32]  # [R] last road
-    search: NDArray[np.int64]  # [R] the search that found it, which fixes its travel times
+    search: NDArray[np.int64]  # [R] the search that found the trip, which determines its travel times
     start: NDArray[np.int64]  # [R+1] the roads of trip r are roads[start[r] .. start[r+1]]
     roads: NDArray[np.int32]
 
@@ -153,7 +153,7 @@ class Routes:
         return len(self.origin)
 
     def take(self, rows: NDArray[np.int64]) -> Routes:
-        """Some of the trips, in their order."""
+        """A subset of the trips, in the given order."""
         length = np.diff(self.start)[rows]
         start = np.concatenate([[0], np.cumsum(length)])
         which = np.repeat(self.start[rows] - start[:-1], length) + np.arange(start[-1])
@@ -161,30 +161,30 @@ class Routes:
 
 
 def road_cost_s(graph: LineGraph, settings: SearchSettings) -> NDArray[np.float64]:
-    """[E] what each road costs a driver without noise, with its crossing."""
+    """[E] cost of each road without noise, including its intersection."""
     weight = settings.speed_weight
     cost: NDArray[np.float64] = graph.time_s**weight * (graph.length_m / SPEED_MPS) ** (1 - weight)
     return cost + settings.crossing_s
 
 
 def turn_cost_s(graph: LineGraph, turn_s: float) -> NDArray[np.float64]:
-    """[P] seconds that each turn costs."""
+    """[P] cost of each turn in seconds."""
     return turn_s * graph.turn_angle + U_TURN_S * graph.u_turn
 
 
 def search_routes(
     graph: LineGraph, settings: SearchSettings, *, searches: int, seed: int, compiled: bool | None = None
 ) -> Routes:
-    """Trips from random roads to random roads that can be reached from them.
+    """Sample trips from random roads to random roads reachable from them.
 
     Parameters
     ----------
     searches
-        Number of roads that trips set out from; each gives `settings.trips_per_search` trips.
+        Number of origins; each yields up to `settings.trips_per_search` trips.
     seed
-        Of origins, destinations and drivers' travel times.
+        Seed for origins, destinations and drivers' travel times.
     compiled
-        Use numba (default: where it is installed).
+        Use numba. Default: if installed and worth its import time.
     """
     rng = np.random.default_rng(seed)
     origins = rng.integers(0, max(graph.num_roads, 1), searches).astype(np.int32)
@@ -208,9 +208,9 @@ def search_routes(
 def search_again(
     graph: LineGraph, settings: SearchSettings, routes: Routes, *, seed: int, compiled: bool | None = None
 ) -> Routes:
-    """The same trips on another line graph of the same roads: same ends, same travel times where nothing changed.
+    """Reroute trips on another line graph of the same roads, with the same ends and the same noise on every road.
 
-    Row r is still trip r. A trip whose ends can no longer be joined has no road.
+    Row r is still trip r. A trip with no remaining route has no roads.
     """
     if len(routes) == 0:
         return routes
@@ -237,14 +237,14 @@ def _search(
     seed: int,
     compiled: bool | None,
 ) -> Found:
-    """The last road [S,W] of each trip (-1: none was found), its number of roads [S,W], and all roads of all trips.
+    """The last road [S,W] of each trip (-1: not found), its length in roads [S,W], and the roads of all trips.
 
-    `wanted` [S,W] are the last roads to reach; -1 where `draws` picks one, -2 where there is no trip. A search ends
-    after `reach` roads; `draws` then picks for those that were not reached.
+    `wanted` [S,W] are the destination roads; -1: drawn with `draws`, -2: no trip. A search stops after `reach` roads;
+    destinations not reached by then are also drawn with `draws`.
     """
     if graph.num_roads == 0 or len(origins) == 0:
         return np.full(wanted.shape, -1, np.int32), np.zeros(wanted.shape, np.int64), np.zeros(0, np.int32)
-    if compiled is None:  # to import numba takes longer than some hundred searches of a small network
+    if compiled is None:  # importing numba takes longer than a few hundred searches in a small network
         small = graph.num_roads * len(origins) < SMALL and "numba" not in sys.modules
         compiled = not small and _compiled() is not None
     search = _by_numba if compiled else _by_scipy
@@ -311,7 +311,7 @@ def _by_scipy(
 
 
 def _picked(reached: NDArray[np.int64], draws: NDArray[np.float64]) -> NDArray[np.int32]:
-    """The roads at these ranks among those reached, nearest first; never the origin itself."""
+    """The roads at these relative ranks (in [0, 1)) among those reached, nearest first; never the origin."""
     return reached[1 + (draws * (len(reached) - 1)).astype(np.int64)].astype(np.int32)
 
 
@@ -323,7 +323,7 @@ def _path(before: NDArray[np.int32], origin: int, last: int) -> NDArray[np.int32
 
 
 def road_factors(seed: int, search: int, road: NDArray[np.int64], noise: float) -> NDArray[np.float64]:
-    """What a driver's time on each road is multiplied by: exp(noise * a number of mean 0 and variance 1)."""
+    """Random multiplier of a driver's time on each road: exp(noise * z), z with mean 0 and variance 1."""
     with np.errstate(over="ignore"):
         key = np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(search) * np.uint64(0xC2B2AE3D27D4EB4F)
         x = key + road.astype(np.uint64) * np.uint64(0x165667B19E3779F9)
@@ -332,7 +332,7 @@ def road_factors(seed: int, search: int, road: NDArray[np.int64], noise: float) 
         x ^= x >> np.uint64(31)
     mask = np.uint64(0xFFFF)
     total = sum(((x >> np.uint64(16 * k)) & mask).astype(np.float64) for k in range(4)) / 65536.0
-    normal = (total - 2.0) * 3.0**0.5  # four uniforms: variance 1/3
+    normal = (total - 2.0) * 3.0**0.5  # the sum of four uniforms has variance 1/3
     factors: NDArray[np.float64] = np.exp(noise * normal)
     return factors
 
@@ -360,14 +360,14 @@ def _search_some(
     noise: float,
     max_trip_s: float,
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
-    """Dijkstra's algorithm from some origins, with a heap of four children. Touches only what a search reaches."""
+    """Dijkstra from some origins with a 4-ary heap; a search only touches the roads it reaches."""
     E, S, W = len(time_s), len(origins), wanted.shape[1]
     away = np.full(E, np.inf)
     before = np.full(E, -1, np.int32)
     reached = np.empty(E, np.int32)
     heap = np.empty(E, np.int32)
-    ranked = np.empty(E)  # how far away the roads in the heap are
-    place = np.full(E, -1, np.int32)  # in the heap
+    ranked = np.empty(E)  # distances of the roads in the heap
+    place = np.full(E, -1, np.int32)  # position in the heap; -1: not seen, -2: done
     factor = np.zeros(E)
     is_wanted = np.zeros(E, np.bool_)
     ends = wanted.copy()
@@ -379,7 +379,7 @@ def _search_some(
         origin = origins[s]
         heap[0], ranked[0], size, count = origin, 0.0, 1, 0
         away[origin], place[origin] = 0.0, 0
-        missing = 0  # roads to reach; with a trip whose end is drawn, all roads are reached
+        missing = 0  # destinations still to reach; drawn ones force a full search
         for w in range(W):
             if ends[s, w] >= 0 and not is_wanted[ends[s, w]]:
                 is_wanted[ends[s, w]] = True

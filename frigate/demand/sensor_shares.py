@@ -1,9 +1,8 @@
-"""What share of a node's vehicles passes each sensor, and the change of flow everywhere that readings imply.
+"""The share of each node's vehicles that pass each sensor, and the change of flow everywhere that readings imply.
 
-If a
-sensor counts half as much again as usual, then so do, at every node, the vehicles that pass it. That is one step of
-the calibration (`calibration`) from the usual trip numbers, written as a weighted mean over the sensors; it costs one
-gather, so it is done for every kind of day and hour, at every tick of a live forecast and in every training step.
+If a sensor counts 50 % more than usual, the vehicles that pass it are scaled by 1.5 at every node. This is a step of
+the calibration (`calibration`) from the usual trip flows, written as a weighted mean over the sensors. A step costs
+one gather, cheap enough for every kind of day and hour, every tick of a live forecast and every training step.
 """
 
 from __future__ import annotations
@@ -19,26 +18,29 @@ from torch import Tensor
 
 from frigate.demand.calibration import SensorView
 
-MAX_SENSORS = 32  # of a node: more are no better
+MAX_SENSORS = 32  # per node: more do not help
 MIN_SHARE = 0.002  # of a node's vehicles
-STEPS = 6  # towards the readings
+STEPS = 6  # calibration steps towards the readings
 
 
 @dataclass(frozen=True)
 class SensorShares:
-    """The sensors that the vehicles of each of N nodes pass: at most M, those of the largest shares."""
+    """For each of N nodes, the sensors that its vehicles pass: at most M, those with the largest shares.
+
+    Vehicles that pass several sensors are split evenly between them.
+    """
 
     sensor: NDArray[np.int32]  # [N,M] rows of nodes
     share: NDArray[np.float32]  # [N,M] of the node's vehicles; the shares and `rest` sum to 1
-    rest: NDArray[np.float32]  # [N] share of the vehicles that pass no sensor
+    rest: NDArray[np.float32]  # [N] share of vehicles that pass no sensor
 
 
 def find_sensor_shares(
     sets: Iterable[tuple[csr_array, SensorView, NDArray[np.floating]]], sensors: NDArray[np.bool_]
 ) -> SensorShares:
-    """The mean over route sets.
+    """The sensor shares, averaged over route sets.
 
-    A set is the nodes that its trips pass [R,N], what the sensors see of them, and the trip numbers [R].
+    Each set consists of the trips' node incidence [R,N], their sensor view, and the trip flows [R].
     """
     rows, N = np.flatnonzero(sensors), len(sensors)
     total, count = csr_array((N, len(rows)), dtype=np.float32), 0
@@ -66,23 +68,23 @@ def find_sensor_shares(
 def propagate(
     ratio: Tensor, known: Tensor, *, sensor: Tensor, share: Tensor, rest: Tensor, everywhere: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The change of flow at every node from that at the sensors.
+    """The change of flow at every node, from the change at the sensors.
 
     Parameters
     ----------
     ratio
-        [B,N] what each sensor counted over what it usually counts.
+        [B,N] current count / usual count at each sensor.
     known
-        [B,N] the sensors that were read. One that was not says nothing: its own change is estimated like any node's.
+        [B,N] the sensors with readings. The change at any other sensor is estimated as at a node without one.
     sensor, share, rest
-        Those of `SensorShares`: [N,M], [N,M] and [N], or one for each of the B windows.
+        As in `SensorShares`: [N,M], [N,M] and [N], optionally with a leading dimension of B windows.
     everywhere
         [B,1] the change of vehicles that pass no sensor.
 
     Returns
     -------
     change, factor
-        [B,N] of the flow of each node; and of the vehicles that pass each sensor, on account of it alone.
+        [B,N] the change of flow at each node; and each sensor's own factor for the vehicles that pass it.
     """
     index = sensor.expand(len(ratio), *sensor.shape[-2:]).flatten(1).long()
 

@@ -1,4 +1,4 @@
-"""How demand is estimated: the searches that trips are made up by, and a few numbers."""
+"""Settings of demand estimation: the route searches that trips are sampled with, and the calibration."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from frigate.config import made_of, require, require_between, require_kinds
 from frigate.demand.route_search import LineGraph, SearchSettings
 from frigate.draws import Draw, seed_of
 
-SEARCHES = 800  # a set: fewer leave parts of a town without trips
-NODES_PER_SEARCH = 48  # in a large network: with 16 sets a node is the origin of 8 trips and lies on hundreds
-USUAL_SEARCHES = (  # where too few sensors are known to choose: drivers differ
+SEARCHES = 800  # per route set: fewer leave parts of a town without trips
+NODES_PER_SEARCH = 48  # in a large network: with 16 sets, a node is the origin of 8 trips and lies on hundreds
+USUAL_SEARCHES = (  # with too few sensors to tune; varied, because drivers differ
     SearchSettings(turn_s=20.0, noise=0.2),
     SearchSettings(turn_s=40.0, noise=0.6, fast_ends=2.0),
     SearchSettings(turn_s=80.0, noise=0.2, shortness=2.0, crossing_s=0.0),
@@ -21,20 +21,20 @@ USUAL_SEARCHES = (  # where too few sensors are known to choose: drivers differ
 
 @dataclass(frozen=True)
 class DemandSettings:
-    """How demand is estimated. `tuning.choose_settings` finds the searches of a city by hiding sensors.
+    """How demand is estimated. `tuning.choose_settings` selects the searches for a city on held-out sensors.
 
-    A forecast's least absolute error is at the median, which lies under the mean: counts are skewed (`below_mean`), and
-    so is what is known of a flow (`below_share`). A sensor's own median is known (`own_median`).
+    The median minimises the absolute error, and it lies below the mean: counts are skewed (`below_mean`), and so is
+    the uncertainty of an estimated flow (`below_share`). A sensor's own median is known (`own_median`).
     """
 
-    searches: tuple[SearchSettings, ...] = USUAL_SEARCHES  # of the route sets, in turn
-    sets: int = 16  # route sets with other trips; the flow is their median
+    searches: tuple[SearchSettings, ...] = USUAL_SEARCHES  # assigned to the route sets in turn
+    sets: int = 16  # independently sampled route sets; the flow is their median
     iterations: int = 60  # of the calibration
-    hold: float = 0.03  # weight of the trip numbers that the calibration begins with; 1: that of a sensor
-    power: float = 0.75  # of the last hour's change: how much of it is expected to last through the coming hour
-    below_mean: float = 0.4  # vehicles
-    below_share: float = 0.05  # of the flow where there is no sensor
-    own_median: float = 0.5  # weight of what a sensor says itself of how far its median lies under its mean
+    hold: float = 0.03  # weight of the initial trip flows in the calibration, relative to one sensor
+    power: float = 0.75  # exponent of the last hour's change: how much of it should persist through the coming hour
+    below_mean: float = 0.4  # vehicles between mean and median
+    below_share: float = 0.05  # the same as a share of the flow, in addition, where there is no sensor
+    own_median: float = 0.5  # weight of a sensor's own gap between mean and median, against `below_mean`
 
     def __post_init__(self) -> None:
         require_kinds(self)
@@ -52,15 +52,15 @@ class DemandSettings:
 
 
 def num_searches(graph: LineGraph) -> int:
-    """Of a route set: one from every road of a small network, and as many as its nodes ask for in a large one."""
+    """Searches per route set: SEARCHES, but no more than there are roads; in a large network, proportional to nodes."""
     return max(min(SEARCHES, graph.num_roads), graph.num_nodes // NODES_PER_SEARCH)
 
 
 def route_seed(seed: int, k: int) -> int:
-    """The seed that the trips of set k are searched with."""
+    """The seed of route set k."""
     return seed_of(seed, Draw.TRIPS, k)
 
 
 def set_searches(settings: DemandSettings) -> list[SearchSettings]:
-    """The search of each set."""
+    """The search settings of each route set."""
     return [settings.searches[k % len(settings.searches)] for k in range(settings.sets)]

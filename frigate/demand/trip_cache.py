@@ -1,4 +1,4 @@
-"""Trips depend on the map alone: those of a city's network are kept in its cache, where a bare machine finds them."""
+"""Trips depend only on the map, so they are stored in the city's cache and need not be sampled again elsewhere."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from frigate.demand.rerouting import Detours, find_detours
 from frigate.demand.route_search import LineGraph, Routes, line_graph
 from frigate.demand.settings import DemandSettings, num_searches, set_searches
 
-METHOD = "4"  # another one for every change that finds other trips
-KEPT = 2  # networks whose trips stay in memory: one is trained, scored and forecast on in turn
+METHOD = "4"  # increase with every change that alters the trips
+KEPT = 2  # networks whose trips stay in memory: training, scoring and forecasting use the same one in turn
 
-MAX_DETOURED = 5_000_000  # roads of the detours that stay in memory: about 100 MB
+MAX_DETOURED = 5_000_000  # roads on all detours kept in memory: about 100 MB
 
-_detours: dict[str, Detours] = {}  # the last used last
-_kept: dict[str, tuple[RouteSet, ...]] = {}  # the last used last
+_detours: dict[str, Detours] = {}  # least recently used first
+_kept: dict[str, tuple[RouteSet, ...]] = {}  # least recently used first
 
 
 def cached_trips(
@@ -38,9 +38,9 @@ def cached_trips(
     seed: int = 0,
     folder: Path | None = None,
 ) -> tuple[LineGraph, tuple[RouteSet, ...]]:
-    """The route sets of a network; `folder` is that of a city, whose cache is used."""
+    """The line graph and route sets of a network; `folder` is the city folder whose cache is used."""
     graph = line_graph(network, forbidden_turns)
-    # Not by the network's fingerprint, which is the same for another order of the roads: trips go by their numbers.
+    # Not the network's fingerprint, which ignores the order of the roads: trips refer to roads by index.
     facts = [METHOD, graph.digest, [asdict(search) for search in set_searches(settings)], num_searches(graph), seed]
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
     cache = cache_folder(folder)
@@ -69,7 +69,7 @@ def cached_detours(
     seed: int,
     forbidden_turns: NDArray[np.int64] | None = None,
 ) -> Detours:
-    """`find_detours` of `cached_trips`, found once: a city is trained on, scored and forecast."""
+    """`find_detours` for `cached_trips`, cached because training, scoring and forecasting reuse the result."""
     graphs = [line_graph(network, forbidden_turns).digest for network in (old, new)]
     key = json.dumps([graphs, [asdict(search) for search in set_searches(settings)], seed])
     found = _detours.pop(key, None)
@@ -87,7 +87,7 @@ def _store(path: Path, sets: list[Routes]) -> None:
             arrays = {f"{k}_{f.name}": getattr(routes, f.name) for k, routes in enumerate(sets) for f in fields(routes)}
             np.savez_compressed(file, allow_pickle=False, **arrays)
     except OSError:
-        pass  # a cache that cannot be written costs time, nothing else
+        pass  # an unwritable cache only costs time
 
 
 def _stored(path: Path, sets: int) -> list[Routes] | None:
@@ -95,4 +95,4 @@ def _stored(path: Path, sets: int) -> list[Routes] | None:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
             return [Routes(**{f.name: data[f"{k}_{f.name}"] for f in fields(Routes)}) for k in range(sets)]
     except (OSError, ValueError, EOFError, KeyError, BadZipFile, zlib.error):
-        return None  # not there, or damaged
+        return None  # missing or damaged

@@ -1,7 +1,7 @@
-"""How a city's drivers choose their ways, found by hiding some sensors and asking how well the rest predict them.
+"""Selects the search settings that fit a city's drivers, by cross-validation on held-out sensors.
 
-No one way of making up trips is best: many are tried, each alone, and the route sets are made in the best of them.
-The median of the sets is better than any of them, and better than that of more sets of the best one.
+No single setting is best: many are tried, one at a time, and the route sets use the best ones. The median over these
+sets beats any one of them, and also the median over more sets of the single best setting.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from frigate.demand.route_search import LineGraph, SearchSettings, line_graph, s
 from frigate.demand.settings import DemandSettings, num_searches
 from frigate.draws import Draw, generator, seed_of
 
-TRIED, TRIED_IN_LARGE = 64, 24  # searches; fewer in a large network, where each takes longer
+TRIED, TRIED_IN_LARGE = 64, 24  # settings; fewer in a large network, where each takes longer
 LARGE, VERY_LARGE = 5_000, 20_000  # nodes
 FOLDS = 3
-SEARCHES = 400  # while searches are compared
-MIN_SENSORS = 30  # with fewer, hiding some says little and the defaults stay
+SEARCHES = 400  # per setting under comparison
+MIN_SENSORS = 30  # with fewer, cross-validation says little and the defaults are kept
 
 VALUES: dict[str, tuple[float, ...]] = {
     "turn_s": (0.0, 10.0, 20.0, 40.0, 80.0, 160.0),
@@ -48,7 +48,7 @@ def choose_settings(
     start: DemandSettings | None = None,
     seed: int = 0,
 ) -> DemandSettings:
-    """The settings with the searches of the least error at hidden sensors; parameters as of `estimate_demand`."""
+    """The settings with the searches that have the lowest held-out error; parameters as in `estimate_demand`."""
     settings = start or DemandSettings()
     counts = week_mean(usual_counts(stream, sensors, period))
     used = sensors & np.isfinite(counts)
@@ -61,7 +61,7 @@ def choose_settings(
     return _chosen[asked]
 
 
-# Several models are trained on one city and split.
+# Several models may be trained on the same city and split.
 _chosen: dict[tuple[str, bytes, int, DemandSettings, int], DemandSettings] = {}
 
 
@@ -76,7 +76,7 @@ def _choose(
 
 
 def searches_to_try(count: int) -> list[SearchSettings]:
-    """Different searches, the same for every city: each value as often as any other of its kind."""
+    """Search settings to compare, the same for every city: each value of a parameter occurs about equally often."""
     rng = np.random.default_rng(0)
     columns = {name: rng.permutation(np.resize(values, count)).tolist() for name, values in VALUES.items()}
     return [SearchSettings(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]
@@ -91,7 +91,7 @@ def hidden_error(
     *,
     seed: int,
 ) -> float:
-    """Mean absolute error of the mean flow of one route set at sensors that were hidden, each once."""
+    """Cross-validated mean absolute error of one route set's weekly mean flow; each sensor is held out once."""
     searches = num_searches(graph)
     searches = min(SEARCHES, searches) if graph.num_nodes <= VERY_LARGE else searches // 4
     trips = route_set(graph, search_routes(graph, search, searches=searches, seed=seed_of(seed, Draw.TRIED_TRIPS)))

@@ -1,4 +1,4 @@
-"""A trained run put to use: a forecast at one moment, a live forecast snapshot by snapshot, a file for other programs.
+"""Forecasting with a trained run: at one time, live with each new snapshot, or exported for other programs.
 
 May import: `training` and below.
 """

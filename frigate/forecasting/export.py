@@ -1,7 +1,7 @@
-"""A run's forecast as one file that others can serve: a torch.export program, or ONNX.
+"""Export a run as a single file for serving: a torch.export program, or ONNX.
 
-The numbers of nodes, roads and neighbour pairs are open; past and horizon are the run's. A file is written beside,
-opened again, run on several networks and compared with the model, and only then put in its place.
+The numbers of nodes, roads and neighbour pairs are dynamic; past and horizon are the run's. The file is written to a
+temporary path, loaded, run on several networks and compared with the model, and only then moved into place.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from frigate.nn.topology import Topology, make_topology
 from frigate.training.run import Run
 
 OUTPUT = "forecast"  # [H,N]
-OPEN = {"N": "nodes", "E": "roads", "P": "pairs"}  # the sizes that are not fixed, under their names in a file
-SHAPES = {  # every input, in order. Those from positions on only where the model reads them
+OPEN = {"N": "nodes", "E": "roads", "P": "pairs"}  # dynamic sizes, and their names in the file
+SHAPES = {  # every input, in order. From `positions` on, only those that the model reads
     "values": "TN",
     "observed": "TN",
     "calendar_past": "TC",
@@ -58,9 +58,9 @@ SHAPES = {  # every input, in order. Those from positions on only where the mode
     "demand": "HN",
     "demand_node": "ND",
 }
-WINDOW = tuple(SHAPES)[:4]  # of the readings and the clock
-DEMAND = tuple(SHAPES)[-3:]  # of who drives where; the rest is of the network
-TOLERANCE = 1e-5  # of the largest forecast, or of the readings' spread where that is more; rounding is some 1e-7
+WINDOW = tuple(SHAPES)[:4]  # readings and calendar
+DEMAND = tuple(SHAPES)[-3:]  # demand; the inputs in between describe the network
+TOLERANCE = 1e-5  # relative to the largest forecast or the readings' spread, whichever is larger; rounding is some 1e-7
 NEEDED = ("onnx", "onnxscript", "onnxruntime")
 
 Inputs = dict[str, NDArray[Any]]
@@ -69,10 +69,10 @@ Program = Callable[[Inputs], NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class Exported:
-    """A file that was written, and how far it is from the model, in the user's unit."""
+    """A file that was written, and how far its forecasts are from the model's, in the user's unit."""
 
     path: Path
-    differences: dict[str, float]  # the largest on each network that it was run on
+    differences: dict[str, float]  # largest difference on each test network
     seconds: float
 
     def summary(self) -> str:
@@ -81,23 +81,23 @@ class Exported:
 
 
 def export_program(run: Run, path: str | Path, city: City | None = None) -> Exported:
-    """Write a torch.export program. `torch.export.load(path).module()(**inputs)` is the forecast [H,N].
+    """Write a torch.export program. `torch.export.load(path).module()(**inputs)` returns the forecast [H,N].
 
     Parameters
     ----------
     run : Run
-        Of a Frigate model.
+        The run of a Frigate model.
     path : path
         The .pt2 file to write.
     city : City, optional
-        To compare the program with the model on, beside made-up networks. Default: the city that the run was trained
-        on, where its folder can be opened.
+        Compare program and model on this city, in addition to synthetic networks. Default: the city the run was
+        trained on, if its folder can be opened.
     """
     return _export(run, Path(path), city, ".pt2", torch.export.save, _torch_program)
 
 
 def export_onnx(run: Run, path: str | Path, city: City | None = None) -> Exported:
-    """Write an ONNX model, for onnxruntime and others. Needs the extra `export`.
+    """Write an ONNX model, for onnxruntime and other runtimes. Needs the extra `export`.
 
     Parameters
     ----------
@@ -122,19 +122,19 @@ def inputs(
     add: Sequence[str | Road] = (),
     sensors: Literal["seen", "all"] = "seen",
 ) -> Inputs:
-    """What the exported program reads for the forecast with these arguments, by the names of `SHAPES`.
+    """The inputs of the exported program for a forecast, named as in `SHAPES`.
 
-    The arguments are those of `forecast`. A program has one network for all of its snapshots: where the roads change
-    within the window, those of its last snapshot stand for all.
+    The arguments are those of `forecast`. A program takes one network for all snapshots: if the roads change within the
+    window, those of the last snapshot are used throughout.
     """
     _frigate(run)
     return _arrays(run, _on_one_network(run, network, stream, at=at, close=close, add=add, sensors=sensors))
 
 
 def write_sample(run: Run, path: str | Path, city: City | None = None) -> Path:
-    """Write the inputs at the end of a city as .npz, with its `node_ids` and the model's `forecast` [H,N].
+    """Write the inputs at the end of a city's readings as .npz, with `node_ids` and the model's `forecast` [H,N].
 
-    Default: the city that the run was trained on, from its folder.
+    Default: the city the run was trained on, from its folder.
     """
     path = Path(path)
     if path.suffix != ".npz":
@@ -148,7 +148,7 @@ def write_sample(run: Run, path: str | Path, city: City | None = None) -> Path:
 
 
 def check_parity(run: Run, program: Program, cases: dict[str, Inputs]) -> dict[str, float]:
-    """The largest difference between a program and the run's model on each of these inputs. A mismatch is an error."""
+    """The largest difference between a program and the run's model on each input. Raises an error on a mismatch."""
     found = {}
     for name, arrays in cases.items():
         want, got = _by_model(run, arrays), program(arrays)
@@ -156,7 +156,7 @@ def check_parity(run: Run, program: Program, cases: dict[str, Inputs]) -> dict[s
             raise FrigateError(f"{name}: the program gives {got.shape}, the model {want.shape}. {_REMEDY}")
         difference = float(np.abs(got.astype(np.float64) - want).max())
         limit = TOLERANCE * max(run.scaling.value_scale, float(np.abs(want).max()))
-        if not difference <= limit:  # NaN is a mismatch, too
+        if not difference <= limit:  # NaN is a mismatch too
             raise FrigateError(
                 f"{name}: the program differs from the model by {difference:.3g}, more than {limit:.3g}. {_REMEDY}"
             )
@@ -168,9 +168,9 @@ _REMEDY = "It is not written. Export with another version of torch (or of onnx, 
 
 
 class PlainForecast(nn.Module):
-    """The model's forecast [H,N] from plain tensors. Not clamped: below 0 no difference would show in a check.
+    """The model's forecast [H,N] from plain tensors. Not clamped, because clamping could mask differences in a check.
 
-    The model computes as the reference does: with index_add, which every runtime has.
+    Uses the reference backend, whose index_add every runtime supports.
     """
 
     def __init__(self, model: ForecastModel) -> None:
@@ -197,7 +197,7 @@ class PlainForecast(nn.Module):
         demand_node: Tensor | None = None,
     ) -> Tensor:
         T, N = values.shape
-        none, unread = values.new_zeros(N, 0), senders[:0]  # no implementation but the reference is run
+        none, unread = values.new_zeros(N, 0), senders[:0]  # the reference backend does not read the CSR indices
         topology = Topology(
             senders=senders,
             receivers=receivers,
@@ -251,18 +251,18 @@ def _export(
 def _traced(plain: PlainForecast, example: Inputs) -> torch.export.ExportedProgram:
     dims = {letter: torch.export.Dim(name) for letter, name in OPEN.items()}
     with torch.no_grad():
-        # strict: it follows len() of a tensor, which the other tracer takes as a fixed number
+        # strict: the non-strict tracer would treat len() of a tensor as a constant
         program = torch.export.export(
             plain, (), _tensors(example), dynamic_shapes=_open_sizes(example, dims), strict=True
         )
     for part in program.graph_module.modules():
         for node in part.graph.nodes if isinstance(part, torch.fx.GraphModule) else ():
-            node.meta.pop("stack_trace", None)  # the paths of this machine
+            node.meta.pop("stack_trace", None)  # contains local paths
     return program
 
 
 def _open_sizes(names: Iterable[str], dims: Mapping[str, object]) -> dict[str, Any]:
-    """Of each input, which of its sizes are open, by the letters of SHAPES."""
+    """The dynamic dimensions of each input, by the letters in SHAPES."""
     return {name: {i: dims[letter] for i, letter in enumerate(SHAPES[name]) if letter in dims} for name in names}
 
 
@@ -278,14 +278,14 @@ def _save_onnx(program: torch.export.ExportedProgram, path: Path) -> None:
 
 
 def _onnx_index_add(x: Any, dim: int, index: Any, source: Any, alpha: float = 1.0) -> Any:
-    """x.index_add(dim, index, source) in ONNX's words.
+    """x.index_add(dim, index, source) as ONNX operators.
 
-    torch's own choice is ScatterND, which onnxruntime splits over threads that overwrite each other's sums where an
-    index comes twice (its issues 18048 and 23396). ScatterElements is slower, and right.
+    torch would use ScatterND, for which onnxruntime's threads overwrite each other's sums if an index occurs twice
+    (onnxruntime issues 18048 and 23396). ScatterElements is slower but correct.
     """
     from onnxscript import opset18
 
-    op: Any = opset18  # its types are those of eager mode
+    op: Any = opset18  # its type hints are for eager mode
     others = op.Constant(value_ints=[i for i in range(len(source.shape)) if i != dim])
     where = op.Expand(op.Unsqueeze(index, others), op.Shape(source))
     return op.ScatterElements(x, where, source, axis=dim, reduction="add")
@@ -309,11 +309,11 @@ def _onnx_program(path: Path) -> Program:
 
 
 def _cases(run: Run, city: City | None) -> dict[str, Inputs]:
-    """A city, where there is one with the readings; and networks of other sizes."""
+    """Synthetic networks of several sizes and, if available with enough snapshots, a real city."""
     small, large = _synthetic(run, nodes=23, seed=1), _synthetic(run, nodes=171, seed=2)
     blind = {**small, "values": np.zeros_like(small["values"]), "observed": np.zeros_like(small["observed"])}
     cases = {"synthetic, 23 nodes": small, "synthetic, 171 nodes": large, "without a reading": blind}
-    with suppress(CheckpointError):  # a program can be written where its run's city is not
+    with suppress(CheckpointError):  # export must work on a machine without the city
         city = city or run.open_city()
     if city is not None and city.stream.num_snapshots >= run.settings.task.past:
         cases[city.name] = inputs(run, stream=city)
@@ -321,7 +321,7 @@ def _cases(run: Run, city: City | None) -> dict[str, Inputs]:
 
 
 def _synthetic(run: Run, *, nodes: int, seed: int) -> Inputs:
-    """Inputs of the right shapes and plausible numbers that describe no place at all."""
+    """Random inputs with the right shapes and plausible values."""
     (_, settings), task, scaling = _frigate(run), run.settings.task, run.scaling
     rng = np.random.default_rng([seed, 7])
     T, H, N = task.past, task.horizon, nodes
@@ -354,7 +354,7 @@ def _synthetic(run: Run, *, nodes: int, seed: int) -> Inputs:
 
 
 def _names(run: Run) -> list[str]:
-    """The inputs that a model reads."""
+    """The inputs that the run's model reads."""
     _, settings = _frigate(run)
     left_out = [] if settings.anchors else ["positions"]
     left_out += [] if settings.roads else ["road_features", "near_sensor", "near_distance_m"]
@@ -365,7 +365,7 @@ def _names(run: Run) -> list[str]:
 def _on_one_network(
     run: Run, network: RoadNetwork | None, source: RoadNetworkStream | City | None, **options: Any
 ) -> Request:
-    """What `forecast` gives to the model; where the roads change in the window, on those of its last snapshot."""
+    """The model input of `forecast`; if the roads change within the window, on those of its last snapshot."""
     request = make_request(run, network, source, **options)
     if len(request.batch.topologies) > 1:
         request = make_request(run, request.stream.network, source, **options)
@@ -387,7 +387,7 @@ def _arrays(run: Run, request: Request) -> Inputs:
 
 
 def _by_model(run: Run, arrays: Inputs) -> NDArray[np.float32]:
-    """[H,N] by the model as it is, with its own sum over the roads and neighbours."""
+    """[H,N] from the model itself, with its normal backend."""
     N = arrays["values"].shape[1]
     nowhere, none = np.zeros(N), np.zeros((N, 0), np.float32)
     network = RoadNetwork(
@@ -408,7 +408,7 @@ def _by_model(run: Run, arrays: Inputs) -> NDArray[np.float32]:
 
 
 def _frigate(run: Run) -> tuple[ForecastModel, ModelSettings]:
-    """The run's model and its settings, where they can be exported."""
+    """The run's model and its settings; raises an error if they cannot be exported."""
     model, settings = run.model, run.settings.model
     if not isinstance(settings, ModelSettings):
         raise SettingsError(f'preset "{settings.preset}": only paper and default can be exported. Train one of them')
@@ -416,7 +416,7 @@ def _frigate(run: Run) -> tuple[ForecastModel, ModelSettings]:
 
 
 def _typed(array: NDArray[Any]) -> NDArray[Any]:
-    """In the type of a program's input: float32, int64 or bool."""
+    """Convert to the type of a program input: float32, int64 or bool."""
     kind = {"f": np.float32, "i": np.int64, "b": np.bool_}[array.dtype.kind]
     return np.ascontiguousarray(array, kind)
 
@@ -427,7 +427,7 @@ def _tensors(arrays: Inputs) -> dict[str, Tensor]:
 
 @contextmanager
 def _beside(path: Path) -> Iterator[Path]:
-    """A file of that name in another folder to write to, put in place when all went well."""
+    """A temporary path to write to, moved to `path` on success."""
     try:
         with replacing_file(path) as new:
             yield new
@@ -438,8 +438,8 @@ def _beside(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what torch says of its own affairs while it exports."""
-    talker = logging.getLogger("torch.onnx._internal.exporter._registration")  # of torchvision's absence
+    """Silence torch's warnings during export."""
+    talker = logging.getLogger("torch.onnx._internal.exporter._registration")  # warns that torchvision is missing
     level = talker.level
     talker.setLevel(logging.ERROR)
     try:

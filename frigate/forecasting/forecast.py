@@ -1,6 +1,6 @@
-"""Forecast from a run at one moment: the run's city or another, as it is or with roads closed and added.
+"""Forecast with a run at one point in time: for the run's city or another, optionally with roads closed or added.
 
-A forecast made at X reads only snapshots that are complete at X.
+A forecast made at time X reads only snapshots that are complete at X.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from frigate.nn.predictor import Predictor
 from frigate.nn.scaling import build_topologies
 from frigate.training.run import Run, RunTrips
 
-BYTES_PER_VALUE = 60  # of a forecast, as measured: it is computed, its demand beside it, and handed out
+BYTES_PER_VALUE = 60  # memory per forecast value, including its demand and the result; measured
 NO_READING = "no reading can be used: the forecast is made from the map and the clock alone."
 
 
 @dataclass(frozen=True)
 class Request:
-    """One window as a run's model sees it, and all of its forecast but the numbers."""
+    """One window as model input, and its forecast with the values still missing."""
 
-    stream: RoadNetworkStream  # the window, on the topologies that it uses
+    stream: RoadNetworkStream  # the window, with only the topologies it uses
     batch: Batch
-    late: int  # steps between the last reading and the forecast
-    forecast: Forecast  # with NaN for values
+    late: int  # steps between the end of the stream and the forecast
+    forecast: Forecast  # all values NaN
 
 
 def forecast(
@@ -65,35 +65,35 @@ def forecast(
     run : Run
         The trained model.
     network : RoadNetwork, optional
-        Stands in for the roads of every snapshot: what if it had been so all along. `city.network` is that of the
-        last snapshot: at an earlier time, `close` and `add` start from the roads of that time. Default: the roads as
-        recorded.
+        Replaces the roads of every snapshot, as if they had always been so. Note that `city.network` has the roads of
+        the last snapshot; for an earlier time, use `close` and `add`, which start from the roads of that time.
+        Default: the roads as recorded.
     stream : RoadNetworkStream or City, optional
-        The readings, of this or of another city. Default: the city that the run was trained on, from its folder.
+        The readings, of this or another city. Default: the city the run was trained on, from its folder.
     at : datetime, ISO-8601 text or seconds since 1970 UTC, optional
-        Only snapshots complete at this time are read. A time without zone is the city's own. Default: the end of the
-        stream.
+        Only snapshots complete at this time are read. A time without a zone is in the city's time zone. Default: the
+        end of the stream.
     close, add : sequence of "A,B" or (A, B)
-        Roads to close and to add ("A,B,120" gives a length in metres), each one way, on `network` or on the roads of
-        the last snapshot complete at `at`.
+        One-way roads to close and to add ("A,B,120" gives the length in metres), relative to `network` or to the roads
+        of the last snapshot complete at `at`.
     past, horizon : int, optional
-        Snapshots to read and steps to forecast. Default: as in training.
+        Number of snapshots to read and steps to forecast. Default: as in training.
     sensors : "seen" or "all"
-        Whether nodes held out as test (unseen in the run's split) are read too.
+        "all" also reads the nodes held out for testing (unseen in the run's split).
     device : str, optional
         "cpu" or "cuda". Default: cuda if available.
     memory_gb : float, optional
-        What activations may take; a network that takes more is forecast in blocks of nodes, with the same result up
-        to rounding. Default: 4 on a CPU, most of what is free on a GPU.
+        Memory limit for activations; a network that needs more is forecast in blocks of nodes, with the same result up
+        to rounding. Default: 4 on a CPU, most of the free memory on a GPU.
     kernels : "auto" or "reference"
-        The fastest for the device, or the equations in plain torch operations, to compare with.
+        The fastest for the device, or the equations in plain torch operations, for comparison.
 
     Returns
     -------
     Forecast
-        In the unit of the readings that the model was trained on.
+        In the unit of the readings the model was trained on.
     """
-    where, limits = best_device(device), replace(run.settings.train, memory_gb=memory_gb)  # which checks it
+    where, limits = best_device(device), replace(run.settings.train, memory_gb=memory_gb)  # validates memory_gb
     request = make_request(
         run, network, stream, at=at, close=close, add=add, past=past, horizon=horizon, sensors=sensors, device=where
     )
@@ -123,7 +123,7 @@ def make_request(
     sensors: Literal["seen", "all"] = "seen",
     device: torch.device | str = "cpu",
 ) -> Request:
-    """What `forecast` gives to the model for the same arguments."""
+    """The model input of `forecast` for the same arguments."""
     if sensors not in ("seen", "all"):
         raise SettingsError(f'sensors = "{sensors}": choose "seen" or "all"')
     trained_on, task = run.trained_on, run.settings.task
@@ -173,7 +173,7 @@ def make_request(
 
 
 def _used_topologies(window: RoadNetworkStream) -> RoadNetworkStream:
-    """The window with only the topologies that its snapshots have."""
+    """The window with only the topologies that its snapshots use."""
     used, topology_of = np.unique(window.topology_of, return_inverse=True)
     return replace(window, topologies=tuple(window.topologies[i] for i in used), topology_of=topology_of)
 
@@ -187,12 +187,12 @@ def _with_demand(
     inputs: NDArray[np.bool_],
     city: City | Path | None,
 ) -> tuple[Batch, list[str]]:
-    """The batch of a window with its demand, and notices.
+    """The batch with its demand, and notices.
 
-    The readings were made on the roads as `recorded`, the coming hour is on those of the `window`, which may be others.
+    The readings were taken on the roads as `recorded`; the coming hour uses those of `window`, which may differ.
     """
     now, device = window.network, batch.values.device
-    if not np.array_equal(past.node_ids, now.node_ids):  # another table of nodes: it has trips of its own
+    if not np.array_equal(past.node_ids, now.node_ids):  # a different table of nodes needs trips of its own
         past, recorded = past.on(now), window
     known, _ = split_on(run, past.main_network)
     unknown = replace(past, observed=past.observed & inputs & ~known)
@@ -209,7 +209,7 @@ def _with_demand(
 
 
 def about_detours(rerouted: Rerouted, now: RoadNetwork) -> list[str]:
-    """What a reader must know of rerouted trips."""
+    """Notices about rerouted trips."""
     notices = []
     nobody = now.node_ids[(rerouted.node_change == 0) & now.present]
     if len(nobody):
@@ -220,7 +220,7 @@ def about_detours(rerouted: Rerouted, now: RoadNetwork) -> list[str]:
 
 
 def _not_of_that_time(network: RoadNetwork, then: RoadNetwork, last: RoadNetwork) -> list[str]:
-    """Which roads of a network are open or closed as they were at the end of the stream, but not at the time."""
+    """A notice of roads that are open or closed as at the end of the stream, but were not at the forecast's time."""
     if then.fingerprint == last.fingerprint:
         return []
     given, open_then, open_last = (_road_ends(each) for each in (network, then, last))
@@ -254,14 +254,14 @@ def _named(ids: Sequence[object], what: str = "node") -> str:
 
 
 def _inputs(run: Run, window: RoadNetworkStream, sensors: str) -> NDArray[np.bool_]:
-    """[N] the nodes to read: those of the run's split are found by id and place, as anchors are."""
+    """[N] the nodes to read; those of the run's split are matched by id and location, as anchors are."""
     seen, unseen = split_on(run, window.network)
     inputs = seen | window.sensors
     return inputs | unseen if sensors == "all" else inputs & ~unseen
 
 
 def split_on(run: Run, network: RoadNetwork) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """[N] which nodes of a network are seen, and unseen, in the run's split: by id and place."""
+    """[N] which nodes of a network are seen, and which unseen, in the run's split; matched by id and location."""
     row = network.same_nodes(run.nodes)
     return run.split.seen[row] & (row >= 0), run.split.unseen[row] & (row >= 0)
 
@@ -274,10 +274,10 @@ def edit_network(
     Parameters
     ----------
     network
-        Of intersections, or of roads and turns.
+        Nodes are intersections, or roads joined by turns.
     close
-        One-way roads, each "A,B" or (A, B); or a node, all of whose roads close. In a city on roads a node is a road,
-        which "A,B" names as well.
+        One-way roads, each "A,B" or (A, B); or a node, which closes all its roads. In a city on roads a node is a
+        road, and "A,B" also names it.
     add
         One-way roads, each "A,B", (A, B) or "A,B,metres".
     """
@@ -288,7 +288,7 @@ def edit_network(
 
 
 def _to_close(network: RoadNetwork, close: Sequence[str | Road]) -> tuple[list[Road], list[str]]:
-    """The edges, and the nodes with all their edges, that are to be closed."""
+    """The edges to close, and the nodes to close with all their edges."""
     known, of_roads = {str(node_id) for node_id in network.node_ids.tolist()}, len(network.lines) > 0
     roads: list[Road] = []
     nodes: list[str] = []
@@ -305,7 +305,7 @@ def _to_close(network: RoadNetwork, close: Sequence[str | Road]) -> tuple[list[R
 
 
 def about_closed(network: RoadNetwork, close: Sequence[str | Road]) -> list[str]:
-    """What to say of closing a whole node, which in a city on roads is a road."""
+    """Notices about closing whole nodes, which are roads in a city on roads."""
     notices = []
     for node in _to_close(network, close)[1]:
         at, of_roads = network.row_of(node), len(network.lines) > 0
@@ -352,7 +352,7 @@ def _check_stream(run: Run, stream: RoadNetworkStream) -> list[str]:
 
 
 def _moment(stream: RoadNetworkStream, at: datetime | str | int | None, *, horizon: int) -> tuple[int, list[str]]:
-    """Seconds since 1970 UTC, on a step of the stream."""
+    """The forecast's time in seconds since 1970 UTC, rounded down to a step of the stream; and notices."""
     end_s, steps = stream.end_s, stream.steps
     if at is None or at == "now":
         return end_s, []
@@ -382,7 +382,7 @@ def _seconds(at: datetime | str | int, timezone: str) -> tuple[int, list[str]]:
         when = datetime.fromisoformat(at.strip()) if isinstance(at, str) else at
         if isinstance(when, int | np.integer):
             when = datetime.fromtimestamp(int(when), UTC)
-        if not isinstance(when, datetime) or not 1 < when.year < 9999:  # its local time is in a calendar, too
+        if not isinstance(when, datetime) or not 1 < when.year < 9999:  # its local time must be a valid date too
             raise not_a_time
     except (ValueError, OverflowError, OSError):
         raise not_a_time from None
@@ -409,7 +409,7 @@ def _about_window(window: RoadNetworkStream, *, past: int, late: int) -> list[st
 
 
 def _beyond_training(run: Run, window: RoadNetworkStream, task: Task) -> list[str]:
-    """Models take other windows than they were trained with, but nothing says how well."""
+    """Notices about windows longer than in training: the model accepts them, but its accuracy is unknown."""
     trained, notices = run.settings.task, []
     if window.num_snapshots > trained.past:
         notices.append(

@@ -1,15 +1,15 @@
-"""A live forecast: the encodings of past snapshots are kept, so that a new snapshot costs one GNN pass instead of T.
+"""Live forecasts: the encodings of past snapshots are cached, so that a new snapshot costs one GNN pass instead of T.
 
-A snapshot's encoding z depends on its own readings, topology and calendar and on nothing else, in both presets. It is
-made again when one of these has changed, and then alone: a late reading touches one snapshot, a closure those that
-start at its time or later. What depends on the whole window is computed at every forecast from what is kept: the
-moments, and the LSTM over all T snapshots, for its first state comes from the oldest z and the current time.
+In both presets a snapshot's encoding z depends only on its own readings, topology and calendar. Only the snapshots for
+which one of these changes are encoded again: a late reading affects one snapshot, a closure those that start when it
+begins or later. What depends on the whole window is computed for every forecast from the cache: the moments, and the
+LSTM over all T snapshots, whose initial state comes from the oldest z and the current time.
 
-The forecast is that of the full forward pass. In fp32 they differ by rounding, because a matrix product of fewer rows
-may add in another order: within 1e-5 of the largest forecast, or 1e-5 of the unit. On a GPU both are in bf16.
+The forecast equals that of a full forward pass. In fp32 they differ by rounding, because a matrix product with fewer
+rows may sum in a different order: within 1e-5 of the largest forecast, or 1e-5 of the unit. On a GPU both are in bf16.
 
-Kept on the device, in bytes: T N (4 D + 5), half of the 4 D under bf16, and for each topology in use the gates, 4 E for
-each layer, and the kernel mean's weights. On the host T N * 5. Chengdu's 3,192 nodes, T = 12, D = 64: 10 MB.
+Device memory in bytes: T N (4 D + 5), with 2 D instead of 4 D under bf16; plus, for each topology in use, the gates
+(4 E per layer) and the kernel mean's weights. Host memory: T N * 5. Chengdu, 3,192 nodes, T = 12, D = 64: 10 MB.
 """
 
 from __future__ import annotations
@@ -43,32 +43,32 @@ from frigate.nn.scaling import build_topologies
 from frigate.nn.topology import Topology
 from frigate.training.run import Run, RunTrips
 
-ALWAYS_S = -(2**62)  # before every snapshot
+ALWAYS_S = -(2**62)  # earlier than any snapshot
 MAX_RECORDED = 4
 
 
 @dataclass(frozen=True)
 class _NetworkView:
-    """A network as the model sees it."""
+    """A network as model input."""
 
     network: RoadNetwork
     topology: Topology
     fixed: Fixed
-    flow_change: Tensor  # [N] what the usual flow is multiplied by
-    demand: DemandTables | None  # with the sensor shares of this network
+    flow_change: Tensor  # [N] multiplier of the usual flow
+    demand: DemandTables | None  # with this network's sensor shares
     notice: str
 
 
 @dataclass(frozen=True)
 class _Snapshot:
-    """What came in. A late reading makes a new one: arrays are never written to."""
+    """The readings of one snapshot. Arrays are never modified: a late reading creates a new snapshot."""
 
     time_s: int
     values: NDArray[np.float32]  # [N] 0 where not observed
-    observed: NDArray[np.bool_]  # [N] at sensors alone, whether their nodes are present or not
+    observed: NDArray[np.bool_]  # [N] only at sensors, even if their node is absent from the network
 
     def on(self, network: RoadNetwork) -> _Snapshot:
-        """Without the readings of nodes that are absent from the network."""
+        """The snapshot without readings at nodes absent from the network."""
         if not (self.observed & ~network.present).any():
             return self
         observed = self.observed & network.present
@@ -84,7 +84,7 @@ class _Snapshot:
 class _Encoded:
     """A snapshot on the device, and its encoding on one network."""
 
-    snapshot: _Snapshot  # as it was encoded
+    snapshot: _Snapshot  # the readings that were encoded
     network: str  # fingerprint
     values: Tensor  # [N]
     observed: Tensor  # [N] bool
@@ -93,23 +93,23 @@ class _Encoded:
 
 
 class Live:
-    """Readings of one network as they come in, and a forecast at any time. For one thread at a time.
+    """Collects the readings of one network as they arrive, and forecasts at any time. Not thread-safe.
 
-    Step, unit and quantity are the run's. The model is copied: training it further changes nothing here. Anchors are
-    found on the first network and stay.
+    Step, unit and quantity are the run's. The model is copied, so further training has no effect here. Anchors are
+    located on the first network and then fixed.
 
     Parameters
     ----------
     run : Run
-        Of a Frigate model.
+        The run of a Frigate model.
     network : RoadNetwork or City, optional
-        The roads to begin with; of a city, those of its last snapshot. Default: the city that the run was trained on,
-        from its folder.
+        The initial roads; for a city, those of its last snapshot. Default: the city the run was trained on, from its
+        folder.
     sensors : [N] bool or node ids, optional
-        The nodes that may send readings; what others send is left out and counted in `left_out`. Default: the nodes
-        that are seen in the run's split.
+        The nodes that may send readings; readings from others are ignored and counted in `left_out`. Default: the
+        seen nodes of the run's split.
     timezone : str, optional
-        Of the calendar. Default: as in training.
+        Time zone of the calendar. Default: as in training.
     device : str, optional
         "cpu" or "cuda". Default: cuda if available.
     """
@@ -132,8 +132,8 @@ class Live:
         source = run.open_city() if network is None else network
         network = source.network if isinstance(source, City) else source
         self.device = best_device(device)
-        self.encoded = 0  # snapshots that the GNN has encoded so far
-        self.left_out = 0  # readings of nodes that are no sensors
+        self.encoded = 0  # number of snapshots encoded so far
+        self.left_out = 0  # number of readings ignored because their node is not a sensor
         self._trained_on, self._task = run.trained_on, run.settings.task
         self._predictor = Predictor(run.model, network, self.device, quantity=run.trained_on.quantity, kernels=kernels)
         self._model, self._kernels = self._predictor.model, kernels
@@ -147,38 +147,38 @@ class Live:
         self._scaling = replace(run.scaling, anchors=anchors)
         self._window: deque[_Snapshot] = deque(maxlen=self._task.past)
         self._encodings: dict[int, _Encoded] = {}  # by time
-        self._recorded: dict[tuple[Any, ...], RecordedFunction] = {}  # each holds its memory on the GPU
+        self._recorded: dict[tuple[Any, ...], RecordedFunction] = {}  # each holds GPU memory
         self._node_ids = network.node_ids
         self._trips: RunTrips | None = None
         if run.scaling.demand is not None:
             usual_roads = source.stream.main_network if isinstance(source, City) else network
             self._trips = RunTrips.of(run, usual_roads, self._features_of)
             self._demand = self._trips.demand(self._sensors)
-        self._tried: _NetworkView | None = None  # the last what-if: it may be asked for again
-        self._changes: list[tuple[int, _NetworkView]] = []  # since when, in time order
+        self._tried: _NetworkView | None = None  # the last what-if, which may be asked for again
+        self._changes: list[tuple[int, _NetworkView]] = []  # (start time, roads), in time order
         self._changes.append((ALWAYS_S, self._roads(network)))
 
     @property
     def network(self) -> RoadNetwork:
-        """That of the last snapshot; before the first, of the first."""
+        """The network of the last snapshot; before any snapshot, the initial network."""
         return self._roads_at(self._window[-1].time_s if self._window else ALWAYS_S).network
 
     @property
     def times_s(self) -> NDArray[np.int64]:
-        """Start of each snapshot of the window, at most T, seconds since 1970 UTC."""
+        """Start of each snapshot in the window (at most T), in seconds since 1970 UTC."""
         return np.array([snapshot.time_s for snapshot in self._window], np.int64)
 
     def push(self, time_s: int, values: NDArray[np.floating], observed: NDArray[np.bool_] | None = None) -> None:
-        """Add the next snapshot, or the next ones. Snapshots skipped since the last one are taken to have no readings.
+        """Add one or more new snapshots. Snapshots skipped since the last one count as having no readings.
 
         Parameters
         ----------
         time_s : int
-            Start of the first snapshot, seconds since 1970 UTC.
+            Start of the first snapshot, in seconds since 1970 UTC.
         values : [N] or [S,N]
-            NaN is no reading.
+            NaN means no reading.
         observed : same shape, bool, optional
-            Which values are readings. Default: all that are finite.
+            Which values are readings. Default: all finite ones.
         """
         past = self._task.past
         rows = np.atleast_2d(_numbers(values))
@@ -207,14 +207,14 @@ class Live:
         self._forget()
 
     def restore(self, time_s: int, values: NDArray[np.floating], networks: Sequence[tuple[int, RoadNetwork]]) -> None:
-        """Replace the whole window, as after a restart. Snapshots that are as they were are not encoded again.
+        """Replace the whole window, for example after a restart. Unchanged snapshots are not encoded again.
 
         Parameters
         ----------
         time_s, values
             The snapshots, as in `push`.
         networks
-            The roads in time order: (since when, network). The first also holds before.
+            The roads in time order: (start time, network). The first also applies to earlier times.
         """
         (_, first), *later = [(since_s, self._roads(network)) for since_s, network in networks]
         self._changes = [(ALWAYS_S, first), *later]
@@ -222,25 +222,25 @@ class Live:
         self.push(time_s, values)
 
     def rerouted(self, network: RoadNetwork) -> Rerouted | None:
-        """What the roads of a network do to the usual flows of nodes and roads; None without demand."""
+        """The effect of a network's roads on the usual flows at nodes and roads; None without demand."""
         return None if self._trips is None else self._trips.rerouted([self._demand], network)[0]
 
     @property
     def demand(self) -> Demand | None:
-        """Who drives where, by the usual counts of the sensors; None for a model without demand."""
+        """The demand calibrated to the sensors' usual counts; None for a model without demand."""
         return None if self._trips is None else self._demand
 
     def late(self, time_s: int, node_ids: Sequence[NodeId], values: Sequence[float] | NDArray[np.floating]) -> None:
-        """Add or replace readings of a snapshot that is in the window.
+        """Add or replace readings of a snapshot in the window.
 
         Parameters
         ----------
         time_s : int
-            Start of the snapshot, seconds since 1970 UTC.
+            Start of the snapshot, in seconds since 1970 UTC.
         node_ids : sequence
-            Whose readings they are, each node once.
+            The nodes of the readings, each once.
         values : sequence of float
-            NaN takes a reading away.
+            NaN removes a reading.
         """
         self._refuse_time(time_s)
         index = next((i for i, snapshot in enumerate(self._window) if snapshot.time_s == time_s), None)
@@ -264,14 +264,14 @@ class Live:
         self._window[index] = replace(old, values=new_values, observed=observed)
 
     def change(self, network: RoadNetwork, *, since_s: int | None = None) -> None:
-        """Change the roads. The change takes the place of those planned for later.
+        """Change the roads. Replaces all changes planned for later.
 
         Parameters
         ----------
         network : RoadNetwork
-            With the same nodes; one that is absent has `present` False.
+            Must have the same nodes; absent nodes have `present` False.
         since_s : int, optional
-            It holds in every snapshot that starts then or later. Default: from the next snapshot on.
+            Applies to every snapshot that starts at this time or later. Default: from the next snapshot on.
         """
         if since_s is None:
             since_s = self._steps(self._window[-1].time_s).time_s(1) if self._window else ALWAYS_S
@@ -286,12 +286,12 @@ class Live:
         return self._finish(roads, encodings)
 
     def what_if(self, network: RoadNetwork) -> Forecast:
-        """The forecast had this been the network in every snapshot of the window; the live state is not changed.
+        """The forecast if this were the network in every snapshot of the window. Does not change the live state.
 
         Parameters
         ----------
         network : RoadNetwork
-            With the same nodes, as in `change`.
+            Must have the same nodes, as in `change`.
         """
         self._tried = self._roads(network)
         roads = [self._tried] * len(self._window)
@@ -300,7 +300,7 @@ class Live:
 
     @torch.inference_mode()
     def _encode(self, roads: Sequence[_NetworkView]) -> list[_Encoded]:
-        """The window on these networks; a snapshot is encoded again only if its readings or roads have changed."""
+        """Encode the window on these networks; only snapshots whose readings or roads have changed run the GNN."""
         if not self._window:
             raise CityError("there is no snapshot to forecast from. Give one to `push`")
         seen = [snapshot.on(on.network) for snapshot, on in zip(self._window, roads, strict=True)]
@@ -330,7 +330,7 @@ class Live:
                 return self._model.encode_snapshots(batch, fixed=fixed, kernels=self._kernels)[:, 0]
 
         z = self._replay(encoded, roads, values, observed, clock)
-        # Copies: a part of a tensor would hold the memory of all of it.
+        # Copies: a view would keep the whole tensor's memory alive.
         return [
             _Encoded(
                 snapshot=snapshot,
@@ -350,7 +350,7 @@ class Live:
         encodings: Sequence[_Encoded],
         measured: Sequence[_NetworkView] | None = None,
     ) -> Forecast:
-        """`measured` are the networks that the readings were made on, where they are others."""
+        """Forecast from the encodings. `measured` are the networks the readings were taken on, if different."""
         now, steps = roads[-1].network, self._steps(encodings[-1].snapshot.time_s)
         at_s, times_s = steps.time_s(1), steps.times_s(1, 1 + self._task.horizon)
         values, observed, clock, z = (
@@ -372,7 +372,7 @@ class Live:
         )  # fmt: skip
 
     def _replay(self, function: Callable[..., Tensor], roads: Sequence[_NetworkView], *tensors: Tensor) -> Tensor:
-        """function(*tensors). On a GPU it is recorded, unless the roads change in the window or are only tried."""
+        """function(*tensors), as a CUDA graph on a GPU, unless the roads change in the window or it is a what-if."""
         networks = {on.network.fingerprint for on in roads}
         can_record = self._model.can_record(self.device, self._kernels)
         if not can_record or len(networks) > 1 or roads[0] is self._tried:
@@ -393,7 +393,7 @@ class Live:
         future: Tensor,
         measured: Sequence[_NetworkView] | None = None,
     ) -> tuple[Batch, list[_NetworkView]]:
-        """One window, and the distinct networks of its snapshots in the order of its topologies."""
+        """A batch of one window, and the distinct networks of its snapshots in the order of its topologies."""
         distinct = list({on.network.fingerprint: on for on in roads}.values())
         order = [on.network.fingerprint for on in distinct]
         which = torch.tensor([order.index(on.network.fingerprint) for on in roads])
@@ -414,7 +414,7 @@ class Live:
         return tuple(notice for notice in notices if notice)
 
     def _roads(self, network: RoadNetwork) -> _NetworkView:
-        """The network as the model sees it: that costs its positions and road features, once."""
+        """The network as model input; positions and road features are computed once per network."""
         if not np.array_equal(network.node_ids, self._node_ids):
             raise CityError(
                 f"the network has {network.num_nodes} nodes that are not the {len(self._node_ids)} of this live "
@@ -440,7 +440,7 @@ class Live:
         return next(roads for since_s, roads in reversed(self._changes) if since_s <= time_s)
 
     def _forget(self) -> None:
-        """What no snapshot of the window, nor a later one, needs."""
+        """Drop what neither the window nor any later snapshot needs."""
         first_s = self._window[0].time_s
         self._encodings = {time_s: encoded for time_s, encoded in self._encodings.items() if time_s >= first_s}
         begun = [k for k, (since_s, _) in enumerate(self._changes) if since_s <= first_s]
@@ -469,7 +469,7 @@ class Live:
 
 def _numbers(values: object) -> NDArray[np.float32]:
     try:
-        with np.errstate(over="ignore"):  # too large for a reading is infinite, which is none
+        with np.errstate(over="ignore"):  # values too large for float32 become infinite, which counts as no reading
             return np.asarray(values, np.float32)
     except (TypeError, ValueError) as error:
         raise CityError(f"values: {error}. Give numbers, NaN where there is no reading") from None

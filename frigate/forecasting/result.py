@@ -1,4 +1,4 @@
-"""What a forecast is: values at every node, in the user's unit and with the user's own node ids; written to files."""
+"""Forecast: values at every node, in the user's unit and with the user's node ids; and its file formats."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ COLUMNS = (*NODE_COLUMNS, "time", "local_time", "step_ahead", "value")
 
 @dataclass(frozen=True)
 class Forecast:
-    """Forecasts of H steps at N nodes, in the user's unit. NaN at a node that is absent from the network."""
+    """Forecasts for H steps at N nodes, in the user's unit. NaN at nodes absent from the network."""
 
     node_ids: NDArray[np.generic]  # [N]
     lon: NDArray[np.float64]  # [N]
     lat: NDArray[np.float64]  # [N]
-    times_s: NDArray[np.int64]  # [H] start of each forecast interval, seconds since 1970 UTC
+    times_s: NDArray[np.int64]  # [H] start of each forecast step, in seconds since 1970 UTC
     values: NDArray[np.float64]  # [H,N]
     sensor: NDArray[np.bool_]  # [N] nodes whose readings were used
-    at_s: int  # the moment of the forecast: everything used was known then
+    at_s: int  # time of the forecast: it uses only what was known by then
     step_s: int
     timezone: str
     quantity: str
     unit: str
-    notices: tuple[str, ...] = ()  # what a reader must know
-    street: NDArray[np.str_] = field(default_factory=lambda: np.zeros(0, np.str_))  # [N]; empty: no names are known
-    lines: NDArray[np.object_] = field(default_factory=no_lines)  # [N] WKB, where nodes are roads; else empty
-    detectors: NDArray[np.str_] = field(default_factory=lambda: np.zeros(0, np.str_))  # [N] own names, "A17; A18"
-    moved_m: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))  # [N] from the farthest to its node; NaN
+    notices: tuple[str, ...] = ()  # for the user
+    street: NDArray[np.str_] = field(default_factory=lambda: np.zeros(0, np.str_))  # [N]; empty if unknown
+    lines: NDArray[np.object_] = field(default_factory=no_lines)  # [N] WKB if nodes are roads; else empty
+    detectors: NDArray[np.str_] = field(default_factory=lambda: np.zeros(0, np.str_))  # [N] user's names, "A17; A18"
+    moved_m: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))  # [N] to the farthest detector, or NaN
 
     def __post_init__(self) -> None:
         for name, unknown in (("street", ""), ("detectors", ""), ("moved_m", np.nan)):
@@ -74,7 +74,7 @@ class Forecast:
         return [_utc(time_s) for time_s in self.times_s.tolist()]
 
     def to_frame(self) -> pl.DataFrame:
-        """A long table, a row for each node and step: see `COLUMNS`. `time` is UTC."""
+        """A long table with one row per node and step: see `COLUMNS`. `time` is in UTC."""
         import polars as pl
 
         H, N = self.values.shape
@@ -95,15 +95,15 @@ class Forecast:
         return pl.DataFrame(dict(zip(COLUMNS, columns, strict=True)))
 
     def to_json(self) -> dict[str, Any]:
-        """The same with one list of values for each node; null where it is absent."""
+        """The forecast with one list of values per node; null at absent nodes."""
         columns = zip(*self._nodes(), self._rounded(), strict=True)
         names = (*NODE_COLUMNS, "values")
         return {**self._about(), "nodes": [dict(zip(names, column, strict=True)) for column in columns]}
 
     def to_geojson(self) -> dict[str, Any]:
-        """A point for each node and step, with the step's `time` and `end_time`: map programs can play them.
+        """A point per node and step, with the step's `time` and `end_time`, so that map software can animate them.
 
-        In a city on roads, where a node is a road, it is the road's line.
+        In a city on roads, where each node is a road, the road's line instead of a point.
         """
         ends_s = [*self.times_s[1:].tolist(), int(self.times_s[-1]) + self.step_s]
         times = list(zip(self.utc_times(), map(_utc, ends_s), self.local_times(), strict=True))
@@ -124,7 +124,7 @@ class Forecast:
         return {"type": "FeatureCollection", **self._about(), "features": features}
 
     def summary(self) -> str:
-        """What is forecast, in one line."""
+        """Describe the forecast in one line."""
         H, N = self.values.shape
         sensors = int(self.sensor.sum())
         return (
@@ -132,7 +132,7 @@ class Forecast:
         )
 
     def write(self, path: str | Path, *, suffix: str | None = None) -> Path:
-        """Write a .csv, .parquet, .geojson or .json file, by the path's suffix where none is given."""
+        """Write a .csv, .parquet, .geojson or .json file; the format is `suffix`, by default the path's."""
         path = Path(path)
         form = (path.suffix if suffix is None else suffix).lower()
         if form not in SUFFIXES:
@@ -155,7 +155,7 @@ class Forecast:
         return json.dumps(data, ensure_ascii=False, allow_nan=False).encode()
 
     def _csv(self) -> str:
-        """The table of `to_frame`, without polars: a bare machine has none."""
+        """The table of `to_frame`, without polars, so that it also works where polars is not installed."""
         steps = list(zip(self.utc_times(), self.local_times(), range(1, self.horizon + 1), strict=True))
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
@@ -168,13 +168,13 @@ class Forecast:
         return text.getvalue()
 
     def _nodes(self) -> tuple[list[Any], ...]:
-        """NODE_COLUMNS."""
+        """The columns named in NODE_COLUMNS."""
         moved_m = [None if math.isnan(metres) else round(metres, 1) for metres in self.moved_m.tolist()]
         columns = (self.node_ids, self.lon, self.lat, self.street, self.detectors)
         return *(column.tolist() for column in columns), moved_m, self.sensor.tolist()
 
     def _rounded(self) -> list[list[float | None]]:
-        """[N] the values of each node to write, in the seven digits that a float32 has; None where there is none."""
+        """[N] the values of each node, rounded to the seven digits of a float32; None for NaN."""
         return [[None if math.isnan(x) else float(f"{x:.7g}") for x in row] for row in self.values.T.tolist()]
 
     def _about(self) -> dict[str, Any]:
@@ -200,7 +200,7 @@ def make_forecast(
     notices: Iterable[str],
     city: City | None = None,
 ) -> Forecast:
-    """Forecasts [H,N] made at a moment on a network; what they are of is as in training, the detectors the city's."""
+    """A Forecast from values [H,N]; quantity, unit and step are those of training, the detectors are the city's."""
     detectors, moved_m = np.zeros(0, np.str_), np.zeros(0)
     if city is not None and len(city.detectors):
         detectors, moved_m = city.detectors.at_nodes(city.network.node_ids, network.node_ids)
@@ -225,7 +225,7 @@ def make_forecast(
 
 
 def usable(values: NDArray[np.float64], present: NDArray[np.bool_]) -> tuple[NDArray[np.float64], tuple[str, ...]]:
-    """The forecasts [H,N] with NaN where they are no number, and a notice where that is at nodes that are present."""
+    """The forecasts [H,N] with NaN for infinite values, and a notice if any present node has no finite forecast."""
     finite = np.isfinite(values)
     if finite.all() or (finite | ~present).all():
         return values, ()

@@ -1,4 +1,4 @@
-"""What a forecast says in a few lines: the total, the busiest nodes, and what closing or adding roads changes."""
+"""A short summary of a forecast: the total, the busiest nodes, and the effect of closing or adding roads."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from frigate.forecasting.result import Forecast
 LISTED = 5
 STREET_LETTERS = 40
 
-Table = list[dict[str, str]]  # a dict of columns for each row
+Table = list[dict[str, str]]  # one dict of columns per row
 
 
 def node_totals(forecast: Forecast) -> NDArray[np.float64]:
-    """[N] all steps together: the sum of counts, the mean of a gauge. NaN where a node is absent."""
+    """[N] over all steps: the sum for counts, the mean for gauges. NaN at absent nodes."""
     together = np.sum if forecast.quantity == "count" else np.mean
     return np.asarray(together(forecast.values, axis=0))
 
 
 def total_line(forecast: Forecast, before: Forecast | None = None) -> str:
-    """The whole network in one line; with the forecast `before` roads were closed or added, that as well."""
+    """The whole network in one line; `before` is the forecast without the closed or added roads, for comparison."""
     minutes = forecast.horizon * forecast.step_s / 60
     ahead = f"{minutes:g} min" if minutes < 120 else f"{minutes / 60:g} h"
     if forecast.quantity == "count":
@@ -35,7 +35,7 @@ def total_line(forecast: Forecast, before: Forecast | None = None) -> str:
 
 
 def busiest(forecast: Forecast) -> tuple[str, Table]:
-    """A title, and the nodes with the largest forecasts; of speeds, the slowest."""
+    """A title, and the nodes with the largest forecasts; for speeds, the slowest nodes."""
     slow = forecast.quantity == "speed"
     title = "Busiest nodes" if forecast.quantity == "count" else "Slowest nodes" if slow else "Highest nodes"
     totals = node_totals(forecast)
@@ -47,11 +47,11 @@ def busiest(forecast: Forecast) -> tuple[str, Table]:
 
 
 def largest_changes(forecast: Forecast, before: Forecast) -> Table:
-    """The nodes that closing or adding roads changes most. Both forecasts are of the same nodes."""
+    """The nodes that change most when roads are closed or added. Both forecasts must have the same nodes."""
     was, now = node_totals(before), node_totals(forecast)
     change = now - was
     order = np.argsort(-np.abs(change), kind="stable")
-    order = order[np.abs(change[order]) > 0][:LISTED]  # which leaves out NaN
+    order = order[np.abs(change[order]) > 0][:LISTED]  # also drops NaN
     return [
         _about(forecast, node)
         | {"before": _number(was[node]), "after": _number(now[node]), "change": f"{change[node]:+,.1f}"}

@@ -1,7 +1,7 @@
-"""Batch: the one object that a model sees, and Windows, which cuts batches out of a stream.
+"""Batch, a model's only input, and Windows, which cuts batches out of a stream.
 
-Moments and the kernel mean of the visible sensors are *not* here: a model computes them from `values` and `observed`,
-after any hiding. Computed earlier they would leak hidden sensors into their neighbours.
+The moments and the kernel mean of the visible sensors are *not* here: the model computes them from `values` and
+`observed`, after sensors are hidden. Computed earlier, they would leak hidden readings to the neighbours.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BATCH_TENSORS = (
     "values", "observed", "calendar_past", "calendar_future", "target", "target_observed",
     "usual_past", "demand", "demand_node",
 )  # fmt: skip
-DEMAND_NODE = ("log_change", "spread", "is_sensor", "rerouted")  # the last: flow on the roads ahead over the usual
+DEMAND_NODE = ("log_change", "spread", "is_sensor", "rerouted")  # rerouted: flow on the roads ahead / usual flow
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Batch:
     topology_of: Tensor  # [B,T] index into topologies, always on the CPU
     target: Tensor | None = None  # [B,H,N] training and scoring only
     target_observed: Tensor | None = None  # [B,H,N] bool
-    usual_past: Tensor | None = None  # [B,T,N] the usual flow by demand, where there is one
-    demand: Tensor | None = None  # [B,H,N] the flow that demand forecasts
-    demand_node: Tensor | None = None  # [B,N,4] of each node, as DEMAND_NODE names them
+    usual_past: Tensor | None = None  # [B,T,N] usual flow according to demand; None without demand
+    demand: Tensor | None = None  # [B,H,N] flow forecast by demand
+    demand_node: Tensor | None = None  # [B,N,4] the columns of DEMAND_NODE
 
     def __post_init__(self) -> None:
         B, T, N = self.values.shape
@@ -64,7 +64,7 @@ class Batch:
         topologies: tuple[Topology, ...],
         topology_of: Tensor,
     ) -> Batch:
-        """One window, from the tensors of it alone: [T,N], [T,N], [T,C], [H,C] and [T]."""
+        """A batch of one window, from unbatched tensors: [T,N], [T,N], [T,C], [H,C] and [T]."""
         window = (values[None], observed[None], calendar_past[None], calendar_future[None])
         return cls(*window, topologies, topology_of[None])
 
@@ -86,22 +86,22 @@ class Batch:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All tensors on the device that belong to this batch alone."""
+        """The batch's own tensors on the device: all but topologies and `topology_of`."""
         return list(self._named_tensors().values())
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Batch:
-        """The batch with other tensors, in the order of `tensors`."""
+        """The batch with its tensors replaced, given in the order of `tensors`."""
         named: dict[str, Any] = dict(zip(self._named_tensors(), tensors, strict=True))
         return replace(self, **named)
 
     def columns_of(self, topology: int) -> Tensor | None:
-        """Which of the B*T snapshots have this topology; None where all have."""
+        """Which of the B*T snapshots have this topology; None if all do."""
         if len(self.topologies) == 1:
             return None
         return torch.nonzero(self.topology_of.reshape(-1) == topology).squeeze(1).to(self.values.device)
 
     def keep_past(self, snapshots: Sequence[int] | Tensor) -> Batch:
-        """The batch with only these of its past snapshots, in their order: [T'], or [B,T'] for each window."""
+        """The batch with only these past snapshots, in order: [T'], or [B,T'] for a choice per window."""
         keep = torch.as_tensor(snapshots).expand(self.num_windows, -1)
         device = self.values.device
         at = torch.arange(self.num_windows, device=device)[:, None], keep.to(device)
@@ -115,7 +115,7 @@ class Batch:
         )
 
     def split(self, size: int) -> Iterator[Batch]:
-        """Batches of at most `size` windows that together are this one."""
+        """Split into batches of at most `size` windows."""
         for first in range(0, self.num_windows, size):
             part = slice(first, first + size)
             tensors: dict[str, Any] = {name: tensor[part] for name, tensor in self._named_tensors().items()}
@@ -127,7 +127,7 @@ class Batch:
 
 
 class Windows:
-    """A stream's arrays on one device, from which batches are cut; the calendar goes on for `ahead` more steps."""
+    """A stream's arrays on one device, to cut batches from; the calendar extends `ahead` steps past its end."""
 
     def __init__(
         self,
@@ -160,20 +160,20 @@ class Windows:
         hidden: Tensor | None = None,
         demand: Tensor | None = None,
     ) -> Batch:
-        """Windows whose last past snapshots are `current`. Those that end after the last snapshot have no target.
+        """The windows whose last past snapshot is `current`. No targets if any horizon runs past the stream's end.
 
         Parameters
         ----------
         current
-            [B] snapshots.
+            [B] index of each window's last past snapshot.
         past, horizon
-            Snapshots to read and to forecast.
+            Number of snapshots to read and to forecast.
         inputs
-            [N] bool, the nodes that are read.
+            [N] bool, the nodes whose readings are used.
         hidden
-            [B,N] bool, the nodes among them that are not read in each window (default: none).
+            [B,N] bool, input nodes to hide in each window (default: none).
         demand
-            [B] which demand each window has (default: the last of them); it knows no sensor that is hidden.
+            [B] index of each window's demand (default: the last one). It must not be calibrated with hidden sensors.
         """
         last = torch.from_numpy(np.asarray(current, np.int64))
         known = len(last) == 0 or int(last.max()) + horizon < len(self.values)

@@ -1,4 +1,4 @@
-"""Kinds of day and hours, read off the calendar that a batch carries."""
+"""Kind of day and hour, recovered from a batch's calendar."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ DAY_SIN, DAY_COS, WEEKEND = (CALENDAR.index(name) for name in ("day_sin", "day_c
 
 
 def clock_seconds(calendar: Tensor) -> Tensor:
-    """[...] seconds since local midnight of a calendar row [...,C]."""
+    """[...] seconds since local midnight, from calendar rows [...,C]."""
     turn = torch.atan2(calendar[..., DAY_SIN].double(), calendar[..., DAY_COS].double()) / (2 * torch.pi)
-    # Sines in float32 are exact to about a hundredth of a second; snapshots start on whole seconds.
+    # float32 sines resolve about a hundredth of a second; snapshots start on whole seconds, so rounding is exact.
     return (turn * 86_400).round().long() % 86_400
 
 
 def clock_bins(calendar: Tensor) -> Tensor:
-    """[...] the bin, weekday or weekend and local hour, of a calendar row [...,C]."""
+    """[...] the bin (weekday or weekend, and local hour) of calendar rows [...,C]."""
     return clock_seconds(calendar) // 3600 + HOURS * (calendar[..., WEEKEND] > 0.5).long()
 
 
 def between_bins(calendar: Tensor, step_s: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The two hours whose middles are next to the middle of a snapshot, for values that change from hour to hour.
+    """The two hourly bins to interpolate between: those whose midpoints bracket the midpoint of a snapshot.
 
     Parameters
     ----------
     calendar
-        [...,C] of the start of snapshots.
+        [...,C] calendar at the start of each snapshot.
     step_s
-        Their length.
+        Length of a snapshot.
 
     Returns
     -------
     first, second, share
-        [...] the two bins, of the same kind of day, and the share of the second.
+        [...] the two bins, both of the snapshot's kind of day, and the weight of the second.
     """
     middle = clock_seconds(calendar) + step_s // 2 - 1800
     hour = middle.div(3600, rounding_mode="floor")

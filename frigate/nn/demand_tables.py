@@ -1,8 +1,8 @@
-"""What demand tells a model about each window: the usual flow everywhere, moved by the window's own readings.
+"""Demand as input to a model: the usual flow at every node, adjusted to each window's readings.
 
-A window must not know anything about sensors that are hidden in it, and demand knows every sensor that it was
-calibrated with. So there is one demand for each set of visible sensors that windows may have, and a window names its
-own. The change of the last hour is computed here from the window's readings, after hiding.
+A window must not learn anything about the sensors hidden in it, and a demand has seen every sensor it was calibrated
+with. So each set of visible sensors has a demand of its own, and a window names the one it uses. The change relative
+to usual is computed here from the window's readings, after hiding.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from frigate.nn.batch import Batch
 from frigate.nn.clock import between_bins
 from frigate.nn.ops import has_triton
 
-PRIOR_VEHICLES = 16.0  # as many as everywhere today, counted in beside the real: 3 instead of the usual 1 says little
+PRIOR_VEHICLES = 16.0  # pseudo-count that shrinks a sensor's ratio to the network's: 3 instead of 1 says little
 PRIOR_VEHICLES_EVERYWHERE = 50.0
-MAX_RATIO = 8.0  # today over usual at one sensor: beyond it a broken sensor is likelier than a crowd
-NEW_ROADS = 0.1  # change of flow, as a logarithm, from which a node's roads count as new; it may be 0.05 to 0.2
+MAX_RATIO = 8.0  # of today's count to the usual one at a sensor: beyond this a broken sensor is likelier than a crowd
+NEW_ROADS = 0.1  # log change of flow from which a node's roads count as new; not sensitive between 0.05 and 0.2
 
 
 @dataclass(frozen=True)
 class DemandTables:
-    """C demands of one network, each of other sensors, on one device. K kinds of day and hours, G topologies."""
+    """C demands of one network on one device, each from a different set of sensors. K hourly bins, G topologies."""
 
-    usual: Tensor  # [C,K,N] usual flow; at a sensor its own usual count
+    usual: Tensor  # [C,K,N] usual flow; at a sensor, its own usual count
     is_sensor: Tensor  # [C,N] bool
-    spread: Tensor  # [C,N] how unsure the flow is: standard deviation of its logarithm
-    sensor: Tensor  # [C,L,N,M] sensors of `SensorShares`: L is 1, or G where they follow the roads of the coming hour
+    spread: Tensor  # [C,N] uncertainty of the flow: standard deviation of its logarithm
+    sensor: Tensor  # [C,L,N,M] as in `SensorShares`; L is 1, or G if the shares follow the coming hour's topology
     share: Tensor  # [C,L,N,M]
     rest: Tensor  # [C,L,N]
-    roads: Tensor | None  # [C,G,N] what flow is multiplied by on each topology of the stream; None: always the same
-    below: Tensor  # [C,K,N] vehicles by which a forecast lies under the mean
-    power: float  # of the last hour's change, where roads are as usual
-    step_s: int  # of a snapshot
+    roads: Tensor | None  # [C,G,N] flow multiplier on each topology of the stream; None: no change
+    below: Tensor  # [C,K,N] vehicles subtracted from the mean to forecast the median
+    power: float  # exponent of the window's change, where the roads are as usual
+    step_s: int  # length of a snapshot
 
     @classmethod
     def of(
@@ -53,7 +53,7 @@ class DemandTables:
         roads: Tensor | None = None,
         shares: Sequence[Sequence[SensorShares]] | None = None,
     ) -> DemandTables:
-        """`roads` is [C,G,N], `shares` C times L (default: those of each demand on the roads of its trips)."""
+        """`roads` is [C,G,N]; `shares` has C lists of L (default: each demand's own `sensor_shares`)."""
 
         def stacked(*arrays: np.ndarray) -> Tensor:
             return torch.from_numpy(np.stack(arrays)).to(device)
@@ -76,17 +76,17 @@ class DemandTables:
     def apply(
         self, batch: Batch, which: Tensor, past_on: Tensor | None = None, ahead_on: Tensor | None = None
     ) -> Batch:
-        """The batch with what the demands of its windows say of them.
+        """The batch with its demand fields filled in.
 
         Parameters
         ----------
         batch
-            With the readings of visible sensors alone.
+            Readings of visible sensors only.
         which
-            [B] the demand of each window, which knows no other sensors.
+            [B] index of each window's demand, which must be calibrated with no other sensors.
         past_on, ahead_on
             [B,T] the topology that each snapshot was measured on, and [B] that of the coming hour, as indices into
-            `roads` (default: there is one).
+            `roads` (required if `roads` is set).
         """
         by_kernels = batch.values.is_cuda and has_triton() and not torch.compiler.is_compiling()
         follow = self.follow_by_kernels if by_kernels else self.follow
@@ -108,7 +108,7 @@ class DemandTables:
             measured_on = self.roads[which[:, None], past_on]  # [B,T,N]
             past = past * measured_on
             rerouted = self.roads[which, ahead_on]
-            # What readings on new roads say of the detours lasts; what they say of the day fades.
+            # What readings on new roads reveal about detours persists; what they reveal about the day fades.
             new = (measured_on.clamp(min=TINY).log().abs().mean(1) / NEW_ROADS).clamp(max=1)
             power = power + (1 - self.power) * new
         counted = batch.values.where(batch.observed, 0.0).sum(1)  # [B,N]
@@ -135,7 +135,7 @@ class DemandTables:
     def follow_by_kernels(
         self, batch: Batch, which: Tensor, past_on: Tensor | None = None, ahead_on: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The same on a GPU, in far fewer launches."""
+        """`follow` on a GPU, in far fewer kernel launches."""
         from frigate.nn.ops.cuda.demand_kernels import Prior, follow
 
         return follow(
@@ -146,14 +146,14 @@ class DemandTables:
 
 
 def _at(table: Tensor, which: Tensor, hours: Sequence[Tensor]) -> Tensor:
-    """[B,S,N] what a table [C,K,N] says of snapshots: between hours, so that no jump comes with the full hour."""
+    """[B,S,N] a table [C,K,N] at the snapshots, interpolated between hours so that it has no jump on the hour."""
     first, second, share = hours
     row = which[:, None]
     return torch.lerp(table[row, first], table[row, second], share[..., None].to(table.dtype))
 
 
 def _below(demand: Demand) -> NDArray[np.float32]:
-    """[K,N] vehicles by which the median of a count lies under its mean."""
+    """[K,N] vehicles by which a count's median lies below its mean."""
     settings = demand.settings
     own = np.nan_to_num(demand.usual_counts - demand.usual_medians, nan=settings.below_mean)
     own = settings.own_median * own + (1 - settings.own_median) * settings.below_mean

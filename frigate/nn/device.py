@@ -1,4 +1,4 @@
-"""Where a model computes, in which precision, and how much memory its activations may take."""
+"""The device a model runs on, its precision, and the memory limit for activations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ GPU_SHARE = 0.7  # of the free memory; the rest is for weights, inputs and fragm
 
 
 def best_device(name: str | None) -> torch.device:
-    """The named device; None: a GPU if there is one, else the CPU."""
+    """The named device; None: cuda if available, else cpu."""
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     remedy = "Use cpu, or cuda on a machine with a GPU"
@@ -21,7 +21,7 @@ def best_device(name: str | None) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device)
         if device.type == "cuda" and device.index is not None:
-            torch.cuda.set_device(device)  # where kernels are launched
+            torch.cuda.set_device(device)  # Triton launches kernels on the current device
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise SettingsError(f'device "{name}" cannot be used: {reason}. {remedy}') from None
@@ -29,12 +29,12 @@ def best_device(name: str | None) -> torch.device:
 
 
 def memory_limit(memory_gb: float | None, device: torch.device) -> int:
-    """The bytes that activations may take; None: most of what is free on a GPU, 4 GiB on a CPU."""
+    """The memory limit for activations in bytes; None: most of the free memory on a GPU, 4 GiB on a CPU."""
     if memory_gb is not None:
         return int(memory_gb * 2**30)
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
-        # A process that shares the GPU with others is given its part of it, whatever is free just now.
+        # A process limited to a fraction of the GPU must stay within it, however much is free.
         return int(GPU_SHARE * min(free, torch.cuda.get_per_process_memory_fraction(device.index) * total))
     return CPU_MEMORY_GB * 2**30
 

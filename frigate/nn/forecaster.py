@@ -1,4 +1,4 @@
-"""ForecastModel: what Frigate and the deep baselines have in common, and all that other packages may ask of a model."""
+"""ForecastModel: the interface shared by Frigate and the deep baselines; other packages use nothing else of a model."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from frigate.nn.topology import Topology
 
 @dataclass(frozen=True)
 class Reach:
-    """What a model reads to forecast one node."""
+    """The model's receptive field for one node."""
 
-    hops: int  # nodes up to so many roads away, in either direction
-    sensors: bool  # and the nearest sensors of all these nodes
+    hops: int  # reads nodes up to this many roads away, in either direction
+    sensors: bool  # also reads the nearest sensors of all those nodes
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """What a model computes from a topology alone: valid for all snapshots until a weight changes."""
+    """Tensors that depend only on the topology: valid for every snapshot until the weights change."""
 
     gates: tuple[Tensor, ...]  # [E] of each layer
-    sensor_weights: Tensor | None  # [N,M,G] of the kernel mean, where the model has one
+    sensor_weights: Tensor | None  # [N,M,G] of the kernel mean; None if the model has none
 
 
 class ForecastModel(nn.Module):
     """Forecasts every node of a batch: model(batch) is [B,H,N] in the user's unit, not clamped.
 
-    A subclass has `forward` and `training_activations`, and the other methods as far as it can do better than here.
+    Subclasses implement `forward` and `training_activations`, and override other methods where they can do better.
     """
 
     value_offset: Tensor
     value_scale: Tensor
-    supports_recording = False  # whether a training step can be recorded as a CUDA graph
-    encodes_snapshots = False  # whether it has `fixed`, `encode_snapshots` and `forecast_from`
+    supports_recording = False  # a training step can be captured as a CUDA graph
+    encodes_snapshots = False  # implements `fixed`, `encode_snapshots` and `forecast_from`
 
     def __init__(self, *, width: int, value_offset: float, value_scale: float) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class ForecastModel(nn.Module):
         self.register_buffer("value_scale", torch.tensor(float(value_scale)))
 
     def forward(self, batch: Batch, *, kernels: str = "auto") -> Tensor:
-        """[B,H,N]; `kernels` is "auto" or "reference", the equations in plain torch operations."""
+        """[B,H,N]; `kernels` is "auto" or "reference" (the equations in plain torch operations)."""
         raise NotImplementedError
 
     def forecast_at(self, batch: Batch, nodes: Tensor | slice, *, kernels: str = "auto") -> Tensor:
@@ -56,13 +56,13 @@ class ForecastModel(nn.Module):
         return forecast[..., nodes]
 
     def fixed(self, topology: Topology) -> Fixed:
-        """What of `encode_snapshots` depends on neither readings nor time."""
+        """The part of `encode_snapshots` that depends on neither readings nor time."""
         raise NotImplementedError
 
     def encode_snapshots(self, batch: Batch, *, fixed: Sequence[Fixed] | None = None, kernels: str = "auto") -> Tensor:
-        """[N,B,T,D]: each snapshot's encoding, from its own readings, topology and calendar alone.
+        """[N,B,T,D]: each snapshot's encoding, computed only from its own readings, topology and calendar.
 
-        `fixed` has one entry for each topology of the batch; without it, it is computed.
+        `fixed` has one entry per topology of the batch; computed here if None.
         """
         raise NotImplementedError
 
@@ -74,32 +74,32 @@ class ForecastModel(nn.Module):
 
     @property
     def reach(self) -> Reach | None:
-        """How far the model looks; None where that is not known."""
+        """The model's receptive field; None if unknown."""
         return None
 
     def training_activations(self, *, nodes: int, edges: int, past: int, horizon: int) -> int:
-        """About how many numbers backward keeps of one window: this decides how many windows fit into memory."""
+        """Approximate count of activations saved for backward per window: sets how many windows fit in memory."""
         raise NotImplementedError
 
     def forecast_activations(self, *, nodes: int, edges: int, past: int, horizon: int) -> int:
-        """About how many numbers a forecast of one window holds at once."""
+        """Approximate peak count of activations when forecasting one window."""
         return self.training_activations(nodes=nodes, edges=edges, past=past, horizon=horizon)
 
     def can_record(self, device: torch.device, kernels: str = "auto") -> bool:
-        """Whether what this model computes there can be recorded as a CUDA graph."""
+        """Whether this model can be captured as a CUDA graph on this device."""
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         return self.supports_recording and choose_backend(device, dtype, self.width, kernels).records_cuda_graphs
 
     def scaled(self, values: Tensor) -> Tensor:
-        """From the user's unit to the model's."""
+        """Convert from the user's unit to the model's."""
         return (values - self.value_offset) / self.value_scale
 
     def unscaled(self, values: Tensor) -> Tensor:
-        """From the model's unit to the user's."""
+        """Convert from the model's unit to the user's."""
         return values.to(self.value_scale.dtype) * self.value_scale + self.value_offset
 
     def backend(self, batch: Batch, kernels: str) -> Backend:
-        """Who computes a forward pass on this batch."""
+        """The backend for a forward pass on this batch."""
         device, dtype = batch.values.device, batch.values.dtype
         if torch.is_autocast_enabled(device.type):
             dtype = torch.get_autocast_dtype(device.type)

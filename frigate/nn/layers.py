@@ -15,23 +15,23 @@ from torch.nn import functional
 from frigate.nn.ops import Backend
 from frigate.nn.topology import Topology
 
-# sigmoid(-1) = 0.27: with two to three roads each way, the gates of one direction add up to about 0.7 at the start.
+# sigmoid(-1) = 0.27: with two to three roads each way, the gates of one direction initially sum to about 0.7.
 INITIAL_GATE_BIAS = -1.0
 
 
 class Gate(nn.Module):
-    """The weights of a layer's gates: one number in (0, 1) for each directed road (see `compute_gates`)."""
+    """The parameters of a layer's gates: one number in (0, 1) per directed road (see `compute_gates`)."""
 
     def __init__(self, *, positions: int, length_width: int, width: int) -> None:
         super().__init__()
-        self.positions = positions  # K; 0: the gate reads the length alone
+        self.positions = positions  # K; 0: the gate reads only the length
         self.edge = nn.Linear(length_width + 2 * positions, width, bias=False)  # W_L
         self.weight = nn.Linear(width, 1)  # w and b
         nn.init.constant_(self.weight.bias, INITIAL_GATE_BIAS)
 
 
 class GatedConv(nn.Module):
-    """The weights of one layer: its gates, and W_1 for a node and its gated sums over out- and in-neighbours."""
+    """The parameters of one layer: its gates, and W_1 for the node and its gated sums over out- and in-neighbours."""
 
     def __init__(self, width: int, gate: Gate) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class GatedConv(nn.Module):
 
 
 class ResidualGatedConv(nn.Module):
-    """GatedConv with a normalised input, a residual, and dropout of features and roads (preset `default`)."""
+    """GatedConv with layer norm on its input, a residual, and dropout of features and roads (preset `default`)."""
 
     def __init__(self, width: int, gate: Gate, *, dropout: float, edge_dropout: float) -> None:
         super().__init__()
@@ -59,9 +59,9 @@ class ResidualGatedConv(nn.Module):
 
 
 def compute_gates(gates: Sequence[Gate], length: Tensor, topology: Topology) -> tuple[Tensor, ...]:
-    """beta [E] of each layer, from w_delta * delta [E,d_delta]: all layers at once, since they read the same.
+    """beta [E] of each layer, from w_delta * delta [E,d_delta]: all layers at once, since they share their inputs.
 
-    Gates depend on neither readings nor time: they are computed once for a topology, and the same under every backend.
+    Gates depend on neither readings nor time: they are computed once per topology, and identically for every backend.
     """
     W_L = torch.cat([gate.edge.weight for gate in gates])  # [L*d_Le,d_delta+2K]
     w, b = torch.cat([gate.weight.weight for gate in gates]), torch.cat([gate.weight.bias for gate in gates])
@@ -70,15 +70,15 @@ def compute_gates(gates: Sequence[Gate], length: Tensor, topology: Topology) -> 
         ends = topology.positions[topology.senders], topology.positions[topology.receivers]
         inputs = torch.cat([length, *ends], dim=-1)
     edge = torch.relu(functional.linear(inputs, W_L))  # eq:edgeposition
-    # 2, not -1: onnxruntime misreads a negative axis where there is no road.
+    # 2, not -1: onnxruntime mishandles a negative axis when there are no roads.
     omega = (edge.view(topology.num_edges, *w.shape) * w).sum(2) + b  # eq:edgescalar
     return torch.sigmoid(omega).T.contiguous().unbind()  # eq:sigmoid
 
 
 class Layers(nn.ModuleList):
-    """Layers one after the other, each with a `gate` and called with (h, gate, topology, backend)."""
+    """A stack of layers, each with a `gate` and called as layer(h, gate, topology, backend)."""
 
-    saved_per_layer = 8  # numbers that backward keeps of a node in a snapshot, in units of D
+    saved_per_layer = 8  # activations saved for backward per node and snapshot, in units of D
 
     def gates(self, length: Tensor, topology: Topology) -> tuple[Tensor, ...]:
         """beta [E] of each layer, from w_delta * delta [E,d_delta]."""
@@ -97,7 +97,7 @@ class GatedLayers(Layers):
     saved_per_layer = 2
 
     def forward(self, h: Tensor, gates: Sequence[Tensor], topology: Topology, backend: Backend) -> Tensor:
-        """[N,M,D]: z from h^0, both sums over the neighbours and W_1 in every layer."""
+        """[N,M,D]: z from h^0; each layer sums over out- and in-neighbours, then applies W_1."""
         weights = [cast(GatedConv, layer).linear.weight for layer in self]
         return backend.gated_layers(h, gates, weights, topology)  # eq:aggregation_out, eq:aggregation_in, eq:hl
 
@@ -110,10 +110,11 @@ class ResidualGatedLayers(Layers):
 
 @torch.no_grad()
 def initialise_as_mean(weight: Tensor) -> None:
-    """W_1 = [I/3 | I/3 | I/3] and a little noise: layers start by averaging a node with both kinds of neighbours.
+    """W_1 = [I/3 | I/3 | I/3] plus a little noise: each layer starts by averaging a node with its neighbours.
 
     The equations have no normalisation, and with the usual random initialisation half of a prototype's runs diverged.
-    From here, with gates that add up to about 0.7, ten sums neither grow nor vanish. No equation is changed.
+    With this start and gates that sum to about 0.7, activations neither explode nor vanish over ten layers. No
+    equation is changed.
     """
     D = weight.shape[0]
     nn.init.normal_(weight, std=0.1 / D**0.5)

@@ -1,8 +1,8 @@
 """Frigate: a GNN on every snapshot, an LSTM encoder, the moments as a prior, an LSTM decoder (paper, Alg. 1).
 
-`Frigate` is the forward pass; the presets differ in its parts, which `paper` and `default` put together. To try another
-part, build a model and replace the part. An equation's label stands at the line that computes it, on every backend;
-what the operations of a backend compute is in `ops/reference.py`.
+`Frigate` is the forward pass; the presets `paper` and `default` assemble it from different parts. To try a new part,
+build a model and replace that part. Each equation's label stands at the line that computes it, for every backend;
+`ops/reference.py` defines what the backend operations compute.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from frigate.nn.ops import Backend
 from frigate.nn.scaling import Scaling
 from frigate.nn.topology import Topology
 
-PAPER_CALENDAR = 4  # sine and cosine of the time of day and of the day of the week: the first columns of CALENDAR
-FORWARD_TENSORS = 6  # of a forecast, held at once, in numbers of a node, a snapshot and the width each; measured
+PAPER_CALENDAR = 4  # the first columns of CALENDAR: sine and cosine of the time of day and of the day of the week
+FORWARD_TENSORS = 6  # [N,B,T,D] tensors live at once in a forecast; measured
 
 
 class MLP(nn.Sequential):
@@ -36,7 +36,7 @@ class MLP(nn.Sequential):
 
 
 class Reading(nn.Module):
-    """w_tau * tau; a learned vector where there is no reading."""
+    """w_tau * tau, or a learned vector where there is no reading."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -44,8 +44,8 @@ class Reading(nn.Module):
         self.missing = nn.Parameter(torch.randn(width))
 
     def forward(self, batch: Batch, tau: Tensor, backend: Backend, *beside: Tensor) -> Tensor:
-        """[N,B,T,D], with other inputs [N,B,T,K] beside it."""
-        # tau is 0 where there is none: a product of two numbers with two vectors.
+        """[N,B,T,D]: the embedded reading, concatenated with the other inputs [N,B,T,K]."""
+        # tau is 0 where there is no reading, so one product covers both cases.
         readings = torch.stack([tau, (~batch.observed).to(tau.dtype)], dim=-1)  # [B,T,N,2]
         return backend.embed(readings, torch.stack([self.weight, self.missing]), *beside)
 
@@ -54,12 +54,12 @@ class Embedding(nn.Module):
     """h0 [N,B,T,D] from (batch, tau, backend, sensor_weights)."""
 
     def sensor_weights(self, topology: Topology) -> Tensor | None:
-        """What of it depends on the topology alone."""
+        """The part of the embedding that depends only on the topology."""
         return None
 
 
 class PaperEmbedding(Embedding):
-    """h0: the reading beside the position."""
+    """h0: the reading concatenated with the position."""
 
     def __init__(self, width: int, anchors: int) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class PaperEmbedding(Embedding):
 
 
 class DefaultEmbedding(Embedding):
-    """h0 from the reading, road features, the snapshot's calendar, the kernel mean of visible sensors, and demand."""
+    """h0 from the reading, the road features, the calendar, the kernel mean of the visible sensors, and demand."""
 
     def __init__(self, width: int, kernel: KernelMean, demand: DemandFeatures | None) -> None:
         super().__init__()
@@ -99,27 +99,27 @@ class DefaultEmbedding(Embedding):
 
 @dataclass(frozen=True)
 class DemandFeatures:
-    """What of a batch's demand a layer reads: flows in the model's unit, and how sure they are."""
+    """Demand as model inputs: flows in the model's unit, and their uncertainty."""
 
     value_scale: float
     width: int = 4
 
     def of_snapshots(self, batch: Batch) -> Tensor:
-        """[N,B,T,4] of the usual flow in each past snapshot. Nothing of it depends on the rest of the window."""
+        """[N,B,T,4] from the usual flow in each past snapshot; independent of the rest of the window."""
         assert batch.usual_past is not None and batch.demand_node is not None
         flow = batch.usual_past.permute(2, 0, 1)[..., None]
         node = batch.demand_node.transpose(0, 1)[:, :, None, 1:3].expand(-1, -1, batch.past, -1)
         return torch.cat([flow / self.value_scale, torch.log1p(flow), node], dim=-1)
 
     def of_future(self, batch: Batch) -> Tensor:
-        """[N,B,4] of the flow that is forecast."""
+        """[N,B,4] from the flow that demand forecasts, averaged over the horizon."""
         assert batch.demand is not None and batch.demand_node is not None
         flow = batch.demand.mean(1).transpose(0, 1)[..., None]
         return torch.cat([flow / self.value_scale, batch.demand_node.transpose(0, 1)[..., :3]], dim=-1)
 
 
 class Prior(nn.Module):
-    """m_v, what is known of a node beside its encoding: [N,B,width] from (batch, tau)."""
+    """m_v, what is known about a node besides its encoding: [N,B,width] from (batch, tau)."""
 
     width: int
 
@@ -155,7 +155,7 @@ class DefaultPrior(Prior):
 
 
 class Frigate(ForecastModel):
-    """The forward pass (paper, Alg. 1), for all nodes of all windows at once."""
+    """The forward pass (paper, Alg. 1), batched over all nodes and windows."""
 
     length_scale_m: Tensor
     supports_recording = True
@@ -187,7 +187,7 @@ class Frigate(ForecastModel):
         self.decoder = nn.LSTMCell(1 + calendar_future, D)
         self.readout = MLP(2 * D + prior.width, hidden, 1, settings.dropout)  # MLP4
         self.corrects_demand = corrects_demand
-        if corrects_demand:  # the untrained model forecasts what demand does
+        if corrects_demand:  # zero residual: the untrained model forecasts exactly the demand
             for mlp in (self.first, self.readout):
                 for parameter in mlp[-1].parameters():
                     nn.init.zeros_(parameter)
@@ -196,7 +196,7 @@ class Frigate(ForecastModel):
         return self.forecast_from(batch, self.encode_snapshots(batch, fixed=fixed, kernels=kernels), kernels=kernels)
 
     def forecast_at(self, batch: Batch, nodes: Tensor | slice, *, kernels: str = "auto") -> Tensor:
-        """[B,H,n] at these nodes: the GNN encodes all of them, the LSTMs these alone."""
+        """[B,H,n] at these nodes: the GNN runs on all nodes, the LSTMs only on these."""
         return self.forecast_from(batch, self.encode_snapshots(batch, kernels=kernels), nodes, kernels=kernels)
 
     def fixed(self, topology: Topology) -> Fixed:
@@ -207,7 +207,7 @@ class Frigate(ForecastModel):
         return self.scaled(batch.values).where(batch.observed, 0.0)
 
     def encode_snapshots(self, batch: Batch, *, fixed: Sequence[Fixed] | None = None, kernels: str = "auto") -> Tensor:
-        """z [N,B,T,D]: the GNN on every snapshot, with the same weights and the snapshot's own topology."""
+        """z [N,B,T,D]: the GNN on every snapshot, with shared weights and the snapshot's own topology."""
         backend = self.backend(batch, kernels)
         weights = None if fixed is None else [w for each in fixed if (w := each.sensor_weights) is not None]
         h: Tensor = self.embedding(batch, self._readings(batch), backend, weights)
@@ -246,21 +246,21 @@ class Frigate(ForecastModel):
         if not self.corrects_demand:
             return y
         assert batch.demand is not None and batch.demand_node is not None
-        # The correction was learnt on the usual roads: it fades where other roads take traffic away or bring more.
+        # The residual was learned on the usual roads: shrink it where rerouting adds or removes traffic.
         rerouted = batch.demand_node[:, nodes, -1]  # [B,n]
         usual = torch.minimum(rerouted, 1 / rerouted.clamp(min=1e-3)) ** 2
         return batch.demand[:, :, nodes] + y * usual[:, None]
 
     @property
     def reach(self) -> Reach | None:
-        """Known where all parts are those of the presets. At least one road: the moments are the neighbours'."""
+        """Known if all parts come from the presets. At least one hop, because the moments read the neighbours."""
         parts = [self, self.embedding, self.prior, self.convolutions, *self.convolutions]
         if not all(type(part) in REACH_IS_KNOWN for part in parts):
             return None
         return Reach(max(1, len(self.convolutions)), isinstance(self.embedding, DefaultEmbedding))
 
     def training_activations(self, *, nodes: int, edges: int, past: int, horizon: int) -> int:
-        """An upper bound. `edges` plays no part: nothing is kept for a road."""
+        """An upper bound. `edges` is not used: nothing is saved per road."""
         layers = self.convolutions.saved_per_layer * len(self.convolutions)
         return nodes * self.width * (past * (layers + 28) + horizon * 28)
 
@@ -275,13 +275,13 @@ REACH_IS_KNOWN = {
 
 
 def absolute_error(forecast: Tensor, target: Tensor, weight: Tensor, value_scale: float) -> Tensor:
-    """The sum of eq:mae in the model's unit: weighted, because some nodes count less and some have no reading."""
+    """The sum in eq:mae in the model's unit, weighted: some nodes count less and some have no reading."""
     error: Tensor = (forecast - target).abs() / value_scale  # eq:mae
     return (error * weight).sum()
 
 
 def per_snapshot(batch: Batch, tables: list[Tensor]) -> Tensor:
-    """[N,B,T,X] from one table [N,X] for each topology."""
+    """[N,B,T,X] from one table [N,X] per topology."""
     N, B, T = batch.num_nodes, batch.num_windows, batch.past
     if len(tables) == 1:
         return tables[0][:, None, None].expand(N, B, T, -1)
@@ -305,7 +305,7 @@ def paper(settings: ModelSettings, scaling: Scaling) -> Frigate:
 def default(settings: ModelSettings, scaling: Scaling) -> Frigate:
     """The same architecture with normalised residual layers, road features, calendar, kernel mean, and demand.
 
-    Where the scaling has demand, it forecasts what demand leaves over; a gauge has none.
+    If the scaling has demand, the model forecasts the residual of the demand forecast. Gauges such as speed have none.
     """
     known = None if scaling.demand is None else DemandFeatures(scaling.value_scale)
     kernel = KernelMean(road_features=FEATURE_WIDTH, length_scale_m=scaling.length_scale_m)

@@ -1,4 +1,4 @@
-"""Statistics of the visible readings around each node, computed inside the model, after any hiding."""
+"""Statistics of the visible readings around each node, computed inside the model, after sensors are hidden."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ MOMENTS = ("log_count", "mean", "std", "skewness", "kurtosis", "empty")
 
 
 def moments(batch: Batch, scaled: Tensor) -> Tensor:
-    """[N,B,6] of the window's readings at the in- and out-neighbours of each node, never its own.
+    """[N,B,6] of the window's readings at each node's in- and out-neighbours, never its own.
 
-    Who is a neighbour is decided by the roads of each snapshot; each counts once, however many roads lead to it.
-    `scaled` [B,T,N] are the values in the model's unit. Computed in two passes in fp32, centred, so that large values
+    Neighbours are defined by the roads of each snapshot; each counts once, however many roads connect them. `scaled`
+    [B,T,N] are the values in the model's unit. Two passes in fp32 (mean, then central moments), so that large values
     with a small spread lose no precision.
     """
     with torch.autocast(scaled.device.type, enabled=False):
@@ -29,7 +29,7 @@ def moments(batch: Batch, scaled: Tensor) -> Tensor:
         parts = [_part(batch, i, x, observed) for i in range(len(batch.topologies))]
 
         def over_neighbours(terms: Iterable[Tensor], kinds: int) -> Tensor:
-            """[kinds,N,B]: sums over a node's neighbours, from terms [P,kinds*B] of each pair, for each topology."""
+            """[kinds,N,B]: sums over each node's neighbours, from terms [P,kinds*B] per pair, one for each topology."""
             total = x.new_zeros(N, kinds * B)
             for topology, term in zip(batch.topologies, terms, strict=True):
                 total = total.index_add(0, topology.neighbour_of, term)
@@ -40,7 +40,7 @@ def moments(batch: Batch, scaled: Tensor) -> Tensor:
         mean = total / n
         variance, third, fourth = over_neighbours((part.powers(mean) for part in parts), 3) / n
         std = variance.sqrt()
-        flat = std <= 1e-6 * (1 + mean.abs())  # no more than rounding: skewness and kurtosis are undefined
+        flat = std <= 1e-6 * (1 + mean.abs())  # only rounding error: skewness and kurtosis are undefined
         safe = torch.where(flat, 1.0, std)
         skewness = torch.where(flat, 0.0, third / safe**3).clamp(-10, 10)
         kurtosis = torch.where(flat, 0.0, fourth / safe**4 - 3).clamp(-30, 30)
@@ -50,7 +50,7 @@ def moments(batch: Batch, scaled: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _SharedTopology:
-    """The snapshots that share a topology: their readings, their windows, and who is whose neighbour."""
+    """The snapshots that share a topology: their readings, their windows, and the neighbour pairs."""
 
     x: Tensor  # [N,C]
     observed: Tensor  # [N,C] 1 or 0
@@ -60,17 +60,17 @@ class _SharedTopology:
     neighbour: Tensor  # [P]
 
     def in_windows(self, term: Tensor) -> Tensor:
-        """[R,B] the sum over the snapshots of each window, from [R,C]."""
+        """[R,B]: [R,C] summed over the snapshots of each window."""
         if self.window is None:
             return term.reshape(term.shape[0], self.windows, term.shape[1] // self.windows).sum(2)
         return term.new_zeros(len(term), self.windows).index_add(1, self.window, term)
 
     def sums(self) -> Tensor:
-        """[N,2*B] how many readings a node has, and their sum."""
+        """[N,2*B] number of readings at each node, and their sum."""
         return torch.cat([self.in_windows(self.observed), self.in_windows(self.x * self.observed)], dim=1)
 
     def powers(self, mean: Tensor) -> Tensor:
-        """[P,3*B] the sums over u's readings of (x_u - mean_v) ** 2, 3 and 4, of each pair of neighbours."""
+        """[P,3*B] for each pair (v, u), the sums of (x_u - mean_v) to the powers 2, 3 and 4 over u's readings."""
         mean = mean[self.neighbour_of]
         if self.window is None:
             mean = mean.repeat_interleave(self.x.shape[1] // self.windows, dim=1)
@@ -88,17 +88,17 @@ def _part(batch: Batch, i: int, x: Tensor, observed: Tensor) -> _SharedTopology:
 
 
 class KernelMean(nn.Module):
-    """The mean of the nearest visible sensors, weighted by road distance and by likeness of the roads.
+    """The mean of the nearest visible sensors, weighted by road distance and by similarity of the roads.
 
     Weight of sensor u at node v: exp(-distance / bandwidth + q(v) . k(u)), q and k linear in the road features. The
-    weights do not depend on time; which sensors are visible does. A node has at most M sensors. Where less than a
-    ten-thousandth of the weight is visible the mean fades to 0: that is too little to say anything.
+    weights do not depend on time; which sensors are visible does. A node has at most M sensors. If less than a
+    ten-thousandth of the weight is visible, the mean fades to 0: that is too little evidence.
     """
 
     def __init__(self, *, road_features: int, length_scale_m: float, heads: int = 4, width: int = 8) -> None:
         super().__init__()
         self.heads = heads
-        bandwidth_m = length_scale_m * 3.0 ** torch.arange(heads)  # from the next corner to across the district
+        bandwidth_m = length_scale_m * 3.0 ** torch.arange(heads)  # 1 to 27 median roads with 4 heads
         self.log_bandwidth_m = nn.Parameter(bandwidth_m.log())
         self.query = nn.Linear(road_features, heads * width, bias=False)
         self.key = nn.Linear(road_features, heads * width, bias=False)
@@ -107,9 +107,9 @@ class KernelMean(nn.Module):
         self.width = 2 * heads
 
     def forward(self, batch: Batch, scaled: Tensor, sensor_weights: Sequence[Tensor] | None = None) -> Tensor:
-        """[N,B,T,2G]: for each of the G heads the mean, and the share of the weight that is visible (0: none is).
+        """[N,B,T,2G]: for each of the G heads, the mean and the visible share of the weight (0: nothing visible).
 
-        `sensor_weights` are the `weights` of the batch's topologies, where they are known already.
+        `sensor_weights` are the `weights` of the batch's topologies, if already computed.
         """
         B, T, N = scaled.shape
         x = scaled.permute(2, 0, 1).reshape(N, B * T)
@@ -127,10 +127,10 @@ class KernelMean(nn.Module):
         return result.view(N, B, T, self.width)
 
     def weights(self, topology: Topology) -> Tensor:
-        """[N,M,G] the weight of each node's nearest sensors, summing to 1; 0 where there is no sensor."""
+        """[N,M,G] the weights of each node's nearest sensors, summing to 1; 0 for missing sensors."""
         near, distance_m = topology.near_sensor, topology.near_distance_m
         q = self.query(topology.road_features).unflatten(-1, (self.heads, -1))[:, None]
-        # Not k[near]: threads would add up its gradient in an arbitrary order.
+        # Not k[near]: its backward adds gradients from several threads in arbitrary order.
         k = functional.embedding(near, self.key(topology.road_features)).view(*near.shape, self.heads, -1)
         there = torch.isfinite(distance_m)[..., None]
         distance_m = distance_m.where(there[..., 0], 0.0)

@@ -1,8 +1,8 @@
-"""Parts of a network: some nodes with all that their forecast reads, so that memory does not grow with the network.
+"""Parts of a network: some nodes plus everything their forecast reads, so that memory does not grow with the network.
 
-A part computes its core nodes as the whole network would, up to rounding. Around them it has a halo: the nodes that
-their encodings pass through, one ring for each layer, and the sensors that a kernel mean looks up, wherever they are.
-Training takes a part a step (`TrainSettings.parts`); a forecast goes through the network block by block.
+A part gives its core nodes the same forecast as the whole network would, up to rounding. Around the core is a halo: one
+ring of nodes per layer, and the sensors that the kernel mean reads, wherever they are. Training uses one part per step
+(`TrainSettings.parts`); forecasting goes through the network block by block.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from frigate.nn.topology import Topology, index_roads
 
 @dataclass(frozen=True)
 class Part:
-    """Nodes and roads of a part, numbered from 0, its core nodes first."""
+    """The nodes and roads of a part, numbered from 0, core nodes first."""
 
     core: Tensor  # [C] rows of the network
     nodes: Tensor  # [n] rows of the network
     topologies: tuple[Topology, ...]  # of these nodes
-    cut_from: tuple[Topology, ...]  # the whole ones
+    cut_from: tuple[Topology, ...]  # of the whole network
 
     @property
     def num_nodes(self) -> int:
@@ -43,7 +43,7 @@ class Part:
         return Part(self.core.to(device), self.nodes.to(device), topologies, self.cut_from)
 
     def of(self, batch: Batch) -> Batch:
-        """The readings of this part, and the targets of its core nodes."""
+        """The batch restricted to this part: readings of its nodes, targets of its core nodes."""
         which = [next(i for i, t in enumerate(self.cut_from) if t is topology) for topology in batch.topologies]
         return replace(
             batch,
@@ -59,7 +59,7 @@ class Part:
 
 
 def cut_parts(topologies: Sequence[Topology], areas: Iterable[NDArray[np.int64]], reach: Reach) -> Iterator[Part]:
-    """A part for each area, an area being the rows of its core nodes: with all that these read on any topology."""
+    """One part per area (the rows of its core nodes), with everything those nodes read on any of the topologies."""
     host = [topology.to("cpu") for topology in topologies]
     for core in areas:
         local, rings = _rings(host, core, reach.hops)
@@ -79,7 +79,7 @@ def cut_parts(topologies: Sequence[Topology], areas: Iterable[NDArray[np.int64]]
 def _rings(
     topologies: Sequence[Topology], core: NDArray[np.int64], hops: int
 ) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]]:
-    """The number [N] of each node in the part, -1 outside; and rows: the core nodes, those a road away, and so on."""
+    """The local index [N] of each node, -1 outside the part; and the rows of each ring: the core, one hop away, ..."""
     local = np.full(topologies[0].num_nodes, -1)
     local[core] = np.arange(len(core))
     rings, count = [core], len(core)
@@ -100,9 +100,9 @@ def _rings(
 def _within(
     topology: Topology, nodes: NDArray[np.int64], local: NDArray[np.int64], core: int, inner: int, ball: int | None
 ) -> Topology:
-    """The topology of these nodes: the roads at the `inner` first, neighbours of the `core`, sensors near the `ball`.
+    """The topology of a part: roads at the first `inner` nodes, neighbours of the `core`, sensors near the `ball`.
 
-    Roads between two nodes of the last ring change no encoding that is read. `ball` is None: no sensors at all.
+    Roads between two nodes of the last ring affect no encoding that is read. `ball` is None if no sensors are needed.
     """
     roads, _ = _roads_at(topology.out_start, nodes)
     senders, receivers = local[topology.senders.numpy()[roads]], local[topology.receivers.numpy()[roads]]
@@ -142,14 +142,14 @@ def _roads_at(start: Tensor, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64]
 
 
 def _ranges(first: NDArray[np.int64], last: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The numbers from each first to before its last, one range after the other; and which range each is of."""
+    """The ranges first[i] .. last[i] (exclusive), concatenated; and the range that each number belongs to."""
     each = last - first
     of = np.repeat(np.arange(len(each)), each)
     return first[of] + np.arange(len(of)) - (np.cumsum(each) - each)[of], of
 
 
 def in_parts(model: ForecastModel, batch: Batch, parts: Iterable[Part], *, kernels: str = "auto") -> Tensor:
-    """[B,H,N] in the user's unit; 0 at nodes that are no part's core."""
+    """[B,H,N] in the user's unit; 0 at nodes outside every part's core."""
     result = batch.values.new_zeros(batch.num_windows, batch.horizon, batch.num_nodes)
     for part in parts:
         result[:, :, part.core] = model.forecast_at(part.of(batch), slice(len(part.core)), kernels=kernels)
@@ -157,6 +157,6 @@ def in_parts(model: ForecastModel, batch: Batch, parts: Iterable[Part], *, kerne
 
 
 def forecast_bytes(model: ForecastModel, *, nodes: int, edges: int, past: int, horizon: int) -> int:
-    """What the activations of one window take, without gradient."""
+    """Bytes of activations per window at inference."""
     layers = model.forecast_activations(nodes=nodes, edges=edges, past=past, horizon=horizon)
-    return 4 * (layers + past * (3 * NEAR_SENSORS * nodes + 8 * edges))  # with the kernel mean, and the moments
+    return 4 * (layers + past * (3 * NEAR_SENSORS * nodes + 8 * edges))  # the last term: kernel mean and moments

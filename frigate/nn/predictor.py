@@ -1,7 +1,7 @@
-"""Predictor: the only code that runs a model on windows without training it.
+"""Predictor: all inference goes through here.
 
-It holds a copy of the model on the device and sees to inference mode, bf16 on a GPU, blocks of nodes where memory is
-short, counts that are not negative, and nodes that are absent.
+It holds a copy of the model on the device and takes care of inference mode, bf16 on a GPU, blocks of nodes when memory
+is short, non-negative counts, and absent nodes.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from frigate.nn.device import autocast, memory_limit
 from frigate.nn.forecaster import ForecastModel, Reach
 from frigate.nn.partition import Part, cut_parts, forecast_bytes, in_parts
 
-MIN_BLOCK = 256  # nodes: with fewer, nearly all of a block is halo
+MIN_BLOCK = 256  # nodes: smaller blocks are nearly all halo
 
 
 class Predictor:
-    """A copy of a model, ready to forecast on one table of nodes. Changes of the original do not reach it.
+    """A copy of a model, ready to forecast on one table of nodes. Later changes to the original do not affect it.
 
     Parameters
     ----------
     model : ForecastModel
-        Copied to the device; the original stays where and as it is.
+        Copied to the device; the original is left untouched.
     network : RoadNetwork
-        The nodes: their places divide them into blocks.
+        The nodes; blocks are formed by location.
     device : torch.device
         Where to compute.
     quantity : str, optional
-        "count": forecasts are not below 0. Default: forecasts are left as they are.
+        "count": forecasts are clamped at 0. Default: no clamping.
     memory_gb : float, optional
-        What activations may take. Where they would take more, the network is forecast in blocks of nodes, with the
-        same result up to rounding. Default: 4 on a CPU, most of what is free on a GPU.
+        Memory limit for activations. If they need more, the network is forecast in blocks of nodes, with the same
+        result up to rounding. Default: 4 on a CPU, most of the free memory on a GPU.
     must_fit : bool
-        Refuse a block that does not fit even at its smallest, instead of trying it.
+        Raise an error if even the smallest block does not fit, instead of trying it.
     parts : sequence of Part
-        Parts to use in place of blocks. Nodes that are in none of them are forecast as 0.
+        Parts to use instead of blocks. Nodes outside every part's core are forecast as 0.
     kernels : "auto" or "reference"
-        The fastest for the device, or the equations in plain torch operations, to compare with.
+        The fastest for the device, or the equations in plain torch operations, for comparison.
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class Predictor:
 
     @contextmanager
     def inference(self) -> Iterator[None]:
-        """What every forward pass runs in."""
+        """The context of every forward pass: inference mode and autocast."""
         with torch.inference_mode(), autocast(self.device):
             yield
 
     def __call__(self, batch: Batch, nodes: Tensor | slice | None = None) -> Tensor:
-        """[B,H,N] in the user's unit, or [B,H,n] at these nodes alone."""
+        """[B,H,N] in the user's unit, or [B,H,n] at these nodes only."""
         with self.inference():
             if self.parts:
                 made = in_parts(self.model, batch, self.parts, kernels=self.kernels)
@@ -87,7 +87,7 @@ class Predictor:
             return made.clamp(min=self.least)
 
     def _within_memory(self, batch: Batch) -> Tensor:
-        """[B,H,N] at once where that fits, or where the model's reach is not known; else in blocks of nodes."""
+        """[B,H,N] in one pass if it fits or the model's reach is unknown, otherwise in blocks of nodes."""
         reach = self.model.reach
         edges = max(topology.num_edges for topology in batch.topologies)
         needed = self._bytes(batch, batch.num_nodes, edges)
@@ -97,7 +97,7 @@ class Predictor:
         return in_parts(self.model, batch, self._blocks(batch, reach, needed), kernels=self.kernels)
 
     def _blocks(self, batch: Batch, reach: Reach, needed: int) -> Iterator[Part]:
-        """The network, which needs so many bytes, in blocks; what does not fit is divided, down to MIN_BLOCK nodes."""
+        """The network, `needed` bytes in all, in blocks; those that do not fit are halved, down to MIN_BLOCK nodes."""
         lon, lat = self.network.lon, self.network.lat
         wanted = min(math.ceil(needed / self.limit), math.ceil(batch.num_nodes / MIN_BLOCK))
         todo = split_into_areas(lon, lat, wanted)
@@ -116,18 +116,18 @@ class Predictor:
             yield part
 
     def _bytes(self, batch: Batch, nodes: int, edges: int) -> int:
-        """About what the activations of a forecast take."""
+        """Approximate bytes of activations for a forecast of the batch."""
         each = forecast_bytes(self.model, nodes=nodes, edges=edges, past=batch.past, horizon=batch.horizon)
         return batch.num_windows * each
 
     def to_array(self, made: Tensor, network: RoadNetwork) -> NDArray[np.float64]:
-        """One window's forecast [H,N] on the host: counts not below 0, NaN at nodes absent from `network`."""
+        """One window's forecast [H,N] on the host: counts clamped at 0, NaN at nodes absent from `network`."""
         array = made.clamp(min=self.least).cpu().numpy().astype(np.float64)
         array[:, ~network.present] = np.nan
         return array
 
     def windows_at_once(self, *, edges: int, past: int, horizon: int, beside: int = 0) -> int:
-        """How many windows fit into memory, when `beside` more bytes are needed for each."""
+        """How many windows fit in memory if each needs `beside` extra bytes."""
         N = self.network.num_nodes
         window = forecast_bytes(self.model, nodes=N, edges=edges, past=past, horizon=horizon) + beside
         return max(1, self.limit // window)

@@ -1,6 +1,6 @@
-"""What is fitted once and stays with a model: scales and anchors; and the topologies made with them.
+"""Scales and anchors, fitted once and stored with the model; and the topologies built with them.
 
-Fitted on the map, and on the readings of seen nodes at training times alone.
+They are fitted on the map and on the training period's readings of seen nodes only.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from frigate.graph.road_features import FeatureScaling, fit_feature_scaling
 from frigate.nn.topology import Topology, make_topology
 
 NEAR_SENSORS = 32  # M
-NEAR_CUTOFF = 50.0  # road lengths: sensors farther than 50 median roads say nothing of a node
+NEAR_CUTOFF = 50.0  # median road lengths: sensors farther away tell nothing about a node
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """Scales and anchors of one trained model."""
+    """The scales and anchors of one trained model."""
 
     value_offset: float
     value_scale: float
-    length_scale_m: float  # the median road: delta = length / this
+    length_scale_m: float  # the median road length: delta = length / this
     position_scale_m: float  # the median finite distance to an anchor
     anchors: Anchors | None  # None: a model without positions
     roads: FeatureScaling | None  # None: a model without road features
@@ -73,15 +73,15 @@ def fit_scaling(
     features: NDArray[np.float32] | None,
     seed: int,
 ) -> Scaling:
-    """`features` are the raw road features of the network, or None for a model that uses none."""
+    """Fit scales and anchors. `features` are the network's raw road features; None for a model without any."""
     network = stream.network
     first, stop = split.train
     rows = np.flatnonzero(split.seen)
     values = stream.values[first:stop, rows]
     seen = stream.observed[first:stop, rows]
-    seen = seen & ~implausible(values, seen)  # one 2147483647 among them would make all others 0
+    seen = seen & ~implausible(values, seen)  # a single 2147483647 would scale all other readings to 0
     readings = values[seen].astype(np.float64)
-    # A count's zero means something, so counts are only divided; a gauge has no such point and is centred.
+    # Zero is meaningful for counts, so they are only divided; a gauge such as speed is centred as well.
     offset = 0.0 if stream.quantity == "count" or not len(readings) else float(readings.mean())
     spread = float(readings.std()) if len(readings) else 0.0
     anchors, scale_m = None, 1.0
@@ -106,20 +106,20 @@ def build_topologies(
     city: City | Path | None = None,
     features: Sequence[NDArray[np.float32]] | None = None,
 ) -> tuple[tuple[Topology, ...], list[str]]:
-    """Networks with one table of nodes as a model sees them, and notices that a reader must see.
+    """Convert networks that share one table of nodes to model inputs; also returns notices for the user.
 
     Parameters
     ----------
     networks : sequence of RoadNetwork
-        The last one decides which of the model's anchors there are.
+        The model's anchors are located on the last one.
     scaling : Scaling
-        Of the model.
+        The model's scaling.
     sensors : [N] bool
         The nodes that may have readings.
     city : City or folder of one, optional
-        Whose road features are used where these are its networks; others are computed.
+        Its stored road features are used for networks that it contains; others are computed.
     features : sequence of [N,R], optional
-        The raw road features, where they are known already.
+        The raw road features, if already known.
     """
     anchors, notice = (None, "") if scaling.anchors is None else locate_anchors(networks[-1], scaling.anchors)
     notices = [notice]

@@ -1,4 +1,4 @@
-"""Topology: one road network as the models see it, with its roads sorted for summing over neighbours."""
+"""Topology: one road network as model input, with roads indexed for sums over neighbours."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from frigate.data.network import RoadNetwork
 
 @dataclass(frozen=True)
 class Topology:
-    """The roads of one network, sorted by sender, then receiver, and what is known about its nodes.
+    """The roads of one network, sorted by sender, then receiver, and the static features of its nodes.
 
-    There are two CSR indices: row v of the outgoing one lists the roads v -> u, row v of the incoming one the roads
-    u -> v.
+    Two CSR indices: row v of the outgoing one lists the roads v -> u, row v of the incoming one the roads u -> v.
     """
 
     senders: Tensor  # [E]
@@ -34,8 +33,8 @@ class Topology:
     visit_order: Tensor  # [N] nodes in an order that keeps neighbours close together
     neighbour_of: Tensor  # [P] nodes v, and
     neighbour: Tensor  # [P] their in- or out-neighbours u, each pair once
-    near_sensor: Tensor  # [N,M] the nearest other sensors by road; the node itself where there are fewer than M
-    near_distance_m: Tensor  # [N,M] infinite where there are fewer than M
+    near_sensor: Tensor  # [N,M] the nearest other sensors by road; padded with the node itself
+    near_distance_m: Tensor  # [N,M] infinite in the padding
 
     @property
     def num_nodes(self) -> int:
@@ -57,7 +56,7 @@ def make_topology(
     near_sensor: NDArray[np.int64],
     near_distance_m: NDArray[np.float32],
 ) -> Topology:
-    """A network as a model sees it.
+    """Convert a network to model input.
 
     Parameters
     ----------
@@ -68,7 +67,7 @@ def make_topology(
     road_features : [N,R]
         Standardised road features.
     near_sensor, near_distance_m : [N,M]
-        The nearest sensors of each node and the distance to them by road; -1 and infinity where there are fewer.
+        Each node's nearest sensors and their road distance; padded with -1 and infinity.
     """
     order = np.lexsort((network.receivers, network.senders))
     senders, receivers = network.senders[order], network.receivers[order]
@@ -89,7 +88,7 @@ def make_topology(
 
 
 def index_roads(senders: NDArray[np.int64], receivers: NDArray[np.int64], num_nodes: int) -> dict[str, Tensor]:
-    """What of a Topology follows from its roads alone, which come sorted by sender, then receiver."""
+    """The fields of a Topology that depend only on its roads, which must be sorted by sender, then receiver."""
     rows, in_order = np.arange(num_nodes + 1), np.lexsort((senders, receivers))
     arrays = {
         "senders": senders,
@@ -103,7 +102,7 @@ def index_roads(senders: NDArray[np.int64], receivers: NDArray[np.int64], num_no
 
 
 def _visit_order(senders: NDArray[np.int64], receivers: NDArray[np.int64], num_nodes: int) -> NDArray[np.int64]:
-    """The nodes in an order that keeps neighbours close together (reverse Cuthill-McKee), so that caches are hit."""
+    """The nodes in an order that keeps neighbours close together (reverse Cuthill-McKee), for cache locality."""
     if len(senders) == 0:
         return np.arange(num_nodes)
     ones = np.ones(len(senders), np.int8)

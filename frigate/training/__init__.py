@@ -1,4 +1,4 @@
-"""Training: the loop, the checkpoint on disk, several processes at once, parts of a large network.
+"""Training: the loop, checkpoints, distributed training, and training on parts of a large network.
 
 May import: `baselines`, `nn` and below.
 """

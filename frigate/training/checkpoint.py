@@ -1,14 +1,14 @@
-"""A run on disk: never a pickle, never half-written.
+"""A run on disk: no pickles, never half-written.
 
-    RUN/.frigate-training           who trains here; locked while training lasts
-    RUN/metrics.jsonl               a line for each epoch
-    RUN/checkpoint-0012/            the last finished epoch, renamed into place as one
-        weights.safetensors         the best weights so far: what forecasts are made with
+    RUN/.frigate-training           lock file: the process that is training here
+    RUN/metrics.jsonl               one line per epoch
+    RUN/checkpoint-0012/            the last finished epoch, renamed into place atomically
+        weights.safetensors         the best weights so far, used for forecasts
         state.safetensors           the current weights and the optimiser's moments, to resume from
-        usual_counts.safetensors    of the sensors, by kind of day and hour: what demand is calibrated with
+        usual_counts.safetensors    the sensors' usual counts by kind of day and hour, to calibrate demand
         run.json                    settings, scaling, split, the city trained on, versions, progress, digests
 
-The random state is not stored: every epoch draws from a generator seeded with (seed, epoch).
+The random state is not stored: each epoch uses a generator seeded with (seed, epoch).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from frigate.training.description import (
 from frigate.training.run import Build, Model, Run, RunOnCity, TrainedOn, build_model
 
 PREFIX = "checkpoint-"
-MUST_MATCH_ON_RESUME = ("network", "changes", "start_s", "snapshots", "timezone", "excluded", "readings")  # of a city
+MUST_MATCH_ON_RESUME = ("network", "changes", "start_s", "snapshots", "timezone", "excluded", "readings")  # TrainedOn
 WEIGHTS, STATE, USUAL_COUNTS = "weights.safetensors", "state.safetensors", "usual_counts.safetensors"
 TRAINING, METRICS = ".frigate-training", "metrics.jsonl"
 T = TypeVar("T")
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 @contextmanager
 def training_in(folder: Path) -> Iterator[None]:
-    """Keep a folder to one training. Where nothing came of it, a new folder is removed again."""
+    """Lock a run folder for training. A folder created here is removed again if training fails with nothing in it."""
     made = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -81,31 +81,31 @@ def _lock(lock: int, folder: Path) -> None:
             f"{folder}: training is under way in it ({holder}). Wait for its end, or name another folder"
         ) from None
     except OSError:
-        pass  # a file system without locks
+        pass  # the file system does not support locks
     os.ftruncate(lock, 0)
     since = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     os.write(lock, f"process {os.getpid()} on {socket.gethostname()}, since {since}".encode())
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder holds what Frigate wrote to a run, and nothing else."""
+    """Whether a folder contains only files that Frigate writes to a run."""
     known = {
         TRAINING,
         METRICS,
         "tensorboard",
         "forecast.parquet",
-    }  # the last: where `frigate forecast` writes by itself
+    }  # forecast.parquet: the default output of `frigate forecast`
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else {""}
     return all(name in known or name.lstrip(".").startswith((PREFIX, f"{METRICS}.frigate-")) for name in names)
 
 
 def save_checkpoint(folder: Path, run: Run, *, weights: dict[str, Tensor], state: dict[str, Tensor]) -> None:
-    """Write the epoch beside, rename it into place, then drop the older ones. No epoch is written twice."""
+    """Write the epoch to a temporary folder, rename it into place, then delete older ones. Never overwrites one."""
     name = f"{PREFIX}{run.progress.epoch:04d}"
     beside = folder / f".{name}.writing"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for left in folder.glob(f".{PREFIX}*.writing"):  # of a killed training
+        for left in folder.glob(f".{PREFIX}*.writing"):  # left by a killed process
             shutil.rmtree(left)
         beside.mkdir()
         save_file({k: v.detach().cpu().contiguous() for k, v in weights.items()}, beside / WEIGHTS)
@@ -125,14 +125,14 @@ def save_checkpoint(folder: Path, run: Run, *, weights: dict[str, Tensor], state
 
 
 def load_run(folder: str | Path, *, build: Build = build_model) -> Run:
-    """Open a run for forecasting, on the CPU. No city is opened.
+    """Load a run for forecasting, on the CPU. No city is opened.
 
     Parameters
     ----------
     folder : path
-        The run folder that `train` wrote.
+        The run folder written by `train`.
     build : callable
-        What the run was trained with, where that was not the model of its settings.
+        The `build` that was passed to `train`, if any.
 
     Returns
     -------
@@ -148,13 +148,13 @@ def load_run(folder: str | Path, *, build: Build = build_model) -> Run:
 def load_checkpoint(
     folder: Path, *, city: City | str | Path | None = None, build: Build = build_model
 ) -> tuple[RunOnCity, dict[str, Tensor], dict[str, Tensor]]:
-    """To resume training: the run with an unfilled model, its best weights, and the state to resume from."""
+    """For resuming: the run with its weights not yet loaded, the best weights, and the training state."""
     run, weights, at = _of_last(folder, lambda at: _load(at, build))
     here = run.on(city)
     now = TrainedOn.of(here.city)
     changed = [name for name in MUST_MATCH_ON_RESUME if getattr(run.trained_on, name) != getattr(now, name)]
     if "network" in changed:
-        changed.remove("changes")  # which lead to the network, so that they are others too
+        changed.remove("changes")  # implied by a different network
     if "excluded" in changed and "readings" in changed:
         changed.remove("readings")
     if changed:
@@ -180,7 +180,7 @@ def load_settings_of(folder: str | Path) -> Settings:
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether the run in a folder has come to its end: then there is nothing to resume."""
+    """Whether the run in a folder has finished training, so that there is nothing to resume."""
 
     def read(at: Path) -> bool:
         with damage_named(at / DESCRIPTION):
@@ -190,7 +190,7 @@ def is_finished(folder: Path) -> bool:
 
 
 def _of_last(folder: Path, read: Callable[[Path], T]) -> T:
-    """What is read of the last finished epoch: of a later one, where training has replaced it meanwhile."""
+    """Read the last finished epoch; try again if training has replaced it in the meantime."""
     while True:
         at = _last_checkpoint(folder)
         try:
@@ -201,19 +201,19 @@ def _of_last(folder: Path, read: Callable[[Path], T]) -> T:
 
 
 def _load(at: Path, build: Build) -> tuple[Run, dict[str, Tensor], Path]:
-    """The run with an unfilled model, its best weights, and the checkpoint's folder."""
+    """The run with its weights not yet loaded, the best weights, and the checkpoint's folder."""
     data = read_description(at)
     with damage_named(at / DESCRIPTION):
         known = parse_run(data, at.parent)
         weights = _read_tensors(at, WEIGHTS, data)
         settings, scaling = known["settings"], known["scaling"]
-        # Of sizes that nothing was trained with, a model could take all memory: first without any.
+        # Forged sizes could exhaust memory: build on the meta device first and compare with the weights.
         require(settings.model.layers <= len(weights), "layers", settings.model.layers, "more than the weights are of")
         with torch.device("meta"):
             empty = build(settings, scaling)
     _require_tensors_of(empty, weights, at / WEIGHTS)
     with damage_named(at / DESCRIPTION):
-        for name in ("value_offset", "value_scale"):  # which the weights have, too
+        for name in ("value_offset", "value_scale"):  # also stored with the weights, as buffers
             agree = torch.tensor(float(getattr(scaling, name))) == weights[name]
             require(bool(agree), name, getattr(scaling, name), f"the weights have {float(weights[name]):g}")
     run = Run(build(settings, scaling), **known)

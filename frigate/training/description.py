@@ -1,7 +1,7 @@
-"""run.json: all of a run but its tensors, written with a digest of itself and of the tensors' files.
+"""run.json: everything about a run except its tensors, with digests of itself and of the tensor files.
 
-What is read is what was written, or it is refused. The digest notices damage; every field is checked as well, since
-a digest is no help against what somebody wrote on purpose.
+A description that differs from what was written is rejected. The digest detects damage; every field is validated as
+well, because a digest does not protect against deliberate edits.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ DESCRIPTION = "run.json"
 
 
 def write_description(run: Run, at: Path, folder: Path) -> None:
-    """Describe a run in the checkpoint folder `at`, which is to be in the run's `folder`, beside its tensors."""
+    """Write run.json next to the tensors in the checkpoint folder `at`, which will end up in the run's `folder`."""
     city = run.trained_on.folder
-    # As seen from the run, so that both can be moved together.
+    # Relative to the run, so that both can be moved together.
     where = None if city is None else os.path.relpath(city.resolve(), folder.resolve())
     best_mae = run.progress.best_mae if math.isfinite(run.progress.best_mae) else None  # JSON has no infinity
     data = {
@@ -54,7 +54,7 @@ def write_description(run: Run, at: Path, folder: Path) -> None:
 
 
 def sealed(data: dict[str, Any]) -> dict[str, Any]:
-    """A description with its digest."""
+    """The description with its digest added."""
     return data | {"digest": digest(json.dumps(data, sort_keys=True, separators=(",", ":")).encode())}
 
 
@@ -63,7 +63,7 @@ def digest(content: bytes) -> str:
 
 
 def read_description(at: Path) -> dict[str, Any]:
-    """The description in a checkpoint folder, as it was written."""
+    """The description in a checkpoint folder, digest verified."""
     path = at / DESCRIPTION
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -88,7 +88,7 @@ def parse_settings(data: dict[str, Any]) -> Settings:
 
 
 def parse_run(data: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The fields of the `Run` in a folder, but for its model and its tensors."""
+    """The fields of the `Run` in a folder, except the model and the tensors."""
     settings, scaling = parse_settings(data), Scaling.from_json(data["scaling"])
     _check_scaling(scaling, settings)
     facts = dict(data["city"])
@@ -124,7 +124,7 @@ def parse_progress(data: dict[str, Any]) -> TrainingState:
 
 @contextmanager
 def damage_named(path: Path) -> Iterator[None]:
-    """What a description lacks, or has wrong, is reported with its path."""
+    """Turn any error about a malformed description into a CheckpointError that names the file."""
     try:
         yield
     except CheckpointError:
@@ -135,7 +135,7 @@ def damage_named(path: Path) -> Iterator[None]:
 
 
 def _check_scaling(scaling: Scaling, settings: Settings) -> None:
-    """A model has anchors, road features and demand as its settings say."""
+    """Check that anchors, road features and demand match the model's settings."""
     model = settings.model
     anchors = 0 if isinstance(model, BaselineSettings) else model.anchors
     demand = not isinstance(model, BaselineSettings) and model.demand

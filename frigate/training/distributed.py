@@ -1,6 +1,6 @@
-"""Several processes that train one model. torchrun starts them; each takes its share of every batch.
+"""Distributed training of one model. torchrun starts the processes; each takes its share of every batch.
 
-A `Group` holds everything the processes must agree on. In a group of one process it does nothing.
+All communication goes through a `Group`. For a single process it does nothing.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from torch import Tensor, nn
 from frigate.errors import FrigateError, SettingsError
 
 T = TypeVar("T")
-MAX_WAIT = timedelta(hours=2)  # for process 0, which may compute a city's features; torchrun ends a lost group
-USER_ERRORS = (FrigateError, OSError)  # end a command with a message, not with a traceback
+MAX_WAIT = timedelta(hours=2)  # process 0 may be computing a city's features; torchrun ends a group that lost a process
+USER_ERRORS = (FrigateError, OSError)  # these end a command with a message instead of a traceback
 
 
 @dataclass(frozen=True)
 class Group:
-    """The processes of one training. Process 0 leads: it alone writes files and prints."""
+    """The processes that train one model. Process 0 leads: only it writes files and prints."""
 
     rank: int = 0
     size: int = 1
@@ -38,11 +38,11 @@ class Group:
 
     @property
     def share(self) -> slice:
-        """This process's windows of a batch: none where there are fewer windows than processes."""
+        """This process's windows of a batch; may be empty if there are fewer windows than processes."""
         return slice(self.rank, None, self.size)
 
     def agree(self, work: Callable[[], T]) -> T:
-        """Do the work in all processes. A user's error in one of them is raised in all."""
+        """Run `work` in all processes. A user error in one of them is raised in all."""
         if self.size == 1:
             return work()
         error: Exception | None = None
@@ -59,7 +59,7 @@ class Group:
         return result
 
     def leader_first(self, work: Callable[[], T]) -> T:
-        """Do the work in process 0 and then in the others, which find complete what process 0 has written."""
+        """Run `work` in process 0, then in the others, which can rely on the files that process 0 wrote."""
         if self.size > 1 and not self.leads:
             self.agree(lambda: None)
         result = self.agree(work)
@@ -68,7 +68,7 @@ class Group:
         return result
 
     def require_same(self, facts: str) -> None:
-        """Refuse processes that would train on different things, or wait for each other forever."""
+        """Raise an error if the processes would train on different things, or wait for each other forever."""
         of_all = self.gather(facts)
         others = [str(rank) for rank, facts in enumerate(of_all) if facts != of_all[0]]
         if others:
@@ -85,17 +85,17 @@ class Group:
         return items
 
     def sums(self, *numbers: float) -> tuple[float, ...]:
-        """Each number summed over the processes by rank, so that all get the same bits."""
+        """Each number summed over the processes in rank order, so that all get bitwise equal results."""
         return tuple(sum(column[1:], column[0]) for column in zip(*self.gather(numbers), strict=True))
 
     def sum_(self, tensor: Tensor) -> Tensor:
-        """The tensor, summed over the processes in place."""
+        """Sum the tensor over the processes, in place."""
         if self.size > 1:
             dist.all_reduce(tensor)
         return tensor
 
     def copy_from_leader(self, model: nn.Module) -> None:
-        """Start from equal weights: all draw the same ones, but another kind of processor may round differently."""
+        """Start from identical weights: the seeds are equal, but different CPUs may round differently."""
         if self.size > 1:
             for tensor in model.state_dict().values():
                 dist.broadcast(tensor, 0)
@@ -103,10 +103,10 @@ class Group:
     def join_step(
         self, model: nn.Module, *, loss: float, stop: bool, buffers_before: Sequence[Tensor]
     ) -> tuple[float, bool]:
-        """Sum a step's gradients over the processes; return the whole loss, and whether any process asks to stop.
+        """Sum a step's gradients over the processes; return the total loss, and whether any process asks to stop.
 
-        Everything goes in one message. A parameter that has no gradient in any process keeps none, as in a single
-        process. The change of a buffer of integers in the step is summed too; another buffer takes the mean change.
+        Everything goes in one all-reduce. A parameter that has no gradient in any process keeps none, as with a single
+        process. Changes to integer buffers during the step are summed; other buffers take the mean change.
         """
         parameters, buffers = list(model.parameters()), list(model.buffers())
         head = torch.tensor([loss, stop, *(p.grad is not None for p in parameters)], dtype=torch.float32)
@@ -124,7 +124,7 @@ class Group:
         return whole_loss, stops > 0
 
     def device_name(self, requested: str | None) -> str | None:
-        """The device of this process: of several processes on a machine with GPUs, each takes one."""
+        """The device of this process: on a machine with GPUs, each of several processes takes one."""
         if self.size == 1 or requested == "cpu" or not torch.cuda.is_available():
             return requested
         if requested not in (None, "cuda"):
@@ -135,7 +135,7 @@ class Group:
                 f"{local_rank + 1} processes or more on a machine with {gpus} GPUs. Use torchrun --nproc-per-node "
                 f"{gpus}, or --device cpu"
             )
-        torch.cuda.set_device(local_rank)  # where kernels are launched
+        torch.cuda.set_device(local_rank)  # Triton launches kernels on the current device
         return f"cuda:{local_rank}"
 
 
@@ -148,17 +148,17 @@ def current() -> Group:
 
 @contextmanager
 def joined() -> Iterator[Group]:
-    """Join the processes that torchrun has started, if it has, and leave them at the end.
+    """Join the process group if torchrun started this process, and leave it at the end.
 
-    Whoever is done, or ends with a user's error, waits for the others to get there too: as soon as one process has
-    failed, torchrun ends the rest, and process 0 must have printed its message by then. After any other error, or
-    Ctrl-C, the others are elsewhere, and nobody waits.
+    A process that finishes, or fails with a user error, waits for the others to get there too: torchrun kills the rest
+    as soon as one process fails, and process 0 must have printed its message by then. After any other error, or
+    Ctrl-C, the others are at a different point, and nobody waits.
     """
     _, size = _rank_and_size()
     if size == 1 or current().size > 1:
         yield current()
         return
-    # Small things that the processes agree on go over the CPU, wherever they compute.
+    # Small objects are exchanged over gloo on the CPU, even if training runs on GPUs.
     dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=MAX_WAIT)
     others_come = False
     try:
@@ -172,22 +172,22 @@ def joined() -> Iterator[Group]:
 
 
 def _leave(*, wait: bool) -> None:
-    """Destroy the process group, whatever has become of the others.
+    """Destroy the process group, whatever state the other processes are in.
 
-    Gloo's threads must be gone before Python exits. One of them that still holds a tensor then aborts the process
-    ("terminate called without an active exception"), and torchrun reports a finished training as failed.
+    Gloo's threads must end before Python exits: one that still holds a tensor aborts the process ("terminate called
+    without an active exception"), and torchrun reports a finished training as failed.
     """
     try:
         if wait:
-            with suppress(RuntimeError):  # the connection is closed: another process has left already
+            with suppress(RuntimeError):  # connection closed: another process has already left
                 current().gather("done")
     finally:
-        if wait or not torch.cuda.is_available():  # NCCL would wait for the others here
+        if wait or not torch.cuda.is_available():  # otherwise NCCL would wait for the others here
             dist.destroy_process_group()
 
 
 def _rank_and_size() -> tuple[int, int]:
-    """This process's rank and the number of processes, from torchrun's variables."""
+    """This process's rank and the number of processes, from torchrun's environment variables."""
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
         return 0, 1
     return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -195,7 +195,7 @@ def _rank_and_size() -> tuple[int, int]:
 
 @contextmanager
 def only_leader_prints() -> Iterator[None]:
-    """Discard what the other processes print in here. Tracebacks appear once it is left."""
+    """Discard the output of the other processes in this context. Tracebacks still appear after leaving it."""
     rank, size = _rank_and_size()
     with ExitStack() as stack:
         if size > 1 and rank > 0:
@@ -207,7 +207,7 @@ def only_leader_prints() -> Iterator[None]:
 
 @contextmanager
 def on_ctrl_c(then: Callable[[], None]) -> Iterator[None]:
-    """At Ctrl-C call `then` in place of raising KeyboardInterrupt."""
+    """On Ctrl-C, call `then` instead of raising KeyboardInterrupt."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

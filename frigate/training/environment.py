@@ -1,4 +1,4 @@
-"""The machine and the versions that a result came from."""
+"""The machine and package versions behind a result."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ PACKAGES = ("torch", "triton", "numpy", "scipy", "polars", "numba", "osmium", "t
 
 
 def environment(device: torch.device | str | None = None) -> dict[str, Any]:
-    """Describe this machine, and the versions of what computes on it, for JSON.
+    """Describe this machine and its software versions, as JSON data.
 
     Parameters
     ----------
     device
-        The device that was computed on; default: cuda if available.
+        The device used. Default: cuda if available.
 
     Returns
     -------
     dict
-        `hardware` names the device in words; `device`, `gpu`, `driver`, `cpu`, `cores`, `threads`, `memory_gb` and
-        `system` say more; `versions` has Frigate, Python, CUDA and the packages that are installed.
+        `hardware` is the name of the device; `device`, `gpu`, `driver`, `cpu`, `cores`, `threads`, `memory_gb` and
+        `system` give details; `versions` lists Frigate, Python, CUDA and installed packages.
     """
     on = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     gpu = torch.cuda.get_device_name(on) if on.type == "cuda" else None
@@ -49,20 +49,20 @@ def environment(device: torch.device | str | None = None) -> dict[str, Any]:
 
 @cache
 def versions() -> dict[str, str]:
-    """The versions of Frigate, Python, CUDA and the packages that are installed, by name."""
+    """The versions of Frigate, Python, CUDA and installed packages, by name."""
     found = {"frigate": __version__, "python": platform.python_version()}
     for package in PACKAGES:
         try:
             found[package] = version(package)
         except PackageNotFoundError:
             continue
-    found["torch"] = torch.__version__  # says more than its package: 2.11.0+cu128
+    found["torch"] = torch.__version__  # includes the CUDA build, e.g. 2.11.0+cu128
     return found | ({"cuda": torch.version.cuda} if torch.version.cuda is not None else {})
 
 
 @cache
 def _cpu_model() -> str:
-    """The processor's model name, where the system knows it; else its architecture."""
+    """The CPU's model name, or its architecture if the name is unknown."""
     named = [line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
     if not named and platform.system() == "Darwin":
         asked = ["sysctl", "-n", "machdep.cpu.brand_string"]
@@ -72,7 +72,7 @@ def _cpu_model() -> str:
 
 @cache
 def _driver() -> str | None:
-    """The version of NVIDIA's driver, such as 570.86.15."""
+    """The NVIDIA driver version, such as 570.86.15."""
     words = " ".join(_lines("/proc/driver/nvidia/version")[:1]).partition("Kernel Module")[2].split()
     return next((word for word in words if word[0].isdigit()), None)
 
@@ -80,7 +80,7 @@ def _driver() -> str | None:
 def _memory_gb() -> float | None:
     try:
         return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1)
-    except (ValueError, OSError, AttributeError):  # not on this system
+    except (ValueError, OSError, AttributeError):  # not available on this system
         return None
 
 

@@ -1,4 +1,4 @@
-"""Which sensors a training window hides, so that the model learns to forecast where there is none."""
+"""Sensors to hide in each training window, so that the model learns to forecast at nodes without a sensor."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from frigate.graph.nearest_sensors import sensors_around, uncovered_share
 from frigate.nn.batch import Windows
 from frigate.training.run import RunOnCity
 
-MAX_AREAS = 0.25  # of the sets of hidden sensors, those that hide an area
+MAX_AREAS = 0.25  # largest share of the masks that hide a whole area
 
 
 def draw_hidden(
     rng: np.random.Generator, sensors: NDArray[np.bool_], windows: int, hide: tuple[float, float]
 ) -> NDArray[np.bool_]:
-    """[B,N] which sensors are hidden in each window: a share drawn for the window, then sensors at random."""
+    """[B,N] the sensors hidden in each window: first draw a share for the window, then sensors at random."""
     share = rng.uniform(*hide, size=(windows, 1))
     return (rng.random((windows, len(sensors))) < share) & sensors
 
 
 def training_masks(run: RunOnCity) -> NDArray[np.bool_]:
-    """[C,N] the sets of hidden sensors of a training with demand, from few hidden to many.
+    """[C,N] the masks of hidden sensors for training with demand, from few hidden to many.
 
-    Sensors are hidden as nodes lack them: here and there, and where the city has areas without any, in areas too.
+    Masks imitate how sensors are missing in the city: scattered and, if it has areas without sensors, whole areas too.
     """
     train, sensors, network = run.settings.train, run.split.training, run.city.network
     rng = generator(train.seed, Draw.HIDDEN_SETS)
@@ -40,7 +40,7 @@ def training_masks(run: RunOnCity) -> NDArray[np.bool_]:
 
 
 def middle_mask(masks: NDArray[np.bool_]) -> int:
-    """Of the sets of hidden sensors [C,N] that hide any, the one in the middle."""
+    """The middle one of the masks [C,N] that hide any sensor."""
     some = np.flatnonzero(masks.any(1))
     if len(some) == 0:
         raise SettingsError("no sensor is ever hidden. Raise hide, or use validation = seen")
@@ -48,7 +48,7 @@ def middle_mask(masks: NDArray[np.bool_]) -> int:
 
 
 def training_windows(run: RunOnCity, device: torch.device | str) -> Windows:
-    """The city as training sees it: with a demand for each set of hidden sensors, then that of all training nodes."""
+    """The city for training: with one demand per mask of hidden sensors, then the demand of all training nodes."""
     if run.scaling.demand is None:
         return run.windows(device)
     return run.windows(device, sensors=[*(run.split.training & ~training_masks(run)), run.split.training])

@@ -1,6 +1,6 @@
-"""A trained model with what it needs to forecast anywhere, and the same at work on one city.
+"""Run, a trained model with everything it needs to forecast; and RunOnCity, a run applied to one city.
 
-A run does not contain its city: it records the folder it was trained on, which is opened when it is needed.
+A run does not contain its city: it records the city's folder, which is opened when needed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Build = Callable[[Settings, Scaling], Model]
 
 
 def has_demand(settings: Settings, stream: RoadNetworkStream) -> bool:
-    """Whether a model of these settings corrects demand on this stream: only counts have one."""
+    """Whether a model with these settings uses demand on this stream; only counts have demand."""
     model = settings.model
     return isinstance(model, ModelSettings) and model.demand and stream.quantity == "count"
 
@@ -59,7 +59,7 @@ def build_model(settings: Settings, scaling: Scaling) -> Model:
 
 @dataclass(frozen=True)
 class TrainingState:
-    """How far training has come."""
+    """Training progress."""
 
     epoch: int = 0  # finished epochs
     best_epoch: int = 0
@@ -70,12 +70,12 @@ class TrainingState:
 
 @dataclass(frozen=True)
 class TrainedOn:
-    """What a run records of the city that it was trained on."""
+    """What a run records about the city it was trained on."""
 
     name: str
     folder: Path | None  # None: a city in memory
-    network: str  # fingerprint of the last snapshot's
-    changes: str  # digest of the topologies and the times at which one follows another
+    network: str  # fingerprint of the last snapshot's network
+    changes: str  # digest of the sequence of topologies and when each begins
     readings: str  # digest
     start_s: int
     step_s: int
@@ -83,7 +83,7 @@ class TrainedOn:
     quantity: str
     unit: str
     timezone: str
-    excluded: tuple[str, ...] = ()  # readings left out beside those of its city.toml
+    excluded: tuple[str, ...] = ()  # readings excluded in addition to those in its city.toml
 
     @classmethod
     def of(cls, city: City) -> TrainedOn:
@@ -104,7 +104,7 @@ class TrainedOn:
         )
 
     def refuse_other_kind(self, stream: RoadNetworkStream) -> None:
-        """A model forecasts one quantity in steps of one length."""
+        """Raise an error if the stream's step or quantity differs from that in training."""
         if stream.step_s != self.step_s:
             raise SettingsError(
                 f"the stream's step is {stream.step_s} s, the model was trained on steps of {self.step_s} s. "
@@ -126,11 +126,11 @@ def _changes_digest(stream: RoadNetworkStream) -> str:
 
 @dataclass(frozen=True)
 class Run:
-    """A trained model with all that it needs to forecast, but no city.
+    """A trained model with everything it needs to forecast, except the city.
 
-    `nodes` are the seen and unseen nodes by id and place, without roads. `split` is of their rows; its periods are in
-    snapshots since `trained_on.start_s`. `usual_counts` and `usual_medians` are those of the training period by kind
-    of day and hour, of a model that has demand; NaN at unseen nodes.
+    `nodes` are the seen and unseen nodes with id and location, without roads. `split` refers to their rows; its periods
+    are in snapshots since `trained_on.start_s`. `usual_counts` and `usual_medians` are from the training period, by
+    kind of day and hour, for a model with demand; NaN at unseen nodes.
     """
 
     model: Model
@@ -153,12 +153,12 @@ class Run:
         return f"<Run of {self.settings.model.label} on {self.trained_on.name!r}: {nodes}, {done}{where}>"
 
     def on(self, city: City | str | Path | None = None) -> RunOnCity:
-        """The run at work on a city that has the nodes of its split.
+        """Apply the run to a city that contains the nodes of its split.
 
         Parameters
         ----------
         city : City or path, optional
-            A city, a city folder or a cache. Default: the folder of the city that the run was trained on.
+            A city, a city folder or a cache. Default: the city the run was trained on, from its folder.
         """
         if city is None:
             city = self.open_city()
@@ -168,12 +168,12 @@ class Run:
         return RunOnCity(self, city, self._split_on(city))
 
     def open_city(self, *, exclude: Sequence[str] = ()) -> City:
-        """The city that the run was trained on, from the folder that is recorded, without what was left out then.
+        """Open the city the run was trained on, from the recorded folder and with the same exclusions.
 
         Parameters
         ----------
         exclude
-            More readings to leave out, as for `read_city`.
+            Additional readings to exclude, as for `read_city`.
         """
         name, where = self.folder or "the run", self.trained_on.folder
         remedy = "Pass the city, or name its folder with --city CITY"
@@ -186,7 +186,7 @@ class Run:
         return excluding(city, exclude)
 
     def _split_on(self, city: City) -> Split:
-        """The split by the rows and snapshots of this city, which may have lost or gained early readings."""
+        """The split in rows and snapshots of this city, which may have lost or gained early readings."""
         stream, network = city.stream, city.network
         row_of = {node_id: row for row, node_id in enumerate(stream.node_ids.tolist())}
         missing = [node_id for node_id in self.nodes.node_ids.tolist() if node_id not in row_of]
@@ -196,7 +196,7 @@ class Run:
                 f'"{missing[0]}". Use the city that the run was trained on, or train on this one'
             )
         row = np.array([row_of[node_id] for node_id in self.nodes.node_ids.tolist()], np.int64)
-        # Half of the nodes at most may have moved: ids alone do not tell one town from another.
+        # By the median, so up to half of the nodes may have moved: ids alone do not identify a city.
         away_m = float(np.median(haversine_m(self.nodes.lon, self.nodes.lat, network.lon[row], network.lat[row])))
         if not away_m <= SAME_PLACE_M:
             raise CheckpointError(
@@ -212,7 +212,7 @@ class Run:
             return period[0] + shift, period[1] + shift
 
         def left(period: Period) -> Period:
-            """What the city still has of a period."""
+            """The part of a period that the city still has."""
             first, stop = later(period)
             return max(0, first), max(0, stop)
 
@@ -229,12 +229,12 @@ class Run:
 
 @dataclass(frozen=True)
 class RunTrips:
-    """The trips of a network for a run with demand, and the usual counts that their numbers are calibrated with."""
+    """The trips of a network for a run with demand, and the usual counts to calibrate them to."""
 
-    network: RoadNetwork  # that trips are driven on, unless roads close
+    network: RoadNetwork  # the usual roads, from which detours start
     graph: LineGraph
     sets: tuple[RouteSet, ...]
-    usual_counts: NDArray[np.float32]  # [K,N] NaN where there are none
+    usual_counts: NDArray[np.float32]  # [K,N] NaN where unknown
     usual_medians: NDArray[np.float32]  # [K,N]
     settings: DemandSettings
     seed: int
@@ -244,18 +244,18 @@ class RunTrips:
     def of(
         cls, run: Run, network: RoadNetwork, city: City | Path | None = None, *, past: RoadNetworkStream | None = None
     ) -> RunTrips:
-        """The trips of a network, with what the run knows of its nodes.
+        """The trips of a network, with the run's usual counts at its nodes.
 
         Parameters
         ----------
         run : Run
-            With demand.
+            A run with demand.
         network : RoadNetwork
-            Where trips are driven.
+            The roads that trips use.
         city : City or path, optional
-            Of the network, or the folder of one: for its turn restrictions and its cache.
+            The network's city, for its turn restrictions and cache; or a city folder, for its cache only.
         past : RoadNetworkStream, optional
-            Readings of the same nodes: those that the run does not know have their usual counts from here.
+            Readings at the same nodes, the source of usual counts for nodes that the run does not know.
         """
         assert run.scaling.demand is not None and run.usual_counts is not None and run.usual_medians is not None
         turns = city.forbidden_turns if isinstance(city, City) else None
@@ -269,17 +269,17 @@ class RunTrips:
         return cls(network, graph, sets, *tables, run.scaling.demand, seed, turns)
 
     def demand(self, sensors: NDArray[np.bool_]) -> Demand:
-        """The demand that these nodes [N] tell."""
+        """The demand calibrated to these sensors [N]."""
         usual = np.where(sensors, self.usual_counts, np.nan)
         return calibrate(self.graph, self.sets, usual, self.settings, seed=self.seed, medians=self.usual_medians)
 
     def rerouted(self, demands: Sequence[Demand], network: RoadNetwork) -> list[Rerouted]:
-        """What each demand does on a network of the same nodes."""
+        """Each demand rerouted on a network with the same nodes."""
         detours = self._detours(network)
         return [reroute(demand, detours) for demand in demands]
 
     def sensor_shares(self, demand: Demand, network: RoadNetwork) -> SensorShares:
-        """What share of a node's vehicles passes each sensor, on a network of the same nodes."""
+        """The share of each node's vehicles that pass each sensor, on a network with the same nodes."""
         if network.fingerprint == self.network.fingerprint:
             return demand.sensor_shares
         return sensor_shares_on_detours(demand, self._detours(network))
@@ -290,7 +290,7 @@ class RunTrips:
         )
 
     def flow_changes(self, demands: Sequence[Demand], networks: Sequence[RoadNetwork]) -> torch.Tensor | None:
-        """[C,G,N] what the flow of each demand is multiplied by on each network; None where nothing changes."""
+        """[C,G,N] flow multiplier of each demand on each network; None if nothing changes."""
         if all(network.fingerprint == self.network.fingerprint for network in networks):
             return None
         changes = [[each.node_change for each in self.rerouted(demands, network)] for network in networks]  # G times C
@@ -299,17 +299,17 @@ class RunTrips:
 
 @dataclass(frozen=True)
 class RunOnCity:
-    """A run at work on one city."""
+    """A run applied to one city."""
 
     run: Run
     city: City
-    split: Split  # of the city's rows and snapshots
+    split: Split  # in the city's rows and snapshots
 
     @classmethod
     def untrained(
         cls, city: City, split: Split, settings: Settings, scaling: Scaling, model: Model, folder: Path | None = None
     ) -> RunOnCity:
-        """A run before its first step, on the city that it is to be trained on."""
+        """A run before its first step, on the city it will be trained on."""
         network = city.network
         rows = np.concatenate([np.flatnonzero(split.seen), np.flatnonzero(split.unseen)])
         nodes = RoadNetwork(network.node_ids[rows], network.lon[rows], network.lat[rows], Edges.none())
@@ -339,20 +339,20 @@ class RunOnCity:
 
     @property
     def notices(self) -> list[str]:
-        """What a reader must know where the city is not the one that the run was trained on."""
+        """Notices for the user if the city differs from the one the run was trained on."""
         return self._view[1]
 
     def windows(
         self, device: torch.device | str = "cpu", *, sensors: Sequence[NDArray[np.bool_]] | None = None
     ) -> Windows:
-        """The city as the model sees it; with a demand for each of these sets of sensors [N] (default: all seen)."""
+        """The city as model input, with one demand per set of sensors [N] (default: one, of all seen sensors)."""
         if self.scaling.demand is None:
             return Windows(self.city.stream, self._view[0], device)
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
             demands = list(pool.map(self.trips.demand, [self.split.seen] if sensors is None else sensors))
         networks = self.city.stream.topologies
         roads = self.trips.flow_changes(demands, networks)
-        shares = None  # in training, where each of many demands would have one for each of the networks
+        shares = None  # not per network in training: there are too many demands
         if roads is not None and sensors is None:
             shares = [[self.trips.sensor_shares(demands[0], network) for network in networks]]
         tables = DemandTables.of(demands, device, step_s=self.city.stream.step_s, roads=roads, shares=shares)
@@ -360,7 +360,7 @@ class RunOnCity:
 
     @cached_property
     def trips(self) -> RunTrips:
-        """Who drives where in this city."""
+        """The trips of this city, on its main network."""
         return RunTrips.of(self.run, self.city.stream.main_network, self.city)
 
     def predictor(self, device: torch.device, *, kernels: str = "auto") -> Predictor:

@@ -1,6 +1,6 @@
 """Train a model on a city, or resume a run. The loop itself is in `trainer`.
 
-Started by torchrun, the processes train one model together.
+Under torchrun, all processes train one model together.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from frigate.training.hidden_sensors import training_windows
 from frigate.training.run import Build, Run, RunOnCity, build_model, has_demand
 from frigate.training.trainer import OnStep, Trainer, report_steps
 
-Saved = tuple[dict[str, Tensor], dict[str, Tensor]]  # of a run: its best weights, and the state to resume from
+Saved = tuple[dict[str, Tensor], dict[str, Tensor]]  # best weights, and the training state to resume from
 
 
 def train(
@@ -57,35 +57,35 @@ def train(
 ) -> Run:
     """Train a model on a city.
 
-    Ctrl-C ends training after the last finished epoch and returns what there is. Among processes that torchrun has
-    started, the first alone writes and calls `on_step`; all return the same run.
+    Ctrl-C stops training and returns the run as of the last finished epoch. Under torchrun, only the first process
+    writes files and calls `on_step`; all return the same run.
 
     Parameters
     ----------
     city : City
-        Readings and roads to learn from.
+        Readings and roads to train on.
     seen : float, "all" or node ids, optional
-        The sensors to use: a share of the nodes with readings, all, or their ids. The others are held out as test.
-        Default: 80 %.
+        The sensors to use: a share of the nodes with readings, all of them, or their ids. The others are held out for
+        testing. Default: 80 %.
     mode : "random" or "region"
-        Hold out nodes anywhere, or those of one contiguous area.
+        Hold out nodes anywhere, or in one contiguous area.
     settings : Settings, optional
-        What is forecast, by which model, trained how. Default: `preset("default")`.
+        What to forecast, the model, and how to train it. Default: `preset("default")`.
     folder : path, optional
-        Where every finished epoch is kept. Default: nowhere.
+        Where to save a checkpoint after every epoch. Default: nothing is saved.
     resume : bool
-        Resume the run in the folder. What is passed beside it has to agree with that run, but for more epochs, which
-        extend it: the learning rate then follows the longer schedule.
+        Resume the run in the folder. Other arguments must agree with that run, except that more epochs extend it: the
+        learning rate then follows the longer schedule.
     device : str, optional
         "cpu" or "cuda". Default: cuda if available.
     on_step : callable, optional
         Called with a `StepReport` after every step and every epoch.
     progress : bool
-        Print a line after every epoch, and on slow ones the time left, where `on_step` is not given.
+        Print a line after every epoch, and the time left if epochs are slow. Ignored if `on_step` is given.
     build : callable
-        Makes another model than the settings' from settings and scaling; `load_run` then needs it too.
+        Builds a custom model from settings and scaling; pass it to `load_run` as well.
     kernels : "auto" or "reference"
-        The fastest for the device, or the equations in plain torch operations, to compare with.
+        The fastest for the device, or the equations in plain torch operations, for comparison.
 
     Returns
     -------
@@ -126,7 +126,7 @@ def train(
 def _saved_run(
     city: City, seen: Seen, mode: str, settings: Settings | None, folder: Path | None, build: Build
 ) -> tuple[RunOnCity, Saved]:
-    """The run to resume, and its tensors."""
+    """The run to resume, and its saved tensors."""
     if folder is None:
         raise SettingsError("resume: name the folder of the run to resume")
     here, best, state = load_checkpoint(folder, city=city, build=build)
@@ -141,12 +141,12 @@ def _saved_run(
 
 
 def _more_epochs(wanted: Settings | None, recorded: Settings) -> TypeGuard[Settings]:
-    """Whether settings ask for more epochs than a run was to have."""
+    """Whether the settings ask for more epochs than the recorded run."""
     return wanted is not None and wanted.train.epochs > recorded.train.epochs
 
 
 def _must_be_the_same(here: RunOnCity, device: torch.device) -> str:
-    """What all processes that train a run must have in common."""
+    """What all processes that train one model must agree on, as JSON."""
     stream = here.city.stream
     prints = [network.fingerprint for network in stream.topologies]
     split, epoch = here.split.to_json(stream.node_ids), here.run.progress.epoch
@@ -162,7 +162,7 @@ def new_run(
     folder: Path | None = None,
     build: Build = build_model,
 ) -> RunOnCity:
-    """A run before its first step: the split, the scaling, and the first weights."""
+    """A run before its first step: with split, scaling and initial weights."""
     if folder is not None:
         _refuse_folder(folder)
     seed = settings.train.seed
@@ -230,7 +230,7 @@ def _refuse_another(here: RunOnCity, seen: Seen, mode: str, settings: Settings |
 def settings_from(
     *, preset_name: str | None, file: str | Path | None, said: dict[str, dict[str, Any]], resume: str | Path | None
 ) -> Settings:
-    """What a user asks for (None: nothing), over a preset or over the settings of the run to resume."""
+    """The user's choices (None: not given), laid over a preset or over the settings of the run to resume."""
     settings = preset(preset_name or "default") if resume is None else load_settings_of(resume)
     if preset_name not in (None, settings.model.preset):
         raise SettingsError(
@@ -243,13 +243,13 @@ def settings_from(
 
 
 def seen_from(text: str | None, city: City) -> Seen:
-    """What a user means by --seen: a share, all, a file of node ids, or nothing."""
+    """Interpret --seen: a share, "all", a file of node ids, or None."""
     parsed = None if text is None else parse_seen(text)
     return read_seen_file(parsed, city.network) if isinstance(parsed, Path) else parsed
 
 
 def summary_line(run: Run) -> str:
-    """How training ended, in one line."""
+    """The outcome of training, in one line."""
     progress, stopped = run.progress, "" if run.progress.finished else " (stopped; resume with --resume)"
     if progress.epoch == 0 and progress.finished:
         more = "Learn what demand leaves over with --resume --epochs 8"

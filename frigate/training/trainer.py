@@ -1,10 +1,11 @@
-"""The loop: AdamW with warm-up and decay, MAE at seen nodes, some of their sensors hidden.
+"""The training loop: AdamW with warm-up and decay, MAE loss at seen nodes, some of their sensors hidden.
 
-Which epoch is kept: the last, or the one with the least error at nodes held out for it. With sensors hidden and weights
-averaged the last is better: a few nodes choose badly, and they are missing in training.
+The epoch kept is the last, or the one with the lowest error at held-out validation nodes. With hidden sensors and
+averaged weights the last is better: a few validation nodes select poorly, and they are missing from training.
 
-Everything is drawn from (seed, epoch), so a resumed run equals a straight one bit for bit on a CPU. Several processes
-draw the same batches, take a share of the windows each, and sum their gradients: the update is that of one process.
+All randomness is seeded with (seed, epoch), so a resumed run equals an uninterrupted one bit for bit on a CPU. Several
+processes draw the same batches, take a share of the windows each, and sum their gradients: the update equals that of
+one process.
 """
 
 from __future__ import annotations
@@ -43,17 +44,17 @@ from frigate.training.distributed import Group, on_ctrl_c
 from frigate.training.hidden_sensors import draw_hidden, middle_mask, training_masks
 from frigate.training.run import Run, RunOnCity, TrainingState
 
-LAST_RATE = 0.02  # of the learning rate, at the end of the cosine
+LAST_RATE = 0.02  # final share of the learning rate, at the end of the cosine
 ALONE = Group()
 
 
 @dataclass(frozen=True)
 class StepReport:
-    """Where training is, given to `on_step` after every step and, with `metrics`, after every epoch."""
+    """Training progress, passed to `on_step` after every step and, with `metrics`, after every epoch."""
 
     epoch: int
     step: int  # within the epoch
-    steps: int  # of an epoch
+    steps: int  # per epoch
     epochs: int
     loss: float
     metrics: dict[str, Any] | None = None
@@ -63,7 +64,7 @@ OnStep = Callable[[StepReport], None]
 
 
 class Trainer:
-    """The state of one training: model, optimiser, best weights, progress."""
+    """The training state: model, optimiser, best weights, progress."""
 
     def __init__(self, run: RunOnCity, windows: Windows, *, group: Group = ALONE, kernels: str = "auto") -> None:
         self.run = run
@@ -82,7 +83,7 @@ class Trainer:
         )
         self.inputs = torch.from_numpy(run.split.training).to(self.device)
         self.masks = None if windows.demand is None else training_masks(run)
-        self.hidden: int | None = None  # the set of hidden sensors that validation scores, where no node is held out
+        self.hidden: int | None = None  # the mask that validation scores when no nodes are held out
         if self.settings.validation == "none":
             self.hidden = middle_mask(training_masks(run))
             scored = training_masks(run)[self.hidden]
@@ -95,7 +96,7 @@ class Trainer:
             self.model.parameters(),
             lr=self.settings.learning_rate,
             weight_decay=self.settings.weight_decay,
-            fused=self.device.type == "cuda",  # it leaves out a step on the device itself
+            fused=self.device.type == "cuda",  # fused AdamW can skip a step on the device, through found_inf
         )
         whole = math.ceil(len(self.train_at) / self.settings.batch_size)
         self.steps = min(whole, self.settings.steps_per_epoch or whole)
@@ -105,7 +106,7 @@ class Trainer:
         self.best = {k: v.clone() for k, v in self.model.state_dict().items()}
         self.progress = run.progress
         self.recorded: _Recorded | None = None
-        self.behind = 1 if self.device.type == "cuda" else 0  # steps
+        self.behind = 1 if self.device.type == "cuda" else 0  # steps by which reading the loss lags
 
     def _require_targets(self, scored: NDArray[np.bool_]) -> None:
         ahead = np.unique(self.validate_at[:, None] + np.arange(1, self.task.horizon + 1))
@@ -116,7 +117,7 @@ class Trainer:
             )
 
     def _divide(self, wanted: NDArray[np.bool_]) -> list[Part]:
-        """Parts whose core nodes are the wanted ones, those with targets: equally many in each."""
+        """Parts whose core nodes are the wanted ones (those with targets), equally many in each."""
         reach = self.model.reach
         if reach is None:
             label = self.run.settings.model.label
@@ -126,12 +127,12 @@ class Trainer:
         return list(cut_parts(self.windows.topologies, [rows[area] for area in areas], reach))
 
     def fit(self, on_step: OnStep | None = None) -> Run:
-        """Train until the last epoch. Ctrl-C ends it early."""
+        """Train to the last epoch, or until Ctrl-C."""
         folder = self.run.run.folder if self.group.leads else None
         board = open_tensorboard(folder, first_epoch=self.progress.epoch + 1)
         self.group.copy_from_leader(self.model)
         with ExitStack() as stack:
-            # Dropout draws from torch's own random state: the caller's stays as it was.
+            # Dropout uses torch's global random state; restore the caller's afterwards.
             stack.enter_context(torch.random.fork_rng([self.device] if self.device.type == "cuda" else []))
             if self.group.size > 1:
                 stack.enter_context(on_ctrl_c(self._stop))
@@ -150,12 +151,12 @@ class Trainer:
         return self._result()
 
     def _keep_untrained(self) -> None:
-        """Keep the first weights as they are: what demand forecasts, before anything is learned."""
+        """Keep the initial weights, which forecast demand alone."""
         self.progress = TrainingState(best_mae=self.validate(), finished=True)
         self.group.agree(lambda: self._save(None))
 
     def _stop(self) -> None:
-        """Ask all processes to stop, which they do in the same step: none must wait for one that has gone."""
+        """Ask all processes to stop at the same step, so that none waits for one that has left."""
         self.stopping = True
 
     def _report(self, on_step: OnStep, report: StepReport) -> None:
@@ -168,7 +169,7 @@ class Trainer:
             self._stop()
 
     def restore(self, best: dict[str, Tensor], state: dict[str, Tensor]) -> None:
-        """Resume from a checkpoint."""
+        """Restore the state of a checkpoint."""
         self.best = {k: v.to(self.device) for k, v in best.items()}
         self.model.load_state_dict({k.removeprefix("model."): v for k, v in state.items() if k.startswith("model.")})
         if self.settings.average:
@@ -176,7 +177,7 @@ class Trainer:
             self.averaged.load_state_dict(averaged)
         slots = self.optimiser.state_dict()
         for index, (name, _) in enumerate(self.model.named_parameters()):
-            if f"step.{name}" in state:  # a parameter that never had a finite gradient has none
+            if f"step.{name}" in state:  # absent for a parameter that never had a finite gradient
                 slots["state"][index] = {key: state[f"{key}.{name}"] for key in ("step", "exp_avg", "exp_avg_sq")}
         self.optimiser.load_state_dict(slots)
 
@@ -192,7 +193,7 @@ class Trainer:
     def _epoch(self, on_step: OnStep) -> dict[str, Any]:
         began = time.perf_counter()
         epoch = self.progress.epoch
-        # Other processes have other windows, so they drop other things.
+        # Each process has its own windows, so each needs its own dropout masks.
         torch.manual_seed(seed_of(self.settings.seed, Draw.DROPOUT, epoch, self.group.rank))
         rng = generator(self.settings.seed, Draw.EPOCH, epoch)
         order = rng.permutation(self.train_at)
@@ -201,7 +202,7 @@ class Trainer:
         for step in range(self.steps):
             current = order[step * self.settings.batch_size : (step + 1) * self.settings.batch_size]
             waiting.append(self._step(current, rng, epoch * self.steps + step))
-            # To read the loss of a step is to wait for it: on a GPU, that of the step before the one under way.
+            # Reading a loss waits for its step. On a GPU, read the previous step's while the current one runs.
             while waiting and (len(waiting) > self.behind or step + 1 == self.steps):
                 loss, finite = (float(number) for number in waiting.popleft())
                 total, skipped = total + loss, skipped + (not finite)
@@ -234,7 +235,7 @@ class Trainer:
         return metrics
 
     def _step(self, current: NDArray[np.int64], rng: np.random.Generator, step: int) -> tuple[Tensor, Tensor]:
-        """One step of the optimiser: its loss, and whether the gradient was finite; if not, the step was left out."""
+        """One optimiser step: its loss, and whether the gradient was finite; if not, the update is skipped."""
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate(step, self.settings.epochs * self.steps, self.settings)
         self.model.train()
@@ -251,7 +252,7 @@ class Trainer:
         buffers_before = [buffer.clone() for buffer in self.model.buffers()] if self.group.size > 1 else []
         if self.parts:
             part_of_step = self.parts[draw_part(self.settings.seed, step, len(self.parts))]
-            # As many times the loss of one part as there are parts: the mean over the parts is the whole network's.
+            # Times the number of parts, so that the mean loss over the parts is that of the whole network.
             batch, weight = part_of_step.of(batch), weight[:, part_of_step.core] * len(self.parts)
         loss = self._gradients(batch, weight, cells)
         if self.group.size > 1:
@@ -264,7 +265,7 @@ class Trainer:
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
         finite = torch.isfinite(norm)
         if self.device.type == "cuda":
-            self.optimiser.found_inf = (~finite).float()  # type: ignore[attr-defined]  # known to fused AdamW
+            self.optimiser.found_inf = (~finite).float()  # type: ignore[attr-defined]  # read by fused AdamW
             self.optimiser.step()
         elif finite:
             self.optimiser.step()
@@ -274,7 +275,7 @@ class Trainer:
 
     @torch.no_grad()
     def _average(self, step: int) -> None:
-        """Move the averaged weights towards the current ones: the mean of all steps at first, then of the last."""
+        """Update the averaged weights: at first the mean of all steps, then an exponential moving average."""
         towards = max(1 - self.settings.average, 1 / (step + 1))
         torch._foreach_lerp_(list(self.averaged.parameters()), list(self.model.parameters()), towards)
 
@@ -283,7 +284,7 @@ class Trainer:
         return tensor.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else tensor
 
     def _gradients(self, batch: Batch, weight: Tensor, cells: Tensor) -> Tensor:
-        """The loss of a step; its gradients are those of the parameters."""
+        """The loss of a step; leaves its gradients in the parameters."""
         if self._can_record(batch):
             if self.recorded is None:
                 self.recorded = _Recorded(self.model, self._loss, batch, weight, cells)
@@ -298,19 +299,19 @@ class Trainer:
         return total
 
     def _can_record(self, batch: Batch) -> bool:
-        """Whether the step differs from others in its numbers alone, so that it can be recorded as a CUDA graph."""
+        """Whether the step can use a CUDA graph: full batch, one micro-batch, and always the same single topology."""
         whole = batch.num_windows == self.settings.batch_size <= self.micro_batch and not self.parts
         single = len(batch.topologies) == 1 and (self.recorded is None or batch.topologies[0] is self.recorded.topology)
         return whole and single and self.model.can_record(self.device, self.kernels)
 
     def _cells(self, batch: Batch, weight: Tensor) -> Tensor:
-        """The weight of all targets of the step, those of the other processes with them."""
+        """The total weight of the step's targets, over all processes."""
         assert batch.target_observed is not None
         return self.group.sum_((batch.target_observed * weight[:, None]).sum()).clamp(min=1)
 
     def _loss(self, batch: Batch, weight: Tensor) -> Tensor:
         """The weighted sum of absolute errors in the model's unit."""
-        at = slice(weight.shape[1]) if self.parts else self.targets_at  # of a part, its core nodes
+        at = slice(weight.shape[1]) if self.parts else self.targets_at  # a part's core nodes come first
         with autocast(self.device):
             forecast = self.model.forecast_at(batch, at, kernels=self.kernels)
         assert batch.target is not None and batch.target_observed is not None
@@ -318,7 +319,7 @@ class Trainer:
         return absolute_error(forecast, batch.target[..., at], weight, self.run.scaling.value_scale)
 
     def validate(self) -> float:
-        """MAE in the user's unit at the validation nodes (or hidden sensors) and times, without their own readings."""
+        """MAE in the user's unit at the validation nodes (or hidden sensors), whose own readings are not used."""
         predict = Predictor(self.averaged, self.run.city.network, self.device, parts=self.parts, kernels=self.kernels)
         error, cells = 0.0, 0.0
         share = self.validate_at[self.group.share]
@@ -341,7 +342,7 @@ class Trainer:
         return error / cells if cells else math.inf
 
     def _save(self, metrics: dict[str, Any] | None) -> None:
-        """A checkpoint, and before it a line for its epoch, where there has been one."""
+        """Write the epoch's line of metrics, if any, then the checkpoint."""
         folder = self.run.run.folder
         if folder is None or not self.group.leads:
             return
@@ -350,7 +351,7 @@ class Trainer:
         save_checkpoint(folder, replace(self.run.run, progress=self.progress), weights=self.best, state=self._state())
 
     def _log(self, log: Path, metrics: dict[str, Any]) -> None:
-        """If the epoch's checkpoint is not reached, the epoch is done again and its line replaced."""
+        """Write the epoch's line; if its checkpoint is never written, a resumed run replaces the line."""
         try:
             lines = log.read_text(encoding="utf-8").splitlines()[: metrics["epoch"] - 1] if log.exists() else []
             write_file(log, "\n".join([*lines, json.dumps(metrics)]) + "\n")
@@ -365,7 +366,7 @@ class Trainer:
 
 
 class _Recorded:
-    """Loss and gradients of a batch of one size on one network, as a CUDA graph."""
+    """Loss and gradients for batches of one size on one topology, as a CUDA graph."""
 
     def __init__(
         self, model: nn.Module, loss_of: Callable[[Batch, Tensor], Tensor], batch: Batch, weight: Tensor, cells: Tensor
@@ -375,7 +376,7 @@ class _Recorded:
 
         def compute(*tensors: Tensor) -> Tensor:
             for parameter in self.parameters:
-                parameter.grad = None  # so that backward writes, and does not add
+                parameter.grad = None  # so that backward writes instead of accumulating
             *of_batch, weight, cells = tensors
             loss = loss_of(batch.with_tensors(of_batch), weight) / cells
             loss.backward()
@@ -392,7 +393,7 @@ class _Recorded:
 
 
 def learning_rate(step: int, steps: int, settings: TrainSettings) -> float:
-    """Linear warm-up, then a cosine down to a fiftieth."""
+    """Linear warm-up, then cosine decay to LAST_RATE."""
     if step < settings.warmup_steps:
         return settings.learning_rate * (step + 1) / settings.warmup_steps
     done = (step - settings.warmup_steps) / max(1, steps - settings.warmup_steps)
@@ -400,20 +401,20 @@ def learning_rate(step: int, steps: int, settings: TrainSettings) -> float:
 
 
 def spread(items: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """At most `count` of the items, evenly spread."""
+    """At most `count` items, evenly spaced."""
     if len(items) <= count:
         return items
     return items[np.linspace(0, len(items) - 1, count).round().astype(np.int64)]
 
 
 def draw_part(seed: int, step: int, parts: int) -> int:
-    """The part of a step, the same on all processes: in every `parts` steps each part once, in another order."""
+    """The part for a step, the same on all processes: every `parts` steps use each part once, in random order."""
     around, place = divmod(step, parts)
     return int(generator(seed, Draw.PARTS, around).permutation(parts)[place])
 
 
 def micro_batch(run: RunOnCity, device: torch.device, parts: Sequence[Part] = ()) -> int:
-    """How many windows fit into memory at once. The speed changes; of the result, rounding and dropout's draws."""
+    """How many windows fit in memory at once. Affects speed; in the result, only rounding and the dropout masks."""
     settings, stream = run.settings, run.city.stream
     edges = max(network.num_edges for network in stream.topologies)
     nodes, edges = max(((part.num_nodes, part.num_edges) for part in parts), default=(stream.num_nodes, edges))
@@ -424,12 +425,12 @@ def micro_batch(run: RunOnCity, device: torch.device, parts: Sequence[Part] = ()
 
 
 def open_tensorboard(folder: Path | None, *, first_epoch: int) -> Any | None:
-    """A writer of the same numbers for TensorBoard, where it is installed."""
+    """A TensorBoard writer for the metrics, if it is installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         return None
-    # What a killed training wrote of this epoch and later ones is dropped.
+    # purge_step drops what a killed process wrote for this and later epochs.
     return folder and SummaryWriter(str(folder / "tensorboard"), purge_step=first_epoch)
 
 
@@ -441,7 +442,7 @@ def write_tensorboard(writer: Any, metrics: dict[str, Any]) -> None:
 
 
 def report_steps(update: Progress, say: Callable[[str], None]) -> OnStep:
-    """What to call after every step: progress over all epochs, and a line for each."""
+    """An `on_step` callback that reports progress over all epochs and prints a line per epoch."""
 
     def on_step(step: StepReport) -> None:
         words = f"epoch {step.epoch + 1}/{step.epochs} loss {step.loss:.4f}"
@@ -453,6 +454,6 @@ def report_steps(update: Progress, say: Callable[[str], None]) -> OnStep:
 
 
 def epoch_line(metrics: dict[str, Any]) -> str:
-    """One epoch for a person to read; a star where it is the best so far."""
+    """One epoch's metrics as text, with a star if it is the best so far."""
     loss, mae = ("not finite" if metrics[k] is None else f"{metrics[k]:.4f}" for k in ("loss", "validation_mae"))
     return f"epoch {metrics['epoch']}: loss {loss}, validation MAE {mae}{' *' if metrics['best'] else ''}"

@@ -1,12 +1,12 @@
-"""Backends: who computes the operations behind the equations of `nn/model.py` and `nn/layers.py`.
+"""Backends: the implementations of the operations behind the equations of `nn/model.py` and `nn/layers.py`.
 
 A backend is a handful of operations: `embed`, `gated_layers` (one or several in a row), `normalise`, `encode` (the
-LSTM over T snapshots), `decode` (H steps), `sparse_sum`, `take_nodes`. `reference.py` says in plain torch operations
-what each computes; read it first. `cpu/` and `cuda/` compute the same faster: with their own memory layout, fused
-kernels and hand-written backward passes, of which a model knows nothing.
+LSTM over T snapshots), `decode` (H steps), `sparse_sum`, `take_nodes`. `reference.py` defines each in plain torch
+operations; read it first. `cpu/` and `cuda/` compute the same faster, with their own memory layout, fused kernels and
+hand-written backward passes, all invisible to the model.
 
-One backend is chosen for a forward pass and passed down as an argument. The gates are no operation of it: they are
-computed once for a topology, in `layers.py`.
+One backend is chosen per forward pass and passed down as an argument. The gates are not a backend operation: they are
+computed once per topology, in `layers.py`.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ def choose_backend(device: torch.device, dtype: torch.dtype, width: int, kernels
     device : torch.device
         Where the inputs are.
     dtype : torch.dtype
-        Of the encodings: that of autocast where it is enabled.
+        Type of the encodings: autocast's if it is enabled.
     width : int
         D, the width of the encodings.
     kernels : "auto" or "reference"
-        The fastest backend for all this, or the reference, to compare with.
+        The fastest backend available, or the reference, for comparison.
     """
     if kernels not in KERNELS:
         raise SettingsError(f'kernels "{kernels}" is not known. Use {" or ".join(KERNELS)}')
-    if kernels == "reference" or torch.compiler.is_compiling():  # every runtime has the reference's operations
+    if kernels == "reference" or torch.compiler.is_compiling():  # an exported program may only use standard operations
         return REFERENCE
     if device.type == "cpu" and dtype in (torch.float32, torch.float64):
         return CPU
@@ -53,7 +53,7 @@ def choose_backend(device: torch.device, dtype: torch.dtype, width: int, kernels
 
 
 def describe_kernels(device: torch.device, kernels: str = "auto") -> str:
-    """What computes on a device, for a person to read."""
+    """The name of the backend used on a device."""
     default = torch.bfloat16 if device.type == "cuda" else torch.float32
     return choose_backend(device, default, 64, kernels).name
 

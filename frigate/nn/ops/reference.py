@@ -1,4 +1,4 @@
-"""The arithmetic behind the paper's equations, in plain torch operations: what every backend computes.
+"""The operations behind the paper's equations in plain torch: the definition of what every backend computes.
 
 N nodes, B windows of T past snapshots and H steps ahead, E roads, D width. Snapshots that share a topology are the
 columns of one matrix: h is [N,M,D], M of the B*T snapshots. A state is [N*B,D]: row r is node r // B in window r % B.
@@ -20,20 +20,20 @@ State = tuple[Tensor, Tensor]  # hidden and cell state of an LSTM, each [N*B,D]
 
 
 class Backend:
-    """The reference backend, and the base class of the others, which replace operations by faster ones."""
+    """The reference backend, and the base class of the others, which override operations with faster ones."""
 
     name = "plain torch operations"
-    records_cuda_graphs = False  # whether `cuda.recording` can record what runs on it
+    records_cuda_graphs = False  # its operations can be captured by `cuda.recording`
 
     def embed(self, readings: Tensor, weights: Tensor, *beside: Tensor) -> Tensor:
-        """[N,B,T,D]: readings [B,T,N,2] times weights [2,W], and beside them other inputs [N,B,T,K]."""
+        """[N,B,T,D]: readings [B,T,N,2] times weights [2,W], concatenated with other inputs [N,B,T,K]."""
         embedded = nodes_first(readings) @ weights
         return torch.cat([embedded, *beside], dim=-1) if beside else embedded  # eq:h0
 
     def gated_layers(
         self, h: Tensor, gates: Tensors, weights: Tensors, topology: Topology, biases: Tensors = ()
     ) -> Tensor:
-        """[N,M,D] after one layer for each gate beta [E] and weight W_1 [D,3D], from h [N,M,D]."""
+        """[N,M,D] from h [N,M,D], after one layer per pair of gates beta [E] and weights W_1 [D,3D]."""
         for layer, (gate, weight) in enumerate(zip(gates, weights, strict=True)):
             beta, zeros = gate.to(h.dtype)[:, None, None], torch.zeros_like(h)
             m_out = zeros.index_add(0, topology.senders, beta * h[topology.receivers])  # eq:aggregation_out
@@ -43,7 +43,7 @@ class Backend:
         return h
 
     def normalise(self, h: Tensor, norm: nn.LayerNorm) -> Tensor:
-        """Layer norm in the type of h, also under autocast."""
+        """Layer norm in the type of h, even under autocast."""
         with torch.autocast(h.device.type, enabled=False):
             weight, bias = norm.weight.to(h.dtype), norm.bias.to(h.dtype)
             return functional.layer_norm(h, norm.normalized_shape, weight, bias, norm.eps)
@@ -57,21 +57,21 @@ class Backend:
     def decode(
         self, lstm: nn.LSTMCell, readout: nn.Module, state: State, prior: Tensor, y: Tensor, known: Tensor
     ) -> Tensor:
-        """[N*B,H] from the first state, prior [N*B,P], y_0 [N*B,1] and inputs that are known ahead, [B,H,C]."""
+        """[N*B,H] from the initial state, prior [N*B,P], y_0 [N*B,1] and known future inputs [B,H,C]."""
         steps = []
         for k in range(known.shape[1]):
             inputs = torch.cat([y, known[:, k].repeat(len(prior) // len(known), 1)], dim=-1)
             state = lstm(inputs, state)  # eq:decoder
-            y = readout(torch.cat([*state, prior], dim=-1))  # y_k, which the next step reads
+            y = readout(torch.cat([*state, prior], dim=-1))  # y_k, fed back into the next step
             steps.append(y)
         return torch.cat(steps, dim=-1)
 
     def sparse_sum(self, matrix: SparseMatrix, features: Tensor) -> Tensor:
-        """[N,...]: the product of a sparse matrix of fixed weights and features [N,...]."""
+        """[N,...]: the product of a fixed sparse matrix and features [N,...]."""
         return multiply(matrix, features, _row_sums)
 
     def take_nodes(self, z: Tensor, nodes: Tensor | slice) -> Tensor:
-        """[n,B,T,D] of z [N,B,T,D], in the memory order of z."""
+        """[n,B,T,D] of z [N,B,T,D], in the memory layout of z."""
         return z[nodes]
 
 
@@ -86,7 +86,7 @@ def _row_sums(features: Tensor, weight: Tensor, start: Tensor, index: Tensor) ->
 
 
 def is_standard(lstm: nn.Module) -> bool:
-    """Whether an LSTM has one layer, one direction and biases, and nothing more: what the kernels compute."""
+    """Whether an LSTM is the kind the kernels support: one layer, one direction, biases, no projection."""
     if type(lstm) is nn.LSTMCell:
         return lstm.bias
     if type(lstm) is not nn.LSTM:

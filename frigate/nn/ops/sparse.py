@@ -1,4 +1,4 @@
-"""A sparse matrix of fixed weights on the nodes: what diffusion and graph Laplacians are made of."""
+"""A fixed sparse matrix over the nodes, for diffusion and graph Laplacians."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RowSums = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # features [N,C], 
 
 @dataclass(frozen=True)
 class SparseMatrix:
-    """Row v holds weight[k] at column index[k], for k in start[v] .. start[v+1]; and the same transposed."""
+    """CSR: row v holds weight[k] at column index[k], for k in start[v] .. start[v+1]; and the transpose."""
 
     start: Tensor  # [N+1]
     index: Tensor  # [P]
@@ -25,7 +25,7 @@ class SparseMatrix:
 
     @classmethod
     def of(cls, rows: Tensor, columns: Tensor, weight: Tensor, *, num_nodes: int) -> SparseMatrix:
-        """From coordinates in any order; the weights of equal coordinates add up in a product."""
+        """From coordinates in any order; duplicates add up in a product."""
         return cls(
             *_sorted(rows, columns, weight.float(), num_nodes), *_sorted(columns, rows, weight.float(), num_nodes)
         )
@@ -38,7 +38,7 @@ def _sorted(rows: Tensor, columns: Tensor, weight: Tensor, num_nodes: int) -> tu
 
 
 def multiply(matrix: SparseMatrix, features: Tensor, row_sums: RowSums) -> Tensor:
-    """[N,...]: the product with features [N,...] by a backend's `row_sums`; its gradient is the transpose's product."""
+    """[N,...]: the product with features [N,...] by a backend's `row_sums`; backward multiplies by the transpose."""
     flat = features.reshape(len(features), -1).contiguous()
     product: Tensor = _Product.apply(flat, matrix, row_sums)
     return product.view(features.shape)

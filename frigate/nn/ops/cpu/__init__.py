@@ -1,7 +1,7 @@
 """The CPU backend, for fp32 and fp64.
 
-Encodings lie in memory snapshot by snapshot, [B,T,N,D], and are seen as [N,B,T,D]: the layers then read a few whole
-snapshots at a time, and the LSTM some nodes at a time, without a copy between them.
+Encodings are stored snapshot by snapshot, [B,T,N,D], and viewed as [N,B,T,D]: the layers read a few whole snapshots at
+a time, the LSTM a few nodes at a time, with no copy in between.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class CpuBackend(Backend):
     def normalise(self, h: Tensor, norm: nn.LayerNorm) -> Tensor:
         if h.is_contiguous():
             return super().normalise(h, norm)
-        # torch copies what is not contiguous; [M,N,D] is.
+        # torch would copy a non-contiguous input; the transpose, [M,N,D], is contiguous.
         weight, bias = norm.weight.to(h.dtype), norm.bias.to(h.dtype)
         return functional.layer_norm(h.transpose(0, 1), norm.normalized_shape, weight, bias, norm.eps).transpose(0, 1)
 
@@ -44,7 +44,7 @@ class CpuBackend(Backend):
     def decode(
         self, lstm: nn.LSTMCell, readout: nn.Module, state: State, prior: Tensor, y: Tensor, known: Tensor
     ) -> Tensor:
-        """As the reference, with the prior's part of the readout's first layer computed once for all steps."""
+        """Same as the reference, but the prior's term in the readout's first layer is computed once for all steps."""
         if not (is_standard(lstm) and isinstance(readout, nn.Sequential) and isinstance(readout[0], nn.Linear)):
             return super().decode(lstm, readout, state, prior, y, known)
         (B, H, C), D, N = known.shape, lstm.hidden_size, len(prior) // known.shape[0]

@@ -1,14 +1,15 @@
 """Gated layers on a CPU: a few snapshots at a time go through all layers, so that intermediate results stay in cache.
 
-A layer multiplies before it sums. One product gives each node's own part and what it sends both ways; one sum over a
-node and its neighbours gives the result, and no message is ever stored. With W_1 in three parts:
+Each layer multiplies first, then sums: one dense product gives each node's own term and its messages in both
+directions, and one sparse product sums over the node and its neighbours, so messages per road are never stored. With
+W_1 in three parts:
 
     p = [W_self h, W_out h, W_in h]
     y[v] = relu(p_self[v] + sum over roads v -> u of gate * p_out[u] + sum over roads u -> v of gate * p_in[u] + b)
 
-Snapshots are contiguous in memory, [M,N,D], whatever the order of the dimensions, in the input and in the result.
-Backward keeps the input and each layer's result. With g the gradient before the relu it works the same way with every
-road reversed; for the weights, g itself is summed over the neighbours:
+Snapshots are contiguous in memory, [M,N,D]; input and result are transposed views of that. Backward needs the input
+and each layer's result. With g the gradient before the relu, it is the same computation with every road reversed; for
+the weights, g itself is summed over the neighbours:
 
     q = [g W_self, g W_out, g W_in]
     grad h[v] = q_self[v] + sum over roads u -> v of gate * q_out[u] + sum over roads v -> u of gate * q_in[u]
@@ -29,16 +30,16 @@ from torch.autograd.function import once_differentiable
 
 from frigate.nn.topology import Topology
 
-BLOCK_ROWS = 8192  # nodes times snapshots of a block: with D = 64, eight megabytes between the layers
+BLOCK_ROWS = 8192  # nodes times snapshots per block: with D = 64, eight megabytes of intermediate results
 Matrices = TypeVar("Matrices")
 
 
 def gated_layers(
     h: Tensor, gates: Sequence[Tensor], weights: Sequence[Tensor], biases: Sequence[Tensor], topology: Topology
 ) -> Tensor:
-    """[N,M,D] as the reference's, from h [N,M,D]; there are as many biases as weights, or none."""
+    """[N,M,D] from h [N,M,D], as in the reference; `biases` has one entry per layer, or none."""
     gates = [gate.to(h.dtype) for gate in gates]
-    # Asked here: inside `forward` torch never records gradients.
+    # Checked here: inside `forward`, grad mode is always off.
     recording = torch.is_grad_enabled()
     y: Tensor = _Layers.apply(h, topology, len(gates), recording, *gates, *weights, *biases)
     return y
@@ -47,7 +48,7 @@ def gated_layers(
 class _Layers(torch.autograd.Function):
     """L layers; the tensors are L gates [E], L weights W_1 [D,3D], and L or no biases b [D].
 
-    Intermediate results are written to the same buffers again and again: fresh memory is slow to get.
+    Intermediate results reuse the same buffers, because allocating fresh memory is slow.
     """
 
     @staticmethod
@@ -118,7 +119,7 @@ class _Layers(torch.autograd.Function):
 
 
 def _before_relu(grad: Tensor, y: Tensor, into: Tensor) -> None:
-    """The gradient before the relu whose output is y."""
+    """The gradient before a relu with output y."""
     torch.ops.aten.threshold_backward(grad, y, 0, grad_input=into)
 
 
@@ -134,7 +135,7 @@ def _thirds(wide: Tensor) -> Tensor:
 
 
 def _multiply(matrix: Tensor, rows: Tensor, into: Tensor) -> Tensor:
-    """The product of a sparse matrix and rows."""
+    """The sparse product matrix @ rows, written to `into`."""
     if into.numel():
         if not torch.backends.mkl.is_available():
             into.zero_()  # uninitialised memory may hold NaN, and 0 * NaN is NaN
@@ -144,15 +145,15 @@ def _multiply(matrix: Tensor, rows: Tensor, into: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _BackwardMatrices:
-    each_way: list[Tensor]  # [3R,R] of each layer: g itself, its sum over out-neighbours, over in-neighbours
+    each_way: list[Tensor]  # [3R,R] of each layer: g itself, its sums over out-neighbours and over in-neighbours
     reversed: list[Tensor]  # [R,3R] of each layer: q_self + q_out + q_in with every road reversed
-    pattern: Tensor  # as reversed; its values are overwritten
+    pattern: Tensor  # sparsity of `reversed`; its values are scratch space
     copies: int
 
     def dots(self, h: Tensor, q: Tensor) -> Tensor:
-        """[N+2E] of each term, the dot product of its q with h of its row: a dense product at these places alone."""
+        """[N+2E] for each term, the dot product of its q with its row's h: a dense product sampled at the terms."""
         if h.numel():
-            self.pattern.values().zero_()  # as in `_multiply`
+            self.pattern.values().zero_()  # against NaN, as in `_multiply`
             torch.sparse.sampled_addmm(self.pattern, h, q.T, beta=0, out=self.pattern)
         return self.pattern.values().view(self.copies, -1).sum(0)
 
@@ -161,14 +162,14 @@ class _BackwardMatrices:
 class _Terms:
     """The terms of each node's sum: the node itself, then its out-neighbours, then its in-neighbours.
 
-    The terms of all nodes, N + 2E of them, are the entries of a sparse matrix, row by row. A matrix has C copies of the
-    network on its diagonal, for C snapshots that follow each other in memory.
+    The N + 2E terms of all nodes are the entries of a sparse matrix, row by row. The matrix is block diagonal with C
+    copies of the network, for C consecutive snapshots in memory.
     """
 
-    own: Tensor  # [N] which terms are the nodes themselves: the first of each row
-    out: Tensor  # [E] which term is this road in its sender's row
+    own: Tensor  # [N] index of each node's own term, the first of its row
+    out: Tensor  # [E] index of each road's term in its sender's row
     in_: Tensor  # [E] and in its receiver's row
-    first_in: Tensor  # [N] the first in-neighbour's term of each row
+    first_in: Tensor  # [N] index of each row's first in-neighbour term
     node: Tensor  # [N+2E] the node that is summed
     kind: Tensor  # [N+2E] 0 the node itself, 1 out, 2 in
     road: Tensor  # [N+2E] 1 + the road; 0 for the node itself
@@ -178,7 +179,7 @@ class _Terms:
         return len(self.node)
 
     def forward_matrices(self, gates: Sequence[Tensor], copies: int) -> list[Tensor]:
-        """[C*N,3*C*N] of each layer: p_self + p_out + p_in from p."""
+        """[C*N,3*C*N] of each layer, which maps p to p_self + p_out + p_in."""
         return self._matrices(self.own, 3 * self.node + self.kind, 3, self._values(gates), copies)
 
     def backward_matrices(self, gates: Sequence[Tensor], copies: int) -> _BackwardMatrices:
@@ -192,7 +193,7 @@ class _Terms:
         )
 
     def _values(self, gates: Sequence[Tensor]) -> Tensor:
-        """[L,N+2E] the gate of each term; 1 for a node itself."""
+        """[L,N+2E] the gate of each term; 1 for the node itself."""
         return torch.stack([torch.cat([gate.new_ones(1), gate]) for gate in gates])[:, self.road]
 
     def _matrices(self, starts: Tensor, columns: Tensor, wide: int, values: Tensor, copies: int) -> list[Tensor]:
@@ -220,13 +221,13 @@ def _terms(topology: Topology) -> _Terms:
 
 
 def _csr_matrix(start: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Row r has the columns and values from start[r] to before start[r+1]; columns may be in any order."""
-    return torch.sparse_csr_tensor(start, columns, values, shape, check_invariants=False)  # they demand sorted columns
+    """A CSR matrix whose columns may be in any order within a row."""
+    return torch.sparse_csr_tensor(start, columns, values, shape, check_invariants=False)  # they require sorted columns
 
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    # torch warns once, at the first CSR tensor, that they are "in beta state".
+    # The first CSR tensor triggers torch's one-time "in beta state" warning.
     _csr_matrix(torch.zeros(1, dtype=torch.int32), torch.zeros(0, dtype=torch.int32), torch.zeros(0), (0, 0))
 
 
@@ -235,7 +236,7 @@ def _snapshots_per_block(M: int, N: int) -> int:
 
 
 def _blocks(M: int, block: int, make: Callable[[int], Matrices]) -> Iterator[tuple[slice, Matrices]]:
-    """M snapshots in blocks: which they are, and the matrices for so many copies of the network."""
+    """M snapshots in blocks: the slice of each, and the matrices for that many copies of the network."""
     matrices = make(block)
     for first in range(0, M, block):
         last = min(M, first + block)

@@ -1,11 +1,11 @@
-"""The LSTM over T steps on a CPU: some nodes at a time go through all steps, so that their gates stay in the cache.
+"""The LSTM over T steps on a CPU: a block of nodes goes through all steps, so that its gates stay in cache.
 
-All four gates of a step are one product of [h, x, 1] with the weights, and one sigmoid: tanh(a) = 2 sigmoid(2a) - 1, so
-the weights of the third gate are doubled. With i, f, s, o the four sigmoids:
+All four gates of a step come from one product of [h, x, 1] with the weights and one sigmoid: tanh(a) =
+2 sigmoid(2a) - 1, so the weights of the third gate are doubled. With i, f, s, o the four sigmoids:
 
     c' = f c + i (2s - 1)        h' = o tanh(c')
 
-Backward keeps the state before each step and recomputes the gates, which is cheaper than storing them.
+The state before each step is saved for backward, which recomputes the gates: cheaper than storing them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BLOCK_ROWS = 2048  # with D = 64, two megabytes of gates
 
 
 class BlockedLstm:
-    """An `nn.LSTM` or `nn.LSTMCell` with one layer and biases, and its weights at the time of construction."""
+    """An `nn.LSTM` or `nn.LSTMCell` with one layer and biases; uses its weights at the time of construction."""
 
     def __init__(self, lstm: nn.LSTM | nn.LSTMCell) -> None:
         w_ih, w_hh, b_ih, b_hh = lstm.parameters()
@@ -31,14 +31,14 @@ class BlockedLstm:
         self.buffers: dict[int, _Buffers] = {}
 
     def __call__(self, x: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-        """(h_T, c_T), each [N*B,D], of x [N,B,T,X], T at least 1, and the first state [N*B,D]."""
-        # Asked here: inside `forward` torch never records gradients.
+        """(h_T, c_T), each [N*B,D], from x [N,B,T,X] with T at least 1 and the initial state [N*B,D]."""
+        # Checked here: inside `forward`, grad mode is always off.
         recording = torch.is_grad_enabled()
         h, c = _Lstm.apply(self.weights, x, hidden, cell, recording, self)
         return h, c
 
     def blocks(self, x: Tensor) -> Iterator[tuple[slice, slice, _Buffers]]:
-        """The nodes of x in blocks of equal size: which nodes, which rows of the state, and buffers for them."""
+        """The nodes of x in blocks of nearly equal size: slices of nodes and of state rows, and buffers."""
         N, B = x.shape[:2]
         block = max(1, math.ceil(N / max(1, math.ceil(N * B / BLOCK_ROWS))))
         for first in range(0, N, block):
@@ -55,7 +55,7 @@ class _Lstm(torch.autograd.Function):
         ctx: Any, weights: Tensor, x: Tensor, h0: Tensor, c0: Tensor, recording: bool, lstm: BlockedLstm
     ) -> tuple[Tensor, Tensor]:
         T, save = x.shape[2], recording and any(ctx.needs_input_grad)
-        # The state before each step and after the last; where nothing is saved, each step overwrites the last one.
+        # The states before each step and after the last; if nothing is saved, each step overwrites the previous one.
         hs, cs = ([first, *_states(first, T, separate=save)] for first in (h0, c0))
         for nodes, rows, buffers in lstm.blocks(x):
             i, f, s, o = buffers.gates.chunk(4, dim=1)
@@ -99,13 +99,13 @@ class _Lstm(torch.autograd.Function):
 
 
 def _states(first: Tensor, steps: int, *, separate: bool) -> list[Tensor]:
-    """Memory for the state after each step."""
+    """Buffers for the state after each step: separate ones, or one shared by all steps."""
     one = first.new_empty(first.shape)
     return [one] + [first.new_empty(first.shape) if separate else one for _ in range(steps - 1)]
 
 
 class _Buffers:
-    """Intermediate results of one block of rows; the next block overwrites them."""
+    """Scratch memory for one block of rows; the next block overwrites it."""
 
     def __init__(self, rows: int, weights: Tensor) -> None:
         wide, four = weights.shape
@@ -114,7 +114,7 @@ class _Buffers:
         self.grad_gates, self.grad_inputs = weights.new_empty(rows, four), weights.new_empty(rows, wide - 1)
 
     def compute_gates(self, h: Tensor, x: Tensor, weights: Tensor) -> None:
-        """From h [rows,D] and x [nodes,B,X]."""
+        """Fill `gates` from h [rows,D] and x [nodes,B,X]."""
         D, (nodes, B, X) = h.shape[1], x.shape
         self.inputs[:, :D] = h
         self.inputs.view(nodes, B, D + X + 1)[:, :, D:-1] = x

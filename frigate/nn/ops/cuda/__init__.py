@@ -1,7 +1,7 @@
-"""The CUDA backend: Triton kernels for a whole layer, the LSTM, the decoder, the norm and sparse sums.
+"""The CUDA backend: Triton kernels for a whole layer, the LSTM, the decoder, layer norm and sparse sums.
 
-`*_kernels.py` hold the kernels and how they are launched; the files beside them their autograd functions. They are
-imported when they are first used, because they need Triton.
+`*_kernels.py` contain the kernels and their launchers; the modules next to them contain the autograd functions. They
+are imported on first use, because they need Triton.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from frigate.nn.topology import Topology
 
 HALF = (torch.bfloat16, torch.float16)
 MAX_WIDTH = 128
-# The LSTM and decoder kernels need up to 146 KiB for one program: an H100, an H200 and later data-centre GPUs have it.
-# It also rules out GPUs that do not understand NVIDIA's assembler.
+# The LSTM and decoder kernels need up to 146 KiB per program, as on the H100, H200 and later data-centre GPUs. The
+# threshold also rules out non-NVIDIA GPUs, which cannot run the inline PTX.
 SHARED_BYTES = 200 * 1024
-MAX_KNOWN = 14  # inputs known ahead: with y and a column of ones, the 16 columns of one product
-MAX_HIDDEN = 64  # units of the readout's hidden layer
+MAX_KNOWN = 14  # known future inputs: with y and a column of ones, they fill the 16 columns of one product
+MAX_HIDDEN = 64  # units in the readout's hidden layer
 
 
 @dataclass(frozen=True)
 class CudaBackend(Backend):
-    """Where an operation's kernel does not fit the encodings or the GPU, the reference computes it."""
+    """Falls back to the reference where a kernel does not support the encodings or the GPU."""
 
-    matrix_units: bool  # the encodings have a type and a width that matrix units take
-    state_on_chip: bool  # and the LSTM's weights and state fit into shared memory
+    matrix_units: bool  # tensor cores support the type and width of the encodings
+    state_on_chip: bool  # and the LSTM's weights and state fit in shared memory
     name = "Triton kernels"
     records_cuda_graphs = True
 
     @classmethod
     def for_encodings(cls, device: torch.device, dtype: torch.dtype, width: int) -> CudaBackend:
-        """For encodings [...,width] of this type."""
+        """The backend for encodings [...,width] of this type."""
         fits = suits_matrix_units(dtype, width)
         shared = torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor
         return cls(fits, fits and shared >= SHARED_BYTES)
@@ -80,17 +80,17 @@ class CudaBackend(Backend):
 
 
 def suits_matrix_units(dtype: torch.dtype, width: int) -> bool:
-    """Whether matrix units take encodings of this type and width."""
+    """Whether tensor cores support encodings of this type and width."""
     return dtype in HALF and width % 16 == 0 and 0 < width <= MAX_WIDTH
 
 
 def encoder_fits(lstm: nn.Module) -> bool:
-    """Whether the kernels compute what this LSTM computes."""
+    """Whether the kernels support this LSTM."""
     return is_standard(lstm) and isinstance(lstm, nn.LSTM) and lstm.batch_first and lstm.hidden_size == lstm.input_size
 
 
 def decoder_fits(lstm: nn.Module, readout: nn.Module) -> bool:
-    """Whether the kernels compute what these two compute: a cell that reads y and what is known, an MLP to one y."""
+    """Whether the kernels support this decoder: a cell that reads y and known inputs, an MLP that outputs one y."""
     if type(lstm) is not nn.LSTMCell or not isinstance(readout, nn.Sequential):
         return False
     if [type(layer) for layer in readout] != [nn.Linear, nn.ReLU, nn.Dropout, nn.Linear]:

@@ -1,8 +1,8 @@
 """The decoder's H steps on a GPU, in 16 bits: autograd for `decoder_kernels`.
 
-The plain loop launches some ten kernels for every step and keeps what each of them made; here the state stays on the
-chip. The prior's part of the readout's hidden layer is the same in all steps: torch computes it once (`base`,
-[R,hidden], with its gradients). Weights are the fp32 parameters.
+The plain loop launches about ten kernels per step and saves every intermediate; here the state stays on the chip. The
+prior's term in the readout's hidden layer is the same in all steps, so torch computes it once (`base`, [R,hidden]),
+including its gradients. Weights are in fp32.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ def run_decoder(
 ) -> Tensor:  # fmt: skip
     """[R,H] in fp32 (a view of [H,R]) from the state [R,D], y_0 [R] or [R,1], prior [R,P] and known [B,H,C].
 
-    Row r belongs to window r % B. Weights are those of nn.LSTMCell(1 + C, D) and of two nn.Linear (2D + P to some
-    hidden units, these to 1); products are in the state's type. `seed`, one integer on the device, seeds the dropout;
-    without it torch's generator on the device draws one, and nothing waits for it. `known` gets no gradient.
+    Row r belongs to window r % B. Weights are those of nn.LSTMCell(1 + C, D) and of two nn.Linear (2D + P to the
+    hidden units, and those to 1); products are in the state's type. `seed`, one integer on the device, seeds dropout;
+    by default torch's device generator draws it, without synchronising. `known` gets no gradient.
     """
     D, kind = hidden.shape[1], hidden.dtype
     if dropout and seed is None:
         seed = torch.randint(2**31 - 1, (1,), device=hidden.device)
     with torch.autocast(hidden.device.type, enabled=False):
-        # In 16 bits, rounding would switch hidden units on and off.
+        # In fp32: rounding to 16 bits would switch hidden units on and off.
         base = functional.linear(prior.float(), w1[:, 2 * D :].float(), b1.float())
     state = hidden.contiguous(), cell.to(kind).contiguous(), y0.reshape(-1).contiguous(), base.contiguous()
     known = known.detach().to(kind).contiguous()
@@ -50,7 +50,7 @@ def run_decoder(
 def _prepared(
     kind: torch.dtype, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, w1: Tensor, w2: Tensor, b2: Tensor
 ) -> tuple[Tensor, ...]:
-    """The weights as the kernels read them: w_hh, w_known [4D,16], w_y, bias, w1, w2, b2."""
+    """The weights in the kernels' layout: w_hh, w_known [4D,16], w_y, bias, w1, w2, b2."""
     w_known = functional.pad(w_ih[:, 1:], (0, 17 - w_ih.shape[1])).to(kind)
     w_y, bias = w_ih[:, 0].float(), b_ih.float() + b_hh.float()
     of_cell = w_hh.to(kind).contiguous(), w_known.contiguous(), w_y.contiguous(), bias
@@ -91,7 +91,7 @@ class _Decoder(torch.autograd.Function):
 
 
 def _inputs(ys: Tensor, known: Tensor, kind: torch.dtype) -> Tensor:
-    """[H,R,16]: what the cell reads beside its state: y, what is known, and in the last column 1, for the biases."""
+    """[H,R,16]: the cell's inputs: y, the known inputs, and a last column of ones for the biases."""
     R, (B, H, C) = ys.shape[1], known.shape
     table = torch.zeros(H, R, 16, dtype=kind, device=ys.device)
     table[..., 0] = ys[:-1]

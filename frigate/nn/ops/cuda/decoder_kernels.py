@@ -1,14 +1,14 @@
-"""Triton kernels of the decoder: all H steps in one, and one backward.
+"""Triton kernels for the decoder: one for all H steps, and one for backward.
 
 Each step k, for every row (row r belongs to window r % B):
 
     gates = W_hh h + w_ih[:, 0] y + W_ih[:, 1:] known[b, k] + b_ih + b_hh,   (h, c) = the LSTM cell's new state
-    y = w2 . dropout(relu(W1 [h, c] + base)) + b2,                           fed back as it is
+    y = w2 . dropout(relu(W1 [h, c] + base)) + b2,                           fed back unchanged
 
 States are stored step by step, [H+1,R,D], so that the states before and after the steps are plain matrices. Backward
 recomputes gates, hidden layer and dropout mask; it writes the gradients of the gates [H,R,4D] and of the hidden layer
-[H,R,hidden], which `lstm_kernels.sums` turns into the gradients of the weights. y, the biases, w_ih[:, 0] and w2 are in
-fp32; the rest is as in `lstm_kernels`.
+[H,R,hidden], which `lstm_kernels.sums` reduces to the gradients of the weights. y, the biases, w_ih[:, 0] and w2 are in
+fp32; everything else is as in `lstm_kernels`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from frigate.nn.ops.cuda.lstm_kernels import early, late, math, rows_and_warps, 
 
 @dataclass
 class Tuning:
-    """How the kernels are launched."""
+    """Launch parameters."""
 
-    forward: tuple[int, int] = (64, 4)  # rows of a program, warps
+    forward: tuple[int, int] = (64, 4)  # rows per program, warps
     backward: tuple[int, int] = (64, 4)
     backward_stages: int = 1
 
@@ -37,7 +37,7 @@ TUNING = Tuning()
 
 @triton.jit
 def kept(seed, row, k, R, share, HIDDEN: tl.constexpr, TALL: tl.constexpr):
-    """[ROWS,TALL]: which hidden units dropout keeps in step k; the same in forward and backward."""
+    """[ROWS,TALL]: the hidden units that dropout keeps in step k; identical in forward and backward."""
     at = (k * R + row)[:, None] * HIDDEN + tl.arange(0, TALL)[None, :]
     return tl.rand(seed, at.to(tl.int32), 7) >= share  # Philox 4x32-7
 
@@ -45,18 +45,18 @@ def kept(seed, row, k, R, share, HIDDEN: tl.constexpr, TALL: tl.constexpr):
 @triton.jit
 def _cell_gate(h, y, known, held, w_known, w_y, bias,
                D: tl.constexpr, WIDE: tl.constexpr, C: tl.constexpr, HOLD: tl.constexpr):  # fmt: skip
-    """[ROWS,WIDE] of one gate before its activation."""
+    """[ROWS,WIDE]: the pre-activation of one gate."""
     total = tl.dot(h, tl.trans(late(held, D, WIDE, HOLD)), input_precision="ieee")
     if C:
         total = tl.dot(known, tl.trans(tile(w_known, 16, D, 16, WIDE, 16)), total, input_precision="ieee")
-    # Not as the accumulator's initial value: the matrix units would wait for it.
+    # Not used to initialise the accumulator: the tensor cores would have to wait for it.
     y, weight = tl.broadcast(y, vector(w_y, D, WIDE))
     return tl.fma(y, weight, total) + vector(bias, D, WIDE)
 
 
 @triton.jit
 def _known(known, window, k, H, C: tl.constexpr):
-    """[ROWS,16]: what is known of step k in each row's window; 0 beyond the C numbers."""
+    """[ROWS,16]: the known inputs of step k in each row's window; 0 beyond the first C columns."""
     column = tl.arange(0, 16)
     return tl.load(known + ((window * H + k) * C)[:, None] + column[None, :], (column < C)[None, :], 0.0)
 
@@ -137,7 +137,7 @@ def _grad_decoder(grad, base, known, w_hh, w_known, w_y, bias, w1, w2, seed, hs,
         random = tl.load(seed)
     dh = tl.zeros([ROWS, WIDE], tl.float32)
     dc = tl.zeros([ROWS, WIDE], tl.float32)
-    back = tl.zeros([ROWS], tl.float32)  # the gradient that y gets from the following step, which reads it
+    back = tl.zeros([ROWS], tl.float32)  # gradient of y from the next step, which reads it
     sum_w2 = tl.zeros([ROWS, TALL], tl.float32)
     sum_b2 = tl.zeros([ROWS], tl.float32)
     h = tl.load(hs + H * rows_of * D + at, mask, 0.0)
@@ -205,9 +205,9 @@ def decoder(
     h0: Tensor, c0: Tensor, y0: Tensor, base: Tensor, known: Tensor, weights: tuple[Tensor, ...],
     *, seed: Tensor | None, dropout: float, keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """hs and cs [H+1,R,D], only with `keep`, and ys [H+1,R]: y_0 and the forecasts. Without a seed, no dropout.
+    """hs and cs [H+1,R,D] (only with `keep`), and ys [H+1,R]: y_0 and the forecasts. No dropout without a seed.
 
-    All contiguous. The weights: w_hh [4D,D], w_known [4D,16], w_y [4D], bias [4D], w1 [hidden,2D], w2 [hidden], b2 [1].
+    All contiguous. Weights: w_hh [4D,D], w_known [4D,16], w_y [4D], bias [4D], w1 [hidden,2D], w2 [hidden], b2 [1].
     """
     (R, D), (B, H, C) = h0.shape, known.shape
     hidden, kind = base.shape[1], weights[0].dtype
@@ -228,7 +228,7 @@ def grad_decoder(
     grad: Tensor, base: Tensor, known: Tensor, weights: tuple[Tensor, ...], hs: Tensor, cs: Tensor, ys: Tensor,
     *, seed: Tensor | None, dropout: float, kinds: tuple[torch.dtype, ...],
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """The gradients of the gates [H,R,4D] and the hidden layer [H,R,hidden]; of h_0, c_0, y_0 in `kinds`; of w2, b2."""
+    """Gradients of the gates [H,R,4D] and hidden layer [H,R,hidden]; of h_0, c_0, y_0 in types `kinds`; of w2, b2."""
     (_, R, D), (B, H, C), hidden = hs.shape, known.shape, base.shape[1]
     rows, warps = rows_and_warps(D, hs, TUNING.backward)
     programs = triton.cdiv(R, rows)
@@ -248,5 +248,5 @@ def grad_decoder(
 
 
 def tall(hidden: int) -> int:
-    """Columns of the hidden layer's tile: a power of 2, at least the 16 that a product needs."""
+    """Columns of the hidden layer's tile: a power of 2, at least 16 as tl.dot requires."""
     return max(16, 1 << (hidden - 1).bit_length())

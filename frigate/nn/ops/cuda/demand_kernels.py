@@ -1,7 +1,7 @@
-"""Triton kernels with which demand follows the readings of a window: `DemandTables.apply` in eight launches.
+"""Triton kernels that adjust demand to a window's readings: `DemandTables.apply` in eight launches.
 
-Written in torch it is some 130 operations on small tensors, and a GPU takes longer to begin each than to do it. What
-all nodes must know before any goes on (the change everywhere, the factors of a step) parts the launches.
+In plain torch this is some 130 operations on small tensors, dominated by launch overhead. The kernels are split where
+all nodes must finish before any can continue: at the network-wide change, and at each step's factors.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torch import Tensor
 from frigate.demand.sensor_shares import STEPS
 from frigate.nn.clock import DAY_COS, DAY_SIN, HOURS, WEEKEND
 
-NODES = 64  # of a program
+NODES = 64  # per program
 
 
 @dataclass(frozen=True)
 class Prior:
-    """What stands beside the readings, as `nn/demand_tables.py` explains it."""
+    """The constants of `nn/demand_tables.py`, explained there."""
 
     vehicles: float
     vehicles_everywhere: float
@@ -31,7 +31,7 @@ class Prior:
 
 @triton.jit
 def _arctan(x):
-    """Of x in [0, 1], to 2e-8: Abramowitz and Stegun, 4.4.49."""
+    """arctan of x in [0, 1], to within 2e-8: Abramowitz and Stegun, 4.4.49."""
     y = x * x
     p = -0.0161657367 + y * 0.0028662257
     p = 0.1065626393 + y * (-0.0752896400 + y * (0.0429096138 + y * p))
@@ -43,7 +43,7 @@ def _arctan(x):
 def _between_bins(calendar, step, there, step_s,
                   C: tl.constexpr, SIN: tl.constexpr, COS: tl.constexpr, WEEKEND: tl.constexpr,
                   HOURS: tl.constexpr):  # fmt: skip
-    """`between_bins` of nn/clock.py: the two bins next to the middle of each snapshot, and the share of the second."""
+    """`between_bins` of nn/clock.py: the two bins to interpolate between, and the weight of the second."""
     sin = tl.load(calendar + step * C + SIN, there, 0.0)
     cos = tl.load(calendar + step * C + COS, there, 1.0)
     weekend = tl.where(tl.load(calendar + step * C + WEEKEND, there, 0.0) > 0.5, HOURS, 0)
@@ -53,7 +53,7 @@ def _between_bins(calendar, step, there, step_s,
     turn = tl.where(cos < 0, 0.5 - turn, turn)
     turn = tl.where(sin < 0, 1.0 - turn, turn)
     second = tl.floor(turn * 86400 + 0.5).to(tl.int32) % 86400
-    middle = second + step_s // 2 - 1800 + 86400  # a day more: it must not be negative
+    middle = second + step_s // 2 - 1800 + 86400  # plus a day, so that it is not negative
     hour = middle // 3600
     share = (middle - 3600 * hour).to(tl.float32) / 3600
     return hour % HOURS + weekend, (hour + 1) % HOURS + weekend, share
@@ -65,9 +65,9 @@ def _compare(values, observed, calendar, which, past_on, usual, is_sensor, roads
              T: tl.constexpr, WIDE: tl.constexpr, K: tl.constexpr, G: tl.constexpr, HAS_ROADS: tl.constexpr,
              C: tl.constexpr, SIN: tl.constexpr, COS: tl.constexpr, WEEKEND: tl.constexpr, HOURS: tl.constexpr,
              NODES: tl.constexpr):  # fmt: skip
-    """The usual flow of the window's snapshots, what each node counted and should have, and the sums of the known.
+    """The usual flow in each snapshot, the observed and expected count of each node, and their sums over sensors.
 
-    And the power of its change: how much of it lasts.
+    Also the exponent of each node's change: how much of it persists.
     """
     window = tl.program_id(1).to(tl.int64)
     node = tl.program_id(0) * NODES + tl.arange(0, NODES)
@@ -105,13 +105,13 @@ def _compare(values, observed, calendar, which, past_on, usual, is_sensor, roads
 @triton.jit
 def _begin(counted, expected, known, sums, ratio, factor, everywhere, prior, prior_everywhere, max_ratio, N,
            PARTS: tl.constexpr, WIDE: tl.constexpr, NODES: tl.constexpr):  # fmt: skip
-    """The change everywhere, the ratio of each node, and the factors to begin with."""
+    """The network-wide change, the ratio of each node, and the initial factors."""
     window = tl.program_id(1).to(tl.int64)
     part = tl.arange(0, WIDE)
     whole = tl.sum(tl.load(sums + (window * PARTS + part) * 2, part < PARTS, 0.0))
     usually = tl.sum(tl.load(sums + (window * PARTS + part) * 2 + 1, part < PARTS, 0.0))
     change = (whole + prior_everywhere) / (usually + prior_everywhere)
-    tl.store(everywhere + window, change)  # the same from every program
+    tl.store(everywhere + window, change)  # every program writes the same value
     node = tl.program_id(0) * NODES + tl.arange(0, NODES)
     at, there = window * N + node, node < N
     mine = (tl.load(counted + at, there, 0.0) + prior * change) / (tl.load(expected + at, there, 0.0) + prior)
@@ -123,7 +123,7 @@ def _begin(counted, expected, known, sums, ratio, factor, everywhere, prior, pri
 @triton.jit
 def _flow(factor, everywhere, sensor, share, rest, row, window, node, N,
           M: tl.constexpr, SENSORS: tl.constexpr):  # fmt: skip
-    """The change at nodes, from the factors of the sensors that their vehicles pass."""
+    """The change at each node, from the factors of the sensors that its vehicles pass."""
     column = tl.arange(0, SENSORS)
     at = (row * N + node[:, None]) * M + column[None, :]
     there = (node < N)[:, None] & (column < M)[None, :]
@@ -134,7 +134,7 @@ def _flow(factor, everywhere, sensor, share, rest, row, window, node, N,
 
 @triton.jit
 def _row_of_shares(which, ahead_on, window, L: tl.constexpr, BY_ROADS: tl.constexpr):
-    """The window's row in the sensor shares: that of its demand, on the roads of the coming hour if these matter."""
+    """The window's row in the sensor shares: by demand and, with BY_ROADS, by the topology of the coming hour."""
     row = tl.load(which + window) * L
     if BY_ROADS:
         row += tl.load(ahead_on + window)
@@ -145,7 +145,7 @@ def _row_of_shares(which, ahead_on, window, L: tl.constexpr, BY_ROADS: tl.conste
 def _step(factor, ratio, known, everywhere, which, ahead_on, sensor, share, rest, found, N,
           L: tl.constexpr, BY_ROADS: tl.constexpr, M: tl.constexpr, SENSORS: tl.constexpr,
           NODES: tl.constexpr):  # fmt: skip
-    """The factors after one more step towards the readings."""
+    """One more step of the factors towards the readings."""
     window = tl.program_id(1).to(tl.int64)
     node = tl.program_id(0) * NODES + tl.arange(0, NODES)
     at, there = window * N + node, node < N
@@ -162,7 +162,7 @@ def _ahead(factor, everywhere, calendar, which, ahead_on, sensor, share, rest,
            L: tl.constexpr, BY_ROADS: tl.constexpr, M: tl.constexpr, SENSORS: tl.constexpr,
            C: tl.constexpr, SIN: tl.constexpr, COS: tl.constexpr, WEEKEND: tl.constexpr, HOURS: tl.constexpr,
            NODES: tl.constexpr):  # fmt: skip
-    """The change of each node, and what demand forecasts with it."""
+    """The change at each node, and the resulting demand forecast."""
     window = tl.program_id(1).to(tl.int64)
     node = tl.program_id(0) * NODES + tl.arange(0, NODES)
     row = tl.load(which + window)
@@ -211,12 +211,12 @@ def follow(
     step_s: int,
     prior: Prior,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`usual_past`, `demand` and `demand_node` of a batch, from the parts of it and of `DemandTables`."""
+    """`usual_past`, `demand` and `demand_node` of a batch, from its tensors and those of `DemandTables`."""
     (B, T, N), H, K, (L, _, M) = values.shape, calendar_future.shape[1], usual.shape[1], sensor.shape[1:]
     clock = {"C": calendar_past.shape[2], "SIN": DAY_SIN, "COS": DAY_COS, "WEEKEND": WEEKEND, "HOURS": HOURS}
     on_roads = {"HAS_ROADS": roads is not None, "G": 1 if roads is None else roads.shape[1]}
     shares = {"L": L, "BY_ROADS": L > 1 and ahead_on is not None, "M": M, "SENSORS": triton.next_power_of_2(M)}
-    roads, past_on, ahead_on = (  # where there is none, a pointer that no kernel reads
+    roads, past_on, ahead_on = (  # for None, a dummy pointer that no kernel reads
         (which if x is None else x).contiguous() for x in (roads, past_on, ahead_on)
     )
     values, observed, calendar_past, calendar_future = (

@@ -1,15 +1,15 @@
-"""Triton kernels of one gated layer and of its gradients: messages are summed in registers and never written to memory.
+"""Triton kernels for one gated layer and its gradients: messages are summed in registers and never written to memory.
 
-A program handles a node and a block of its snapshots, a tile [ROWS,D]. It adds up the tiles of the neighbours in both
-directions in one loop, and multiplies its own tile and both sums by the parts of W_1. Programs that run at the same
-time handle the same snapshots of other nodes, so the tiles of neighbours come from the cache: a layer reads its input
-from memory once and writes its output once. Sums are in fp32; no atomics.
+A program handles one node and a block of its snapshots, a tile [ROWS,D]. It sums the tiles of the neighbours in both
+directions in one loop, and multiplies its own tile and both sums by the parts of W_1. Concurrent programs handle the
+same snapshots of other nodes, so neighbour tiles come from cache: a layer reads its input from memory once and writes
+its output once. Sums are in fp32; no atomics.
 
-The gradients take one more kernel of the same kind, and one for grad W_1. With g the gradient before the relu,
+Backward has one more kernel of the same kind, and one for grad W_1. With g the gradient before the relu,
 
     grad h   = g W_s + s_out W_o + s_in W_i     s_out[v] = sum over roads u -> v of gate[u,v] g[u], s_in over v -> u
-    grad W_1 = [g^T h, s_out^T h, s_in^T h]     no messages needed: sums of gradients replace them
-    grad gate[v,u] = <g[v], W_o h[u]> + <g[u], W_i h[v]>, the first found at u, the second at v, from g of a neighbour
+    grad W_1 = [g^T h, s_out^T h, s_in^T h]     sums of gradients instead of messages
+    grad gate[v,u] = <g[v], W_o h[u]> + <g[u], W_i h[v]>, first term computed at u, second at v, from a neighbour's g
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from frigate.nn.topology import Topology
 
 @dataclass
 class Tuning:
-    """How the work is divided; measured on an H200."""
+    """Launch parameters, tuned on an H200."""
 
-    rows: int = 64  # snapshots of a tile, where there are so many; else 16
-    warps: int = 4  # for a tile of 64 rows; for 16 rows, one
-    programs: int = 132  # that compute grad W_1 together
+    rows: int = 64  # snapshots per tile; 16 if there are fewer snapshots than this
+    warps: int = 4  # for tiles of `rows` rows; one for 16 rows
+    programs: int = 132  # for grad W_1
     product_rows: int = 64
     product_warps: int = 4
     product_stages: int = 3
@@ -41,14 +41,14 @@ TUNING = Tuning()
 
 @triton.jit
 def _tile(x, node, rows, columns, M, limit, D: tl.constexpr):
-    """The first `limit` rows of a node's M."""
+    """A tile of a node's M rows; 0 from row `limit` on."""
     at = node.to(tl.int64) * M * D + rows[:, None] * D + columns[None, :]
     return tl.load(x + at, (rows < limit)[:, None] & (columns < D)[None, :], 0.0)
 
 
 @triton.jit
 def _part(weight, part, columns, D: tl.constexpr, TURNED: tl.constexpr):
-    """One of the three square parts of W_1 [D,3D]; TURNED: transposed, [in,out]."""
+    """One of the three square parts of W_1 [D,3D]; with TURNED, transposed to [in,out]."""
     a, b = columns[:, None], columns[None, :]
     at = b * 3 * D + a if TURNED else a * 3 * D + b
     return tl.load(weight + part * D + at, (a < D) & (b < D), 0.0)
@@ -85,9 +85,9 @@ def _layer(h, gates, weight, bias, visits, senders, receivers, out_start, in_sta
 @triton.jit
 def _back(grad, h, gates, weight, visits, senders, receivers, out_start, in_start, in_order, grad_h, out_sums, in_sums,
           dots, M, E, D: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, MASK: tl.constexpr):  # fmt: skip
-    """grad h, s_out and s_in; and for each road and snapshot, both parts of its gate's gradient.
+    """grad h, s_out and s_in; and for each road and snapshot, both terms of the gate's gradient.
 
-    MASK: h is the output of a relu, and the gradient written is that before this relu.
+    MASK: h is the output of a relu, and grad_h is the gradient before that relu.
     """
     v = tl.load(visits + tl.program_id(0))
     rows, columns = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDE)
@@ -124,7 +124,7 @@ def _back(grad, h, gates, weight, visits, senders, receivers, out_start, in_star
 @triton.jit
 def _products(grad, out_sums, in_sums, h, products, bias_sums, count, loops,
               D: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
-    """[g^T h, s_out^T h, s_in^T h] and the sum of g, over this program's share of the `count` rows."""
+    """[g^T h, s_out^T h, s_in^T h] and the sum of g over this program's share of the `count` rows."""
     columns = tl.arange(0, WIDE)
     own = tl.zeros([WIDE, WIDE], tl.float32)
     out = tl.zeros([WIDE, WIDE], tl.float32)
@@ -147,7 +147,7 @@ def _products(grad, out_sums, in_sums, h, products, bias_sums, count, loops,
 
 
 def layer(h: Tensor, gates: Tensor, weight: Tensor, bias: Tensor | None, topology: Topology) -> Tensor:
-    """[N,M,D] from h [N,M,D], contiguous, in 16 bits; gates [E] and b [D] in fp32; W_1 [D,3D] of the type of h."""
+    """[N,M,D] from h [N,M,D], contiguous, in 16 bits; gates [E] and b [D] in fp32; W_1 [D,3D] in the type of h."""
     N, M, D = h.shape
     y = torch.empty_like(h)
     if y.numel():
@@ -162,9 +162,9 @@ def layer(h: Tensor, gates: Tensor, weight: Tensor, bias: Tensor | None, topolog
 def grad_layer(
     grad: Tensor, h: Tensor, gates: Tensor, weight: Tensor, topology: Topology, *, mask: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """From the gradient before the relu [N,M,D], that of h; and in fp32 those of gates [E], W_1 [D,3D] and b [D].
+    """From the gradient before the relu [N,M,D]: the gradients of h and, in fp32, of gates [E], W_1 [D,3D] and b [D].
 
-    With `mask`, h is the output of a relu, and its gradient is that before this relu.
+    With `mask`, h is the output of a relu, and the gradient before that relu is returned.
     """
     N, M, D = h.shape
     E, wide, (rows, warps) = topology.num_edges, triton.next_power_of_2(D), _cut(M)
@@ -187,7 +187,7 @@ def grad_layer(
 
 
 def _cut(M: int) -> tuple[int, int]:
-    """Rows and warps of a tile of at most M snapshots."""
+    """Rows and warps per tile, for M snapshots."""
     return (TUNING.rows, TUNING.warps) if TUNING.rows <= M else (16, 1)
 
 

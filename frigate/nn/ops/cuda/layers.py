@@ -1,6 +1,6 @@
 """Gated layers on a GPU, in 16 bits: autograd for `layer_kernels`.
 
-Backward keeps the input, each layer's output and the gates: nothing for each road.
+Saved for backward: the input, each layer's output and the gates; no activations per road.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from frigate.nn.topology import Topology
 def gated_layers(
     h: Tensor, gates: Sequence[Tensor], weights: Sequence[Tensor], biases: Sequence[Tensor], topology: Topology
 ) -> Tensor:
-    """As the reference's; h [N,M,D], D a multiple of 16 up to 128. There are as many biases as weights, or none."""
+    """As in the reference; h [N,M,D], D a multiple of 16 up to 128. `biases` has one entry per layer, or none."""
     gates, biases = [gate.float() for gate in gates], [bias.float() for bias in biases]
     if torch.is_grad_enabled():
         y: Tensor = _Layers.apply(h.contiguous(), topology, len(gates), *gates, *weights, *biases)
@@ -49,7 +49,7 @@ class _Layers(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         count, saved = ctx.count, ctx.saved_tensors
         gates, weights, results = saved[:count], saved[count : 2 * count], saved[2 * count :]
-        # The gradient before the last relu; the kernels apply the other relus' masks themselves.
+        # Backward through the last relu; the kernels apply the masks of the others.
         grad = torch.ops.aten.threshold_backward(grads[0].contiguous(), results[-1], 0)
         grad_gates, grad_weights, grad_biases = [], [], []
         for number in reversed(range(count)):

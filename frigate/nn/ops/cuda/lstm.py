@@ -1,7 +1,7 @@
 """The LSTM over T steps on a GPU, in 16 bits: autograd for `lstm_kernels`.
 
-torch's own (cuDNN) launches a kernel for every step and writes all gates; here the state stays on the chip. Weights are
-the fp32 parameters, and so are their gradients; products are in the type of x.
+torch's LSTM (cuDNN) launches a kernel per step and writes all gates to memory; here the state stays on the chip.
+Weights and their gradients are in fp32; products are in the type of x.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from frigate.nn.ops.cuda import lstm_kernels
 def run_lstm(
     x: Tensor, h0: Tensor, c0: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """(h_T, c_T), each [R,D] in the type of x, from x [R,T,D] and the first state [R,D]; weights as in nn.LSTM."""
+    """(h_T, c_T), each [R,D] in the type of x, from x [R,T,D] and the initial state [R,D]; weights as in nn.LSTM."""
     inputs = (x, h0, c0, w_ih, w_hh, b_ih, b_hh)
     if torch.is_grad_enabled() and any(each.requires_grad for each in inputs):
         h, c = _Lstm.apply(*inputs)

@@ -1,14 +1,13 @@
-"""Triton kernels of an LSTM over T steps: forward, backward, and the sums for the weights' gradients.
+"""Triton kernels for an LSTM over T steps: forward, backward, and the sums for the gradients of the weights.
 
     gates_t = W_ih x_t + W_hh h_{t-1} + b_ih + b_hh          (i, f, g, o as torch orders them)
     c_t = sigmoid(f) c_{t-1} + sigmoid(i) tanh(g),   h_t = sigmoid(o) tanh(c_t)
 
-One program handles a block of rows for all steps; h and c stay on the chip, c in fp32. For backward the forward kernel
-stores the state *before* each step (h_{t-1}, c_{t-1}: [R,T,D] each, in the type of x); backward goes from the last step
+One program handles a block of rows for all steps; h and c stay on the chip, c in fp32. For backward, the forward kernel
+stores the state *before* each step (h_{t-1}, c_{t-1}: [R,T,D] each, in the type of x). Backward goes from the last step
 to the first, recomputes the gates, and takes c_t from the step after. It writes dx and the gradients of the gates
-[R,T,4D]; these, x and h_{t-1} are then read once more and summed into the gradients of the weights: one partial sum for
-each program, no atomics. Operands are in the type of x, sums in fp32; fp32 operands are multiplied in full precision
-("ieee").
+[R,T,4D]; a second pass over these, x and h_{t-1} sums the gradients of the weights: one partial sum per program, no
+atomics. Operands are in the type of x, sums in fp32; fp32 operands are multiplied in full precision ("ieee").
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from torch import Tensor
 
 @dataclass
 class Tuning:
-    """How the kernels are launched."""
+    """Launch parameters."""
 
-    forward: tuple[int, int] = (64, 4)  # rows of a program, warps
+    forward: tuple[int, int] = (64, 4)  # rows per program, warps
     backward: tuple[int, int] = (64, 4)
-    backward_stages: int = 1  # forward has one: with more, Triton moves the weights out of shared memory
-    sums_block: tuple[int, int, int] = (64, 8, 3)  # rows of a tile, warps, stages
+    backward_stages: int = 1  # forward always uses one: with more, Triton evicts the weights from shared memory
+    sums_block: tuple[int, int, int] = (64, 8, 3)  # rows per tile, warps, stages
 
 
 TUNING = Tuning()
@@ -56,7 +55,7 @@ def sigmoid(x, MATH: tl.constexpr):
 
 @triton.jit
 def tile(w, stride, rows: tl.constexpr, columns: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr):
-    """[TALL,WIDE]: `rows` rows of a matrix, its first `columns` columns; 0 beyond."""
+    """[TALL,WIDE]: the first `rows` rows and `columns` columns of a matrix; 0 beyond."""
     row, column = tl.arange(0, TALL), tl.arange(0, WIDE)
     mask = (row < rows)[:, None] & (column < columns)[None, :]
     return tl.load(w + row[:, None] * stride + column[None, :], mask, 0.0)
@@ -64,7 +63,7 @@ def tile(w, stride, rows: tl.constexpr, columns: tl.constexpr, TALL: tl.constexp
 
 @triton.jit
 def early(w, D: tl.constexpr, WIDE: tl.constexpr, HOLD: tl.constexpr):
-    """With HOLD, a square of weights to hold over all steps; else its address. `late` gives the weights either way."""
+    """With HOLD, a weight matrix loaded once for all steps; else its address. `late` returns the weights either way."""
     return tile(w, D, D, D, WIDE, WIDE) if HOLD else w
 
 
@@ -81,7 +80,7 @@ def vector(v, count: tl.constexpr, WIDE: tl.constexpr):
 
 @triton.jit
 def _gate(x, h, held_x, held_h, bias, D: tl.constexpr, WIDE: tl.constexpr, HOLD: tl.constexpr):
-    """[ROWS,WIDE] of one gate before its activation; the weights are [gate,input]."""
+    """[ROWS,WIDE]: the pre-activation of one gate; the weights are [gate,input]."""
     total = tl.dot(x, tl.trans(late(held_x, D, WIDE, HOLD)), input_precision="ieee")
     total = tl.dot(h, tl.trans(late(held_h, D, WIDE, HOLD)), total, input_precision="ieee")
     return total + vector(bias, D, WIDE)
@@ -107,11 +106,11 @@ def _lstm(x, h0, c0, w_ih, w_hh, bias, hs, cs, h_last, c_last, R, T,
     following = tl.load(x + each, mask, 0.0)
     for t in range(T):
         now = following
-        following = tl.load(x + each + tl.minimum(t + 1, T - 1) * D, mask, 0.0)  # loaded while this step computes
+        following = tl.load(x + each + tl.minimum(t + 1, T - 1) * D, mask, 0.0)  # prefetch the next step
         if KEEP:
             tl.store(hs + each + t * D, h, mask)
             tl.store(cs + each + t * D, c.to(kind), mask)
-        # One gate after the other, so that at most two of them are in registers at once.
+        # One gate at a time, so that at most two are in registers at once.
         new = sigmoid(_gate(now, h, wi_x, wi_h, bias, D, WIDE, HOLD), MATH)
         new = new * tanh(_gate(now, h, wg_x, wg_h, bias + 2 * D, D, WIDE, HOLD), MATH)
         c = new + c * sigmoid(_gate(now, h, wf_x, wf_h, bias + D, D, WIDE, HOLD), MATH)
@@ -183,7 +182,7 @@ def _grad_lstm(grad_h, grad_c, x, hs, cs, c_last, w_ih, w_hh, bias, grad_gates, 
 def _sums(a, b, c, extra, out, rows, chunk,
           A: tl.constexpr, D: tl.constexpr, WIDE: tl.constexpr, TALL: tl.constexpr, TWO: tl.constexpr,
           EXTRA: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
-    """a^T [b, c, extra] over `chunk` rows: [A, 2D + 16] of one program. EXTRA: 0 none, 1 ones, 2 a table."""
+    """One program's a^T [b, c, extra] over `chunk` rows: [A, 2D + 16]. EXTRA: 0 none, 1 ones, 2 a table."""
     first = tl.program_id(0).to(tl.int64) * chunk
     stop = tl.minimum(first + chunk, rows)
     left = tl.program_id(1) * TALL + tl.arange(0, TALL)
@@ -219,7 +218,7 @@ def _sums(a, b, c, extra, out, rows, chunk,
 def lstm(
     x: Tensor, h0: Tensor, c0: Tensor, w_ih: Tensor, w_hh: Tensor, bias: Tensor, *, keep: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """h_T, c_T and, with `keep`, the states before each step. All contiguous; weights in the type of x."""
+    """h_T, c_T and, with `keep`, the states before each step. All tensors contiguous; weights in the type of x."""
     R, T, D = x.shape
     h, c = x.new_empty(R, D), x.new_empty(R, D)
     hs, cs = (torch.empty_like(x), torch.empty_like(x)) if keep else (x, x)
@@ -237,7 +236,7 @@ def grad_lstm(
     grad_h: Tensor, grad_c: Tensor, x: Tensor, hs: Tensor, cs: Tensor, c_last: Tensor,
     w_ih: Tensor, w_hh: Tensor, bias: Tensor, *, kinds: tuple[torch.dtype, torch.dtype],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of the gates [R,T,4D], of x, h_0 and c_0; the last two in the types `kinds`."""
+    """The gradients of the gates [R,T,4D], x, h_0 and c_0; the last two in the types `kinds`."""
     R, T, D = x.shape
     grad_gates, grad_x = x.new_empty(R, T, 4 * D), torch.empty_like(x)
     grad_h0, grad_c0 = (torch.empty(R, D, dtype=kind, device=x.device) for kind in kinds)
@@ -254,9 +253,9 @@ def grad_lstm(
 def sums(
     a: Tensor, b: Tensor, c: Tensor | None = None, extra: Tensor | None = None, *, ones: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """a^T b, a^T c and a^T extra [rows,16] in fp32; with `ones` the last is the sum of a's rows, in every column.
+    """a^T b, a^T c and a^T extra [rows,16] in fp32; with `ones`, the last has the sum of a's rows in every column.
 
-    What was not asked for is uninitialised.
+    Outputs that were not requested are uninitialised.
     """
     rows, A = a.shape
     D = b.shape[1]
@@ -290,17 +289,17 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _full(x: Tensor) -> bool:
-    """fp32 on a GPU: without matrix units, for tests. Tiles must be small, or compiling takes minutes."""
+    """fp32 on a GPU: no tensor cores, used only in tests. Tiles must be small, or compilation takes minutes."""
     return x.is_cuda and x.dtype == torch.float32
 
 
 def sizes(D: int, x: Tensor) -> dict[str, Any]:
-    """HOLD: weights stay in shared memory over all steps, where they fit; else every step reads them (from L2)."""
+    """HOLD: if they fit, weights stay in shared memory for all steps; otherwise each step reads them from L2."""
     return {"D": D, "WIDE": triton.next_power_of_2(D), "HOLD": D <= 64 and not _full(x)}
 
 
 def math(x: Tensor) -> int:
-    """How to divide: 1 with rcp.approx (1 ulp); 0 in the interpreter, which has no assembler."""
+    """Division mode: 1 uses rcp.approx (1 ulp); 0 is for the Triton interpreter, which cannot run inline assembly."""
     return int(x.is_cuda)
 
 

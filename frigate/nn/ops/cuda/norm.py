@@ -11,7 +11,7 @@ from frigate.nn.ops.cuda import norm_kernels
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """As functional.layer_norm over the last dimension; sums are in fp32."""
+    """Same as functional.layer_norm over the last dimension; accumulates in fp32."""
     y: Tensor = _Norm.apply(x.contiguous(), weight, bias, eps)
     return y
 

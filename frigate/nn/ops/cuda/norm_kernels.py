@@ -1,6 +1,6 @@
-"""Triton kernels of a layer norm over a short last dimension, and of its gradients; sums in fp32.
+"""Triton kernels for layer norm over a short last dimension, and its gradients; accumulates in fp32.
 
-torch's own gives a block of threads to each row, and ours are only some sixty numbers long.
+torch's own kernel assigns a thread block to each row, which is wasteful for rows of about sixty numbers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _norm(x, weight, bias, y, means, scales, rows, eps,
 @triton.jit
 def _grad_norm(grad, x, weight, means, scales, grad_x, grad_weight, grad_bias, rows,
                D: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, LOOPS: tl.constexpr):  # fmt: skip
-    """The gradient of x; those of weight and bias are partial sums over this program's rows, added up afterwards."""
+    """The gradient of x, and this program's partial sums for the gradients of weight and bias."""
     column = tl.arange(0, WIDE)
     w = tl.load(weight + column, column < D, 0.0)[None, :]
     sum_weight = tl.zeros([WIDE], tl.float32)
@@ -56,7 +56,7 @@ def _grad_norm(grad, x, weight, means, scales, grad_x, grad_weight, grad_bias, r
 
 
 def norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Layer norm over the last dimension of x, contiguous; and the mean and the inverse deviation of each row."""
+    """Layer norm over the last dimension of x (contiguous); also the mean and inverse std of each row."""
     D, rows = x.shape[-1], x.numel() // max(1, x.shape[-1])
     y = torch.empty_like(x)
     means, scales = (torch.empty(rows, dtype=torch.float32, device=x.device) for _ in range(2))

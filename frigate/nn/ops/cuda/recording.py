@@ -1,4 +1,4 @@
-"""CUDA graphs: a computation that is recorded once and then costs one launch instead of hundreds."""
+"""CUDA graphs: a computation captured once, then replayed with one launch instead of hundreds."""
 
 from __future__ import annotations
 
@@ -7,24 +7,23 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-WARM_UP = 2  # calls before recording: kernels are compiled and buffers made in the first
+WARM_UP = 2  # calls before capture: the first one compiles kernels and allocates buffers
 
 
 class RecordedFunction:
-    """A function of tensors, recorded as a CUDA graph.
+    """A function of tensors, captured as a CUDA graph.
 
-    A call copies tensors of the same shapes in, replays the graph, and returns what the function returned. The result
-    is overwritten by the next call. Nothing in the function may depend on a number on the host that changes, nor wait
-    for the device.
+    A call copies in tensors of the same shapes, replays the graph, and returns the function's result, which the next
+    call overwrites. The function must neither depend on host values that change nor synchronise with the device.
 
     Parameters
     ----------
     function : callable
         Takes as many tensors as there are examples, and returns one.
     examples : sequence of Tensor
-        Inputs to record with, on the device.
+        Inputs for the capture, on the device.
     device : torch.device
-        Where the function computes.
+        Where the function runs.
     """
 
     def __init__(self, function: Callable[..., Tensor], examples: Sequence[Tensor], device: torch.device) -> None:

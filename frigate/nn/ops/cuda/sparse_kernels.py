@@ -1,4 +1,4 @@
-"""Triton kernel of a sparse product with fixed weights: sorted rows, no atomics, sums in fp32."""
+"""Triton kernel for a sparse product with fixed weights: sorted rows, no atomics, accumulates in fp32."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BLOCK = 1024
 
 @triton.jit
 def _row_sums(x, weights, start, index, out, C, BLOCK: tl.constexpr):
-    """One program sums one row of the matrix, for a block of columns."""
+    """One program computes one row of the product, for a block of columns."""
     v = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = columns < C
@@ -24,7 +24,7 @@ def _row_sums(x, weights, start, index, out, C, BLOCK: tl.constexpr):
 
 
 def row_sums(features: Tensor, weights: Tensor, start: Tensor, index: Tensor) -> Tensor:
-    """[N,C]: the product of the sparse matrix (row v has columns index[start[v] .. start[v+1]]) and features [N,C]."""
+    """[N,C]: the product of a CSR matrix (row v has columns index[start[v] .. start[v+1]]) and features [N,C]."""
     N, C = features.shape
     out = torch.empty_like(features)
     _row_sums[(N, triton.cdiv(C, BLOCK))](features, weights, start, index, out, C, BLOCK=BLOCK)
