@@ -174,7 +174,7 @@ export class App {
     this.refreshMarks();
   }
 
-  /** Nodes that stand out, such as the sensors that a forecast leans on. */
+  /** Nodes that stand out, such as the sensors that a forecast is based on. */
   ring(nodes: number[]): void {
     this.rings = nodes;
     this.refreshMarks();

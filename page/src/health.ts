@@ -17,11 +17,11 @@ export function later<T>(answer: Promise<T>, draw: (value: T) => Node): Node {
 
 export function accuracyPanel(app: App, { overall, by_hour, by_step, worst }: Accuracy): Node {
   const { network } = app;
-  if (overall.mae === null || !overall.count) return h("div", {}, h("h2", {}, "Live accuracy"), h("p", {}, "No forecast has met its reading yet. Come back after the next steps."));
+  if (overall.mae === null || !overall.count) return h("div", {}, h("h2", {}, "Live accuracy"), h("p", {}, "No forecast can be scored yet: its readings have not come in. Check again after the next steps."));
   const less = overall.mae_persistence ? 1 - overall.mae / overall.mae_persistence : NaN;
   return h("div", {},
     h("h2", {}, "Live accuracy"),
-    h("p", {}, "Forecasts as they were made, against the readings that then came."),
+    h("p", {}, "Forecasts as issued, compared with the readings that followed."),
     h("div", { class: "tiles" },
       h("div", {}, h("b", {}, number(overall.mae)), h("span", {}, `mean absolute error, ${network.unit}`)),
       overall.mae_persistence !== null && h("div", {}, h("b", {}, number(overall.mae_persistence)), h("span", {}, "if nothing changed from the last reading")),

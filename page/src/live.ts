@@ -108,7 +108,7 @@ function askToken(): Promise<string> {
   asking ??= new Promise((answer) => {
     const field = h("input", { type: "password", id: "token", autocomplete: "off", required: true });
     const dialog = h("dialog", { "aria-label": "Token" },
-      h("form", { method: "dialog" }, h("label", { for: "token" }, "This service wants a token. Ask its operator, or make one with frigate token."), field, h("button", { class: "main" }, "Go on")));
+      h("form", { method: "dialog" }, h("label", { for: "token" }, "This service needs a token. Ask its operator, or make one with frigate token."), field, h("button", { class: "main" }, "Go on")));
     dialog.addEventListener("close", () => {
       dialog.remove();
       asking = null;

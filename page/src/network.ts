@@ -130,7 +130,7 @@ export class Network {
   }
 
   roadName(road: number): string {
-    return this.meta.street_names[this.street[road]] || (this.onRoads ? "Turn" : "Road without a name");
+    return this.meta.street_names[this.street[road]] || (this.onRoads ? "Turn" : "Unnamed road");
   }
 
   roadEnds(road: number): string {

@@ -9,7 +9,7 @@ import type { NodeDetails, Trips } from "./service";
 export interface PlaceSource {
   /** Shown where nothing is selected. */
   intro: () => Node;
-  /** A chart of a node and the sensors it leans on. */
+  /** A chart of a node and the sensors its forecast is based on. */
   node: (row: number) => Promise<{ lines: Line[]; band?: [number, number, number][]; now?: number; leansOn: NodeDetails["leans_on"]; words?: string[] }>;
   trips: ((road: number) => Promise<Trips>) | null;
   /** Buttons under what can be closed, with its roads. */
@@ -59,7 +59,7 @@ function nodePanel(app: App, source: PlaceSource, row: number): Node {
         chart({ title: "History and forecast", unit: network.unit, lines, band, now, xText: (x) => app.time.hour(x) }),
         ...words.map((text) => h("p", {}, text)),
         ...(leansOn.length && !sensor ? [
-          h("h3", {}, "Leans on these sensors"),
+          h("h3", {}, "Based on these sensors"),
           h("ul", { class: "list" }, ...leansOn.map((support) => h("li", {}, app.nodeLink(network.node(support.node), network.nodeName(support.node)), h("span", {}, supportText(support))))),
         ] : []),
       );

@@ -78,7 +78,7 @@ async function start(): Promise<void> {
   const app = new App(network, {
     workerUrl: URL.createObjectURL(new Blob([workerCode], { type: "text/javascript" })),
     tabs: (app) => [
-      { key: "trust", title: "How good is it", render: () => trustPanel(trust) },
+      { key: "trust", title: "How accurate is it?", render: () => trustPanel(trust) },
       { key: "place", title: "Place", render: () => placePanel(app, {
         intro: () => intro(app, trust, day.meta),
         node: async (row) => {
@@ -170,7 +170,7 @@ function intro(app: App, trust: Trust, day: DayMeta): Node {
     h("p", {}, cityFacts(app.network)),
     ...day.words.map((text) => h("p", {}, text)),
     h("p", {}, app.network.onRoads ? "Click a road, or search for one." : "Click an intersection or a road, or search for one."),
-    trust.picked.length > 0 && h("h3", {}, `Some ${app.network.onRoads ? "roads" : "intersections"}, not chosen by how well they are forecast`),
+    trust.picked.length > 0 && h("h3", {}, `Some ${app.network.onRoads ? "roads" : "intersections"}, not picked for their accuracy`),
     h("ul", { class: "list" }, ...trust.picked.map(({ node, why }) => h("li", {}, app.nodeLink(app.network.node(node), app.network.nodeName(node)), h("span", {}, why)))),
   );
 }
@@ -183,7 +183,7 @@ function trustPanel(trust: Trust): Node {
     xText: (x) => group.names[x] ?? "", xTicks: group.names.map((_, i) => i).filter((i) => group.names.length < 8 || i % 3 === 2),
   });
   return h("div", {},
-    h("h2", {}, "How good is it"),
+    h("h2", {}, "How accurate is it?"),
     h("p", {}, trust.lead),
     h("div", { class: "tiles" }, ...trust.tiles.map(({ title, value, detail }) => h("div", {}, h("span", {}, title), h("b", {}, value), h("span", {}, detail)))),
     h("p", { class: "verdict" }, trust.verdict),

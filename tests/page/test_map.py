@@ -84,7 +84,7 @@ def test_an_intersection_tells_its_past_and_what_it_leans_on(page: Page, live: L
     row, name = inferred_node(live)
     search(page, name)
     panel = page.locator("#panel")
-    panel.get_by_text("Leans on these sensors").wait_for()
+    panel.get_by_text("Based on these sensors").wait_for()
     assert f"Intersection {name}" in panel.inner_text() and "no sensor: inferred" in panel.inner_text()
     value = float(panel.locator(".value b").inner_text())
     assert value == pytest.approx(live.service.latest.get().issued.values[0, row], rel=0.02)

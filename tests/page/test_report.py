@@ -108,7 +108,7 @@ def test_a_city_of_speeds_without_shapes_on_a_phone(browser: Browser, speeds: st
         page.get_by_role("tab", name="Place").tap()
         page.get_by_text("A day, everywhere").wait_for()
         page.locator("#panel .link").first.tap()
-        page.get_by_text("Leans on these sensors").wait_for()
+        page.get_by_text("Based on these sensors").wait_for()
         assert "by road" in page.locator("#panel").inner_text()
         assert "vehicles per" not in page.locator(".legend").inner_text()
         assert faults(page) == []
