@@ -249,6 +249,7 @@ def test_a_map_that_fits_no_table(tables: dict[str, Path], tmp_path: Path) -> No
 
 
 @pytest.mark.shared
+@pytest.mark.slow  # 26 million cells; the tests above import small matrices
 def test_the_shared_cities_come_in_as_they_are(tmp_path: Path) -> None:
     lux, sf, la = (shared_data(name) for name in ("lux-sim", "sf-taxi-core", "metr-la-week"))
     ends = {"src": "source", "dst": "target"}
