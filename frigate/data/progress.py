@@ -10,17 +10,22 @@ Progress = Callable[[int, int, str], None]  # done, total, and what is being don
 
 
 def plain_progress(title: str, say: Callable[[str], None]) -> Progress:
-    """Progress as an occasional line with the time left."""
-    last, first = time.monotonic(), None  # time left counts from the first update, after any preparation
+    """Progress as an occasional line with the time left.
+
+    Time left counts from the first update, after any preparation; a new total is a new piece of work.
+    """
+    last, began_s, began_at, of = time.monotonic(), 0.0, 0, -1
 
     def update(done: int, total: int, words: str) -> None:
-        nonlocal last, first
+        nonlocal last, began_s, began_at, of
         now = time.monotonic()
-        first = first or (now, done)
-        if now - last < PLAIN_PROGRESS_S or not first[1] < done < total:
+        if total != of:
+            began_s, began_at, of = now, done, total
+        if now - last < PLAIN_PROGRESS_S or not began_at < done < total:
             return
-        last, left_s = now, (now - first[0]) * (total - done) / (done - first[1])
-        say(f"{title} {words}".strip() + f": {done / total:.0%}, {left_s / 60:.0f} min left")
+        last, left_s = now, (now - began_s) * (total - done) / (done - began_at)
+        left = f"{left_s / 60:.0f} min" if left_s > 90 else f"{left_s:.0f} s"
+        say(f"{title} {words}".strip() + f": {done / total:.0%}, {left} left")
 
     return update
 

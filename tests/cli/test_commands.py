@@ -663,16 +663,19 @@ def test_a_table_is_never_wider_than_the_terminal_and_no_number_is_cut(
 
 @pytest.mark.parametrize("preparing_s", [0.0, 600.0])
 def test_progress_in_plain_text_comes_now_and_then(preparing_s: float, capsys: pytest.CaptureFixture[str]) -> None:
-    """What was done before the first step says nothing of how long the others take."""
-    ticks = iter((0.0, *(preparing_s + s for s in (1.0, 20.0, 21.0, 40.0))))
+    """What was done before the first step, or before another total, says nothing of how long the others take."""
+    steps = [(1.0, 1, 100), (20.0, 20, 100), (21.0, 21, 100), (40.0, 40, 100), (400.0, 1, 50), (420.0, 2, 50)]
+    ticks = iter((0.0, *(preparing_s + second for second, _, _ in steps)))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(plain.time, "monotonic", lambda: next(ticks))
         with progress("Training") as update:
-            for done in (1, 20, 21, 40):
-                update(done, 100, f"epoch {done}")
+            for _, done, total in steps:
+                update(done, total, f"epoch {done}")
     assert capsys.readouterr().err.splitlines() == [
-        "Training epoch 20: 20%, 1 min left", "Training epoch 40: 40%, 1 min left",
-    ]  # fmt: skip
+        "Training epoch 20: 20%, 80 s left",
+        "Training epoch 40: 40%, 60 s left",
+        "Training epoch 2: 4%, 16 min left",
+    ]
 
 
 # The demo
