@@ -17,7 +17,7 @@ from frigate.demand.route_search import LineGraph, Routes, line_graph, search_ro
 from frigate.demand.sensor_shares import SensorShares, find_sensor_shares, propagate
 from frigate.demand.settings import DemandSettings, num_searches, route_seed, set_searches
 from frigate.demand.tuning import choose_settings
-from frigate.errors import CityError
+from frigate.errors import CityError, SettingsError
 
 
 @dataclass(frozen=True)
@@ -93,11 +93,14 @@ def estimate_demand(
     >>> demand.road_flow.shape  # (48 hours of weekday and weekend, roads)
     """
     stream, turns = city.stream, city.forbidden_turns
-    sensors = stream.sensors if sensors is None else sensors
+    sensors = stream.sensors if sensors is None else np.asarray(sensors)
+    if sensors.dtype != bool or sensors.shape != (stream.num_nodes,):
+        given = f"{sensors.dtype} of shape {sensors.shape}"
+        raise SettingsError(f"sensors: {given}. Give a bool for each of the {stream.num_nodes:,} nodes")
     usual, medians = usual_counts(stream, sensors, period), usual_medians(stream, sensors, period)
     if not np.isfinite(usual).any():
         where = city.folder or city.name
-        raise CityError(f"{where}: no node has a reading, and demand is estimated from counts. Add readings")
+        raise CityError(f"{where}: no sensor has a reading, and demand is estimated from counts. Add readings")
     if settings is None:
         settings = choose_settings(stream, sensors, period=period, forbidden_turns=turns, seed=seed)
     graph = line_graph(city.network, turns)

@@ -40,7 +40,7 @@ from frigate.demand.route_search import (
 from frigate.demand.sensor_shares import SensorShares, propagate
 from frigate.demand.settings import DemandSettings, num_searches
 from frigate.demand.tuning import choose_settings, hidden_error, searches_to_try
-from frigate.errors import CityError
+from frigate.errors import CityError, SettingsError
 from tests.support.errors import raises
 
 SIDE = 7
@@ -268,6 +268,12 @@ def test_a_gauge_has_no_demand(stream: RoadNetworkStream) -> None:
 def test_a_city_without_a_reading_has_no_demand(stream: RoadNetworkStream) -> None:
     with raises(CityError, "Silent", "reading"):
         estimate_demand(City("Silent", replace(stream, observed=np.zeros_like(stream.observed))))
+
+
+@pytest.mark.parametrize("sensors", [np.ones(3, bool), np.array([0, 2]), np.ones((49, 1), bool), np.ones(49)])
+def test_sensors_are_a_bool_for_each_node(sensors: NDArray[Any], stream: RoadNetworkStream) -> None:
+    with raises(SettingsError, "sensors", str(sensors.dtype), "49"):
+        estimate_demand(City("Grid", stream), sensors)
 
 
 def test_by_default_all_sensors_are_used_and_the_searches_chosen(
