@@ -1,10 +1,10 @@
 # make demo    a simulated town: train, evaluate, forecast, report (about two minutes after set-up)
 # make test    everything that must hold (about five minutes after set-up)
-# make page    the map page, from page/ into frigate/serve/static/ (set-up of demo and test; only when it has changed)
+# make page    the map page, from page/ into frigate/pages/static/ (set-up of demo and test; only when it has changed)
 # make docs    the documentation as a site in site/, readable without internet
 PYTHON ?= python3
 BIN := .venv/bin
-PAGE := frigate/serve/static/report.html
+PAGE := frigate/pages/static/report.html
 
 .PHONY: demo test types unit test-page test-slow page docs format clean
 
@@ -58,4 +58,4 @@ format: .venv/installed
 	touch $@
 
 clean:
-	rm -rf .venv demo build site page/node_modules frigate/serve/static *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv demo build site page/node_modules frigate/pages/static *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

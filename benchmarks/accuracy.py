@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
+from frigate.city.folder import open_city
 from frigate.config import change, preset
-from frigate.data.city import open_city
 from frigate.evaluation.evaluate import evaluate
 from frigate.nn.ops import KERNELS, describe_kernels
 from frigate.training.environment import environment

@@ -17,13 +17,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from frigate.baselines.naive import Forecaster, fit_own_median
+from frigate.baselines.naive import Baseline, fit_own_median
+from frigate.city.folder import open_city
+from frigate.city.split import Split, windows_in
+from frigate.city.stream import RoadNetworkStream
 from frigate.config import BASELINES, preset
-from frigate.data.city import open_city
-from frigate.data.split import Split, windows_in
-from frigate.data.stream import RoadNetworkStream
-from frigate.nn.batch import Windows
-from frigate.nn.scaling import build_topologies, fit_scaling
+from frigate.nn.network_views import NetworkViews
+from frigate.nn.scaling import fit_scaling
+from frigate.nn.windows import Windows
 from frigate.training.environment import environment
 from frigate.training.run import build_model
 
@@ -39,7 +40,7 @@ def whole_split(stream: RoadNetworkStream) -> Split:
     return Split(stream.sensors, none, none, *((ends[i], ends[i + 1]) for i in range(3)))
 
 
-def maes(forecast: Forecaster, windows: Windows, at: np.ndarray, inputs: torch.Tensor) -> dict[str, float]:
+def maes(forecast: Baseline, windows: Windows, at: np.ndarray, inputs: torch.Tensor) -> dict[str, float]:
     error, cells = torch.zeros(12, dtype=torch.float64), torch.zeros(12, dtype=torch.float64)
     with torch.inference_mode():
         for first in range(0, len(at), 64):
@@ -60,8 +61,8 @@ def main() -> None:
     stream = open_city(args.city).stream
     split, settings = whole_split(stream), preset(args.preset)
     scaling = fit_scaling(stream, split, settings.model, features=None, seed=SEED)
-    topologies, _ = build_topologies(stream.topologies, scaling, sensors=split.seen)
-    windows, inputs = Windows(stream, topologies), torch.from_numpy(split.seen)
+    views = NetworkViews.of_scaling(scaling, stream.network, sensors=split.seen)
+    windows, inputs = Windows(stream, views), torch.from_numpy(split.seen)
     train, check, test = (windows_in(part, past=12, horizon=12) for part in (split.train, split.validate, split.test))
     torch.manual_seed(SEED)
     rng = np.random.default_rng(SEED)

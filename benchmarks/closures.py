@@ -24,17 +24,18 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-import torch
 from numpy.typing import NDArray
 
-from frigate.data.city import City, open_city
-from frigate.data.network import RoadNetwork
-from frigate.data.stream import RoadNetworkStream
+from frigate.city.city import City
+from frigate.city.folder import open_city
+from frigate.city.network import RoadNetwork
+from frigate.city.stream import RoadNetworkStream
 from frigate.demand.rerouting import LITTLE_FLOW
 from frigate.evaluation.closures import left_of_change
+from frigate.evaluation.evaluate import forecaster_of
 from frigate.training.checkpoint import load_run
 from frigate.training.environment import environment
-from frigate.training.run import Run, RunTrips
+from frigate.training.run import Run
 
 FORECASTS = 9 * 12 + 6, 17 * 12 + 1, 6  # steps of the day: 09:30 to 17:00, when the last one ends with the closure
 DAY = 288  # steps
@@ -77,7 +78,7 @@ def of_run(run: Run, city: City, folder: Path) -> list[dict[str, Any]]:
     """What one run makes of every scenario."""
     counts, roads = np.load(folder / "counts.npz"), pl.read_csv(folder / "closures.csv")
     here = run.on(city)
-    trips = RunTrips.of(run, city.network, city)
+    forecaster = forecaster_of(here, "cpu")
     scenarios = []
     for number in range(len(counts["counts_closed"])):
         closed = roads.filter(pl.col("scenario") == number)
@@ -85,7 +86,8 @@ def of_run(run: Run, city: City, folder: Path) -> list[dict[str, Any]]:
         network = city.network.close(list(zip(closed["src"].to_list(), closed["dst"].to_list(), strict=True)))
         days = {name: counts[f"counts_{name}"][number].astype(np.float32) for name in ("open", "closed")}
         means = {name: STEPS_PER_HOUR * day[first:stop].mean(0, dtype=np.float64) for name, day in days.items()}
-        (rerouted,) = trips.rerouted([trips.demand(here.split.seen)], network)
+        rerouted = forecaster.rerouted(network)
+        assert rerouted is not None
         forecast = means["open"] * (rerouted.node_change - 1)
         left = left_of_change(means["open"], means["closed"], forecast, here.split.unseen)
         found: dict[str, Any] = {
@@ -172,13 +174,8 @@ def per_hour(values: NDArray[np.floating]) -> NDArray[np.float64]:
 
 def forecasts(run: Run, city: City, stream: RoadNetworkStream, current: NDArray[np.int64]) -> NDArray[np.float32]:
     """[W,H,N] of the windows whose last snapshots these are."""
-    here, device = run.on(replace(city, stream=stream)), torch.device("cpu")
-    windows, predictor = here.windows(device), here.predictor(device)
-    inputs, task = torch.from_numpy(here.split.seen), run.settings.task
-    made = [
-        predictor(windows.batch(np.array([at]), past=task.past, horizon=task.horizon, inputs=inputs)) for at in current
-    ]
-    return torch.cat(made).numpy()
+    forecaster = forecaster_of(run.on(replace(city, stream=stream)), "cpu")
+    return np.concatenate([forecaster.values(np.array([at])) for at in current.tolist()])
 
 
 if __name__ == "__main__":

@@ -25,15 +25,16 @@ import polars as pl
 from features import streets
 from numpy.typing import NDArray
 
-from frigate.data.city import City
-from frigate.data.files import write_file
-from frigate.data.network import Edges, RoadNetwork, clean_edges
-from frigate.data.stream import make_stream
+from frigate.city.city import City
+from frigate.city.network import Edges, RoadNetwork, clean_edges
+from frigate.city.stream import make_stream
 from frigate.demand.calibration import SensorView, first_numbers, route_set
-from frigate.demand.estimate import estimate_demand
-from frigate.demand.route_search import SearchSettings, line_graph, search_routes
+from frigate.demand.route_search import SearchSettings, search_routes
 from frigate.demand.settings import DemandSettings, num_searches
+from frigate.demand.trip_model import estimate_demand
 from frigate.demand.tuning import choose_settings
+from frigate.reading.files import write_file
+from frigate.roads.line_graph import line_graph
 from frigate.training.environment import environment
 
 SIZES = (3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000)

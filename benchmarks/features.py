@@ -20,12 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
-from frigate.data.city import open_city
-from frigate.data.coordinates import haversine_m
-from frigate.data.network import Edges, RoadNetwork, clean_edges
-from frigate.graph import betweenness
-from frigate.graph.betweenness import whole_betweenness
-from frigate.graph.road_features import features_and_notice, travel_time_s
+from frigate.city.folder import open_city
+from frigate.city.network import Edges, RoadNetwork, clean_edges
+from frigate.coordinates import haversine_m
+from frigate.roads import betweenness
+from frigate.roads.betweenness import whole_betweenness
+from frigate.roads.features import features_and_notice, travel_time_s
 from frigate.training.environment import environment
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)

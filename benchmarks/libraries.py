@@ -21,11 +21,11 @@ import numpy as np
 import polars as pl
 import shapely
 
-from frigate.data.network import RoadNetwork
-from frigate.data.notices import Notices
-from frigate.graph.betweenness import local_betweenness, whole_betweenness
-from frigate.graph.road_features import LOCAL_M
-from frigate.sources.geometry import Projection
+from frigate.city.network import RoadNetwork
+from frigate.reading.notices import Notices
+from frigate.roads.betweenness import local_betweenness, whole_betweenness
+from frigate.roads.features import LOCAL_M
+from frigate.roads.geometry import Projection
 from frigate.sources.tables.importer import import_tables
 from frigate.sources.traces.matching import INSIDE_M
 from frigate.sources.traces.road_index import build_grid, find_candidates

@@ -17,11 +17,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from frigate.calendar import DAY_S, hourly_bins
+from frigate.city.folder import open_city
+from frigate.city.split import Split, make_split, read_seen_file, windows_in
+from frigate.city.stream import RoadNetworkStream
 from frigate.config import Task
-from frigate.data.city import open_city
-from frigate.data.split import Split, make_split, read_seen_file, windows_in
-from frigate.data.stream import DAY_S, RoadNetworkStream
-from frigate.demand.count_profiles import snapshot_bins, usual_counts, usual_medians
+from frigate.demand.count_profiles import usual_counts, usual_medians
 from frigate.training.environment import environment
 
 FIT_WINDOWS = 300
@@ -73,7 +74,7 @@ class Histories:
         self.values, self.observed = stream.values[:, rows], stream.observed[:, rows]
         self.day = DAY_S // stream.step_s
         self.hour = max(1, 3600 // stream.step_s)
-        bins = snapshot_bins(stream)
+        bins = hourly_bins(stream.wall_clock)
         self.mean = usual_counts(stream, split.seen, split.train)[bins][:, rows].astype(np.float32)
         median = usual_medians(stream, split.seen, split.train)[bins][:, rows]
         self.median = np.where(np.isnan(median), self.mean, median)

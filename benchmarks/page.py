@@ -33,12 +33,12 @@ import polars as pl
 from numpy.typing import NDArray
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from frigate.data.network import Edges, RoadNetwork, clean_edges
-from frigate.data.stream import make_stream
-from frigate.report.run_page import DROPPED_BITS, FORM, PLACE
-from frigate.serve.issued import rounded
-from frigate.serve.map_data import network_container, road_flows
-from frigate.serve.wire import decode, encode
+from frigate.city.network import Edges, RoadNetwork, clean_edges
+from frigate.city.stream import make_stream
+from frigate.forecasting.road_flow import road_flows
+from frigate.pages.map_data import network_container
+from frigate.pages.run_page import DROPPED_BITS, FORM, PLACEHOLDER
+from frigate.pages.wire import decode, encode, rounded
 from frigate.training.environment import environment
 
 BEGIN = datetime(2024, 3, 4, 16, 0, tzinfo=UTC)
@@ -111,7 +111,7 @@ class MadeUpCity:
 
     def forecast(self) -> bytes:
         values = self.values(PAST + AHEAD)
-        roads = rounded(road_flows(values, self.network))
+        roads = rounded(road_flows(values, [self.network] * len(values), self.network))
         times = [_iso(300 * k) for k in range(-PAST, AHEAD)]
         past = np.where(self.sensors, values[:PAST], np.float32(np.nan))
         meta = {
@@ -126,9 +126,9 @@ class MadeUpCity:
         observed = np.where(self.sensors, values, np.float32(np.nan))
         arrays = {
             "forecast": values, "baseline": rounded(self.values(TIMES), DROPPED_BITS), "observed": observed,
-            "road_forecast": rounded(road_flows(values, self.network), DROPPED_BITS),
+            "road_forecast": rounded(road_flows(values, [self.network] * len(values), self.network), DROPPED_BITS),
             "error": np.full(N, 30, np.float32), "skill": np.zeros(N, np.float32),
-            "leans_on": np.full((N, 4), -1, np.int32), "leans_on_m": np.zeros((N, 4), np.float32),
+            "main_sensors": np.full((N, 4), -1, np.int32), "main_sensors_m": np.zeros((N, 4), np.float32),
             "closed_set": np.zeros(TIMES, np.uint32),
         }  # fmt: skip
         day = encode({"times": [_iso(3600 * k) for k in range(TIMES)], "words": [], "closed": [[]]}, arrays)
@@ -145,7 +145,7 @@ class MadeUpCity:
             f'<script type="application/octet-stream" id="{name}">{text}</script>' for name, text in packed.items()
         ]
         blocks.append(QUIET.format(json.dumps(trust)))
-        return FORM.read_text(encoding="utf-8").replace(PLACE, "\n".join(blocks), 1)
+        return FORM.read_text(encoding="utf-8").replace(PLACEHOLDER, "\n".join(blocks), 1)
 
 
 def _iso(seconds: int) -> str:

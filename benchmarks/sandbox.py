@@ -19,11 +19,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from frigate.data.city import read_city, write_city
-from frigate.data.network import RoadNetwork
-from frigate.data.notices import Notices
-from frigate.data.sandbox import in_sandbox
-from frigate.data.times import Clock
+from frigate.city.folder import read_city, write_city
+from frigate.city.network import RoadNetwork
+from frigate.reading.notices import Notices
+from frigate.reading.sandbox import in_sandbox
+from frigate.reading.times import Clock
 from frigate.sources.matrix import import_matrix
 from frigate.sources.osm.importer import import_osm
 from frigate.sources.traces.files import read_traces

@@ -29,19 +29,19 @@ import torch
 from features import streets
 from numpy.typing import NDArray
 
+from frigate.calendar import wall_clock
+from frigate.city.network import RoadNetwork
 from frigate.config import Settings, preset
-from frigate.data.network import RoadNetwork
-from frigate.data.stream import calendar
-from frigate.graph.areas import split_into_areas
-from frigate.graph.betweenness import threads
-from frigate.graph.positions import choose_anchors, distances_m, position_scale_m, positions
-from frigate.graph.road_features import fit_feature_scaling, road_features
 from frigate.nn.batch import Batch
-from frigate.nn.forecaster import ForecastModel
+from frigate.nn.forecast_model import ForecastModel
 from frigate.nn.partition import cut_parts
 from frigate.nn.predictor import Predictor
 from frigate.nn.scaling import Scaling, build_topologies
 from frigate.nn.topology import Topology
+from frigate.roads.areas import split_into_areas
+from frigate.roads.betweenness import threads
+from frigate.roads.features import fit_feature_scaling, road_features
+from frigate.roads.positions import choose_anchors, distances_m, position_scale_m, positions
 from frigate.training.environment import environment
 from frigate.training.run import build_model
 
@@ -101,7 +101,7 @@ def fit(network: RoadNetwork, features: NDArray[np.float32]) -> dict[str, Scalin
 def window(topology: Topology, sensors: NDArray[np.bool_]) -> Batch:
     rng, N = np.random.default_rng(SEED), len(sensors)
     times_s = 3600 * np.arange(PAST + HORIZON)
-    known = torch.from_numpy(calendar(times_s))[None]
+    known = torch.from_numpy(wall_clock(times_s))[None]
     observed = torch.from_numpy(np.tile(sensors, (PAST, 1)))[None]
     target = torch.from_numpy(rng.poisson(4.0, (1, HORIZON, N)).astype(np.float32))
     values = torch.from_numpy(rng.poisson(4.0, (1, PAST, N)).astype(np.float32)) * observed

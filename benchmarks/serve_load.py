@@ -30,9 +30,10 @@ from typing import Any
 import numpy as np
 
 from frigate.bench.synthetic import Size, parse_size, synthetic_network
+from frigate.city.city import City
+from frigate.city.folder import open_city, write_city
+from frigate.city.stream import make_stream
 from frigate.config import change, preset
-from frigate.data.city import City, open_city, write_city
-from frigate.data.stream import make_stream
 from frigate.training.environment import environment
 from frigate.training.train import train
 

@@ -15,10 +15,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from frigate.baselines.boosted_trees import fit_trees
+from frigate.city.folder import open_city
 from frigate.config import change, preset
-from frigate.data.city import open_city
 from frigate.evaluation.evaluate import evaluate_forecaster
-from frigate.nn.batch import Windows
+from frigate.nn.windows import Windows
 from frigate.training.environment import environment
 from frigate.training.hidden_sensors import training_masks, training_windows
 from frigate.training.train import new_run, seen_from

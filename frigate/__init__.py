@@ -39,12 +39,14 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from frigate.city.city import City
+    from frigate.city.folder import read_city, write_city
+    from frigate.city.network import RoadNetwork
+    from frigate.city.stream import RoadNetworkStream, make_stream
     from frigate.config import Settings, preset
-    from frigate.data.city import City, read_city, write_city
-    from frigate.data.network import RoadNetwork
-    from frigate.data.stream import RoadNetworkStream, make_stream
-    from frigate.demand.estimate import Demand, estimate_demand
+    from frigate.demand.estimate import Demand
     from frigate.demand.flows import trips_through
+    from frigate.demand.trip_model import estimate_demand
     from frigate.errors import CheckpointError, CityError, FrigateError, MissingExtraError, SettingsError
     from frigate.evaluation.evaluate import evaluate
     from frigate.evaluation.results import Evaluation
@@ -60,10 +62,11 @@ else:
     # Lazy imports, so that `import frigate` and `frigate --help` do not wait seconds for torch.
     _NAMES_IN = {
         "frigate.config": ("Settings", "preset"),
-        "frigate.data.city": ("City", "read_city", "write_city"),
-        "frigate.data.network": ("RoadNetwork",),
-        "frigate.data.stream": ("RoadNetworkStream", "make_stream"),
-        "frigate.demand.estimate": ("Demand", "estimate_demand"),
+        "frigate.city.folder": ("City", "read_city", "write_city"),
+        "frigate.city.network": ("RoadNetwork",),
+        "frigate.city.stream": ("RoadNetworkStream", "make_stream"),
+        "frigate.demand.estimate": ("Demand",),
+        "frigate.demand.trip_model": ("estimate_demand",),
         "frigate.demand.flows": ("trips_through",),
         "frigate.errors": ("CheckpointError", "CityError", "FrigateError", "MissingExtraError", "SettingsError"),
         "frigate.evaluation.evaluate": ("evaluate",),

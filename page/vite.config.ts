@@ -1,6 +1,6 @@
 import { defineConfig, type Plugin } from "vite";
 
-const OUT = "../frigate/serve/static";
+const OUT = "../frigate/pages/static";
 
 /** Scripts and styles go into the page itself, so that a report is one file. */
 function oneFile(): Plugin {

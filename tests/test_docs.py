@@ -466,7 +466,8 @@ def test_the_baseline_of_contributing_forecasts() -> None:
     town = make_town(random_stream([network, edited(network, seed=0)], seed=0), small_settings("paper"))
     one_hop = contributed("class OneHop")["OneHop"]
     model = one_hop(BaselineSettings("stnn", width=8, layers=1), Task(past=4, horizon=3), town.scaling)
-    forecast = model(town.batch([13, 20]))  # windows with one topology and with two
+    batch = town.batch([13, 20])  # the roads change ahead of the first window
+    forecast = batch.join(model(batch))
     assert forecast.shape == (2, 3, 12) and bool(forecast.isfinite().all())
 
 

@@ -15,7 +15,7 @@ FIXED = {  # draws that no seed changes, or that are given a stream's number
     "demand/route_search.py",
     "demand/tuning.py",
     "forecasting/export.py",
-    "graph/betweenness.py",
+    "roads/betweenness.py",
     "sources/benchmarks/layout.py",
 }
 

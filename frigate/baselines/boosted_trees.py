@@ -18,13 +18,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from frigate.baselines.naive import fit_own_median, last_topologies, require_same_nodes, window_means
+from frigate.calendar import HOURS, hourly_bins
+from frigate.city.split import Period, Split, windows_in
 from frigate.config import Task
-from frigate.data.split import Period, Split, windows_in
 from frigate.draws import Draw, generator
 from frigate.errors import MissingExtraError, SettingsError
-from frigate.nn.batch import Batch, Windows
-from frigate.nn.clock import HOURS, clock_bins
+from frigate.nn.batch import Batch
+from frigate.nn.calendar import calendar
 from frigate.nn.moments import moments
+from frigate.nn.windows import Windows
 
 NEAREST = 5  # k
 HIDDEN = (0.2, 0.8)  # range of the share of sensors hidden in a training window
@@ -41,12 +43,12 @@ Rows = tuple[NDArray[np.float32], NDArray[np.float32]]  # features [R,F] and rea
 
 @dataclass(frozen=True)
 class Trees:
-    """A Forecaster for the nodes it was fitted on; roads may change."""
+    """A Baseline for the nodes it was fitted on; roads may change."""
 
     booster: Any  # lightgbm.Booster
     objective: str
     validation_mae: float  # at the best tree, in the user's unit
-    profile: Tensor  # [CLOCK_BINS,N] of each seen sensor; NaN at other nodes
+    profile: Tensor  # [BINS,N] of each seen sensor; NaN at other nodes
     length_scale_m: float
     min_value: float  # 0 for counts
     readings: bool  # whether features include readings
@@ -163,15 +165,16 @@ class _Draw:
                 hidden = torch.from_numpy(self.masks[mask])[None].to(device)
             batch = self.windows.batch(at[None], past=past, horizon=horizon, inputs=inputs, hidden=hidden, demand=which)
             nodes = torch.from_numpy(np.flatnonzero(asked)).to(device)
-            assert batch.target is not None and batch.target_observed is not None
             steps = torch.from_numpy(np.sort(rng.permutation(horizon)[:STEPS])).to(device)
-            rows = features(
-                batch, self.profile, length_scale_m=self.length_scale_m, steps=steps, nodes=nodes,
-                readings=self.readings,
-            )  # fmt: skip
-            there = batch.target_observed[0, steps][:, nodes]
-            xs.append(rows[there].cpu().numpy())
-            ys.append(batch.target[0, steps][:, nodes][there].cpu().numpy())
+            for row in batch.split(1):
+                assert row.target is not None and row.target_observed is not None
+                made = features(
+                    row, self.profile, length_scale_m=self.length_scale_m, steps=steps, nodes=nodes,
+                    readings=self.readings,
+                )  # fmt: skip
+                there = row.target_observed[0, steps][:, nodes]
+                xs.append(made[there].cpu().numpy())
+                ys.append(row.target[0, steps][:, nodes][there].cpu().numpy())
         x, y = (np.concatenate(parts) if parts else np.empty(0, np.float32) for parts in (xs, ys))
         if len(y) == 0:
             raise SettingsError(
@@ -210,8 +213,8 @@ def features(
 ) -> Tensor:
     """[S,n,F] features of one window; NaN where unknown."""
     [(topology, _)] = last_topologies(window)
-    hours = clock_bins(window.calendar_future[0, steps])  # [S]
-    of_step = torch.cat([steps[:, None] + 1, window.calendar_future[0, steps], hours[:, None] % HOURS], 1)
+    hours = hourly_bins(window.time_future[0, steps])  # [S]
+    of_step = torch.cat([steps[:, None] + 1, calendar(window.time_future[0, steps]), hours[:, None] % HOURS], 1)
     roads = topology.road_features
     if not readings:
         here = of_step[:, None].expand(-1, len(nodes), -1)

@@ -25,8 +25,8 @@ from torch import Tensor, nn
 
 from frigate.baselines.deep import DeepBaseline, on_roads, random_walks
 from frigate.config import BaselineSettings, Task
-from frigate.data.stream import CALENDAR
 from frigate.nn.batch import Batch
+from frigate.nn.calendar import CALENDAR, calendar
 from frigate.nn.ops import Backend
 from frigate.nn.scaling import Scaling
 
@@ -127,11 +127,11 @@ class DCRNN(DeepBaseline):
         """[N,B,H] in the model's unit."""
         last = batch.topology_of[:, -1:]
         truth = self.scheduled_truth(batch)
-        calendar = batch.calendar_future.to(states[0].dtype).expand(batch.num_nodes, -1, -1, -1)
+        known = calendar(batch.time_future).to(states[0].dtype).expand(batch.num_nodes, -1, -1, -1)
         y = states[0].new_zeros(batch.num_nodes, batch.num_windows, 1)  # the GO symbol
         steps = []
         for k in range(batch.horizon):
-            x = torch.cat([y, calendar[:, :, k]], dim=-1)
+            x = torch.cat([y, known[:, :, k]], dim=-1)
             for i, cell in enumerate(self.decoder):
                 x = states[i] = cell(x[:, :, None], states[i], diffusion, last).squeeze(2)
             y = self.readout(x)

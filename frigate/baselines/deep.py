@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 
 from frigate.config import BaselineSettings, Task
-from frigate.data.stream import CALENDAR
 from frigate.errors import SettingsError
-from frigate.graph.road_features import FEATURE_WIDTH
 from frigate.nn.batch import Batch
-from frigate.nn.forecaster import ForecastModel
+from frigate.nn.calendar import CALENDAR, calendar
+from frigate.nn.forecast_model import ForecastModel
 from frigate.nn.model import per_snapshot
 from frigate.nn.ops import Backend
 from frigate.nn.ops.sparse import SparseMatrix
 from frigate.nn.scaling import Scaling
 from frigate.nn.topology import Topology
+from frigate.roads.features import FEATURE_WIDTH
 
 READING = 2  # value and mask
 
@@ -41,13 +41,17 @@ class DeepBaseline(ForecastModel):
 
     def forward(self, batch: Batch, *, kernels: str = "auto") -> Tensor:
         """[B,H,N] in the user's unit, not clamped."""
+        forecast = self.forecast(self.read(batch), batch, self.backend(batch, kernels))
+        return self.unscaled(forecast.permute(1, 2, 0))
+
+    def read(self, batch: Batch) -> Tensor:
+        """x [N,B,T,F]: the reading in the model's unit, whether there is one, the calendar, and road features."""
         scaled = self.scaled(batch.values).where(batch.observed, 0.0).permute(2, 0, 1)  # [N,B,T]
         parts = [torch.stack([scaled, batch.observed.permute(2, 0, 1).to(scaled.dtype)], dim=-1)]
-        parts.append(batch.calendar_past.expand(batch.num_nodes, -1, -1, -1))
+        parts.append(calendar(batch.time_past).expand(batch.num_nodes, -1, -1, -1))
         if self.settings.roads:
             parts.append(per_snapshot(batch, [topology.road_features for topology in batch.topologies]))
-        forecast = self.forecast(torch.cat(parts, dim=-1), batch, self.backend(batch, kernels))
-        return self.unscaled(forecast.permute(1, 2, 0))
+        return torch.cat(parts, dim=-1)
 
     def forecast(self, x: Tensor, batch: Batch, backend: Backend) -> Tensor:
         """[N,B,H] from x [N,B,T,F], both in the model's unit."""

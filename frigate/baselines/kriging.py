@@ -33,11 +33,12 @@ from frigate.baselines.naive import (
     require_same_nodes,
     seen_median,
 )
+from frigate.calendar import hourly_bins
+from frigate.city.split import Split, windows_in
 from frigate.config import Task
-from frigate.data.split import Split, windows_in
-from frigate.nn.batch import Batch, Windows
-from frigate.nn.clock import clock_bins
+from frigate.nn.batch import Batch
 from frigate.nn.topology import Topology
+from frigate.nn.windows import Windows
 
 MAX_DISTANCES = 4_000_000  # in memory at once during the search: 32 MB
 MAX_SYSTEMS = 2048  # systems solved at once: 20 MB per array
@@ -78,9 +79,9 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class Kriging:
-    """A Forecaster for the nodes it was fitted on; roads may change."""
+    """A Baseline for the nodes it was fitted on; roads may change."""
 
-    profile: Tensor  # [CLOCK_BINS,N] of each seen sensor, in the kriged unit; NaN at other nodes
+    profile: Tensor  # [BINS,N] of each seen sensor, in the kriged unit; NaN at other nodes
     of_profile: Covariance
     of_anomaly: Covariance
     decay: Decay
@@ -97,7 +98,7 @@ class Kriging:
         require_same_nodes("kriging", self.profile, batch)
         profile = self.profile.to(batch.values.device)
         anomaly, known = window_anomalies(in_logarithms(batch) if self.counts else batch, profile)
-        hours = clock_bins(batch.calendar_future)  # [B,H]
+        hours = hourly_bins(batch.time_future)  # [B,H]
         left = self.decay.of(batch.horizon).to(anomaly)[:, None]  # [H,1]
         forecast = self.otherwise(batch).clone()
         for topology, rows in last_topologies(batch):
@@ -145,7 +146,7 @@ def fit_kriging(windows: Windows, split: Split, task: Task) -> Kriging:
     if counts:
         batches = [in_logarithms(batch) for batch in batches]
     anomalies = [window_anomalies(batch, profile) for batch in batches]
-    topology = windows.topologies[int(windows.topology_of[current[-1]])]
+    topology = batches[-1].topologies[int(batches[-1].topology_of[-1, -1])]
     around = find_surroundings(topology)
     anomaly = torch.cat([value.where(known, torch.nan) for value, known in anomalies])
     fitted = Kriging(
@@ -236,7 +237,7 @@ def in_logarithms(batch: Batch) -> Batch:
 
 def window_anomalies(batch: Batch, profile: Tensor) -> tuple[Tensor, Tensor]:
     """[B,N] mean deviation of each sensor from its profile in the past window, and whether it is known."""
-    usual = profile[clock_bins(batch.calendar_past)]  # [B,T,N]
+    usual = profile[hourly_bins(batch.time_past)]  # [B,T,N]
     there = batch.observed & torch.isfinite(usual)
     count = there.sum(1)
     return (batch.values - usual).where(there, 0.0).sum(1) / count.clamp(min=1), count > 0
@@ -289,7 +290,7 @@ def _fit_decay(
     kriged, later, price = [], [], []
     for batch, (anomaly, known) in zip(batches, anomalies, strict=True):
         assert batch.target is not None and batch.target_observed is not None
-        usual = kriging.profile[clock_bins(batch.calendar_future)][:, :, targets]  # [B,H,targets]
+        usual = kriging.profile[hourly_bins(batch.time_future)][:, :, targets]  # [B,H,targets]
         gap = batch.target[:, :, targets] - usual
         later.append(gap.where(batch.target_observed[:, :, targets], torch.nan).cpu().numpy())
         # Converts an error in the logarithm to the user's unit.

@@ -18,15 +18,15 @@ from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import SuperLU, splu
 from torch import Tensor
 
-from frigate.data.split import Split
-from frigate.data.stream import DAY_S, RoadNetworkStream
+from frigate.calendar import BINS, DAY_S, hourly_bins
+from frigate.city.split import Split
+from frigate.city.stream import RoadNetworkStream
 from frigate.errors import SettingsError
 from frigate.nn.batch import Batch
-from frigate.nn.clock import CLOCK_BINS, clock_bins
 from frigate.nn.topology import Topology
 
-Forecaster = Callable[[Batch], Tensor]
-TimedForecaster = Callable[[Batch, NDArray[np.int64]], Tensor]  # also takes the windows' last past snapshots [B]
+Baseline = Callable[[Batch], Tensor]
+TimedBaseline = Callable[[Batch, NDArray[np.int64]], Tensor]  # also takes the windows' last past snapshots [B]
 Value = TypeVar("Value")
 
 NEAREST = 5
@@ -70,10 +70,10 @@ class Constant:
 class ClockProfile:
     """A value for each kind of day and local hour, the same for all nodes or one for each."""
 
-    profile: Tensor  # [CLOCK_BINS,1 or N]
+    profile: Tensor  # [BINS,1 or N]
 
     def __call__(self, batch: Batch) -> Tensor:
-        return self.profile.to(batch.values.device)[clock_bins(batch.calendar_future)].expand(-1, -1, batch.num_nodes)
+        return self.profile.to(batch.values.device)[hourly_bins(batch.time_future)].expand(-1, -1, batch.num_nodes)
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class LastHour:
 
     def __call__(self, batch: Batch) -> Tensor:
         steps = min(self.steps, batch.past)
-        mean, known = window_means(batch.keep_past(range(batch.past - steps, batch.past)))
+        mean, known = window_means(batch.last(steps))
         return torch.where(known, mean, self.otherwise)[:, None].expand(-1, batch.horizon, -1)
 
 
@@ -221,14 +221,14 @@ def last_topologies(batch: Batch) -> list[tuple[Topology, Tensor]]:
 
 
 def require_same_nodes(what: str, profile: Tensor, batch: Batch) -> None:
-    """Refuse a city other than the one that the profile [CLOCK_BINS,N] was fitted on."""
+    """Refuse a city other than the one that the profile [BINS,N] was fitted on."""
     if profile.shape[1] != batch.num_nodes:
         raise SettingsError(
             f"{what}: fitted on a city of {profile.shape[1]} nodes, but this one has {batch.num_nodes}. Fit it again"
         )
 
 
-def naive_baselines(stream: RoadNetworkStream, split: Split) -> dict[str, Forecaster]:
+def naive_baselines(stream: RoadNetworkStream, split: Split) -> dict[str, Baseline]:
     """The baselines of every table, by name, fitted on seen nodes and training times only."""
     middle = seen_median(stream, split)
     return {
@@ -240,9 +240,7 @@ def naive_baselines(stream: RoadNetworkStream, split: Split) -> dict[str, Foreca
     }
 
 
-def own_past_baselines(
-    stream: RoadNetworkStream, split: Split
-) -> tuple[dict[str, Forecaster], dict[str, TimedForecaster]]:
+def own_past_baselines(stream: RoadNetworkStream, split: Split) -> tuple[dict[str, Baseline], dict[str, TimedBaseline]]:
     """The baselines that repeat a sensor's own readings, so they only work at sensors.
 
     Those in the second dict also need the times of the windows. "last week" is included if there is enough data.
@@ -250,7 +248,7 @@ def own_past_baselines(
     middle = seen_median(stream, split)
     hour = LastHour(middle, max(1, HOUR_S // stream.step_s))
     week_before = _week_before(stream)
-    timed: dict[str, TimedForecaster] = {}
+    timed: dict[str, TimedBaseline] = {}
     if (week_before[slice(*split.test)] >= 0).any():
         timed["last week"] = LastWeek(stream, split.seen, week_before, hour)
     return {"persistence": Persistence(middle), "last hour": hour}, timed
@@ -274,7 +272,7 @@ def fit_clock_profile(stream: RoadNetworkStream, split: Split, *, otherwise: flo
     """Medians over all seen nodes; an hour without a training reading gets `otherwise`."""
     values, observed = _training(stream, split, split.seen)
     bins = _training_bins(stream, split)
-    profile = np.full(CLOCK_BINS, otherwise, np.float32)
+    profile = np.full(BINS, otherwise, np.float32)
     for b in np.unique(bins):
         readings = values[bins == b][observed[bins == b]]
         if len(readings):
@@ -288,7 +286,7 @@ def fit_own_median(stream: RoadNetworkStream, split: Split, *, otherwise: float)
     bins = _training_bins(stream, split)
     whole = column_medians(values, observed)
     whole = np.where(np.isnan(whole), otherwise, whole)
-    profile = np.tile(whole, (CLOCK_BINS, 1))
+    profile = np.tile(whole, (BINS, 1))
     for b in np.unique(bins):
         own = column_medians(values[bins == b], observed[bins == b])
         profile[b] = np.where(np.isnan(own), whole, own)
@@ -315,4 +313,4 @@ def _training(
 
 
 def _training_bins(stream: RoadNetworkStream, split: Split) -> NDArray[np.int64]:
-    return np.asarray(clock_bins(torch.from_numpy(stream.calendar[slice(*split.train)])).numpy())
+    return np.asarray(hourly_bins(stream.wall_clock[slice(*split.train)]))

@@ -1,7 +1,5 @@
 """`frigate bench`: speed and memory of training steps, forecasts and live updates, compared with a plain PyTorch
 Geometric baseline.
-
-May import: `report`, `evaluation`, `forecasting` and below.
 """
 
 from frigate.bench.measure import bench

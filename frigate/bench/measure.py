@@ -32,17 +32,18 @@ from frigate.bench.clock import (
 from frigate.bench.pyg_baseline import plain_bytes, plain_copy
 from frigate.bench.roofline import Ceilings, Sizes, forecast_work, step_work, work_json
 from frigate.bench.synthetic import Size, parse_size, synthetic_demand, synthetic_network, synthetic_run, windows_for
+from frigate.city.network import RoadNetwork
 from frigate.config import PRESETS, ModelSettings, Settings, change, preset
-from frigate.data.network import RoadNetwork
 from frigate.errors import FrigateError, SettingsError
 from frigate.forecasting.live import Live
-from frigate.graph.positions import choose_anchors, distances_m, position_scale_m, positions
-from frigate.graph.road_features import road_features
-from frigate.nn.batch import Batch, Windows
+from frigate.nn.batch import Batch
 from frigate.nn.device import autocast, best_device
-from frigate.nn.forecaster import Fixed, ForecastModel
-from frigate.nn.ops import describe_kernels
+from frigate.nn.forecast_model import ForecastModel, RoadWeights
+from frigate.nn.ops import describe_kernels, follow_readings
 from frigate.nn.ops.cuda.recording import RecordedFunction
+from frigate.nn.windows import Windows
+from frigate.roads.features import road_features
+from frigate.roads.positions import choose_anchors, distances_m, position_scale_m, positions
 from frigate.training.environment import environment
 from frigate.training.run import RunOnCity
 from frigate.training.trainer import Trainer
@@ -186,14 +187,14 @@ def _forecasts(
     run: RunOnCity, ours: ForecastModel, baseline: ForecastModel, data: Windows, repeats: Repeats
 ) -> dict[str, Any]:
     """Forecasts of one window of all nodes, ours and the baseline's; on a GPU also replayed from a CUDA graph."""
-    device, batch, fixed = data.device, _window(run, data, FIRST), _fixed(ours.eval(), data)
+    device, batch, weights = data.device, _window(run, data, FIRST), _weights(ours.eval(), data)
 
     def forecast(model: ForecastModel, **how: Any) -> Tensor:
         with torch.inference_mode(), autocast(device):
             made: Tensor = model(batch, **how)
             return made
 
-    mine, other = partial(forecast, ours, fixed=fixed), partial(forecast, baseline, kernels="reference")
+    mine, other = partial(forecast, ours, weights=weights), partial(forecast, baseline, kernels="reference")
     baseline.eval()
     found: dict[str, Any] = {"difference": _require_same("the baseline and ours", mine(), other(), run)}
     calls = {"ours": mine, "baseline": other}
@@ -231,9 +232,9 @@ def _live_updates(run: RunOnCity, data: Windows, repeats: Repeats) -> float:
         live.forecast()
 
     time_ms = host_ms(update, warm=repeats.warm, repeats=repeats.live_update)
-    batch, fixed = _window(run, data, next(at) - 1), _fixed(run.model, data)
+    batch, weights = _window(run, data, next(at) - 1), _weights(run.model, data)
     with torch.inference_mode(), autocast(device):
-        full = run.model(batch, fixed=fixed)[0]
+        full = run.model(batch, weights=weights)[0]
     _require_same("a live update and the full forecast", torch.from_numpy(live.forecast().values), full, run)
     return time_ms
 
@@ -249,10 +250,10 @@ def _demand_update(run: RunOnCity, data: Windows, repeats: Repeats) -> dict[str,
     tables = synthetic_demand(data.stream.num_nodes, seed=run.settings.train.seed, device=data.device)
     batch, which = _window(run, data, FIRST), torch.zeros(1, dtype=torch.int64, device=data.device)
 
+    clock = torch.cat([batch.time_past, batch.time_future], dim=1)
+
     def follow() -> Tensor:
-        made = tables.apply(batch, which).demand
-        assert made is not None
-        return made
+        return follow_readings(tables, batch.values, batch.observed, clock, which, None, None)[1]
 
     with torch.inference_mode():
         calls: dict[str, Callable[[], Tensor]] = {"demand_update_ms": follow}
@@ -304,9 +305,9 @@ def _stepping(trainer: Trainer) -> Callable[[], object]:
 
 
 @torch.inference_mode()
-def _fixed(model: ForecastModel, data: Windows) -> list[Fixed]:
+def _weights(model: ForecastModel, data: Windows) -> list[RoadWeights]:
     with autocast(data.device):
-        return [model.fixed(topology) for topology in data.topologies]
+        return [model.road_weights(topology) for topology in data.topologies]
 
 
 def _static(network: RoadNetwork, *, seed: int) -> dict[str, Any]:

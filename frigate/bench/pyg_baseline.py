@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from frigate.config import ModelSettings, Task
-from frigate.nn.forecaster import ForecastModel
+from frigate.nn.forecast_model import ForecastModel
 from frigate.nn.layers import GatedConv, Layers, ResidualGatedConv, compute_gates
 from frigate.nn.ops import Backend
 from frigate.nn.topology import Topology

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from frigate.config import ModelSettings, Task
-from frigate.data.stream import CALENDAR
+from frigate.nn.calendar import CALENDAR
 from frigate.nn.scaling import NEAR_SENSORS
 
 FP32 = 4

@@ -10,18 +10,18 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import minimum_spanning_tree
 from scipy.spatial import Delaunay
 
+from frigate.calendar import BINS
+from frigate.city.city import City
+from frigate.city.network import Edges, RoadNetwork, clean_edges
+from frigate.city.split import make_split
+from frigate.city.stream import make_stream
 from frigate.config import Settings
-from frigate.data.city import City
-from frigate.data.coordinates import haversine_m
-from frigate.data.network import Edges, RoadNetwork, clean_edges
-from frigate.data.split import make_split
-from frigate.data.stream import make_stream
+from frigate.coordinates import haversine_m
 from frigate.demand.sensor_shares import MAX_SENSORS
+from frigate.demand.tables import DemandTables
 from frigate.errors import SettingsError
-from frigate.graph.road_features import FEATURES
-from frigate.nn.clock import CLOCK_BINS
-from frigate.nn.demand_tables import DemandTables
 from frigate.nn.scaling import fit_scaling
+from frigate.roads.features import FEATURES
 from frigate.training.run import RunOnCity, build_model
 
 ROADS_PER_NODE = 2.28  # Chengdu's; Beijing has 2.27
@@ -90,14 +90,14 @@ def synthetic_demand(nodes: int, *, seed: int, device: torch.device) -> DemandTa
     rng = torch.Generator().manual_seed(seed)
     share = torch.rand(1, 1, nodes, MAX_SENSORS, generator=rng)
     return DemandTables(
-        usual=torch.rand(1, CLOCK_BINS, nodes, generator=rng).to(device),
+        usual=torch.rand(1, BINS, nodes, generator=rng).to(device),
         is_sensor=(torch.rand(1, nodes, generator=rng) < SENSORS).to(device),
         spread=torch.rand(1, nodes, generator=rng).to(device),
         sensor=torch.randint(nodes, share.shape, generator=rng, dtype=torch.int32).to(device),
         share=(share / share.sum(-1, keepdim=True)).to(device),
         rest=torch.zeros(1, 1, nodes, device=device),
         roads=None,
-        below=torch.zeros(1, CLOCK_BINS, nodes, device=device),
+        below=torch.zeros(1, BINS, nodes, device=device),
         power=1.0,
         step_s=STEP_S,
     )
@@ -117,5 +117,5 @@ def synthetic_run(settings: Settings, size: Size) -> RunOnCity:
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
         model = build_model(settings, scaling).eval()
-    city = City("Synthetic", stream, road_features=(features,))
+    city = City("Synthetic", stream, road_features={network.fingerprint: features})
     return RunOnCity.untrained(city, split, settings, scaling, model)

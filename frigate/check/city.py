@@ -8,15 +8,17 @@ from typing import Any
 
 import numpy as np
 
+from frigate.calendar import DAY_S
 from frigate.check.sensors import SHOWN, SensorCheck, check_sensors, fault_lines
+from frigate.city.city import City
+from frigate.city.city_toml import step_text
+from frigate.city.network import NodeId, RoadNetwork
+from frigate.city.network_tables import connected_parts, isolated_nodes
+from frigate.city.stream import RoadNetworkStream
 from frigate.config import ANCHOR_CHOICES
-from frigate.data.city import City
-from frigate.data.city_toml import step_text
-from frigate.data.network import NodeId, RoadNetwork
-from frigate.data.network_tables import connected_parts, isolated_nodes
-from frigate.data.stream import DAY_S, RoadNetworkStream
-from frigate.graph.nearest_sensors import hops_to
-from frigate.graph.positions import choose_anchors, distances_m, distortion
+from frigate.roads.nearest_sensors import hops_to
+from frigate.roads.positions import choose_anchors, distances_m, distortion
+from frigate.text import duration
 
 ANCHORS = 16
 HOPS = (1, 2, 3, 5, 10)
@@ -134,28 +136,6 @@ class CheckReport:
             gap = f"the longest gap {duration(sensor.longest_gap * self.step_s)} from {sensor.gap_from}"
             lines.append(f"  {sensor.node_id}: {sensor.missing_share:.1%} missing, {gap}")
         return lines
-
-
-def duration(seconds: int) -> str:
-    """A duration in its two largest units: "2 days 4 h"."""
-    parts = []
-    for size, word in ((DAY_S, "day"), (3600, "h"), (60, "min"), (1, "s")):
-        count, seconds = divmod(seconds, size)
-        if count:
-            parts.append(f"{count:,} {word}{'s' * (word == 'day' and count > 1)}")
-        elif parts:
-            break
-    return " ".join(parts[:2]) or "0 s"
-
-
-def percent(share: float) -> str:
-    """A share in per cent, never rounded to 0 or 100 unless it is exactly that."""
-    shown = f"{100 * share:.1f}" if share < 0.1 or share > 0.9 else f"{100 * share:.0f}"
-    if share < 1 and float(shown) == 100:
-        return "over 99.9 %"
-    if share > 0 and float(shown) == 0:
-        return "under 0.1 %"
-    return f"{float(shown):g} %"
 
 
 def check_city(city: City, *, positions: bool = False) -> CheckReport:

@@ -18,8 +18,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.data.network import NodeId
-from frigate.data.stream import DAY_S, RoadNetworkStream
+from frigate.calendar import DAY_S
+from frigate.city.network import NodeId
+from frigate.city.stream import RoadNetworkStream
 
 STUCK_S = 6 * 3600
 STUCK_READINGS = 12  # of a gauge; fewer equal readings mean nothing

@@ -1,4 +1,1 @@
-"""The command line: one tree of commands. Each reads its input, calls one function, and prints the result.
-
-May import: everything.
-"""
+"""The command line: one tree of commands. Each reads its input, calls one function, and prints the result."""

@@ -15,7 +15,7 @@ DROPPED_FIRST = ("memory, baseline", "memory")  # columns, in a narrow terminal
 def run(args: Namespace) -> None:
     from frigate.bench import bench
     from frigate.bench.output import notes_of, require_place, rows_of
-    from frigate.data.files import write_file
+    from frigate.reading.files import write_file
 
     require_place(args.file, as_json=args.json)
     result = bench(

@@ -11,9 +11,9 @@ from frigate.cli.parser import CITY_FOLDER, EXCLUDE, JSON, Argument, Command
 
 def run(args: Namespace) -> None:
     from frigate.check.city import check_city
-    from frigate.data.city import read_city
-    from frigate.graph.feature_cache import ensure_road_features
-    from frigate.report.check_page import write_check_page
+    from frigate.city.folder import read_city
+    from frigate.pages.check_page import write_check_page
+    from frigate.roads.feature_cache import ensure_road_features
 
     with status(f"Reading {args.city}"):
         city = ensure_road_features(read_city(args.city, exclude=args.exclude))

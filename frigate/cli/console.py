@@ -14,9 +14,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
-from frigate.data.foreign_text import printable, printable_json
-from frigate.data.progress import Progress, plain_progress
-from frigate.data.text_table import table_lines
+from frigate.progress import Progress, plain_progress
+from frigate.text import printable, printable_json, table_lines
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -14,9 +14,9 @@ LISTED = 10  # of the trips through a road
 
 
 def run(args: Namespace) -> None:
-    from frigate.demand.estimate import estimate_demand
     from frigate.demand.flows import find_road, trips_through
-    from frigate.report.demand_page import check_suffix, write_flows
+    from frigate.demand.trip_model import estimate_demand
+    from frigate.pages.demand_page import check_suffix, write_flows
 
     road = None if args.through is None else _ends(args.through)
     if args.output is not None:
@@ -25,16 +25,16 @@ def run(args: Namespace) -> None:
         raise SettingsError("name a file for the flows with -o, or a road with --through")
     city = read(args.city)
     if road is not None:
-        find_road(city.network, road)
+        find_road(city.stream.usual_network(), road)
     with status("Estimating demand"):
         demand = estimate_demand(city, seed=args.seed)
-        through = None if road is None else trips_through(demand, city.network, road, step_s=city.stream.step_s)
+        through = None if road is None else trips_through(demand, road)
         if args.output is not None:
             write_flows(args.output, demand, city, through=through)
     if args.json:
         print_json(
             {
-                "roads": city.network.num_edges,
+                "roads": demand.network.num_edges,
                 "sensors": int(demand.sensors.sum()),
                 "relative_error_at_sensors": round(demand.fit, 4),
                 "searches": demand.settings.to_json()["searches"],
@@ -48,7 +48,7 @@ def run(args: Namespace) -> None:
             (a, b), (c, d) = movement.origin, movement.destination
             say(f"  {movement.vehicles_per_day:10,.1f}  from {a} -> {b}  to {c} -> {d}")
     if args.output is not None:
-        roads, sensors = city.network.num_edges, int(demand.sensors.sum())
+        roads, sensors = demand.network.num_edges, int(demand.sensors.sum())
         say(f"Flows of {roads:,} roads by kind of day and hour, from {sensors:,} sensors: {args.output}")
 
 

@@ -18,13 +18,13 @@ from frigate.cli.evaluate import print_evaluation
 from frigate.cli.parser import Argument, Command
 from frigate.cli.serve import PORT
 from frigate.config import Settings, change, preset
-from frigate.data.progress import Progress
 from frigate.errors import SettingsError
+from frigate.progress import Progress
 
 if TYPE_CHECKING:
-    from frigate.data.stream import RoadNetworkStream
+    from frigate.city.stream import RoadNetworkStream
     from frigate.evaluation.results import Evaluation
-    from frigate.report.closure_study import ClosureStudy
+    from frigate.pages.closure_study import ClosureStudy
     from frigate.training.trainer import StepReport
 
 SEEN = 0.3
@@ -82,11 +82,11 @@ def run_demo(
     """Simulate, train, evaluate, close a bridge, write a report. Replaces an earlier demo in the folder."""
     import numpy as np
 
-    from frigate.data.city import read_city, write_city
+    from frigate.city.folder import read_city, write_city
     from frigate.evaluation.evaluate import evaluate
-    from frigate.report.closure_study import study_closure
-    from frigate.report.run_page import write_report
-    from frigate.report.trust import verdict
+    from frigate.pages.closure_study import study_closure
+    from frigate.pages.run_page import write_report
+    from frigate.pages.trust import verdict
     from frigate.simulate.demo_city import demo_city
     from frigate.simulate.streets import BRIDGE_NAMES
     from frigate.training.train import train
@@ -190,7 +190,7 @@ class _EndedError(Exception):
 
 def last_weekday_morning(stream: RoadNetworkStream) -> int:
     """The snapshot at 6:30 local time on the last weekday of the readings."""
-    from frigate.data.stream import DAY_S
+    from frigate.calendar import DAY_S
 
     local_s = stream.times_s + stream.utc_offset_s
     weekday = (local_s // DAY_S + 3) % 7 < 5  # 1970-01-01 was a Thursday
@@ -200,7 +200,7 @@ def last_weekday_morning(stream: RoadNetworkStream) -> int:
 
 def _clear(folder: Path) -> None:
     """Remove the run of an earlier demo; refuse a folder with other files."""
-    from frigate.data.city import read_city
+    from frigate.city.folder import read_city
     from frigate.serve.store import REPLAY_FILE
     from frigate.simulate.streets import TOWN
     from frigate.training.checkpoint import is_run

@@ -10,7 +10,7 @@ from frigate.cli.parser import CITY_FOLDER, OTHER_CITY, RUN, Argument, Command, 
 
 
 def _export_model(args: Namespace) -> None:
-    from frigate.data.city import open_city
+    from frigate.city.folder import open_city
     from frigate.forecasting.export import export_onnx, export_program, write_sample
     from frigate.training.checkpoint import load_run
 
@@ -25,7 +25,7 @@ def _export_model(args: Namespace) -> None:
 
 
 def _export_libcity(args: Namespace) -> None:
-    from frigate.data.city import read_city
+    from frigate.city.folder import read_city
     from frigate.sources.benchmarks.libcity_export import export_libcity
 
     with status(f"Writing {args.output}"):

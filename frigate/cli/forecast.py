@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def run(args: Namespace) -> None:
-    from frigate.data.city import open_city
+    from frigate.city.folder import open_city
     from frigate.forecasting.forecast import forecast
     from frigate.training.checkpoint import load_run
 

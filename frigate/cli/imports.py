@@ -12,13 +12,13 @@ from frigate.cli.parser import Argument, Command, Group
 from frigate.errors import SettingsError, did_you_mean
 
 if TYPE_CHECKING:
-    from frigate.data.city import City
+    from frigate.city.city import City
 
 BENCHMARKS = "metr-la, pems-bay, pems03, pems04, pems07, pems08, libcity, frigate"
 
 
 def _import_matrix(args: Namespace) -> None:
-    from frigate.data.network_tables import NODE_COLUMNS
+    from frigate.city.network_tables import NODE_COLUMNS
     from frigate.sources.matrix import import_matrix
     from frigate.sources.tables.network import EDGE_COLUMNS
 
@@ -55,7 +55,7 @@ def _import_osm(args: Namespace) -> None:
 
 
 def _import_traces(args: Namespace) -> None:
-    from frigate.data.city import read_city
+    from frigate.city.folder import read_city
     from frigate.sources.traces.importer import import_traces
 
     _default_to_existing_city(args)
@@ -111,7 +111,7 @@ def _import_benchmark(args: Namespace) -> None:
 
 def _default_to_existing_city(args: Namespace) -> None:
     """With --append, take the step, time zone, quantity and unit that are not given from the existing city."""
-    from frigate.data.city_toml import read_city_file, step_text
+    from frigate.city.city_toml import read_city_file, step_text
 
     if not args.append or not (args.output / "city.toml").is_file():
         return
@@ -130,9 +130,9 @@ def _name(args: Namespace) -> str:
 
 def _write(city: City, args: Namespace) -> None:
     """Write the city and the cache of its road features, and print a summary."""
-    from frigate.data.append import append_readings
-    from frigate.data.city import read_city, write_city
-    from frigate.graph.feature_cache import ensure_road_features
+    from frigate.city.append import append_readings
+    from frigate.city.folder import read_city, write_city
+    from frigate.roads.feature_cache import ensure_road_features
 
     append_notices: tuple[str, ...] = ()
     with status(f"Writing {args.output}"):

@@ -10,7 +10,7 @@ from frigate.cli.console import log, notice, progress, say
 from frigate.cli.parser import CITY, Argument, Command
 
 if TYPE_CHECKING:
-    from frigate.data.stream import RoadNetworkStream
+    from frigate.city.stream import RoadNetworkStream
     from frigate.serve.replay import Replay
 
 URL = "http://127.0.0.1:8350"
@@ -18,7 +18,7 @@ TOKEN_VARIABLE = "FRIGATE_TOKEN"
 
 
 def run(args: Namespace) -> None:
-    from frigate.data.city import open_city
+    from frigate.city.folder import open_city
     from frigate.serve.client import ServiceClient
     from frigate.serve.replay import Replay, snapshots_between
 

@@ -13,15 +13,15 @@ from frigate.errors import SettingsError
 
 def run(args: Namespace) -> None:
     from frigate.evaluation.evaluate import evaluate
-    from frigate.forecasting.forecast import edit_network
-    from frigate.report.run_page import write_report
+    from frigate.forecasting.edits import edit_network
+    from frigate.pages.run_page import write_report
     from frigate.training.checkpoint import load_run
 
     if args.output.suffix.lower() not in (".html", ".htm"):
         raise SettingsError(f"{args.output}: a report is an HTML page. Choose a file name ending in .html with -o")
     opened = load_run(args.run)
     city = opened.open_city() if args.city is None else read(args.city)
-    edit_network(city.stream.main_network, close=args.close)  # refuses unknown roads before the slow part
+    edit_network(opened.usual_roads(city.stream), close=args.close)  # refuses unknown roads before the slow part
     with progress("Evaluating") as update:
         result = evaluate(opened, city, stride=args.stride, test=args.test, device=args.device, progress=update)
     if result.note:

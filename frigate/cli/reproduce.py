@@ -12,7 +12,7 @@ from frigate.cli.train import read
 from frigate.errors import SettingsError
 
 if TYPE_CHECKING:
-    from frigate.data.city import City
+    from frigate.city.city import City
 
 EXPERIMENTS = (  # copied from frigate.experiments, which takes seconds to import
     "datasets, profile, accuracy, horizon, traffic-buckets, seen-sweep, ablation, layers, topology, irregular, "
@@ -45,7 +45,7 @@ def _city(args: Namespace) -> City:
         return read(args.city)
     if not args.quick:
         raise SettingsError("CITY is required, except with --quick, which simulates a town")
-    from frigate.data.city import write_city
+    from frigate.city.folder import write_city
     from frigate.simulate.demo_city import demo_city
 
     folder: Path = args.output / "city"

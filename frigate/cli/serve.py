@@ -13,7 +13,7 @@ MQTT_VARIABLE = "FRIGATE_MQTT"
 
 
 def run(args: Namespace) -> None:
-    from frigate.data.city import open_city
+    from frigate.city.folder import open_city
     from frigate.serve.limits import Limits
     from frigate.serve.logs import log_to
     from frigate.serve.mqtt import Broker

@@ -28,12 +28,12 @@ def create(args: Namespace) -> None:
 
 
 def show(args: Namespace) -> None:
-    from frigate.serve.city import utc
+    from frigate.calendar import utc_iso
 
     with _store(args.store) as store:
         rows = [
-            {"id": token.id, "name": token.name, "role": token.role, "created": utc(token.created_s),
-             "revoked": "" if token.revoked_s is None else utc(token.revoked_s)}
+            {"id": token.id, "name": token.name, "role": token.role, "created": utc_iso(token.created_s),
+             "revoked": "" if token.revoked_s is None else utc_iso(token.revoked_s)}
             for token in store.tokens()
         ]  # fmt: skip
     if args.json:

@@ -16,7 +16,7 @@ from frigate.config import BASELINES, PRESETS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from frigate.data.city import City
+    from frigate.city.city import City
     from frigate.training.trainer import StepReport
 
 STOPPED = 130
@@ -69,7 +69,7 @@ def run(args: Namespace) -> int:
 
 def read(folder: Path, exclude: Sequence[str] = ()) -> City:
     """Open a city folder or its cache, and print its notices."""
-    from frigate.data.city import open_city
+    from frigate.city.folder import open_city
 
     with status(f"Reading {folder}"):
         city = open_city(folder, exclude=exclude)

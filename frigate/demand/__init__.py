@@ -5,6 +5,4 @@ about nodes without a sensor. Planners call this origin-destination estimation f
 1980). `route_search` samples the trips, `calibration` fits their flows to the counts, `estimate` combines both for a
 city, `tuning` selects search settings on held-out sensors, `sensor_shares` adjusts to the latest readings, `rerouting`
 reroutes trips around closed roads, `flows` reports link flows and the trips through a road.
-
-May import: `graph`, `data` and below.
 """

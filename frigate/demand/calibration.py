@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from frigate.demand.route_search import LineGraph, Routes
+from frigate.demand.route_search import Routes
+from frigate.roads.line_graph import LineGraph
 
 MIN_FLOW = 1e-9
 

@@ -5,25 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.data.split import Period
-from frigate.data.stream import DAY_S, RoadNetworkStream
+from frigate.calendar import BINS, hourly_bins
+from frigate.city.split import Period
+from frigate.city.stream import RoadNetworkStream
 from frigate.demand.calibration import Floats
 from frigate.errors import CityError
 
-KINDS_OF_DAY = ("weekday", "weekend")
-BINS = 24 * len(KINDS_OF_DAY)  # bin = 24 * kind of day + hour
 TINY = 1e-4  # lower bound on flows, against division by zero and log(0)
-
-
-def snapshot_bins(stream: RoadNetworkStream) -> NDArray[np.int64]:
-    """[S] the bin of each snapshot: kind of day and hour in the city's local time."""
-    return bins_at(stream.times_s + stream.utc_offset_s)
-
-
-def bins_at(local_s: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The bins of local times, given in seconds since 1970."""
-    weekday = (local_s // DAY_S + 3) % 7  # 1 January 1970 was a Thursday
-    return 24 * (weekday >= 5) + local_s % DAY_S // 3600
 
 
 def week_mean(hourly: Floats) -> Floats:
@@ -44,7 +32,7 @@ def usual_counts(
     first, stop = period or (0, stream.num_snapshots)
     rows = np.flatnonzero(sensors)
     values, observed = stream.values[first:stop, rows].astype(np.float64), stream.observed[first:stop, rows]
-    bins = snapshot_bins(stream)[first:stop]
+    bins = hourly_bins(stream.wall_clock)[first:stop]
     total, count = np.zeros((BINS, len(rows))), np.zeros((BINS, len(rows)))
     for b in np.unique(bins):
         total[b] = np.where(observed[bins == b], values[bins == b], 0).sum(0)
@@ -68,7 +56,7 @@ def usual_medians(
     first, stop = period or (0, stream.num_snapshots)
     rows = np.flatnonzero(sensors)
     medians = np.full((BINS, stream.num_nodes), np.nan, np.float32)
-    bins = snapshot_bins(stream)[first:stop]
+    bins = hourly_bins(stream.wall_clock)[first:stop]
     for b in np.unique(bins):
         at = first + np.flatnonzero(bins == b)
         values = np.sort(np.where(stream.observed[np.ix_(at, rows)], stream.values[np.ix_(at, rows)], np.inf), axis=0)

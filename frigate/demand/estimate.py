@@ -9,21 +9,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from frigate.data.folder import City
-from frigate.data.split import Period
-from frigate.demand.calibration import Floats, RouteSet, SensorView, first_numbers, route_set
-from frigate.demand.count_profiles import TINY, usual_counts, usual_medians, week_mean
-from frigate.demand.route_search import LineGraph, Routes, line_graph, search_routes
+from frigate.city.network import RoadNetwork
+from frigate.demand.calibration import Floats, RouteSet, SensorView, first_numbers
+from frigate.demand.count_profiles import TINY, week_mean
+from frigate.demand.route_search import Routes, search_routes
 from frigate.demand.sensor_shares import SensorShares, find_sensor_shares, propagate
 from frigate.demand.settings import DemandSettings, num_searches, route_seed, set_searches
-from frigate.demand.tuning import choose_settings
-from frigate.errors import CityError, SettingsError
+from frigate.roads.line_graph import LineGraph
 
 
 @dataclass(frozen=True)
 class Demand:
     """Calibrated trips and the resulting flows. S route sets, K = 48 bins (kind of day and hour), N nodes, E roads."""
 
+    network: RoadNetwork  # the usual roads
+    step_s: int  # length of a snapshot: flows are vehicles per step
     graph: LineGraph
     settings: DemandSettings
     seed: int
@@ -64,57 +64,16 @@ class Demand:
         return flow, _middle_flow(flows.mean(1))[1]
 
 
-def estimate_demand(
-    city: City,
-    sensors: NDArray[np.bool_] | None = None,
-    *,
-    period: Period | None = None,
-    settings: DemandSettings | None = None,
-    seed: int = 0,
-) -> Demand:
-    """Estimate travel demand from the counts at some nodes.
-
-    Parameters
-    ----------
-    city : City
-        Must measure counts; gauges such as speed are rejected. Trips use the roads of the last snapshot.
-    sensors : array of bool, optional
-        [N] the nodes whose readings may be used. Default: all nodes with readings.
-    period : pair of int, optional
-        Range of snapshots to use, end exclusive. Default: all.
-    settings : DemandSettings, optional
-        Default: the searches with the lowest error at held-out sensors (`tuning.choose_settings`).
-    seed : int
-        Seed for sampling trips.
-
-    Examples
-    --------
-    >>> demand = fg.estimate_demand(city)
-    >>> demand.road_flow.shape  # (48 hours of weekday and weekend, roads)
-    """
-    stream, turns = city.stream, city.forbidden_turns
-    sensors = stream.sensors if sensors is None else np.asarray(sensors)
-    if sensors.dtype != bool or sensors.shape != (stream.num_nodes,):
-        given = f"{sensors.dtype} of shape {sensors.shape}"
-        raise SettingsError(f"sensors: {given}. Give a bool for each of the {stream.num_nodes:,} nodes")
-    usual, medians = usual_counts(stream, sensors, period), usual_medians(stream, sensors, period)
-    if not np.isfinite(usual).any():
-        where = city.folder or city.name
-        raise CityError(f"{where}: no sensor has a reading, and demand is estimated from counts. Add readings")
-    if settings is None:
-        settings = choose_settings(stream, sensors, period=period, forbidden_turns=turns, seed=seed)
-    graph = line_graph(city.network, turns)
-    return calibrate(graph, sample_trips(graph, settings, seed=seed), usual, settings, seed=seed, medians=medians)
-
-
 def calibrate(
+    network: RoadNetwork,
     graph: LineGraph,
     sets: tuple[RouteSet, ...],
     usual: NDArray[np.floating],
     settings: DemandSettings,
     *,
+    step_s: int,
     seed: int,
-    medians: NDArray[np.floating] | None = None,
+    medians: NDArray[np.floating],
 ) -> Demand:
     """Calibrate trips to the usual counts [K,N] of the sensors; NaN at nodes without a sensor.
 
@@ -150,12 +109,14 @@ def calibrate(
     flow = level * change
     error = float(np.abs(flow - known)[:, sensors].sum())
     return Demand(
+        network=network,
+        step_s=step_s,
         graph=graph,
         settings=settings,
         seed=seed,
         sensors=sensors,
         usual_counts=known.astype(np.float32),
-        usual_medians=np.where(sensors, np.nan if medians is None else medians, np.nan).astype(np.float32),
+        usual_medians=np.where(sensors, medians, np.nan).astype(np.float32),
         sets=sets,
         numbers=numbers,
         sensor_factor=factor,
@@ -167,13 +128,8 @@ def calibrate(
     )
 
 
-def sample_trips(graph: LineGraph, settings: DemandSettings, *, seed: int) -> tuple[RouteSet, ...]:
-    """Route sets, which depend only on the map."""
-    return tuple(route_set(graph, routes) for routes in sample_routes(graph, settings, seed=seed))
-
-
 def sample_routes(graph: LineGraph, settings: DemandSettings, *, seed: int) -> list[Routes]:
-    """The routes of each set."""
+    """The routes of each set, which depend only on the map."""
     searches = num_searches(graph)
     return [
         search_routes(graph, search, searches=searches, seed=route_seed(seed, k))

@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.data.network import NodeId, RoadNetwork
-from frigate.demand.count_profiles import BINS, KINDS_OF_DAY
+from frigate.calendar import BINS, KINDS_OF_DAY
+from frigate.city.network import NodeId, RoadNetwork
 from frigate.demand.estimate import Demand
 from frigate.errors import CityError
 
 HOUR_S = 3600
 
 
-def road_columns(demand: Demand, network: RoadNetwork, *, step_s: int) -> dict[str, NDArray[Any]]:
+def road_columns(demand: Demand) -> dict[str, NDArray[Any]]:
     """One row per road, kind of day and hour: source, target, kind_of_day, hour, vehicles_per_hour, spread."""
-    K, E = demand.road_flow.shape
-    per_hour = demand.road_flow * (HOUR_S / step_s)
+    (K, E), network = demand.road_flow.shape, demand.network
+    per_hour = demand.road_flow * (HOUR_S / demand.step_s)
     return {
         "source": np.tile(network.node_ids[network.senders], K),
         "target": np.tile(network.node_ids[network.receivers], K),
@@ -30,9 +30,9 @@ def road_columns(demand: Demand, network: RoadNetwork, *, step_s: int) -> dict[s
     }
 
 
-def road_features_geojson(demand: Demand, network: RoadNetwork, *, step_s: int) -> dict[str, Any]:
+def road_features_geojson(demand: Demand) -> dict[str, Any]:
     """One line per road, with properties weekday_00 .. weekend_23 in vehicles per hour."""
-    per_hour = demand.road_flow.T * (HOUR_S / step_s)  # [E,K]
+    network, per_hour = demand.network, demand.road_flow.T * (HOUR_S / demand.step_s)  # [E,K]
     names = [f"{kind}_{hour:02d}" for kind in KINDS_OF_DAY for hour in range(24)]
     ids, lon, lat = network.node_ids.tolist(), network.lon, network.lat
     features = [
@@ -91,19 +91,18 @@ class Through:
         return float(self.starting.sum())
 
 
-def trips_through(demand: Demand, network: RoadNetwork, road: tuple[NodeId, NodeId], *, step_s: int) -> Through:
+def trips_through(demand: Demand, road: tuple[NodeId, NodeId]) -> Through:
     """The trips that pass a road: their origins, destinations and routes.
 
     Parameters
     ----------
-    demand, network
-        A demand and the network it was estimated on.
+    demand
+        An estimated demand.
     road
         Source and target node of the road.
-    step_s
-        Length of a snapshot in seconds.
     """
-    row, E, per_hour = find_road(network, road), network.num_edges, HOUR_S / step_s / len(demand.sets)
+    network, per_hour = demand.network, HOUR_S / demand.step_s / len(demand.sets)
+    row, E = find_road(network, road), network.num_edges
     per_day = 24 * np.repeat([5.0, 2.0], 24) / 168  # hourly flows to vehicles on an average day
     flow, starting, ending = np.zeros((BINS, E)), np.zeros(E), np.zeros(E)
     total: dict[tuple[int, int], float] = {}

@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 from scipy.sparse import vstack
 from scipy.sparse.csgraph import connected_components
 
-from frigate.data.network import RoadNetwork
+from frigate.city.network import RoadNetwork
 from frigate.demand.calibration import Floats, RouteSet, SensorView, route_set
 from frigate.demand.count_profiles import TINY
 from frigate.demand.estimate import Demand
-from frigate.demand.route_search import LineGraph, Routes, line_graph, search_again
+from frigate.demand.route_search import Routes, search_again
 from frigate.demand.sensor_shares import SensorShares, find_sensor_shares
 from frigate.demand.settings import DemandSettings, route_seed, set_searches
-from frigate.graph.positions import road_matrix
+from frigate.roads.line_graph import LineGraph, line_graph
+from frigate.roads.positions import road_matrix
 
 LITTLE_FLOW = 0.05  # of the mean flow, added to both flows: keeps the ratio bounded at nodes with almost no flow
 
@@ -72,9 +73,8 @@ def find_detours(
     before, after = (np.stack([n.senders, n.receivers], axis=1) @ [n.num_nodes, 1] for n in (old, new))
     closed = ~np.isin(before, after)
     more = np.flatnonzero(~np.isin(after, before))
-    graph = line_graph(old, forbidden_turns, also=(new, more))
     there = np.concatenate([closed, np.zeros(len(more), bool)])
-    graph = close_roads(graph, there)
+    graph = line_graph(old, forbidden_turns, also=(new, more), closed=there)
     rows, routes = [], []
     for k, (trips, search) in enumerate(zip(sets, set_searches(settings), strict=True)):
         used = np.asarray(trips.through_road[:, np.flatnonzero(closed)].sum(axis=1)).ravel() > 0
@@ -94,19 +94,6 @@ def _shut(old: RoadNetwork, new: RoadNetwork) -> NDArray[np.bool_]:
     lost = (degree(old.receivers) > 0) & (degree(new.receivers) == 0)
     lost |= (degree(old.senders) > 0) & (degree(new.senders) == 0)
     return np.asarray(lost)
-
-
-def close_roads(graph: LineGraph, closed: NDArray[np.bool_]) -> LineGraph:
-    """The line graph without the turns into and out of these roads [E]. Road indices do not change."""
-    leaving = np.repeat(np.arange(graph.num_roads), np.diff(graph.turn_start))
-    open_ = ~(closed[leaving] | closed[graph.turn_into])
-    return replace(
-        graph,
-        turn_start=np.concatenate([[0], np.cumsum(np.bincount(leaving[open_], minlength=graph.num_roads))]),
-        turn_into=graph.turn_into[open_],
-        turn_angle=graph.turn_angle[open_],
-        u_turn=graph.u_turn[open_],
-    )
 
 
 def reroute(demand: Demand, detours: Detours) -> Rerouted:

@@ -11,12 +11,11 @@ Uses numba if installed, otherwise scipy; both find the same trips.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -25,97 +24,15 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra
 
+from frigate.calendar import DAY_S
 from frigate.config import require_between, require_kinds
-from frigate.data.network import RoadNetwork
-from frigate.data.stream import DAY_S
-from frigate.graph.road_features import travel_time_s
+from frigate.roads.line_graph import LineGraph
 
 SMALL = 20_000  # roads times searches
 MAX_REACHED = 30_000  # a search stops after this many nearest roads, which bounds its cost
-U_TURN_S = 60.0  # cost of a U-turn on top of its angle
 SPEED_MPS = 50 / 3.6  # nominal speed on every road for drivers who only mind distance
 
 Found = tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]  # last roads, trip lengths in roads, roads
-
-
-@dataclass(frozen=True)
-class LineGraph:
-    """Roads and the turns between them, sorted by the road they leave."""
-
-    num_nodes: int
-    senders: NDArray[np.int64]  # [E]
-    receivers: NDArray[np.int64]  # [E]
-    length_m: NDArray[np.float64]  # [E]
-    time_s: NDArray[np.float64]  # [E] to drive the road
-    turn_start: NDArray[np.int64]  # [E+1] the turns out of road e are turn_start[e] .. turn_start[e+1]
-    turn_into: NDArray[np.int32]  # [P] the road a turn leads into
-    turn_angle: NDArray[np.float64]  # [P] 1 - cos of the angle: 0 straight on, 1 for a right angle, 2 straight back
-    u_turn: NDArray[np.bool_]  # [P] returns to the node the road came from
-
-    @property
-    def num_roads(self) -> int:
-        return len(self.senders)
-
-    @property
-    def digest(self) -> str:
-        """16 hex digits that change with any road or turn, and with the order of the roads."""
-        arrays = (np.ascontiguousarray(getattr(self, field.name)).tobytes() for field in fields(self)[1:])
-        return hashlib.sha256(b"".join([str(self.num_nodes).encode(), *arrays])).hexdigest()[:16]
-
-
-def line_graph(
-    network: RoadNetwork,
-    forbidden_turns: NDArray[np.int64] | None = None,
-    *,
-    also: tuple[RoadNetwork, NDArray[np.int64]] | None = None,
-) -> LineGraph:
-    """The roads of a network and the allowed turns between them.
-
-    Parameters
-    ----------
-    network
-        The roads, all open.
-    forbidden_turns
-        [K,3] rows of nodes: from the road source -> via into the road via -> target.
-    also
-        Another network with the same nodes, and the rows of its roads to append after those of the first.
-    """
-    N = network.num_nodes
-    senders, receivers, length_m, time_s = network.senders, network.receivers, network.length_m, travel_time_s(network)
-    if also is not None:
-        other, more = also
-        senders = np.concatenate([senders, other.senders[more]])
-        receivers = np.concatenate([receivers, other.receivers[more]])
-        length_m = np.concatenate([length_m, other.length_m[more]])
-        time_s = np.concatenate([time_s, travel_time_s(other)[more]])
-    E = len(senders)
-    order = np.argsort(senders, kind="stable")
-    out_start = np.searchsorted(senders[order], np.arange(N + 1))
-    first, last = out_start[receivers], out_start[receivers + 1]
-    each = last - first
-    leaving = np.repeat(np.arange(E), each)
-    into = order[first[leaving] + np.arange(len(leaving)) - (np.cumsum(each) - each)[leaving]]
-    if forbidden_turns is not None and len(forbidden_turns):
-        turn = np.stack([senders[leaving], receivers[leaving], receivers[into]], axis=1)
-        key = (turn[:, 0] * N + turn[:, 1]) * N + turn[:, 2]
-        banned = (forbidden_turns[:, 0] * N + forbidden_turns[:, 1]) * N + forbidden_turns[:, 2]
-        allowed = ~np.isin(key, banned)
-        leaving, into = leaving[allowed], into[allowed]
-    x, y = np.radians(network.lon) * np.cos(np.radians(network.lat)), np.radians(network.lat)
-    dx, dy = x[receivers] - x[senders], y[receivers] - y[senders]
-    norm = np.maximum(np.hypot(dx, dy), 1e-12)
-    cosine = (dx[leaving] * dx[into] + dy[leaving] * dy[into]) / (norm[leaving] * norm[into])
-    return LineGraph(
-        num_nodes=N,
-        senders=senders,
-        receivers=receivers,
-        length_m=length_m,
-        time_s=time_s,
-        turn_start=np.searchsorted(leaving, np.arange(E + 1)),
-        turn_into=into.astype(np.int32),
-        turn_angle=1 - np.clip(cosine, -1, 1),
-        u_turn=senders[leaving] == receivers[into],
-    )
 
 
 @dataclass(frozen=True)
@@ -169,7 +86,7 @@ def road_cost_s(graph: LineGraph, settings: SearchSettings) -> NDArray[np.float6
 
 def turn_cost_s(graph: LineGraph, turn_s: float) -> NDArray[np.float64]:
     """[P] cost of each turn in seconds."""
-    return turn_s * graph.turn_angle + U_TURN_S * graph.u_turn
+    return turn_s * graph.turn_angle
 
 
 def search_routes(

@@ -6,8 +6,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from frigate.config import made_of, require, require_between, require_kinds
-from frigate.demand.route_search import LineGraph, SearchSettings
+from frigate.demand.route_search import SearchSettings
 from frigate.draws import Draw, seed_of
+from frigate.roads.line_graph import LineGraph
 
 SEARCHES = 800  # per route set: fewer leave parts of a town without trips
 NODES_PER_SEARCH = 48  # in a large network: with 16 sets, a node is the origin of 8 trips and lies on hundreds

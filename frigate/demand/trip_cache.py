@@ -12,16 +12,17 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.data.cache import cache_folder, derived_prefix
-from frigate.data.files import replacing_file
-from frigate.data.network import RoadNetwork
+from frigate.city.cache import cache_folder, derived_prefix
+from frigate.city.network import RoadNetwork
 from frigate.demand.calibration import RouteSet, route_set
 from frigate.demand.estimate import sample_routes
 from frigate.demand.rerouting import Detours, find_detours
-from frigate.demand.route_search import LineGraph, Routes, line_graph
+from frigate.demand.route_search import Routes
 from frigate.demand.settings import DemandSettings, num_searches, set_searches
+from frigate.reading.files import replacing_file
+from frigate.roads.line_graph import LineGraph, line_graph
 
-METHOD = "4"  # increase with every change that alters the trips
+METHOD = "5"  # increase with every change that alters the trips
 KEPT = 2  # networks whose trips stay in memory: training, scoring and forecasting use the same one in turn
 
 MAX_DETOURED = 5_000_000  # roads on all detours kept in memory: about 100 MB

@@ -13,14 +13,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from frigate.data.network import RoadNetwork
-from frigate.data.split import Period
-from frigate.data.stream import RoadNetworkStream
+from frigate.city.network import RoadNetwork
+from frigate.city.split import Period
+from frigate.city.stream import RoadNetworkStream
 from frigate.demand.calibration import SensorView, first_numbers, route_set
 from frigate.demand.count_profiles import TINY, usual_counts, week_mean
-from frigate.demand.route_search import LineGraph, SearchSettings, line_graph, search_routes
+from frigate.demand.route_search import SearchSettings, search_routes
 from frigate.demand.settings import DemandSettings, num_searches
 from frigate.draws import Draw, generator, seed_of
+from frigate.roads.line_graph import LineGraph, line_graph
 
 TRIED, TRIED_IN_LARGE = 64, 24  # settings; fewer in a large network, where each takes longer
 LARGE, VERY_LARGE = 5_000, 20_000  # nodes
@@ -54,7 +55,7 @@ def choose_settings(
     used = sensors & np.isfinite(counts)
     if used.sum() < MIN_SENSORS:
         return settings
-    graph = line_graph(network or stream.network, forbidden_turns)
+    graph = line_graph(network or stream.usual_network(period), forbidden_turns)
     asked = (graph.digest, counts.tobytes(), TRIED, settings, seed)
     if asked not in _chosen:
         _chosen[asked] = _choose(graph, counts, used, settings, seed)

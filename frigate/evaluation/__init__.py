@@ -1,4 +1,1 @@
-"""Evaluation: metrics, scoring a model and the baselines, and the results as tables and JSON.
-
-May import: `forecasting` and below.
-"""
+"""Evaluation: metrics, scoring a model and the baselines, and the results as tables and JSON."""

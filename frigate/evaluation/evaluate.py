@@ -18,28 +18,32 @@ from torch import Tensor
 from frigate.baselines.boosted_trees import ROWS as TREE_ROWS
 from frigate.baselines.boosted_trees import fit_trees
 from frigate.baselines.naive import (
-    Forecaster,
-    TimedForecaster,
+    Baseline,
+    TimedBaseline,
     fit_own_median,
     naive_baselines,
     own_past_baselines,
     seen_median,
 )
+from frigate.calendar import KIND, KINDS_OF_DAY
+from frigate.city.city import City
+from frigate.city.periods import parse_period, snapshots_in
+from frigate.city.split import Period, Split, windows_in
+from frigate.city.stream import RoadNetworkStream
 from frigate.config import Task, preset
-from frigate.data.city import City
-from frigate.data.periods import parse_period, snapshots_in
-from frigate.data.progress import Progress, plain_progress, print_line
-from frigate.data.split import Period, Split, windows_in
-from frigate.data.stream import CALENDAR, RoadNetworkStream
 from frigate.errors import SettingsError
 from frigate.evaluation.metrics import Measure, Scores, interval
 from frigate.evaluation.results import Comparison, Evaluation, Row
-from frigate.graph.feature_cache import features_of
-from frigate.graph.nearest_sensors import hops_to
-from frigate.nn.batch import Batch, Windows
+from frigate.forecasting.forecaster import Forecaster
+from frigate.nn.batch import Batch
 from frigate.nn.device import best_device
+from frigate.nn.network_views import NetworkViews
 from frigate.nn.predictor import Predictor
-from frigate.nn.scaling import NEAR_SENSORS, build_topologies, fit_scaling
+from frigate.nn.scaling import NEAR_SENSORS, Scaling, fit_scaling
+from frigate.nn.windows import Windows
+from frigate.progress import Progress, plain_progress, print_line
+from frigate.roads.feature_cache import features_of
+from frigate.roads.nearest_sensors import hops_to
 from frigate.training.run import Run, RunOnCity
 
 ZERO = "zero"
@@ -99,27 +103,33 @@ def evaluate(
     if first < 0 or stop > here.city.stream.num_snapshots:
         raise SettingsError("the city lacks some or all of the run's test period. Give a city that has those readings")
     shorter = _about_training_period(here)
-    predictor = here.predictor(at, kernels=kernels)
+    forecaster = forecaster_of(here, at, kernels=kernels)
     if isinstance(progress, bool):
         progress = plain_progress("Evaluating", print_line) if progress else None
     evaluation = evaluate_forecaster(
-        predictor,
+        forecaster.predictor,
         here.city,
         here.split,
-        here.windows(at),
+        forecaster.windows(),
         run.settings.task,
         name=run.settings.model.label,
         stride=stride,
         seed=run.settings.train.seed,
-        batch_size=windows_at_once(here, predictor),
+        batch_size=windows_at_once(here.city.stream, run.settings.task, forecaster.predictor),
         progress=progress,
         beside={LIGHTGBM: fit_lightgbm(here, at)} if lightgbm else {},
     )
-    notes = [evaluation.note, shorter, _about_test_period(here), *here.notices]
+    notes = [evaluation.note, shorter, _about_test_period(here), *forecaster.roads_notices]
     if run.settings.train.validation == "unseen":
         chosen = "The unseen nodes chose the checkpoint (validation = unseen), as in the paper"
         notes.append(f"{chosen}, so the scores are too good.")
     return replace(evaluation, note=" ".join(filter(None, notes)))
+
+
+def forecaster_of(here: RunOnCity, device: str | torch.device | None, *, kernels: str = "auto") -> Forecaster:
+    """The run on this city, reading the seen nodes of its split."""
+    memory_gb = here.settings.train.memory_gb
+    return Forecaster(here.run, here.city, sensors=here.split.seen, device=device, memory_gb=memory_gb, kernels=kernels)
 
 
 def with_test_period(here: RunOnCity, test: str | None) -> RunOnCity:
@@ -137,7 +147,7 @@ def with_test_period(here: RunOnCity, test: str | None) -> RunOnCity:
 def _about_test_period(here: RunOnCity) -> str:
     """A note on a test period that misses a kind of day, or that the model was trained on."""
     split, task, stream = here.split, here.settings.task, here.city.stream
-    scored = stream.calendar[split.test[0] + task.past : split.test[1], CALENDAR.index("weekend")] > 0.5
+    scored = stream.wall_clock[split.test[0] + task.past : split.test[1], KIND] == KINDS_OF_DAY.index("weekend")
     said = []
     for kind, missing in (("weekday", scored.all()), ("weekend", not scored.any())):
         if missing:
@@ -150,14 +160,20 @@ def _about_test_period(here: RunOnCity) -> str:
     return " ".join(said)
 
 
-def fit_lightgbm(here: RunOnCity, device: torch.device) -> tuple[Forecaster, Windows]:
+def fit_lightgbm(here: RunOnCity, device: torch.device) -> tuple[Baseline, Windows]:
     """LightGBM for a run's sensors, periods and seed, with road features but without demand; and its windows."""
     stream, split, seed = here.city.stream, here.split, here.settings.train.seed
-    features = features_of([stream.network], here.city)[0]
+    features = features_of([here.usual_roads], here.city)[0]
     scaling = fit_scaling(stream, split, preset("default").model, features=features, seed=seed)
-    topologies, _ = build_topologies(stream.topologies, scaling, sensors=split.seen, city=here.city)
-    windows = Windows(stream, topologies, device)
+    windows = windows_without_demand(here.city, split, scaling, device)
     return fit_trees(windows, split, here.settings.task, seed=seed), windows
+
+
+def windows_without_demand(city: City, split: Split, scaling: Scaling, device: torch.device) -> Windows:
+    """A city as the input of a model without demand."""
+    usual = city.stream.usual_network(split.train)
+    views = NetworkViews.of_scaling(scaling, usual, device, sensors=split.seen, city=city)
+    return Windows(city.stream, views)
 
 
 def lightgbm_seconds(here: RunOnCity, *, stride: int = 1) -> float:
@@ -185,9 +201,8 @@ def _about_training_period(here: RunOnCity) -> str:
     return f"{lost}: baselines are fitted on the rest." if left < length else ""
 
 
-def windows_at_once(here: RunOnCity, predictor: Predictor) -> int:
+def windows_at_once(stream: RoadNetworkStream, task: Task, predictor: Predictor) -> int:
     """How many windows fit into memory at once, together with the baselines and scores."""
-    stream, task = here.city.stream, here.settings.task
     edges = max(network.num_edges for network in stream.topologies)
     beside = 8 * stream.num_nodes * (task.horizon * SCORE_TENSORS + 4 * NEAR_SENSORS)
     fit = predictor.windows_at_once(edges=edges, past=task.past, horizon=task.horizon, beside=beside)
@@ -195,7 +210,7 @@ def windows_at_once(here: RunOnCity, predictor: Predictor) -> int:
 
 
 def score(
-    forecasters: Mapping[str, Forecaster],
+    forecasters: Mapping[str, Baseline],
     windows: Windows,
     split: Split,
     task: Task,
@@ -203,7 +218,7 @@ def score(
     stride: int = 1,
     batch_size: int = 16,
     progress: Progress | None = None,
-    timed: Mapping[str, TimedForecaster] | None = None,
+    timed: Mapping[str, TimedBaseline] | None = None,
 ) -> dict[str, Scores]:
     """Scores over the windows of the test period. The inputs are all seen nodes, and no others."""
     timed = timed or {}
@@ -222,19 +237,21 @@ def score(
     with torch.inference_mode():
         for first in range(0, len(current), batch_size):
             some = current[first : first + batch_size]
-            batch = windows.batch(some, past=past, horizon=horizon, inputs=inputs)
-            assert batch.target is not None and batch.target_observed is not None
-            for name, forecaster in forecasters.items():
-                scores[name].add(forecaster(batch), batch.target, batch.target_observed)
-            for name, with_time in timed.items():
-                scores[name].add(with_time(batch, some), batch.target, batch.target_observed)
+            # Where the roads change ahead, a batch has more rows than windows; each step is scored in one of them.
+            for batch in windows.batch(some, past=past, horizon=horizon, inputs=inputs).split(batch_size):
+                assert batch.target is not None and batch.target_observed is not None
+                at = some if batch.window_of is None else some[batch.window_of.numpy()]
+                for name, forecaster in forecasters.items():
+                    scores[name].add(forecaster(batch), batch.target, batch.target_observed)
+                for name, with_time in timed.items():
+                    scores[name].add(with_time(batch, at), batch.target, batch.target_observed)
             if progress is not None:
                 progress(first + len(some), len(current), "")
     return scores
 
 
 def evaluate_forecaster(
-    model: Forecaster,
+    model: Baseline,
     city: City,
     split: Split,
     windows: Windows,
@@ -245,7 +262,7 @@ def evaluate_forecaster(
     seed: int = 0,
     batch_size: int = 16,
     progress: Progress | None = None,
-    beside: Mapping[str, tuple[Forecaster, Windows]] | None = None,
+    beside: Mapping[str, tuple[Baseline, Windows]] | None = None,
 ) -> Evaluation:
     """Score `model` and every naive baseline over the test period. All seen nodes are inputs.
 
@@ -256,8 +273,8 @@ def evaluate_forecaster(
     if name in (*baselines, *own_past, *timed, OWN):
         raise SettingsError(f'a model cannot be named "{name}": a baseline has that name. Choose another')
     own = fit_own_median(stream, split, otherwise=seen_median(stream, split))
-    demand = {} if windows.demand is None else {DEMAND: demand_alone}
-    forecasters: dict[str, Forecaster] = {name: model, **demand, **baselines, **own_past, OWN: own}
+    demand = {DEMAND: demand_alone} if windows.views.demands else {}
+    forecasters: dict[str, Baseline] = {name: model, **demand, **baselines, **own_past, OWN: own}
     score_all = partial(score, split=split, task=task, stride=stride, batch_size=batch_size)
     scores = score_all(forecasters, windows, progress=progress, timed=timed)
     for other, (forecaster, own_windows) in (beside or {}).items():
@@ -334,9 +351,8 @@ def terciles(stream: RoadNetworkStream, split: Split, nodes: NDArray[np.bool_]) 
 
 
 def hop_groups(stream: RoadNetworkStream, split: Split, nodes: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """[N] index into HOPS of these nodes, on the roads of the last test snapshot; -1 for others."""
-    network = stream.topologies[int(stream.topology_of[split.test[1] - 1])]
-    hops = hops_to(network, split.seen)
+    """[N] index into HOPS of these nodes, on the usual roads; -1 for others."""
+    hops = hops_to(stream.usual_network(split.train), split.seen)
     group = np.searchsorted(HOPS_UP_TO, hops, side="left")
     group[hops < 0] = HOPS.index("no road to a sensor")
     return np.where(nodes & (hops != 0), group, -1)

@@ -9,9 +9,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.data.text_table import table_lines
 from frigate.errors import SettingsError
 from frigate.evaluation.metrics import Measure, Summary
+from frigate.text import table_lines
 
 Table = list[dict[str, str]]  # for each row, its cells by column
 

@@ -14,15 +14,11 @@ from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 from torch import Tensor
 
-from frigate.data.coordinates import EARTH_RADIUS_M
-from frigate.data.network import RoadNetwork
+from frigate.city.network import RoadNetwork
+from frigate.coordinates import EARTH_RADIUS_M
 from frigate.draws import Draw, generator, seed_of
 from frigate.experiments.plan import Plan, Recipe
 from frigate.experiments.trials import Change, Fitted
-from frigate.nn.batch import Batch, Windows
-from frigate.nn.demand_tables import DemandTables
-from frigate.nn.scaling import build_topologies
-from frigate.training.run import RunTrips
 
 THRESHOLD = 3.0  # median road lengths: the largest straight-line distance of a new road
 DROPPED = 1 / 3  # of the past snapshots: 8 of 12 remain
@@ -39,15 +35,10 @@ class OtherRoads(Change):
         return f"roads-{self.percent:g}"
 
     def apply(self, fitted: Fitted, plan: Plan, recipe: Recipe) -> Fitted:
+        """The roads ahead are others than those that the readings were measured on: trips are rerouted."""
         assert fitted.run is not None
-        stream = plan.city.stream
-        other = stream.on(perturbed(stream.network, percent=self.percent, seed=recipe.seed))
-        topologies, _ = build_topologies(other.topologies, fitted.run.scaling, sensors=fitted.split.seen)
-        device, demand = fitted.windows.device, None
-        if fitted.run.scaling.demand is not None:
-            trips = RunTrips.of(fitted.run, other.network)
-            demand = DemandTables.of([trips.demand(fitted.split.seen)], device, step_s=stream.step_s)
-        return replace(fitted, windows=Windows(other, topologies, device, demand=demand))
+        usual = fitted.run.usual_roads(plan.city.stream)
+        return replace(fitted, windows=fitted.windows.edited(perturbed(usual, percent=self.percent, seed=recipe.seed)))
 
 
 def perturbed(network: RoadNetwork, *, percent: float, seed: int) -> RoadNetwork:
@@ -88,21 +79,13 @@ class Thinned(Change):
     def apply(self, fitted: Fitted, plan: Plan, recipe: Recipe) -> Fitted:
         draws = torch.Generator().manual_seed(seed_of(recipe.seed, Draw.KEPT_SNAPSHOTS))
 
-        def forecast(batch: Batch) -> Tensor:
-            keep = kept_snapshots(batch.num_windows, batch.past, draws)
-            return fitted.forecast(mask(batch, keep) if self.masked else batch.keep_past(keep))
+        def thinning(windows: int, past: int) -> Tensor:
+            return kept_snapshots(windows, past, draws)
 
-        return replace(fitted, forecast=forecast)
+        return replace(fitted, windows=fitted.windows.thinned(thinning, masked=self.masked))
 
 
 def kept_snapshots(windows: int, past: int, draws: torch.Generator) -> Tensor:
     """[B,T'] the snapshots of each window that remain, in order."""
     remaining = past - round(DROPPED * past)
     return torch.rand(windows, past, generator=draws).argsort(dim=1)[:, :remaining].sort(dim=1).values
-
-
-def mask(batch: Batch, keep: Tensor) -> Batch:
-    """The batch with readings only in the snapshots `keep` [B,T']."""
-    kept = torch.zeros(batch.num_windows, batch.past, dtype=torch.bool).scatter(1, keep, True)
-    observed = batch.observed & kept.to(batch.values.device)[:, :, None]
-    return replace(batch, values=batch.values.where(observed, 0.0), observed=observed)

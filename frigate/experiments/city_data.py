@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import ConvexHull, QhullError
 
-from frigate.data.coordinates import EARTH_RADIUS_M
-from frigate.data.network import RoadNetwork
-from frigate.data.stream import DAY_S, RoadNetworkStream
+from frigate.calendar import DAY_S
+from frigate.city.network import RoadNetwork
+from frigate.city.stream import RoadNetworkStream
+from frigate.coordinates import EARTH_RADIUS_M
 from frigate.experiments import plots
 from frigate.experiments.plan import Plan
 from frigate.experiments.table import Row, Table, number_or

@@ -12,18 +12,19 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from frigate.city.network import RoadNetwork
+from frigate.city.split import Split, windows_in
+from frigate.city.stream import RoadNetworkStream
 from frigate.config import BASELINES, PRESETS, Settings, change, preset
-from frigate.data.network import RoadNetwork
-from frigate.data.split import Split, windows_in
-from frigate.data.stream import RoadNetworkStream
 from frigate.demand.settings import DemandSettings
+from frigate.evaluation.evaluate import forecaster_of
 from frigate.experiments import plots
 from frigate.experiments.plan import LABELS, Plan
 from frigate.experiments.table import Cell, Row, Table
-from frigate.graph.feature_cache import ensure_road_features
 from frigate.nn.batch import Batch
 from frigate.nn.device import best_device
 from frigate.nn.scaling import fit_scaling
+from frigate.roads.feature_cache import ensure_road_features
 from frigate.training.environment import environment
 from frigate.training.run import RunOnCity, build_model, has_demand
 from frigate.training.train import new_run
@@ -106,7 +107,8 @@ def measure_time(plan: Plan) -> Table:
     rows: list[Row] = []
     for model in models:
         run = untrained(plan, model)
-        seconds = timed(run.predictor(device), last_batch(run, device), times=plan.effort.timings)
+        predictor = forecaster_of(run, device).predictor
+        seconds = timed(predictor, last_batch(run, device), times=plan.effort.timings)
         low, median, high = np.quantile(seconds, [0.25, 0.5, 0.75]).tolist()
         row: Row = {"model": LABELS[model], "median_s": median, "low_s": low, "high_s": high}
         rows.append(row | {"timings": plan.effort.timings, "paper_s": PAPER_S.get(model)})

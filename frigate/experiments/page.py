@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from frigate.check.city import duration
-from frigate.data.files import write_file
 from frigate.experiments.plots import format_numbers
 from frigate.experiments.table import Cell, Table, read_table
 from frigate.experiments.verdict import ANSWERS, RUN_TO_RUN, verdicts
-from frigate.report.page import render
+from frigate.pages.page import render
+from frigate.reading.files import write_file
+from frigate.text import duration
 
 PLAN = "plan.json"  # next to the experiments' files: which city, and with what effort
 MIN_SCALE = 0.65  # of a figure on a narrow screen; it scrolls instead of shrinking further

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from frigate.city.city import City
+from frigate.city.split import Seen, parse_seen, read_seen_file
 from frigate.config import BASELINES, PRESETS, Settings, change, preset
-from frigate.data.city import City
-from frigate.data.split import Seen, parse_seen, read_seen_file
 from frigate.errors import SettingsError
 from frigate.evaluation.evaluate import NONE, OWN, ZERO
 

@@ -17,9 +17,9 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.data.files import write_file
 from frigate.errors import MissingExtraError
 from frigate.experiments.table import Rows
+from frigate.reading.files import write_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Axes  # noqa: PLC0414 - for `plots.Axes`

@@ -16,9 +16,7 @@ from typing import Any
 
 from torch import cuda
 
-from frigate.data.city import open_city
-from frigate.data.files import write_file
-from frigate.data.progress import Progress
+from frigate.city.folder import open_city
 from frigate.errors import FrigateError, MissingExtraError, SettingsError
 from frigate.experiments import EXPERIMENTS, Experiment, plots
 from frigate.experiments.page import PLAN, write_page
@@ -26,7 +24,9 @@ from frigate.experiments.plan import QUICK, Effort, Plan, Recipe
 from frigate.experiments.table import Table, as_json, read_table
 from frigate.experiments.trials import Change, Scored, Trial, carry_out
 from frigate.nn.device import best_device
-from frigate.report.page import unit_text
+from frigate.progress import Progress
+from frigate.reading.files import write_file
+from frigate.text import unit_text
 from frigate.training.environment import environment
 from frigate.training.trainer import OnStep, StepReport
 

@@ -14,16 +14,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from frigate.city.network import Edges, RoadNetwork
+from frigate.city.stream import make_stream
 from frigate.config import ANCHOR_CHOICES, BASELINES, PRESETS, Settings, change, preset
-from frigate.data.network import Edges, RoadNetwork
-from frigate.data.stream import make_stream
 from frigate.experiments import plots
 from frigate.experiments.plan import LABELS, Plan
 from frigate.experiments.table import Row, Rows, Table, number_or
-from frigate.graph.positions import Anchors, choose_anchors, distances_m, distortion
-from frigate.graph.road_features import FEATURES, fit_feature_scaling
-from frigate.nn.batch import Batch, Windows
+from frigate.nn.batch import Batch
+from frigate.nn.network_views import NetworkViews
 from frigate.nn.scaling import Scaling, build_topologies
+from frigate.nn.windows import Windows
+from frigate.roads.features import FEATURES, fit_feature_scaling
+from frigate.roads.positions import Anchors, choose_anchors, distances_m, distortion
 from frigate.training.run import build_model
 
 DRAWS = 5  # of anchors; odd, so that the median is one of them
@@ -156,9 +158,10 @@ def ring_batch(settings: Settings) -> tuple[Scaling, Batch]:
     topologies, _ = build_topologies(
         stream.topologies, scaling, sensors=stream.sensors, features=[features] if settings.model.roads else None
     )
+    windows = Windows(stream, NetworkViews.of_topologies(stream.topologies, topologies))
     current = task.past - 1 + length * np.arange(len(WINDOWS))
     read = torch.ones(NODES, dtype=torch.bool)
-    return scaling, Windows(stream, topologies).batch(current, past=task.past, horizon=task.horizon, inputs=read)
+    return scaling, windows.batch(current, past=task.past, horizon=task.horizon, inputs=read)
 
 
 def without_positions(batch: Batch) -> Batch:

@@ -22,10 +22,9 @@ import torch
 
 from frigate.baselines.boosted_trees import fit_trees
 from frigate.baselines.kriging import fit_kriging
-from frigate.baselines.naive import Forecaster, fit_own_median, naive_baselines, seen_median
+from frigate.baselines.naive import Baseline, fit_own_median, naive_baselines, seen_median
+from frigate.city.split import Split, make_split, windows_in
 from frigate.config import Settings, preset
-from frigate.data.files import replacing_file, write_file
-from frigate.data.split import Split, make_split, windows_in
 from frigate.errors import SettingsError
 from frigate.evaluation.evaluate import (
     NONE,
@@ -33,19 +32,22 @@ from frigate.evaluation.evaluate import (
     TERCILES,
     ZERO,
     demand_alone,
+    forecaster_of,
     score,
     share_of_sensor,
     terciles,
     windows_at_once,
+    windows_without_demand,
 )  # fmt: skip
 from frigate.evaluation.metrics import Measure, Scores, Summary
 from frigate.experiments.ablated_model import without
 from frigate.experiments.plan import ALL, NAIVE, NEED_DEMAND, Plan, Recipe
 from frigate.experiments.table import as_json
-from frigate.graph.feature_cache import features_of
-from frigate.nn.batch import Windows
 from frigate.nn.device import best_device
-from frigate.nn.scaling import build_topologies, fit_scaling
+from frigate.nn.scaling import fit_scaling
+from frigate.nn.windows import Windows
+from frigate.reading.files import replacing_file, write_file
+from frigate.roads.feature_cache import features_of
 from frigate.training.environment import environment
 from frigate.training.hidden_sensors import training_masks, training_windows
 from frigate.training.run import Run, build_model
@@ -59,7 +61,7 @@ SCORED_AT_ONCE = 16  # windows, for forecasters that are not neural networks
 class Fitted:
     """A fitted recipe, ready to be scored."""
 
-    forecast: Forecaster
+    forecast: Baseline
     windows: Windows  # the city as the forecaster sees it
     split: Split
     settings: Settings
@@ -136,8 +138,9 @@ def _trained(plan: Plan, recipe: Recipe, device: torch.device, on_step: OnStep |
     if not run.progress.finished:
         raise KeyboardInterrupt
     here = run.on(plan.city)
-    predictor = here.predictor(device)
-    return Fitted(predictor, here.windows(device), here.split, settings, windows_at_once(here, predictor), run)
+    forecaster = forecaster_of(here, device)
+    size = windows_at_once(plan.city.stream, settings.task, forecaster.predictor)
+    return Fitted(forecaster.predictor, forecaster.windows(), here.split, settings, size, run)
 
 
 def _not_trained(plan: Plan, recipe: Recipe, device: torch.device) -> Fitted:
@@ -145,10 +148,10 @@ def _not_trained(plan: Plan, recipe: Recipe, device: torch.device) -> Fitted:
     city, stream = plan.city, plan.city.stream
     if recipe.model in NEED_DEMAND:
         return _of_demand(plan, recipe, settings, device)
-    features = features_of([stream.network], city)[0] if recipe.model.startswith("lightgbm") else None
+    usual = stream.usual_network(split.train)
+    features = features_of([usual], city)[0] if recipe.model.startswith("lightgbm") else None
     scaling = fit_scaling(stream, split, settings.model, features=features, seed=recipe.seed)
-    topologies, _ = build_topologies(stream.topologies, scaling, sensors=split.seen, city=city)
-    windows = Windows(stream, topologies, device)
+    windows = windows_without_demand(city, split, scaling, device)
     return Fitted(_simple(plan, recipe, split, windows, settings), windows, split, settings, SCORED_AT_ONCE)
 
 
@@ -159,7 +162,7 @@ def _of_demand(plan: Plan, recipe: Recipe, settings: Settings, device: torch.dev
     validation = "seen" if recipe.model == "lightgbm-demand" else of_default.train.validation
     of_default = replace(of_default, train=replace(of_default.train, seed=recipe.seed, validation=validation))
     here = new_run(plan.city, settings=of_default, seen=plan.sensors(recipe))
-    forecast: Forecaster = demand_alone
+    forecast: Baseline = demand_alone
     if recipe.model == "lightgbm-demand":
         windows, masks = training_windows(here, device), training_masks(here)
         trees = plan.effort.trees
@@ -167,7 +170,7 @@ def _of_demand(plan: Plan, recipe: Recipe, settings: Settings, device: torch.dev
     return Fitted(forecast, here.windows(device), here.split, settings, SCORED_AT_ONCE)
 
 
-def _simple(plan: Plan, recipe: Recipe, split: Split, windows: Windows, settings: Settings) -> Forecaster:
+def _simple(plan: Plan, recipe: Recipe, split: Split, windows: Windows, settings: Settings) -> Baseline:
     stream = plan.city.stream
     if recipe.model == OWN:
         return fit_own_median(stream, split, otherwise=seen_median(stream, split))

@@ -1,4 +1,3 @@
-"""Forecasting with a trained run: at one time, live with each new snapshot, or exported for other programs.
-
-May import: `training` and below.
+"""Forecasting with a trained run. `forecaster` is the one object that every forecast is asked of; `live` forecasts with
+each new snapshot, `export` for other programs.
 """

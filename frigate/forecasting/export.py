@@ -23,28 +23,32 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from frigate.calendar import DAY_S, wall_clock
+from frigate.city.city import City
+from frigate.city.network import Edges, Road, RoadNetwork
+from frigate.city.stream import RoadNetworkStream
 from frigate.config import ModelSettings
-from frigate.data.city import City
-from frigate.data.files import replacing_file
-from frigate.data.network import Edges, Road, RoadNetwork
-from frigate.data.stream import CALENDAR, RoadNetworkStream
+from frigate.demand.tables import DEMAND_NODE
 from frigate.errors import CheckpointError, FrigateError, MissingExtraError, SettingsError
-from frigate.forecasting.forecast import Request, make_request
-from frigate.graph.road_features import FEATURE_WIDTH
-from frigate.nn.batch import DEMAND_NODE, Batch
-from frigate.nn.forecaster import ForecastModel
+from frigate.forecasting.forecast import ask
+from frigate.forecasting.forecaster import Request
+from frigate.nn.batch import Batch
+from frigate.nn.forecast_model import ForecastModel
 from frigate.nn.predictor import Predictor
 from frigate.nn.scaling import NEAR_SENSORS
 from frigate.nn.topology import Topology, make_topology
+from frigate.reading.files import replacing_file
+from frigate.roads.features import FEATURE_WIDTH
 from frigate.training.run import Run
 
 OUTPUT = "forecast"  # [H,N]
+YEAR_S = 365 * DAY_S
 OPEN = {"N": "nodes", "E": "roads", "P": "pairs"}  # dynamic sizes, and their names in the file
 SHAPES = {  # every input, in order. From `positions` on, only those that the model reads
     "values": "TN",
     "observed": "TN",
-    "calendar_past": "TC",
-    "calendar_future": "HC",
+    "time_past": "TC",
+    "time_future": "HC",
     "senders": "E",
     "receivers": "E",
     "length_m": "E",
@@ -125,10 +129,10 @@ def inputs(
     """The inputs of the exported program for a forecast, named as in `SHAPES`.
 
     The arguments are those of `forecast`. A program takes one network for all snapshots: if the roads change within the
-    window, those of the last snapshot are used throughout.
+    window or ahead, those of the first step ahead are used throughout.
     """
     _frigate(run)
-    return _arrays(run, _on_one_network(run, network, stream, at=at, close=close, add=add, sensors=sensors))
+    return _arrays(run, *_request(run, network, stream, at=at, close=close, add=add, sensors=sensors))
 
 
 def write_sample(run: Run, path: str | Path, city: City | None = None) -> Path:
@@ -139,8 +143,8 @@ def write_sample(run: Run, path: str | Path, city: City | None = None) -> Path:
     path = Path(path)
     if path.suffix != ".npz":
         raise SettingsError(f"{path}: a sample is a .npz file. Name it so")
-    request = _on_one_network(run, None, city)
-    arrays, node_ids = _arrays(run, request), request.forecast.node_ids
+    request, topology = _request(run, None, city)
+    arrays, node_ids = _arrays(run, request, topology), request.forecast.node_ids
     node_ids = node_ids.astype(str) if node_ids.dtype == object else node_ids
     with _beside(path) as beside, beside.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays, **{OUTPUT: _by_model(run, arrays), "node_ids": node_ids})
@@ -181,8 +185,8 @@ class PlainForecast(nn.Module):
         self,
         values: Tensor,
         observed: Tensor,
-        calendar_past: Tensor,
-        calendar_future: Tensor,
+        time_past: Tensor,
+        time_future: Tensor,
         senders: Tensor,
         receivers: Tensor,
         length_m: Tensor,
@@ -214,7 +218,7 @@ class PlainForecast(nn.Module):
             near_sensor=none.long() if near_sensor is None else near_sensor,
             near_distance_m=none if near_distance_m is None else near_distance_m,
         )
-        window = (values, observed, calendar_past, calendar_future)
+        window = (values, observed, time_past, time_future)
         batch = Batch.of_window(*window, (topology,), torch.zeros(T, dtype=torch.int64))
         if usual_past is not None and demand is not None and demand_node is not None:
             batch = replace(batch, usual_past=usual_past[None], demand=demand[None], demand_node=demand_node[None])
@@ -335,8 +339,8 @@ def _synthetic(run: Run, *, nodes: int, seed: int) -> Inputs:
     made: Inputs = {
         "values": np.where(observed, scaling.value_offset + scaling.value_scale * rng.random((T, N)), 0),
         "observed": observed,
-        "calendar_past": rng.uniform(-1, 1, (T, len(CALENDAR))),
-        "calendar_future": rng.uniform(-1, 1, (H, len(CALENDAR))),
+        "time_past": wall_clock(rng.integers(0, YEAR_S, T)),
+        "time_future": wall_clock(rng.integers(0, YEAR_S, H)),
         "senders": ends[0],
         "receivers": ends[1],
         "length_m": np.multiply(delta, scaling.length_scale_m),
@@ -362,27 +366,27 @@ def _names(run: Run) -> list[str]:
     return [name for name in SHAPES if name not in left_out]
 
 
-def _on_one_network(
-    run: Run, network: RoadNetwork | None, source: RoadNetworkStream | City | None, **options: Any
-) -> Request:
-    """The model input of `forecast`; if the roads change within the window, on those of its last snapshot."""
-    request = make_request(run, network, source, **options)
-    if len(request.batch.topologies) > 1:
-        request = make_request(run, request.stream.network, source, **options)
+def _request(
+    run: Run, network: RoadNetwork | None, source: RoadNetworkStream | City | None, **when: Any
+) -> tuple[Request, Topology]:
+    """The model input of `forecast`, and the roads of the first step ahead, which stand for those of all snapshots."""
+    sensors = when.pop("sensors", "seen")
+    forecaster, changes = ask(run, network, source, sensors=sensors, device="cpu")
+    request = forecaster.request(**when, **changes)
     batch, task = request.batch, run.settings.task
     if (batch.past, batch.horizon) != (task.past, task.horizon):
         raise SettingsError(
             f"{batch.past} snapshots and {batch.horizon} steps after them: an exported program has exactly {task.past} "
             f"and {task.horizon}. Take a time that has so many snapshots right before it"
         )
-    return request
+    return request, forecaster.windows().views.view(request.networks[0]).topology
 
 
-def _arrays(run: Run, request: Request) -> Inputs:
-    batch = request.batch
-    names = _names(run)
-    arrays = {name: getattr(batch, name)[0] for name in names if name in WINDOW + DEMAND}
-    arrays |= {name: getattr(batch.topologies[0], name) for name in names if name not in arrays}
+def _arrays(run: Run, request: Request, topology: Topology) -> Inputs:
+    names, batch = _names(run), request.batch
+    row = 0 if batch.holds is None else int(batch.holds[:, 0].nonzero()[0])
+    arrays = {name: getattr(batch, name)[row] for name in names if name in WINDOW + DEMAND}
+    arrays |= {name: getattr(topology, name) for name in names if name not in arrays}
     return {name: _typed(arrays[name].numpy()) for name in names}
 
 

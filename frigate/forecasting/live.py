@@ -8,8 +8,9 @@ LSTM over all T snapshots, whose initial state comes from the oldest z and the c
 The forecast equals that of a full forward pass. In fp32 they differ by rounding, because a matrix product with fewer
 rows may sum in a different order: within 1e-5 of the largest forecast, or 1e-5 of the unit. On a GPU both are in bf16.
 
-Device memory in bytes: T N (4 D + 5), with 2 D instead of 4 D under bf16; plus, for each topology in use, the gates
-(4 E per layer) and the kernel mean's weights. Host memory: T N * 5. Chengdu, 3,192 nodes, T = 12, D = 64: 10 MB.
+Device memory in bytes: T N (4 D + 5) while the roads do not change, at most three times that when they do, with 2 D
+instead of 4 D under bf16; plus, for each topology in use, the gates (4 E per layer) and the kernel mean's weights. Host
+memory: T N * 5. Chengdu, 3,192 nodes, T = 12, D = 64: 10 MB.
 """
 
 from __future__ import annotations
@@ -24,39 +25,25 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from frigate.data.folder import City
-from frigate.data.network import NodeId, RoadNetwork
-from frigate.data.stream import Steps, calendar, local_iso, utc_offsets_s
+from frigate.calendar import Steps, local_iso, utc_offsets_s, wall_clock
+from frigate.city.city import City
+from frigate.city.network import NodeId, Road, RoadNetwork
+from frigate.city.stream import make_stream
 from frigate.demand.estimate import Demand
 from frigate.demand.rerouting import Rerouted
 from frigate.errors import CityError, SettingsError
-from frigate.forecasting.forecast import NO_READING, about_detours, short_window, split_on
+from frigate.forecasting.edits import edit_networks
+from frigate.forecasting.forecaster import NO_READING, Forecaster, short_window, split_on
 from frigate.forecasting.result import Forecast, make_forecast, usable
-from frigate.graph.positions import locate_anchors
-from frigate.nn.batch import Batch
-from frigate.nn.demand_tables import DemandTables
-from frigate.nn.device import best_device
-from frigate.nn.forecaster import Fixed
+from frigate.nn.forecast_model import RoadWeights
 from frigate.nn.ops.cuda.recording import RecordedFunction
-from frigate.nn.predictor import Predictor
-from frigate.nn.scaling import build_topologies
-from frigate.nn.topology import Topology
-from frigate.training.run import Run, RunTrips
+from frigate.nn.windows import Layout, RoadsOfWindows, roads_of_windows
+from frigate.training.run import Run
 
 ALWAYS_S = -(2**62)  # earlier than any snapshot
 MAX_RECORDED = 4
-
-
-@dataclass(frozen=True)
-class _NetworkView:
-    """A network as model input."""
-
-    network: RoadNetwork
-    topology: Topology
-    fixed: Fixed
-    flow_change: Tensor  # [N] multiplier of the usual flow
-    demand: DemandTables | None  # with this network's sensor shares
-    notice: str
+WEIGHTS_KEPT = 32  # networks
+WINDOWS_KEPT = 3  # encodings of so many windows: the roads as they are, as they were, and as they might be
 
 
 @dataclass(frozen=True)
@@ -65,10 +52,10 @@ class _Snapshot:
 
     time_s: int
     values: NDArray[np.float32]  # [N] 0 where not observed
-    observed: NDArray[np.bool_]  # [N] only at sensors, even if their node is absent from the network
+    observed: NDArray[np.bool_]  # [N] only at sensors
 
     def on(self, network: RoadNetwork) -> _Snapshot:
-        """The snapshot without readings at nodes absent from the network."""
+        """The snapshot without readings at nodes that were absent from the network it was measured on."""
         if not (self.observed & ~network.present).any():
             return self
         observed = self.observed & network.present
@@ -82,14 +69,17 @@ class _Snapshot:
 
 @dataclass(frozen=True)
 class _Encoded:
-    """A snapshot on the device, and its encoding on one network."""
+    """A snapshot on the device, and its encoding."""
 
     snapshot: _Snapshot  # the readings that were encoded
-    network: str  # fingerprint
     values: Tensor  # [N]
     observed: Tensor  # [N] bool
-    calendar: Tensor  # [C]
+    clock: Tensor  # [3]
     z: Tensor  # [N,D]
+
+
+# What an encoding depends on besides readings: its time, the network that messages pass on, and the one measured on
+_Key = tuple[int, str, str]
 
 
 class Live:
@@ -127,41 +117,37 @@ class Live:
         if not run.model.encodes_snapshots:
             raise SettingsError(
                 f'a live forecast needs a Frigate model; the run\'s is "{run.settings.model.preset}", which encodes no '
-                "snapshot by itself. Use frigate.forecasting.forecast"
+                "snapshot by itself. Use frigate.Forecaster"
             )
         source = run.open_city() if network is None else network
-        network = source.network if isinstance(source, City) else source
-        self.device = best_device(device)
+        now = source.network if isinstance(source, City) else source
+        self._sensors = split_on(run, now)[0] if sensors is None else _sensors(now, sensors)
+        city = source if isinstance(source, City) else _without_readings(run, now)
+        self._forecaster = Forecaster(run, city, sensors=self._sensors, device=device, kernels=kernels)
+        self.device = self._forecaster.device
         self.encoded = 0  # number of snapshots encoded so far
         self.left_out = 0  # number of readings ignored because their node is not a sensor
         self._trained_on, self._task = run.trained_on, run.settings.task
-        self._predictor = Predictor(run.model, network, self.device, quantity=run.trained_on.quantity, kernels=kernels)
+        self._views = self._forecaster.windows().views
+        self._predictor = self._forecaster.predictor
         self._model, self._kernels = self._predictor.model, kernels
-        self._city = source if isinstance(source, City) else None
-        self._features_of = source if isinstance(source, City) else run.trained_on.folder
         self._timezone = run.trained_on.timezone if timezone is None else timezone
-        self._sensors = split_on(run, network)[0] if sensors is None else _sensors(network, sensors)
-        anchors, self._notice = (
-            (None, "") if run.scaling.anchors is None else locate_anchors(network, run.scaling.anchors)
-        )
-        self._scaling = replace(run.scaling, anchors=anchors)
         self._window: deque[_Snapshot] = deque(maxlen=self._task.past)
-        self._encodings: dict[int, _Encoded] = {}  # by time
-        self._recorded: dict[tuple[Any, ...], RecordedFunction] = {}  # each holds GPU memory
-        self._node_ids = network.node_ids
-        self._trips: RunTrips | None = None
-        if run.scaling.demand is not None:
-            usual_roads = source.stream.main_network if isinstance(source, City) else network
-            self._trips = RunTrips.of(run, usual_roads, self._features_of)
-            self._demand = self._trips.demand(self._sensors)
-        self._tried: _NetworkView | None = None  # the last what-if, which may be asked for again
-        self._changes: list[tuple[int, _NetworkView]] = []  # (start time, roads), in time order
-        self._changes.append((ALWAYS_S, self._roads(network)))
+        self._encodings: dict[_Key, _Encoded] = {}  # most recently used last
+        self._weights: dict[str, RoadWeights] = {}  # by network; most recently used last
+        self._recorded: dict[tuple[Any, ...], tuple[RecordedFunction, object]] = {}  # each holds GPU memory
+        self._node_ids = now.node_ids
+        self._changes: list[tuple[int, RoadNetwork]] = [(ALWAYS_S, now)]  # (start time, roads), in time order
 
     @property
     def network(self) -> RoadNetwork:
         """The network of the last snapshot; before any snapshot, the initial network."""
-        return self._roads_at(self._window[-1].time_s if self._window else ALWAYS_S).network
+        return self._network_at(self._window[-1].time_s if self._window else ALWAYS_S)
+
+    @property
+    def usual_roads(self) -> RoadNetwork:
+        """The roads that are open most of the time; detours start from them."""
+        return self._forecaster.usual_roads
 
     @property
     def times_s(self) -> NDArray[np.int64]:
@@ -216,19 +202,25 @@ class Live:
         networks
             The roads in time order: (start time, network). The first also applies to earlier times.
         """
-        (_, first), *later = [(since_s, self._roads(network)) for since_s, network in networks]
+        (_, first), *later = [(since_s, self._checked(network)) for since_s, network in networks]
         self._changes = [(ALWAYS_S, first), *later]
         self._window.clear()
         self.push(time_s, values)
 
     def rerouted(self, network: RoadNetwork) -> Rerouted | None:
-        """The effect of a network's roads on the usual flows at nodes and roads; None without demand."""
-        return None if self._trips is None else self._trips.rerouted([self._demand], network)[0]
+        """The effect of a network's roads on the usual flows; None without demand, or if the roads are as usual."""
+        return self._forecaster.rerouted(network)
+
+    def road_flow(
+        self, values: NDArray[np.floating], networks: Sequence[RoadNetwork], times_s: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """[S,E] the flow on the usual roads at S times, from the values [S,N] at the nodes and the network then."""
+        return self._forecaster.road_flow(values, networks, times_s)
 
     @property
     def demand(self) -> Demand | None:
         """The demand calibrated to the sensors' usual counts; None for a model without demand."""
-        return None if self._trips is None else self._demand
+        return self._forecaster.demand
 
     def late(self, time_s: int, node_ids: Sequence[NodeId], values: Sequence[float] | NDArray[np.floating]) -> None:
         """Add or replace readings of a snapshot in the window.
@@ -271,178 +263,191 @@ class Live:
         network : RoadNetwork
             Must have the same nodes; absent nodes have `present` False.
         since_s : int, optional
-            Applies to every snapshot that starts at this time or later. Default: from the next snapshot on.
+            Applies to every snapshot that starts at this time or later, and every step ahead. Default: from the next
+            snapshot on.
         """
         if since_s is None:
             since_s = self._steps(self._window[-1].time_s).time_s(1) if self._window else ALWAYS_S
-        roads = self._roads(network)
+        roads = self._checked(network)
         self._changes = [(since, before) for since, before in self._changes if since < since_s] + [(since_s, roads)]
 
     def forecast(self) -> Forecast:
-        """Forecast the `horizon` steps after the last snapshot."""
-        roads = [self._roads_at(snapshot.time_s) for snapshot in self._window]
-        encodings = self._encode(roads)
-        self._encodings = {encoding.snapshot.time_s: encoding for encoding in encodings}
-        return self._finish(roads, encodings)
+        """Forecast the `horizon` steps after the last snapshot, on the roads as they are and as they are planned."""
+        return self._forecast(self.networks_ahead())
 
-    def what_if(self, network: RoadNetwork) -> Forecast:
-        """The forecast if this were the network in every snapshot of the window. Does not change the live state.
+    def what_if(
+        self, network: RoadNetwork | None = None, *, close: Sequence[str | Road] = (), add: Sequence[str | Road] = ()
+    ) -> Forecast:
+        """The forecast if the roads ahead were others. Does not change the live state.
 
         Parameters
         ----------
-        network : RoadNetwork
-            Must have the same nodes, as in `change`.
+        network : RoadNetwork, optional
+            The roads of all steps ahead; must have the same nodes, as in `change`. Default: as planned.
+        close, add : sequence of "A,B" or (A, B)
+            Roads to close and to add, as in `frigate.forecast`.
         """
-        self._tried = self._roads(network)
-        roads = [self._tried] * len(self._window)
-        measured = [self._roads_at(snapshot.time_s) for snapshot in self._window]
-        return self._finish(roads, self._encode(roads), measured)
+        return self._forecast(self.networks_ahead(network, close=close, add=add))
+
+    def networks_ahead(
+        self, network: RoadNetwork | None = None, *, close: Sequence[str | Road] = (), add: Sequence[str | Road] = ()
+    ) -> list[RoadNetwork]:
+        """[H] the network of each step ahead; parameters as in `what_if`."""
+        planned = [self._network_at(time_s) if network is None else network for time_s in self._ahead_s().tolist()]
+        distinct = list({each.fingerprint: each for each in planned}.values())
+        edited = edit_networks(distinct, close=close, add=add)
+        of = {before.fingerprint: self._checked(after) for before, after in zip(distinct, edited, strict=True)}
+        return [of[each.fingerprint] for each in planned]
 
     @torch.inference_mode()
-    def _encode(self, roads: Sequence[_NetworkView]) -> list[_Encoded]:
-        """Encode the window on these networks; only snapshots whose readings or roads have changed run the GNN."""
-        if not self._window:
-            raise CityError("there is no snapshot to forecast from. Give one to `push`")
-        seen = [snapshot.on(on.network) for snapshot, on in zip(self._window, roads, strict=True)]
-        found = [self._encodings.get(snapshot.time_s) for snapshot in seen]
-        valid: dict[int, _Encoded] = {}
-        for k, (old, snapshot, on) in enumerate(zip(found, seen, roads, strict=True)):
-            if old and old.network == on.network.fingerprint and old.snapshot.same_readings(snapshot):
-                valid[k] = old
-        stale = [k for k in range(len(seen)) if k not in valid]
-        if stale:
-            made = self._run_gnn([seen[k] for k in stale], [roads[k] for k in stale])
-            valid.update(zip(stale, made, strict=True))
-            self.encoded += len(stale)
-        return [valid[k] for k in range(len(seen))]
+    def _forecast(self, ahead: Sequence[RoadNetwork]) -> Forecast:
+        """The forecast on these roads ahead."""
+        networks: dict[str, RoadNetwork] = {}
+        measured = [self._network_at(snapshot.time_s) for snapshot in self._window]
+        snapshots = [snapshot.on(network) for snapshot, network in zip(self._window, measured, strict=True)]
+        for network in (*measured, *ahead):
+            networks.setdefault(network.fingerprint, network)
+        prints, of_print = list(networks), {key: k for k, key in enumerate(networks)}
+        roads = roads_of_windows(
+            *(np.array([[of_print[each.fingerprint] for each in some]]) for some in (measured, ahead))
+        )
+        rows = [
+            [(s.time_s, prints[on], prints[of]) for s, on, of in zip(snapshots, *pair, strict=True)]
+            for pair in zip(roads.encoded_on.tolist(), roads.measured_on.tolist(), strict=True)
+        ]
+        encodings = self._encode(rows, {snapshot.time_s: snapshot for snapshot in snapshots}, networks)
+        values, observed, clock, z = (
+            torch.stack([torch.stack([getattr(encodings[key], name) for key in row]) for row in rows])
+            for name in ("values", "observed", "clock", "z")
+        )
+        clock = torch.cat([clock, self._clock(self._ahead_s()).expand(len(rows), -1, -1)], dim=1)
+        layout = Layout.of(roads, list(networks.values()), self._views)
 
-    def _run_gnn(self, snapshots: list[_Snapshot], roads: list[_NetworkView]) -> list[_Encoded]:
-        """The GNN on these snapshots, in one pass."""
-        times_s = np.array([snapshot.time_s for snapshot in snapshots], np.int64)
-        values = torch.from_numpy(np.stack([snapshot.values for snapshot in snapshots])).to(self.device)
-        observed = torch.from_numpy(np.stack([snapshot.observed for snapshot in snapshots])).to(self.device)
-        clock = self._calendar(times_s)
-
-        def encoded(values: Tensor, observed: Tensor, clock: Tensor) -> Tensor:
-            batch, distinct = self._batch(values, observed, clock, roads, clock[:0])
+        def ahead_of(values: Tensor, observed: Tensor, clock: Tensor, z: Tensor) -> Tensor:
             with self._predictor.inference():
-                fixed = [on.fixed for on in distinct]
-                return self._model.encode_snapshots(batch, fixed=fixed, kernels=self._kernels)[:, 0]
+                batch = layout.batch(values, observed, clock)
+                return batch.join(self._model.forecast_from(batch, z.movedim(2, 0), kernels=self._kernels))[0]
 
-        z = self._replay(encoded, roads, values, observed, clock)
+        made = self._replay(ahead_of, layout, prints, values, observed, clock, z)
+        present = np.array([network.present for network in ahead])
+        used = np.any([snapshot.observed for snapshot in snapshots], axis=0) & ahead[0].present
+        numbers, told = usable(self._predictor.to_array(made, present), present)
+        return make_forecast(
+            self._trained_on, ahead[0], numbers, int(self._ahead_s()[0]),
+            sensor=used, timezone=self._timezone, notices=self._notices(ahead, used) + told, city=self._forecaster.city,
+        )  # fmt: skip
+
+    @torch.inference_mode()
+    def _encode(
+        self, rows: Sequence[Sequence[_Key]], snapshots: dict[int, _Snapshot], networks: dict[str, RoadNetwork]
+    ) -> dict[_Key, _Encoded]:
+        """The encodings of the rows; only snapshots whose readings or roads have changed run the GNN."""
+        wanted = list(dict.fromkeys(key for row in rows for key in row))
+        stale = [
+            key
+            for key in wanted
+            if key not in self._encodings
+            or not self._encodings[key].snapshot.same_readings(snapshots[key[0]])
+        ]  # fmt: skip
+        if stale:
+            self._encodings.update(zip(stale, self._run_gnn(stale, snapshots, networks), strict=True))
+            self.encoded += len(stale)
+        for key in wanted:
+            self._encodings[key] = self._encodings.pop(key)
+        found = {key: self._encodings[key] for key in wanted}
+        for old in list(self._encodings)[: -WINDOWS_KEPT * self._task.past]:
+            del self._encodings[old]
+        return found
+
+    def _run_gnn(
+        self, keys: Sequence[_Key], snapshots: dict[int, _Snapshot], networks: dict[str, RoadNetwork]
+    ) -> list[_Encoded]:
+        """The GNN on these snapshots, as one window without steps ahead."""
+        chosen = [snapshots[time_s] for time_s, _, _ in keys]
+        values = torch.from_numpy(np.stack([snapshot.values for snapshot in chosen])).to(self.device)
+        observed = torch.from_numpy(np.stack([snapshot.observed for snapshot in chosen])).to(self.device)
+        clock = self._clock(np.array([snapshot.time_s for snapshot in chosen], np.int64))
+        of_print = {key: k for k, key in enumerate(networks)}
+        encoded_on = np.array([[of_print[encoded] for _, encoded, _ in keys]])
+        measured_on = np.array([[of_print[measured] for _, _, measured in keys]])
+        nothing = np.ones((1, 0), bool)
+        roads = RoadsOfWindows(np.array([0]), measured_on[:, -1], measured_on, encoded_on, nothing)
+        layout = Layout.of(roads, list(networks.values()), self._views)
+        weights = [self._road_weights(list(networks.values())[k]) for k in np.unique(encoded_on).tolist()]
+
+        def encode(values: Tensor, observed: Tensor, clock: Tensor) -> Tensor:
+            with self._predictor.inference():
+                batch = layout.batch(values[None], observed[None], clock[None])
+                return self._model.encode_snapshots(batch, weights=weights, kernels=self._kernels)[:, 0]
+
+        z = self._replay(encode, (layout, weights), list(networks), values, observed, clock)
         # Copies: a view would keep the whole tensor's memory alive.
         return [
             _Encoded(
                 snapshot=snapshot,
-                network=on.network.fingerprint,
                 values=values[k].clone(),
                 observed=observed[k].clone(),
-                calendar=clock[k].clone(),
+                clock=clock[k].clone(),
                 z=z[:, k].contiguous(),
             )
-            for k, (snapshot, on) in enumerate(zip(snapshots, roads, strict=True))
+            for k, snapshot in enumerate(chosen)
         ]
 
-    @torch.inference_mode()
-    def _finish(
-        self,
-        roads: Sequence[_NetworkView],
-        encodings: Sequence[_Encoded],
-        measured: Sequence[_NetworkView] | None = None,
-    ) -> Forecast:
-        """Forecast from the encodings. `measured` are the networks the readings were taken on, if different."""
-        now, steps = roads[-1].network, self._steps(encodings[-1].snapshot.time_s)
-        at_s, times_s = steps.time_s(1), steps.times_s(1, 1 + self._task.horizon)
-        values, observed, clock, z = (
-            torch.stack([getattr(encoding, name) for encoding in encodings])
-            for name in ("values", "observed", "calendar", "z")
-        )
-
-        def ahead(values: Tensor, observed: Tensor, clock: Tensor, z: Tensor, future: Tensor) -> Tensor:
-            batch, _ = self._batch(values, observed, clock, roads, future, measured)
+    def _road_weights(self, network: RoadNetwork) -> RoadWeights:
+        key = network.fingerprint
+        if key in self._weights:
+            self._weights[key] = self._weights.pop(key)
+        else:
             with self._predictor.inference():
-                return self._model.forecast_from(batch, z.transpose(0, 1)[:, None], kernels=self._kernels)[0]
+                self._weights[key] = self._model.road_weights(self._views.view(network).topology)
+        for old in list(self._weights)[:-WEIGHTS_KEPT]:
+            del self._weights[old]
+        return self._weights[key]
 
-        made = self._replay(ahead, roads, values, observed, clock, z, self._calendar(times_s))
-        used = np.any([encoding.snapshot.observed for encoding in encodings], axis=0) & now.present
-        numbers, told = usable(self._predictor.to_array(made, now), now.present)
-        return make_forecast(
-            self._trained_on, now, numbers, at_s,
-            sensor=used, timezone=self._timezone, notices=self._notices(roads[-1], used) + told, city=self._city,
-        )  # fmt: skip
+    def _replay(
+        self, function: Callable[..., Tensor], constants: object, networks: Sequence[str], *tensors: Tensor
+    ) -> Tensor:
+        """function(*tensors), as a CUDA graph on a GPU, unless the roads change in the window or ahead.
 
-    def _replay(self, function: Callable[..., Tensor], roads: Sequence[_NetworkView], *tensors: Tensor) -> Tensor:
-        """function(*tensors), as a CUDA graph on a GPU, unless the roads change in the window or it is a what-if."""
-        networks = {on.network.fingerprint for on in roads}
-        can_record = self._model.can_record(self.device, self._kernels)
-        if not can_record or len(networks) > 1 or roads[0] is self._tried:
+        `constants` are what the function reads besides; a graph keeps them alive.
+        """
+        if not self._model.can_record(self.device, self._kernels) or len(networks) > 1:
             return function(*tensors)
         key = (function.__name__, *networks, *(tensor.shape for tensor in tensors))
         if key not in self._recorded:
-            self._recorded[key] = RecordedFunction(function, tensors, self.device)
+            self._recorded[key] = RecordedFunction(function, tensors, self.device), constants
             while len(self._recorded) > MAX_RECORDED:
                 self._recorded.pop(next(iter(self._recorded)))
-        return self._recorded[key](*tensors).clone()
+        return self._recorded[key][0](*tensors).clone()
 
-    def _batch(
-        self,
-        values: Tensor,
-        observed: Tensor,
-        past: Tensor,
-        roads: Sequence[_NetworkView],
-        future: Tensor,
-        measured: Sequence[_NetworkView] | None = None,
-    ) -> tuple[Batch, list[_NetworkView]]:
-        """A batch of one window, and the distinct networks of its snapshots in the order of its topologies."""
-        distinct = list({on.network.fingerprint: on for on in roads}.values())
-        order = [on.network.fingerprint for on in distinct]
-        which = torch.tensor([order.index(on.network.fingerprint) for on in roads])
-        topologies = tuple(on.topology for on in distinct)
-        batch = Batch.of_window(values, observed, past, future, topologies, which)
-        demand = roads[-1].demand
-        if demand is None:
-            return batch, distinct
-        changes = [on.flow_change for on in [*(measured or roads), roads[-1]]]
-        tables = replace(demand, roads=torch.stack(changes)[None])
-        steps = torch.arange(len(changes), device=self.device)
-        return tables.apply(batch, torch.zeros_like(steps[:1]), steps[None, :-1], steps[-1:]), distinct
-
-    def _notices(self, now: _NetworkView, used: NDArray[np.bool_]) -> tuple[str, ...]:
+    def _notices(self, ahead: Sequence[RoadNetwork], used: NDArray[np.bool_]) -> tuple[str, ...]:
         snapshots, past = len(self._window), self._task.past
-        short = short_window(snapshots, past) if snapshots < past else ""
-        notices = (short, self._notice, now.notice, "" if used.any() else NO_READING)
-        return tuple(notice for notice in notices if notice)
+        told = [short_window(snapshots, past)] if snapshots < past else []
+        for network in {each.fingerprint: each for each in ahead}.values():
+            told += self._views.view(network).notices
+        return tuple(dict.fromkeys(told if used.any() else [*told, NO_READING]))
 
-    def _roads(self, network: RoadNetwork) -> _NetworkView:
-        """The network as model input; positions and road features are computed once per network."""
+    def _checked(self, network: RoadNetwork) -> RoadNetwork:
         if not np.array_equal(network.node_ids, self._node_ids):
             raise CityError(
                 f"the network has {network.num_nodes} nodes that are not the {len(self._node_ids)} of this live "
                 "forecast, in their order. Start another with the whole table, absent nodes with present False"
             )
-        tried = [] if self._tried is None else [self._tried]
-        for known in [roads for _, roads in self._changes] + tried:
-            if known.network.fingerprint == network.fingerprint:
-                return known
-        (topology,), notices = build_topologies([network], self._scaling, sensors=self._sensors, city=self._features_of)
-        topology = topology.to(self.device)
-        change, demand = torch.ones(network.num_nodes, device=self.device), None
-        if self._trips is not None:
-            (rerouted,) = self._trips.rerouted([self._demand], network)
-            change = torch.from_numpy(rerouted.node_change).to(self.device)
-            shares = [[self._trips.sensor_shares(self._demand, network)]]
-            demand = DemandTables.of([self._demand], self.device, step_s=self._trained_on.step_s, shares=shares)
-            notices = [*notices, *about_detours(rerouted, network)]
-        with self._predictor.inference():
-            return _NetworkView(network, topology, self._model.fixed(topology), change, demand, " ".join(notices))
+        return network
 
-    def _roads_at(self, time_s: int) -> _NetworkView:
-        return next(roads for since_s, roads in reversed(self._changes) if since_s <= time_s)
+    def _network_at(self, time_s: int) -> RoadNetwork:
+        return next(network for since_s, network in reversed(self._changes) if since_s <= time_s)
+
+    def _ahead_s(self) -> NDArray[np.int64]:
+        """[H] the start of each step ahead."""
+        if not self._window:
+            raise CityError("there is no snapshot to forecast from. Give one to `push`")
+        return self._steps(self._window[-1].time_s).times_s(1, 1 + self._task.horizon)
 
     def _forget(self) -> None:
         """Drop what neither the window nor any later snapshot needs."""
         first_s = self._window[0].time_s
-        self._encodings = {time_s: encoded for time_s, encoded in self._encodings.items() if time_s >= first_s}
+        self._encodings = {key: encoded for key, encoded in self._encodings.items() if key[0] >= first_s}
         begun = [k for k, (since_s, _) in enumerate(self._changes) if since_s <= first_s]
         self._changes = self._changes[begun[-1] :]
 
@@ -463,8 +468,19 @@ class Live:
     def _at(self, time_s: int) -> str:
         return local_iso(int(time_s), self._timezone)
 
-    def _calendar(self, times_s: NDArray[np.int64]) -> Tensor:
-        return torch.from_numpy(calendar(times_s + utc_offsets_s(times_s, self._timezone))).to(self.device)
+    def _clock(self, times_s: NDArray[np.int64]) -> Tensor:
+        """[...,3] the local times, on the device."""
+        return torch.from_numpy(wall_clock(times_s + utc_offsets_s(times_s, self._timezone))).to(self.device)
+
+
+def _without_readings(run: Run, network: RoadNetwork) -> City:
+    """A city of these roads, without any snapshot."""
+    about, nothing = run.trained_on, np.zeros((0, network.num_nodes))
+    stream = make_stream(
+        nothing, network, start_s=about.start_s, step_s=about.step_s, timezone=about.timezone, quantity=about.quantity,
+        unit=about.unit,
+    )  # fmt: skip
+    return City(about.name, stream, folder=about.folder)
 
 
 def _numbers(values: object) -> NDArray[np.float32]:

@@ -7,21 +7,20 @@ import io
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.data.city import City
-from frigate.data.coordinates import line_points
-from frigate.data.files import write_file
-from frigate.data.foreign_text import no_formula
-from frigate.data.network import RoadNetwork, no_lines
-from frigate.data.stream import Steps, local_iso
+from frigate.calendar import Steps, local_iso, utc_iso
+from frigate.city.city import City
+from frigate.city.network import RoadNetwork, no_lines
+from frigate.coordinates import line_points
 from frigate.errors import SettingsError
+from frigate.reading.files import write_file
+from frigate.text import no_formula
 from frigate.training.run import TrainedOn
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ class Forecast:
     lon: NDArray[np.float64]  # [N]
     lat: NDArray[np.float64]  # [N]
     times_s: NDArray[np.int64]  # [H] start of each forecast step, in seconds since 1970 UTC
-    values: NDArray[np.float64]  # [H,N]
+    values: NDArray[np.floating]  # [H,N]
     sensor: NDArray[np.bool_]  # [N] nodes whose readings were used
     at_s: int  # time of the forecast: it uses only what was known by then
     step_s: int
@@ -71,7 +70,14 @@ class Forecast:
 
     def utc_times(self) -> list[str]:
         """[H] ISO-8601 in UTC."""
-        return [_utc(time_s) for time_s in self.times_s.tolist()]
+        return [utc_iso(time_s) for time_s in self.times_s.tolist()]
+
+    def at(self, rows: NDArray[np.int64] | slice) -> Forecast:
+        """The forecast of some nodes."""
+        of_nodes = ("node_ids", "lon", "lat", "sensor", "street", "detectors", "moved_m")
+        some: dict[str, Any] = {name: getattr(self, name)[rows] for name in of_nodes}
+        lines = self.lines[rows] if len(self.lines) else self.lines
+        return replace(self, **some, lines=lines, values=self.values[:, rows])
 
     def to_frame(self) -> pl.DataFrame:
         """A long table with one row per node and step: see `COLUMNS`. `time` is in UTC."""
@@ -106,7 +112,7 @@ class Forecast:
         In a city on roads, where each node is a road, the road's line instead of a point.
         """
         ends_s = [*self.times_s[1:].tolist(), int(self.times_s[-1]) + self.step_s]
-        times = list(zip(self.utc_times(), map(_utc, ends_s), self.local_times(), strict=True))
+        times = list(zip(self.utc_times(), map(utc_iso, ends_s), self.local_times(), strict=True))
         features = []
         lines = self.lines.tolist() or [b""] * len(self.node_ids)
         for (node_id, lon, lat, street, detectors, moved_m, sensor), line, values in zip(
@@ -227,14 +233,10 @@ def make_forecast(
 def usable(values: NDArray[np.float64], present: NDArray[np.bool_]) -> tuple[NDArray[np.float64], tuple[str, ...]]:
     """The forecasts [H,N] with NaN for infinite values, and a notice if any present node has no finite forecast."""
     finite = np.isfinite(values)
-    if finite.all() or (finite | ~present).all():
-        return values, ()
     wrong = ~finite & present
+    if not wrong.any():
+        return values, ()
     return np.where(wrong, np.nan, values), (
-        f"{int(wrong.sum())} of {len(values) * int(present.sum())} forecasts are no numbers and are left empty: "
-        "training has diverged, or readings are out of all proportion. Run frigate check, then train again.",
+        f"{int(wrong.sum())} of {int(np.broadcast_to(present, values.shape).sum())} forecasts are no numbers and are "
+        "left empty: training has diverged, or readings are out of proportion. Run frigate check, then train again.",
     )
-
-
-def _utc(time_s: int) -> str:
-    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,5 +1,4 @@
-"""The model: its inputs (batch, topology, scaling), the paper's equations (model, layers, moments), the operations and
-kernels behind them (ops), and inference (predictor, partition). All models share the interface in `forecaster`.
-
-May import: `graph`, `data` and below.
+"""The model: its inputs (batch, windows, network_views, topology, scaling), the paper's equations (model, layers,
+moments), the operations and kernels behind them (ops), and inference (predictor, partition). All models share the
+interface in `forecast_model`.
 """

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from frigate.config import ModelSettings
-from frigate.data.stream import CALENDAR
-from frigate.graph.road_features import FEATURE_WIDTH
 from frigate.nn.batch import Batch
-from frigate.nn.forecaster import Fixed, ForecastModel, Reach
+from frigate.nn.calendar import CALENDAR, calendar
+from frigate.nn.forecast_model import ForecastModel, Reach, RoadWeights
 from frigate.nn.layers import Gate, GatedConv, GatedLayers, Layers, ResidualGatedConv, ResidualGatedLayers
 from frigate.nn.moments import MOMENTS, KernelMean, moments
 from frigate.nn.ops import Backend
 from frigate.nn.scaling import Scaling
 from frigate.nn.topology import Topology
+from frigate.roads.features import FEATURE_WIDTH
 
 PAPER_CALENDAR = 4  # the first columns of CALENDAR: sine and cosine of the time of day and of the day of the week
 FORWARD_TENSORS = 6  # [N,B,T,D] tensors live at once in a forecast; measured
@@ -88,7 +88,7 @@ class DefaultEmbedding(Embedding):
         N, B, T = batch.num_nodes, batch.num_windows, batch.past
         context = [
             per_snapshot(batch, [topology.road_features for topology in batch.topologies]),
-            batch.calendar_past.expand(N, B, T, -1),
+            calendar(batch.time_past).expand(N, B, T, -1),
             self.kernel(batch, tau, sensor_weights),
         ]
         if self.demand is not None:
@@ -192,25 +192,29 @@ class Frigate(ForecastModel):
                 for parameter in mlp[-1].parameters():
                     nn.init.zeros_(parameter)
 
-    def forward(self, batch: Batch, *, fixed: Sequence[Fixed] | None = None, kernels: str = "auto") -> Tensor:
-        return self.forecast_from(batch, self.encode_snapshots(batch, fixed=fixed, kernels=kernels), kernels=kernels)
+    def forward(self, batch: Batch, *, weights: Sequence[RoadWeights] | None = None, kernels: str = "auto") -> Tensor:
+        return self.forecast_from(
+            batch, self.encode_snapshots(batch, weights=weights, kernels=kernels), kernels=kernels
+        )
 
     def forecast_at(self, batch: Batch, nodes: Tensor | slice, *, kernels: str = "auto") -> Tensor:
         """[B,H,n] at these nodes: the GNN runs on all nodes, the LSTMs only on these."""
         return self.forecast_from(batch, self.encode_snapshots(batch, kernels=kernels), nodes, kernels=kernels)
 
-    def fixed(self, topology: Topology) -> Fixed:
-        return Fixed(self._gates(topology), self.embedding.sensor_weights(topology))
+    def road_weights(self, topology: Topology) -> RoadWeights:
+        return RoadWeights(self._gates(topology), self.embedding.sensor_weights(topology))
 
     def _readings(self, batch: Batch) -> Tensor:
         """tau [B,T,N], in the model's unit; 0 where there is no reading."""
         return self.scaled(batch.values).where(batch.observed, 0.0)
 
-    def encode_snapshots(self, batch: Batch, *, fixed: Sequence[Fixed] | None = None, kernels: str = "auto") -> Tensor:
+    def encode_snapshots(
+        self, batch: Batch, *, weights: Sequence[RoadWeights] | None = None, kernels: str = "auto"
+    ) -> Tensor:
         """z [N,B,T,D]: the GNN on every snapshot, with shared weights and the snapshot's own topology."""
         backend = self.backend(batch, kernels)
-        weights = None if fixed is None else [w for each in fixed if (w := each.sensor_weights) is not None]
-        h: Tensor = self.embedding(batch, self._readings(batch), backend, weights)
+        near = None if weights is None else [w for each in weights if (w := each.sensor_weights) is not None]
+        h: Tensor = self.embedding(batch, self._readings(batch), backend, near)
         if torch.is_autocast_enabled(h.device.type):
             h = h.to(torch.get_autocast_dtype(h.device.type))
         N, B, T, D = h.shape
@@ -218,7 +222,7 @@ class Frigate(ForecastModel):
         z = h
         for i, topology in enumerate(batch.topologies):
             columns = batch.columns_of(i)
-            gates = self._gates(topology) if fixed is None else fixed[i].gates
+            gates = self._gates(topology) if weights is None else weights[i].gates
             part = h if columns is None else h[:, columns]
             part = self.convolutions(part, gates, topology, backend)  # Alg. lines 3 and 4
             z = part if columns is None else z.index_copy(1, columns, part.to(z.dtype))
@@ -235,8 +239,8 @@ class Frigate(ForecastModel):
         backend = self.backend(batch, kernels)
         z = backend.take_nodes(encodings, nodes)
         n, B, _, D = z.shape
-        t = batch.calendar_past[:, -1, : self.calendar_start].expand(n, B, -1)
-        known = batch.calendar_future[..., : self.calendar_future]
+        t = calendar(batch.time_past[:, -1])[:, : self.calendar_start].expand(n, B, -1)
+        known = calendar(batch.time_future)[..., : self.calendar_future]
         s = self.start(torch.cat([t, z[:, :, 0]], dim=-1)).view(n * B, 2 * D).chunk(2, dim=-1)  # s_0, Alg. line 1
         s = backend.encode(self.encoder, z, s)  # eq:lstm, Alg. line 5
         m = self.prior(batch, self._readings(batch))[nodes].flatten(0, 1)  # Alg. line 7

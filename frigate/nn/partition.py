@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from frigate.nn.batch import Batch
-from frigate.nn.forecaster import ForecastModel, Reach
+from frigate.nn.forecast_model import ForecastModel, Reach
 from frigate.nn.scaling import NEAR_SENSORS
 from frigate.nn.topology import Topology, index_roads
 

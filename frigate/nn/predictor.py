@@ -16,13 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from frigate.data.network import RoadNetwork
+from frigate.city.network import RoadNetwork
 from frigate.errors import SettingsError
-from frigate.graph.areas import split_into_areas
 from frigate.nn.batch import Batch
 from frigate.nn.device import autocast, memory_limit
-from frigate.nn.forecaster import ForecastModel, Reach
+from frigate.nn.forecast_model import ForecastModel, Reach
 from frigate.nn.partition import Part, cut_parts, forecast_bytes, in_parts
+from frigate.roads.areas import split_into_areas
 
 MIN_BLOCK = 256  # nodes: smaller blocks are nearly all halo
 
@@ -43,8 +43,6 @@ class Predictor:
     memory_gb : float, optional
         Memory limit for activations. If they need more, the network is forecast in blocks of nodes, with the same
         result up to rounding. Default: 4 on a CPU, most of the free memory on a GPU.
-    must_fit : bool
-        Raise an error if even the smallest block does not fit, instead of trying it.
     parts : sequence of Part
         Parts to use instead of blocks. Nodes outside every part's core are forecast as 0.
     kernels : "auto" or "reference"
@@ -59,13 +57,12 @@ class Predictor:
         *,
         quantity: str = "",
         memory_gb: float | None = None,
-        must_fit: bool = False,
         parts: Sequence[Part] = (),
         kernels: str = "auto",
     ) -> None:
         self.model = copy.deepcopy(model).to(device).eval()
         self.network, self.device, self.parts, self.kernels = network, device, parts, kernels
-        self.limit, self.must_fit = memory_limit(memory_gb, device), must_fit
+        self.limit = memory_limit(memory_gb, device)
         self.least = 0.0 if quantity == "count" else -torch.inf
 
     @contextmanager
@@ -74,8 +71,11 @@ class Predictor:
         with torch.inference_mode(), autocast(self.device):
             yield
 
-    def __call__(self, batch: Batch, nodes: Tensor | slice | None = None) -> Tensor:
-        """[B,H,N] in the user's unit, or [B,H,n] at these nodes only."""
+    def __call__(self, batch: Batch, nodes: Tensor | slice | None = None, *, must_fit: bool = False) -> Tensor:
+        """[B,H,N] in the user's unit, or [B,H,n] at these nodes only.
+
+        `must_fit`: raise an error if even the smallest block of nodes does not fit into memory, instead of trying it.
+        """
         with self.inference():
             if self.parts:
                 made = in_parts(self.model, batch, self.parts, kernels=self.kernels)
@@ -83,10 +83,10 @@ class Predictor:
             elif nodes is not None:
                 made = self.model.forecast_at(batch, nodes, kernels=self.kernels)
             else:
-                made = self._within_memory(batch)
+                made = self._within_memory(batch, must_fit)
             return made.clamp(min=self.least)
 
-    def _within_memory(self, batch: Batch) -> Tensor:
+    def _within_memory(self, batch: Batch, must_fit: bool) -> Tensor:
         """[B,H,N] in one pass if it fits or the model's reach is unknown, otherwise in blocks of nodes."""
         reach = self.model.reach
         edges = max(topology.num_edges for topology in batch.topologies)
@@ -94,9 +94,9 @@ class Predictor:
         if reach is None or needed <= self.limit:
             forecast: Tensor = self.model(batch, kernels=self.kernels)
             return forecast
-        return in_parts(self.model, batch, self._blocks(batch, reach, needed), kernels=self.kernels)
+        return in_parts(self.model, batch, self._blocks(batch, reach, needed, must_fit), kernels=self.kernels)
 
-    def _blocks(self, batch: Batch, reach: Reach, needed: int) -> Iterator[Part]:
+    def _blocks(self, batch: Batch, reach: Reach, needed: int, must_fit: bool) -> Iterator[Part]:
         """The network, `needed` bytes in all, in blocks; those that do not fit are halved, down to MIN_BLOCK nodes."""
         lon, lat = self.network.lon, self.network.lat
         wanted = min(math.ceil(needed / self.limit), math.ceil(batch.num_nodes / MIN_BLOCK))
@@ -108,7 +108,7 @@ class Predictor:
             if needed > self.limit and len(core) > MIN_BLOCK:
                 todo += [core[half] for half in split_into_areas(lon[core], lat[core], 2)]
                 continue
-            if needed > self.limit and self.must_fit:
+            if needed > self.limit and must_fit:
                 raise SettingsError(
                     f"memory: {len(core)} nodes with all that their forecast reads ({part.num_nodes} nodes) take about "
                     f"{needed / 2**30:.2g} GB, and {self.limit / 2**30:.2g} GB are allowed. Raise memory_gb"
@@ -120,11 +120,10 @@ class Predictor:
         each = forecast_bytes(self.model, nodes=nodes, edges=edges, past=batch.past, horizon=batch.horizon)
         return batch.num_windows * each
 
-    def to_array(self, made: Tensor, network: RoadNetwork) -> NDArray[np.float64]:
-        """One window's forecast [H,N] on the host: counts clamped at 0, NaN at nodes absent from `network`."""
+    def to_array(self, made: Tensor, present: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """One window's forecast [H,N] on the host: counts clamped at 0, NaN where no node is present [N] or [H,N]."""
         array = made.clamp(min=self.least).cpu().numpy().astype(np.float64)
-        array[:, ~network.present] = np.nan
-        return array
+        return np.where(present, array, np.nan)
 
     def windows_at_once(self, *, edges: int, past: int, horizon: int, beside: int = 0) -> int:
         """How many windows fit in memory if each needs `beside` extra bytes."""

@@ -13,18 +13,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from frigate.city.city import City
+from frigate.city.network import RoadNetwork
+from frigate.city.outliers import implausible
+from frigate.city.split import Split
+from frigate.city.stream import RoadNetworkStream
 from frigate.config import BaselineSettings, ModelSettings, made_of, require, require_kinds
-from frigate.data.folder import City
-from frigate.data.network import RoadNetwork
-from frigate.data.outliers import implausible
-from frigate.data.split import Split
-from frigate.data.stream import RoadNetworkStream
 from frigate.demand.settings import DemandSettings
-from frigate.graph.feature_cache import features_of
-from frigate.graph.nearest_sensors import nearest_sensors
-from frigate.graph.positions import Anchors, choose_anchors, distances_m, locate_anchors, position_scale_m, positions
-from frigate.graph.road_features import FeatureScaling, fit_feature_scaling
 from frigate.nn.topology import Topology, make_topology
+from frigate.roads.feature_cache import features_of
+from frigate.roads.features import FeatureScaling, fit_feature_scaling
+from frigate.roads.nearest_sensors import nearest_sensors
+from frigate.roads.positions import Anchors, choose_anchors, distances_m, locate_anchors, position_scale_m, positions
 
 NEAR_SENSORS = 32  # M
 NEAR_CUTOFF = 50.0  # median road lengths: sensors farther away tell nothing about a node
@@ -74,7 +74,7 @@ def fit_scaling(
     seed: int,
 ) -> Scaling:
     """Fit scales and anchors. `features` are the network's raw road features; None for a model without any."""
-    network = stream.network
+    network = stream.usual_network(split.train)
     first, stop = split.train
     rows = np.flatnonzero(split.seen)
     values = stream.values[first:stop, rows]

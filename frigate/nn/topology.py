@@ -11,7 +11,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 from torch import Tensor
 
-from frigate.data.network import RoadNetwork
+from frigate.city.network import RoadNetwork
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+import frigate.pages
 from frigate.errors import FrigateError
 from frigate.serve.api import closures, forecast, health, network, readings, replay, whatif
 from frigate.serve.api.common import CODES, State
@@ -34,7 +35,7 @@ from frigate.serve.store import StoreGoneError
 from frigate.version import __version__
 
 LOG = logging.getLogger("frigate.serve")
-STATIC = Path(__file__).parent / "static"
+STATIC = Path(frigate.pages.__file__).parent / "static"
 RETRY_S = 5
 API_POLICY = "default-src 'none'; frame-ancestors 'none'"
 HEADERS = {

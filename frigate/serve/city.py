@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 from bisect import bisect
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.data.bucketing import Grid, Readings, bucket
-from frigate.data.city import City
-from frigate.data.network import NodeId, RoadNetwork
-from frigate.data.stream import RoadNetworkStream, Steps, make_stream
-from frigate.forecasting.forecast import split_on
+from frigate.calendar import Steps
+from frigate.city.bucketing import Grid, Readings, bucket
+from frigate.city.city import City
+from frigate.city.network import NodeId, RoadNetwork
+from frigate.city.stream import RoadNetworkStream, make_stream
+from frigate.forecasting.forecaster import split_on
+from frigate.forecasting.result import Forecast
+from frigate.pages.map_data import network_container
+from frigate.pages.wire import decode
 from frigate.training.run import Run
 
 
@@ -34,20 +36,22 @@ class ServedCity:
     horizon: int  # steps that it covers
     quantity: str
     unit: str
+    has_demand: bool  # whether trips are known
+    tiles: Mapping[str, str] = field(default_factory=dict)  # the URL of map tiles and their attribution
     record: tuple[float, float] = (0.0, 0.0)  # the lowest and highest reading in the record; includes 0
 
     @classmethod
-    def of(cls, run: Run, city: City) -> ServedCity:
-        """The city of a run. The usual roads are those of most snapshots."""
+    def of(cls, run: Run, city: City, tiles: Mapping[str, str] | None = None) -> ServedCity:
+        """The city of a run."""
         run.trained_on.refuse_other_kind(city.stream)
-        network, about = city.stream.main_network, run.trained_on
+        network, about = run.usual_roads(city.stream), run.trained_on
         empty = make_stream(
             np.zeros((0, network.num_nodes)), network, start_s=about.start_s, step_s=about.step_s,
             timezone=city.stream.timezone, quantity=about.quantity, unit=about.unit,
         )  # fmt: skip
         return cls(
             name=city.name,
-            source=replace(city, stream=empty, road_features=()),
+            source=replace(city, stream=empty, road_features={}),
             network=network,
             sensors=split_on(run, network)[0],
             steps=Steps(about.start_s, about.step_s, city.stream.timezone),
@@ -55,6 +59,8 @@ class ServedCity:
             horizon=run.settings.task.horizon,
             quantity=about.quantity,
             unit=about.unit,
+            has_demand=run.scaling.demand is not None,
+            tiles=tiles or {},
             record=_range(city.stream),
         )
 
@@ -72,15 +78,41 @@ class ServedCity:
         return f"{self.name}, {self.quantity} every {self.step_s} s"
 
     @cached_property
+    def container(self) -> bytes:
+        """The network as the map gets it."""
+        return network_container(
+            self.network, self.source.stream, self.sensors, name=self.name, horizon=self.horizon,
+            has_demand=self.has_demand, detectors=self.source.detectors, **self.tiles,
+        )  # fmt: skip
+
+    @cached_property
     def version(self) -> str:
-        """Hash of nodes, roads and geometry. Arrays by row are valid for one version only."""
-        edges = self.network.edges
-        digest = hashlib.sha256(self.network.fingerprint.encode())
-        for column in (edges.senders, edges.receivers):
-            digest.update(column.tobytes())
-        for line in edges.geometry.tolist():
-            digest.update(line)
-        return digest.hexdigest()[:12]
+        """The version of the network, for the store and the map. Arrays by row are valid for one version only."""
+        return str(decode(self.container)[0]["version"])
+
+    def forecast(
+        self, at_s: int, times_s: NDArray[np.int64], values: NDArray[np.floating], *, notices: Iterable[str]
+    ) -> Forecast:
+        """A forecast [H,N] of this city, with the names of its nodes."""
+        network, (detectors, moved_m) = self.network, self.detectors
+        return Forecast(
+            node_ids=network.node_ids,
+            lon=network.lon,
+            lat=network.lat,
+            times_s=times_s,
+            values=values,
+            sensor=self.sensors,
+            at_s=at_s,
+            step_s=self.step_s,
+            timezone=self.timezone,
+            quantity=self.quantity,
+            unit=self.unit,
+            notices=tuple(notices),
+            street=network.streets,
+            lines=network.lines,
+            detectors=detectors,
+            moved_m=moved_m,
+        )
 
     @cached_property
     def node_names(self) -> list[str]:
@@ -171,8 +203,3 @@ def _range(stream: RoadNetworkStream) -> tuple[float, float]:
         least = min(least, float(values.min(initial=0.0, where=observed)))
         most = max(most, float(values.max(initial=0.0, where=observed)))
     return least, most
-
-
-def utc(time_s: float) -> str:
-    """ISO 8601 with Z."""
-    return datetime.fromtimestamp(time_s, UTC).isoformat(timespec="auto").replace("+00:00", "Z")

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from frigate.data.stream import DAY_S
+from frigate.calendar import DAY_S
 from frigate.serve.engine import Engine
 from frigate.serve.memory import give_back_memory
 from frigate.serve.scoring import Scorer

@@ -17,17 +17,15 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra
 
-from frigate.data.network import RoadNetwork
-from frigate.data.stream import utc_offsets_s
-from frigate.demand.count_profiles import bins_at
+from frigate.calendar import hourly_bins, utc_offsets_s, wall_clock
+from frigate.city.network import RoadNetwork
 from frigate.demand.flows import trips_through
-from frigate.demand.rerouting import Rerouted
-from frigate.forecasting.forecast import edit_network
 from frigate.forecasting.live import Live
-from frigate.graph.positions import road_matrix
+from frigate.forecasting.road_flow import closed_roads
+from frigate.pages.wire import rounded
+from frigate.roads.positions import road_matrix
 from frigate.serve.city import ServedCity
-from frigate.serve.issued import Issued, rounded
-from frigate.serve.map_data import closed_roads, road_flows
+from frigate.serve.issued import Issued
 from frigate.serve.store import PERIOD_US, Closure, Store
 from frigate.training.run import Run
 
@@ -64,13 +62,8 @@ class Engine:
     def __init__(self, run: Run, city: ServedCity, store: Store, *, device: str | None = None) -> None:
         self.city, self.store = city, store
         self.live = Live(run, city.source, sensors=city.sensors, timezone=city.timezone, device=device)
-        self._rerouted: dict[str, Rerouted | None] = {}  # by network; most recently used last
         self._snapshots: dict[int, tuple[tuple[int, tuple[int, ...]], NDArray[np.float32]]] = {}
         self._alone, self._reading = threading.RLock(), threading.Lock()
-
-    @property
-    def has_demand(self) -> bool:
-        return self.live.demand is not None
 
     def window(self, issued_s: int, *, count: int | None = None) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """The last snapshots before a step boundary: times [T] and readings [T,N], NaN where there is none."""
@@ -102,15 +95,11 @@ class Engine:
         with self._alone:
             closures = self._bring_to(issued_s)
             made = self.live.forecast()
-        held = [closure for closure in closures if closure.active(issued_s)]
         return Issued(
-            issued_s=issued_s,
+            forecast=self.city.forecast(issued_s, made.times_s, rounded(made.values), notices=made.notices),
             made_s=now_s,
             version=self.city.version,
-            times_s=made.times_s,
-            values=rounded(made.values),
-            closed=tuple((closure.id, closure.source, closure.target) for closure in held),
-            notices=made.notices,
+            closures=tuple(each for each in closures if any(map(each.active, made.times_s.tolist()))),
         )
 
     def what_if(self, issued_s: int, *, close: Sequence[tuple[str, str]], add: Sequence[tuple[str, str]]) -> WhatIf:
@@ -119,81 +108,53 @@ class Engine:
         Roads that are already closed stay closed.
         """
         with self._alone:
-            held = [each for each in self._bring_to(issued_s) if each.active(issued_s)]
-            closed = {(each.source, each.target) for each in held}
-            now = self.live.network
-            network = edit_network(
-                now,
-                close=[_row_ids(self.city, road) for road in dict.fromkeys(close) if road not in closed],
-                add=[_row_ids(self.city, road) for road in dict.fromkeys(add)],
-            )
-            before, after = self.live.forecast(), self.live.what_if(network)
+            self._bring_to(issued_s)
+            planned = self.live.networks_ahead()
+            shut = np.all([closed_roads(self.city.network, each) for each in planned], axis=0)
+            gone = [_row_ids(self.city, road) for road in dict.fromkeys(close) if not shut[self.city.road_of[road]]]
+            new = [_row_ids(self.city, road) for road in dict.fromkeys(add)]
+            changed = self.live.networks_ahead(close=gone, add=new)
+            before, after = self.live.forecast(), self.live.what_if(close=gone, add=new)
             times_s, values = before.times_s, [rounded(each.values) for each in (before, after)]
             return WhatIf(
                 issued_s=issued_s,
                 times_s=times_s,
                 before=values[0],
                 after=values[1],
-                road_before=self.road_flow(times_s, values[0], now),
-                road_after=self.road_flow(times_s, values[1], network),
+                road_before=self.live.road_flow(values[0], planned, times_s),
+                road_after=self.live.road_flow(values[1], changed, times_s),
                 notices=after.notices,
             )
 
     def _bring_to(self, issued_s: int) -> list[Closure]:
-        """Load the window of a step boundary, and the roads of each snapshot, into the live forecast.
-
-        A snapshot gets the closures active at its end: a road closed a minute ago is closed in the forecast.
-        """
+        """Load the window of a step boundary, and the roads as they change, into the live forecast."""
         times_s, values = self.window(issued_s)
         closures = self.store.closures(int(times_s[0]))
-        ends_s = [*times_s[1:].tolist(), issued_s]
-        networks = [(int(t), self.network_at(end_s, closures)) for t, end_s in zip(times_s, ends_s, strict=True)]
-        changes = [
-            each
-            for k, each in enumerate(networks)
-            if k == 0 or each[1].fingerprint != networks[k - 1][1].fingerprint
-        ]  # fmt: skip
-        self.live.restore(int(times_s[0]), values, changes)
+        until_s = int(self.city.boundaries(issued_s, self.city.horizon, self.city.horizon + 1)[0])
+        turns = {turn for each in closures for turn in (each.begin_s, each.end_s) if turn is not None}
+        at_s = [int(times_s[0]), *sorted(turn for turn in turns if times_s[0] < turn < until_s)]
+        self.live.restore(int(times_s[0]), values, [(turn, self.network_at(turn, closures)) for turn in at_s])
         return closures
 
     def network_at(self, time_s: float, closures: Sequence[Closure]) -> RoadNetwork:
         return self.city.closed([(each.source, each.target) for each in closures if each.active(time_s)])
 
-    def network_of(self, issued: Issued) -> RoadNetwork:
-        return self.city.closed([(source, target) for _, source, target in issued.closed])
-
     def road_flow(
-        self, times_s: NDArray[np.int64], nodes: NDArray[np.floating], network: RoadNetwork
+        self, times_s: NDArray[np.int64], nodes: NDArray[np.floating], closures: Sequence[Closure]
     ) -> NDArray[np.float32]:
-        """[S,E] the flow on the usual roads at S times, from the values `nodes` [S,N] on a network."""
-        city, demand = self.city, self.live.demand
-        return road_flows(
-            nodes,
-            city.network,
-            closed=closed_roads(city.network, network),
-            demand=demand,
-            rerouted=None if demand is None else self._change(network),
-            local_s=times_s + utc_offsets_s(times_s, city.timezone),
-            step_s=city.step_s,
-        )
-
-    def _change(self, network: RoadNetwork) -> Rerouted | None:
-        key = network.fingerprint
+        """[S,E] the flow on the usual roads at S times, from the values `nodes` [S,N], with these closures."""
+        networks = [self.network_at(time_s, closures) for time_s in times_s.tolist()]
         with self._alone:
-            found = self._rerouted.pop(key) if key in self._rerouted else self.live.rerouted(network)
-            self._rerouted[key] = found
-            for old in list(self._rerouted)[:-4]:
-                del self._rerouted[old]
-        return found
+            return self.live.road_flow(nodes, networks, times_s)
 
     def select_link(self, road: tuple[str, str], *, now_s: int) -> SelectLink | None:
         """The trips that use a road; None without demand."""
         demand, network = self.live.demand, self.city.network
         if demand is None:
             return None
-        through = trips_through(demand, network, road, step_s=self.city.step_s)
+        through = trips_through(demand, road)
         offset_s = int(utc_offsets_s(np.array([now_s]), self.city.timezone)[0])
-        now = int(bins_at(np.array([now_s + offset_s]))[0])
+        now = int(hourly_bins(wall_clock(np.array([now_s + offset_s])))[0])
         total = max(float(through.starting.sum()), 1e-12)
         ends = [
             np.bincount(at, weights=daily, minlength=network.num_nodes) / total
@@ -202,8 +163,8 @@ class Engine:
         ranked = [[(int(n), float(share[n])) for n in np.argsort(-share)[:TRIP_ENDS] if share[n] > 0] for share in ends]
         return SelectLink(float(through.road_flow[now, through.row]), *ranked)
 
-    def leans_on(self, row: int) -> list[tuple[int, float]]:
-        """The sensors that a node's forecast relies on, most important first: row and distance by road in metres.
+    def main_sensors(self, row: int) -> list[tuple[int, float]]:
+        """The sensors that a node's forecast rests on, most important first: row and distance by road in metres.
 
         With demand, the sensors that most of its vehicles pass; without, the nearest.
         """

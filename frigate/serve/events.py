@@ -11,8 +11,8 @@ import json
 import logging
 from collections.abc import AsyncIterator, Callable
 
+from frigate.calendar import utc_iso
 from frigate.errors import FrigateError
-from frigate.serve.city import utc
 from frigate.serve.limits import run_quickly
 from frigate.serve.store import Store
 
@@ -74,7 +74,7 @@ class Events:
                 state, before = self._state, known
                 known = state
                 if state[0] is not None and state[0] != before[0]:
-                    yield _event("forecast", {"issued_at": utc(state[0])})
+                    yield _event("forecast", {"issued_at": utc_iso(state[0])})
                 if state[1] != before[1]:
                     yield _event("closures", {"changes": state[1]})
         finally:

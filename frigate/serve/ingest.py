@@ -22,11 +22,12 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
-from frigate.data.outliers import CODES, FAR_FOR_A_CODE
-from frigate.data.stream import DAY_S
+from frigate.calendar import DAY_S, utc_iso
+from frigate.city.outliers import CODES, FAR_FOR_A_CODE
 from frigate.errors import ServiceError
-from frigate.serve.city import ServedCity, utc
+from frigate.serve.city import ServedCity
 from frigate.serve.store import Reading, Store
+from frigate.text import quoted
 
 FUTURE_S = 60.0  # how far a sensor's clock may be ahead of ours
 TRANSACTION_ROWS = 20_000  # longer transactions would keep readers and the clock waiting
@@ -150,7 +151,7 @@ class Judge:
                 node = self._node(row.node, unknown)
                 time_us = _time_us(row.time)
                 if time_us > latest_us:
-                    raise _RefusedError(f"time {_utc_us(time_us)} is in the future (now: {utc(int(now_s))})")
+                    raise _RefusedError(f"time {_utc_us(time_us)} is in the future (now: {utc_iso(int(now_s))})")
                 if time_us < earliest_us:
                     raise _RefusedError(f"time {_utc_us(time_us)} is too old: {self._age_limit()}")
                 value = _number(row.value)
@@ -244,14 +245,9 @@ def _kind(value: object) -> str:
     return {"bool": "a boolean", "list": "a list", "dict": "an object"}.get(type(value).__name__, "of the wrong type")
 
 
-def quoted(text: str) -> str:
-    """User input for a message: shortened and escaped, so that it cannot inject anything into a terminal or a log."""
-    return json.dumps(text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…", ensure_ascii=True)
-
-
 def _utc_us(time_us: int) -> str:
     try:
-        return utc(time_us // 1_000_000)
+        return utc_iso(time_us // 1_000_000)
     except (ValueError, OverflowError, OSError):
         return f"{time_us // 1_000_000} s"
 

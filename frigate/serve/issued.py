@@ -6,50 +6,46 @@ Values are rounded to 12 binary digits, an error of at most 0.013 %, and compres
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from frigate.serve import wire
-from frigate.serve.store import StoredForecast
-
-DROPPED_BITS = 11  # of the 23 bits of a float32 mantissa
+from frigate.forecasting.result import Forecast
+from frigate.pages import wire
+from frigate.serve.city import ServedCity
+from frigate.serve.store import Closure, StoredForecast
 
 
 @dataclass(frozen=True)
 class Issued:
-    """A forecast for a city. H steps, N nodes."""
+    """A forecast for a served city."""
 
-    issued_s: int  # the forecast uses readings before this time
+    forecast: Forecast  # values as float32, rounded
     made_s: float
     version: str  # of the network
-    times_s: NDArray[np.int64]  # [H] start of each forecast interval
-    values: NDArray[np.float32]  # [H,N] NaN at absent nodes
-    closed: tuple[tuple[str, str, str], ...]  # id, source and target of the active closures
-    notices: tuple[str, ...]
+    closures: tuple[Closure, ...]  # those that hold at some step
+
+    @property
+    def issued_s(self) -> int:
+        """The forecast uses readings before this time."""
+        return self.forecast.at_s
 
     def stored(self) -> StoredForecast:
-        meta = {"times_s": self.times_s.tolist(), "closed": self.closed, "notices": self.notices}
-        body = wire.encode(meta, {"values": self.values})
+        forecast, closures = self.forecast, [asdict(closure) for closure in self.closures]
+        meta = {"times_s": forecast.times_s.tolist(), "closures": closures, "notices": forecast.notices}
+        body = wire.encode(meta, {"values": forecast.values.astype(np.float32)})
         return StoredForecast(self.issued_s, self.made_s, self.version, zlib.compress(body, 1))
 
     @staticmethod
-    def of(stored: StoredForecast) -> Issued:
+    def of(stored: StoredForecast, city: ServedCity) -> Issued | None:
+        """None if it was made for another version of the city's network."""
+        if stored.network != city.version:
+            return None
         meta, arrays = wire.decode(zlib.decompress(stored.body))
+        times_s = np.array(meta["times_s"], np.int64)
         return Issued(
-            issued_s=stored.issued_s,
+            forecast=city.forecast(stored.issued_s, times_s, arrays["values"], notices=meta["notices"]),
             made_s=stored.made_s,
             version=stored.network,
-            times_s=np.array(meta["times_s"], np.int64),
-            values=arrays["values"],
-            closed=tuple((closure, a, b) for closure, a, b in meta["closed"]),
-            notices=tuple(meta["notices"]),
+            closures=tuple(Closure(**closure) for closure in meta["closures"]),
         )
-
-
-def rounded(values: NDArray[np.floating], dropped_bits: int = DROPPED_BITS) -> NDArray[np.float32]:
-    """Values rounded as in issued forecasts, or to fewer bits."""
-    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    half, keep = np.uint32(1 << (dropped_bits - 1)), np.uint32(~((1 << dropped_bits) - 1) & 0xFFFFFFFF)
-    return np.where(np.isfinite(values), ((bits + half) & keep).view(np.float32), np.float32(np.nan))

@@ -7,7 +7,7 @@ import logging
 import sys
 from typing import TextIO
 
-from frigate.serve.city import utc
+from frigate.calendar import utc_iso
 
 STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message", "taskName"}
 
@@ -16,7 +16,11 @@ class JsonLines(logging.Formatter):
     """time, level, event, and the fields of `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line = {"time": utc(round(record.created, 3)), "level": record.levelname.lower(), "event": record.getMessage()}
+        line = {
+            "time": utc_iso(round(record.created, 3)),
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+        }
         line |= {name: value for name, value in vars(record).items() if name not in STANDARD_FIELDS}
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)

@@ -8,16 +8,17 @@ speed, and either side may be interrupted for any length of time.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from frigate.data.periods import parse_moment, snapshots_in
-from frigate.data.progress import print_line
-from frigate.data.stream import RoadNetworkStream
+from frigate.calendar import utc_iso
+from frigate.city.network import RoadNetwork
+from frigate.city.periods import parse_moment, snapshots_in
+from frigate.city.stream import RoadNetworkStream
 from frigate.errors import ServiceError, SettingsError
-from frigate.serve.city import utc
+from frigate.progress import print_line
 from frigate.serve.client import ServiceClient, ServiceGoneError
 
 BATCH_ROWS = 5_000
@@ -68,8 +69,8 @@ class Replay:
         self._say, self._clock, self._wait = say, clock, wait
         self._names = [str(node_id) for node_id in stream.node_ids.tolist()]
         self._closed: dict[Road, str] = {}  # by road: id of the closure that this replay created
-        self._roads = _roads(stream, self._names)
-        self._usual = self._roads[next(k for k, each in enumerate(stream.topologies) if each is stream.main_network)]
+        self._roads = _roads(stream.topologies, self._names)
+        (self._usual,) = _roads([stream.usual_network()], self._names)
 
     def run(self, first: int, stop: int) -> Iterator[Sent]:
         """Send the snapshots [first, stop), each when it ends, after the readings that the first forecast needs."""
@@ -92,13 +93,13 @@ class Replay:
     def _tell_time(self, snapshot: int) -> int:
         """Set the service's time to the start of this snapshot."""
         time_s = self._stream.steps.time_s(snapshot)
-        self._send("PUT", "/v1/time", {"time": utc(time_s)})
+        self._send("PUT", "/v1/time", {"time": utc_iso(time_s)})
         return time_s
 
     def _send_readings(self, snapshot: int) -> tuple[int, int]:
         """Send a snapshot's readings. Returns how many there are and how many were refused."""
         stream = self._stream
-        at = utc(int(stream.times_s[snapshot]))
+        at = utc_iso(int(stream.times_s[snapshot]))
         rows = [
             {"node": self._names[n], "time": at, "value": float(stream.values[snapshot, n])}
             for n in stream.observed[snapshot].nonzero()[0]
@@ -146,7 +147,7 @@ def snapshots_between(stream: RoadNetworkStream, first: str | None, until: str |
     return begin, stop
 
 
-def _roads(stream: RoadNetworkStream, names: list[str]) -> list[frozenset[Road]]:
-    """The roads of each topology, as pairs of node names."""
-    pairs = [zip(each.senders.tolist(), each.receivers.tolist(), strict=True) for each in stream.topologies]
+def _roads(networks: Sequence[RoadNetwork], names: list[str]) -> list[frozenset[Road]]:
+    """The roads of each network, as pairs of node names."""
+    pairs = [zip(each.senders.tolist(), each.receivers.tolist(), strict=True) for each in networks]
     return [frozenset((names[a], names[b]) for a, b in each) for each in pairs]

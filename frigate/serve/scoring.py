@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.serve import wire
-from frigate.serve.city import ServedCity, utc
+from frigate.calendar import utc_iso
+from frigate.pages import wire
+from frigate.serve.city import ServedCity
 from frigate.serve.engine import Engine
 from frigate.serve.issued import Issued
 from frigate.serve.store import Store
@@ -43,7 +44,7 @@ class Scorer:
         for time_s in times_s.tolist():
             if time_s not in self._issued:
                 stored = store.forecast(time_s)
-                self._issued[time_s] = Issued.of(stored) if stored and stored.network == city.version else None
+                self._issued[time_s] = None if stored is None else Issued.of(stored, city)
         for k in range(H, T + H):
             body = score_snapshot(k, times_s, values, self._issued)
             time_s = int(times_s[k])
@@ -62,7 +63,8 @@ def score_snapshot(
     count = np.zeros(len(truth), np.uint32)
     steps: list[tuple[float, float, int]] = []
     for ahead in range(k):
-        made = issued.get(int(times_s[k - ahead]))
+        asked = issued.get(int(times_s[k - ahead]))
+        made = None if asked is None else asked.forecast
         if made is None or ahead >= len(made.times_s) or int(made.times_s[ahead]) != time_s:
             steps.append((0.0, 0.0, 0))
             continue
@@ -104,7 +106,7 @@ def summary(scores: Iterable[tuple[int, bytes]], city: ServedCity) -> dict[str, 
     worst = [int(row) for row in np.argsort(-mae)[:WORST] if count[row]]
     return {
         "overall": _score(steps.sum(0)),
-        "by_hour": [{"time": utc(hour_s), **_score(sums)} for hour_s, sums in sorted(hours.items())],
+        "by_hour": [{"time": utc_iso(hour_s), **_score(sums)} for hour_s, sums in sorted(hours.items())],
         "by_step": [{"step": k + 1, **_score(sums)} for k, sums in enumerate(steps)],
         "worst": [
             {"node": city.node_names[row], "mae": round(float(mae[row]), 4), "count": int(count[row])} for row in worst

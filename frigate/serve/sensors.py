@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from frigate.calendar import DAY_S, utc_iso
 from frigate.check.sensors import STUCK_COUNTS, STUCK_READINGS, STUCK_S
-from frigate.data.stream import DAY_S
-from frigate.serve.city import ServedCity, utc
+from frigate.serve.city import ServedCity
 from frigate.serve.store import SensorFacts, Store
 
 STATES = ("ok", "late", "silent", "stuck")
@@ -47,5 +47,5 @@ def _health(name: str, facts: SensorFacts | None, city: ServedCity, limits_us: l
         state = "late"
     else:
         state = "stuck" if one_value and facts.lately >= enough else "ok"
-    return {"node": name, "used": used, "last_time": utc(facts.last_us / 1e6), "last_value": facts.last_value,
+    return {"node": name, "used": used, "last_time": utc_iso(facts.last_us / 1e6), "last_value": facts.last_value,
             "state": state, "readings_last_day": facts.readings}  # fmt: skip

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from frigate.data.city import City
+from frigate.city.city import City
 from frigate.errors import FrigateError
 from frigate.serve.auth import Gate
 from frigate.serve.city import ServedCity
@@ -18,10 +18,8 @@ from frigate.serve.clock import Clock
 from frigate.serve.engine import Engine
 from frigate.serve.ingest import Ingest, Judge
 from frigate.serve.latest import Latest
-from frigate.serve.map_data import network_container
 from frigate.serve.replay_time import ReplayTime
 from frigate.serve.store import Store
-from frigate.serve.wire import decode
 from frigate.training.run import Run
 
 LOG = logging.getLogger("frigate.serve")
@@ -65,7 +63,8 @@ class Service:
         basemap: str = "",
         basemap_attribution: str = "",
     ) -> None:
-        self.city = ServedCity.of(run, city)
+        tiles = {"basemap": basemap, "basemap_attribution": basemap_attribution} if basemap else {}
+        self.city = ServedCity.of(run, city, tiles)
         store.claim(f"{self.city.about}, replayed" if replay else self.city.about)
         self.replay = ReplayTime(store, self.city.steps.start_s) if replay else None
         if self.replay is not None:
@@ -79,18 +78,6 @@ class Service:
         self.ingest = Ingest(store, judge)
         self.latest = Latest(self.engine)
         self.gate = Gate(store)
-        about_tiles = {"basemap": basemap, "basemap_attribution": basemap_attribution} if basemap else {}
-        self.network_bytes = network_container(
-            self.city.network,
-            self.city.source.stream,
-            self.city.sensors,
-            name=self.city.name,
-            horizon=self.city.horizon,
-            has_demand=self.engine.has_demand,
-            detectors=city.detectors,
-            **about_tiles,
-        )
-        self.version = str(decode(self.network_bytes)[0]["version"])
         self._ended, self._awake = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
 

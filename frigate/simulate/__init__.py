@@ -1,4 +1,1 @@
-"""The demo town: its streets, its traffic, and the counts at every intersection, all from one seed.
-
-May import: `data` and below.
-"""
+"""The demo town: its streets, its traffic, and the counts at every intersection, all from one seed."""

@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components, dijkstra
 
-from frigate.data.folder import City
-from frigate.data.network import Road, RoadNetwork
-from frigate.data.stream import DAY_S, RoadNetworkStream, make_stream, zone
+from frigate.calendar import DAY_S, zone
+from frigate.city.city import City
+from frigate.city.network import Road, RoadNetwork
+from frigate.city.stream import RoadNetworkStream, make_stream
 from frigate.errors import SettingsError
 from frigate.simulate.assignment import AssignedRoads, Demand, Loading, assign, assigned_roads
 from frigate.simulate.streets import PRIMARY, TERTIARY, TOWN, Floats, Ints, Town, build_town, graph_of, polar

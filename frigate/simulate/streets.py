@@ -16,8 +16,8 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components, dijkstra, minimum_spanning_tree
 from scipy.spatial import Delaunay, cKDTree
 
-from frigate.data.coordinates import EARTH_RADIUS_M, haversine_m
-from frigate.data.network import Edges, RoadNetwork
+from frigate.city.network import Edges, RoadNetwork
+from frigate.coordinates import EARTH_RADIUS_M, haversine_m
 from frigate.errors import SettingsError
 
 Floats = NDArray[np.float64]

@@ -1,5 +1,4 @@
-"""Importers that make cities: from OpenStreetMap, SUMO, GPS traces, a user's own tables, public benchmarks or a matrix.
-The line graph turns any of them into a city on roads.
+"""Importers that make cities: of OpenStreetMap, SUMO, GPS traces, your own tables, public benchmarks or a matrix.
 
-May import: `graph`, `data` and below. Each folder's `importer` is what the command line calls.
+Each folder's `importer` is what the command line calls.
 """

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.data.files import parsing
-from frigate.data.sandbox import reading
 from frigate.errors import CityError, MissingExtraError, did_you_mean
+from frigate.reading.files import parsing
+from frigate.reading.sandbox import reading
 
 Arrays = Mapping[str, Callable[[], NDArray[Any]]]
 

@@ -16,20 +16,21 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.data.bucketing import bucket_matrix, usual_step_s
-from frigate.data.city import City
-from frigate.data.city_toml import parse_step
-from frigate.data.column_names import SPEED_KPH, check_rename
-from frigate.data.network import RoadNetwork
-from frigate.data.network_tables import NODE_COLUMNS
-from frigate.data.notices import Notices
-from frigate.data.sandbox import sandboxed, scratch_folder
-from frigate.data.stream import Steps, parse_quantity, zone
-from frigate.data.tables import open_table
-from frigate.data.times import Clock, array_times_us
+from frigate.calendar import Steps, zone
+from frigate.city.bucketing import bucket_matrix, usual_step_s
+from frigate.city.city import City
+from frigate.city.city_toml import parse_step
+from frigate.city.network import RoadNetwork
+from frigate.city.network_tables import NODE_COLUMNS
+from frigate.city.stream import parse_quantity
 from frigate.errors import CityError
+from frigate.reading.column_names import SPEED_KPH, check_rename
+from frigate.reading.notices import Notices
+from frigate.reading.sandbox import sandboxed, scratch_folder
+from frigate.reading.tables import open_table
+from frigate.reading.times import Clock, array_times_us
+from frigate.roads.on_roads import on_roads
 from frigate.sources.arrays import SUFFIXES, open_arrays, read_array
-from frigate.sources.line_graph import on_roads
 from frigate.sources.tables.import_log import ImportLog
 from frigate.sources.tables.importer import import_tables
 from frigate.sources.tables.network import EDGE_COLUMNS, network_from_tables

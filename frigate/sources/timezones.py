@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from frigate.data.network import RoadNetwork
-from frigate.data.notices import Notices
-from frigate.data.stream import zone
+from frigate.calendar import zone
+from frigate.city.network import RoadNetwork
 from frigate.errors import CityError
+from frigate.reading.notices import Notices
 
 AT_SEA = "Etc/"
 

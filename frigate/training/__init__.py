@@ -1,4 +1,1 @@
-"""Training: the loop, checkpoints, distributed training, and training on parts of a large network.
-
-May import: `baselines`, `nn` and below.
-"""
+"""Training: the loop, checkpoints, distributed training, and training on parts of a large network."""

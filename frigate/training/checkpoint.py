@@ -29,11 +29,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save_file
 from torch import Tensor
 
+from frigate.calendar import BINS
+from frigate.city.city import City
 from frigate.config import Settings, require
-from frigate.data.city import City
-from frigate.data.files import sync
-from frigate.demand.count_profiles import BINS
 from frigate.errors import CheckpointError, SettingsError
+from frigate.reading.files import sync
 from frigate.training.description import (
     DESCRIPTION,
     damage_named,
@@ -151,7 +151,7 @@ def load_checkpoint(
     """For resuming: the run with its weights not yet loaded, the best weights, and the training state."""
     run, weights, at = _of_last(folder, lambda at: _load(at, build))
     here = run.on(city)
-    now = TrainedOn.of(here.city)
+    now = TrainedOn.of(here.city, here.split.train)
     changed = [name for name in MUST_MATCH_ON_RESUME if getattr(run.trained_on, name) != getattr(now, name)]
     if "network" in changed:
         changed.remove("changes")  # implied by a different network

@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from frigate.calendar import local_iso
+from frigate.city.city_toml import whole_step
+from frigate.city.network import Edges, RoadNetwork
+from frigate.city.split import NODES, PERIODS, Split
+from frigate.city.stream import parse_quantity
 from frigate.config import BaselineSettings, Settings, is_a, made_of, require, require_kinds
-from frigate.data.city_toml import whole_step
-from frigate.data.coordinates import on_earth
-from frigate.data.network import Edges, RoadNetwork
-from frigate.data.split import NODES, PERIODS, Split
-from frigate.data.stream import local_iso, parse_quantity
+from frigate.coordinates import on_earth
 from frigate.errors import CheckpointError, FrigateError
 from frigate.nn.scaling import Scaling
 from frigate.training.environment import versions

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from frigate.draws import Draw, generator
 from frigate.errors import SettingsError
-from frigate.graph.nearest_sensors import sensors_around, uncovered_share
-from frigate.nn.batch import Windows
+from frigate.nn.windows import Windows
+from frigate.roads.nearest_sensors import sensors_around, uncovered_share
 from frigate.training.run import RunOnCity
 
 MAX_AREAS = 0.25  # largest share of the masks that hide a whole area

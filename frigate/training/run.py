@@ -17,28 +17,21 @@ import torch
 from numpy.typing import NDArray
 
 from frigate.baselines.deep import build_baseline
+from frigate.city.city import City
+from frigate.city.folder import excluding, open_city
+from frigate.city.network import SAME_PLACE_M, Edges, RoadNetwork
+from frigate.city.split import Period, Split
+from frigate.city.stream import RoadNetworkStream
 from frigate.config import BaselineSettings, ModelSettings, Settings
-from frigate.data.city import City, excluding, open_city
-from frigate.data.coordinates import haversine_m
-from frigate.data.network import SAME_PLACE_M, Edges, RoadNetwork
-from frigate.data.split import Period, Split
-from frigate.data.stream import RoadNetworkStream
-from frigate.demand.calibration import RouteSet
+from frigate.coordinates import haversine_m
 from frigate.demand.count_profiles import usual_counts, usual_medians
-from frigate.demand.estimate import Demand, calibrate
-from frigate.demand.rerouting import Detours, Rerouted, reroute, sensor_shares_on_detours
-from frigate.demand.route_search import LineGraph
-from frigate.demand.sensor_shares import SensorShares
-from frigate.demand.settings import DemandSettings
-from frigate.demand.trip_cache import cached_detours, cached_trips
+from frigate.demand.trip_model import TripModel
 from frigate.errors import CheckpointError, FrigateError, SettingsError
-from frigate.nn.batch import Windows
-from frigate.nn.demand_tables import DemandTables
-from frigate.nn.forecaster import ForecastModel
+from frigate.nn.forecast_model import ForecastModel
 from frigate.nn.model import default, paper
-from frigate.nn.predictor import Predictor
-from frigate.nn.scaling import Scaling, build_topologies
-from frigate.nn.topology import Topology
+from frigate.nn.network_views import NetworkViews
+from frigate.nn.scaling import Scaling
+from frigate.nn.windows import Windows
 
 Model = ForecastModel
 Build = Callable[[Settings, Scaling], Model]
@@ -75,6 +68,7 @@ class TrainedOn:
     name: str
     folder: Path | None  # None: a city in memory
     network: str  # fingerprint of the last snapshot's network
+    usual_roads: str  # fingerprint of the roads that are open in most snapshots of the training period
     changes: str  # digest of the sequence of topologies and when each begins
     readings: str  # digest
     start_s: int
@@ -86,12 +80,14 @@ class TrainedOn:
     excluded: tuple[str, ...] = ()  # readings excluded in addition to those in its city.toml
 
     @classmethod
-    def of(cls, city: City) -> TrainedOn:
+    def of(cls, city: City, train: Period) -> TrainedOn:
+        """`train` is the training period."""
         stream = city.stream
         return cls(
             name=city.name,
             folder=city.folder,
             network=city.network.fingerprint,
+            usual_roads=stream.usual_network(train).fingerprint,
             changes=_changes_digest(stream),
             readings=stream.digest,
             start_s=stream.start_s,
@@ -185,6 +181,44 @@ class Run:
             raise CheckpointError(f"{name}: the city it was trained on cannot be opened: {error}. {remedy}") from error
         return excluding(city, exclude)
 
+    def usual_roads(self, stream: RoadNetworkStream) -> RoadNetwork:
+        """The roads that are usual in a city: those of the training period, or of the whole record in another city."""
+        about = self.trained_on
+        first = stream.snapshot_at(about.start_s)
+        period = tuple(min(max(0, first + snapshot), stream.num_snapshots) for snapshot in self.split.train)
+        usual = stream.usual_network((period[0], period[1]))
+        return usual if usual.fingerprint == about.usual_roads else stream.usual_network()
+
+    def trips_on(
+        self, network: RoadNetwork, city: City | Path | None = None, *, more: NDArray[np.floating] | None = None
+    ) -> TripModel:
+        """The trips of a network, with the run's usual counts at its nodes. The run must have demand.
+
+        Parameters
+        ----------
+        network
+            The usual roads.
+        city
+            The network's city, for its turn restrictions and cache; or a city folder, for its cache only.
+        more
+            [K,N] usual counts for nodes that the run does not know.
+        """
+        assert self.scaling.demand is not None and self.usual_counts is not None and self.usual_medians is not None
+        row = network.same_nodes(self.nodes)
+        usual, medians = (np.where(row >= 0, x[:, row], np.nan) for x in (self.usual_counts, self.usual_medians))
+        if more is not None:
+            usual = np.where(np.isnan(usual), more, usual)
+        return TripModel.of(
+            network,
+            self.scaling.demand,
+            step_s=self.trained_on.step_s,
+            usual_counts=usual,
+            usual_medians=medians,
+            seed=self.settings.train.seed,
+            forbidden_turns=city.forbidden_turns if isinstance(city, City) else None,
+            folder=city.folder if isinstance(city, City) else city,
+        )
+
     def _split_on(self, city: City) -> Split:
         """The split in rows and snapshots of this city, which may have lost or gained early readings."""
         stream, network = city.stream, city.network
@@ -228,76 +262,6 @@ class Run:
 
 
 @dataclass(frozen=True)
-class RunTrips:
-    """The trips of a network for a run with demand, and the usual counts to calibrate them to."""
-
-    network: RoadNetwork  # the usual roads, from which detours start
-    graph: LineGraph
-    sets: tuple[RouteSet, ...]
-    usual_counts: NDArray[np.float32]  # [K,N] NaN where unknown
-    usual_medians: NDArray[np.float32]  # [K,N]
-    settings: DemandSettings
-    seed: int
-    forbidden_turns: NDArray[np.int64] | None
-
-    @classmethod
-    def of(
-        cls, run: Run, network: RoadNetwork, city: City | Path | None = None, *, past: RoadNetworkStream | None = None
-    ) -> RunTrips:
-        """The trips of a network, with the run's usual counts at its nodes.
-
-        Parameters
-        ----------
-        run : Run
-            A run with demand.
-        network : RoadNetwork
-            The roads that trips use.
-        city : City or path, optional
-            The network's city, for its turn restrictions and cache; or a city folder, for its cache only.
-        past : RoadNetworkStream, optional
-            Readings at the same nodes, the source of usual counts for nodes that the run does not know.
-        """
-        assert run.scaling.demand is not None and run.usual_counts is not None and run.usual_medians is not None
-        turns = city.forbidden_turns if isinstance(city, City) else None
-        folder, seed = city.folder if isinstance(city, City) else city, run.settings.train.seed
-        graph, sets = cached_trips(network, run.scaling.demand, forbidden_turns=turns, seed=seed, folder=folder)
-        row = network.same_nodes(run.nodes)
-        usual, medians = (np.where(row >= 0, x[:, row], np.nan) for x in (run.usual_counts, run.usual_medians))
-        if past is not None:
-            usual = np.where(np.isnan(usual), usual_counts(past, np.isnan(usual[0])), usual)
-        tables = usual.astype(np.float32), medians.astype(np.float32)
-        return cls(network, graph, sets, *tables, run.scaling.demand, seed, turns)
-
-    def demand(self, sensors: NDArray[np.bool_]) -> Demand:
-        """The demand calibrated to these sensors [N]."""
-        usual = np.where(sensors, self.usual_counts, np.nan)
-        return calibrate(self.graph, self.sets, usual, self.settings, seed=self.seed, medians=self.usual_medians)
-
-    def rerouted(self, demands: Sequence[Demand], network: RoadNetwork) -> list[Rerouted]:
-        """Each demand rerouted on a network with the same nodes."""
-        detours = self._detours(network)
-        return [reroute(demand, detours) for demand in demands]
-
-    def sensor_shares(self, demand: Demand, network: RoadNetwork) -> SensorShares:
-        """The share of each node's vehicles that pass each sensor, on a network with the same nodes."""
-        if network.fingerprint == self.network.fingerprint:
-            return demand.sensor_shares
-        return sensor_shares_on_detours(demand, self._detours(network))
-
-    def _detours(self, network: RoadNetwork) -> Detours:
-        return cached_detours(
-            self.network, network, self.sets, self.settings, seed=self.seed, forbidden_turns=self.forbidden_turns
-        )
-
-    def flow_changes(self, demands: Sequence[Demand], networks: Sequence[RoadNetwork]) -> torch.Tensor | None:
-        """[C,G,N] flow multiplier of each demand on each network; None if nothing changes."""
-        if all(network.fingerprint == self.network.fingerprint for network in networks):
-            return None
-        changes = [[each.node_change for each in self.rerouted(demands, network)] for network in networks]  # G times C
-        return torch.from_numpy(np.array(changes)).transpose(0, 1)
-
-
-@dataclass(frozen=True)
 class RunOnCity:
     """A run applied to one city."""
 
@@ -314,7 +278,7 @@ class RunOnCity:
         rows = np.concatenate([np.flatnonzero(split.seen), np.flatnonzero(split.unseen)])
         nodes = RoadNetwork(network.node_ids[rows], network.lon[rows], network.lat[rows], Edges.none())
         masks = {name: getattr(split, name)[rows] for name in ("seen", "validation", "unseen")}
-        run = Run(model, settings, scaling, nodes, replace(split, **masks), TrainedOn.of(city), folder)
+        run = Run(model, settings, scaling, nodes, replace(split, **masks), TrainedOn.of(city, split.train), folder)
         if scaling.demand is not None:
             usual = usual_counts(city.stream, split.seen, split.train)[:, rows].astype(np.float32)
             medians = usual_medians(city.stream, split.seen, split.train)[:, rows]
@@ -337,43 +301,21 @@ class RunOnCity:
     def progress(self) -> TrainingState:
         return self.run.progress
 
-    @property
-    def notices(self) -> list[str]:
-        """Notices for the user if the city differs from the one the run was trained on."""
-        return self._view[1]
+    @cached_property
+    def usual_roads(self) -> RoadNetwork:
+        return self.run.usual_roads(self.city.stream)
 
     def windows(
         self, device: torch.device | str = "cpu", *, sensors: Sequence[NDArray[np.bool_]] | None = None
     ) -> Windows:
         """The city as model input, with one demand per set of sensors [N] (default: one, of all seen sensors)."""
-        if self.scaling.demand is None:
-            return Windows(self.city.stream, self._view[0], device)
-        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-            demands = list(pool.map(self.trips.demand, [self.split.seen] if sensors is None else sensors))
-        networks = self.city.stream.topologies
-        roads = self.trips.flow_changes(demands, networks)
-        shares = None  # not per network in training: there are too many demands
-        if roads is not None and sensors is None:
-            shares = [[self.trips.sensor_shares(demands[0], network) for network in networks]]
-        tables = DemandTables.of(demands, device, step_s=self.city.stream.step_s, roads=roads, shares=shares)
-        return Windows(self.city.stream, self._view[0], device, demand=tables)
-
-    @cached_property
-    def trips(self) -> RunTrips:
-        """The trips of this city, on its main network."""
-        return RunTrips.of(self.run, self.city.stream.main_network, self.city)
-
-    def predictor(self, device: torch.device, *, kernels: str = "auto") -> Predictor:
-        """The model, ready to forecast on this city."""
-        return Predictor(
-            self.model,
-            self.city.network,
-            device,
-            quantity=self.city.stream.quantity,
-            memory_gb=self.settings.train.memory_gb,
-            kernels=kernels,
-        )
-
-    @cached_property
-    def _view(self) -> tuple[tuple[Topology, ...], list[str]]:
-        return build_topologies(self.city.stream.topologies, self.scaling, sensors=self.split.seen, city=self.city)
+        trips, demands = None, []
+        if self.scaling.demand is not None:
+            trips = self.run.trips_on(self.usual_roads, self.city)
+            with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+                demands = list(pool.map(trips.demand, [self.split.seen] if sensors is None else sensors))
+        views = NetworkViews.of_scaling(
+            self.scaling, self.usual_roads, device, sensors=self.split.seen, city=self.city, trips=trips,
+            demands=demands, step_s=self.city.stream.step_s,
+        )  # fmt: skip
+        return Windows(self.city.stream, views)

@@ -15,16 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from frigate.city.city import City
+from frigate.city.split import Seen, Split, make_split, parse_seen, read_seen_file
 from frigate.config import Settings, change, load_settings, preset
-from frigate.data.city import City
-from frigate.data.progress import plain_progress, print_line
-from frigate.data.split import Seen, Split, make_split, parse_seen, read_seen_file
 from frigate.demand.tuning import choose_settings
 from frigate.draws import Draw, seed_of
 from frigate.errors import SettingsError
-from frigate.graph.feature_cache import ensure_road_features
 from frigate.nn.device import best_device
 from frigate.nn.scaling import fit_scaling
+from frigate.progress import plain_progress, print_line
+from frigate.roads.feature_cache import ensure_road_features
 from frigate.training.checkpoint import (
     METRICS,
     TRAINING,
@@ -136,7 +136,7 @@ def _saved_run(
         here = replace(here, run=replace(here.run, settings=longer, progress=progress))
     _refuse_another(here, seen, mode, settings)
     if here.scaling.roads is not None:
-        here = replace(here, city=ensure_road_features(here.city))
+        here = replace(here, city=ensure_road_features(here.city, here.usual_roads))
     return here, (best, state)
 
 
@@ -174,14 +174,19 @@ def new_run(
             "epochs = 0 keeps what demand forecasts, and there is no demand: it takes counts and the preset default. "
             "Train for at least one epoch"
         )
-    features = None
+    features, usual = None, city.stream.usual_network(split.train)
     if settings.model.roads:
-        city = ensure_road_features(city)
-        features = city.road_features[int(city.stream.topology_of[-1])]
+        city = ensure_road_features(city, usual)
+        features = city.road_features[usual.fingerprint]
     scaling = fit_scaling(city.stream, split, settings.model, features=features, seed=seed)
     if has_demand(settings, city.stream):
         demand = choose_settings(
-            city.stream, split.training, period=split.train, forbidden_turns=city.forbidden_turns, seed=seed
+            city.stream,
+            split.training,
+            period=split.train,
+            network=usual,
+            forbidden_turns=city.forbidden_turns,
+            seed=seed,
         )
         scaling = replace(scaling, demand=demand)
     with torch.random.fork_rng(devices=[]):

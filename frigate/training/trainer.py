@@ -26,19 +26,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from frigate.city.split import windows_in
 from frigate.config import TrainSettings
-from frigate.data.files import write_file
-from frigate.data.progress import Progress
-from frigate.data.split import windows_in
 from frigate.draws import Draw, generator, seed_of
 from frigate.errors import CheckpointError, SettingsError
-from frigate.graph.areas import split_into_areas
-from frigate.nn.batch import Batch, Windows
+from frigate.nn.batch import Batch
 from frigate.nn.device import autocast, memory_limit
 from frigate.nn.model import absolute_error
 from frigate.nn.ops.cuda.recording import RecordedFunction
 from frigate.nn.partition import Part, cut_parts
 from frigate.nn.predictor import Predictor
+from frigate.nn.windows import Windows
+from frigate.progress import Progress
+from frigate.reading.files import write_file
+from frigate.roads.areas import split_into_areas
 from frigate.training.checkpoint import METRICS, save_checkpoint
 from frigate.training.distributed import Group, on_ctrl_c
 from frigate.training.hidden_sensors import draw_hidden, middle_mask, training_masks
@@ -82,7 +83,7 @@ class Trainer:
             self.settings.validation_windows,
         )
         self.inputs = torch.from_numpy(run.split.training).to(self.device)
-        self.masks = None if windows.demand is None else training_masks(run)
+        self.masks = training_masks(run) if windows.views.demands else None
         self.hidden: int | None = None  # the mask that validation scores when no nodes are held out
         if self.settings.validation == "none":
             self.hidden = middle_mask(training_masks(run))
@@ -244,9 +245,12 @@ class Trainer:
         else:
             mask = rng.integers(0, len(self.masks), len(current))
             which, drawn = self._on_device(mask[self.group.share]), self.masks[mask]
+        one_of = rng.random(len(current)) if len(self.windows.stream.topologies) > 1 else np.zeros(len(current))
         current, hidden = current[self.group.share], self._on_device(drawn[self.group.share])
-        task = {"past": self.task.past, "horizon": self.task.horizon}
-        batch = self.windows.batch(current, **task, inputs=self.inputs, hidden=hidden, demand=which)
+        batch = self.windows.batch(
+            current, past=self.task.past, horizon=self.task.horizon, inputs=self.inputs, hidden=hidden, demand=which,
+            one_of=one_of[self.group.share],
+        )  # fmt: skip
         weight = torch.where(hidden, 1.0, self.settings.visible_weight) * self.inputs  # [B,N]
         cells = self._cells(batch, weight)
         buffers_before = [buffer.clone() for buffer in self.model.buffers()] if self.group.size > 1 else []
@@ -301,6 +305,7 @@ class Trainer:
     def _can_record(self, batch: Batch) -> bool:
         """Whether the step can use a CUDA graph: full batch, one micro-batch, and always the same single topology."""
         whole = batch.num_windows == self.settings.batch_size <= self.micro_batch and not self.parts
+        whole &= batch.holds is None
         single = len(batch.topologies) == 1 and (self.recorded is None or batch.topologies[0] is self.recorded.topology)
         return whole and single and self.model.can_record(self.device, self.kernels)
 

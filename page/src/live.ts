@@ -34,7 +34,7 @@ async function start(): Promise<void> {
         intro: () => introPanel(app, forecast.issued, forecast.meta.notices),
         node: async (row) => {
           const details = await service.node(ids[row]);
-          return { ...nodeLines(details), now: forecast.issued, leansOn: details.leans_on };
+          return { ...nodeLines(details), now: forecast.issued, mainSensors: details.main_sensors };
         },
         trips: network.meta.has_demand ? (road) => service.trips(ids[network.source[road]], ids[network.target[road]]) : null,
         actions: (roads) => [h("p", {}, h("button", { type: "button", class: "main", onclick: () => whatIf.start(roads) }, "What if it closes?"))],

@@ -10,7 +10,7 @@ export interface PlaceSource {
   /** Shown where nothing is selected. */
   intro: () => Node;
   /** A chart of a node and the sensors its forecast is based on. */
-  node: (row: number) => Promise<{ lines: Line[]; band?: [number, number, number][]; now?: number; leansOn: NodeDetails["leans_on"]; words?: string[] }>;
+  node: (row: number) => Promise<{ lines: Line[]; band?: [number, number, number][]; now?: number; mainSensors: NodeDetails["main_sensors"]; words?: string[] }>;
   trips: ((road: number) => Promise<Trips>) | null;
   /** Buttons under what can be closed, with its roads. */
   actions: (roads: number[]) => Node[];
@@ -51,16 +51,16 @@ function nodePanel(app: App, source: PlaceSource, row: number): Node {
   const sensor = network.sensor[row] === 1;
   const details = h("div", { class: "loading" }, "Loading…");
   source.node(row).then(
-    ({ lines, band, now, leansOn, words = [] }) => {
-      const rows = leansOn.map(({ node }) => network.node(node)).filter((node) => node !== undefined);
+    ({ lines, band, now, mainSensors, words = [] }) => {
+      const rows = mainSensors.map(({ node }) => network.node(node)).filter((node) => node !== undefined);
       if (app.selection && "node" in app.selection && app.selection.node === row) app.ring(rows);
       details.className = "";
       details.replaceChildren(
         chart({ title: "History and forecast", unit: network.unit, lines, band, now, xText: (x) => app.time.hour(x) }),
         ...words.map((text) => h("p", {}, text)),
-        ...(leansOn.length && !sensor ? [
+        ...(mainSensors.length && !sensor ? [
           h("h3", {}, "Based on these sensors"),
-          h("ul", { class: "list" }, ...leansOn.map((support) => h("li", {}, app.nodeLink(network.node(support.node), network.nodeName(support.node)), h("span", {}, supportText(support))))),
+          h("ul", { class: "list" }, ...mainSensors.map((support) => h("li", {}, app.nodeLink(network.node(support.node), network.nodeName(support.node)), h("span", {}, supportText(support))))),
         ] : []),
       );
     },
@@ -78,7 +78,7 @@ function nodePanel(app: App, source: PlaceSource, row: number): Node {
   );
 }
 
-function supportText({ distance_m: d, share }: NodeDetails["leans_on"][number]): string {
+function supportText({ distance_m: d, share }: NodeDetails["main_sensors"][number]): string {
   if (share !== undefined) return `passed by ${percent(share)} of its vehicles`;
   return d === null ? "" : d < 1000 ? `${Math.round(d)} m by road` : `${(d / 1000).toFixed(1)} km by road`;
 }

@@ -1,4 +1,4 @@
-/** The same page without a service: a report of one run, with all of its data in the file (`frigate/report/run_page.py`). */
+/** The same page without a service: a report of one run, with all of its data in the file (`frigate/pages/run_page.py`). */
 
 import workerCode from "maplibre-gl/dist/maplibre-gl-worker.mjs?raw";
 import { App, cityFacts } from "./app";
@@ -71,8 +71,8 @@ async function start(): Promise<void> {
   const network = new Network(roads);
   const layers = [...dayLayers(network, day, trust), ...(closure ? closureLayers(network, day, closure) : [])];
   const times = layers[0].times;
-  const supports = day.array<Int32Array>("leans_on");
-  const [shares, metres] = ["leans_on_share", "leans_on_m"].map((name) => (day.has(name) ? day.array(name) : null));
+  const supports = day.array<Int32Array>("main_sensors");
+  const [shares, metres] = ["main_sensors_share", "main_sensors_m"].map((name) => (day.has(name) ? day.array(name) : null));
   const each = supports.length / Math.max(1, network.nodes);
 
   const app = new App(network, {
@@ -83,7 +83,7 @@ async function start(): Promise<void> {
         intro: () => intro(app, trust, day.meta),
         node: async (row) => {
           const line = (name: string, css: string, rows: Float32Array[]) => ({ name, css, points: rows.map((values, t): [number, number] => [times[t], values[row]]) });
-          const leansOn = Array.from({ length: each }, (_, k) => row * each + k)
+          const mainSensors = Array.from({ length: each }, (_, k) => row * each + k)
             .filter((i) => supports[i] >= 0 && supports[i] !== row)
             .map((i) => ({ node: network.ids[supports[i]], distance_m: metres ? metres[i] : null, share: shares?.[i] }));
           return {
@@ -92,7 +92,7 @@ async function start(): Promise<void> {
               ...(trust.baseline && day.has("baseline") ? [line(trust.baseline, "other", day.rows("baseline"))] : []),
               line("observed", "observed", day.rows("observed")),
             ],
-            leansOn,
+            mainSensors,
           };
         },
         trips: null,

@@ -8,7 +8,7 @@ export interface NodeDetails {
   history: { time: string; value: number | null }[];
   forecast: { time: string; value: number | null; lower?: number | null; upper?: number | null }[];
   issued: { time: string; value: number | null }[];
-  leans_on: { node: NodeId; distance_m: number | null; share?: number }[];
+  main_sensors: { node: NodeId; distance_m: number | null; share?: number }[];
 }
 
 export interface TripEnd {

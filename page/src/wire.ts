@@ -1,4 +1,4 @@
-/** The binary container of the API; `frigate/serve/wire.py` writes it. */
+/** The binary container of the API; `frigate/pages/wire.py` writes it. */
 
 export type Values = Float32Array | Float64Array | Uint32Array | Int32Array | Uint8Array;
 

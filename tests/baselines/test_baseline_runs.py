@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from frigate.baselines.deep import DeepBaseline
+from frigate.city.folder import write_city
+from frigate.city.split import make_split
 from frigate.config import BASELINES, PRESETS, Settings, Task, change, preset
-from frigate.data.city import write_city
-from frigate.data.split import make_split
 from frigate.errors import SettingsError
 from frigate.evaluation.evaluate import evaluate
 from frigate.forecasting.forecast import forecast

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import torch
 
+from frigate.city.network import RoadNetwork
+from frigate.city.split import Split
 from frigate.config import BASELINES, BaselineSettings, preset
-from frigate.data.network import RoadNetwork
-from frigate.data.split import Split
 from frigate.errors import SettingsError
-from frigate.graph.road_features import FEATURES, road_features
-from frigate.nn.batch import Batch, Windows
+from frigate.nn.batch import Batch
 from frigate.nn.scaling import Scaling, build_topologies, fit_scaling
+from frigate.roads.features import FEATURES, road_features
 from frigate.training.run import build_model
 from tests.support.baselines import OTHER_HORIZON, OTHER_PAST, H, T, in_training, small_baseline
 from tests.support.errors import raises
@@ -39,6 +39,7 @@ from tests.support.towns import (
     roads_at,
     seen_by,
     small_settings,
+    windows_on,
     without_readings,
 )
 
@@ -71,7 +72,7 @@ def network_of(num_nodes: int, past: int) -> tuple[Scaling, Batch]:
     scaling = fit_scaling(stream, split, BaselineSettings("stnn", 8, 2, roads=True), features=raw, seed=0)
     topologies, _ = build_topologies([network], scaling, sensors=stream.sensors, features=[raw])
     inputs = torch.ones(num_nodes, dtype=torch.bool)
-    return scaling, Windows(stream, topologies).batch(np.array([past - 1]), past=past, horizon=H, inputs=inputs)
+    return scaling, windows_on(stream, topologies).batch(np.array([past - 1]), past=past, horizon=H, inputs=inputs)
 
 
 @EVERY
@@ -240,7 +241,7 @@ def test_hiding_a_node_equals_never_having_had_its_readings(name: str, roads: bo
     node = int(torch.nonzero(batch.observed.any(dim=1).all(dim=0))[0])
     hidden = torch.zeros(2, 13, dtype=torch.bool)
     hidden[:, node] = True
-    never = windows(replace(at, windows=Windows(without_readings(at.stream, node), at.topologies)), [15, 18])
+    never = windows(replace(at, windows=windows_on(without_readings(at.stream, node), at.topologies)), [15, 18])
     hiding = hide(batch, hidden)
     assert torch.equal(forecasts(model, hiding), forecasts(model, never))
     assert torch.equal(in_training(model, hiding), in_training(model, never))
@@ -268,7 +269,8 @@ def test_splitting_a_batch_changes_nothing(name: str, roads: bool) -> None:
     model, batch = small_baseline(name, at.scaling, roads=roads), windows(at, [8, 12, 15, 21, 26])
     whole = exactly(model, batch)
     for size in (1, 2, 3, 9):
-        assert_same(torch.cat([exactly(model, part) for part in batch.split(size)]), whole)
+        parts = [model.double()(in_float64(part)) for part in batch.split(size)]
+        assert_same(batch.join(torch.cat(parts)), whole)
 
 
 @EVERY
@@ -278,7 +280,7 @@ def test_windows_of_mixed_topologies_equal_the_windows_alone(name: str, roads: b
     current = [8, 12, 15, 21, 26]
     model, batch = small_baseline(name, at.scaling, roads=roads), windows(at, current)
     assert len(batch.topologies) == 3
-    assert len({tuple(row) for row in batch.topology_of.tolist()}) == 5
+    assert len({tuple(row) for row in batch.topology_of.tolist()}) > 5  # the roads change ahead of some
     together = exactly(model, batch)
     for i, last in enumerate(current):
         assert_same(exactly(model, windows(at, [last])), together[i : i + 1])
@@ -415,7 +417,7 @@ def test_training_activations_are_what_backward_keeps(name: str, layers: int, to
     batch = windows(at, [13, 14, 15, 16])
     assert len(batch.topologies) == topologies
     edges = max(topology.num_edges for topology in batch.topologies)
-    estimate = 4 * model.training_activations(nodes=60, edges=edges, past=T, horizon=H)
+    estimate = batch.num_windows * model.training_activations(nodes=60, edges=edges, past=T, horizon=H)
     least = {"localegn": 0.55, "graph-wavenet": 0.65}.get(
         name, 0.7
     )  # LocaleGN's estimate allows for float32 sums on a GPU

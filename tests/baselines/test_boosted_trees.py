@@ -23,23 +23,25 @@ from frigate.baselines.kriging import (
     kriging_weights,
     window_anomalies,
 )
-from frigate.baselines.naive import Forecaster
+from frigate.baselines.naive import Baseline
+from frigate.calendar import hourly_bins
+from frigate.city.city import City
+from frigate.city.network import Edges, RoadNetwork
+from frigate.city.split import Split, make_split, windows_in
+from frigate.city.stream import RoadNetworkStream, make_stream
 from frigate.config import Task, preset
-from frigate.data.city import City
-from frigate.data.network import Edges, RoadNetwork
-from frigate.data.split import Split, make_split, windows_in
-from frigate.data.stream import RoadNetworkStream, make_stream
 from frigate.errors import MissingExtraError, SettingsError
 from frigate.evaluation.evaluate import evaluate_forecaster
-from frigate.graph.feature_cache import ensure_road_features
-from frigate.nn.batch import Batch, Windows
-from frigate.nn.clock import clock_bins
-from frigate.nn.scaling import build_topologies, fit_scaling
+from frigate.nn.batch import Batch
+from frigate.nn.network_views import NetworkViews
+from frigate.nn.scaling import fit_scaling
 from frigate.nn.topology import Topology
+from frigate.nn.windows import Windows
+from frigate.roads.feature_cache import ensure_road_features
 from frigate.simulate.demo_city import demo_city
 from tests.support.errors import raises
 from tests.support.grids import windows_of
-from tests.support.towns import hide, random_network
+from tests.support.towns import hide, random_network, windows_on
 
 PAST, HORIZON = 6, 4
 TASK = Task(PAST, HORIZON)
@@ -53,7 +55,7 @@ class Place:
     windows: Windows
 
     def with_stream(self, stream: RoadNetworkStream) -> Place:
-        return Place(replace(self.city, stream=stream), self.split, Windows(stream, self.windows.topologies))
+        return Place(replace(self.city, stream=stream), self.split, windows_on(stream, self.windows.topologies))
 
     def batch(self, current: list[int], *, inputs: NDArray[np.bool_] | None = None) -> Batch:
         read = torch.from_numpy(self.split.seen if inputs is None else inputs)
@@ -73,10 +75,12 @@ def town() -> Place:
     observed = city.stream.observed & (np.random.default_rng(0).random(city.stream.values.shape) > 0.1)
     stream = replace(city.stream, observed=observed, values=np.where(observed, city.stream.values, 0))
     split = make_split(stream, seen=0.5, past=PAST, horizon=HORIZON)
-    last = int(stream.topology_of[-1])
-    scaling = fit_scaling(stream, split, preset("default").model, features=city.road_features[last], seed=0)
-    topologies, _ = build_topologies(stream.topologies, scaling, sensors=split.seen, features=city.road_features)
-    return Place(replace(city, stream=stream), split, Windows(stream, topologies))
+    usual = stream.usual_network(split.train)
+    scaling = fit_scaling(
+        stream, split, preset("default").model, features=city.road_features[usual.fingerprint], seed=0
+    )
+    views = NetworkViews.of_scaling(scaling, usual, sensors=split.seen, city=city)
+    return Place(replace(city, stream=stream), split, Windows(stream, views))
 
 
 @cache
@@ -193,7 +197,7 @@ def test_no_feature_is_one_of_the_node_itself() -> None:
     place, model = town(), fitted("trees")
     assert isinstance(model, Trees)
     node = int(np.flatnonzero(place.split.seen)[3])
-    batch = place.batch([400])
+    batch = place.batch([395])
     batch = replace(batch, observed=batch.observed | (torch.arange(batch.num_nodes) == node))
     values = batch.values.clone()
     values[:, :, node] = 1e6
@@ -274,13 +278,13 @@ def test_without_any_reading_the_forecast_is_finite(name: str) -> None:
     forecast = model(place.batch([400], inputs=np.zeros(place.city.stream.num_nodes, bool)))
     assert torch.isfinite(forecast).all()
     if isinstance(model, Kriging):
-        expected = model.otherwise.profile[clock_bins(place.batch([400]).calendar_future)]
+        expected = model.otherwise.profile[hourly_bins(place.batch([400]).time_future)]
         torch.testing.assert_close(forecast, expected.expand_as(forecast))
 
 
 @both
 def test_another_number_of_nodes_is_refused(name: str) -> None:
-    model: Forecaster = replace(fitted(name), profile=fitted(name).profile[:, :-1])
+    model: Baseline = replace(fitted(name), profile=fitted(name).profile[:, :-1])
     batch = town().batch([400])
     with raises(SettingsError, str(batch.num_nodes - 1), str(batch.num_nodes)):
         model(batch)
@@ -401,7 +405,7 @@ def test_the_anomaly_fades_as_it_did_in_training() -> None:
     batch = windows_of(stream, split.seen).batch(current, past=1, horizon=HORIZON, inputs=torch.from_numpy(split.seen))
     anomaly, known = window_anomalies(batch, kriging.profile)
     np.testing.assert_array_equal(known[0], split.seen)
-    expected = batch.values[:, 0] - kriging.profile[clock_bins(batch.calendar_past)][:, 0]
+    expected = batch.values[:, 0] - kriging.profile[hourly_bins(batch.time_past)][:, 0]
     torch.testing.assert_close(anomaly[:, split.seen], expected[:, split.seen])
 
 
@@ -409,7 +413,7 @@ def test_the_anomaly_fades_as_it_did_in_training() -> None:
 @both
 def test_gpu_equals_cpu(name: str) -> None:
     place, model = town(), fitted(name)
-    there = Windows(place.city.stream, place.windows.topologies, "cuda").batch(
+    there = windows_on(place.city.stream, place.windows.topologies, "cuda").batch(
         np.array([100, 400]), past=PAST, horizon=HORIZON, inputs=torch.from_numpy(place.split.seen).cuda()
     )
     torch.testing.assert_close(model(there).cpu(), model(place.batch([100, 400])), rtol=1e-3, atol=1e-3)

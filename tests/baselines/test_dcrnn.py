@@ -14,10 +14,11 @@ from torch import Tensor
 
 from frigate.baselines.dcrnn import DCGRU, DCRNN, SUPPORTS, WINDOWS_A_STEP
 from frigate.nn.batch import Batch
+from frigate.nn.calendar import calendar
 from frigate.nn.scaling import Scaling
 from tests.support.baselines import Array, in_users_unit, inputs_by_hand, linear, sigmoid, small_baseline, walks_by_hand
 from tests.support.models import assert_same, exactly, forecasts
-from tests.support.towns import Town, hide, in_float64, random_town
+from tests.support.towns import Town, hide, in_float64, random_town, rows_alone
 
 
 def dcrnn(scaling: Scaling, **options: Any) -> DCRNN:
@@ -71,7 +72,7 @@ def reference(model: DCRNN, batch: Batch, b: int, fed: NDArray[np.bool_] | None 
             x = states[i] = cell_step(cell, walks[int(batch.topology_of[b, t])], x, states[i])
     y, found = np.zeros((N, 1)), []
     for k in range(batch.horizon):
-        x = np.hstack([y, np.tile(batch.calendar_future[b, k].numpy(), (N, 1))])
+        x = np.hstack([y, np.tile(calendar(batch.time_future[b, k]).double().numpy(), (N, 1))])
         for i, cell in enumerate(model.decoder):
             assert isinstance(cell, DCGRU)
             x = states[i] = cell_step(cell, walks[int(batch.topology_of[b, -1])], x, states[i])
@@ -92,7 +93,7 @@ def assert_equations(found: Tensor, model: DCRNN, batch: Batch, fed: Tensor | No
 @pytest.mark.parametrize("topologies", [1, 2, 3])
 def test_it_is_its_equations(topologies: int, quantity: str) -> None:
     town = random_town("paper", topologies=topologies, quantity=quantity)
-    batch = in_float64(town.batch([9, 12, 16, 21], past=5, horizon=4))
+    batch = rows_alone(in_float64(town.batch([9, 12, 16, 21], past=5, horizon=4)))
     assert len(batch.topologies) == topologies
     model = dcrnn(town.scaling).double()
     found = forecasts(model, batch)
@@ -130,7 +131,7 @@ ALWAYS, NEVER = -100_000, 100_000  # steps at which the share of the truth is 1 
 
 def half_seen(town: Town) -> Batch:
     """Half of the nodes are no input; the others have the truth at most steps ahead."""
-    batch = town.batch([9, 12, 16], past=2, horizon=5, inputs=np.arange(13) % 2 == 0)
+    batch = rows_alone(town.batch([9, 12, 16], past=2, horizon=5, inputs=np.arange(13) % 2 == 0))
     shown, there = shown_targets(batch), batch.target_observed
     assert there is not None
     assert 0 < shown.sum() < there.sum() < there.numel()

@@ -20,11 +20,11 @@ from frigate.baselines.naive import (
     own_past_baselines,
     seen_median,
 )
-from frigate.data.network import Edges, RoadNetwork
-from frigate.data.split import Split, make_split
-from frigate.data.stream import RoadNetworkStream, calendar, make_stream
+from frigate.calendar import BINS, hourly_bins, wall_clock
+from frigate.city.network import Edges, RoadNetwork
+from frigate.city.split import Split, make_split
+from frigate.city.stream import RoadNetworkStream, make_stream
 from frigate.nn.batch import Batch
-from frigate.nn.clock import CLOCK_BINS, clock_bins
 from tests.support.grids import START_S, tidal_grid, windows_of
 
 
@@ -35,7 +35,7 @@ def batch_at(stream: RoadNetworkStream, split: Split, current: list[int], *, pas
 
 def test_clock_bins_are_the_local_hour_of_every_second() -> None:
     local_s = START_S + np.concatenate([np.arange(0, 8 * 86_400, 7), np.arange(0, 8 * 86_400, 3600) - 1])
-    bins = clock_bins(torch.from_numpy(calendar(local_s))).numpy()
+    bins = hourly_bins(wall_clock(local_s))
     weekend = (local_s - START_S) // 86_400 % 7 >= 5
     np.testing.assert_array_equal(bins, local_s // 3600 % 24 + 24 * weekend)
 
@@ -69,7 +69,7 @@ def test_profiles_equal_literal_medians() -> None:
 
 def test_medians_fall_back() -> None:
     stream = tidal_grid()
-    bins = clock_bins(torch.from_numpy(stream.calendar)).numpy()
+    bins = hourly_bins(stream.wall_clock)
     stream.observed[bins == 5] = False  # an hour when nobody reads
     stream.observed[:, 3] = False
     stream.observed[700:, 3] = True  # a node without a training reading
@@ -154,7 +154,7 @@ def test_splitting_a_batch_changes_nothing() -> None:
     batch = batch_at(stream, split, [100, 400, 853, 856, 859, 870])
     for name, baseline in naive_baselines(stream, split).items():
         parts = torch.cat([baseline(part) for part in batch.split(2)])
-        assert parts.shape == (6, 4, 36)
+        assert batch.join(parts).shape == (6, 4, 36)
         torch.testing.assert_close(baseline(batch), parts, msg=name)
 
 
@@ -181,7 +181,7 @@ def test_an_unseen_node_cannot_matter(poison: float) -> None:
             torch.testing.assert_close(forecaster(batch), expected, rtol=0, atol=0, msg=name)
     # The yardstick is the one that does look.
     own, poisoned_own = (fit_own_median(s, split, otherwise=0.0).profile for s in (stream, poisoned))
-    assert own.shape == (CLOCK_BINS, 36)
+    assert own.shape == (BINS, 36)
     assert not torch.equal(own[:, split.unseen], poisoned_own[:, split.unseen])
     torch.testing.assert_close(own[:, split.seen], poisoned_own[:, split.seen])
 

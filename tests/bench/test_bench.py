@@ -25,9 +25,9 @@ from frigate.bench.roofline import Ceilings, Sizes, WorkItem, floor_ms, forecast
 from frigate.bench.synthetic import SIZES, Size, parse_size, synthetic_run, windows_for
 from frigate.config import PRESETS, ModelSettings, Task, change, preset
 from frigate.errors import FrigateError, SettingsError
-from frigate.graph.positions import choose_anchors, distances_m
 from frigate.nn.batch import Batch
 from frigate.nn.model import Frigate
+from frigate.roads.positions import choose_anchors, distances_m
 from frigate.training.run import RunOnCity
 from tests.support.command_line import assert_refused, frigate
 from tests.support.errors import raises

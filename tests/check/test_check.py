@@ -14,14 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from frigate.check.city import CheckReport, check_city, duration, percent
-from frigate.data.city import City, write_city
-from frigate.data.network import Edges, RoadNetwork
-from frigate.data.stream import RoadNetworkStream, make_stream
-from frigate.report import check_page
-from frigate.report.check_charts import road_changes, usual
-from frigate.report.check_page import write_check_page
-from frigate.report.gap_chart import MAX_COLUMNS, MAX_ROWS
+from frigate.check.city import CheckReport, check_city
+from frigate.city.city import City
+from frigate.city.folder import write_city
+from frigate.city.network import Edges, RoadNetwork
+from frigate.city.stream import RoadNetworkStream, make_stream
+from frigate.pages import check_page
+from frigate.pages.check_charts import road_changes, usual
+from frigate.pages.check_page import write_check_page
+from frigate.pages.gap_chart import MAX_COLUMNS, MAX_ROWS
+from frigate.text import duration, percent
 from tests.support.command_line import frigate
 from tests.support.html_page import Page
 from tests.support.towns import START_S, random_network, random_stream

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from frigate.data.city import read_city, write_city
-from frigate.graph.feature_cache import ensure_road_features
+from frigate.city.folder import read_city, write_city
+from frigate.roads.feature_cache import ensure_road_features
 from tests.support.command_line import Output
 from tests.support.training_runs import town
 

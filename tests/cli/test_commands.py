@@ -20,7 +20,10 @@ import polars as pl
 import pytest
 
 import frigate as fg
+from frigate import progress as plain
 from frigate.baselines.naive import Constant
+from frigate.city.city import City
+from frigate.city.folder import read_city, write_city
 from frigate.cli.console import progress
 from frigate.cli.demo import Demo, demo_settings, run_demo
 from frigate.cli.imports import BENCHMARKS, parse_map
@@ -28,13 +31,12 @@ from frigate.cli.main import COMMANDS, build_parser
 from frigate.cli.parser import Group
 from frigate.cli.reproduce import EXPERIMENTS as EXPERIMENT_NAMES
 from frigate.config import change
-from frigate.data import progress as plain
-from frigate.data.city import City, read_city, write_city
 from frigate.errors import SettingsError
 from frigate.evaluation import evaluate
+from frigate.evaluation.evaluate import forecaster_of
 from frigate.experiments import EXPERIMENTS
-from frigate.nn.batch import Windows
-from frigate.report.trust import verdict
+from frigate.nn.windows import Windows
+from frigate.pages.trust import verdict
 from frigate.simulate.demo_city import usual_weekday
 from frigate.simulate.streets import BRIDGE_NAMES
 from frigate.sources.benchmarks.importer import KINDS
@@ -722,8 +724,9 @@ def test_the_demo_closes_a_bridge_and_says_how_much_of_the_change_is_left(
     assert study.summary() in said and study.summary() in study.view.words
     assert 'id="closure"' in result.report.read_text(encoding="utf-8")
     run = load_run(folder / "run").on(read_city(folder / "city"))
-    network, unseen = run.trips.network, run.split.unseen
-    estimated = run.trips.demand(run.split.seen)
+    forecaster, unseen = forecaster_of(run, "cpu"), run.split.unseen
+    network, estimated = forecaster.usual_roads, forecaster.demand
+    assert estimated is not None
     bridge = np.flatnonzero(network.edges.name == study.name)
     ends = network.node_ids[[network.senders[bridge], network.receivers[bridge]]].T.tolist()
     closed = network.close([(a, b) for a, b in ends])
@@ -739,7 +742,8 @@ def test_the_demo_closes_a_bridge_and_says_how_much_of_the_change_is_left(
     truth = usual_weekday([network, closed], seed=1, intersections=100, hours=range(9, 18))
     np.testing.assert_allclose(simulated_change, truth[1].road - truth[0].road, rtol=1e-5, atol=1e-3)
     change = truth[1].node - truth[0].node
-    (rerouted,) = run.trips.rerouted([estimated], closed)
+    rerouted = forecaster.rerouted(closed)
+    assert rerouted is not None
     np.testing.assert_allclose(after, before * rerouted.road_change, rtol=1e-5)
     nodes = study.view.arrays["before"][0], study.view.arrays["after"][0]
     np.testing.assert_allclose(nodes[0], 12 * estimated.node_flow[9:18].mean(0), rtol=1e-5)
@@ -751,7 +755,7 @@ def test_the_demo_closes_a_bridge_and_says_how_much_of_the_change_is_left(
 def test_a_run_is_reported_on_a_map(
     demo: tuple[Demo, Path, list[str], list[tuple[int, int, str]]], tmp_path: Path
 ) -> None:
-    run, network = demo[1] / "run", read_city(demo[1] / "city").stream.main_network
+    run, network = demo[1] / "run", read_city(demo[1] / "city").stream.usual_network()
     a, b = network.node_ids[[network.senders[0], network.receivers[0]]].tolist()
     quick = ("--device", "cpu", "--stride", 12)
     made = frigate("report", run, "--close", f"{a},{b}", "-o", tmp_path / "new" / "r.html", *quick)
@@ -827,8 +831,8 @@ def test_too_little_memory_is_said_in_a_line(error: Exception, said: str, monkey
     def fail(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr("frigate.data.city.read_city", fail)
-    monkeypatch.setattr("frigate.data.city.open_city", fail)
+    monkeypatch.setattr("frigate.city.folder.read_city", fail)
+    monkeypatch.setattr("frigate.city.folder.open_city", fail)
     assert_refused(frigate("check", "."), "memory", said, "--batch-size")
 
 
@@ -836,7 +840,7 @@ def test_another_fault_of_torch_is_not_taken_for_it(monkeypatch: pytest.MonkeyPa
     def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("shapes differ")
 
-    monkeypatch.setattr("frigate.data.city.read_city", fail)
-    monkeypatch.setattr("frigate.data.city.open_city", fail)
+    monkeypatch.setattr("frigate.city.folder.read_city", fail)
+    monkeypatch.setattr("frigate.city.folder.open_city", fail)
     with pytest.raises(RuntimeError, match="shapes differ"):
         frigate("check", ".")

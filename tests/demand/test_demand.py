@@ -11,36 +11,30 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from frigate.data.city import City
-from frigate.data.network import Edges, RoadNetwork
-from frigate.data.stream import RoadNetworkStream, make_stream
+from frigate.calendar import BINS, hourly_bins, wall_clock
+from frigate.city.city import City
+from frigate.city.network import Edges, RoadNetwork
+from frigate.city.stream import RoadNetworkStream, make_stream
 from frigate.demand import route_search, tuning
 from frigate.demand.calibration import SensorView, first_numbers, route_set
-from frigate.demand.count_profiles import BINS, bins_at, snapshot_bins, usual_counts, usual_medians, week_mean
-from frigate.demand.estimate import Demand, estimate_demand
+from frigate.demand.count_profiles import usual_counts, usual_medians, week_mean
+from frigate.demand.estimate import Demand
 from frigate.demand.flows import road_columns, road_features_geojson, trips_through
 from frigate.demand.rerouting import (
     Detours,
-    close_roads,
     find_detours,
     newly_cut_off,
     reroute,
     sensor_shares_on_detours,
 )
-from frigate.demand.route_search import (
-    LineGraph,
-    Routes,
-    SearchSettings,
-    line_graph,
-    road_cost_s,
-    road_factors,
-    search_again,
-    search_routes,
-)
+from frigate.demand.route_search import Routes, SearchSettings, road_cost_s, road_factors, search_again, search_routes
 from frigate.demand.sensor_shares import SensorShares, propagate
 from frigate.demand.settings import DemandSettings, num_searches
+from frigate.demand.trip_model import estimate_demand
 from frigate.demand.tuning import choose_settings, hidden_error, searches_to_try
 from frigate.errors import CityError, SettingsError
+from frigate.roads.line_graph import LineGraph, line_graph
+from frigate.roads.on_roads import on_roads
 from tests.support.errors import raises
 
 SIDE = 7
@@ -111,11 +105,34 @@ def test_a_turn_is_forbidden_where_the_map_says_so() -> None:
     assert len(free.turn_into) - len(banned.turn_into) == 1
 
 
-def test_angles_and_u_turns(graph: LineGraph) -> None:
-    start, stop = graph.turn_start[road(graph, 0, 1)], graph.turn_start[road(graph, 0, 1) + 1]
-    found = {int(graph.receivers[e]): i for i, e in zip(range(start, stop), graph.turn_into[start:stop], strict=True)}
-    np.testing.assert_allclose(graph.turn_angle[[found[2], found[1 + SIDE], found[0]]], [0, 1, 2], atol=1e-3)
-    assert graph.u_turn[[found[2], found[1 + SIDE], found[0]]].tolist() == [False, False, True]
+def turns_out_of(graph: LineGraph, a: int, b: int) -> dict[int, float]:
+    """The nodes that the turns out of the road from a to b lead to, and the angle of each."""
+    some = slice(*graph.turn_start[[road(graph, a, b), road(graph, a, b) + 1]])
+    return dict(zip(graph.receivers[graph.turn_into[some]].tolist(), graph.turn_angle[some].tolist(), strict=True))
+
+
+def test_angles_of_turns(graph: LineGraph) -> None:
+    assert turns_out_of(graph, 0, 1) == {2: pytest.approx(0, abs=1e-3), 1 + SIDE: pytest.approx(1, abs=1e-3)}
+
+
+def test_a_u_turn_is_allowed_at_a_dead_end_only(graph: LineGraph) -> None:
+    """Also at one that a closure or a forbidden turn makes."""
+    assert 0 not in turns_out_of(graph, 0, 1)
+    closed = np.isin(np.arange(graph.num_roads), [road(graph, 1, 2), road(graph, 1, 1 + SIDE)])
+    assert turns_out_of(line_graph(grid(), closed=closed), 0, 1) == {0: pytest.approx(2, abs=1e-3)}
+    banned = np.array([[0, 1, 2], [0, 1, 1 + SIDE]])
+    assert list(turns_out_of(line_graph(grid(), banned), 0, 1)) == [0]
+    # The same rule as on a city on its roads.
+    network = on_roads(grid())
+    ends = {
+        (int(graph.senders[a]), int(graph.receivers[a]), int(graph.receivers[b]))
+        for a in range(graph.num_roads)
+        for b in graph.turn_into[graph.turn_start[a] : graph.turn_start[a + 1]].tolist()
+    }
+    names = [tuple(map(int, str(name).split(">"))) for name in network.node_ids]
+    assert ends == {
+        (*names[a], names[b][1]) for a, b in zip(network.senders.tolist(), network.receivers.tolist(), strict=True)
+    }
 
 
 def test_numba_and_scipy_find_the_same_trips(graph: LineGraph) -> None:
@@ -214,17 +231,17 @@ def test_calibration_raises_the_likelihood_and_meets_counts_that_trips_can_make(
 
 def test_bins_are_local_kinds_of_day_and_hours() -> None:
     times_s = MONDAY_S + 86400 * np.array([0, 5, 7]) - np.array([0, 1, 0])
-    assert bins_at(times_s).tolist() == [0, 23, 0]
-    assert bins_at(np.array([MONDAY_S + 5 * 86400])).tolist() == [24]
+    assert hourly_bins(wall_clock(times_s)).tolist() == [0, 23, 0]
+    assert hourly_bins(wall_clock(np.array([MONDAY_S + 5 * 86400]))).tolist() == [24]
     values = np.zeros((3, SIDE * SIDE), np.float32)
     tokyo = make_stream(values, grid(), start_s=MONDAY_S, step_s=3600, timezone="Asia/Tokyo", quantity="count")
-    assert snapshot_bins(tokyo).tolist() == [9, 10, 11]
+    assert hourly_bins(tokyo.wall_clock).tolist() == [9, 10, 11]
 
 
 def test_usual_counts_by_hand_with_gaps(stream: RoadNetworkStream) -> None:
     sensors = third(stream.num_nodes)
     hourly = usual_counts(stream, sensors)
-    bins, node = snapshot_bins(stream), int(np.flatnonzero(sensors)[0])
+    bins, node = hourly_bins(stream.wall_clock), int(np.flatnonzero(sensors)[0])
     np.testing.assert_allclose(hourly[8, node], stream.values[bins == 8, node].mean(), rtol=1e-6)
     expected = (5 * hourly[:24, node].mean() + 2 * hourly[24:, node].mean()) / 7
     np.testing.assert_allclose(week_mean(hourly)[node], expected, rtol=1e-6)
@@ -360,7 +377,7 @@ def test_usual_medians_by_hand(stream: RoadNetworkStream) -> None:
     observed = stream.observed.copy()
     observed[:30, node] = False
     medians = usual_medians(replace(stream, observed=observed), sensors, (0, 150))
-    at = np.flatnonzero((snapshot_bins(stream)[:150] == 9) & observed[:150, node])
+    at = np.flatnonzero((hourly_bins(stream.wall_clock)[:150] == 9) & observed[:150, node])
     assert medians[9, node] == np.median(stream.values[at, node])
     assert np.isnan(medians[:, ~sensors]).all()
 
@@ -413,7 +430,7 @@ def test_closing_a_road_moves_its_trips_and_no_others(graph: LineGraph, demand: 
     # A trip that did not use the road is searched again and found to be the same.
     settings = replace(SearchSettings(), turn_s=20.0)
     routes = search_routes(graph, settings, searches=10, seed=4)
-    again = search_again(close_roads(graph, closed), settings, routes, seed=4)
+    again = search_again(line_graph(grid(), closed=closed), settings, routes, seed=4)
     kept = 0
     for row in range(len(routes)):
         if middle in trip(routes, row):
@@ -486,13 +503,13 @@ def test_who_takes_another_way_is_counted_by_other_sensors(graph: LineGraph, dem
 
 def test_flows_as_a_table_and_a_map(stream: RoadNetworkStream, demand: Demand) -> None:
     network = stream.network
-    table = road_columns(demand, network, step_s=3600)
+    table = road_columns(demand)
     assert {len(column) for column in table.values()} == {BINS * network.num_edges}
     row = 30 * network.num_edges + 5  # weekend, 6 o'clock, road 5
     assert (table["kind_of_day"][row], table["hour"][row]) == ("weekend", 6)
     assert table["vehicles_per_hour"][row] == demand.road_flow[30, 5]
     assert (table["source"][row], table["target"][row]) == (network.senders[5], network.receivers[5])
-    features = road_features_geojson(demand, network, step_s=1800)["features"]
+    features = road_features_geojson(replace(demand, step_s=1800))["features"]
     assert len(features) == network.num_edges
     assert features[5]["properties"]["weekend_06"] == pytest.approx(2 * float(demand.road_flow[30, 5]), abs=0.01)
 
@@ -501,7 +518,7 @@ def test_the_trips_through_a_road_add_up_to_its_flow(
     stream: RoadNetworkStream, graph: LineGraph, demand: Demand
 ) -> None:
     e = road(graph, 3 * SIDE + 2, 3 * SIDE + 3)
-    through = trips_through(demand, stream.network, (3 * SIDE + 2, 3 * SIDE + 3), step_s=3600)
+    through = trips_through(demand, (3 * SIDE + 2, 3 * SIDE + 3))
     movements = through.movements
     week = np.repeat([5.0, 2.0], 24) / 168 * 24
     flows = [float((trips.through_road.T @ demand.trips(k))[e] @ week) for k, trips in enumerate(demand.sets)]
@@ -519,4 +536,4 @@ def test_the_trips_through_a_road_add_up_to_its_flow(
     assert (week @ through.road_flow >= 0.999 * np.maximum(through.starting, through.ending)).all()
     assert (week @ through.road_flow <= 1.001 * np.mean(flows)).all()
     with raises(CityError, "0 to 48"):
-        trips_through(demand, stream.network, (0, 48), step_s=3600)
+        trips_through(demand, (0, 48))

@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from frigate.data.city import City, read_city, write_city
-from frigate.data.network import RoadNetwork
-from frigate.data.stream import make_stream
+from frigate.city.city import City
+from frigate.city.folder import read_city, write_city
+from frigate.city.network import RoadNetwork
+from frigate.city.stream import make_stream
 from frigate.demand import trip_cache
-from frigate.demand.calibration import RouteSet
-from frigate.demand.estimate import sample_trips
+from frigate.demand.calibration import RouteSet, route_set
+from frigate.demand.estimate import sample_routes
 from frigate.demand.rerouting import Detours, find_detours
-from frigate.demand.route_search import line_graph
 from frigate.demand.settings import DemandSettings
 from frigate.demand.trip_cache import KEPT, cached_detours, cached_trips
+from frigate.roads.line_graph import LineGraph, line_graph
 from tests.support.towns import START_S, random_network
 
 FEW = DemandSettings(sets=2)
@@ -48,9 +49,13 @@ def same(a: tuple[RouteSet, ...], b: tuple[RouteSet, ...]) -> bool:
     )
 
 
+def sampled(graph: LineGraph) -> tuple[RouteSet, ...]:
+    return tuple(route_set(graph, routes) for routes in sample_routes(graph, FEW, seed=0))
+
+
 def test_the_trips_of_the_last_networks_stay_in_memory() -> None:
     first = cached_trips(network(), FEW)[1]
-    assert same(first, sample_trips(line_graph(network()), FEW, seed=0))
+    assert same(first, sampled(line_graph(network())))
     for seed in range(1, KEPT):
         cached_trips(network(seed), FEW)
     assert cached_trips(network(), FEW)[1] is first
@@ -106,7 +111,7 @@ def test_the_order_of_the_roads_is_part_of_it(tmp_path: Path) -> None:
     for _ in ("from memory", "from the folder"):
         cached_trips(network(), FEW, folder=tmp_path)
         graph, sets = cached_trips(turned, FEW, folder=tmp_path)
-        assert same(sets, sample_trips(graph, FEW, seed=0))
+        assert same(sets, sampled(graph))
         trip_cache._kept.clear()
 
 

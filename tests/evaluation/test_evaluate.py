@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from frigate.baselines.naive import Constant, Forecaster, naive_baselines
+from frigate.baselines.naive import Baseline, Constant, naive_baselines
+from frigate.city.city import City
+from frigate.city.network import Edges, RoadNetwork
+from frigate.city.split import Split, make_split, read_seen_file, windows_in
+from frigate.city.stream import RoadNetworkStream, make_stream
 from frigate.config import Task, change, preset
-from frigate.data.city import City
-from frigate.data.network import Edges, RoadNetwork
-from frigate.data.split import Split, make_split, read_seen_file, windows_in
-from frigate.data.stream import RoadNetworkStream, make_stream
 from frigate.errors import SettingsError
 from frigate.evaluation.evaluate import (
     HOPS,
@@ -25,6 +25,7 @@ from frigate.evaluation.evaluate import (
     TERCILES,
     evaluate,
     evaluate_forecaster,
+    forecaster_of,
     hop_groups,
     lightgbm_seconds,
     score,
@@ -34,6 +35,7 @@ from frigate.evaluation.evaluate import (
 from frigate.evaluation.metrics import Measure, Scores
 from frigate.evaluation.results import Evaluation
 from frigate.nn.batch import Batch
+from frigate.nn.predictor import Predictor
 from frigate.training.run import RunOnCity, build_model
 from frigate.training.train import train
 from tests.support.errors import raises
@@ -48,7 +50,7 @@ def small_split(stream: RoadNetworkStream, seen: object = 0.4) -> Split:
 
 
 def judged(
-    model: Forecaster, stream: RoadNetworkStream, split: Split, *, stride: int = 1, batch_size: int = 16
+    model: Baseline, stream: RoadNetworkStream, split: Split, *, stride: int = 1, batch_size: int = 16
 ) -> Evaluation:
     return evaluate_forecaster(
         model,
@@ -192,8 +194,7 @@ def test_a_large_network_is_scored_in_small_batches() -> None:
     def at_once(N: int) -> int:
         network = RoadNetwork(np.arange(N), np.zeros(N), np.zeros(N), Edges.none())
         nothing = make_stream(np.zeros((1, N), np.float32), network, start_s=0, step_s=300)
-        big = replace(run, run=replace(run.run, model=model, settings=wide), city=City("big", nothing))
-        return windows_at_once(big, big.predictor(cpu))
+        return windows_at_once(nothing, wide.task, Predictor(model, network, cpu))
 
     assert at_once(2_000) == MAX_WINDOWS
     assert 2 <= at_once(30_826) <= 6  # 16 of them would take 13 GB
@@ -205,7 +206,7 @@ def test_the_runs_own_model_is_not_touched() -> None:
     run.model.train()
     inputs = torch.from_numpy(run.split.seen)
     batch = run.windows().batch(np.array([50]), past=PAST, horizon=HORIZON, inputs=inputs)
-    forecast = run.predictor(torch.device("cpu"))
+    forecast = forecaster_of(run, "cpu").predictor
     one = forecast(batch)
     evaluate(run.run, run.city, stride=20, device="cpu")
     assert run.model.training

@@ -17,18 +17,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
+from frigate.city.city import City
+from frigate.city.folder import read_city, write_city
+from frigate.city.network import RoadNetwork
 from frigate.config import BASELINES, PRESETS, ModelSettings, Settings, change, preset
-from frigate.data.city import City, read_city, write_city
-from frigate.data.coordinates import haversine_m
-from frigate.data.network import RoadNetwork
+from frigate.coordinates import haversine_m
 from frigate.errors import CityError, SettingsError
 from frigate.evaluation.evaluate import OWN
 from frigate.experiments import EXPERIMENTS, Effort, Plan, named
 from frigate.experiments.ablated_model import PARTS, without
 from frigate.experiments.accuracy import best_baselines
-from frigate.experiments.changed_input import THRESHOLD, kept_snapshots, mask, perturbed
+from frigate.experiments.changed_input import THRESHOLD, kept_snapshots, perturbed
 from frigate.experiments.plan import FITTED, LABELS, NAIVE, make_plan
 from frigate.experiments.runner import Reproduced, reproduce
 from frigate.experiments.trials import Change, Scored, split_of
@@ -37,8 +37,10 @@ from frigate.nn.batch import Batch
 from frigate.nn.topology import Topology, make_topology
 from frigate.training.checkpoint import load_checkpoint
 from frigate.training.run import build_model
+from frigate.training.train import new_run
 from tests.support.command_line import assert_refused, frigate
 from tests.support.errors import raises
+from tests.support.forecast_runs import small_city, small_run
 from tests.support.html_page import Page
 from tests.support.towns import Town, edited, random_network, random_stream, random_town
 
@@ -459,33 +461,46 @@ def test_two_thirds_of_the_snapshots_are_left_in_their_order() -> None:
     assert torch.equal(kept_snapshots(3000, 12, torch.Generator().manual_seed(0)), keep)
 
 
-def irregular_batch() -> tuple[Batch, Tensor]:
-    batch = random_town("paper", topologies=2).batch([13, 17, 20], past=12)
-    return batch, kept_snapshots(3, 12, torch.Generator().manual_seed(1))
+KEPT = torch.tensor([[0, 3], [1, 2]])  # of four
+
+
+def thinned(*, masked: bool) -> tuple[Batch, Batch]:
+    """Two windows of a run with demand: whole, and with half of their past."""
+    run = new_run(small_city(), settings=small_run().settings, seen=0.8)
+    whole = run.windows()
+    inputs = torch.from_numpy(run.split.seen)
+    asked: dict[str, Any] = {"past": 4, "horizon": 3, "inputs": inputs}
+    some = whole.thinned(lambda windows, past: KEPT, masked=masked)
+    return whole.batch(np.array([30, 47]), **asked), some.batch(np.array([30, 47]), **asked)
 
 
 def test_dropped_snapshots_are_gone() -> None:
-    batch, keep = irregular_batch()
-    found = batch.keep_past(keep)
-    assert (found.past, found.horizon, found.topologies) == (8, batch.horizon, batch.topologies)
-    for b, snapshots in enumerate(keep.tolist()):
-        for part in ("values", "observed", "calendar_past", "topology_of"):
-            assert torch.equal(getattr(found, part)[b], getattr(batch, part)[b, snapshots])
-    for part in ("calendar_future", "target", "target_observed"):
-        assert getattr(found, part) is getattr(batch, part)
+    whole, found = thinned(masked=False)
+    assert (found.past, found.horizon, found.topologies) == (2, whole.horizon, whole.topologies)
+    for b, snapshots in enumerate(KEPT.tolist()):
+        for part in ("values", "observed", "time_past", "topology_of", "usual_past"):
+            assert torch.equal(getattr(found, part)[b], getattr(whole, part)[b, snapshots])
+    for part in ("time_future", "target", "target_observed"):
+        assert torch.equal(getattr(found, part), getattr(whole, part))
 
 
 def test_masked_snapshots_are_there_without_readings() -> None:
-    batch, keep = irregular_batch()
-    found = mask(batch, keep)
-    assert found.past == 12
-    assert torch.equal(found.calendar_past, batch.calendar_past) and torch.equal(found.topology_of, batch.topology_of)
-    for b, snapshots in enumerate(keep.tolist()):
-        for t in range(12):
-            there = batch.observed[b, t] if t in snapshots else torch.zeros(13, dtype=torch.bool)
+    whole, found = thinned(masked=True)
+    assert found.past == 4
+    assert torch.equal(found.time_past, whole.time_past) and torch.equal(found.topology_of, whole.topology_of)
+    for b, snapshots in enumerate(KEPT.tolist()):
+        for t in range(4):
+            there = whole.observed[b, t] if t in snapshots else torch.zeros(25, dtype=torch.bool)
             assert torch.equal(found.observed[b, t], there)
-            assert torch.equal(found.values[b, t], batch.values[b, t] * there)
-    assert found.observed.sum() < batch.observed.sum()
+            assert torch.equal(found.values[b, t], whole.values[b, t] * there)
+    assert found.observed.sum() < whole.observed.sum()
+
+
+def test_demand_does_not_know_snapshots_that_are_missing() -> None:
+    (whole, dropped), (_, masked) = (thinned(masked=each) for each in (False, True))
+    assert whole.demand is not None and dropped.demand is not None and masked.demand is not None
+    torch.testing.assert_close(dropped.demand, masked.demand)
+    assert (dropped.demand - whole.demand).abs().max() > 0.1
 
 
 # Other roads

@@ -19,7 +19,7 @@ from frigate.experiments.page import MAX_OPEN, write_page
 from frigate.experiments.plan import Plan
 from frigate.experiments.runner import reproduce
 from frigate.experiments.table import Cell, Table
-from frigate.report import page as report_page
+from frigate.pages import page as report_page
 from tests.support.forecast_runs import small_city
 from tests.support.html_page import Page
 

@@ -15,15 +15,15 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
+from frigate.city.city import City
+from frigate.city.network import Edges, RoadNetwork
+from frigate.city.stream import RoadNetworkStream, make_stream
 from frigate.config import BASELINES, PRESETS, preset
-from frigate.data.city import City
-from frigate.data.network import Edges, RoadNetwork
-from frigate.data.stream import RoadNetworkStream, make_stream
 from frigate.experiments import city_data, model_costs, plots, theory
 from frigate.experiments.plan import LABELS, Effort, Plan
 from frigate.experiments.table import Table, as_json
-from frigate.graph.positions import choose_anchors, two_way_m
 from frigate.nn.batch import Batch
+from frigate.roads.positions import choose_anchors, two_way_m
 from frigate.training.train import new_run
 from tests.support.towns import START_S, edited, random_network
 

@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 import torch
 
+from frigate.city.city import City
+from frigate.city.folder import write_city
+from frigate.city.stream import RoadNetworkStream
 from frigate.config import change, preset
-from frigate.data.city import City, write_city
-from frigate.data.stream import RoadNetworkStream
 from frigate.errors import CityError, FrigateError, MissingExtraError, SettingsError
 from frigate.forecasting.export import (
     DEMAND,
@@ -170,7 +171,7 @@ def test_onnx_gives_the_forecast_on_any_network(name: str, tmp_path: Path) -> No
     # Its sums are wrong in onnxruntime with several threads, now and then, where a node has several roads.
     assert "ScatterND" not in {node.op_type for node in onnx.load(made.path).graph.node}
     session = onnxruntime.InferenceSession(made.path)
-    sizes = {"N": "nodes", "E": "roads", "P": "pairs", "T": 2, "H": 2, "C": 5, "K": 3, "R": 23, "M": 32, "D": 4}
+    sizes = {"N": "nodes", "E": "roads", "P": "pairs", "T": 2, "H": 2, "C": 3, "K": 3, "R": 23, "M": 32, "D": 4}
     told = {i.name: i.shape for i in session.get_inputs()}
     assert told == {key: [sizes[letter] for letter in SHAPES[key]] for key in inputs(run, stream=city_of(name))}
     assert [(o.name, o.shape) for o in session.get_outputs()] == [(OUTPUT, [2, "nodes"])]

@@ -14,21 +14,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from frigate.city.city import City
+from frigate.city.network import RoadNetwork
+from frigate.city.split import Split
+from frigate.city.stream import make_stream
 from frigate.config import BASELINES, Settings, Task, change, preset
-from frigate.data.city import City
-from frigate.data.network import RoadNetwork
-from frigate.data.split import Split
-from frigate.data.stream import make_stream
 from frigate.errors import CityError, SettingsError
 from frigate.forecasting.forecast import forecast
 from frigate.forecasting.live import Live
-from frigate.graph.road_features import road_features
-from frigate.nn.batch import Windows
 from frigate.nn.model import Frigate
 from frigate.nn.scaling import build_topologies
+from frigate.roads.features import road_features
 from frigate.training.run import RunOnCity, build_model
 from tests.support.errors import raises
-from tests.support.towns import PRESETS, START_S, TIMEZONE, Town, edited, make_town, random_town, small_settings
+from tests.support.towns import (
+    PRESETS,
+    START_S,
+    TIMEZONE,
+    Town,
+    edited,
+    make_town,
+    random_town,
+    small_settings,
+    windows_on,
+)
 from tests.support.towns import build_model as noisy_model
 
 T, H, N, STEP_S = 4, 3, 13, 3600
@@ -75,7 +84,7 @@ class History:
     values: dict[int, NDArray[np.float64]] = field(default_factory=dict)  # by time; NaN is no reading
     network_of: dict[int, int] = field(default_factory=dict)
     changes: list[tuple[float, int]] = field(default_factory=lambda: [(-np.inf, 0)])
-    encoded_as: dict[int, bytes] = field(default_factory=dict)
+    encoded_as: dict[tuple[int, int, int], bytes] = field(default_factory=dict)
     count: int = 0
 
     @property
@@ -89,31 +98,35 @@ class History:
         return [which for since, which in self.changes if since <= time_s][-1]
 
     def forecast(self, every: int | None = None) -> NDArray[np.float64]:
-        """[H,N] of the whole forward pass; it counts the snapshots whose inputs are not those last counted."""
+        """[H,N] of the whole forward pass; it counts the encodings that are not among the last three windows' worth."""
         run, times_s = live_run(self.name, self.quantity), self.times_s
-        which = [self.at(time_s) if every is None else every for time_s in times_s]
-        used = sorted(set(which))
+        ahead_s = [times_s[-1] + k * STEP_S for k in range(1, H + 1)]
+        past, ahead = [self.at(t) for t in times_s], [self.at(t) if every is None else every for t in ahead_s]
+        used = sorted({*past, *ahead})
         rows = np.stack([self.values[time_s] for time_s in times_s] + [np.full(N, np.nan)] * H)
         stream = make_stream(
             rows, [networks()[i] for i in used], start_s=times_s[0], step_s=STEP_S, timezone=TIMEZONE,
-            quantity=self.quantity,
-            topology_of=np.array([used.index(i) for i in which] + [0] * H),
+            quantity=self.quantity, topology_of=np.array([used.index(i) for i in past + ahead]),
         )  # fmt: skip
         raw = [features_of(i) for i in used] if self.name == "default" else None
         topologies, _ = build_topologies(stream.topologies, run.scaling, sensors=run.split.seen, features=raw)
         inputs = torch.from_numpy(run.split.seen)
-        batch = Windows(stream, topologies).batch(
+        batch = windows_on(stream, topologies).batch(
             np.array([len(times_s) - 1]), past=len(times_s), horizon=H, inputs=inputs
         )
-        for k, time_s in enumerate(times_s):
-            seen_as = batch.values[0, k].numpy().tobytes() + batch.observed[0, k].numpy().tobytes() + bytes([which[k]])
-            self.count += self.encoded_as.get(time_s) != seen_as
-            if every is None:
-                self.encoded_as[time_s] = seen_as
+        # Messages pass on the roads of each snapshot, or on those ahead where these are others than the last ones.
+        for on in sorted(set(ahead), key=used.index):
+            for k, time_s in enumerate(times_s):
+                key = (time_s, past[k] if on == past[-1] else on, past[k])
+                seen_as = batch.values[0, k].numpy().tobytes() + batch.observed[0, k].numpy().tobytes()
+                self.count += self.encoded_as.pop(key, b"") != seen_as
+                self.encoded_as[key] = seen_as
+        for old in list(self.encoded_as)[: -3 * T]:
+            del self.encoded_as[old]
         with torch.inference_mode():
-            ahead = run.model(batch)[0].double().numpy()
-        ahead = np.maximum(ahead, 0) if self.quantity == "count" else ahead
-        return np.where(networks()[which[-1]].present, ahead, np.nan)
+            made = batch.join(run.model(batch))[0].double().numpy()
+        made = np.maximum(made, 0) if self.quantity == "count" else made
+        return np.where([networks()[which].present for which in ahead], made, np.nan)
 
 
 def assert_same(found: NDArray[np.float64], expected: NDArray[np.float64]) -> None:
@@ -194,13 +207,14 @@ def test_what_each_event_costs(name: str) -> None:
     assert cost(lambda: live.late(now_s - STEP_S, [sensor], [50.0])) == 0  # said twice
     assert cost(lambda: live.late(now_s - STEP_S, [sensor], [np.nan])) == 1
     assert cost(lambda: live.late(now_s - STEP_S, [sensor], [0.0])) == 1  # a true 0 is not nothing
-    assert cost(lambda: live.change(networks()[1])) == 0  # of the next snapshot alone
-    assert cost(lambda: live.push(now_s + STEP_S, readings(rng))) == 1
+    assert cost(lambda: live.change(networks()[1])) == T  # ahead of the whole window
+    assert cost(lambda: live.push(now_s + STEP_S, readings(rng))) == 1  # the others are as they were before
     assert cost(lambda: live.change(networks()[2], since_s=now_s)) == 2
-    assert cost(lambda: live.change(networks()[0], since_s=now_s)) == 2
+    assert cost(lambda: live.change(networks()[0], since_s=now_s)) == 1  # one of them was encoded before the change
     live.change(networks()[1], since_s=0)
     assert cost(lambda: live.change(networks()[0], since_s=0)) == 0  # shut and open again
-    assert cost(lambda: live.what_if(networks()[1])) == T
+    assert cost(lambda: live.what_if(networks()[2])) == T
+    assert cost(lambda: live.what_if(networks()[2])) == 0
     assert cost(lambda: live.push(now_s + 3 * STEP_S, readings(rng))) == 2  # one was skipped
     assert cost(lambda: live.push(now_s + 90 * STEP_S, readings(rng))) == T
 
@@ -237,15 +251,15 @@ def test_days_begin_at_local_midnight_before_and_after_a_change_of_the_clocks() 
 
 
 @BOTH
-def test_what_is_fixed_changes_nothing(name: str) -> None:
+def test_weights_of_the_roads_made_beforehand_change_nothing(name: str) -> None:
     town = random_town(name, num_nodes=N, topologies=2)
     model, batch = noisy_model(town.settings, town.scaling), town.batch([12, 15, 18])
     assert len(batch.topologies) == 2
     with torch.inference_mode():
-        fixed = [model.fixed(topology) for topology in batch.topologies]
-        torch.testing.assert_close(model(batch, fixed=fixed), model(batch), rtol=0, atol=0)
-        shut = [replace(part, gates=tuple(gate * 0 for gate in part.gates if gate is not None)) for part in fixed]
-        assert not torch.equal(model(batch, fixed=shut), model(batch))
+        weights = [model.road_weights(topology) for topology in batch.topologies]
+        torch.testing.assert_close(model(batch, weights=weights), model(batch), rtol=0, atol=0)
+        shut = [replace(part, gates=tuple(gate * 0 for gate in part.gates if gate is not None)) for part in weights]
+        assert not torch.equal(model(batch, weights=shut), model(batch))
 
 
 @BOTH
@@ -301,7 +315,7 @@ def test_only_what_the_window_needs_is_kept() -> None:
         live.change(networks()[k % 3])
         live.push(START_S + k * STEP_S, readings(rng))
         live.forecast()
-        assert len(live._encodings) <= T and len(live._changes) <= T
+        assert len(live._encodings) <= 3 * T and len(live._changes) <= T + 1
         assert all(a < b for (a, _), (b, _) in pairwise(live._changes))
     assert live.encoded == 40
     assert live.times_s.tolist() == [START_S + k * STEP_S for k in range(36, 40)]
@@ -371,7 +385,7 @@ def test_sensors_that_are_no_nodes_are_refused() -> None:
 
 def test_by_default_it_begins_with_the_citys_roads_and_the_seen_nodes() -> None:
     run = live_run("default", "speed")
-    ready = replace(run.city, road_features=(features_of(0) + 1,))
+    ready = replace(run.city, road_features={run.city.network.fingerprint: features_of(0) + 1})
     given, city, other = (Live(run.run, on, device="cpu") for on in (run.city.network, run.city, ready))
     for live in (given, city, other):
         live.push(START_S, np.ones(N))
@@ -386,5 +400,5 @@ def test_a_baseline_is_refused() -> None:
     scaling = replace(run.scaling, anchors=None)
     model = build_model(baseline, scaling)
     assert not isinstance(model, Frigate)
-    with raises(SettingsError, f'"{next(iter(BASELINES))}"', "frigate.forecasting.forecast"):
+    with raises(SettingsError, f'"{next(iter(BASELINES))}"', "frigate.Forecaster"):
         Live(replace(run.run, model=model, settings=baseline, scaling=scaling), networks()[0], device="cpu")

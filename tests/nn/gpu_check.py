@@ -17,10 +17,13 @@ from torch import Tensor, nn
 
 from frigate.bench.synthetic import Size, synthetic_demand, synthetic_run
 from frigate.config import change, preset
-from frigate.nn.batch import Batch, Windows
+from frigate.demand.tables import DemandTables
+from frigate.nn.batch import Batch
 from frigate.nn.device import autocast
-from frigate.nn.forecaster import ForecastModel
+from frigate.nn.forecast_model import ForecastModel
 from frigate.nn.ops import describe_kernels
+from frigate.nn.ops.cuda.demand_kernels import follow
+from frigate.nn.windows import Windows
 from frigate.training.run import RunOnCity
 from frigate.training.trainer import Trainer
 
@@ -67,8 +70,10 @@ def demand_differs(device: torch.device) -> bool:
     roads[:, 0], roads[:, 1, ::5] = 1.0, 0.0  # the usual ones; a closed one
     on = torch.arange(12, device=device).expand(3, -1) % 2, torch.arange(3, device=device) % 2
     off = []
-    for table, *others in ((tables,), (replace(tables, roads=roads), *on)):
-        made, plain = table.follow_by_kernels(batch, which, *others), table.follow(batch, which, *others)
+    clock = torch.cat([batch.time_past, batch.time_future], dim=1)
+    for table, *others in ((tables, None, None), (replace(tables, roads=roads), *on)):
+        asked = table, batch.values, batch.observed, clock, which, *others
+        made, plain = follow(*asked), DemandTables.follow(*asked)
         off += [far(one, other) for one, other in zip(made, plain, strict=True)]
     print(f"demand: kernels {max(off):.2g} from torch's operations (limit 1e-05)")
     return not max(off) <= 1e-5

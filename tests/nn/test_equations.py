@@ -15,12 +15,12 @@ import pytest
 import torch
 
 from frigate.nn import layers, model, moments
-from frigate.nn.batch import Batch, Windows
+from frigate.nn.batch import Batch
 from frigate.nn.model import Frigate, absolute_error
 from frigate.nn.ops import KERNELS
 from frigate.nn.ops.cuda import CudaBackend
 from frigate.training.train import train
-from tests.support.towns import build_model, make_town, random_network, random_stream, small_settings
+from tests.support.towns import build_model, make_town, random_network, random_stream, small_settings, windows_on
 from tests.support.training_runs import tiny, town
 
 FILES = {Path(module.__file__ or ""): module.__name__ for module in (model, layers, moments)}
@@ -114,5 +114,5 @@ def small_model(device: str) -> tuple[Frigate, Batch]:
     stream = random_stream([random_network(5, seed=1)], seed=1)
     place = make_town(stream, small_settings("paper", layers=2, width=16))
     inputs = torch.ones(5, dtype=torch.bool, device=device)
-    batch = Windows(stream, place.topologies, device).batch(np.array([9]), past=2, horizon=2, inputs=inputs)
+    batch = windows_on(stream, place.topologies, device).batch(np.array([9]), past=2, horizon=2, inputs=inputs)
     return build_model(place.settings, place.scaling).to(device), batch

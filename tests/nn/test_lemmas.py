@@ -13,14 +13,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from frigate.data.network import Edges, RoadNetwork
-from frigate.data.stream import make_stream
-from frigate.graph.positions import Anchors, distances_m
-from frigate.graph.road_features import fit_feature_scaling, road_features
+from frigate.city.network import Edges, RoadNetwork
+from frigate.city.stream import make_stream
 from frigate.nn.batch import Batch
 from frigate.nn.layers import GatedConv, ResidualGatedConv
 from frigate.nn.model import Frigate
 from frigate.nn.scaling import Scaling
+from frigate.roads.features import fit_feature_scaling, road_features
+from frigate.roads.positions import Anchors, distances_m
 from tests.support.towns import PRESETS, START_S, build_model, in_float64, seen_by, small_settings
 
 Roads = Sequence[tuple[int, int]]

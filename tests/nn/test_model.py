@@ -11,14 +11,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from frigate.city.network import Edges
+from frigate.city.split import Split
 from frigate.config import ModelSettings, preset
-from frigate.data.network import Edges
-from frigate.data.split import Split
-from frigate.graph.road_features import FEATURES, road_features
-from frigate.nn.batch import Batch, Windows
+from frigate.nn.batch import Batch
 from frigate.nn.model import DefaultEmbedding, Frigate
 from frigate.nn.moments import moments
 from frigate.nn.scaling import Scaling, build_topologies, fit_scaling
+from frigate.roads.features import FEATURES, road_features
 from tests.support.memory import NoSquare
 from tests.support.models import assert_same, exactly, forecasts
 from tests.support.towns import (
@@ -27,6 +27,7 @@ from tests.support.towns import (
     build_model,
     edited,
     hide,
+    keep_past,
     make_town,
     random_network,
     random_stream,
@@ -35,6 +36,7 @@ from tests.support.towns import (
     roads_at,
     seen_by,
     small_settings,
+    windows_on,
     without_readings,
 )
 
@@ -59,7 +61,7 @@ def fitted_on(num_nodes: int, model: ModelSettings) -> tuple[Frigate, Batch]:
     raw = np.random.default_rng(0).random((num_nodes, len(FEATURES)), np.float32) if model.preset == "default" else None
     scaling = fit_scaling(stream, split, model, features=raw, seed=0)
     topologies, _ = build_topologies([network], scaling, sensors=stream.sensors, features=[raw])
-    batch = Windows(stream, topologies).batch(
+    batch = windows_on(stream, topologies).batch(
         np.array([1]), past=2, horizon=1, inputs=torch.ones(num_nodes, dtype=torch.bool)
     )
     return build_model(model, scaling), batch
@@ -174,7 +176,7 @@ def test_an_unseen_nodes_truth_cannot_matter(name: str, seed: int) -> None:
     town, model = town_and_model(name, seed=seed % 7)
     inputs = np.random.default_rng(seed).random(13) < 0.5
     values = np.where(inputs, town.stream.values, np.float32(-9e5))
-    other = replace(town, windows=Windows(replace(town.stream, values=values), town.topologies))
+    other = replace(town, windows=windows_on(replace(town.stream, values=values), town.topologies))
     batch = town.batch([9, 11], inputs=inputs)
     assert torch.equal(forecasts(model, other.batch([9, 11], inputs=inputs)), forecasts(model, batch))
     hidden = torch.from_numpy(~inputs).expand(2, -1)
@@ -187,7 +189,7 @@ def test_hiding_a_node_equals_never_having_had_its_readings(name: str) -> None:
     node = int(torch.nonzero(batch.observed.any(dim=1).all(dim=0))[0])
     hidden = torch.zeros(2, 13, dtype=torch.bool)
     hidden[:, node] = True
-    never = replace(town, windows=Windows(without_readings(town.stream, node), town.topologies)).batch([14, 15])
+    never = replace(town, windows=windows_on(without_readings(town.stream, node), town.topologies)).batch([14, 15])
     hiding = hide(batch, hidden)
     assert torch.equal(forecasts(model, hiding), forecasts(model, never))
     assert torch.equal(moments(hiding, hiding.values), moments(never, never.values))
@@ -230,7 +232,7 @@ def test_past_and_horizon_may_differ_from_training(name: str) -> None:
 def test_snapshots_may_be_missing(name: str) -> None:
     town, model = town_and_model(name, topologies=3)
     batch = town.batch([11, 21], past=6)
-    kept = batch.keep_past([0, 3, 4])
+    kept = keep_past(batch, [0, 3, 4])
     assert kept.past == 3
     assert torch.equal(kept.values[:, 1], batch.values[:, 3])
     assert exactly(model, kept).isfinite().all()
@@ -239,11 +241,11 @@ def test_snapshots_may_be_missing(name: str) -> None:
     values[:, [1, 2, 5]] += 50
     topology_of[:, [1, 2, 5]] = 0
     assert_same(
-        exactly(model, replace(batch, values=values, topology_of=topology_of).keep_past([0, 3, 4])),
+        exactly(model, keep_past(replace(batch, values=values, topology_of=topology_of), [0, 3, 4])),
         exactly(model, kept),
     )
-    assert_same(exactly(model, batch.keep_past(range(6))), exactly(model, batch))
-    assert_same(exactly(model, batch.keep_past([4, 5])), exactly(model, town.batch([11, 21], past=2)))
+    assert_same(exactly(model, keep_past(batch, range(6))), exactly(model, batch))
+    assert_same(exactly(model, keep_past(batch, [4, 5])), exactly(model, town.batch([11, 21], past=2)))
 
 
 def test_a_snapshot_may_be_without_readings(name: str) -> None:

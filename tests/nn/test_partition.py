@@ -13,19 +13,20 @@ import pytest
 import torch
 from torch import Tensor
 
+from frigate.city.city import City
+from frigate.city.folder import write_city
+from frigate.city.network import Edges, RoadNetwork
 from frigate.config import BaselineSettings, Settings, TrainSettings
-from frigate.data.city import City, write_city
-from frigate.data.network import Edges, RoadNetwork
 from frigate.errors import SettingsError
 from frigate.evaluation.evaluate import evaluate
 from frigate.forecasting.forecast import forecast
-from frigate.graph.areas import split_into_areas
-from frigate.graph.feature_cache import ensure_road_features
 from frigate.nn import predictor
 from frigate.nn.batch import Batch
-from frigate.nn.forecaster import Reach
+from frigate.nn.forecast_model import Reach
 from frigate.nn.model import Frigate, PaperEmbedding
 from frigate.nn.partition import cut_parts, forecast_bytes, in_parts
+from frigate.roads.areas import split_into_areas
+from frigate.roads.feature_cache import ensure_road_features
 from frigate.training.checkpoint import load_run
 from frigate.training.hidden_sensors import training_windows
 from frigate.training.run import Run

@@ -8,10 +8,9 @@ import torch
 
 from frigate.errors import SettingsError
 from frigate.nn import predictor
-from frigate.nn.batch import Windows
 from frigate.nn.predictor import Predictor
 from tests.support.errors import raises
-from tests.support.towns import PRESETS, build_model, random_town
+from tests.support.towns import PRESETS, build_model, random_town, windows_on
 
 BOTH = pytest.mark.parametrize("name", PRESETS)
 CPU = torch.device("cpu")
@@ -47,7 +46,7 @@ def test_counts_are_not_negative_and_an_absent_node_has_no_value(name: str) -> N
     assert (gauge(batch) < 0).any()
     torch.testing.assert_close(count(batch), gauge(batch).clamp(min=0))
     absent = network.remove_nodes([network.node_ids[4]])
-    values = count.to_array(gauge(batch)[0], absent)
+    values = count.to_array(gauge(batch)[0], absent.present)
     assert values.dtype == np.float64 and np.isnan(values[:, 4]).all()
     np.testing.assert_array_equal(np.delete(values, 4, axis=1), np.delete(count(batch)[0].double().numpy(), 4, axis=1))
 
@@ -62,7 +61,7 @@ def test_little_memory_makes_blocks_and_too_little_is_refused(name: str, monkeyp
     tight = Predictor(model, network, CPU, memory_gb=1e-9)
     torch.testing.assert_close(tight(batch), whole(batch), rtol=1e-4, atol=1e-4)
     with raises(SettingsError, "memory_gb"):
-        Predictor(model, network, CPU, memory_gb=1e-9, must_fit=True)(batch)
+        tight(batch, must_fit=True)
     sizes = {"edges": network.num_edges, "past": batch.past, "horizon": batch.horizon}
     assert tight.windows_at_once(**sizes) == 1 < whole.windows_at_once(**sizes)
     assert whole.windows_at_once(**sizes, beside=2**31) == 1
@@ -73,10 +72,10 @@ def test_a_window_at_the_end_of_the_record_has_a_calendar_and_no_target() -> Non
     stream = town.stream
     S = stream.num_snapshots
     read = torch.ones(stream.num_nodes, dtype=torch.bool)
-    inside = Windows(stream, town.topologies).batch(np.array([S - 6]), past=4, horizon=5, inputs=read)
-    short = Windows(stream.slice(0, S - 5), town.topologies, ahead=5)
+    inside = windows_on(stream, town.topologies).batch(np.array([S - 6]), past=4, horizon=5, inputs=read)
+    short = windows_on(stream.slice(0, S - 5), town.topologies)
     at_end = short.batch(np.array([S - 6]), past=4, horizon=5, inputs=read)
     assert at_end.target is None and at_end.target_observed is None
     assert inside.target is not None
-    for name in ("values", "observed", "calendar_past", "calendar_future", "topology_of"):
+    for name in ("values", "observed", "time_past", "time_future", "topology_of"):
         assert torch.equal(getattr(at_end, name), getattr(inside, name))

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from frigate.data.stream import RoadNetworkStream
+from frigate.city.stream import RoadNetworkStream
 from frigate.nn.batch import Batch
+from frigate.nn.calendar import calendar
 from frigate.nn.model import DefaultEmbedding, Frigate
 from frigate.nn.moments import KernelMean, moments
 from frigate.nn.scaling import NEAR_CUTOFF
@@ -74,9 +75,12 @@ def reference_forecast(town: Town, model: Frigate, current: list[int], inputs: n
     """[B,H,N]"""
     windows = []
     for last in current:
-        snapshots = reference.window(town.stream, town.scaling, current=last, past=PAST, inputs=inputs)
-        y = reference.forecast(model, snapshots, reference.clock(town.stream, last), horizon=HORIZON)
-        windows.append(torch.stack([torch.stack(steps) for steps in y], dim=1))
+        steps = []
+        for ahead in range(1, HORIZON + 1):
+            snapshots = reference.window(town.stream, town.scaling, current=last, past=PAST, inputs=inputs, ahead=ahead)
+            y = reference.forecast(model, snapshots, reference.clock(town.stream, last), horizon=HORIZON)
+            steps.append(torch.stack([of_node[ahead - 1] for of_node in y]))
+        windows.append(torch.stack(steps))
     return torch.stack(windows)
 
 
@@ -88,7 +92,7 @@ def test_model_equals_the_loops(name: str) -> None:
     current = [PAST - 1, S // 2, S - HORIZON - 1]
     inputs = np.arange(N) != 1  # one node is unseen
     batch = in_float64(town.batch(current, past=PAST, horizon=HORIZON, inputs=inputs))
-    forecast = model(batch)
+    forecast = batch.join(model(batch))
     expected = reference_forecast(town, model, current, inputs)
     assert forecast.dtype == torch.float64
     torch.testing.assert_close(forecast, expected, rtol=1e-9, atol=1e-9)
@@ -129,7 +133,7 @@ def test_positions_and_calendar_equal_the_loops(name: str) -> None:
         torch.testing.assert_close(topology.positions, expected)
     for t in (0, 7):
         torch.testing.assert_close(
-            torch.from_numpy(town.stream.calendar[t, :4]).double(), reference.clock(town.stream, t)
+            calendar(torch.from_numpy(town.stream.wall_clock[t]))[:4].double(), reference.clock(town.stream, t)
         )
 
 
@@ -139,8 +143,8 @@ def one_window(values: Tensor, observed: Tensor, senders: list[int], receivers: 
     return Batch(
         values=(values * observed)[None],
         observed=observed[None],
-        calendar_past=torch.zeros(1, T, 5),
-        calendar_future=torch.zeros(1, 1, 5),
+        time_past=torch.zeros(1, T, 3, dtype=torch.int64),
+        time_future=torch.zeros(1, 1, 3, dtype=torch.int64),
         topologies=(bare_topology(N, senders, receivers),),
         topology_of=torch.zeros(1, T, dtype=torch.int64),
     )

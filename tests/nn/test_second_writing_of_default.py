@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from frigate.calendar import KIND
+from frigate.city.stream import make_stream
 from frigate.config import change, preset
-from frigate.data.stream import make_stream
 from frigate.demand.settings import DemandSettings
-from frigate.nn.batch import Batch, Windows
-from frigate.nn.demand_tables import DemandTables
+from frigate.demand.tables import DemandTables, FlowsOn
+from frigate.nn.batch import Batch
 from frigate.nn.model import Frigate
 from frigate.nn.scaling import NEAR_CUTOFF
 from frigate.training.run import RunOnCity
@@ -28,6 +29,7 @@ from tests.support.towns import (
     Town,
     build_model,
     edited,
+    following,
     in_float64,
     make_town,
     random_network,
@@ -99,8 +101,8 @@ def test_default_equals_the_loops(quantity: str, demand: bool) -> None:
     batch = in_float64(town.batch(current, past=PAST, horizon=HORIZON, inputs=inputs))
     batch = random_demand(batch, 0) if demand else batch
     assert len(set(batch.topology_of[0].tolist())) == 2
-    weekend = batch.calendar_past[..., -1].sum() + batch.calendar_future[..., -1].sum()
-    assert 0 < weekend < batch.calendar_past[0, :, -1].numel() + batch.calendar_future[0, :, -1].numel()
+    kinds = torch.cat([batch.time_past, batch.time_future], dim=1)[..., KIND]
+    assert set(kinds.ravel().tolist()) == {0, 1}
     found, expected = model(batch), loops(town, model, batch, current, inputs)
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
     assert expected.std() > 1e-3
@@ -119,22 +121,20 @@ def run() -> RunOnCity:
 @pytest.mark.parametrize("current", [33, 118])  # on Tuesday, and where Saturday begins
 def test_what_demand_tells_equals_the_loops(run: RunOnCity, current: int) -> None:
     """On the usual roads in the first half of the window, on others in the second and in the coming hour."""
-    stream, demand = run.city.stream, run.trips.demand(run.split.seen)
+    stream, windows = run.city.stream, run.windows()
+    (demand,) = windows.views.demands
     rng = np.random.default_rng(0)
     roads = rng.choice([0.0, 0.5, 0.95, 1.0, 1.05, 2.0], (2, stream.num_nodes))
     other = replace(demand.sensor_shares, sensor=np.roll(demand.sensor_shares.sensor, 1, axis=0))
-    tables = DemandTables.of(
-        [demand],
-        "cpu",
-        step_s=stream.step_s,
-        roads=torch.from_numpy(roads)[None],
-        shares=[[demand.sensor_shares, other]],
-    )
+    shares = tuple(torch.from_numpy(getattr(other, name))[None] for name in ("sensor", "share", "rest"))
+    changes = torch.from_numpy(roads)[None].unbind(1)
+    flows = [FlowsOn(changes[0], None), FlowsOn(changes[1], (shares[0], shares[1], shares[2]))]
+    tables = DemandTables.of([demand], "cpu", step_s=stream.step_s).on(flows)
     seen = torch.from_numpy(run.split.seen)
-    batch = Windows(stream, run.windows().topologies).batch(
+    batch = windows.batch(
         np.array([current]), past=PAST, horizon=HORIZON, inputs=seen, hidden=(torch.arange(25) % 7 == 0)[None] & seen
     )
-    found = tables.apply(batch, torch.tensor([0]), torch.tensor([[0, 0, 1, 1]]), torch.tensor([1]))
+    found = following(tables, batch, [0], torch.tensor([[0, 0, 1, 1]]), torch.tensor([1]))
     readings = [
         [float(x) if there else None for x, there in zip(row, observed, strict=True)]
         for row, observed in zip(batch.values[0], batch.observed[0], strict=True)

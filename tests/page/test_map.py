@@ -32,7 +32,7 @@ def search(page: Page, text: str) -> None:
 
 def inferred_node(live: LiveService) -> tuple[int, str]:
     """The busiest intersection without a sensor: its row and its name."""
-    city, values = live.service.city, live.service.latest.get().issued.values
+    city, values = live.service.city, live.service.latest.get().issued.forecast.values
     row = int(np.where(city.sensors, -1, values[0]).argmax())
     return row, city.node_names[row]
 
@@ -80,17 +80,17 @@ def test_the_map_is_drawn_and_slides(page: Page, live: LiveService) -> None:
     assert faults(page) == []
 
 
-def test_an_intersection_tells_its_past_and_what_it_leans_on(page: Page, live: LiveService) -> None:
+def test_an_intersection_tells_its_past_and_what_it_main_sensors(page: Page, live: LiveService) -> None:
     row, name = inferred_node(live)
     search(page, name)
     panel = page.locator("#panel")
     panel.get_by_text("Based on these sensors").wait_for()
     assert f"Intersection {name}" in panel.inner_text() and "no sensor: inferred" in panel.inner_text()
     value = float(panel.locator(".value b").inner_text())
-    assert value == pytest.approx(live.service.latest.get().issued.values[0, row], rel=0.02)
+    assert value == pytest.approx(live.service.latest.get().issued.forecast.values[0, row], rel=0.02)
     assert panel.locator("svg .line.forecast").count() == 1
     assert panel.locator("svg .line.observed").count() == panel.locator("svg .band").count() == 0
-    sensors = [live.service.city.node_names[each] for each, _ in live.service.engine.leans_on(row)]
+    sensors = [live.service.city.node_names[each] for each, _ in live.service.engine.main_sensors(row)]
     links = panel.locator(".list").first.get_by_role("button")
     assert links.all_inner_texts() == [f"Intersection {each}" for each in sensors]
     links.first.click()

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 from PIL import Image
 
-from frigate.data.city import City
+from frigate.city.city import City
 from frigate.evaluation.evaluate import evaluate
-from frigate.report.run_page import write_report
-from frigate.sources.line_graph import on_roads
+from frigate.pages.run_page import write_report
+from frigate.roads.on_roads import on_roads
 from frigate.training.run import Run
 from frigate.training.train import train
 from tests.support.browser import PHONE, faults, open_page, wait_drawn
@@ -135,7 +135,7 @@ def test_a_city_on_roads_has_roads_to_click(browser: Browser, on_its_roads: str)
 
 
 def test_an_empty_form_says_how_to_fill_it(browser: Browser) -> None:
-    from frigate.report.run_page import FORM
+    from frigate.pages.run_page import FORM
 
     with open_page(browser, FORM.as_uri()) as page:
         page.get_by_text("frigate report RUN -o report.html").wait_for()

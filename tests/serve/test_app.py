@@ -12,9 +12,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from frigate.serve.city import utc
+from frigate.calendar import utc_iso
+from frigate.pages.wire import decode
 from frigate.serve.store import open_store
-from frigate.serve.wire import decode
 from tests.support.service import HORIZON, PAST, STEP_S, Served, Town, serve_town
 
 FIRST = 36
@@ -63,9 +63,9 @@ def test_the_map_gets_an_hour_back_and_an_hour_ahead(shared: Served) -> None:
     meta, arrays = decode(get(shared, "/v1/forecast.bin").content)
     city, stream = shared.service.city, shared.town.city.stream
     issued_s = int(stream.times_s[FIRST]) + STEP_S
-    assert meta["issued_at"] == utc(issued_s) and not meta["stale"] and meta["closures"] == []
-    assert meta["past_times"] == [utc(t) for t in stream.times_s[FIRST - PAST + 1 : FIRST + 1].tolist()]
-    assert meta["times"] == [utc(issued_s + k * STEP_S) for k in range(HORIZON)]
+    assert meta["issued_at"] == utc_iso(issued_s) and not meta["stale"] and meta["closures"] == []
+    assert meta["past_times"] == [utc_iso(t) for t in stream.times_s[FIRST - PAST + 1 : FIRST + 1].tolist()]
+    assert meta["times"] == [utc_iso(issued_s + k * STEP_S) for k in range(HORIZON)]
     assert meta["version"] == decode(get(shared, "/v1/network.bin").content)[0]["version"]
     np.testing.assert_allclose(arrays["past"], stream.values[FIRST - PAST + 1 : FIRST + 1], rtol=1e-6)
     assert arrays["forecast"].shape == (HORIZON, city.network.num_nodes)
@@ -103,7 +103,7 @@ def test_a_forecast_is_the_same_in_every_form(shared: Served) -> None:
     box = f"{west:.6f},{lat.min() - 1:.6f},{lon.max() + 1:.6f},{north:.6f}"
     inside = get(shared, "/v1/forecast.json", params={"box": box}).json()["nodes"]
     assert len(inside) == int(((lon >= round(west, 6)) & (lat <= round(north, 6))).sum()) > 0
-    earlier = get(shared, "/v1/forecast.json", params={"issued_at": utc(shared.time() // STEP_S * STEP_S - STEP_S)})
+    earlier = get(shared, "/v1/forecast.json", params={"issued_at": utc_iso(shared.time() // STEP_S * STEP_S - STEP_S)})
     assert earlier.json()["nodes"] != document["nodes"]
 
 
@@ -121,13 +121,13 @@ def test_a_node_has_its_past_its_forecast_and_its_supports(shared: Served) -> No
     inferred = int(np.flatnonzero(~city.sensors)[0])
     values = decode(get(shared, "/v1/forecast.bin").content)[1]
     node = get(shared, f"/v1/nodes/{city.node_names[inferred]}").json()
-    assert not node["sensor"] and len(node["leans_on"]) > 2
-    assert all(city.sensors[city.row_of[each["node"]]] for each in node["leans_on"])
-    assert all(0 < each["distance_m"] < 10_000 for each in node["leans_on"])
+    assert not node["sensor"] and len(node["main_sensors"]) > 2
+    assert all(city.sensors[city.row_of[each["node"]]] for each in node["main_sensors"])
+    assert all(0 < each["distance_m"] < 10_000 for each in node["main_sensors"])
     assert [row["value"] for row in node["forecast"]] == pytest.approx(values["forecast"][:, inferred].tolist(), 1e-6)
     assert [row["value"] for row in node["history"]] == pytest.approx(values["past"][:, inferred].tolist(), 1e-6)
     before = shared.service.store.forecast(int(shared.town.city.stream.times_s[FIRST]))
-    assert before is not None and node["issued"][-1]["time"] == utc(before.issued_s)
+    assert before is not None and node["issued"][-1]["time"] == utc_iso(before.issued_s)
     assert node["issued"][-1]["value"] is not None and node["history"][-1]["time"] == node["issued"][-1]["time"]
 
 
@@ -197,7 +197,7 @@ def test_a_road_is_closed_for_everybody_and_opened_again(served: Served) -> None
 
 
 def test_readings_are_answered_row_by_row(served: Served) -> None:
-    city, now = served.service.city, utc(int(served.time()))
+    city, now = served.service.city, utc_iso(int(served.time()))
     a, b = city.node_names[:2]
     rows = [{"node": a, "time": now, "value": 3}, {"node": b, "time": now, "value": 4.5}]
     first = served.client.post("/v1/readings", json={"readings": [*rows, rows[0], rows[1] | {"value": 5}]})

@@ -15,15 +15,16 @@ import numpy as np
 import polars as pl
 import pytest
 
-from frigate.data.detectors import Detectors
-from frigate.serve.city import ServedCity, utc
+from frigate.calendar import utc_iso
+from frigate.city.detectors import Detectors
+from frigate.serve.city import ServedCity
 from frigate.serve.ingest import WAITING_ROWS, BatchError, BusyError, Ingest, Judge, Row, rows_of_arrow, rows_of_csv
 from frigate.serve.limits import Limits
 from frigate.serve.store import Reading, Store, StoreGoneError, open_store
 from tests.support.service import FakeTime, Served, Town, serve_town
 
 NOW_S = int(datetime(2024, 3, 4, 8, 0, tzinfo=UTC).timestamp())
-NOW = utc(NOW_S)
+NOW = utc_iso(NOW_S)
 
 
 @pytest.fixture(scope="module")

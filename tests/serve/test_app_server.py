@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from frigate.serve.city import utc
+from frigate.calendar import utc_iso
 from frigate.serve.limits import Limits
 from frigate.serve.store import open_store
 from frigate.serve.store import postgres as postgres_store
@@ -64,7 +64,7 @@ def test_listeners_hear_of_forecasts_and_closures_and_the_end(one: Running, town
         assert [each.event("closures") for each in listeners] == [{"changes": 1}] * 2
         one.time.now_s += STEP_S
         issued_s = int(town.city.stream.times_s[FIRST]) + 2 * STEP_S
-        assert [each.event("forecast") for each in listeners] == [{"issued_at": utc(issued_s)}] * 2
+        assert [each.event("forecast") for each in listeners] == [{"issued_at": utc_iso(issued_s)}] * 2
         one.server.should_exit = True
         assert [list(each.lines) for each in listeners] == [[""], [""]]  # ended, not cut
     wait_for(lambda: not one.server.frigate.state.frigate.events.listeners)

@@ -16,9 +16,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from frigate.pages.wire import rounded
 from frigate.serve import clock
 from frigate.serve.clock import Clock
-from frigate.serve.issued import Issued, rounded
+from frigate.serve.issued import Issued
 from frigate.serve.scoring import accuracy
 from frigate.serve.sensors import sensor_health
 from frigate.serve.service import Service
@@ -33,10 +34,12 @@ def end_s(town: Town, snapshot: int) -> int:
     return int(town.city.stream.times_s[snapshot]) + STEP_S
 
 
-def latest(store: Store) -> Issued:
-    stored = store.forecast()
+def latest(town: Town, store: Store, issued_s: int | None = None) -> Issued:
+    stored = store.forecast(issued_s)
     assert stored is not None
-    return Issued.of(stored)
+    issued = Issued.of(stored, town.served)
+    assert issued is not None
+    return issued
 
 
 @pytest.fixture
@@ -63,7 +66,7 @@ def run_steps(town: Town, store: Store, clock: Clock, time: FakeTime, first: int
         store.add_readings(town.reading_rows(snapshot, snapshot + 1), 0)
         time.now_s = end_s(town, snapshot) + 20
         assert clock.turn() and not clock.turn()
-    return latest(store).values
+    return latest(town, store).forecast.values
 
 
 def test_a_forecast_waits_for_the_grace_time_and_is_made_once(town: Town, new_store: Callable[[], Store]) -> None:
@@ -71,11 +74,13 @@ def test_a_forecast_waits_for_the_grace_time_and_is_made_once(town: Town, new_st
     clock = start_clock(town, store, time)
     store.add_readings(town.reading_rows(FIRST - PAST, FIRST + 1), 0)
     assert clock.due_s() == end_s(town, FIRST - 1) and clock.next_s() == end_s(town, FIRST) + 20
-    assert clock.turn() and latest(store).issued_s == end_s(town, FIRST - 1)
+    assert clock.turn() and latest(town, store).issued_s == end_s(town, FIRST - 1)
     time.now_s += 0.2
     assert clock.turn() and not clock.turn()
-    issued = latest(store)
-    assert issued.issued_s == end_s(town, FIRST) == int(issued.times_s[0]) and issued.values.shape == (HORIZON, 100)
+    issued = latest(town, store)
+    assert issued.issued_s == end_s(town, FIRST) == int(
+        issued.forecast.times_s[0]
+    ) and issued.forecast.values.shape == (HORIZON, 100)
     assert clock.wait_s() == pytest.approx(STEP_S - 0.1) and clock.state.forecasts == 2
 
 
@@ -99,7 +104,7 @@ def test_late_readings_and_corrections_come_to_the_same(
     first = town.reading_rows(FIRST, FIRST + 4)
     late.add_readings([reading._replace(value=reading.value + 50) for reading in first[::2]], 0)
     time.now_s = end_s(town, FIRST + 3) + 20
-    assert clock.turn() and not np.allclose(latest(late).values, expected, rtol=0.01)
+    assert clock.turn() and not np.allclose(latest(town, late).forecast.values, expected, rtol=0.01)
     late.add_readings(first[::-1], 0)
     late.add_readings(first, 0)
     np.testing.assert_allclose(run_steps(town, late, clock, time, FIRST + 4, FIRST + 5), expected, rtol=1e-3)
@@ -111,16 +116,16 @@ def test_silence_degrades_the_forecast_and_never_stops_it(
     store = new_store()
     clock = start_clock(town, store, time)
     time.now_s -= 0.5 * STEP_S  # no reading has ever come
-    assert clock.turn() and len(latest(store).notices) == 1
+    assert clock.turn() and len(latest(town, store).forecast.notices) == 1
     run_steps(town, store, clock, time, FIRST, FIRST + 2)
-    assert latest(store).notices == ()
+    assert latest(town, store).forecast.notices == ()
     health = sensor_health(store, town.served, now_s=time())
     assert health["counts"] == {"ok": 100, "late": 0, "silent": 0, "stuck": 0}
     for skip, state in ((2, "late"), (PAST, "silent")):
         time.now_s += skip * STEP_S
-        assert clock.turn() and np.isfinite(latest(store).values).all()
+        assert clock.turn() and np.isfinite(latest(town, store).forecast.values).all()
         assert sensor_health(store, town.served, now_s=time())["counts"][state] == 100
-    assert latest(store).notices
+    assert latest(town, store).forecast.notices
 
 
 def test_a_stuck_sensor_is_told(town: Town, new_store: Callable[[], Store], time: FakeTime) -> None:
@@ -142,7 +147,7 @@ def test_ticks_that_were_missed_are_counted_and_not_made_up_for(
     time.now_s += 5 * STEP_S
     assert clock.turn() and not clock.turn()
     assert clock.state.skipped == 4 and clock.state.forecasts == 2
-    assert latest(store).issued_s == end_s(town, FIRST + 5)
+    assert latest(town, store).issued_s == end_s(town, FIRST + 5)
 
 
 def test_a_time_that_goes_back_withdraws_what_was_forecast_of_the_future(
@@ -153,9 +158,9 @@ def test_a_time_that_goes_back_withdraws_what_was_forecast_of_the_future(
     time.now_s += 10 * 86_400
     assert clock.turn()
     time.now_s -= 10 * 86_400
-    assert clock.turn() and latest(store).issued_s == end_s(town, FIRST)
+    assert clock.turn() and latest(town, store).issued_s == end_s(town, FIRST)
     time.now_s -= 60  # by less than a step: nothing is withdrawn or forecast twice
-    assert not clock.turn() and latest(store).issued_s == end_s(town, FIRST)
+    assert not clock.turn() and latest(town, store).issued_s == end_s(town, FIRST)
 
 
 def test_one_clock_for_all_processes_and_another_takes_over(
@@ -205,28 +210,34 @@ def test_a_closed_road_holds_from_the_next_forecast_until_it_is_opened(
     store, served = new_store(), town.served
     clock = start_clock(town, store, time)
     run_steps(town, store, clock, time, FIRST, FIRST + 2)
-    busy = int(np.argmax(clock.engine.road_flow(latest(store).times_s, latest(store).values, served.network).sum(0)))
+    busy = int(
+        np.argmax(
+            clock.engine.road_flow(latest(town, store).forecast.times_s, latest(town, store).forecast.values, []).sum(0)
+        )
+    )
     road = next(ends for ends, row in served.road_of.items() if row == busy)
     now = int(time())
-    closure, _ = store.add_closure(*road, begin_s=now, end_s=None, now_s=now)
     asked = clock.engine.what_if(end_s(town, FIRST + 1), close=[road], add=[])
     assert asked.road_before[:, busy].min() > 0 == asked.road_after[:, busy].max()
-    assert latest(store).closed == ()
+    closure, _ = store.add_closure(*road, begin_s=now, end_s=None, now_s=now)
+    asked = clock.engine.what_if(end_s(town, FIRST + 1), close=[road], add=[])  # it begins within the first step
+    assert asked.road_before[0, busy] > 0 == asked.road_before[1:, busy].max() == asked.road_after[:, busy].max()
+    assert latest(town, store).closures == ()
     run_steps(town, store, clock, time, FIRST + 2, FIRST + 3)
-    issued = latest(store)
-    assert issued.closed == ((closure.id, *road),)
-    flows = clock.engine.road_flow(issued.times_s, issued.values, clock.engine.network_of(issued))
+    issued = latest(town, store)
+    assert issued.closures == (closure,)
+    flows = clock.engine.road_flow(issued.forecast.times_s, issued.forecast.values, issued.closures)
     assert flows[:, busy].max() == 0 and flows.sum() > 0
     store.end_closure(closure.id, int(time()))
     run_steps(town, store, clock, time, FIRST + 3, FIRST + 4)
-    assert latest(store).closed == ()
+    assert latest(town, store).closures == ()
 
 
 def test_no_road_carries_more_than_its_ends(town: Town, new_store: Callable[[], Store], time: FakeTime) -> None:
     store, network = new_store(), town.served.network
     clock = start_clock(town, store, time)
     values = run_steps(town, store, clock, time, FIRST, FIRST + 2)
-    flows = clock.engine.road_flow(latest(store).times_s, values, network)
+    flows = clock.engine.road_flow(latest(town, store).forecast.times_s, values, [])
     assert (flows <= np.minimum(values[:, network.senders], values[:, network.receivers])).all()
     assert flows.min() >= 0 and np.median(flows.max(0)) > 0
 
@@ -239,12 +250,11 @@ def test_forecasts_are_judged_by_what_came_then(town: Town, new_store: Callable[
     stream = town.city.stream
     errors: list[tuple[int, float, float]] = []
     for made in range(FIRST, FIRST + 6):
-        stored = store.forecast(end_s(town, made))
-        assert stored is not None
+        made_of = latest(town, store, end_s(town, made)).forecast
         for ahead in range(HORIZON):
             truth = made + 1 + ahead
             if truth < FIRST + 6:
-                off = np.abs(Issued.of(stored).values[ahead] - stream.values[truth])
+                off = np.abs(made_of.values[ahead] - stream.values[truth])
                 naive = np.abs(stream.values[made] - stream.values[truth])
                 errors += [(ahead, *pair) for pair in zip(off.tolist(), naive.tolist(), strict=True)]
     found = accuracy(store, town.served, since_s=0)

@@ -18,7 +18,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from frigate.serve.city import utc
+from frigate.calendar import utc_iso
 from frigate.serve.client import ServiceClient, ServiceGoneError
 from frigate.serve.store import Store, open_store
 from tests.support.postgres import PostgresServer
@@ -36,11 +36,11 @@ def end_s(town: Town, snapshot: int) -> int:
 
 def tell_time(service: ServiceProcess, time_s: int) -> None:
     with closing(service.client()) as client:
-        client.send("PUT", "/v1/time", {"time": utc(time_s)})
+        client.send("PUT", "/v1/time", {"time": utc_iso(time_s)})
 
 
 def await_forecast(store: Store, issued_s: int) -> None:
-    until(lambda: store.state()[0] == issued_s, f"the forecast of {utc(issued_s)}")
+    until(lambda: store.state()[0] == issued_s, f"the forecast of {utc_iso(issued_s)}")
 
 
 @dataclass

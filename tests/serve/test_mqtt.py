@@ -30,7 +30,7 @@ def served_city() -> ServedCity:
     city = small_city()
     return ServedCity(
         name=city.name, source=city, network=city.network, sensors=np.ones(city.network.num_nodes, bool),
-        steps=city.stream.steps, past=12, horizon=12, quantity="count", unit="",
+        steps=city.stream.steps, past=12, horizon=12, quantity="count", unit="", has_demand=False,
     )  # fmt: skip
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from frigate.data.stream import RoadNetworkStream
+from frigate.calendar import utc_iso
+from frigate.city.stream import RoadNetworkStream
 from frigate.errors import ServiceError, SettingsError
-from frigate.serve.city import utc
 from frigate.serve.client import ServiceClient, ServiceGoneError
 from frigate.serve.issued import Issued
 from frigate.serve.replay import Replay, snapshots_between
@@ -61,10 +61,12 @@ def with_a_closure(town: Town) -> tuple[RoadNetworkStream, dict[str, str]]:
     return changed, {"source": str(a), "target": str(b)}
 
 
-def last_forecast(store: Store) -> Issued:
+def last_forecast(town: Town, store: Store) -> Issued:
     stored = store.forecast()
     assert stored is not None
-    return Issued.of(stored)
+    issued = Issued.of(stored, town.served)
+    assert issued is not None
+    return issued
 
 
 def test_a_replay_comes_to_the_forecast_of_the_record(town: Town, nursery: Nursery, tmp_path: Path) -> None:
@@ -95,7 +97,9 @@ def test_a_replay_comes_to_the_forecast_of_the_record(town: Town, nursery: Nurse
     until(lambda: store.state()[0] == last.time_s, "the last forecast is there")
     direct.add_readings(town.reading_rows(STOP - PAST, STOP), 0)
     assert start_clock(town, direct, FakeTime(last.time_s + 20)).turn()
-    np.testing.assert_array_equal(last_forecast(store).values, last_forecast(direct).values)
+    np.testing.assert_array_equal(
+        last_forecast(town, store).forecast.values, last_forecast(town, direct).forecast.values
+    )
     store.close()
     direct.close()
 
@@ -109,7 +113,7 @@ def test_snapshots_are_sent_as_fast_as_asked_and_those_before_at_once(town: Town
     at = [clock.now_s for _ in replay.run(FIRST, STOP)]
     assert at == [STEP_S / 10 * k for k in range(1, STOP - FIRST + 1)]
     times = [body["time"] for method, path, body in service.sent if (method, path) == ("PUT", "/v1/time")]
-    assert times == [utc(t) for t in town.city.stream.times_s[FIRST : STOP + 1].tolist()]
+    assert times == [utc_iso(t) for t in town.city.stream.times_s[FIRST : STOP + 1].tolist()]
     words = service.paths()
     assert words[: PAST + 2] == ["GET /v1/time", *["POST /v1/readings"] * PAST, "PUT /v1/time"]
 
@@ -136,7 +140,7 @@ def test_roads_are_closed_and_opened_as_in_the_record(town: Town) -> None:
     words = service.paths()
     begin_s, end_s = int(stream.times_s[FIRST + 1]), int(stream.times_s[FIRST + 2])
     told = [body["time"] if path == "/v1/time" and body else "" for _, path, body in service.sent]
-    assert told.index(utc(begin_s)) < words.index("POST /v1/closures") < told.index(utc(end_s))
+    assert told.index(utc_iso(begin_s)) < words.index("POST /v1/closures") < told.index(utc_iso(end_s))
 
 
 def test_a_service_on_the_real_time_is_refused(town: Town) -> None:
@@ -164,7 +168,7 @@ def test_the_demo_opens_a_map_with_the_replay_running(town: Town, nursery: Nurse
     until(lambda: answers(service), "it answers")
     with closing(open_store(str(tmp_path / "replay.db"))) as store:
         until(lambda: store.state()[0] is not None, "a forecast is there")
-        first = last_forecast(store)
+        first = last_forecast(town, store)
         assert town.city.stream.local_time(first.issued_s) == "2024-03-05T06:30:00+01:00"
         _, window = start_clock(town, store, FakeTime(0)).engine.window(first.issued_s)
     assert np.isfinite(window[:, town.city.stream.sensors]).all()

@@ -7,8 +7,8 @@ import pytest
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from frigate.data.coordinates import haversine_m
-from frigate.data.network import RoadNetwork
+from frigate.city.network import RoadNetwork
+from frigate.coordinates import haversine_m
 from frigate.errors import SettingsError
 from frigate.simulate.assignment import assign, assigned_roads, subtree_sums
 from frigate.simulate.demo_city import _demand, _per_hour, simulate, usual_weekday

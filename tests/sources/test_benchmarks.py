@@ -14,9 +14,9 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from frigate.data.city import read_city, write_city
-from frigate.data.coordinates import haversine_m
-from frigate.data.network import Edges
+from frigate.city.folder import read_city, write_city
+from frigate.city.network import Edges
+from frigate.coordinates import haversine_m
 from frigate.errors import CityError, FrigateError
 from frigate.sources.benchmarks.importer import KINDS, import_benchmark, read_seen
 from frigate.sources.benchmarks.layout import invented_places

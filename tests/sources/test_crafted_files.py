@@ -18,13 +18,13 @@ import numpy as np
 import polars as pl
 import pytest
 
+from frigate.city.folder import open_cache, read_city
+from frigate.city.split import read_seen_file
 from frigate.config import load_settings, preset
-from frigate.data import sandbox
-from frigate.data.city import open_cache, read_city
-from frigate.data.split import read_seen_file
 from frigate.errors import CityError, SettingsError
+from frigate.reading import sandbox
+from frigate.roads.geometry import NotALineError, read_line, road_lines, write_line
 from frigate.sources.benchmarks.importer import import_benchmark, read_seen
-from frigate.sources.geometry import NotALineError, read_line, road_lines, write_line
 from frigate.sources.matrix import import_matrix
 from frigate.sources.osm.importer import import_osm, read_osm
 from frigate.sources.sumo.importer import import_sumo

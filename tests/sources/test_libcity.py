@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from frigate.data.city import City
-from frigate.data.network import Edges, RoadNetwork
-from frigate.data.stream import make_stream
+from frigate.city.city import City
+from frigate.city.network import Edges, RoadNetwork
+from frigate.city.stream import make_stream
 from frigate.errors import CityError
 from frigate.sources.benchmarks.importer import import_benchmark
 from frigate.sources.benchmarks.libcity_export import export_libcity

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import dijkstra
 
-from frigate.data.coordinates import haversine_m
-from frigate.data.network import Edges, RoadNetwork, clean_edges
-from frigate.data.notices import Notices
+from frigate.city.network import Edges, RoadNetwork, clean_edges
+from frigate.coordinates import haversine_m
 from frigate.errors import CityError
-from frigate.sources.geometry import Projection, write_line
+from frigate.reading.notices import Notices
+from frigate.roads.geometry import Projection, write_line
 from frigate.sources.traces import matching
 from frigate.sources.traces.matching import INSIDE_M, MatchOptions, NearbyRoads, chunk_slices, join, make_table, match
 from frigate.sources.traces.road_index import MAX_CANDIDATES, build_grid, find_candidates, readonly

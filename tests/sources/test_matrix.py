@@ -11,7 +11,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from frigate.data.city import City, read_city, write_city
+from frigate.city.city import City
+from frigate.city.folder import read_city, write_city
 from frigate.errors import CityError
 from frigate.sources.matrix import import_matrix
 from tests.support.errors import raises
@@ -261,7 +262,7 @@ def test_the_shared_cities_come_in_as_they_are(tmp_path: Path) -> None:
                          rename=ends | {"speed_limit_kmh": "speed_kph"})  # fmt: skip
     np.testing.assert_array_equal(city.stream.values, np.load(lux / "counts.npz")["counts"])
     assert city.network.edges.speed_kph[0] == 50
-    assert city.stream.calendar[0].tolist() == [0, 1, 0, 1, 0]  # Monday, midnight
+    assert city.stream.wall_clock[0].tolist() == [0, 0, 0]  # Monday, midnight
 
     city = import_matrix(sf / "counts.npz", **tables(sf), values="counts", time="t_unix", valid="valid",
                          timezone="America/Los_Angeles", rename=ends)  # fmt: skip

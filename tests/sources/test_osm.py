@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import dijkstra
 
-from frigate.data.city import read_city, write_city
-from frigate.data.coordinates import haversine_m
-from frigate.data.network import Edges, RoadNetwork
-from frigate.data.notices import Notices
+from frigate.city.folder import read_city, write_city
+from frigate.city.network import Edges, RoadNetwork
+from frigate.coordinates import haversine_m
 from frigate.errors import CityError
-from frigate.sources.line_graph import on_roads
+from frigate.reading.notices import Notices
+from frigate.roads.on_roads import on_roads
 from frigate.sources.osm.files import open_map, read_osmium
 from frigate.sources.osm.importer import DRIVABLE, OsmRoads, import_osm, read_osm
 from frigate.sources.osm.tags import RoadKind, road_kind, speed_kph

@@ -18,11 +18,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from frigate.data.city import City, read_city, write_city
-from frigate.data.coordinates import haversine_m
+from frigate.city.city import City
+from frigate.city.folder import read_city, write_city
+from frigate.coordinates import haversine_m
 from frigate.errors import CityError, FrigateError
-from frigate.sources.geometry import read_line
-from frigate.sources.line_graph import on_roads
+from frigate.roads.geometry import read_line
+from frigate.roads.on_roads import on_roads
 from frigate.sources.sumo.importer import import_sumo
 from frigate.sources.sumo.net import road_class
 from tests.support.errors import raises

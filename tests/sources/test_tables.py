@@ -17,14 +17,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from frigate.city.city import City
+from frigate.city.folder import read_city, write_city
+from frigate.city.network import Edges, RoadNetwork
+from frigate.city.network_tables import connected_parts
 from frigate.config import change, preset
-from frigate.data.city import City, read_city, write_city
-from frigate.data.coordinates import haversine_m
-from frigate.data.network import Edges, RoadNetwork
-from frigate.data.network_tables import connected_parts
+from frigate.coordinates import haversine_m
 from frigate.errors import CityError, FrigateError
 from frigate.forecasting.forecast import forecast
-from frigate.sources.geometry import NotALineError, PlaceIndex, line_length_m, read_line, write_line
+from frigate.roads.geometry import NotALineError, PlaceIndex, line_length_m, read_line, write_line
 from frigate.sources.matrix import import_matrix
 from frigate.sources.osm.importer import import_osm
 from frigate.sources.tables.detectors import SensorSite, attach

@@ -13,12 +13,13 @@ import polars as pl
 import pytest
 from numpy.typing import NDArray
 
-from frigate.data.city import City, read_city, write_city
-from frigate.data.coordinates import EARTH_RADIUS_M
-from frigate.data.network import Edges, RoadNetwork, clean_edges
-from frigate.data.stream import make_stream
+from frigate.city.city import City
+from frigate.city.folder import read_city, write_city
+from frigate.city.network import Edges, RoadNetwork, clean_edges
+from frigate.city.stream import make_stream
+from frigate.coordinates import EARTH_RADIUS_M
 from frigate.errors import CityError
-from frigate.sources.geometry import read_line, write_line
+from frigate.roads.geometry import read_line, write_line
 from frigate.sources.traces import matching
 from frigate.sources.traces.importer import MatchedTraces, count_passages, import_traces, match_traces
 from frigate.sources.traces.matching import MatchOptions

@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from frigate.data.sandbox import in_sandbox
 from frigate.errors import CityError
+from frigate.reading.sandbox import in_sandbox
 from frigate.sources.benchmarks.unpickle import Frame, unpickle
 from tests.support.errors import raises
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from frigate.baselines.deep import DeepBaseline
 from frigate.config import Settings, change, preset
 from frigate.nn.batch import Batch
+from frigate.nn.calendar import calendar
 from frigate.nn.scaling import Scaling
 from frigate.nn.topology import Topology
 from frigate.training.run import build_model
@@ -59,8 +60,8 @@ def inputs_by_hand(model: DeepBaseline, batch: Batch, b: int, t: int) -> Array:
     """[N,F] that a model reads of snapshot t of window b."""
     observed = batch.observed[b, t].numpy()
     scaled = (batch.values[b, t].double().numpy() - float(model.value_offset)) / float(model.value_scale)
-    calendar = np.tile(batch.calendar_past[b, t].double().numpy(), (batch.num_nodes, 1))
-    x = np.column_stack([np.where(observed, scaled, 0), observed, calendar])
+    known = np.tile(calendar(batch.time_past[b, t]).double().numpy(), (batch.num_nodes, 1))
+    x = np.column_stack([np.where(observed, scaled, 0), observed, known])
     if model.settings.roads:
         x = np.hstack([x, batch.topologies[int(batch.topology_of[b, t])].road_features.double().numpy()])
     return x

@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 import pandas as pd
 
-from frigate.data.city import City
+from frigate.city.city import City
 
 IDS = ["773869", "767541", "767542", "717447"]
 

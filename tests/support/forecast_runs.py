@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 import frigate as fg
+from frigate.city.city import City
+from frigate.city.network import Edges, RoadNetwork
+from frigate.city.stream import RoadNetworkStream, make_stream
 from frigate.config import change, preset
-from frigate.data.city import City
-from frigate.data.network import Edges, RoadNetwork
-from frigate.data.stream import RoadNetworkStream, make_stream
 from frigate.forecasting.result import Forecast
 from frigate.training.run import Run
 from frigate.training.train import train

@@ -31,7 +31,7 @@ from pathlib import Path
 import numpy as np
 
 from frigate.check.city import check_city
-from frigate.data.city import write_city
+from frigate.city.folder import write_city
 from frigate.errors import FrigateError
 from tests.support.fuzz_formats import FORMATS, TRAPS
 

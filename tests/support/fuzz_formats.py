@@ -12,9 +12,10 @@ import h5py
 import numpy as np
 import polars as pl
 
-from frigate.data.city import City, open_cache, read_city
-from frigate.data.coordinates import haversine_m
-from frigate.data.network import Edges, RoadNetwork
+from frigate.city.city import City
+from frigate.city.folder import open_cache, read_city
+from frigate.city.network import Edges, RoadNetwork
+from frigate.coordinates import haversine_m
 from frigate.sources.benchmarks.importer import import_benchmark
 from frigate.sources.matrix import import_matrix
 from frigate.sources.osm.importer import import_osm

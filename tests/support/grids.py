@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.data.network import Edges, RoadNetwork
-from frigate.data.stream import RoadNetworkStream, make_stream
-from frigate.graph.nearest_sensors import nearest_sensors
-from frigate.nn.batch import Windows
+from frigate.city.network import Edges, RoadNetwork
+from frigate.city.stream import RoadNetworkStream, make_stream
 from frigate.nn.topology import make_topology
+from frigate.nn.windows import Windows
+from frigate.roads.nearest_sensors import nearest_sensors
+from tests.support.towns import windows_on
 
 
 def grid_network(side: int, *, ids: str = "int") -> RoadNetwork:
@@ -58,4 +59,4 @@ def windows_of(stream: RoadNetworkStream, sensors: NDArray[np.bool_], *, device:
         made.append(
             make_topology(network, positions=nothing, road_features=nothing, near_sensor=near, near_distance_m=near_m)
         )
-    return Windows(stream, made, device)
+    return windows_on(stream, made, device)

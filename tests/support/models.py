@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from frigate.nn.batch import Batch
-from frigate.nn.forecaster import ForecastModel
+from frigate.nn.forecast_model import ForecastModel
 from tests.support.towns import in_float64
 
 
 def forecasts(model: ForecastModel, batch: Batch) -> Tensor:
     with torch.inference_mode():
-        found: Tensor = model(batch)
+        found: Tensor = batch.join(model(batch))
     return found
 
 

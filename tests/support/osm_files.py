@@ -11,7 +11,7 @@ from xml.sax.saxutils import quoteattr
 
 import osmium
 
-from frigate.data.notices import Notices
+from frigate.reading.notices import Notices
 from frigate.sources.osm.importer import DRIVABLE
 from frigate.sources.osm.tags import road_kind
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from frigate.data import sandbox
-from frigate.data.sandbox import in_sandbox, reading, sandboxed
 from frigate.errors import CityError, MissingExtraError
+from frigate.reading import sandbox
+from frigate.reading.sandbox import in_sandbox, reading, sandboxed
 
 
 def same(*args: Any, **kwargs: Any) -> tuple[Any, ...]:

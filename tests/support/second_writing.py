@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from frigate.data.network import RoadNetwork
-from frigate.data.stream import RoadNetworkStream
+from frigate.city.network import RoadNetwork
+from frigate.city.stream import RoadNetworkStream
 from frigate.nn.model import Frigate
 from frigate.nn.scaling import Scaling
 
@@ -37,12 +37,16 @@ class Snapshot:
 
 
 def window(
-    stream: RoadNetworkStream, scaling: Scaling, *, current: int, past: int, inputs: NDArray[np.bool_]
+    stream: RoadNetworkStream, scaling: Scaling, *, current: int, past: int, inputs: NDArray[np.bool_], ahead: int = 0
 ) -> list[Snapshot]:
-    """The snapshots up to `current`; nodes that are not `inputs` have no reading."""
+    """The snapshots up to `current`, to forecast step `ahead`; nodes that are not `inputs` have no reading.
+
+    Each snapshot has its own roads; if those of the step are not those of the last snapshot, all have them.
+    """
     snapshots = []
+    last, of_step = (stream.topologies[int(stream.topology_of[current + k])] for k in (0, ahead))
     for t in range(current - past + 1, current + 1):
-        network = stream.topologies[int(stream.topology_of[t])]
+        network = stream.topologies[int(stream.topology_of[t])] if of_step is last else of_step
         reading = [
             float(stream.values[t, v]) if stream.observed[t, v] and inputs[v] else None for v in range(stream.num_nodes)
         ]

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from frigate.data.stream import RoadNetworkStream
+from frigate.city.stream import RoadNetworkStream
 from frigate.demand.estimate import Demand
 from frigate.demand.sensor_shares import SensorShares
 from frigate.nn.model import Frigate

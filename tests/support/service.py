@@ -12,8 +12,8 @@ import numpy as np
 from starlette.testclient import TestClient
 
 import frigate as fg
+from frigate.city.city import City
 from frigate.config import change, preset
-from frigate.data.city import City
 from frigate.serve.app import make_app
 from frigate.serve.city import ServedCity
 from frigate.serve.clock import Clock

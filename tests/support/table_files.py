@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from frigate.sources.geometry import write_line
+from frigate.roads.geometry import write_line
 
 START = datetime(2024, 1, 15, tzinfo=UTC)  # a day that no month can be mistaken for
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -10,17 +10,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from frigate.city.network import Edges, RoadNetwork, clean_edges
+from frigate.city.split import Split
+from frigate.city.stream import RoadNetworkStream, make_stream
 from frigate.config import ModelSettings
-from frigate.data.network import Edges, RoadNetwork, clean_edges
-from frigate.data.split import Split
-from frigate.data.stream import RoadNetworkStream, make_stream
-from frigate.graph.road_features import road_features
-from frigate.nn.batch import Batch, Windows
+from frigate.demand.tables import DemandTables
+from frigate.nn.batch import Batch
 from frigate.nn.model import Frigate, default, paper
+from frigate.nn.network_views import NetworkViews
+from frigate.nn.ops import follow_readings
 from frigate.nn.scaling import Scaling, build_topologies, fit_scaling
 from frigate.nn.topology import Topology, make_topology
+from frigate.nn.windows import Windows
+from frigate.roads.features import road_features
 
 PRESETS = ("paper", "default")
+Follow = Callable[..., tuple[Tensor, Tensor, Tensor]]  # as `DemandTables.follow`
 START_S = 1_704_096_000  # Monday 2024-01-01 08:00 UTC
 TIMEZONE = "America/St_Johns"  # 04:30 then: a mistaken clock shows
 CLASSES = np.array(["residential", "primary", "motorway", "secondary_link", ""])
@@ -151,7 +156,23 @@ def seen_by(
     topologies, _ = build_topologies(
         stream.topologies, scaling, sensors=stream.sensors if sensors is None else sensors, features=features
     )
-    return Town(stream, settings, scaling, Windows(stream, topologies))
+    return Town(stream, settings, scaling, windows_on(stream, topologies))
+
+
+def windows_on(stream: RoadNetworkStream, topologies: Sequence[Topology], device: str = "cpu") -> Windows:
+    """A stream whose topologies are already model input."""
+    there = [topology.to(device) for topology in topologies]
+    return Windows(stream, NetworkViews.of_topologies(stream.topologies, there))
+
+
+def following(
+    tables: DemandTables, batch: Batch, which: Sequence[int] = (0,), *on: Tensor, by: Follow = follow_readings
+) -> Batch:
+    """The batch with what these tables of demand tell it; `on` are `past_on` and `ahead_on`."""
+    device, clock = batch.values.device, torch.cat([batch.time_past, batch.time_future], dim=1)
+    roads = on or (None, None)
+    usual, ahead, node = by(tables, batch.values, batch.observed, clock, torch.tensor(which, device=device), *roads)
+    return replace(batch, usual_past=usual, demand=ahead, demand_node=node)
 
 
 def random_town(
@@ -181,6 +202,18 @@ def build_model(settings: ModelSettings, scaling: Scaling, *, seed: int = 0, noi
     return model.eval()
 
 
+def rows_alone(batch: Batch) -> Batch:
+    """The batch as if each of its rows were a window of its own, with roads that do not change ahead."""
+    return replace(batch, window_of=None, holds=None)
+
+
+def keep_past(batch: Batch, snapshots: Sequence[int]) -> Batch:
+    """The batch with only these past snapshots."""
+    keep = list(snapshots)
+    names = ("values", "observed", "time_past", "topology_of")
+    return replace(batch, **{name: getattr(batch, name)[:, keep] for name in names})
+
+
 def hide(batch: Batch, hidden: Tensor) -> Batch:
     """The batch without any reading of the nodes where `hidden` [B,N]."""
     observed = batch.observed & ~hidden[:, None, :]
@@ -196,8 +229,6 @@ def in_float64(batch: Batch) -> Batch:
     return replace(
         batch,
         values=batch.values.double(),
-        calendar_past=batch.calendar_past.double(),
-        calendar_future=batch.calendar_future.double(),
         topologies=tuple(Topology(*(double(getattr(t, f.name)) for f in fields(t))) for t in batch.topologies),
     )
 

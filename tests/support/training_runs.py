@@ -13,11 +13,11 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 
+from frigate.city.city import City
+from frigate.city.network import Edges
+from frigate.city.stream import RoadNetworkStream, make_stream
 from frigate.config import Settings, change, preset
-from frigate.data.city import City
-from frigate.data.network import Edges
-from frigate.data.stream import RoadNetworkStream, make_stream
-from frigate.graph.feature_cache import ensure_road_features
+from frigate.roads.feature_cache import ensure_road_features
 from frigate.training.hidden_sensors import training_windows
 from frigate.training.run import Run
 from frigate.training.train import new_run

@@ -18,7 +18,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from frigate.baselines.naive import Constant
-from frigate.data.city import City, read_city, write_city
+from frigate.city.city import City
+from frigate.city.folder import read_city, write_city
 from frigate.errors import CheckpointError, CityError, FrigateError, SettingsError
 from frigate.evaluation.evaluate import NONE, evaluate, score
 from frigate.forecasting.export import write_sample

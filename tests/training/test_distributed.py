@@ -26,11 +26,12 @@ import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 
 import frigate.cli.main
+from frigate.city.city import City
+from frigate.city.folder import open_city, read_city, write_city
 from frigate.config import BaselineSettings, Settings
-from frigate.data.city import City, open_city, read_city, write_city
 from frigate.errors import FrigateError
-from frigate.graph.feature_cache import ensure_road_features
 from frigate.nn.scaling import Scaling
+from frigate.roads.feature_cache import ensure_road_features
 from frigate.training.checkpoint import Model, Run, build_model
 from frigate.training.distributed import Group, joined
 from frigate.training.train import train

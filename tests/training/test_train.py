@@ -19,17 +19,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from frigate.city.folder import read_city, write_city
+from frigate.city.split import make_split
 from frigate.config import TrainSettings, change, preset
-from frigate.data.city import read_city, write_city
-from frigate.data.split import make_split
+from frigate.demand.tables import DEMAND_NODE
 from frigate.errors import CheckpointError, CityError, SettingsError
 from frigate.evaluation.evaluate import evaluate
 from frigate.forecasting.forecast import forecast
-from frigate.graph.feature_cache import ensure_road_features
-from frigate.nn.batch import DEMAND_NODE, Batch, Windows
+from frigate.nn.batch import Batch
 from frigate.nn.device import best_device
-from frigate.nn.forecaster import ForecastModel
+from frigate.nn.forecast_model import ForecastModel
 from frigate.nn.model import Frigate
+from frigate.nn.windows import Windows
+from frigate.roads.feature_cache import ensure_road_features
 from frigate.training.checkpoint import TRAINING, load_checkpoint, load_run
 from frigate.training.hidden_sensors import draw_hidden, training_masks, training_windows
 from frigate.training.train import summary_line, train

@@ -13,9 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from frigate.data.city import City
-from frigate.graph.positions import two_way_m
-from frigate.nn.batch import Batch, Windows
+from frigate.city.city import City
+from frigate.nn.batch import Batch
+from frigate.nn.windows import Windows
+from frigate.roads.positions import two_way_m
 from frigate.training.checkpoint import load_run
 from frigate.training.hidden_sensors import draw_hidden, training_masks
 from frigate.training.train import new_run

@@ -14,12 +14,14 @@ from __future__ import annotations
 from functools import cache
 
 import torch
+from torch import Tensor
 
+from frigate.demand.tables import DemandTables
 from frigate.errors import SettingsError
 from frigate.nn.ops.cpu import CpuBackend
 from frigate.nn.ops.reference import Backend
 
-__all__ = ["KERNELS", "Backend", "choose_backend", "describe_kernels", "has_triton"]
+__all__ = ["KERNELS", "Backend", "choose_backend", "describe_kernels", "follow_readings", "has_triton"]
 
 KERNELS = ("auto", "reference")
 REFERENCE, CPU = Backend(), CpuBackend()
@@ -50,6 +52,23 @@ def choose_backend(device: torch.device, dtype: torch.dtype, width: int, kernels
 
         return CudaBackend.for_encodings(device, dtype, width)
     return REFERENCE
+
+
+def follow_readings(
+    tables: DemandTables,
+    values: Tensor,
+    observed: Tensor,
+    clock: Tensor,
+    which: Tensor,
+    past_on: Tensor | None,
+    ahead_on: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`DemandTables.follow`, on a GPU in far fewer kernel launches."""
+    if values.is_cuda and has_triton() and not torch.compiler.is_compiling():
+        from frigate.nn.ops.cuda.demand_kernels import follow
+
+        return follow(tables, values, observed, clock, which, past_on, ahead_on)
+    return tables.follow(values, observed, clock, which, past_on, ahead_on)
 
 
 def describe_kernels(device: torch.device, kernels: str = "auto") -> str:

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, HTTPException, Path, Query, Response
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 
+from frigate.calendar import utc_iso
 from frigate.serve.api.common import NodeText, ServiceOf, allow, problems, road_row
-from frigate.serve.city import utc
 from frigate.serve.store import Closure
 
 router = APIRouter(tags=["closures"])
@@ -56,8 +56,8 @@ def closure_answer(closure: Closure, now_s: float) -> ClosureAnswer:
         id=closure.id,
         source=closure.source,
         target=closure.target,
-        begin=utc(closure.begin_s),
-        end=None if closure.end_s is None else utc(closure.end_s),
+        begin=utc_iso(closure.begin_s),
+        end=None if closure.end_s is None else utc_iso(closure.end_s),
         state=state,
     )
 
@@ -88,9 +88,9 @@ def close_road(service: ServiceOf, body: NewClosure, response: Response) -> Clos
     begin_s = now_s if body.begin is None else int(body.begin.timestamp())
     end_s = None if body.end is None else int(body.end.timestamp())
     if begin_s < now_s - MAX_BACKDATE_S:
-        raise HTTPException(422, f"begin {utc(begin_s)} is more than a day ago. Give a later time")
+        raise HTTPException(422, f"begin {utc_iso(begin_s)} is more than a day ago. Give a later time")
     if end_s is not None and end_s <= max(begin_s, now_s):
-        raise HTTPException(422, f"end {utc(end_s)} must be after begin and in the future (now: {utc(now_s)})")
+        raise HTTPException(422, f"end {utc_iso(end_s)} must be after begin and in the future (now: {utc_iso(now_s)})")
     closure, new = service.store.add_closure(body.source, body.target, begin_s=begin_s, end_s=end_s, now_s=now_s)
     if not new:
         response.status_code = 200

@@ -16,15 +16,14 @@ from fastapi import Depends, HTTPException, Path, Request, Response
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, Field, StringConstraints
 
-from frigate.data.foreign_text import without_formulas
 from frigate.serve.auth import Caller
 from frigate.serve.city import ServedCity
 from frigate.serve.events import Events
-from frigate.serve.ingest import quoted
 from frigate.serve.limits import Limits, Rate, run_quickly
 from frigate.serve.metrics import Metrics
 from frigate.serve.mqtt import Subscriber
 from frigate.serve.service import Service
+from frigate.text import quoted, without_formulas
 
 if TYPE_CHECKING:
     import polars as pl

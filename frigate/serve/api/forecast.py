@@ -10,8 +10,8 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from numpy.typing import NDArray
 from pydantic import AwareDatetime, BaseModel, Field
 
-from frigate.forecasting.result import Forecast
-from frigate.serve import wire
+from frigate.calendar import utc_iso
+from frigate.pages import wire
 from frigate.serve.api.closures import closure_answer
 from frigate.serve.api.common import (
     BINARY,
@@ -26,7 +26,7 @@ from frigate.serve.api.common import (
     sent_to_many,
     table,
 )  # fmt: skip
-from frigate.serve.city import ServedCity, utc
+from frigate.serve.city import ServedCity
 from frigate.serve.issued import Issued
 from frigate.serve.service import Service
 
@@ -46,30 +46,30 @@ IssuedAt = Annotated[
 
 @router.get("/forecast.bin", response_class=Response, responses={**problems(), 200: {"content": BINARY}})
 def forecast_binary(request: Request, service: ServiceOf) -> Response:
-    """The latest forecast for the whole network, as a binary container (format: `frigate.serve.wire`).
+    """The latest forecast for the whole network, as a binary container (format: `frigate.pages.wire`).
 
     Header: issued_at, past_times, times, version (of the network), closures, stale, notices. Arrays: past [T,N]
     (readings), forecast [H,N], road_past [T,E], road_forecast [H,E], absent [N]. NaN means unknown.
     """
-    shown, now_s = service.latest.get(), service.now()
+    latest, now_s = service.latest.get(), service.now()
     closures = [closure_answer(each, now_s).model_dump() for each in service.store.closures(int(now_s))]
     meta = {
-        "issued_at": utc(shown.issued.issued_s),
-        "past_times": [utc(time_s) for time_s in shown.past_times_s.tolist()],
-        "times": [utc(time_s) for time_s in shown.issued.times_s.tolist()],
-        "version": service.version,
+        "issued_at": utc_iso(latest.issued.issued_s),
+        "past_times": [utc_iso(time_s) for time_s in latest.past_times_s.tolist()],
+        "times": [utc_iso(time_s) for time_s in latest.issued.forecast.times_s.tolist()],
+        "version": service.city.version,
         "closures": closures,
-        "stale": service.is_stale(shown.issued.issued_s),
-        "notices": list(shown.issued.notices),
+        "stale": service.is_stale(latest.issued.issued_s),
+        "notices": list(latest.issued.forecast.notices),
     }
 
     def body() -> bytes:
         arrays: dict[str, NDArray[Any]] = {
-            "past": shown.past,
-            "forecast": shown.issued.values,
-            "road_past": shown.road_past,
-            "road_forecast": shown.road_forecast,
-            "absent": np.asarray(np.isnan(shown.issued.values).all(axis=0)),
+            "past": latest.past,
+            "forecast": latest.issued.forecast.values,
+            "road_past": latest.road_past,
+            "road_forecast": latest.road_forecast,
+            "absent": np.asarray(np.isnan(latest.issued.forecast.values).all(axis=0)),
         }
         return wire.encode(meta, arrays)
 
@@ -120,11 +120,11 @@ def forecast_table(
     """The forecast for some nodes, for those in a box, or for all: the table that `frigate forecast` writes."""
     issued, city = _issued(service, issued_at), service.city
     rows = _rows(city, node, box)
-    result = as_forecast(city, issued, rows)
+    result = issued.forecast.at(rows)
     if form != "json":
         return table(request, result.to_frame(), form, "forecast")
     stale = service.is_stale(issued.issued_s)
-    return {"issued_at": utc(issued.issued_s), "stale": stale, **result.to_json()}
+    return {"issued_at": utc_iso(issued.issued_s), "stale": stale, **result.to_json()}
 
 
 class RoadFlow(BaseModel):
@@ -153,17 +153,17 @@ def road_flows(request: Request, service: ServiceOf, form: Form, box: Box = None
     """The forecast flow on roads that start or end in a box, or on all roads."""
     import polars as pl
 
-    shown, city, network = service.latest.get(), service.city, service.city.network
+    latest, city, network = service.latest.get(), service.city, service.city.network
     inside = np.ones(network.num_nodes, bool) if box is None else _inside(city, box)
     roads = np.flatnonzero(inside[network.senders] | inside[network.receivers])
-    flows, times_s = shown.road_forecast[:, roads].T, shown.issued.times_s
+    flows, times_s = latest.road_forecast[:, roads].T, latest.issued.forecast.times_s
     source, target = (np.array(city.node_names)[ends[roads]] for ends in (network.senders, network.receivers))
     if form == "json":
         columns = zip(source, target, network.edges.name[roads], flows.tolist(), strict=True)
         return FlowDocument(
-            issued_at=utc(shown.issued.issued_s),
-            stale=service.is_stale(shown.issued.issued_s),
-            times=[utc(time_s) for time_s in times_s.tolist()],
+            issued_at=utc_iso(latest.issued.issued_s),
+            stale=service.is_stale(latest.issued.issued_s),
+            times=[utc_iso(time_s) for time_s in times_s.tolist()],
             step_s=city.step_s,
             quantity=city.quantity,
             unit=city.unit,
@@ -208,50 +208,28 @@ class NodeDetails(BaseModel):
     history: list[Value] = Field(description="Its readings by step; empty if it has none")
     forecast: list[Value]
     issued: list[Value] = Field(description="The one-step-ahead forecasts for the steps of the history")
-    leans_on: list[Support]
+    main_sensors: list[Support]
 
 
 @router.get("/nodes/{node:path}", responses=problems(404))
 def node_details(service: ServiceOf, node: NodeInPath) -> NodeDetails:
     """One node: its recent readings, its forecast, and the sensors that the forecast relies on."""
-    city, shown = service.city, service.latest.get()
+    city, latest = service.city, service.latest.get()
     row = node_row(city, node)
-    past = shown.past[:, row]
+    past = latest.past[:, row]
     return NodeDetails(
         node=node,
         street=city.street(row),
         lon=float(city.network.lon[row]),
         lat=float(city.network.lat[row]),
         sensor=bool(city.sensors[row]),
-        history=_values(shown.past_times_s, past) if np.isfinite(past).any() else [],
-        forecast=_values(shown.issued.times_s, shown.issued.values[:, row]),
-        issued=_values(shown.past_times_s, shown.foretold[:, row]),
-        leans_on=[
+        history=_values(latest.past_times_s, past) if np.isfinite(past).any() else [],
+        forecast=_values(latest.issued.forecast.times_s, latest.issued.forecast.values[:, row]),
+        issued=_values(latest.past_times_s, latest.past_forecast[:, row]),
+        main_sensors=[
             Support(node=city.node_names[sensor], distance_m=_number(distance_m))
-            for sensor, distance_m in service.engine.leans_on(row)
+            for sensor, distance_m in service.engine.main_sensors(row)
         ],
-    )
-
-
-def as_forecast(city: ServedCity, issued: Issued, rows: NDArray[np.int64] | slice = slice(None)) -> Forecast:
-    """An issued forecast, for some nodes, as the `Forecast` that writes files."""
-    network = city.network
-    return Forecast(
-        node_ids=network.node_ids[rows],
-        lon=network.lon[rows],
-        lat=network.lat[rows],
-        times_s=issued.times_s,
-        values=issued.values[:, rows].astype(np.float64),
-        sensor=city.sensors[rows],
-        at_s=issued.issued_s,
-        step_s=city.step_s,
-        timezone=city.timezone,
-        quantity=city.quantity,
-        unit=city.unit,
-        notices=issued.notices,
-        street=network.streets[rows],
-        detectors=city.detectors[0][rows],
-        moved_m=city.detectors[1][rows],
     )
 
 
@@ -259,9 +237,10 @@ def _issued(service: Service, issued_at: Any) -> Issued:
     if issued_at is None:
         return service.latest.get().issued
     stored = service.store.forecast(int(issued_at.timestamp()))
-    if stored is None or stored.network != service.city.version:
-        raise HTTPException(404, f"no forecast issued at {utc(int(issued_at.timestamp()))} is stored")
-    return Issued.of(stored)
+    issued = None if stored is None else Issued.of(stored, service.city)
+    if issued is None:
+        raise HTTPException(404, f"no forecast issued at {utc_iso(int(issued_at.timestamp()))} is stored")
+    return issued
 
 
 def _rows(city: ServedCity, nodes: list[str] | None, box: str | None) -> NDArray[np.int64] | slice:
@@ -284,7 +263,7 @@ def _inside(city: ServedCity, box: str) -> NDArray[np.bool_]:
 
 
 def _values(times_s: NDArray[np.int64], values: NDArray[np.floating]) -> list[Value]:
-    return [Value(time=utc(t), value=_number(x)) for t, x in zip(times_s.tolist(), values.tolist(), strict=True)]
+    return [Value(time=utc_iso(t), value=_number(x)) for t, x in zip(times_s.tolist(), values.tolist(), strict=True)]
 
 
 def _number(value: float) -> float | None:

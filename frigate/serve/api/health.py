@@ -9,8 +9,8 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
+from frigate.calendar import utc_iso
 from frigate.serve.api.common import ServiceOf, State, StateOf, allow, problems
-from frigate.serve.city import utc
 from frigate.serve.limits import run_quickly
 from frigate.serve.metrics import MEDIA_TYPE, family, labelled
 from frigate.serve.scoring import accuracy
@@ -148,7 +148,7 @@ async def readyz(service: ServiceOf, response: Response) -> Ready:
     return Ready(
         ready=ready,
         store=store,
-        issued_at=None if issued_s is None else utc(issued_s),
+        issued_at=None if issued_s is None else utc_iso(issued_s),
         stale=issued_s is None or service.is_stale(issued_s),
     )
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from fastapi import APIRouter, Depends, Request, Response
 
+from frigate.pages.wire import MEDIA_TYPE
+from frigate.roads.geometry import road_lines
 from frigate.serve.api.common import BINARY, ServiceOf, allow, problems, sent_to_many
 from frigate.serve.city import ServedCity
-from frigate.serve.wire import MEDIA_TYPE
-from frigate.sources.geometry import road_lines
 
 router = APIRouter(tags=["network"], dependencies=[Depends(allow("read"))])
 GEOJSON = "application/geo+json"
@@ -20,12 +20,12 @@ DIGITS = 7  # decimals of a degree: about a centimetre
 
 @router.get("/network.bin", response_class=Response, responses={**problems(), 200: {"content": BINARY}})
 def network_binary(request: Request, service: ServiceOf) -> Response:
-    """The network as a binary container (format: `frigate.serve.wire`).
+    """The network as a binary container (format: `frigate.pages.wire`).
 
     Header: version, name, quantity, unit, timezone, step_seconds, horizon, node_ids, street_names, has_demand. Arrays:
     lon, lat, sensor for each node; source, target, street for each road; line_start, line_lonlat for the road shapes.
     """
-    return sent_to_many(request, "network.bin", service.version, lambda: service.network_bytes, MEDIA_TYPE)
+    return sent_to_many(request, "network.bin", service.city.version, lambda: service.city.container, MEDIA_TYPE)
 
 
 @router.get(
@@ -39,7 +39,7 @@ def network_geojson(request: Request, service: ServiceOf) -> Response:
     def body() -> bytes:
         return json.dumps(_geojson(service.city), separators=(",", ":")).encode()
 
-    return sent_to_many(request, "network.geojson", service.version, body, GEOJSON)
+    return sent_to_many(request, "network.geojson", service.city.version, body, GEOJSON)
 
 
 def _geojson(city: ServedCity) -> dict[str, Any]:

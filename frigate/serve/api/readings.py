@@ -10,8 +10,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from pydantic import AwareDatetime, BaseModel, Field
 
+from frigate.calendar import utc_iso
 from frigate.serve.api.common import TABLES, Form, NodeText, ServiceOf, StateOf, allow, node_row, problems, table
-from frigate.serve.city import utc
 from frigate.serve.ingest import STATUSES, Judged, Row, rows_of_arrow, rows_of_csv, rows_of_json
 from frigate.serve.limits import run_quickly
 
@@ -143,7 +143,7 @@ def history(
         raise HTTPException(422, f"begin must be before end, and at most {HISTORY_DAYS} days before it")
     _, times_us, values = service.store.readings(int(begin_s * 1e6), int(end_s * 1e6), node)
     if form == "json":
-        times = [utc(time_us / 1e6) for time_us in times_us.tolist()]
+        times = [utc_iso(time_us / 1e6) for time_us in times_us.tolist()]
         return History(node=node, unit=service.city.unit, times=times, values=values.tolist())
     time = pl.Series(times_us, dtype=pl.Datetime("us", "UTC"))
     return table(request, pl.DataFrame({"time": time, "node_id": [node] * len(time), "value": values}), form, "history")

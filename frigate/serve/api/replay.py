@@ -5,8 +5,8 @@ from __future__ import annotations
 from fastapi import APIRouter, Depends, HTTPException
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
+from frigate.calendar import utc_iso
 from frigate.serve.api.common import ServiceOf, allow, problems
-from frigate.serve.city import utc
 from frigate.serve.service import Service
 
 router = APIRouter(tags=["time"])
@@ -39,4 +39,4 @@ def set_time(service: ServiceOf, body: NewTime) -> TimeAnswer:
 
 
 def _answer(service: Service) -> TimeAnswer:
-    return TimeAnswer(time=utc(service.now()), replay=service.replay is not None, past_steps=service.city.past)
+    return TimeAnswer(time=utc_iso(service.now()), replay=service.replay is not None, past_steps=service.city.past)

@@ -8,10 +8,11 @@ import numpy as np
 from fastapi import APIRouter, Depends, HTTPException, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from frigate.serve import wire
+from frigate.calendar import utc_iso
+from frigate.pages import wire
 from frigate.serve.api.closures import NodeName
 from frigate.serve.api.common import BINARY, NodeText, ServiceOf, StateOf, allow, node_row, problems, road_row, sent
-from frigate.serve.city import ServedCity, utc
+from frigate.serve.city import ServedCity
 from frigate.serve.engine import WhatIf
 
 router = APIRouter(tags=["questions"], dependencies=[Depends(allow("read"))])
@@ -53,7 +54,7 @@ class WhatIfAnswer(BaseModel):
 def what_if(request: Request, state: StateOf, body: Question) -> Any:
     """Forecast as if roads were closed or added. The live state does not change.
 
-    The response is a binary container (format: `frigate.serve.wire`) with the arrays before and after [H,N],
+    The response is a binary container (format: `frigate.pages.wire`) with the arrays before and after [H,N],
     road_before and road_after [H,E]. Its header is the JSON document, which `Accept: application/json` returns alone.
     """
     service = state.service
@@ -71,8 +72,8 @@ def what_if(request: Request, state: StateOf, body: Question) -> Any:
     with state.waiting_questions():
         result = service.engine.what_if(issued_s, close=body.close, add=body.add)
     meta = {
-        "issued_at": utc(issued_s),
-        "times": [utc(time_s) for time_s in result.times_s.tolist()],
+        "issued_at": utc_iso(issued_s),
+        "times": [utc_iso(time_s) for time_s in result.times_s.tolist()],
         "notices": list(result.notices),
         "largest": largest_changes(city, result),
     }

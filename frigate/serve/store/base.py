@@ -64,7 +64,7 @@ class Closure:
 
 @dataclass(frozen=True)
 class StoredForecast:
-    """An issued forecast; `body` is a compressed container of `frigate.serve.wire`."""
+    """An issued forecast; `body` is a compressed container of `frigate.pages.wire`."""
 
     issued_s: int
     made_s: float

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from frigate.data.files import parsing
 from frigate.errors import CityError
+from frigate.reading.files import parsing
 from frigate.sources.arrays import open_hdf5, read_dataset
 from frigate.sources.benchmarks.unpickle import Frame
 

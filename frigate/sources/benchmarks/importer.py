@@ -19,14 +19,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.data.bucketing import bucket_matrix, usual_step_s
-from frigate.data.city import City
-from frigate.data.network import Edges, NodeId, RoadNetwork
-from frigate.data.notices import Notices
-from frigate.data.sandbox import in_sandbox, sandboxed
-from frigate.data.stream import zone
-from frigate.data.times import Clock, array_times_us
+from frigate.calendar import zone
+from frigate.city.bucketing import bucket_matrix, usual_step_s
+from frigate.city.city import City
+from frigate.city.network import Edges, NodeId, RoadNetwork
 from frigate.errors import CityError, did_you_mean
+from frigate.reading.notices import Notices
+from frigate.reading.sandbox import in_sandbox, sandboxed
+from frigate.reading.times import Clock, array_times_us
 from frigate.sources.arrays import open_arrays, read_array
 from frigate.sources.benchmarks.files import DataFile, Files, Options, find_files, read_h5_frame
 from frigate.sources.benchmarks.libcity import libcity_city

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import connected_components, dijkstra
 
-from frigate.data.coordinates import EARTH_RADIUS_M
-from frigate.data.network import Edges
+from frigate.city.network import Edges
+from frigate.coordinates import EARTH_RADIUS_M
 
 CENTRE = (-30.0, 30.0)  # lon, lat: in the Atlantic, so that nobody takes the places for real
 LANDMARKS = 64

@@ -22,20 +22,21 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from frigate.data.bucketing import Snapshots, usual_step_s
-from frigate.data.city import City
-from frigate.data.city_toml import whole_step
-from frigate.data.columns import new_ids
-from frigate.data.coordinates import coordinate_fault
-from frigate.data.files import parsing
-from frigate.data.network import Edges, RoadNetwork
-from frigate.data.network_tables import note_network, read_edges
-from frigate.data.notices import Notices
-from frigate.data.readings import read_readings
-from frigate.data.stream import parse_quantity, zone
-from frigate.data.tables import Table, city_table, open_table
-from frigate.data.times import Clock
+from frigate.calendar import zone
+from frigate.city.bucketing import Snapshots, usual_step_s
+from frigate.city.city import City
+from frigate.city.city_toml import whole_step
+from frigate.city.network import Edges, RoadNetwork
+from frigate.city.network_tables import note_network, read_edges
+from frigate.city.readings import read_readings
+from frigate.city.stream import parse_quantity
+from frigate.coordinates import coordinate_fault
 from frigate.errors import CityError, did_you_mean
+from frigate.reading.columns import new_ids
+from frigate.reading.files import parsing
+from frigate.reading.notices import Notices
+from frigate.reading.tables import Table, city_table, open_table
+from frigate.reading.times import Clock
 from frigate.sources.benchmarks.files import DataFile, Options, find_files
 from frigate.sources.benchmarks.layout import INVENTED, invented_places
 from frigate.sources.benchmarks.sensor_graph import in_metres

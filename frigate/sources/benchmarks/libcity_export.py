@@ -14,14 +14,14 @@ from typing import IO, Any
 import numpy as np
 import polars as pl
 
-from frigate.data.city import City
-from frigate.data.columns import INTEGER_ID
-from frigate.data.files import check_replaceable
-from frigate.data.network import RoadNetwork
-from frigate.data.network_tables import edge_frame
-from frigate.data.notices import Notices
-from frigate.data.stream import RoadNetworkStream
-from frigate.data.tables import CSV_TIME, writing
+from frigate.city.city import City
+from frigate.city.network import RoadNetwork
+from frigate.city.network_tables import edge_frame
+from frigate.city.stream import RoadNetworkStream
+from frigate.reading.columns import INTEGER_ID
+from frigate.reading.files import check_replaceable
+from frigate.reading.notices import Notices
+from frigate.reading.tables import CSV_TIME, writing
 
 CELLS_AT_ONCE = 1_000_000
 

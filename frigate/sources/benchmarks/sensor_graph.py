@@ -16,13 +16,13 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy.sparse import coo_array
 
-from frigate.data.columns import id_array, lon_lat, numbers, text
-from frigate.data.coordinates import haversine_m
-from frigate.data.network import Edges, RoadNetwork, clean_edges
-from frigate.data.network_tables import note_network
-from frigate.data.notices import Notices
-from frigate.data.tables import Table, open_table
+from frigate.city.network import Edges, RoadNetwork, clean_edges
+from frigate.city.network_tables import note_network
+from frigate.coordinates import haversine_m
 from frigate.errors import CityError
+from frigate.reading.columns import id_array, lon_lat, numbers, text
+from frigate.reading.notices import Notices
+from frigate.reading.tables import Table, open_table
 from frigate.sources.benchmarks.layout import INVENTED, invented_places
 from frigate.sources.benchmarks.unpickle import unpickle
 

@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array, csc_array, csr_array
 
-from frigate.data.files import parsing
-from frigate.data.sandbox import reading
 from frigate.errors import CityError
+from frigate.reading.files import parsing
+from frigate.reading.sandbox import reading
 
 __all__ = ["Frame", "unpickle"]
 

@@ -20,8 +20,8 @@ import numpy as np
 import osmium
 from numpy.typing import NDArray
 
-from frigate.data.files import parsing
 from frigate.errors import CityError
+from frigate.reading.files import parsing
 from frigate.sources.osm.tags import KEYS
 from frigate.sources.osm.ways import Gathered, RawRoads, checked_places
 

@@ -13,17 +13,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.data.bucketing import Snapshots
-from frigate.data.city import City
-from frigate.data.city_toml import parse_step
-from frigate.data.folder import empty_turns
-from frigate.data.network import RoadNetwork
-from frigate.data.network_tables import note_network
-from frigate.data.notices import Notices
-from frigate.data.sandbox import reading, sandboxed
-from frigate.data.stream import zone
+from frigate.calendar import zone
+from frigate.city.bucketing import Snapshots
+from frigate.city.city import City, empty_turns
+from frigate.city.city_toml import parse_step
+from frigate.city.network import RoadNetwork
+from frigate.city.network_tables import note_network
 from frigate.errors import CityError, did_you_mean
-from frigate.sources.line_graph import on_roads
+from frigate.reading.notices import Notices
+from frigate.reading.sandbox import reading, sandboxed
+from frigate.roads.on_roads import on_roads
 from frigate.sources.osm.files import GRAPHML, JSON, NAMED, open_map, read_osmium
 from frigate.sources.osm.overpass_graphml import read_graphml, read_overpass
 from frigate.sources.osm.simplify import (

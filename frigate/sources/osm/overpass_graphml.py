@@ -12,9 +12,9 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from frigate.data.files import parsing
 from frigate.errors import CityError
-from frigate.sources.geometry import NotALineError, read_line
+from frigate.reading.files import parsing
+from frigate.roads.geometry import NotALineError, read_line
 from frigate.sources.osm.files import MapFile, open_unpacked
 from frigate.sources.osm.tags import road_kind
 from frigate.sources.osm.ways import IDS, Gathered, RawRoads, checked_places

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from frigate.data.coordinates import haversine_m
-from frigate.data.network import MIN_ROAD_M, Edges
-from frigate.data.notices import Notices
-from frigate.graph.road_features import SPEED_KPH, SPEED_OF_LEVEL_KPH, class_levels
+from frigate.city.network import MIN_ROAD_M, Edges
+from frigate.coordinates import haversine_m
+from frigate.reading.notices import Notices
+from frigate.roads.features import SPEED_KPH, SPEED_OF_LEVEL_KPH, class_levels
 from frigate.sources.osm.ways import RawRoads
 
 LONG_M = 50_000.0  # if two nodes of a way are farther apart, one is usually misplaced

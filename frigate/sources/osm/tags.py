@@ -15,7 +15,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from frigate.data.notices import MAX_PLACES, Notices
+from frigate.reading.notices import MAX_PLACES, Notices
 
 # Public roads for through traffic: no service roads, tracks, busways or pedestrian streets, and none that are under
 # construction, proposed or abandoned (their `highway` says so).

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.data.coordinates import on_earth
-from frigate.data.notices import Notices
+from frigate.coordinates import on_earth
 from frigate.errors import CityError
+from frigate.reading.notices import Notices
 from frigate.sources.osm.tags import RoadKind, road_kind
 
 IDS = np.iinfo(np.int64)

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.data.bucketing import Grid, Readings, Span, bucket_sensors, snapshot_grid, usual_step_s
-from frigate.data.city_toml import step_text
-from frigate.data.network import RoadNetwork
-from frigate.data.notices import Notices
-from frigate.data.stream import RoadNetworkStream
+from frigate.city.bucketing import Grid, Readings, Span, bucket_sensors, snapshot_grid, usual_step_s
+from frigate.city.city_toml import step_text
+from frigate.city.network import RoadNetwork
+from frigate.city.stream import RoadNetworkStream
 from frigate.errors import CityError
+from frigate.reading.notices import Notices
 from frigate.sources.sumo.xml import Element
 
 LAST_MS = 100 * 366 * 86_400_000  # a hundred years of simulation

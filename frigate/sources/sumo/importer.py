@@ -15,18 +15,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.data.bucketing import Snapshots
-from frigate.data.city import City
-from frigate.data.city_toml import parse_step
-from frigate.data.folder import empty_turns
-from frigate.data.network import RoadNetwork, clean_edges
-from frigate.data.network_tables import note_network
-from frigate.data.notices import Notices
-from frigate.data.sandbox import sandboxed
-from frigate.data.stream import zone
-from frigate.data.times import Clock
+from frigate.calendar import zone
+from frigate.city.bucketing import Snapshots
+from frigate.city.city import City, empty_turns
+from frigate.city.city_toml import parse_step
+from frigate.city.network import RoadNetwork, clean_edges
+from frigate.city.network_tables import note_network
 from frigate.errors import CityError
-from frigate.sources.line_graph import every_turn, on_roads
+from frigate.reading.notices import Notices
+from frigate.reading.sandbox import sandboxed
+from frigate.reading.times import Clock
+from frigate.roads.line_graph import every_turn
+from frigate.roads.on_roads import on_roads
 from frigate.sources.sumo.counts import Counts, counts_stream
 from frigate.sources.sumo.net import SumoNet, read_net
 from frigate.sources.sumo.xml import elements
@@ -119,7 +119,7 @@ def _forbidden_turns(sumo: SumoNet, network: RoadNetwork) -> NDArray[np.int64]:
     stands_for = np.where(ends[nearest] == own, nearest, -1)  # -1: a road from a junction to itself
     made = stands_for[sumo.turns]
     made = made[(made >= 0).all(axis=1)]
-    left, entered = every_turn(edges)
+    left, entered = every_turn(edges.senders, edges.receivers)
     allowed = np.isin(left * E + entered, made[:, 0] * E + made[:, 1])
     back = edges.receivers[entered] == edges.senders[left]
     onward = np.bincount(left[allowed & ~back], minlength=E)

@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.data.columns import MAX_TEXT
-from frigate.data.coordinates import on_earth
-from frigate.data.network import MIN_ROAD_M, Edges, RoadNetwork
-from frigate.data.notices import Notices
+from frigate.city.network import MIN_ROAD_M, Edges, RoadNetwork
+from frigate.coordinates import on_earth
 from frigate.errors import CityError, MissingExtraError
-from frigate.sources.geometry import Projection, write_line
+from frigate.reading.columns import MAX_TEXT
+from frigate.reading.notices import Notices
+from frigate.roads.geometry import Projection, write_line
 from frigate.sources.sumo.xml import Element, elements
 
 NO_ROAD = ("internal", "crossing", "walkingarea")  # functions of edges inside a junction or for pedestrians

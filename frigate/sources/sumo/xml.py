@@ -13,8 +13,8 @@ from xml.parsers import expat
 
 import numpy as np
 
-from frigate.data.files import parsing
 from frigate.errors import CityError
+from frigate.reading.files import parsing
 
 CHUNK_BYTES = 1 << 16
 LARGEST = 1e12  # of any number

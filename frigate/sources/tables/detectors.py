@@ -11,14 +11,14 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from frigate.data.bucketing import Readings
-from frigate.data.city_toml import step_text, whole_step
-from frigate.data.columns import NodeIndex
-from frigate.data.coordinates import coordinate_fault, haversine_m
-from frigate.data.network import Edges, RoadNetwork
-from frigate.data.stream import DAY_S
+from frigate.calendar import DAY_S
+from frigate.city.bucketing import Readings
+from frigate.city.city_toml import step_text, whole_step
+from frigate.city.network import Edges, RoadNetwork
+from frigate.coordinates import coordinate_fault, haversine_m
 from frigate.errors import CityError
-from frigate.sources.geometry import PlaceIndex, bearing_gap_deg
+from frigate.reading.columns import NodeIndex
+from frigate.roads.geometry import PlaceIndex, bearing_gap_deg
 
 SNAP_M = 50.0  # default maximum distance of a detector from its node or road
 SAME_M = 1.0  # roads or nodes this close together cannot be told apart

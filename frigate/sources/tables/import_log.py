@@ -10,11 +10,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from frigate.data.files import replacing_file
-from frigate.data.foreign_text import no_formula
-from frigate.data.notices import Notices
-from frigate.data.tables import ROW, Table, TableFile
 from frigate.errors import CityError
+from frigate.reading.files import replacing_file
+from frigate.reading.notices import Notices
+from frigate.reading.tables import ROW, Table, TableFile
+from frigate.text import no_formula
 
 HEADER = ("file", "line", "column", "value", "reason")
 

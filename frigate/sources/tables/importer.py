@@ -17,19 +17,21 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.data.bucketing import Readings, Snapshots, Span, bucket_sensors, snapshot_grid
-from frigate.data.city import City, open_city
-from frigate.data.city_toml import parse_step
-from frigate.data.column_names import check_rename
-from frigate.data.detectors import Detectors
-from frigate.data.network import RoadNetwork
-from frigate.data.network_tables import NODE_COLUMNS
-from frigate.data.sandbox import sandboxed, scratch_folder
-from frigate.data.stream import RoadNetworkStream, parse_quantity, zone
-from frigate.data.tables import TableFile, open_table
-from frigate.data.times import Clock, network_timezone
+from frigate.calendar import zone
+from frigate.city.bucketing import Readings, Snapshots, Span, bucket_sensors, snapshot_grid
+from frigate.city.city import City
+from frigate.city.city_toml import parse_step
+from frigate.city.detectors import Detectors
+from frigate.city.folder import open_city
+from frigate.city.network import RoadNetwork
+from frigate.city.network_tables import NODE_COLUMNS
+from frigate.city.stream import RoadNetworkStream, parse_quantity
 from frigate.errors import CityError
-from frigate.sources.line_graph import on_roads
+from frigate.reading.column_names import check_rename
+from frigate.reading.sandbox import sandboxed, scratch_folder
+from frigate.reading.tables import TableFile, open_table
+from frigate.reading.times import Clock, network_timezone
+from frigate.roads.on_roads import on_roads
 from frigate.sources.tables.detectors import Attached, RoadTable, SensorSite, attach, settle_step
 from frigate.sources.tables.import_log import ImportLog
 from frigate.sources.tables.network import EDGE_COLUMNS, network_from_tables
@@ -172,7 +174,7 @@ def _bare_stream(network: RoadNetwork, timezone: str, step: str | None = None) -
 def _with_notices(city: City, log: ImportLog) -> City:
     places = log.finish().sentences()
     return replace(
-        city, notices=(*city.notices, *places), folder=None, road_features=(), places={**city.places, **places}
+        city, notices=(*city.notices, *places), folder=None, road_features={}, places={**city.places, **places}
     )
 
 

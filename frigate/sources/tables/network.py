@@ -13,13 +13,13 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from frigate.data.columns import NodeIndex, id_array, new_ids, number_styles, parse_numbers, shortened, text
-from frigate.data.coordinates import coordinate_fault, haversine_m
-from frigate.data.network import Edges, RoadNetwork, clean_edges
-from frigate.data.network_tables import NODE_COLUMNS, note_lengths, note_network
-from frigate.data.tables import ROW, Table, TableFile
+from frigate.city.network import Edges, RoadNetwork, clean_edges
+from frigate.city.network_tables import NODE_COLUMNS, note_lengths, note_network
+from frigate.coordinates import coordinate_fault, haversine_m
 from frigate.errors import CityError
-from frigate.sources.geometry import Line, NotALineError, line_length_m, read_line, write_line
+from frigate.reading.columns import NodeIndex, id_array, new_ids, number_styles, parse_numbers, shortened, text
+from frigate.reading.tables import ROW, Table, TableFile
+from frigate.roads.geometry import Line, NotALineError, line_length_m, read_line, write_line
 from frigate.sources.tables.import_log import ImportLog
 
 EDGE_TEXTS = ("source", "target", "road_class", "name", "direction", "oneway", "road_id")

@@ -13,11 +13,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from frigate.data.bucketing import Readings, repeated
-from frigate.data.columns import number_styles, numbered, parse_numbers, text
-from frigate.data.tables import BATCH_ROWS, ROW, Table, TableFile
-from frigate.data.times import Clock, RowOrder, parse_times, settle_formats
+from frigate.city.bucketing import Readings, repeated
 from frigate.errors import CityError
+from frigate.reading.columns import number_styles, numbered, parse_numbers, text
+from frigate.reading.tables import BATCH_ROWS, ROW, Table, TableFile
+from frigate.reading.times import Clock, RowOrder, parse_times, settle_formats
 from frigate.sources.tables.detectors import SensorSite
 from frigate.sources.tables.import_log import ImportLog
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.data.column_names import check_rename
-from frigate.data.columns import as_text, numbered, numbers
-from frigate.data.coordinates import haversine_m, on_earth
-from frigate.data.network import RoadNetwork
-from frigate.data.notices import Notices
-from frigate.data.sandbox import sandboxed
-from frigate.data.tables import Table, city_table, open_table
-from frigate.data.times import Clock, RowOrder, times_us, utc_text
+from frigate.city.network import RoadNetwork
+from frigate.coordinates import haversine_m, on_earth
 from frigate.errors import CityError
+from frigate.reading.column_names import check_rename
+from frigate.reading.columns import as_text, numbered, numbers
+from frigate.reading.notices import Notices
+from frigate.reading.sandbox import sandboxed
+from frigate.reading.tables import Table, city_table, open_table
+from frigate.reading.times import Clock, RowOrder, times_us, utc_text
 
 COLUMNS = ("vehicle", "time", "lon", "lat")
 MERGE_M = 40.0  # successive positions of a vehicle closer than this are one place

@@ -15,17 +15,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.data.bucketing import Readings, Span, bucket, snapshot_grid
-from frigate.data.city import City
-from frigate.data.city_toml import parse_step
-from frigate.data.network import RoadNetwork
-from frigate.data.notices import Notices
-from frigate.data.progress import Progress
-from frigate.data.stream import zone
-from frigate.data.times import Clock, network_timezone
+from frigate.calendar import zone
+from frigate.city.bucketing import Readings, Span, bucket, snapshot_grid
+from frigate.city.city import City
+from frigate.city.city_toml import parse_step
+from frigate.city.network import RoadNetwork
 from frigate.errors import CityError
-from frigate.sources.geometry import Projection
-from frigate.sources.line_graph import on_roads
+from frigate.progress import Progress
+from frigate.reading.notices import Notices
+from frigate.reading.times import Clock, network_timezone
+from frigate.roads.geometry import Projection
+from frigate.roads.on_roads import on_roads
 from frigate.sources.traces.files import MERGE_M, Trace, read_traces
 from frigate.sources.traces.matching import INSIDE_M, MatchOptions, NearbyRoads, match
 from frigate.sources.traces.road_index import build_grid, readonly

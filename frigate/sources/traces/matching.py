@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.data.coordinates import haversine_m
-from frigate.data.progress import Progress
+from frigate.coordinates import haversine_m
 from frigate.errors import CityError, MissingExtraError
-from frigate.sources.geometry import Projection
+from frigate.progress import Progress
+from frigate.roads.geometry import Projection
 from frigate.sources.traces.road_index import Candidates, RoadGrid, find_candidates, readonly
 from frigate.sources.traces.viterbi import (
     DETOUR,

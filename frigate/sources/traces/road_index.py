@@ -12,9 +12,9 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.data.network import RoadNetwork
-from frigate.data.notices import Notices
-from frigate.sources.geometry import Projection, road_lines
+from frigate.city.network import RoadNetwork
+from frigate.reading.notices import Notices
+from frigate.roads.geometry import Projection, road_lines
 
 CELL_M = 100.0
 MAX_CANDIDATES = 16  # nearest roads considered for a position; a four-way crossing has 8

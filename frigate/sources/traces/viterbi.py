@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.data.coordinates import EARTH_RADIUS_M
+from frigate.coordinates import EARTH_RADIUS_M
 from frigate.sources.traces.road_index import Candidates, RoadGrid, compiled
 
 DETOUR, DETOUR_M = 1.5, 1000.0  # longest route: this many times the straight-line distance, plus this
@@ -76,7 +76,7 @@ class Matches(NamedTuple):
 
 @compiled
 def straight_distance_m(lon_a: float, lat_a: float, lon_b: float, lat_b: float) -> float:
-    """`frigate.data.coordinates.haversine_m` for a single pair."""
+    """`frigate.coordinates.haversine_m` for a single pair."""
     lon_a, lat_a, lon_b, lat_b = np.radians(lon_a), np.radians(lat_a), np.radians(lon_b), np.radians(lat_b)
     half = np.sin((lat_b - lat_a) / 2) ** 2 + np.cos(lat_a) * np.cos(lat_b) * np.sin((lon_b - lon_a) / 2) ** 2
     return float(2 * EARTH_RADIUS_M * np.arcsin(np.sqrt(min(1.0, max(0.0, half)))))

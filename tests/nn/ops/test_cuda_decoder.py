@@ -14,7 +14,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from frigate.nn.batch import Batch, Windows
+from frigate.nn.batch import Batch
+from frigate.nn.calendar import calendar
 from frigate.nn.model import MLP, Frigate
 from frigate.nn.ops import CPU, REFERENCE, Backend
 from frigate.nn.ops.cuda import CudaBackend, decoder_fits, encoder_fits, suits_matrix_units
@@ -27,6 +28,7 @@ from tests.support.towns import (
     random_network,
     random_stream,
     small_settings,
+    windows_on,
 )
 
 INPUTS = ("h_0", "c_0", "y_0", "prior", "w_ih", "w_hh", "b_ih", "b_hh", "w1", "b1", "w2", "b2")
@@ -196,7 +198,7 @@ IN_SHORT = [("default", 16, torch.float32), ("paper", 64, torch.bfloat16)]
 def small_model(name: str, width: int, *, device: str = "cpu") -> tuple[Frigate, Batch]:
     stream = random_stream([random_network(9, seed=1)], seed=1)
     town = make_town(stream, small_settings(name, layers=1, width=width))
-    windows = Windows(stream, town.topologies, device)
+    windows = windows_on(stream, town.topologies, device)
     inputs = torch.ones(9, dtype=torch.bool, device=device)
     batch = windows.batch(np.array([9, 12, 20]), past=4, horizon=3, inputs=inputs)
     return build_model(town.settings, town.scaling).to(device), batch
@@ -251,7 +253,7 @@ def test_the_loop_is_what_the_backends_decode(name: str, backend: Backend) -> No
     model, batch = model.double(), in_float64(batch)
     *state, prior = seeded(3, (27, 16), (27, 16), (27, model.prior.width), device="cpu")
     y = model.first(torch.cat([*state, prior], dim=-1))
-    known = batch.calendar_future[..., : model.calendar_future]
+    known = calendar(batch.time_future)[..., : model.calendar_future].double()
     expected = loop(*state, y, prior, known, *model.decoder.parameters(), *model.readout.parameters())
     found = backend.decode(model.decoder, model.readout, (state[0], state[1]), prior, y, known)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)

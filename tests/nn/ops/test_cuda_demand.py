@@ -9,35 +9,32 @@ import pytest
 import torch
 from torch import Tensor
 
-from frigate.data.stream import CALENDAR
+from frigate.calendar import BINS
+from frigate.demand.tables import DemandTables
 from frigate.nn.batch import Batch
-from frigate.nn.clock import CLOCK_BINS, DAY_COS, DAY_SIN, WEEKEND
-from frigate.nn.demand_tables import DemandTables
 from tests.support.kernels import device_for
+from tests.support.towns import following
 
 DEMANDS, TOPOLOGIES = 3, 4
 
 
-def calendar(seconds: Tensor, weekend: Tensor) -> Tensor:
-    """[...,C] of seconds since midnight."""
-    rows = torch.zeros(*seconds.shape, len(CALENDAR))
-    turn = seconds.double() / 86_400 * 2 * torch.pi
-    rows[..., DAY_SIN], rows[..., DAY_COS], rows[..., WEEKEND] = turn.sin().float(), turn.cos().float(), weekend.float()
-    return rows
+def clock_of(seconds: Tensor, weekend: Tensor) -> Tensor:
+    """[...,3] of seconds since midnight."""
+    return torch.stack([seconds, 5 * weekend.long(), weekend.long()], dim=-1)
 
 
 def tables(nodes: int, sensors: int, *, networks: int, roads: bool, step_s: int = 300, device: str) -> DemandTables:
     rng = torch.Generator().manual_seed(nodes)
     share = torch.rand(DEMANDS, networks, nodes, sensors, generator=rng)
     made = DemandTables(
-        usual=20 * torch.rand(DEMANDS, CLOCK_BINS, nodes, generator=rng),
+        usual=20 * torch.rand(DEMANDS, BINS, nodes, generator=rng),
         is_sensor=torch.rand(DEMANDS, nodes, generator=rng) < 0.4,
         spread=torch.rand(DEMANDS, nodes, generator=rng),
         sensor=torch.randint(nodes, share.shape, generator=rng, dtype=torch.int32),
         share=0.7 * share / share.sum(-1, keepdim=True),
         rest=0.3 * torch.rand(DEMANDS, networks, nodes, generator=rng),
         roads=2 * torch.rand(DEMANDS, TOPOLOGIES, nodes, generator=rng) if roads else None,
-        below=3 * torch.rand(DEMANDS, CLOCK_BINS, nodes, generator=rng),
+        below=3 * torch.rand(DEMANDS, BINS, nodes, generator=rng),
         power=0.7,
         step_s=step_s,
     )
@@ -55,23 +52,25 @@ def windows(count: int, past: int, horizon: int, nodes: int, device: str) -> Bat
     observed[:, :, ::5] = False
     values = torch.poisson(torch.rand(count, past, nodes, generator=rng) ** 8 * 4000, generator=rng)
     times = torch.randint(86_400, (count, past + horizon), generator=rng)
-    clock = calendar(times, torch.rand(times.shape, generator=rng) < 0.3).to(device)
+    clock = clock_of(times, torch.rand(times.shape, generator=rng) < 0.3).to(device)
     return Batch(
         values=values.where(observed, torch.nan).to(device),
         observed=observed.to(device),
-        calendar_past=clock[:, :past],
-        calendar_future=clock[:, past:],
+        time_past=clock[:, :past],
+        time_future=clock[:, past:],
         topologies=(),
         topology_of=torch.zeros(count, past, dtype=torch.int64),
     )
 
 
 def compare(table: DemandTables, batch: Batch, *on: Tensor) -> tuple[Tensor, ...]:
-    which = torch.arange(batch.num_windows, device=batch.values.device) % DEMANDS
-    past_on, ahead_on = on or (None, None)
-    plain = table.follow(batch, which, past_on, ahead_on)
-    made = table.follow_by_kernels(batch, which, past_on, ahead_on)
-    for name, a, b in zip(("usual_past", "demand", "demand_node"), made, plain, strict=True):
+    from frigate.nn.ops.cuda.demand_kernels import follow
+
+    which = [k % DEMANDS for k in range(batch.num_windows)]
+    names = ("usual_past", "demand", "demand_node")
+    made, plain = (following(table, batch, which, *on, by=by) for by in (follow, DemandTables.follow))
+    made, plain = (tuple(getattr(each, name) for name in names) for each in (made, plain))
+    for name, a, b in zip(names, made, plain, strict=True):
         torch.testing.assert_close(a, b, rtol=2e-5, atol=2e-5, msg=lambda text, name=name: f"{name}: {text}")
     return made
 
@@ -103,6 +102,6 @@ def test_every_time_of_day_falls_between_the_same_hours(step_s: int) -> None:
     device = device_for("triton")
     seconds = torch.arange(0, 86_400, 37).unfold(0, 389, 389)  # [6,389]
     weekend = torch.arange(len(seconds))[:, None].expand_as(seconds) % 2 == 0
-    clock = calendar(seconds, weekend).to(device)
-    batch = replace(windows(len(seconds), 389, 389, 1, device), calendar_past=clock, calendar_future=clock)
+    clock = clock_of(seconds, weekend).to(device)
+    batch = replace(windows(len(seconds), 389, 389, 1, device), time_past=clock, time_future=clock)
     compare(tables(1, 1, networks=1, roads=False, step_s=step_s, device=device), batch)

@@ -1,4 +1,4 @@
-"""Triton kernels that adjust demand to a window's readings: `DemandTables.apply` in eight launches.
+"""Triton kernels that adjust demand to a window's readings: `DemandTables.follow` in eight launches.
 
 In plain torch this is some 130 operations on small tensors, dominated by launch overhead. The kernels are split where
 all nodes must finish before any can continue: at the network-wide change, and at each step's factors.
@@ -6,65 +6,35 @@ all nodes must finish before any can continue: at the network-wide change, and a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from frigate.calendar import HOURS
 from frigate.demand.sensor_shares import STEPS
-from frigate.nn.clock import DAY_COS, DAY_SIN, HOURS, WEEKEND
+from frigate.demand.tables import MAX_RATIO, NEW_ROADS, PRIOR_VEHICLES, PRIOR_VEHICLES_EVERYWHERE, DemandTables
 
 NODES = 64  # per program
 
 
-@dataclass(frozen=True)
-class Prior:
-    """The constants of `nn/demand_tables.py`, explained there."""
-
-    vehicles: float
-    vehicles_everywhere: float
-    max_ratio: float
-    new_roads: float
-
-
 @triton.jit
-def _arctan(x):
-    """arctan of x in [0, 1], to within 2e-8: Abramowitz and Stegun, 4.4.49."""
-    y = x * x
-    p = -0.0161657367 + y * 0.0028662257
-    p = 0.1065626393 + y * (-0.0752896400 + y * (0.0429096138 + y * p))
-    p = 1.0 + y * (-0.3333314528 + y * (0.1999355085 + y * (-0.1420889944 + y * p)))
-    return x * p
-
-
-@triton.jit
-def _between_bins(calendar, step, there, step_s,
-                  C: tl.constexpr, SIN: tl.constexpr, COS: tl.constexpr, WEEKEND: tl.constexpr,
-                  HOURS: tl.constexpr):  # fmt: skip
-    """`between_bins` of nn/clock.py: the two bins to interpolate between, and the weight of the second."""
-    sin = tl.load(calendar + step * C + SIN, there, 0.0)
-    cos = tl.load(calendar + step * C + COS, there, 1.0)
-    weekend = tl.where(tl.load(calendar + step * C + WEEKEND, there, 0.0) > 0.5, HOURS, 0)
-    steep = tl.abs(sin) > tl.abs(cos)
-    angle = _arctan(tl.minimum(tl.abs(sin), tl.abs(cos)) / tl.maximum(tl.abs(sin), tl.abs(cos)))
-    turn = tl.where(steep, 0.25 - angle / 6.283185307179586, angle / 6.283185307179586)
-    turn = tl.where(cos < 0, 0.5 - turn, turn)
-    turn = tl.where(sin < 0, 1.0 - turn, turn)
-    second = tl.floor(turn * 86400 + 0.5).to(tl.int32) % 86400
+def _between_bins(clock, step, there, step_s, HOURS: tl.constexpr):
+    """`between_bins` of frigate/calendar.py: the two bins to interpolate between, and the weight of the second."""
+    second = tl.load(clock + step * 3, there, 0).to(tl.int32)
+    of_kind = HOURS * tl.load(clock + step * 3 + 2, there, 0).to(tl.int32)
     middle = second + step_s // 2 - 1800 + 86400  # plus a day, so that it is not negative
     hour = middle // 3600
     share = (middle - 3600 * hour).to(tl.float32) / 3600
-    return hour % HOURS + weekend, (hour + 1) % HOURS + weekend, share
+    return hour % HOURS + of_kind, (hour + 1) % HOURS + of_kind, share
 
 
 @triton.jit
-def _compare(values, observed, calendar, which, past_on, usual, is_sensor, roads,
+def _compare(values, observed, clock, which, past_on, usual, is_sensor, roads,
              past, counted, expected, known, lasts, sums, power, new_roads, step_s, N,
-             T: tl.constexpr, WIDE: tl.constexpr, K: tl.constexpr, G: tl.constexpr, HAS_ROADS: tl.constexpr,
-             C: tl.constexpr, SIN: tl.constexpr, COS: tl.constexpr, WEEKEND: tl.constexpr, HOURS: tl.constexpr,
-             NODES: tl.constexpr):  # fmt: skip
+             T: tl.constexpr, H: tl.constexpr, WIDE: tl.constexpr, K: tl.constexpr, G: tl.constexpr,
+             HAS_ROADS: tl.constexpr,
+             HOURS: tl.constexpr, NODES: tl.constexpr):  # fmt: skip
     """The usual flow in each snapshot, the observed and expected count of each node, and their sums over sensors.
 
     Also the exponent of each node's change: how much of it persists.
@@ -73,7 +43,7 @@ def _compare(values, observed, calendar, which, past_on, usual, is_sensor, roads
     node = tl.program_id(0) * NODES + tl.arange(0, NODES)
     step = tl.arange(0, WIDE)
     row = tl.load(which + window)
-    first, second, share = _between_bins(calendar + window * T * C, step, step < T, step_s, C, SIN, COS, WEEKEND, HOURS)
+    first, second, share = _between_bins(clock + window * (T + H) * 3, step, step < T, step_s, HOURS)
     there = (step < T)[:, None] & (node < N)[None, :]
     table = usual + row * K * N + node[None, :]
     low = tl.load(table + first[:, None].to(tl.int64) * N, there, 0.0)
@@ -156,12 +126,11 @@ def _step(factor, ratio, known, everywhere, which, ahead_on, sensor, share, rest
 
 
 @triton.jit
-def _ahead(factor, everywhere, calendar, which, ahead_on, sensor, share, rest,
+def _ahead(factor, everywhere, clock, which, ahead_on, sensor, share, rest,
            usual, below, is_sensor, spread, roads, lasts, forecast, about, max_ratio, step_s, N,
-           H: tl.constexpr, WIDE: tl.constexpr, K: tl.constexpr, G: tl.constexpr, HAS_ROADS: tl.constexpr,
-           L: tl.constexpr, BY_ROADS: tl.constexpr, M: tl.constexpr, SENSORS: tl.constexpr,
-           C: tl.constexpr, SIN: tl.constexpr, COS: tl.constexpr, WEEKEND: tl.constexpr, HOURS: tl.constexpr,
-           NODES: tl.constexpr):  # fmt: skip
+           T: tl.constexpr, H: tl.constexpr, WIDE: tl.constexpr, K: tl.constexpr, G: tl.constexpr,
+           HAS_ROADS: tl.constexpr, L: tl.constexpr, BY_ROADS: tl.constexpr, M: tl.constexpr, SENSORS: tl.constexpr,
+           HOURS: tl.constexpr, NODES: tl.constexpr):  # fmt: skip
     """The change at each node, and the resulting demand forecast."""
     window = tl.program_id(1).to(tl.int64)
     node = tl.program_id(0) * NODES + tl.arange(0, NODES)
@@ -178,7 +147,7 @@ def _ahead(factor, everywhere, calendar, which, ahead_on, sensor, share, rest,
     tl.store(note + 2, tl.load(is_sensor + row * N + node, node < N, 0).to(tl.float32), node < N)
     tl.store(note + 3, rerouted, node < N)
     step = tl.arange(0, WIDE)
-    first, second, part = _between_bins(calendar + window * H * C, step, step < H, step_s, C, SIN, COS, WEEKEND, HOURS)
+    first, second, part = _between_bins(clock + (window * (T + H) + T) * 3, step, step < H, step_s, HOURS)
     there = (step < H)[:, None] & (node < N)[None, :]
     low_at = (row * K + first[:, None]) * N + node[None, :]
     high_at = (row * K + second[:, None]) * N + node[None, :]
@@ -191,37 +160,25 @@ def _ahead(factor, everywhere, calendar, which, ahead_on, sensor, share, rest,
 
 
 def follow(
+    tables: DemandTables,
     values: Tensor,
     observed: Tensor,
-    calendar_past: Tensor,
-    calendar_future: Tensor,
+    clock: Tensor,
     which: Tensor,
     past_on: Tensor | None,
     ahead_on: Tensor | None,
-    *,
-    usual: Tensor,
-    below: Tensor,
-    is_sensor: Tensor,
-    spread: Tensor,
-    sensor: Tensor,
-    share: Tensor,
-    rest: Tensor,
-    roads: Tensor | None,
-    power: float,
-    step_s: int,
-    prior: Prior,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`usual_past`, `demand` and `demand_node` of a batch, from its tensors and those of `DemandTables`."""
-    (B, T, N), H, K, (L, _, M) = values.shape, calendar_future.shape[1], usual.shape[1], sensor.shape[1:]
-    clock = {"C": calendar_past.shape[2], "SIN": DAY_SIN, "COS": DAY_COS, "WEEKEND": WEEKEND, "HOURS": HOURS}
+    """`DemandTables.follow` on a GPU."""
+    usual, below, is_sensor, spread = tables.usual, tables.below, tables.is_sensor, tables.spread
+    sensor, share, rest, roads = tables.sensor, tables.share, tables.rest, tables.roads
+    (B, T, N), K, (L, _, M) = values.shape, usual.shape[1], sensor.shape[1:]
+    H = clock.shape[1] - T
     on_roads = {"HAS_ROADS": roads is not None, "G": 1 if roads is None else roads.shape[1]}
     shares = {"L": L, "BY_ROADS": L > 1 and ahead_on is not None, "M": M, "SENSORS": triton.next_power_of_2(M)}
     roads, past_on, ahead_on = (  # for None, a dummy pointer that no kernel reads
         (which if x is None else x).contiguous() for x in (roads, past_on, ahead_on)
     )
-    values, observed, calendar_past, calendar_future = (
-        x.contiguous() for x in (values, observed, calendar_past, calendar_future)
-    )
+    values, observed, clock = (x.contiguous() for x in (values, observed, clock))
     parts = triton.cdiv(N, NODES)
     grid = parts, B
     past, forecast, about = torch.empty_like(values), values.new_empty(B, H, N), values.new_empty(B, N, 4)
@@ -231,13 +188,13 @@ def follow(
     if not B * N:
         return past, forecast, about
     _compare[grid](
-        values, observed, calendar_past, which, past_on, usual, is_sensor, roads,
-        past, counted, expected, known, lasts, sums, power, prior.new_roads, step_s, N,
-        T=T, WIDE=triton.next_power_of_2(T), K=K, **on_roads, **clock, NODES=NODES,
+        values, observed, clock, which, past_on, usual, is_sensor, roads,
+        past, counted, expected, known, lasts, sums, tables.power, NEW_ROADS, tables.step_s, N,
+        T=T, H=H, WIDE=triton.next_power_of_2(T), K=K, **on_roads, HOURS=HOURS, NODES=NODES,
     )  # fmt: skip
     _begin[grid](
         counted, expected, known, sums, ratio, factor, everywhere,
-        prior.vehicles, prior.vehicles_everywhere, prior.max_ratio, N,
+        PRIOR_VEHICLES, PRIOR_VEHICLES_EVERYWHERE, MAX_RATIO, N,
         PARTS=parts, WIDE=triton.next_power_of_2(parts), NODES=NODES,
     )  # fmt: skip
     for _ in range(STEPS - 1):
@@ -246,8 +203,8 @@ def follow(
         )
         factor, better = better, factor
     _ahead[grid](
-        factor, everywhere, calendar_future, which, ahead_on, sensor, share, rest,
-        usual, below, is_sensor, spread, roads, lasts, forecast, about, prior.max_ratio, step_s, N,
-        H=H, WIDE=triton.next_power_of_2(H), K=K, **on_roads, **shares, **clock, NODES=NODES,
+        factor, everywhere, clock, which, ahead_on, sensor, share, rest,
+        usual, below, is_sensor, spread, roads, lasts, forecast, about, MAX_RATIO, tables.step_s, N,
+        T=T, H=H, WIDE=triton.next_power_of_2(H), K=K, **on_roads, **shares, HOURS=HOURS, NODES=NODES,
     )  # fmt: skip
     return past, forecast, about

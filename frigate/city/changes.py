@@ -1,0 +1,261 @@
+"""The table of changes: read into one network for each period, and written from the topologies of a stream.
+
+A snapshot has the topology that is valid at its start: a change at time c applies to every snapshot that starts at c or
+later. Actions: close, open, add_edge, add_node, remove_node.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields, replace
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frigate.city.network import MIN_ROAD_M, Edges, NodeId, RoadNetwork
+from frigate.city.network_tables import ATTRIBUTES, edge_frame, known_rows, roads_of
+from frigate.city.stream import RoadNetworkStream
+from frigate.errors import CityError
+from frigate.reading.columns import INTEGER_ID, MAX_TEXT, NodeIndex, lon_lat, words
+from frigate.reading.notices import Notices
+from frigate.reading.tables import Table, city_table
+from frigate.reading.times import Clock, times_us
+
+if TYPE_CHECKING:
+    import polars as pl
+
+ACTIONS = ("close", "open", "add_edge", "add_node", "remove_node")
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The network over time: `networks[0]` before any change, `networks[i]` from `from_us[i - 1]` on."""
+
+    networks: tuple[RoadNetwork, ...]
+    from_us: NDArray[np.int64]
+
+    def course(
+        self, starts_us: NDArray[np.int64]
+    ) -> tuple[list[RoadNetwork], NDArray[np.int64], list[tuple[int, int]]]:
+        """The distinct networks, which of them holds in each snapshot, and the changes after the last one begins.
+
+        `starts_us` is when each snapshot begins. A change after the last snapshot is (seconds, index of a network).
+        """
+        state = np.searchsorted(self.from_us, starts_us, side="right")
+        last = int(state[-1]) if len(state) else 0
+        ahead = range(last + 1, len(self.networks))
+        shown = np.unique([*state.tolist(), last, *ahead])
+        distinct: list[RoadNetwork] = []
+        index_of: dict[str, int] = {}
+        of_state = np.zeros(len(self.networks), np.int64)
+        for i in shown.tolist():
+            network = self.networks[i]
+            if network.fingerprint not in index_of:  # closing and reopening a road gives the same topology again
+                index_of[network.fingerprint] = len(distinct)
+                distinct.append(network)
+            of_state[i] = index_of[network.fingerprint]
+        later = {-(-int(self.from_us[i - 1]) // 1_000_000): int(of_state[i]) for i in ahead}
+        return distinct, of_state[state], list(later.items())
+
+
+def read_changes(path: Path, base: RoadNetwork, *, clock: Clock, notices: Notices) -> Timeline:
+    optional = ("source", "target", "node_id", "lon", "lat", "length_m", *ATTRIBUTES)
+    table = city_table(path, ("time", "action"), optional, notices=notices).read()
+    time_us = times_us(table, "time", clock=clock, notices=notices)
+    actions = np.char.strip(words(table, "action"))
+    known = f"is not known. Actions are: {', '.join(ACTIONS)}"
+    table.refuse_where(~np.isin(actions, ACTIONS), lambda row: f'action "{actions[row]}" {known}')
+    earlier = np.diff(time_us, prepend=time_us[:1]) < 0
+    notices.add_rows(f"Rows of {path.name} earlier than the row above, sorted", earlier, table.place_of("time"))
+    base = _with_later_nodes(table, base, actions == "add_node")
+    edits = _edits(table, base, actions, notices)
+    networks, from_us = [base], []
+    order = np.argsort(time_us, kind="stable")
+    for us, at_once in groupby(order.tolist(), key=lambda row: int(time_us[row])):
+        now = networks[-1]
+        for _, alike in groupby(at_once, key=lambda row: str(actions[row])):
+            now = _edit(now, list(alike), edits, table)
+        networks.append(now)
+        from_us.append(us)
+    return Timeline(tuple(networks), np.array(from_us, np.int64))
+
+
+def _with_later_nodes(table: Table, base: RoadNetwork, adding: NDArray[np.bool_]) -> RoadNetwork:
+    """The network with the nodes that changes add later. They are in the node table from the start, but absent."""
+    if not adding.any():
+        return base
+    _need(table, "node_id", adding)
+    index = NodeIndex(base.node_ids)
+    new = adding & (index.rows(table, "node_id") < 0)
+    names = words(table, "node_id")
+    first_row = {str(names[row]): row for row in np.flatnonzero(new)[::-1].tolist()}
+    rows = np.array(sorted(first_row.values()), np.int64)
+    lon, lat = lon_lat(table, np.isin(np.arange(len(table)), rows))
+    integer = base.node_ids.dtype.kind in "iu"
+    for row in rows:
+        if len(names[row]) > MAX_TEXT:
+            raise table.refuse(int(row), f"node_id has {len(names[row]):,} characters. Give at most {MAX_TEXT}")
+        if integer and not re.fullmatch(INTEGER_ID, names[row]):
+            raise table.refuse(int(row), f'node_id "{names[row]}" is not an integer, but all other node ids are')
+    ids = np.concatenate([base.node_ids, names[rows].astype(np.int64) if integer else names[rows]])
+    present = np.concatenate([base.present, np.zeros(len(rows), bool)])
+    lon, lat = np.concatenate([base.lon, lon[rows]]), np.concatenate([base.lat, lat[rows]])
+    return RoadNetwork(ids, lon, lat, base.edges, present)
+
+
+def _need(table: Table, column: str, wanted: NDArray[np.bool_]) -> None:
+    if column not in table:
+        table.refuse_where(wanted, lambda _: f"this action needs a column {column}, which is missing")
+
+
+@dataclass(frozen=True)
+class _Edits:
+    """What each row of a table of changes does; -1 where it names no node."""
+
+    actions: NDArray[np.str_]
+    nodes: NDArray[np.int64]
+    roads: Edges  # one per row; close and open use only its ends
+
+
+def _edits(table: Table, base: RoadNetwork, actions: NDArray[np.str_], notices: Notices) -> _Edits:
+    index = NodeIndex(base.node_ids)
+    of_road = np.isin(actions, ("close", "open", "add_edge"))
+    rows = {}
+    for column, wanted in (("source", of_road), ("target", of_road), ("node_id", ~of_road)):
+        _need(table, column, wanted)
+        known = known_rows(table, column, index, wanted) if column in table else np.full(len(table), -1)
+        rows[column] = np.where(wanted, known, -1)
+    roads = roads_of(table, base, rows["source"], rows["target"], notices)
+    short = (actions == "add_edge") & (roads.length_m == 0)
+    notices.add_rows("Roads of no length were given one metre", short, table.place_of("source", "target"))
+    roads = replace(roads, length_m=np.where(short, MIN_ROAD_M, roads.length_m))
+    return _Edits(actions, rows["node_id"], roads)
+
+
+def _edit(network: RoadNetwork, rows: list[int], edits: _Edits, table: Table) -> RoadNetwork:
+    try:
+        return _edited(network, rows, edits)
+    except CityError:
+        for row in rows:  # retry row by row, to name the line that fails
+            try:
+                network = _edited(network, [row], edits)
+            except CityError as error:
+                raise table.refuse(row, f"{edits.actions[row]}: {error}") from None
+        raise
+
+
+def _edited(network: RoadNetwork, rows: list[int], edits: _Edits) -> RoadNetwork:
+    action = str(edits.actions[rows[0]])
+    ids: list[NodeId] = network.node_ids.tolist()
+    ends = [(ids[edits.roads.senders[r]], ids[edits.roads.receivers[r]]) for r in rows]
+    nodes = [int(edits.nodes[r]) for r in rows]
+    if action == "close":
+        return network.close(ends)
+    if action == "open":
+        return network.reopen(ends)
+    if action == "add_edge":
+        new = edits.roads.take(np.array(rows))
+        grown = network.add(roads=ends, length_m=new.length_m.tolist())  # checks the ends and lengths
+        return replace(grown, edges=network.edges.join(new))
+    if len(set(nodes)) < len(nodes):
+        raise CityError("a node is named twice at the same time")
+    if action == "add_node":
+        return network.add(nodes=[(ids[n], float(network.lon[n]), float(network.lat[n])) for n in nodes])
+    absent = [ids[n] for n in nodes if not network.present[n]]
+    if absent:
+        raise CityError(f'node "{absent[0]}" is not there to be removed')
+    return network.remove_nodes([ids[n] for n in nodes])
+
+
+# Writing
+
+
+def reopenable(network: RoadNetwork) -> Edges:
+    """Closed roads that a change can reopen: both ends are present, and no other road has the same ends."""
+    taken = set(zip(network.senders.tolist(), network.receivers.tolist(), strict=True))
+    rows = []
+    for row in reversed(range(len(network.closed))):  # of roads with the same ends, the one closed last
+        pair = int(network.closed.senders[row]), int(network.closed.receivers[row])
+        if pair not in taken and network.present[list(pair)].all():
+            taken.add(pair)
+            rows.append(row)
+    return network.closed.take(np.array(rows[::-1], np.int64))
+
+
+def _road_keys(edges: Edges) -> list[tuple[Any, ...]]:
+    """All attributes of each road, to compare roads. NaN becomes -1, because NaN does not equal itself."""
+    columns = (getattr(edges, f.name) for f in fields(Edges))
+    return list(
+        zip(*(np.nan_to_num(c, nan=-1).tolist() if c.dtype.kind == "f" else c.tolist() for c in columns), strict=True)
+    )
+
+
+def change_frame(stream: RoadNetworkStream, first: RoadNetwork, closed: Edges) -> pl.DataFrame | None:
+    """The changes that turn the tables of nodes and roads into each topology in turn; None if there are none."""
+    import polars as pl
+
+    everything = replace(first, present=np.ones(first.num_nodes, bool), edges=first.edges.join(closed))
+    turns = np.flatnonzero(np.diff(stream.topology_of)) + 1
+    held = np.concatenate([stream.topology_of[turns], stream.later])
+    course = [first, *(stream.topologies[k] for k in held.tolist())]
+    at_s = [stream.start_s, *stream.times_s[turns].tolist(), *stream.later_s.tolist()]
+    keys = {id(network): set(_road_keys(network.edges)) for network in (everything, *course)}
+    shut: dict[tuple[int, int], tuple[Any, ...]] = {}  # roads that can be reopened, by their ends
+    frames: list[pl.DataFrame] = []
+    for before, after, time_s in zip([everything, *course], course, at_s, strict=False):
+        gone, come = keys[id(before)] - keys[id(after)], keys[id(after)] - keys[id(before)]
+        frames += _changes_at(time_s, before, after, gone=sorted(gone), come=sorted(come), shut=shut)
+    if not frames:
+        return None
+    return pl.concat(frames, how="diagonal").with_columns(pl.col("time").cast(pl.Datetime("us", "UTC")))
+
+
+def _changes_at(
+    time_s: int,
+    before: RoadNetwork,
+    after: RoadNetwork,
+    *,
+    gone: list[tuple[Any, ...]],
+    come: list[tuple[Any, ...]],
+    shut: dict[tuple[int, int], tuple[Any, ...]],
+) -> list[pl.DataFrame]:
+    """Frames of changes in an order that works when they are read. Updates `shut` as a reader would."""
+    import polars as pl
+
+    ids = before.node_ids
+    leaving, arriving = (
+        np.flatnonzero(before.present & ~after.present),
+        np.flatnonzero(after.present & ~before.present),
+    )
+    for pair in [p for p in shut if p[0] in leaving or p[1] in leaving]:
+        del shut[pair]
+    stays = before.present & after.present
+    closing = [road for road in gone if stays[road[0]] and stays[road[1]]]  # the others vanish with their node
+    shut.update({(road[0], road[1]): road for road in closing})
+    opening = [road for road in come if shut.get((road[0], road[1])) == road]
+    adding = [road for road in come if shut.get((road[0], road[1])) != road]
+    for road in opening:
+        del shut[road[0], road[1]]
+
+    def nodes(rows: NDArray[np.int64]) -> pl.DataFrame:
+        return pl.DataFrame({"node_id": ids[rows], "lon": before.lon[rows], "lat": before.lat[rows]})
+
+    def roads(rows: list[tuple[Any, ...]]) -> pl.DataFrame:
+        names = [f.name for f in fields(Edges)]
+        columns = dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else {}
+        known = {c: np.where(np.array(columns[c]) < 0, np.nan, columns[c]) for c in ("lanes", "speed_kph") if columns}
+        return edge_frame(Edges.of(**{**columns, **known}) if rows else Edges.none(), ids)
+
+    ends = ("source", "target")
+    steps = (
+        ("remove_node", nodes(leaving)),
+        ("close", roads(closing).select(ends)),
+        ("add_node", nodes(arriving)),
+        ("open", roads(opening).select(ends)),
+        ("add_edge", roads(adding)),
+    )
+    stamp = pl.lit(time_s * 1_000_000, dtype=pl.Int64).alias("time")
+    return [f.select(stamp, pl.lit(action).alias("action"), pl.all()) for action, f in steps if len(f)]

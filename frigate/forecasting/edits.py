@@ -1,0 +1,107 @@
+"""Roads closed and added by name: "41,42" for a road, or a node with all its roads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from frigate.city.network import Road, RoadNetwork
+from frigate.errors import CityError
+
+Roads = Sequence[str | Road]
+
+
+def edit_network(network: RoadNetwork, *, close: Roads = (), add: Roads = ()) -> RoadNetwork:
+    """The network with roads closed and added.
+
+    Parameters
+    ----------
+    network
+        Nodes are intersections, or roads joined by turns.
+    close
+        One-way roads, each "A,B" or (A, B); or a node, which closes all its roads. In a city on roads a node is a
+        road, and "A,B" also names it.
+    add
+        One-way roads, each "A,B", (A, B) or "A,B,metres".
+    """
+    roads, nodes = _to_close(network, close)
+    new = [_new_road(road) for road in _listed(add)]
+    network = network.close(roads).close_nodes(nodes)
+    return network.add(roads=[road for road, _ in new], length_m=[length_m for _, length_m in new])
+
+
+def edit_networks(networks: Sequence[RoadNetwork], *, close: Roads = (), add: Roads = ()) -> list[RoadNetwork]:
+    """Each network with roads closed and added. A network that has one of the edits already is left so.
+
+    Each edit must change at least one of the networks.
+    """
+    edits: list[dict[str, Roads]] = [{"close": [road]} for road in _listed(close)]
+    edits += [{"add": [road]} for road in _listed(add)]
+    edited = list(networks)
+    for edit in edits:
+        refused: list[CityError] = []
+        for k, network in enumerate(edited):
+            try:
+                edited[k] = edit_network(network, **edit)
+            except CityError as error:
+                refused.append(error)
+        if len(refused) == len(edited):
+            raise refused[0]
+    return edited
+
+
+def about_closed(network: RoadNetwork, close: Roads) -> list[str]:
+    """Notices about closing whole nodes, which are roads in a city on roads."""
+    notices = []
+    for node in _to_close(network, close)[1]:
+        at, of_roads = network.row_of(node), len(network.lines) > 0
+        count = int(((network.senders == at) | (network.receivers == at)).sum())
+        parts = f"{count} turn{'s' * (count != 1)} into and out of it" if of_roads else f"{count} roads at it"
+        notices.append(f"closed {'road' if of_roads else 'node'} {node}, with the {parts}.")
+    return notices
+
+
+def _listed(roads: Roads) -> Roads:
+    return [roads] if isinstance(roads, str) else roads
+
+
+def _to_close(network: RoadNetwork, close: Roads) -> tuple[list[Road], list[str]]:
+    """The edges to close, and the nodes to close with all their edges."""
+    known, of_roads = {str(node_id) for node_id in network.node_ids.tolist()}, len(network.lines) > 0
+    roads: list[Road] = []
+    nodes: list[str] = []
+    for item in _listed(close):
+        text = item.strip() if isinstance(item, str) else ",".join(map(str, item))
+        by_ends = ">".join(part.strip() for part in text.split(","))
+        if text in known:
+            nodes.append(text)
+        elif of_roads and by_ends in known:
+            nodes.append(by_ends)
+        else:
+            roads.append(_ends(item, "--close", of_roads=of_roads))
+    return roads, nodes
+
+
+def _ends(road: str | Road, option: str, *, of_roads: bool = False) -> Road:
+    if not isinstance(road, str):
+        return road  # the network checks it
+    parts = [part.strip() for part in road.split(",")]
+    if len(parts) != 2 or not all(parts):
+        way = "its id, or a turn by its two roads, as" if of_roads else "its two end nodes, as"
+        example = f'{option} "41>42", {option} "41>42,42>43"' if of_roads else f"{option} 41,42"
+        raise CityError(f'{option} "{road}": name a one-way road by {way} {example}')
+    return parts[0], parts[1]
+
+
+def _new_road(road: str | Road) -> tuple[Road, float | None]:
+    if not isinstance(road, str):
+        return road, None
+    ends, _, last = road.rpartition(",")
+    if "," not in ends:
+        return _ends(road, "--add"), None
+    try:
+        length_m = float(last)
+    except ValueError:
+        raise CityError(
+            f'--add "{road}": "{last.strip()}" is not a length in metres. Give --add A,B or --add A,B,120'
+        ) from None
+    return _ends(ends, "--add"), length_m

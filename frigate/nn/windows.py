@@ -1,0 +1,267 @@
+"""Windows: cuts batches out of a stream, with the roads that each snapshot was measured on and each step will have."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from frigate.calendar import utc_offsets_s, wall_clock
+from frigate.city.network import RoadNetwork
+from frigate.city.stream import RoadNetworkStream
+from frigate.demand.tables import DemandTables
+from frigate.nn.batch import Batch
+from frigate.nn.network_views import NetworkViews
+from frigate.nn.ops import follow_readings
+from frigate.nn.topology import Topology
+
+Ints = NDArray[np.int64]
+Edit = Callable[[RoadNetwork], RoadNetwork]  # of the roads ahead, for a what-if
+Thinning = Callable[[int, int], Tensor]  # the past snapshots [B,T'] that B windows of T keep, in order
+
+
+@dataclass(frozen=True)
+class RoadsOfWindows:
+    """The networks of a batch's rows: a window has one row for each network ahead."""
+
+    window_of: Ints  # [B] the window of each row
+    ahead_on: Ints  # [B] its network ahead
+    measured_on: Ints  # [B,T] the network that each past snapshot was measured on
+    encoded_on: Ints  # [B,T] the network that messages pass on
+    holds: NDArray[np.bool_]  # [B,H] the steps that have the row's network ahead
+
+
+def roads_of_windows(measured_on: Ints, ahead_on: Ints) -> RoadsOfWindows:
+    """Rows of windows from the networks of their past snapshots [B,T] and steps ahead [B,H]; indices of one list.
+
+    Messages pass on the roads of each snapshot (paper, Definition 2). Where the roads ahead are not those of the last
+    snapshot, they replace the roads of every snapshot, as in the paper's experiment with changed roads: then a planned
+    closure, a what-if and a change at the moment of the forecast are the same.
+    """
+    B, H = ahead_on.shape
+    span = int(max(measured_on.max(initial=0), ahead_on.max(initial=0))) + 1
+    if not H:
+        return RoadsOfWindows(np.arange(B), measured_on[:, -1], measured_on, measured_on, np.ones((B, 0), bool))
+    window_of, on = np.divmod(np.unique(np.arange(B)[:, None] * span + ahead_on), span)
+    measured = measured_on[window_of]
+    as_last = on == measured[:, -1]
+    return RoadsOfWindows(
+        window_of, on, measured, np.where(as_last[:, None], measured, on[:, None]), ahead_on[window_of] == on[:, None]
+    )
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The roads of a batch's rows on the device: all of a batch that does not depend on readings and times."""
+
+    topologies: tuple[Topology, ...]
+    topology_of: Tensor  # [B,T] on the CPU
+    window_of: Tensor | None
+    holds: Tensor | None
+    tables: DemandTables | None
+    past_on: Tensor | None  # [B,T] and
+    ahead_on: Tensor | None  # [B] indices into the topologies of `tables`
+
+    @classmethod
+    def of(cls, roads: RoadsOfWindows, networks: Sequence[RoadNetwork], views: NetworkViews) -> Layout:
+        """`roads` are indices into `networks`."""
+        encoded, topology_of = np.unique(roads.encoded_on, return_inverse=True)
+        several = int(roads.window_of.max(initial=-1)) + 1 < len(roads.window_of) or not roads.holds.all()
+        used = np.unique(np.concatenate([roads.measured_on.ravel(), roads.ahead_on]))
+        tables = views.tables([views.view(networks[k]) for k in used.tolist()]) if views.demands else None
+        past_on, ahead_on = None, None
+        if tables is not None and tables.roads is not None:
+            past_on, ahead_on = (
+                torch.from_numpy(np.searchsorted(used, on)).to(views.device)
+                for on in (roads.measured_on, roads.ahead_on)
+            )
+        return cls(
+            topologies=tuple(views.view(networks[k]).topology for k in encoded.tolist()),
+            topology_of=torch.from_numpy(topology_of.reshape(roads.encoded_on.shape)),
+            window_of=torch.from_numpy(roads.window_of) if several else None,
+            holds=torch.from_numpy(roads.holds).to(views.device) if several else None,
+            tables=tables,
+            past_on=past_on,
+            ahead_on=ahead_on,
+        )
+
+    def batch(self, values: Tensor, observed: Tensor, clock: Tensor, demand: Tensor | None = None) -> Batch:
+        """The batch with these readings [B,T,N] and local times [B,T+H,3], the past and those ahead.
+
+        `demand` [B] is the index of each row's demand (default: the last one), which must not be calibrated with
+        hidden sensors.
+        """
+        T = values.shape[1]
+        batch = Batch(
+            values=values,
+            observed=observed,
+            time_past=clock[:, :T],
+            time_future=clock[:, T:],
+            topologies=self.topologies,
+            topology_of=self.topology_of,
+            window_of=self.window_of,
+            holds=self.holds,
+        )
+        if self.tables is None:
+            return batch
+        if demand is None:
+            demand = torch.full((len(values),), len(self.tables.usual) - 1, device=values.device)
+        usual, ahead, node = follow_readings(self.tables, values, observed, clock, demand, self.past_on, self.ahead_on)
+        return replace(batch, usual_past=usual, demand=ahead, demand_node=node)
+
+
+class Windows:
+    """A stream's arrays on one device, to cut batches from.
+
+    Parameters
+    ----------
+    stream
+        Readings and roads.
+    views
+        Its networks as the model sees them.
+    """
+
+    def __init__(self, stream: RoadNetworkStream, views: NetworkViews) -> None:
+        self.stream, self.views, self.device = stream, views, views.device
+        self.thinning: Thinning | None = None
+        self.masked = False
+        self.roads_ahead: RoadNetwork | None = None
+        self.values = _on(stream.values, self.device)
+        self.observed = _on(stream.observed, self.device)
+        self.clock = _on(stream.wall_clock, self.device)
+        views.pin(stream.topologies)
+
+    @property
+    def topologies(self) -> tuple[Topology, ...]:
+        """Those of the stream's networks, in its order."""
+        return tuple(self.views.view(network).topology for network in self.stream.topologies)
+
+    def thinned(self, thinning: Thinning, *, masked: bool) -> Windows:
+        """The same windows with only some of their past snapshots; the others are left out, or have no readings."""
+        other = copy.copy(self)
+        other.thinning, other.masked = thinning, masked
+        return other
+
+    def edited(self, roads_ahead: RoadNetwork) -> Windows:
+        """The same windows with other roads ahead."""
+        other = copy.copy(self)
+        other.roads_ahead = roads_ahead
+        return other
+
+    def batch(
+        self,
+        current: Ints,
+        *,
+        past: int,
+        horizon: int,
+        inputs: Tensor,
+        hidden: Tensor | None = None,
+        demand: Tensor | None = None,
+        edit: Edit | None = None,
+        one_of: NDArray[np.float64] | None = None,
+    ) -> Batch:
+        """The windows whose last past snapshot is `current`. No targets if any horizon runs past the stream's end.
+
+        Parameters
+        ----------
+        current
+            [B] index of each window's last past snapshot.
+        past, horizon
+            Number of snapshots to read and to forecast.
+        inputs
+            [N] bool, the nodes whose readings are used.
+        hidden
+            [B,N] bool, input nodes to hide in each window (default: none).
+        demand
+            [B] index of each window's demand (default: the last one). It must not be calibrated with hidden sensors.
+        edit
+            Changes the networks ahead, for a what-if. Default: the roads as recorded.
+        one_of
+            [B] draws from [0, 1): keep one row of each window whose roads change ahead, each as likely as it has steps.
+            Default: all rows.
+        """
+        last = np.asarray(current, np.int64)
+        before = torch.from_numpy(last[:, None] + np.arange(1 - past, 1))
+        after = last[:, None] + np.arange(1, horizon + 1)
+        kept = None if self.thinning is None else self.thinning(len(last), past)
+        if kept is not None and not self.masked:
+            before, kept = before.gather(1, kept), None
+        networks, ahead_on = self._ahead(after, edit)
+        roads = roads_of_windows(self.stream.topology_of[before.numpy()], ahead_on)
+        if one_of is not None:
+            roads = _one_row_each(roads, one_of)
+        window_of, before = torch.from_numpy(roads.window_of), before.to(self.device)
+        clock = torch.cat([self.clock[before], self._clock_at(after)], dim=1)
+        rows: Tensor | slice = slice(None)
+        if len(window_of) > len(last):
+            rows = window_of.to(self.device)
+        observed = self.observed[before] & (inputs if hidden is None else inputs & ~hidden[:, None])
+        if kept is not None:
+            readable = torch.zeros(observed.shape[:2], dtype=torch.bool).scatter(1, kept, True)
+            observed = observed & readable.to(self.device)[:, :, None]
+        values = self.values[before].where(observed, 0.0)
+        which = None if demand is None else demand[rows]
+        batch = Layout.of(roads, networks, self.views).batch(values[rows], observed[rows], clock[rows], which)
+        if len(last) and int(last.max()) + horizon >= len(self.values):
+            return batch
+        there = torch.from_numpy(after).to(self.device)
+        target, known = self.values[there][rows], self.observed[there][rows]
+        if batch.holds is not None:
+            known = known & batch.holds[:, :, None]
+        return replace(batch, target=target, target_observed=known)
+
+    def networks_ahead(self, current: int, horizon: int, edit: Edit | None = None) -> list[RoadNetwork]:
+        """[H] the network at each step after a snapshot."""
+        networks, on = self._ahead(np.array([current])[:, None] + np.arange(1, horizon + 1), edit)
+        return [networks[k] for k in on[0].tolist()]
+
+    def _ahead(self, after: Ints, edit: Edit | None) -> tuple[list[RoadNetwork], Ints]:
+        """All networks, the stream's own first; and which of them holds at these snapshots [B,H]."""
+        networks = list(self.stream.topologies)
+        on = self.stream.topology_at(after)
+        if edit is None and self.roads_ahead is None:
+            return networks, on
+        row_of = {network.fingerprint: row for row, network in reversed(list(enumerate(networks)))}
+        edited = np.zeros(len(networks), np.int64)
+        for k in np.unique(on).tolist():
+            network = networks[k] if self.roads_ahead is None else self.roads_ahead
+            network = network if edit is None else edit(network)
+            row = row_of.setdefault(network.fingerprint, len(networks))
+            networks[row:] = [network, *networks[row + 1 :]]  # it may have other names
+            edited[k] = row
+        return networks, edited[on]
+
+    def _clock_at(self, after: Ints) -> Tensor:
+        """[B,H,3] the local time at the start of these snapshots, also beyond the record."""
+        S = len(self.clock)
+        if not after.size or int(after.max()) < S:
+            return self.clock[torch.from_numpy(after).to(self.device)]
+        first, stop = int(after.min()), int(after.max()) + 1
+        times_s = self.stream.steps.times_s(first, stop)
+        clock = wall_clock(times_s + utc_offsets_s(times_s, self.stream.timezone))
+        if first < S:
+            clock[: S - first] = self.stream.wall_clock[first:]  # the record needs no time-zone database
+        return _on(clock, self.device)[torch.from_numpy(after - first).to(self.device)]
+
+
+def _one_row_each(roads: RoadsOfWindows, draws: NDArray[np.float64]) -> RoadsOfWindows:
+    if roads.holds.all():
+        return roads
+    until = np.cumsum(roads.holds.sum(1)).astype(np.float64)
+    first = np.searchsorted(roads.window_of, np.arange(len(draws)))
+    before, total = np.concatenate([[0.0], until])[first], roads.holds.shape[1]
+    row = np.searchsorted(until, before + draws * total, side="right")
+    return RoadsOfWindows(
+        roads.window_of[row], roads.ahead_on[row], roads.measured_on[row], roads.encoded_on[row], roads.holds[row]
+    )
+
+
+def _on(array: NDArray[np.generic], device: torch.device) -> Tensor:
+    if device.type != "cpu":
+        return torch.tensor(array, device=device)
+    return torch.from_numpy(array if array.flags.writeable else array.copy())

@@ -1,4 +1,0 @@
-"""HTML pages: the report of a run, the page of `frigate check --html`, and the map of demand.
-
-May import: `evaluation`, `check` and below.
-"""

@@ -1,0 +1,306 @@
+"""The report: complete in one file, true to the numbers, and safe whatever things are called."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import frigate.pages.run_page
+from frigate.baselines.naive import naive_baselines
+from frigate.city.city import City
+from frigate.errors import CityError, SettingsError
+from frigate.evaluation.evaluate import evaluate_forecaster
+from frigate.evaluation.metrics import Measure
+from frigate.evaluation.results import Comparison, Evaluation
+from frigate.forecasting.forecast import forecast
+from frigate.forecasting.road_flow import closed_roads
+from frigate.pages.day import Day, forecast_day
+from frigate.pages.run_page import write_report
+from frigate.pages.trust import best_baseline, verdict
+from frigate.pages.wire import decode
+from frigate.text import unit_text
+from frigate.training.run import RunOnCity
+from frigate.training.train import train
+from tests.support.errors import raises
+from tests.support.forecast_runs import SIDE, small_city, small_run
+
+ODD_NAME = 'Ville </script><img src=x onerror=alert(1)> & "Co"'
+HORIZON = 3
+
+
+class Report:
+    """What is in the file of a report."""
+
+    def __init__(self, path: Path) -> None:
+        self.text = path.read_text(encoding="utf-8")
+        self.network = self._container("network")
+        self.day = self._container("day")
+        self.closure = self._container("closure") if 'id="closure"' in self.text else None
+        self.trust: dict[str, Any] = json.loads(self._block("application/json", "trust"))
+
+    def _container(self, name: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        return decode(gzip.decompress(base64.b64decode(self._block("application/octet-stream", name))))
+
+    def _block(self, kind: str, name: str) -> str:
+        (found,) = re.findall(f'<script type="{kind}" id="{name}">(.*?)</script>', self.text, re.S)
+        return str(found)
+
+
+@cache
+def judged(quantity: str = "count") -> tuple[RunOnCity, Evaluation]:
+    run = small_run(quantity=quantity).on(small_city(quantity=quantity))
+    return run, _evaluate(run)
+
+
+def report(path: Path, run: RunOnCity, evaluation: Evaluation, **options: Any) -> Report:
+    return Report(write_report(path, run.run, evaluation, city=run.city, device="cpu", **options))
+
+
+def _evaluate(run: RunOnCity) -> Evaluation:
+    task = run.settings.task
+    return evaluate_forecaster(run.model, run.city, run.split, run.windows(), task, name="Frigate")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    run, evaluation = judged()
+    path = tmp_path_factory.mktemp("report") / "made" / "report.html"
+    return report(path, run, evaluation, note="A small model.", close=["7,12", "12,7"])
+
+
+@cache
+def day() -> Day:
+    run, evaluation = judged()
+    best = best_baseline(evaluation)
+    assert best is not None
+    return forecast_day(run, baseline=best.name, device="cpu")
+
+
+def test_nothing_is_fetched(made: Report) -> None:
+    policy = re.findall(r'Content-Security-Policy" content="(.*?)"', made.text)
+    assert len(policy) == 1 and policy[0].startswith("default-src 'none';") and "http" not in policy[0]
+    assert not re.findall(r"<(?:script|link|img|iframe)[^>]*(?:src|href)=[\"'](?!data:,)", made.text)
+
+
+def test_the_scores_are_those_of_the_evaluation(made: Report) -> None:
+    _, evaluation = judged()
+    trust = made.trust
+    assert [row["kind"] for row in trust["rows"]] == [row.kind for row in evaluation.rows]
+    for row, cells in zip(trust["rows"], evaluation.table_rows(), strict=True):
+        assert [cell.replace("−", "-") for cell in row["cells"]] == list(cells.values())
+    assert trust["columns"] == list(evaluation.table_rows()[0])
+    assert trust["notes"][0] == "A small model."
+    assert trust["verdict"] == verdict(evaluation)
+    assert trust["footnote"] == evaluation.footnote
+    assert trust["by_step"]["names"] == ["1 h", "2 h", "3 h"]
+    for line, each in zip(trust["by_step"]["lines"], evaluation.rows, strict=True):
+        assert line["values"] == pytest.approx([s.mae.value for s in each.by_step if s is not None], rel=1e-4)
+    groups = trust["by_hops"]["names"]
+    assert groups == list(evaluation.model.by_hops)
+    values = trust["by_hops"]["lines"][0]["values"]
+    assert values == pytest.approx([evaluation.model.by_hops[name].mae.value for name in groups], rel=1e-4)
+
+
+def test_the_day_is_forecast_as_it_would_have_been() -> None:
+    run, evaluation = judged()
+    stream, split, each = run.city.stream, run.split, day()
+    assert each.rows.tolist() == list(range(split.test[1] - len(each.rows), split.test[1]))
+    assert each.current[0] >= split.test[0] + run.settings.task.past - 1
+    for k, current in enumerate(each.current.tolist()):
+        made = forecast(run.run, stream=run.city, at=int(stream.times_s[current + 1]), device="cpu")
+        rows = slice(HORIZON * k, HORIZON * (k + 1))
+        np.testing.assert_allclose(each.forecast[rows], made.values, rtol=1e-4, atol=1e-4)
+    best = best_baseline(evaluation)
+    assert best is not None and each.baseline is not None
+    if best.name in naive_baselines(stream, split):
+        assert np.isfinite(each.baseline).all()
+    np.testing.assert_array_equal(np.isnan(each.observed), ~stream.observed[each.rows])
+    known = stream.observed[each.rows]
+    np.testing.assert_array_equal(each.observed[known], stream.values[each.rows][known])
+
+
+def test_the_map_shows_the_day(made: Report) -> None:
+    run, _ = judged()
+    (about, network), (meta, shown) = made.network, made.day
+    assert about["node_ids"] == run.city.network.node_ids.tolist()
+    np.testing.assert_array_equal(network["sensor"], run.split.seen)
+    for name in ("forecast", "baseline", "observed"):
+        np.testing.assert_allclose(shown[name], getattr(day(), name), rtol=1e-3)
+    np.testing.assert_allclose(shown["road_forecast"], day().road_flow, rtol=1e-3)
+    assert len(meta["times"]) == len(day().rows)
+    assert meta["times"][0].endswith("Z")
+    assert meta["closed"] == [[]] and not shown["closed_set"].any()
+    assert "every 3 h" in meta["words"][0]
+
+
+def test_errors_are_relative_to_traffic_and_to_the_baseline(made: Report) -> None:
+    run, evaluation = judged()
+    _, shown = made.day
+    assert evaluation.best_node_mae is not None
+    scored = run.split.unseen & np.isfinite(evaluation.node_mae)
+    assert scored.any()
+    np.testing.assert_array_equal(np.isfinite(shown["error"]), scored)
+    np.testing.assert_allclose(shown["error"][scored], (100 * evaluation.node_mae / evaluation.node_mean)[scored], 1e-4)
+    skill = 100 * (evaluation.node_mae / evaluation.best_node_mae - 1)
+    np.testing.assert_allclose(shown["skill"][scored], skill[scored], rtol=1e-3, atol=1e-2)
+    stream, (first, last) = run.city.stream, run.split.test
+    test = slice(first + run.settings.task.past, last)
+    mean = [np.abs(stream.values[test, n][stream.observed[test, n]]).mean() for n in np.flatnonzero(scored)]
+    assert np.corrcoef(mean, evaluation.node_mean[scored])[0, 1] > 0.99
+    means = np.average(evaluation.node_mae[scored]), np.average(evaluation.best_node_mae[scored])
+    best = best_baseline(evaluation)
+    assert best is not None and best.unseen is not None and evaluation.model.unseen is not None
+    assert means == pytest.approx((evaluation.model.unseen.mae.value, best.unseen.mae.value), rel=0.05)
+
+
+def test_a_closed_road_shows_the_day_without_it(made: Report) -> None:
+    run, _ = judged()
+    assert made.closure is not None
+    (meta, arrays), network, stream = made.closure, day().network, run.city.stream
+    ends = {(7, 12), (12, 7)}
+    assert {(int(network.senders[row]), int(network.receivers[row])) for row in meta["roads"]} == ends
+    for k, current in enumerate(day().current.tolist()):
+        at_s = int(stream.times_s[current + 1])
+        closed = forecast(run.run, stream=run.city, at=at_s, close=["7,12", "12,7"], device="cpu")
+        shown = arrays["after"][HORIZON * k : HORIZON * (k + 1)]
+        np.testing.assert_allclose(shown, closed.values, rtol=1e-3, atol=1e-3)
+    assert (arrays["road_after"][:, meta["roads"]] == 0).all()
+    assert (day().road_flow[:, meta["roads"]] > 0).any()
+    change = np.abs(arrays["after"].mean(0) - day().forecast.mean(0))
+    assert [each["node"] for each in meta["largest"]] == np.argsort(-change, kind="stable")[:10].tolist()
+    first = meta["largest"][0]
+    assert first["before"] == pytest.approx(day().forecast.mean(0)[first["node"]], rel=1e-4)
+    assert meta["times"] == made.day[0]["times"]
+    assert "13 sensors" in meta["words"][0] or "sensors are rerouted" in meta["words"][0]
+
+
+def test_recorded_closures_are_on_the_map(tmp_path: Path) -> None:
+    run, _ = judged()
+    stream = run.city.stream
+    shut = stream.network.close([(7, 12)])
+    topology_of = np.zeros(stream.num_snapshots, np.int64)
+    topology_of[-4:] = 1
+    changed = City("Grid", replace(stream, topologies=(stream.network, shut), topology_of=topology_of))
+    each = forecast_day(run.run.on(changed), device="cpu")
+    row = int(np.flatnonzero(closed_roads(stream.network, shut))[0])
+    assert each.closed() == [[]] * (len(each.rows) - 4) + [[row]] * 4
+    assert (each.road_flow[-3:, row] == 0).all() and (each.road_flow[:-3, row] > 0).any()
+    again = each.close(closed_roads(stream.network, shut))
+    np.testing.assert_allclose(again.forecast[-3:], each.forecast[-3:], rtol=1e-3, atol=1e-3)
+    assert np.abs(again.forecast[:-3] - each.forecast[:-3]).max() > 1e-3
+
+
+def test_names_are_escaped(tmp_path: Path) -> None:
+    run, stream = small_run(text=True), small_city(text=True).stream
+    ids = np.array([f'</script><img src="{i}">' for i in range(stream.num_nodes)])
+    networks = tuple(replace(network, node_ids=ids) for network in stream.topologies)
+    nodes = replace(run.nodes, node_ids=ids[stream.network.rows_of(run.nodes.node_ids.tolist())])
+    named = replace(run, nodes=nodes, trained_on=replace(run.trained_on, unit="<b>cars</b>"))
+    odd = named.on(City(name=ODD_NAME, stream=replace(stream, topologies=networks, unit="<b>cars</b>")))
+    made = report(tmp_path / "odd.html", odd, _evaluate(odd), note="<i>note</i>")
+    assert made.network[0]["name"] == ODD_NAME
+    assert made.network[0]["node_ids"] == ids.tolist()
+    assert "<img src" not in made.text and "<i>note" not in made.text and "<b>cars" not in made.text
+    assert made.trust["notes"][0] == "<i>note</i>"
+    assert "<b>cars</b>" in made.trust["unit"]
+
+
+def test_an_absent_node_has_no_value() -> None:
+    run, _ = judged()
+    stream = run.city.stream
+    gone = City("Grid", replace(stream, topologies=(stream.network.remove_nodes([12]),)))
+    made = forecast_day(run.run.on(gone), device="cpu").forecast
+    assert np.isnan(made[:, 12]).all() and np.isfinite(np.delete(made, 12, axis=1)).all()
+
+
+def test_a_gauge_has_no_demand_and_main_sensors_the_nearest(tmp_path: Path) -> None:
+    run, evaluation = judged("speed")
+    made = report(tmp_path / "r.html", run, evaluation, close=["7,12"])
+    assert made.closure is not None
+    assert "no trips" in made.closure[0]["words"][0]
+    _, shown = made.day
+    ends = made.network[1]["source"], made.network[1]["target"]
+    mean = (shown["forecast"][:, ends[0]] + shown["forecast"][:, ends[1]]) / 2
+    np.testing.assert_allclose(shown["road_forecast"], mean, rtol=1e-3)
+    assert run.split.seen[shown["main_sensors"][shown["main_sensors"] >= 0]].all()
+    assert (shown["main_sensors_m"][shown["main_sensors"] >= 0] >= 100).all()
+    assert not any(term == "GEH<5" for term, _ in made.trust["glossary"])
+
+
+def test_a_run_with_every_sensor_seen_says_so(tmp_path: Path) -> None:
+    all_seen = train(small_city(), seen="all", settings=small_run().settings, device="cpu").on(small_city())
+    made = report(tmp_path / "r.html", all_seen, _evaluate(all_seen))
+    assert "say nothing about nodes without a sensor" in made.trust["notes"][0]
+    assert "At sensors, the model" in made.trust["verdict"]
+    assert "is tested at the sensors themselves" in made.trust["lead"]
+    assert made.closure is None
+    np.testing.assert_array_equal(np.isfinite(made.day[1]["error"]), all_seen.split.seen)
+
+
+def test_a_large_city_has_fewer_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, evaluation = judged()
+    monkeypatch.setattr(frigate.pages.run_page, "MAX_VALUES", 900)
+    made = report(tmp_path / "r.html", run, evaluation)
+    meta, shown = made.day
+    times = day().times_s[::2]
+    assert len(meta["times"]) == len(times) == len(shown["forecast"]) == len(shown["closed_set"])
+    assert "one time every 2 h" in meta["words"][1]
+    np.testing.assert_allclose(shown["forecast"], day().forecast[::2], rtol=1e-3)
+
+
+def test_what_cannot_be_is_refused_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, evaluation = judged()
+    with raises(CityError, "0,24"):
+        report(tmp_path / "r.html", run, evaluation, close=["0,24"])
+    monkeypatch.setattr(frigate.pages.run_page, "FORM", tmp_path / "none.html")
+    with raises(SettingsError, "make page"):
+        report(tmp_path / "r.html", run, evaluation)
+    (tmp_path / "none.html").write_text("<html></html>")
+    with raises(SettingsError, "another version"):
+        report(tmp_path / "r.html", run, evaluation)
+    assert not (tmp_path / "r.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "difference", "words"),
+    [
+        (1.0, 2.0, (-1.3, -0.7), "beats every simple baseline"),
+        (1.0, 2.0, (-2.2, 0.1), "not a clear win"),
+        (2.1, 2.0, (-0.2, 0.4), "does not beat"),
+    ],
+)
+def test_the_verdict_is_honest(ours: float, theirs: float, difference: tuple[float, float], words: str) -> None:
+    _, evaluation = judged()
+    rows = []
+    for row in evaluation.rows:
+        assert row.unseen is not None
+        value = ours if row.kind == "model" else theirs
+        rows.append(replace(row, unseen=replace(row.unseen, mae=Measure(value, value - 0.9, value + 0.9))))
+    best = Comparison("zero", Measure(ours - theirs, *difference))
+    assert words in verdict(replace(evaluation, rows=tuple(rows), minus_best=best))
+
+
+def test_units_are_said_in_words() -> None:
+    assert unit_text("count", "vehicles", 300) == "vehicles per 5 min"
+    assert unit_text("count", "", 7200) == "count per 2 h"
+    assert unit_text("speed", "km/h", 300) == "km/h"
+    assert unit_text("speed", "", 300) == "speed"
+
+
+def test_some_intersections_are_picked_by_how_busy_they_are(made: Report) -> None:
+    run, _ = judged()
+    picked = made.trust["picked"]
+    assert len({each["node"] for each in picked}) == len(picked) == 4
+    assert all(run.split.unseen[each["node"]] for each in picked)
+    assert [each["why"].split(",")[0] for each in picked if "far" not in each["why"]] == ["busy", "typical", "quiet"]
+    assert run.city.stream.num_nodes == SIDE**2
