@@ -77,8 +77,8 @@ def mean_of(several: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def of_run(run: Run, city: City, folder: Path) -> list[dict[str, Any]]:
     """What one run makes of every scenario."""
     counts, roads = np.load(folder / "counts.npz"), pl.read_csv(folder / "closures.csv")
-    here = run.on(city)
-    forecaster = forecaster_of(here, "cpu")
+    run_on_city = run.on(city)
+    forecaster = forecaster_of(run_on_city, "cpu")
     scenarios = []
     for number in range(len(counts["counts_closed"])):
         closed = roads.filter(pl.col("scenario") == number)
@@ -89,7 +89,7 @@ def of_run(run: Run, city: City, folder: Path) -> list[dict[str, Any]]:
         rerouted = forecaster.rerouted(network)
         assert rerouted is not None
         forecast = means["open"] * (rerouted.node_change - 1)
-        left = left_of_change(means["open"], means["closed"], forecast, here.split.unseen)
+        left = left_of_change(means["open"], means["closed"], forecast, run_on_city.split.unseen)
         found: dict[str, Any] = {
             "name": closed["name"][0],
             "roads": len(closed),
@@ -97,7 +97,7 @@ def of_run(run: Run, city: City, folder: Path) -> list[dict[str, Any]]:
             "left_of_change": left.everywhere,
             "left_of_change_at_affected": left.at_affected,
         }
-        found |= next_hour(run, city, network, days, first, stop, here.split.unseen, left.affected)
+        found |= next_hour(run, city, network, days, first, stop, run_on_city.split.unseen, left.affected)
         print(json.dumps(found), flush=True)
         scenarios.append(found)
     return scenarios
@@ -123,14 +123,14 @@ def next_hour(
 
     def with_day(day: NDArray[np.float32], *, closed: bool) -> RoadNetworkStream:
         values = np.concatenate([stream.values, day])
-        topology_of = np.zeros(len(values), np.int64)
-        topology_of[before + first : before + stop] = closed
+        network_of = np.zeros(len(values), np.int64)
+        network_of[before + first : before + stop] = closed
         return replace(
             stream,
             values=values,
             observed=np.ones(values.shape, bool),
-            topologies=(city.network, network),
-            topology_of=topology_of,
+            networks=(city.network, network),
+            network_of=network_of,
             utc_offset_s=np.concatenate([stream.utc_offset_s, np.repeat(stream.utc_offset_s[-1:], len(day))]),
         )
 

@@ -39,14 +39,21 @@ def main() -> None:
     settings = change(preset("default"), {"train": {"seed": args.seed, "validation": "seen"}})
     settings = change(settings, {"model": {"demand": args.demand}})
     mode = "region" if args.region else "random"
-    here = new_run(city, settings=settings, seen=seen_from(args.seen, city), mode=mode)
-    windows: Windows = training_windows(here, "cpu") if args.demand else here.windows("cpu")
-    masks = training_masks(here) if args.demand else None
-    trees = fit_trees(windows, here.split, settings.task, seed=args.seed, masks=masks)
+    run_on_city = new_run(city, settings=settings, seen=seen_from(args.seen, city), mode=mode)
+    windows: Windows = training_windows(run_on_city, "cpu") if args.demand else run_on_city.windows("cpu")
+    masks = training_masks(run_on_city) if args.demand else None
+    trees = fit_trees(windows, run_on_city.split, settings.task, seed=args.seed, masks=masks)
     fit_s = time.perf_counter() - began
     label = "LightGBM with demand" if args.demand else "LightGBM"
     evaluation = evaluate_forecaster(
-        trees, here.city, here.split, here.windows("cpu"), settings.task, name=label, stride=args.stride, seed=args.seed
+        trees,
+        run_on_city.city,
+        run_on_city.split,
+        run_on_city.windows("cpu"),
+        settings.task,
+        name=label,
+        stride=args.stride,
+        seed=args.seed,
     )
     model = evaluation.model
     assert model.unseen is not None

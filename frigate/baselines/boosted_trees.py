@@ -217,8 +217,8 @@ def features(
     of_step = torch.cat([steps[:, None] + 1, calendar(window.time_future[0, steps]), hours[:, None] % HOURS], 1)
     roads = topology.road_features
     if not readings:
-        here = of_step[:, None].expand(-1, len(nodes), -1)
-        return torch.cat([here, roads[nodes].expand(len(steps), -1, -1)], dim=-1)
+        times = of_step[:, None].expand(-1, len(nodes), -1)
+        return torch.cat([times, roads[nodes].expand(len(steps), -1, -1)], dim=-1)
     values = window.values.where(window.observed, 0.0)
     mean, known = (x[0] for x in window_means(window))  # [N]
     at = torch.arange(1, window.past + 1, device=mean.device)[:, None]

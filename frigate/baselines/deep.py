@@ -60,10 +60,10 @@ class DeepBaseline(ForecastModel):
     def require_trained(self, batch: Batch, *names: str) -> None:
         """Refuse a past or horizon other than the model was built for; `names` says which of them matter."""
         for name in names:
-            here, trained = getattr(batch, name), getattr(self.task, name)
-            if here != trained:
+            given, trained = getattr(batch, name), getattr(self.task, name)
+            if given != trained:
                 raise SettingsError(
-                    f"{name} = {here}: this {self.settings.label} only works with {name} = {trained}. "
+                    f"{name} = {given}: this {self.settings.label} only works with {name} = {trained}. "
                     f"Use {name} = {trained}, or retrain"
                 )
 

@@ -157,10 +157,10 @@ class LocaleGN(DeepBaseline):
         start = State(nothing.expand(N, B, D), nothing.expand(len(roads.senders), B, D), nothing[0].expand(B, D))
         states = [start] * len(self.networks)
         for t in range(T):
-            here = roads.of_snapshot(batch.topology_of[:, t])
-            nodes, edges = encoded[:, :, t], torch.relu(self.road_encoder(here.length))
+            open_roads = roads.of_snapshot(batch.topology_of[:, t])
+            nodes, edges = encoded[:, :, t], torch.relu(self.road_encoder(open_roads.length))
             for i, network in enumerate(self.networks):
-                states[i] = network(nodes, edges, states[i], here)
+                states[i] = network(nodes, edges, states[i], open_roads)
                 nodes, edges = nodes + states[i].nodes, states[i].roads
         return states[-1].nodes
 

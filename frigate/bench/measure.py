@@ -59,7 +59,7 @@ FIRST = 200  # the snapshot to forecast from; live updates continue from there
 def bench(
     *,
     size: str = "chengdu",
-    device: str | None = None,
+    device: str | torch.device | None = None,
     presets: str = "both",
     windows: int | None = None,
     seed: int = 0,
@@ -72,7 +72,7 @@ def bench(
     ----------
     size : str
         Size of the synthetic network: "chengdu", "beijing" or a number of nodes.
-    device : str, optional
+    device : str or torch.device, optional
         "cpu" or "cuda". Default: cuda if available.
     presets : "paper", "default" or "both"
         Which models.
@@ -85,21 +85,22 @@ def bench(
     say : callable
         Called with the name of what is measured next.
     """
-    sized, on = parse_size(size), best_device(device)
+    sized, command = parse_size(size), _command(size, device, presets, windows, seed)
+    device = best_device(device)
     if presets not in (*PRESETS, "both"):
         raise SettingsError(f'--preset "{presets}": choose one of {", ".join(PRESETS)}, both')
     if windows is not None and not 1 <= windows <= MAX_WINDOWS:
         raise SettingsError(f"--windows {windows}: use 1 to {MAX_WINDOWS}")
-    taken, repeats = windows or windows_for(sized, on), repeats or (ON_GPU if on.type == "cuda" else ON_CPU)
+    taken, repeats = windows or windows_for(sized, device), repeats or (ON_GPU if device.type == "cuda" else ON_CPU)
     names = PRESETS if presets == "both" else (presets,)
     settings = [change(preset(name), {"train": {"batch_size": taken, "seed": seed}}) for name in names]
     for each in settings:
-        _require_memory(each, sized, on, windows=1)
-    with torch.random.fork_rng([on] if on.type == "cuda" else []):  # dropout uses torch's global random state
+        _require_memory(each, sized, device, windows=1)
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):  # dropout uses torch's global random state
         torch.manual_seed(seed)
         try:
-            reached = ceilings(on) if on.type == "cuda" else None
-            measured = {each.model.preset: _measure(each, sized, on, repeats, reached, say) for each in settings}
+            reached = ceilings(device) if device.type == "cuda" else None
+            measured = {each.model.preset: _measure(each, sized, device, repeats, reached, say) for each in settings}
         except (torch.OutOfMemoryError, MemoryError):
             raise SettingsError(
                 f"--size {sized.name}: not enough memory for {taken} windows. Use a smaller --size, or fewer --windows"
@@ -107,19 +108,19 @@ def bench(
     say("positions and road features")
     network = synthetic_network(np.random.default_rng(seed), nodes=sized.nodes, roads=sized.roads)
     return {
-        "command": _command(size, device, presets, windows, seed),
-        **environment(on),
+        "command": command,
+        **environment(device),
         "seed": seed,
         "size": sized.name,
         "nodes": sized.nodes,
         "roads": network.num_edges,
         "past": preset("paper").task.past,
         "horizon": preset("paper").task.horizon,
-        "dtype": "bf16 autocast" if on.type == "cuda" else "fp32",
-        "kernels": describe_kernels(on),
-        "clock": CLOCK[on.type],
+        "dtype": "bf16 autocast" if device.type == "cuda" else "fp32",
+        "kernels": describe_kernels(device),
+        "clock": CLOCK[device.type],
         "repeats": asdict(repeats),
-        "peak_is": CUDA_PEAK if on.type == "cuda" else RSS_PEAK,
+        "peak_is": CUDA_PEAK if device.type == "cuda" else RSS_PEAK,
         "ceilings": reached and reached.to_json(),
         **_static(network, seed=seed),
         "presets": measured,
@@ -351,6 +352,6 @@ def _ratio(one: float | None, other: float | None) -> float | None:
     return None if one is None or not other else round(one / other, 2)
 
 
-def _command(size: str, device: str | None, presets: str, windows: int | None, seed: int) -> str:
+def _command(size: str, device: str | torch.device | None, presets: str, windows: int | None, seed: int) -> str:
     options = {"size": size, "device": device, "preset": presets, "windows": windows, "seed": seed}
     return "frigate bench " + " ".join(f"--{key} {value}" for key, value in options.items() if value is not None)

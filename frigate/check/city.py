@@ -56,8 +56,8 @@ class CheckReport:
     dead: tuple[NodeId, ...]
     stuck: tuple[NodeId, ...]
     silent: tuple[NodeId, ...]
-    topologies: int
-    changes: int  # snapshots whose topology differs from the one before
+    networks: int
+    changes: int  # snapshots whose network differs from the one before
     distortions: dict[str, dict[str, float]] | None  # by choice of anchors
     advice: tuple[str, ...]  # what to fix before training
     notices: tuple[str, ...]
@@ -83,7 +83,7 @@ class CheckReport:
             *self._gap_lines(),
             *fault_lines(self.by_sensor),
             f"Strongly connected parts: {self.parts:,}, the largest of {self.largest_part:,} nodes",
-            f"Topologies: {self.topologies:,}, changed at {self.changes:,} snapshots",
+            f"Networks: {self.networks:,}, changed at {self.changes:,} snapshots",
         ]
         if self.absent_nodes:
             lines.append(f"Nodes removed, or not yet added: {self.absent_nodes:,}")
@@ -157,7 +157,7 @@ def check_city(city: City, *, positions: bool = False) -> CheckReport:
     parts, sensors = connected_parts(network), check_sensors(stream, names)
     M, S, N = len(sensors), stream.num_snapshots, stream.num_nodes
     observed = int(stream.observed.sum())
-    present = np.stack([each.present for each in stream.topologies])[:, stream.sensors].sum(axis=1)
+    present = np.stack([each.present for each in stream.networks])[:, stream.sensors].sum(axis=1)
     unseen = network.present & ~stream.sensors
     hops = hops_to(network, stream.sensors)[unseen]
     silent = np.concatenate([[False], ~stream.observed.any(axis=1), [False]])
@@ -185,7 +185,7 @@ def check_city(city: City, *, positions: bool = False) -> CheckReport:
         step_s=stream.step_s,
         snapshots=S,
         observed_share=observed / (S * N) if S * N else 0.0,
-        observed_at_sensors=observed / int(present[stream.topology_of].sum()) if M else 0.0,
+        observed_at_sensors=observed / int(present[stream.network_of].sum()) if M else 0.0,
         gaps=tuple(
             (stream.local_time(int(stream.times_s[a])), b - a) for a, b in zip(turns[::2], turns[1::2], strict=True)
         ),
@@ -193,8 +193,8 @@ def check_city(city: City, *, positions: bool = False) -> CheckReport:
         dead=tuple(sensor.node_id for sensor in sensors if sensor.dead),
         stuck=tuple(sensor.node_id for sensor in sensors if sensor.stuck_snapshots),
         silent=tuple(sensor.node_id for sensor in sensors if sensor.silent_since),
-        topologies=len(stream.topologies),
-        changes=int((np.diff(stream.topology_of) != 0).sum()),
+        networks=len(stream.networks),
+        changes=int((np.diff(stream.network_of) != 0).sum()),
         distortions=_distortions(network) if positions else None,
         advice=_advice(stream, M),
         notices=city.notices,

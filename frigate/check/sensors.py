@@ -72,7 +72,7 @@ class _Run(NamedTuple):
 
 def check_sensors(stream: RoadNetworkStream, detectors: NDArray[np.str_] | None = None) -> tuple[SensorCheck, ...]:
     """Check every sensor of a stream; most missing readings first. `detectors` [N] are the names at each node."""
-    present = np.stack([network.present for network in stream.topologies])
+    present = np.stack([network.present for network in stream.networks])
     tail = max(SILENT_SNAPSHOTS, math.ceil(SILENT_SHARE * stream.num_snapshots))
 
     def when(snapshot: int) -> str:
@@ -80,7 +80,7 @@ def check_sensors(stream: RoadNetworkStream, detectors: NDArray[np.str_] | None 
 
     each = []
     for n, values, observed in _columns(stream):
-        read, there = np.flatnonzero(observed), present[stream.topology_of, n]  # snapshots
+        read, there = np.flatnonzero(observed), present[stream.network_of, n]  # snapshots
         gap, gap_first = _longest_gap(there & ~observed)
         faults, run, last = [], None, int(read[-1])
         if not values[read].any():

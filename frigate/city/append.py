@@ -101,7 +101,7 @@ def _check_same_city(new: City, there: City, folder: Path) -> None:
                 f"{folder.name}: its {what} is {shown[0]}, but the new readings have {shown[1]}. Pass --{what}"
             )
     same = np.array_equal(a.node_ids.astype(str), b.node_ids.astype(str))
-    if not same or a.network.fingerprint not in {network.fingerprint for network in b.topologies}:
+    if not same or a.network.fingerprint not in {network.fingerprint for network in b.networks}:
         sizes = [f"{x.num_nodes:,} nodes, {x.network.num_edges:,} roads" for x in (b, a)]
         raise CityError(
             f"{folder.name}: its network ({sizes[0]}) is not that of the new readings ({sizes[1]}). "
@@ -116,7 +116,7 @@ def _read_rows(folder: Path, path: Path | None, there: City) -> Readings:
     settings: CityFile = read_city_file(folder)
     table = city_table(path, ("time", "node_id", "value"), notices=Notices())
     read = read_readings(
-        table.batches(), there.stream.topologies[0], clock=settings.clock, quantity=settings.quantity, notices=Notices()
+        table.batches(), there.stream.networks[0], clock=settings.clock, quantity=settings.quantity, notices=Notices()
     )
     return Readings.join([Readings.none(), *read.parts])
 

@@ -120,7 +120,7 @@ class Snapshots:
         *,
         quantity: str = "count",
         unit: str = "",
-        topology_of: NDArray[np.int64] | None = None,
+        network_of: NDArray[np.int64] | None = None,
         later: Sequence[tuple[int, int]] = (),
     ) -> RoadNetworkStream:
         """A stream of these snapshots. Parameters are those of `make_stream`."""
@@ -130,7 +130,7 @@ class Snapshots:
             start_s=self.steps.start_s,
             step_s=self.steps.step_s,
             observed=self.observed,
-            topology_of=topology_of,
+            network_of=network_of,
             timezone=self.steps.timezone,
             quantity=quantity,
             unit=unit,

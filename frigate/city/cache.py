@@ -1,7 +1,7 @@
 """The cache of a city: what was read from its tables, as .npy files and one JSON file in `CITY/cache`.
 
 It needs only numpy to open. Network arrays are checked against their digests. Values and the observed mask are
-memory-mapped. A road that is in several topologies is stored once.
+memory-mapped. A road that is in several networks is stored once.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def save_cache(city: City, folder: Path, digests: dict[str, list[Any]]) -> None:
             np.save(new / f"{name}.npy", array, allow_pickle=False)
         files = {name: digest(new / f"{name}.npy") for name in arrays if name not in MAPPED}
         facts |= {"files": files, "mapped": {name: _layout(arrays[name]) for name in MAPPED}}
-        for network in (*stream.topologies, stream.usual_network()):  # derived files are slow to make, and still valid
+        for network in (*stream.networks, stream.usual_network()):  # derived files are slow to make, and still valid
             for derived in folder.glob(f"{derived_prefix(network)}*"):
                 shutil.copy2(derived, new / derived.name)
         facts["digest"] = _facts_digest(facts)
@@ -111,7 +111,7 @@ def _facts_digest(facts: dict[str, Any]) -> str:
 
 
 def _arrays(stream: RoadNetworkStream) -> dict[str, NDArray[Any]]:
-    tables = [t for network in stream.topologies for t in (network.edges, network.closed)]
+    tables = [t for network in stream.networks for t in (network.edges, network.closed)]
     every = Edges(*(np.concatenate([getattr(t, f.name) for t in tables]) for f in fields(Edges)))
     codes = [np.unique(getattr(every, f.name), return_inverse=True)[1] for f in fields(Edges)]
     _, first, rows = np.unique(np.stack(codes, axis=1), axis=0, return_index=True, return_inverse=True)
@@ -119,15 +119,15 @@ def _arrays(stream: RoadNetworkStream) -> dict[str, NDArray[Any]]:
     return {f.name: getattr(pool, f.name) for f in fields(Edges) if f.name != "geometry"} | {
         "values": stream.values,
         "observed": stream.observed,
-        "topology_of": stream.topology_of,
+        "topology_of": stream.network_of,  # the name of its file since format 1
         "utc_offset_s": stream.utc_offset_s,
         "later_s": stream.later_s,
         "later": stream.later,
         "node_ids": stream.node_ids,
         "lon": stream.network.lon,
         "lat": stream.network.lat,
-        "present": np.stack([network.present for network in stream.topologies]),
-        "roads": rows.reshape(-1),  # rows of the pool: open, then closed roads of each topology
+        "present": np.stack([network.present for network in stream.networks]),
+        "roads": rows.reshape(-1),  # rows of the pool: open, then closed roads of each network
         "roads_end": np.cumsum([len(t) for t in tables]),
         "geometry": np.frombuffer(b"".join(pool.geometry.tolist()), np.uint8),
         "geometry_end": np.cumsum([len(g) for g in pool.geometry.tolist()], dtype=np.int64),
@@ -164,11 +164,11 @@ def _loaded(folder: Path, facts: dict[str, Any]) -> City:
             raise ValueError(f"{name}.npy has changed since it was written")
         return np.asarray(whole)  # a plain array, still backed by the file
 
-    topologies = _topologies(folder)
+    networks = _networks(folder)
     stream = RoadNetworkStream(
         mapped("values"),
         mapped("observed"),
-        topologies,
+        networks,
         _array(folder, "topology_of"),
         int(facts["start_s"]),
         int(facts["step_s"]),
@@ -202,7 +202,7 @@ def _byte_strings(folder: Path, name: str) -> NDArray[np.object_]:
     return strings
 
 
-def _topologies(folder: Path) -> tuple[RoadNetwork, ...]:
+def _networks(folder: Path) -> tuple[RoadNetwork, ...]:
     geometry, lines = (_byte_strings(folder, name) for name in ("geometry", "lines"))
     columns: dict[str, Any] = {
         f.name: geometry if f.name == "geometry" else _array(folder, f.name) for f in fields(Edges)
@@ -211,6 +211,6 @@ def _topologies(folder: Path) -> tuple[RoadNetwork, ...]:
     tables = [pool.take(rows) for rows in np.split(_array(folder, "roads"), _array(folder, "roads_end")[:-1])]
     node_ids, lon, lat = (_array(folder, name) for name in ("node_ids", "lon", "lat"))
     return tuple(
-        RoadNetwork(node_ids, lon, lat, tables[2 * i], here, tables[2 * i + 1], lines)
-        for i, here in enumerate(_array(folder, "present"))
+        RoadNetwork(node_ids, lon, lat, tables[2 * i], present, tables[2 * i + 1], lines)
+        for i, present in enumerate(_array(folder, "present"))
     )

@@ -1,6 +1,6 @@
-"""The table of changes: read into one network for each period, and written from the topologies of a stream.
+"""The table of changes: read into one network for each period, and written from the networks of a stream.
 
-A snapshot has the topology that is valid at its start: a change at time c applies to every snapshot that starts at c or
+A snapshot has the network that is valid at its start: a change at time c applies to every snapshot that starts at c or
 later. Actions: close, open, add_edge, add_node, remove_node.
 """
 
@@ -53,7 +53,7 @@ class Timeline:
         of_state = np.zeros(len(self.networks), np.int64)
         for i in shown.tolist():
             network = self.networks[i]
-            if network.fingerprint not in index_of:  # closing and reopening a road gives the same topology again
+            if network.fingerprint not in index_of:  # closing and reopening a road gives the same network again
                 index_of[network.fingerprint] = len(distinct)
                 distinct.append(network)
             of_state[i] = index_of[network.fingerprint]
@@ -194,13 +194,13 @@ def _road_keys(edges: Edges) -> list[tuple[Any, ...]]:
 
 
 def change_frame(stream: RoadNetworkStream, first: RoadNetwork, closed: Edges) -> pl.DataFrame | None:
-    """The changes that turn the tables of nodes and roads into each topology in turn; None if there are none."""
+    """The changes that turn the tables of nodes and roads into each network in turn; None if there are none."""
     import polars as pl
 
     everything = replace(first, present=np.ones(first.num_nodes, bool), edges=first.edges.join(closed))
-    turns = np.flatnonzero(np.diff(stream.topology_of)) + 1
-    held = np.concatenate([stream.topology_of[turns], stream.later])
-    course = [first, *(stream.topologies[k] for k in held.tolist())]
+    turns = np.flatnonzero(np.diff(stream.network_of)) + 1
+    held = np.concatenate([stream.network_of[turns], stream.later])
+    course = [first, *(stream.networks[k] for k in held.tolist())]
     at_s = [stream.start_s, *stream.times_s[turns].tolist(), *stream.later_s.tolist()]
     keys = {id(network): set(_road_keys(network.edges)) for network in (everything, *course)}
     shut: dict[tuple[int, int], tuple[Any, ...]] = {}  # roads that can be reopened, by their ends

@@ -168,9 +168,9 @@ def _read_import_notices(path: Path) -> dict[str, tuple[str, ...]]:
 
 def _stream(snapshots: Snapshots, timeline: Timeline, settings: CityFile, notices: Notices) -> RoadNetworkStream:
     starts_s = snapshots.steps.times_s(0, len(snapshots.values))
-    topologies, topology_of, later = timeline.course(starts_s * 1_000_000)
+    networks, network_of, later = timeline.course(starts_s * 1_000_000)
     stream = snapshots.stream(
-        topologies, topology_of=topology_of, quantity=settings.quantity, unit=settings.unit, later=later
+        networks, network_of=network_of, quantity=settings.quantity, unit=settings.unit, later=later
     )
 
     def place(cell: int) -> str:
@@ -182,7 +182,7 @@ def _stream(snapshots: Snapshots, timeline: Timeline, settings: CityFile, notice
 
     far = implausible(stream.values, stream.observed)
     notices.add_rows("Readings far outside the rest of the record, taken as not observed", far.reshape(-1), reading)
-    if not all(network.present.all() for network in topologies):
+    if not all(network.present.all() for network in networks):
         lost = (snapshots.observed & ~stream.observed).reshape(-1)
         notices.add_rows("Readings of nodes while they were absent were left out", lost, place)
     if not far.any():
@@ -231,7 +231,7 @@ def _write_tables(city: City, folder: Path, *, csv: bool) -> None:
     import polars as pl
 
     stream = city.stream
-    first = stream.topologies[int(stream.topology_of[0])] if stream.num_snapshots else stream.network
+    first = stream.networks[int(stream.network_of[0])] if stream.num_snapshots else stream.network
     closed = reopenable(first)
     text_ids = stream.node_ids.dtype.kind == "U" and all(re.fullmatch(INTEGER_ID, x) for x in stream.node_ids.tolist())
     settings = CityFile(city.name, stream.step_s, stream.timezone, stream.quantity, stream.unit, text_ids)

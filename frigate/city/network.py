@@ -1,7 +1,7 @@
 """A road network: a directed graph of intersections and roads (paper, Definition 1, without its readings).
 
 Immutable: `close`, `reopen`, `add` and `remove_nodes` return a new network. The node table only grows: a removed node
-stays in it with `present` False, so that column n of a stream is node n in every topology.
+stays in it with `present` False, so that column n of a stream is node n in every network.
 """
 
 from __future__ import annotations

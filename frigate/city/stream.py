@@ -1,4 +1,4 @@
-"""A road network stream: readings, an observed mask, and the topology of every snapshot (paper, Definition 2).
+"""A road network stream: readings, an observed mask, and the network of every snapshot (paper, Definition 2).
 
 Snapshot t covers [t, t + step) and is known at t + step. It has the roads that are open when it begins: a change holds
 from the first snapshot that begins at that time or later. Windows are views into the stream, never copies. Days are
@@ -30,22 +30,22 @@ def no_times() -> NDArray[np.int64]:
     return np.zeros(0, np.int64)
 
 
-def _turns(topology_of: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The snapshots that have another topology than the one before, and the first."""
-    return np.flatnonzero(np.diff(topology_of, prepend=-1))
+def _turns(network_of: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The snapshots that have another network than the one before, and the first."""
+    return np.flatnonzero(np.diff(network_of, prepend=-1))
 
 
 @dataclass(frozen=True)
 class RoadNetworkStream:
-    """Values and topologies of N nodes over S snapshots, one step apart.
+    """Values and networks of N nodes over S snapshots, one step apart.
 
     `values` is 0 where `observed` is False; a true 0 is observed.
     """
 
     values: NDArray[np.float32]  # [S,N]
     observed: NDArray[np.bool_]  # [S,N]
-    topologies: tuple[RoadNetwork, ...]  # distinct, all with the same node table
-    topology_of: NDArray[np.int64]  # [S] index into topologies
+    networks: tuple[RoadNetwork, ...]  # distinct, all with the same node table
+    network_of: NDArray[np.int64]  # [S] index into networks
     start_s: int  # start of snapshot 0, seconds since 1970 UTC
     step_s: int
     utc_offset_s: NDArray[np.int64]  # [S] local time minus UTC; saves the compute path a time-zone database
@@ -53,18 +53,18 @@ class RoadNetworkStream:
     quantity: str = "count"  # "count" is summed and never negative; anything else is a gauge
     unit: str = ""
     later_s: NDArray[np.int64] = field(default_factory=no_times)  # [L] changes after the last snapshot began, and
-    later: NDArray[np.int64] = field(default_factory=no_times)  # [L] the index into topologies that holds from then on
+    later: NDArray[np.int64] = field(default_factory=no_times)  # [L] the index into networks that holds from then on
 
     def __post_init__(self) -> None:
         S, N = self.values.shape
         if self.observed.shape != (S, N):
             raise CityError(f"values are {S} x {N} but observed is {self.observed.shape}")
-        if self.topology_of.shape != (S,) or self.utc_offset_s.shape != (S,):
-            raise CityError(f"every one of the {S} snapshots needs one topology and one UTC offset")
-        if any(network.num_nodes != N for network in self.topologies):
-            raise CityError(f"every topology needs the stream's {N} nodes")
+        if self.network_of.shape != (S,) or self.utc_offset_s.shape != (S,):
+            raise CityError(f"every one of the {S} snapshots needs one network and one UTC offset")
+        if any(network.num_nodes != N for network in self.networks):
+            raise CityError(f"every network needs the stream's {N} nodes")
         if self.later_s.shape != self.later.shape or (np.diff(self.later_s) <= 0).any():
-            raise CityError("changes after the record need increasing times, each with one topology")
+            raise CityError("changes after the record need increasing times, each with one network")
 
     def __repr__(self) -> str:
         return f"<RoadNetworkStream: {self.summary()}>"
@@ -90,39 +90,39 @@ class RoadNetworkStream:
 
     @property
     def network(self) -> RoadNetwork:
-        """The topology of the last snapshot: the network as it is now."""
+        """The network of the last snapshot: the roads as they are now."""
         if self.num_snapshots:
-            return self.topologies[int(self.topology_of[-1])]
-        return self.topologies[int(self.later[-1]) if len(self.later) else -1]
+            return self.networks[int(self.network_of[-1])]
+        return self.networks[int(self.later[-1]) if len(self.later) else -1]
 
     def usual_network(self, period: tuple[int, int] | None = None) -> RoadNetwork:
         """The roads that are open, and the nodes that are present, in most snapshots of a period (default: all).
 
-        This is one of the topologies if any of them is so, else a network of its own.
+        This is one of the networks if any of them is so, else a network of its own.
         """
         first, stop = period or (0, self.num_snapshots)
-        used, count = np.unique(self.topology_of[first:stop], return_counts=True)
-        return usual_roads([self.topologies[k] for k in used.tolist()], count) if len(used) else self.network
+        used, count = np.unique(self.network_of[first:stop], return_counts=True)
+        return usual_roads([self.networks[k] for k in used.tolist()], count) if len(used) else self.network
 
-    def topology_at(self, snapshot: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The index of the topology that holds when these snapshots begin; they may lie before or after the record."""
+    def network_at(self, snapshot: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The index of the network that holds when these snapshots begin; they may lie before or after the record."""
         S = self.num_snapshots
-        inside = self.topology_of[np.clip(snapshot, 0, S - 1)] if S else np.full(snapshot.shape, self._last_topology)
+        inside = self.network_of[np.clip(snapshot, 0, S - 1)] if S else np.full(snapshot.shape, self._last_network)
         after = snapshot >= S
         if not len(self.later_s) or not after.any():
             return inside
         first, stop = int(snapshot[after].min()), int(snapshot[after].max()) + 1
         begun = np.searchsorted(self.later_s, self.steps.times_s(first, stop), side="right")
-        course = np.concatenate([[self._last_topology], self.later])[begun]
+        course = np.concatenate([[self._last_network], self.later])[begun]
         return np.where(after, course[np.clip(snapshot - first, 0, stop - first - 1)], inside)
 
     @property
-    def _last_topology(self) -> int:
-        return int(self.topology_of[-1]) if self.num_snapshots else 0
+    def _last_network(self) -> int:
+        return int(self.network_of[-1]) if self.num_snapshots else 0
 
     @property
     def node_ids(self) -> NDArray[np.generic]:
-        return self.topologies[0].node_ids
+        return self.networks[0].node_ids
 
     @cached_property
     def sensors(self) -> NDArray[np.bool_]:
@@ -160,14 +160,14 @@ class RoadNetworkStream:
     def slice(self, first: int, stop: int) -> RoadNetworkStream:
         """The snapshots from `first` up to `stop`, as views."""
         part, stop = slice(first, stop), max(first, min(stop, self.num_snapshots))
-        turns = stop + np.flatnonzero(np.diff(self.topology_of[stop - 1 :])) if stop else _turns(self.topology_of)
+        turns = stop + np.flatnonzero(np.diff(self.network_of[stop - 1 :])) if stop else _turns(self.network_of)
         return replace(
             self,
             later_s=np.concatenate([self.times_s[turns], self.later_s]),
-            later=np.concatenate([self.topology_of[turns], self.later]),
+            later=np.concatenate([self.network_of[turns], self.later]),
             values=self.values[part],
             observed=self.observed[part],
-            topology_of=self.topology_of[part],
+            network_of=self.network_of[part],
             utc_offset_s=self.utc_offset_s[part],
             start_s=int(self.times_s[first]) if first < self.num_snapshots else self.steps.time_s(first),
         )
@@ -177,7 +177,7 @@ class RoadNetworkStream:
 
         Nodes are matched by id and place. Readings of nodes that are missing or absent there are dropped.
         """
-        column = network.same_nodes(self.topologies[0])
+        column = network.same_nodes(self.networks[0])
         if np.array_equal(column, np.arange(self.num_nodes)):
             values, observed = self.values, self.observed & network.present
         else:
@@ -185,9 +185,9 @@ class RoadNetworkStream:
             observed = self.observed[:, column] & (column >= 0) & network.present
         if not np.array_equal(observed, self.observed):
             values = np.where(observed, values, 0)
-        topology_of = np.zeros(self.num_snapshots, np.int64)
+        network_of = np.zeros(self.num_snapshots, np.int64)
         return replace(
-            self, values=values, observed=observed, topologies=(network,), topology_of=topology_of,
+            self, values=values, observed=observed, networks=(network,), network_of=network_of,
             later_s=no_times(), later=no_times(),
         )  # fmt: skip
 
@@ -240,7 +240,7 @@ def make_stream(
     start_s: int,
     step_s: int,
     observed: NDArray[np.bool_] | None = None,
-    topology_of: NDArray[np.integer] | None = None,
+    network_of: NDArray[np.integer] | None = None,
     timezone: str = "UTC",
     quantity: str = "count",
     unit: str = "",
@@ -260,7 +260,7 @@ def make_stream(
         Length of a snapshot in seconds.
     observed
         [S,N] False where there is no reading. Default: True where the value is finite. Absent nodes are never observed.
-    topology_of
+    network_of
         [S] index of each snapshot's network. Default: the first.
     timezone
         IANA name of the city's time zone, for the calendar.
@@ -272,9 +272,9 @@ def make_stream(
         Changes after the last snapshot begins: (seconds since 1970 UTC, index of the network that holds from then on).
     """
     quantity = parse_quantity(quantity, where="make_stream")
-    topologies = (network,) if isinstance(network, RoadNetwork) else tuple(network)
-    which = np.zeros(len(values), np.int64) if topology_of is None else np.asarray(topology_of, np.int64)
-    present = np.stack([t.present for t in topologies])
+    networks = (network,) if isinstance(network, RoadNetwork) else tuple(network)
+    which = np.zeros(len(values), np.int64) if network_of is None else np.asarray(network_of, np.int64)
+    present = np.stack([t.present for t in networks])
     seen = np.isfinite(values) if observed is None else np.asarray(observed, bool) & np.isfinite(values)
     if not present.all():
         seen = seen & present[which]
@@ -286,5 +286,5 @@ def make_stream(
         offsets = steps.local_start_s + numbers - times_s
     after = np.array(later, np.int64).reshape(-1, 2)
     return RoadNetworkStream(
-        stored, seen, topologies, which, start_s, step_s, offsets, timezone, quantity, unit, after[:, 0], after[:, 1]
+        stored, seen, networks, which, start_s, step_s, offsets, timezone, quantity, unit, after[:, 0], after[:, 1]
     )

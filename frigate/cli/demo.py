@@ -96,8 +96,8 @@ def run_demo(
     settings = settings or demo_settings(seed)
     write_city(demo_city(seed=seed, intersections=intersections, days=days), folder / CITY)
     city = read_city(folder / CITY)
-    most = max(network.num_edges for network in city.stream.topologies)
-    closed = np.array([network.num_edges < most for network in city.stream.topologies])[city.stream.topology_of]
+    most = max(network.num_edges for network in city.stream.networks)
+    closed = np.array([network.num_edges < most for network in city.stream.networks])[city.stream.network_of]
     say(
         f"{city.name}: {city.stream.num_nodes} intersections, {most} roads, {city.stream.num_snapshots} snapshots "
         f"({int(closed.sum())} with closed roads)"

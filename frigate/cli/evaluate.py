@@ -57,13 +57,13 @@ def run(args: Namespace) -> None:
             _print_table(rows, DROPPED_FIRST_BASELINES)
 
 
-def _lightgbm(args: Namespace, here: RunOnCity) -> tuple[bool, str]:
+def _lightgbm(args: Namespace, run_on_city: RunOnCity) -> tuple[bool, str]:
     """Whether to fit LightGBM, and a notice if it would take too long."""
     from frigate.evaluation.evaluate import lightgbm_seconds, with_test_period
 
     if args.lightgbm != "auto" or find_spec("lightgbm") is None:
         return args.lightgbm == "yes", ""
-    seconds = lightgbm_seconds(with_test_period(here, args.test), stride=args.stride)
+    seconds = lightgbm_seconds(with_test_period(run_on_city, args.test), stride=args.stride)
     if seconds <= LIGHTGBM_S:
         return True, ""
     return (

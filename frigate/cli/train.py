@@ -24,7 +24,6 @@ STOPPED = 130
 
 def run(args: Namespace) -> int:
     from frigate.check.sensors import check_sensors, fault_lines
-    from frigate.nn.device import best_device
     from frigate.nn.ops import describe_kernels
     from frigate.training.distributed import current
     from frigate.training.run import has_demand
@@ -49,7 +48,7 @@ def run(args: Namespace) -> int:
         )
     title = "Estimating demand, training" if has_demand(settings, city.stream) else "Training"
     with training_progress(title) as on_step:
-        device = best_device(group.device_name(args.device))
+        device = group.device(args.device)
         computed_with = describe_kernels(device, args.kernels)
         trained = train(
             city, seen=sensors, mode=args.split, settings=settings, folder=args.output, resume=args.resume,

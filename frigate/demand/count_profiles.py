@@ -39,13 +39,13 @@ def usual_counts(
         count[b] = observed[bins == b].sum(0)
     hourly = np.full((BINS, stream.num_nodes), np.nan)
     readings = count.sum(0)
-    known, here = count > 0, readings > 0
+    known, counted = count > 0, readings > 0
     means = total / np.maximum(count, 1)
     # Each bin's level relative to the mean, over the sensors with readings in that bin; 1 if there are none.
     rough = total.sum(0) / np.maximum(readings, 1)
     profile = (means * known).sum(1) / np.maximum((rough * known).sum(1), TINY)
     profile[~known.any(1)] = 1.0
-    hourly[:, rows[here]] = np.where(known, means, rough * profile[:, None])[:, here]
+    hourly[:, rows[counted]] = np.where(known, means, rough * profile[:, None])[:, counted]
     return hourly
 
 

@@ -18,14 +18,15 @@ USUAL_SEARCHES = (  # with too few sensors to tune; varied, because drivers diff
     SearchSettings(turn_s=80.0, noise=0.2, shortness=2.0, crossing_s=0.0),
     SearchSettings(turn_s=10.0, noise=0.4, fast_ends=1.0, speed_weight=1.5),
 )
+FORMER_NAMES = {"below_mean": "median_gap", "below_share": "median_gap_share"}  # in runs of 0.1.0
 
 
 @dataclass(frozen=True)
 class DemandSettings:
     """How demand is estimated. `tuning.choose_settings` selects the searches for a city on held-out sensors.
 
-    The median minimises the absolute error, and it lies below the mean: counts are skewed (`below_mean`), and so is
-    the uncertainty of an estimated flow (`below_share`). A sensor's own median is known (`own_median`).
+    The median minimises the absolute error, and it lies below the mean: counts are skewed (`median_gap`), and so is
+    the uncertainty of an estimated flow (`median_gap_share`). A sensor's own median is known (`own_median`).
     """
 
     searches: tuple[SearchSettings, ...] = USUAL_SEARCHES  # assigned to the route sets in turn
@@ -33,23 +34,24 @@ class DemandSettings:
     iterations: int = 60  # of the calibration
     hold: float = 0.03  # weight of the initial trip flows in the calibration, relative to one sensor
     power: float = 0.75  # exponent of the last hour's change: how much of it should persist through the coming hour
-    below_mean: float = 0.4  # vehicles between mean and median
-    below_share: float = 0.05  # the same as a share of the flow, in addition, where there is no sensor
-    own_median: float = 0.5  # weight of a sensor's own gap between mean and median, against `below_mean`
+    median_gap: float = 0.4  # vehicles between mean and median
+    median_gap_share: float = 0.05  # the same as a share of the flow, in addition, where there is no sensor
+    own_median: float = 0.5  # weight of a sensor's own gap between mean and median, against `median_gap`
 
     def __post_init__(self) -> None:
         require_kinds(self)
         require(len(self.searches) > 0, "searches", self.searches, "give at least one")
         require_between(self, 1, 1000, "sets", "iterations")
-        require_between(self, 0, 1, "hold", "power", "below_share", "own_median")
-        require_between(self, 0, 1e6, "below_mean")
+        require_between(self, 0, 1, "hold", "power", "median_gap_share", "own_median")
+        require_between(self, 0, 1e6, "median_gap")
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> DemandSettings:
-        return made_of(cls, data | {"searches": tuple(made_of(SearchSettings, each) for each in data["searches"])})
+        named = {FORMER_NAMES.get(name, name): value for name, value in data.items()}
+        return made_of(cls, named | {"searches": tuple(made_of(SearchSettings, each) for each in data["searches"])})
 
 
 def num_searches(graph: LineGraph) -> int:

@@ -157,8 +157,8 @@ def _at(table: Tensor, which: Tensor, hours: Sequence[Tensor]) -> Tensor:
 def _below(demand: Demand) -> NDArray[np.float32]:
     """[K,N] vehicles by which a count's median lies below its mean."""
     settings = demand.settings
-    own = np.nan_to_num(demand.usual_counts - demand.usual_medians, nan=settings.below_mean)
-    own = settings.own_median * own + (1 - settings.own_median) * settings.below_mean
-    elsewhere = settings.below_mean + settings.below_share * demand.node_flow
+    own = np.nan_to_num(demand.usual_counts - demand.usual_medians, nan=settings.median_gap)
+    own = settings.own_median * own + (1 - settings.own_median) * settings.median_gap
+    elsewhere = settings.median_gap + settings.median_gap_share * demand.node_flow
     below: NDArray[np.float32] = np.where(demand.sensors, own, elsewhere).astype(np.float32)
     return below

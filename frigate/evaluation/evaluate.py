@@ -33,7 +33,7 @@ from frigate.city.stream import RoadNetworkStream
 from frigate.config import Task, preset
 from frigate.errors import SettingsError
 from frigate.evaluation.metrics import Measure, Scores, interval
-from frigate.evaluation.results import Comparison, Evaluation, Row
+from frigate.evaluation.results import Comparison, Evaluation, ScoreRow
 from frigate.forecasting.forecaster import Forecaster
 from frigate.nn.batch import Batch
 from frigate.nn.device import best_device
@@ -66,7 +66,7 @@ def evaluate(
     stride: int = 1,
     test: str | None = None,
     lightgbm: bool = False,
-    device: str | None = None,
+    device: str | torch.device | None = None,
     progress: Progress | bool | None = None,
     kernels: str = "auto",
 ) -> Evaluation:
@@ -85,7 +85,7 @@ def evaluate(
         The period to score, such as "2024-03-11/2024-03-15". Default: the run's own, the last tenth of its data.
     lightgbm : bool
         Also fit LightGBM on the run's sensors and training period. Takes minutes on a large city.
-    device : str, optional
+    device : str or torch.device, optional
         "cpu" or "cuda". Default: cuda if available.
     progress : callable or bool, optional
         Called with the windows done and the total. True: print a line now and then.
@@ -97,56 +97,62 @@ def evaluate(
     Evaluation
         A row for the model, for each baseline, and for the yardstick: a sensor at every node.
     """
-    at, here = best_device(device), run.on(city)
-    here = with_test_period(here, test)
-    first, stop = here.split.test
-    if first < 0 or stop > here.city.stream.num_snapshots:
+    device, run_on_city = best_device(device), with_test_period(run.on(city), test)
+    first, stop = run_on_city.split.test
+    if first < 0 or stop > run_on_city.city.stream.num_snapshots:
         raise SettingsError("the city lacks some or all of the run's test period. Give a city that has those readings")
-    shorter = _about_training_period(here)
-    forecaster = forecaster_of(here, at, kernels=kernels)
+    shorter = _about_training_period(run_on_city)
+    forecaster = forecaster_of(run_on_city, device, kernels=kernels)
     if isinstance(progress, bool):
         progress = plain_progress("Evaluating", print_line) if progress else None
     evaluation = evaluate_forecaster(
         forecaster.predictor,
-        here.city,
-        here.split,
+        run_on_city.city,
+        run_on_city.split,
         forecaster.windows(),
         run.settings.task,
         name=run.settings.model.label,
         stride=stride,
         seed=run.settings.train.seed,
-        batch_size=windows_at_once(here.city.stream, run.settings.task, forecaster.predictor),
+        batch_size=windows_at_once(run_on_city.city.stream, run.settings.task, forecaster.predictor),
         progress=progress,
-        beside={LIGHTGBM: fit_lightgbm(here, at)} if lightgbm else {},
+        beside={LIGHTGBM: fit_lightgbm(run_on_city, device)} if lightgbm else {},
     )
-    notes = [evaluation.note, shorter, _about_test_period(here), *forecaster.roads_notices]
+    notes = [evaluation.note, shorter, _about_test_period(run_on_city), *forecaster.roads_notices]
     if run.settings.train.validation == "unseen":
         chosen = "The unseen nodes chose the checkpoint (validation = unseen), as in the paper"
         notes.append(f"{chosen}, so the scores are too good.")
     return replace(evaluation, note=" ".join(filter(None, notes)))
 
 
-def forecaster_of(here: RunOnCity, device: str | torch.device | None, *, kernels: str = "auto") -> Forecaster:
+def forecaster_of(run_on_city: RunOnCity, device: str | torch.device | None, *, kernels: str = "auto") -> Forecaster:
     """The run on this city, reading the seen nodes of its split."""
-    memory_gb = here.settings.train.memory_gb
-    return Forecaster(here.run, here.city, sensors=here.split.seen, device=device, memory_gb=memory_gb, kernels=kernels)
+    memory_gb = run_on_city.settings.train.memory_gb
+    return Forecaster(
+        run_on_city.run,
+        run_on_city.city,
+        sensors=run_on_city.split.seen,
+        device=device,
+        memory_gb=memory_gb,
+        kernels=kernels,
+    )
 
 
-def with_test_period(here: RunOnCity, test: str | None) -> RunOnCity:
+def with_test_period(run_on_city: RunOnCity, test: str | None) -> RunOnCity:
     """With another test period, such as "2024-03-11/2024-03-15"; None: the run's own."""
     if test is None:
-        return here
-    stream = here.city.stream
+        return run_on_city
+    stream = run_on_city.city.stream
     first, stop = snapshots_in(stream, parse_period(test, stream.timezone, where="test"))
     if first == stop:
         record = f"{stream.local_time(stream.start_s)} to {stream.local_time(stream.end_s)}"
         raise SettingsError(f'test "{test}": no data in this period. Give a period in {record}')
-    return replace(here, split=replace(here.split, test=(first, stop)))
+    return replace(run_on_city, split=replace(run_on_city.split, test=(first, stop)))
 
 
-def _about_test_period(here: RunOnCity) -> str:
+def _about_test_period(run_on_city: RunOnCity) -> str:
     """A note on a test period that misses a kind of day, or that the model was trained on."""
-    split, task, stream = here.split, here.settings.task, here.city.stream
+    split, task, stream = run_on_city.split, run_on_city.settings.task, run_on_city.city.stream
     scored = stream.wall_clock[split.test[0] + task.past : split.test[1], KIND] == KINDS_OF_DAY.index("weekend")
     said = []
     for kind, missing in (("weekday", scored.all()), ("weekend", not scored.any())):
@@ -160,13 +166,13 @@ def _about_test_period(here: RunOnCity) -> str:
     return " ".join(said)
 
 
-def fit_lightgbm(here: RunOnCity, device: torch.device) -> tuple[Baseline, Windows]:
+def fit_lightgbm(run_on_city: RunOnCity, device: torch.device) -> tuple[Baseline, Windows]:
     """LightGBM for a run's sensors, periods and seed, with road features but without demand; and its windows."""
-    stream, split, seed = here.city.stream, here.split, here.settings.train.seed
-    features = features_of([here.usual_roads], here.city)[0]
+    stream, split, seed = run_on_city.city.stream, run_on_city.split, run_on_city.settings.train.seed
+    features = features_of([run_on_city.usual_roads], run_on_city.city)[0]
     scaling = fit_scaling(stream, split, preset("default").model, features=features, seed=seed)
-    windows = windows_without_demand(here.city, split, scaling, device)
-    return fit_trees(windows, split, here.settings.task, seed=seed), windows
+    windows = windows_without_demand(run_on_city.city, split, scaling, device)
+    return fit_trees(windows, split, run_on_city.settings.task, seed=seed), windows
 
 
 def windows_without_demand(city: City, split: Split, scaling: Scaling, device: torch.device) -> Windows:
@@ -176,9 +182,9 @@ def windows_without_demand(city: City, split: Split, scaling: Scaling, device: t
     return Windows(city.stream, views)
 
 
-def lightgbm_seconds(here: RunOnCity, *, stride: int = 1) -> float:
+def lightgbm_seconds(run_on_city: RunOnCity, *, stride: int = 1) -> float:
     """Estimated time to fit and score LightGBM on this machine."""
-    stream, split, task = here.city.stream, here.split, here.settings.task
+    stream, split, task = run_on_city.city.stream, run_on_city.split, run_on_city.settings.task
 
     def windows(period: Period) -> int:
         return len(windows_in(period, past=task.past, horizon=task.horizon))
@@ -188,11 +194,11 @@ def lightgbm_seconds(here: RunOnCity, *, stride: int = 1) -> float:
     return (rows / FITTED_ROWS_S + scored / FORECAST_ROWS_S) / torch.get_num_threads()
 
 
-def _about_training_period(here: RunOnCity) -> str:
+def _about_training_period(run_on_city: RunOnCity) -> str:
     """A note on a city that lacks some of the run's training period, which the baselines are fitted on."""
-    (first, stop), whole = here.split.train, here.run.split.train
+    (first, stop), whole = run_on_city.split.train, run_on_city.run.split.train
     left, length = stop - first, whole[1] - whole[0]
-    if not here.city.stream.observed[first:stop, here.split.seen].any():
+    if not run_on_city.city.stream.observed[first:stop, run_on_city.split.seen].any():
         raise SettingsError(
             "the city has no readings from the run's training period, which the baselines are fitted on. "
             "Give a city that has those readings"
@@ -203,7 +209,7 @@ def _about_training_period(here: RunOnCity) -> str:
 
 def windows_at_once(stream: RoadNetworkStream, task: Task, predictor: Predictor) -> int:
     """How many windows fit into memory at once, together with the baselines and scores."""
-    edges = max(network.num_edges for network in stream.topologies)
+    edges = max(network.num_edges for network in stream.networks)
     beside = 8 * stream.num_nodes * (task.horizon * SCORE_TENSORS + 4 * NEAR_SENSORS)
     fit = predictor.windows_at_once(edges=edges, past=task.past, horizon=task.horizon, beside=beside)
     return min(MAX_WINDOWS, fit)
@@ -308,7 +314,7 @@ def evaluate_forecaster(
     )
 
 
-def _at_sensors_alone(row: Row) -> Row:
+def _at_sensors_alone(row: ScoreRow) -> ScoreRow:
     """The row of a baseline that repeats a node's own readings: it only has scores at sensors."""
     nothing = tuple(None for _ in row.by_step)
     return replace(
@@ -316,7 +322,9 @@ def _at_sensors_alone(row: Row) -> Row:
     )
 
 
-def _minus_best(scores: Mapping[str, Scores], rows: Sequence[Row], split: Split, *, seed: int) -> Comparison | None:
+def _minus_best(
+    scores: Mapping[str, Scores], rows: Sequence[ScoreRow], split: Split, *, seed: int
+) -> Comparison | None:
     """The model compared with the baseline with the lowest MAE, over the same draws of nodes."""
     model, nodes = rows[0], split.unseen if rows[0].unseen is not None else split.seen
     drawn = {row.name: scores[row.name].mae_draws(nodes, seed=seed) for row in rows if row.kind != "yardstick"}
@@ -372,7 +380,7 @@ def share_of_sensor(model: Scores, none: Scores, own: Scores, nodes: NDArray[np.
 
 def _rows(
     scores: Mapping[str, Scores], stream: RoadNetworkStream, split: Split, *, model: str, seed: int
-) -> tuple[Row, ...]:
+) -> tuple[ScoreRow, ...]:
     nodes = split.unseen if scores[model].summary(split.unseen) is not None else split.seen
     tercile, hops = terciles(stream, split, nodes), hop_groups(stream, split, nodes)
     zero_mae, _ = scores[ZERO].mae_draws(nodes, seed=seed)
@@ -380,7 +388,7 @@ def _rows(
     for name, these in scores.items():
         mae, _ = these.mae_draws(nodes, seed=seed)
         rows.append(
-            Row(
+            ScoreRow(
                 name=name,
                 kind="model" if name == model else "yardstick" if name == OWN else "baseline",
                 unseen=these.summary(split.unseen, seed=seed),

@@ -13,11 +13,11 @@ from frigate.errors import SettingsError
 from frigate.evaluation.metrics import Measure, Summary
 from frigate.text import table_lines
 
-Table = list[dict[str, str]]  # for each row, its cells by column
+TextTable = list[dict[str, str]]  # for each row, its cells by column
 
 
 @dataclass(frozen=True)
-class Row:
+class ScoreRow:
     """The scores of a forecaster. The groups are of unseen nodes, or of sensors if no unseen node can be scored."""
 
     name: str
@@ -65,7 +65,7 @@ class Evaluation:
     """Rows for the model, the baselines and the yardstick, and what they were scored on."""
 
     city: str
-    rows: tuple[Row, ...]
+    rows: tuple[ScoreRow, ...]
     note: str  # caveats for the reader, or ""
     seen: tuple[str | int, ...]  # node ids
     unseen: tuple[str | int, ...]
@@ -82,7 +82,7 @@ class Evaluation:
     node_mae: NDArray[np.float64] = field(repr=False, compare=False)  # [N] the model's; NaN without readings
     node_mean: NDArray[np.float64] = field(repr=False, compare=False)  # [N] mean size of the readings scored
     best_node_mae: NDArray[np.float64] | None = field(repr=False, compare=False)  # [N] the best baseline's
-    own_past: tuple[Row, ...] = ()  # baselines for sensors only, if `rows` are of unseen nodes
+    own_past: tuple[ScoreRow, ...] = ()  # baselines for sensors only, if `rows` are of unseen nodes
     minus_best: Comparison | None = None  # None: there is no baseline
 
     def __repr__(self) -> str:
@@ -90,10 +90,10 @@ class Evaluation:
         return "\n".join(filter(None, [self.summary(), *lines, self.comparison_line(), self.note, self.footnote]))
 
     @property
-    def model(self) -> Row:
+    def model(self) -> ScoreRow:
         return self.rows[0]
 
-    def row(self, name: str) -> Row:
+    def row(self, name: str) -> ScoreRow:
         for row in self.rows:
             if row.name == name:
                 return row
@@ -122,11 +122,11 @@ class Evaluation:
             "own_past": [row.to_json() for row in self.own_past],
         }
 
-    def table_rows(self) -> Table:
+    def table_rows(self) -> TextTable:
         """The main table: a row for each forecaster, at unseen nodes or else at sensors."""
         return [_table_row(row, any_unseen=self.model.unseen is not None) for row in self.rows]
 
-    def sensor_table(self) -> Table:
+    def sensor_table(self) -> TextTable:
         """The table at sensors, with baselines that repeat a sensor's own past; empty if that is the main table."""
         if self.model.unseen is None or self.model.at_sensors is None:
             return []
@@ -145,7 +145,7 @@ class Evaluation:
         best = self.minus_best
         return f"MAE minus that of the best baseline, {best.baseline}: {_with_interval(best.mae, signed=True)}."
 
-    def detail_tables(self) -> dict[str, Table]:
+    def detail_tables(self) -> dict[str, TextTable]:
         """Title -> table of MAE: by step ahead, traffic volume and roads to the nearest sensor. Without empty ones."""
         steps = {f"{i} ({i * self.step_s / 60:g} min)": i - 1 for i in range(1, self.horizon + 1)}
         by_step = [
@@ -173,7 +173,7 @@ def _json(summary: Summary | None) -> dict[str, Any] | None:
     return None if summary is None else summary.to_json()
 
 
-def _table_row(row: Row, *, any_unseen: bool) -> dict[str, str]:
+def _table_row(row: ScoreRow, *, any_unseen: bool) -> dict[str, str]:
     columns = _measures(row.label, row.unseen if any_unseen else row.at_sensors)
     columns["of zero"] = "-" if row.relative_to_zero is None else f"{row.relative_to_zero:.3f}"
     if any_unseen:

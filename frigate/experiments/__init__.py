@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from frigate.errors import SettingsError, did_you_mean
 from frigate.experiments import accuracy, breakdowns, city_data, model_costs, plots, theory, variations
 from frigate.experiments.plan import QUICK, Effort, Plan
-from frigate.experiments.table import Table
+from frigate.experiments.table import ResultTable
 from frigate.experiments.trials import Scored, Trial
 
 __all__ = ["EXPERIMENTS", "QUICK", "Effort", "Experiment", "Plan", "named"]
@@ -27,12 +27,14 @@ class Experiment:
     """A table or figure: the trials it needs, how they become a table, and how that is drawn."""
 
     name: str
-    measure: Callable[[Plan, Scored], Table]
-    draw: Callable[[Table], plots.Figure]
+    measure: Callable[[Plan, Scored], ResultTable]
+    draw: Callable[[ResultTable], plots.Figure]
     trials: Callable[[Plan, Scored], list[Trial]] = _no_trials  # may return more once the first are done
 
 
-def _direct(name: str, measure: Callable[[Plan], Table], draw: Callable[[Table], plots.Figure]) -> Experiment:
+def _direct(
+    name: str, measure: Callable[[Plan], ResultTable], draw: Callable[[ResultTable], plots.Figure]
+) -> Experiment:
     """An experiment without any training."""
     return Experiment(name, lambda plan, scored: measure(plan), draw)
 

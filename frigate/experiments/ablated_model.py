@@ -14,7 +14,7 @@ from frigate.config import ModelSettings, Settings
 from frigate.errors import SettingsError
 from frigate.nn.batch import Batch
 from frigate.nn.layers import Gate, GatedConv, GatedLayers, Layers
-from frigate.nn.model import PAPER_CALENDAR, Embedding, Frigate, MomentPrior, PaperEmbedding, Prior, Reading
+from frigate.nn.model import PAPER_CALENDAR, Embedding, Frigate, MomentPrior, PaperEmbedding, Prior, ReadingEncoder
 from frigate.nn.ops import Backend
 from frigate.nn.ops.sparse import SparseMatrix
 from frigate.nn.scaling import Scaling
@@ -62,7 +62,7 @@ class ReadingEmbedding(Embedding):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.reading = Reading(width)
+        self.reading = ReadingEncoder(width)
 
     def forward(self, batch: Batch, tau: Tensor, backend: Backend, sensor_weights: Sequence[Tensor] | None) -> Tensor:
         h0: Tensor = self.reading(batch, tau, backend)

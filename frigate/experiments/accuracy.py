@@ -11,7 +11,7 @@ from frigate.evaluation.evaluate import OWN
 from frigate.evaluation.metrics import Measure
 from frigate.experiments import plots
 from frigate.experiments.plan import FITTED, NAIVE, Plan, Recipe
-from frigate.experiments.table import Row, Table, number_or
+from frigate.experiments.table import ResultTable, Row, number_or
 from frigate.experiments.trials import Scored, Trial, yardsticks
 
 BEST_BASELINES = 2  # are also trained with the hiding and road features of `default`
@@ -45,7 +45,7 @@ def best_baselines(plan: Plan, scored: Scored) -> list[str]:
     return sorted(mae, key=lambda model: float(mae[model]))[:BEST_BASELINES]
 
 
-def measure(plan: Plan, scored: Scored) -> Table:
+def measure(plan: Plan, scored: Scored) -> ResultTable:
     groups: dict[str, list[Trial]] = {}
     for trial in trials(plan, scored):
         if scored.has(trial):
@@ -53,7 +53,7 @@ def measure(plan: Plan, scored: Scored) -> Table:
     rows = [_row(scored, these) for these in groups.values()]
     rows.sort(key=lambda row: (row["kind"] == "yardstick", -number_or(np.inf, row["mae"])))
     more = {"runs": [_run(scored, trial) for these in groups.values() for trial in these]}
-    return Table.make("accuracy", rows, more, seen=plan.seen, seeds=len(plan.effort.seeds))
+    return ResultTable.make("accuracy", rows, more, seen=plan.seen, seeds=len(plan.effort.seeds))
 
 
 def _row(scored: Scored, trials: Sequence[Trial]) -> Row:
@@ -100,7 +100,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-def draw(table: Table) -> plots.Figure:
+def draw(table: ResultTable) -> plots.Figure:
     rows = [row for row in table.rows if row["mae"] is not None]
     figure, (ax,) = plots.figure(7.5, 0.6 + 0.32 * len(rows))
     plots.mae_bars(ax, [str(row["model"]) for row in rows], rows)

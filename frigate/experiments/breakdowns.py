@@ -10,7 +10,7 @@ from frigate.config import BASELINES
 from frigate.evaluation.evaluate import OWN
 from frigate.experiments import plots
 from frigate.experiments.plan import FITTED, Plan
-from frigate.experiments.table import Row, Table, mae_cells
+from frigate.experiments.table import ResultTable, Row, mae_cells
 from frigate.experiments.trials import Scored, Trial, yardsticks
 
 TRAFFIC = ("high", "medium", "low")  # thirds of the unseen nodes, by mean reading in training
@@ -22,7 +22,7 @@ def horizon_trials(plan: Plan, scored: Scored) -> list[Trial]:
     return [Trial(plan.recipe(model)) for model in (*models, OWN)]
 
 
-def measure_horizon(plan: Plan, scored: Scored) -> Table:
+def measure_horizon(plan: Plan, scored: Scored) -> ResultTable:
     minutes = plan.city.stream.step_s / 60
     rows: list[Row] = [
         {"model": trial.recipe.label, "step": step, "minutes": step * minutes, **mae_cells(summary)}
@@ -30,10 +30,10 @@ def measure_horizon(plan: Plan, scored: Scored) -> Table:
         for step, summary in enumerate(scored.by_step(trial), start=1)
         if summary is not None
     ]
-    return Table.make("horizon", rows)
+    return ResultTable.make("horizon", rows)
 
 
-def draw_horizon(table: Table) -> plots.Figure:
+def draw_horizon(table: ResultTable) -> plots.Figure:
     figure, (ax,) = plots.figure(7.5, 4.8)
     plots.mae_lines(ax, table.by_model(), "minutes", bands="Frigate", dashed=OWN)  # all bands would hide each other
     ax.set(xlabel="minutes ahead", ylabel=f"MAE ({table.unit})")
@@ -46,7 +46,7 @@ def traffic_trials(plan: Plan, scored: Scored) -> list[Trial]:
     return [Trial(plan.recipe(model)) for model in models]
 
 
-def measure_traffic(plan: Plan, scored: Scored) -> Table:
+def measure_traffic(plan: Plan, scored: Scored) -> ResultTable:
     rows: list[Row] = []
     for trial, _ in scored.found(traffic_trials(plan, scored)):
         groups = scored.by_tercile(trial)
@@ -54,10 +54,10 @@ def measure_traffic(plan: Plan, scored: Scored) -> Table:
             if (found := groups.get(traffic)) is not None:
                 row: Row = {"model": trial.recipe.label, "traffic": traffic, **mae_cells(found)}
                 rows.append(row | {"wape": found.wape.value, "nodes": found.nodes})
-    return Table.make("traffic-buckets", rows)
+    return ResultTable.make("traffic-buckets", rows)
 
 
-def draw_traffic(table: Table) -> plots.Figure:
+def draw_traffic(table: ResultTable) -> plots.Figure:
     models = table.by_model()
     figure, axes = plots.figure(11, 0.8 + 0.32 * len(models), columns=len(TRAFFIC), share_y=True)
     for ax, traffic in zip(axes, TRAFFIC, strict=True):
@@ -75,7 +75,7 @@ def sweep_trials(plan: Plan, scored: Scored) -> list[Trial]:
     return found
 
 
-def measure_sweep(plan: Plan, scored: Scored) -> Table:
+def measure_sweep(plan: Plan, scored: Scored) -> ResultTable:
     rows: list[Row] = []
     for trial, pooled in scored.found(sweep_trials(plan, scored), models=SWEPT):
         for step, summary in enumerate([pooled, *scored.by_step(trial)]):
@@ -83,10 +83,10 @@ def measure_sweep(plan: Plan, scored: Scored) -> Table:
                 row: Row = {"model": trial.recipe.label, "seen": 100 * trial.recipe.seen, "step": step or None}
                 row["minutes"] = step * plan.city.stream.step_s / 60 if step else None
                 rows.append(row | mae_cells(summary) | {"of_zero": None if step else scored.of_zero(trial)})
-    return Table.make("seen-sweep", rows)
+    return ResultTable.make("seen-sweep", rows)
 
 
-def draw_sweep(table: Table) -> plots.Figure:
+def draw_sweep(table: ResultTable) -> plots.Figure:
     shares = sorted({row["seen"] for row in table.rows if isinstance(row["seen"], int | float)})
     figure, axes = plots.figure(2.2 * len(shares) + 2, 4.2, columns=len(shares), share_y=True)
     for ax, share in zip(axes, shares, strict=True):

@@ -18,14 +18,14 @@ from frigate.city.network import RoadNetwork
 from frigate.coordinates import EARTH_RADIUS_M
 from frigate.draws import Draw, generator, seed_of
 from frigate.experiments.plan import Plan, Recipe
-from frigate.experiments.trials import Change, Fitted
+from frigate.experiments.trials import Fitted, InputChange
 
 THRESHOLD = 3.0  # median road lengths: the largest straight-line distance of a new road
 DROPPED = 1 / 3  # of the past snapshots: 8 of 12 remain
 
 
 @dataclass(frozen=True)
-class OtherRoads(Change):
+class OtherRoads(InputChange):
     """A percentage of the roads changed, in every snapshot."""
 
     percent: float
@@ -67,7 +67,7 @@ def _near_pairs(network: RoadNetwork) -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True)
-class Thinned(Change):
+class Thinned(InputChange):
     """A third of the past snapshots, drawn for each window, is dropped or masked."""
 
     masked: bool = False

@@ -20,7 +20,7 @@ from frigate.city.stream import RoadNetworkStream
 from frigate.coordinates import EARTH_RADIUS_M
 from frigate.experiments import plots
 from frigate.experiments.plan import Plan
-from frigate.experiments.table import Row, Table, number_or
+from frigate.experiments.table import ResultTable, Row, number_or
 
 # tbl:dataset_details: nodes, roads, km2, mean, std, seen, trips
 PAPER = {
@@ -31,7 +31,7 @@ PAPER = {
 PAPER_STEP_MIN = 5
 
 
-def measure_datasets(plan: Plan) -> Table:
+def measure_datasets(plan: Plan) -> ResultTable:
     """The row of the plan's city, the paper's rows, and the map for the plot."""
     city, stream = plan.city, plan.city.stream
     network = stream.network
@@ -58,10 +58,10 @@ def measure_datasets(plan: Plan) -> Table:
         "total": summed if stream.quantity == "count" else None,
         "trips": None,
     }
-    versions = len({network.fingerprint for network in stream.topologies})
+    versions = len({network.fingerprint for network in stream.networks})
     changed = f" The roads change during the record: {versions} different networks." if versions > 1 else ""
     more = {"map": _map(network, count, total), "count": stream.quantity == "count"}
-    return Table.make("datasets", [ours, *_paper_rows(ours)], more, city=city.name, changed=changed)
+    return ResultTable.make("datasets", [ours, *_paper_rows(ours)], more, city=city.name, changed=changed)
 
 
 def node_sums(stream: RoadNetworkStream) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -102,20 +102,20 @@ def _map(network: RoadNetwork, count: NDArray[np.int64], total: NDArray[np.float
     }
 
 
-def draw_datasets(table: Table) -> plots.Figure:
+def draw_datasets(table: ResultTable) -> plots.Figure:
     """The map of the nodes, coloured by their mean reading."""
     from matplotlib.collections import LineCollection
     from matplotlib.colors import LogNorm
 
-    here = table.more["map"]
-    place = np.array([here["lon"], here["lat"]], float).T
-    mean = np.array(here["mean"], float)
+    drawn = table.more["map"]
+    place = np.array([drawn["lon"], drawn["lat"]], float).T
+    mean = np.array(drawn["mean"], float)
     squeeze = np.cos(np.radians(place[:, 1].mean()))  # degree of longitude relative to latitude
     wide, high = np.ptp(place, axis=0) * [squeeze, 1]
     tall = high / max(wide, 1e-9)
     width = min(6.0, 6.5 / max(tall, 0.3))
     figure, (ax,) = plots.figure(width + 2.4, max(width * tall, 3.0) + 1.0)
-    streets = place[np.array([here["from"], here["to"]], int).T]
+    streets = place[np.array([drawn["from"], drawn["to"]], int).T]
     # Rasterized even in an SVG: ten thousand streets would make it megabytes.
     ax.add_collection(LineCollection(list(streets), colors="0.8", linewidths=0.6, zorder=0.5, rasterized=True))
     size = float(np.clip(25000 / len(mean), 3, 60))
@@ -146,7 +146,7 @@ DAYS = ("weekdays", "weekends")
 CURVE_POINTS = 300
 
 
-def measure_profile(plan: Plan) -> Table:
+def measure_profile(plan: Plan) -> ResultTable:
     """Nodes at fixed percentiles of the mean reading, and their traffic by hour."""
     stream = plan.city.stream
     count, total = node_sums(stream)
@@ -160,7 +160,7 @@ def measure_profile(plan: Plan) -> Table:
         for p, rank in ranks.items()
     }
     rows = [_profile_row(tides[p], mean, rank) for p, rank in ranks.items()]
-    table = Table.make("profile", rows, city=plan.city.name)
+    table = ResultTable.make("profile", rows, city=plan.city.name)
     more = {"curve": _curve(mean), "slopes": _slopes(mean), "tides": [tides[p] for p in DRAWN if p in tides]}
     return replace(table, notes=[*table.notes, *_profile_notes(mean, stream)], more=more)
 
@@ -234,7 +234,7 @@ def _slopes(mean: NDArray[np.float64]) -> list[float] | None:
     return [float(np.log(0.5 / 0.1) / np.log(x[1] / x[0])), float(np.log(0.1 / 0.01) / np.log(x[2] / x[1]))]
 
 
-def draw_profile(table: Table) -> plots.Figure:
+def draw_profile(table: ResultTable) -> plots.Figure:
     """The share of nodes with at least this much traffic, and the day at three nodes."""
     figure, axes = plots.figure(10.0, 7.0, rows=2, columns=2)
     _draw_curve(axes[0], table)
@@ -254,7 +254,7 @@ def draw_profile(table: Table) -> plots.Figure:
     return figure
 
 
-def _draw_curve(ax: plots.Axes, table: Table) -> None:
+def _draw_curve(ax: plots.Axes, table: ResultTable) -> None:
     mean, share = (np.array(table.more["curve"][name]) for name in ("mean", "share"))
     ax.set(xscale="log", yscale="log")
     plots.line(ax, mean[mean > 0], share[mean > 0], label="the nodes")

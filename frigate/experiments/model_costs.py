@@ -20,7 +20,7 @@ from frigate.demand.settings import DemandSettings
 from frigate.evaluation.evaluate import forecaster_of
 from frigate.experiments import plots
 from frigate.experiments.plan import LABELS, Plan
-from frigate.experiments.table import Cell, Row, Table
+from frigate.experiments.table import Cell, ResultTable, Row
 from frigate.nn.batch import Batch
 from frigate.nn.device import best_device
 from frigate.nn.scaling import fit_scaling
@@ -35,7 +35,7 @@ PAPER_PARAMETERS = {  # tab:params
 IN_PAPER, PAPER_COLOUR = "in the paper", "#c9ced6"  # the paper's bars
 
 
-def measure_parameters(plan: Plan) -> Table:
+def measure_parameters(plan: Plan) -> ResultTable:
     """Count the parameters of every model, built for the city and for half of it."""
     whole = plan.city.stream.slice(0, 1)  # readings do not matter
     half = western_half(whole)
@@ -45,7 +45,7 @@ def measure_parameters(plan: Plan) -> Table:
         paper = PAPER_PARAMETERS.get(model)
         row: Row = {"model": LABELS[model], "parameters": ours, "parameters_half": of_half, "paper": paper}
         rows.append(row | {"of_paper_percent": None if paper is None else 100 * ours / paper})
-    return Table.make("parameters", rows, whole=whole.num_nodes, half=half.num_nodes)
+    return ResultTable.make("parameters", rows, whole=whole.num_nodes, half=half.num_nodes)
 
 
 def count_parameters(settings: Settings, stream: RoadNetworkStream) -> int:
@@ -69,7 +69,7 @@ def western_half(stream: RoadNetworkStream) -> RoadNetworkStream:
     return stream.on(part)
 
 
-def draw_parameters(table: Table) -> plots.Figure:
+def draw_parameters(table: ResultTable) -> plots.Figure:
     """A bar for each model, and a grey one below it if the paper has a number."""
     figure, ax = bars_beside_paper(table, ("parameters",), "paper")
     ax.xaxis.set_major_formatter("{x:,.0f}")
@@ -78,7 +78,7 @@ def draw_parameters(table: Table) -> plots.Figure:
 
 
 def bars_beside_paper(
-    table: Table, ours: tuple[str, ...], paper: str, *, scale: float = 1.0
+    table: ResultTable, ours: tuple[str, ...], paper: str, *, scale: float = 1.0
 ) -> tuple[plots.Figure, plots.Axes]:
     """A bar for each model, and the paper's below it in grey; `ours` names the value column, and maybe low and high."""
     bars: list[tuple[str, list[Cell]]] = []
@@ -98,7 +98,7 @@ def bars_beside_paper(
 PAPER_S = {"dcrnn": 0.0081, "stgode": 0.0164, "paper": 0.0207, "stnn": 0.0375, "localegn": 0.0492}  # tab:inference
 
 
-def measure_time(plan: Plan) -> Table:
+def measure_time(plan: Plan) -> ResultTable:
     """Time each model on the last window of the test period."""
     device, city = best_device(plan.device), plan.city
     models = plan.wanted(*PRESETS, *BASELINES)
@@ -112,11 +112,11 @@ def measure_time(plan: Plan) -> Table:
         low, median, high = np.quantile(seconds, [0.25, 0.5, 0.75]).tolist()
         row: Row = {"model": LABELS[model], "median_s": median, "low_s": low, "high_s": high}
         rows.append(row | {"timings": plan.effort.timings, "paper_s": PAPER_S.get(model)})
-    task, where, network = preset(PRESETS[0]).task, environment(device), city.network
-    more = {"environment": where, "nodes": network.num_nodes, "roads": network.num_edges}
-    known = {"hardware": where["hardware"], "bf16": ", bf16 where autocast allows" if device.type == "cuda" else ""}
-    known |= {"city": city.name, "past": task.past, "horizon": task.horizon, "device": where["device"]}
-    return Table.make("inference-time", rows, more, nodes=network.num_nodes, roads=network.num_edges, **known)
+    task, machine, network = preset(PRESETS[0]).task, environment(device), city.network
+    more = {"environment": machine, "nodes": network.num_nodes, "roads": network.num_edges}
+    known = {"hardware": machine["hardware"], "bf16": ", bf16 where autocast allows" if device.type == "cuda" else ""}
+    known |= {"city": city.name, "past": task.past, "horizon": task.horizon, "device": machine["device"]}
+    return ResultTable.make("inference-time", rows, more, nodes=network.num_nodes, roads=network.num_edges, **known)
 
 
 def untrained(plan: Plan, model: str) -> RunOnCity:
@@ -154,7 +154,7 @@ def timed(forecast: Callable[[Batch], torch.Tensor], batch: Batch, *, times: int
         return [once() for _ in range(times)]
 
 
-def draw_time(table: Table) -> plots.Figure:
+def draw_time(table: ResultTable) -> plots.Figure:
     """A bar for each model with quartiles as whiskers, and a grey one below it if the paper has a time."""
     figure, ax = bars_beside_paper(table, ("median_s", "low_s", "high_s"), "paper_s", scale=1000)
     ax.set(xlabel="ms for one forecast of all nodes (the paper: its own data and hardware)")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from frigate.experiments.plots import format_numbers
-from frigate.experiments.table import Cell, Table, read_table
+from frigate.experiments.table import Cell, ResultTable, read_table
 from frigate.experiments.verdict import ANSWERS, RUN_TO_RUN, verdicts
 from frigate.pages.page import render
 from frigate.reading.files import write_file
@@ -62,10 +62,10 @@ def write_page(results: Path, *, order: Sequence[str] = ()) -> Path:
     paths = [path for path in results.glob("*.json") if path.name != PLAN]
     paths.sort(key=lambda path: (rank.get(path.stem, len(rank)), path.stem))
     tables = [read_table(path) for path in paths]
-    cities = dict.fromkeys(str(t.more["city"]) for t in tables if isinstance(t, Table) and t.more.get("city"))
+    cities = dict.fromkeys(str(t.more["city"]) for t in tables if isinstance(t, ResultTable) and t.more.get("city"))
     shown = [_result(path, at, table) for at, (path, table) in enumerate(zip(paths, tables, strict=True))]
     name = ", ".join(cities) or "Results"
-    judged = verdicts([table for table in tables if isinstance(table, Table)])
+    judged = verdicts([table for table in tables if isinstance(table, ResultTable)])
     page = results / "report.html"
     write_file(
         page,
@@ -83,7 +83,7 @@ def write_page(results: Path, *, order: Sequence[str] = ()) -> Path:
     return page
 
 
-def _result(path: Path, at: int, table: Table | str) -> dict[str, Any]:
+def _result(path: Path, at: int, table: ResultTable | str) -> dict[str, Any]:
     """What the template shows of an experiment: its table, or what is wrong with its file."""
     anchor = path.stem if re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", path.stem) else f"no.{at}"
     if isinstance(table, str):
@@ -139,7 +139,7 @@ def _plain(value: Any) -> str:
 # Tables
 
 
-def _columns(table: Table) -> list[Column]:
+def _columns(table: ResultTable) -> list[Column]:
     """The columns to show, with intervals below their values."""
     ends = _intervals(list(table.columns))
     hidden = {end for pair in ends.values() for end in pair}
@@ -203,7 +203,7 @@ def _is_error(name: str) -> bool:
     return name == OF_ZERO or (bool(words & ERRORS) and not words & NOT_ERRORS)
 
 
-def _best(table: Table, name: str, texts: Sequence[str]) -> set[int]:
+def _best(table: ResultTable, name: str, texts: Sequence[str]) -> set[int]:
     """The rows with the lowest error as displayed; values that round to the same count as equal."""
     groups: dict[tuple[Cell, ...], list[tuple[float, int]]] = {}
     for at, (row, conditions) in enumerate(zip(table.rows, _conditions(table), strict=True)):
@@ -219,7 +219,7 @@ def _best(table: Table, name: str, texts: Sequence[str]) -> set[int]:
     return best
 
 
-def _conditions(table: Table) -> list[tuple[Cell, ...]]:
+def _conditions(table: ResultTable) -> list[tuple[Cell, ...]]:
     """What comparable rows share: if a model has several rows, the columns before the first error."""
     names = [*table.columns]
     label = "model" if "model" in names else names[0]

@@ -21,8 +21,8 @@ from frigate.errors import FrigateError, MissingExtraError, SettingsError
 from frigate.experiments import EXPERIMENTS, Experiment, plots
 from frigate.experiments.page import PLAN, write_page
 from frigate.experiments.plan import QUICK, Effort, Plan, Recipe
-from frigate.experiments.table import Table, as_json, read_table
-from frigate.experiments.trials import Change, Scored, Trial, carry_out
+from frigate.experiments.table import ResultTable, as_json, read_table
+from frigate.experiments.trials import InputChange, Scored, Trial, carry_out
 from frigate.nn.device import best_device
 from frigate.progress import Progress
 from frigate.reading.files import write_file
@@ -116,8 +116,8 @@ def _refuse_other_plan(plan: Plan) -> None:
         )
 
 
-def _missing(experiments: Sequence[Experiment], plan: Plan, scored: Scored) -> dict[Recipe, list[Change]]:
-    wanted: dict[Recipe, list[Change]] = {}
+def _missing(experiments: Sequence[Experiment], plan: Plan, scored: Scored) -> dict[Recipe, list[InputChange]]:
+    wanted: dict[Recipe, list[InputChange]] = {}
     asked = dict.fromkeys(trial for experiment in experiments for trial in experiment.trials(plan, scored))
     for trial in asked:
         if not scored.settled(trial):
@@ -131,7 +131,7 @@ def _missing(experiments: Sequence[Experiment], plan: Plan, scored: Scored) -> d
 
 
 def _run_trials(
-    plan: Plan, wanted: dict[Recipe, list[Change]], jobs: int, say: Say, progress: Progress
+    plan: Plan, wanted: dict[Recipe, list[InputChange]], jobs: int, say: Say, progress: Progress
 ) -> dict[str, str]:
     """Fit and score. Returns the recipes that failed for reasons that the user can fix."""
     left_out: dict[str, str] = {}
@@ -173,7 +173,7 @@ def _run_trials(
     return left_out
 
 
-def _attempt(plan: Plan, recipe: Recipe, changes: list[Change], on_step: OnStep | None) -> str | None:
+def _attempt(plan: Plan, recipe: Recipe, changes: list[InputChange], on_step: OnStep | None) -> str | None:
     """None, or why it failed, if the user can fix it."""
     try:
         carry_out(plan, recipe, changes, on_step)
@@ -188,7 +188,7 @@ _open_once = lru_cache(maxsize=1)(open_city)
 
 
 def _in_process(
-    folder: Path, options: dict[str, Any], recipe: Recipe, changes: list[Change], share: float
+    folder: Path, options: dict[str, Any], recipe: Recipe, changes: list[InputChange], share: float
 ) -> str | None:
     """Run a recipe in a worker process with a share of the GPU's memory. `options`: the plan's fields but the city."""
     plan = Plan(city=_open_once(folder), **options)
@@ -214,7 +214,7 @@ def _write(experiment: Experiment, plan: Plan, scored: Scored, say: Say) -> None
         table = replace(table, notes=notes, more={**about, **table.more})
         write_file(path, as_json(table.to_json()))
         write_file(path.with_suffix(".csv"), table.to_csv())
-        table = Table.from_json(json.loads(path.read_text(encoding="utf-8")))
+        table = ResultTable.from_json(json.loads(path.read_text(encoding="utf-8")))
     if not table.rows:
         say(f"{experiment.name}: nothing to show")
         return
@@ -234,9 +234,10 @@ def _asked(plan: Plan, experiment: Experiment) -> str:
 def _about(experiment: Experiment, plan: Plan, trials: list[Trial], scored: Scored) -> dict[str, Any]:
     """Everything needed to repeat the experiment."""
     stream, effort = plan.city.stream, plan.effort
-    here = environment(best_device(plan.device))
+    this_machine = environment(best_device(plan.device))
     facts = {trial.recipe.name: scored.facts(trial.recipe) for trial in trials if scored.has(trial)}
-    machines = [{name: each[name] for name in here if name in each} for each in facts.values()] or [here]
+    machines = [{name: each[name] for name in this_machine if name in each} for each in facts.values()]
+    machines = machines or [this_machine]
     machines = [machine for at, machine in enumerate(machines) if machine not in machines[:at]]
     return {
         "city": plan.city.name,
@@ -248,7 +249,7 @@ def _about(experiment: Experiment, plan: Plan, trials: list[Trial], scored: Scor
         "splits": plan.splits and plan.splits.name,
         "hardware": ", ".join(dict.fromkeys(machine["hardware"] for machine in machines)),
         "machines": machines,  # fitted and scored the models
-        "versions": here["versions"],  # made this table
+        "versions": this_machine["versions"],  # made this table
         "settings": {name: each["settings"] for name, each in facts.items() if "settings" in each},
     }
 

@@ -33,7 +33,7 @@ def number_or(otherwise: float, cell: Cell) -> float:
 
 
 @dataclass(frozen=True)
-class Table:
+class ResultTable:
     """One table or figure of the paper, for one city."""
 
     experiment: str  # its name on the command line
@@ -44,7 +44,7 @@ class Table:
     more: Mapping[str, Any] = field(default_factory=dict)  # for the plot and the JSON; not in the CSV
 
     @classmethod
-    def make(cls, experiment: str, rows: Rows, more: Mapping[str, Any] | None = None, **values: object) -> Table:
+    def make(cls, experiment: str, rows: Rows, more: Mapping[str, Any] | None = None, **values: object) -> ResultTable:
         """The table of an experiment, with texts and columns from tables.toml; `values` fill their placeholders."""
         words = tomllib.loads(WORDS.read_text(encoding="utf-8"))[experiment]
         notes = [note.format(**values) for note in words["notes"]]
@@ -79,7 +79,7 @@ class Table:
         }
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Table:
+    def from_json(cls, data: dict[str, Any]) -> ResultTable:
         known = ("experiment", "title", "rows", "columns", "notes")
         return cls(**{name: data[name] for name in known}, more={k: v for k, v in data.items() if k not in known})
 
@@ -93,10 +93,10 @@ class Table:
         return text.getvalue()
 
 
-def read_table(path: Path) -> Table | str:
+def read_table(path: Path) -> ResultTable | str:
     """The table, or what is wrong with the file."""
     try:
-        table = Table.from_json(json.loads(path.read_text(encoding="utf-8")))
+        table = ResultTable.from_json(json.loads(path.read_text(encoding="utf-8")))
     except KeyError as error:
         return f"it has no {error}"
     except OSError as error:  # str(error) would contain the whole path

@@ -19,7 +19,7 @@ from frigate.city.stream import make_stream
 from frigate.config import ANCHOR_CHOICES, BASELINES, PRESETS, Settings, change, preset
 from frigate.experiments import plots
 from frigate.experiments.plan import LABELS, Plan
-from frigate.experiments.table import Row, Rows, Table, number_or
+from frigate.experiments.table import ResultTable, Row, Rows, number_or
 from frigate.nn.batch import Batch
 from frigate.nn.network_views import NetworkViews
 from frigate.nn.scaling import Scaling, build_topologies
@@ -35,14 +35,14 @@ FULL = "full"  # Bourgain's sets, as many as the theorem requires
 CHOICES = {"random": "random", "farthest": "farthest first", "bourgain": "Bourgain sets"}
 
 
-def measure_distortion(plan: Plan) -> Table:
+def measure_distortion(plan: Plan) -> ResultTable:
     """Distortion over the same pairs for every choice and number of anchors, several draws each."""
     network = plan.city.network
     rows = [_distortion_row(network, choice, count) for choice in ANCHOR_CHOICES for count in plan.effort.anchors]
     rows.append(_distortion_row(network, FULL, None))
     nodes = int(network.present.sum())
     log_nodes = math.log2(max(nodes, 1))
-    return Table.make("distortion", rows, city=plan.city.name, nodes=nodes, log_nodes=log_nodes, seed=PAIRS_SEED)
+    return ResultTable.make("distortion", rows, city=plan.city.name, nodes=nodes, log_nodes=log_nodes, seed=PAIRS_SEED)
 
 
 def _distortion_row(network: RoadNetwork, choice: str, count: int | None) -> Row:
@@ -61,7 +61,7 @@ def _distortion_row(network: RoadNetwork, choice: str, count: int | None) -> Row
     }
 
 
-def draw_distortion(table: Table) -> plots.Figure:
+def draw_distortion(table: ResultTable) -> plots.Figure:
     """A curve for each choice with the range of its draws, on log axes; infinite values go off the top."""
     figure, (ax,) = plots.figure()
     ax.set(xscale="log", yscale="log")
@@ -102,12 +102,12 @@ LEMMA = {"paper": ("on", "off"), "dcrnn": ("none",), "stgcn": ("none",), "stgode
 WINDOWS = ("missing", "equal", "control")  # of the batch: no readings, equal readings, one different reading
 
 
-def measure_expressivity(plan: Plan) -> Table:
+def measure_expressivity(plan: Plan) -> ResultTable:
     """How far apart each model puts the two nodes, over several draws of its weights. The plan's city is not used."""
     rows = [row for model in plan.wanted(*PRESETS, *BASELINES) for row in _expressivity_rows(model)]
     angle = np.pi / 2 - 2 * np.pi * (np.arange(NODES) - V1) / NODES  # v1 on top, v2 at the bottom
     more = {"ring": {"x": np.cos(angle).tolist(), "y": np.sin(angle).tolist()}, "rounding": ROUNDING}
-    return Table.make("expressivity", rows, more, nodes=NODES, anchors=ANCHORS, v1=V1, v2=V2, seeds=SEEDS)
+    return ResultTable.make("expressivity", rows, more, nodes=NODES, anchors=ANCHORS, v1=V1, v2=V2, seeds=SEEDS)
 
 
 def _expressivity_rows(model: str) -> list[Row]:
@@ -156,9 +156,9 @@ def ring_batch(settings: Settings) -> tuple[Scaling, Batch]:
     values[length * WINDOWS.index("control") :, BESIDE_V1] = OTHER_READING
     stream = make_stream(values, network, start_s=0, step_s=300)
     topologies, _ = build_topologies(
-        stream.topologies, scaling, sensors=stream.sensors, features=[features] if settings.model.roads else None
+        stream.networks, scaling, sensors=stream.sensors, features=[features] if settings.model.roads else None
     )
-    windows = Windows(stream, NetworkViews.of_topologies(stream.topologies, topologies))
+    windows = Windows(stream, NetworkViews.of_topologies(stream.networks, topologies))
     current = task.past - 1 + length * np.arange(len(WINDOWS))
     read = torch.ones(NODES, dtype=torch.bool)
     return scaling, windows.batch(current, past=task.past, horizon=task.horizon, inputs=read)
@@ -196,7 +196,7 @@ def _expressivity_row(model: str, positions: str, compared: str, found: Tensor) 
     }
 
 
-def draw_expressivity(table: Table) -> plots.Figure:
+def draw_expressivity(table: ResultTable) -> plots.Figure:
     """The ring, and how far apart each model puts the two nodes."""
     figure, (left, right) = plots.figure(10.5, 5.0, columns=2)
     _draw_ring(left, table)
@@ -218,7 +218,7 @@ def draw_expressivity(table: Table) -> plots.Figure:
     return figure
 
 
-def _draw_ring(ax: plots.Axes, table: Table) -> None:
+def _draw_ring(ax: plots.Axes, table: ResultTable) -> None:
     x, y = np.array(table.more["ring"]["x"]), np.array(table.more["ring"]["y"])
     ax.plot(np.append(x, x[0]), np.append(y, y[0]), color=plots.SOFT, linewidth=1.5, zorder=1)
     ax.scatter(x, y, s=60, color="white", edgecolors=plots.SOFT, zorder=2)

@@ -70,7 +70,7 @@ class Fitted:
 
 
 @dataclass(frozen=True)
-class Change:
+class InputChange:
     """A change to the input of a trial; this one changes nothing."""
 
     @property
@@ -84,7 +84,7 @@ class Change:
 @dataclass(frozen=True)
 class Trial:
     recipe: Recipe
-    change: Change = Change()
+    change: InputChange = InputChange()
 
 
 def split_of(plan: Plan, recipe: Recipe) -> Split:
@@ -96,7 +96,7 @@ def split_of(plan: Plan, recipe: Recipe) -> Split:
     )  # fmt: skip
 
 
-def carry_out(plan: Plan, recipe: Recipe, changes: Iterable[Change], on_step: OnStep | None = None) -> None:
+def carry_out(plan: Plan, recipe: Recipe, changes: Iterable[InputChange], on_step: OnStep | None = None) -> None:
     """Fit the recipe and score it under each of the changes, unless that is already done."""
     missing = [change for change in changes if not _sums_path(plan, Trial(recipe, change)).exists()]
     if not missing:
@@ -137,10 +137,10 @@ def _trained(plan: Plan, recipe: Recipe, device: torch.device, on_step: OnStep |
     )
     if not run.progress.finished:
         raise KeyboardInterrupt
-    here = run.on(plan.city)
-    forecaster = forecaster_of(here, device)
+    run_on_city = run.on(plan.city)
+    forecaster = forecaster_of(run_on_city, device)
     size = windows_at_once(plan.city.stream, settings.task, forecaster.predictor)
-    return Fitted(forecaster.predictor, forecaster.windows(), here.split, settings, size, run)
+    return Fitted(forecaster.predictor, forecaster.windows(), run_on_city.split, settings, size, run)
 
 
 def _not_trained(plan: Plan, recipe: Recipe, device: torch.device) -> Fitted:
@@ -161,13 +161,13 @@ def _of_demand(plan: Plan, recipe: Recipe, settings: Settings, device: torch.dev
     # Early stopping of the trees needs nodes that demand has not seen.
     validation = "seen" if recipe.model == "lightgbm-demand" else of_default.train.validation
     of_default = replace(of_default, train=replace(of_default.train, seed=recipe.seed, validation=validation))
-    here = new_run(plan.city, settings=of_default, seen=plan.sensors(recipe))
+    run_on_city = new_run(plan.city, settings=of_default, seen=plan.sensors(recipe))
     forecast: Baseline = demand_alone
     if recipe.model == "lightgbm-demand":
-        windows, masks = training_windows(here, device), training_masks(here)
+        windows, masks = training_windows(run_on_city, device), training_masks(run_on_city)
         trees = plan.effort.trees
-        forecast = fit_trees(windows, here.split, settings.task, seed=recipe.seed, trees=trees, masks=masks)
-    return Fitted(forecast, here.windows(device), here.split, settings, SCORED_AT_ONCE)
+        forecast = fit_trees(windows, run_on_city.split, settings.task, seed=recipe.seed, trees=trees, masks=masks)
+    return Fitted(forecast, run_on_city.windows(device), run_on_city.split, settings, SCORED_AT_ONCE)
 
 
 def _simple(plan: Plan, recipe: Recipe, split: Split, windows: Windows, settings: Settings) -> Baseline:

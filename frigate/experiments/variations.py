@@ -11,8 +11,8 @@ from frigate.experiments import plots
 from frigate.experiments.ablated_model import PARTS
 from frigate.experiments.changed_input import OtherRoads, Thinned
 from frigate.experiments.plan import Plan
-from frigate.experiments.table import Cell, Row, Table, mae_cells, number_or
-from frigate.experiments.trials import Change, Scored, Trial, yardsticks
+from frigate.experiments.table import Cell, ResultTable, Row, mae_cells, number_or
+from frigate.experiments.trials import InputChange, Scored, Trial, yardsticks
 
 WHOLE = "nothing: the whole model"
 MISSING = {"test": "regular", "dropped": "a third dropped", "masked": "a third without readings"}
@@ -33,48 +33,48 @@ def layers_trials(plan: Plan, scored: Scored) -> list[Trial]:
 
 
 def topology_trials(plan: Plan, scored: Scored) -> list[Trial]:
-    changes = [OtherRoads(percent) if percent else Change() for percent in plan.effort.changed_roads]
+    changes = [OtherRoads(percent) if percent else InputChange() for percent in plan.effort.changed_roads]
     return [Trial(plan.recipe(model), change) for model in plan.wanted(*PRESETS) for change in changes]
 
 
 def irregular_trials(plan: Plan, scored: Scored) -> list[Trial]:
-    changes = (Change(), Thinned(), Thinned(masked=True))
+    changes = (InputChange(), Thinned(), Thinned(masked=True))
     return [Trial(plan.recipe(model), change) for model in plan.wanted(*PRESETS) for change in changes]
 
 
-def measure_ablation(plan: Plan, scored: Scored) -> Table:
+def measure_ablation(plan: Plan, scored: Scored) -> ResultTable:
     words = {part: f"{part}: {meaning}" for part, meaning in PARTS.items()}
     trials = ablation_trials(plan, scored)
     return _table("ablation", scored, trials, "replaced", lambda trial: words.get(trial.recipe.without, WHOLE))
 
 
-def measure_layers(plan: Plan, scored: Scored) -> Table:
+def measure_layers(plan: Plan, scored: Scored) -> ResultTable:
     default = preset("paper").model.layers
     return _table("layers", scored, layers_trials(plan, scored), "layers", lambda trial: trial.recipe.layers or default)
 
 
-def measure_topology(plan: Plan, scored: Scored) -> Table:
+def measure_topology(plan: Plan, scored: Scored) -> ResultTable:
     trials = topology_trials(plan, scored)
     return _table("topology", scored, trials, "changed", lambda trial: getattr(trial.change, "percent", 0.0))
 
 
-def measure_irregular(plan: Plan, scored: Scored) -> Table:
+def measure_irregular(plan: Plan, scored: Scored) -> ResultTable:
     trials = irregular_trials(plan, scored)
     return _table("irregular", scored, trials, "past", lambda trial: MISSING[trial.change.name])
 
 
-def _table(name: str, scored: Scored, trials: list[Trial], varied: str, value: Callable[[Trial], Cell]) -> Table:
-    """A row for each trial of a preset, with what was varied; Table.make keeps the columns that the table has."""
+def _table(name: str, scored: Scored, trials: list[Trial], varied: str, value: Callable[[Trial], Cell]) -> ResultTable:
+    """A row for each trial of a preset, with what was varied; ResultTable.make keeps the columns that the table has."""
     rows: list[Row] = []
     for trial, summary in scored.found(trials, models=PRESETS):
         facts = scored.facts(trial.recipe)
         row: Row = {"model": trial.recipe.label, varied: value(trial), **mae_cells(summary)}
         row |= {"more_percent": scored.more_percent(trial), "of_zero": scored.of_zero(trial)}
         rows.append(row | {"parameters": facts["parameters"], "finite": facts["best_validation_mae"] is not None})
-    return Table.make(name, rows)
+    return ResultTable.make(name, rows)
 
 
-def draw_ablation(table: Table) -> plots.Figure:
+def draw_ablation(table: ResultTable) -> plots.Figure:
     names = [str(row["replaced"]) for row in table.rows]
     figure, (ax,) = plots.figure(8, 0.9 + 0.42 * len(names))
     colours = [plots.look("Frigate (paper)" if name == WHOLE else "DCRNN")[0] for name in names]
@@ -83,7 +83,7 @@ def draw_ablation(table: Table) -> plots.Figure:
     return figure
 
 
-def draw_layers(table: Table) -> plots.Figure:
+def draw_layers(table: ResultTable) -> plots.Figure:
     figure, (ax,) = plots.figure()
     plots.mae_lines(ax, {"Frigate (paper)": table.rows}, "layers")
     ax.set(xlabel="layers", ylabel=f"MAE ({table.unit})")
@@ -91,7 +91,7 @@ def draw_layers(table: Table) -> plots.Figure:
     return figure
 
 
-def draw_topology(table: Table) -> plots.Figure:
+def draw_topology(table: ResultTable) -> plots.Figure:
     figure, (ax,) = plots.figure()
     plots.mae_lines(ax, table.by_model(), "changed")
     ax.set(xlabel="roads changed (%)", ylabel=f"MAE ({table.unit})")
@@ -101,7 +101,7 @@ def draw_topology(table: Table) -> plots.Figure:
     return figure
 
 
-def draw_irregular(table: Table) -> plots.Figure:
+def draw_irregular(table: ResultTable) -> plots.Figure:
     figure, (ax,) = plots.figure(7.5, 0.9 + 0.4 * len(table.rows))
     names = [f"{row['model']}: {row['past']}" for row in table.rows]
     plots.mae_bars(ax, names, table.rows, [plots.look(str(row["model"]))[0] for row in table.rows])

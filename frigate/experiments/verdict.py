@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from frigate.experiments.table import Cell, Rows, Table, number_or
+from frigate.experiments.table import Cell, ResultTable, Rows, number_or
 
 OURS = "Frigate (paper)"
 BASELINES = ("DCRNN", "STGCN", "GraphWaveNet", "STGODE", "LocaleGN", "STNN")
@@ -31,7 +31,7 @@ class Verdict(NamedTuple):
     holds: str  # HOLDS, IN_PART, FAILS or OPEN
 
 
-def verdicts(tables: Sequence[Table]) -> list[Verdict]:
+def verdicts(tables: Sequence[ResultTable]) -> list[Verdict]:
     """The claims that these tables test, in order; a table without the needed rows tests none."""
     found = []
     for table in tables:
@@ -52,7 +52,7 @@ def _row(rows: Rows, **values: Cell) -> dict[str, float]:
     return {name: number_or(NAN, cell) for name, cell in found[0].items()} if found else {}
 
 
-def _accuracy(table: Table) -> Verdict | None:
+def _accuracy(table: ResultTable) -> Verdict | None:
     ours = _row(table.rows, model=OURS)
     others = {name: row for name in BASELINES if (row := _row(table.rows, model=name))}
     if not ours or not others:
@@ -78,7 +78,7 @@ def _accuracy(table: Table) -> Verdict | None:
     )
 
 
-def _horizon(table: Table) -> Verdict | None:
+def _horizon(table: ResultTable) -> Verdict | None:
     models = {name: rows for name, rows in table.by_model().items() if name in (OURS, *BASELINES)}
     if OURS not in models or len(models) < 2:
         return None
@@ -95,7 +95,7 @@ def _horizon(table: Table) -> Verdict | None:
     )
 
 
-def _traffic(table: Table) -> Verdict | None:
+def _traffic(table: ResultTable) -> Verdict | None:
     ranks = {}
     for third in ("high", "medium", "low"):
         rows = [row for row in table.rows if row.get("traffic") == third and row.get("model") in (OURS, *BASELINES)]
@@ -114,7 +114,7 @@ def _traffic(table: Table) -> Verdict | None:
     )
 
 
-def _seen(table: Table) -> Verdict | None:
+def _seen(table: ResultTable) -> Verdict | None:
     pooled = [row for row in table.rows if row.get("step") is None]
     ours = {row["seen"]: number_or(NAN, row["of_zero"]) for row in pooled if row.get("model") == OURS}
     others = {
@@ -134,7 +134,7 @@ def _seen(table: Table) -> Verdict | None:
     )
 
 
-def _ablation(table: Table) -> Verdict | None:
+def _ablation(table: ResultTable) -> Verdict | None:
     parts = {str(row["replaced"]).partition(":")[0]: number_or(NAN, row["more_percent"]) for row in table.rows[1:]}
     if not parts:
         return None
@@ -149,7 +149,7 @@ def _ablation(table: Table) -> Verdict | None:
     )
 
 
-def _layers(table: Table) -> Verdict | None:
+def _layers(table: ResultTable) -> Verdict | None:
     mae = {int(number_or(0, row["layers"])): number_or(NAN, row["mae"]) for row in table.rows}
     if 10 not in mae or len(mae) < 3:
         return None
@@ -165,7 +165,7 @@ def _layers(table: Table) -> Verdict | None:
     )
 
 
-def _topology(table: Table) -> Verdict | None:
+def _topology(table: ResultTable) -> Verdict | None:
     rows = [row for row in table.rows if row.get("model") == OURS]
     if len(rows) < 2:
         return None
@@ -180,7 +180,7 @@ def _topology(table: Table) -> Verdict | None:
     )
 
 
-def _irregular(table: Table) -> Verdict | None:
+def _irregular(table: ResultTable) -> Verdict | None:
     row = _row(table.rows, model=OURS, past="a third dropped")
     if not row:
         return None
@@ -193,7 +193,7 @@ def _irregular(table: Table) -> Verdict | None:
     )
 
 
-def _parameters(table: Table) -> Verdict | None:
+def _parameters(table: ResultTable) -> Verdict | None:
     row = _row(table.rows, model=OURS)
     if not row:
         return None
@@ -207,7 +207,7 @@ def _parameters(table: Table) -> Verdict | None:
     )
 
 
-def _time(table: Table) -> Verdict | None:
+def _time(table: ResultTable) -> Verdict | None:
     ours = _row(table.rows, model=OURS)
     others = {
         name: row for name in BASELINES if (row := _row(table.rows, model=name)) and row["paper_s"] == row["paper_s"]
@@ -226,7 +226,7 @@ def _time(table: Table) -> Verdict | None:
     )
 
 
-def _lemma(table: Table) -> Verdict | None:
+def _lemma(table: ResultTable) -> Verdict | None:
     said = [row for row in table.rows if row.get("lemma") in ("equal", "different")]
     if not said:
         return None
@@ -240,7 +240,7 @@ def _lemma(table: Table) -> Verdict | None:
     )
 
 
-def _distortion(table: Table) -> Verdict | None:
+def _distortion(table: ResultTable) -> Verdict | None:
     row = _row(table.rows, choice="full")
     if not row:
         return None
@@ -253,7 +253,7 @@ def _distortion(table: Table) -> Verdict | None:
     )
 
 
-JUDGES: dict[str, Callable[[Table], Verdict | None]] = {
+JUDGES: dict[str, Callable[[ResultTable], Verdict | None]] = {
     "accuracy": _accuracy,
     "horizon": _horizon,
     "traffic-buckets": _traffic,

@@ -91,7 +91,7 @@ class Forecaster:
         self.run = run
         self.city = source if isinstance(source, City) else None  # its detectors are named in forecasts
         self.stream = source.stream if isinstance(source, City) else source
-        self.device = device if isinstance(device, torch.device) else best_device(device)
+        self.device = best_device(device)
         self.kernels = kernels
         self._files_of: City | Path | None = self.city or run.trained_on.folder  # for stored features and trips
         self._memory_gb = replace(run.settings.train, memory_gb=memory_gb).memory_gb  # validates it

@@ -50,10 +50,10 @@ def road_flows(
     flow = np.zeros((len(values), usual.num_edges), np.float32)
     prints = [network.fingerprint for network in networks]
     for each in dict.fromkeys(prints):
-        here = np.array([each == other for other in prints])
+        holds = np.array([each == other for other in prints])
         network = networks[prints.index(each)]
-        some = _on_one_network(values[here], usual, demand, rerouted(network), None if clock is None else clock[here])
-        flow[here] = np.where(closed_roads(usual, network), 0, some)
+        some = _on_one_network(values[holds], usual, demand, rerouted(network), None if clock is None else clock[holds])
+        flow[holds] = np.where(closed_roads(usual, network), 0, some)
     return flow
 
 

@@ -10,8 +10,10 @@ CPU_MEMORY_GB = 4
 GPU_SHARE = 0.7  # of the free memory; the rest is for weights, inputs and fragmentation
 
 
-def best_device(name: str | None) -> torch.device:
+def best_device(name: str | torch.device | None) -> torch.device:
     """The named device; None: cuda if available, else cpu."""
+    if isinstance(name, torch.device):
+        return name
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     remedy = "Use cpu, or cuda on a machine with a GPU"

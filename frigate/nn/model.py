@@ -35,7 +35,7 @@ class MLP(nn.Sequential):
         super().__init__(nn.Linear(inputs, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, outputs))
 
 
-class Reading(nn.Module):
+class ReadingEncoder(nn.Module):
     """w_tau * tau, or a learned vector where there is no reading."""
 
     def __init__(self, width: int) -> None:
@@ -63,7 +63,7 @@ class PaperEmbedding(Embedding):
 
     def __init__(self, width: int, anchors: int) -> None:
         super().__init__()
-        self.reading = Reading(width - anchors)
+        self.reading = ReadingEncoder(width - anchors)
 
     def forward(self, batch: Batch, tau: Tensor, backend: Backend, sensor_weights: Sequence[Tensor] | None) -> Tensor:
         positions = per_snapshot(batch, [topology.positions for topology in batch.topologies])
@@ -76,7 +76,7 @@ class DefaultEmbedding(Embedding):
 
     def __init__(self, width: int, kernel: KernelMean, demand: DemandFeatures | None) -> None:
         super().__init__()
-        self.reading = Reading(width)
+        self.reading = ReadingEncoder(width)
         self.kernel, self.demand = kernel, demand
         known = 0 if demand is None else demand.width
         self.context = nn.Linear(FEATURE_WIDTH + len(CALENDAR) + kernel.width + known, width)

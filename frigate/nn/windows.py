@@ -134,12 +134,12 @@ class Windows:
         self.values = _on(stream.values, self.device)
         self.observed = _on(stream.observed, self.device)
         self.clock = _on(stream.wall_clock, self.device)
-        views.pin(stream.topologies)
+        views.pin(stream.networks)
 
     @property
     def topologies(self) -> tuple[Topology, ...]:
         """Those of the stream's networks, in its order."""
-        return tuple(self.views.view(network).topology for network in self.stream.topologies)
+        return tuple(self.views.view(network).topology for network in self.stream.networks)
 
     def thinned(self, thinning: Thinning, *, masked: bool) -> Windows:
         """The same windows with only some of their past snapshots; the others are left out, or have no readings."""
@@ -192,7 +192,7 @@ class Windows:
         if kept is not None and not self.masked:
             before, kept = before.gather(1, kept), None
         networks, ahead_on = self._ahead(after, edit)
-        roads = roads_of_windows(self.stream.topology_of[before.numpy()], ahead_on)
+        roads = roads_of_windows(self.stream.network_of[before.numpy()], ahead_on)
         if one_of is not None:
             roads = _one_row_each(roads, one_of)
         window_of, before = torch.from_numpy(roads.window_of), before.to(self.device)
@@ -222,8 +222,8 @@ class Windows:
 
     def _ahead(self, after: Ints, edit: Edit | None) -> tuple[list[RoadNetwork], Ints]:
         """All networks, the stream's own first; and which of them holds at these snapshots [B,H]."""
-        networks = list(self.stream.topologies)
-        on = self.stream.topology_at(after)
+        networks = list(self.stream.networks)
+        on = self.stream.network_at(after)
         if edit is None and self.roads_ahead is None:
             return networks, on
         row_of = {network.fingerprint: row for row, network in reversed(list(enumerate(networks)))}

@@ -78,15 +78,15 @@ class RoadChange:
 
 def road_changes(stream: RoadNetworkStream) -> list[RoadChange]:
     """Every snapshot whose roads differ from those of the snapshot before."""
-    keys = [_keys(network) for network in stream.topologies]
+    keys = [_keys(network) for network in stream.networks]
     ids, N = stream.node_ids.tolist(), stream.num_nodes
 
     def named(roads: NDArray[np.int64]) -> list[tuple[NodeId, NodeId]]:
         return [(ids[road // N], ids[road % N]) for road in roads.tolist()]
 
     changes = []
-    for snapshot in (np.flatnonzero(np.diff(stream.topology_of)) + 1).tolist():
-        old, new = (keys[int(stream.topology_of[s])] for s in (snapshot - 1, snapshot))
+    for snapshot in (np.flatnonzero(np.diff(stream.network_of)) + 1).tolist():
+        old, new = (keys[int(stream.network_of[s])] for s in (snapshot - 1, snapshot))
         closed, opened = np.setdiff1d(old, new), np.setdiff1d(new, old)
         if len(closed) or len(opened):
             time = stream.local_time(int(stream.times_s[snapshot]))
@@ -101,11 +101,11 @@ def _keys(network: RoadNetwork) -> NDArray[np.int64]:
 def change_map(base: BaseMap, stream: RoadNetworkStream) -> tuple[Drawing, dict[str, int]]:
     """The network with the roads that change marked, and their number by kind (a CSS class)."""
     drawing = base.draw("Roads that change")
-    keys = [_keys(network) for network in stream.topologies]
-    first, last = (keys[int(stream.topology_of[end])] for end in (0, -1))
+    keys = [_keys(network) for network in stream.networks]
+    first, last = (keys[int(stream.network_of[end])] for end in (0, -1))
     counts = {"for-a-time": 0, "lasting": 0}
     drawn = np.zeros(0, np.int64)
-    for network, own in zip(stream.topologies, keys, strict=True):
+    for network, own in zip(stream.networks, keys, strict=True):
         others = [np.isin(own, each) for each in keys]
         changing = ~np.logical_and.reduce(others) & ~np.isin(own, drawn)
         lasting = np.isin(own, first) != np.isin(own, last)

@@ -35,8 +35,8 @@ class BaseMap:
 
     @classmethod
     def of(cls, network: RoadNetwork) -> BaseMap:
-        here = network.present if network.present.any() else np.ones(network.num_nodes, bool)
-        lon, lat = network.lon[here], network.lat[here]
+        present = network.present if network.present.any() else np.ones(network.num_nodes, bool)
+        lon, lat = network.lon[present], network.lat[present]
         squeeze = max(0.01, math.cos(math.radians(float(lat.mean()))))
         wide, high = float(np.ptp(lon)) * squeeze, float(np.ptp(lat))
         room = MAP_W * 0.94

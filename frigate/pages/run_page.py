@@ -80,11 +80,11 @@ def write_report(
     Path
         The file.
     """
-    path, page, here = Path(path), _page(), with_test_period(run.on(city), test)
-    usual = here.usual_roads
+    path, page, run_on_city = Path(path), _page(), with_test_period(run.on(city), test)
+    usual = run_on_city.usual_roads
     shut = closed_roads(usual, edit_network(usual, close=close))
     baseline = best_baseline(evaluation)
-    day = forecast_day(here, baseline="" if baseline is None else baseline.name, device=device)
+    day = forecast_day(run_on_city, baseline="" if baseline is None else baseline.name, device=device)
     closure = None if study is None else study.view
     if shut.any() and study is None:
         unit = unit_text(evaluation.quantity, evaluation.unit, evaluation.step_s)

@@ -7,7 +7,7 @@ from typing import Any
 
 from frigate.evaluation.evaluate import HOPS
 from frigate.evaluation.metrics import Measure, Summary
-from frigate.evaluation.results import Evaluation, Row
+from frigate.evaluation.results import Evaluation, ScoreRow
 from frigate.pages.day import Day, pick_nodes
 from frigate.text import duration, format_time, three_digits, unit_text
 
@@ -45,7 +45,7 @@ def trust_figures(day: Day, evaluation: Evaluation, note: str) -> dict[str, Any]
     }
 
 
-def best_baseline(evaluation: Evaluation) -> Row | None:
+def best_baseline(evaluation: Evaluation) -> ScoreRow | None:
     """The baseline with the lowest MAE at unseen nodes, or at sensors if all nodes have one."""
     return None if evaluation.minus_best is None else evaluation.row(evaluation.minus_best.baseline)
 
@@ -67,7 +67,7 @@ def verdict(evaluation: Evaluation, places: str = "intersections") -> str:
     return f"{where}, the model does not beat the simple baselines: {baseline.name} is as good or better."
 
 
-def _mae(row: Row, evaluation: Evaluation) -> Measure:
+def _mae(row: ScoreRow, evaluation: Evaluation) -> Measure:
     summary = row.unseen if evaluation.model.unseen is not None else row.at_sensors
     return Measure(math.nan, math.nan, math.nan) if summary is None else summary.mae
 
@@ -82,7 +82,7 @@ def _lead(day: Day, evaluation: Evaluation, places: str) -> str:
     )
 
 
-def _tiles(evaluation: Evaluation, baseline: Row | None, unit: str) -> list[dict[str, str]]:
+def _tiles(evaluation: Evaluation, baseline: ScoreRow | None, unit: str) -> list[dict[str, str]]:
     def tile(title: str, value: str, detail: str) -> dict[str, str]:
         return {"title": title, "value": value, "detail": detail}
 

@@ -43,8 +43,8 @@ def renamed(names: Sequence[str], columns: Sequence[str], rename: Mapping[str, s
             if ours in source_of:
                 raise CityError(f"{where}: both {source_of[ours]} and {theirs} are mapped to {ours}")
             source_of[ours] = theirs
-    here = {c: c for c in columns if c in names and c not in source_of and rename.get(c, c) == c}
-    return source_of | here
+    unrenamed = {c: c for c in columns if c in names and c not in source_of and rename.get(c, c) == c}
+    return source_of | unrenamed
 
 
 def guess(

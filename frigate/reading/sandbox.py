@@ -92,12 +92,12 @@ def in_sandbox(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -
         min(_setting("FRIGATE_READ_SECONDS") or MIN_SECONDS + SECONDS_PER_MB * size_mb, MAX_SECONDS),
     )
     call = pickle.dumps((function, args, kwargs), protocol=5)
-    here = pickle.dumps((sys.path, dict(os.environ), os.getcwd(), limits, call))
+    request = pickle.dumps((sys.path, dict(os.environ), os.getcwd(), limits, call))
     names = ", ".join(path.name for path in paths[:3]) or function.__name__
     while True:
         worker = _idle.pop() if _idle else _Worker()
         with contextlib.suppress(_LeftError):  # the idle worker has exited: start a new one
-            answer: R = worker.call(here, limits, names)
+            answer: R = worker.call(request, limits, names)
             return answer
 
 

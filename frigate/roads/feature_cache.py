@@ -19,7 +19,7 @@ from frigate.roads.features import FEATURES, METHOD, class_notice, features_and_
 
 def ensure_road_features(city: City, *more: RoadNetwork) -> City:
     """The city with the road features of its networks and some more, from its cache, or computed and stored there."""
-    networks = {network.fingerprint: network for network in (*city.stream.topologies, *more)}
+    networks = {network.fingerprint: network for network in (*city.stream.networks, *more)}
     missing = {key: network for key, network in networks.items() if key not in city.road_features}
     if not missing:
         return city
@@ -49,7 +49,7 @@ def features_of(networks: Sequence[RoadNetwork], city: City | Path | None = None
 
 
 def prints(city: City) -> list[str]:
-    return [network.fingerprint for network in city.stream.topologies]
+    return [network.fingerprint for network in city.stream.networks]
 
 
 def _features(network: RoadNetwork, cache: Path | None, *, keep: bool = True) -> tuple[NDArray[np.float32], str]:

@@ -192,11 +192,11 @@ class FeatureScaling:
         """A notice of attributes known only here or only in training, or ""."""
         notices = []
         for group in GROUPS:
-            here = bool(np.isfinite(features[:, _columns(group)]).any())
+            known = bool(np.isfinite(features[:, _columns(group)]).any())
             trained = bool(np.isfinite(self.mean[_columns(group)]).any())
-            if here and not trained:
+            if known and not trained:
                 notices.append(f"road {group}: unknown in training, left out here.")
-            if trained and not here:
+            if trained and not known:
                 notices.append(f"road {group}: known in training, unknown here; forecasts may be worse.")
         return " ".join(notices)
 

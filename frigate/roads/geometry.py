@@ -180,9 +180,9 @@ class PlaceIndex:
     @staticmethod
     def of_nodes(network: RoadNetwork) -> PlaceIndex:
         """An index of all present nodes."""
-        here = np.flatnonzero(network.present)
-        place = np.stack([network.lon[here], network.lat[here]], axis=1)
-        return PlaceIndex._of(network, place, place, here)
+        present = np.flatnonzero(network.present)
+        place = np.stack([network.lon[present], network.lat[present]], axis=1)
+        return PlaceIndex._of(network, place, place, present)
 
     @staticmethod
     def _of(network: RoadNetwork, start: Line, end: Line, row: NDArray[np.int64]) -> PlaceIndex:
@@ -201,8 +201,8 @@ class PlaceIndex:
         scales = np.maximum(np.cos(np.radians([lat, self.projection.lat, *self._latitudes])), 0.01)
         reach_m = max(within_m, float(apart_m[0])) * float(scales.max() / scales.min()) ** 2 + 1
         pieces = self.tree.query(projected, predicate="dwithin", distance=reach_m)
-        here = Projection(lon, lat)
-        a, b = (np.stack(here.metres(*points[pieces].T), axis=1) for points in (self.start, self.end))
+        projection = Projection(lon, lat)
+        a, b = (np.stack(projection.metres(*points[pieces].T), axis=1) for points in (self.start, self.end))
         along = b - a
         share = np.clip(-(a * along).sum(axis=1) / np.maximum((along * along).sum(axis=1), 1e-12), 0, 1)
         metres = np.linalg.norm(a + share[:, None] * along, axis=1)

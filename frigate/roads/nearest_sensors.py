@@ -37,14 +37,14 @@ def uncovered_share(network: RoadNetwork, sensors: NDArray[np.bool_], rng: np.ra
     Such a node is at least `FAR` times as far from a sensor, by road in either direction, as 99 % of nodes would be if
     the same number of sensors were placed at random. A node that is not connected to any sensor does not count.
     """
-    here, rows = np.flatnonzero(network.present), np.flatnonzero(sensors & network.present)
-    others = np.setdiff1d(here, rows)
+    present, rows = np.flatnonzero(network.present), np.flatnonzero(sensors & network.present)
+    others = np.setdiff1d(present, rows)
     if len(rows) == 0 or len(others) == 0:
         return 0.0
-    anywhere = rng.choice(here, len(rows), replace=False)
+    anywhere = rng.choice(present, len(rows), replace=False)
     roads = road_matrix(network)
     usual_m, away_m = (dijkstra(roads, directed=False, indices=at, min_only=True) for at in (anywhere, rows))
-    usual_m = usual_m[np.setdiff1d(here, anywhere)]
+    usual_m = usual_m[np.setdiff1d(present, anywhere)]
     usual_m = usual_m[np.isfinite(usual_m)]
     if len(usual_m) == 0:
         return 0.0
@@ -83,9 +83,9 @@ def nearest_sensors(
         rank[lacks], metres[lacks] = len(rows), np.inf
         near = _within(both, np.flatnonzero(lacks), radius_m)[rows]
         for some, at, away_m in _searches(network, both, rows, np.flatnonzero(near), radius_m):
-            here = lacks[at]
-            local, which = np.nonzero(away_m[here] <= np.minimum(metres[at[here], -1:], radius_m))
-            _merge_nearest(rank, metres, at[here][local], some[which], away_m[here][local, which])
+            lacking = lacks[at]
+            local, which = np.nonzero(away_m[lacking] <= np.minimum(metres[at[lacking], -1:], radius_m))
+            _merge_nearest(rank, metres, at[lacking][local], some[which], away_m[lacking][local, which])
         lacks &= np.isinf(metres[:, -1])
     return np.concatenate([rows, [-1]])[rank], metres.astype(np.float32)
 
@@ -116,10 +116,10 @@ def _searches(
             continue
         chunk = max(1, CHUNK_CELLS // len(at))
         for start in range(0, len(some), chunk):
-            here = local[start : start + chunk]
-            away_m = dijkstra(forward, indices=here, limit=radius_m)
-            away_m = np.minimum(away_m, dijkstra(backward, indices=here, limit=radius_m)).T
-            away_m[here, np.arange(len(here))] = np.inf
+            sources = local[start : start + chunk]
+            away_m = dijkstra(forward, indices=sources, limit=radius_m)
+            away_m = np.minimum(away_m, dijkstra(backward, indices=sources, limit=radius_m)).T
+            away_m[sources, np.arange(len(sources))] = np.inf
             yield some[start : start + chunk], at, away_m
 
 

@@ -125,7 +125,7 @@ def _farthest(
 def locate_anchors(network: RoadNetwork, anchors: Anchors) -> tuple[Anchors, str]:
     """A model's anchors on this network, and a notice or "".
 
-    An anchor is found if both its id and place match, present or not: all topologies of a node table have the same
+    An anchor is found if both its id and place match, present or not: all networks of a node table have the same
     anchors. One that is not found is dropped from its set, and an empty set gives a position of 0. A set counts as
     found if at least half of it is. If fewer than half of the sets are found, new ones are chosen by the same rule and
     seed.
@@ -135,9 +135,9 @@ def locate_anchors(network: RoadNetwork, anchors: Anchors) -> tuple[Anchors, str
     for members, lon, lat in zip(anchors.sets, anchors.lon, anchors.lat, strict=True):
         rows = _rows_or_none(network, members)
         metres = haversine_m(np.array(lon), np.array(lat), network.lon[rows], network.lat[rows])
-        here = (rows >= 0) & (metres <= SAME_PLACE_M)
-        kept.append(here)
-        found += bool(2 * here.sum() >= max(len(members), 1))
+        matched = (rows >= 0) & (metres <= SAME_PLACE_M)
+        kept.append(matched)
+        found += bool(2 * matched.sum() >= max(len(members), 1))
     if 2 * found < len(anchors):
         choice = "bourgain" if anchors.choice == "full" else anchors.choice  # keeps the model's number of sets
         new = choose_anchors(network, count=len(anchors), choice=choice, seed=anchors.seed)
@@ -146,11 +146,11 @@ def locate_anchors(network: RoadNetwork, anchors: Anchors) -> tuple[Anchors, str
             f"(within {SAME_PLACE_M:g} m): new ones were chosen by the same rule and seed "
             f"({anchors.choice}, {anchors.seed})."
         )
-    if all(here.all() for here in kept):
+    if all(matched.all() for matched in kept):
         return anchors, ""
 
     def keep(nested: Nested[T]) -> Nested[T]:
-        return tuple(tuple(compress(members, here)) for members, here in zip(nested, kept, strict=True))
+        return tuple(tuple(compress(members, matched)) for members, matched in zip(nested, kept, strict=True))
 
     return replace(anchors, sets=keep(anchors.sets), lon=keep(anchors.lon), lat=keep(anchors.lat)), ""
 

@@ -66,7 +66,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-class Gate:
+class TokenCheck:
     """Checks tokens against those of the store, which it caches for a moment."""
 
     def __init__(self, store: Store) -> None:

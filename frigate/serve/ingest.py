@@ -48,7 +48,7 @@ class BusyError(ServiceError):
     """Too many readings are waiting to be stored."""
 
 
-class Row(NamedTuple):
+class ReadingRow(NamedTuple):
     """A reading as it was sent."""
 
     node: object
@@ -77,7 +77,7 @@ class Judged:
         return [Answer(next(waiting)) if answer is None else answer for answer in self.answers]
 
 
-def rows_of_json(body: bytes) -> list[Row]:
+def rows_of_json(body: bytes) -> list[ReadingRow]:
     """`{"readings": [{"node": ..., "time": ..., "value": ...}, ...]}`; `node_id` is accepted for `node`."""
     try:
         data = json.loads(body)
@@ -91,21 +91,21 @@ def rows_of_json(body: bytes) -> list[Row]:
         )
     none: dict[str, Any] = {}
     found = (each if isinstance(each, dict) else none for each in readings)
-    return [Row(each.get("node", each.get("node_id")), each.get("time"), each.get("value")) for each in found]
+    return [ReadingRow(each.get("node", each.get("node_id")), each.get("time"), each.get("value")) for each in found]
 
 
-def rows_of_csv(body: bytes) -> list[Row]:
+def rows_of_csv(body: bytes) -> list[ReadingRow]:
     """CSV with the columns node (or node_id), time and value, in any order."""
     try:
         lines = csv.reader(io.StringIO(body.decode("utf-8-sig"), newline=""))
         header = [name.strip() for name in next(lines, [])]
         places = _columns(header)
-        return [Row(*(line[k] if k < len(line) else None for k in places)) for line in lines if line]
+        return [ReadingRow(*(line[k] if k < len(line) else None for k in places)) for line in lines if line]
     except (UnicodeDecodeError, csv.Error) as error:
         raise BatchError(f"the body is not CSV in UTF-8: {error}") from None
 
 
-def rows_of_arrow(body: bytes) -> list[Row]:
+def rows_of_arrow(body: bytes) -> list[ReadingRow]:
     """An Arrow IPC file or stream with the columns of a CSV batch; time with a time zone."""
     import polars as pl
 
@@ -114,7 +114,7 @@ def rows_of_arrow(body: bytes) -> list[Row]:
         frame = pl.read_ipc(file) if body.startswith(b"ARROW1") else pl.read_ipc_stream(file)
     except (pl.exceptions.PolarsError, OSError, ValueError) as error:
         raise BatchError(f"the body is not Arrow: {quoted(str(error))}") from None
-    return [Row(*row) for row in frame.select(frame.columns[k] for k in _columns(frame.columns)).iter_rows()]
+    return [ReadingRow(*row) for row in frame.select(frame.columns[k] for k in _columns(frame.columns)).iter_rows()]
 
 
 def _columns(header: Sequence[str]) -> list[int]:
@@ -139,7 +139,7 @@ class Judge:
     def _like(self) -> Callable[[str], str]:
         return lru_cache(maxsize=1000)(self.city.like)
 
-    def __call__(self, rows: Sequence[Row]) -> Judged:
+    def __call__(self, rows: Sequence[ReadingRow]) -> Judged:
         now_s = self.now()
         latest_us = int((now_s + self.future_s) * 1e6)
         earliest_us = 0 if self.keep_days is None else int((now_s - self.keep_days * DAY_S) * 1e6)

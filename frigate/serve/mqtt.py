@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 from frigate.errors import MissingExtraError, ServiceError
-from frigate.serve.ingest import BatchError, BusyError, Ingest, Row, rows_of_csv, rows_of_json
+from frigate.serve.ingest import BatchError, BusyError, Ingest, ReadingRow, rows_of_csv, rows_of_json
 from frigate.serve.store import StoreGoneError
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class Subscriber:
 
     async def _take(self, client: aiomqtt.Client, messages: Sequence[aiomqtt.Message]) -> None:
         """Store the readings of these messages, retrying until it works, then acknowledge them."""
-        rows: list[Row] = []
+        rows: list[ReadingRow] = []
         for message in messages:
             try:
                 rows += rows_of_message(message.payload)
@@ -182,7 +182,7 @@ async def _waiting(client: aiomqtt.Client) -> list[aiomqtt.Message]:
     return found
 
 
-def rows_of_message(payload: object) -> list[Row]:
+def rows_of_message(payload: object) -> list[ReadingRow]:
     """The readings in a message: one as a JSON object, or a batch in JSON or CSV as over HTTP."""
     if not isinstance(payload, bytes):
         raise BatchError("the message is empty")

@@ -69,7 +69,7 @@ class Replay:
         self._say, self._clock, self._wait = say, clock, wait
         self._names = [str(node_id) for node_id in stream.node_ids.tolist()]
         self._closed: dict[Road, str] = {}  # by road: id of the closure that this replay created
-        self._roads = _roads(stream.topologies, self._names)
+        self._roads = _roads(stream.networks, self._names)
         (self._usual,) = _roads([stream.usual_network()], self._names)
 
     def run(self, first: int, stop: int) -> Iterator[Sent]:
@@ -84,7 +84,7 @@ class Replay:
         self._tell_time(first)
         due_s = self._clock()
         for snapshot in range(first, stop):
-            self._close_roads(self._usual - self._roads[int(self._stream.topology_of[snapshot])])
+            self._close_roads(self._usual - self._roads[int(self._stream.network_of[snapshot])])
             due_s = max(due_s + self._stream.step_s / self._speed, self._clock())  # a pause is not made up for
             self._wait(max(0.0, due_s - self._clock()))
             readings, refused = self._send_readings(snapshot)

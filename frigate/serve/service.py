@@ -12,7 +12,7 @@ import torch
 
 from frigate.city.city import City
 from frigate.errors import FrigateError
-from frigate.serve.auth import Gate
+from frigate.serve.auth import TokenCheck
 from frigate.serve.city import ServedCity
 from frigate.serve.clock import Clock
 from frigate.serve.engine import Engine
@@ -77,7 +77,7 @@ class Service:
             judge = Judge(self.city, now, future_s=ANY_TIME_S)
         self.ingest = Ingest(store, judge)
         self.latest = Latest(self.engine)
-        self.gate = Gate(store)
+        self.gate = TokenCheck(store)
         self._ended, self._awake = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
 

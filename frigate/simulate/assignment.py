@@ -22,7 +22,7 @@ JUNCTION_S = np.array([8.0, 7.0, 7.0, 7.0, 8.0])  # delay at the end of a road, 
 
 
 @dataclass(frozen=True)
-class Demand:
+class TripShares:
     """Trips between zones and nodes; each flow sums to 1 over both tables."""
 
     roots: Ints  # [Z] the node that represents the zone
@@ -87,7 +87,7 @@ def subtree_sums(before: NDArray[np.int32], load: Floats) -> Floats:
     return (running[first + size[:top].astype(np.int64)] - running[first]).reshape(Z, N, C)
 
 
-def assign(roads: AssignedRoads, demand: Demand, open_: NDArray[np.bool_], per_hour: Floats) -> Loading:
+def assign(roads: AssignedRoads, demand: TripShares, open_: NDArray[np.bool_], per_hour: Floats) -> Loading:
     """Assign trips to routes on the open roads, given `per_hour` [P] trips per hour of each flow."""
     Z, N = len(demand.roots), roads.num_nodes
     flow = np.zeros(len(open_))

@@ -20,7 +20,7 @@ from frigate.city.city import City
 from frigate.city.network import Road, RoadNetwork
 from frigate.city.stream import RoadNetworkStream, make_stream
 from frigate.errors import SettingsError
-from frigate.simulate.assignment import AssignedRoads, Demand, Loading, assign, assigned_roads
+from frigate.simulate.assignment import AssignedRoads, Loading, TripShares, assign, assigned_roads
 from frigate.simulate.streets import PRIMARY, TERTIARY, TOWN, Floats, Ints, Town, build_town, graph_of, polar
 
 # Besides N and E: P flows (a purpose, outward or homeward), Z zones, K parts of a day.
@@ -83,7 +83,7 @@ EVENT = len(PURPOSES) - 1  # the last purpose is for match days only
 
 
 @dataclass(frozen=True)
-class Closure:
+class SimulatedClosure:
     """Roads that are closed on some days between two hours of local time."""
 
     reason: str
@@ -100,7 +100,7 @@ class Simulation:
 
     stream: RoadNetworkStream
     town: Town
-    closures: tuple[Closure, ...]
+    closures: tuple[SimulatedClosure, ...]
 
 
 def demo_city(*, seed: int = 0, intersections: int = 400, days: int = 14, step_s: int = 300, closures: int = 3) -> City:
@@ -137,21 +137,21 @@ def simulate(
     town, roads, demand = _town_and_trips(seed, intersections)
     schedule = _schedule(np.random.default_rng([seed, 3]), town, count=closures, days=days)
     active = _active_closures(schedule, days=days, step_s=step_s)
-    sets, which = np.unique(np.concatenate([[0], active]), return_inverse=True)  # topology 0 is the whole network
-    topology_of = which[1:]
+    sets, which = np.unique(np.concatenate([[0], active]), return_inverse=True)  # network 0 is the whole network
+    network_of = which[1:]
     networks = [
         town.network.close(road for i, c in enumerate(schedule) if bits >> i & 1 for road in c.roads)
         for bits in sets.tolist()
     ]
-    values = _counts(seed, town, roads, demand, networks, topology_of, days=days, step_s=step_s)
+    values = _counts(seed, town, roads, demand, networks, network_of, days=days, step_s=step_s)
     stream = make_stream(
-        values, networks, topology_of=topology_of, start_s=int(MONDAY.replace(tzinfo=zone(TIMEZONE)).timestamp()),
+        values, networks, network_of=network_of, start_s=int(MONDAY.replace(tzinfo=zone(TIMEZONE)).timestamp()),
         step_s=step_s, timezone=TIMEZONE, quantity="count", unit="vehicles",
     )  # fmt: skip
     return Simulation(stream, town, tuple(schedule))
 
 
-def _town_and_trips(seed: int, intersections: int) -> tuple[Town, AssignedRoads, Demand]:
+def _town_and_trips(seed: int, intersections: int) -> tuple[Town, AssignedRoads, TripShares]:
     """The streets, the roads as drivers perceive them, and the demand."""
     # Separate generators: with other closures or more days, streets, people and earlier days stay the same.
     streets, tastes, land_use = (np.random.default_rng([seed, k]) for k in range(3))
@@ -247,7 +247,7 @@ def _smooth(xy: Floats, reach_m: float) -> Floats:
     return field
 
 
-def _demand(rng: np.random.Generator, town: Town, roads: AssignedRoads) -> Demand:
+def _demand(rng: np.random.Generator, town: Town, roads: AssignedRoads) -> TripShares:
     """A gravity model, constrained at the home end. One end of each trip is a zone, the other any node."""
     use = _land_use(rng, town)
     roots = _zones(town)
@@ -267,7 +267,7 @@ def _demand(rng: np.random.Generator, town: Town, roads: AssignedRoads) -> Deman
         total = a.sum() + b.sum()
         to_root += [a / total, b / total]  # outward, then homeward between the same places
         from_root += [b / total, a / total]
-    return Demand(roots, np.stack(to_root), np.stack(from_root))
+    return TripShares(roots, np.stack(to_root), np.stack(from_root))
 
 
 def _zones(town: Town) -> Ints:
@@ -281,7 +281,7 @@ def _zones(town: Town) -> Ints:
     return np.array(roots, np.int64)
 
 
-def _schedule(rng: np.random.Generator, town: Town, *, count: int, days: int) -> list[Closure]:
+def _schedule(rng: np.random.Generator, town: Town, *, count: int, days: int) -> list[SimulatedClosure]:
     """A late bridge repair, a street festival on the last day and early roadworks; then more of each at random."""
     late, early = min(int(np.ceil(0.7 * days)), days - 1), int(0.15 * days)
     fixed = ((late, 2, 6.0, 20.0), (days - 1, 1, 10.0, 22.0), (early, 3, 7.0, 19.0))
@@ -295,7 +295,7 @@ def _schedule(rng: np.random.Generator, town: Town, *, count: int, days: int) ->
         closed = _closable(town.network, wanted, left)
         left[closed] = False  # as if all closures were active at once, so that no place is ever cut off
         roads = tuple((ids[town.network.senders[row]], ids[town.network.receivers[row]]) for row in closed)
-        found.append(Closure(reason, roads, first_day, min(num_days, days - first_day), from_h, to_h))
+        found.append(SimulatedClosure(reason, roads, first_day, min(num_days, days - first_day), from_h, to_h))
     return found
 
 
@@ -330,7 +330,7 @@ def _closable(network: RoadNetwork, rows: Ints, left: NDArray[np.bool_]) -> list
     return closed
 
 
-def _active_closures(schedule: Sequence[Closure], *, days: int, step_s: int) -> Ints:
+def _active_closures(schedule: Sequence[SimulatedClosure], *, days: int, step_s: int) -> Ints:
     """[S] bit i is set while closure i is active."""
     seconds = step_s * np.arange(days * DAY_S // step_s)
     day, hour = seconds // DAY_S, seconds % DAY_S / 3600
@@ -374,13 +374,14 @@ def _departures(seed: int, *, residents: float, days: int, step_s: int) -> Float
         factor = np.exp(rng.normal(0, 0.05) + rng.normal(0, 0.05, len(total)))  # some days are busier
         match_day = np.random.default_rng([seed, 5, day // 7 + 1]).choice([1, 2, 4, 5, 6])
         factor[2 * EVENT :] *= day % 7 == match_day
-        here = slice(max(0, day * per_day), min(len(hour), (day + 3) * per_day))  # from the day before to the day after
-        total[:, here] += factor[:, None] * _per_hour(_day_type(day), hour[here] - 24 * day, residents=residents)
+        # From the day before to the day after.
+        around = slice(max(0, day * per_day), min(len(hour), (day + 3) * per_day))
+        total[:, around] += factor[:, None] * _per_hour(_day_type(day), hour[around] - 24 * day, residents=residents)
     return total * step_s / 3600
 
 
 def _counts(
-    seed: int, town: Town, roads: AssignedRoads, demand: Demand, networks: Sequence[RoadNetwork], topology_of: Ints,
+    seed: int, town: Town, roads: AssignedRoads, demand: TripShares, networks: Sequence[RoadNetwork], network_of: Ints,
     *, days: int, step_s: int,
 ) -> NDArray[np.float32]:  # fmt: skip
     """[S,N] vehicle counts, simulated day by day."""
@@ -393,10 +394,10 @@ def _counts(
     hours = (np.arange(per_day) + 0.5) * step_s / 3600
 
     @cache
-    def solved(topology: int, day_type: int, part: int) -> Loading:
+    def solved(network: int, day_type: int, part: int) -> Loading:
         # Matches are too rare for drivers to expect their delays.
         per_hour = _usual_per_hour(day_type, PARTS_H[day_type][part], residents=residents)
-        return assign(roads, demand, open_[topology], per_hour)
+        return assign(roads, demand, open_[network], per_hour)
 
     values = np.empty((days * per_day, N), np.float32)
     for day in range(days):
@@ -406,11 +407,11 @@ def _counts(
         whole_day = rng.normal(0, 0.12, (len(smooth), 1))
         field = np.exp(smooth @ (whole_day + rng.normal(0, 0.07, (len(smooth), len(parts_h)))))  # [Z,K] random factors
         rate = np.empty((per_day, N))
-        which = topology_of[day * per_day : (day + 1) * per_day]
-        for topology in np.unique(which).tolist():
-            steps = np.flatnonzero(which == topology)
+        which = network_of[day * per_day : (day + 1) * per_day]
+        for network in np.unique(which).tolist():
+            steps = np.flatnonzero(which == network)
             parts = np.flatnonzero(share[steps].any(0)).tolist()
-            loads = [solved(topology, _day_type(day), k) for k in parts]
+            loads = [solved(network, _day_type(day), k) for k in parts]
             passages = np.stack(
                 [np.einsum("pzn,z->pn", x.passages, field[:, k]) for x, k in zip(loads, parts, strict=True)]
             )

@@ -19,8 +19,8 @@ def timezone_of(network: RoadNetwork, given: str | None, notices: Notices) -> st
         return given
     import tzfpy
 
-    here = network.present
-    name = tzfpy.get_tz(float(np.median(network.lon[here])), float(np.median(network.lat[here])))
+    present = network.present
+    name = tzfpy.get_tz(float(np.median(network.lon[present])), float(np.median(network.lat[present])))
     try:
         zone(name)
     except CityError:  # too new for this machine's time-zone database

@@ -150,8 +150,8 @@ def load_checkpoint(
 ) -> tuple[RunOnCity, dict[str, Tensor], dict[str, Tensor]]:
     """For resuming: the run with its weights not yet loaded, the best weights, and the training state."""
     run, weights, at = _of_last(folder, lambda at: _load(at, build))
-    here = run.on(city)
-    now = TrainedOn.of(here.city, here.split.train)
+    run_on_city = run.on(city)
+    now = TrainedOn.of(run_on_city.city, run_on_city.split.train)
     changed = [name for name in MUST_MATCH_ON_RESUME if getattr(run.trained_on, name) != getattr(now, name)]
     if "network" in changed:
         changed.remove("changes")  # implied by a different network
@@ -166,7 +166,7 @@ def load_checkpoint(
     for prefix in ("model.", "averaged.") if run.settings.train.average else ("model.",):
         tensors = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
         _require_tensors_of(run.model, tensors, at / STATE)
-    return here, weights, state
+    return run_on_city, weights, state
 
 
 def load_settings_of(folder: str | Path) -> Settings:

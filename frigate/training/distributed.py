@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from frigate.errors import FrigateError, SettingsError
+from frigate.nn.device import best_device
 
 T = TypeVar("T")
 MAX_WAIT = timedelta(hours=2)  # process 0 may be computing a city's features; torchrun ends a group that lost a process
@@ -123,11 +124,11 @@ class Group:
             parameter.grad = gradient.view_as(parameter).to(parameter.dtype) if holders_of_it else None
         return whole_loss, stops > 0
 
-    def device_name(self, requested: str | None) -> str | None:
+    def device(self, requested: str | torch.device | None) -> torch.device:
         """The device of this process: on a machine with GPUs, each of several processes takes one."""
-        if self.size == 1 or requested == "cpu" or not torch.cuda.is_available():
-            return requested
-        if requested not in (None, "cuda"):
+        if self.size == 1 or not torch.cuda.is_available() or str(requested) == "cpu":
+            return best_device(requested)
+        if requested is not None and str(requested) != "cuda":
             raise SettingsError(f'device "{requested}": each process takes a GPU of its own. Use cuda, or cpu')
         local_rank, gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
         if local_rank >= gpus:
@@ -135,8 +136,7 @@ class Group:
                 f"{local_rank + 1} processes or more on a machine with {gpus} GPUs. Use torchrun --nproc-per-node "
                 f"{gpus}, or --device cpu"
             )
-        torch.cuda.set_device(local_rank)  # Triton launches kernels on the current device
-        return f"cuda:{local_rank}"
+        return best_device(f"cuda:{local_rank}")
 
 
 def current() -> Group:

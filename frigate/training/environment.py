@@ -31,11 +31,11 @@ def environment(device: torch.device | str | None = None) -> dict[str, Any]:
         `hardware` is the name of the device; `device`, `gpu`, `driver`, `cpu`, `cores`, `threads`, `memory_gb` and
         `system` give details; `versions` lists Frigate, Python, CUDA and installed packages.
     """
-    on = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    gpu = torch.cuda.get_device_name(on) if on.type == "cuda" else None
+    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     return {
         "hardware": gpu or _cpu_model(),
-        "device": on.type,
+        "device": device.type,
         "gpu": gpu,
         "driver": None if gpu is None else _driver(),
         "cpu": _cpu_model(),

@@ -69,7 +69,7 @@ class TrainedOn:
     folder: Path | None  # None: a city in memory
     network: str  # fingerprint of the last snapshot's network
     usual_roads: str  # fingerprint of the roads that are open in most snapshots of the training period
-    changes: str  # digest of the sequence of topologies and when each begins
+    changes: str  # digest of the sequence of networks and when each begins
     readings: str  # digest
     start_s: int
     step_s: int
@@ -114,7 +114,7 @@ class TrainedOn:
 
 
 def _changes_digest(stream: RoadNetworkStream) -> str:
-    prints = np.array([network.fingerprint for network in stream.topologies])[stream.topology_of]  # [S]
+    prints = np.array([network.fingerprint for network in stream.networks])[stream.network_of]  # [S]
     turns = np.flatnonzero(prints[1:] != prints[:-1]) + 1
     course = [*prints[:1].tolist(), *(f"{stream.times_s[turn]} {prints[turn]}" for turn in turns)]
     return hashlib.sha256("\n".join(course).encode()).hexdigest()[:16]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -21,7 +22,6 @@ from frigate.config import Settings, change, load_settings, preset
 from frigate.demand.tuning import choose_settings
 from frigate.draws import Draw, seed_of
 from frigate.errors import SettingsError
-from frigate.nn.device import best_device
 from frigate.nn.scaling import fit_scaling
 from frigate.progress import plain_progress, print_line
 from frigate.roads.feature_cache import ensure_road_features
@@ -49,7 +49,7 @@ def train(
     settings: Settings | None = None,
     folder: str | Path | None = None,
     resume: bool = False,
-    device: str | None = None,
+    device: str | torch.device | None = None,
     on_step: OnStep | None = None,
     progress: bool = False,
     build: Build = build_model,
@@ -76,7 +76,7 @@ def train(
     resume : bool
         Resume the run in the folder. Other arguments must agree with that run, except that more epochs extend it: the
         learning rate then follows the longer schedule.
-    device : str, optional
+    device : str or torch.device, optional
         "cpu" or "cuda". Default: cuda if available.
     on_step : callable, optional
         Called with a `StepReport` after every step and every epoch.
@@ -110,12 +110,13 @@ def train(
         held.enter_context(training_in(where))
 
     with joined() as group, ExitStack() as held:
-        on = group.agree(lambda: best_device(group.device_name(device)))
+        device = group.agree(partial(group.device, device))
         group.agree(hold)
-        here, saved = group.leader_first(begin)
+        run_on_city, saved = group.leader_first(begin)
         if group.size > 1:
-            group.require_same(_must_be_the_same(here, on))
-        trainer = group.agree(lambda: Trainer(here, training_windows(here, on), group=group, kernels=kernels))
+            group.require_same(_must_be_the_same(run_on_city, device))
+        windows = group.agree(partial(training_windows, run_on_city, device))
+        trainer = group.agree(lambda: Trainer(run_on_city, windows, group=group, kernels=kernels))
         if saved is not None:
             trainer.restore(*saved)
         if progress and on_step is None:
@@ -129,15 +130,15 @@ def _saved_run(
     """The run to resume, and its saved tensors."""
     if folder is None:
         raise SettingsError("resume: name the folder of the run to resume")
-    here, best, state = load_checkpoint(folder, city=city, build=build)
-    if _more_epochs(settings, here.settings):
-        longer = change(here.settings, {"train": {"epochs": settings.train.epochs}})
-        progress = replace(here.progress, finished=False)
-        here = replace(here, run=replace(here.run, settings=longer, progress=progress))
-    _refuse_another(here, seen, mode, settings)
-    if here.scaling.roads is not None:
-        here = replace(here, city=ensure_road_features(here.city, here.usual_roads))
-    return here, (best, state)
+    run_on_city, best, state = load_checkpoint(folder, city=city, build=build)
+    if _more_epochs(settings, run_on_city.settings):
+        longer = change(run_on_city.settings, {"train": {"epochs": settings.train.epochs}})
+        progress = replace(run_on_city.progress, finished=False)
+        run_on_city = replace(run_on_city, run=replace(run_on_city.run, settings=longer, progress=progress))
+    _refuse_another(run_on_city, seen, mode, settings)
+    if run_on_city.scaling.roads is not None:
+        run_on_city = replace(run_on_city, city=ensure_road_features(run_on_city.city, run_on_city.usual_roads))
+    return run_on_city, (best, state)
 
 
 def _more_epochs(wanted: Settings | None, recorded: Settings) -> TypeGuard[Settings]:
@@ -145,12 +146,12 @@ def _more_epochs(wanted: Settings | None, recorded: Settings) -> TypeGuard[Setti
     return wanted is not None and wanted.train.epochs > recorded.train.epochs
 
 
-def _must_be_the_same(here: RunOnCity, device: torch.device) -> str:
+def _must_be_the_same(run_on_city: RunOnCity, device: torch.device) -> str:
     """What all processes that train one model must agree on, as JSON."""
-    stream = here.city.stream
-    prints = [network.fingerprint for network in stream.topologies]
-    split, epoch = here.split.to_json(stream.node_ids), here.run.progress.epoch
-    return json.dumps([here.settings.to_json(), split, prints, stream.digest, epoch, device.type])
+    stream = run_on_city.city.stream
+    prints = [network.fingerprint for network in stream.networks]
+    split, epoch = run_on_city.split.to_json(stream.node_ids), run_on_city.run.progress.epoch
+    return json.dumps([run_on_city.settings.to_json(), split, prints, stream.digest, epoch, device.type])
 
 
 def new_run(
@@ -214,9 +215,9 @@ def _refuse_folder(folder: Path) -> None:
         raise SettingsError(f"{folder}: {METRICS} in it is not of a training. Name another folder for the run")
 
 
-def _refuse_another(here: RunOnCity, seen: Seen, mode: str, settings: Settings | None) -> None:
-    recorded, folder = here.settings.to_json(), here.run.folder
-    for part, values in (settings or here.settings).to_json().items():
+def _refuse_another(run_on_city: RunOnCity, seen: Seen, mode: str, settings: Settings | None) -> None:
+    recorded, folder = run_on_city.settings.to_json(), run_on_city.run.folder
+    for part, values in (settings or run_on_city.settings).to_json().items():
         for name, value in values.items():
             if value != recorded[part][name]:
                 raise SettingsError(
@@ -225,9 +226,9 @@ def _refuse_another(here: RunOnCity, seen: Seen, mode: str, settings: Settings |
                 )
     if seen is None and mode == "random":
         return
-    if not np.array_equal(_split(here.city, seen, mode, here.settings).seen, here.split.seen):
+    if not np.array_equal(_split(run_on_city.city, seen, mode, run_on_city.settings).seen, run_on_city.split.seen):
         raise SettingsError(
-            f"resume: the run in {folder} has {int(here.split.seen.sum())} other sensors. "
+            f"resume: the run in {folder} has {int(run_on_city.split.seen.sum())} other sensors. "
             "Leave out --seen and --split to resume it, or train into another folder"
         )
 

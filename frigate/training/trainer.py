@@ -245,7 +245,7 @@ class Trainer:
         else:
             mask = rng.integers(0, len(self.masks), len(current))
             which, drawn = self._on_device(mask[self.group.share]), self.masks[mask]
-        one_of = rng.random(len(current)) if len(self.windows.stream.topologies) > 1 else np.zeros(len(current))
+        one_of = rng.random(len(current)) if len(self.windows.stream.networks) > 1 else np.zeros(len(current))
         current, hidden = current[self.group.share], self._on_device(drawn[self.group.share])
         batch = self.windows.batch(
             current, past=self.task.past, horizon=self.task.horizon, inputs=self.inputs, hidden=hidden, demand=which,
@@ -421,7 +421,7 @@ def draw_part(seed: int, step: int, parts: int) -> int:
 def micro_batch(run: RunOnCity, device: torch.device, parts: Sequence[Part] = ()) -> int:
     """How many windows fit in memory at once. Affects speed; in the result, only rounding and the dropout masks."""
     settings, stream = run.settings, run.city.stream
-    edges = max(network.num_edges for network in stream.topologies)
+    edges = max(network.num_edges for network in stream.networks)
     nodes, edges = max(((part.num_nodes, part.num_edges) for part in parts), default=(stream.num_nodes, edges))
     task = settings.task
     numbers = run.model.training_activations(nodes=nodes, edges=edges, past=task.past, horizon=task.horizon)

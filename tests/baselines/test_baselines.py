@@ -335,7 +335,7 @@ def test_an_absent_node_sends_no_messages(name: str, roads: bool) -> None:
         network.node_ids[others], network.lon[others], network.lat[others], replace(removed.edges, **ends)
     )
     stream = at.stream
-    stream = replace(stream, values=stream.values[:, others], observed=stream.observed[:, others], topologies=(fewer,))
+    stream = replace(stream, values=stream.values[:, others], observed=stream.observed[:, others], networks=(fewer,))
     there = seen_by(stream, at.settings, at.scaling, features=[features[others]])
     found.append(exactly(model, windows(there, [9, 12])))
     assert_same(found[0], found[1])

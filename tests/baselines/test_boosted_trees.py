@@ -256,8 +256,8 @@ def test_a_split_without_validation_nodes_keeps_some_of_its_own() -> None:
 @both
 def test_several_topologies_and_parts_of_a_batch(name: str) -> None:
     place, model = town(), fitted(name)
-    topology_of = place.city.stream.topology_of
-    changes = (np.flatnonzero(np.diff(topology_of)) + 1).tolist()
+    network_of = place.city.stream.network_of
+    changes = (np.flatnonzero(np.diff(network_of)) + 1).tolist()
     current = [c + i for c in changes[:2] for i in (0, 2)]
     batch = place.batch(current)
     assert len(batch.topologies) > 1

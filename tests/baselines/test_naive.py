@@ -110,7 +110,7 @@ def dense_harmonic(network: RoadNetwork, mean: NDArray[np.float64], known: NDArr
 
 @pytest.mark.parametrize("baseline", ["nearest", "harmonic"])
 def test_space_baselines_equal_brute_force(baseline: str) -> None:
-    """In windows with different readable sensors and with the topology of their last snapshot."""
+    """In windows with different readable sensors and with the network of their last snapshot."""
     stream = tidal_grid(silent=0.8)
     split = make_split(stream, seen=0.4, past=6, horizon=4)
     current = [100, 400, 856, 870, 880]  # 855 is the first snapshot with the closed roads
@@ -127,7 +127,7 @@ def test_space_baselines_equal_brute_force(baseline: str) -> None:
         known = np.asarray(observed.any(0))
         readable.add(known.tobytes())
         mean = (values * observed).sum(0, dtype=np.float64) / np.maximum(observed.sum(0), 1)
-        expected = literal(stream.topologies[stream.topology_of[c]], mean, known)
+        expected = literal(stream.networks[stream.network_of[c]], mean, known)
         for step in range(4):
             np.testing.assert_allclose(forecast[b, step], expected, rtol=1e-4)
     assert len(readable) > 1
@@ -136,7 +136,7 @@ def test_space_baselines_equal_brute_force(baseline: str) -> None:
 @pytest.mark.parametrize("baseline", [NearestSensors(7.5), LabelPropagation(7.5)])
 def test_without_a_sensor_in_reach_there_is_a_constant(baseline: NearestSensors | LabelPropagation) -> None:
     stream = tidal_grid()
-    network = stream.topologies[0]
+    network = stream.networks[0]
     corner = network.close([(100, 101), (101, 100), (100, 106), (106, 100)])  # node 100 is cut off
     stream = stream.on(corner)
     split = replace(make_split(stream, seen=0.4, past=6, horizon=4), seen=np.arange(36) == 20)

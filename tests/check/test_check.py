@@ -61,7 +61,7 @@ def test_gaps_are_those_of_a_plain_count(seed: int, forms: int, snapshots: int) 
     for n in range(1, forms):
         networks.append(networks[0].remove_nodes([networks[0].node_ids[n].item()]))
     stream = random_stream(networks, seed=seed, snapshots=snapshots, missing=0.6)
-    present = np.stack([n.present for n in networks])[stream.topology_of]
+    present = np.stack([n.present for n in networks])[stream.network_of]
     stream = replace(stream, observed=stream.observed & present, values=stream.values * (stream.observed & present))
     report = check_city(City("c", stream))
     found = {s.node_id: s for s in report.by_sensor}
@@ -149,7 +149,7 @@ def test_the_share_of_nodes_with_a_sensor_so_near() -> None:
     values = np.full((30, 16), np.nan)
     values[:, 0] = np.arange(30)
     city = city_of(values)
-    cut = replace(city.stream, topologies=(city.network.close([("n12", "n13"), ("n13", "n12")]),))
+    cut = replace(city.stream, networks=(city.network.close([("n12", "n13"), ("n13", "n12")]),))
     report = check_city(replace(city, stream=cut))
     assert report.unseen == 15
     assert {h: round(15 * share) for h, share in report.unseen_within.items()} == {1: 1, 2: 2, 3: 3, 5: 5, 10: 10}
@@ -169,7 +169,7 @@ def test_the_order_of_the_nodes_does_not_matter() -> None:
     back = np.argsort(order)
     edges = replace(network.edges, senders=back[network.senders], receivers=back[network.receivers])
     turned = RoadNetwork(network.node_ids[order], network.lon[order], network.lat[order], edges)
-    other = replace(stream, values=stream.values[:, order], observed=stream.observed[:, order], topologies=(turned,))
+    other = replace(stream, values=stream.values[:, order], observed=stream.observed[:, order], networks=(turned,))
     a, b = (check_city(City("c", s)) for s in (stream, other))
     assert set(a.by_sensor) == set(b.by_sensor)
     assert (a.unseen_within, a.road_km, a.parts) == (b.unseen_within, b.road_km, b.parts)
@@ -274,7 +274,7 @@ def test_the_page_draws_the_roads_that_change(tmp_path: Path) -> None:
     for_a_time, lasting = base.close([("n0", "n1")]), base.close([("n3", "n4"), ("n4", "n3")])
     stream = make_stream(
         noise(30, 5), (base, for_a_time, lasting), start_s=START_S, step_s=3600,
-        topology_of=np.repeat([0, 1, 0, 2], [10, 5, 5, 10]),
+        network_of=np.repeat([0, 1, 0, 2], [10, 5, 5, 10]),
     )  # fmt: skip
     changes = road_changes(stream)
     assert [(change.closed, change.opened) for change in changes] == [

@@ -268,7 +268,7 @@ def from_traces(folder: Path, quantity: str) -> RoadNetworkStream:
     only = replace(network, node_ids=network.node_ids[both], lon=lon[both], lat=network.lat[both], edges=Edges.none(),
                    present=network.present[both])  # fmt: skip
     assert stream.values[:, 4].sum() == 0
-    return replace(stream, values=stream.values[:, both], observed=stream.observed[:, both], topologies=(only,))
+    return replace(stream, values=stream.values[:, both], observed=stream.observed[:, both], networks=(only,))
 
 
 SOURCES: dict[str, Callable[[Path, str], RoadNetworkStream]] = {

@@ -56,7 +56,7 @@ def changing_stream() -> RoadNetworkStream:
     values[2, 1] = np.nan
     return make_stream(
         values, (base, closed, without, grown), start_s=START_S, step_s=300,
-        topology_of=np.array([0, 1, 1, 0, 2, 2, 3, 0]), timezone="Europe/Luxembourg", unit="veh",
+        network_of=np.array([0, 1, 1, 0, 2, 2, 3, 0]), timezone="Europe/Luxembourg", unit="veh",
     )  # fmt: skip
 
 
@@ -76,8 +76,8 @@ def assert_same_stream(a: RoadNetworkStream, b: RoadNetworkStream) -> None:
     assert a.node_ids.dtype.kind == b.node_ids.dtype.kind
     for name in ("start_s", "step_s", "timezone", "quantity", "unit"):
         assert getattr(a, name) == getattr(b, name)
-    for i, j in zip(a.topology_of, b.topology_of, strict=True):
-        assert_same_roads(a.topologies[i], b.topologies[j])
+    for i, j in zip(a.network_of, b.network_of, strict=True):
+        assert_same_roads(a.networks[i], b.networks[j])
 
 
 @pytest.mark.parametrize("csv", [False, True])
@@ -90,7 +90,7 @@ def test_what_is_written_comes_back(tmp_path: Path, csv: bool) -> None:
         assert back.name == city.name
         assert_same_stream(back.stream, city.stream)
         assert back.notices == plain.notices
-    assert len(plain.stream.topologies) == 4
+    assert len(plain.stream.networks) == 4
     assert os.listdir(tmp_path) == ["ring"]  # nothing is left beside
 
 
@@ -121,7 +121,7 @@ def cities(draw: st.DrawFn) -> City:
     degrees = st.floats(-89, 89)
     lon, lat = (np.array(draw(st.lists(degrees, min_size=N, max_size=N))) for _ in "ab")
     base = RoadNetwork(ids, lon, lat, edges)
-    topologies = [base]
+    networks = [base]
     listed = [(ids[a].item(), ids[b].item()) for a, b in chosen]
     for _ in range(draw(st.integers(0, 2))):
         if draw(st.booleans()):
@@ -129,15 +129,15 @@ def cities(draw: st.DrawFn) -> City:
         else:
             other = base.close(draw(st.lists(st.sampled_from(listed), min_size=1, unique=True)))
         if other.num_edges:  # a city without any road is refused
-            topologies.append(other)
+            networks.append(other)
     S = draw(st.integers(1, 6))
-    which = np.array(draw(st.lists(st.integers(0, len(topologies) - 1), min_size=S, max_size=S)))
+    which = np.array(draw(st.lists(st.integers(0, len(networks) - 1), min_size=S, max_size=S)))
     cell = st.one_of(st.just(np.nan), st.floats(0, 1e6, width=32))
     values = np.array(draw(st.lists(cell, min_size=S * N, max_size=S * N))).reshape(S, N)
     step_s = draw(st.sampled_from([1, 60, 300, 3600, 86_400]))
     quantity = draw(st.sampled_from(["count", "speed"]))
     stream = make_stream(
-        values, topologies, start_s=START_S, step_s=step_s, topology_of=which, quantity=quantity, unit=draw(word)
+        values, networks, start_s=START_S, step_s=step_s, network_of=which, quantity=quantity, unit=draw(word)
     )
     return City(draw(names), stream)
 
@@ -145,7 +145,7 @@ def cities(draw: st.DrawFn) -> City:
 @given(cities(), st.booleans())
 @settings(max_examples=40)
 def test_any_city_comes_back(city: City, csv: bool) -> None:
-    # The stream on disk runs from the first reading to the last, and a topology that no snapshot shows is not kept.
+    # The stream on disk runs from the first reading to the last, and a network that no snapshot shows is not kept.
     seen = np.flatnonzero(city.stream.observed.any(axis=1))
     with TemporaryDirectory() as folder:
         write_city(city, Path(folder) / "c", csv=csv)
@@ -257,10 +257,10 @@ def test_a_change_holds_from_the_snapshot_that_starts_at_it_or_later(tmp_path: P
         "2024-01-01T00:15Z,add_edge,3,9,,,,55\n"
     )
     stream = read_city(write_tables(tmp_path / "c", changes__csv=changes)).stream
-    assert stream.topology_of.tolist() == [0, 1, 1, 2, 2]  # 00:11 is first in force at 00:15
-    assert [t.num_edges for t in stream.topologies] == [3, 2, 4]
+    assert stream.network_of.tolist() == [0, 1, 1, 2, 2]  # 00:11 is first in force at 00:15
+    assert [t.num_edges for t in stream.networks] == [3, 2, 4]
     assert stream.node_ids.tolist() == [1, 2, 3, 9]
-    assert [bool(t.present[3]) for t in stream.topologies] == [False, False, True]
+    assert [bool(t.present[3]) for t in stream.networks] == [False, False, True]
 
 
 def test_a_node_added_later_lies_where_its_change_says(tmp_path: Path) -> None:
@@ -272,20 +272,20 @@ def test_a_node_added_later_lies_where_its_change_says(tmp_path: Path) -> None:
         "2024-01-01T00:20Z,add_node,8,1,2\n"  # it comes back where it was
     )
     stream = read_city(write_tables(tmp_path / "c", changes__csv=changes)).stream
-    for network in stream.topologies:
+    for network in stream.networks:
         assert network.node_ids.tolist() == [1, 2, 3, 9, 8]
         assert network.lon.tolist() == [6.1, 6.11, 6.12, 6.13, -6.5]
         assert network.lat.tolist() == [49.6, 49.6, 49.6, 49.71, -41.25]
-    present = np.stack([network.present for network in stream.topologies])[stream.topology_of]
+    present = np.stack([network.present for network in stream.networks])[stream.network_of]
     assert present[:, 3].tolist() == [False, False, False, True, True]
     assert present[:, 4].tolist() == [False, True, False, False, True]
 
 
-def test_a_road_closed_and_opened_again_gives_back_the_first_topology(tmp_path: Path) -> None:
+def test_a_road_closed_and_opened_again_gives_back_the_first_network(tmp_path: Path) -> None:
     changes = "time,action,source,target\n2024-01-01T00:05Z,close,1,2\n2024-01-01T00:10Z,open,1,2\n"
     stream = read_city(write_tables(tmp_path / "c", changes__csv=changes)).stream
-    assert len(stream.topologies) == 2
-    assert stream.topology_of.tolist() == [0, 1, 0, 0, 0]
+    assert len(stream.networks) == 2
+    assert stream.network_of.tolist() == [0, 1, 0, 0, 0]
 
 
 def test_snapshots_begin_at_whole_steps_from_local_midnight(tmp_path: Path) -> None:
@@ -340,7 +340,7 @@ def test_the_cache_opens_with_numpy_alone(tmp_path: Path) -> None:
     assert [float(x) for x in run.stdout.split()] == [total, total]
 
 
-def test_topologies_without_any_road_are_kept(tmp_path: Path) -> None:
+def test_networks_without_any_road_are_kept(tmp_path: Path) -> None:
     changes = "time,action,node_id\n" + "".join(f"2024-01-01T00:00Z,remove_node,{n}\n" for n in (2, 3))
     folder = write_tables(tmp_path / "c", changes__csv=changes)
     for back in (read_city(folder, cache=False), read_city(folder), open_cache(folder)):
@@ -359,15 +359,15 @@ def test_road_features_are_computed_once_and_kept(tmp_path: Path, monkeypatch: p
     city = read_city(tmp_path / "ring")
     assert city.road_features == {}
     computed = ensure_road_features(city)
-    assert len(computed.road_features) == len(city.stream.topologies)
+    assert len(computed.road_features) == len(city.stream.networks)
     kept = ensure_road_features(open_cache(tmp_path / "ring" / "cache"))
-    for network in city.stream.topologies:
+    for network in city.stream.networks:
         key = network.fingerprint
         np.testing.assert_array_equal(computed.road_features[key], kept.road_features[key])
     (tmp_path / "ring" / "city.toml").write_text('step = "5min"\nname = "other"\n')  # readings change, roads do not
     with monkeypatch.context() as patch:  # none is computed again
         patch.setattr("frigate.roads.feature_cache.features_and_notice", None)
-        assert len(ensure_road_features(read_city(tmp_path / "ring")).road_features) == len(city.stream.topologies)
+        assert len(ensure_road_features(read_city(tmp_path / "ring")).road_features) == len(city.stream.networks)
     in_memory = ensure_road_features(replace(city, folder=None))
     key = city.network.fingerprint
     np.testing.assert_array_equal(in_memory.road_features[key], computed.road_features[key])
@@ -421,7 +421,7 @@ def test_check_says_what_is_in_a_city(tmp_path: Path) -> None:
     assert (report.nodes, report.roads, report.sensors, report.snapshots) == (5, 10, 4, 8)
     assert report.dead == (102,)
     assert report.gaps == (("2024-01-01T01:25:00+01:00", 1),)
-    assert (report.topologies, report.changes) == (4, 5)
+    assert (report.networks, report.changes) == (4, 5)
     assert report.road_km == pytest.approx(1.0)
     assert report.distortions is not None
     assert set(report.distortions) == {"random", "farthest", "bourgain"}

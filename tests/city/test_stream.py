@@ -48,7 +48,7 @@ def test_what_is_not_observed_is_zero() -> None:
 def test_an_absent_node_is_not_observed() -> None:
     whole = line(1, 2, 3)
     without = whole.remove_nodes([2])
-    stream = make_stream(np.ones((3, 3)), (whole, without), start_s=0, step_s=60, topology_of=np.array([0, 1, 1]))
+    stream = make_stream(np.ones((3, 3)), (whole, without), start_s=0, step_s=60, network_of=np.array([0, 1, 1]))
     assert stream.observed.tolist() == [[True, True, True], [True, False, True], [True, False, True]]
     assert stream.network is without  # as it is at the last snapshot
     assert stream.slice(0, 1).network is whole
@@ -58,11 +58,11 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
     stream = small_stream()
     with raises(CityError, "6 x 3", "(5, 3)"):
         replace(stream, observed=stream.observed[:5])
-    for name in ("topology_of", "utc_offset_s"):
+    for name in ("network_of", "utc_offset_s"):
         with raises(CityError, "6 snapshots"):
             replace(stream, **{name: getattr(stream, name)[:5]})
-    with raises(CityError, "topology", "3 nodes"):
-        replace(stream, topologies=(line(1, 2),))
+    with raises(CityError, "network", "3 nodes"):
+        replace(stream, networks=(line(1, 2),))
 
 
 # Views
@@ -83,15 +83,15 @@ def test_another_network_holds_in_every_snapshot() -> None:
     stream = small_stream()
     shut = stream.network.close([(10, 20)])
     what_if = stream.on(shut)
-    assert what_if.topologies == (shut,)
-    assert what_if.topology_of.tolist() == [0] * 6
+    assert what_if.networks == (shut,)
+    assert what_if.network_of.tolist() == [0] * 6
     assert np.shares_memory(what_if.values, stream.values)
     assert what_if.observed.all()
     without = stream.on(stream.network.remove_nodes([20]))
     assert without.observed.any(axis=0).tolist() == [True, False, True]
     assert not without.values[~without.observed].any()
     assert stream.values.all()
-    assert stream.topologies[0].num_edges == 2  # and the stream itself is as it was
+    assert stream.networks[0].num_edges == 2  # and the stream itself is as it was
 
 
 def moved(network: RoadNetwork, ids: list[int], metres: list[float]) -> RoadNetwork:

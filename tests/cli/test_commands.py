@@ -461,7 +461,7 @@ def test_a_what_if_starts_from_the_roads_of_its_time(copy: Path) -> None:
     )
     also = f"{shut.node_ids[u]},{shut.node_ids[v]}"
     late = (np.arange(S) >= S - 20).astype(np.int64)
-    write_city(City("Town", replace(stream, topologies=(stream.network, shut), topology_of=late)), copy / "recorded")
+    write_city(City("Town", replace(stream, networks=(stream.network, shut), network_of=late)), copy / "recorded")
     before = ("--at", "2024-01-03T08:00")
     assert told("--city", "recorded", *before, "--close", also) == told(*before, "--close", also)
     both = told("--city", "recorded", "--close", also)

@@ -338,6 +338,9 @@ def test_the_searches_are_those_with_the_least_error_at_hidden_sensors(
     errors = {s: hidden_error(graph, counts, sensors, s, start, seed=0) for s in searches_to_try(8)}
     assert list(chosen.searches) == sorted(errors, key=errors.__getitem__)[:3]
     assert DemandSettings.from_json(json.loads(json.dumps(chosen.to_json()))) == chosen
+    former = {"below_mean": 0.3, "below_share": 0.1}
+    former |= {name: value for name, value in chosen.to_json().items() if not name.startswith("median_gap")}
+    assert DemandSettings.from_json(former) == replace(chosen, median_gap=0.3, median_gap_share=0.1)
     few = np.zeros(stream.num_nodes, bool)
     few[:5] = True
     assert choose_settings(stream, few) == DemandSettings()

@@ -274,7 +274,7 @@ def test_equal_means_share_a_tercile() -> None:
 
 def test_hop_groups_partition() -> None:
     stream = tidal_grid()
-    network = stream.topologies[0]
+    network = stream.networks[0]
     stream = stream.on(network.close([(100, 101), (101, 100), (100, 106), (106, 100)]))  # node 0 is cut off
     split = replace(small_split(stream), seen=np.arange(36) == 35, unseen=np.arange(36) < 35)
     group = hop_groups(stream, split, split.unseen)

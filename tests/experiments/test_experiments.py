@@ -31,7 +31,7 @@ from frigate.experiments.accuracy import best_baselines
 from frigate.experiments.changed_input import THRESHOLD, kept_snapshots, perturbed
 from frigate.experiments.plan import FITTED, LABELS, NAIVE, make_plan
 from frigate.experiments.runner import Reproduced, reproduce
-from frigate.experiments.trials import Change, Scored, split_of
+from frigate.experiments.trials import InputChange, Scored, split_of
 from frigate.experiments.variations import topology_trials
 from frigate.nn.batch import Batch
 from frigate.nn.topology import Topology, make_topology
@@ -537,7 +537,7 @@ def test_no_road_changed_is_the_network_as_it_is(done: Done) -> None:
     assert perturbed(network, percent=0, seed=0).fingerprint == network.fingerprint
     assert [trial.change.name for trial in topology_trials(done.plan, Scored(done.plan))] == 2 * ["test", "roads-20"]
     fitted: Any = object()
-    assert Change().apply(fitted, done.plan, done.plan.recipe("paper")) is fitted
+    assert InputChange().apply(fitted, done.plan, done.plan.recipe("paper")) is fitted
 
 
 def test_where_no_two_nodes_are_free_none_is_built() -> None:

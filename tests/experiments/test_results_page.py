@@ -18,7 +18,7 @@ from frigate.experiments import named, plots
 from frigate.experiments.page import MAX_OPEN, write_page
 from frigate.experiments.plan import Plan
 from frigate.experiments.runner import reproduce
-from frigate.experiments.table import Cell, Table
+from frigate.experiments.table import Cell, ResultTable
 from frigate.pages import page as report_page
 from tests.support.forecast_runs import small_city
 from tests.support.html_page import Page
@@ -39,9 +39,9 @@ ABOUT = {
 }  # fmt: skip
 
 
-def put(results: Path, rows: Sequence[dict[str, Cell]], name: str = "accuracy", **changes: Any) -> Table:
+def put(results: Path, rows: Sequence[dict[str, Cell]], name: str = "accuracy", **changes: Any) -> ResultTable:
     given = {"title": f"The {name}", "columns": COLUMNS, "notes": ["Mind the gap."], "more": ABOUT, **changes}
-    table = Table(name, rows=rows, **given)
+    table = ResultTable(name, rows=rows, **given)
     (results / f"{name}.json").write_text(json.dumps(table.to_json()), encoding="utf-8")  # NaN and all
     (results / f"{name}.csv").write_text(table.to_csv(), encoding="utf-8", errors="replace")
     return table

@@ -21,7 +21,7 @@ from frigate.city.stream import RoadNetworkStream, make_stream
 from frigate.config import BASELINES, PRESETS, preset
 from frigate.experiments import city_data, model_costs, plots, theory
 from frigate.experiments.plan import LABELS, Effort, Plan
-from frigate.experiments.table import Table, as_json
+from frigate.experiments.table import ResultTable, as_json
 from frigate.nn.batch import Batch
 from frigate.roads.positions import choose_anchors, two_way_m
 from frigate.training.train import new_run
@@ -38,7 +38,7 @@ def town_stream(*, quantity: str = "count", silent: int = 2) -> RoadNetworkStrea
     values = rng.poisson(rng.gamma(1, 3, N), (S, N)).astype(float)
     observed = (rng.random((S, N)) > 0.1) & (np.arange(N) >= silent)
     return make_stream(
-        values, [first, edited(first, seed=1)], observed=observed, topology_of=(np.arange(S) > 100).astype(int),
+        values, [first, edited(first, seed=1)], observed=observed, network_of=(np.arange(S) > 100).astype(int),
         start_s=START_S, step_s=3600, timezone=TIMEZONE, quantity=quantity, unit="vehicles",
     )  # fmt: skip
 
@@ -49,11 +49,11 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
     return Plan(City("town", town_stream()), tmp_path_factory.mktemp("results"), seen=0.5, effort=effort, device="cpu")
 
 
-def assert_whole(table: Table, draw: Callable[[Table], Figure]) -> None:
+def assert_whole(table: ResultTable, draw: Callable[[ResultTable], Figure]) -> None:
     """Every row has every column, the table survives JSON, and the figure made of that has words on its axes."""
     assert all(set(row) == set(table.columns) for row in table.rows)
     assert table.rows and table.notes and all(table.columns.values())
-    back = Table.from_json(json.loads(as_json(table.to_json())))
+    back = ResultTable.from_json(json.loads(as_json(table.to_json())))
     assert back == replace(back, rows=[dict(row) for row in table.rows], notes=list(table.notes))
     assert as_json(back.to_json()) == as_json(table.to_json())
     with plots.style():
@@ -71,7 +71,7 @@ def test_datasets(plan: Plan) -> None:
     table = city_data.measure_datasets(plan)
     ours, *theirs = table.rows
     readings = [float(stream.values[s, n]) for s in range(S) for n in range(N) if stream.observed[s, n]]
-    assert ours["nodes"] == N and ours["roads"] == stream.topologies[1].num_edges
+    assert ours["nodes"] == N and ours["roads"] == stream.networks[1].num_edges
     assert ours["sensors"] == N - 2 and ours["snapshots"] == S and ours["step_min"] == 60
     assert ours["mean"] == pytest.approx(sum(readings) / len(readings))
     assert ours["std"] == pytest.approx(np.std(readings))
@@ -201,11 +201,11 @@ def test_infinite_distortion_is_none(plan: Plan) -> None:
 
 
 @pytest.fixture(scope="module")
-def told_apart(plan: Plan) -> Table:
+def told_apart(plan: Plan) -> ResultTable:
     return theory.measure_expressivity(plan)
 
 
-def test_expressivity(told_apart: Table) -> None:
+def test_expressivity(told_apart: ResultTable) -> None:
     """Lemma 2 and its corollary hold, and each model does see a difference where there is one."""
     for row in told_apart.rows:
         expected = "no" if row["positions"] == "on" else "yes"
@@ -287,7 +287,7 @@ def test_the_timed_window(plan: Plan) -> None:
     assert np.array_equal(batch.observed[0].numpy(), observed)
     assert np.array_equal(batch.values[0].numpy(), np.where(observed, stream.values[past], 0))
     assert batch.num_windows == 1 and batch.horizon == H
-    assert [t.num_edges for t in batch.topologies] == [stream.topologies[1].num_edges]
+    assert [t.num_edges for t in batch.topologies] == [stream.networks[1].num_edges]
 
 
 def test_warm_up_is_not_counted(plan: Plan) -> None:

@@ -10,27 +10,27 @@ import pytest
 
 from frigate.experiments import EXPERIMENTS
 from frigate.experiments.page import write_page
-from frigate.experiments.table import Cell, Row, Table, read_table
+from frigate.experiments.table import Cell, ResultTable, Row, read_table
 from frigate.experiments.verdict import BASELINES, FAILS, HOLDS, IN_PART, JUDGES, OPEN, OURS, verdicts
 from tests.support.html_page import Page
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "reproduce" / "sf-taxi-core"
 
 
-def stored(name: str) -> Table:
+def stored(name: str) -> ResultTable:
     table = read_table(RESULTS / f"{name}.json")
-    assert isinstance(table, Table)
+    assert isinstance(table, ResultTable)
     return table
 
 
-def changed(name: str, change: Callable[[Row], Mapping[str, Cell]]) -> Table:
+def changed(name: str, change: Callable[[Row], Mapping[str, Cell]]) -> ResultTable:
     """A table of the results with some cells of each row changed."""
     table = stored(name)
     rows = [dict(row) | dict(change(dict(row))) for row in table.rows]
-    return Table(table.experiment, table.title, rows, table.columns, table.notes, table.more)
+    return ResultTable(table.experiment, table.title, rows, table.columns, table.notes, table.more)
 
 
-def answer(table: Table) -> str:
+def answer(table: ResultTable) -> str:
     (verdict,) = verdicts([table])
     return verdict.holds
 
@@ -85,7 +85,7 @@ def test_a_table_without_our_model_says_nothing() -> None:
     for name in ("accuracy", "horizon", "traffic-buckets", "seen-sweep", "topology", "irregular", "parameters"):
         table = stored(name)
         rows = [row for row in table.rows if row["model"] != OURS]
-        assert verdicts([Table(name, table.title, rows, table.columns)]) == []
+        assert verdicts([ResultTable(name, table.title, rows, table.columns)]) == []
 
 
 def test_the_page_opens_with_the_verdict(tmp_path: Path) -> None:

@@ -70,11 +70,11 @@ def changing(
     stream: RoadNetworkStream, *periods: tuple[int, int], roads: Sequence[tuple[str, str]]
 ) -> RoadNetworkStream:
     """The record with roads closed in snapshots [first, stop)."""
-    topology_of = np.zeros(stream.num_snapshots, np.int64)
+    network_of = np.zeros(stream.num_snapshots, np.int64)
     for first, stop in periods:
-        topology_of[first:stop] = 1
+        network_of[first:stop] = 1
     usual = stream.usual_network()
-    return replace(stream, topologies=(usual, closed(usual, roads)), topology_of=topology_of)
+    return replace(stream, networks=(usual, closed(usual, roads)), network_of=network_of)
 
 
 def at(town: Town, snapshot: int) -> int:
@@ -145,7 +145,7 @@ def test_roads_that_close_now_close_in_every_way(town: Town, roads: list[tuple[s
     ended = town.city.stream.slice(0, FIRST + 1)
     both = usual, closed(usual, roads)
     for since_s in (at(town, FIRST), at(town, FIRST) - 10):  # a row after the last reading, also within a snapshot
-        planned = replace(ended, topologies=both, later_s=np.array([since_s]), later=np.array([1]))
+        planned = replace(ended, networks=both, later_s=np.array([since_s]), later=np.array([1]))
         same(asked(town, planned), expected)
     same(live(town).what_if(close=roads).values, expected)
     same(live(town).what_if(closed(usual, roads)).values, expected)
@@ -237,17 +237,17 @@ def test_a_road_that_opens_mid_record_has_one_usual_network(town: Town, roads: l
     )
     late = stream.num_snapshots * 3 // 4
     without = stream.usual_network().remove_nodes([stream.node_ids[node]])
-    topology_of = (np.arange(stream.num_snapshots) >= late).astype(np.int64)
+    network_of = (np.arange(stream.num_snapshots) >= late).astype(np.int64)
     grown = replace(
         stream,
-        topologies=(without, stream.usual_network()),
-        topology_of=topology_of,
-        observed=stream.observed & ~((topology_of == 0)[:, None] & ~without.present),
+        networks=(without, stream.usual_network()),
+        network_of=network_of,
+        observed=stream.observed & ~((network_of == 0)[:, None] & ~without.present),
     )
     city = replace(town.city, stream=grown)
     expected = asked(town, grown, snapshot=LATE)
-    on = town.run.on(city)
-    same(forecaster_of(on, "cpu").values(np.array([LATE]))[0], expected)
+    run_on_city = town.run.on(city)
+    same(forecaster_of(run_on_city, "cpu").values(np.array([LATE]))[0], expected)
     same(Forecaster(town.run, city, device="cpu").values(np.array([LATE, FIRST]))[0], expected)
     ended = replace(city, stream=grown.slice(0, LATE + 1))
     same(fg.forecast(town.run, stream=ended, device="cpu").values, expected)
@@ -259,12 +259,12 @@ def test_a_road_that_opens_mid_record_has_one_usual_network(town: Town, roads: l
 def test_what_is_scored_is_what_is_forecast(town: Town, roads: list[tuple[str, str]]) -> None:
     """The sums of an evaluation over windows whose roads change ahead, from forecasts one by one."""
     stream, city = changing(town.city.stream, (LATE + 2, LATE + 4), roads=roads), town.city
-    on = town.run.on(replace(city, stream=stream))
-    split = replace(on.split, test=(LATE - PAST + 1, LATE + HORIZON + 4))
-    forecaster = forecaster_of(on, "cpu")
-    scores: Scores = score({"it": forecaster.predictor}, forecaster.windows(), split, on.settings.task, batch_size=2)[
-        "it"
-    ]
+    run_on_city = town.run.on(replace(city, stream=stream))
+    split = replace(run_on_city.split, test=(LATE - PAST + 1, LATE + HORIZON + 4))
+    forecaster = forecaster_of(run_on_city, "cpu")
+    scores: Scores = score(
+        {"it": forecaster.predictor}, forecaster.windows(), split, run_on_city.settings.task, batch_size=2
+    )["it"]
     error, cells = 0.0, 0
     for snapshot in range(LATE, LATE + 4):
         ahead = slice(snapshot + 1, snapshot + 1 + HORIZON)
@@ -277,9 +277,9 @@ def test_what_is_scored_is_what_is_forecast(town: Town, roads: list[tuple[str, s
 
 def test_the_day_of_a_report_is_what_is_forecast(town: Town, roads: list[tuple[str, str]]) -> None:
     stream = changing(town.city.stream, (LATE + 2, LATE + 4), roads=roads)
-    on = town.run.on(replace(town.city, stream=stream))
-    forecaster, current = forecaster_of(on, "cpu"), np.array([LATE, LATE + HORIZON])
-    day = Day(on, forecaster, current, _forecasts(forecaster, current), None)
+    run_on_city = town.run.on(replace(town.city, stream=stream))
+    forecaster, current = forecaster_of(run_on_city, "cpu"), np.array([LATE, LATE + HORIZON])
+    day = Day(run_on_city, forecaster, current, _forecasts(forecaster, current), None)
     expected = np.concatenate([asked(town, stream, snapshot=int(k)) for k in current])
     same(day.forecast, expected)
     network = day.network

@@ -249,7 +249,7 @@ def test_where_the_roads_change_those_of_the_last_snapshot_stand_for_all() -> No
     run, city = small_run("gauge"), city_of("gauge")
     stream, whole = city.stream, city.network
     shut = whole.close([(6, 7), (7, 6)])
-    recorded = replace(stream, topologies=(whole, shut), topology_of=(np.arange(S) >= 60).astype(np.int64))
+    recorded = replace(stream, networks=(whole, shut), network_of=(np.arange(S) >= 60).astype(np.int64))
     for at, network in ((59, whole), (61, shut), (62, shut), (90, shut)):
         got = inputs(run, stream=recorded, at=START_S + at * STEP_S)
         want = inputs(run, network, stream, at=START_S + at * STEP_S)

@@ -32,8 +32,10 @@ BOTH = pytest.mark.parametrize("name", ["paper", "default"])
 def test_it_is_what_the_model_says_at_that_window(name: str) -> None:
     run = small_run(name)
     made = forecast(run, at=START_S + 60 * STEP_S)
-    here = run.on(small_city())
-    batch = here.windows().batch(np.array([59]), past=4, horizon=3, inputs=torch.from_numpy(here.split.seen))
+    run_on_city = run.on(small_city())
+    batch = run_on_city.windows().batch(
+        np.array([59]), past=4, horizon=3, inputs=torch.from_numpy(run_on_city.split.seen)
+    )
     with torch.inference_mode():
         expected = run.model(batch)[0].numpy()
     np.testing.assert_allclose(made.values, np.maximum(expected, 0), rtol=1e-5, atol=1e-5)
@@ -95,9 +97,9 @@ def test_a_closed_road_is_a_network_without_it_in_every_snapshot(name: str) -> N
     without = replace(stream.network, edges=stream.network.edges.take(keep))
     np.testing.assert_array_equal(made.values, forecast(run, without).values)
     if name == "paper":  # `default` has other trips where a road was never there
-        all_along = replace(stream, topologies=(without,))
+        all_along = replace(stream, networks=(without,))
         np.testing.assert_allclose(made.values, forecast(run, stream=all_along).values, rtol=1e-5, atol=1e-5)
-    recorded = replace(stream, topologies=(stream.network, without), topology_of=np.arange(S) // (S - 1))
+    recorded = replace(stream, networks=(stream.network, without), network_of=np.arange(S) // (S - 1))
     last_only = forecast(run, stream=recorded)
     assert not np.allclose(made.values, forecast(run).values, rtol=1e-5, atol=1e-5)
     assert not np.allclose(made.values, last_only.values, rtol=1e-5, atol=1e-5)
@@ -123,11 +125,11 @@ def test_closing_roads_moves_the_traffic_and_says_who_is_cut_off() -> None:
 
 
 @BOTH
-def test_an_edit_starts_from_the_topology_at_that_time(name: str) -> None:
+def test_an_edit_starts_from_the_network_at_that_time(name: str) -> None:
     run = small_run(name)
     stream, whole = small_city().stream, small_city().network
     morning, evening = whole.close([(0, 1), (1, 0)]), whole.close([(23, 24), (24, 23)])
-    recorded = replace(stream, topologies=(whole, morning, evening), topology_of=np.arange(S) // 50)  # 0, 1, 2
+    recorded = replace(stream, networks=(whole, morning, evening), network_of=np.arange(S) // 50)  # 0, 1, 2
     for at, then in ((45, whole), (50, morning), (51, morning), (97, morning), (100, evening), (None, evening)):
         moment = None if at is None else START_S + at * STEP_S
         made = forecast(run, stream=recorded, at=moment, close=["6,7", (7, 6)], add=["0,6,250"])
@@ -149,7 +151,7 @@ def test_a_network_with_roads_that_were_closed_at_that_time_is_said() -> None:
     run = small_run("paper")
     stream, whole = small_city().stream, small_city().network
     then, last = whole.close([(0, 1)]), whole.close([(23, 24)])
-    recorded = replace(stream, topologies=(then, last), topology_of=np.arange(S) // 100)
+    recorded = replace(stream, networks=(then, last), network_of=np.arange(S) // 100)
     at = START_S + 50 * STEP_S
     (said,) = forecast(run, last.close([(6, 7)]), recorded, at=at).notices
     assert names(said, "road 0,1 open") and names(said, "road 23,24 closed") and not names(said, "6,7")

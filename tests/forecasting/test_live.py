@@ -106,10 +106,10 @@ class History:
         rows = np.stack([self.values[time_s] for time_s in times_s] + [np.full(N, np.nan)] * H)
         stream = make_stream(
             rows, [networks()[i] for i in used], start_s=times_s[0], step_s=STEP_S, timezone=TIMEZONE,
-            quantity=self.quantity, topology_of=np.array([used.index(i) for i in past + ahead]),
+            quantity=self.quantity, network_of=np.array([used.index(i) for i in past + ahead]),
         )  # fmt: skip
         raw = [features_of(i) for i in used] if self.name == "default" else None
-        topologies, _ = build_topologies(stream.topologies, run.scaling, sensors=run.split.seen, features=raw)
+        topologies, _ = build_topologies(stream.networks, run.scaling, sensors=run.split.seen, features=raw)
         inputs = torch.from_numpy(run.split.seen)
         batch = windows_on(stream, topologies).batch(
             np.array([len(times_s) - 1]), past=len(times_s), horizon=H, inputs=inputs

@@ -298,7 +298,7 @@ def test_a_network_that_changes_in_the_window_is_forecast_in_blocks(blocks: Call
     stream = city().stream
     network = edited(stream.network, seed=1, closed=9)
     later = np.arange(stream.num_snapshots) >= stream.num_snapshots - 2
-    changed = replace(stream, topologies=(stream.network, network), topology_of=later.astype(np.int64))
+    changed = replace(stream, networks=(stream.network, network), network_of=later.astype(np.int64))
     at_once = forecast(run, stream=changed, device="cpu")
     in_blocks = forecast(run, stream=changed, device="cpu", memory_gb=0.00018)
     assert len(blocks()) > 2

@@ -107,9 +107,9 @@ def test_cases_are_what_they_say() -> None:
     around = [len(reference.neighbour_readings(snapshots, v)) for v in range(10)]
     assert min(around) == 0 < max(around)
     changing = changing_town()
-    topology_of = changing.stream.topology_of.tolist()
-    assert len(set(topology_of[:PAST])) == 2
-    assert not changing.stream.topologies[-1].present.all()
+    network_of = changing.stream.network_of.tolist()
+    assert len(set(network_of[:PAST])) == 2
+    assert not changing.stream.networks[-1].present.all()
     assert roadless_town().stream.network.num_edges == 0
     assert not all(reading is not None for s in snapshots for reading in s.reading)
 
@@ -128,7 +128,7 @@ def test_float32_is_close_to_the_loops() -> None:
 def test_positions_and_calendar_equal_the_loops(name: str) -> None:
     town = TOWNS[name]()
     assert town.settings.anchors == 2
-    for network, topology in zip(town.stream.topologies, town.topologies, strict=True):
+    for network, topology in zip(town.stream.networks, town.topologies, strict=True):
         expected = torch.tensor(reference.positions(network, town.scaling))
         torch.testing.assert_close(topology.positions, expected)
     for t in (0, 7):

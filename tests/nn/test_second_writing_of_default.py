@@ -46,7 +46,7 @@ def weekend_town(quantity: str) -> Town:
     network = random_network(7, seed=6, isolated=1)
     drawn = random_stream([network, edited(network, seed=6)], seed=6, quantity=quantity)
     stream = make_stream(
-        drawn.values, drawn.topologies, observed=drawn.observed, topology_of=(np.arange(30) >= 19).astype(np.int64),
+        drawn.values, drawn.networks, observed=drawn.observed, network_of=(np.arange(30) >= 19).astype(np.int64),
         start_s=FRIDAY_S, step_s=3600, timezone=TIMEZONE, quantity=quantity,
     )  # fmt: skip
     return make_town(stream, small_settings("default", layers=2))
@@ -81,7 +81,7 @@ def loops(town: Town, model: Frigate, batch: Batch, current: list[int], inputs: 
         y = reference.forecast(
             model,
             window(town.stream, town.scaling, current=last, past=PAST, inputs=inputs),
-            [town.topologies[int(town.stream.topology_of[t])].road_features.double() for t in times],
+            [town.topologies[int(town.stream.network_of[t])].road_features.double() for t in times],
             town.stream.sensors,
             [reference.calendar(town.stream, t) for t in times],
             [reference.calendar(town.stream, last + k) for k in range(1, HORIZON + 1)],

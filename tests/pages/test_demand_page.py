@@ -58,7 +58,7 @@ def city() -> City:
     ids[0] = "<b>1</b>"
     network = replace(network, node_ids=ids.astype(str), edges=replace(network.edges, name=name))
     observed = stream.observed & (np.random.default_rng(0).random(stream.num_nodes) < 0.33)
-    return City(ODD, replace(stream, topologies=(network,), observed=observed))
+    return City(ODD, replace(stream, networks=(network,), observed=observed))
 
 
 @pytest.fixture(scope="module")

@@ -47,7 +47,7 @@ def test_the_version_follows_the_network(city: City) -> None:
     version = decode(container(city))[0]["version"]
     assert version == decode(container(city))[0]["version"]
     moved = replace(city.network, lon=city.network.lon + 1e-5)
-    other = City(city.name, replace(city.stream, topologies=(moved,)))
+    other = City(city.name, replace(city.stream, networks=(moved,)))
     assert version != decode(container(other))[0]["version"]
 
 

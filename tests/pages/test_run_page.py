@@ -188,9 +188,9 @@ def test_recorded_closures_are_on_the_map(tmp_path: Path) -> None:
     run, _ = judged()
     stream = run.city.stream
     shut = stream.network.close([(7, 12)])
-    topology_of = np.zeros(stream.num_snapshots, np.int64)
-    topology_of[-4:] = 1
-    changed = City("Grid", replace(stream, topologies=(stream.network, shut), topology_of=topology_of))
+    network_of = np.zeros(stream.num_snapshots, np.int64)
+    network_of[-4:] = 1
+    changed = City("Grid", replace(stream, networks=(stream.network, shut), network_of=network_of))
     each = forecast_day(run.run.on(changed), device="cpu")
     row = int(np.flatnonzero(closed_roads(stream.network, shut))[0])
     assert each.closed() == [[]] * (len(each.rows) - 4) + [[row]] * 4
@@ -203,10 +203,10 @@ def test_recorded_closures_are_on_the_map(tmp_path: Path) -> None:
 def test_names_are_escaped(tmp_path: Path) -> None:
     run, stream = small_run(text=True), small_city(text=True).stream
     ids = np.array([f'</script><img src="{i}">' for i in range(stream.num_nodes)])
-    networks = tuple(replace(network, node_ids=ids) for network in stream.topologies)
+    networks = tuple(replace(network, node_ids=ids) for network in stream.networks)
     nodes = replace(run.nodes, node_ids=ids[stream.network.rows_of(run.nodes.node_ids.tolist())])
     named = replace(run, nodes=nodes, trained_on=replace(run.trained_on, unit="<b>cars</b>"))
-    odd = named.on(City(name=ODD_NAME, stream=replace(stream, topologies=networks, unit="<b>cars</b>")))
+    odd = named.on(City(name=ODD_NAME, stream=replace(stream, networks=networks, unit="<b>cars</b>")))
     made = report(tmp_path / "odd.html", odd, _evaluate(odd), note="<i>note</i>")
     assert made.network[0]["name"] == ODD_NAME
     assert made.network[0]["node_ids"] == ids.tolist()
@@ -218,7 +218,7 @@ def test_names_are_escaped(tmp_path: Path) -> None:
 def test_an_absent_node_has_no_value() -> None:
     run, _ = judged()
     stream = run.city.stream
-    gone = City("Grid", replace(stream, topologies=(stream.network.remove_nodes([12]),)))
+    gone = City("Grid", replace(stream, networks=(stream.network.remove_nodes([12]),)))
     made = forecast_day(run.run.on(gone), device="cpu").forecast
     assert np.isnan(made[:, 12]).all() and np.isfinite(np.delete(made, 12, axis=1)).all()
 

@@ -355,8 +355,8 @@ def test_a_change_between_readings_is_not_lost_when_written_back(tmp_path: Path)
     city = city_of(tmp_path, changes__csv=CHANGES + "2024-01-01T00:03Z,close,A1,A2,,,,\n")
     write_city(city, tmp_path / "again")
     again = read_city(tmp_path / "again").stream
-    assert [t.num_edges for t in again.topologies] == [3, 2]
-    assert again.topology_of.tolist() == [0, 1, 1]
+    assert [t.num_edges for t in again.networks] == [3, 2]
+    assert again.network_of.tolist() == [0, 1, 1]
 
 
 @pytest.mark.parametrize("kind", ["datetime_utc", "datetime_zone", "naive", "seconds", "float_ids"])

@@ -52,7 +52,7 @@ def test_each_network_of_a_city_has_its_own_features_also_from_the_cache(tmp_pat
     write_city(City("Town", stream), tmp_path / "town")
     for _ in ("computed", "kept"):
         city = ensure_road_features(read_city(tmp_path / "town"))
-        expected = [road_features(each) for each in city.stream.topologies]
+        expected = [road_features(each) for each in city.stream.networks]
         assert not np.array_equal(*expected)
-        for each, wanted in zip(city.stream.topologies, expected, strict=True):
+        for each, wanted in zip(city.stream.networks, expected, strict=True):
             np.testing.assert_array_equal(city.road_features[each.fingerprint], wanted)

@@ -323,7 +323,7 @@ def test_a_closure_moves_what_the_model_sees_of_the_map(name: str) -> None:
         assert not torch.allclose(getattr(after, table), getattr(before, table))
         assert not torch.allclose(after.near_distance_m, before.near_distance_m)
     # Recorded: closed in the last two of the four snapshots that the model reads.
-    recorded = replace(stream, topologies=(network, closed), topology_of=(np.arange(S) >= S - 2).astype(np.int64))
+    recorded = replace(stream, networks=(network, closed), network_of=(np.arange(S) >= S - 2).astype(np.int64))
     batch = seen_by_the_model(run, stream=recorded)
     then = [batch.topologies[i] for i in batch.topology_of[0].tolist()]
     for topology, open_roads in zip(then, [network, network, closed, closed], strict=True):

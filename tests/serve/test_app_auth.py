@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from frigate.errors import ServiceError
-from frigate.serve.auth import Gate, is_loopback, make_token
+from frigate.serve.auth import TokenCheck, is_loopback, make_token
 from frigate.serve.limits import Limits, Rate
 from frigate.serve.store import open_store
 from tests.support.command_line import assert_refused, frigate
@@ -74,11 +74,11 @@ def test_a_token_must_be_right_to_the_last_letter(guarded: tuple[Served, dict[st
 def test_a_revoked_token_is_good_no_more(tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "store.db"))
     token = make_token(store, "Ana", "read", 0)
-    gate = Gate(store)
+    gate = TokenCheck(store)
     gate.refresh()
     assert gate.caller(f"Bearer {token}", host="", forwarded=False) is not None
     store.revoke_token(token.split("_")[1], 1)
-    again = Gate(store)
+    again = TokenCheck(store)
     again.refresh()
     assert again.caller(f"Bearer {token}", host="", forwarded=False) is None
     assert again.caller("", host="localhost", forwarded=False) is None  # the last token gone does not open the door
@@ -96,14 +96,14 @@ def test_a_revoked_token_is_good_no_more(tmp_path: Path) -> None:
 def test_an_open_service_listens_on_loopback_alone(tmp_path: Path, host: str, loopback: bool) -> None:
     assert is_loopback(host) == loopback
     store = open_store(str(tmp_path / "store.db"))
-    gate = Gate(store)
+    gate = TokenCheck(store)
     if loopback:
         gate.refuse_open(host)
     else:
         with pytest.raises(ServiceError, match="frigate token create"):
             gate.refuse_open(host)
         make_token(store, "Ana", "read", 0)
-        Gate(store).refuse_open(host)
+        TokenCheck(store).refuse_open(host)
     store.close()
 
 

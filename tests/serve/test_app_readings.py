@@ -18,7 +18,16 @@ import pytest
 from frigate.calendar import utc_iso
 from frigate.city.detectors import Detectors
 from frigate.serve.city import ServedCity
-from frigate.serve.ingest import WAITING_ROWS, BatchError, BusyError, Ingest, Judge, Row, rows_of_arrow, rows_of_csv
+from frigate.serve.ingest import (
+    WAITING_ROWS,
+    BatchError,
+    BusyError,
+    Ingest,
+    Judge,
+    ReadingRow,
+    rows_of_arrow,
+    rows_of_csv,
+)
 from frigate.serve.limits import Limits
 from frigate.serve.store import Reading, Store, StoreGoneError, open_store
 from tests.support.service import FakeTime, Served, Town, serve_town
@@ -43,43 +52,43 @@ def served(town: Town, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        (Row(None, NOW, 1), "node is missing"),
-        (Row("", NOW, 1), "node is missing"),
-        (Row(True, NOW, 1), "node is a boolean"),
-        (Row(["0"], NOW, 1), "node is a list"),
-        (Row(1.0, NOW, 1), "node is of the wrong type"),
-        (Row("nowhere", NOW, 1), 'node "nowhere" is not in the network'),
-        (Row("\ud800\x00\x1b[31m", NOW, 1), '"\\ud800\\u0000\\u001b[31m"'),
-        (Row("n" * 5000, NOW, 1), "…".encode("unicode_escape").decode()),
-        (Row(10**5000, NOW, 1), "too many digits"),
-        (Row("0", None, 1), "time is missing"),
-        (Row("0", "yesterday", 1), 'time "yesterday" is not ISO 8601'),
-        (Row("0", "2024-03-04T08:00:00", 1), "has no UTC offset"),
-        (Row("0", "2024-03-04", 1), "has no UTC offset"),
-        (Row("0", "2024-02-30T08:00:00Z", 1), "is not ISO 8601"),
-        (Row("0", {}, 1), "time is an object"),
-        (Row("0", float("nan"), 1), "not in seconds since 1970"),
-        (Row("0", 10**400, 1), "not in seconds since 1970"),
-        (Row("0", NOW_S * 1000, 1), "not in seconds since 1970"),
-        (Row("0", NOW_S * 100, 1), "is in the future"),
-        (Row("0", NOW_S + 61, 1), f"time 2024-03-04T08:01:01Z is in the future (now: {NOW})"),
-        (Row("0", "9999-12-31T23:59:59-12:00", 1), "is in the future"),
-        (Row("0", NOW_S - 31 * 86_400, 1), "is too old: readings are kept for 30 days"),
-        (Row("0", "0001-01-01T00:00:00+12:00", 1), "is too old"),
-        (Row("0", NOW, None), "value is missing"),
-        (Row("0", NOW, "many"), 'value "many" is not a number'),
-        (Row("0", NOW, True), "value is a boolean"),
-        (Row("0", NOW, [1]), "value is a list"),
-        (Row("0", NOW, float("nan")), "not finite"),
-        (Row("0", NOW, "inf"), "not finite"),
-        (Row("0", NOW, 10**400), "not finite, or too large"),
-        (Row("0", NOW, 1e39), "not finite, or too large"),
-        (Row("0", NOW, 65535), "value 65535 looks like an error code: past readings are 0 to"),
-        (Row("0", NOW, -1), "value -1 is negative, but the readings are counts"),
+        (ReadingRow(None, NOW, 1), "node is missing"),
+        (ReadingRow("", NOW, 1), "node is missing"),
+        (ReadingRow(True, NOW, 1), "node is a boolean"),
+        (ReadingRow(["0"], NOW, 1), "node is a list"),
+        (ReadingRow(1.0, NOW, 1), "node is of the wrong type"),
+        (ReadingRow("nowhere", NOW, 1), 'node "nowhere" is not in the network'),
+        (ReadingRow("\ud800\x00\x1b[31m", NOW, 1), '"\\ud800\\u0000\\u001b[31m"'),
+        (ReadingRow("n" * 5000, NOW, 1), "…".encode("unicode_escape").decode()),
+        (ReadingRow(10**5000, NOW, 1), "too many digits"),
+        (ReadingRow("0", None, 1), "time is missing"),
+        (ReadingRow("0", "yesterday", 1), 'time "yesterday" is not ISO 8601'),
+        (ReadingRow("0", "2024-03-04T08:00:00", 1), "has no UTC offset"),
+        (ReadingRow("0", "2024-03-04", 1), "has no UTC offset"),
+        (ReadingRow("0", "2024-02-30T08:00:00Z", 1), "is not ISO 8601"),
+        (ReadingRow("0", {}, 1), "time is an object"),
+        (ReadingRow("0", float("nan"), 1), "not in seconds since 1970"),
+        (ReadingRow("0", 10**400, 1), "not in seconds since 1970"),
+        (ReadingRow("0", NOW_S * 1000, 1), "not in seconds since 1970"),
+        (ReadingRow("0", NOW_S * 100, 1), "is in the future"),
+        (ReadingRow("0", NOW_S + 61, 1), f"time 2024-03-04T08:01:01Z is in the future (now: {NOW})"),
+        (ReadingRow("0", "9999-12-31T23:59:59-12:00", 1), "is in the future"),
+        (ReadingRow("0", NOW_S - 31 * 86_400, 1), "is too old: readings are kept for 30 days"),
+        (ReadingRow("0", "0001-01-01T00:00:00+12:00", 1), "is too old"),
+        (ReadingRow("0", NOW, None), "value is missing"),
+        (ReadingRow("0", NOW, "many"), 'value "many" is not a number'),
+        (ReadingRow("0", NOW, True), "value is a boolean"),
+        (ReadingRow("0", NOW, [1]), "value is a list"),
+        (ReadingRow("0", NOW, float("nan")), "not finite"),
+        (ReadingRow("0", NOW, "inf"), "not finite"),
+        (ReadingRow("0", NOW, 10**400), "not finite, or too large"),
+        (ReadingRow("0", NOW, 1e39), "not finite, or too large"),
+        (ReadingRow("0", NOW, 65535), "value 65535 looks like an error code: past readings are 0 to"),
+        (ReadingRow("0", NOW, -1), "value -1 is negative, but the readings are counts"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_reason(judge: Judge, town: Town, row: Row, reason: str) -> None:
-    known = Row(town.served.node_names[0], NOW, 2)
+def test_what_cannot_be_is_refused_with_the_reason(judge: Judge, town: Town, row: ReadingRow, reason: str) -> None:
+    known = ReadingRow(town.served.node_names[0], NOW, 2)
     row = row._replace(node=known.node) if row.node == "0" else row
     judged = judge([known, row, known])
     assert [answer is None for answer in judged.answers] == [True, False, True]
@@ -94,8 +103,8 @@ def test_what_cannot_be_is_refused_with_the_reason(judge: Judge, town: Town, row
 def test_times_in_any_zone_are_one_moment(judge: Judge, town: Town, time: object) -> None:
     """The hour that a change of the clocks repeats is told apart by its offset."""
     node = town.served.node_names[0]
-    assert judge([Row(node, time, "2.5")]).readings == [Reading(node, NOW_S * 1_000_000, 2.5)]
-    twice = [Row(node, f"2023-10-29T02:30:00+0{hours}:00", 1) for hours in (2, 1)]
+    assert judge([ReadingRow(node, time, "2.5")]).readings == [Reading(node, NOW_S * 1_000_000, 2.5)]
+    twice = [ReadingRow(node, f"2023-10-29T02:30:00+0{hours}:00", 1) for hours in (2, 1)]
     later = Judge(town.served, FakeTime(NOW_S))(twice).readings
     assert later[1].time_us - later[0].time_us == 3600 * 1_000_000
 
@@ -104,10 +113,10 @@ def test_a_misspelt_node_gets_a_hint_but_not_every_one_of_thousands(town: Town) 
     asked: list[str] = []
     judge = Judge(town.served, FakeTime(NOW_S))
     judge.__dict__["_like"] = lambda node: asked.append(node) or " Did you mean?"
-    judged = judge([Row(f"x{k}", NOW, 1) for k in range(1000)])
+    judged = judge([ReadingRow(f"x{k}", NOW, 1) for k in range(1000)])
     assert len(asked) == 3 and judged.answers[0] is not None and "Did you mean" in judged.answers[0].reason
     near = town.served.node_names[-1] + "x"
-    (answer,) = Judge(town.served, FakeTime(NOW_S))([Row(near, NOW, 1)]).answers
+    (answer,) = Judge(town.served, FakeTime(NOW_S))([ReadingRow(near, NOW, 1)]).answers
     assert answer is not None and "Did you mean" in answer.reason
 
 
@@ -115,20 +124,20 @@ def test_a_detector_can_send_under_its_own_name(town: Town) -> None:
     """Where it is the only one of its node: the counts of several would have to be summed."""
     detectors = Detectors(np.array(["A17", "A18", "A19"]), np.array([0, 1, 1]), *[np.full(3, np.nan)] * 3)
     city = ServedCity.of(town.run, replace(town.city, detectors=detectors))
-    judged = Judge(city, FakeTime(NOW_S))([Row(name, NOW, 1) for name in ("A17", "A18")])
+    judged = Judge(city, FakeTime(NOW_S))([ReadingRow(name, NOW, 1) for name in ("A17", "A18")])
     assert [reading.node for reading in judged.readings] == [city.node_names[0]]
     assert judged.answers[1] is not None and "not in the network" in judged.answers[1].reason
 
 
 def test_a_number_like_an_error_code_can_be_a_reading(town: Town) -> None:
-    row = Row(town.served.node_names[0], NOW, 9999)
+    row = ReadingRow(town.served.node_names[0], NOW, 9999)
     for record in ((0.0, 5000.0), (0.0, 0.0)):  # a busy road, and nothing known
         assert len(Judge(replace(town.served, record=record), FakeTime(NOW_S))([row]).readings) == 1
     assert len(Judge(town.served, FakeTime(NOW_S))([row, row._replace(value=10_000)]).readings) == 1
 
 
 def test_a_small_error_of_a_sensors_clock_is_forgiven(judge: Judge, town: Town) -> None:
-    assert len(judge([Row(town.served.node_names[0], NOW_S + 59, 1)]).readings) == 1
+    assert len(judge([ReadingRow(town.served.node_names[0], NOW_S + 59, 1)]).readings) == 1
 
 
 def test_readings_of_nodes_that_are_no_sensors_are_kept_and_said(served: Served) -> None:
@@ -188,7 +197,7 @@ def test_batches_have_bounds(served: Served) -> None:
 
 def test_columns_may_stand_in_any_order() -> None:
     assert rows_of_csv(b"\xef\xbb\xbfvalue, time ,extra,node_id\r\n1,2,3,4\r\n\r\n5\r\n") == [
-        Row("4", "2", "1"), Row(None, None, "5"),
+        ReadingRow("4", "2", "1"), ReadingRow(None, None, "5"),
     ]  # fmt: skip
     with pytest.raises(BatchError, match="no column"):
         rows_of_arrow(_arrow(pl.DataFrame({"node": ["a"]})))
@@ -258,7 +267,7 @@ def test_a_store_that_is_gone_is_told_to_all_who_wait_and_comes_back(slow: tuple
 
 def test_a_sender_that_goes_away_does_not_harm_the_others(slow: tuple[Ingest, SlowStore]) -> None:
     ingest, store = slow
-    judged = ingest.judge([Row(ingest.judge.city.node_names[0], NOW_S, 1)])
+    judged = ingest.judge([ReadingRow(ingest.judge.city.node_names[0], NOW_S, 1)])
 
     async def two() -> list[Any]:
         gone, stays = (asyncio.ensure_future(ingest.take(judged)) for _ in range(2))

@@ -14,7 +14,7 @@ import pytest
 
 from frigate.errors import ServiceError
 from frigate.serve.city import ServedCity
-from frigate.serve.ingest import BatchError, Ingest, Judge, Row
+from frigate.serve.ingest import BatchError, Ingest, Judge, ReadingRow
 from frigate.serve.mqtt import EXAMPLE, MAX_BYTES, Broker, Subscriber, rows_of_message
 from frigate.serve.store import Reading, StoreGoneError
 from frigate.serve.store.sqlite import SqliteStore
@@ -217,9 +217,9 @@ def test_a_refusal_keeps_the_password() -> None:
 
 
 def test_a_message_is_one_reading_or_a_batch() -> None:
-    assert rows_of_message(b' {"node": 1, "time": 2, "value": 3}') == [Row(1, 2, 3)]
+    assert rows_of_message(b' {"node": 1, "time": 2, "value": 3}') == [ReadingRow(1, 2, 3)]
     assert rows_of_message(b'{"readings": []}') == []
-    assert rows_of_message(b"value,time,node_id\n3,2,1\n") == [Row("1", "2", "3")]
+    assert rows_of_message(b"value,time,node_id\n3,2,1\n") == [ReadingRow("1", "2", "3")]
     for wrong in (None, b"", b"x" * (MAX_BYTES + 1)):
         with pytest.raises(BatchError):
             rows_of_message(wrong)

@@ -57,7 +57,7 @@ def with_a_closure(town: Town) -> tuple[RoadNetworkStream, dict[str, str]]:
     stream, network = town.city.stream, town.city.network
     a, b = (network.node_ids[ends[0]].item() for ends in (network.senders, network.receivers))
     closed = (np.arange(stream.num_snapshots) == FIRST + 1).astype(np.int64)
-    changed = replace(stream, topologies=(network, network.close([(a, b)])), topology_of=closed)
+    changed = replace(stream, networks=(network, network.close([(a, b)])), network_of=closed)
     return changed, {"source": str(a), "target": str(b)}
 
 

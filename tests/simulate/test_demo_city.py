@@ -122,8 +122,8 @@ def test_congestion_drives_traffic_off_the_busiest_roads():
 def test_same_seed_same_bits_other_seed_other_town():
     a, b, c = (simulate(seed=s, intersections=100, days=1, step_s=1800) for s in (5, 5, 6))
     np.testing.assert_array_equal(a.stream.values, b.stream.values)
-    np.testing.assert_array_equal(a.stream.topology_of, b.stream.topology_of)
-    assert [t.fingerprint for t in a.stream.topologies] == [t.fingerprint for t in b.stream.topologies]
+    np.testing.assert_array_equal(a.stream.network_of, b.stream.network_of)
+    assert [t.fingerprint for t in a.stream.networks] == [t.fingerprint for t in b.stream.networks]
     assert a.stream.network.fingerprint != c.stream.network.fingerprint
     assert (a.stream.values != c.stream.values).mean() > 0.2
 
@@ -176,7 +176,7 @@ def test_morning_flows_in_and_evening_flows_out():
     assert (morning * radial).sum() < 0 < (evening * radial).sum()
 
 
-def test_topologies_follow_the_schedule(fortnight):
+def test_networks_follow_the_schedule(fortnight):
     stream = fortnight.stream
     ids = stream.node_ids.tolist()
     assert len(fortnight.closures) == 3
@@ -186,10 +186,10 @@ def test_topologies_follow_the_schedule(fortnight):
             road for c in fortnight.closures for road in c.roads
             if c.first_day <= day < c.first_day + c.num_days and c.from_h <= hour / 12 < c.to_h
         }  # fmt: skip
-        closed = stream.topologies[stream.topology_of[s]].closed
+        closed = stream.networks[stream.network_of[s]].closed
         assert {(ids[a], ids[b]) for a, b in zip(closed.senders, closed.receivers, strict=True)} == shut
-    assert all(strong_parts(t) == 1 for t in stream.topologies)
-    changed = stream.topology_of != 0
+    assert all(strong_parts(t) == 1 for t in stream.networks)
+    changed = stream.network_of != 0
     assert changed[: int(0.7 * len(changed))].any()
     assert changed[int(0.7 * len(changed)) : int(0.9 * len(changed))].any()
     assert changed[int(0.9 * len(changed)) :].any()
@@ -200,9 +200,9 @@ def test_a_closed_bridge_diverts_traffic_and_nothing_else_changes(fortnight, und
     assert bridge.reason == "bridge repair"
     calm, shut = undisturbed.stream.values, fortnight.stream.values
     stream = fortnight.stream
-    first = int(np.flatnonzero(stream.topology_of)[0])
+    first = int(np.flatnonzero(stream.network_of)[0])
     np.testing.assert_array_equal(shut[:first], calm[:first])
-    whole_days = [d for d in range(14) if not stream.topology_of[d * DAY : (d + 1) * DAY].any()]
+    whole_days = [d for d in range(14) if not stream.network_of[d * DAY : (d + 1) * DAY].any()]
     for d in whole_days:
         np.testing.assert_array_equal(shut[d * DAY : (d + 1) * DAY], calm[d * DAY : (d + 1) * DAY])
     during = slice(bridge.first_day * DAY + 7 * 12, bridge.first_day * DAY + 19 * 12)
@@ -255,4 +255,4 @@ def test_one_day_with_many_closures():
     town = simulate(seed=8, intersections=100, days=1, step_s=1800, closures=7)
     assert len(town.closures) == 7
     assert all(c.num_days == 1 and c.first_day == 0 for c in town.closures)
-    assert all(strong_parts(t) == 1 for t in town.stream.topologies)
+    assert all(strong_parts(t) == 1 for t in town.stream.networks)

@@ -121,7 +121,7 @@ def test_what_libcity_cannot_hold_is_told(tmp_path: Path) -> None:
         [network, network.close([road])],
         start_s=0,
         step_s=300,
-        topology_of=np.array([0, 0, 1, 1]),
+        network_of=np.array([0, 0, 1, 1]),
     )
     told = export_libcity(City("t", stream, forbidden_turns=np.array([[0, 1, 2]])), tmp_path / "out")
     assert told == (

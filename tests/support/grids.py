@@ -45,15 +45,15 @@ def tidal_grid(*, snapshots: int = 900, step_s: int = 1800, silent: float = 0.1,
     values = rng.poisson(tide * rng.gamma(2, 3, 36)).astype(np.float32)
     observed = rng.random(values.shape) >= silent
     closed = network.close([(100, 101), (101, 100)])
-    topology_of = (np.arange(snapshots) >= snapshots * 19 // 20).astype(np.int64)
+    network_of = (np.arange(snapshots) >= snapshots * 19 // 20).astype(np.int64)
     return make_stream(
-        values, [network, closed], start_s=START_S, step_s=step_s, observed=observed, topology_of=topology_of
+        values, [network, closed], start_s=START_S, step_s=step_s, observed=observed, network_of=network_of
     )
 
 
 def windows_of(stream: RoadNetworkStream, sensors: NDArray[np.bool_], *, device: str = "cpu") -> Windows:
     made = []
-    for network in stream.topologies:
+    for network in stream.networks:
         near, near_m = nearest_sensors(network, sensors, count=32, cutoff_m=1e4)
         nothing = np.zeros((network.num_nodes, 0), np.float32)
         made.append(

@@ -44,9 +44,9 @@ def window(
     Each snapshot has its own roads; if those of the step are not those of the last snapshot, all have them.
     """
     snapshots = []
-    last, of_step = (stream.topologies[int(stream.topology_of[current + k])] for k in (0, ahead))
+    last, of_step = (stream.networks[int(stream.network_of[current + k])] for k in (0, ahead))
     for t in range(current - past + 1, current + 1):
-        network = stream.topologies[int(stream.topology_of[t])] if of_step is last else of_step
+        network = stream.networks[int(stream.network_of[t])] if of_step is last else of_step
         reading = [
             float(stream.values[t, v]) if stream.observed[t, v] and inputs[v] else None for v in range(stream.num_nodes)
         ]

@@ -179,10 +179,10 @@ def demand_inputs(
 
     def below(v: int, hour: int) -> float:
         if not demand.sensors[v]:
-            return settings.below_mean + settings.below_share * float(demand.node_flow[hour, v])
+            return settings.median_gap + settings.median_gap_share * float(demand.node_flow[hour, v])
         own = float(demand.usual_counts[hour, v]) - float(demand.usual_medians[hour, v])
-        own = settings.below_mean if math.isnan(own) else own
-        return settings.own_median * own + (1 - settings.own_median) * settings.below_mean
+        own = settings.median_gap if math.isnan(own) else own
+        return settings.own_median * own + (1 - settings.own_median) * settings.median_gap
 
     past = [[between(usual, v, stream, current - T + 1 + t) * past_roads[t][v] for v in nodes] for t in range(T)]
     counted, expected = [0.0 for _ in nodes], [0.0 for _ in nodes]

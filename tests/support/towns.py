@@ -90,12 +90,12 @@ def random_stream(
     N = networks[0].num_nodes
     values = rng.poisson(4.0, (snapshots, N)) + (0.0 if quantity == "count" else rng.normal(30, 5, (snapshots, N)))
     observed = (rng.random((snapshots, N)) > missing) & (rng.random(N) > silent)
-    topology_of = np.arange(snapshots) * len(networks) // snapshots
+    network_of = np.arange(snapshots) * len(networks) // snapshots
     return make_stream(
         values,
         networks,
         observed=observed,
-        topology_of=topology_of,
+        network_of=network_of,
         start_s=START_S,
         step_s=3600,
         timezone=TIMEZONE,
@@ -137,7 +137,7 @@ class Town:
 
 def make_town(stream: RoadNetworkStream, settings: ModelSettings, *, seed: int = 0) -> Town:
     """What training would fit on all of the stream, and the whole path to its windows."""
-    raw = [road_features(network) for network in stream.topologies] if settings.preset == "default" else None
+    raw = [road_features(network) for network in stream.networks] if settings.preset == "default" else None
     none = np.zeros(stream.num_nodes, bool)
     split = Split(stream.sensors, none, none, (0, stream.num_snapshots), (0, 0), (0, 0))
     scaling = fit_scaling(stream, split, settings, features=None if raw is None else raw[-1], seed=seed)
@@ -154,7 +154,7 @@ def seen_by(
 ) -> Town:
     """A stream as a model that was fitted elsewhere sees it."""
     topologies, _ = build_topologies(
-        stream.topologies, scaling, sensors=stream.sensors if sensors is None else sensors, features=features
+        stream.networks, scaling, sensors=stream.sensors if sensors is None else sensors, features=features
     )
     return Town(stream, settings, scaling, windows_on(stream, topologies))
 
@@ -162,7 +162,7 @@ def seen_by(
 def windows_on(stream: RoadNetworkStream, topologies: Sequence[Topology], device: str = "cpu") -> Windows:
     """A stream whose topologies are already model input."""
     there = [topology.to(device) for topology in topologies]
-    return Windows(stream, NetworkViews.of_topologies(stream.topologies, there))
+    return Windows(stream, NetworkViews.of_topologies(stream.networks, there))
 
 
 def following(
@@ -275,7 +275,7 @@ def reordered(stream: RoadNetworkStream, order: NDArray[np.int64]) -> RoadNetwor
         stream,
         values=stream.values[:, order],
         observed=stream.observed[:, order],
-        topologies=tuple(permuted(network, order) for network in stream.topologies),
+        networks=tuple(permuted(network, order) for network in stream.networks),
     )
 
 

@@ -379,7 +379,7 @@ def test_a_city_with_other_nodes_cannot_stand_in(home: Path) -> None:
     run, stream = load_run(home / "default"), town().stream
     with raises(CheckpointError, "nodes of the split"):
         run.on(renamed())
-    elsewhere = replace(stream, topologies=(replace(stream.network, lon=stream.network.lon + 0.01),))
+    elsewhere = replace(stream, networks=(replace(stream.network, lon=stream.network.lon + 0.01),))
     with raises(CheckpointError, "720 m"):
         run.on(City("Elsewhere", elsewhere))
 
@@ -388,23 +388,23 @@ def test_a_city_with_other_nodes_cannot_stand_in(home: Path) -> None:
 def test_without_its_city_a_run_forecasts_on_others(name: str, home: Path, tmp_path: Path) -> None:
     shutil.copytree(home / name, tmp_path / "run")  # the run alone
     own, alone = load_run(home / name), load_run(tmp_path / "run")
-    here = own.on()
-    sensors = here.split.seen | here.split.unseen
-    assert sorted(alone.nodes.node_ids) == sorted(here.city.stream.node_ids[sensors])
-    assert alone.split.seen.sum() == here.split.seen.sum()
-    for stream in (here.city.stream, town(attributes=False, seed=4).stream, renamed().stream):
+    run_on_city = own.on()
+    sensors = run_on_city.split.seen | run_on_city.split.unseen
+    assert sorted(alone.nodes.node_ids) == sorted(run_on_city.city.stream.node_ids[sensors])
+    assert alone.split.seen.sum() == run_on_city.split.seen.sum()
+    for stream in (run_on_city.city.stream, town(attributes=False, seed=4).stream, renamed().stream):
         for who in ("seen", "all"):
             known, unknown = (forecast(run, stream=stream, sensors=who) for run in (own, alone))
             np.testing.assert_array_equal(known.values, unknown.values)
             np.testing.assert_array_equal(known.sensor, unknown.sensor)
             assert (known.notices, known.unit, known.quantity) == (unknown.notices, unknown.unit, unknown.quantity)
-    assert not (forecast(alone, stream=here.city.stream).sensor & here.split.unseen).any()
+    assert not (forecast(alone, stream=run_on_city.city.stream).sensor & run_on_city.split.unseen).any()
 
 
 def renamed() -> City:
     stream = town().stream
     network = replace(stream.network, node_ids=stream.node_ids + 1)
-    return City("Renamed", replace(stream, topologies=(network,)))
+    return City("Renamed", replace(stream, networks=(network,)))
 
 
 @pytest.mark.parametrize("name", ["lon", "lat"])
@@ -420,7 +420,7 @@ def test_a_few_nodes_may_have_moved(home: Path) -> None:
     stream = town().stream
     few = np.arange(stream.num_nodes) < 5
     network = replace(stream.network, lon=stream.network.lon + 0.01 * few)
-    assert load_run(home / "default").on(City("Mended", replace(stream, topologies=(network,)))).split.seen.any()
+    assert load_run(home / "default").on(City("Mended", replace(stream, networks=(network,)))).split.seen.any()
 
 
 def test_other_readings_or_changes_are_not_gone_on_with(moved: Path) -> None:
@@ -437,7 +437,7 @@ def test_other_readings_or_changes_are_not_gone_on_with(moved: Path) -> None:
     for other, words in (
         (replace(stream, values=values), "readings"),
         (replace(stream, values=stream.values * observed, observed=observed), "readings"),
-        (replace(stream, topologies=(shut, network), topology_of=(np.arange(S) > 9).astype(np.int64)), "changes"),
+        (replace(stream, networks=(shut, network), network_of=(np.arange(S) > 9).astype(np.int64)), "changes"),
         (replace(stream, timezone="Asia/Tokyo"), "timezone"),
     ):
         with raises(CheckpointError, "city has changed", f"({words})"):
@@ -445,8 +445,8 @@ def test_other_readings_or_changes_are_not_gone_on_with(moved: Path) -> None:
         with raises(CheckpointError, "city has changed"):
             train(City("Changed", other), folder=moved, resume=True, settings=run.settings, device="cpu")
         run.on(City("Changed", other))  # a forecast may well be made from them
-    # The same course of topologies, kept in another way.
-    twice = replace(stream, topologies=(shut, network, network), topology_of=np.where(np.arange(S) > 9, 1, 2))
+    # The same course of networks, kept in another way.
+    twice = replace(stream, networks=(shut, network, network), network_of=np.where(np.arange(S) > 9, 1, 2))
     load_checkpoint(moved, city=City("Same", twice))
 
 
@@ -471,12 +471,16 @@ def test_the_test_period_stays_where_it_was_when_the_record_changes(home: Path) 
 def test_baselines_are_fitted_on_what_is_left_of_the_training_period(home: Path) -> None:
     run = load_run(home / "default")
     later = City("Later", town().stream.slice(20, S))
-    here = run.on(later)
-    assert here.split.train == (0, run.split.train[1] - 20)
-    part, left = evaluate(run, later, device="cpu"), slice(*here.split.train)
-    median = np.median(later.stream.values[left, here.split.seen][later.stream.observed[left, here.split.seen]])
-    judged = score({"median": Constant(float(median))}, here.windows(), here.split, run.settings.task)["median"]
-    assert next(row for row in part.rows if row.name == NONE).unseen == judged.summary(here.split.unseen, seed=0)
+    run_on_city = run.on(later)
+    assert run_on_city.split.train == (0, run.split.train[1] - 20)
+    part, left = evaluate(run, later, device="cpu"), slice(*run_on_city.split.train)
+    median = np.median(
+        later.stream.values[left, run_on_city.split.seen][later.stream.observed[left, run_on_city.split.seen]]
+    )
+    judged = score({"median": Constant(float(median))}, run_on_city.windows(), run_on_city.split, run.settings.task)[
+        "median"
+    ]
+    assert next(row for row in part.rows if row.name == NONE).unseen == judged.summary(run_on_city.split.unseen, seed=0)
     assert names(part.note, "20") and names(part.note, "training period")
     for first in (run.split.train[1], run.split.train[1] + 5):
         with raises(SettingsError, "training period"):

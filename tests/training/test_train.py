@@ -194,7 +194,7 @@ def test_what_does_not_agree_with_the_run_is_refused(tmp_path: Path) -> None:
         train(town(), resume=True)
     train(town(), seen=0.6, settings=tiny(epochs=1), folder=tmp_path, resume=True)
     other = town().network.close([first_road(town())])
-    changed = replace(town(), stream=replace(town().stream, topologies=(other,)), road_features=())
+    changed = replace(town(), stream=replace(town().stream, networks=(other,)), road_features=())
     with raises(CheckpointError, "city", "network"):
         train(changed, folder=tmp_path, resume=True)
 

@@ -12,11 +12,11 @@ from pydantic import AwareDatetime, BaseModel, Field
 
 from frigate.calendar import utc_iso
 from frigate.serve.api.common import TABLES, Form, NodeText, ServiceOf, StateOf, allow, node_row, problems, table
-from frigate.serve.ingest import STATUSES, Judged, Row, rows_of_arrow, rows_of_csv, rows_of_json
+from frigate.serve.ingest import STATUSES, Judged, ReadingRow, rows_of_arrow, rows_of_csv, rows_of_json
 from frigate.serve.limits import run_quickly
 
 router = APIRouter(tags=["readings"])
-PARSERS: dict[str, Callable[[bytes], list[Row]]] = {
+PARSERS: dict[str, Callable[[bytes], list[ReadingRow]]] = {
     "application/json": rows_of_json,
     "text/csv": rows_of_csv,
     "application/vnd.apache.arrow.stream": rows_of_arrow,

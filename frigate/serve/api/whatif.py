@@ -30,7 +30,7 @@ class Question(BaseModel):
     add: list[Road] = Field(default=[], max_length=MAX_ROADS, examples=[[]])
 
 
-class Change(BaseModel):
+class NodeChange(BaseModel):
     """A node whose traffic changes: means over the forecast steps."""
 
     node: str
@@ -45,7 +45,7 @@ class WhatIfAnswer(BaseModel):
     issued_at: str = Field(examples=["2024-03-04T08:00:00Z"])
     times: list[str]
     notices: list[str]
-    largest: list[Change] = Field(description="The ten nodes that change most")
+    largest: list[NodeChange] = Field(description="The ten nodes that change most")
 
 
 @router.post(

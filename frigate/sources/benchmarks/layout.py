@@ -32,9 +32,9 @@ def invented_places(num_nodes: int, edges: Edges, *, seed: int = 0) -> tuple[NDA
     parts = np.split(np.argsort(part, kind="stable"), np.cumsum(sizes)[:-1])
     right_m = 0.0
     for rows in sorted(parts, key=len, reverse=True):
-        here = _part_m(graph[rows][:, rows], rng) if len(rows) > 1 else np.zeros((1, 2))
-        xy_m[rows] = here - here.min(axis=0) + np.array([right_m, 0.0])
-        right_m += float(np.ptp(here[:, 0])) + GAP_M
+        own_m = _part_m(graph[rows][:, rows], rng) if len(rows) > 1 else np.zeros((1, 2))
+        xy_m[rows] = own_m - own_m.min(axis=0) + np.array([right_m, 0.0])
+        right_m += float(np.ptp(own_m[:, 0])) + GAP_M
     xy_m += rng.uniform(-SPREAD_M, SPREAD_M, xy_m.shape)
     return _degrees(xy_m - (xy_m.min(axis=0) + xy_m.max(axis=0)) / 2)
 

@@ -50,8 +50,8 @@ def export_libcity(city: City, folder: str | Path, *, overwrite: bool = False) -
     check_replaceable(target, is_ours, "atomic files", overwrite=overwrite)
     stream, network = city.stream, city.network
     notices = Notices()
-    if len(stream.topologies) > 1:
-        notices.add("Networks over time, of which LibCity stores only the last", len(stream.topologies))
+    if len(stream.networks) > 1:
+        notices.add("Networks over time, of which LibCity stores only the last", len(stream.networks))
     notices.add("Closed roads, which LibCity cannot store", len(network.closed))
     notices.add("Removed nodes, written without roads", int((~network.present).sum()))
     notices.add("Forbidden turns, which LibCity cannot store", len(city.forbidden_turns))

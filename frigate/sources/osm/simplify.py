@@ -197,14 +197,14 @@ def _middles(segments: Segments, chains: Chains) -> NDArray[np.int64]:
     if not split.any():
         return np.zeros(0, np.int64)
     in_order = chains.chain_of[chains.order]
-    here = np.flatnonzero(split[in_order])
-    here = here[~np.isin(here, chains.first)]  # segments that begin at an inner node
+    begins = np.flatnonzero(split[in_order])
+    begins = begins[~np.isin(begins, chains.first)]  # segments that begin at an inner node
     run = np.cumsum(segments.length_m[chains.order])
-    offset = run[here - 1] - (run[chains.first] - segments.length_m[chains.order[chains.first]])[in_order[here]]
-    off_middle = np.rint(np.abs(offset - chains.length_m[in_order[here]] / 2) * 1000)
-    nodes = segments.senders[chains.order[here]]
-    best = np.lexsort((nodes, off_middle, in_order[here]))
-    _, one = np.unique(in_order[here][best], return_index=True)
+    offset = run[begins - 1] - (run[chains.first] - segments.length_m[chains.order[chains.first]])[in_order[begins]]
+    off_middle = np.rint(np.abs(offset - chains.length_m[in_order[begins]] / 2) * 1000)
+    nodes = segments.senders[chains.order[begins]]
+    best = np.lexsort((nodes, off_middle, in_order[begins]))
+    _, one = np.unique(in_order[begins][best], return_index=True)
     return np.unique(nodes[best[one]])
 
 

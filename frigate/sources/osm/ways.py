@@ -105,13 +105,13 @@ class Gathered:
         last = np.zeros(len(ids), bool)
         last[len(ids) - 1 - np.unique(ids[::-1], return_index=True)[1]] = True
         self.notices.add("Ways with the id of a later way were left out", int((~last).sum()))
-        here = last[way_of]
+        kept = last[way_of]
         return RawRoads(
             node_ids,
             lon,
             lat,
-            np.searchsorted(node_ids, np.array(self.refs, np.int64)[here]),
-            way_of[here],
+            np.searchsorted(node_ids, np.array(self.refs, np.int64)[kept]),
+            way_of[kept],
             ids,
             np.array(self.kind_of, np.int64),
             np.array(self.length_m, np.float64),

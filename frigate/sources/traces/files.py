@@ -129,10 +129,10 @@ def _on_earth(table: Table, lon: NDArray[np.float64], lat: NDArray[np.float64], 
 
 def _near(network: RoadNetwork, lon: NDArray[np.float64], lat: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Which positions are in the bounding box of a network, plus a margin."""
-    here = network.present
+    present = network.present
     near = np.ones(len(lon), bool)
     with np.errstate(invalid="ignore"):
-        for value, box in ((lon, network.lon[here]), (lat, network.lat[here])):
+        for value, box in ((lon, network.lon[present]), (lat, network.lat[present])):
             near &= (value >= box.min() - MARGIN_DEG) & (value <= box.max() + MARGIN_DEG)
     return near
 

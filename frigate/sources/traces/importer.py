@@ -115,7 +115,7 @@ def match_traces(
     if not roads.num_edges:
         raise CityError("the network has no roads to match traces to")
     if isinstance(network, City):
-        forms = len(network.stream.topologies)
+        forms = len(network.stream.networks)
         notices.add("Versions of the network over time, of which only the last was used", forms if forms > 1 else 0)
         timezone = network_timezone(timezone, network.stream.timezone, notices)
     paths = [Path(files)] if isinstance(files, str | Path) else [Path(file) for file in files]
@@ -267,9 +267,9 @@ def _elsewhere(paths: list[Path], trace: Trace, network: RoadNetwork) -> str:
     def area(lon: NDArray[np.float64], lat: NDArray[np.float64]) -> str:
         return f"lon {lon.min():.4f} to {lon.max():.4f}, lat {lat.min():.4f} to {lat.max():.4f}"
 
-    here, there = area(trace.lon, trace.lat), area(network.lon[network.present], network.lat[network.present])
+    positions, roads = area(trace.lon, trace.lat), area(network.lon[network.present], network.lat[network.present])
     named = paths[0].name if len(paths) == 1 else f"{paths[0].name} and {len(paths) - 1} more"
     return (
-        f"{named}: no position is within {INSIDE_M:g} m of a road. The positions are at {here}, the network "
-        f"is at {there}. Is it another city?"
+        f"{named}: no position is within {INSIDE_M:g} m of a road. The positions are at {positions}, the network "
+        f"is at {roads}. Is it another city?"
     )

@@ -68,8 +68,8 @@ def _decoder(h0, c0, y0, base, known, w_hh, w_known, w_y, bias, w1, w2, b2, seed
              MATH: tl.constexpr):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column, unit = tl.arange(0, WIDE), tl.arange(0, TALL)
-    here = row < R
-    mask = here[:, None] & (column < D)[None, :]
+    valid = row < R
+    mask = valid[:, None] & (column < D)[None, :]
     at = row[:, None] * D + column[None, :]
     window = row % B
     step_of = tl.cast(R, tl.int64) * D
@@ -78,15 +78,15 @@ def _decoder(h0, c0, y0, base, known, w_hh, w_known, w_y, bias, w1, w2, b2, seed
     wi, wf = early(w_hh, D, WIDE, HOLD), early(w_hh + square, D, WIDE, HOLD)
     wg, wo = early(w_hh + 2 * square, D, WIDE, HOLD), early(w_hh + 3 * square, D, WIDE, HOLD)
     w1_h, w1_c = tile(w1, 2 * D, HIDDEN, D, TALL, WIDE), tile(w1 + D, 2 * D, HIDDEN, D, TALL, WIDE)
-    fixed = tl.load(base + row[:, None] * HIDDEN + unit[None, :], here[:, None] & (unit < HIDDEN)[None, :], 0.0)
+    fixed = tl.load(base + row[:, None] * HIDDEN + unit[None, :], valid[:, None] & (unit < HIDDEN)[None, :], 0.0)
     fixed = fixed.to(tl.float32)
     out_weight, out_bias = vector(w2, HIDDEN, TALL), tl.load(b2)
     if DROPOUT:
         random = tl.load(seed)
     h = tl.load(h0 + at, mask, 0.0).to(kind)
     c = tl.load(c0 + at, mask, 0.0).to(tl.float32)
-    y = tl.load(y0 + row, here, 0.0).to(tl.float32)
-    tl.store(ys + row, y, here)
+    y = tl.load(y0 + row, valid, 0.0).to(tl.float32)
+    tl.store(ys + row, y, valid)
     for k in range(H):
         if KEEP:
             tl.store(hs + k * step_of + at, h, mask)
@@ -107,7 +107,7 @@ def _decoder(h0, c0, y0, base, known, w_hh, w_known, w_y, bias, w1, w2, b2, seed
         if DROPOUT:
             active = tl.where(kept(random, row, k, R, share, HIDDEN, TALL), active / (1.0 - share), 0.0)
         y = tl.sum(active * out_weight, axis=1) + out_bias
-        tl.store(ys + (k + 1) * tl.cast(R, tl.int64) + row, y, here)
+        tl.store(ys + (k + 1) * tl.cast(R, tl.int64) + row, y, valid)
     if KEEP:
         tl.store(hs + H * step_of + at, h, mask)
         tl.store(cs + H * step_of + at, c.to(kind), mask)
@@ -121,11 +121,11 @@ def _grad_decoder(grad, base, known, w_hh, w_known, w_y, bias, w1, w2, seed, hs,
     """`grad` [H,R]; grad_w2 [programs,TALL] and grad_b2 [programs] are the sums over this program's rows."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column, unit = tl.arange(0, WIDE), tl.arange(0, TALL)
-    here = row < R
-    mask = here[:, None] & (column < D)[None, :]
+    valid = row < R
+    mask = valid[:, None] & (column < D)[None, :]
     at = row[:, None] * D + column[None, :]
     at_z = row[:, None] * HIDDEN + unit[None, :]
-    mask_z = here[:, None] & (unit < HIDDEN)[None, :]
+    mask_z = valid[:, None] & (unit < HIDDEN)[None, :]
     window = row % B
     rows_of = tl.cast(R, tl.int64)
     square: tl.constexpr = D * D
@@ -146,7 +146,7 @@ def _grad_decoder(grad, base, known, w_hh, w_known, w_y, bias, w1, w2, seed, hs,
         k = H - 1 - step
         z = tl.dot(h, tl.trans(w1_h), input_precision="ieee")
         z = tl.dot(c, tl.trans(w1_c), z, input_precision="ieee") + tl.load(base + at_z, mask_z, 0.0).to(tl.float32)
-        dy = tl.load(grad + k * rows_of + row, here, 0.0).to(tl.float32) + back
+        dy = tl.load(grad + k * rows_of + row, valid, 0.0).to(tl.float32) + back
         slope = tl.where(z > 0.0, 1.0, 0.0)
         if DROPOUT:
             slope = tl.where(kept(random, row, k, R, share, HIDDEN, TALL), slope / (1.0 - share), 0.0)
@@ -159,7 +159,7 @@ def _grad_decoder(grad, base, known, w_hh, w_known, w_y, bias, w1, w2, seed, hs,
 
         before = tl.load(cs + k * rows_of * D + at, mask, 0.0)
         h = tl.load(hs + k * rows_of * D + at, mask, 0.0)
-        y = tl.load(ys + k * rows_of + row, here, 0.0)[:, None]
+        y = tl.load(ys + k * rows_of + row, valid, 0.0)[:, None]
         told = _known(known, window, k, H, C) if C else 0
         into = grad_gates + k * rows_of * (4 * D) + row[:, None] * (4 * D) + column[None, :]
 
@@ -196,7 +196,7 @@ def _grad_decoder(grad, base, known, w_hh, w_known, w_y, bias, w1, w2, seed, hs,
         c = before
     tl.store(grad_h0 + at, dh.to(grad_h0.dtype.element_ty), mask)
     tl.store(grad_c0 + at, dc.to(grad_c0.dtype.element_ty), mask)
-    tl.store(grad_y0 + row, back.to(grad_y0.dtype.element_ty), here)
+    tl.store(grad_y0 + row, back.to(grad_y0.dtype.element_ty), valid)
     tl.store(grad_w2 + tl.program_id(0) * TALL + unit, tl.sum(sum_w2, axis=0))
     tl.store(grad_b2 + tl.program_id(0), tl.sum(sum_b2, axis=0))
 

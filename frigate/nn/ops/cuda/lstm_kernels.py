@@ -193,9 +193,9 @@ def _sums(a, b, c, extra, out, rows, chunk,
     kind = a.dtype.element_ty
     for start in range(0, chunk, ROWS):
         row = first + start + tl.arange(0, ROWS)
-        here = (row < stop)[:, None]
-        part = tl.trans(tl.load(a + row[:, None] * A + left[None, :], here & (left < A)[None, :], 0.0))
-        mask = here & (column < D)[None, :]
+        valid = (row < stop)[:, None]
+        part = tl.trans(tl.load(a + row[:, None] * A + left[None, :], valid & (left < A)[None, :], 0.0))
+        mask = valid & (column < D)[None, :]
         at = row[:, None] * D + column[None, :]
         with_b = tl.dot(part, tl.load(b + at, mask, 0.0), with_b, input_precision="ieee")
         if TWO:
@@ -203,7 +203,7 @@ def _sums(a, b, c, extra, out, rows, chunk,
         if EXTRA == 1:
             with_extra = tl.dot(part, tl.full([ROWS, 16], 1.0, tl.float32).to(kind), with_extra, input_precision="ieee")
         if EXTRA == 2:
-            more = tl.load(extra + row[:, None] * 16 + narrow[None, :], here, 0.0)
+            more = tl.load(extra + row[:, None] * 16 + narrow[None, :], valid, 0.0)
             with_extra = tl.dot(part, more, with_extra, input_precision="ieee")
     width: tl.constexpr = 2 * D + 16
     into = out + tl.program_id(0).to(tl.int64) * A * width + left[:, None] * width
