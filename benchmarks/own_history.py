@@ -22,7 +22,7 @@ from frigate.city.folder import open_city
 from frigate.city.split import Split, make_split, read_seen_file, windows_in
 from frigate.city.stream import RoadNetworkStream
 from frigate.config import Task
-from frigate.demand.count_profiles import usual_counts, usual_medians
+from frigate.demand.count_profiles import fill_empty_hours, usual_counts, usual_medians
 from frigate.training.environment import environment
 
 FIT_WINDOWS = 300
@@ -75,7 +75,7 @@ class Histories:
         self.day = DAY_S // stream.step_s
         self.hour = max(1, 3600 // stream.step_s)
         bins = hourly_bins(stream.wall_clock)
-        self.mean = usual_counts(stream, split.seen, split.train)[bins][:, rows].astype(np.float32)
+        self.mean = fill_empty_hours(usual_counts(stream, split.seen, split.train))[bins][:, rows].astype(np.float32)
         median = usual_medians(stream, split.seen, split.train)[bins][:, rows]
         self.median = np.where(np.isnan(median), self.mean, median)
 

@@ -5,48 +5,55 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.calendar import BINS, hourly_bins
+from frigate.calendar import BINS, HOURS, hourly_bins
 from frigate.city.split import Period
 from frigate.city.stream import RoadNetworkStream
 from frigate.demand.calibration import Floats
 from frigate.errors import CityError
 
 TINY = 1e-4  # lower bound on flows, against division by zero and log(0)
+DAYS = np.repeat([5.0, 2.0], HOURS)  # [K] days in a week on which each hour of a weekday or weekend occurs
 
 
 def week_mean(hourly: Floats) -> Floats:
     """[N] the weekly mean, from means by kind of day and hour [K,N]."""
-    mean: Floats = np.repeat([5.0, 2.0], 24) @ hourly / 168
+    mean: Floats = DAYS @ hourly / DAYS.sum()
     return mean
 
 
 def usual_counts(
     stream: RoadNetworkStream, sensors: NDArray[np.bool_], period: Period | None = None
 ) -> NDArray[np.float64]:
-    """The mean count [K,N] of each sensor by kind of day and hour; NaN at other nodes and sensors without readings.
-
-    A bin in which a sensor has no readings is filled with the sensor's mean times the other sensors' profile.
-    """
+    """The mean count [K,N] of each sensor by kind of day and hour; NaN where there are no readings."""
     if stream.quantity != "count":
         raise CityError(f'demand is estimated from counts; this city measures "{stream.quantity}"')
     first, stop = period or (0, stream.num_snapshots)
     rows = np.flatnonzero(sensors)
     values, observed = stream.values[first:stop, rows].astype(np.float64), stream.observed[first:stop, rows]
     bins = hourly_bins(stream.wall_clock)[first:stop]
-    total, count = np.zeros((BINS, len(rows))), np.zeros((BINS, len(rows)))
-    for b in np.unique(bins):
-        total[b] = np.where(observed[bins == b], values[bins == b], 0).sum(0)
-        count[b] = observed[bins == b].sum(0)
     hourly = np.full((BINS, stream.num_nodes), np.nan)
-    readings = count.sum(0)
-    known, counted = count > 0, readings > 0
-    means = total / np.maximum(count, 1)
-    # Each bin's level relative to the mean, over the sensors with readings in that bin; 1 if there are none.
-    rough = total.sum(0) / np.maximum(readings, 1)
-    profile = (means * known).sum(1) / np.maximum((rough * known).sum(1), TINY)
-    profile[~known.any(1)] = 1.0
-    hourly[:, rows[counted]] = np.where(known, means, rough * profile[:, None])[:, counted]
+    for b in np.unique(bins):
+        count = observed[bins == b].sum(0)
+        total = np.where(observed[bins == b], values[bins == b], 0).sum(0)
+        hourly[b, rows[count > 0]] = (total / np.maximum(count, 1))[count > 0]
     return hourly
+
+
+def fill_empty_hours(hourly: Floats) -> Floats:
+    """[K,N] usual counts, with a value in every hour for each node that has one in any; other nodes stay NaN.
+
+    An hour without readings gets the node's mean times the profile of all nodes in the table: pass only those that
+    whatever is made of it may know of.
+    """
+    known = np.isfinite(hourly)
+    means, weights = np.where(known, hourly, 0), DAYS[:, None] * known
+    level = (weights * means).sum(0) / np.maximum(weights.sum(0), TINY)
+    # Each hour's count relative to the mean, over the nodes with readings in that hour; 1 if there are none.
+    profile = means.sum(1) / np.maximum((level * known).sum(1), TINY)
+    profile[~known.any(1)] = 1.0
+    filled: Floats = np.where(known, hourly, level * profile[:, None])
+    filled[:, ~known.any(0)] = np.nan
+    return filled
 
 
 def usual_medians(

@@ -12,7 +12,7 @@ from frigate.city.city import City
 from frigate.city.network import RoadNetwork
 from frigate.city.split import Period
 from frigate.demand.calibration import RouteSet
-from frigate.demand.count_profiles import usual_counts, usual_medians
+from frigate.demand.count_profiles import fill_empty_hours, usual_counts, usual_medians
 from frigate.demand.estimate import Demand, calibrate
 from frigate.demand.rerouting import Detours, Rerouted, reroute, sensor_shares_on_detours
 from frigate.demand.sensor_shares import SensorShares
@@ -30,7 +30,7 @@ class TripModel:
     network: RoadNetwork  # the usual roads, from which detours start
     graph: LineGraph
     sets: tuple[RouteSet, ...]
-    usual_counts: NDArray[np.float32]  # [K,N] NaN where unknown
+    usual_counts: NDArray[np.float32]  # [K,N] NaN where there are no readings
     usual_medians: NDArray[np.float32]  # [K,N]
     settings: DemandSettings
     step_s: int
@@ -57,7 +57,7 @@ class TripModel:
 
     def demand(self, sensors: NDArray[np.bool_]) -> Demand:
         """The demand calibrated to these sensors [N]."""
-        usual = np.where(sensors, self.usual_counts, np.nan)
+        usual = fill_empty_hours(np.where(sensors, self.usual_counts, np.nan))
         return calibrate(
             self.network, self.graph, self.sets, usual, self.settings, step_s=self.step_s, seed=self.seed,
             medians=self.usual_medians,

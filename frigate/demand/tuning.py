@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from frigate.city.network import RoadNetwork
 from frigate.city.split import Period
 from frigate.city.stream import RoadNetworkStream
-from frigate.demand.calibration import SensorView, first_numbers, route_set
-from frigate.demand.count_profiles import TINY, usual_counts, week_mean
+from frigate.demand.calibration import Floats, SensorView, first_numbers, route_set
+from frigate.demand.count_profiles import TINY, fill_empty_hours, usual_counts, week_mean
 from frigate.demand.route_search import SearchSettings, search_routes
 from frigate.demand.settings import DemandSettings, num_searches
 from frigate.draws import Draw, generator, seed_of
@@ -51,14 +51,13 @@ def choose_settings(
 ) -> DemandSettings:
     """The settings with the searches that have the lowest held-out error; parameters as in `estimate_demand`."""
     settings = start or DemandSettings()
-    counts = week_mean(usual_counts(stream, sensors, period))
-    used = sensors & np.isfinite(counts)
-    if used.sum() < MIN_SENSORS:
+    hourly = usual_counts(stream, sensors, period)
+    if np.isfinite(hourly).any(0).sum() < MIN_SENSORS:
         return settings
     graph = line_graph(network or stream.usual_network(period), forbidden_turns)
-    asked = (graph.digest, counts.tobytes(), TRIED, settings, seed)
+    asked = (graph.digest, hourly.tobytes(), TRIED, settings, seed)
     if asked not in _chosen:
-        _chosen[asked] = _choose(graph, counts, used, settings, seed)
+        _chosen[asked] = _choose(graph, hourly, settings, seed)
     return _chosen[asked]
 
 
@@ -66,12 +65,10 @@ def choose_settings(
 _chosen: dict[tuple[str, bytes, int, DemandSettings, int], DemandSettings] = {}
 
 
-def _choose(
-    graph: LineGraph, counts: NDArray[np.floating], used: NDArray[np.bool_], settings: DemandSettings, seed: int
-) -> DemandSettings:
+def _choose(graph: LineGraph, hourly: Floats, settings: DemandSettings, seed: int) -> DemandSettings:
     tried = searches_to_try(max(TRIED_IN_LARGE, min(TRIED, TRIED * LARGE // graph.num_nodes)))
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        errors = list(pool.map(lambda search: hidden_error(graph, counts, used, search, settings, seed=seed), tried))
+        errors = list(pool.map(lambda search: hidden_error(graph, hourly, search, settings, seed=seed), tried))
     best = np.argsort(errors, kind="stable")[: settings.sets]
     return replace(settings, searches=tuple(tried[k] for k in best))
 
@@ -84,15 +81,14 @@ def searches_to_try(count: int) -> list[SearchSettings]:
 
 
 def hidden_error(
-    graph: LineGraph,
-    counts: NDArray[np.floating],
-    sensors: NDArray[np.bool_],
-    search: SearchSettings,
-    settings: DemandSettings,
-    *,
-    seed: int,
+    graph: LineGraph, hourly: Floats, search: SearchSettings, settings: DemandSettings, *, seed: int
 ) -> float:
-    """Cross-validated mean absolute error of one route set's weekly mean flow; each sensor is held out once."""
+    """Cross-validated mean absolute error of one route set's weekly mean flow; each sensor is held out once.
+
+    `hourly` [K,N] are the sensors' usual counts, NaN where there are no readings.
+    """
+    truth = week_mean(fill_empty_hours(hourly))
+    sensors = np.isfinite(truth)
     searches = num_searches(graph)
     searches = min(SEARCHES, searches) if graph.num_nodes <= VERY_LARGE else searches // 4
     trips = route_set(graph, search_routes(graph, search, searches=searches, seed=seed_of(seed, Draw.TRIED_TRIPS)))
@@ -103,8 +99,9 @@ def hidden_error(
         visible = sensors.copy()
         visible[hidden] = False
         view = SensorView.of(trips.through_node, visible)
+        counts = week_mean(fill_empty_hours(np.where(visible, hourly, np.nan)))
         numbers = first_numbers(view, counts[visible])
         numbers = view.calibrate(numbers, counts[visible, None], iterations=settings.iterations, hold=settings.hold)
         flow = np.maximum(trips.through_node[:, hidden].T @ numbers[:, 0], TINY)
-        error += float(np.abs(flow - counts[hidden]).sum())
+        error += float(np.abs(flow - truth[hidden]).sum())
     return error / len(rows)

@@ -126,7 +126,7 @@ class Run:
 
     `nodes` are the seen and unseen nodes with id and location, without roads. `split` refers to their rows; its periods
     are in snapshots since `trained_on.start_s`. `usual_counts` and `usual_medians` are from the training period, by
-    kind of day and hour, for a model with demand; NaN at unseen nodes.
+    kind of day and hour, for a model with demand; NaN at unseen nodes, and in hours without a reading.
     """
 
     model: Model

@@ -17,7 +17,7 @@ from frigate.city.network import Edges, RoadNetwork
 from frigate.city.stream import RoadNetworkStream, make_stream
 from frigate.demand import route_search, tuning
 from frigate.demand.calibration import SensorView, first_numbers, route_set
-from frigate.demand.count_profiles import usual_counts, usual_medians, week_mean
+from frigate.demand.count_profiles import fill_empty_hours, usual_counts, usual_medians, week_mean
 from frigate.demand.estimate import Demand
 from frigate.demand.flows import road_columns, road_features_geojson, trips_through
 from frigate.demand.rerouting import (
@@ -246,12 +246,52 @@ def test_usual_counts_by_hand_with_gaps(stream: RoadNetworkStream) -> None:
     expected = (5 * hourly[:24, node].mean() + 2 * hourly[24:, node].mean()) / 7
     np.testing.assert_allclose(week_mean(hourly)[node], expected, rtol=1e-6)
     assert np.isnan(hourly[:, ~sensors]).all()
-    # Two days of readings only: weekends are guessed from the other sensors, and nothing is NaN at a sensor.
     observed = stream.observed.copy()
-    observed[48:, node] = False
-    assert np.isfinite(usual_counts(replace(stream, observed=observed), sensors)[:, sensors]).all()
+    observed[48:, node] = False  # weekdays only
+    gappy = usual_counts(replace(stream, observed=observed), sensors)
+    assert np.isfinite(gappy[:24, node]).all() and np.isnan(gappy[24:, node]).all()
     observed[:, node] = False
     assert np.isnan(usual_counts(replace(stream, observed=observed), sensors)[:, node]).all()
+
+
+def test_empty_hours_are_filled_with_the_profile_by_hand() -> None:
+    hourly = np.full((BINS, 4), np.nan)
+    hourly[:, 0], hourly[:, 1] = 10.0, 30.0
+    hourly[7, :2] = 20.0, 60.0  # the rush hour of a weekday
+    hourly[:24, 2] = 4.0  # nothing at weekends
+    hourly[7, 2] = np.nan
+    filled = fill_empty_hours(hourly)
+    level = np.array([10.0, 30.0]) * (163 + 5 * 2) / 168
+    np.testing.assert_allclose(filled[7, 2], 4 * (20 + 60) / level.sum())
+    np.testing.assert_allclose(filled[30, 2], 4 * (10 + 30) / level.sum())
+    known = np.isfinite(hourly)
+    np.testing.assert_array_equal(filled[known], hourly[known])
+    assert np.isfinite(filled[:, :3]).all() and np.isnan(filled[:, 3]).all()
+    # An hour that no node knows is taken to be an average one.
+    hourly[30] = np.nan
+    np.testing.assert_allclose(fill_empty_hours(hourly)[30, 2], 4.0)
+
+
+def test_searches_are_compared_without_knowing_the_sensor_they_are_judged_at(
+    stream: RoadNetworkStream, graph: LineGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor through the empty hours of the other sensors, which are filled in."""
+    sensors = third(stream.num_nodes)
+    hourly = usual_counts(stream, sensors)
+    hourly[8:12, np.flatnonzero(sensors)[::2]] = np.nan
+    known_to: list[NDArray[np.floating]] = []
+
+    def noted(view: SensorView, counts: NDArray[np.floating]) -> NDArray[np.floating]:
+        known_to.append(counts)
+        return first_numbers(view, counts)
+
+    monkeypatch.setattr(tuning, "first_numbers", noted)
+    other = hourly.copy()
+    other[8, np.flatnonzero(sensors)[1]] *= 1000
+    for each in (hourly, other):
+        hidden_error(graph, each, SearchSettings(), DemandSettings(), seed=0)
+    unmoved = [np.array_equal(*pair) for pair in zip(known_to[:3], known_to[3:], strict=True)]
+    assert sum(unmoved) == 1  # the fold that hides the sensor
 
 
 def test_demand_knows_nodes_without_a_sensor_better_than_a_constant(
@@ -317,10 +357,10 @@ def test_in_a_very_large_network_searches_are_compared_by_a_quarter_of_a_set(
         return search_routes(*args, searches=searches, seed=seed)
 
     monkeypatch.setattr(tuning, "search_routes", search)
-    counts = week_mean(usual_counts(stream, sensors))
+    hourly = usual_counts(stream, sensors)
     for largest in (tuning.VERY_LARGE, graph.num_nodes - 1):
         monkeypatch.setattr(tuning, "VERY_LARGE", largest)
-        hidden_error(graph, counts, sensors, SearchSettings(), settings, seed=0)
+        hidden_error(graph, hourly, SearchSettings(), settings, seed=0)
     assert asked == [num_searches(graph), num_searches(graph) // 4]
 
 
@@ -334,8 +374,8 @@ def test_the_searches_are_those_with_the_least_error_at_hidden_sensors(
     start = DemandSettings(sets=3)
     chosen = choose_settings(stream, sensors, start=start)
     assert len(set(chosen.searches)) == 3 and replace(chosen, searches=start.searches) == start
-    counts = week_mean(usual_counts(stream, sensors))
-    errors = {s: hidden_error(graph, counts, sensors, s, start, seed=0) for s in searches_to_try(8)}
+    hourly = usual_counts(stream, sensors)
+    errors = {s: hidden_error(graph, hourly, s, start, seed=0) for s in searches_to_try(8)}
     assert list(chosen.searches) == sorted(errors, key=errors.__getitem__)[:3]
     assert DemandSettings.from_json(json.loads(json.dumps(chosen.to_json()))) == chosen
     former = {"below_mean": 0.3, "below_share": 0.1}

@@ -63,6 +63,34 @@ def test_the_untrained_model_forecasts_what_demand_does(run: RunOnCity) -> None:
         torch.testing.assert_close(run.model.eval()(batch), batch.demand)
 
 
+@pytest.fixture(scope="module")
+def run_with_gaps(run: RunOnCity) -> RunOnCity:
+    """Every other sensor never has a reading between 8 and 11 o'clock: its usual counts then are filled in."""
+    stream = run.city.stream
+    observed = stream.observed.copy()
+    observed[np.ix_(np.isin(stream.wall_clock[:, 0] // 3600, (8, 9, 10)), np.arange(0, stream.num_nodes, 2))] = False
+    return new_run(City("Grid", replace(stream, observed=observed)), settings=SETTINGS, seen=0.8)
+
+
+def poisoned_at(run: RunOnCity, hidden: np.ndarray) -> RunOnCity:
+    """The same run, trained where these nodes count 1000 in every hour that is even, and nothing in others."""
+    values = run.city.stream.values.copy()
+    values[::2, hidden], values[1::2, hidden] = 1000.0, 0.0
+    city = City("Grid", replace(run.city.stream, values=values))
+    poisoned = new_run(city, settings=SETTINGS, seen=0.8)
+    return replace(poisoned, run=replace(poisoned.run, scaling=run.scaling))  # the settings chosen may differ
+
+
+def test_hours_are_filled_with_the_profile_of_visible_sensors_only(run_with_gaps: RunOnCity) -> None:
+    run = run_with_gaps
+    hidden_in = [*training_masks(run), ~run.split.training]  # the last: what validates must not help to forecast itself
+    for which, hidden in enumerate(hidden_in):
+        before, after = (training_windows(each, "cpu").views.demands[which] for each in (run, poisoned_at(run, hidden)))
+        assert (before.sensors == (run.split.training & ~hidden)).all() and before.usual_counts[8].any()
+        np.testing.assert_array_equal(before.usual_counts, after.usual_counts)
+        np.testing.assert_array_equal(before.node_flow, after.node_flow)
+
+
 def test_a_window_knows_nothing_of_its_hidden_sensors_and_a_wrong_demand_would_tell(run: RunOnCity) -> None:
     masks = training_masks(run)
     assert masks.any(1).all() and not (masks & ~run.split.training).any()
