@@ -8,6 +8,7 @@ from __future__ import annotations
 from enum import IntEnum, unique
 
 import numpy as np
+from numpy.typing import NDArray
 
 
 @unique
@@ -39,6 +40,19 @@ def generator(seed: int, draw: Draw, *numbers: int) -> np.random.Generator:
 def seed_of(seed: int, draw: Draw, *numbers: int) -> int:
     """A 32-bit seed for a stream, for generators other than numpy's; torch's CPU generator uses only 32 bits."""
     return int(_sequence(seed, draw, *numbers).generate_state(1)[0])
+
+
+def keys_of(ids: NDArray[np.generic]) -> NDArray[np.uint64]:
+    """[N] a number that stands for each id in a draw, so that draws do not depend on the order of a table's rows.
+
+    It is the FNV-1a hash of the id as text: 41 and "41" have the same one.
+    """
+    letters = np.ascontiguousarray(ids.astype(np.str_))
+    codes = letters.view(np.uint32).reshape(len(letters), letters.itemsize // 4)
+    keys = np.full(len(letters), 0xCBF29CE484222325, np.uint64)
+    for code in codes.T.astype(np.uint64):
+        keys = np.where(code > 0, (keys ^ code) * np.uint64(0x100000001B3), keys)  # 0: the id has ended
+    return keys
 
 
 def _sequence(seed: int, draw: Draw, *numbers: int) -> np.random.SeedSequence:

@@ -161,13 +161,13 @@ def _open_ends(routes: Routes, graph: LineGraph, closed: NDArray[np.bool_]) -> R
     """Move trip ends on a closed road to an open road at the same intersection."""
     if not closed.any():
         return routes
-    origin, destination = np.arange(graph.num_roads), np.arange(graph.num_roads)
+    origin, destination, key = np.arange(graph.num_roads), np.arange(graph.num_roads), graph.road_key
     for e in np.flatnonzero(closed).tolist():
         origin[e] = _open_road(
-            graph, closed, e, (graph.receivers == graph.receivers[e], graph.senders == graph.receivers[e])
+            key, closed, e, (graph.receivers == graph.receivers[e], graph.senders == graph.receivers[e])
         )
         destination[e] = _open_road(
-            graph, closed, e, (graph.senders == graph.senders[e], graph.receivers == graph.senders[e])
+            key, closed, e, (graph.senders == graph.senders[e], graph.receivers == graph.senders[e])
         )
     return replace(
         routes,
@@ -176,9 +176,11 @@ def _open_ends(routes: Routes, graph: LineGraph, closed: NDArray[np.bool_]) -> R
     )
 
 
-def _open_road(graph: LineGraph, closed: NDArray[np.bool_], road: int, places: tuple[NDArray[np.bool_], ...]) -> int:
+def _open_road(
+    key: NDArray[np.uint64], closed: NDArray[np.bool_], road: int, places: tuple[NDArray[np.bool_], ...]
+) -> int:
     for place in places:
         found = np.flatnonzero(place & ~closed)
         if len(found):
-            return int(found[0])
+            return int(found[key[found].argmin()])
     return road

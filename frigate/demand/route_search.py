@@ -4,7 +4,7 @@ A search is Dijkstra's algorithm on the line graph, whose nodes are roads and wh
 the next. A trip passes the nodes between its roads, so a trip of n roads passes n - 1 nodes. Each search has its own
 travel times (each road's time multiplied by a random factor), so that not everyone takes the single fastest route. The
 factors come from a hash of (seed, search, road): a trip rerouted after a closure meets the same factors on all other
-roads.
+roads. Ends and factors are drawn by the ids of nodes (`LineGraph.road_key`): the order of the tables does not matter.
 
 Uses numba if installed, otherwise scipy; both find the same trips.
 """
@@ -103,16 +103,16 @@ def search_routes(
     compiled
         Use numba. Default: if installed and worth its import time.
     """
-    rng = np.random.default_rng(seed)
-    origins = rng.integers(0, max(graph.num_roads, 1), searches).astype(np.int32)
+    rng, by_key = np.random.default_rng(seed), np.argsort(graph.road_key).astype(np.int32)
+    origins = by_key[rng.integers(0, max(graph.num_roads, 1), searches if graph.num_roads else 0)]
     draws = rng.random((searches, settings.trips_per_search)) ** settings.shortness
     number = np.arange(searches)
     wanted = np.full((searches, settings.trips_per_search), -1, np.int32)
     if settings.fast_ends and graph.num_roads:  # all origins and half of the destinations
-        weight = (graph.length_m / np.maximum(graph.time_s, 1e-3)) ** settings.fast_ends
+        weight = ((graph.length_m / np.maximum(graph.time_s, 1e-3)) ** settings.fast_ends)[by_key]
         half = settings.trips_per_search // 2
-        ends = rng.choice(graph.num_roads, (searches, 1 + half), p=weight / weight.sum())
-        origins, wanted[:, :half] = ends[:, 0].astype(np.int32), ends[:, 1:]
+        ends = by_key[rng.choice(graph.num_roads, (searches, 1 + half), p=weight / weight.sum())]
+        origins, wanted[:, :half] = ends[:, 0], ends[:, 1:]
         wanted[wanted == origins[:, None]] = -1
     reach = min(MAX_REACHED, graph.num_roads)
     end, length, roads = _search(graph, settings, origins, number, draws, wanted, reach, seed, compiled)
@@ -183,11 +183,12 @@ def _by_numba(
     kernel = _compiled()
     assert kernel is not None
     time_s, turn_s = road_cost_s(graph, settings), turn_cost_s(graph, settings.turn_s)
+    road_key = graph.road_key
     search, threads = kernel
 
     def some(rows: NDArray[np.int64]) -> Found:
         found: Found = search(
-            time_s, graph.turn_start, graph.turn_into, turn_s, origins[rows], number[rows], draws[rows],
+            time_s, road_key, graph.turn_start, graph.turn_into, turn_s, origins[rows], number[rows], draws[rows],
             wanted[rows], reach, np.uint64(seed), settings.noise, settings.max_trip_s,
         )  # fmt: skip
         return found
@@ -207,10 +208,10 @@ def _by_scipy(
     reach: int,
     seed: int,
 ) -> Iterator[Found]:
-    E = graph.num_roads
+    E, road_key = graph.num_roads, graph.road_key
     time_s, turn_s = road_cost_s(graph, settings), turn_cost_s(graph, settings.turn_s)
     for row, origin in enumerate(origins.tolist()):
-        time = time_s * road_factors(seed, int(number[row]), np.arange(E), settings.noise)
+        time = time_s * road_factors(seed, int(number[row]), road_key, settings.noise)
         arcs = csr_array((time[graph.turn_into] + turn_s, graph.turn_into, graph.turn_start), (E, E))
         away, before = dijkstra(arcs, indices=origin, limit=settings.max_trip_s, return_predecessors=True)
         reached = np.flatnonzero(np.isfinite(away))
@@ -239,11 +240,11 @@ def _path(before: NDArray[np.int32], origin: int, last: int) -> NDArray[np.int32
     return np.array(path[::-1], np.int32)
 
 
-def road_factors(seed: int, search: int, road: NDArray[np.int64], noise: float) -> NDArray[np.float64]:
-    """Random multiplier of a driver's time on each road: exp(noise * z), z with mean 0 and variance 1."""
+def road_factors(seed: int, search: int, road_key: NDArray[np.uint64], noise: float) -> NDArray[np.float64]:
+    """[E] random multiplier of a driver's time on each road: exp(noise * z), z with mean 0 and variance 1."""
     with np.errstate(over="ignore"):
         key = np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(search) * np.uint64(0xC2B2AE3D27D4EB4F)
-        x = key + road.astype(np.uint64) * np.uint64(0x165667B19E3779F9)
+        x = key + road_key * np.uint64(0x165667B19E3779F9)
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         x ^= x >> np.uint64(31)
@@ -265,6 +266,7 @@ def _compiled() -> tuple[Any, int] | None:
 
 def _search_some(
     time_s: NDArray[np.float64],
+    road_key: NDArray[np.uint64],
     turn_start: NDArray[np.int64],
     turn_into: NDArray[np.int32],
     turn_cost: NDArray[np.float64],
@@ -330,7 +332,7 @@ def _search_some(
                 if place[v] == -2:
                     continue
                 if factor[v] == 0.0:
-                    x = key + np.uint64(v) * np.uint64(0x165667B19E3779F9)
+                    x = key + road_key[v] * np.uint64(0x165667B19E3779F9)
                     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
                     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
                     x ^= x >> np.uint64(31)

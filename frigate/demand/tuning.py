@@ -92,7 +92,8 @@ def hidden_error(
     searches = num_searches(graph)
     searches = min(SEARCHES, searches) if graph.num_nodes <= VERY_LARGE else searches // 4
     trips = route_set(graph, search_routes(graph, search, searches=searches, seed=seed_of(seed, Draw.TRIED_TRIPS)))
-    rows = generator(seed, Draw.TRIED_FOLDS).permutation(np.flatnonzero(sensors))
+    by_key = np.argsort(graph.node_key)
+    rows = generator(seed, Draw.TRIED_FOLDS).permutation(by_key[sensors[by_key]])
     error = 0.0
     for fold in range(FOLDS):
         hidden = rows[fold::FOLDS]

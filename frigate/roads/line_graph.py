@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frigate.city.network import RoadNetwork
+from frigate.draws import keys_of
 from frigate.roads.features import travel_time_s
 
 
@@ -20,7 +21,7 @@ from frigate.roads.features import travel_time_s
 class LineGraph:
     """Roads and the turns between them, sorted by the road they leave."""
 
-    num_nodes: int
+    node_key: NDArray[np.uint64]  # [N] stands for the node in a draw
     senders: NDArray[np.int64]  # [E]
     receivers: NDArray[np.int64]  # [E]
     length_m: NDArray[np.float64]  # [E]
@@ -30,13 +31,22 @@ class LineGraph:
     turn_angle: NDArray[np.float64]  # [K] 1 - cos of the angle: 0 straight on, 1 for a right angle, 2 straight back
 
     @property
+    def num_nodes(self) -> int:
+        return len(self.node_key)
+
+    @property
     def num_roads(self) -> int:
         return len(self.senders)
 
     @property
+    def road_key(self) -> NDArray[np.uint64]:
+        """[E] stands for the road in a draw: it depends on the ids of its ends only."""
+        return self.node_key[self.senders] * np.uint64(0x9E3779B97F4A7C15) + self.node_key[self.receivers]
+
+    @property
     def digest(self) -> str:
-        """16 hex digits that change with any road or turn, and with the order of the roads."""
-        arrays = (np.ascontiguousarray(getattr(self, field.name)).tobytes() for field in fields(self)[1:])
+        """16 hex digits that change with any node, road or turn, and with the order of nodes and roads."""
+        arrays = (np.ascontiguousarray(getattr(self, field.name)).tobytes() for field in fields(self))
         return hashlib.sha256(b"".join([str(self.num_nodes).encode(), *arrays])).hexdigest()[:16]
 
 
@@ -85,7 +95,7 @@ def line_graph(
     norm = np.maximum(np.hypot(dx, dy), 1e-12)
     cosine = (dx[left] * dx[entered] + dy[left] * dy[entered]) / (norm[left] * norm[entered])
     return LineGraph(
-        num_nodes=N,
+        node_key=keys_of(network.node_ids),
         senders=senders,
         receivers=receivers,
         length_m=length_m,

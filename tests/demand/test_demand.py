@@ -32,6 +32,7 @@ from frigate.demand.sensor_shares import SensorShares, propagate
 from frigate.demand.settings import DemandSettings, num_searches
 from frigate.demand.trip_model import estimate_demand
 from frigate.demand.tuning import choose_settings, hidden_error, searches_to_try
+from frigate.draws import keys_of
 from frigate.errors import CityError, SettingsError
 from frigate.roads.line_graph import LineGraph, line_graph
 from frigate.roads.on_roads import on_roads
@@ -198,10 +199,11 @@ def test_short_trips_and_the_longest(graph: LineGraph) -> None:
 
 
 def test_road_factors_have_the_spread_they_are_asked_for() -> None:
-    factors = np.log(road_factors(3, 4, np.arange(200_000), 0.6))
+    factors = np.log(road_factors(3, 4, keys_of(np.arange(200_000)), 0.6))
     assert abs(factors.mean()) < 0.01
     assert abs(factors.std() - 0.6) < 0.01
-    assert (road_factors(3, 5, np.arange(9), 0.6) != road_factors(3, 4, np.arange(9), 0.6)).all()
+    nine = keys_of(np.arange(9))
+    assert (road_factors(3, 5, nine, 0.6) != road_factors(3, 4, nine, 0.6)).all()
 
 
 def test_a_trip_passes_the_nodes_between_its_roads(graph: LineGraph) -> None:
