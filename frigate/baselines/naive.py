@@ -135,7 +135,10 @@ class LastHour:
 
 @dataclass(frozen=True)
 class LastWeek:
-    """Each seen node's own reading at the same local time a week before, else the mean of its last hour."""
+    """Each seen node's own reading at the same local time a week before, else the mean of its last hour.
+
+    More than a week ahead, it is the last of these weeks that is over.
+    """
 
     stream: RoadNetworkStream
     seen: NDArray[np.bool_]  # [N]
@@ -145,6 +148,8 @@ class LastWeek:
     def __call__(self, batch: Batch, current: NDArray[np.int64]) -> Tensor:
         """Forecasts for the windows whose last past snapshots are `current` [B]."""
         at = self.week_before[current[:, None] + np.arange(1, batch.horizon + 1)]  # [B,H]
+        while (ahead := at > current[:, None]).any():
+            at = np.where(ahead, self.week_before[at], at)
         known = self.stream.observed[at] & (at >= 0)[..., None] & self.seen
         values = torch.from_numpy(np.asarray(self.stream.values[at]))
         device = batch.values.device

@@ -230,13 +230,27 @@ def test_own_past_is_the_latest_the_last_hour_and_the_same_time_a_week_ago() -> 
         assert (forecast[:, :, ~torch.from_numpy(split.seen)] == middle).all()
 
 
+def test_last_week_never_reads_ahead_however_far_it_forecasts() -> None:
+    values = np.arange(60 * 24, dtype=np.float32)[:, None].repeat(3, 1)
+    stream = make_stream(values, line_of_three(), start_s=1_711_234_800 - 60 * 86_400, step_s=3600, timezone="UTC")
+    split = Split(np.ones(3, bool), np.zeros(3, bool), np.zeros(3, bool), (0, 500), (500, 600), (600, 60 * 24))
+    current, week = np.array([900]), 7 * 24
+    batch = batch_at(stream, split, current.tolist(), horizon=16 * 24)
+    made = own_past_baselines(stream, split)[1]["last week"](batch, current)[0, :, 0]
+    ahead = np.arange(1, 16 * 24 + 1)
+    assert made.tolist() == (900 + ahead - week * -(-ahead // week)).tolist()  # the value is its snapshot
+    assert made.max() <= 900
+
+
+def line_of_three() -> RoadNetwork:
+    lon = np.array([6.0, 6.001, 6.002])
+    return RoadNetwork(np.arange(3), lon, np.full(3, 49.0), Edges.of([0, 1], [1, 2], [9, 9]))
+
+
 def test_a_week_ago_is_the_same_local_time_when_the_clocks_change() -> None:
     start_s = 1_711_234_800  # Sunday 2024-03-24 00:00 in Berlin; the clocks change a week later at 02:00
     values = np.arange(9 * 24, dtype=np.float32)[:, None].repeat(3, 1)
-    network = RoadNetwork(
-        np.arange(3), np.array([6.0, 6.001, 6.002]), np.full(3, 49.0), Edges.of([0, 1], [1, 2], [9, 9])
-    )
-    stream = make_stream(values, network, start_s=start_s, step_s=3600, timezone="Europe/Berlin")
+    stream = make_stream(values, line_of_three(), start_s=start_s, step_s=3600, timezone="Europe/Berlin")
     split = Split(np.ones(3, bool), np.zeros(3, bool), np.zeros(3, bool), (0, 100), (100, 120), (120, 216))
     _, timed = own_past_baselines(stream, split)
     current = np.array([7 * 24 + 12])  # that Sunday at 13:00
