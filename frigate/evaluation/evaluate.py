@@ -117,8 +117,11 @@ def evaluate(
         batch_size=windows_at_once(run_on_city.city.stream, run.settings.task, forecaster.predictor),
         progress=progress,
         beside={LIGHTGBM: fit_lightgbm(run_on_city, device)} if lightgbm else {},
+        learned=run.progress.best_epoch > 0,
     )
     notes = [evaluation.note, shorter, _about_test_period(run_on_city), *forecaster.roads_notices]
+    if run.progress.best_epoch == 0 and forecaster.demand is not None:
+        notes.append("The model is demand alone: nothing was learned.")
     if run.settings.train.validation == "unseen":
         chosen = "The unseen nodes chose the checkpoint (validation = unseen), as in the paper"
         notes.append(f"{chosen}, so the scores are too good.")
@@ -269,17 +272,19 @@ def evaluate_forecaster(
     batch_size: int = 16,
     progress: Progress | None = None,
     beside: Mapping[str, tuple[Baseline, Windows]] | None = None,
+    learned: bool = True,
 ) -> Evaluation:
     """Score `model` and every naive baseline over the test period. All seen nodes are inputs.
 
-    `beside` are further forecasters with windows of their own.
+    `beside` are further forecasters with windows of their own. A model that has not `learned` anything forecasts what
+    demand does, which then is no baseline.
     """
     stream, baselines = city.stream, naive_baselines(city.stream, split)
     own_past, timed = own_past_baselines(stream, split)
     if name in (*baselines, *own_past, *timed, OWN):
         raise SettingsError(f'a model cannot be named "{name}": a baseline has that name. Choose another')
     own = fit_own_median(stream, split, otherwise=seen_median(stream, split))
-    demand = {DEMAND: demand_alone} if windows.views.demands else {}
+    demand = {DEMAND: demand_alone} if windows.views.demands and learned else {}
     forecasters: dict[str, Baseline] = {name: model, **demand, **baselines, **own_past, OWN: own}
     score_all = partial(score, split=split, task=task, stride=stride, batch_size=batch_size)
     scores = score_all(forecasters, windows, progress=progress, timed=timed)
