@@ -1,7 +1,7 @@
 """Which detector reads at which node, by the user's own names, and how far it is from that node. D rows.
 
 A node may have several detectors, and a detector that measures both directions of a road has two nodes. The table is
-only for display: nothing is computed from it. `sensor_table` reads and writes it.
+for display, and keeps the two halves of a detector together in a split. `sensor_table` reads and writes it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
 
 
 def _no_numbers() -> NDArray[np.float64]:
@@ -65,6 +67,17 @@ class Detectors:
                 texts[row].append(name)
                 moved_m[row] = np.fmax(moved_m[row], metres)
         return np.array(["; ".join(text) for text in texts], np.str_), moved_m
+
+    def together(self, num_nodes: int) -> NDArray[np.int64]:
+        """[N] for each node the first row of those with the same readings: they share a detector."""
+        name = np.unique(self.names, return_inverse=True)[1]
+        ends = (self.nodes, num_nodes + name)
+        size = num_nodes + len(self)
+        shared = csr_array((np.ones(len(self)), ends), shape=(size, size))
+        group = connected_components(shared, directed=False)[1][:num_nodes]
+        _, first, which = np.unique(group, return_index=True, return_inverse=True)
+        rows: NDArray[np.int64] = first[which]
+        return rows
 
     def alone(self) -> dict[str, int]:
         """Detectors that have one node and share it with no other -> the row of that node."""

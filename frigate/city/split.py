@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra
 
+from frigate.city.detectors import Detectors
 from frigate.city.network import NodeId, RoadNetwork
 from frigate.city.stream import RoadNetworkStream
 from frigate.coordinates import haversine_m
@@ -32,7 +33,10 @@ Period = tuple[int, int]  # snapshots [first, stop)
 
 @dataclass(frozen=True)
 class Split:
-    """Seen and unseen nodes, and three periods. A node that is neither seen nor unseen is forecast but never scored."""
+    """Seen and unseen nodes, and three periods. A node that is neither seen nor unseen is forecast but never scored.
+
+    Nodes that share a detector, which measures both directions of a road, are never apart: they have the same readings.
+    """
 
     seen: NDArray[np.bool_]  # [N] sensors that the model may use
     validation: NDArray[np.bool_]  # [N] the seen nodes held out for validation
@@ -83,19 +87,23 @@ def make_split(
     mode: str = "random",
     past: int = 12,
     horizon: int = 12,
+    detectors: Detectors | None = None,
 ) -> Split:
     """Split a stream's sensors and times.
 
     `seen` is a share of the sensors (nodes that ever have a reading), a list of node ids, "all" (nothing is left to
-    score), or None for 80 %. A listed node without a reading is not a sensor and is left out. `mode` "region" puts the
-    unseen nodes in one contiguous area. With a `validation_share` of 0, all seen nodes are used for training.
+    score), or None for 80 %. A listed node without a reading is not a sensor and is left out; one that shares a
+    detector (in `detectors`) with a listed node is not scored. `mode` "region" puts the unseen nodes in one contiguous
+    area. With a `validation_share` of 0, all seen nodes are used for training.
     """
     sensors = stream.sensors
     if not sensors.any():
         raise CityError("no node has a reading. To train or evaluate, a city needs readings at some of its nodes")
     train, validate, test = _periods(stream.num_snapshots, past=past, horizon=horizon)
     rng = generator(seed, Draw.SPLIT)
-    chosen = _choose_seen(stream, seen, mode=mode, rng=rng)
+    together = (detectors or Detectors()).together(stream.num_nodes)
+    chosen = _choose_seen(stream, seen, mode=mode, together=together, rng=rng)
+    unseen = sensors & ~np.isin(together, together[chosen])
     first, stop = train
     if not stream.observed[first:stop, chosen].any():
         raise CityError(
@@ -103,7 +111,7 @@ def make_split(
             f"(the first {stop} of {stream.num_snapshots} snapshots). Give a record that starts later"
         )
     if validation_share == 0:
-        return Split(chosen, np.zeros(stream.num_nodes, bool), sensors & ~chosen, train, validate, test)
+        return Split(chosen, np.zeros(stream.num_nodes, bool), unseen, train, validate, test)
     # A node without a reading in the validation period cannot be a target there.
     target = chosen & stream.observed[slice(*validate)].any(axis=0)
     if not target.any():
@@ -112,14 +120,34 @@ def make_split(
             f"(snapshots {validate[0]} to {validate[1] - 1}). Give a record without that gap"
         )
     wanted = min(max(1, round(validation_share * int(chosen.sum()))), int(target.sum()), int(chosen.sum()) - 2)
-    validation = np.zeros(stream.num_nodes, bool)
-    validation[rng.permutation(np.flatnonzero(target))[:wanted]] = True
+    validation = _first_of(rng.permutation(np.flatnonzero(target)), wanted, chosen, together, leave=2)
+    if not validation.any():
+        raise CityError(
+            f"the {int(chosen.sum())} seen nodes share too few detectors to hold one out for validation. "
+            "Use more sensors"
+        )
     if not stream.observed[first:stop, chosen & ~validation].any():
         raise CityError(
-            f"besides the {wanted} validation nodes, no seen node has a reading in the training period. "
+            f"besides the {int(validation.sum())} validation nodes, no seen node has a reading in the training period. "
             "Use more sensors, or another --seed"
         )
-    return Split(chosen, validation, sensors & ~chosen, train, validate, test)
+    return Split(chosen, validation, unseen, train, validate, test)
+
+
+def _first_of(
+    order: NDArray[np.int64], count: int, of: NDArray[np.bool_], together: NDArray[np.int64], *, leave: int
+) -> NDArray[np.bool_]:
+    """[N] the first `count` nodes in this order and those together with them; at least `leave` of `of` [N] remain."""
+    place = np.full(len(of), len(of))  # in the order, of the first of each group
+    np.minimum.at(place, together[order], np.arange(len(order)))
+    place = place[together]
+    rows = np.flatnonzero(of & (place < len(of)))
+    rows = rows[np.argsort(place[rows], kind="stable")]
+    ends = np.concatenate([[0], np.flatnonzero(np.diff(place[rows], append=-1)) + 1])  # of the groups
+    ends = ends[ends <= max(0, int(of.sum()) - leave)]
+    chosen = np.zeros(len(of), bool)
+    chosen[rows[: ends[: np.searchsorted(ends, count) + 1].max()]] = True
+    return chosen
 
 
 def windows_in(period: Period, *, past: int, horizon: int, stride: int = 1) -> NDArray[np.int64]:
@@ -188,7 +216,9 @@ def _periods(num_snapshots: int, *, past: int, horizon: int) -> tuple[Period, Pe
     return train, validate, test
 
 
-def _choose_seen(stream: RoadNetworkStream, seen: Seen, *, mode: str, rng: np.random.Generator) -> NDArray[np.bool_]:
+def _choose_seen(
+    stream: RoadNetworkStream, seen: Seen, *, mode: str, together: NDArray[np.int64], rng: np.random.Generator
+) -> NDArray[np.bool_]:
     sensors = stream.sensors
     share = DEFAULT_SHARE if seen is None else 1.0 if isinstance(seen, str) and seen == "all" else seen
     if isinstance(share, str):
@@ -196,7 +226,7 @@ def _choose_seen(stream: RoadNetworkStream, seen: Seen, *, mode: str, rng: np.ra
     if mode not in ("random", "region"):
         raise SettingsError(f'mode = "{mode}": choose "random" or "region"')
     if isinstance(share, int | float):
-        chosen = _by_share(stream, float(share), given=seen is not None, mode=mode, rng=rng)
+        chosen = _by_share(stream, float(share), given=seen is not None, mode=mode, together=together, rng=rng)
     elif mode == "region":
         raise SettingsError('a list of seen nodes fixes where the sensors are: leave out mode = "region"')
     else:
@@ -213,7 +243,13 @@ def _choose_seen(stream: RoadNetworkStream, seen: Seen, *, mode: str, rng: np.ra
 
 
 def _by_share(
-    stream: RoadNetworkStream, share: float, *, given: bool, mode: str, rng: np.random.Generator
+    stream: RoadNetworkStream,
+    share: float,
+    *,
+    given: bool,
+    mode: str,
+    together: NDArray[np.int64],
+    rng: np.random.Generator,
 ) -> NDArray[np.bool_]:
     if not 0 < share <= 1:
         raise SettingsError(f"seen = {share}: give a share of the sensors above 0 and at most 1")
@@ -221,19 +257,18 @@ def _by_share(
     count = len(sensors)
     if share == 1 and mode == "region":
         raise SettingsError('mode = "region" leaves an area without sensors: give a share below 1 as seen')
-    kept = count if share == 1 else min(round(share * count), count - 1)
+    order = rng.permutation(sensors) if mode == "random" else _inwards(stream, sensors, rng)
+    chosen = _first_of(order, round(share * count), stream.sensors, together, leave=int(share < 1))
+    kept = int(chosen.sum())
     if kept < MIN_SEEN:
         if count <= MIN_SEEN:
             remedy = "Use --seen all" if count == MIN_SEEN else "Add readings of more nodes"
         else:
             remedy = "Give a larger share with --seen" if given else "Use --seen all"
         raise SettingsError(
-            f"{share:.0%} of the city's {count} sensors (nodes with a reading) leaves {max(kept, 0)} seen; "
+            f"{share:.0%} of the city's {count} sensors (nodes with a reading) leaves {kept} seen; "
             f"training needs at least {MIN_SEEN}. {remedy}"
         )
-    order = rng.permutation(sensors) if mode == "random" else _inwards(stream, sensors, rng)
-    chosen = np.zeros(stream.num_nodes, bool)
-    chosen[order[:kept]] = True
     return chosen
 
 

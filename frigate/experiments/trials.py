@@ -92,7 +92,7 @@ def split_of(plan: Plan, recipe: Recipe) -> Split:
     settings = plan.settings(recipe)
     return make_split(
         plan.city.stream, seen=plan.sensors(recipe), seed=recipe.seed, past=settings.task.past,
-        horizon=settings.task.horizon, validation_share=settings.train.validation_share,
+        horizon=settings.task.horizon, validation_share=settings.train.validation_share, detectors=plan.city.detectors,
     )  # fmt: skip
 
 

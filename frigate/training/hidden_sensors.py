@@ -1,4 +1,7 @@
-"""Sensors to hide in each training window, so that the model learns to forecast at nodes without a sensor."""
+"""Sensors to hide in each training window, so that the model learns to forecast at nodes without a sensor.
+
+Nodes with the same detector (`Detectors.together`) are hidden together, as in the split: one would reveal the other.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,18 @@ MAX_AREAS = 0.25  # largest share of the masks that hide a whole area
 
 
 def draw_hidden(
-    rng: np.random.Generator, sensors: NDArray[np.bool_], windows: int, hide: tuple[float, float]
+    rng: np.random.Generator,
+    sensors: NDArray[np.bool_],
+    windows: int,
+    hide: tuple[float, float],
+    together: NDArray[np.int64] | slice = slice(None),
 ) -> NDArray[np.bool_]:
-    """[B,N] the sensors hidden in each window: first draw a share for the window, then sensors at random."""
+    """[B,N] the sensors hidden in each window: first draw a share for the window, then sensors at random.
+
+    `together` [N] are the nodes whose draws count, as in `Detectors.together`; default: each its own.
+    """
     share = rng.uniform(*hide, size=(windows, 1))
-    return (rng.random((windows, len(sensors))) < share) & sensors
+    return (rng.random((windows, len(sensors)))[:, together] < share) & sensors
 
 
 def training_masks(run: RunOnCity) -> NDArray[np.bool_]:
@@ -29,13 +39,15 @@ def training_masks(run: RunOnCity) -> NDArray[np.bool_]:
     Masks imitate how sensors are missing in the city: scattered and, if it has areas without sensors, whole areas too.
     """
     train, sensors, network = run.settings.train, run.split.training, run.city.network
+    together = run.city.detectors.together(network.num_nodes)
     rng = generator(train.seed, Draw.HIDDEN_SETS)
     shares = np.linspace(*train.hide, train.masks)
-    masks = (rng.random((train.masks, len(sensors))) < shares[:, None]) & sensors
+    masks = (rng.random((train.masks, len(sensors)))[:, together] < shares[:, None]) & sensors
     areas = round(train.masks * min(MAX_AREAS, uncovered_share(network, sensors, rng)))
     every = train.masks // max(1, areas)
     for k in range((every - 1) // 2, every * areas, every):
-        masks[k] = sensors_around(network, sensors, int(rng.choice(np.flatnonzero(sensors))), shares[k])
+        around = sensors_around(network, sensors, int(rng.choice(np.flatnonzero(sensors))), shares[k])
+        masks[k] = np.isin(together, together[around]) & sensors
     return masks
 
 

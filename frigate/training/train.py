@@ -200,8 +200,9 @@ def _split(city: City, seen: Seen, mode: str, settings: Settings) -> Split:
     task, train = settings.task, settings.train
     share = train.validation_share if train.validation == "seen" else 0.0
     return make_split(
-        city.stream, seen=seen, seed=train.seed, validation_share=share, mode=mode, past=task.past, horizon=task.horizon
-    )
+        city.stream, seen=seen, seed=train.seed, validation_share=share, mode=mode, past=task.past,
+        horizon=task.horizon, detectors=city.detectors,
+    )  # fmt: skip
 
 
 def _refuse_folder(folder: Path) -> None:

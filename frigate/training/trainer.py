@@ -84,6 +84,7 @@ class Trainer:
         )
         self.inputs = torch.from_numpy(run.split.training).to(self.device)
         self.masks = training_masks(run) if windows.views.demands else None
+        self.together = run.city.detectors.together(run.city.stream.num_nodes)
         self.hidden: int | None = None  # the mask that validation scores when no nodes are held out
         if self.settings.validation == "none":
             self.hidden = middle_mask(training_masks(run))
@@ -241,7 +242,8 @@ class Trainer:
             group["lr"] = learning_rate(step, self.settings.epochs * self.steps, self.settings)
         self.model.train()
         if self.masks is None:
-            which, drawn = None, draw_hidden(rng, self.run.split.training, len(current), self.settings.hide)
+            sensors = self.run.split.training
+            which, drawn = None, draw_hidden(rng, sensors, len(current), self.settings.hide, self.together)
         else:
             mask = rng.integers(0, len(self.masks), len(current))
             which, drawn = self._on_device(mask[self.group.share]), self.masks[mask]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
+from frigate.city.detectors import Detectors
 from frigate.city.split import Split, make_split, parse_seen, read_seen_file, windows_in
 from frigate.city.stream import make_stream
 from frigate.errors import CityError, SettingsError
@@ -32,6 +33,50 @@ def test_nodes_are_partitioned(share: float, seed: int, mode: str) -> None:
     again = make_split(stream, seen=share, seed=seed, mode=mode)
     np.testing.assert_array_equal(split.seen, again.seen)
     np.testing.assert_array_equal(split.validation, again.validation)
+
+
+def detectors_at(*nodes: tuple[int, ...]) -> Detectors:
+    """One detector for each of these tuples of rows."""
+    names = np.repeat([f"D{k}" for k in range(len(nodes))], [len(each) for each in nodes])
+    rows = np.array([row for each in nodes for row in each])
+    unknown = np.full(len(rows), np.nan)
+    return Detectors(names, rows, unknown, unknown, unknown)
+
+
+def test_nodes_that_share_a_detector_are_together() -> None:
+    shared = detectors_at((1, 4), (7,), (8, 2), (2, 9))  # 8, 2 and 9 by two detectors
+    assert shared.together(11).tolist() == [0, 1, 2, 3, 1, 5, 6, 7, 2, 2, 10]
+    assert Detectors().together(3).tolist() == [0, 1, 2]
+
+
+@given(share=st.floats(0.15, 0.95), seed=st.integers(0, 2**31), mode=st.sampled_from(["random", "region"]))
+@settings(max_examples=40)
+def test_a_detector_of_both_directions_is_never_split(share: float, seed: int, mode: str) -> None:
+    stream = grid_stream(silent=4)  # 36 nodes, 32 sensors
+    pairs = [(0, 1), (4, 20), (5, 21), (8, 9), (12, 30), (13, 31)]
+    split = make_split(stream, seen=share, seed=seed, mode=mode, detectors=detectors_at(*pairs, (3,)))
+    for one, other in pairs:
+        for part in (split.seen, split.unseen, split.validation):
+            assert part[one] == part[other]
+    np.testing.assert_array_equal(split.seen | split.unseen, stream.sensors)
+    assert 0 <= split.seen.sum() - min(round(share * 32), 31) <= 1 or split.seen.sum() == 30
+    assert split.validation.any() and split.training.sum() >= 2 and split.unseen.any()
+    alone = make_split(stream, seen=share, seed=seed, mode=mode, detectors=detectors_at((0,), (1,)))
+    np.testing.assert_array_equal(alone.seen, make_split(stream, seen=share, seed=seed, mode=mode).seen)
+
+
+def test_the_other_half_of_a_listed_detector_is_not_scored() -> None:
+    stream = grid_stream()
+    listed = make_split(stream, seen=[100, 103, 107], detectors=detectors_at((0, 1), (3, 9), (20, 21)))
+    np.testing.assert_array_equal(np.flatnonzero(listed.seen), [0, 3, 7])
+    assert not listed.unseen[[1, 9]].any() and listed.unseen[[20, 21]].all()
+    assert listed.unseen.sum() == 36 - 3 - 2
+
+
+def test_too_few_detectors_to_validate_with() -> None:
+    stream = grid_stream()
+    with raises(CityError, "3 seen nodes", "Use more sensors"):
+        make_split(stream, seen=[100, 101, 102], detectors=detectors_at((0, 1, 2)))
 
 
 def test_seed_changes_the_split() -> None:

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from frigate.city.detectors import Detectors
 from frigate.city.folder import read_city, write_city
 from frigate.city.split import make_split
 from frigate.config import TrainSettings, change, preset
@@ -34,7 +35,7 @@ from frigate.nn.windows import Windows
 from frigate.roads.feature_cache import ensure_road_features
 from frigate.training.checkpoint import TRAINING, load_checkpoint, load_run
 from frigate.training.hidden_sensors import draw_hidden, training_masks, training_windows
-from frigate.training.train import summary_line, train
+from frigate.training.train import new_run, summary_line, train
 from frigate.training.trainer import (
     LAST_RATE,
     StepReport,
@@ -570,6 +571,23 @@ def test_only_sensors_are_hidden_and_about_the_share_asked_for(seed: int, hide: 
 def test_nothing_is_hidden_in_the_papers_setting() -> None:
     assert preset("paper").train.hide == (0.0, 0.0)
     assert not draw_hidden(np.random.default_rng(0), np.ones(500, bool), 9, (0.0, 0.0)).any()
+
+
+def test_both_halves_of_a_detector_are_hidden_together() -> None:
+    sensors, together = np.arange(40) != 7, np.arange(40) // 2 * 2  # two nodes each; node 7 is no sensor
+    hidden = draw_hidden(np.random.default_rng(2), sensors, 30, (0.3, 0.6), together)
+    both = np.flatnonzero(together != 6)[::2]
+    np.testing.assert_array_equal(hidden[:, both], hidden[:, both + 1])
+    assert hidden.any() and not hidden[:, 7].any() and not hidden.all(1).any()
+    city = town()
+    pairs, unknown = np.arange(city.stream.num_nodes) // 2, np.full(city.stream.num_nodes, np.nan)
+    detectors = Detectors(pairs.astype(str), np.arange(city.stream.num_nodes), unknown, unknown, unknown)
+    run = new_run(replace(city, detectors=detectors), settings=tiny("default", masks=6, hide=(0.2, 0.6)))
+    masks, sensors = training_masks(run), city.stream.sensors
+    first = [row for row in range(0, len(pairs) - 1, 2) if sensors[row] and sensors[row + 1]]
+    for each in (*masks, run.split.seen, run.split.unseen):
+        np.testing.assert_array_equal(each[first], each[np.array(first) + 1])
+    assert masks.any() and run.split.unseen.any()
 
 
 @given(st.integers(0, 50), st.integers(1, 400))
