@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -76,6 +77,14 @@ def test_a_listener_that_goes_away_is_forgotten(one: Running) -> None:
         raw.sendall(b"GET /v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
         wait_for(lambda: events.listeners == 1)
     wait_for(lambda: events.listeners == 0)
+
+
+def test_answers_are_sent_at_once(one: Running) -> None:
+    """Nagle's algorithm would hold back the body of each until the client has acknowledged its head."""
+    assert one.client.get("/healthz").status_code == 200
+    (connection,) = one.server.server_state.connections
+    at_the_service = connection.transport.get_extra_info("socket")  # type: ignore[union-attr]
+    assert at_the_service.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(town: Town, tmp_path: Path) -> None:
