@@ -26,7 +26,7 @@ from frigate.calendar import DAY_S, utc_iso
 from frigate.city.outliers import CODES, FAR_FOR_A_CODE
 from frigate.errors import ServiceError
 from frigate.serve.city import ServedCity
-from frigate.serve.store import Reading, Store
+from frigate.serve.store import LAST_S, Reading, Store
 from frigate.text import quoted
 
 FUTURE_S = 60.0  # how far a sensor's clock may be ahead of ours
@@ -141,7 +141,7 @@ class Judge:
 
     def __call__(self, rows: Sequence[ReadingRow]) -> Judged:
         now_s = self.now()
-        latest_us = int((now_s + self.future_s) * 1e6)
+        latest_us = int(min(now_s + self.future_s, LAST_S) * 1e6)
         earliest_us = 0 if self.keep_days is None else int((now_s - self.keep_days * DAY_S) * 1e6)
         answers: list[Answer | None] = []
         readings: list[Reading] = []

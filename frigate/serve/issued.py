@@ -5,14 +5,13 @@ Values are rounded to 12 binary digits, an error of at most 0.013 %, and compres
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from frigate.forecasting.result import Forecast
-from frigate.pages import wire
 from frigate.serve.city import ServedCity
+from frigate.serve.packing import pack, unpack
 from frigate.serve.store import Closure, StoredForecast
 
 
@@ -33,15 +32,19 @@ class Issued:
     def stored(self) -> StoredForecast:
         forecast, closures = self.forecast, [asdict(closure) for closure in self.closures]
         meta = {"times_s": forecast.times_s.tolist(), "closures": closures, "notices": forecast.notices}
-        body = wire.encode(meta, {"values": forecast.values.astype(np.float32)})
-        return StoredForecast(self.issued_s, self.made_s, self.version, zlib.compress(body, 1))
+        body = pack(meta, {"values": forecast.values.astype(np.float32)})
+        return StoredForecast(self.issued_s, self.made_s, self.version, body)
 
     @staticmethod
     def of(stored: StoredForecast, city: ServedCity) -> Issued | None:
-        """None if it was made for another version of the city's network."""
+        """None if it was made for another version of the city's network, or is damaged."""
         if stored.network != city.version:
             return None
-        meta, arrays = wire.decode(zlib.decompress(stored.body))
+        what, shape = f"forecast issued at {stored.issued_s}", (-1, city.network.num_nodes)
+        body = unpack(stored.body, what, header=("times_s", "closures", "notices"), values=shape)
+        if body is None:
+            return None
+        meta, arrays = body
         times_s = np.array(meta["times_s"], np.int64)
         return Issued(
             forecast=city.forecast(stored.issued_s, times_s, arrays["values"], notices=meta["notices"]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from frigate.serve.store import Store
+from frigate.serve.store import LAST_S, Store
 
 FACT = "replay time"
 
@@ -34,4 +34,4 @@ class ReplayTime:
         """Read the time that another process may have been told."""
         found = self._store.fact(FACT)
         if found is not None:
-            self._now_s, self.known = float(found), True
+            self._now_s, self.known = min(max(float(found), 0.0), float(LAST_S)), True

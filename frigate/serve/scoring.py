@@ -7,7 +7,6 @@ may arrive late.
 
 from __future__ import annotations
 
-import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -16,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frigate.calendar import utc_iso
-from frigate.pages import wire
 from frigate.serve.city import ServedCity
 from frigate.serve.engine import Engine
 from frigate.serve.issued import Issued
+from frigate.serve.packing import pack, unpack
 from frigate.serve.store import Store
 
 WORST = 10
@@ -83,7 +82,7 @@ def score_snapshot(
         "count": count[rows],
         "steps": np.array(steps, np.float64),  # [steps,3] error, persistence error, cells
     }
-    return zlib.compress(wire.encode({}, arrays), 1)
+    return pack({}, arrays)
 
 
 def accuracy(store: Store, city: ServedCity, *, since_s: int) -> dict[str, Any]:
@@ -96,7 +95,10 @@ def summary(scores: Iterable[tuple[int, bytes]], city: ServedCity) -> dict[str, 
     steps = np.zeros((city.horizon, 3))
     hours: defaultdict[int, NDArray[np.float64]] = defaultdict(lambda: np.zeros(3))
     for time_s, body in scores:
-        _, arrays = wire.decode(zlib.decompress(body))
+        found = unpack(body, f"scores of {time_s}", row=(-1,), error=(-1,), count=(-1,), steps=(-1, 3))
+        if found is None:
+            continue
+        _, arrays = found
         error[arrays["row"]] += arrays["error"]
         count[arrays["row"]] += arrays["count"]
         of_steps = arrays["steps"][: city.horizon]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, HTTPException, Path, Query, Response
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from frigate.calendar import utc_iso
-from frigate.serve.api.common import NodeText, ServiceOf, allow, problems, road_row
+from frigate.serve.api.common import Moment, NodeText, ServiceOf, allow, problems, road_row
 from frigate.serve.store import Closure
 
 router = APIRouter(tags=["closures"])
@@ -28,8 +28,8 @@ class NewClosure(BaseModel):
     model_config = ConfigDict(extra="forbid")
     source: NodeName
     target: NodeName
-    begin: AwareDatetime | None = Field(None, description="Default: now", examples=["2024-03-04T08:00:00Z"])
-    end: AwareDatetime | None = Field(None, description="Default: until reopened", examples=[None])
+    begin: Moment | None = Field(None, description="Default: now", examples=["2024-03-04T08:00:00Z"])
+    end: Moment | None = Field(None, description="Default: until reopened", examples=[None])
 
 
 class ClosureAnswer(BaseModel):
@@ -91,9 +91,12 @@ def close_road(service: ServiceOf, body: NewClosure, response: Response) -> Clos
         raise HTTPException(422, f"begin {utc_iso(begin_s)} is more than a day ago. Give a later time")
     if end_s is not None and end_s <= max(begin_s, now_s):
         raise HTTPException(422, f"end {utc_iso(end_s)} must be after begin and in the future (now: {utc_iso(now_s)})")
+    # The answer is made first: what cannot be told must not be stored.
+    answer = closure_answer(Closure("", body.source, body.target, begin_s, end_s, now_s), now_s)
     closure, new = service.store.add_closure(body.source, body.target, begin_s=begin_s, end_s=end_s, now_s=now_s)
-    if not new:
-        response.status_code = 200
+    if new:
+        return answer.model_copy(update={"id": closure.id})
+    response.status_code = 200
     return closure_answer(closure, now_s)
 
 

@@ -10,11 +10,12 @@ import threading
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Hashable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from fastapi import Depends, HTTPException, Path, Request, Response
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from pydantic import BaseModel, Field, StringConstraints
+from pydantic import AfterValidator, AwareDatetime, BaseModel, Field, StringConstraints
 
 from frigate.serve.auth import Caller
 from frigate.serve.city import ServedCity
@@ -23,6 +24,7 @@ from frigate.serve.limits import Limits, Rate, run_quickly
 from frigate.serve.metrics import Metrics
 from frigate.serve.mqtt import Subscriber
 from frigate.serve.service import Service
+from frigate.serve.store import LAST_S
 from frigate.text import quoted, without_formulas
 
 if TYPE_CHECKING:
@@ -33,6 +35,16 @@ Form = Literal["json", "csv", "arrow"]
 CSV, ARROW = "text/csv; charset=utf-8", "application/vnd.apache.arrow.stream"
 MIN_GZIP_BYTES = 1024
 
+FIRST, LAST = (datetime.fromtimestamp(time_s, UTC) for time_s in (0, LAST_S))
+
+
+def _known_to_calendars(time: datetime) -> datetime:
+    if not FIRST <= time <= LAST:
+        raise ValueError(f"give a time between {FIRST.year} and {LAST.year}")
+    return time
+
+
+Moment = Annotated[AwareDatetime, AfterValidator(_known_to_calendars)]  # every time that a request may name
 NodeText = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 NodeInPath = Annotated[NodeText, Path(examples=["41"])]
 

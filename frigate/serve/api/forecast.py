@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from numpy.typing import NDArray
-from pydantic import AwareDatetime, BaseModel, Field
+from pydantic import BaseModel, Field
 
 from frigate.calendar import utc_iso
 from frigate.pages import wire
@@ -17,6 +17,7 @@ from frigate.serve.api.common import (
     BINARY,
     TABLES,
     Form,
+    Moment,
     NodeInPath,
     NodeText,
     ServiceOf,
@@ -40,7 +41,7 @@ Box = Annotated[
     ),
 ]  # fmt: skip
 IssuedAt = Annotated[
-    AwareDatetime | None, Query(description="Issue time of an earlier forecast. Default: the latest forecast")
+    Moment | None, Query(description="Issue time of an earlier forecast. Default: the latest forecast")
 ]
 
 

@@ -8,10 +8,21 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
-from pydantic import AwareDatetime, BaseModel, Field
+from pydantic import BaseModel, Field
 
 from frigate.calendar import utc_iso
-from frigate.serve.api.common import TABLES, Form, NodeText, ServiceOf, StateOf, allow, node_row, problems, table
+from frigate.serve.api.common import (
+    TABLES,
+    Form,
+    Moment,
+    NodeText,
+    ServiceOf,
+    StateOf,
+    allow,
+    node_row,
+    problems,
+    table,
+)
 from frigate.serve.ingest import STATUSES, Judged, ReadingRow, rows_of_arrow, rows_of_csv, rows_of_json
 from frigate.serve.limits import run_quickly
 
@@ -130,8 +141,8 @@ def history(
     service: ServiceOf,
     form: Form,
     node: Annotated[NodeText, Query(examples=["41"])],
-    begin: Annotated[AwareDatetime | None, Query(description="Default: a day before end")] = None,
-    end: Annotated[AwareDatetime | None, Query(description="Default: now")] = None,
+    begin: Annotated[Moment | None, Query(description="Default: a day before end")] = None,
+    end: Annotated[Moment | None, Query(description="Default: now")] = None,
 ) -> Any:
     """The readings of a node, for at most 31 days."""
     import polars as pl

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Depends, HTTPException
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from frigate.calendar import utc_iso
-from frigate.serve.api.common import ServiceOf, allow, problems
+from frigate.serve.api.common import Moment, ServiceOf, allow, problems
 from frigate.serve.service import Service
 
 router = APIRouter(tags=["time"])
@@ -20,7 +20,7 @@ class TimeAnswer(BaseModel):
 
 class NewTime(BaseModel):
     model_config = ConfigDict(extra="forbid")
-    time: AwareDatetime = Field(examples=["2024-03-04T08:05:00Z"])
+    time: Moment = Field(examples=["2024-03-04T08:05:00Z"])
 
 
 @router.get("/time", dependencies=[Depends(allow("read"))], responses=problems())

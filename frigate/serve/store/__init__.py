@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from frigate.errors import ServiceError
 from frigate.serve.store.base import (
+    LAST_S,
     PERIOD_US,
     Closure,
     Reading,
@@ -16,6 +17,7 @@ from frigate.serve.store.base import (
 
 __all__ = [
     "DEFAULT_FILE",
+    "LAST_S",
     "PERIOD_US",
     "REPLAY_FILE",
     "Closure",

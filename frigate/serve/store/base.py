@@ -20,6 +20,7 @@ from frigate.errors import ServiceError
 from frigate.serve.store.schema import MIGRATIONS
 
 PERIOD_US = 300 * 1_000_000  # changes to readings are counted per period of this length
+LAST_S = 7_258_118_400  # the year 2200; later times are refused where they enter
 FORGET_ROWS = 20_000  # per transaction: a long one would keep new readings waiting
 
 
@@ -187,9 +188,10 @@ class Store(ABC):
                 "SELECT each.node, each.last_us, r.value, each.readings, each.lately, each.least, each.most FROM ("
                 "SELECT node, MAX(time_us) AS last_us, COUNT(*) AS readings, COUNT(CASE WHEN time_us >= ? THEN 1 END) "
                 "AS lately, MIN(CASE WHEN time_us >= ? THEN value END) AS least, "
-                "MAX(CASE WHEN time_us >= ? THEN value END) AS most FROM readings WHERE time_us >= ? GROUP BY node"
+                "MAX(CASE WHEN time_us >= ? THEN value END) AS most FROM readings WHERE time_us >= ? AND time_us < ? "
+                "GROUP BY node"
                 ") AS each JOIN readings AS r ON r.time_us = each.last_us AND r.node = each.node ORDER BY each.node",
-                lately_us, lately_us, lately_us, since_us,
+                lately_us, lately_us, lately_us, since_us, LAST_S * 1_000_000,
             )  # fmt: skip
         return [SensorFacts(*row) for row in rows]
 
@@ -339,9 +341,16 @@ class Store(ABC):
 
 
 def _closures(sql: Sql, where: str, *values: object) -> list[Closure]:
-    """`where` must be a constant, never user input."""
+    """`where` must be a constant, never user input. A time that no calendar has is cut: such a row breaks no read."""
     text = f"SELECT id, source, target, begin_s, end_s, created_s FROM closures WHERE {where} ORDER BY begin_s, id"
-    return [Closure(*row) for row in sql.rows(text, *values)]
+    return [
+        Closure(closure_id, source, target, _within(begin_s), None if end_s is None else _within(end_s), created_s)
+        for closure_id, source, target, begin_s, end_s, created_s in sql.rows(text, *values)
+    ]
+
+
+def _within(time_s: int) -> int:
+    return min(max(time_s, 0), LAST_S)
 
 
 def _count_up(sql: Sql, name: str) -> None:
