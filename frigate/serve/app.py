@@ -28,7 +28,7 @@ from frigate.serve.api import closures, forecast, health, network, readings, rep
 from frigate.serve.api.common import CODES, State
 from frigate.serve.ingest import BatchError, BusyError
 from frigate.serve.latest import NoForecastError
-from frigate.serve.limits import BodyLimit, Limits
+from frigate.serve.limits import Limits
 from frigate.serve.mqtt import Broker, Subscriber
 from frigate.serve.service import Service
 from frigate.serve.store import StoreGoneError
@@ -91,7 +91,6 @@ def make_app(service: Service, limits: Limits | None = None, broker: Broker | No
         app.include_router(module.router, prefix="/v1")
     app.include_router(health.open_router)
     app.mount("/", _page())
-    app.add_middleware(BodyLimit, limits=state.limits)
     app.add_middleware(RequestMiddleware, state=state, page_policy=_page_policy(service.basemap))
     app.add_exception_handler(HTTPException, _http_problem)
     app.add_exception_handler(RequestValidationError, _invalid)

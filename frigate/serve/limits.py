@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 import anyio.to_thread
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive
 
 T = TypeVar("T")
 _QUICK_THREADS = anyio.CapacityLimiter(8)  # readings, tokens, health
@@ -21,7 +21,8 @@ MANY = 10_000  # whose request rate is remembered
 class Limits:
     """Limits on requests."""
 
-    body_mb: float = 8.0
+    body_mb: float = 8.0  # a batch of readings
+    small_body_kb: float = 128.0  # every other body
     rows: int = 50_000  # per batch of readings
     rate: float = 200.0  # requests per second, by token (or by address if there is none)
     streams: int = 200  # open event streams, all clients together
@@ -32,51 +33,53 @@ class Limits:
     def body_bytes(self) -> int:
         return int(self.body_mb * 1024**2)
 
+    @property
+    def small_body_bytes(self) -> int:
+        return int(self.small_body_kb * 1024)
+
 
 async def run_quickly(call: Callable[[], T]) -> T:
     """Run a short blocking call in a thread of its own pool, so that it never waits for long requests."""
     return await anyio.to_thread.run_sync(call, limiter=_QUICK_THREADS)
 
 
-class BodyLimit:
-    """ASGI middleware that refuses bodies that are too large, too slow or compressed."""
+def limited(receive: Receive, headers: Mapping[str, str], *, most: int, seconds: float) -> Receive:
+    """`receive` of a request that refuses a body that is too large, too slow or compressed, once it is read.
 
-    def __init__(self, app: ASGIApp, limits: Limits) -> None:
-        self._app, self._limits = app, limits
+    Parameters
+    ----------
+    headers
+        Of the request.
+    most
+        Bytes that the body may have.
+    seconds
+        In which it must arrive.
+    """
+    left, complete, deadline = most, False, time.monotonic() + seconds
+    declared = headers.get("content-length", "0")
+    shown = f"{most / 2**20:g} MB" if most >= 2**20 else f"{most / 1024:g} kB"
+    too_large = HTTPException(413, f"the body is larger than {shown}. Send it in parts", {"Connection": "close"})
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        headers = dict(scope["headers"])
-        left = self._limits.body_bytes
-        deadline = time.monotonic() + self._limits.body_s
-        complete = False
-        declared = headers.get(b"content-length", b"0")
-        too_large = HTTPException(
-            413, f"the body is larger than {self._limits.body_mb:g} MB. Send it in parts", {"Connection": "close"}
-        )
+    async def limited_receive() -> Message:
+        nonlocal left, complete
+        if complete:
+            return await receive()
+        if declared.isdigit() and int(declared) > most:
+            raise too_large
+        if headers.get("content-encoding", "identity") != "identity":
+            raise HTTPException(415, "the body is compressed. Send it uncompressed")
+        try:
+            message = await asyncio.wait_for(receive(), max(0.0, deadline - time.monotonic()))
+        except TimeoutError:
+            slow = f"the body did not arrive within {seconds:g} s"
+            raise HTTPException(408, slow, {"Connection": "close"}) from None
+        left -= len(message.get("body", b""))
+        complete = not message.get("more_body", False)
+        if left < 0:
+            raise too_large
+        return message
 
-        async def limited() -> Message:
-            nonlocal left, complete
-            if complete:
-                return await receive()
-            if declared.isdigit() and int(declared) > self._limits.body_bytes:
-                raise too_large
-            if headers.get(b"content-encoding", b"identity") != b"identity":
-                raise HTTPException(415, "the body is compressed. Send it uncompressed")
-            try:
-                message = await asyncio.wait_for(receive(), max(0.0, deadline - time.monotonic()))
-            except TimeoutError:
-                slow = f"the body did not arrive within {self._limits.body_s:g} s"
-                raise HTTPException(408, slow, {"Connection": "close"}) from None
-            left -= len(message.get("body", b""))
-            complete = not message.get("more_body", False)
-            if left < 0:
-                raise too_large
-            return message
-
-        await self._app(scope, limited, send)
+    return limited_receive
 
 
 class Rate:

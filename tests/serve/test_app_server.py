@@ -14,6 +14,7 @@ import httpx2
 import pytest
 
 from frigate.calendar import utc_iso
+from frigate.serve.auth import make_token
 from frigate.serve.limits import Limits
 from frigate.serve.store import open_store
 from frigate.serve.store import postgres as postgres_store
@@ -93,6 +94,25 @@ def test_a_body_that_does_not_come_is_not_waited_for(town: Town, tmp_path: Path)
         slow.sendall(HEAD + b"node,time")
         assert slow.recv(4096).startswith(b"HTTP/1.1 408 ")
     store.close()
+
+
+@pytest.mark.parametrize("target", ["POST /v1/closures", "POST /v1/what-if", "POST /v1/readings", "PUT /v1/time"])
+def test_strangers_are_refused_before_their_body_is_read(town: Town, tmp_path: Path, target: str) -> None:
+    """No byte of the body is sent, so that an answer shows that none was waited for."""
+    store = open_store(str(tmp_path / "store.db"))
+    token = make_token(store, "Ana", "read" if target.endswith("readings") else "write", 0)  # not the right one
+    with running(town, store, limits=Limits(rate=1)) as one:
+        head = f"{target} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8000000\r\n"
+        assert [one.raw(f"{head}{of}\r\n") for of in ("", f"Authorization: Bearer {token}\r\n")] == [401, 403]
+        assert [one.raw(f"{head}\r\n") for _ in range(2)][-1] == 429
+    store.close()
+
+
+@pytest.mark.parametrize("target", ["POST /v1/closures", "POST /v1/what-if", "PUT /v1/time"])
+def test_only_readings_may_be_large(one: Running, target: str) -> None:
+    head = f"{target} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
+    assert one.raw(f"{head}{128 * 1024 + 1}\r\n\r\n") == 413
+    assert one.raw(f"{head}2\r\n\r\n{{}}") == 422
 
 
 def test_broken_clients_have_defined_answers(one: Running) -> None:

@@ -43,6 +43,14 @@ class Running:
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=WAIT_S)
 
+    def raw(self, words: str) -> int:
+        """The status of the answer to these words, which need not be a whole request."""
+        with self.connect() as connection:
+            connection.sendall(words.encode())
+            head = connection.recv(4096)
+        assert head.startswith(b"HTTP/1.1 "), head
+        return int(head.split()[1])
+
 
 def wait_for(there: Callable[[], bool]) -> None:
     pause = threading.Event()

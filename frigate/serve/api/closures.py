@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, HTTPException, Path, Query, Response
+from fastapi import APIRouter, HTTPException, Path, Query, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from frigate.calendar import utc_iso
-from frigate.serve.api.common import Moment, NodeText, ServiceOf, allow, problems, road_row
+from frigate.serve.api.admission import GuardedRoute, allow
+from frigate.serve.api.common import Moment, NodeText, ServiceOf, problems, road_row
 from frigate.serve.store import Closure
 
-router = APIRouter(tags=["closures"])
+router = APIRouter(route_class=GuardedRoute, tags=["closures"])
 MAX_BACKDATE_S = 86_400  # how far in the past a closure may begin
 
 
@@ -62,7 +63,7 @@ def closure_answer(closure: Closure, now_s: float) -> ClosureAnswer:
     )
 
 
-@router.get("/closures", dependencies=[Depends(allow("read"))], responses=problems())
+@router.get("/closures", dependencies=[allow("read")], responses=problems())
 def list_closures(
     service: ServiceOf, ended: Annotated[bool, Query(description="Include closures that have ended")] = False
 ) -> ClosureList:
@@ -75,8 +76,11 @@ def list_closures(
 @router.post(
     "/closures",
     status_code=201,
-    dependencies=[Depends(allow("operate"))],
-    responses={**problems(), 200: {"model": ClosureAnswer, "description": "The road was already closed for that time"}},
+    dependencies=[allow("operate")],
+    responses={
+        **problems(408, 413, 415),
+        200: {"model": ClosureAnswer, "description": "The road was already closed for that time"},
+    },
 )
 def close_road(service: ServiceOf, body: NewClosure, response: Response) -> ClosureAnswer:
     """Close a road. Every process applies it from the next forecast on.
@@ -100,7 +104,7 @@ def close_road(service: ServiceOf, body: NewClosure, response: Response) -> Clos
     return closure_answer(closure, now_s)
 
 
-@router.delete("/closures/{closure_id}", dependencies=[Depends(allow("operate"))], responses=problems(404))
+@router.delete("/closures/{closure_id}", dependencies=[allow("operate")], responses=problems(404))
 def open_road(
     service: ServiceOf, closure_id: Annotated[str, Path(pattern="^[0-9a-f]{1,40}$", examples=["5f0c1a2b3c4d"])]
 ) -> ClosureAnswer:

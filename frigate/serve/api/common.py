@@ -1,26 +1,23 @@
-"""Shared by all endpoints: access to the service, authorization, errors, tables and compression."""
+"""Shared by all endpoints: access to the service, errors, tables and compression."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
 import io
-import math
 import threading
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from fastapi import Depends, HTTPException, Path, Request, Response
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import AfterValidator, AwareDatetime, BaseModel, Field, StringConstraints
 
-from frigate.serve.auth import Caller
 from frigate.serve.city import ServedCity
 from frigate.serve.events import Events
-from frigate.serve.limits import Limits, Rate, run_quickly
+from frigate.serve.limits import Limits, Rate
 from frigate.serve.metrics import Metrics
 from frigate.serve.mqtt import Subscriber
 from frigate.serve.service import Service
@@ -133,37 +130,6 @@ async def _service(request: Request) -> Service:
 # async, because FastAPI runs plain functions in a thread pool, where they may have to wait.
 ServiceOf = Annotated[Service, Depends(_service)]
 StateOf = Annotated[State, Depends(_state)]
-
-_bearer = HTTPBearer(auto_error=False, scheme_name="token", description="From `frigate token create`.")
-Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
-
-
-def allow(right: str) -> Callable[..., Awaitable[Caller]]:
-    """A dependency that admits callers who have this right and stay within the rate limit."""
-
-    async def caller(request: Request, _: Credentials) -> Caller:
-        state = state_of(request)
-        gate, headers = state.service.gate, request.headers
-        if not gate.known:
-            await run_quickly(gate.refresh)
-        found = gate.caller(
-            headers.get("authorization", ""),
-            host=headers.get("host", ""),
-            forwarded="x-forwarded-for" in headers or "forwarded" in headers,
-        )
-        address = request.client.host if request.client else ""
-        request.state.caller = found.id if found else ""
-        wait_s = state.rate.wait_s(found.id if found and found.id else f"at {address}")
-        if wait_s:
-            raise HTTPException(429, "too many requests", {"Retry-After": str(math.ceil(wait_s))})
-        if found is None:
-            message = "a valid token is required. Send it as Authorization: Bearer frg_..."
-            raise HTTPException(401, message, {"WWW-Authenticate": "Bearer"})
-        if right not in found.rights:
-            raise HTTPException(403, f'this requires a token with the right "{right}"')
-        return found
-
-    return caller
 
 
 def node_row(city: ServedCity, node: str, status: int = 404) -> int:

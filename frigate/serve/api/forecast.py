@@ -6,12 +6,13 @@ import json
 from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
+from fastapi import APIRouter, HTTPException, Query, Request, Response
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from frigate.calendar import utc_iso
 from frigate.pages import wire
+from frigate.serve.api.admission import GuardedRoute, allow
 from frigate.serve.api.closures import closure_answer
 from frigate.serve.api.common import (
     BINARY,
@@ -21,7 +22,6 @@ from frigate.serve.api.common import (
     NodeInPath,
     NodeText,
     ServiceOf,
-    allow,
     node_row,
     problems,
     sent_to_many,
@@ -31,7 +31,7 @@ from frigate.serve.city import ServedCity
 from frigate.serve.issued import Issued
 from frigate.serve.service import Service
 
-router = APIRouter(tags=["forecast"], dependencies=[Depends(allow("read"))])
+router = APIRouter(route_class=GuardedRoute, tags=["forecast"], dependencies=[allow("read")])
 
 Box = Annotated[
     str | None,

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, HTTPException, Query, Response
+from fastapi import APIRouter, HTTPException, Query, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
 from frigate.calendar import utc_iso
-from frigate.serve.api.common import ServiceOf, State, StateOf, allow, problems
+from frigate.serve.api.admission import GuardedRoute, allow
+from frigate.serve.api.common import ServiceOf, State, StateOf, problems
 from frigate.serve.limits import run_quickly
 from frigate.serve.metrics import MEDIA_TYPE, family, labelled
 from frigate.serve.scoring import accuracy
@@ -18,8 +19,8 @@ from frigate.serve.sensors import sensor_health
 from frigate.serve.store import StoreGoneError
 
 SENSORS_CACHED_S = 5
-router = APIRouter(tags=["health"], dependencies=[Depends(allow("read"))])
-open_router = APIRouter(tags=["health"])  # probes without a token: they reveal nothing about the city
+router = APIRouter(route_class=GuardedRoute, tags=["health"], dependencies=[allow("read")])
+open_router = APIRouter(route_class=GuardedRoute, tags=["health"])  # its probes reveal nothing about the city
 
 
 class Score(BaseModel):
@@ -155,7 +156,7 @@ async def readyz(service: ServiceOf, response: Response) -> Ready:
 
 @open_router.get(
     "/metrics",
-    dependencies=[Depends(allow("read"))],
+    dependencies=[allow("read")],
     response_class=Response,
     responses={**problems(), 200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )

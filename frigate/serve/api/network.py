@@ -6,14 +6,15 @@ import json
 from typing import Any
 
 import numpy as np
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from frigate.pages.wire import MEDIA_TYPE
 from frigate.roads.geometry import road_lines
-from frigate.serve.api.common import BINARY, ServiceOf, allow, problems, sent_to_many
+from frigate.serve.api.admission import GuardedRoute, allow
+from frigate.serve.api.common import BINARY, ServiceOf, problems, sent_to_many
 from frigate.serve.city import ServedCity
 
-router = APIRouter(tags=["network"], dependencies=[Depends(allow("read"))])
+router = APIRouter(route_class=GuardedRoute, tags=["network"], dependencies=[allow("read")])
 GEOJSON = "application/geo+json"
 DIGITS = 7  # decimals of a degree: about a centimetre
 

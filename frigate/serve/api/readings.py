@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
+from fastapi import APIRouter, HTTPException, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from frigate.calendar import utc_iso
+from frigate.serve.api.admission import GuardedRoute, allow
 from frigate.serve.api.common import (
     TABLES,
     Form,
@@ -18,7 +19,6 @@ from frigate.serve.api.common import (
     NodeText,
     ServiceOf,
     StateOf,
-    allow,
     node_row,
     problems,
     table,
@@ -26,7 +26,7 @@ from frigate.serve.api.common import (
 from frigate.serve.ingest import STATUSES, Judged, ReadingRow, rows_of_arrow, rows_of_csv, rows_of_json
 from frigate.serve.limits import run_quickly
 
-router = APIRouter(tags=["readings"])
+router = APIRouter(route_class=GuardedRoute, tags=["readings"])
 PARSERS: dict[str, Callable[[bytes], list[ReadingRow]]] = {
     "application/json": rows_of_json,
     "text/csv": rows_of_csv,
@@ -86,7 +86,7 @@ _BODIES = {name: _JSON_BODY if "json" in name else _CSV_BODY if "csv" in name el
 
 @router.post(
     "/readings",
-    dependencies=[Depends(allow("write"))],
+    dependencies=[allow("write", large_body=True)],
     response_model=BatchAnswer,
     responses=problems(408, 413, 415),
     openapi_extra={"requestBody": {"required": True, "content": _BODIES}},
@@ -132,7 +132,7 @@ class History(BaseModel):
 
 @router.get(
     "/history.{form}",
-    dependencies=[Depends(allow("read"))],
+    dependencies=[allow("read")],
     response_model=History,
     responses={**problems(404), 200: {"content": TABLES}},
 )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Depends, HTTPException
+from fastapi import APIRouter, HTTPException
 from pydantic import BaseModel, ConfigDict, Field
 
 from frigate.calendar import utc_iso
-from frigate.serve.api.common import Moment, ServiceOf, allow, problems
+from frigate.serve.api.admission import GuardedRoute, allow
+from frigate.serve.api.common import Moment, ServiceOf, problems
 from frigate.serve.service import Service
 
-router = APIRouter(tags=["time"])
+router = APIRouter(route_class=GuardedRoute, tags=["time"])
 
 
 class TimeAnswer(BaseModel):
@@ -23,13 +24,13 @@ class NewTime(BaseModel):
     time: Moment = Field(examples=["2024-03-04T08:05:00Z"])
 
 
-@router.get("/time", dependencies=[Depends(allow("read"))], responses=problems())
+@router.get("/time", dependencies=[allow("read")], responses=problems())
 def time(service: ServiceOf) -> TimeAnswer:
     """The service's current time."""
     return _answer(service)
 
 
-@router.put("/time", dependencies=[Depends(allow("operate"))], responses=problems(409))
+@router.put("/time", dependencies=[allow("operate")], responses=problems(408, 409, 413, 415))
 def set_time(service: ServiceOf, body: NewTime) -> TimeAnswer:
     """Set the time of a service started with --replay. Forecasts issued after that time are deleted."""
     if service.replay is None:

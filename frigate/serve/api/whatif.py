@@ -5,17 +5,18 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter, Depends, HTTPException, Query, Request
+from fastapi import APIRouter, HTTPException, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from frigate.calendar import utc_iso
 from frigate.pages import wire
+from frigate.serve.api.admission import GuardedRoute, allow
 from frigate.serve.api.closures import NodeName
-from frigate.serve.api.common import BINARY, NodeText, ServiceOf, StateOf, allow, node_row, problems, road_row, sent
+from frigate.serve.api.common import BINARY, NodeText, ServiceOf, StateOf, node_row, problems, road_row, sent
 from frigate.serve.city import ServedCity
 from frigate.serve.engine import WhatIf
 
-router = APIRouter(tags=["questions"], dependencies=[Depends(allow("read"))])
+router = APIRouter(route_class=GuardedRoute, tags=["questions"], dependencies=[allow("read")])
 CHANGES_LISTED = 10
 MAX_ROADS = 50
 
@@ -49,7 +50,7 @@ class WhatIfAnswer(BaseModel):
 
 
 @router.post(
-    "/what-if", response_model=WhatIfAnswer, responses={**problems(413), 200: {"content": BINARY}}
+    "/what-if", response_model=WhatIfAnswer, responses={**problems(408, 413, 415), 200: {"content": BINARY}}
 )  # fmt: skip
 def what_if(request: Request, state: StateOf, body: Question) -> Any:
     """Forecast as if roads were closed or added. The live state does not change.
