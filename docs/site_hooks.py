@@ -6,6 +6,7 @@ there; `on_page_markdown` turns them into links of the site, and names such as `
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 from pathlib import Path
@@ -14,9 +15,14 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 ROOT_PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md", "README.md": "index.md"}
 LINK = re.compile(r"(?<=\]\()(?!https?:)(?P<path>[^)#\s]+)(?P<anchor>#[^)\s]*)?(?=\))")
-SYMBOL = re.compile(r"(?<![\[`])`((?:frigate|tests)(?:\.\w+)+)`(?![\]`])")
+SYMBOL = re.compile(r"(?<![\[`])`((?:frigate|fg|tests)(?:\.\w+)+)`(?![\]`])")
 IN_REFERENCE = re.compile(r"frigate(\.[a-zA-Z]\w*)*\.[a-zA-Z]\w*[a-z]\w*")  # nothing private, no constants, no tests
 CODE = re.compile(r"(^ *```.*?^ *```)", re.MULTILINE | re.DOTALL)
+PUBLIC = """::: frigate.{name}
+    options:
+      show_root_full_path: false
+      show_symbol_type_heading: true
+"""
 PACKAGE = """::: frigate.{name}
     options:
       heading_level: 1
@@ -32,6 +38,16 @@ def packages() -> list[str]:
     return sorted(path.stem for path in (*found, *modules))
 
 
+def public_names() -> list[str]:
+    """What `import frigate as fg` gives, as `frigate.__all__` lists it."""
+    tree = ast.parse((ROOT / "frigate" / "__init__.py").read_text(encoding="utf-8"))
+    values = (
+        node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    )
+    names: list[str] = ast.literal_eval(next(values))
+    return names
+
+
 def generated_pages() -> dict[str, str]:
     """The Markdown of every page that is not a file in docs/, by its name on the site."""
     pages = {page: (ROOT / name).read_text(encoding="utf-8") for name, page in ROOT_PAGES.items() if page != "index.md"}
@@ -39,6 +55,8 @@ def generated_pages() -> dict[str, str]:
         code = script.read_text(encoding="utf-8")
         title = code.split('"""')[1].splitlines()[0].rstrip(".")
         pages[f"examples/{script.stem}.md"] = f"# {title}\n\n`examples/{script.name}`\n\n```python\n{code}```\n"
+    names = "\n".join(PUBLIC.format(name=name) for name in public_names())
+    pages["api/names.md"] = f"# The names of `import frigate as fg`\n\n{names}"
     for name in packages():
         pages[f"api/{name}.md"] = PACKAGE.format(name=name)
     return pages
@@ -68,7 +86,8 @@ def linked(markdown: str, page: str) -> str:
     def symbol(match: re.Match[str]) -> str:
         name = match[1]
         code = "<code>" + re.sub(r"([._])", r"\1<wbr>", name) + "</code>"  # where a long name may break
-        return f"[{code}][{name}]" if IN_REFERENCE.fullmatch(name) else code
+        target = re.sub(r"^fg\.", "frigate.", name)
+        return f"[{code}][{target}]" if IN_REFERENCE.fullmatch(target) else code
 
     def text(part: str) -> str:
         return SYMBOL.sub(symbol, LINK.sub(moved, part))

@@ -9,7 +9,6 @@ roads are, and with one of the bridges over the river closed. Nothing is trained
 import numpy as np
 
 import frigate as fg
-from frigate.config import change
 
 BRIDGE = "Old Bridge"
 
@@ -18,7 +17,7 @@ city = fg.demo_city(seed=0, intersections=100, days=5)
 network = city.network
 
 # A model small enough for a minute on a laptop. `fg.preset("default")` alone is the one to use for a real city.
-small = change(
+small = fg.change(
     fg.preset("default"),
     {
         "model": {"width": 16, "layers": 3},
@@ -27,7 +26,7 @@ small = change(
 )
 run = fg.train(city, seen=0.3, settings=small)
 score = fg.evaluate(run, city, stride=12)
-print(f"Mean error without a sensor: {score.model.unseen.mae.value:.1f} vehicles per 5 minutes")
+print(f"Mean error without a sensor: {score.model.unseen.mae} vehicles per 5 minutes")
 print(f"A sensor everywhere would reach 100 %, this model {score.model.share_of_sensor.value:.0%}")
 
 # Roads are one-way and named by their two ends, so a bridge is two of them.

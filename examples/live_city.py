@@ -2,7 +2,7 @@
 
 Import a street map and a table of counts, train on them, then feed new counts in as they arrive and forecast the next
 half hour at places that have no detector. The map and the counts are made up here; with your own files, start at
-`import_osm`.
+`fg.import_osm`.
 
     python examples/live_city.py
 """
@@ -15,10 +15,6 @@ from zoneinfo import ZoneInfo
 import numpy as np
 
 import frigate as fg
-from frigate.config import change
-from frigate.forecasting.live import Live
-from frigate.sources.osm.importer import import_osm
-from frigate.sources.tables.importer import import_tables
 
 ZONE = "Europe/Luxembourg"
 MONDAY = datetime(2024, 3, 4, tzinfo=ZoneInfo(ZONE))
@@ -67,8 +63,8 @@ write_map("town.osm")
 write_counts("counts.csv", [MONDAY + k * STEP for k in range(4 * 96)])  # Monday to Thursday
 
 # From files to a model. `seen="all"`: every detector is an input and none is held out for scoring.
-city = import_tables(network=import_osm("town.osm", timezone=ZONE), readings="counts.csv")
-small = change(
+city = fg.import_tables(network=fg.import_osm("town.osm", timezone=ZONE), readings="counts.csv")
+small = fg.change(
     fg.preset("default"),
     {
         "task": {"past": 4, "horizon": 2},
@@ -87,7 +83,7 @@ run = fg.train(city, seen="all", settings=small)
 
 # A snapshot has a value for each node, in the order of the network, and NaN where nothing was measured.
 network = city.network
-live = Live(run, network, sensors=detectors)
+live = fg.Live(run, network, sensors=detectors)
 time = MONDAY + timedelta(days=4)
 while time < MONDAY + timedelta(days=4, hours=8):  # Friday, until the morning rush
     snapshot = np.full(network.num_nodes, np.nan)

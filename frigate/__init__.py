@@ -18,17 +18,26 @@ __all__ = [
     "Demand",
     "Evaluation",
     "Forecast",
+    "Forecaster",
     "FrigateError",
+    "Live",
     "MissingExtraError",
     "RoadNetwork",
     "RoadNetworkStream",
     "Run",
     "Settings",
     "SettingsError",
+    "change",
     "demo_city",
     "estimate_demand",
     "evaluate",
     "forecast",
+    "import_benchmark",
+    "import_matrix",
+    "import_osm",
+    "import_sumo",
+    "import_tables",
+    "import_traces",
     "load_run",
     "make_stream",
     "preset",
@@ -36,6 +45,7 @@ __all__ = [
     "train",
     "trips_through",
     "write_city",
+    "write_report",
 ]
 
 if TYPE_CHECKING:
@@ -43,7 +53,7 @@ if TYPE_CHECKING:
     from frigate.city.folder import read_city, write_city
     from frigate.city.network import RoadNetwork
     from frigate.city.stream import RoadNetworkStream, make_stream
-    from frigate.config import Settings, preset
+    from frigate.config import Settings, change, preset
     from frigate.demand.estimate import Demand
     from frigate.demand.flows import trips_through
     from frigate.demand.trip_model import estimate_demand
@@ -51,8 +61,17 @@ if TYPE_CHECKING:
     from frigate.evaluation.evaluate import evaluate
     from frigate.evaluation.results import Evaluation
     from frigate.forecasting.forecast import forecast
+    from frigate.forecasting.forecaster import Forecaster
+    from frigate.forecasting.live import Live
     from frigate.forecasting.result import Forecast
+    from frigate.pages.run_page import write_report
     from frigate.simulate.demo_city import demo_city
+    from frigate.sources.benchmarks.importer import import_benchmark
+    from frigate.sources.matrix import import_matrix
+    from frigate.sources.osm.importer import import_osm
+    from frigate.sources.sumo.importer import import_sumo
+    from frigate.sources.tables.importer import import_tables
+    from frigate.sources.traces.importer import import_traces
     from frigate.training.checkpoint import load_run
     from frigate.training.run import Run
     from frigate.training.train import train
@@ -61,19 +80,29 @@ else:
 
     # Lazy imports, so that `import frigate` and `frigate --help` do not wait seconds for torch.
     _NAMES_IN = {
-        "frigate.config": ("Settings", "preset"),
-        "frigate.city.folder": ("City", "read_city", "write_city"),
+        "frigate.city.city": ("City",),
+        "frigate.city.folder": ("read_city", "write_city"),
         "frigate.city.network": ("RoadNetwork",),
         "frigate.city.stream": ("RoadNetworkStream", "make_stream"),
+        "frigate.config": ("Settings", "change", "preset"),
         "frigate.demand.estimate": ("Demand",),
-        "frigate.demand.trip_model": ("estimate_demand",),
         "frigate.demand.flows": ("trips_through",),
+        "frigate.demand.trip_model": ("estimate_demand",),
         "frigate.errors": ("CheckpointError", "CityError", "FrigateError", "MissingExtraError", "SettingsError"),
         "frigate.evaluation.evaluate": ("evaluate",),
         "frigate.evaluation.results": ("Evaluation",),
         "frigate.forecasting.forecast": ("forecast",),
+        "frigate.forecasting.forecaster": ("Forecaster",),
+        "frigate.forecasting.live": ("Live",),
         "frigate.forecasting.result": ("Forecast",),
+        "frigate.pages.run_page": ("write_report",),
         "frigate.simulate.demo_city": ("demo_city",),
+        "frigate.sources.benchmarks.importer": ("import_benchmark",),
+        "frigate.sources.matrix": ("import_matrix",),
+        "frigate.sources.osm.importer": ("import_osm",),
+        "frigate.sources.sumo.importer": ("import_sumo",),
+        "frigate.sources.tables.importer": ("import_tables",),
+        "frigate.sources.traces.importer": ("import_traces",),
         "frigate.training.checkpoint": ("load_run",),
         "frigate.training.run": ("Run",),
         "frigate.training.train": ("train",),
@@ -87,4 +116,4 @@ else:
         return value
 
     def __dir__():
-        return sorted([*globals(), *__all__])
+        return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

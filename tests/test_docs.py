@@ -36,6 +36,7 @@ MAP = ROOT / "docs" / "paper-to-code.md"
 OUTSIDE = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
 DOCUMENTS = [*OUTSIDE, *sorted((ROOT / "docs").rglob("*.md"))]
 SYMBOL = re.compile(r"`((?:frigate|tests|benchmarks)(?:\.\w+)+)`")
+PUBLIC = re.compile(r"\bfg\.(\w+)")
 FILE = re.compile(r"`((?:frigate|tests|benchmarks|docs|examples)/[\w./-]*)`")
 LABELS = (
     "eq:mae", "eq:hl", "eq:aggregation_out", "eq:aggregation_in", "eq:sigmoid", "eq:edgescalar", "eq:edgeposition",
@@ -61,6 +62,7 @@ def read(path: Path) -> str:
 def test_every_symbol_and_file_of_a_document_exists(path: Path) -> None:
     text = read(path)
     assert [symbol for symbol in SYMBOL.findall(text) if source_of(symbol) is None and not ispublic(symbol)] == []
+    assert [name for name in PUBLIC.findall(text) if name not in frigate.__all__] == []
     files = [name for name in FILE.findall(text) if "stations" not in name]  # the example of CONTRIBUTING
     assert [name for name in files if not (ROOT / name).exists()] == []
 
@@ -506,9 +508,13 @@ def test_links_between_the_root_and_the_docs_hold_on_the_site(site: ModuleType) 
     )
 
 
-def test_the_public_names_are_in_the_reference() -> None:
-    named = set(re.findall(r"`frigate\.[\w.]+\.(\w+)`", read(ROOT / "docs" / "api" / "index.md")))
-    assert [name for name in frigate.__all__ if name not in named] == []
+def test_the_public_names_are_in_the_reference(site: ModuleType) -> None:
+    tables = read(ROOT / "docs" / "api" / "index.md")
+    assert sorted(re.findall(r"^\| `fg\.(\w+)` \|", tables, re.MULTILINE)) == frigate.__all__
+    parameters = site.generated_pages()["api/names.md"]
+    assert re.findall(r"^::: frigate\.(\w+)$", parameters, re.MULTILINE) == frigate.__all__
+    link = "[<code>fg.<wbr>read_<wbr>city</code>][frigate.read_city]"
+    assert site.linked("`fg.read_city`", "api/index.md") == link
 
 
 def test_every_package_is_in_the_picture_and_the_text_of_the_architecture() -> None:

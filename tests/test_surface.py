@@ -2,25 +2,53 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import frigate as fg
-from frigate.config import change
 
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 PUBLIC = {
-    "CheckpointError", "City", "CityError", "Demand", "Evaluation", "Forecast", "FrigateError", "MissingExtraError",
-    "RoadNetwork", "RoadNetworkStream", "Run", "Settings", "SettingsError", "demo_city", "estimate_demand", "evaluate",
-    "forecast", "load_run", "make_stream", "preset", "read_city", "train", "trips_through", "write_city",
+    "CheckpointError", "City", "CityError", "Demand", "Evaluation", "Forecast", "Forecaster", "FrigateError", "Live",
+    "MissingExtraError", "RoadNetwork", "RoadNetworkStream", "Run", "Settings", "SettingsError", "change", "demo_city",
+    "estimate_demand", "evaluate", "forecast", "import_benchmark", "import_matrix", "import_osm", "import_sumo",
+    "import_tables", "import_traces", "load_run", "make_stream", "preset", "read_city", "train", "trips_through",
+    "write_city", "write_report",
 }  # fmt: skip
 
 
 def test_the_public_names() -> None:
-    assert set(fg.__all__) == PUBLIC
+    assert fg.__all__ == sorted(PUBLIC)
+
+
+def test_each_name_is_listed_once() -> None:
+    for name in PUBLIC:
+        getattr(fg, name)  # which makes it a global too
+    listed = dir(fg)
+    assert [name for name in listed if not name.startswith("__")] == sorted(PUBLIC)
+    assert len(listed) == len(set(listed)) and "__version__" in listed
+
+
+def test_a_type_checker_sees_the_names_that_are_imported() -> None:
+    tree = ast.parse(Path(fg.__file__).read_text(encoding="utf-8"))
+    checked = next(node for node in tree.body if isinstance(node, ast.If))
+    imports = [node for node in checked.body if isinstance(node, ast.ImportFrom)]
+    assert {name.name: node.module for node in imports for name in node.names} == fg._MODULE_OF
+    for name, module in fg._MODULE_OF.items():
+        assert getattr(fg, name).__module__ == module  # where it is written, not where it passes through
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_an_example_needs_one_import_of_frigate(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    imported = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    assert [line for line in imported if "frigate" in line] == ["import frigate as fg"]
 
 
 @pytest.mark.parametrize("name", sorted(PUBLIC))
@@ -46,7 +74,7 @@ def test_the_invented_town_is_a_city_to_train_on() -> None:
     )
     model, task = {"width": 8, "layers": 1, "hidden": 8, "anchors": 4}, {"past": 2, "horizon": 2}
     few = {"epochs": 1, "steps_per_epoch": 1, "batch_size": 2, "validation_windows": 2}
-    settings = change(fg.preset("paper"), {"model": model, "task": task, "train": few})
+    settings = fg.change(fg.preset("paper"), {"model": model, "task": task, "train": few})
     run = fg.train(city, seen=0.3, settings=settings, device="cpu")
     assert fg.evaluate(run, city, device="cpu").city == city.name
     made = fg.forecast(run, stream=city, device="cpu")

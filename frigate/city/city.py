@@ -14,6 +14,7 @@ from frigate.city.detectors import Detectors
 from frigate.city.network import RoadNetwork
 from frigate.city.stream import RoadNetworkStream
 from frigate.errors import CityError
+from frigate.notebook import card, sketch
 from frigate.reading.files import check_regular, clear_leftovers, digest, file_errors
 from frigate.reading.notices import Notices
 
@@ -44,6 +45,16 @@ class City:
     def __repr__(self) -> str:
         notices = f", {len(self.notices)} notices" if self.notices else ""
         return f"<City {self.name!r}: {self.stream.summary()}{notices}>"
+
+    def _repr_html_(self) -> str:
+        stream, network = self.stream, self.network
+        shown = {
+            "network": f"{network.num_nodes:,} nodes, {network.num_edges:,} roads",
+            "readings": stream.record_summary(),
+            "notices": len(self.notices),
+        }
+        roads = sketch(network.lon, network.lat, network.senders, network.receivers, stream.sensors)
+        return card(f"City {self.name}", shown, roads)
 
     @staticmethod
     def reported(

@@ -71,12 +71,15 @@ class RoadNetworkStream:
 
     def summary(self) -> str:
         """A one-line summary."""
-        roads = f"{self.num_nodes:,} nodes, {self.network.num_edges:,} roads"
+        return f"{self.num_nodes:,} nodes, {self.network.num_edges:,} roads, {self.record_summary()}"
+
+    def record_summary(self) -> str:
+        """The readings in one line."""
         if not self.num_snapshots:
-            return f"{roads}, no readings"
+            return "no readings"
         first, end = (self.local_time(time_s)[:16] for time_s in (self.start_s, int(self.times_s[-1]) + self.step_s))
         return (
-            f"{roads}, {self.num_snapshots:,} snapshots of {self.step_s:,} s from {first} to {end} ({self.timezone}), "
+            f"{self.num_snapshots:,} snapshots of {self.step_s:,} s from {first} to {end} ({self.timezone}), "
             f"{self.quantity} at {int(self.sensors.sum()):,} sensors"
         )
 

@@ -15,7 +15,9 @@ from frigate.demand.count_profiles import TINY, week_mean
 from frigate.demand.route_search import Routes, search_routes
 from frigate.demand.sensor_shares import SensorShares, find_sensor_shares, propagate
 from frigate.demand.settings import DemandSettings, num_searches, route_seed, set_searches
+from frigate.notebook import card, sketch
 from frigate.roads.line_graph import LineGraph
+from frigate.text import percent
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,23 @@ class Demand:
     node_flow: NDArray[np.float32]  # [K,N] vehicles per step
     node_spread: NDArray[np.float32]  # [N] uncertainty of the flow: standard deviation of its log over the sets
     fit: float  # mean absolute error of the flows at the sensors, relative to their mean count
+
+    def __repr__(self) -> str:
+        facts = ", ".join(f"{name} {fact}" for name, fact in self._facts().items())
+        return f"<Demand: {facts}>"
+
+    def _repr_html_(self) -> str:
+        network = self.network
+        roads = sketch(network.lon, network.lat, network.senders, network.receivers, self.sensors)
+        return card("Demand", self._facts(), roads)
+
+    def _facts(self) -> dict[str, str]:
+        return {
+            "network": f"{self.network.num_nodes:,} nodes, {self.network.num_edges:,} roads",
+            "sensors": f"{int(self.sensors.sum()):,}",
+            "trips": f"{sum(map(len, self.numbers)):,} in {len(self.sets)} sets",
+            "mean error at the sensors": percent(self.fit),
+        }
 
     def trips(self, k: int, bins: NDArray[np.int64] | None = None) -> Floats:
         """[R,bins] trip flows of set k in vehicles per step, for some bins of day and hour (default: all)."""

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from frigate.draws import Draw, generator
 from frigate.errors import SettingsError
+from frigate.text import three_digits
 
 HOUR_S = 3600
 GOOD_GEH = 5.0
@@ -34,6 +35,14 @@ class Measure:
     value: float
     low: float
     high: float
+
+    def __str__(self) -> str:
+        """ "2.77 [2.4, 3.1]": as many digits as the interval allows, and one more for the value."""
+        if not math.isfinite(self.high - self.low) or self.high == self.low:
+            return three_digits(self.value)
+        digits = -math.floor(math.log10((self.high - self.low) / 2))
+        ends = max(0, digits)
+        return f"{self.value:.{max(0, digits + 1)}f} [{self.low:.{ends}f}, {self.high:.{ends}f}]"
 
     def to_json(self) -> dict[str, float | None]:
         return {name: x if math.isfinite(x) else None for name, x in asdict(self).items()}

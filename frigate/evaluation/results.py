@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from frigate.errors import SettingsError
 from frigate.evaluation.metrics import Measure, Summary
-from frigate.text import table_lines
+from frigate.notebook import card, table
+from frigate.text import table_lines, unit_text
 
 TextTable = list[dict[str, str]]  # for each row, its cells by column
 
@@ -88,6 +89,13 @@ class Evaluation:
     def __repr__(self) -> str:
         lines, _ = table_lines(self.table_rows(), width=sys.maxsize)
         return "\n".join(filter(None, [self.summary(), *lines, self.comparison_line(), self.note, self.footnote]))
+
+    def _repr_html_(self) -> str:
+        unit = unit_text(self.quantity, self.unit, self.step_s)
+        shown = {"scored": self.summary(), "unit": unit, "compared": self.comparison_line() or "no baseline"}
+        if self.note:
+            shown["note"] = self.note
+        return card(f"Evaluation of {self.model.name}", shown, table(self.table_rows(), self.footnote))
 
     @property
     def model(self) -> ScoreRow:

@@ -18,12 +18,14 @@ from frigate.calendar import Steps, local_iso, utc_iso
 from frigate.city.city import City
 from frigate.city.network import RoadNetwork, no_lines
 from frigate.coordinates import line_points
-from frigate.errors import SettingsError
+from frigate.errors import MissingExtraError, SettingsError
+from frigate.notebook import card, table
 from frigate.reading.files import write_file
-from frigate.text import no_formula
+from frigate.text import duration, no_formula
 from frigate.training.run import TrainedOn
 
 if TYPE_CHECKING:
+    import pandas as pd
     import polars as pl
 
 SUFFIXES = (".csv", ".parquet", ".geojson", ".json")
@@ -60,6 +62,19 @@ class Forecast:
     def __repr__(self) -> str:
         return f"<Forecast: {self.summary()}>"
 
+    def _repr_html_(self) -> str:
+        from frigate.forecasting.summary import busiest, total_line  # which summarise this class
+
+        title, rows = busiest(self)
+        shown = {
+            "nodes": f"{len(self.node_ids):,}, {int(self.sensor.sum()):,} with a sensor",
+            "made at": local_iso(self.at_s, self.timezone),
+            "steps": f"{self.horizon} of {duration(self.step_s)}",
+            "sum" if self.quantity == "count" else "mean": total_line(self),
+            "notices": " ".join(self.notices) or "none",
+        }
+        return card("Forecast", shown, table(rows, title))
+
     @property
     def horizon(self) -> int:
         return len(self.times_s)
@@ -83,22 +98,34 @@ class Forecast:
         """A long table with one row per node and step: see `COLUMNS`. `time` is in UTC."""
         import polars as pl
 
+        return pl.DataFrame(self._columns()).with_columns(
+            pl.col("time").dt.replace_time_zone("UTC"), pl.col("moved_m", "value").fill_nan(None)
+        )
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The table of `to_frame` as a pandas frame, with NaN for what is unknown. Needs pandas, and nothing else."""
+        try:
+            import pandas as pd
+        except ImportError:
+            raise MissingExtraError("pandas") from None
+        frame = pd.DataFrame(self._columns())
+        frame["time"] = frame["time"].dt.tz_localize("UTC")
+        return frame
+
+    def _columns(self) -> dict[str, NDArray[Any]]:
+        """The columns of the long table; `time` in UTC, NaN for what is unknown."""
         H, N = self.values.shape
         step, node = np.tile(np.arange(H), N), np.repeat(np.arange(N), H)
         columns = (
-            self.node_ids[node],
-            self.lon[node],
-            self.lat[node],
-            self.street[node],
-            self.detectors[node],
-            pl.Series(self.moved_m[node], nan_to_null=True),
+            *(column[node] for column in (self.node_ids, self.lon, self.lat, self.street, self.detectors)),
+            self.moved_m[node],
             self.sensor[node],
-            pl.Series(self.times_s[step] * 1_000_000, dtype=pl.Datetime("us", "UTC")),
+            (self.times_s[step] * 1_000_000).astype("datetime64[us]"),
             np.array(self.local_times())[step],
             step + 1,
-            pl.Series(self.values.T.ravel(), nan_to_null=True),
+            self.values.T.ravel(),
         )
-        return pl.DataFrame(dict(zip(COLUMNS, columns, strict=True)))
+        return dict(zip(COLUMNS, columns, strict=True))
 
     def to_json(self) -> dict[str, Any]:
         """The forecast with one list of values per node; null at absent nodes."""

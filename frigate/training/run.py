@@ -32,6 +32,8 @@ from frigate.nn.model import default, paper
 from frigate.nn.network_views import NetworkViews
 from frigate.nn.scaling import Scaling
 from frigate.nn.windows import Windows
+from frigate.notebook import card
+from frigate.text import duration, unit_text
 
 Model = ForecastModel
 Build = Callable[[Settings, Scaling], Model]
@@ -141,12 +143,28 @@ class Run:
     usual_medians: NDArray[np.float32] | None = None  # [K,n]
 
     def __repr__(self) -> str:
-        done = f"epoch {self.progress.epoch} of {self.settings.train.epochs}"
-        if self.progress.best_epoch:
-            done += f", validation MAE {self.progress.best_mae:.4g}"
-        nodes = f"{int(self.split.seen.sum()):,} sensors seen, {int(self.split.unseen.sum()):,} held out"
         where = f", in {self.folder}" if self.folder is not None else ""
-        return f"<Run of {self.settings.model.label} on {self.trained_on.name!r}: {nodes}, {done}{where}>"
+        about = f"{self._split_text()}, {self._progress_text()}{where}"
+        return f"<Run of {self.settings.model.label} on {self.trained_on.name!r}: {about}>"
+
+    def _repr_html_(self) -> str:
+        about, task = self.trained_on, self.settings.task
+        shown = {
+            "city": about.name,
+            "sensors": self._split_text(),
+            "training": self._progress_text(),
+            "forecasts": f"{task.horizon} steps of {duration(about.step_s)}, from {task.past} snapshots",
+            "unit": unit_text(about.quantity, about.unit, about.step_s),
+            "folder": self.folder or "in memory",
+        }
+        return card(f"Run of {self.settings.model.label}", shown)
+
+    def _split_text(self) -> str:
+        return f"{int(self.split.seen.sum()):,} sensors seen, {int(self.split.unseen.sum()):,} held out"
+
+    def _progress_text(self) -> str:
+        done = f"epoch {self.progress.epoch} of {self.settings.train.epochs}"
+        return f"{done}, validation MAE {self.progress.best_mae:.4g}" if self.progress.best_epoch else done
 
     def on(self, city: City | str | Path | None = None) -> RunOnCity:
         """Apply the run to a city that contains the nodes of its split.
