@@ -30,6 +30,7 @@ class Draw(IntEnum):
     BOOTSTRAP = 13
     CHANGED_ROADS = 14  # (hundredths of a percent)
     KEPT_SNAPSHOTS = 15
+    KEPT_OUT = 16  # sensors that no training step scores
 
 
 def generator(seed: int, draw: Draw, *numbers: int) -> np.random.Generator:

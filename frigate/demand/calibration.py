@@ -35,16 +35,23 @@ class RouteSet:
 
 
 def route_set(graph: LineGraph, routes: Routes) -> RouteSet:
-    """The incidence matrices of the trips: a trip passes all its roads, and the nodes between them."""
+    """The incidence matrices of the trips: a trip passes all its roads, and the nodes between them.
+
+    Where nodes are roads, it also passes the ones that it starts and ends on.
+    """
     length = np.diff(routes.start)
-    trip = np.repeat(np.arange(len(routes)), length)
-    inner = np.ones(len(routes.roads), bool)
-    inner[routes.start[1:][length > 0] - 1] = False
+    trip, some = np.repeat(np.arange(len(routes)), length), np.flatnonzero(length > 0)
     ones = np.ones(len(routes.roads), np.float32)
-    nodes = graph.receivers[routes.roads]
+    if graph.nodes_are_roads:
+        first = graph.senders[routes.roads[routes.start[some]]]
+        by, at = np.concatenate([trip, some]), np.concatenate([graph.receivers[routes.roads], first])
+    else:
+        inner = np.ones(len(routes.roads), bool)
+        inner[routes.start[some + 1] - 1] = False
+        by, at = trip[inner], graph.receivers[routes.roads[inner]]
     return RouteSet(
         routes,
-        csr_array((ones[inner], (trip[inner], nodes[inner])), (len(routes), graph.num_nodes)),
+        csr_array((np.ones(len(at), np.float32), (by, at)), (len(routes), graph.num_nodes)),
         csr_array((ones, (trip, routes.roads)), (len(routes), graph.num_roads)),
     )
 

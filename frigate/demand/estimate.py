@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -12,12 +12,15 @@ from numpy.typing import NDArray
 from frigate.city.network import RoadNetwork
 from frigate.demand.calibration import Floats, RouteSet, SensorView, first_numbers
 from frigate.demand.count_profiles import TINY, week_mean
+from frigate.demand.levels import Estimates
 from frigate.demand.route_search import Routes, search_routes
 from frigate.demand.sensor_shares import SensorShares, find_sensor_shares, propagate
 from frigate.demand.settings import DemandSettings, num_searches, route_seed, set_searches
 from frigate.notebook import card, sketch
 from frigate.roads.line_graph import LineGraph
 from frigate.text import percent
+
+LITTLE = 1e-3  # vehicles per step
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,9 @@ class Demand:
     sensor_factor: NDArray[np.float32]  # [K,N] hourly multiplier of the trips that pass a sensor
     other_factor: NDArray[np.float32]  # [K] hourly multiplier of the trips that pass none
     sensor_shares: SensorShares
-    node_flow: NDArray[np.float32]  # [K,N] vehicles per step
+    level: NDArray[np.float32]  # [N] mean over the week according to the trips, vehicles per step
+    level_factor: NDArray[np.float32]  # [N] how much more pass according to the sensors around; 1: the trips alone
+    node_flow: NDArray[np.float32]  # [K,N] vehicles per step, with this factor
     node_spread: NDArray[np.float32]  # [N] uncertainty of the flow: standard deviation of its log over the sets
     fit: float  # mean absolute error of the flows at the sensors, relative to their mean count
 
@@ -66,6 +71,14 @@ class Demand:
         hourly = np.where(view.per_trip > 0, (view.at_sensor @ factor) * view.per_trip, other)
         return self.numbers[k][:, None] * hourly
 
+    def with_levels(self, level: NDArray[np.floating]) -> Demand:
+        """The demand with this mean count at each node [N]; at the sensors, with the one they measure."""
+        level = np.where(self.sensors, week_mean(self.usual_counts), level)
+        factor = (level + LITTLE) / (self.level + LITTLE)
+        nobody = np.outer(self.other_factor, level)  # where no trip passes, the level with everybody's profile
+        flow = np.where(self.level > 0, self.node_flow * factor, nobody)
+        return replace(self, level_factor=factor.astype(np.float32), node_flow=flow.astype(np.float32))
+
     @cached_property
     def road_flow(self) -> NDArray[np.float32]:
         """[K,E] vehicles per step."""
@@ -80,7 +93,8 @@ class Demand:
     def _roads(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         flows = np.stack([(trips.through_road.T @ self.trips(k)).T for k, trips in enumerate(self.sets)])
         flow, _ = _middle_flow(flows)
-        return flow, _middle_flow(flows.mean(1))[1]
+        ends = self.level_factor[self.network.senders] * self.level_factor[self.network.receivers]
+        return flow * np.sqrt(ends), _middle_flow(flows.mean(1))[1]
 
 
 def calibrate(
@@ -105,10 +119,7 @@ def calibrate(
     counts = week_mean(usual)
     through = [trips.through_node for trips in sets]
     views = [SensorView.of(nodes, sensors) for nodes in through]
-    wanted, steps, hold = counts[sensors, None], settings.iterations, settings.hold
-    numbers = tuple(
-        view.calibrate(first_numbers(view, wanted), wanted, iterations=steps, hold=hold)[:, 0] for view in views
-    )
+    numbers = tuple(_numbers(view, counts[sensors], settings) for view in views)
     level, spread = _middle_flow(np.stack([nodes.T @ n for nodes, n in zip(through, numbers, strict=True)]))
     sensor_shares = find_sensor_shares(zip(through, views, numbers, strict=True), sensors)
     known = np.where(sensors, usual, 0)
@@ -141,10 +152,30 @@ def calibrate(
         sensor_factor=factor,
         other_factor=other.astype(np.float32),
         sensor_shares=sensor_shares,
+        level=level,
+        level_factor=np.ones_like(level),
         node_flow=flow,
         node_spread=spread,
         fit=error / max(float(known.sum()), TINY),
     )
+
+
+def trip_levels(sets: tuple[RouteSet, ...], usual: NDArray[np.floating], settings: DemandSettings) -> Estimates:
+    """The mean count of each node over the week, from trips calibrated to the usual counts [K,N] of the sensors."""
+    sensors = np.isfinite(usual).all(0)
+    counts = week_mean(usual)[sensors]
+    flows = [
+        trips.through_node.T @ _numbers(SensorView.of(trips.through_node, sensors), counts, settings) for trips in sets
+    ]
+    return Estimates(*_middle_flow(np.stack(flows)))
+
+
+def _numbers(view: SensorView, counts: Floats, settings: DemandSettings) -> NDArray[np.float32]:
+    """[R] the trip flows that meet the counts [V]."""
+    wanted = counts[:, None]
+    fitted = view.calibrate(first_numbers(view, wanted), wanted, iterations=settings.iterations, hold=settings.hold)
+    numbers: NDArray[np.float32] = fitted[:, 0]
+    return numbers
 
 
 def sample_routes(graph: LineGraph, settings: DemandSettings, *, seed: int) -> list[Routes]:

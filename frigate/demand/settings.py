@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from frigate.config import made_of, require, require_between, require_kinds
+from frigate.demand.levels import LevelSettings
 from frigate.demand.route_search import SearchSettings
 from frigate.draws import Draw, seed_of
 from frigate.roads.line_graph import LineGraph
@@ -37,6 +38,7 @@ class DemandSettings:
     median_gap: float = 0.4  # vehicles between mean and median
     median_gap_share: float = 0.05  # the same as a share of the flow, in addition, where there is no sensor
     own_median: float = 0.5  # weight of a sensor's own gap between mean and median, against `median_gap`
+    levels: LevelSettings | None = None  # what the sensors around say of a place; None: the trips alone
 
     def __post_init__(self) -> None:
         require_kinds(self)
@@ -50,8 +52,17 @@ class DemandSettings:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> DemandSettings:
-        named = {FORMER_NAMES.get(name, name): value for name, value in data.items()}
-        return made_of(cls, named | {"searches": tuple(made_of(SearchSettings, each) for each in data["searches"])})
+        named: dict[str, Any] = {"levels": None}  # runs of 0.1.0 have trips alone
+        named |= {FORMER_NAMES.get(name, name): value for name, value in data.items()}
+        levels = named["levels"]
+        return made_of(
+            cls,
+            named
+            | {
+                "searches": tuple(made_of(SearchSettings, each) for each in data["searches"]),
+                "levels": levels and made_of(LevelSettings, levels | {"scales": tuple(levels["scales"])}),
+            },
+        )
 
 
 def num_searches(graph: LineGraph) -> int:

@@ -22,7 +22,7 @@ from frigate.demand.settings import DemandSettings, num_searches, set_searches
 from frigate.reading.files import replacing_file
 from frigate.roads.line_graph import LineGraph, line_graph
 
-METHOD = "6"  # increase with every change that alters the trips
+METHOD = "7"  # increase with every change that alters the trips
 KEPT = 2  # networks whose trips stay in memory: training, scoring and forecasting use the same one in turn
 
 MAX_DETOURED = 5_000_000  # roads on all detours kept in memory: about 100 MB

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +12,19 @@ from frigate.city.city import City
 from frigate.city.network import RoadNetwork
 from frigate.city.split import Period
 from frigate.demand.calibration import RouteSet
-from frigate.demand.count_profiles import fill_empty_hours, usual_counts, usual_medians
-from frigate.demand.estimate import Demand, calibrate
+from frigate.demand.count_profiles import fill_empty_hours, usual_counts, usual_medians, week_mean
+from frigate.demand.estimate import Demand, calibrate, trip_levels
+from frigate.demand.levels import MIN_SENSORS, Estimates, Places, estimate_levels, fit_levels, places_of
 from frigate.demand.rerouting import Detours, Rerouted, reroute, sensor_shares_on_detours
 from frigate.demand.sensor_shares import SensorShares
 from frigate.demand.settings import DemandSettings
 from frigate.demand.trip_cache import cached_detours, cached_trips
 from frigate.demand.tuning import choose_settings
 from frigate.errors import CityError, SettingsError
+from frigate.roads.feature_cache import features_of
 from frigate.roads.line_graph import LineGraph
+
+LEVEL_FOLDS = 4  # parts of the sensors, each estimated from the other parts
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ class TripModel:
     step_s: int
     seed: int
     forbidden_turns: NDArray[np.int64] | None
+    places: Places | None = None  # needed where the settings have levels
 
     @classmethod
     def of(
@@ -49,19 +54,60 @@ class TripModel:
         seed: int,
         forbidden_turns: NDArray[np.int64] | None = None,
         folder: Path | None = None,
+        features: NDArray[np.float32] | None = None,
     ) -> TripModel:
-        """Sample the trips, or take them from the cache of the city in `folder`."""
+        """Sample the trips, or take them from the cache of the city in `folder`.
+
+        `features` [N,R] are the network's raw road features, needed where the settings have levels.
+        """
         graph, sets = cached_trips(network, settings, forbidden_turns=forbidden_turns, seed=seed, folder=folder)
         tables = usual_counts.astype(np.float32), usual_medians.astype(np.float32)
-        return cls(network, graph, sets, *tables, settings, step_s, seed, forbidden_turns)
+        places = None if features is None else places_of(network, features)
+        return cls(network, graph, sets, *tables, settings, step_s, seed, forbidden_turns, places)
 
     def demand(self, sensors: NDArray[np.bool_]) -> Demand:
         """The demand calibrated to these sensors [N]."""
-        usual = fill_empty_hours(np.where(sensors, self.usual_counts, np.nan))
-        return calibrate(
+        usual = self._usual(sensors)
+        demand = calibrate(
             self.network, self.graph, self.sets, usual, self.settings, step_s=self.step_s, seed=self.seed,
             medians=self.usual_medians,
         )  # fmt: skip
+        levels, rows = self.settings.levels, np.flatnonzero(demand.sensors)
+        if levels is None or self.places is None or not len(rows):
+            return demand
+        trips = Estimates(demand.level, demand.node_spread)
+        estimated = estimate_levels(
+            levels, self.places, rows, week_mean(usual)[rows], held_out=self._held_out(sensors, trips), trips=trips,
+            keys=self.graph.node_key,
+        )  # fmt: skip
+        return demand.with_levels(estimated)
+
+    def with_fitted_levels(self, sensors: NDArray[np.bool_]) -> TripModel:
+        """The same trips, with levels fitted to the counts of these sensors [N]."""
+        assert self.places is not None
+        usual = self._usual(sensors)
+        rows = np.flatnonzero(np.isfinite(usual).all(0))
+        levels = None
+        if len(rows) >= MIN_SENSORS:
+            held_out = self._held_out(sensors, trip_levels(self.sets, usual, self.settings))
+            levels = fit_levels(self.places, rows, week_mean(usual)[rows], held_out, self.graph.node_key)
+        return replace(self, settings=replace(self.settings, levels=levels))
+
+    def _usual(self, sensors: NDArray[np.bool_]) -> NDArray[np.floating]:
+        """[K,N] the usual counts of these sensors; NaN elsewhere."""
+        return fill_empty_hours(np.where(sensors, self.usual_counts, np.nan))
+
+    def _held_out(self, sensors: NDArray[np.bool_], trips: Estimates) -> Estimates:
+        """What the trips say of each node; at a sensor, from a part of the sensors without it."""
+        rows = np.flatnonzero(np.isfinite(self._usual(sensors)).all(0))
+        rows = rows[np.argsort(self.graph.node_key[rows], kind="stable")]
+        level, spread = trips.level.astype(np.float64), trips.spread.astype(np.float64)
+        for fold in range(LEVEL_FOLDS):
+            visible, hidden = sensors.copy(), rows[fold::LEVEL_FOLDS]
+            visible[hidden] = False
+            without = trip_levels(self.sets, self._usual(visible), self.settings)
+            level[hidden], spread[hidden] = without.level[hidden], without.spread[hidden]
+        return Estimates(level, spread)
 
     def rerouted(self, demand: Demand, network: RoadNetwork) -> Rerouted:
         """The effect of another network with the same nodes on the flows of a demand."""
@@ -96,7 +142,7 @@ def estimate_demand(
     period : pair of int, optional
         Range of snapshots to use, end exclusive. Default: all.
     settings : DemandSettings, optional
-        Default: the searches with the lowest error at held-out sensors (`tuning.choose_settings`).
+        Default: what has the lowest error at held-out sensors (`fit_trips`).
     seed : int
         Seed for sampling trips.
 
@@ -105,19 +151,46 @@ def estimate_demand(
     >>> demand = fg.estimate_demand(city)
     >>> demand.road_flow.shape  # (48 hours of weekday and weekend, roads)
     """
-    stream, turns = city.stream, city.forbidden_turns
+    stream = city.stream
     sensors = stream.sensors if sensors is None else np.asarray(sensors)
     if sensors.dtype != bool or sensors.shape != (stream.num_nodes,):
         given = f"{sensors.dtype} of shape {sensors.shape}"
         raise SettingsError(f"sensors: {given}. Give a bool for each of the {stream.num_nodes:,} nodes")
-    usual, medians = usual_counts(stream, sensors, period), usual_medians(stream, sensors, period)
-    if not np.isfinite(usual).any():
+    if not stream.observed[slice(*(period or (0, stream.num_snapshots))), sensors].any():
         where = city.folder or city.name
         raise CityError(f"{where}: no sensor has a reading, and demand is estimated from counts. Add readings")
     if settings is None:
-        settings = choose_settings(stream, sensors, period=period, forbidden_turns=turns, seed=seed)
-    trips = TripModel.of(
-        stream.usual_network(period), settings, step_s=stream.step_s, usual_counts=usual, usual_medians=medians,
-        seed=seed, forbidden_turns=turns, folder=city.folder,
-    )  # fmt: skip
+        trips = fit_trips(city, sensors, period=period, seed=seed)
+    else:
+        trips = _trips(city, sensors, stream.usual_network(period), settings, period, seed)
     return trips.demand(sensors)
+
+
+def fit_trips(city: City, sensors: NDArray[np.bool_], *, period: Period | None = None, seed: int = 0) -> TripModel:
+    """The trips with the settings that fit the city's drivers best, by hiding sensors; as in `estimate_demand`."""
+    usual = city.stream.usual_network(period)
+    settings = choose_settings(
+        city.stream, sensors, period=period, network=usual, forbidden_turns=city.forbidden_turns, seed=seed
+    )
+    return _trips(city, sensors, usual, settings, period, seed).with_fitted_levels(sensors)
+
+
+def _trips(
+    city: City,
+    sensors: NDArray[np.bool_],
+    network: RoadNetwork,
+    settings: DemandSettings,
+    period: Period | None,
+    seed: int,
+) -> TripModel:
+    return TripModel.of(
+        network,
+        settings,
+        step_s=city.stream.step_s,
+        usual_counts=usual_counts(city.stream, sensors, period),
+        usual_medians=usual_medians(city.stream, sensors, period),
+        seed=seed,
+        forbidden_turns=city.forbidden_turns,
+        folder=city.folder,
+        features=features_of([network], city)[0],
+    )

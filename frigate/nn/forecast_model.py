@@ -38,6 +38,7 @@ class ForecastModel(nn.Module):
     value_offset: Tensor
     value_scale: Tensor
     supports_recording = False  # a training step can be captured as a CUDA graph
+    corrects_demand = False  # forecasts demand plus a learned correction
     encodes_snapshots = False  # implements `fixed`, `encode_snapshots` and `forecast_from`
 
     def __init__(self, *, width: int, value_offset: float, value_scale: float) -> None:
@@ -73,6 +74,9 @@ class ForecastModel(nn.Module):
     ) -> Tensor:
         """[B,H,n] at these nodes, from the encodings [N,B,T,D] of all snapshots."""
         raise NotImplementedError
+
+    def trust_correction(self, share: float) -> None:
+        """Let this share of the learned correction of demand count; without one, all is learned."""
 
     @property
     def reach(self) -> Reach | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -158,6 +159,7 @@ class Frigate(ForecastModel):
     """The forward pass (paper, Alg. 1), batched over all nodes and windows."""
 
     length_scale_m: Tensor
+    trust: Tensor
     supports_recording = True
     encodes_snapshots = True
 
@@ -187,6 +189,7 @@ class Frigate(ForecastModel):
         self.decoder = nn.LSTMCell(1 + calendar_future, D)
         self.readout = MLP(2 * D + prior.width, hidden, 1, settings.dropout)  # MLP4
         self.corrects_demand = corrects_demand
+        self.register_buffer("trust", torch.ones(()))  # in the correction; set by training
         if corrects_demand:  # zero residual: the untrained model forecasts exactly the demand
             for mlp in (self.first, self.readout):
                 for parameter in mlp[-1].parameters():
@@ -252,8 +255,15 @@ class Frigate(ForecastModel):
         assert batch.demand is not None and batch.demand_node is not None
         # The residual was learned on the usual roads: shrink it where rerouting adds or removes traffic.
         rerouted = batch.demand_node[:, nodes, -1]  # [B,n]
-        usual = torch.minimum(rerouted, 1 / rerouted.clamp(min=1e-3)) ** 2
+        usual = self.trust * torch.minimum(rerouted, 1 / rerouted.clamp(min=1e-3)) ** 2
         return batch.demand[:, :, nodes] + y * usual[:, None]
+
+    def trust_correction(self, share: float) -> None:
+        self.trust.fill_(share)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
+        state_dict.setdefault(f"{prefix}trust", torch.ones(()))  # runs of 0.1.0 have none
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     @property
     def reach(self) -> Reach | None:

@@ -29,6 +29,7 @@ class LineGraph:
     turn_start: NDArray[np.int64]  # [E+1] the turns out of road e are turn_start[e] .. turn_start[e+1]
     turn_into: NDArray[np.int32]  # [K] the road a turn leads into
     turn_angle: NDArray[np.float64]  # [K] 1 - cos of the angle: 0 straight on, 1 for a right angle, 2 straight back
+    nodes_are_roads: bool = False  # then whoever starts or ends at a node has driven on it
 
     @property
     def num_nodes(self) -> int:
@@ -103,6 +104,7 @@ def line_graph(
         turn_start=np.searchsorted(left, np.arange(len(senders) + 1)),
         turn_into=entered.astype(np.int32),
         turn_angle=1 - np.clip(cosine, -1, 1),
+        nodes_are_roads=len(network.lines) > 0,
     )
 
 

@@ -9,13 +9,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from frigate.draws import Draw, generator
+from frigate.draws import Draw, generator, keys_of
 from frigate.errors import SettingsError
 from frigate.nn.windows import Windows
 from frigate.roads.nearest_sensors import sensors_around, uncovered_share
 from frigate.training.run import RunOnCity
 
 MAX_AREAS = 0.25  # largest share of the masks that hide a whole area
+KEPT_OUT, KEPT_OUT_SHARE = 40, (0.1, 0.2)  # sensors in no loss, and their least and largest share of all
 
 
 def draw_hidden(
@@ -51,6 +52,20 @@ def training_masks(run: RunOnCity) -> NDArray[np.bool_]:
     return masks
 
 
+def kept_out_sensors(run: RunOnCity) -> NDArray[np.bool_]:
+    """[N] training sensors that are in no loss: they show what the learned correction is worth at other places.
+
+    Each of them is read like any sensor, except where it is scored.
+    """
+    sensors, network = run.split.training, run.city.network
+    by_key = np.argsort(keys_of(network.node_ids), kind="stable")
+    rows, together = by_key[sensors[by_key]], run.city.detectors.together(network.num_nodes)
+    share = float(np.clip(KEPT_OUT / max(len(rows), 1), *KEPT_OUT_SHARE))
+    drawn = generator(run.settings.train.seed, Draw.KEPT_OUT).permutation(rows)[: round(share * len(rows))]
+    kept_out: NDArray[np.bool_] = np.isin(together, together[drawn]) & sensors
+    return kept_out
+
+
 def middle_mask(masks: NDArray[np.bool_]) -> int:
     """The middle one of the masks [C,N] that hide any sensor."""
     some = np.flatnonzero(masks.any(1))
@@ -60,7 +75,10 @@ def middle_mask(masks: NDArray[np.bool_]) -> int:
 
 
 def training_windows(run: RunOnCity, device: torch.device | str) -> Windows:
-    """The city for training: with one demand per mask of hidden sensors, then the demand of all training nodes."""
+    """The city for training: with one demand per mask of hidden sensors, then those without the sensors kept out, and
+    of all training nodes.
+    """
     if run.scaling.demand is None:
         return run.windows(device)
-    return run.windows(device, sensors=[*(run.split.training & ~training_masks(run)), run.split.training])
+    hidden = [*training_masks(run), kept_out_sensors(run)]
+    return run.windows(device, sensors=[*(run.split.training & ~np.array(hidden)), run.split.training])

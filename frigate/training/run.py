@@ -33,6 +33,7 @@ from frigate.nn.network_views import NetworkViews
 from frigate.nn.scaling import Scaling
 from frigate.nn.windows import Windows
 from frigate.notebook import card
+from frigate.roads.feature_cache import features_of
 from frigate.text import duration, unit_text
 
 Model = ForecastModel
@@ -235,6 +236,7 @@ class Run:
             seed=self.settings.train.seed,
             forbidden_turns=city.forbidden_turns if isinstance(city, City) else None,
             folder=city.folder if isinstance(city, City) else city,
+            features=None if self.scaling.demand.levels is None else features_of([network], city)[0],
         )
 
     def _split_on(self, city: City) -> Split:

@@ -19,9 +19,10 @@ from torch import Tensor
 from frigate.city.city import City
 from frigate.city.split import Seen, Split, make_split, parse_seen, read_seen_file
 from frigate.config import Settings, change, load_settings, preset
-from frigate.demand.tuning import choose_settings
+from frigate.demand.trip_model import fit_trips
 from frigate.draws import Draw, seed_of
 from frigate.errors import SettingsError
+from frigate.nn.model import Frigate
 from frigate.nn.scaling import fit_scaling
 from frigate.progress import plain_progress, print_line
 from frigate.roads.feature_cache import ensure_road_features
@@ -181,14 +182,7 @@ def new_run(
         features = city.road_features[usual.fingerprint]
     scaling = fit_scaling(city.stream, split, settings.model, features=features, seed=seed)
     if has_demand(settings, city.stream):
-        demand = choose_settings(
-            city.stream,
-            split.training,
-            period=split.train,
-            network=usual,
-            forbidden_turns=city.forbidden_turns,
-            seed=seed,
-        )
+        demand = fit_trips(city, split.training, period=split.train, seed=seed).settings
         scaling = replace(scaling, demand=demand)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed_of(seed, Draw.WEIGHTS))
@@ -267,4 +261,6 @@ def summary_line(run: Run) -> str:
         return f"No epoch of {progress.epoch} gave a finite error{stopped}. Lower learning_rate: {run.folder}"
     where = {"none": " at hidden sensors", "seen": "", "unseen": " at the test nodes"}[run.settings.train.validation]
     best = f"Validation MAE{where} {progress.best_mae:.4g} after epoch {progress.best_epoch} of {progress.epoch}"
+    if isinstance(run.model, Frigate) and run.model.corrects_demand:
+        best += f", with {float(run.model.trust):.0%} of the learned correction"
     return f"{best}{stopped}: {run.folder}"

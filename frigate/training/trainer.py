@@ -42,11 +42,12 @@ from frigate.reading.files import write_file
 from frigate.roads.areas import split_into_areas
 from frigate.training.checkpoint import METRICS, save_checkpoint
 from frigate.training.distributed import Group, on_ctrl_c
-from frigate.training.hidden_sensors import draw_hidden, middle_mask, training_masks
+from frigate.training.hidden_sensors import draw_hidden, kept_out_sensors, middle_mask, training_masks
 from frigate.training.run import Run, RunOnCity, TrainingState
 
 LAST_RATE = 0.02  # final share of the learning rate, at the end of the cosine
 ALONE = Group()
+TRUSTS = (1.0, 0.75, 0.5, 0.25, 0.0)  # in the learned correction of demand
 
 
 @dataclass(frozen=True)
@@ -85,14 +86,18 @@ class Trainer:
         self.inputs = torch.from_numpy(run.split.training).to(self.device)
         self.masks = training_masks(run) if windows.views.demands else None
         self.together = run.city.detectors.together(run.city.stream.num_nodes)
-        self.hidden: int | None = None  # the mask that validation scores when no nodes are held out
-        if self.settings.validation == "none":
+        self.hidden: int | None = None  # the demand that validation uses when no nodes are held out
+        self.targets = self.inputs  # [N] the nodes that the loss knows
+        if self.settings.validation != "none":
+            scored = run.split.unseen if self.settings.validation == "unseen" else run.split.validation
+        elif self.masks is not None:
+            self.hidden, scored = len(self.masks), kept_out_sensors(run)
+            self.targets = self.inputs & ~torch.from_numpy(scored).to(self.device)
+        else:
             self.hidden = middle_mask(training_masks(run))
             scored = training_masks(run)[self.hidden]
-        else:
-            scored = run.split.unseen if self.settings.validation == "unseen" else run.split.validation
         self._require_targets(scored)
-        self.targets_at: Tensor | slice = self.inputs.nonzero()[:, 0]
+        self.targets_at: Tensor | slice = self.targets.nonzero()[:, 0]
         self.scored_at = torch.from_numpy(np.flatnonzero(scored)).to(self.device)
         self.optimiser = torch.optim.AdamW(
             self.model.parameters(),
@@ -253,7 +258,7 @@ class Trainer:
             current, past=self.task.past, horizon=self.task.horizon, inputs=self.inputs, hidden=hidden, demand=which,
             one_of=one_of[self.group.share],
         )  # fmt: skip
-        weight = torch.where(hidden, 1.0, self.settings.visible_weight) * self.inputs  # [B,N]
+        weight = torch.where(hidden, 1.0, self.settings.visible_weight) * self.targets  # [B,N]
         cells = self._cells(batch, weight)
         buffers_before = [buffer.clone() for buffer in self.model.buffers()] if self.group.size > 1 else []
         if self.parts:
@@ -326,9 +331,14 @@ class Trainer:
         return absolute_error(forecast, batch.target[..., at], weight, self.run.scaling.value_scale)
 
     def validate(self) -> float:
-        """MAE in the user's unit at the validation nodes (or hidden sensors), whose own readings are not used."""
+        """MAE in the user's unit at the validation nodes (or hidden sensors), whose own readings are not used.
+
+        A model that corrects demand gets the trust with the lowest error there.
+        """
+        trusts = TRUSTS if self.averaged.corrects_demand else (1.0,)
+        self.averaged.trust_correction(1.0)
         predict = Predictor(self.averaged, self.run.city.network, self.device, parts=self.parts, kernels=self.kernels)
-        error, cells = 0.0, 0.0
+        errors, cells = [0.0] * len(trusts), 0.0
         share = self.validate_at[self.group.share]
         for first in range(0, len(share), self.micro_batch):
             current = share[first : first + self.micro_batch]
@@ -341,12 +351,16 @@ class Trainer:
                 current, past=self.task.past, horizon=self.task.horizon, inputs=self.inputs, hidden=hidden, demand=which
             )
             assert batch.target is not None and batch.target_observed is not None
-            wrong = (predict(batch, self.scored_at) - batch.target[..., self.scored_at]).abs()
+            made, target = predict(batch, self.scored_at), batch.target[..., self.scored_at]
             observed = batch.target_observed[..., self.scored_at]
-            error += float((wrong * observed).sum(dtype=torch.float64))
+            for k, trust in enumerate(trusts):
+                blended = made if batch.demand is None else batch.demand[..., self.scored_at].lerp(made, trust)
+                errors[k] += float(((blended - target).abs() * observed).sum(dtype=torch.float64))
             cells += float(observed.sum())
-        error, cells = self.group.sums(error, cells)
-        return error / cells if cells else math.inf
+        *errors, cells = self.group.sums(*errors, cells)
+        best = min(range(len(trusts)), key=lambda k: errors[k])  # the first of equals: all of the correction
+        self.averaged.trust_correction(trusts[best])
+        return errors[best] / cells if cells else math.inf
 
     def _save(self, metrics: dict[str, Any] | None) -> None:
         """Write the epoch's line of metrics, if any, then the checkpoint."""

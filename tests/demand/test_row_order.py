@@ -37,7 +37,7 @@ def shuffled(city: City) -> City:
     edges = replace(edges, senders=row[edges.senders], receivers=row[edges.receivers])
     other = RoadNetwork(network.node_ids[nodes], network.lon[nodes], network.lat[nodes], edges)
     values, observed = stream.values[:, nodes], stream.observed[:, nodes]
-    return replace(city, stream=replace(stream, values=values, observed=observed, topologies=(other,)))
+    return replace(city, stream=replace(stream, values=values, observed=observed, networks=(other,)))
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def cities() -> tuple[City, City]:
     city = small_city()
     fast = np.arange(city.network.num_edges) % 3 == 0
     edges = replace(city.network.edges, speed_kph=np.where(fast, 90.0, 30.0))
-    city = replace(city, stream=replace(city.stream, topologies=(replace(city.network, edges=edges),)))
+    city = replace(city, stream=replace(city.stream, networks=(replace(city.network, edges=edges),)))
     return city, shuffled(city)
 
 
