@@ -105,7 +105,8 @@ def said(bare: Path) -> dict[str, Output]:
 def test_training(said: dict[str, Output]) -> None:
     trained, resumed, paper = (said[name] for name in ("trained", "resumed", "paper"))
     assert trained.status == 0, trained.err
-    assert re.fullmatch(r"Validation MAE at hidden sensors [\d.]+ after epoch \d of 2: run\n", trained.out)
+    trust = r"with \d+% of the learned correction"
+    assert re.fullmatch(rf"Validation MAE at hidden sensors [\d.]+ after epoch \d of 2, {trust}: run\n", trained.out)
     assert re.findall(r"^epoch \d", trained.err, re.MULTILINE) == ["epoch 1", "epoch 2"]
     assert (resumed.status, resumed.out) == (0, trained.out)
     assert json.loads(paper.out)["finished"]

@@ -214,7 +214,10 @@ def test_train_says_every_epoch_and_one_line_at_the_end(here: Path, tmp_path: Pa
     assert said.status == 0, said.err
     parts = [line.split(":")[0] for line in said.err.splitlines()]
     assert parts == ["epoch 1", "epoch 2", "epoch 3", "trained on cpu"]
-    assert re.fullmatch(rf"Validation MAE at hidden sensors [\d.]+ after epoch 3 of 3: {tmp_path / 'run'}\n", said.out)
+    trust = r"with \d+% of the learned correction"
+    assert re.fullmatch(
+        rf"Validation MAE at hidden sensors [\d.]+ after epoch 3 of 3, {trust}: {tmp_path / 'run'}\n", said.out
+    )
     told = json.loads(frigate(*words, "--epochs", "3", "--resume", "--json").out)
     assert (told["epoch"], told["finished"]) == (3, True)
     assert told["parameters"] > 100

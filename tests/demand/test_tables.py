@@ -16,7 +16,7 @@ from frigate.demand.sensor_shares import SensorShares
 from frigate.demand.tables import NEW_ROADS, PRIOR_VEHICLES, PRIOR_VEHICLES_EVERYWHERE, DemandTables, FlowsOn
 from frigate.nn.batch import Batch
 from frigate.nn.partition import cut_parts, in_parts
-from frigate.training.hidden_sensors import training_masks, training_windows
+from frigate.training.hidden_sensors import kept_out_sensors, training_masks, training_windows
 from frigate.training.run import RunOnCity
 from frigate.training.train import new_run
 from tests.support.forecast_runs import small_city
@@ -83,7 +83,8 @@ def poisoned_at(run: RunOnCity, hidden: np.ndarray) -> RunOnCity:
 
 def test_hours_are_filled_with_the_profile_of_visible_sensors_only(run_with_gaps: RunOnCity) -> None:
     run = run_with_gaps
-    hidden_in = [*training_masks(run), ~run.split.training]  # the last: what validates must not help to forecast itself
+    # What is kept out and what validates must not help to forecast itself.
+    hidden_in = [*training_masks(run), kept_out_sensors(run), ~run.split.training]
     for which, hidden in enumerate(hidden_in):
         before, after = (training_windows(each, "cpu").views.demands[which] for each in (run, poisoned_at(run, hidden)))
         assert (before.sensors == (run.split.training & ~hidden)).all() and before.usual_counts[8].any()
@@ -103,7 +104,7 @@ def test_a_window_knows_nothing_of_its_hidden_sensors_and_a_wrong_demand_would_t
         before, after = (batch_of(each, [mask]) for each in (run, poisoned))
         for name in ("usual_past", "demand", "demand_node", "values"):
             assert torch.equal(getattr(before, name), getattr(after, name)), name
-        leaking = batch_of(poisoned, [mask], [len(masks)])  # the demand of all training nodes
+        leaking = batch_of(poisoned, [mask], [len(masks) + 1])  # the demand of all training nodes
         assert leaking.demand is not None and before.demand is not None
         assert (leaking.demand - before.demand).abs().max() > 100
 

@@ -218,6 +218,7 @@ def test_the_runs_own_model_is_not_touched() -> None:
 @pytest.mark.parametrize("quantity", ["count", "speed"])
 def test_counts_are_scored_as_they_are_forecast_not_below_0(quantity: str) -> None:
     run = small_run(quantity=quantity)
+    run.model.trust_correction(1.0)
     with torch.no_grad():
         for parameter in run.model.get_submodule("readout").parameters():
             parameter.fill_(-100.0)
