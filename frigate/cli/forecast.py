@@ -48,12 +48,12 @@ def run(args: Namespace) -> None:
 
 def print_summary(result: Forecast, before: Forecast | None = None) -> None:
     """Print the busiest nodes, the total and, given the forecast before a change to the roads, the largest changes."""
-    from frigate.forecasting.summary import busiest, largest_changes, total_line
+    from frigate.forecasting.summary import busiest, change_table, total_line
 
     title, rows = busiest(result)
     tables = {title: rows}
     if before is not None:
-        changes = largest_changes(result, before)
+        changes = change_table(result, before)
         tables["Largest changes" if changes else "No node's forecast changes."] = changes
     for title, rows in tables.items():
         say(title)

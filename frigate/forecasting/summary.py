@@ -46,16 +46,21 @@ def busiest(forecast: Forecast) -> tuple[str, Table]:
     ]
 
 
-def largest_changes(forecast: Forecast, before: Forecast) -> Table:
+def largest_changes(before: NDArray[np.floating], after: NDArray[np.floating], *, count: int) -> list[int]:
+    """Rows of the nodes whose values [N] change most, largest change first; none that stays or has no value."""
+    change = np.nan_to_num(np.abs(after - before))
+    order = np.argsort(-change, kind="stable")[:count]
+    rows: list[int] = order[change[order] > 0].tolist()
+    return rows
+
+
+def change_table(forecast: Forecast, before: Forecast) -> Table:
     """The nodes that change most when roads are closed or added. Both forecasts must have the same nodes."""
     was, now = node_totals(before), node_totals(forecast)
-    change = now - was
-    order = np.argsort(-np.abs(change), kind="stable")
-    order = order[np.abs(change[order]) > 0][:LISTED]  # also drops NaN
     return [
         _about(forecast, node)
-        | {"before": _number(was[node]), "after": _number(now[node]), "change": f"{change[node]:+,.1f}"}
-        for node in order.tolist()
+        | {"before": _number(was[node]), "after": _number(now[node]), "change": f"{now[node] - was[node]:+,.1f}"}
+        for node in largest_changes(was, now, count=LISTED)
     ]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from frigate.demand.flows import HOUR_S
 from frigate.evaluation.closures import LeftOfChange, left_of_change
 from frigate.evaluation.evaluate import forecaster_of
-from frigate.pages.closures import ClosureView, largest_changes
+from frigate.pages.closures import ClosureView, list_changes
 from frigate.pages.demand_page import UNIT
 from frigate.simulate.demo_city import usual_weekday
 from frigate.text import percent, three_digits
@@ -87,7 +87,7 @@ def study_closure(run: RunOnCity, names: Sequence[str], *, seed: int, intersecti
         roads=rows,
         unit=UNIT,
         note=f"A weekday, mean from {HOURS.start:02}:00 to {HOURS.stop}:00",
-        largest=largest_changes(network, node_before, node_after),
+        largest=list_changes(network, node_before, node_after),
         arrays={each: values[None].astype(np.float32) for each, values in arrays.items()},
     )
     return ClosureStudy(name, view, int(split.unseen.sum()), left)

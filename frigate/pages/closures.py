@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frigate.city.network import RoadNetwork
+from frigate.forecasting.summary import largest_changes
 from frigate.pages.day import ClosedDay, Day
 
 LISTED = 10
@@ -57,7 +58,7 @@ def view_closed_day(day: Day, closed: ClosedDay, unit: str) -> ClosureView:
         roads=closed.roads,
         unit=unit,
         note="",
-        largest=largest_changes(day.network, day.forecast.mean(0), closed.forecast.mean(0)),
+        largest=list_changes(day.network, day.forecast.mean(0), closed.forecast.mean(0)),
         arrays={"after": closed.forecast, "road_after": closed.road_flow},
     )
 
@@ -72,16 +73,14 @@ def title_of(network: RoadNetwork, roads: NDArray[np.int64]) -> str:
     return ", ".join(names[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
-def largest_changes(
+def list_changes(
     network: RoadNetwork, before: NDArray[np.floating], after: NDArray[np.floating]
 ) -> list[dict[str, Any]]:
-    """The nodes that change most, largest change first."""
-    change = np.nan_to_num(np.abs(after - before))
-    order = np.argsort(-change, kind="stable")[:LISTED]
+    """The nodes that change most, for the page: `Change` in page/src/service.ts."""
     ids, streets = network.node_ids.tolist(), network.streets
     return [
         {"node": ids[n], "street": str(streets[n]), "before": float(before[n]), "after": float(after[n])}
-        for n in order[change[order] > 0].tolist()
+        for n in largest_changes(before, after, count=LISTED)
     ]
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from frigate.forecasting.result import Forecast
-from frigate.forecasting.summary import STREET_LETTERS, busiest, largest_changes, total_line
+from frigate.forecasting.summary import STREET_LETTERS, busiest, change_table, largest_changes, total_line
 
 
 def a_forecast(values: list[list[float]], *, quantity: str = "count", street: list[str] | None = None) -> Forecast:
@@ -39,10 +39,17 @@ def test_of_speeds_the_mean_is_told_and_the_slowest_are_listed() -> None:
 
 def test_changes_are_listed_the_largest_first_and_none_that_is_zero() -> None:
     was, now = a_forecast([[10, 20, 30, np.nan]]), a_forecast([[12, 11, 30, np.nan]])
-    rows = largest_changes(now, was)
+    rows = change_table(now, was)
     assert [(row["node"], row["before"], row["after"], row["change"]) for row in rows] == [
         ("1", "20.0", "11.0", "-9.0"),
         ("0", "10.0", "12.0", "+2.0"),
     ]
     assert " 53 " in total_line(now, was) and " 60)" in total_line(now, was)
-    assert largest_changes(was, was) == []
+    assert change_table(was, was) == []
+
+
+def test_nodes_that_change_most_come_first_and_ties_in_order() -> None:
+    before = np.array([1.0, 5.0, np.nan, 2.0, 7.0, 0.0])
+    after = np.array([2.0, 2.0, 3.0, 1.0, 7.0, np.nan])
+    assert largest_changes(before, after, count=9) == [1, 0, 3]
+    assert largest_changes(before, after, count=2) == [1, 0]

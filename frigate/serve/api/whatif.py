@@ -9,6 +9,7 @@ from fastapi import APIRouter, HTTPException, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from frigate.calendar import utc_iso
+from frigate.forecasting.summary import largest_changes
 from frigate.pages import wire
 from frigate.serve.api.admission import GuardedRoute, allow
 from frigate.serve.api.closures import NodeName
@@ -76,7 +77,7 @@ def what_if(request: Request, state: StateOf, body: Question) -> Any:
         "issued_at": utc_iso(issued_s),
         "times": [utc_iso(time_s) for time_s in result.times_s.tolist()],
         "notices": list(result.notices),
-        "largest": largest_changes(city, result),
+        "largest": _changes(city, result),
     }
     if "application/json" in request.headers.get("accept", ""):
         return meta
@@ -85,9 +86,8 @@ def what_if(request: Request, state: StateOf, body: Question) -> Any:
     return sent(request, wire.encode(meta, arrays), wire.MEDIA_TYPE)
 
 
-def largest_changes(city: ServedCity, result: WhatIf) -> list[dict[str, Any]]:
+def _changes(city: ServedCity, result: WhatIf) -> list[dict[str, Any]]:
     before, after = np.nan_to_num(result.before).mean(0), np.nan_to_num(result.after).mean(0)
-    change = np.abs(after - before)
     return [
         {
             "node": city.node_names[row],
@@ -95,8 +95,7 @@ def largest_changes(city: ServedCity, result: WhatIf) -> list[dict[str, Any]]:
             "before": round(float(before[row]), 4),
             "after": round(float(after[row]), 4),
         }
-        for row in np.argsort(-change)[:CHANGES_LISTED].tolist()
-        if change[row] > 0
+        for row in largest_changes(before, after, count=CHANGES_LISTED)
     ]
 
 
