@@ -102,7 +102,8 @@ def measure(args: argparse.Namespace) -> None:
     }
     args.results.mkdir(parents=True, exist_ok=True)
     (args.results / f"{name}.json").write_text(json.dumps(result, indent=1), encoding="utf-8")
-    model, zero = evaluation.model, evaluation.row("zero")
+    model = evaluation.model
+    zero = evaluation.row("zero")
     assert model.unseen is not None
     assert zero.unseen is not None
     share = model.share_of_sensor

@@ -35,13 +35,15 @@ BATCH, RATE, SEED = 16, 2e-3, 0
 
 def whole_split(stream: RoadNetworkStream) -> Split:
     """Every sensor seen; 70/10/20 in time."""
-    S, none = stream.num_snapshots, np.zeros(stream.num_nodes, bool)
+    S = stream.num_snapshots
+    none = np.zeros(stream.num_nodes, bool)
     ends = (0, S * 7 // 10, S * 8 // 10, S)
     return Split(stream.sensors, none, none, *((ends[i], ends[i + 1]) for i in range(3)))
 
 
 def maes(forecast: Baseline, windows: Windows, at: np.ndarray, inputs: torch.Tensor) -> dict[str, float]:
-    error, cells = torch.zeros(12, dtype=torch.float64), torch.zeros(12, dtype=torch.float64)
+    error = torch.zeros(12, dtype=torch.float64)
+    cells = torch.zeros(12, dtype=torch.float64)
     with torch.inference_mode():
         for first in range(0, len(at), 64):
             batch = windows.batch(at[first : first + 64], past=12, horizon=12, inputs=inputs)
@@ -59,17 +61,20 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=600)
     args = parser.parse_args()
     stream = open_city(args.city).stream
-    split, settings = whole_split(stream), preset(args.preset)
+    split = whole_split(stream)
+    settings = preset(args.preset)
     scaling = fit_scaling(stream, split, settings.model, features=None, seed=SEED)
     views = NetworkViews.of_scaling(scaling, stream.network, sensors=split.seen)
-    windows, inputs = Windows(stream, views), torch.from_numpy(split.seen)
+    windows = Windows(stream, views)
+    inputs = torch.from_numpy(split.seen)
     train, check, test = (windows_in(part, past=12, horizon=12) for part in (split.train, split.validate, split.test))
     torch.manual_seed(SEED)
     rng = np.random.default_rng(SEED)
     model = build_model(settings, scaling)
     optimiser = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=1e-4)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, args.steps)
-    best, began = (np.inf, -1, model.state_dict()), time.perf_counter()
+    best = (np.inf, -1, model.state_dict())
+    began = time.perf_counter()
     for step in range(args.steps):
         model.train()
         batch = windows.batch(rng.choice(train, BATCH), past=12, horizon=12, inputs=inputs)

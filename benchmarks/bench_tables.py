@@ -49,10 +49,12 @@ def gigabytes(value: int | None) -> str:
 
 def bench_facts(_: object) -> str:
     """Where, with what, how often."""
-    found, lines = benches(), []
+    found = benches()
+    lines = []
     for name, data in found.items():
         way = next(iter(data["presets"].values()))["baseline_is"]
-        often, versions = data["repeats"], ", ".join(f"{k} {v}" for k, v in data["versions"].items())
+        often = data["repeats"]
+        versions = ", ".join(f"{k} {v}" for k, v in data["versions"].items())
         cores = "" if data["device"] == "cuda" else f", {data['threads']} threads"
         lines.append(
             f"- `{name}.json`: {data['hardware']}{cores}, {data['dtype']} ({versions}); {data['nodes']:,} nodes, "
@@ -66,7 +68,8 @@ def bench_facts(_: object) -> str:
 
 def bench_times(_: object) -> str:
     """Ours, the plain baseline, and the ratio, of each measure."""
-    found, rows = benches(), []
+    found = benches()
+    rows = []
     if not found:
         return not_measured(BENCHES)
     words = {
@@ -80,7 +83,9 @@ def bench_times(_: object) -> str:
     }
     for label, told in bench_presets(found):
         for key, what in words.items():
-            ours, baseline, ratio = told["ours"], told["baseline"], told["times_faster"].get(key)
+            ours = told["ours"]
+            baseline = told["baseline"]
+            ratio = told["times_faster"].get(key)
             if ours.get(f"{key}_ms") is None:
                 continue
             size = f", windows: {told['windows']}" if key == "step" else ""
@@ -110,7 +115,8 @@ def bench_roofline(_: object) -> str:
     rows = []
     for label, told in bench_presets(found):
         for key in ("step", "forecast"):
-            work, over = told["work"][key], told["over_floor"][key]
+            work = told["work"][key]
+            over = told["over_floor"][key]
             own = told["ours"]
             best = (
                 own["step_ms"] if key == "step" else min(filter(None, (own["forecast_ms"], own["forecast_graph_ms"])))

@@ -76,7 +76,8 @@ def mean_of(several: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def of_run(run: Run, city: City, folder: Path) -> list[dict[str, Any]]:
     """What one run makes of every scenario."""
-    counts, roads = np.load(folder / "counts.npz"), pl.read_csv(folder / "closures.csv")
+    counts = np.load(folder / "counts.npz")
+    roads = pl.read_csv(folder / "closures.csv")
     run_on_city = run.on(city)
     forecaster = forecaster_of(run_on_city, "cpu")
     scenarios = []
@@ -118,7 +119,8 @@ def next_hour(
     Beside it the same nodes' on the day without closures: what they have of error without any change.
     And what is left of the change from the open to the closed day when that between their forecasts is subtracted.
     """
-    stream, task = city.stream, run.settings.task
+    stream = city.stream
+    task = run.settings.task
     before = stream.num_snapshots
 
     def with_day(day: NDArray[np.float32], *, closed: bool) -> RoadNetworkStream:
@@ -147,7 +149,8 @@ def next_hour(
     }
     usual = forecasts(run, city, with_day(days["open"], closed=False), current)
     was, is_now = (per_hour(days[name][ahead - before]) for name in ("open", "closed"))
-    forecast_was, forecast_is = per_hour(usual), per_hour(made["told"])
+    forecast_was = per_hour(usual)
+    forecast_is = per_hour(made["told"])
     little = LITTLE_FLOW * was.mean()
     factor = (forecast_is + little) / (forecast_was + little)
     left = left_of_change(was, is_now, was * (factor - 1), unseen)

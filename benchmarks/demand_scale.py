@@ -38,7 +38,10 @@ from frigate.roads.line_graph import line_graph
 from frigate.training.environment import environment
 
 SIZES = (3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000)
-SENSORS, STEP_S, DAYS, MEAN_COUNT = 0.1, 3600, 7, 60.0
+SENSORS = 0.1
+STEP_S = 3600
+DAYS = 7
+MEAN_COUNT = 60.0
 TRUTH = SearchSettings(turn_s=30.0, noise=0.3)
 KPH_PER_MPH = 1.609344
 
@@ -73,8 +76,10 @@ def in_process(nodes: int, args: argparse.Namespace) -> dict[str, Any]:
     extra = [] if args.network is None else ["--network", str(args.network)]
     done = subprocess.run(
         [sys.executable, __file__, str(args.results), "--one", str(nodes), *extra],
-        check=True, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     made: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     print(nodes or args.network.name, made, flush=True)
     return made
@@ -83,15 +88,18 @@ def in_process(nodes: int, args: argparse.Namespace) -> dict[str, Any]:
 def read_network(folder: Path) -> RoadNetwork:
     nodes, edges = (pl.read_parquet(folder / f"{name}.parquet") for name in ("nodes", "edges"))
     roads = Edges.of(
-        edges["src"].to_numpy(), edges["dst"].to_numpy(), edges["length_m"].to_numpy(),
+        edges["src"].to_numpy(),
+        edges["dst"].to_numpy(),
+        edges["length_m"].to_numpy(),
         speed_kph=edges["speed_mph"].to_numpy() * KPH_PER_MPH,
-    )  # fmt: skip
+    )
     return RoadNetwork(np.arange(len(nodes)), nodes["lon"].to_numpy(), nodes["lat"].to_numpy(), clean_edges(roads)[0])
 
 
 def made_up(network: RoadNetwork) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """[N] a mean count for every node, and which nodes have sensors."""
-    rng, graph = np.random.default_rng(0), line_graph(network)
+    rng = np.random.default_rng(0)
+    graph = line_graph(network)
     trips = route_set(graph, search_routes(graph, TRUTH, searches=num_searches(graph), seed=99))
     flow = trips.through_node.T @ rng.gamma(1, 1, len(trips.routes))
     return MEAN_COUNT * flow / flow.mean(), rng.random(network.num_nodes) < SENSORS
@@ -99,19 +107,20 @@ def made_up(network: RoadNetwork) -> tuple[NDArray[np.float64], NDArray[np.bool_
 
 def one_set(network: RoadNetwork) -> dict[str, Any]:
     counts, sensors = made_up(network)  # compiles too
-    graph, settings = line_graph(network), DemandSettings()
+    graph = line_graph(network)
+    settings = DemandSettings()
     times: dict[str, Any] = {"nodes": network.num_nodes, "roads": network.num_edges, "searches": num_searches(graph)}
     routes = timed(
         times, "search", lambda: search_routes(graph, SearchSettings(), searches=num_searches(graph), seed=1)
     )
     trips = timed(times, "matrices", lambda: route_set(graph, routes))
-    view, wanted = SensorView.of(trips.through_node, sensors), counts[sensors, None]
+    view = SensorView.of(trips.through_node, sensors)
+    wanted = counts[sensors, None]
     numbers = timed(
-        times, "calibrate",
-        lambda: view.calibrate(
-            first_numbers(view, wanted), wanted, iterations=settings.iterations, hold=settings.hold
-        ),
-    )  # fmt: skip
+        times,
+        "calibrate",
+        lambda: view.calibrate(first_numbers(view, wanted), wanted, iterations=settings.iterations, hold=settings.hold),
+    )
     assert np.isfinite(numbers).all()
     return times | {"trips": len(routes), "roads_per_trip": round(len(routes.roads) / len(routes), 1), **peak()}
 
@@ -125,13 +134,15 @@ def whole(network: RoadNetwork) -> dict[str, Any]:
     settings = timed(times, "choose", lambda: choose_settings(stream, sensors))
     demand = timed(times, "estimate", lambda: estimate_demand(City("roads", stream), sensors, settings=settings))
     timed(times, "roads", lambda: demand.road_flow)
-    level, usual = demand.node_flow.mean(0), values.mean(0)
+    level = demand.node_flow.mean(0)
+    usual = values.mean(0)
     error = float(np.abs(level - usual)[~sensors].mean() / usual[~sensors].mean())
     return times | {"error_at_unseen": round(error, 4), **peak()}
 
 
 def timed(times: dict[str, Any], what: str, call: Callable[[], Any]) -> Any:
-    began, cpu = time.perf_counter(), time.process_time()
+    began = time.perf_counter()
+    cpu = time.process_time()
     made = call()
     times |= {
         f"{what}_s": round(time.perf_counter() - began, 2),

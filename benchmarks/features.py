@@ -37,15 +37,21 @@ SPACING_DEG = 0.001  # about 110 m
 def streets(num_nodes: int, rng: np.random.Generator) -> RoadNetwork:
     """A crooked grid: every eighth line a main road, a sixth of the others missing, a fifth of the rest one-way."""
     side = int(np.ceil(np.sqrt(num_nodes)))
-    x, y = np.arange(num_nodes) % side, np.arange(num_nodes) // side
+    x = np.arange(num_nodes) % side
+    y = np.arange(num_nodes) // side
     lon, lat = ((at + rng.uniform(-0.3, 0.3, num_nodes)) * SPACING_DEG for at in (x, y))
-    east, north = np.flatnonzero((x < side - 1) & (np.arange(num_nodes) < num_nodes - 1)), np.arange(num_nodes - side)
-    a, b = np.concatenate([east, north]), np.concatenate([east + 1, north + side])
+    east = np.flatnonzero((x < side - 1) & (np.arange(num_nodes) < num_nodes - 1))
+    north = np.arange(num_nodes - side)
+    a = np.concatenate([east, north])
+    b = np.concatenate([east + 1, north + side])
     main = np.concatenate([y[east] % 8 == 0, x[north] % 8 == 0])
     kept = main | (rng.random(len(a)) > 1 / 6)
-    a, b, main = a[kept], b[kept], main[kept]
+    a = a[kept]
+    b = b[kept]
+    main = main[kept]
     both = main | (rng.random(len(a)) > 1 / 5)
-    senders, receivers = np.concatenate([a, b[both]]), np.concatenate([b, a[both]])
+    senders = np.concatenate([a, b[both]])
+    receivers = np.concatenate([b, a[both]])
     metres = haversine_m(lon[senders], lat[senders], lon[receivers], lat[receivers])
     words = np.where(np.concatenate([main, main[both]]), "primary", "residential")
     edges, _ = clean_edges(Edges.of(senders, receivers, metres, road_class=words))
@@ -57,7 +63,8 @@ def read(folder: Path) -> RoadNetwork:
         return open_city(folder).stream.network
     import polars as pl
 
-    nodes, table = pl.read_parquet(folder / "nodes.parquet"), pl.read_parquet(folder / "edges.parquet")
+    nodes = pl.read_parquet(folder / "nodes.parquet")
+    table = pl.read_parquet(folder / "edges.parquet")
     more = {"lanes": table["lanes"].cast(pl.Float64)} if "lanes" in table.columns else {}
     if "speed_mph" in table.columns:
         more["speed_kph"] = table["speed_mph"].cast(pl.Float64) * 1.609344
@@ -66,9 +73,12 @@ def read(folder: Path) -> RoadNetwork:
 
 
 def measure(network: RoadNetwork) -> dict[str, Any]:
-    load, wall, cpu = os.getloadavg()[0], time.perf_counter(), time.process_time()
+    load = os.getloadavg()[0]
+    wall = time.perf_counter()
+    cpu = time.process_time()
     _, notice = features_and_notice(network)
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    wall = time.perf_counter() - wall
+    cpu = time.process_time() - cpu
     return {
         "nodes": network.num_nodes,
         "roads": network.num_edges,

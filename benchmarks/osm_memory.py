@@ -67,9 +67,12 @@ def imported(path: str) -> dict[str, Any]:
     """What the import took, and gave. The memory before it is that of Python and its packages."""
     from frigate.sources.osm.importer import import_osm
 
-    before, began, busy = peak_mib(), time.perf_counter(), time.process_time()
+    before = peak_mib()
+    began = time.perf_counter()
+    busy = time.process_time()
     city = import_osm(path)
-    taken_s, cpu_s = time.perf_counter() - began, time.process_time() - busy
+    taken_s = time.perf_counter() - began
+    cpu_s = time.process_time() - busy
     return {
         "seconds": round(taken_s, 1),
         "cpu_seconds": round(cpu_s, 1),
@@ -162,8 +165,10 @@ def road_places(streets: list[tuple[int, int]]) -> Iterator[tuple[float, float]]
     rng = random.Random(SEED)
 
     def place(crossing: int, other: int, share: float) -> tuple[float, float]:
-        (y, x), (v, u) = divmod(crossing, SIDE), divmod(other, SIDE)
-        lon, lat = 6 + APART_DEG * (x + share * (u - x)), 49 + APART_DEG * (y + share * (v - y))
+        (y, x) = divmod(crossing, SIDE)
+        (v, u) = divmod(other, SIDE)
+        lon = 6 + APART_DEG * (x + share * (u - x))
+        lat = 49 + APART_DEG * (y + share * (v - y))
         return lon + CROOKED_DEG * rng.random(), lat + CROOKED_DEG * rng.random()
 
     for crossing in range(SIDE * SIDE):

@@ -37,7 +37,8 @@ def main() -> None:
     parser.add_argument("--seen", type=Path, required=True)
     parser.add_argument("--results", type=Path, help="write JSON there")
     args = parser.parse_args()
-    city, task = open_city(args.city), Task()
+    city = open_city(args.city)
+    task = Task()
     seen = read_seen_file(args.seen, city.network)
     split = make_split(city.stream, seen=seen, validation_share=0, past=task.past, horizon=task.horizon)
     history = Histories(city.stream, split)
@@ -58,20 +59,36 @@ def main() -> None:
     print(city.name, args.seen.stem, json.dumps({name: round(mae, 4) for name, mae in found.items()}))
     if args.results is not None:
         words = " ".join(Path(word).name if "/" in word else word for word in sys.argv[1:])
-        result = {"command": f"python benchmarks/own_history.py {words}", **environment("cpu"), "city": city.name,
-                  "split": args.seen.stem, "windows": len(test_at), "cells": cells, "mae": found}  # fmt: skip
+        result = {
+            "command": f"python benchmarks/own_history.py {words}",
+            **environment("cpu"),
+            "city": city.name,
+            "split": args.seen.stem,
+            "windows": len(test_at),
+            "cells": cells,
+            "mae": found,
+        }
         args.results.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 class Histories:
     """What the past of each sensor says of a snapshot: S snapshots, V sensors."""
 
-    names = ("last value", "last hour", "yesterday", "hour around yesterday", "last week", "hour around last week",
-             "usual mean", "usual median")  # fmt: skip
+    names = (
+        "last value",
+        "last hour",
+        "yesterday",
+        "hour around yesterday",
+        "last week",
+        "hour around last week",
+        "usual mean",
+        "usual median",
+    )
 
     def __init__(self, stream: RoadNetworkStream, split: Split) -> None:
         rows = np.flatnonzero(split.seen)
-        self.values, self.observed = stream.values[:, rows], stream.observed[:, rows]
+        self.values = stream.values[:, rows]
+        self.observed = stream.observed[:, rows]
         self.day = DAY_S // stream.step_s
         self.hour = max(1, 3600 // stream.step_s)
         bins = hourly_bins(stream.wall_clock)

@@ -51,7 +51,8 @@ QUIET = '<script type="application/json" id="trust">{}</script>'
 
 
 def main() -> None:
-    folder, results = Path(sys.argv[1]), Path(sys.argv[2] if len(sys.argv) > 2 else "benchmarks/results")
+    folder = Path(sys.argv[1])
+    results = Path(sys.argv[2] if len(sys.argv) > 2 else "benchmarks/results")
     city = MadeUpCity(read_network(folder))
     with tempfile.TemporaryDirectory() as kept, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=ARGUMENTS)
@@ -98,8 +99,9 @@ class MadeUpCity:
         self.level = 60 * np.exp(-3 * away / away.max()) * self.rng.lognormal(0, 0.5, network.num_nodes)
         self.sensors = self.rng.random(network.num_nodes) < 0.05
         empty = np.zeros((1, network.num_nodes), np.float32)
-        stream = make_stream(empty, network, start_s=int(BEGIN.timestamp()), step_s=300, quantity="count",
-                             unit="vehicles")  # fmt: skip
+        stream = make_stream(
+            empty, network, start_s=int(BEGIN.timestamp()), step_s=300, quantity="count", unit="vehicles"
+        )
         self.container = network_container(
             network, stream, self.sensors, name="A large city", horizon=AHEAD, has_demand=False
         )
@@ -115,28 +117,49 @@ class MadeUpCity:
         times = [_iso(300 * k) for k in range(-PAST, AHEAD)]
         past = np.where(self.sensors, values[:PAST], np.float32(np.nan))
         meta = {
-            "issued_at": _iso(0), "past_times": times[:PAST], "times": times[PAST:], "stale": False, "closures": [],
-            "version": decode(self.container)[0]["version"], "notices": [],
-        }  # fmt: skip
+            "issued_at": _iso(0),
+            "past_times": times[:PAST],
+            "times": times[PAST:],
+            "stale": False,
+            "closures": [],
+            "version": decode(self.container)[0]["version"],
+            "notices": [],
+        }
         arrays = {"past": past, "forecast": values[PAST:], "road_past": roads[:PAST], "road_forecast": roads[PAST:]}
         return encode(meta, arrays)
 
     def report(self) -> str:
-        values, N = rounded(self.values(TIMES), DROPPED_BITS), self.network.num_nodes
+        values = rounded(self.values(TIMES), DROPPED_BITS)
+        N = self.network.num_nodes
         observed = np.where(self.sensors, values, np.float32(np.nan))
         arrays = {
-            "forecast": values, "baseline": rounded(self.values(TIMES), DROPPED_BITS), "observed": observed,
+            "forecast": values,
+            "baseline": rounded(self.values(TIMES), DROPPED_BITS),
+            "observed": observed,
             "road_forecast": rounded(road_flows(values, [self.network] * len(values), self.network), DROPPED_BITS),
-            "error": np.full(N, 30, np.float32), "skill": np.zeros(N, np.float32),
-            "main_sensors": np.full((N, 4), -1, np.int32), "main_sensors_m": np.zeros((N, 4), np.float32),
+            "error": np.full(N, 30, np.float32),
+            "skill": np.zeros(N, np.float32),
+            "main_sensors": np.full((N, 4), -1, np.int32),
+            "main_sensors_m": np.zeros((N, 4), np.float32),
             "closed_set": np.zeros(TIMES, np.uint32),
-        }  # fmt: skip
+        }
         day = encode({"times": [_iso(3600 * k) for k in range(TIMES)], "words": [], "closed": [[]]}, arrays)
         trust = {
-            "lead": "", "notes": [], "tiles": [], "verdict": "", "scores": "", "columns": [], "rows": [],
-            "footnote": "", "unit": "", "by_step": {"names": [], "lines": []}, "by_hops": None, "picked": [],
-            "baseline": "none", "glossary": [],
-        }  # fmt: skip
+            "lead": "",
+            "notes": [],
+            "tiles": [],
+            "verdict": "",
+            "scores": "",
+            "columns": [],
+            "rows": [],
+            "footnote": "",
+            "unit": "",
+            "by_step": {"names": [], "lines": []},
+            "by_hops": None,
+            "picked": [],
+            "baseline": "none",
+            "glossary": [],
+        }
         packed = {
             name: base64.b64encode(gzip.compress(each, 6, mtime=0)).decode()
             for name, each in (("network", self.container), ("day", day))

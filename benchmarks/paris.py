@@ -39,14 +39,23 @@ def main() -> None:
 def paris(data: Path, *, classes: bool) -> City:
     columns = {"src": "source", "dst": "target"} | ({"class_from_name": "road_class"} if classes else {})
     return import_matrix(
-        data / "counts.npz", values="count", time="t_unix", timezone="Europe/Paris", nodes=data / "nodes.parquet",
-        edges=data / "edges.parquet", rename=columns, quantity="count", on="roads", name="paris",
-    )  # fmt: skip
+        data / "counts.npz",
+        values="count",
+        time="t_unix",
+        timezone="Europe/Paris",
+        nodes=data / "nodes.parquet",
+        edges=data / "edges.parquet",
+        rename=columns,
+        quantity="count",
+        on="roads",
+        name="paris",
+    )
 
 
 def closures_as_changes(city: City, closures: pl.DataFrame) -> pl.DataFrame:
     """The turns that close and open: those into and out of a road, while it is closed."""
-    stream, network = city.stream, city.network
+    stream = city.stream
+    network = city.network
     closed = np.zeros((stream.num_snapshots + 1, stream.num_nodes), bool)  # before the record nothing is closed
     for road, begin_s, end_s in closures.select("edge_id", "begin_unix", "end_unix").iter_rows():
         first, stop = (stream.snapshot_at(time_s) for time_s in (begin_s, end_s))

@@ -31,7 +31,8 @@ def measure(size: str, name: str, device: torch.device) -> dict[str, Any]:
     sized = parse_size(size)
     windows = windows_for(sized, device)
     run = synthetic_run(change(preset(name), {"train": {"batch_size": windows}}), sized)
-    trainer, rng = Trainer(run, training_windows(run, device)), np.random.default_rng(0)
+    trainer = Trainer(run, training_windows(run, device))
+    rng = np.random.default_rng(0)
 
     def step(number: int) -> None:
         trainer._step(rng.permutation(trainer.train_at)[:windows], rng, number)

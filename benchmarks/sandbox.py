@@ -47,9 +47,14 @@ def seconds(act: Callable[[], Any]) -> float:
 
 def taxi(folder: Path) -> Any:
     return import_matrix(
-        folder / "counts.npz", nodes=folder / "nodes.parquet", edges=folder / "edges.parquet", values="counts",
-        time="t_unix", valid="valid", rename={"src": "source", "dst": "target"},
-    )  # fmt: skip
+        folder / "counts.npz",
+        nodes=folder / "nodes.parquet",
+        edges=folder / "edges.parquet",
+        values="counts",
+        time="t_unix",
+        valid="valid",
+        rename={"src": "source", "dst": "target"},
+    )
 
 
 def fresh_read(folder: Path) -> Any:

@@ -70,7 +70,8 @@ def measured(stages: dict[str, Any], name: str, work: Callable[[], Any], *, repe
     clear_peak()
     seconds = []
     for _ in range(repeats):
-        wall, cpu = time.perf_counter(), time.process_time()
+        wall = time.perf_counter()
+        cpu = time.process_time()
         made = work()
         seconds.append((time.perf_counter() - wall, time.process_time() - cpu))
     wall, cpu = np.median(seconds, axis=0).tolist()
@@ -99,16 +100,23 @@ def fit(network: RoadNetwork, features: NDArray[np.float32]) -> dict[str, Scalin
 
 
 def window(topology: Topology, sensors: NDArray[np.bool_]) -> Batch:
-    rng, N = np.random.default_rng(SEED), len(sensors)
+    rng = np.random.default_rng(SEED)
+    N = len(sensors)
     times_s = 3600 * np.arange(PAST + HORIZON)
     known = torch.from_numpy(wall_clock(times_s))[None]
     observed = torch.from_numpy(np.tile(sensors, (PAST, 1)))[None]
     target = torch.from_numpy(rng.poisson(4.0, (1, HORIZON, N)).astype(np.float32))
     values = torch.from_numpy(rng.poisson(4.0, (1, PAST, N)).astype(np.float32)) * observed
     return Batch(
-        values, observed, known[:, :PAST], known[:, PAST:], (topology,), torch.zeros(1, PAST, dtype=torch.long),
-        target, torch.from_numpy(np.tile(sensors, (HORIZON, 1)))[None],
-    )  # fmt: skip
+        values,
+        observed,
+        known[:, :PAST],
+        known[:, PAST:],
+        (topology,),
+        torch.zeros(1, PAST, dtype=torch.long),
+        target,
+        torch.from_numpy(np.tile(sensors, (HORIZON, 1)))[None],
+    )
 
 
 def model_of(settings: Settings, scaling: Scaling) -> ForecastModel:
@@ -126,7 +134,8 @@ def train(model: ForecastModel, network: RoadNetwork, batch: Batch, sensors: NDA
     """The window at all sensors: part by part, a step of the optimiser each."""
     reach = model.train().reach
     assert reach is not None and batch.target_observed is not None
-    rows, cells = np.flatnonzero(sensors), batch.target_observed.sum()
+    rows = np.flatnonzero(sensors)
+    cells = batch.target_observed.sum()
     areas = split_into_areas(network.lon[rows], network.lat[rows], math.ceil(network.num_nodes / PART_NODES))
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4)
     for part in cut_parts(batch.topologies, [rows[area] for area in areas], reach):
@@ -155,9 +164,11 @@ def measure(size: int) -> dict[str, Any]:
     features = measured(stages, "features", lambda: road_features(network), repeats=repeats)
     scaling = fit(network, features)
     (topology,), _ = measured(
-        stages, "topology",
-        lambda: build_topologies([network], scaling["both"], sensors=sensors, features=[features]), repeats=repeats,
-    )  # fmt: skip
+        stages,
+        "topology",
+        lambda: build_topologies([network], scaling["both"], sensors=sensors, features=[features]),
+        repeats=repeats,
+    )
     without = torch.zeros(size, 0)
     batches = {
         "paper": window(replace(topology, road_features=without), sensors),
@@ -256,7 +267,7 @@ def report(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "threads": {"torch": torch.get_num_threads(), "numba": threads()},
         "exponent": exponents(rows) if len(rows) > 1 else {},
         "sizes": rows,
-    }  # fmt: skip
+    }
 
 
 if __name__ == "__main__":

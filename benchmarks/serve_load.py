@@ -56,15 +56,24 @@ def prepare(folder: Path, size: Size, step_s: int) -> None:
     stream = make_stream(values, network, start_s=1_700_000_040 // step_s * step_s, step_s=step_s)
     write_city(City("Load", stream), folder / "city", overwrite=True)
     small = {"epochs": 1, "steps_per_epoch": 1, "batch_size": 1, "masks": 1, "validation_windows": 1, "parts": 64}
-    train(open_city(folder / "city"), seen="all", settings=change(preset("default"), {"train": small}),
-          folder=folder / "run", device="cpu", progress=True)  # fmt: skip
+    train(
+        open_city(folder / "city"),
+        seen="all",
+        settings=change(preset("default"), {"train": small}),
+        folder=folder / "run",
+        device="cpu",
+        progress=True,
+    )
 
 
 class Load:
     """Everything that is measured while it runs."""
 
     def __init__(self, port: int, pid: int, nodes: list[str], args: argparse.Namespace) -> None:
-        self.port, self.pid, self.nodes, self.args = port, pid, nodes, args
+        self.port = port
+        self.pid = pid
+        self.nodes = nodes
+        self.args = args
         self.took_s: list[float] = []
         self.answers: Counter[str] = Counter()
         self.events: Counter[str] = Counter()
@@ -101,7 +110,8 @@ class Load:
         writer.close()
 
     def request(self, k: int) -> bytes:
-        at, count = f"{time.time():.6f}", self.args.batch
+        at = f"{time.time():.6f}"
+        count = self.args.batch
         nodes = (self.nodes[(k * count + n) % len(self.nodes)] for n in range(count))
         lines = "".join(f"{node},{at},{(k + n) % 40}\n" for n, node in enumerate(nodes))
         body = f"node,time,value\n{lines}".encode()
@@ -134,7 +144,8 @@ class DiskProbe(threading.Thread):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(daemon=True)
-        self.path, self.ended = folder / "probe.tmp", threading.Event()
+        self.path = folder / "probe.tmp"
+        self.ended = threading.Event()
         self.took_s: list[float] = []
 
     def run(self) -> None:
@@ -199,7 +210,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     idle = os.getloadavg()[0]
     process = serve(folder, port)
     try:
-        load, probe = Load(port, process.pid, nodes, args), DiskProbe(folder)
+        load = Load(port, process.pid, nodes, args)
+        probe = DiskProbe(folder)
         probe.start()
         asyncio.run(load.run())
         probe.ended.set()

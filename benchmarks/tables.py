@@ -260,7 +260,8 @@ def facts(results: list[Result]) -> str:
     lines = []
     for city in cities(results):
         r = chosen(results, city=city, variant="paper")[0]
-        test, unseen = r.data["evaluation"]["test"], r.model["unseen"]
+        test = r.data["evaluation"]["test"]
+        unseen = r.model["unseen"]
         lines.append(
             f"- {city}: {test['windows']:,} windows of {test['past']} past and {test['horizon']} future steps of "
             f"{test['step_s'] // 60} minutes from {test['start']} to {test['end']}, at {unseen['nodes']:,} nodes."
@@ -279,7 +280,8 @@ def history(results: list[Result]) -> str:
     """How the preset `paper` learns and then forgets its neighbours."""
     rows = []
     for r in chosen(results, variant="paper"):
-        epochs, steps = r.data["history"], r.data["settings"]["train"]["steps_per_epoch"]
+        epochs = r.data["history"]
+        steps = r.data["settings"]["train"]["steps_per_epoch"]
         best = min(epochs, key=lambda epoch: epoch["validation_mae"])
         left_out = sum(epoch["skipped_steps"] for epoch in epochs)
         maes = (epochs[0]["validation_mae"], best["validation_mae"], epochs[-1]["validation_mae"])
@@ -299,11 +301,13 @@ def history(results: list[Result]) -> str:
 
 def kernels(_: list[Result]) -> str:
     """The same trainings with the kernels and with the reference."""
-    found, rows = read_results(RESULTS / "kernels"), []
+    found = read_results(RESULTS / "kernels")
+    rows = []
     if not found:
         return not_measured(["kernels/*"])
     for variant in PRESETS:
-        fused, plain = chosen(found, variant=variant), chosen(found, variant=f"{variant}-reference")
+        fused = chosen(found, variant=variant)
+        plain = chosen(found, variant=f"{variant}-reference")
         for a, b in zip(fused, plain, strict=True):
             rows.append([f"{a.split}, `{variant}`", *(measured(r.model["unseen"]["mae"]) for r in (a, b))])
         rows.append([f"mean, `{variant}`", *(f"{mean(maes(each)):.3f}" for each in (fused, plain))])
@@ -350,7 +354,8 @@ def repetitions(results: list[Result], variant: str) -> dict[str, dict[str, floa
 def repeated(results: list[Result]) -> str:
     """What training the same model again changes."""
     splits = sorted({r.split for r in chosen(results, variant="paper")}, key=lambda s: (not s.startswith("sf"), s))
-    of_core, rows = [split for split in splits if split.startswith("sf-taxi-core")], []
+    of_core = [split for split in splits if split.startswith("sf-taxi-core")]
+    rows = []
     for variant in PRESETS[::-1]:
         found = repetitions(results, variant)
         for where, mae in found.items():

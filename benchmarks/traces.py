@@ -25,7 +25,8 @@ STEPS = 288  # of five minutes: the day
 
 
 def main() -> None:
-    streets, taxi = Path(sys.argv[1]), Path(sys.argv[2])
+    streets = Path(sys.argv[1])
+    taxi = Path(sys.argv[2])
     folder = Path(sys.argv[3]) if len(sys.argv) > 3 else Path(__file__).parent / "results"
     with tempfile.TemporaryDirectory() as bare:
         os.environ["NUMBA_CACHE_DIR"] = bare  # before numba is imported
@@ -50,7 +51,8 @@ def measure(streets: Path, taxi: Path, scratch: Path) -> dict[str, Any]:
 
     def seconds(path: Path) -> tuple[float, float]:
         """Of the clock, and of all cores together: another's load lengthens the first, and hardly the second."""
-        began, busy = time.perf_counter(), time.process_time()
+        began = time.perf_counter()
+        busy = time.process_time()
         import_traces(path, city, rename=NAMES, workers=WORKERS)
         return time.perf_counter() - began, time.process_time() - busy
 

@@ -34,7 +34,8 @@ def main() -> None:
     parser.add_argument("--region", action="store_true")
     parser.add_argument("--stride", type=int, default=1)
     args = parser.parse_args()
-    city, began = open_city(args.city), time.perf_counter()
+    city = open_city(args.city)
+    began = time.perf_counter()
     # Some seen nodes are held out, to stop at: demand must not know them.
     settings = change(preset("default"), {"train": {"seed": args.seed, "validation": "seen"}})
     settings = change(settings, {"model": {"demand": args.demand}})

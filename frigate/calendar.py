@@ -88,11 +88,13 @@ class Steps:
 
 def _utc_s(local_s: NDArray[np.int64], timezone: str) -> NDArray[np.int64]:
     """UTC of local times: the first of two if ambiguous, and the moment of the clock change if skipped."""
-    tz, day_0 = zone(timezone), datetime(1970, 1, 1)
+    tz = zone(timezone)
+    day_0 = datetime(1970, 1, 1)
     read = []
     for s in local_s.tolist():
         first = (day_0 + timedelta(seconds=s)).replace(tzinfo=tz)
-        late, early = int(first.timestamp()), int(first.replace(fold=1).timestamp())
+        late = int(first.timestamp())
+        early = int(first.replace(fold=1).timestamp())
         if early < late:  # skipped: the clocks change between these two, on a quarter of an hour
             quarters = np.arange(-(-early // QUARTER_S) * QUARTER_S, late + 1, QUARTER_S)
             late = int(quarters[np.argmax(utc_offsets_s(quarters, timezone) == s - early)])
@@ -129,7 +131,8 @@ def between_bins(clock: Array, step_s: int) -> tuple[Array, Array, Array]:
         [...] the two bins, both of the snapshot's kind of day, and the weight of the second.
     """
     middle = clock[..., SECOND] + step_s // 2 - 1800
-    hour, of_kind = middle // 3600, HOURS * clock[..., KIND]
+    hour = middle // 3600
+    of_kind = HOURS * clock[..., KIND]
     return hour % HOURS + of_kind, (hour + 1) % HOURS + of_kind, (middle - 3600 * hour) / 3600
 
 

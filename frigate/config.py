@@ -54,7 +54,8 @@ def require_kinds(settings: object) -> None:
         "bool": "give true or false",
     }
     for each in fields(settings):  # type: ignore[arg-type]  # any dataclass
-        value, kind = getattr(settings, each.name), str(each.type)
+        value = getattr(settings, each.name)
+        kind = str(each.type)
         if kind.startswith("tuple[float"):
             ok = isinstance(value, list | tuple) and all(is_a(v, "float") for v in value)
             require(ok, each.name, value, "give a list of numbers, as [0.2, 0.8]")

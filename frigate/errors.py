@@ -63,8 +63,11 @@ def near_word(word: str, known: Sequence[str]) -> str | None:
 
 
 def _one_letter_apart(word: str, known: Sequence[str]) -> str | None:
-    half, size, lower = len(word) // 2, len(word), word.lower()
-    head, tail = word[:half], word[half + 1 :]  # a single typo leaves one of the halves intact
+    half = len(word) // 2
+    size = len(word)
+    lower = word.lower()
+    head = word[:half]  # a single typo leaves one of the halves intact
+    tail = word[half + 1 :]
     for name in known:
         if -2 < len(name) - size < 2 and (name.startswith(head) or name.endswith(tail)):
             at = next((i for i, (x, y) in enumerate(zip(word, name, strict=False)) if x != y), min(size, len(name)))

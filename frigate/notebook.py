@@ -37,8 +37,10 @@ def sketch(lon: Floats, lat: Floats, senders: Ints, receivers: Ints, marked: NDA
     """The roads of a network in SVG, straight from end to end and north up, with a dot at each marked node."""
     if not len(senders):
         return ""
-    x, y = lon * np.cos(np.radians(lat.mean())), -lat
-    x, y = x - x.min(), y - y.min()
+    x = lon * np.cos(np.radians(lat.mean()))
+    y = -lat
+    x = x - x.min()
+    y = y - y.min()
     scale = min(WIDTH_PX / max(x.max(), 1e-9), MAX_HEIGHT_PX / max(y.max(), 1e-9))
     points = np.stack([x, y], axis=1) * scale
     ends = np.sort(np.stack([senders, receivers], axis=1), axis=1)

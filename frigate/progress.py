@@ -14,7 +14,10 @@ def plain_progress(title: str, say: Callable[[str], None]) -> Progress:
 
     Time left counts from the first update, after any preparation; a new total is a new piece of work.
     """
-    last, began_s, began_at, of = time.monotonic(), 0.0, 0, -1
+    last = time.monotonic()
+    began_s = 0.0
+    began_at = 0
+    of = -1
 
     def update(done: int, total: int, words: str) -> None:
         nonlocal last, began_s, began_at, of
@@ -23,7 +26,8 @@ def plain_progress(title: str, say: Callable[[str], None]) -> Progress:
             began_s, began_at, of = now, done, total
         if now - last < PLAIN_PROGRESS_S or not began_at < done < total:
             return
-        last, left_s = now, (now - began_s) * (total - done) / (done - began_at)
+        last = now
+        left_s = (now - began_s) * (total - done) / (done - began_at)
         left = f"{left_s / 60:.0f} min" if left_s > 90 else f"{left_s:.0f} s"
         say(f"{title} {words}".strip() + f": {done / total:.0%}, {left} left")
 

@@ -134,7 +134,8 @@ def table_lines(
         Columns to leave out if the table is too wide, least important first. Headings are wrapped; cells are never
         cut or wrapped.
     """
-    names, dropped = list(rows[0]), []
+    names = list(rows[0])
+    dropped = []
     widths = {name: _width(name, [row[name] for row in rows]) for name in names}
     for name in drop:
         if sum(widths[name] + GAP for name in names) - GAP <= width:

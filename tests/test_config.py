@@ -110,7 +110,8 @@ def test_json_and_toml_give_the_same_settings_back(settings: Settings) -> None:
 def test_a_file_is_laid_over_a_preset(tmp_path: Path) -> None:
     path = tmp_path / "settings.toml"
     path.write_text('[task]\nhorizon = 3\n[train]\nhide = [0.1, 0.5]\nvalidation = "unseen"\n')
-    got, base = load_settings(path, preset("paper")), preset("paper")
+    got = load_settings(path, preset("paper"))
+    base = preset("paper")
     assert got.task == Task(horizon=3)
     assert got.model == base.model
     assert asdict(got.train) == asdict(base.train) | {"hide": (0.1, 0.5), "validation": "unseen"}

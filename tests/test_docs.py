@@ -39,10 +39,23 @@ SYMBOL = re.compile(r"`((?:frigate|tests|benchmarks)(?:\.\w+)+)`")
 PUBLIC = re.compile(r"\bfg\.(\w+)")
 FILE = re.compile(r"`((?:frigate|tests|benchmarks|docs|examples)/[\w./-]*)`")
 LABELS = (
-    "eq:mae", "eq:hl", "eq:aggregation_out", "eq:aggregation_in", "eq:sigmoid", "eq:edgescalar", "eq:edgeposition",
-    "eq:h0", "eq:lstm", "eq:decoder", "def:lipschitz", "def:distortion", "lem:metric_dist", "lem:position", "lem:1wl",
+    "eq:mae",
+    "eq:hl",
+    "eq:aggregation_out",
+    "eq:aggregation_in",
+    "eq:sigmoid",
+    "eq:edgescalar",
+    "eq:edgeposition",
+    "eq:h0",
+    "eq:lstm",
+    "eq:decoder",
+    "def:lipschitz",
+    "def:distortion",
+    "lem:metric_dist",
+    "lem:position",
+    "lem:1wl",
     "thm:bourgain",
-)  # fmt: skip
+)
 TABLE_1 = {  # the paper's: partial sensing, network updates, no history
     **dict.fromkeys(("AGCRN", "STGODE", "DSTAGNN", "STFGNN", "G2S", "GMSDR"), ("no", "no", "no")),
     **dict.fromkeys(("Z-GCNETs", "STSGCN", "GraphWaveNet", "GMAN", "MTGNN"), ("no", "no", "yes")),
@@ -519,7 +532,8 @@ def test_the_public_names_are_in_the_reference(site: ModuleType) -> None:
 
 def test_every_package_is_in_the_picture_and_the_text_of_the_architecture() -> None:
     packages = [path.parent.name for path in (ROOT / "frigate").glob("*/__init__.py")]
-    picture, text = read(ROOT / "docs" / "images" / "architecture.svg"), read(ROOT / "docs" / "architecture.md")
+    picture = read(ROOT / "docs" / "images" / "architecture.svg")
+    text = read(ROOT / "docs" / "architecture.md")
     assert [name for name in packages if not re.search(rf"\b{name}\b", picture)] == []
     assert [name for name in packages if f"### {name}" not in text] == []
 

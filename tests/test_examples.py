@@ -37,7 +37,9 @@ def test_a_bridge_is_closed(run_example: Any) -> None:
 
 def test_a_city_of_your_own_is_forecast_live(run_example: Any) -> None:
     seen, printed = run_example("live_city.py")
-    live, ahead, network = seen["live"], seen["ahead"], seen["network"]
+    live = seen["live"]
+    ahead = seen["ahead"]
+    network = seen["network"]
     assert live.left_out == 0 and int(ahead.sensor.sum()) == len(seen["detectors"])
     values, truth = (
         np.array([[f(step, node) for step in (0, 1)] for node in (23, 9)])

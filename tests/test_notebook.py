@@ -107,7 +107,8 @@ def test_a_map_has_each_street_once_and_each_sensor() -> None:
 def test_a_map_of_a_large_network_stays_small() -> None:
     rng = np.random.default_rng(0)
     N, E = 100_000, 200_000
-    lon, lat = 6 + rng.random(N), 49 + rng.random(N)
+    lon = 6 + rng.random(N)
+    lat = 49 + rng.random(N)
     senders, receivers = rng.integers(0, N, (2, E))
     drawn = sketch(lon, lat, senders, receivers, np.ones(N, bool))
     assert 0 < drawn.count("L") <= MAX_SHAPES and 0 < drawn.count("h0") <= MAX_SHAPES
@@ -142,7 +143,8 @@ def test_an_error_is_printed_with_its_interval(measure: Measure, text: str) -> N
 
 def test_the_pandas_frame_is_the_polars_one() -> None:
     made = forecast(small_run(), small_city().network.remove_nodes([12]))
-    frame, other = made.to_pandas(), made.to_frame()
+    frame = made.to_pandas()
+    other = made.to_frame()
     assert list(frame.columns) == other.columns
     assert str(frame["time"].dt.tz) == "UTC" and frame["time"].tolist() == [pd.Timestamp(t) for t in other["time"]]
     assert frame["value"].isna().sum() == other["value"].null_count() == 3

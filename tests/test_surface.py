@@ -15,12 +15,41 @@ import frigate as fg
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 PUBLIC = {
-    "CheckpointError", "City", "CityError", "Demand", "Evaluation", "Forecast", "Forecaster", "FrigateError", "Live",
-    "MissingExtraError", "RoadNetwork", "RoadNetworkStream", "Run", "Settings", "SettingsError", "change", "demo_city",
-    "estimate_demand", "evaluate", "forecast", "import_benchmark", "import_matrix", "import_osm", "import_sumo",
-    "import_tables", "import_traces", "load_run", "make_stream", "preset", "read_city", "train", "trips_through",
-    "write_city", "write_report",
-}  # fmt: skip
+    "CheckpointError",
+    "City",
+    "CityError",
+    "Demand",
+    "Evaluation",
+    "Forecast",
+    "Forecaster",
+    "FrigateError",
+    "Live",
+    "MissingExtraError",
+    "RoadNetwork",
+    "RoadNetworkStream",
+    "Run",
+    "Settings",
+    "SettingsError",
+    "change",
+    "demo_city",
+    "estimate_demand",
+    "evaluate",
+    "forecast",
+    "import_benchmark",
+    "import_matrix",
+    "import_osm",
+    "import_sumo",
+    "import_tables",
+    "import_traces",
+    "load_run",
+    "make_stream",
+    "preset",
+    "read_city",
+    "train",
+    "trips_through",
+    "write_city",
+    "write_report",
+}
 
 
 def test_the_public_names() -> None:
@@ -72,15 +101,21 @@ def test_the_invented_town_is_a_city_to_train_on() -> None:
     assert not np.array_equal(
         city.stream.values, fg.demo_city(seed=2, intersections=100, days=2, step_s=1800).stream.values
     )
-    model, task = {"width": 8, "layers": 1, "hidden": 8, "anchors": 4}, {"past": 2, "horizon": 2}
+    model = {"width": 8, "layers": 1, "hidden": 8, "anchors": 4}
+    task = {"past": 2, "horizon": 2}
     few = {"epochs": 1, "steps_per_epoch": 1, "batch_size": 2, "validation_windows": 2}
     settings = fg.change(fg.preset("paper"), {"model": model, "task": task, "train": few})
     run = fg.train(city, seen=0.3, settings=settings, device="cpu")
     assert fg.evaluate(run, city, device="cpu").city == city.name
     made = fg.forecast(run, stream=city, device="cpu")
     assert made.values.shape == (2, city.stream.num_nodes)
-    for shown, word in ((city, "100 nodes"), (city.network, "roads"), (city.stream, "snapshots"), (run, "epoch 1 of 1"),
-                        (made, "sensors")):  # fmt: skip
+    for shown, word in (
+        (city, "100 nodes"),
+        (city.network, "roads"),
+        (city.stream, "snapshots"),
+        (run, "epoch 1 of 1"),
+        (made, "sensors"),
+    ):
         assert word in repr(shown) and len(repr(shown)) < 250 and "\n" not in repr(shown)
 
 

@@ -83,9 +83,12 @@ def test_a_report_of_rejected_rows_holds_no_formula(tmp_path: Path) -> None:
 
 
 def test_a_forecast_holds_no_formula(tmp_path: Path) -> None:
-    place, sensor = np.zeros(2), np.array([True, False])
-    ids, streets = np.array(["=1+1", "-5"]), np.array(["@street", "Rue"])
-    times_s, values = np.array([1_704_067_200]), np.array([[1.0, -2.0]])
+    place = np.zeros(2)
+    sensor = np.array([True, False])
+    ids = np.array(["=1+1", "-5"])
+    streets = np.array(["@street", "Rue"])
+    times_s = np.array([1_704_067_200])
+    values = np.array([[1.0, -2.0]])
     made = Forecast(ids, place, place, times_s, values, sensor, 0, 300, "UTC", "speed", "", street=streets)
     made.write(tmp_path / "ahead.csv")
     rows = [row[:4] for row in cells_of((tmp_path / "ahead.csv").read_text())[1:]]

@@ -56,9 +56,12 @@ class Trees:
     def __call__(self, batch: Batch) -> Tensor:
         """[B,H,N] in the user's unit."""
         require_same_nodes("LightGBM", self.profile, batch)
-        device, N = batch.values.device, batch.num_nodes
-        nodes, steps = torch.arange(N, device=device), torch.arange(batch.horizon, device=device)
-        profile, parts = self.profile.to(device), []
+        device = batch.values.device
+        N = batch.num_nodes
+        nodes = torch.arange(N, device=device)
+        steps = torch.arange(batch.horizon, device=device)
+        profile = self.profile.to(device)
+        parts = []
         for window in batch.split(1):  # one at a time: the rows of a window take about ten megabytes
             x = features(
                 window, profile, length_scale_m=self.length_scale_m, steps=steps, nodes=nodes, readings=self.readings
@@ -148,8 +151,10 @@ class _Draw:
         max_rows: int,
     ) -> Rows:
         """Rows of the targets in random windows of the period; with `hide`, a random share of them, which is hidden."""
-        device, share = self.windows.device, 1.0 if hide is None else sum(hide) / 2
-        past, horizon = self.task.past, self.task.horizon
+        device = self.windows.device
+        share = 1.0 if hide is None else sum(hide) / 2
+        past = self.task.past
+        horizon = self.task.horizon
         inputs = torch.from_numpy(self.inputs).to(device)
         current = rng.permutation(windows_in(period, past=past, horizon=horizon))
         enough = int(max_rows / max(1.0, share * STEPS * int(targets.sum())))
@@ -161,7 +166,8 @@ class _Draw:
                 hidden = torch.from_numpy(asked)[None].to(device)
             elif hide is not None and self.masks is not None:
                 mask = int(rng.integers(0, len(self.masks)))
-                asked, which = targets & self.masks[mask], torch.tensor([mask], device=device)
+                asked = targets & self.masks[mask]
+                which = torch.tensor([mask], device=device)
                 hidden = torch.from_numpy(self.masks[mask])[None].to(device)
             batch = self.windows.batch(at[None], past=past, horizon=horizon, inputs=inputs, hidden=hidden, demand=which)
             nodes = torch.from_numpy(np.flatnonzero(asked)).to(device)
@@ -169,9 +175,13 @@ class _Draw:
             for row in batch.split(1):
                 assert row.target is not None and row.target_observed is not None
                 made = features(
-                    row, self.profile, length_scale_m=self.length_scale_m, steps=steps, nodes=nodes,
+                    row,
+                    self.profile,
+                    length_scale_m=self.length_scale_m,
+                    steps=steps,
+                    nodes=nodes,
                     readings=self.readings,
-                )  # fmt: skip
+                )
                 there = row.target_observed[0, steps][:, nodes]
                 xs.append(made[there].cpu().numpy())
                 ys.append(row.target[0, steps][:, nodes][there].cpu().numpy())
@@ -189,12 +199,21 @@ def _boost(
 ) -> tuple[Any, float]:
     """The booster up to its best tree, and its MAE there."""
     settings = {
-        "objective": objective, "metric": "l1", "num_leaves": leaves, "learning_rate": 0.05, "max_bin": 63,
+        "objective": objective,
+        "metric": "l1",
+        "num_leaves": leaves,
+        "learning_rate": 0.05,
+        "max_bin": 63,
         "min_data_in_leaf": min(200, max(1, len(train[1]) // 100)),
-        "feature_fraction": 0.5, "bagging_fraction": 0.5, "bagging_freq": 1,
-        "seed": seed, "deterministic": True, "force_col_wise": True, "verbosity": -1,
+        "feature_fraction": 0.5,
+        "bagging_fraction": 0.5,
+        "bagging_freq": 1,
+        "seed": seed,
+        "deterministic": True,
+        "force_col_wise": True,
+        "verbosity": -1,
         "num_threads": torch.get_num_threads(),  # never more: LightGBM's idle threads spin
-    }  # fmt: skip
+    }
     data = lightgbm.Dataset(*train, params=settings)
     stop = lightgbm.early_stopping(PATIENCE, verbose=False)
     validation = lightgbm.Dataset(*check, reference=data)
@@ -225,7 +244,8 @@ def features(
     latest = values[0].gather(0, (window.observed[0] * at).argmax(0, keepdim=True))[0]  # [N]
     usual = profile[hours]  # [S,N]
 
-    sensor, distance_m = topology.near_sensor[nodes], topology.near_distance_m[nodes]  # [n,M]
+    sensor = topology.near_sensor[nodes]
+    distance_m = topology.near_distance_m[nodes]  # [n,M]
     visible = known[sensor] & torch.isfinite(distance_m)
     unlike = (roads[nodes][:, None] - roads[sensor]).square().sum(-1) / max(1, roads.shape[1])  # [n,M]
     kernels, density = kernel_weights(distance_m, unlike, visible, length_scale_m=length_scale_m)

@@ -97,14 +97,17 @@ class DCRNN(DeepBaseline):
 
     def __init__(self, settings: BaselineSettings, task: Task, scaling: Scaling) -> None:
         super().__init__(settings, task, scaling)
-        D, L = settings.width, settings.layers
+        D = settings.width
+        L = settings.layers
         self.encoder = nn.ModuleList([DCGRU(self.inputs if i == 0 else D, D) for i in range(L)])
         self.decoder = nn.ModuleList([DCGRU(1 + len(CALENDAR) if i == 0 else D, D) for i in range(L)])
         self.readout = nn.Linear(D, 1)
         self.register_buffer("sampled", torch.tensor(0))  # windows trained on so far
 
     def training_activations(self, *, nodes: int, edges: int, past: int, horizon: int) -> int:
-        D, L, S = self.settings.width, self.settings.layers, SUPPORTS
+        D = self.settings.width
+        L = self.settings.layers
+        S = SUPPORTS
         cells = (past + horizon) * L * (2 * S + 4) * D  # supports of h and r * h; r, u, C, h
         between = (L - 1) * (past * (S + 1) + horizon * S) * D  # a cell's inputs from the one below
         first = past * S * self.inputs + horizon * S * (1 + len(CALENDAR))

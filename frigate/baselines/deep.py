@@ -60,7 +60,8 @@ class DeepBaseline(ForecastModel):
     def require_trained(self, batch: Batch, *names: str) -> None:
         """Refuse a past or horizon other than the model was built for; `names` says which of them matter."""
         for name in names:
-            given, trained = getattr(batch, name), getattr(self.task, name)
+            given = getattr(batch, name)
+            trained = getattr(self.task, name)
             if given != trained:
                 raise SettingsError(
                     f"{name} = {given}: this {self.settings.label} only works with {name} = {trained}. "
@@ -94,7 +95,8 @@ def closeness(topology: Topology, length_scale_m: float) -> Tensor:
 
 def random_walks(topology: Topology, length_scale_m: float) -> tuple[SparseMatrix, SparseMatrix]:
     """The random walk along the roads, D_O^-1 W, and the one against them, D_I^-1 W^T."""
-    weight, N = closeness(topology, length_scale_m), topology.num_nodes
+    weight = closeness(topology, length_scale_m)
+    N = topology.num_nodes
     leaving = weight.new_zeros(N).index_add(0, topology.senders, weight)
     arriving = weight.new_zeros(N).index_add(0, topology.receivers, weight)
     # The closeness of a very long road is 0 in fp32: do not divide by it.
@@ -108,12 +110,14 @@ def random_walks(topology: Topology, length_scale_m: float) -> tuple[SparseMatri
 
 def symmetric(topology: Topology, length_scale_m: float) -> SparseMatrix:
     """D^-1/2 W D^-1/2 of the undirected roads; of two roads between two nodes, the shorter counts."""
-    weight, N = closeness(topology, length_scale_m), topology.num_nodes
+    weight = closeness(topology, length_scale_m)
+    N = topology.num_nodes
     rows = torch.cat([topology.senders, topology.receivers])
     columns = torch.cat([topology.receivers, topology.senders])
     pairs, which = torch.unique(rows * N + columns, return_inverse=True)
     weight = weight.new_zeros(len(pairs)).scatter_reduce(0, which, weight.repeat(2), "amax")
-    rows, columns = pairs // N, pairs % N
+    rows = pairs // N
+    columns = pairs % N
     degree = weight.new_zeros(N).index_add(0, rows, weight)
     scale = degree.clamp(min=1e-30).rsqrt()
     return SparseMatrix.of(rows, columns, weight * scale[rows] * scale[columns], num_nodes=N)

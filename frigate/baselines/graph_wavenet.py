@@ -72,7 +72,8 @@ class GraphWaveNet(DeepBaseline):
 
     def __init__(self, settings: BaselineSettings, task: Task, scaling: Scaling) -> None:
         super().__init__(settings, task, scaling)
-        D, L = settings.width, settings.layers
+        D = settings.width
+        L = settings.layers
         self.start = nn.Linear(self.inputs, D)
         self.times = nn.ModuleList([GatedTime(D, dilation) for dilation in dilations(L)])
         self.diffusions = nn.ModuleList([DiffusionLayer(D) for _ in range(L - 1)])
@@ -86,7 +87,8 @@ class GraphWaveNet(DeepBaseline):
         return 1 + sum(dilations(self.settings.layers))
 
     def training_activations(self, *, nodes: int, edges: int, past: int, horizon: int) -> int:
-        D, steps = self.settings.width, self.receptive_field
+        D = self.settings.width
+        steps = self.receptive_field
         numbers = steps * (self.inputs + D)
         for dilation in dilations(self.settings.layers):
             steps -= dilation

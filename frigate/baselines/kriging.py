@@ -130,7 +130,10 @@ class Kriging:
 
 def fit_kriging(windows: Windows, split: Split, task: Task) -> Kriging:
     """Fit the variograms and decay at training nodes and times, and the profiles of all seen nodes."""
-    stream, device, past, horizon = windows.stream, windows.device, task.past, task.horizon
+    stream = windows.stream
+    device = windows.device
+    past = task.past
+    horizon = task.horizon
     seen = replace(stream, observed=stream.observed & split.seen)
     profile = fit_own_median(seen, split, otherwise=np.nan).profile.to(device)
     counts = stream.quantity == "count"
@@ -174,7 +177,8 @@ def find_surroundings(topology: Topology) -> Surroundings:
     between_m = np.full((N, M + 1, M + 1), np.inf, np.float32)
     node, m = np.nonzero(reachable & (sensor != itself))
     order = np.argsort(sensor[node, m], kind="stable")
-    node, m = node[order], m[order]
+    node = node[order]
+    m = m[order]
     wanted, first = np.unique(sensor[node, m], return_index=True)
     first = np.append(first, len(node))
     chunk = max(1, MAX_DISTANCES // max(N, 1))
@@ -193,9 +197,11 @@ def find_surroundings(topology: Topology) -> Surroundings:
 
 def _both_ways(topology: Topology) -> csr_array[np.float64]:
     """Undirected road lengths; of parallel roads, the shortest. Built by hand, because scipy would sum them."""
-    one, other = topology.neighbour_of.cpu().numpy(), topology.neighbour.cpu().numpy()  # sorted, each pair once
+    one = topology.neighbour_of.cpu().numpy()  # sorted, each pair once
+    other = topology.neighbour.cpu().numpy()
     N = topology.num_nodes
-    tail, head = topology.senders.cpu().numpy(), topology.receivers.cpu().numpy()
+    tail = topology.senders.cpu().numpy()
+    head = topology.receivers.cpu().numpy()
     length_m = np.full(len(one), np.inf)
     for pair in (tail * N + head, head * N + tail):
         np.minimum.at(length_m, np.searchsorted(one * N + other, pair), topology.length_m.cpu().numpy())
@@ -272,7 +278,8 @@ def fit_covariance(around: Surroundings, fields: Tensor) -> Covariance:
         gap: NDArray[np.float64] = weight * (nugget + sill * (1 - np.exp(-at_m / np.exp(log_range))) - height)
         return gap
 
-    shortest, longest = np.log(at_m[0]), np.log(3 * at_m[-1])
+    shortest = np.log(at_m[0])
+    longest = np.log(3 * at_m[-1])
     found = least_squares(
         misfit, [(shortest + longest) / 2, 0.5, 0.5], bounds=([shortest - 1e-6, 0, 1e-2], [longest, 10, 10])
     )
@@ -315,7 +322,8 @@ def _fit_decay(
 def _least_absolute(x: NDArray[np.float32], y: NDArray[np.float32], price: NDArray[np.float32]) -> float:
     """The f that minimizes the sum of price * |y - f x| over known y: a weighted median of y / x; 0 if none."""
     some = np.isfinite(y) & (np.abs(x) > 1e-6)
-    weight, ratio = (price[some] * np.abs(x[some])).astype(np.float64), y[some] / x[some]
+    weight = (price[some] * np.abs(x[some])).astype(np.float64)
+    ratio = y[some] / x[some]
     if len(ratio) == 0:
         return 0.0
     order = np.argsort(ratio)

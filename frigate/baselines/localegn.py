@@ -69,7 +69,8 @@ class EdgeIndex:
         union = keys[0] if len(keys) == 1 else torch.unique(torch.cat(keys))
         length, there, connected = [], [], []
         for topology, key in zip(topologies, keys, strict=True):
-            at, nothing = torch.searchsorted(union, key), topology.length_m.new_zeros(len(union))
+            at = torch.searchsorted(union, key)
+            nothing = topology.length_m.new_zeros(len(union))
             length.append(nothing.index_copy(0, at, torch.log1p(topology.length_m / length_scale_m)))
             there.append(nothing.index_fill(0, at, 1))
             ends = torch.cat([topology.senders, topology.receivers])
@@ -158,14 +159,17 @@ class LocaleGN(DeepBaseline):
         states = [start] * len(self.networks)
         for t in range(T):
             open_roads = roads.of_snapshot(batch.topology_of[:, t])
-            nodes, edges = encoded[:, :, t], torch.relu(self.road_encoder(open_roads.length))
+            nodes = encoded[:, :, t]
+            edges = torch.relu(self.road_encoder(open_roads.length))
             for i, network in enumerate(self.networks):
                 states[i] = network(nodes, edges, states[i], open_roads)
-                nodes, edges = nodes + states[i].nodes, states[i].roads
+                nodes = nodes + states[i].nodes
+                edges = states[i].roads
         return states[-1].nodes
 
     def training_activations(self, *, nodes: int, edges: int, past: int, horizon: int) -> int:
-        D, layers = self.settings.width, self.settings.layers
+        D = self.settings.width
+        layers = self.settings.layers
         of_nodes = nodes * (self.inputs + (10 + 7 * layers) * D)  # input, GRU and encoder; [v, h], sums, h
         of_roads = edges * 4 * layers * D  # g, masked g, and that in float32, which counts twice
         return past * (of_nodes + of_roads) + nodes * (4 * D + 2 * horizon)

@@ -198,7 +198,8 @@ class _Harmonic:
 
 def _harmonic(topology: Topology, known: NDArray[np.bool_]) -> _Harmonic:
     N = topology.num_nodes
-    one, other = topology.neighbour_of.cpu().numpy(), topology.neighbour.cpu().numpy()
+    one = topology.neighbour_of.cpu().numpy()
+    other = topology.neighbour.cpu().numpy()
     graph = csr_array((np.ones(len(one)), (one, other)), shape=(N, N))
     _, part = connected_components(graph, directed=False)
     unknown = np.flatnonzero(~known & np.isin(part, part[known]))

@@ -42,7 +42,8 @@ BOTTLENECK = 16  # channels of the graph convolution
 class STGCN(DeepBaseline):
     def __init__(self, settings: BaselineSettings, task: Task, scaling: Scaling) -> None:
         super().__init__(settings, task, scaling)
-        D, left = settings.width, task.past - TAKEN * settings.layers
+        D = settings.width
+        left = task.past - TAKEN * settings.layers
         if left < 1:
             fewer = (task.past - 1) // TAKEN
             raise SettingsError(
@@ -62,7 +63,8 @@ class STGCN(DeepBaseline):
         def spread(h: Tensor) -> Tensor:
             """D^-1/2 W D^-1/2 h for h [N,B,T',C], where each step uses the roads of its last snapshot."""
             N, B, left, C = h.shape
-            last_seen, columns = batch.topology_of[:, -left:].reshape(-1), h.reshape(N, B * left, C)
+            last_seen = batch.topology_of[:, -left:].reshape(-1)
+            columns = h.reshape(N, B * left, C)
             return on_roads(batch, last_seen, columns, lambda x, i: backend.sparse_sum(matrices[i], x)).view_as(h)
 
         h = x
@@ -74,7 +76,10 @@ class STGCN(DeepBaseline):
 
     def training_activations(self, *, nodes: int, edges: int, past: int, horizon: int) -> int:
         # A gated convolution saves its slices, both factors and the product; a norm its input, in fp32.
-        D, inputs, numbers, left = self.settings.width, self.inputs, 0, past
+        D = self.settings.width
+        inputs = self.inputs
+        numbers = 0
+        left = past
         for _ in self.blocks:
             left -= KERNEL - 1
             numbers += left * (KERNEL * inputs + 3 * D + 2 * BOTTLENECK)

@@ -52,7 +52,9 @@ HIDDEN = 32  # of the last layers, for each step ahead
 class STGODE(DeepBaseline):
     def __init__(self, settings: BaselineSettings, task: Task, scaling: Scaling) -> None:
         super().__init__(settings, task, scaling)
-        D, T, H = settings.width, task.past, task.horizon
+        D = settings.width
+        T = task.past
+        H = task.horizon
         self.branches = nn.ModuleList(
             Branch(Block(D if i else self.inputs, D, past=T) for i in range(settings.layers)) for _ in range(BRANCHES)
         )
@@ -65,7 +67,8 @@ class STGODE(DeepBaseline):
 
         def spread(h: Tensor) -> Tensor:
             """S h for h [N*B,T,D]."""
-            last, windows = batch.topology_of[:, -1], h.reshape(N, B, -1)
+            last = batch.topology_of[:, -1]
+            windows = h.reshape(N, B, -1)
             return on_roads(batch, last, windows, lambda x, i: backend.sparse_sum(matrices[i], x)).view_as(h)
 
         outputs = [branch(x.flatten(0, 1), spread) for branch in self.branches]
@@ -75,7 +78,8 @@ class STGODE(DeepBaseline):
     def training_activations(self, *, nodes: int, edges: int, past: int, horizon: int) -> int:
         # Per node and snapshot, in widths: each TCN saves 5, the ODE one per power of S and 5 at its ends, a norm its
         # input and output in fp32.
-        D, layers = self.settings.width, self.settings.layers
+        D = self.settings.width
+        layers = self.settings.layers
         block = D * (2 * 5 + STEPS + 1 + 5 + 4)
         return nodes * (past * (BRANCHES * layers * block + 3 * D + 2 * self.inputs) + horizon * (HIDDEN + 1))
 

@@ -75,7 +75,8 @@ class Locale:
 
 def within_hops(topology: Topology) -> tuple[Tensor, Tensor]:
     """Pairs v * N + u, ascending, of nodes within HOPS roads in either direction, and the shorter distance."""
-    N, device = topology.num_nodes, topology.senders.device
+    N = topology.num_nodes
+    device = topology.senders.device
     pairs = torch.arange(N, device=device) * (N + 1)  # each node and itself
     distance_m = topology.length_m.new_zeros(N)
     roads_out = topology.out_start.diff()
@@ -101,15 +102,18 @@ def _shortest(pairs: Tensor, distance_m: Tensor) -> tuple[Tensor, Tensor]:
 
 def nearest(topology: Topology, pairs: Tensor, distance_m: Tensor) -> Tensor:
     """[N,M] the nearest of each node's pairs, padded with N."""
-    N, device = topology.num_nodes, pairs.device
-    node, other = pairs // N, pairs % N
+    N = topology.num_nodes
+    device = pairs.device
+    node = pairs // N
+    other = pairs % N
     order = torch.arange(len(pairs), device=device)
     for ends in (topology.senders, topology.receivers):  # tie-break: length of the roads at the other node
         at_ends = topology.length_m.new_zeros(N).index_add(0, ends, topology.length_m)
         order = order[torch.argsort(at_ends[other][order], stable=True)]
     order = order[torch.argsort(distance_m[order], stable=True)]
     order = order[torch.argsort(node[order], stable=True)]
-    node, other = node[order], other[order]
+    node = node[order]
+    other = other[order]
     first = torch.searchsorted(node, torch.arange(N, device=device))
     place = torch.arange(len(node), device=device) - first[node]
     near = place < CONTEXT
@@ -202,7 +206,8 @@ class STNN(DeepBaseline):
         if len(locales) == 1:
             nodes = locales[0].nodes
             return nodes[:, None].expand(-1, batch.num_windows, -1), locales[0].nearness_of(nodes)[:, None, :, None]
-        J, device = len(locales), batch.values.device
+        J = len(locales)
+        device = batch.values.device
         last = batch.topology_of[:, -1]
         used, which = torch.unique(last[:, None] * J + batch.topology_of, return_inverse=True)
         tables = [locales[i % J].nearness_of(locales[i // J].nodes) for i in used.tolist()]

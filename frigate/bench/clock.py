@@ -107,7 +107,8 @@ def ceilings(
     """The speed of a plain copy and a plain matrix product; the product in bf16 on a GPU, in fp32 on a CPU."""
     kind = torch.bfloat16 if device.type == "cuda" else torch.float32
     a, b = (torch.randn(side, side, device=device).to(kind) for _ in range(2))
-    source, product = torch.zeros(copied_bytes, dtype=torch.uint8, device=device), torch.empty_like(a)
+    source = torch.zeros(copied_bytes, dtype=torch.uint8, device=device)
+    product = torch.empty_like(a)
     target = torch.empty_like(source)
     calls = {"copy": lambda: target.copy_(source), "product": lambda: torch.mm(a, b, out=product)}
     times = median_ms(calls, device, warm=warm, repeats=repeats)

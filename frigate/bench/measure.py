@@ -85,13 +85,15 @@ def bench(
     say : callable
         Called with the name of what is measured next.
     """
-    sized, command = parse_size(size), _command(size, device, presets, windows, seed)
+    sized = parse_size(size)
+    command = _command(size, device, presets, windows, seed)
     device = best_device(device)
     if presets not in (*PRESETS, "both"):
         raise SettingsError(f'--preset "{presets}": choose one of {", ".join(PRESETS)}, both')
     if windows is not None and not 1 <= windows <= MAX_WINDOWS:
         raise SettingsError(f"--windows {windows}: use 1 to {MAX_WINDOWS}")
-    taken, repeats = windows or windows_for(sized, device), repeats or (ON_GPU if device.type == "cuda" else ON_CPU)
+    taken = windows or windows_for(sized, device)
+    repeats = repeats or (ON_GPU if device.type == "cuda" else ON_CPU)
     names = PRESETS if presets == "both" else (presets,)
     settings = [change(preset(name), {"train": {"batch_size": taken, "seed": seed}}) for name in names]
     for each in settings:
@@ -135,8 +137,11 @@ def _measure(
     reached: Ceilings | None,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    run, name, windows = synthetic_run(settings, size), settings.model.preset, settings.train.batch_size
-    ours, data = run.model.to(device), run.windows(device)
+    run = synthetic_run(settings, size)
+    name = settings.model.preset
+    windows = settings.train.batch_size
+    ours = run.model.to(device)
+    data = run.windows(device)
     baseline, baseline_is = plain_copy(ours)
     say(f"{name}: forecast")
     found = _forecasts(run, ours, baseline, data, repeats)
@@ -188,14 +193,17 @@ def _forecasts(
     run: RunOnCity, ours: ForecastModel, baseline: ForecastModel, data: Windows, repeats: Repeats
 ) -> dict[str, Any]:
     """Forecasts of one window of all nodes, ours and the baseline's; on a GPU also replayed from a CUDA graph."""
-    device, batch, weights = data.device, _window(run, data, FIRST), _weights(ours.eval(), data)
+    device = data.device
+    batch = _window(run, data, FIRST)
+    weights = _weights(ours.eval(), data)
 
     def forecast(model: ForecastModel, **how: Any) -> Tensor:
         with torch.inference_mode(), autocast(device):
             made: Tensor = model(batch, **how)
             return made
 
-    mine, other = partial(forecast, ours, weights=weights), partial(forecast, baseline, kernels="reference")
+    mine = partial(forecast, ours, weights=weights)
+    other = partial(forecast, baseline, kernels="reference")
     baseline.eval()
     found: dict[str, Any] = {"difference": _require_same("the baseline and ours", mine(), other(), run)}
     calls = {"ours": mine, "baseline": other}
@@ -222,8 +230,11 @@ def _replayed(call: Callable[[], Tensor], run: RunOnCity, device: torch.device, 
 
 def _live_updates(run: RunOnCity, data: Windows, repeats: Repeats) -> float:
     """Milliseconds to push one snapshot and forecast, with arrays on the host as input and output."""
-    stream, task, device = run.city.stream, run.settings.task, data.device
-    live, at = Live(run.run, run.city, device=str(device)), count(FIRST)
+    stream = run.city.stream
+    task = run.settings.task
+    device = data.device
+    live = Live(run.run, run.city, device=str(device))
+    at = count(FIRST)
     before = slice(FIRST - task.past, FIRST)
     live.push(int(stream.times_s[before.start]), stream.values[before], stream.observed[before])
 
@@ -233,7 +244,8 @@ def _live_updates(run: RunOnCity, data: Windows, repeats: Repeats) -> float:
         live.forecast()
 
     time_ms = host_ms(update, warm=repeats.warm, repeats=repeats.live_update)
-    batch, weights = _window(run, data, next(at) - 1), _weights(run.model, data)
+    batch = _window(run, data, next(at) - 1)
+    weights = _weights(run.model, data)
     with torch.inference_mode(), autocast(device):
         full = run.model(batch, weights=weights)[0]
     _require_same("a live update and the full forecast", torch.from_numpy(live.forecast().values), full, run)
@@ -249,7 +261,8 @@ def _demand_update(run: RunOnCity, data: Windows, repeats: Repeats) -> dict[str,
     if not (isinstance(run.settings.model, ModelSettings) and run.settings.model.demand):
         return found
     tables = synthetic_demand(data.stream.num_nodes, seed=run.settings.train.seed, device=data.device)
-    batch, which = _window(run, data, FIRST), torch.zeros(1, dtype=torch.int64, device=data.device)
+    batch = _window(run, data, FIRST)
+    which = torch.zeros(1, dtype=torch.int64, device=data.device)
 
     clock = torch.cat([batch.time_past, batch.time_future], dim=1)
 
@@ -290,13 +303,15 @@ def _steps(
 
 def _window(run: RunOnCity, data: Windows, current: int) -> Batch:
     """The window that ends at this snapshot, with the sensors as inputs."""
-    task, inputs = run.settings.task, torch.from_numpy(run.split.seen).to(data.device)
+    task = run.settings.task
+    inputs = torch.from_numpy(run.split.seen).to(data.device)
     return data.batch(np.array([current]), past=task.past, horizon=task.horizon, inputs=inputs)
 
 
 def _stepping(trainer: Trainer) -> Callable[[], object]:
     """The trainer's own step, on different windows each time."""
-    rng, steps = np.random.default_rng(trainer.settings.seed), count()
+    rng = np.random.default_rng(trainer.settings.seed)
+    steps = count()
 
     def step() -> None:
         current = rng.permutation(trainer.train_at)[: trainer.settings.batch_size]
@@ -329,7 +344,8 @@ def _static(network: RoadNetwork, *, seed: int) -> dict[str, Any]:
 def _require_same(what: str, one: Tensor, other: Tensor, run: RunOnCity) -> float:
     """||one - other|| / ||other|| in the model's unit; FrigateError if it is more than rounding."""
     device = other.device
-    a, b = one.to(device).double(), other.double()
+    a = one.to(device).double()
+    b = other.double()
     off = float((a - b).norm() / (b - run.scaling.value_offset).norm())
     if not off <= AGREE[device.type]:
         raise FrigateError(f"{what} differ by {off:.2g} of their size, which is more than rounding. Please report this")

@@ -40,7 +40,9 @@ def rows_of(result: dict[str, Any]) -> list[dict[str, str]]:
     """A table with a row for each preset and measure."""
     rows = []
     for name, found in result["presets"].items():
-        ours, baseline, faster = found["ours"], found["baseline"], found["times_faster"]
+        ours = found["ours"]
+        baseline = found["baseline"]
+        faster = found["times_faster"]
         for key, words in MEASURES.items():
             if ours[f"{key}_ms"] is None:
                 continue

@@ -40,7 +40,8 @@ def plain_copy(model: ForecastModel) -> tuple[ForecastModel, str]:
 
 def plain_bytes(settings: ModelSettings, task: Task, *, nodes: int, edges: int, number: int) -> int:
     """Estimated memory of a training step per window; measured: 27 GB for 32 windows of Chengdu's size in bf16."""
-    D, layers = settings.width, settings.layers
+    D = settings.width
+    layers = settings.layers
     of_nodes = nodes * D * (task.past * (8 * layers + 24) + task.horizon * 24)
     return number * (of_nodes + 2 * edges * D * task.past * layers)
 
@@ -90,7 +91,8 @@ class _MessagePassingLayer(nn.Module):
         self.into = _gated_sum(geometric, "source_to_target")
 
     def forward(self, h: Tensor, gate: Tensor, topology: Topology, backend: Backend) -> Tensor:
-        layer, roads = self.layer, torch.stack([topology.senders, topology.receivers])
+        layer = self.layer
+        roads = torch.stack([topology.senders, topology.receivers])
         if isinstance(layer, GatedConv):
             return self._update(h, gate, roads)
         normal = backend.normalise(h, layer.norm)

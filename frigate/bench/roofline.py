@@ -97,14 +97,16 @@ def forecast_work(sizes: Sizes) -> tuple[WorkItem, ...]:
 
 def step_work(sizes: Sizes, *, targets: int) -> tuple[WorkItem, ...]:
     """Forward, backward and optimiser. Only `targets` nodes have targets; the others need neither LSTM."""
-    decoded, horizon = replace(sizes, nodes=targets), sizes.task.horizon
+    decoded = replace(sizes, nodes=targets)
+    horizon = sizes.task.horizon
     _, (product, sums), _, _ = _flops(sizes)
     embed, layers, _, _ = forecast_work(sizes)
     _, _, encode, decode = forecast_work(decoded)
     # In backward, the decoder reads its states and writes gradients of gates and of the readout's hidden units; then
     # all of them are read for the sums. The encoder reads encodings and states and writes gradients of gates and
     # encodings; then gates, encodings and states are read for the sums.
-    states, units = horizon * decoded.state, horizon * decoded.rows * sizes.model.hidden * sizes.number
+    states = horizon * decoded.state
+    units = horizon * decoded.rows * sizes.model.hidden * sizes.number
     decoder_back = 2 * (states + decoded.state) + 4 * states + units + decoded.outside + 7 * states + 2 * units
     encoder_back = (1 + 2 + 4 + 1 + 6) * decoded.wide + 4 * decoded.state
     return (
@@ -123,7 +125,9 @@ def step_work(sizes: Sizes, *, targets: int) -> tuple[WorkItem, ...]:
 
 def _flops(s: Sizes) -> tuple[int, tuple[int, int], int, int]:
     """Flops of a forward pass: embedding; the layers' products with W_1 and gated sums; encoder; decoder."""
-    D, hidden, cells = s.model.width, s.model.hidden, s.rows * s.task.past
+    D = s.model.width
+    hidden = s.model.hidden
+    cells = s.rows * s.task.past
     calendar = len(CALENDAR) if s.model.roads else 0
     embedding = 2 * cells * D
     if s.model.roads:

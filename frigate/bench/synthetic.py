@@ -25,10 +25,14 @@ from frigate.roads.features import FEATURES
 from frigate.training.run import RunOnCity, build_model
 
 ROADS_PER_NODE = 2.28  # Chengdu's; Beijing has 2.27
-MIN_NODES, MAX_NODES = 20, 10**8
+MIN_NODES = 20
+MAX_NODES = 10**8
 CELLS = {"cuda": 102_144, "cpu": 12_768}  # nodes x windows of a step: 32 and 4 windows of Chengdu's size
 MAX_WINDOWS = {"cuda": 64, "cpu": 8}  # for a small network
-SENSORS, STEP_S, START_S, SNAPSHOTS = 0.5, 300, 1_700_000_000, 300
+SENSORS = 0.5
+STEP_S = 300
+START_S = 1_700_000_000
+SNAPSHOTS = 300
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,8 @@ def synthetic_network(rng: np.random.Generator, *, nodes: int, roads: int) -> Ro
     betweenness would be too cheap.
     """
     side = 0.3 * (nodes / 3_192) ** 0.5
-    lon, lat = 104.0 + rng.uniform(0, side, nodes), 30.6 + rng.uniform(0, side, nodes)
+    lon = 104.0 + rng.uniform(0, side, nodes)
+    lat = 30.6 + rng.uniform(0, side, nodes)
     corners = Delaunay(np.stack([lon, lat], 1)).simplices
     sides = np.sort(np.concatenate([corners[:, [0, 1]], corners[:, [1, 2]], corners[:, [0, 2]]]), axis=1)
     a, b = np.unique(sides, axis=0).astype(np.int64).T
@@ -77,9 +82,11 @@ def synthetic_network(rng: np.random.Generator, *, nodes: int, roads: int) -> Ro
     more, one_way = divmod(roads - 2 * (nodes - 1), 2)
     near = rest[np.argsort(metres[rest])][: max(more + one_way, len(rest) // 2)]  # edges of the hull are too long
     chosen = rng.permutation(near)[: more + one_way]
-    first, second = np.concatenate([tree.row, a[chosen]]), np.concatenate([tree.col, b[chosen]])
+    first = np.concatenate([tree.row, a[chosen]])
+    second = np.concatenate([tree.col, b[chosen]])
     back = slice(0, len(first) - one_way)
-    senders, receivers = np.concatenate([first, second[back]]), np.concatenate([second, first[back]])
+    senders = np.concatenate([first, second[back]])
+    receivers = np.concatenate([second, first[back]])
     length_m = haversine_m(lon[senders], lat[senders], lon[receivers], lat[receivers])
     edges, _ = clean_edges(Edges.of(senders, receivers, length_m))
     return RoadNetwork(np.arange(nodes), lon, lat, edges)
@@ -105,7 +112,8 @@ def synthetic_demand(nodes: int, *, seed: int, device: torch.device) -> DemandTa
 
 def synthetic_run(settings: Settings, size: Size) -> RunOnCity:
     """An untrained run on random readings and road features: speed does not depend on them."""
-    seed, windows = settings.train.seed, settings.train.batch_size
+    seed = settings.train.seed
+    windows = settings.train.batch_size
     rng = np.random.default_rng(seed)
     network = synthetic_network(rng, nodes=size.nodes, roads=size.roads)
     snapshots = max(SNAPSHOTS, 2 * (windows + settings.task.past + settings.task.horizon))

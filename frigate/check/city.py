@@ -152,10 +152,14 @@ def check_city(city: City, *, positions: bool = False) -> CheckReport:
     -------
     A report: `lines()` for a person, `to_json()` for a program.
     """
-    stream, network = city.stream, city.network
+    stream = city.stream
+    network = city.network
     names, _ = city.detectors.at_nodes(stream.node_ids, stream.node_ids)
-    parts, sensors = connected_parts(network), check_sensors(stream, names)
-    M, S, N = len(sensors), stream.num_snapshots, stream.num_nodes
+    parts = connected_parts(network)
+    sensors = check_sensors(stream, names)
+    M = len(sensors)
+    S = stream.num_snapshots
+    N = stream.num_nodes
     observed = int(stream.observed.sum())
     present = np.stack([each.present for each in stream.networks])[:, stream.sensors].sum(axis=1)
     unseen = network.present & ~stream.sensors
@@ -211,7 +215,8 @@ def _detectors(city: City) -> tuple[tuple[str, NodeId, float | None], ...]:
 
 
 def _advice(stream: RoadNetworkStream, sensors: int) -> tuple[str, ...]:
-    S, seconds = stream.num_snapshots, stream.num_snapshots * stream.step_s
+    S = stream.num_snapshots
+    seconds = stream.num_snapshots * stream.step_s
     if not sensors:
         return ("there is nothing to learn from. Import readings",)
     advice = []

@@ -80,9 +80,12 @@ def check_sensors(stream: RoadNetworkStream, detectors: NDArray[np.str_] | None 
 
     each = []
     for n, values, observed in _columns(stream):
-        read, there = np.flatnonzero(observed), present[stream.network_of, n]  # snapshots
+        read = np.flatnonzero(observed)  # snapshots
+        there = present[stream.network_of, n]
         gap, gap_first = _longest_gap(there & ~observed)
-        faults, run, last = [], None, int(read[-1])
+        faults = []
+        run = None
+        last = int(read[-1])
         if not values[read].any():
             faults.append(ONLY_ZERO)
         elif (run := _stuck_run(stream, values[read], read)) is not None:
@@ -111,14 +114,16 @@ def _columns(stream: RoadNetworkStream) -> Iterator[tuple[int, NDArray[np.float6
     block = max(1, BLOCK_CELLS // max(1, stream.num_snapshots))
     for first in range(0, len(rows), block):
         some = rows[first : first + block]
-        values, observed = stream.values[:, some].T.astype(np.float64), stream.observed[:, some].T.copy()
+        values = stream.values[:, some].T.astype(np.float64)
+        observed = stream.observed[:, some].T.copy()
         yield from zip(some.tolist(), values, observed, strict=True)
 
 
 def _longest_gap(missing: Bools) -> tuple[int, int]:
     """Length of the longest run without a reading, and its first snapshot."""
     ends = np.flatnonzero(np.diff(np.concatenate([[False], missing, [False]])))
-    first, stop = ends[::2], ends[1::2]
+    first = ends[::2]
+    stop = ends[1::2]
     longest = int(np.argmax(stop - first)) if len(first) else -1
     return (int(stop[longest] - first[longest]), int(first[longest])) if len(first) else (0, 0)
 
@@ -130,10 +135,12 @@ def _stuck_run(stream: RoadNetworkStream, value: NDArray[np.float64], read: NDAr
 
     def longest(of: Bools) -> _Run:
         at = int(np.argmax(np.where(of, lengths, 0)))
-        first, count = int(starts[at]), int(lengths[at]) if of[at] else 0
+        first = int(starts[at])
+        count = int(lengths[at]) if of[at] else 0
         return _Run(count, int(read[first]), int(read[first + max(count, 1) - 1]), float(value[first]))
 
-    zeros, same = longest(value[starts] == 0), longest(value[starts] != 0)
+    zeros = longest(value[starts] == 0)
+    same = longest(value[starts] != 0)
     by_hours = math.ceil(STUCK_S / stream.step_s)
     if stream.quantity == "count":
         expected = float(value.mean()) * zeros.readings

@@ -49,7 +49,8 @@ def append_readings(city: City, path: str | Path) -> tuple[str, ...]:
     folder = Path(path).resolve()
     with _exclusive(folder):
         check_replaceable(folder, is_of_city, "a city", overwrite=True)
-        there, settings = read_city(folder), read_city_file(folder)
+        there = read_city(folder)
+        settings = read_city_file(folder)
         _check_same_city(city, there, folder)
         notices = Notices()
         sources = find_sources(folder)
@@ -91,9 +92,11 @@ def _exclusive(folder: Path) -> Iterator[None]:
 
 def _check_same_city(new: City, there: City, folder: Path) -> None:
     """Refuse readings whose quantity, step, time zone or network differ from the city's."""
-    a, b = new.stream, there.stream
+    a = new.stream
+    b = there.stream
     for name in ("quantity", "step_s", "timezone"):
-        theirs, ours = getattr(a, name), getattr(b, name)
+        theirs = getattr(a, name)
+        ours = getattr(b, name)
         if theirs != ours:
             shown = [step_text(x) if name == "step_s" else f'"{x}"' for x in (ours, theirs)]
             what = name.removesuffix("_s")

@@ -69,7 +69,8 @@ class Span:
 
     @staticmethod
     def of(time_us: NDArray[np.int64], place: Callable[[int], Place]) -> Span:
-        low, high = int(np.argmin(time_us)), int(np.argmax(time_us))
+        low = int(np.argmin(time_us))
+        high = int(np.argmax(time_us))
         return Span(int(time_us[low]), int(time_us[high]), place(low), place(high))
 
     def joined(self, other: Span | None) -> Span:
@@ -153,7 +154,8 @@ def bucket(parts: Iterable[Readings], grid: Grid, *, num_nodes: int, quantity: s
     quantity
         "count": the readings in a cell are summed. Anything else is a gauge, which keeps the latest reading.
     """
-    S, N = grid.num_snapshots, num_nodes
+    S = grid.num_snapshots
+    N = num_nodes
     snapshots = Snapshots(np.zeros((S, N), np.float32), np.zeros((S, N), bool), grid.steps)
     for part in parts:
         _put(part, grid.snapshot_of(part.time_us), snapshots.values, snapshots.observed, quantity)
@@ -171,7 +173,8 @@ def _put(
     S, N = values.shape
     inside = (snapshot >= 0) & (snapshot < S)
     if not inside.all():
-        readings, snapshot = readings.take(inside), snapshot[inside]
+        readings = readings.take(inside)
+        snapshot = snapshot[inside]
     cell = snapshot * N + readings.column
     if quantity == "count":
         np.add.at(values.reshape(-1), cell, readings.value)
@@ -221,20 +224,24 @@ def bucket_sensors(
     covered_ms
         [S] time in each snapshot covered by every sensor, for input that omits readings of 0.
     """
-    S, D = grid.num_snapshots, len(node_of)
+    S = grid.num_snapshots
+    D = len(node_of)
     snapshot = grid.snapshot_of(readings.time_us)
     order = np.argsort(snapshot, kind="stable")
-    readings, snapshot = readings.take(order), snapshot[order]
+    readings = readings.take(order)
+    snapshot = snapshot[order]
     placed = np.flatnonzero(node_of >= 0)
     join = coo_array((np.ones(len(placed)), (node_of[placed], placed)), shape=(num_nodes, D)).tocsr()
     sensors = np.bincount(node_of[placed], minlength=num_nodes)
     total = Snapshots(np.zeros((S, num_nodes), np.float32), np.zeros((S, num_nodes), bool), grid.steps)
-    partial, incomplete = np.zeros(num_nodes, np.int64), 0
+    partial = np.zeros(num_nodes, np.int64)
+    incomplete = 0
     block = max(1, BLOCK_CELLS // max(1, D))
     for low in range(0, S, block):
         high = min(low + block, S)
         rows = slice(*np.searchsorted(snapshot, [low, high]))
-        values, reports = np.zeros((high - low, D)), np.zeros((high - low, D), bool)
+        values = np.zeros((high - low, D))
+        reports = np.zeros((high - low, D), bool)
         part = readings.take(rows)
         _put(part, snapshot[rows] - low, values, reports, quantity)
         if duration_ms is not None:
@@ -295,7 +302,8 @@ def bucket_matrix(
     -------
     The snapshots, and how many cells of the matrix are 0.
     """
-    N, zeros = network.num_nodes, 0
+    N = network.num_nodes
+    zeros = 0
     earlier = np.diff(time_us, prepend=time_us[:1]) < 0
     notices.add_rows("Rows of the matrix earlier than the row above, sorted", earlier, lambda row: f"row {row + 1}")
     span = Span.of(time_us, lambda row: f"row {row + 1} of the matrix")
@@ -309,7 +317,8 @@ def bucket_matrix(
             rows = order[first : first + block]
 
             def place(cell: int, rows: NDArray[np.int64] = rows) -> str:
-                row, node = int(rows[cell // N]) + 1, network.node_ids[cell % N]
+                row = int(rows[cell // N]) + 1
+                node = network.node_ids[cell % N]
                 return f'row {row} of the matrix, node "{node}"'
 
             raw = values[rows].reshape(-1)
@@ -335,7 +344,8 @@ def snapshot_grid(span: Span, *, step_s: int, timezone: str, num_nodes: int, num
 
     A grid too large for memory is refused before any memory is allocated.
     """
-    first_s, last_s = span.first_us // 1_000_000, span.last_us // 1_000_000
+    first_s = span.first_us // 1_000_000
+    last_s = span.last_us // 1_000_000
     count = (last_s - first_s) // step_s + 1
     cells = count * max(num_nodes, MIN_WIDTH)
     if cells > MAX_CELLS or (cells > MANY_CELLS and num_readings * 1_000_000 < cells):

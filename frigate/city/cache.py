@@ -27,9 +27,25 @@ from frigate.reading.files import digest, replacing_folder
 
 CACHE_FORMAT = 5  # older ones lack clock changes (1), node lines (2), file digests (3), changes after the record (4)
 MAPPED = ("values", "observed")  # memory-mapped and without a digest, which would read all of them
-ARRAYS = ("values", "observed", "topology_of", "utc_offset_s", "later_s", "later", "node_ids", "lon", "lat", "present",
-          "roads", "roads_end", "geometry_end", "lines", "lines_end", "forbidden_turns",
-          *(f.name for f in fields(Edges)))  # fmt: skip
+ARRAYS = (
+    "values",
+    "observed",
+    "topology_of",
+    "utc_offset_s",
+    "later_s",
+    "later",
+    "node_ids",
+    "lon",
+    "lat",
+    "present",
+    "roads",
+    "roads_end",
+    "geometry_end",
+    "lines",
+    "lines_end",
+    "forbidden_turns",
+    *(f.name for f in fields(Edges)),
+)
 FILES = {"cache.json", *(f"{name}.npy" for name in ARRAYS)}
 DERIVED = re.compile(r"\.?[0-9a-f]{16}-")  # start of the names of derived files; with a dot while one is being written
 
@@ -196,7 +212,8 @@ def _array(folder: Path, name: str) -> NDArray[Any]:
 
 
 def _byte_strings(folder: Path, name: str) -> NDArray[np.object_]:
-    blob, ends = _array(folder, name).tobytes(), [0, *_array(folder, f"{name}_end").tolist()]
+    blob = _array(folder, name).tobytes()
+    ends = [0, *_array(folder, f"{name}_end").tolist()]
     strings = np.full(len(ends) - 1, b"", np.object_)
     strings[:] = [blob[a:b] for a, b in pairwise(ends)]
     return strings

@@ -72,7 +72,8 @@ def read_changes(path: Path, base: RoadNetwork, *, clock: Clock, notices: Notice
     notices.add_rows(f"Rows of {path.name} earlier than the row above, sorted", earlier, table.place_of("time"))
     base = _with_later_nodes(table, base, actions == "add_node")
     edits = _edits(table, base, actions, notices)
-    networks, from_us = [base], []
+    networks = [base]
+    from_us = []
     order = np.argsort(time_us, kind="stable")
     for us, at_once in groupby(order.tolist(), key=lambda row: int(time_us[row])):
         now = networks[-1]
@@ -102,7 +103,8 @@ def _with_later_nodes(table: Table, base: RoadNetwork, adding: NDArray[np.bool_]
             raise table.refuse(int(row), f'node_id "{names[row]}" is not an integer, but all other node ids are')
     ids = np.concatenate([base.node_ids, names[rows].astype(np.int64) if integer else names[rows]])
     present = np.concatenate([base.present, np.zeros(len(rows), bool)])
-    lon, lat = np.concatenate([base.lon, lon[rows]]), np.concatenate([base.lat, lat[rows]])
+    lon = np.concatenate([base.lon, lon[rows]])
+    lat = np.concatenate([base.lat, lat[rows]])
     return RoadNetwork(ids, lon, lat, base.edges, present)
 
 
@@ -206,7 +208,8 @@ def change_frame(stream: RoadNetworkStream, first: RoadNetwork, closed: Edges) -
     shut: dict[tuple[int, int], tuple[Any, ...]] = {}  # roads that can be reopened, by their ends
     frames: list[pl.DataFrame] = []
     for before, after, time_s in zip([everything, *course], course, at_s, strict=False):
-        gone, come = keys[id(before)] - keys[id(after)], keys[id(after)] - keys[id(before)]
+        gone = keys[id(before)] - keys[id(after)]
+        come = keys[id(after)] - keys[id(before)]
         frames += _changes_at(time_s, before, after, gone=sorted(gone), come=sorted(come), shut=shut)
     if not frames:
         return None
@@ -226,10 +229,8 @@ def _changes_at(
     import polars as pl
 
     ids = before.node_ids
-    leaving, arriving = (
-        np.flatnonzero(before.present & ~after.present),
-        np.flatnonzero(after.present & ~before.present),
-    )
+    leaving = np.flatnonzero(before.present & ~after.present)
+    arriving = np.flatnonzero(after.present & ~before.present)
     for pair in [p for p in shut if p[0] in leaving or p[1] in leaving]:
         del shut[pair]
     stays = before.present & after.present

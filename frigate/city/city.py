@@ -47,7 +47,8 @@ class City:
         return f"<City {self.name!r}: {self.stream.summary()}{notices}>"
 
     def _repr_html_(self) -> str:
-        stream, network = self.stream, self.network
+        stream = self.stream
+        network = self.network
         shown = {
             "network": f"{network.num_nodes:,} nodes, {network.num_edges:,} roads",
             "readings": stream.record_summary(),

@@ -83,6 +83,7 @@ class Detectors:
         """Detectors that have one node and share it with no other -> the row of that node."""
         names, count = np.unique(self.names, return_counts=True)
         nodes, there = np.unique(self.nodes, return_counts=True)
-        once, single = set(names[count == 1].tolist()), set(nodes[there == 1].tolist())
+        once = set(names[count == 1].tolist())
+        single = set(nodes[there == 1].tolist())
         pairs = zip(self.names.tolist(), self.nodes.tolist(), strict=True)
         return {name: node for name, node in pairs if name in once and node in single}

@@ -165,7 +165,8 @@ class RoadNetwork:
 
     def same_nodes(self, other: RoadNetwork) -> NDArray[np.int64]:
         """[N] row in `other` of each node, matched by id and place; -1 if there is none."""
-        a, b = self.node_ids, other.node_ids
+        a = self.node_ids
+        b = other.node_ids
         if all(np.array_equal(x, y) for x, y in ((a, b), (self.lon, other.lon), (self.lat, other.lat))):
             return np.arange(len(a))
         if len(b) == 0:
@@ -212,8 +213,10 @@ class RoadNetwork:
     @cached_property
     def streets(self) -> NDArray[np.str_]:
         """[N] names of the roads at each node, such as "Rue du Fort / Grand-Rue"; "" if none has a name."""
-        e, names = self.edges.join(self.closed), [""] * self.num_nodes
-        at, road = np.concatenate([e.senders, e.receivers]), np.tile(np.arange(len(e)), 2)
+        e = self.edges.join(self.closed)
+        names = [""] * self.num_nodes
+        at = np.concatenate([e.senders, e.receivers])
+        road = np.tile(np.arange(len(e)), 2)
         order = np.argsort(at, kind="stable")
         distinct, first = np.unique(at[order], return_index=True)
         for node, rows in zip(distinct.tolist(), np.split(road[order], first[1:]), strict=bool(len(e))):
@@ -441,7 +444,8 @@ def usual_roads(networks: Sequence[RoadNetwork], weight: NDArray[np.number]) -> 
 
     This is the heaviest of the networks if it is so, else a network made from them.
     """
-    first, N = networks[int(np.argmax(weight))], networks[0].num_nodes
+    first = networks[int(np.argmax(weight))]
+    N = networks[0].num_nodes
     if len(networks) == 1:
         return first
     half = weight.sum() / 2

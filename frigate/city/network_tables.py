@@ -121,7 +121,8 @@ def note_lengths(network: RoadNetwork, notices: Notices, *, refuse: bool = False
 
     With `refuse`, raise an error if most roads are like that.
     """
-    a, b = network.senders, network.receivers
+    a = network.senders
+    b = network.receivers
     apart_m = haversine_m(network.lon[a], network.lat[a], network.lon[b], network.lat[b])
     short = (apart_m > APART_M) & (network.length_m < apart_m / SHORT)
 

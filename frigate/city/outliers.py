@@ -26,7 +26,8 @@ def implausible(values: NDArray[np.floating], observed: NDArray[np.bool_]) -> ND
     for n in np.flatnonzero((observed & ((values > high + width) | (values < low - width))).any(axis=0)).tolist():
         read = values[:, n]
         own_low, own_high = _usual_range(read[observed[:, n]])
-        lowest, highest = min(low, own_low), max(high, own_high)
+        lowest = min(low, own_low)
+        highest = max(high, own_high)
         far = np.where(np.isin(read, CODES_32), FAR_FOR_A_CODE, FAR) * (highest - lowest)
         found[:, n] = observed[:, n] & ((read > highest + far) | (read < lowest - far))
     return found

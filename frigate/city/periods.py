@@ -28,7 +28,8 @@ def parse_period(text: str, timezone: str, *, where: str) -> tuple[int, int]:
     """
     first, slash, last = (part.strip() for part in text.partition("/"))
     try:
-        start, end = _moment(first, timezone), _moment(last if slash else first, timezone, end=True)
+        start = _moment(first, timezone)
+        end = _moment(last if slash else first, timezone, end=True)
     except (ValueError, OverflowError):
         raise SettingsError(
             f'{where} "{text}": not a period. Give a day, or a start and an end, such as 2024-03-11/2024-03-15 '

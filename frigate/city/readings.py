@@ -45,7 +45,8 @@ class ReadReadings:
         self, network: RoadNetwork, *, step_s: int, timezone: str, quantity: str, notices: Notices
     ) -> Snapshots:
         """These readings in snapshots. Empties `parts`."""
-        N, count = network.num_nodes, sum(map(len, self.parts))
+        N = network.num_nodes
+        count = sum(map(len, self.parts))
         if self.span is None:
             return Snapshots.none(N, step_s, timezone)
         grid = snapshot_grid(self.span, step_s=step_s, timezone=timezone, num_nodes=N, num_readings=count)
@@ -90,8 +91,12 @@ def read_readings(
     index = NodeIndex(network.node_ids)
     parts: list[Readings] = []
     row_times: list[NDArray[np.int64]] = []
-    span, order = None, RowOrder()
-    total, unknown, zeros, latest = 0, 0, 0, None
+    span = None
+    order = RowOrder()
+    total = 0
+    unknown = 0
+    zeros = 0
+    latest = None
     for table in tables:
         if not len(table):
             continue
@@ -104,7 +109,8 @@ def read_readings(
             latest = int(time_us[-1])
         known = row >= 0
         notices.add_rows(UNKNOWN_NODE, ~known, _unknown_node(table, node, index))
-        total, unknown = total + len(table), unknown + int((~known).sum())
+        total = total + len(table)
+        unknown = unknown + int((~known).sum())
         stored, keep = usable_values(numbers(table, value)[0], known, quantity=quantity, notices=notices, place=place)
         zero = keep & (stored == 0)
         zeros += int(zero.sum())
@@ -134,7 +140,8 @@ def _unknown_node(table: Table, column: str, index: NodeIndex) -> Callable[[int]
 
 def _widened(span: Span | None, table: Table, time_us: NDArray[np.int64], rows: NDArray[np.bool_]) -> Span | None:
     """The span, extended by these rows of a table."""
-    at, place = np.flatnonzero(rows), table.place_of()
+    at = np.flatnonzero(rows)
+    place = table.place_of()
     return Span.of(time_us[at], lambda i: place(int(at[i]))).joined(span) if len(at) else span
 
 
@@ -151,7 +158,8 @@ def write_readings(stream: RoadNetworkStream, folder: Path, *, csv: bool) -> Non
 
     def parts(*_: object) -> Iterator[pl.DataFrame]:
         for first in range(0, stream.num_snapshots, rows_at_once):
-            values, observed = stream.values[first:][:rows_at_once], stream.observed[first:][:rows_at_once]
+            values = stream.values[first:][:rows_at_once]
+            observed = stream.observed[first:][:rows_at_once]
             snapshot, node = np.nonzero(observed)
             time_us = pl.Series(stream.times_s[first + snapshot] * 1_000_000, dtype=pl.Int64)
             columns = {"time": time_us.cast(schema["time"]), "node_id": ids.gather(node), "value": values[observed]}

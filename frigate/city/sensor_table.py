@@ -18,7 +18,8 @@ from frigate.reading.tables import city_table
 if TYPE_CHECKING:
     import polars as pl
 
-COLUMNS, PLACE = ("sensor_id", "node_id"), ("lon", "lat", "moved_m")
+COLUMNS = ("sensor_id", "node_id")
+PLACE = ("lon", "lat", "moved_m")
 
 
 def read_detectors(path: Path, network: RoadNetwork, *, notices: Notices) -> Detectors:

@@ -25,7 +25,8 @@ from frigate.reading.files import check_regular
 
 DEFAULT_SHARE = 0.8  # of the sensors are seen by default
 MIN_SEEN = 3  # one for validation, two to learn each from the other
-NODES, PERIODS = ("seen", "validation", "unseen"), ("train", "validate", "test")  # of a Split
+NODES = ("seen", "validation", "unseen")  # of a Split
+PERIODS = ("train", "validate", "test")
 
 Seen = float | Literal["all"] | Iterable[NodeId] | None
 Period = tuple[int, int]  # snapshots [first, stop)

@@ -114,7 +114,8 @@ class RoadNetworkStream:
         after = snapshot >= S
         if not len(self.later_s) or not after.any():
             return inside
-        first, stop = int(snapshot[after].min()), int(snapshot[after].max()) + 1
+        first = int(snapshot[after].min())
+        stop = int(snapshot[after].max()) + 1
         begun = np.searchsorted(self.later_s, self.steps.times_s(first, stop), side="right")
         course = np.concatenate([[self._last_network], self.later])[begun]
         return np.where(after, course[np.clip(snapshot - first, 0, stop - first - 1)], inside)
@@ -162,7 +163,8 @@ class RoadNetworkStream:
 
     def slice(self, first: int, stop: int) -> RoadNetworkStream:
         """The snapshots from `first` up to `stop`, as views."""
-        part, stop = slice(first, stop), max(first, min(stop, self.num_snapshots))
+        part = slice(first, stop)
+        stop = max(first, min(stop, self.num_snapshots))
         turns = stop + np.flatnonzero(np.diff(self.network_of[stop - 1 :])) if stop else _turns(self.network_of)
         return replace(
             self,
@@ -182,7 +184,8 @@ class RoadNetworkStream:
         """
         column = network.same_nodes(self.networks[0])
         if np.array_equal(column, np.arange(self.num_nodes)):
-            values, observed = self.values, self.observed & network.present
+            values = self.values
+            observed = self.observed & network.present
         else:
             values = self.values[:, column]
             observed = self.observed[:, column] & (column >= 0) & network.present
@@ -190,9 +193,14 @@ class RoadNetworkStream:
             values = np.where(observed, values, 0)
         network_of = np.zeros(self.num_snapshots, np.int64)
         return replace(
-            self, values=values, observed=observed, networks=(network,), network_of=network_of,
-            later_s=no_times(), later=no_times(),
-        )  # fmt: skip
+            self,
+            values=values,
+            observed=observed,
+            networks=(network,),
+            network_of=network_of,
+            later_s=no_times(),
+            later=no_times(),
+        )
 
     @cached_property
     def digest(self) -> str:
@@ -282,7 +290,8 @@ def make_stream(
     if not present.all():
         seen = seen & present[which]
     stored = np.where(seen, values, 0).astype(np.float32, copy=False)
-    steps, numbers = Steps(start_s, step_s, timezone), step_s * np.arange(len(values), dtype=np.int64)
+    steps = Steps(start_s, step_s, timezone)
+    numbers = step_s * np.arange(len(values), dtype=np.int64)
     times_s = steps.times_s(0, len(values))
     offsets = utc_offsets_s(times_s, timezone)
     if (times_s != start_s + numbers).any():

@@ -19,9 +19,13 @@ def run(args: Namespace) -> None:
 
     require_place(args.file, as_json=args.json)
     result = bench(
-        size=args.size, device=args.device, presets=args.preset, windows=args.windows, seed=args.seed,
+        size=args.size,
+        device=args.device,
+        presets=args.preset,
+        windows=args.windows,
+        seed=args.seed,
         say=lambda text: log(f"Measuring {text}"),  # no progress bar: drawing it would slow down what is measured
-    )  # fmt: skip
+    )
     if args.json and args.file is None:
         print_json(result)
         return
@@ -35,7 +39,9 @@ def run(args: Namespace) -> None:
 
 
 BENCH = Command(
-    "bench", "Measure speed and memory, compared with plain PyTorch Geometric.", run,
+    "bench",
+    "Measure speed and memory, compared with plain PyTorch Geometric.",
+    run,
     (
         Argument("[FILE]", "with --json: write the JSON to this file", Path),
         Argument("--size SIZE", "chengdu, beijing, or a number of nodes", default="chengdu"),
@@ -46,4 +52,4 @@ BENCH = Command(
         Argument("--json", "print JSON, or write it to FILE"),
     ),
     details="Takes minutes on two cores.",
-)  # fmt: skip
+)

@@ -29,7 +29,9 @@ def run(args: Namespace) -> None:
 
 
 CHECK = Command(
-    "check", "Show what is in a city, and what is wrong with it.", run,
+    "check",
+    "Show what is in a city, and what is wrong with it.",
+    run,
     (
         CITY_FOLDER,
         EXCLUDE,
@@ -37,4 +39,4 @@ CHECK = Command(
         Argument("--html FILE", "also write a page with maps of the network, its sensors and their gaps", Path),
         JSON,
     ),
-)  # fmt: skip
+)

@@ -35,7 +35,9 @@ def script(parser: Parser, shell: str) -> str:
 
 
 def _walk(parser: Parser, path: tuple[str, ...]) -> Iterator[Words]:
-    options, with_value, inner = {}, set(), {}
+    options = {}
+    with_value = set()
+    inner = {}
     choices: dict[str, tuple[str, ...]] = {}
     for action in parser._actions:
         if action.dest == "command":
@@ -65,30 +67,32 @@ def _bash(tree: list[Words], *, zsh: bool) -> str:
             else:
                 free.append(_quoted((*words.path, option)))
     before = ["autoload -U +X compinit bashcompinit && compinit && bashcompinit"] if zsh else []
-    return "\n".join([
-        *before,
-        "_frigate() {",
-        '    local path="" plain="" dashed="" i',
-        '    local current="${COMP_WORDS[COMP_CWORD]}"',
-        "    COMPREPLY=()",
-        "    for ((i = 1; i < COMP_CWORD; i++)); do",
-        '        case "$path ${COMP_WORDS[i]}" in',
-        f'            {"|".join(paths)}) path="$path ${{COMP_WORDS[i]}}" ;;',
-        "        esac",
-        "    done",
-        '    case "$path" in',
-        *known,
-        "    esac",
-        '    case "$path ${COMP_WORDS[COMP_CWORD - 1]}" in',
-        *values,
-        f"        {'|'.join(free)}) return ;;",
-        "    esac",
-        '    if [[ "$current" == -* ]]; then plain="$dashed"; fi',
-        '    COMPREPLY=($(compgen -W "$plain" -- "$current"))',
-        "}",
-        "complete -o default -F _frigate frigate",
-        "",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            *before,
+            "_frigate() {",
+            '    local path="" plain="" dashed="" i',
+            '    local current="${COMP_WORDS[COMP_CWORD]}"',
+            "    COMPREPLY=()",
+            "    for ((i = 1; i < COMP_CWORD; i++)); do",
+            '        case "$path ${COMP_WORDS[i]}" in',
+            f'            {"|".join(paths)}) path="$path ${{COMP_WORDS[i]}}" ;;',
+            "        esac",
+            "    done",
+            '    case "$path" in',
+            *known,
+            "    esac",
+            '    case "$path ${COMP_WORDS[COMP_CWORD - 1]}" in',
+            *values,
+            f"        {'|'.join(free)}) return ;;",
+            "    esac",
+            '    if [[ "$current" == -* ]]; then plain="$dashed"; fi',
+            '    COMPREPLY=($(compgen -W "$plain" -- "$current"))',
+            "}",
+            "complete -o default -F _frigate frigate",
+            "",
+        ]
+    )
 
 
 def _quoted(path: tuple[str, ...]) -> str:
@@ -119,8 +123,10 @@ def _fish_text(text: str) -> str:
 
 
 COMPLETION = Command(
-    "completion", "Print a completion script for your shell.", run,
+    "completion",
+    "Print a completion script for your shell.",
+    run,
     (Argument("SHELL", f"one of {', '.join(SHELLS)}", choices=SHELLS),),
     details='bash: add eval "$(frigate completion bash)" to ~/.bashrc. zsh: the same with zsh, to ~/.zshrc. fish: run '
     "frigate completion fish > ~/.config/fish/completions/frigate.fish",
-)  # fmt: skip
+)

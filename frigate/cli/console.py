@@ -107,8 +107,12 @@ def progress(title: str) -> Iterator[Progress]:
         return
     from rich import progress as rich
 
-    columns = (rich.TextColumn("{task.description}", markup=False), rich.BarColumn(),
-               rich.TextColumn("{task.percentage:>3.0f}%"), rich.TimeRemainingColumn())  # fmt: skip
+    columns = (
+        rich.TextColumn("{task.description}", markup=False),
+        rich.BarColumn(),
+        rich.TextColumn("{task.percentage:>3.0f}%"),
+        rich.TimeRemainingColumn(),
+    )
     # Twice a second only: on two cores, drawing slows down the work.
     with rich.Progress(*columns, console=terminal, transient=True, refresh_per_second=2) as bar:
         task = bar.add_task(printable(title), total=None)

@@ -45,10 +45,12 @@ def run(args: Namespace) -> None:
     if road is not None and through is not None:
         say(f"{road[0]} -> {road[1]}: about {through.vehicles_per_day:,.0f} vehicles a day. The largest movements:")
         for movement in through.movements[:LISTED]:
-            (a, b), (c, d) = movement.origin, movement.destination
+            (a, b) = movement.origin
+            (c, d) = movement.destination
             say(f"  {movement.vehicles_per_day:10,.1f}  from {a} -> {b}  to {c} -> {d}")
     if args.output is not None:
-        roads, sensors = demand.network.num_edges, int(demand.sensors.sum())
+        roads = demand.network.num_edges
+        sensors = int(demand.sensors.sum())
         say(f"Flows of {roads:,} roads by kind of day and hour, from {sensors:,} sensors: {args.output}")
 
 
@@ -60,7 +62,9 @@ def _ends(text: str) -> tuple[str, str]:
 
 
 DEMAND = Command(
-    "demand", "Estimate who drives where: the flow of every road, by hour.", run,
+    "demand",
+    "Estimate who drives where: the flow of every road, by hour.",
+    run,
     (
         CITY_FOLDER,
         Argument("-o --output FILE", "write the flows of all roads: .html (a map), .geojson or .parquet", Path),
@@ -69,4 +73,4 @@ DEMAND = Command(
         JSON,
     ),
     details="Needs counts. Trips are sampled on the network and their numbers fitted to the sensors.",
-)  # fmt: skip
+)

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 SEEN = 0.3
 STRIDE = 2
-MORNING_S, SPEED = 6 * 3600 + 1800, 60  # time of day at which the live map starts, and its speed relative to real time
+MORNING_S = 6 * 3600 + 1800  # time of day at which the live map starts
+SPEED = 60  # of the live map, relative to real time
 CITY, RUN, REPORT = "city", "run", "report.html"
 
 
@@ -63,10 +64,17 @@ def demo_settings(seed: int) -> Settings:
         preset("default"),
         {
             "model": {"width": 24, "layers": 3},
-            "train": {"seed": seed, "epochs": 12, "steps_per_epoch": 20, "batch_size": 8, "warmup_steps": 30,
-                      "learning_rate": 4e-3, "validation_windows": 40},
+            "train": {
+                "seed": seed,
+                "epochs": 12,
+                "steps_per_epoch": 20,
+                "batch_size": 8,
+                "warmup_steps": 30,
+                "learning_rate": 4e-3,
+                "validation_windows": 40,
+            },
         },
-    )  # fmt: skip
+    )
 
 
 def run_demo(
@@ -146,7 +154,8 @@ def serve_demo(folder: Path, port: int) -> None:
         _forget_replay(folder / REPLAY_FILE)
         store = open_store(str(folder / REPLAY_FILE))
         service = Service(run, city, store, replay=True, keep_days=None, device="cpu")
-    ended, first = threading.Event(), last_weekday_morning(city.stream)
+    ended = threading.Event()
+    first = last_weekday_morning(city.stream)
 
     def wait(seconds: float) -> None:
         if ended.wait(seconds):
@@ -217,14 +226,19 @@ def _clear(folder: Path) -> None:
 
 
 DEMO = Command(
-    "demo", "Simulate a small town, train, evaluate, forecast, close a bridge.", run,
+    "demo",
+    "Simulate a small town, train, evaluate, forecast, close a bridge.",
+    run,
     (
         Argument("-o --output FOLDER", "folder for the city, the run and the report", Path, default=Path("demo")),
         Argument("--seed N", "seed for the town, its traffic and the weights", int, default=0),
-        Argument("--serve", "then serve the live map with a replay of the town's readings; if the demo exists already, "
-                 "serve it at once"),
+        Argument(
+            "--serve",
+            "then serve the live map with a replay of the town's readings; if the demo exists already, "
+            "serve it at once",
+        ),
         PORT,
     ),
     details="Takes about two minutes on two cores.",
     if_stopped="the next demo replaces the contents of the folder",
-)  # fmt: skip
+)

@@ -41,9 +41,15 @@ def run(args: Namespace) -> None:
     lightgbm, left_out = _lightgbm(args, opened.on(city))
     with progress("Evaluating") as update:
         result = evaluate(
-            opened, city, stride=args.stride, test=args.test, lightgbm=lightgbm, device=args.device, progress=update,
+            opened,
+            city,
+            stride=args.stride,
+            test=args.test,
+            lightgbm=lightgbm,
+            device=args.device,
+            progress=update,
             kernels=args.kernels,
-        )  # fmt: skip
+        )
     if args.json:
         print_json(result.to_json())
         return
@@ -112,14 +118,24 @@ def _print_table(rows: list[dict[str, str]], drop: tuple[str, ...]) -> None:
 
 
 EVALUATE = Command(
-    "evaluate", "Score a run on its test period, compared with naive baselines.", run,
+    "evaluate",
+    "Score a run on its test period, compared with naive baselines.",
+    run,
     (
-        RUN, OTHER_CITY, EXCLUDE,
+        RUN,
+        OTHER_CITY,
+        EXCLUDE,
         Argument("--test PERIOD", "days to score, such as 2024-03-11/2024-03-15 (default: the run's test period)"),
         Argument("--stride N", "score every Nth window", int, default=1),
-        Argument("--lightgbm", "also fit LightGBM; auto: if it is installed and takes at most about a minute",
-                 default="auto", choices=("auto", "yes", "no")),
+        Argument(
+            "--lightgbm",
+            "also fit LightGBM; auto: if it is installed and takes at most about a minute",
+            default="auto",
+            choices=("auto", "yes", "no"),
+        ),
         Argument("--details", "also show scores by step ahead, by traffic volume and by distance to a sensor"),
-        DEVICE, KERNELS, JSON,
+        DEVICE,
+        KERNELS,
+        JSON,
     ),
-)  # fmt: skip
+)

@@ -37,16 +37,32 @@ def _export_libcity(args: Namespace) -> None:
 SAMPLE = Argument("--sample FILE.npz", "also write sample inputs with their forecast", Path)
 ANY_NETWORK = "The exported model accepts networks of any size."
 EXPORT = Group(
-    "export", "Write a trained model or a city for other programs.",
+    "export",
+    "Write a trained model or a city for other programs.",
     (
-        Command("program", "Export a run as a torch.export program.", _export_model,
-                (RUN, Argument("-o --output FILE.pt2", "the file to write", Path, required=True), SAMPLE, OTHER_CITY),
-                details=ANY_NETWORK),
-        Command("onnx", "Export a run as an ONNX model.", _export_model,
-                (RUN, Argument("-o --output FILE.onnx", "the file to write", Path, required=True), SAMPLE, OTHER_CITY),
-                details=f"{ANY_NETWORK} Needs the extra `export`."),
-        Command("libcity", "Export a city as LibCity's atomic files.", _export_libcity,
-                (CITY_FOLDER, Argument("-o --output FOLDER", "the folder to write", Path, required=True),
-                 Argument("--overwrite", "replace files even if Frigate did not write them or they have changed"))),
+        Command(
+            "program",
+            "Export a run as a torch.export program.",
+            _export_model,
+            (RUN, Argument("-o --output FILE.pt2", "the file to write", Path, required=True), SAMPLE, OTHER_CITY),
+            details=ANY_NETWORK,
+        ),
+        Command(
+            "onnx",
+            "Export a run as an ONNX model.",
+            _export_model,
+            (RUN, Argument("-o --output FILE.onnx", "the file to write", Path, required=True), SAMPLE, OTHER_CITY),
+            details=f"{ANY_NETWORK} Needs the extra `export`.",
+        ),
+        Command(
+            "libcity",
+            "Export a city as LibCity's atomic files.",
+            _export_libcity,
+            (
+                CITY_FOLDER,
+                Argument("-o --output FOLDER", "the folder to write", Path, required=True),
+                Argument("--overwrite", "replace files even if Frigate did not write them or they have changed"),
+            ),
+        ),
     ),
-)  # fmt: skip
+)

@@ -23,11 +23,17 @@ def run(args: Namespace) -> None:
         run = load_run(args.run)
         other = None if args.city is None else open_city(args.city, exclude=args.exclude)
         options = {
-            "stream": run.open_city(exclude=args.exclude) if other is None else other, "at": args.at, "past": args.past,
-            "horizon": args.horizon, "sensors": "all" if args.all_sensors else "seen", "device": args.device,
-            "memory_gb": args.memory_gb, "kernels": args.kernels,
-        }  # fmt: skip
-        result, before = forecast(run, **options, close=args.close, add=args.add), None
+            "stream": run.open_city(exclude=args.exclude) if other is None else other,
+            "at": args.at,
+            "past": args.past,
+            "horizon": args.horizon,
+            "sensors": "all" if args.all_sensors else "seen",
+            "device": args.device,
+            "memory_gb": args.memory_gb,
+            "kernels": args.kernels,
+        }
+        result = forecast(run, **options, close=args.close, add=args.add)
+        before = None
         if (args.close or args.add) and not args.json:
             before = forecast(run, **options)
     if other is not None:
@@ -64,22 +70,31 @@ def print_summary(result: Forecast, before: Forecast | None = None) -> None:
 
 
 FORECAST = Command(
-    "forecast", "Forecast the traffic at every node.", run,
+    "forecast",
+    "Forecast the traffic at every node.",
+    run,
     (
         RUN,
         Argument("--at TIME", "time of the forecast (default: the end of the readings)"),
-        Argument("--close A,B", "close the road from A to B; with one id, close a node and all its roads (in a city on "
-                 "roads: a road); may be repeated", repeated=True),
+        Argument(
+            "--close A,B",
+            "close the road from A to B; with one id, close a node and all its roads (in a city on "
+            "roads: a road); may be repeated",
+            repeated=True,
+        ),
         Argument("--add A,B[,METRES]", "add a road from A to B; may be repeated", repeated=True),
         Argument("--past N", "past snapshots to use (default: as in training)", int),
         Argument("--horizon N", "steps to forecast (default: as in training)", int),
         Argument("--all-sensors", "also use the readings of held-out test nodes"),
-        OTHER_CITY, EXCLUDE,
+        OTHER_CITY,
+        EXCLUDE,
         Argument("--csv FILE", "write a long table", Path),
         Argument("--parquet FILE", "write a long table (default: RUN/forecast.parquet)", Path),
         Argument("--geojson FILE", "write a point (on roads: a line) for each node and step, with its time", Path),
         Argument("--memory-gb GB", "memory for activations (default: 4 on a CPU, what is free on a GPU)", float),
-        DEVICE, KERNELS, JSON,
+        DEVICE,
+        KERNELS,
+        JSON,
     ),
     details="Optionally with roads closed or added, or in another city.",
-)  # fmt: skip
+)

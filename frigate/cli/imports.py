@@ -26,10 +26,22 @@ def _import_matrix(args: Namespace) -> None:
     columns = (*NODE_COLUMNS, *EDGE_COLUMNS)
     with status(f"Importing {args.file}"):
         city = import_matrix(
-            args.file, values=args.values, time=args.time, valid=args.valid, start=args.start, step=args.step,
-            timezone=args.timezone, nodes=args.nodes, edges=args.edges, rename=parse_map(args.map, known=columns),
-            encoding=args.encoding, quantity=args.quantity, unit=args.unit, on=args.on, name=_name(args),
-        )  # fmt: skip
+            args.file,
+            values=args.values,
+            time=args.time,
+            valid=args.valid,
+            start=args.start,
+            step=args.step,
+            timezone=args.timezone,
+            nodes=args.nodes,
+            edges=args.edges,
+            rename=parse_map(args.map, known=columns),
+            encoding=args.encoding,
+            quantity=args.quantity,
+            unit=args.unit,
+            on=args.on,
+            name=_name(args),
+        )
     _write(city, args)
 
 
@@ -42,15 +54,30 @@ def _import_osm(args: Namespace) -> None:
     highways = DRIVABLE if args.highways is None else frozenset(filter(None, map(str.strip, args.highways.split(","))))
     with status(f"Importing {args.file}"):
         city = import_osm(
-            args.file, name=_name(args), step=args.step or "5min", timezone=args.timezone, highways=highways,
-            keep_all=args.keep_all, on=args.on if args.readings is None else "nodes",
-        )  # fmt: skip
+            args.file,
+            name=_name(args),
+            step=args.step or "5min",
+            timezone=args.timezone,
+            highways=highways,
+            keep_all=args.keep_all,
+            on=args.on if args.readings is None else "nodes",
+        )
         if args.readings is not None:
             city = import_tables(
-                network=city, readings=args.readings, sensors=args.sensors, on=args.on, rename=parse_map(args.map),
-                snap_m=args.snap, step=args.step, timezone=args.timezone, date_order=args.date_order,
-                encoding=args.encoding, quantity=args.quantity, unit=args.unit, report=args.report,
-            )  # fmt: skip
+                network=city,
+                readings=args.readings,
+                sensors=args.sensors,
+                on=args.on,
+                rename=parse_map(args.map),
+                snap_m=args.snap,
+                step=args.step,
+                timezone=args.timezone,
+                date_order=args.date_order,
+                encoding=args.encoding,
+                quantity=args.quantity,
+                unit=args.unit,
+                report=args.report,
+            )
     _write(city, args)
 
 
@@ -61,11 +88,21 @@ def _import_traces(args: Namespace) -> None:
     _default_to_existing_city(args)
     with progress("Matching") as update:
         city = import_traces(
-            args.traces, read_city(args.network), rename=parse_map(args.map), step=args.step or "5min",
-            timezone=args.timezone, sigma_m=args.sigma, beta_m=args.beta, max_gap_s=args.max_gap, radius_m=args.radius,
-            workers=args.workers, engine=args.engine, on=args.on, name=_name(args),
+            args.traces,
+            read_city(args.network),
+            rename=parse_map(args.map),
+            step=args.step or "5min",
+            timezone=args.timezone,
+            sigma_m=args.sigma,
+            beta_m=args.beta,
+            max_gap_s=args.max_gap,
+            radius_m=args.radius,
+            workers=args.workers,
+            engine=args.engine,
+            on=args.on,
+            name=_name(args),
             on_progress=update,
-        )  # fmt: skip
+        )
     _write(city, args)
 
 
@@ -76,9 +113,16 @@ def _import_sumo(args: Namespace) -> None:
     start = args.start[0] if len(args.start) == 1 else args.start or "2024-01-01T00:00"
     with status(f"Importing {args.net}"):
         city = import_sumo(
-            args.net, edgedata=args.edgedata, detectors=args.detectors, on=args.on, start=start,
-            timezone=args.timezone, step=args.step, origin=parse_origin(args.origin), name=_name(args),
-        )  # fmt: skip
+            args.net,
+            edgedata=args.edgedata,
+            detectors=args.detectors,
+            on=args.on,
+            start=start,
+            timezone=args.timezone,
+            step=args.step,
+            origin=parse_origin(args.origin),
+            name=_name(args),
+        )
     _write(city, args)
 
 
@@ -90,11 +134,23 @@ def _import_tables(args: Namespace) -> None:
         args.network = args.output
     with status("Importing tables"):
         city = import_tables(
-            nodes=args.nodes, edges=args.edges, readings=args.readings, network=args.network, sensors=args.sensors,
-            rename=parse_map(args.map), snap_m=args.snap, step=args.step, timezone=args.timezone,
-            date_order=args.date_order, encoding=args.encoding, quantity=args.quantity, unit=args.unit, on=args.on,
-            name=_name(args), report=args.report,
-        )  # fmt: skip
+            nodes=args.nodes,
+            edges=args.edges,
+            readings=args.readings,
+            network=args.network,
+            sensors=args.sensors,
+            rename=parse_map(args.map),
+            snap_m=args.snap,
+            step=args.step,
+            timezone=args.timezone,
+            date_order=args.date_order,
+            encoding=args.encoding,
+            quantity=args.quantity,
+            unit=args.unit,
+            on=args.on,
+            name=_name(args),
+            report=args.report,
+        )
     _write(city, args)
 
 
@@ -103,9 +159,14 @@ def _import_benchmark(args: Namespace) -> None:
 
     with status(f"Importing {args.folder}"):
         city = import_benchmark(
-            args.kind, files=args.folder, name=_name(args), feature=args.feature, timezone=args.timezone,
-            length_unit=args.length_unit, zeros=args.zeros,
-        )  # fmt: skip
+            args.kind,
+            files=args.folder,
+            name=_name(args),
+            feature=args.feature,
+            timezone=args.timezone,
+            length_unit=args.length_unit,
+            zeros=args.zeros,
+        )
     _write(city, args)
 
 
@@ -117,8 +178,11 @@ def _default_to_existing_city(args: Namespace) -> None:
         return
     city = read_city_file(args.output)
     known = {
-        "step": step_text(city.step_s), "timezone": city.timezone, "quantity": city.quantity, "unit": city.unit,
-    }  # fmt: skip
+        "step": step_text(city.step_s),
+        "timezone": city.timezone,
+        "quantity": city.quantity,
+        "unit": city.unit,
+    }
     for name, value in known.items():
         if getattr(args, name, value) in (None, ""):
             setattr(args, name, value)
@@ -207,8 +271,12 @@ QUANTITY = Argument(
     "--quantity NAME", "count (summed over a step) or a gauge such as speed (last value of a step) (default: count)"
 )
 UNIT = Argument("--unit UNIT", "unit of the values, for display", default="")
-ON = Argument("--on", "what a node of the city is: an intersection, or a road segment", default="nodes",
-              choices=("nodes", "roads"))  # fmt: skip
+ON = Argument(
+    "--on",
+    "what a node of the city is: an intersection, or a road segment",
+    default="nodes",
+    choices=("nodes", "roads"),
+)
 ENCODING = Argument("--encoding NAME", "encoding of the tables, such as latin-1", default="utf-8")
 READINGS = (
     Argument("--readings FILE", "table of readings: time, value, and node_id, sensor_id or lon, lat", Path),
@@ -227,66 +295,127 @@ READINGS = (
 )
 
 IMPORT = Group(
-    "import", "Make a city folder from other data.",
+    "import",
+    "Make a city folder from other data.",
     (
-        Command("matrix", "Import a matrix of readings, with tables of nodes and roads.", _import_matrix, (
-            Argument("FILE", "a matrix [time, node] or, on roads, [time, road]: .npz, .npy, .h5 or wide .csv", Path),
-            Argument("--nodes FILE", "table of nodes: node_id, lon, lat", Path, required=True),
-            Argument("--edges FILE", "table of roads: source, target [, length_m, road_class, ...]", Path,
-                     required=True),
-            *OUTPUT,
-            Argument("--values ARRAY", "name of the matrix in the file"),
-            Argument("--time ARRAY", "name of the array of times in the file"),
-            Argument("--valid ARRAY", "name of the array that marks valid rows or cells"),
-            Argument("--start TIME", "time of the first row, if the file has no times"),
-            STEP_OF_DATA, PLACE, MAP, ENCODING, QUANTITY, UNIT, ON,
-        )),
-        Command("osm", "Import drivable roads from OpenStreetMap, with or without readings.", _import_osm, (
-            Argument("FILE", ".osm.pbf, .osm, .osm.gz, Overpass JSON or GraphML", Path),
-            *OUTPUT, *READINGS, STEP, PLACE,
-            Argument("--highways A,B,...", "values of the highway tag to keep (default: all drivable)"),
-            Argument("--keep-all --no-keep-all", "keep roads outside the largest strongly connected component"),
-            ON,
-        )),
-        Command("traces", "Import GPS traces, matched to roads and counted at every node.", _import_traces, (
-            Argument("TRACES...", "tables of positions, CSV or Parquet", Path),
-            Argument("--network CITY", "the city that the traces were recorded in", Path, required=True),
-            *OUTPUT, MAP, STEP, ZONE,
-            Argument("--sigma METRES", "standard deviation of GPS positions (default: estimated)", float),
-            Argument("--beta METRES", "scale of route minus straight-line distance (default: estimated)", float),
-            Argument("--max-gap SECONDS", "cut traces at longer gaps", float, default=240.0),
-            Argument("--radius METRES", "consider roads within this distance", float, default=50.0),
-            Argument("--workers N", "threads on this machine", int, default=1),
-            Argument("--engine", "where to compute; ray needs the extra `cluster`", default="local",
-                     choices=("local", "ray")),
-            ON,
-        )),
-        Command("sumo", "Import a SUMO network, with counts from edge data or detectors.", _import_sumo, (
-            Argument("NET", "net.xml, plain or gzip", Path),
-            *OUTPUT,
-            Argument("--edgedata FILE", "edge data; may be repeated", Path, repeated=True),
-            Argument("--detectors FILE", "E1 loops and their output; may be repeated", Path, repeated=True),
-            Argument("--start TIME", "time of simulation second 0: once for all files, or once for each "
-                     "(default: 2024-01-01T00:00)", repeated=True),
-            Argument("--origin LON,LAT", "location of point 0,0, for a network without a projection"),
-            STEP_OF_DATA, UTC, ON,
-        )),
-        Command("tables", "Import tables of nodes, roads and readings.", _import_tables, (
-            *OUTPUT,
-            Argument("--nodes FILE", "table of nodes: node_id, lon, lat", Path),
-            Argument("--edges FILE", "table of roads: source, target or a geometry", Path),
-            Argument("--network CITY", "use this city's network instead of tables", Path),
-            *READINGS, STEP_OF_DATA, ZONE, ON,
-        )),
-        Command("benchmark", "Import a published data set, such as METR-LA.", _import_benchmark, (
-            Argument("KIND", f"one of {BENCHMARKS}"),
-            Argument("FOLDER", "the files as published, under their original names", Path),
-            *OUTPUT,
-            Argument("--feature NAME", "which feature to import, such as flow or speed"),
-            ZONE,
-            Argument("--length-unit UNIT", "unit of the distances: m, km or mi (default: the data set's)"),
-            Argument("--zeros", "whether a 0 is a missing reading (default: the data set's rule)",
-                     choices=("missing", "kept")),
-        )),
+        Command(
+            "matrix",
+            "Import a matrix of readings, with tables of nodes and roads.",
+            _import_matrix,
+            (
+                Argument(
+                    "FILE", "a matrix [time, node] or, on roads, [time, road]: .npz, .npy, .h5 or wide .csv", Path
+                ),
+                Argument("--nodes FILE", "table of nodes: node_id, lon, lat", Path, required=True),
+                Argument(
+                    "--edges FILE", "table of roads: source, target [, length_m, road_class, ...]", Path, required=True
+                ),
+                *OUTPUT,
+                Argument("--values ARRAY", "name of the matrix in the file"),
+                Argument("--time ARRAY", "name of the array of times in the file"),
+                Argument("--valid ARRAY", "name of the array that marks valid rows or cells"),
+                Argument("--start TIME", "time of the first row, if the file has no times"),
+                STEP_OF_DATA,
+                PLACE,
+                MAP,
+                ENCODING,
+                QUANTITY,
+                UNIT,
+                ON,
+            ),
+        ),
+        Command(
+            "osm",
+            "Import drivable roads from OpenStreetMap, with or without readings.",
+            _import_osm,
+            (
+                Argument("FILE", ".osm.pbf, .osm, .osm.gz, Overpass JSON or GraphML", Path),
+                *OUTPUT,
+                *READINGS,
+                STEP,
+                PLACE,
+                Argument("--highways A,B,...", "values of the highway tag to keep (default: all drivable)"),
+                Argument("--keep-all --no-keep-all", "keep roads outside the largest strongly connected component"),
+                ON,
+            ),
+        ),
+        Command(
+            "traces",
+            "Import GPS traces, matched to roads and counted at every node.",
+            _import_traces,
+            (
+                Argument("TRACES...", "tables of positions, CSV or Parquet", Path),
+                Argument("--network CITY", "the city that the traces were recorded in", Path, required=True),
+                *OUTPUT,
+                MAP,
+                STEP,
+                ZONE,
+                Argument("--sigma METRES", "standard deviation of GPS positions (default: estimated)", float),
+                Argument("--beta METRES", "scale of route minus straight-line distance (default: estimated)", float),
+                Argument("--max-gap SECONDS", "cut traces at longer gaps", float, default=240.0),
+                Argument("--radius METRES", "consider roads within this distance", float, default=50.0),
+                Argument("--workers N", "threads on this machine", int, default=1),
+                Argument(
+                    "--engine",
+                    "where to compute; ray needs the extra `cluster`",
+                    default="local",
+                    choices=("local", "ray"),
+                ),
+                ON,
+            ),
+        ),
+        Command(
+            "sumo",
+            "Import a SUMO network, with counts from edge data or detectors.",
+            _import_sumo,
+            (
+                Argument("NET", "net.xml, plain or gzip", Path),
+                *OUTPUT,
+                Argument("--edgedata FILE", "edge data; may be repeated", Path, repeated=True),
+                Argument("--detectors FILE", "E1 loops and their output; may be repeated", Path, repeated=True),
+                Argument(
+                    "--start TIME",
+                    "time of simulation second 0: once for all files, or once for each (default: 2024-01-01T00:00)",
+                    repeated=True,
+                ),
+                Argument("--origin LON,LAT", "location of point 0,0, for a network without a projection"),
+                STEP_OF_DATA,
+                UTC,
+                ON,
+            ),
+        ),
+        Command(
+            "tables",
+            "Import tables of nodes, roads and readings.",
+            _import_tables,
+            (
+                *OUTPUT,
+                Argument("--nodes FILE", "table of nodes: node_id, lon, lat", Path),
+                Argument("--edges FILE", "table of roads: source, target or a geometry", Path),
+                Argument("--network CITY", "use this city's network instead of tables", Path),
+                *READINGS,
+                STEP_OF_DATA,
+                ZONE,
+                ON,
+            ),
+        ),
+        Command(
+            "benchmark",
+            "Import a published data set, such as METR-LA.",
+            _import_benchmark,
+            (
+                Argument("KIND", f"one of {BENCHMARKS}"),
+                Argument("FOLDER", "the files as published, under their original names", Path),
+                *OUTPUT,
+                Argument("--feature NAME", "which feature to import, such as flow or speed"),
+                ZONE,
+                Argument("--length-unit UNIT", "unit of the distances: m, km or mi (default: the data set's)"),
+                Argument(
+                    "--zeros",
+                    "whether a 0 is a missing reading (default: the data set's rule)",
+                    choices=("missing", "kept"),
+                ),
+            ),
+        ),
     ),
-)  # fmt: skip
+)

@@ -33,9 +33,22 @@ from frigate.errors import FrigateError
 from frigate.version import __version__
 
 COMMANDS = (
-    DEMO, IMPORT, CHECK, DEMAND, TRAIN, EVALUATE, FORECAST, REPORT, SERVE, TOKEN, REPLAY, REPRODUCE, BENCH, EXPORT,
+    DEMO,
+    IMPORT,
+    CHECK,
+    DEMAND,
+    TRAIN,
+    EVALUATE,
+    FORECAST,
+    REPORT,
+    SERVE,
+    TOKEN,
+    REPLAY,
+    REPRODUCE,
+    BENCH,
+    EXPORT,
     COMPLETION,
-)  # fmt: skip
+)
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory")  # in torch's error messages
 FAILED, STOPPED = 2, 130  # exit statuses: an error, Ctrl-C
 

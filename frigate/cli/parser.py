@@ -34,7 +34,8 @@ class Parser(ArgumentParser):
 
     def _options_first(self, words: list[str]) -> list[str]:
         """Reorder, so that options and arguments may be mixed and values may begin with a dash, as in --close -5,7."""
-        known, waiting = self._option_string_actions, iter(words)
+        known = self._option_string_actions
+        waiting = iter(words)
         options: list[str] = []
         arguments: list[str] = []
         for word in waiting:
@@ -122,7 +123,8 @@ class Argument:
         default = "" if self.default in (None, "") else f" (default: {self.default})"
         text = f"{self.help}{default}".replace("%", "%%")
         if not names:
-            name, nargs = values[0].strip("[]."), "?" if "[" in values[0] else "+" if "..." in values[0] else None
+            name = values[0].strip("[].")
+            nargs = "?" if "[" in values[0] else "+" if "..." in values[0] else None
             parser.add_argument(
                 name.lower(), metavar=name, type=self.type, nargs=nargs, choices=self.choices, help=text
             )
@@ -134,9 +136,14 @@ class Argument:
             if self.repeated:
                 stored = {"action": "append", "default": []}
             parser.add_argument(
-                *names, metavar=values[0] if values else None, type=self.type, choices=self.choices,
-                required=self.required, help=text, **stored,
-            )  # fmt: skip
+                *names,
+                metavar=values[0] if values else None,
+                type=self.type,
+                choices=self.choices,
+                required=self.required,
+                help=text,
+                **stored,
+            )
 
 
 @dataclass(frozen=True)
@@ -185,12 +192,16 @@ OTHER_CITY = Argument(
     "--city CITY", "another city folder, or its cache (default: the city that the run was trained on)", Path
 )
 EXCLUDE = Argument(
-    "--exclude WHAT", "leave out the readings of a sensor (4411), a period (2024-03-11/2024-03-15) or both "
-    "(4411@2024-03-11); may be repeated", repeated=True,
-)  # fmt: skip
+    "--exclude WHAT",
+    "leave out the readings of a sensor (4411), a period (2024-03-11/2024-03-15) or both "
+    "(4411@2024-03-11); may be repeated",
+    repeated=True,
+)
 DEVICE = Argument("--device DEVICE", "cpu or cuda (default: cuda if available)")
 KERNELS = Argument(
-    "--kernels", "auto: the fastest available; reference: plain PyTorch, for comparison", default="auto",
+    "--kernels",
+    "auto: the fastest available; reference: plain PyTorch, for comparison",
+    default="auto",
     choices=("auto", "reference"),
-)  # fmt: skip
+)
 JSON = Argument("--json", "print JSON")

@@ -36,13 +36,16 @@ def send(replay: Replay, stream: RoadNetworkStream, first: int, stop: int) -> tu
     readings = refused = 0
     with progress("Replay") as update:
         for sent in replay.run(first, stop):
-            readings, refused = readings + sent.readings, refused + sent.refused
+            readings = readings + sent.readings
+            refused = refused + sent.refused
             update(sent.snapshot + 1 - first, stop - first, stream.local_time(sent.time_s)[:16])
     return readings, refused
 
 
 REPLAY = Command(
-    "replay", "Send a stored city's readings to a service as if they were live.", run,
+    "replay",
+    "Send a stored city's readings to a service as if they were live.",
+    run,
     (
         CITY,
         Argument("--to URL", "a service started with `frigate serve RUN --replay`", default=URL),
@@ -53,4 +56,4 @@ REPLAY = Command(
     ),
     details="The replay sets the service's clock. Roads that are closed in the data are closed in the service.",
     if_stopped="the service's clock stands still; continue with --from",
-)  # fmt: skip
+)

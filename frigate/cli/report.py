@@ -32,15 +32,19 @@ def run(args: Namespace) -> None:
 
 
 REPORT = Command(
-    "report", "Write a run's map, day and scores as a single HTML page.", run,
+    "report",
+    "Write a run's map, day and scores as a single HTML page.",
+    run,
     (
         RUN,
         Argument("-o --output FILE", "the page to write", Path, default=Path("report.html")),
         Argument("--close A,B", "show the day with the road from A to B closed; may be repeated", repeated=True),
         OTHER_CITY,
-        Argument("--test PERIOD", "days to score, such as 2024-03-11/2024-03-15; the map shows the last (default: the "
-                 "run's test period)"),
+        Argument(
+            "--test PERIOD",
+            "days to score, such as 2024-03-11/2024-03-15; the map shows the last (default: the run's test period)",
+        ),
         Argument("--stride N", "score every Nth window", int, default=1),
         DEVICE,
     ),
-)  # fmt: skip
+)

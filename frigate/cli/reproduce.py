@@ -27,9 +27,16 @@ def run(args: Namespace) -> None:
 
     experiments = named(args.name)
     plan = make_plan(
-        _city(args), args.output, seen=args.seen, seeds=args.seeds, quick=args.quick, splits=args.splits,
-        models=args.models, batch_size=args.batch_size, device=args.device,
-    )  # fmt: skip
+        _city(args),
+        args.output,
+        seen=args.seen,
+        seeds=args.seeds,
+        quick=args.quick,
+        splits=args.splits,
+        models=args.models,
+        batch_size=args.batch_size,
+        device=args.device,
+    )
     with progress("Reproducing") as update:
         done = reproduce(experiments, plan, jobs=args.jobs, say=log, progress=update)
     if args.json:
@@ -56,7 +63,9 @@ def _city(args: Namespace) -> City:
 
 
 REPRODUCE = Command(
-    "reproduce", "Repeat the paper's experiments on a city.", run,
+    "reproduce",
+    "Repeat the paper's experiments on a city.",
+    run,
     (
         Argument("NAME", f"all, or some of these, separated by commas: {EXPERIMENTS}"),
         Argument("[CITY]", "a city folder, or its cache (default with --quick: a simulated town)", Path),
@@ -68,8 +77,9 @@ REPRODUCE = Command(
         Argument("--models A,B,...", "only these models"),
         Argument("--batch-size N", "windows per optimiser step (default: the preset's)", int),
         Argument("--jobs N", "trainings to run at once, sharing a GPU", int, default=1),
-        DEVICE, JSON,
+        DEVICE,
+        JSON,
     ),
     details="Ctrl-C keeps finished trainings; the same command resumes.",
     if_stopped="finished trainings are kept, and the same command resumes",
-)  # fmt: skip
+)

@@ -31,9 +31,16 @@ def run(args: Namespace) -> None:
     try:
         with status("Getting ready"):
             service = Service(
-                run, city, store, replay=args.replay, grace_s=args.grace, keep_days=args.keep_days or None,
-                device=args.device, basemap=args.basemap, basemap_attribution=args.basemap_attribution,
-            )  # fmt: skip
+                run,
+                city,
+                store,
+                replay=args.replay,
+                grace_s=args.grace,
+                keep_days=args.keep_days or None,
+                device=args.device,
+                basemap=args.basemap,
+                basemap_attribution=args.basemap_attribution,
+            )
             service.gate.refuse_open(args.host)
         notice(*city.notices)
         limits = Limits(body_mb=args.max_mb, rows=args.max_rows, rate=args.rate, streams=args.streams)
@@ -77,16 +84,27 @@ def _port(text: str) -> int:
 STORE = Argument("--store PATH|URL", "an SQLite file, or postgresql://user@host/database (default: RUN/service.db)")
 PORT = Argument("--port PORT", "port to listen on", _port, default=8350)
 SERVE = Command(
-    "serve", "Receive readings and forecast every step, with an API and a map.", run,
+    "serve",
+    "Receive readings and forecast every step, with an API and a map.",
+    run,
     (
-        RUN, OTHER_CITY, STORE,
+        RUN,
+        OTHER_CITY,
+        STORE,
         Argument("--host ADDRESS", "address to listen on; all but loopback require a token", default="127.0.0.1"),
         PORT,
         Argument("--grace SECONDS", "how long to wait for late readings after each step", _non_negative, default=20.0),
-        Argument("--keep-days DAYS", "delete readings and forecasts after this many days; 0: never", _non_negative,
-                 default=30.0),
-        Argument("--mqtt URL", "also read from an MQTT broker, such as mqtt://user:password@host:1883/topic "
-                 f"(default: the environment variable {MQTT_VARIABLE})"),
+        Argument(
+            "--keep-days DAYS",
+            "delete readings and forecasts after this many days; 0: never",
+            _non_negative,
+            default=30.0,
+        ),
+        Argument(
+            "--mqtt URL",
+            "also read from an MQTT broker, such as mqtt://user:password@host:1883/topic "
+            f"(default: the environment variable {MQTT_VARIABLE})",
+        ),
         Argument("--replay", "let `frigate replay` set the time; uses a separate store"),
         Argument("--max-mb MB", "maximum size of a request body", _positive, default=8.0),
         Argument("--max-rows ROWS", "maximum readings per batch", _positive_int, default=50_000),
@@ -98,4 +116,4 @@ SERVE = Command(
     ),
     details="Needs no other service. Post readings to /v1/readings; /v1/openapi.json describes the API.",
     if_stopped="all acknowledged readings are stored",
-)  # fmt: skip
+)

@@ -32,10 +32,15 @@ def show(args: Namespace) -> None:
 
     with _store(args.store) as store:
         rows = [
-            {"id": token.id, "name": token.name, "role": token.role, "created": utc_iso(token.created_s),
-             "revoked": "" if token.revoked_s is None else utc_iso(token.revoked_s)}
+            {
+                "id": token.id,
+                "name": token.name,
+                "role": token.role,
+                "created": utc_iso(token.created_s),
+                "revoked": "" if token.revoked_s is None else utc_iso(token.revoked_s),
+            }
             for token in store.tokens()
-        ]  # fmt: skip
+        ]
     if args.json:
         print_json(rows)
     elif rows:
@@ -71,19 +76,26 @@ def _store(place: str, *, new: bool = False) -> Iterator[Store]:
 
 
 TOKEN = Group(
-    "token", "Create, list and revoke the tokens of a service.",
+    "token",
+    "Create, list and revoke the tokens of a service.",
     (
         Command(
-            "create", "Create a token and print it.", create,
+            "create",
+            "Create a token and print it.",
+            create,
             (
                 STORE,
                 Argument("--name NAME", "owner or purpose", required=True),
-                Argument("--role ROLE", "read: forecasts and map; write: send readings only; operate: read, and close "
-                         "roads; replay: everything", default="read",
-                         choices=("read", "write", "operate", "replay")),
+                Argument(
+                    "--role ROLE",
+                    "read: forecasts and map; write: send readings only; operate: read, and close "
+                    "roads; replay: everything",
+                    default="read",
+                    choices=("read", "write", "operate", "replay"),
+                ),
             ),
         ),
         Command("list", "List the tokens, without their secrets.", show, (STORE, JSON)),
         Command("revoke", "Revoke a token.", revoke, (STORE, Argument("ID", "id, from `frigate token list`"))),
     ),
-)  # fmt: skip
+)

@@ -51,9 +51,16 @@ def run(args: Namespace) -> int:
         device = group.device(args.device)
         computed_with = describe_kernels(device, args.kernels)
         trained = train(
-            city, seen=sensors, mode=args.split, settings=settings, folder=args.output, resume=args.resume,
-            device=args.device, on_step=on_step, kernels=args.kernels,
-        )  # fmt: skip
+            city,
+            seen=sensors,
+            mode=args.split,
+            settings=settings,
+            folder=args.output,
+            resume=args.resume,
+            device=args.device,
+            on_step=on_step,
+            kernels=args.kernels,
+        )
     log(f"trained on {device.type}: {computed_with}")
     if args.json:
         facts: dict[str, Any] = {"run": str(args.output), **vars(trained.progress)}
@@ -87,28 +94,43 @@ def training_progress(title: str) -> Iterator[Callable[[StepReport], None]]:
 
 MODELS = (*PRESETS, *BASELINES)
 TRAIN = Command(
-    "train", "Train a model on a city.", run,
+    "train",
+    "Train a model on a city.",
+    run,
     (
         CITY,
         Argument("-o --output RUN", "the run folder to write", Path, required=True),
         Argument("--seen SENSORS", "sensors to use: 30%, 0.3, a file of node ids, or all (default: 80%)"),
         EXCLUDE,
-        Argument("--split", "which nodes to hold out: random ones, or a contiguous region", default="random",
-                 choices=("random", "region")),
+        Argument(
+            "--split",
+            "which nodes to hold out: random ones, or a contiguous region",
+            default="random",
+            choices=("random", "region"),
+        ),
         Argument("--preset MODEL", f"{', '.join(MODELS)} (default: default)", choices=MODELS),
         Argument("--settings FILE", "a TOML file with [task], [model] and [train]", Path),
         Argument("--past N", "past snapshots in a window (default: 12)", int),
         Argument("--horizon N", "steps to forecast (default: 12)", int),
-        Argument("--epochs N", "number of epochs; 0: use the demand estimate alone; with --resume, a larger number "
-                 "extends the run", int),
+        Argument(
+            "--epochs N",
+            "number of epochs; 0: use the demand estimate alone; with --resume, a larger number extends the run",
+            int,
+        ),
         Argument("--batch-size N", "windows per optimiser step", int),
         Argument("--parts N", "split the network into N parts and train on one per step; for large networks", int),
-        Argument("--validation", "nodes to choose the best epoch by: none (keep the last), some of the seen nodes, "
-                 "or the unseen nodes as in the paper (default: the preset's)", choices=("none", "seen", "unseen")),
+        Argument(
+            "--validation",
+            "nodes to choose the best epoch by: none (keep the last), some of the seen nodes, "
+            "or the unseen nodes as in the paper (default: the preset's)",
+            choices=("none", "seen", "unseen"),
+        ),
         Argument("--seed N", "seed for validation nodes, anchors, initial weights and order (default: 0)", int),
         Argument("--resume", "resume the run in the folder"),
-        DEVICE, KERNELS, JSON,
+        DEVICE,
+        KERNELS,
+        JSON,
     ),
     details="Ctrl-C keeps the finished epochs; --resume continues from the last one.",
     if_stopped="no new epoch was finished",
-)  # fmt: skip
+)

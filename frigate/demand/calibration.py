@@ -40,15 +40,18 @@ def route_set(graph: LineGraph, routes: Routes) -> RouteSet:
     Where nodes are roads, it also passes the ones that it starts and ends on.
     """
     length = np.diff(routes.start)
-    trip, some = np.repeat(np.arange(len(routes)), length), np.flatnonzero(length > 0)
+    trip = np.repeat(np.arange(len(routes)), length)
+    some = np.flatnonzero(length > 0)
     ones = np.ones(len(routes.roads), np.float32)
     if graph.nodes_are_roads:
         first = graph.senders[routes.roads[routes.start[some]]]
-        by, at = np.concatenate([trip, some]), np.concatenate([graph.receivers[routes.roads], first])
+        by = np.concatenate([trip, some])
+        at = np.concatenate([graph.receivers[routes.roads], first])
     else:
         inner = np.ones(len(routes.roads), bool)
         inner[routes.start[some + 1] - 1] = False
-        by, at = trip[inner], graph.receivers[routes.roads[inner]]
+        by = trip[inner]
+        at = graph.receivers[routes.roads[inner]]
     return RouteSet(
         routes,
         csr_array((np.ones(len(at), np.float32), (by, at)), (len(routes), graph.num_nodes)),
@@ -86,7 +89,9 @@ class SensorView:
         hold
             Weight of the initial flows, relative to one sensor.
         """
-        seen, start, held = self.per_trip > 0, trips, np.float32(hold) * self.per_trip
+        seen = self.per_trip > 0
+        start = trips
+        held = np.float32(hold) * self.per_trip
         for _ in range(iterations):
             ratio = counts / np.maximum(self.by_sensor @ trips, MIN_FLOW)
             moved = trips * (self.at_sensor @ ratio.astype(np.float32)) * self.per_trip

@@ -29,7 +29,8 @@ def usual_counts(
         raise CityError(f'demand is estimated from counts; this city measures "{stream.quantity}"')
     first, stop = period or (0, stream.num_snapshots)
     rows = np.flatnonzero(sensors)
-    values, observed = stream.values[first:stop, rows].astype(np.float64), stream.observed[first:stop, rows]
+    values = stream.values[first:stop, rows].astype(np.float64)
+    observed = stream.observed[first:stop, rows]
     bins = hourly_bins(stream.wall_clock)[first:stop]
     hourly = np.full((BINS, stream.num_nodes), np.nan)
     for b in np.unique(bins):
@@ -46,7 +47,8 @@ def fill_empty_hours(hourly: Floats) -> Floats:
     whatever is made of it may know of.
     """
     known = np.isfinite(hourly)
-    means, weights = np.where(known, hourly, 0), DAYS[:, None] * known
+    means = np.where(known, hourly, 0)
+    weights = DAYS[:, None] * known
     level = (weights * means).sum(0) / np.maximum(weights.sum(0), TINY)
     # Each hour's count relative to the mean, over the nodes with readings in that hour; 1 if there are none.
     profile = means.sum(1) / np.maximum((level * known).sum(1), TINY)

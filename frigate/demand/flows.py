@@ -18,7 +18,8 @@ HOUR_S = 3600
 
 def road_columns(demand: Demand) -> dict[str, NDArray[Any]]:
     """One row per road, kind of day and hour: source, target, kind_of_day, hour, vehicles_per_hour, spread."""
-    (K, E), network = demand.road_flow.shape, demand.network
+    (K, E) = demand.road_flow.shape
+    network = demand.network
     per_hour = demand.road_flow * (HOUR_S / demand.step_s)
     return {
         "source": np.tile(network.node_ids[network.senders], K),
@@ -32,9 +33,12 @@ def road_columns(demand: Demand) -> dict[str, NDArray[Any]]:
 
 def road_features_geojson(demand: Demand) -> dict[str, Any]:
     """One line per road, with properties weekday_00 .. weekend_23 in vehicles per hour."""
-    network, per_hour = demand.network, demand.road_flow.T * (HOUR_S / demand.step_s)  # [E,K]
+    network = demand.network
+    per_hour = demand.road_flow.T * (HOUR_S / demand.step_s)  # [E,K]
     names = [f"{kind}_{hour:02d}" for kind in KINDS_OF_DAY for hour in range(24)]
-    ids, lon, lat = network.node_ids.tolist(), network.lon, network.lat
+    ids = network.node_ids.tolist()
+    lon = network.lon
+    lat = network.lat
     features = [
         {
             "type": "Feature",
@@ -51,10 +55,14 @@ def road_features_geojson(demand: Demand) -> dict[str, Any]:
             },
         }
         for a, b, name, flow, spread in zip(
-            network.senders.tolist(), network.receivers.tolist(), network.edges.name, per_hour, demand.road_spread,
+            network.senders.tolist(),
+            network.receivers.tolist(),
+            network.edges.name,
+            per_hour,
+            demand.road_spread,
             strict=True,
         )
-    ]  # fmt: skip
+    ]
     return {"type": "FeatureCollection", "unit": "vehicles per hour", "features": features}
 
 
@@ -101,10 +109,14 @@ def trips_through(demand: Demand, road: tuple[NodeId, NodeId]) -> Through:
     road
         Source and target node of the road.
     """
-    network, per_hour = demand.network, HOUR_S / demand.step_s / len(demand.sets)
-    row, E = find_road(network, road), network.num_edges
+    network = demand.network
+    per_hour = HOUR_S / demand.step_s / len(demand.sets)
+    row = find_road(network, road)
+    E = network.num_edges
     per_day = 24 * np.repeat([5.0, 2.0], 24) / 168  # hourly flows to vehicles on an average day
-    flow, starting, ending = np.zeros((BINS, E)), np.zeros(E), np.zeros(E)
+    flow = np.zeros((BINS, E))
+    starting = np.zeros(E)
+    ending = np.zeros(E)
     total: dict[tuple[int, int], float] = {}
     for k, trips in enumerate(demand.sets):
         some = np.flatnonzero(trips.through_road[:, [row]].toarray().ravel())

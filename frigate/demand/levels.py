@@ -78,7 +78,8 @@ class Places:
 def places_of(network: RoadNetwork, features: NDArray[np.float32]) -> Places:
     """From the network and its raw road features [N,R]."""
     scaling = fit_feature_scaling(features, np.flatnonzero(network.present))
-    edges, of_roads = network.edges, len(network.lines) > 0
+    edges = network.edges
+    of_roads = len(network.lines) > 0
     at = edges.receivers if of_roads else np.concatenate([edges.senders, edges.receivers])
     names = edges.name if of_roads else np.tile(edges.name, 2)  # a turn has the name of the road that it enters
     kilometre = EARTH_RADIUS_M / 1000
@@ -132,9 +133,12 @@ def fit_levels(
     if len(rows) < MIN_SENSORS or not counts.any():
         return None
     by_key = np.argsort(keys[rows], kind="stable")
-    rows, counts, some = rows[by_key], counts[by_key], slice(FITTED_SENSORS)
+    rows = rows[by_key]
+    counts = counts[by_key]
+    some = slice(FITTED_SENSORS)
     alone = float(np.abs(held_out.level[rows] - counts).mean())
-    best, least = None, (1 - MIN_GAIN) * alone
+    best = None
+    least = (1 - MIN_GAIN) * alone
     for share in OFFSET_SHARES:
         offset = share * float(counts.mean())
         inputs = _inputs(places, held_out, offset)
@@ -144,7 +148,8 @@ def fit_levels(
         for trust in TRUSTS[1:]:
             error = float(np.abs(_blend(held_out.level[rows], left_out, offset, trust) - counts).mean())
             if error < least:
-                best, least = LevelSettings(share, trust, tuple(scales.tolist())), error
+                best = LevelSettings(share, trust, tuple(scales.tolist()))
+                least = error
     return best
 
 
@@ -163,14 +168,17 @@ def estimate_levels(
     `trips` is what the trips say when all sensors are used.
     """
     read = np.argsort(keys[rows], kind="stable")[:READ_SENSORS]
-    rows, counts = rows[read], counts[read]
+    rows = rows[read]
+    counts = counts[read]
     offset = settings.offset_share * float(counts.mean())
     scales = torch.tensor(settings.scales, dtype=torch.float64)
-    known, asked = _inputs(places, held_out, offset), _inputs(places, trips, offset)
+    known = _inputs(places, held_out, offset)
+    asked = _inputs(places, trips, offset)
     logs = torch.from_numpy(np.log(counts + offset))
     mean = logs.mean()
     solved = torch.cholesky_solve((logs - mean)[:, None], _cholesky(scales, known, places, rows))
-    N, made = len(trips.level), []
+    N = len(trips.level)
+    made = []
     for part in np.array_split(np.arange(N), max(1, N * len(rows) // MAX_CELLS)):
         kernel = _kernel(scales, asked[part], known[rows], places.between(part, rows))
         made.append((kernel @ solved)[:, 0] + mean)
@@ -212,7 +220,9 @@ def _factor(scales: Tensor, inputs: Tensor, between: Sequence[Tensor]) -> Tensor
 
 def _fit_scales(inputs: Tensor, places: Places, rows: NDArray[np.int64], logs: Tensor) -> Tensor:
     """Scales with the highest marginal likelihood, near the scales that they start from."""
-    centred, between, of_rows = logs - logs.mean(), places.between(rows, rows), inputs[rows]
+    centred = logs - logs.mean()
+    between = places.between(rows, rows)
+    of_rows = inputs[rows]
     variance = max(float(centred.var()), 1e-3)
     shares = {"alike": 0.4, "near": 0.1, "street": 0.1, "word": 0.1, "noise": 0.1}
     start = [math.log(shares[name] * variance) if name in shares else math.log(0.7) for name in SCALES]

@@ -99,16 +99,21 @@ def _shut(old: RoadNetwork, new: RoadNetwork) -> NDArray[np.bool_]:
 def reroute(demand: Demand, detours: Detours) -> Rerouted:
     """The effect of the detours on the weekly mean flow at every node and road."""
     E = demand.graph.num_roads
-    node, road, before, after = [], [], np.zeros(len(detours.shut)), np.zeros(len(detours.shut))
+    node = []
+    road = []
+    before = np.zeros(len(detours.shut))
+    after = np.zeros(len(detours.shut))
     lost, made = 0.0, 0.0
     for trips, numbers, rows, other in zip(demand.sets, demand.numbers, detours.rows, detours.routes, strict=True):
         some = numbers[rows]
-        flow, flow_of_road = trips.through_node.T @ numbers, trips.through_road.T @ numbers
+        flow = trips.through_node.T @ numbers
+        flow_of_road = trips.through_road.T @ numbers
         new = np.maximum(flow + other.through_node.T @ some - trips.through_node[rows].T @ some, 0)
         new_of_road = flow_of_road + (other.through_road.T @ some)[:E] - trips.through_road[rows].T @ some
         node.append(_change(flow, new))
         road.append(_change(flow_of_road, np.maximum(new_of_road, 0)))
-        before, after = before + flow, after + new
+        before = before + flow
+        after = after + new
         lost += float(some[np.diff(other.routes.start) == 0].sum())
         made += float(numbers.sum())
     nobody = detours.shut | ((before > 0) & (after <= 1e-6 * before))
@@ -161,7 +166,9 @@ def _open_ends(routes: Routes, graph: LineGraph, closed: NDArray[np.bool_]) -> R
     """Move trip ends on a closed road to an open road at the same intersection."""
     if not closed.any():
         return routes
-    origin, destination, key = np.arange(graph.num_roads), np.arange(graph.num_roads), graph.road_key
+    origin = np.arange(graph.num_roads)
+    destination = np.arange(graph.num_roads)
+    key = graph.road_key
     for e in np.flatnonzero(closed).tolist():
         origin[e] = _open_road(
             key, closed, e, (graph.receivers == graph.receivers[e], graph.senders == graph.receivers[e])

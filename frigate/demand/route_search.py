@@ -103,7 +103,8 @@ def search_routes(
     compiled
         Use numba. Default: if installed and worth its import time.
     """
-    rng, by_key = np.random.default_rng(seed), np.argsort(graph.road_key).astype(np.int32)
+    rng = np.random.default_rng(seed)
+    by_key = np.argsort(graph.road_key).astype(np.int32)
     origins = by_key[rng.integers(0, max(graph.num_roads, 1), searches if graph.num_roads else 0)]
     draws = rng.random((searches, settings.trips_per_search)) ** settings.shortness
     number = np.arange(searches)
@@ -112,7 +113,8 @@ def search_routes(
         weight = ((graph.length_m / np.maximum(graph.time_s, 1e-3)) ** settings.fast_ends)[by_key]
         half = settings.trips_per_search // 2
         ends = by_key[rng.choice(graph.num_roads, (searches, 1 + half), p=weight / weight.sum())]
-        origins, wanted[:, :half] = ends[:, 0], ends[:, 1:]
+        origins = ends[:, 0]
+        wanted[:, :half] = ends[:, 1:]
         wanted[wanted == origins[:, None]] = -1
     reach = min(MAX_REACHED, graph.num_roads)
     end, length, roads = _search(graph, settings, origins, number, draws, wanted, reach, seed, compiled)
@@ -137,7 +139,8 @@ def search_again(
     wanted[row, place] = routes.destination
     origins = np.zeros(len(number), np.int32)
     origins[row] = routes.origin
-    draws, reach = np.zeros(wanted.shape), graph.num_roads
+    draws = np.zeros(wanted.shape)
+    reach = graph.num_roads
     _, length, roads = _search(graph, settings, origins, number, draws, wanted, reach, seed, compiled)
     start = np.concatenate([[0], np.cumsum(length[row, place])]).astype(np.int64)
     return Routes(routes.origin, routes.destination, routes.search, start, roads)
@@ -182,15 +185,27 @@ def _by_numba(
 ) -> Iterator[Found]:
     kernel = _compiled()
     assert kernel is not None
-    time_s, turn_s = road_cost_s(graph, settings), turn_cost_s(graph, settings.turn_s)
+    time_s = road_cost_s(graph, settings)
+    turn_s = turn_cost_s(graph, settings.turn_s)
     road_key = graph.road_key
     search, threads = kernel
 
     def some(rows: NDArray[np.int64]) -> Found:
         found: Found = search(
-            time_s, road_key, graph.turn_start, graph.turn_into, turn_s, origins[rows], number[rows], draws[rows],
-            wanted[rows], reach, np.uint64(seed), settings.noise, settings.max_trip_s,
-        )  # fmt: skip
+            time_s,
+            road_key,
+            graph.turn_start,
+            graph.turn_into,
+            turn_s,
+            origins[rows],
+            number[rows],
+            draws[rows],
+            wanted[rows],
+            reach,
+            np.uint64(seed),
+            settings.noise,
+            settings.max_trip_s,
+        )
         return found
 
     chunks = np.array_split(np.arange(len(origins)), min(len(origins), 8 * threads))
@@ -208,8 +223,10 @@ def _by_scipy(
     reach: int,
     seed: int,
 ) -> Iterator[Found]:
-    E, road_key = graph.num_roads, graph.road_key
-    time_s, turn_s = road_cost_s(graph, settings), turn_cost_s(graph, settings.turn_s)
+    E = graph.num_roads
+    road_key = graph.road_key
+    time_s = road_cost_s(graph, settings)
+    turn_s = turn_cost_s(graph, settings.turn_s)
     for row, origin in enumerate(origins.tolist()):
         time = time_s * road_factors(seed, int(number[row]), road_key, settings.noise)
         arcs = csr_array((time[graph.turn_into] + turn_s, graph.turn_into, graph.turn_start), (E, E))
@@ -280,7 +297,9 @@ def _search_some(
     max_trip_s: float,
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
     """Dijkstra from some origins with a 4-ary heap; a search only touches the roads it reaches."""
-    E, S, W = len(time_s), len(origins), wanted.shape[1]
+    E = len(time_s)
+    S = len(origins)
+    W = wanted.shape[1]
     away = np.full(E, np.inf)
     before = np.full(E, -1, np.int32)
     reached = np.empty(E, np.int32)
@@ -296,7 +315,10 @@ def _search_some(
     for s in range(S):
         key = seed * np.uint64(0x9E3779B97F4A7C15) + np.uint64(number[s]) * np.uint64(0xC2B2AE3D27D4EB4F)
         origin = origins[s]
-        heap[0], ranked[0], size, count = origin, 0.0, 1, 0
+        heap[0] = origin
+        ranked[0] = 0.0
+        size = 1
+        count = 0
         away[origin], place[origin] = 0.0, 0
         missing = 0  # destinations still to reach; drawn ones force a full search
         for w in range(W):
@@ -313,7 +335,9 @@ def _search_some(
             if is_wanted[u]:
                 missing -= 1
             if size > 0:
-                last, far, i = heap[size], ranked[size], 0
+                last = heap[size]
+                far = ranked[size]
+                i = 0
                 while 4 * i + 1 < size:
                     least = 4 * i + 1
                     for j in range(least + 1, min(least + 4, size)):

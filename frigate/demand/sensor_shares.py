@@ -42,22 +42,28 @@ def find_sensor_shares(
 
     Each set consists of the trips' node incidence [R,N], their sensor view, and the trip flows [R].
     """
-    rows, N = np.flatnonzero(sensors), len(sensors)
-    total, count = csr_array((N, len(rows)), dtype=np.float32), 0
+    rows = np.flatnonzero(sensors)
+    N = len(sensors)
+    total = csr_array((N, len(rows)), dtype=np.float32)
+    count = 0
     for through_node, view, numbers in sets:
         flow = np.maximum(through_node.T @ numbers, 1e-12)
         weighted = diags_array(numbers * view.per_trip[:, 0]) @ view.at_sensor
         shares = csr_array(diags_array((1 / flow).astype(np.float32)) @ (through_node.T.tocsr() @ weighted))
         shares.data[shares.data < MIN_SHARE] = 0
         shares.eliminate_zeros()
-        total, count = csr_array(total + shares), count + 1
+        total = csr_array(total + shares)
+        count = count + 1
     total.data /= max(count, 1)
     node = np.repeat(np.arange(N), np.diff(total.indptr))
     order = np.lexsort((-total.data, node))
     rank = np.arange(len(node)) - total.indptr[node]
     kept = rank < MAX_SENSORS
-    node, rank, order = node[kept], rank[kept], order[kept]
-    sensor, share = np.zeros((N, MAX_SENSORS), np.int32), np.zeros((N, MAX_SENSORS), np.float32)
+    node = node[kept]
+    rank = rank[kept]
+    order = order[kept]
+    sensor = np.zeros((N, MAX_SENSORS), np.int32)
+    share = np.zeros((N, MAX_SENSORS), np.float32)
     sensor[node, rank] = rows[total.indices[order]]
     share[node, rank] = total.data[order]
     all_shares = np.minimum(np.asarray(total.sum(axis=1)).ravel(), 1)

@@ -69,17 +69,29 @@ class TripModel:
         """The demand calibrated to these sensors [N]."""
         usual = self._usual(sensors)
         demand = calibrate(
-            self.network, self.graph, self.sets, usual, self.settings, step_s=self.step_s, seed=self.seed,
+            self.network,
+            self.graph,
+            self.sets,
+            usual,
+            self.settings,
+            step_s=self.step_s,
+            seed=self.seed,
             medians=self.usual_medians,
-        )  # fmt: skip
-        levels, rows = self.settings.levels, np.flatnonzero(demand.sensors)
+        )
+        levels = self.settings.levels
+        rows = np.flatnonzero(demand.sensors)
         if levels is None or self.places is None or not len(rows):
             return demand
         trips = Estimates(demand.level, demand.node_spread)
         estimated = estimate_levels(
-            levels, self.places, rows, week_mean(usual)[rows], held_out=self._held_out(sensors, trips), trips=trips,
+            levels,
+            self.places,
+            rows,
+            week_mean(usual)[rows],
+            held_out=self._held_out(sensors, trips),
+            trips=trips,
             keys=self.graph.node_key,
-        )  # fmt: skip
+        )
         return demand.with_levels(estimated)
 
     def with_fitted_levels(self, sensors: NDArray[np.bool_]) -> TripModel:
@@ -101,9 +113,11 @@ class TripModel:
         """What the trips say of each node; at a sensor, from a part of the sensors without it."""
         rows = np.flatnonzero(np.isfinite(self._usual(sensors)).all(0))
         rows = rows[np.argsort(self.graph.node_key[rows], kind="stable")]
-        level, spread = trips.level.astype(np.float64), trips.spread.astype(np.float64)
+        level = trips.level.astype(np.float64)
+        spread = trips.spread.astype(np.float64)
         for fold in range(LEVEL_FOLDS):
-            visible, hidden = sensors.copy(), rows[fold::LEVEL_FOLDS]
+            visible = sensors.copy()
+            hidden = rows[fold::LEVEL_FOLDS]
             visible[hidden] = False
             without = trip_levels(self.sets, self._usual(visible), self.settings)
             level[hidden], spread[hidden] = without.level[hidden], without.spread[hidden]

@@ -35,7 +35,8 @@ def left_of_change(before: Floats, after: Floats, forecast: Floats, scored: NDAr
         [N] the nodes to score.
     """
     change = after - before
-    left, size = np.abs(change - forecast), np.abs(change)
+    left = np.abs(change - forecast)
+    size = np.abs(change)
     affected = scored & (size > AFFECTED_PER_H) & (size > AFFECTED_SHARE * before)
 
     def share(nodes: NDArray[np.bool_]) -> float:

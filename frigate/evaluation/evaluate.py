@@ -97,7 +97,8 @@ def evaluate(
     Evaluation
         A row for the model, for each baseline, and for the yardstick: a sensor at every node.
     """
-    device, run_on_city = best_device(device), with_test_period(run.on(city), test)
+    device = best_device(device)
+    run_on_city = with_test_period(run.on(city), test)
     first, stop = run_on_city.split.test
     if first < 0 or stop > run_on_city.city.stream.num_snapshots:
         raise SettingsError("the city lacks some or all of the run's test period. Give a city that has those readings")
@@ -155,7 +156,9 @@ def with_test_period(run_on_city: RunOnCity, test: str | None) -> RunOnCity:
 
 def _about_test_period(run_on_city: RunOnCity) -> str:
     """A note on a test period that misses a kind of day, or that the model was trained on."""
-    split, task, stream = run_on_city.split, run_on_city.settings.task, run_on_city.city.stream
+    split = run_on_city.split
+    task = run_on_city.settings.task
+    stream = run_on_city.city.stream
     scored = stream.wall_clock[split.test[0] + task.past : split.test[1], KIND] == KINDS_OF_DAY.index("weekend")
     said = []
     for kind, missing in (("weekday", scored.all()), ("weekend", not scored.any())):
@@ -171,7 +174,9 @@ def _about_test_period(run_on_city: RunOnCity) -> str:
 
 def fit_lightgbm(run_on_city: RunOnCity, device: torch.device) -> tuple[Baseline, Windows]:
     """LightGBM for a run's sensors, periods and seed, with road features but without demand; and its windows."""
-    stream, split, seed = run_on_city.city.stream, run_on_city.split, run_on_city.settings.train.seed
+    stream = run_on_city.city.stream
+    split = run_on_city.split
+    seed = run_on_city.settings.train.seed
     features = features_of([run_on_city.usual_roads], run_on_city.city)[0]
     scaling = fit_scaling(stream, split, preset("default").model, features=features, seed=seed)
     windows = windows_without_demand(run_on_city.city, split, scaling, device)
@@ -187,7 +192,9 @@ def windows_without_demand(city: City, split: Split, scaling: Scaling, device: t
 
 def lightgbm_seconds(run_on_city: RunOnCity, *, stride: int = 1) -> float:
     """Estimated time to fit and score LightGBM on this machine."""
-    stream, split, task = run_on_city.city.stream, run_on_city.split, run_on_city.settings.task
+    stream = run_on_city.city.stream
+    split = run_on_city.split
+    task = run_on_city.settings.task
 
     def windows(period: Period) -> int:
         return len(windows_in(period, past=task.past, horizon=task.horizon))
@@ -199,8 +206,10 @@ def lightgbm_seconds(run_on_city: RunOnCity, *, stride: int = 1) -> float:
 
 def _about_training_period(run_on_city: RunOnCity) -> str:
     """A note on a city that lacks some of the run's training period, which the baselines are fitted on."""
-    (first, stop), whole = run_on_city.split.train, run_on_city.run.split.train
-    left, length = stop - first, whole[1] - whole[0]
+    (first, stop) = run_on_city.split.train
+    whole = run_on_city.run.split.train
+    left = stop - first
+    length = whole[1] - whole[0]
     if not run_on_city.city.stream.observed[first:stop, run_on_city.split.seen].any():
         raise SettingsError(
             "the city has no readings from the run's training period, which the baselines are fitted on. "
@@ -233,14 +242,16 @@ def score(
     timed = timed or {}
     if stride < 1:
         raise SettingsError(f"stride = {stride}: must be at least 1")
-    past, horizon = task.past, task.horizon
+    past = task.past
+    horizon = task.horizon
     current = windows_in(split.test, past=past, horizon=horizon, stride=stride)
     if len(current) == 0:
         raise SettingsError(
             f"the test period has {split.test[1] - split.test[0]} snapshots, but a window needs "
             f"{past} past + {horizon} ahead. Use a smaller --past or --horizon, or more data"
         )
-    stream, inputs = windows.stream, torch.from_numpy(split.seen).to(windows.device)
+    stream = windows.stream
+    inputs = torch.from_numpy(split.seen).to(windows.device)
     sizes = {"horizon": horizon, "num_nodes": stream.num_nodes, "step_s": stream.step_s}
     scores = {name: Scores(**sizes, quantity=stream.quantity) for name in (*forecasters, *timed)}
     with torch.inference_mode():
@@ -331,7 +342,8 @@ def _minus_best(
     scores: Mapping[str, Scores], rows: Sequence[ScoreRow], split: Split, *, seed: int
 ) -> Comparison | None:
     """The model compared with the baseline with the lowest MAE, over the same draws of nodes."""
-    model, nodes = rows[0], split.unseen if rows[0].unseen is not None else split.seen
+    model = rows[0]
+    nodes = split.unseen if rows[0].unseen is not None else split.seen
     drawn = {row.name: scores[row.name].mae_draws(nodes, seed=seed) for row in rows if row.kind != "yardstick"}
     mae, draws = drawn.pop(model.name)
     if not drawn or not np.isfinite(mae):
@@ -387,7 +399,8 @@ def _rows(
     scores: Mapping[str, Scores], stream: RoadNetworkStream, split: Split, *, model: str, seed: int
 ) -> tuple[ScoreRow, ...]:
     nodes = split.unseen if scores[model].summary(split.unseen) is not None else split.seen
-    tercile, hops = terciles(stream, split, nodes), hop_groups(stream, split, nodes)
+    tercile = terciles(stream, split, nodes)
+    hops = hop_groups(stream, split, nodes)
     zero_mae, _ = scores[ZERO].mae_draws(nodes, seed=seed)
     rows = []
     for name, these in scores.items():

@@ -37,7 +37,8 @@ class SageConv(nn.Module):
         self.linear = nn.Linear(2 * width, width)
 
     def forward(self, h: Tensor, topology: Topology, backend: Backend) -> Tensor:
-        rows, N = topology.neighbour_of, topology.num_nodes
+        rows = topology.neighbour_of
+        N = topology.num_nodes
         # Not bincount: it synchronizes with the GPU, which a recorded step must not.
         neighbours = torch.zeros(N, device=rows.device).index_add(0, rows, torch.ones(len(rows), device=rows.device))
         weight = 1 / neighbours[rows]

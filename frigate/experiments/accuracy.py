@@ -30,7 +30,8 @@ def trials(plan: Plan, scored: Scored) -> list[Trial]:
     first = first_trials(plan)
     if not all(scored.settled(trial) for trial in first if trial.recipe.model in BASELINES):
         return first
-    best, seeds = best_baselines(plan, scored), plan.effort.seeds
+    best = best_baselines(plan, scored)
+    seeds = plan.effort.seeds
     return [*first, *(Trial(plan.recipe(model, seed=seed, roads=True)) for model in best for seed in seeds)]
 
 

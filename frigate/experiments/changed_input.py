@@ -57,7 +57,8 @@ def perturbed(network: RoadNetwork, *, percent: float, seed: int) -> RoadNetwork
 def _near_pairs(network: RoadNetwork) -> NDArray[np.int64]:
     """[P,2] pairs of nodes within the threshold and without a road either way, each pair once."""
     at = np.flatnonzero(network.present)
-    lon, lat = np.radians(network.lon[at]), np.radians(network.lat[at])
+    lon = np.radians(network.lon[at])
+    lat = np.radians(network.lat[at])
     x_m = EARTH_RADIUS_M * np.stack([lon * np.cos(lat.mean()), lat], axis=1)  # flat Earth is accurate enough for a town
     near = at[cKDTree(x_m).query_pairs(THRESHOLD * float(np.median(network.length_m)), output_type="ndarray")]
     N = network.num_nodes

@@ -36,7 +36,9 @@ def measure_datasets(plan: Plan) -> ResultTable:
     city, stream = plan.city, plan.city.stream
     network = stream.network
     count, total = node_sums(stream)
-    readings, summed, sensors = int(count.sum()), float(total.sum()), int(stream.sensors.sum())
+    readings = int(count.sum())
+    summed = float(total.sum())
+    sensors = int(stream.sensors.sum())
     mean = summed / readings if readings else None
     squares = float(np.einsum("sn,sn->", stream.values, stream.values, dtype=np.float64))
     ours: Row = {
@@ -74,7 +76,8 @@ def area_km2(lon: NDArray[np.float64], lat: NDArray[np.float64]) -> float:
     if len(lon) < 3:
         return 0.0
     middle = np.radians((lat.min() + lat.max()) / 2)
-    x, y = np.radians(lon - lon.min()) * np.cos(middle), np.radians(lat - lat.min())
+    x = np.radians(lon - lon.min()) * np.cos(middle)
+    y = np.radians(lat - lat.min())
     try:
         hull = ConvexHull(np.stack([x, y], axis=1) * EARTH_RADIUS_M / 1000)
     except QhullError:
@@ -90,7 +93,8 @@ def _paper_rows(ours: Row) -> list[Row]:
 
 def _map(network: RoadNetwork, count: NDArray[np.int64], total: NDArray[np.float64]) -> dict[str, Any]:
     """Coordinates, means and streets of the present nodes, rounded to plotting precision."""
-    rows, row_of = np.flatnonzero(network.present), np.cumsum(network.present) - 1
+    rows = np.flatnonzero(network.present)
+    row_of = np.cumsum(network.present) - 1
     streets = np.unique(np.sort(row_of[[network.senders, network.receivers]], axis=0), axis=1).tolist()
     means = [float(f"{t / c:.4g}") if c else None for c, t in zip(count[rows], total[rows], strict=True)]
     return {
@@ -119,7 +123,8 @@ def draw_datasets(table: ResultTable) -> plots.Figure:
     # Rasterized even in an SVG: ten thousand streets would make it megabytes.
     ax.add_collection(LineCollection(list(streets), colors="0.8", linewidths=0.6, zorder=0.5, rasterized=True))
     size = float(np.clip(25000 / len(mean), 3, 60))
-    silent, order = np.isnan(mean), np.argsort(mean, kind="stable")  # busy nodes on top
+    silent = np.isnan(mean)
+    order = np.argsort(mean, kind="stable")  # busy nodes on top
     if silent.any():
         x, y = place[silent].T
         ax.scatter(x, y, s=size, facecolors="none", edgecolors="0.6", linewidths=0.6, label="no readings")
@@ -127,7 +132,8 @@ def draw_datasets(table: ResultTable) -> plots.Figure:
     norm = None
     if table.more["count"] and (mean > 0).any():
         # Three decades of colour are distinguishable; the few quieter nodes get the palest colour.
-        most, least = np.nanmax(mean), mean[mean > 0].min()
+        most = np.nanmax(mean)
+        least = mean[mean > 0].min()
         norm = LogNorm(max(least, most / 1e3) if least < most else most / 10, most, clip=True)
     if not silent.all():
         x, y = place[order].T
@@ -153,7 +159,8 @@ def measure_profile(plan: Plan) -> ResultTable:
     nodes = np.flatnonzero(count > 0)
     mean = total[nodes] / count[nodes]
     order = np.lexsort((stream.node_ids[nodes], mean))  # ties by id, so that the order of nodes does not matter
-    nodes, mean = nodes[order], mean[order]
+    nodes = nodes[order]
+    mean = mean[order]
     ranks = {p: round(p / 100 * (len(nodes) - 1)) for p in PERCENTILES} if len(nodes) else {}
     tides: dict[int, dict[str, Any]] = {
         p: {"percentile": p, "node": str(stream.node_ids[nodes[rank]]), **tide(stream, int(nodes[rank]))}
@@ -170,7 +177,8 @@ def tide(stream: RoadNetworkStream, node: int) -> dict[str, Any]:
     local_s = stream.times_s + stream.utc_offset_s
     hour = local_s % DAY_S // 3600
     weekend = (local_s // DAY_S + 3) % 7 >= 5  # 1970-01-01 was a Thursday
-    observed, values = stream.observed[:, node], stream.values[:, node].astype(np.float64)
+    observed = stream.observed[:, node]
+    values = stream.values[:, node].astype(np.float64)
 
     def by_hour(days: NDArray[np.bool_], measure: Callable[..., Any], *options: float) -> list[float | None]:
         groups = [values[observed & days & (hour == h)] for h in range(24)]

@@ -30,8 +30,13 @@ from frigate.training.run import RunOnCity, build_model, has_demand
 from frigate.training.train import new_run
 
 PAPER_PARAMETERS = {  # tab:params
-    "paper": 198985, "dcrnn": 372353, "stnn": 313906, "graph-wavenet": 247660, "stgode": 558582, "localegn": 333636
-}  # fmt: skip
+    "paper": 198985,
+    "dcrnn": 372353,
+    "stnn": 313906,
+    "graph-wavenet": 247660,
+    "stgode": 558582,
+    "localegn": 333636,
+}
 IN_PAPER, PAPER_COLOUR = "in the paper", "#c9ced6"  # the paper's bars
 
 
@@ -100,7 +105,8 @@ PAPER_S = {"dcrnn": 0.0081, "stgode": 0.0164, "paper": 0.0207, "stnn": 0.0375, "
 
 def measure_time(plan: Plan) -> ResultTable:
     """Time each model on the last window of the test period."""
-    device, city = best_device(plan.device), plan.city
+    device = best_device(plan.device)
+    city = plan.city
     models = plan.wanted(*PRESETS, *BASELINES)
     if any(preset(model).model.roads for model in models):
         plan = replace(plan, city=ensure_road_features(city))
@@ -112,7 +118,9 @@ def measure_time(plan: Plan) -> ResultTable:
         low, median, high = np.quantile(seconds, [0.25, 0.5, 0.75]).tolist()
         row: Row = {"model": LABELS[model], "median_s": median, "low_s": low, "high_s": high}
         rows.append(row | {"timings": plan.effort.timings, "paper_s": PAPER_S.get(model)})
-    task, machine, network = preset(PRESETS[0]).task, environment(device), city.network
+    task = preset(PRESETS[0]).task
+    machine = environment(device)
+    network = city.network
     more = {"environment": machine, "nodes": network.num_nodes, "roads": network.num_edges}
     known = {"hardware": machine["hardware"], "bf16": ", bf16 where autocast allows" if device.type == "cuda" else ""}
     known |= {"city": city.name, "past": task.past, "horizon": task.horizon, "device": machine["device"]}
@@ -129,7 +137,8 @@ def untrained(plan: Plan, model: str) -> RunOnCity:
 
 def last_batch(run: RunOnCity, device: torch.device) -> Batch:
     """The last window of the test period, on the device; no other snapshots are copied there."""
-    task, stream = run.settings.task, run.city.stream
+    task = run.settings.task
+    stream = run.city.stream
     last = int(windows_in(run.split.test, past=task.past, horizon=task.horizon)[-1])
     part = stream.slice(last + 1 - task.past, last + 1 + task.horizon)
     windows = replace(run, city=replace(run.city, stream=part)).windows(device)

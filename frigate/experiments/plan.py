@@ -82,11 +82,24 @@ class Effort:
 QUICK = Effort(
     changes={
         "model": {"width": 16},
-        "train": {"epochs": 2, "steps_per_epoch": 4, "batch_size": 3, "warmup_steps": 3, "learning_rate": 4e-3,
-                  "validation_windows": 4, "masks": 4},
+        "train": {
+            "epochs": 2,
+            "steps_per_epoch": 4,
+            "batch_size": 3,
+            "warmup_steps": 3,
+            "learning_rate": 4e-3,
+            "validation_windows": 4,
+            "masks": 4,
+        },
     },
-    stride=48, seeds=(0,), shares=(0.1, 0.5, 0.9), layers=(1, 4, 10), anchors=(1, 4, 16), timings=5, trees=40,
-)  # fmt: skip
+    stride=48,
+    seeds=(0,),
+    shares=(0.1, 0.5, 0.9),
+    layers=(1, 4, 10),
+    anchors=(1, 4, 16),
+    timings=5,
+    trees=40,
+)
 
 
 @dataclass(frozen=True)

@@ -124,11 +124,20 @@ def line(
     dashed: bool = False,
 ) -> None:
     """A line in the label's colour, with a band from `low` to `high` if both are given."""
-    xs, width, (colour, marker) = _numbers(x), WIDTHS.get(label.casefold(), WIDTH), look(label)
+    xs = _numbers(x)
+    width = WIDTHS.get(label.casefold(), WIDTH)
+    (colour, marker) = look(label)
     ax.plot(
-        xs, _numbers(y), label=label, color=colour, linestyle="--" if dashed else "-", linewidth=width,
-        zorder=2 + width, marker=marker if len(xs) <= MAX_MARKED else "", markersize=5.5,
-    )  # fmt: skip
+        xs,
+        _numbers(y),
+        label=label,
+        color=colour,
+        linestyle="--" if dashed else "-",
+        linewidth=width,
+        zorder=2 + width,
+        marker=marker if len(xs) <= MAX_MARKED else "",
+        markersize=5.5,
+    )
     if low is not None and high is not None:
         ends = _numbers(low), _numbers(high)
         ax.fill_between(xs, *ends, color=colour, alpha=0.14, linewidth=0, zorder=1 + width / 10)
@@ -170,9 +179,14 @@ def bars(
     filling = ["white" if name.casefold() == YARDSTICK else tone for name, tone in zip(names, paint, strict=True)]
     rim = [withStroke(linewidth=3.2, foreground="white")]  # dark bars would hide the whiskers
     drawn = ax.barh(
-        range(len(names)), lengths, color=filling, edgecolor=paint, height=0.72, xerr=whiskers,
+        range(len(names)),
+        lengths,
+        color=filling,
+        edgecolor=paint,
+        height=0.72,
+        xerr=whiskers,
         error_kw={"ecolor": INK, "elinewidth": 1.2, "capsize": 3.2, "capthick": 1.2, "path_effects": rim},
-    )  # fmt: skip
+    )
     texts = ax.bar_label(drawn, labels=labels or format_numbers(values), padding=5, fontsize=9)
     ax.set_yticks(range(len(names)), names)
     ax.set_ylim(len(names) - 0.4, -0.6)

@@ -135,7 +135,8 @@ def _run_trials(
 ) -> dict[str, str]:
     """Fit and score. Returns the recipes that failed for reasons that the user can fix."""
     left_out: dict[str, str] = {}
-    began, done = time.perf_counter(), 0
+    began = time.perf_counter()
+    done = 0
 
     def finish(recipe: Recipe, error: str | None) -> None:
         nonlocal done
@@ -206,7 +207,8 @@ def _write(experiment: Experiment, plan: Plan, scored: Scored, say: Say) -> None
     if trials or isinstance(table, str) or table.more.get("asked") != asked:  # from trials, it is quick to remake
         began = time.perf_counter()
         table = experiment.measure(plan, scored)
-        recipes, why = dict.fromkeys(trial.recipe for trial in trials), scored.left_out
+        recipes = dict.fromkeys(trial.recipe for trial in trials)
+        why = scored.left_out
         missing = [f"Left out: {each.label} ({why[each.name]})." for each in recipes if each.name in why]
         notes = [*table.notes, *dict.fromkeys(missing)]
         about = _about(experiment, plan, trials, scored)
@@ -233,7 +235,8 @@ def _asked(plan: Plan, experiment: Experiment) -> str:
 
 def _about(experiment: Experiment, plan: Plan, trials: list[Trial], scored: Scored) -> dict[str, Any]:
     """Everything needed to repeat the experiment."""
-    stream, effort = plan.city.stream, plan.effort
+    stream = plan.city.stream
+    effort = plan.effort
     this_machine = environment(best_device(plan.device))
     facts = {trial.recipe.name: scored.facts(trial.recipe) for trial in trials if scored.has(trial)}
     machines = [{name: each[name] for name in this_machine if name in each} for each in facts.values()]

@@ -77,7 +77,8 @@ def draw_distortion(table: ResultTable) -> plots.Figure:
         plots.line(ax, column(rows, "anchors"), value, label=label, low=low, high=high)
     full = [row for row in table.rows if row["choice"] == FULL and row["pairs"]]
     if full:
-        at, (colour, _) = column(full, "anchors"), plots.look(CHOICES["bourgain"])
+        at = column(full, "anchors")
+        (colour, _) = plots.look(CHOICES["bourgain"])
         ax.vlines(at, column(full, "low"), column(full, "high"), color=colour, linewidth=1.5)
         label = "as many sets as the theorem requires"
         ax.plot(at, column(full, "distortion"), "*", color=colour, markersize=12, linestyle="", label=label)
@@ -182,7 +183,8 @@ def _expressivity_row(model: str, positions: str, compared: str, found: Tensor) 
     """A row from differences [seeds, windows]."""
     control = WINDOWS.index("control")
     alike = found[:, :control].amax(dim=1)
-    largest, least = float(alike.max()), float(alike.min())
+    largest = float(alike.max())
+    least = float(alike.min())
     expected = {"on": "different", "off": "equal", "none": "equal"}[positions]
     return {
         "model": LABELS[model],
@@ -219,7 +221,8 @@ def draw_expressivity(table: ResultTable) -> plots.Figure:
 
 
 def _draw_ring(ax: plots.Axes, table: ResultTable) -> None:
-    x, y = np.array(table.more["ring"]["x"]), np.array(table.more["ring"]["y"])
+    x = np.array(table.more["ring"]["x"])
+    y = np.array(table.more["ring"]["y"])
     ax.plot(np.append(x, x[0]), np.append(y, y[0]), color=plots.SOFT, linewidth=1.5, zorder=1)
     ax.scatter(x, y, s=60, color="white", edgecolors=plots.SOFT, zorder=2)
     for node, name, colour, marker in (

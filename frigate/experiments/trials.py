@@ -38,7 +38,7 @@ from frigate.evaluation.evaluate import (
     terciles,
     windows_at_once,
     windows_without_demand,
-)  # fmt: skip
+)
 from frigate.evaluation.metrics import Measure, Scores, Summary
 from frigate.experiments.ablated_model import without
 from frigate.experiments.plan import ALL, NAIVE, NEED_DEMAND, Plan, Recipe
@@ -91,9 +91,14 @@ def split_of(plan: Plan, recipe: Recipe) -> Split:
     """The split of a recipe: the same for all recipes with the same share and seed."""
     settings = plan.settings(recipe)
     return make_split(
-        plan.city.stream, seen=plan.sensors(recipe), seed=recipe.seed, past=settings.task.past,
-        horizon=settings.task.horizon, validation_share=settings.train.validation_share, detectors=plan.city.detectors,
-    )  # fmt: skip
+        plan.city.stream,
+        seen=plan.sensors(recipe),
+        seed=recipe.seed,
+        past=settings.task.past,
+        horizon=settings.task.horizon,
+        validation_share=settings.train.validation_share,
+        detectors=plan.city.detectors,
+    )
 
 
 def carry_out(plan: Plan, recipe: Recipe, changes: Iterable[InputChange], on_step: OnStep | None = None) -> None:
@@ -105,7 +110,8 @@ def carry_out(plan: Plan, recipe: Recipe, changes: Iterable[InputChange], on_ste
     for change in missing:
         scores = _score(plan, change.apply(fitted, plan, recipe))
         with replacing_file(_sums_path(plan, Trial(recipe, change))) as new, new.open("wb") as file:
-            cells, hours = scores.cell_sums.astype(np.float32), scores.hour_sums.astype(np.float32)
+            cells = scores.cell_sums.astype(np.float32)
+            hours = scores.hour_sums.astype(np.float32)
             np.savez_compressed(file, cells=cells, hours=hours)
 
 
@@ -123,7 +129,8 @@ def fit(plan: Plan, recipe: Recipe, on_step: OnStep | None) -> Fitted:
 
 
 def _trained(plan: Plan, recipe: Recipe, device: torch.device, on_step: OnStep | None) -> Fitted:
-    folder, settings = plan.folder(recipe), plan.settings(recipe)
+    folder = plan.folder(recipe)
+    settings = plan.settings(recipe)
     begun = any(folder.glob("checkpoint-*"))
     run = train(
         plan.city,
@@ -144,7 +151,8 @@ def _trained(plan: Plan, recipe: Recipe, device: torch.device, on_step: OnStep |
 
 
 def _not_trained(plan: Plan, recipe: Recipe, device: torch.device) -> Fitted:
-    settings, split = plan.settings(recipe), split_of(plan, recipe)
+    settings = plan.settings(recipe)
+    split = split_of(plan, recipe)
     city, stream = plan.city, plan.city.stream
     if recipe.model in NEED_DEMAND:
         return _of_demand(plan, recipe, settings, device)
@@ -164,7 +172,8 @@ def _of_demand(plan: Plan, recipe: Recipe, settings: Settings, device: torch.dev
     run_on_city = new_run(plan.city, settings=of_default, seen=plan.sensors(recipe))
     forecast: Baseline = demand_alone
     if recipe.model == "lightgbm-demand":
-        windows, masks = training_windows(run_on_city, device), training_masks(run_on_city)
+        windows = training_windows(run_on_city, device)
+        masks = training_masks(run_on_city)
         trees = plan.effort.trees
         forecast = fit_trees(windows, run_on_city.split, settings.task, seed=recipe.seed, trees=trees, masks=masks)
     return Fitted(forecast, run_on_city.windows(device), run_on_city.split, settings, SCORED_AT_ONCE)
@@ -179,13 +188,16 @@ def _simple(plan: Plan, recipe: Recipe, split: Split, windows: Windows, settings
     if recipe.model == "kriging":
         return fit_kriging(windows, split, settings.task)
     if recipe.model in ("lightgbm", "lightgbm-map"):
-        readings, trees = recipe.model == "lightgbm", plan.effort.trees
+        readings = recipe.model == "lightgbm"
+        trees = plan.effort.trees
         return fit_trees(windows, split, settings.task, seed=recipe.seed, trees=trees, readings=readings)
     raise SettingsError(f'unknown model "{recipe.model}"')
 
 
 def _score(plan: Plan, fitted: Fitted) -> Scores:
-    of_one, task, size = {"it": fitted.forecast}, fitted.settings.task, fitted.batch_size
+    of_one = {"it": fitted.forecast}
+    task = fitted.settings.task
+    size = fitted.batch_size
     return score(of_one, fitted.windows, fitted.split, task, stride=plan.effort.stride, batch_size=size)["it"]
 
 
@@ -285,7 +297,8 @@ class Scored:
 
     def _relative(self, trial: Trial, model: str) -> float | None:
         plain = beside(trial, model)
-        base, mine = self.summary(plain) if self.has(plain) else None, self.summary(trial)
+        base = self.summary(plain) if self.has(plain) else None
+        mine = self.summary(trial)
         return mine.mae.value / base.mae.value if mine and base and base.mae.value > 0 else None
 
 

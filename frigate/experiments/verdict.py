@@ -16,7 +16,10 @@ OURS = "Frigate (paper)"
 BASELINES = ("DCRNN", "STGCN", "GraphWaveNet", "STGODE", "LocaleGN", "STNN")
 RUN_TO_RUN = 6.0  # per cent: spread of the MAE of one training repeated (docs/results.md)
 
-HOLDS, IN_PART, FAILS, OPEN = "holds", "holds in part", "does not hold", "not decided"
+HOLDS = "holds"
+IN_PART = "holds in part"
+FAILS = "does not hold"
+OPEN = "not decided"
 ANSWERS = (HOLDS, IN_PART, FAILS, OPEN)
 NAN = float("nan")
 
@@ -153,7 +156,8 @@ def _layers(table: ResultTable) -> Verdict | None:
     mae = {int(number_or(0, row["layers"])): number_or(NAN, row["mae"]) for row in table.rows}
     if 10 not in mae or len(mae) < 3:
         return None
-    few, best = min(mae), min(mae, key=lambda layers: mae[layers])
+    few = min(mae)
+    best = min(mae, key=lambda layers: mae[layers])
     falls = mae[few] > (1 + RUN_TO_RUN / 100) * mae[10]
     settled = all(value > mae[10] / (1 + RUN_TO_RUN / 100) for layers, value in mae.items() if layers > 10)
     return Verdict(
@@ -197,7 +201,8 @@ def _parameters(table: ResultTable) -> Verdict | None:
     row = _row(table.rows, model=OURS)
     if not row:
         return None
-    same, near = row["parameters"] == row["parameters_half"], abs(row["of_paper_percent"] - 100) <= 1
+    same = row["parameters"] == row["parameters_half"]
+    near = abs(row["of_paper_percent"] - 100) <= 1
     return Verdict(
         table.experiment,
         "The number of parameters does not depend on the network",

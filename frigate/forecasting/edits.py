@@ -53,7 +53,8 @@ def about_closed(network: RoadNetwork, close: Roads) -> list[str]:
     """Notices about closing whole nodes, which are roads in a city on roads."""
     notices = []
     for node in _to_close(network, close)[1]:
-        at, of_roads = network.row_of(node), len(network.lines) > 0
+        at = network.row_of(node)
+        of_roads = len(network.lines) > 0
         count = int(((network.senders == at) | (network.receivers == at)).sum())
         parts = f"{count} turn{'s' * (count != 1)} into and out of it" if of_roads else f"{count} roads at it"
         notices.append(f"closed {'road' if of_roads else 'node'} {node}, with the {parts}.")
@@ -66,7 +67,8 @@ def _listed(roads: Roads) -> Roads:
 
 def _to_close(network: RoadNetwork, close: Roads) -> tuple[list[Road], list[str]]:
     """The edges to close, and the nodes to close with all their edges."""
-    known, of_roads = {str(node_id) for node_id in network.node_ids.tolist()}, len(network.lines) > 0
+    known = {str(node_id) for node_id in network.node_ids.tolist()}
+    of_roads = len(network.lines) > 0
     roads: list[Road] = []
     nodes: list[str] = []
     for item in _listed(close):

@@ -144,7 +144,8 @@ def write_sample(run: Run, path: str | Path, city: City | None = None) -> Path:
     if path.suffix != ".npz":
         raise SettingsError(f"{path}: a sample is a .npz file. Name it so")
     request, topology = _request(run, None, city)
-    arrays, node_ids = _arrays(run, request, topology), request.forecast.node_ids
+    arrays = _arrays(run, request, topology)
+    node_ids = request.forecast.node_ids
     node_ids = node_ids.astype(str) if node_ids.dtype == object else node_ids
     with _beside(path) as beside, beside.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays, **{OUTPUT: _by_model(run, arrays), "node_ids": node_ids})
@@ -155,7 +156,8 @@ def check_parity(run: Run, program: Program, cases: dict[str, Inputs]) -> dict[s
     """The largest difference between a program and the run's model on each input. Raises an error on a mismatch."""
     found = {}
     for name, arrays in cases.items():
-        want, got = _by_model(run, arrays), program(arrays)
+        want = _by_model(run, arrays)
+        got = program(arrays)
         if got.shape != want.shape:
             raise FrigateError(f"{name}: the program gives {got.shape}, the model {want.shape}. {_REMEDY}")
         difference = float(np.abs(got.astype(np.float64) - want).max())
@@ -201,7 +203,8 @@ class PlainForecast(nn.Module):
         demand_node: Tensor | None = None,
     ) -> Tensor:
         T, N = values.shape
-        none, unread = values.new_zeros(N, 0), senders[:0]  # the reference backend does not read the CSR indices
+        none = values.new_zeros(N, 0)
+        unread = senders[:0]  # the reference backend does not read the CSR indices
         topology = Topology(
             senders=senders,
             receivers=receivers,
@@ -273,9 +276,13 @@ def _open_sizes(names: Iterable[str], dims: Mapping[str, object]) -> dict[str, A
 def _save_onnx(program: torch.export.ExportedProgram, path: Path) -> None:
     names = [node.name for node in program.graph.nodes if node.name in SHAPES]
     made = torch.onnx.export(
-        program, dynamo=True, output_names=[OUTPUT], dynamic_shapes=_open_sizes(names, OPEN), verbose=False,
+        program,
+        dynamo=True,
+        output_names=[OUTPUT],
+        dynamic_shapes=_open_sizes(names, OPEN),
+        verbose=False,
         custom_translation_table={torch.ops.aten.index_add.default: _onnx_index_add},
-    )  # fmt: skip
+    )
     if made is None:
         raise FrigateError("torch.onnx gave no program. Use another version of torch")
     made.save(path, external_data=False)  # one file
@@ -314,7 +321,8 @@ def _onnx_program(path: Path) -> Program:
 
 def _cases(run: Run, city: City | None) -> dict[str, Inputs]:
     """Synthetic networks of several sizes and, if available with enough snapshots, a real city."""
-    small, large = _synthetic(run, nodes=23, seed=1), _synthetic(run, nodes=171, seed=2)
+    small = _synthetic(run, nodes=23, seed=1)
+    large = _synthetic(run, nodes=171, seed=2)
     blind = {**small, "values": np.zeros_like(small["values"]), "observed": np.zeros_like(small["observed"])}
     cases = {"synthetic, 23 nodes": small, "synthetic, 171 nodes": large, "without a reading": blind}
     with suppress(CheckpointError):  # export must work on a machine without the city
@@ -328,7 +336,9 @@ def _synthetic(run: Run, *, nodes: int, seed: int) -> Inputs:
     """Random inputs with the right shapes and plausible values."""
     (_, settings), task, scaling = _frigate(run), run.settings.task, run.scaling
     rng = np.random.default_rng([seed, 7])
-    T, H, N = task.past, task.horizon, nodes
+    T = task.past
+    H = task.horizon
+    N = nodes
     ends = rng.integers(0, N, (2, 5 * N // 2))
     ends = np.unique(ends[:, ends[0] != ends[1]], axis=1)
     pairs = np.unique(np.concatenate([ends, ends[::-1]], axis=1), axis=1)
@@ -373,7 +383,8 @@ def _request(
     sensors = when.pop("sensors", "seen")
     forecaster, changes = ask(run, network, source, sensors=sensors, device="cpu")
     request = forecaster.request(**when, **changes)
-    batch, task = request.batch, run.settings.task
+    batch = request.batch
+    task = run.settings.task
     if (batch.past, batch.horizon) != (task.past, task.horizon):
         raise SettingsError(
             f"{batch.past} snapshots and {batch.horizon} steps after them: an exported program has exactly {task.past} "
@@ -383,7 +394,8 @@ def _request(
 
 
 def _arrays(run: Run, request: Request, topology: Topology) -> Inputs:
-    names, batch = _names(run), request.batch
+    names = _names(run)
+    batch = request.batch
     row = 0 if batch.holds is None else int(batch.holds[:, 0].nonzero()[0])
     arrays = {name: getattr(batch, name)[row] for name in names if name in WINDOW + DEMAND}
     arrays |= {name: getattr(topology, name) for name in names if name not in arrays}
@@ -393,7 +405,8 @@ def _arrays(run: Run, request: Request, topology: Topology) -> Inputs:
 def _by_model(run: Run, arrays: Inputs) -> NDArray[np.float32]:
     """[H,N] from the model itself, with its normal backend."""
     N = arrays["values"].shape[1]
-    nowhere, none = np.zeros(N), np.zeros((N, 0), np.float32)
+    nowhere = np.zeros(N)
+    none = np.zeros((N, 0), np.float32)
     network = RoadNetwork(
         np.arange(N), nowhere, nowhere, Edges.of(arrays["senders"], arrays["receivers"], arrays["length_m"])
     )

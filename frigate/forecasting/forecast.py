@@ -95,6 +95,7 @@ def ask(
 def _left_out(window: RoadNetworkStream, network: RoadNetwork) -> list[str]:
     column = network.same_nodes(window.networks[0])
     there = np.isin(np.arange(window.num_nodes), column[network.present])
-    lost, all_ = int((window.sensors & ~there).sum()), int(window.sensors.sum())
+    lost = int((window.sensors & ~there).sum())
+    all_ = int(window.sensors.sum())
     where = f"are not on this network, by id and place (within {SAME_PLACE_M:g} m)"
     return [f"{lost} of {all_} nodes with readings {where}: left out."] if lost else []

@@ -136,16 +136,23 @@ class Forecaster:
         if self._windows is None or self._windows[0] != stop:
             trips, demands = self._demand(stop)
             views = NetworkViews.of_scaling(
-                self.run.scaling, self.usual_roads, self.device, sensors=self.inputs(stop), city=self._files_of,
-                trips=trips, demands=demands, step_s=self.stream.step_s,
-            )  # fmt: skip
+                self.run.scaling,
+                self.usual_roads,
+                self.device,
+                sensors=self.inputs(stop),
+                city=self._files_of,
+                trips=trips,
+                demands=demands,
+                step_s=self.stream.step_s,
+            )
             self._windows = stop, Windows(self.stream, views)
         return self._windows[1]
 
     def _demand(self, stop: int) -> tuple[TripModel | None, list[Demand]]:
         if self.run.scaling.demand is None:
             return None, []
-        unknown, more = self.inputs(stop) & ~self._seen, None
+        unknown = self.inputs(stop) & ~self._seen
+        more = None
         if unknown.any():
             more = usual_counts(self.stream, unknown, (0, stop))
         trips = self.run.trips_on(self.usual_roads, self._files_of, more=more)
@@ -175,7 +182,8 @@ class Forecaster:
         self, current: Ints, *, past: int | None = None, horizon: int | None = None, edit: Edit | None = None
     ) -> Batch:
         """The windows whose last past snapshot is `current`, as model input; `edit` changes the roads ahead."""
-        task, stop = self.run.settings.task, int(np.min(current, initial=self.stream.num_snapshots)) + 1
+        task = self.run.settings.task
+        stop = int(np.min(current, initial=self.stream.num_snapshots)) + 1
         return self.windows(stop).batch(
             current,
             past=task.past if past is None else past,
@@ -232,7 +240,8 @@ class Forecaster:
         horizon: int | None = None,
     ) -> Request:
         """The model input of `forecast` for the same arguments."""
-        run, stream = self.run, self.stream
+        run = self.run
+        stream = self.stream
         task = Task(
             run.settings.task.past if past is None else past, run.settings.task.horizon if horizon is None else horizon
         )
@@ -241,7 +250,8 @@ class Forecaster:
         at_s, more = _moment(stream, at, horizon=task.horizon)
         snapshots = stream.snapshot_at(at_s)
         stop = min(snapshots, stream.num_snapshots)
-        late, read = snapshots - stop, min(task.past, stop)
+        late = snapshots - stop
+        read = min(task.past, stop)
         window = stream.slice(stop - read, stop)
         notices = self.notices + more + _about_window(window, past=task.past, late=late)
         notices += _beyond_training(run, window, task)
@@ -332,11 +342,13 @@ def _cut_off(old: RoadNetwork, new: RoadNetwork) -> list[str]:
 
 def _moment(stream: RoadNetworkStream, at: datetime | str | int | None, *, horizon: int) -> tuple[int, list[str]]:
     """The forecast's time in seconds since 1970 UTC, rounded down to a step of the stream; and notices."""
-    end_s, steps = stream.end_s, stream.steps
+    end_s = stream.end_s
+    steps = stream.steps
     if at is None or at == "now":
         return end_s, []
     time_s, notices = _seconds(at, stream.timezone)
-    first_s, last_s = steps.time_s(1), steps.time_s(stream.num_snapshots + horizon)
+    first_s = steps.time_s(1)
+    last_s = steps.time_s(stream.num_snapshots + horizon)
     if not first_s <= time_s <= last_s:
         raise SettingsError(
             f"at {local_iso(time_s, stream.timezone)}: a forecast can be made from "
@@ -389,7 +401,8 @@ def _about_window(window: RoadNetworkStream, *, past: int, late: int) -> list[st
 
 def _beyond_training(run: Run, window: RoadNetworkStream, task: Task) -> list[str]:
     """Notices about windows longer than in training: the model accepts them, but its accuracy is unknown."""
-    trained, notices = run.settings.task, []
+    trained = run.settings.task
+    notices = []
     if window.num_snapshots > trained.past:
         notices.append(
             f"{window.num_snapshots} past snapshots are read; the model was trained with {trained.past}, and has not "
@@ -404,7 +417,8 @@ def _beyond_training(run: Run, window: RoadNetworkStream, task: Task) -> list[st
 
 
 def _refuse_too_many(steps: int, network: RoadNetwork) -> None:
-    needed, limit = steps * network.num_nodes * BYTES_PER_VALUE, memory_limit(None, torch.device("cpu"))
+    needed = steps * network.num_nodes * BYTES_PER_VALUE
+    limit = memory_limit(None, torch.device("cpu"))
     if needed > limit:
         raise SettingsError(
             f"horizon: {steps} steps at {network.num_nodes} nodes take about {needed / 2**30:.2g} GB, and "

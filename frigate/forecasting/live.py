@@ -127,10 +127,12 @@ class Live:
         self.device = self._forecaster.device
         self.encoded = 0  # number of snapshots encoded so far
         self.left_out = 0  # number of readings ignored because their node is not a sensor
-        self._trained_on, self._task = run.trained_on, run.settings.task
+        self._trained_on = run.trained_on
+        self._task = run.settings.task
         self._views = self._forecaster.windows().views
         self._predictor = self._forecaster.predictor
-        self._model, self._kernels = self._predictor.model, kernels
+        self._model = self._predictor.model
+        self._kernels = kernels
         self._timezone = run.trained_on.timezone if timezone is None else timezone
         self._window: deque[_Snapshot] = deque(maxlen=self._task.past)
         self._encodings: dict[_Key, _Encoded] = {}  # most recently used last
@@ -239,18 +241,23 @@ class Live:
         if index is None:
             if not self._window:
                 raise CityError(f"snapshot {self._at(time_s)}: there is none yet. Give it to `push`")
-            first_s, last_s = self._window[0].time_s, self._window[-1].time_s
+            first_s = self._window[0].time_s
+            last_s = self._window[-1].time_s
             remedy = "Give it to `push`" if time_s > last_s else "A forecast reads nothing older: leave it out"
             raise CityError(
                 f"snapshot {self._at(time_s)} is not in the window, {self._at(first_s)} to {self._at(last_s)}. {remedy}"
             )
-        rows, readings = self.network.rows_of(node_ids), _numbers(values)
+        rows = self.network.rows_of(node_ids)
+        readings = _numbers(values)
         if readings.shape != rows.shape or len(np.unique(rows)) != len(rows):
             raise CityError(f"{readings.size} values for {len(np.unique(rows))} nodes. Give one value for each node")
-        sent, old = self._sensors[rows], self._window[index]
+        sent = self._sensors[rows]
+        old = self._window[index]
         self.left_out += int((~sent & np.isfinite(readings)).sum())
-        rows, readings = rows[sent], readings[sent]
-        new_values, observed = old.values.copy(), old.observed.copy()
+        rows = rows[sent]
+        readings = readings[sent]
+        new_values = old.values.copy()
+        observed = old.observed.copy()
         observed[rows] = np.isfinite(readings)
         new_values[rows] = np.where(np.isfinite(readings), readings, 0)
         self._window[index] = replace(old, values=new_values, observed=observed)
@@ -307,7 +314,8 @@ class Live:
         snapshots = [snapshot.on(network) for snapshot, network in zip(self._window, measured, strict=True)]
         for network in (*measured, *ahead):
             networks.setdefault(network.fingerprint, network)
-        prints, of_print = list(networks), {key: k for k, key in enumerate(networks)}
+        prints = list(networks)
+        of_print = {key: k for k, key in enumerate(networks)}
         roads = roads_of_windows(
             *(np.array([[of_print[each.fingerprint] for each in some]]) for some in (measured, ahead))
         )
@@ -333,9 +341,15 @@ class Live:
         used = np.any([snapshot.observed for snapshot in snapshots], axis=0) & ahead[0].present
         numbers, told = usable(self._predictor.to_array(made, present), present)
         return make_forecast(
-            self._trained_on, ahead[0], numbers, int(self._ahead_s()[0]),
-            sensor=used, timezone=self._timezone, notices=self._notices(ahead, used) + told, city=self._forecaster.city,
-        )  # fmt: skip
+            self._trained_on,
+            ahead[0],
+            numbers,
+            int(self._ahead_s()[0]),
+            sensor=used,
+            timezone=self._timezone,
+            notices=self._notices(ahead, used) + told,
+            city=self._forecaster.city,
+        )
 
     @torch.inference_mode()
     def _encode(
@@ -346,9 +360,8 @@ class Live:
         stale = [
             key
             for key in wanted
-            if key not in self._encodings
-            or not self._encodings[key].snapshot.same_readings(snapshots[key[0]])
-        ]  # fmt: skip
+            if key not in self._encodings or not self._encodings[key].snapshot.same_readings(snapshots[key[0]])
+        ]
         if stale:
             self._encodings.update(zip(stale, self._run_gnn(stale, snapshots, networks), strict=True))
             self.encoded += len(stale)
@@ -421,7 +434,8 @@ class Live:
         return self._recorded[key][0](*tensors).clone()
 
     def _notices(self, ahead: Sequence[RoadNetwork], used: NDArray[np.bool_]) -> tuple[str, ...]:
-        snapshots, past = len(self._window), self._task.past
+        snapshots = len(self._window)
+        past = self._task.past
         told = [short_window(snapshots, past)] if snapshots < past else []
         for network in {each.fingerprint: each for each in ahead}.values():
             told += self._views.view(network).notices
@@ -475,11 +489,17 @@ class Live:
 
 def _without_readings(run: Run, network: RoadNetwork) -> City:
     """A city of these roads, without any snapshot."""
-    about, nothing = run.trained_on, np.zeros((0, network.num_nodes))
+    about = run.trained_on
+    nothing = np.zeros((0, network.num_nodes))
     stream = make_stream(
-        nothing, network, start_s=about.start_s, step_s=about.step_s, timezone=about.timezone, quantity=about.quantity,
+        nothing,
+        network,
+        start_s=about.start_s,
+        step_s=about.step_s,
+        timezone=about.timezone,
+        quantity=about.quantity,
         unit=about.unit,
-    )  # fmt: skip
+    )
     return City(about.name, stream, folder=about.folder)
 
 

@@ -115,7 +115,8 @@ class Forecast:
     def _columns(self) -> dict[str, NDArray[Any]]:
         """The columns of the long table; `time` in UTC, NaN for what is unknown."""
         H, N = self.values.shape
-        step, node = np.tile(np.arange(H), N), np.repeat(np.arange(N), H)
+        step = np.tile(np.arange(H), N)
+        node = np.repeat(np.arange(N), H)
         columns = (
             *(column[node] for column in (self.node_ids, self.lon, self.lat, self.street, self.detectors)),
             self.moved_m[node],
@@ -150,9 +151,17 @@ class Forecast:
                 place = {"type": "LineString", "coordinates": course.tolist()}
             for step, (value, (time, end, local)) in enumerate(zip(values, times, strict=True), start=1):
                 properties = {
-                    "node_id": node_id, "street": street, "detectors": detectors, "moved_m": moved_m, "sensor": sensor,
-                    "time": time, "end_time": end, "local_time": local, "step_ahead": step, "value": value,
-                }  # fmt: skip
+                    "node_id": node_id,
+                    "street": street,
+                    "detectors": detectors,
+                    "moved_m": moved_m,
+                    "sensor": sensor,
+                    "time": time,
+                    "end_time": end,
+                    "local_time": local,
+                    "step_ahead": step,
+                    "value": value,
+                }
                 features.append({"type": "Feature", "geometry": place, "properties": properties})
         return {"type": "FeatureCollection", **self._about(), "features": features}
 
@@ -234,7 +243,8 @@ def make_forecast(
     city: City | None = None,
 ) -> Forecast:
     """A Forecast from values [H,N]; quantity, unit and step are those of training, the detectors are the city's."""
-    detectors, moved_m = np.zeros(0, np.str_), np.zeros(0)
+    detectors = np.zeros(0, np.str_)
+    moved_m = np.zeros(0)
     if city is not None and len(city.detectors):
         detectors, moved_m = city.detectors.at_nodes(city.network.node_ids, network.node_ids)
     return Forecast(

@@ -56,7 +56,8 @@ def largest_changes(before: NDArray[np.floating], after: NDArray[np.floating], *
 
 def change_table(forecast: Forecast, before: Forecast) -> Table:
     """The nodes that change most when roads are closed or added. Both forecasts must have the same nodes."""
-    was, now = node_totals(before), node_totals(forecast)
+    was = node_totals(before)
+    now = node_totals(forecast)
     return [
         _about(forecast, node)
         | {"before": _number(was[node]), "after": _number(now[node]), "change": f"{now[node] - was[node]:+,.1f}"}

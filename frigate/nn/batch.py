@@ -18,9 +18,17 @@ from frigate.errors import CityError
 from frigate.nn.topology import Topology
 
 BATCH_TENSORS = (
-    "values", "observed", "time_past", "time_future", "target", "target_observed",
-    "usual_past", "demand", "demand_node", "holds",
-)  # fmt: skip
+    "values",
+    "observed",
+    "time_past",
+    "time_future",
+    "target",
+    "target_observed",
+    "usual_past",
+    "demand",
+    "demand_node",
+    "holds",
+)
 
 
 @dataclass(frozen=True)

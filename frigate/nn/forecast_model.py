@@ -106,7 +106,8 @@ class ForecastModel(nn.Module):
 
     def backend(self, batch: Batch, kernels: str) -> Backend:
         """The backend for a forward pass on this batch."""
-        device, dtype = batch.values.device, batch.values.dtype
+        device = batch.values.device
+        dtype = batch.values.dtype
         if torch.is_autocast_enabled(device.type):
             dtype = torch.get_autocast_dtype(device.type)
         return choose_backend(device, dtype, self.width, kernels)

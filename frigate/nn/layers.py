@@ -52,7 +52,8 @@ class ResidualGatedConv(nn.Module):
         self.edge_dropout = nn.Dropout(edge_dropout)
 
     def forward(self, h: Tensor, gate: Tensor, topology: Topology, backend: Backend) -> Tensor:
-        gate, normal = self.edge_dropout(gate), backend.normalise(h, self.norm)
+        gate = self.edge_dropout(gate)
+        normal = backend.normalise(h, self.norm)
         update = backend.gated_layers(normal, [gate], [self.linear.weight], topology, [self.linear.bias])
         dropped: Tensor = self.dropout(update)
         return h + dropped
@@ -64,7 +65,8 @@ def compute_gates(gates: Sequence[Gate], length: Tensor, topology: Topology) -> 
     Gates depend on neither readings nor time: they are computed once per topology, and identically for every backend.
     """
     W_L = torch.cat([gate.edge.weight for gate in gates])  # [L*d_Le,d_delta+2K]
-    w, b = torch.cat([gate.weight.weight for gate in gates]), torch.cat([gate.weight.bias for gate in gates])
+    w = torch.cat([gate.weight.weight for gate in gates])
+    b = torch.cat([gate.weight.bias for gate in gates])
     inputs = length
     if gates[0].positions:
         ends = topology.positions[topology.senders], topology.positions[topology.receivers]

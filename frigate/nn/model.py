@@ -86,7 +86,9 @@ class DefaultEmbedding(Embedding):
         return self.kernel.weights(topology)
 
     def forward(self, batch: Batch, tau: Tensor, backend: Backend, sensor_weights: Sequence[Tensor] | None) -> Tensor:
-        N, B, T = batch.num_nodes, batch.num_windows, batch.past
+        N = batch.num_nodes
+        B = batch.num_windows
+        T = batch.past
         context = [
             per_snapshot(batch, [topology.road_features for topology in batch.topologies]),
             calendar(batch.time_past).expand(N, B, T, -1),
@@ -176,7 +178,8 @@ class Frigate(ForecastModel):
         corrects_demand: bool = False,
     ) -> None:
         super().__init__(width=settings.width, value_offset=scaling.value_offset, value_scale=scaling.value_scale)
-        D, hidden = settings.width, settings.hidden
+        D = settings.width
+        hidden = settings.hidden
         self.calendar_start, self.calendar_future = calendar_start, calendar_future
         self.register_buffer("length_scale_m", torch.tensor(float(scaling.length_scale_m)))
         self.length = nn.Parameter(torch.randn(settings.length_width) / settings.length_width**0.5)  # w_delta
@@ -283,9 +286,16 @@ class Frigate(ForecastModel):
 
 
 REACH_IS_KNOWN = {
-    Frigate, PaperEmbedding, DefaultEmbedding, MomentPrior, DefaultPrior,
-    GatedLayers, GatedConv, ResidualGatedLayers, ResidualGatedConv,
-}  # fmt: skip
+    Frigate,
+    PaperEmbedding,
+    DefaultEmbedding,
+    MomentPrior,
+    DefaultPrior,
+    GatedLayers,
+    GatedConv,
+    ResidualGatedLayers,
+    ResidualGatedConv,
+}
 
 
 def absolute_error(forecast: Tensor, target: Tensor, weight: Tensor, value_scale: float) -> Tensor:
@@ -296,7 +306,9 @@ def absolute_error(forecast: Tensor, target: Tensor, weight: Tensor, value_scale
 
 def per_snapshot(batch: Batch, tables: list[Tensor]) -> Tensor:
     """[N,B,T,X] from one table [N,X] per topology."""
-    N, B, T = batch.num_nodes, batch.num_windows, batch.past
+    N = batch.num_nodes
+    B = batch.num_windows
+    T = batch.past
     if len(tables) == 1:
         return tables[0][:, None, None].expand(N, B, T, -1)
     return torch.stack(tables, dim=1)[:, batch.topology_of.to(tables[0].device)]
@@ -323,7 +335,8 @@ def default(settings: ModelSettings, scaling: Scaling) -> Frigate:
     """
     known = None if scaling.demand is None else DemandFeatures(scaling.value_scale)
     kernel = KernelMean(road_features=FEATURE_WIDTH, length_scale_m=scaling.length_scale_m)
-    gates, drop = _gates(settings), {"dropout": settings.dropout, "edge_dropout": settings.edge_dropout}
+    gates = _gates(settings)
+    drop = {"dropout": settings.dropout, "edge_dropout": settings.edge_dropout}
     return Frigate(
         settings,
         scaling,

@@ -81,7 +81,9 @@ class _SharedTopology:
 
 
 def _part(batch: Batch, i: int, x: Tensor, observed: Tensor) -> _SharedTopology:
-    columns, of, at = batch.columns_of(i), batch.topologies[i].neighbour_of, batch.topologies[i].neighbour
+    columns = batch.columns_of(i)
+    of = batch.topologies[i].neighbour_of
+    at = batch.topologies[i].neighbour
     if columns is None:
         return _SharedTopology(x, observed, None, batch.num_windows, of, at)
     return _SharedTopology(x[:, columns], observed[:, columns], columns // batch.past, batch.num_windows, of, at)
@@ -118,7 +120,8 @@ class KernelMean(nn.Module):
         for i, topology in enumerate(batch.topologies):
             columns = batch.columns_of(i)
             weights = self.weights(topology) if sensor_weights is None else sensor_weights[i]
-            weights, near = weights.to(x.dtype), topology.near_sensor
+            weights = weights.to(x.dtype)
+            near = topology.near_sensor
             xs, there = (x, observed) if columns is None else (x[:, columns], observed[:, columns])
             total = torch.einsum("nmg,nmc->ncg", weights, (xs * there)[near])
             weight = torch.einsum("nmg,nmc->ncg", weights, there[near])
@@ -128,7 +131,8 @@ class KernelMean(nn.Module):
 
     def weights(self, topology: Topology) -> Tensor:
         """[N,M,G] the weights of each node's nearest sensors, summing to 1; 0 for missing sensors."""
-        near, distance_m = topology.near_sensor, topology.near_distance_m
+        near = topology.near_sensor
+        distance_m = topology.near_distance_m
         q = self.query(topology.road_features).unflatten(-1, (self.heads, -1))[:, None]
         # Not k[near]: its backward adds gradients from several threads in arbitrary order.
         k = functional.embedding(near, self.key(topology.road_features)).view(*near.shape, self.heads, -1)

@@ -60,7 +60,9 @@ class NetworkViews:
         demands: Sequence[Demand] = (),
         step_s: int = 0,
     ) -> None:
-        self.device, self.trips, self.demands = torch.device(device), trips, tuple(demands)
+        self.device = torch.device(device)
+        self.trips = trips
+        self.demands = tuple(demands)
         self._make_topology = make_topology
         self._usual_tables = DemandTables.of(demands, device, step_s=step_s) if demands else None
         self._views: dict[str, NetworkView] = {}  # by fingerprint; most recently used last

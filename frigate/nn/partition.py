@@ -64,7 +64,8 @@ def cut_parts(topologies: Sequence[Topology], areas: Iterable[NDArray[np.int64]]
     for core in areas:
         local, rings = _rings(host, core, reach.hops)
         nodes = np.concatenate(rings)
-        inner, ball = len(nodes) - len(rings[-1]), len(nodes)
+        inner = len(nodes) - len(rings[-1])
+        ball = len(nodes)
         if reach.sensors:
             near = [t.near_sensor.numpy()[nodes][np.isfinite(t.near_distance_m.numpy()[nodes])] for t in host]
             more = np.unique(np.concatenate(near))
@@ -82,7 +83,8 @@ def _rings(
     """The local index [N] of each node, -1 outside the part; and the rows of each ring: the core, one hop away, ..."""
     local = np.full(topologies[0].num_nodes, -1)
     local[core] = np.arange(len(core))
-    rings, count = [core], len(core)
+    rings = [core]
+    count = len(core)
     for _ in range(hops):
         ends = []
         for topology in topologies:
@@ -105,10 +107,13 @@ def _within(
     Roads between two nodes of the last ring affect no encoding that is read. `ball` is None if no sensors are needed.
     """
     roads, _ = _roads_at(topology.out_start, nodes)
-    senders, receivers = local[topology.senders.numpy()[roads]], local[topology.receivers.numpy()[roads]]
+    senders = local[topology.senders.numpy()[roads]]
+    receivers = local[topology.receivers.numpy()[roads]]
     keep = (np.minimum(senders, receivers) >= 0) & (np.minimum(senders, receivers) < inner)
     order = np.flatnonzero(keep)[np.lexsort((receivers[keep], senders[keep]))]
-    roads, senders, receivers = roads[order], senders[order], receivers[order]
+    roads = roads[order]
+    senders = senders[order]
+    receivers = receivers[order]
     first, last = (np.searchsorted(topology.neighbour_of.numpy(), nodes[:core] + more) for more in (0, 1))
     pairs, neighbour_of = _ranges(first, last)
     near, near_m = _near(topology, nodes, local, ball)

@@ -61,7 +61,10 @@ class Predictor:
         kernels: str = "auto",
     ) -> None:
         self.model = copy.deepcopy(model).to(device).eval()
-        self.network, self.device, self.parts, self.kernels = network, device, parts, kernels
+        self.network = network
+        self.device = device
+        self.parts = parts
+        self.kernels = kernels
         self.limit = memory_limit(memory_gb, device)
         self.least = 0.0 if quantity == "count" else -torch.inf
 
@@ -98,7 +101,8 @@ class Predictor:
 
     def _blocks(self, batch: Batch, reach: Reach, needed: int, must_fit: bool) -> Iterator[Part]:
         """The network, `needed` bytes in all, in blocks; those that do not fit are halved, down to MIN_BLOCK nodes."""
-        lon, lat = self.network.lon, self.network.lat
+        lon = self.network.lon
+        lat = self.network.lat
         wanted = min(math.ceil(needed / self.limit), math.ceil(batch.num_nodes / MIN_BLOCK))
         todo = split_into_areas(lon, lat, wanted)
         while todo:

@@ -70,7 +70,8 @@ def make_topology(
         Each node's nearest sensors and their road distance; padded with -1 and infinity.
     """
     order = np.lexsort((network.receivers, network.senders))
-    senders, receivers = network.senders[order], network.receivers[order]
+    senders = network.senders[order]
+    receivers = network.receivers[order]
     N = network.num_nodes
     pairs = np.unique(np.concatenate([senders * N + receivers, receivers * N + senders]))
     missing = near_sensor < 0
@@ -89,7 +90,8 @@ def make_topology(
 
 def index_roads(senders: NDArray[np.int64], receivers: NDArray[np.int64], num_nodes: int) -> dict[str, Tensor]:
     """The fields of a Topology that depend only on its roads, which must be sorted by sender, then receiver."""
-    rows, in_order = np.arange(num_nodes + 1), np.lexsort((senders, receivers))
+    rows = np.arange(num_nodes + 1)
+    in_order = np.lexsort((senders, receivers))
     arrays = {
         "senders": senders,
         "receivers": receivers,

@@ -190,12 +190,14 @@ class Windows:
         after = last[:, None] + np.arange(1, horizon + 1)
         kept = None if self.thinning is None else self.thinning(len(last), past)
         if kept is not None and not self.masked:
-            before, kept = before.gather(1, kept), None
+            before = before.gather(1, kept)
+            kept = None
         networks, ahead_on = self._ahead(after, edit)
         roads = roads_of_windows(self.stream.network_of[before.numpy()], ahead_on)
         if one_of is not None:
             roads = _one_row_each(roads, one_of)
-        window_of, before = torch.from_numpy(roads.window_of), before.to(self.device)
+        window_of = torch.from_numpy(roads.window_of)
+        before = before.to(self.device)
         clock = torch.cat([self.clock[before], self._clock_at(after)], dim=1)
         rows: Tensor | slice = slice(None)
         if len(window_of) > len(last):
@@ -210,7 +212,8 @@ class Windows:
         if len(last) and int(last.max()) + horizon >= len(self.values):
             return batch
         there = torch.from_numpy(after).to(self.device)
-        target, known = self.values[there][rows], self.observed[there][rows]
+        target = self.values[there][rows]
+        known = self.observed[there][rows]
         if batch.holds is not None:
             known = known & batch.holds[:, :, None]
         return replace(batch, target=target, target_observed=known)
@@ -241,7 +244,8 @@ class Windows:
         S = len(self.clock)
         if not after.size or int(after.max()) < S:
             return self.clock[torch.from_numpy(after).to(self.device)]
-        first, stop = int(after.min()), int(after.max()) + 1
+        first = int(after.min())
+        stop = int(after.max()) + 1
         times_s = self.stream.steps.times_s(first, stop)
         clock = wall_clock(times_s + utc_offsets_s(times_s, self.stream.timezone))
         if first < S:
@@ -254,7 +258,8 @@ def _one_row_each(roads: RoadsOfWindows, draws: NDArray[np.float64]) -> RoadsOfW
         return roads
     until = np.cumsum(roads.holds.sum(1)).astype(np.float64)
     first = np.searchsorted(roads.window_of, np.arange(len(draws)))
-    before, total = np.concatenate([[0.0], until])[first], roads.holds.shape[1]
+    before = np.concatenate([[0.0], until])[first]
+    total = roads.holds.shape[1]
     row = np.searchsorted(until, before + draws * total, side="right")
     return RoadsOfWindows(
         roads.window_of[row], roads.ahead_on[row], roads.measured_on[row], roads.encoded_on[row], roads.holds[row]

@@ -14,7 +14,10 @@ from frigate.pages.svg import Drawing, Ticks, axis
 class Chart(Drawing):
     """A drawing with linear axes."""
 
-    left, right, top, bottom = 46.0, 12.0, 28.0, 34.0
+    left = 46.0
+    right = 12.0
+    top = 28.0
+    bottom = 34.0
 
     def __init__(
         self,

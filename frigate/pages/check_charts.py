@@ -37,11 +37,13 @@ def usual(stream: RoadNetworkStream) -> Usual:
     local_s = stream.times_s + stream.utc_offset_s
     weekend = (local_s // DAY_S + 3) % 7 >= 5  # 1970-01-01 was a Thursday
     group = weekend * (DAY_S // bin_s) + local_s % DAY_S // bin_s  # [S]
-    sums, counts = np.zeros(N), np.zeros(N)
+    sums = np.zeros(N)
+    counts = np.zeros(N)
     of_day, count_of_day = (np.zeros(2 * (DAY_S // bin_s)) for _ in range(2))
     for first in range(0, S, max(1, BLOCK_CELLS // max(1, N))):
         part = slice(first, first + max(1, BLOCK_CELLS // max(1, N)))
-        values, observed = stream.values[part], stream.observed[part]
+        values = stream.values[part]
+        observed = stream.observed[part]
         sums += values.sum(axis=0, dtype=np.float64)
         counts += observed.sum(axis=0)
         np.add.at(of_day, group[part], values.sum(axis=1, dtype=np.float64))
@@ -79,7 +81,8 @@ class RoadChange:
 def road_changes(stream: RoadNetworkStream) -> list[RoadChange]:
     """Every snapshot whose roads differ from those of the snapshot before."""
     keys = [_keys(network) for network in stream.networks]
-    ids, N = stream.node_ids.tolist(), stream.num_nodes
+    ids = stream.node_ids.tolist()
+    N = stream.num_nodes
 
     def named(roads: NDArray[np.int64]) -> list[tuple[NodeId, NodeId]]:
         return [(ids[road // N], ids[road % N]) for road in roads.tolist()]
@@ -87,7 +90,8 @@ def road_changes(stream: RoadNetworkStream) -> list[RoadChange]:
     changes = []
     for snapshot in (np.flatnonzero(np.diff(stream.network_of)) + 1).tolist():
         old, new = (keys[int(stream.network_of[s])] for s in (snapshot - 1, snapshot))
-        closed, opened = np.setdiff1d(old, new), np.setdiff1d(new, old)
+        closed = np.setdiff1d(old, new)
+        opened = np.setdiff1d(new, old)
         if len(closed) or len(opened):
             time = stream.local_time(int(stream.times_s[snapshot]))
             changes.append(RoadChange(time, named(closed), named(opened)))

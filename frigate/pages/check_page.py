@@ -64,7 +64,8 @@ def _page(city: City, report: CheckReport) -> str:
     gappy = [sensor for sensor in report.by_sensor if sensor.missing_share > 0 and not sensor.faults]
     network = _drawable(city.network)
     rows = _drawn_nodes(network, [sensor.node_id for sensor in report.by_sensor])
-    means, changes = usual(city.stream), road_changes(city.stream)
+    means = usual(city.stream)
+    changes = road_changes(city.stream)
     unit = unit_text(report.quantity, report.unit, report.step_s)
     drawn = [(len(rows), network.num_nodes, "nodes"), (network.num_edges, city.network.num_edges, "roads")]
     return render(

@@ -45,8 +45,10 @@ def study_closure(run: RunOnCity, names: Sequence[str], *, seed: int, intersecti
     seed, intersections
         As used for the demo city.
     """
-    forecaster, split = forecaster_of(run, None), run.split
-    network, demand = forecaster.usual_roads, forecaster.demand
+    forecaster = forecaster_of(run, None)
+    split = run.split
+    network = forecaster.usual_roads
+    demand = forecaster.demand
     assert demand is not None
     flow = demand.road_flow.mean(0)
     name = max(names, key=lambda each: float(flow[network.edges.name == each].sum()))
@@ -56,10 +58,12 @@ def study_closure(run: RunOnCity, names: Sequence[str], *, seed: int, intersecti
     rerouted = forecaster.rerouted(closed)
     assert rerouted is not None
     truth = usual_weekday([network, closed], seed=seed, intersections=intersections, hours=HOURS)
-    per_hour, hours = HOUR_S / run.city.stream.step_s, slice(HOURS.start, HOURS.stop)
+    per_hour = HOUR_S / run.city.stream.step_s
+    hours = slice(HOURS.start, HOURS.stop)
     before = per_hour * demand.road_flow[hours].mean(0, dtype=np.float64)
     node_before = per_hour * demand.node_flow[hours].mean(0, dtype=np.float64)
-    after, node_after = before * rerouted.road_change, node_before * rerouted.node_change
+    after = before * rerouted.road_change
+    node_after = node_before * rerouted.node_change
     left = left_of_change(truth[0].node, truth[1].node, truth[0].node * (rerouted.node_change - 1), split.unseen)
     on_roads = left_of_change(truth[0].road, truth[1].road, after - before, np.ones(network.num_edges, bool)).everywhere
     lost = f" {percent(rerouted.lost)} of all vehicles can no longer reach their destination."
@@ -77,9 +81,13 @@ def study_closure(run: RunOnCity, names: Sequence[str], *, seed: int, intersecti
         f"the roads of this map, with Frigate's own estimate of the flow before, {on_roads:.2f} of the change is left.",
     )
     arrays = {
-        "before": node_before, "after": node_after, "road_before": before, "road_after": after,
-        "road_simulated": truth[1].road, "road_simulated_change": truth[1].road - truth[0].road,
-    }  # fmt: skip
+        "before": node_before,
+        "after": node_after,
+        "road_before": before,
+        "road_after": after,
+        "road_simulated": truth[1].road,
+        "road_simulated_change": truth[1].road - truth[0].road,
+    }
     view = ClosureView(
         title=name,
         words=words,

@@ -77,7 +77,8 @@ def list_changes(
     network: RoadNetwork, before: NDArray[np.floating], after: NDArray[np.floating]
 ) -> list[dict[str, Any]]:
     """The nodes that change most, for the page: `Change` in page/src/service.ts."""
-    ids, streets = network.node_ids.tolist(), network.streets
+    ids = network.node_ids.tolist()
+    streets = network.streets
     return [
         {"node": ids[n], "street": str(streets[n]), "before": float(before[n]), "after": float(after[n])}
         for n in largest_changes(before, after, count=LISTED)

@@ -65,7 +65,8 @@ class Day:
     @property
     def observed(self) -> Floats:
         """[n,N] NaN where there is no reading."""
-        stream, rows = self.run.city.stream, self.rows
+        stream = self.run.city.stream
+        rows = self.rows
         return np.where(stream.observed[rows], stream.values[rows], np.nan).astype(np.float32)
 
     @property
@@ -107,10 +108,12 @@ class Day:
 
         def edit(recorded: RoadNetwork) -> RoadNetwork:
             rows = np.flatnonzero(shut & ~closed_roads(self.network, recorded))
-            ids, ends = self.network.node_ids, (self.network.senders[rows], self.network.receivers[rows])
+            ids = self.network.node_ids
+            ends = (self.network.senders[rows], self.network.receivers[rows])
             return recorded.close(list(zip(*(ids[end].tolist() for end in ends), strict=True)))
 
-        made, networks = _forecasts(self.forecaster, self.current, edit=edit), self._networks(edit)
+        made = _forecasts(self.forecaster, self.current, edit=edit)
+        networks = self._networks(edit)
         views = self.forecaster.windows().views
         notices = dict.fromkeys(notice for network in networks for notice in views.view(network).notices)
         flow = self.forecaster.road_flow(made, networks, self.times_s)
@@ -134,7 +137,9 @@ def forecast_day(run: RunOnCity, *, baseline: str = "", device: str | None = Non
     device
         "cpu" or "cuda". Default: cuda if available.
     """
-    stream, split, task = run.city.stream, run.split, run.settings.task
+    stream = run.city.stream
+    split = run.split
+    task = run.settings.task
     count = max(1, DAY_S // (stream.step_s * task.horizon))
     last = split.test[1] - 1 - task.horizon
     current = np.arange(last, split.test[0] + task.past - 2, -task.horizon)[:count][::-1].copy()
@@ -184,7 +189,8 @@ def _batches(forecaster: Forecaster, current: Ints) -> list[Ints]:
 
 def pick_nodes(day: Day) -> dict[int, str]:
     """Example nodes with the reason: a busy, a typical and a quiet one, and the one farthest from a sensor."""
-    stream, split = day.run.city.stream, day.run.split
+    stream = day.run.city.stream
+    split = day.run.split
     nodes = split.unseen if split.unseen.any() else split.seen
     coverage = stream.observed[day.rows].mean(axis=0)
     enough = (coverage > 0) & (coverage >= 0.5 * coverage[nodes].max())

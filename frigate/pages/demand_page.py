@@ -74,7 +74,8 @@ def _file(form: str, demand: Demand, city: City, through: Through | None) -> str
 
 
 def _page(demand: Demand, city: City, through: Through | None) -> str:
-    network, per_hour = demand.network, HOUR_S / demand.step_s
+    network = demand.network
+    per_hour = HOUR_S / demand.step_s
     flow = demand.road_flow * per_hour
     sensors = np.flatnonzero(demand.sensors)
     fit = SensorFit(sensors, *((x[:, sensors] * per_hour) for x in (demand.usual_counts, demand.node_flow)))

@@ -16,7 +16,11 @@ from frigate.text import percent
 MAX_ROWS = 160
 MAX_COLUMNS = 320
 LABELLED_ROWS = 40
-LEFT, RIGHT, TOP, BOTTOM, WIDTH = 110.0, 8.0, 6.0, 36.0, 1100.0
+LEFT = 110.0
+RIGHT = 8.0
+TOP = 6.0
+BOTTOM = 36.0
+WIDTH = 1100.0
 SHADES = {"all": 0.995, "most": 2 / 3, "some": 1 / 3, "few": 1e-9}  # share observed, at least
 
 
@@ -51,7 +55,8 @@ def gap_chart(stream: RoadNetworkStream, report: CheckReport) -> GapChart | None
         drawing.path("stuck", d, width=max(1.5, 0.35 * row_h))
     _label_rows(drawing, report, rows, row_h)
     local_s = stream.times_s + stream.utc_offset_s
-    start, end = int(local_s[0]), int(local_s[-1]) + stream.step_s
+    start = int(local_s[0])
+    end = int(local_s[-1]) + stream.step_s
     for time_s, label in time_ticks(start, int(local_s[-1])):
         drawing.tick_x(LEFT + (WIDTH - LEFT - RIGHT) * (time_s - start) / (end - start), base, label)
     column_s = int(np.diff(bounds).max()) * stream.step_s
@@ -91,8 +96,10 @@ def _draw_shares(
 def _label_rows(drawing: Drawing, report: CheckReport, rows: list[list[int]], row_h: float) -> None:
     """Draw the sensors' names and tooltips."""
     for at, row in enumerate(rows):
-        first, last = report.by_sensor[row[0]], report.by_sensor[row[-1]]
-        name, y = str(first.node_id), TOP + at * row_h
+        first = report.by_sensor[row[0]]
+        last = report.by_sensor[row[-1]]
+        name = str(first.node_id)
+        y = TOP + at * row_h
         title = "; ".join((f"{name}: {percent(first.missing_share)} missing", *first.faults))
         if len(row) > 1:
             names = ", ".join(str(report.by_sensor[i].node_id) for i in row[:12]) + ", ..." * (len(row) > 12)

@@ -36,9 +36,11 @@ class BaseMap:
     @classmethod
     def of(cls, network: RoadNetwork) -> BaseMap:
         present = network.present if network.present.any() else np.ones(network.num_nodes, bool)
-        lon, lat = network.lon[present], network.lat[present]
+        lon = network.lon[present]
+        lat = network.lat[present]
         squeeze = max(0.01, math.cos(math.radians(float(lat.mean()))))
-        wide, high = float(np.ptp(lon)) * squeeze, float(np.ptp(lat))
+        wide = float(np.ptp(lon)) * squeeze
+        high = float(np.ptp(lat))
         room = MAP_W * 0.94
         scale = min(room / max(wide, 1e-6), 1.1 * room / max(high, 1e-6))
         height = high * scale + 0.06 * MAP_W + 40
@@ -75,7 +77,8 @@ class BaseMap:
             drawing.path("road", "".join(paths[k]), width=max(0.7, 0.08 * self.dot * (1 + k)))
         metre = self.scale / 111_195
         length_m = round_step(MAP_W / metre, 7)
-        x, y = 0.03 * MAP_W, self.height - 18
+        x = 0.03 * MAP_W
+        y = self.height - 18
         drawing.path("ruler", f"M{x:g} {y - 8:g}v8h{length_m * metre:.1f}v-8")
         text = f"{length_m / 1000:g} km" if length_m >= 1000 else f"{length_m:g} m"
         drawing.text("", x + length_m * metre + 12, y + 2, text)
@@ -170,7 +173,8 @@ def draw_map(base: BaseMap, layer: MapLayer) -> NodeMap:
 def _draw_nodes(drawing: Drawing, layer: MapLayer, x: list[float], y: list[float], dot: float) -> None:
     """One path per colour."""
     at = [f"M{a:g} {b:g}h0" for a, b in zip(x, y, strict=True)]
-    known, sensor = np.isfinite(layer.values), layer.sensor
+    known = np.isfinite(layer.values)
+    sensor = layer.sensor
     group = np.searchsorted(np.array(layer.edges), np.nan_to_num(layer.values), side="right")
 
     def add(nodes: Bools, css: str, width: float) -> None:

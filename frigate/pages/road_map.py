@@ -135,7 +135,9 @@ class RoadMap:
         return {
             "layers": [
                 {
-                    "unit": layer.unit, "edges": layer.edges, "classes": layer.classes,
+                    "unit": layer.unit,
+                    "edges": layer.edges,
+                    "classes": layer.classes,
                     "values": encoded_values(layer.values),
                 }
                 for layer in self.layers
@@ -143,7 +145,9 @@ class RoadMap:
             "kinds": self.kinds,
             "hour": self.hour,
             "spread": None if self.spread is None else encoded_values(self.spread),
-            "sensors": None if fit is None else {
+            "sensors": None
+            if fit is None
+            else {
                 "node": encoded(fit.nodes.astype(np.uint32)),
                 "x": encoded(x[fit.nodes].astype(np.float32)),
                 "y": encoded(-y[fit.nodes].astype(np.float32)),
@@ -155,7 +159,7 @@ class RoadMap:
                 {"shape": s.shape, "road": encoded(s.at.astype(np.uint32)), "size": encoded_values(s.size)}
                 for s in self.symbols
             ],
-        }  # fmt: skip
+        }
 
 
 def named_road(network: RoadNetwork, row: int) -> str:

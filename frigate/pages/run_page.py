@@ -80,7 +80,9 @@ def write_report(
     Path
         The file.
     """
-    path, page, run_on_city = Path(path), _page(), with_test_period(run.on(city), test)
+    path = Path(path)
+    page = _page()
+    run_on_city = with_test_period(run.on(city), test)
     usual = run_on_city.usual_roads
     shut = closed_roads(usual, edit_network(usual, close=close))
     baseline = best_baseline(evaluation)
@@ -119,7 +121,8 @@ def _page() -> str:
 
 def _every(day: Day, closure: ClosureView | None) -> int:
     """The report shows every nth time: the smallest n that keeps the file small enough to mail."""
-    N, E = day.network.num_nodes, day.network.num_edges
+    N = day.network.num_nodes
+    E = day.network.num_edges
     values_per_time = N * (2 + (day.baseline is not None)) + E
     if closure is not None and not closure.note:
         values_per_time += N + E
@@ -140,7 +143,8 @@ def _network(day: Day) -> bytes:
 
 
 def _day(day: Day, evaluation: Evaluation, shown: slice) -> bytes:
-    task, step_s = day.run.settings.task, evaluation.step_s
+    task = day.run.settings.task
+    step_s = evaluation.step_s
     period = duration(task.horizon * step_s)
     made = f"A new forecast is made every {'hour' if period == '1 h' else period} and shown until the next one."
     words = [f"The last day of the test period. {made}"]

@@ -41,7 +41,8 @@ class Drawing:
 def axis(values: NDArray[np.float64]) -> tuple[float, float, float]:
     """Start, end and tick step of a y axis: round numbers that include 0 and all finite values."""
     known = values[np.isfinite(values)]
-    low, high = min(0.0, float(known.min(initial=0))), max(0.0, 1.02 * float(known.max(initial=0)))
+    low = min(0.0, float(known.min(initial=0)))
+    high = max(0.0, 1.02 * float(known.max(initial=0)))
     if high == low:
         high = low + 1
     step = round_step(high - low, 6)

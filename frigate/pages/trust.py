@@ -14,7 +14,8 @@ from frigate.text import duration, format_time, three_digits, unit_text
 
 def trust_figures(day: Day, evaluation: Evaluation, note: str) -> dict[str, Any]:
     """What the page shows about an evaluation: `Trust` in page/src/report.ts."""
-    run, baseline = day.run, best_baseline(evaluation)
+    run = day.run
+    baseline = best_baseline(evaluation)
     unit = unit_text(evaluation.quantity, evaluation.unit, evaluation.step_s)
     table = evaluation.table_rows()
     ids = run.city.stream.node_ids.tolist()
@@ -73,7 +74,9 @@ def _mae(row: ScoreRow, evaluation: Evaluation) -> Measure:
 
 
 def _lead(day: Day, evaluation: Evaluation, places: str) -> str:
-    nodes, seen, unseen = int(day.network.present.sum()), len(evaluation.seen), len(evaluation.unseen)
+    nodes = int(day.network.present.sum())
+    seen = len(evaluation.seen)
+    unseen = len(evaluation.unseen)
     tested = f"{unseen:,} {places} whose readings it never saw"
     where = tested if evaluation.model.unseen is not None else "the sensors themselves"
     return (
@@ -86,7 +89,8 @@ def _tiles(evaluation: Evaluation, baseline: ScoreRow | None, unit: str) -> list
     def tile(title: str, value: str, detail: str) -> dict[str, str]:
         return {"title": title, "value": value, "detail": detail}
 
-    mae, share = _mae(evaluation.model, evaluation), evaluation.model.share_of_sensor
+    mae = _mae(evaluation.model, evaluation)
+    share = evaluation.model.share_of_sensor
     where = "without a sensor" if evaluation.model.unseen is not None else "at sensors"
     tiles = [tile(f"Mean absolute error {where}", three_digits(mae.value), f"{unit}; {_interval(mae)}")]
     if baseline is not None:
@@ -132,22 +136,38 @@ def _glossary(day: Day, evaluation: Evaluation) -> list[tuple[str, str]]:
     run = day.run
     model, parameters = run.settings.model, sum(p.numel() for p in run.model.parameters())
     terms = [
-        ("MAE, RMSE", "Mean absolute error and root mean squared error, over every forecast, step and intersection "
-         "with a reading to compare with."),
+        (
+            "MAE, RMSE",
+            "Mean absolute error and root mean squared error, over every forecast, step and intersection "
+            "with a reading to compare with.",
+        ),
         ("sMAPE", "Mean of |forecast − observed| divided by the mean of the two: 0 to 200 %."),
         ("WAPE", "Sum of all absolute errors divided by the sum of all observed values."),
-        ("GEH<5", "Share of hourly totals with a GEH statistic below 5, which traffic engineers accept as a good "
-         "match."),
+        (
+            "GEH<5",
+            "Share of hourly totals with a GEH statistic below 5, which traffic engineers accept as a good match.",
+        ),
         ("of zero", "MAE divided by the MAE of always forecasting zero."),
-        ("share of a sensor", "How much of a sensor the forecast replaces: 0 % is one constant for the whole city; "
-         "100 % is as good as knowing the intersection's own median for that hour and type of day."),
+        (
+            "share of a sensor",
+            "How much of a sensor the forecast replaces: 0 % is one constant for the whole city; "
+            "100 % is as good as knowing the intersection's own median for that hour and type of day.",
+        ),
         ("error relative to traffic", "The mean absolute error of an intersection divided by its mean reading."),
-        ("roads to the nearest sensor", "The least number of roads between an intersection and a sensor, in either "
-         "direction."),
-        ("simple baselines", "Zero, constant median, clock profile, nearest sensors, label propagation, and demand "
-         "alone: none of them is trained. At sensors also their own last readings."),
-        ("model", f"Preset {model.preset}, {parameters:,} parameters, {run.progress.epoch} epochs, seed "
-         f"{run.settings.train.seed}. Input: {evaluation.past} snapshots of {duration(evaluation.step_s)}; output: the "
-         f"next {evaluation.horizon}."),
-    ]  # fmt: skip
+        (
+            "roads to the nearest sensor",
+            "The least number of roads between an intersection and a sensor, in either direction.",
+        ),
+        (
+            "simple baselines",
+            "Zero, constant median, clock profile, nearest sensors, label propagation, and demand "
+            "alone: none of them is trained. At sensors also their own last readings.",
+        ),
+        (
+            "model",
+            f"Preset {model.preset}, {parameters:,} parameters, {run.progress.epoch} epochs, seed "
+            f"{run.settings.train.seed}. Input: {evaluation.past} snapshots of {duration(evaluation.step_s)}; "
+            f"output: the next {evaluation.horizon}.",
+        ),
+    ]
     return [(term, text) for term, text in terms if term != "GEH<5" or evaluation.quantity == "count"]

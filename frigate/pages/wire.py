@@ -82,5 +82,6 @@ def _padded(data: bytes, filler: bytes) -> bytes:
 def rounded(values: NDArray[np.floating], dropped_bits: int = DROPPED_BITS) -> NDArray[np.float32]:
     """Values rounded as in issued forecasts, or to fewer bits."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    half, keep = np.uint32(1 << (dropped_bits - 1)), np.uint32(~((1 << dropped_bits) - 1) & 0xFFFFFFFF)
+    half = np.uint32(1 << (dropped_bits - 1))
+    keep = np.uint32(~((1 << dropped_bits) - 1) & 0xFFFFFFFF)
     return np.where(np.isfinite(values), ((bits + half) & keep).view(np.float32), np.float32(np.nan))

@@ -87,7 +87,8 @@ def unit_factor(source: str, target: str) -> float:
                     return kind, units[suffix]
         return None
 
-    theirs, ours = unit(source), unit(target)
+    theirs = unit(source)
+    ours = unit(target)
     if theirs is None or ours is None:
         return 1.0
     if theirs[0] != ours[0]:

@@ -52,7 +52,8 @@ def parse_numbers(table: Table, column: str, style: str = "dot") -> Numbers:
             shaped = text.str.replace_all(",", "", literal=True)
         cast = shaped.cast(pl.Float64, strict=False)
     elif raw.dtype.is_numeric() or raw.dtype == pl.Null:
-        text, cast = raw, raw.cast(pl.Float64)
+        text = raw
+        cast = raw.cast(pl.Float64)
     else:
         theirs = table.file.source_of.get(column, column)
         raise CityError(f"{table.path.name}: column {theirs} holds {raw.dtype}. Numbers are expected")
@@ -86,10 +87,12 @@ def number_styles(file: TableFile, columns: Sequence[str]) -> dict[str, str]:
     found_in = []
     for c in columns:
         text = pl.col(c).str.strip_chars()
-        is_decimal, is_grouped = text.str.contains(decimal), text.str.contains(grouped)
+        is_decimal = text.str.contains(decimal)
+        is_grouped = text.str.contains(grouped)
         found_in += [(is_decimal & ~is_grouped).any().alias(f"d{c}"), (is_grouped & ~is_decimal).any().alias(f"g{c}")]
         found_in.append((is_decimal & is_grouped).any().alias(f"b{c}"))
-        is_dotted, by_thousands = text.str.contains(dotted), text.str.contains(thousands)
+        is_dotted = text.str.contains(dotted)
+        by_thousands = text.str.contains(thousands)
         found_in.append((is_dotted & ~by_thousands).any().alias(f"p{c}"))
         found_in.append(text.str.contains(r"^[+-]?\d+$").any().alias(f"w{c}"))
         found_in.append(pl.col(ROW).filter(by_thousands).first().alias(f"t{c}"))
@@ -97,7 +100,9 @@ def number_styles(file: TableFile, columns: Sequence[str]) -> dict[str, str]:
         found = file.lazy(columns).select(found_in).collect().row(0, named=True)
     styles = {}
     for c in columns:
-        sure_decimal, sure_grouped, either = found[f"d{c}"], found[f"g{c}"], found[f"b{c}"]
+        sure_decimal = found[f"d{c}"]
+        sure_grouped = found[f"g{c}"]
+        either = found[f"b{c}"]
         if sure_decimal and sure_grouped:
             raise CityError(f"{file.path.name}: {file.source_of[c]} mixes decimal commas and decimal points")
         unsure = found[f"t{c}"] if found[f"w{c}"] and not found[f"p{c}"] and c not in ("lon", "lat") else None

@@ -234,9 +234,13 @@ class _Worker:
         boot = BOOT.format(path=sys.path, package=str(Path(__file__).parents[1]), fd=theirs.fileno(), idle_s=IDLE_S)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", boot], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=self._stderr,
-                pass_fds=[theirs.fileno()], start_new_session=True,
-            )  # fmt: skip
+                [sys.executable, "-c", boot],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=self._stderr,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
         except OSError as error:
             self._pipe.close()
             self._stderr.close()
@@ -247,7 +251,8 @@ class _Worker:
     def call(self, request: bytes, limits: _Limits, file: str) -> Any:
         """What the function returned. The worker is kept if it can serve again, else ended."""
         keep = begun = False
-        used, self._used = self._used, True
+        used = self._used
+        self._used = True
         deadline = math.inf
         try:
             if used:  # a new worker may already have said why it cannot start
@@ -297,12 +302,14 @@ class _Worker:
             raise _GoneError from None
 
     def _next(self, deadline: float) -> Any:
-        active, used = time.monotonic(), -1
+        active = time.monotonic()
+        used = -1
         try:
             while (now := time.monotonic()) < deadline:
                 if self._pipe.poll(min(1.0, deadline - now)):
                     return self._pipe.recv()
-                before, used = used, self._ticks_asleep()
+                before = used
+                used = self._ticks_asleep()
                 if used < 0 or used != before:
                     active = time.monotonic()
                 elif time.monotonic() > active + STALL_S:

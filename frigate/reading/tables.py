@@ -180,7 +180,8 @@ class TableFile:
                 for _ in range(self.preamble):
                     file.readline()
                 reader = csv.reader(file, delimiter=self.delimiter)
-                row, begins = -2 if self.header else -1, 1 + self.preamble
+                row = -2 if self.header else -1
+                begins = 1 + self.preamble
                 for cells in reader:
                     if row > -2 or cells:  # skip blank lines above the header
                         row += 1
@@ -214,7 +215,8 @@ class TableFile:
         note_unread
             Whether to report columns that are not read.
         """
-        columns, where = (*needed, *optional), self.path.name
+        columns = (*needed, *optional)
+        where = self.path.name
         source_of = renamed(self.names, columns, rename or {}, where=where)
         guessed = {} if self.strict else guess(self.names, columns, rename or {}, source_of, where=where)
         source_of |= guessed
@@ -397,7 +399,8 @@ def _in_utf8(path: Path, encoding: str, scratch: Path | None, *, strict: bool) -
     if scratch is not None and _first_bytes(path)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         codec = codecs.lookup("utf-16")
     copy = None if scratch is None or codec.name == "utf-8" else scratch / f"{len(list(scratch.iterdir()))}-{path.name}"
-    decoder, line = codec.incrementaldecoder(), 1
+    decoder = codec.incrementaldecoder()
+    line = 1
     with path.open("rb") as file, nullcontext() if copy is None else copy.open("wb") as out:
         for chunk in chain(_chunks(file), [b""]):
             try:

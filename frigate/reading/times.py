@@ -101,7 +101,8 @@ class Clock:
         if isinstance(when, int | float):
             us, remark = _number_us(when)
         elif when.tzinfo is not None:
-            us, remark = _utc_us(when), ""
+            us = _utc_us(when)
+            remark = ""
         elif self.zone is None:
             raise NotATimeError(f"has no time zone. {self.remedy}")
         else:
@@ -112,7 +113,8 @@ class Clock:
 
     def _local_us(self, when: datetime, fold: int) -> tuple[int, str]:
         first = when.replace(tzinfo=self.zone, fold=0)
-        before, after = first.utcoffset(), first.replace(fold=1).utcoffset()
+        before = first.utcoffset()
+        after = first.replace(fold=1).utcoffset()
         if before is not None and after is not None and before > after:
             return _utc_us(first.replace(fold=fold)), TWICE
         return _utc_us(first), LOCAL if before == after else GAP
@@ -176,7 +178,9 @@ def _calendar_time(text: str, clock: Clock) -> datetime | None:
         if 1 <= month <= 12 and 1 <= day <= 31 and hour <= 24:
             return _joined(date(year, month, day), timedelta(hours=hour, minutes=minute, seconds=second), "")
     if iso := _YEAR_FIRST.fullmatch(text):
-        year, month, day = int(iso[1]), int(iso[3]), int(iso[4])
+        year = int(iso[1])
+        month = int(iso[3])
+        day = int(iso[4])
         rest = iso[5]
     elif parts := _DAY_OR_MONTH_FIRST.fullmatch(text):
         # Everywhere that dates are written with dots, the day comes first.
@@ -209,7 +213,9 @@ def _time_of_day(text: str) -> tuple[timedelta, str]:
     match = _CLOCK.fullmatch(text)
     if match is None:
         raise NotATimeError('is not a time. Write the time of day as 08:15, 08:15:30 or "08:15 AM"')
-    hour, minute, second = int(match[1]), int(match[2]), int(match[3] or 0)
+    hour = int(match[1])
+    minute = int(match[2])
+    second = int(match[3] or 0)
     if match[4]:
         if not 1 <= hour <= 12:
             raise NotATimeError(f"has no hour {hour} {match[4].upper()}M")
@@ -320,7 +326,8 @@ class RowOrder:
         self, local_us: NDArray[np.int64], series: NDArray[np.integer], *, down: bool
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Which rows belong to the second pass, and for which rows the pass could be determined."""
-        again, told = np.zeros(len(local_us), bool), np.zeros(len(local_us), bool)
+        again = np.zeros(len(local_us), bool)
+        told = np.zeros(len(local_us), bool)
         rows_of: dict[tuple[int, int], list[int]] = {}
         for row, (us, of) in enumerate(zip(local_us.tolist(), series.tolist(), strict=True)):
             key = (of, us // (DAY_S * 1_000_000))
@@ -375,7 +382,8 @@ def parse_times(
             )
     distinct = raw.unique()
     _refuse_float32(table, columns[-1], distinct)
-    times_us, reasons = np.zeros(len(distinct), np.int64), [""] * len(distinct)
+    times_us = np.zeros(len(distinct), np.int64)
+    reasons = [""] * len(distinct)
     remarks: dict[str, list[int]] = {}
     for code, when in enumerate(distinct.to_list()):
         try:

@@ -13,7 +13,8 @@ def split_into_areas(lon: NDArray[np.float64], lat: NDArray[np.float64], count: 
     """
     x = np.nan_to_num(lon) * np.cos(np.radians(np.nan_to_num(lat).mean() if len(lat) else 0.0))
     y = np.nan_to_num(lat)
-    todo, areas = [(np.arange(len(x)), min(count, len(x)))], []
+    todo = [(np.arange(len(x)), min(count, len(x)))]
+    areas = []
     while todo:
         rows, parts = todo.pop()
         if parts <= 1:

@@ -105,7 +105,8 @@ def _search(
 ) -> NDArray[np.float64]:
     """Sum over the sources of what passes each node [N]. Searches run in threads and are added in order of sources."""
     count_passing = _compiled()
-    starts, heads = roads.indptr.astype(np.int64), roads.indices.astype(np.int32)
+    starts = roads.indptr.astype(np.int64)
+    heads = roads.indices.astype(np.int32)
 
     def some(chunk: NDArray[np.int64]) -> NDArray[np.float64]:
         passing: NDArray[np.float64] = count_passing(starts, heads, roads.data, chunk, cutoff, weighted)
@@ -164,7 +165,8 @@ def _count_passing(
             count += 1
             size -= 1
             if size > 0:  # move the last entry to the top and sift it down
-                last, i = heap[size], 0
+                last = heap[size]
+                i = 0
                 while 4 * i + 1 < size:
                     least = 4 * i + 1
                     for j in range(least + 1, min(least + 4, size)):

@@ -18,14 +18,32 @@ from frigate.roads.betweenness import EXACT_NODES, SAMPLES, local_betweenness, w
 
 # Importance of a road, by the terms of OpenStreetMap and of city tables. A link ranks one level below its road.
 LEVEL_OF = {
-    "service": 0, "track": 0, "alley": 0, "other": 0, "private": 0, "pedestrian": 0, "busway": 0,
-    "residential": 1, "living_street": 1, "unclassified": 1, "road": 1, "local": 1, "minor": 1,
-    "tertiary": 2, "collector": 2,
+    "service": 0,
+    "track": 0,
+    "alley": 0,
+    "other": 0,
+    "private": 0,
+    "pedestrian": 0,
+    "busway": 0,
+    "residential": 1,
+    "living_street": 1,
+    "unclassified": 1,
+    "road": 1,
+    "local": 1,
+    "minor": 1,
+    "tertiary": 2,
+    "collector": 2,
     "secondary": 3,
-    "primary": 4, "arterial": 4, "major": 4,
-    "trunk": 5, "highway": 5, "expressway": 5, "ramp": 5,
-    "motorway": 6, "freeway": 6,
-}  # fmt: skip
+    "primary": 4,
+    "arterial": 4,
+    "major": 4,
+    "trunk": 5,
+    "highway": 5,
+    "expressway": 5,
+    "ramp": 5,
+    "motorway": 6,
+    "freeway": 6,
+}
 LEVELS = 7
 SPEED_OF_LEVEL_KPH = np.array([20.0, 40.0, 45.0, 50.0, 60.0, 80.0, 100.0])  # if the speed is unknown
 SPEED_KPH = 50.0  # if the class is unknown too
@@ -67,7 +85,8 @@ def road_features(network: RoadNetwork) -> NDArray[np.float32]:
 def features_and_notice(network: RoadNetwork) -> tuple[NDArray[np.float32], str]:
     """The same, and a notice of the error of betweenness if it is estimated, or ""."""
     between, error = _betweenness(network)
-    edges, N = network.edges, network.num_nodes
+    edges = network.edges
+    N = network.num_nodes
     ends = np.concatenate([edges.senders, edges.receivers])  # [2E]
     level = class_levels(edges.road_class)
     class_max, class_mean, _ = _at_nodes(level, ends, N)
@@ -78,9 +97,15 @@ def features_and_notice(network: RoadNetwork) -> tuple[NDArray[np.float32], str]
         np.bincount(edges.receivers, minlength=N),
         np.bincount(edges.senders, minlength=N),
         np.log(_at_nodes(edges.length_m, ends, N)[1]),
-        class_max, class_mean, *shares, lanes_max, lanes_sum, speed_max, speed_mean,
+        class_max,
+        class_mean,
+        *shares,
+        lanes_max,
+        lanes_sum,
+        speed_max,
+        speed_mean,
         *between,
-    ]  # fmt: skip
+    ]
     features = np.stack(columns, axis=1).astype(np.float32)
     features[~network.present] = np.nan
     if error == 0:

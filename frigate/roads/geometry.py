@@ -31,7 +31,8 @@ def read_line(value: str | bytes) -> Line:
     if isinstance(value, str):
         value = value.strip()
         if named := re.match(r"SRID\s*=\s*(\d{1,9})\s*;", value, re.I):
-            srid, value = int(named[1]), value[named.end() :]
+            srid = int(named[1])
+            value = value[named.end() :]
     binary = isinstance(value, bytes) or value[:1] == "0"  # WKB begins with a byte of 0 or 1
     _check_kind(value, binary=binary)
     try:
@@ -174,7 +175,8 @@ class PlaceIndex:
     def of_roads(network: RoadNetwork, edges: Edges | None = None) -> PlaceIndex:
         """An index of every open road, or of these roads, along their lines or straight from node to node."""
         lines, _ = road_lines(network, network.edges if edges is None else edges)
-        start, end = np.concatenate([line[:-1] for line in lines]), np.concatenate([line[1:] for line in lines])
+        start = np.concatenate([line[:-1] for line in lines])
+        end = np.concatenate([line[1:] for line in lines])
         return PlaceIndex._of(network, start, end, np.repeat(np.arange(len(lines)), [len(x) - 1 for x in lines]))
 
     @staticmethod
@@ -219,7 +221,8 @@ class PlaceIndex:
     @cached_property
     def bearing_deg(self) -> NDArray[np.float64]:
         """[P] direction of each piece, clockwise from north."""
-        (lon, lat), (to_lon, to_lat) = np.radians(self.start).T, np.radians(self.end).T
+        (lon, lat) = np.radians(self.start).T
+        (to_lon, to_lat) = np.radians(self.end).T
         east = (to_lon - lon + np.pi) % (2 * np.pi) - np.pi
         bearing: NDArray[np.float64] = np.degrees(np.arctan2(east * np.cos((lat + to_lat) / 2), to_lat - lat)) % 360
         return bearing

@@ -72,7 +72,10 @@ def line_graph(
         [E] roads, of all, that no turn leads into or out of; they keep their places.
     """
     N = network.num_nodes
-    senders, receivers, length_m, time_s = network.senders, network.receivers, network.length_m, travel_time_s(network)
+    senders = network.senders
+    receivers = network.receivers
+    length_m = network.length_m
+    time_s = travel_time_s(network)
     if also is not None:
         other, more = also
         senders = np.concatenate([senders, other.senders[more]])
@@ -88,11 +91,15 @@ def line_graph(
         allowed = ~np.isin(key, banned)
     if closed is not None:
         allowed &= ~(closed[left] | closed[entered])
-    left, entered = left[allowed], entered[allowed]
+    left = left[allowed]
+    entered = entered[allowed]
     kept = onward(senders, receivers, left, entered)
-    left, entered = left[kept], entered[kept]
-    x, y = np.radians(network.lon) * np.cos(np.radians(network.lat)), np.radians(network.lat)
-    dx, dy = x[receivers] - x[senders], y[receivers] - y[senders]
+    left = left[kept]
+    entered = entered[kept]
+    x = np.radians(network.lon) * np.cos(np.radians(network.lat))
+    y = np.radians(network.lat)
+    dx = x[receivers] - x[senders]
+    dy = y[receivers] - y[senders]
     norm = np.maximum(np.hypot(dx, dy), 1e-12)
     cosine = (dx[left] * dx[entered] + dy[left] * dy[entered]) / (norm[left] * norm[entered])
     return LineGraph(

@@ -62,10 +62,12 @@ def on_roads(
     allowed = ~_forbidden(network.node_ids, edges, list(restrictions), notices or Notices(), left, entered)
     if turns is None:
         allowed &= left != entered
-    left, entered = left[allowed], entered[allowed]
+    left = left[allowed]
+    entered = entered[allowed]
     if turns is None:
         kept = onward(edges.senders, edges.receivers, left, entered)
-        left, entered = left[kept], entered[kept]
+        left = left[kept]
+        entered = entered[kept]
     lon, lat, first, second = _halves(network, edges)
     course = np.empty(len(left), np.object_)
     course[:] = [write_line(np.concatenate([second[a], first[b][1:]])) for a, b in zip(left, entered, strict=True)]
@@ -160,7 +162,8 @@ def _forbidden(
     entered: NDArray[np.int64],
 ) -> NDArray[np.bool_]:
     """[K] which of these turns the restrictions forbid."""
-    E, names = len(edges), node_ids.tolist()
+    E = len(edges)
+    names = node_ids.tolist()
     between: dict[tuple[NodeId, NodeId], list[int]] = {}
     for row, (a, b) in enumerate(zip(edges.senders.tolist(), edges.receivers.tolist(), strict=True)):
         between.setdefault((names[a], names[b]), []).append(row)
@@ -179,6 +182,7 @@ def _forbidden(
         return f"from {a} over {via} to {b}"
 
     notices.add_rows("Turn restrictions left out, one of their roads is not in the network", lost, spot)
-    turn, only = left * E + entered, np.array(turns["only"], np.int64)
+    turn = left * E + entered
+    only = np.array(turns["only"], np.int64)
     forbidden: NDArray[np.bool_] = np.isin(turn, turns["no"]) | (np.isin(left, only // E) & ~np.isin(turn, only))
     return forbidden

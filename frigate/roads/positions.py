@@ -195,7 +195,8 @@ def distances_m(network: RoadNetwork, anchors: Anchors) -> NDArray[np.float64]:
     single = [k for k, rows in enumerate(members) if len(rows) == 1]
     if single:
         metres[:, single] = two_way_m(network, np.concatenate([members[k] for k in single])).T  # def:lipschitz
-    forward, backward = road_matrix(network), road_matrix(network, backward=True)
+    forward = road_matrix(network)
+    backward = road_matrix(network, backward=True)
     for k, rows in enumerate(members):
         if len(rows) > 1:
             away, back = (dijkstra(roads, indices=rows, min_only=True) for roads in (forward, backward))
@@ -251,7 +252,8 @@ def distortion(
     ratio = np.concatenate([np.empty(0), *ratios])
     if len(ratio) == 0:
         return Distortion(math.nan, math.nan, math.nan, 0)
-    expansion, least = float(ratio.max()), float(ratio.min())  # def:distortion
+    expansion = float(ratio.max())  # def:distortion
+    least = float(ratio.min())
     contraction = 1 / least if least > 0 else math.inf  # def:distortion
     return Distortion(expansion, contraction, expansion * contraction if least > 0 else math.inf, len(ratio))
 

@@ -142,7 +142,8 @@ class RequestMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begin, status = time.perf_counter(), 500
+        begin = time.perf_counter()
+        status = 500
         of_page = not scope["path"].startswith(("/v1/", "/healthz", "/readyz", "/metrics"))
 
         async def sending(message: Message) -> None:
@@ -153,8 +154,9 @@ class RequestMiddleware:
                 if scope["path"].startswith("/assets/") and status == 200:
                     more["Cache-Control"] = "public, max-age=31536000, immutable"  # asset names contain a content hash
                 message["headers"] = [
-                    *message["headers"], *((name.lower().encode(), value.encode()) for name, value in more.items()),
-                ]  # fmt: skip
+                    *message["headers"],
+                    *((name.lower().encode(), value.encode()) for name, value in more.items()),
+                ]
             await send(message)
 
         try:
@@ -166,9 +168,13 @@ class RequestMiddleware:
         route = getattr(scope.get("route"), "path", "page")
         self._state.metrics.answered(scope["method"] if route != "page" else "GET", route, status, seconds)
         extra: dict[str, Any] = {
-            "method": scope["method"], "path": scope["path"][:200], "status": status, "seconds": round(seconds, 4),
-            "client": (scope.get("client") or [""])[0], "token": scope.get("state", {}).get("caller", ""),
-        }  # fmt: skip
+            "method": scope["method"],
+            "path": scope["path"][:200],
+            "status": status,
+            "seconds": round(seconds, 4),
+            "client": (scope.get("client") or [""])[0],
+            "token": scope.get("state", {}).get("caller", ""),
+        }
         LOG.log(logging.DEBUG if route == "page" else logging.INFO, "request", extra=extra)
 
 

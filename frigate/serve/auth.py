@@ -47,7 +47,8 @@ def make_token(store: Store, name: str, role: str, now_s: int) -> str:
         raise ServiceError(f'role "{role}"{did_you_mean(role, list(ROLES))}: choose one of {", ".join(ROLES)}')
     if not name.isprintable() or not 1 <= len(name.strip()) <= 80:
         raise ServiceError("a token needs a name of 1 to 80 printable characters, such as its owner's")
-    token_id, secret = secrets.token_hex(4), secrets.token_urlsafe(32)
+    token_id = secrets.token_hex(4)
+    secret = secrets.token_urlsafe(32)
     store.add_token(Token(token_id, name.strip(), role, _hash(secret), now_s, None))
     return f"frg_{token_id}_{secret}"
 

@@ -44,11 +44,17 @@ class ServedCity:
     def of(cls, run: Run, city: City, tiles: Mapping[str, str] | None = None) -> ServedCity:
         """The city of a run."""
         run.trained_on.refuse_other_kind(city.stream)
-        network, about = run.usual_roads(city.stream), run.trained_on
+        network = run.usual_roads(city.stream)
+        about = run.trained_on
         empty = make_stream(
-            np.zeros((0, network.num_nodes)), network, start_s=about.start_s, step_s=about.step_s,
-            timezone=city.stream.timezone, quantity=about.quantity, unit=about.unit,
-        )  # fmt: skip
+            np.zeros((0, network.num_nodes)),
+            network,
+            start_s=about.start_s,
+            step_s=about.step_s,
+            timezone=city.stream.timezone,
+            quantity=about.quantity,
+            unit=about.unit,
+        )
         return cls(
             name=city.name,
             source=replace(city, stream=empty, road_features={}),
@@ -81,9 +87,15 @@ class ServedCity:
     def container(self) -> bytes:
         """The network as the map gets it."""
         return network_container(
-            self.network, self.source.stream, self.sensors, name=self.name, horizon=self.horizon,
-            has_demand=self.has_demand, detectors=self.source.detectors, **self.tiles,
-        )  # fmt: skip
+            self.network,
+            self.source.stream,
+            self.sensors,
+            name=self.name,
+            horizon=self.horizon,
+            has_demand=self.has_demand,
+            detectors=self.source.detectors,
+            **self.tiles,
+        )
 
     @cached_property
     def version(self) -> str:
@@ -94,7 +106,8 @@ class ServedCity:
         self, at_s: int, times_s: NDArray[np.int64], values: NDArray[np.floating], *, notices: Iterable[str]
     ) -> Forecast:
         """A forecast [H,N] of this city, with the names of its nodes."""
-        network, (detectors, moved_m) = self.network, self.detectors
+        network = self.network
+        (detectors, moved_m) = self.detectors
         return Forecast(
             node_ids=network.node_ids,
             lon=network.lon,
@@ -140,7 +153,8 @@ class ServedCity:
     @cached_property
     def road_of(self) -> dict[tuple[str, str], int]:
         """Roads by the names of their ends."""
-        names, network = self.node_names, self.network
+        names = self.node_names
+        network = self.network
         ends = zip(network.senders.tolist(), network.receivers.tolist(), strict=True)
         return {(names[a], names[b]): row for row, (a, b) in enumerate(ends)}
 

@@ -35,7 +35,8 @@ class ServiceClient:
     def __init__(self, url: str, token: str | None = None) -> None:
         where = urlsplit(url)
         try:
-            host, port = where.hostname, where.port
+            host = where.hostname
+            port = where.port
         except ValueError:
             host, port = None, None
         if where.scheme not in ("http", "https") or not host:

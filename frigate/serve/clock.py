@@ -52,7 +52,10 @@ class Clock:
     def __init__(
         self, engine: Engine, *, now: Callable[[], float], grace_s: float = 20.0, keep_days: float | None = 30.0
     ) -> None:
-        self.engine, self.now, self.grace_s, self.keep_days = engine, now, grace_s, keep_days
+        self.engine = engine
+        self.now = now
+        self.grace_s = grace_s
+        self.keep_days = keep_days
         self.state = ClockState()
         self._scorer = Scorer(engine)
         self._forgot_s = now()
@@ -72,9 +75,11 @@ class Clock:
 
     def turn(self) -> bool:
         """Make the forecast that is due, if this process holds the clock. Returns whether one was stored."""
-        state, store = self.state, self.engine.store
+        state = self.state
+        store = self.engine.store
         state.holder = store.hold_clock()
-        due_s, now_s = self.due_s(), self.now()
+        due_s = self.due_s()
+        now_s = self.now()
         latest_s = store.state()[0]
         if latest_s is not None and state.holder and latest_s > now_s + self.engine.city.step_s:
             withdrawn = store.withdraw_forecasts(now_s)

@@ -63,7 +63,8 @@ class Engine:
         self.city, self.store = city, store
         self.live = Live(run, city.source, sensors=city.sensors, timezone=city.timezone, device=device)
         self._snapshots: dict[int, tuple[tuple[int, tuple[int, ...]], NDArray[np.float32]]] = {}
-        self._alone, self._reading = threading.RLock(), threading.Lock()
+        self._alone = threading.RLock()
+        self._reading = threading.Lock()
 
     def window(self, issued_s: int, *, count: int | None = None) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """The last snapshots before a step boundary: times [T] and readings [T,N], NaN where there is none."""
@@ -78,7 +79,8 @@ class Engine:
 
     def _snapshot(self, begin_s: int, end_s: int, changes: dict[int, int]) -> NDArray[np.float32]:
         """[N] a snapshot, read again only if its readings have changed."""
-        begin_us, end_us = begin_s * 1_000_000, end_s * 1_000_000
+        begin_us = begin_s * 1_000_000
+        end_us = end_s * 1_000_000
         stamp = tuple(changes.get(period, 0) for period in range(begin_us // PERIOD_US, (end_us - 1) // PERIOD_US + 1))
         known = self._snapshots.get(begin_s)
         if known is None or known[0] != (end_s, stamp):
@@ -114,8 +116,10 @@ class Engine:
             gone = [_row_ids(self.city, road) for road in dict.fromkeys(close) if not shut[self.city.road_of[road]]]
             new = [_row_ids(self.city, road) for road in dict.fromkeys(add)]
             changed = self.live.networks_ahead(close=gone, add=new)
-            before, after = self.live.forecast(), self.live.what_if(close=gone, add=new)
-            times_s, values = before.times_s, [rounded(each.values) for each in (before, after)]
+            before = self.live.forecast()
+            after = self.live.what_if(close=gone, add=new)
+            times_s = before.times_s
+            values = [rounded(each.values) for each in (before, after)]
             return WhatIf(
                 issued_s=issued_s,
                 times_s=times_s,
@@ -149,7 +153,8 @@ class Engine:
 
     def select_link(self, road: tuple[str, str], *, now_s: int) -> SelectLink | None:
         """The trips that use a road; None without demand."""
-        demand, network = self.live.demand, self.city.network
+        demand = self.live.demand
+        network = self.city.network
         if demand is None:
             return None
         through = trips_through(demand, road)

@@ -71,7 +71,8 @@ class Events:
             while not self._ended:
                 if self._state == known and not await self._wait(known):
                     yield ": still here\n\n"
-                state, before = self._state, known
+                state = self._state
+                before = known
                 known = state
                 if state[0] is not None and state[0] != before[0]:
                     yield _event("forecast", {"issued_at": utc_iso(state[0])})

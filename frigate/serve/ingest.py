@@ -145,7 +145,8 @@ class Judge:
         earliest_us = 0 if self.keep_days is None else int((now_s - self.keep_days * DAY_S) * 1e6)
         answers: list[Answer | None] = []
         readings: list[Reading] = []
-        unused, unknown = 0, set[str]()
+        unused = 0
+        unknown = set[str]()
         for row in rows:
             try:
                 node = self._node(row.node, unknown)
@@ -318,9 +319,11 @@ class Ingest:
         for batch in self._transactions():
             rows = [reading for each in batch for reading in each.readings]
             try:
-                statuses, failed = iter(self._store.add_readings(rows, self.judge.now())), None
+                statuses = iter(self._store.add_readings(rows, self.judge.now()))
+                failed = None
             except Exception as error:
-                statuses, failed = iter(()), error  # passed on to the senders
+                statuses = iter(())
+                failed = error  # passed on to the senders
             with self._lock:
                 self._rows -= len(rows)
             for each in batch:
@@ -332,7 +335,9 @@ class Ingest:
     def _transactions(self) -> Iterator[list[_Waiting]]:
         """Waiting batches, grouped into transactions, until `stop`."""
         while (first := self._queue.get()) is not None:
-            batch, rows, ended = [first], len(first.readings), False
+            batch = [first]
+            rows = len(first.readings)
+            ended = False
             while rows < TRANSACTION_ROWS and not self._queue.empty():
                 following = self._queue.get()
                 if following is None:

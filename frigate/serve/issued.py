@@ -30,7 +30,8 @@ class Issued:
         return self.forecast.at_s
 
     def stored(self) -> StoredForecast:
-        forecast, closures = self.forecast, [asdict(closure) for closure in self.closures]
+        forecast = self.forecast
+        closures = [asdict(closure) for closure in self.closures]
         meta = {"times_s": forecast.times_s.tolist(), "closures": closures, "notices": forecast.notices}
         body = pack(meta, {"values": forecast.values.astype(np.float32)})
         return StoredForecast(self.issued_s, self.made_s, self.version, body)
@@ -40,7 +41,8 @@ class Issued:
         """None if it was made for another version of the city's network, or is damaged."""
         if stored.network != city.version:
             return None
-        what, shape = f"forecast issued at {stored.issued_s}", (-1, city.network.num_nodes)
+        what = f"forecast issued at {stored.issued_s}"
+        shape = (-1, city.network.num_nodes)
         body = unpack(stored.body, what, header=("times_s", "closures", "notices"), values=shape)
         if body is None:
             return None

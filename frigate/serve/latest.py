@@ -55,7 +55,8 @@ class Latest:
             return self._latest
 
     def _read(self) -> LatestForecast:
-        engine, city = self._engine, self._engine.city
+        engine = self._engine
+        city = self._engine.city
         stored = engine.store.forecast()
         issued = None if stored is None else Issued.of(stored, city)
         if issued is None:
@@ -75,7 +76,8 @@ class Latest:
 
     def _past_forecast(self, times_s: NDArray[np.int64]) -> Floats:
         """[T,N] the first step of the forecasts issued at these times."""
-        city, store = self._engine.city, self._engine.store
+        city = self._engine.city
+        store = self._engine.store
         known = self._first_steps
         self._first_steps = {}
         for time_s in times_s.tolist():

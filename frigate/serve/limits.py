@@ -55,7 +55,9 @@ def limited(receive: Receive, headers: Mapping[str, str], *, most: int, seconds:
     seconds
         In which it must arrive.
     """
-    left, complete, deadline = most, False, time.monotonic() + seconds
+    left = most
+    complete = False
+    deadline = time.monotonic() + seconds
     declared = headers.get("content-length", "0")
     shown = f"{most / 2**20:g} MB" if most >= 2**20 else f"{most / 1024:g} kB"
     too_large = HTTPException(413, f"the body is larger than {shown}. Send it in parts", {"Connection": "close"})
@@ -91,7 +93,8 @@ class Rate:
 
     def wait_s(self, client: str) -> float:
         """How long the client must wait; 0 if it may proceed."""
-        now, most = self._clock(), max(1.0, 2 * self._per_s)
+        now = self._clock()
+        most = max(1.0, 2 * self._per_s)
         left, then = self._left.pop(client, (most, now))
         left = min(most, left + (now - then) * self._per_s)
         self._left[client] = (left - 1 if left >= 1 else left, now)  # most recent client last

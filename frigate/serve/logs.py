@@ -33,5 +33,6 @@ def log_to(stream: TextIO = sys.stderr, *, level: str = "info") -> None:
     handler.setFormatter(JsonLines())
     for name in ("frigate.serve", "uvicorn"):
         logger = logging.getLogger(name)
-        logger.handlers, logger.propagate = [handler], False
+        logger.handlers = [handler]
+        logger.propagate = False
         logger.setLevel(level.upper() if name == "frigate.serve" else "WARNING")

@@ -26,10 +26,14 @@ class Metrics:
 
     def lines(self) -> Iterable[str]:
         yield from family(
-            "frigate_requests_total", "counter", "Requests by method, route and status",
-            {_labels(method=method, route=route, status=str(status)): count
-             for (method, route, status), count in self.requests.items()},
-        )  # fmt: skip
+            "frigate_requests_total",
+            "counter",
+            "Requests by method, route and status",
+            {
+                _labels(method=method, route=route, status=str(status)): count
+                for (method, route, status), count in self.requests.items()
+            },
+        )
         name = "frigate_request_seconds"
         yield from (f"# HELP {name} Response time", f"# TYPE {name} histogram")
         for route, buckets in self._buckets.items():

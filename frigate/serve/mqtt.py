@@ -59,7 +59,8 @@ class Broker:
         where = urlsplit(url.replace("#", "%23"))
         topic = unquote(where.path.removeprefix("/"))
         try:
-            host, port = where.hostname, where.port
+            host = where.hostname
+            port = where.port
         except ValueError:
             host, port = None, None
         if where.scheme not in PORTS or not host or not topic:
@@ -135,10 +136,16 @@ class Subscriber:
     def _client(self) -> aiomqtt.Client:
         broker = self._broker
         client = self._mqtt.Client(
-            broker.host, broker.port, username=broker.username, password=broker.password, identifier=broker.client,
-            clean_session=False, max_queued_incoming_messages=MAX_QUEUED, keepalive=20,
+            broker.host,
+            broker.port,
+            username=broker.username,
+            password=broker.password,
+            identifier=broker.client,
+            clean_session=False,
+            max_queued_incoming_messages=MAX_QUEUED,
+            keepalive=20,
             tls_context=ssl.create_default_context() if broker.tls else None,
-        )  # fmt: skip
+        )
         client._client.manual_ack_set(True)  # aiomqtt has no public API for this
         return client
 

@@ -34,4 +34,5 @@ class ReplayTime:
         """Read the time that another process may have been told."""
         found = self._store.fact(FACT)
         if found is not None:
-            self._now_s, self.known = min(max(float(found), 0.0), float(LAST_S)), True
+            self._now_s = min(max(float(found), 0.0), float(LAST_S))
+            self.known = True

@@ -35,8 +35,11 @@ class Scorer:
 
     def score(self, issued_s: int) -> None:
         """Score the snapshots of the window that ends at a step boundary."""
-        engine, city, store = self._engine, self._engine.city, self._engine.store
-        T, H = city.past, city.horizon
+        engine = self._engine
+        city = self._engine.city
+        store = self._engine.store
+        T = city.past
+        H = city.horizon
         times_s, values = engine.window(issued_s, count=T + H)
         at = dict(zip(times_s.tolist(), values, strict=True))
         self._issued = {time_s: made for time_s, made in self._issued.items() if made and time_s in at}
@@ -57,8 +60,10 @@ def score_snapshot(
     k: int, times_s: NDArray[np.int64], values: NDArray[np.float32], issued: Mapping[int, Issued | None]
 ) -> bytes | None:
     """The encoded scores of snapshot k of a window [S,N]; None if no forecast can be scored."""
-    truth, time_s = values[k], int(times_s[k])
-    error, persistence = np.zeros(len(truth)), np.zeros(len(truth))
+    truth = values[k]
+    time_s = int(times_s[k])
+    error = np.zeros(len(truth))
+    persistence = np.zeros(len(truth))
     count = np.zeros(len(truth), np.uint32)
     steps: list[tuple[float, float, int]] = []
     for ahead in range(k):
@@ -71,7 +76,9 @@ def score_snapshot(
         cells = np.isfinite(truth) & np.isfinite(last) & np.isfinite(made.values[ahead])
         errors = np.where(cells, np.abs(made.values[ahead] - truth), 0)
         naive = np.where(cells, np.abs(last - truth), 0)
-        error, persistence, count = error + errors, persistence + naive, count + cells.astype(np.uint32)
+        error = error + errors
+        persistence = persistence + naive
+        count = count + cells.astype(np.uint32)
         steps.append((float(errors.sum()), float(naive.sum()), int(cells.sum())))
     rows = np.flatnonzero(count)
     if not len(rows):
@@ -91,7 +98,8 @@ def accuracy(store: Store, city: ServedCity, *, since_s: int) -> dict[str, Any]:
 
 
 def summary(scores: Iterable[tuple[int, bytes]], city: ServedCity) -> dict[str, Any]:
-    error, count = np.zeros(city.network.num_nodes), np.zeros(city.network.num_nodes)
+    error = np.zeros(city.network.num_nodes)
+    count = np.zeros(city.network.num_nodes)
     steps = np.zeros((city.horizon, 3))
     hours: defaultdict[int, NDArray[np.float64]] = defaultdict(lambda: np.zeros(3))
     for time_s, body in scores:

@@ -36,8 +36,14 @@ def sensor_health(store: Store, city: ServedCity, *, now_s: float) -> dict[str, 
 def _health(name: str, facts: SensorFacts | None, city: ServedCity, limits_us: list[int]) -> dict[str, Any]:
     used = bool(city.sensors[city.row_of[name]])
     if facts is None:
-        return {"node": name, "used": used, "last_time": None, "last_value": None, "state": "silent",
-                "readings_last_day": 0}  # fmt: skip
+        return {
+            "node": name,
+            "used": used,
+            "last_time": None,
+            "last_value": None,
+            "state": "silent",
+            "readings_last_day": 0,
+        }
     enough, least = (STUCK_COUNTS, 0.0) if city.quantity == "count" else (STUCK_READINGS, float("-inf"))
     one_value = facts.least is not None and facts.least == facts.most and facts.least > least
     recent_us, window_us = limits_us
@@ -47,5 +53,11 @@ def _health(name: str, facts: SensorFacts | None, city: ServedCity, limits_us: l
         state = "late"
     else:
         state = "stuck" if one_value and facts.lately >= enough else "ok"
-    return {"node": name, "used": used, "last_time": utc_iso(facts.last_us / 1e6), "last_value": facts.last_value,
-            "state": state, "readings_last_day": facts.readings}  # fmt: skip
+    return {
+        "node": name,
+        "used": used,
+        "last_time": utc_iso(facts.last_us / 1e6),
+        "last_value": facts.last_value,
+        "state": state,
+        "readings_last_day": facts.readings,
+    }

@@ -45,9 +45,15 @@ class Server(uvicorn.Server):
         self.frigate = make_app(service, limits, broker)
         self._socket = listen(host, port)
         config = uvicorn.Config(
-            self.frigate, log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=SHUTDOWN_S,
-            http=Connection, lifespan="on", proxy_headers=False,
-        )  # fmt: skip
+            self.frigate,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=SHUTDOWN_S,
+            http=Connection,
+            lifespan="on",
+            proxy_headers=False,
+        )
         super().__init__(config)
 
     @property

@@ -68,7 +68,8 @@ class Service:
         store.claim(f"{self.city.about}, replayed" if replay else self.city.about)
         self.replay = ReplayTime(store, self.city.steps.start_s) if replay else None
         if self.replay is not None:
-            now, grace_s = self.replay, 0.0
+            now = self.replay
+            grace_s = 0.0
         self.store, self.now, self.basemap = store, now, basemap
         self.engine = Engine(run, self.city, store, device=device)
         self.clock = Clock(self.engine, now=now, grace_s=grace_s, keep_days=keep_days)
@@ -78,7 +79,8 @@ class Service:
         self.ingest = Ingest(store, judge)
         self.latest = Latest(self.engine)
         self.gate = TokenCheck(store)
-        self._ended, self._awake = threading.Event(), threading.Event()
+        self._ended = threading.Event()
+        self._awake = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -120,7 +122,8 @@ class Service:
                 if self.replay is None or self.replay.known:
                     self.clock.turn()
             except Exception as error:  # a failed forecast must not stop the clock
-                last_error, self.clock.state.error = self.clock.state.error, f"{type(error).__name__}: {error}"
+                last_error = self.clock.state.error
+                self.clock.state.error = f"{type(error).__name__}: {error}"
                 if last_error != self.clock.state.error:  # log it once, not at every attempt
                     own = isinstance(error, FrigateError)
                     LOG.error("forecast failed", extra={"error": str(error)}, exc_info=None if own else error)

@@ -77,7 +77,8 @@ def subtree_sums(before: NDArray[np.int32], load: Floats) -> Floats:
     up = np.where(before < 0, top, before + N * np.arange(Z)[:, None]).ravel()
     forest = csr_array((np.ones(top), (up, np.arange(top))), shape=(top + 1, top + 1))
     order = depth_first_order(forest, top, return_predecessors=False)[1:]
-    size, up = np.ones(top + 1), np.append(up, top)
+    size = np.ones(top + 1)
+    up = np.append(up, top)
     while (up < top).any():  # pointer doubling: after k rounds, a node has counted all nodes within 2^k roads
         size[:top] += np.bincount(up, size, top + 1)[:top]
         up = up[up]
@@ -89,7 +90,8 @@ def subtree_sums(before: NDArray[np.int32], load: Floats) -> Floats:
 
 def assign(roads: AssignedRoads, demand: TripShares, open_: NDArray[np.bool_], per_hour: Floats) -> Loading:
     """Assign trips to routes on the open roads, given `per_hour` [P] trips per hour of each flow."""
-    Z, N = len(demand.roots), roads.num_nodes
+    Z = len(demand.roots)
+    N = roads.num_nodes
     flow = np.zeros(len(open_))
     passages = np.zeros((Z, N, len(per_hour)))
     road_passages = np.zeros((len(per_hour), len(open_)))

@@ -52,33 +52,57 @@ class Purpose:
 
 PURPOSES = (
     Purpose(
-        "homes", "jobs", 9.0,
-        (((0.05, 5.6, 0.5), (0.22, 7.3, 0.6), (0.12, 8.4, 0.7), (0.05, 13.2, 0.8)),
-         ((0.05, 7.5, 1.2),), ((0.025, 7.5, 1.5),)),
-        (((0.05, 12.6, 0.6), (0.09, 14.6, 0.6), (0.22, 16.9, 0.7), (0.09, 18.4, 0.9)),
-         ((0.05, 16.0, 2.0),), ((0.025, 16.5, 2.0),)),
+        "homes",
+        "jobs",
+        9.0,
+        (
+            ((0.05, 5.6, 0.5), (0.22, 7.3, 0.6), (0.12, 8.4, 0.7), (0.05, 13.2, 0.8)),
+            ((0.05, 7.5, 1.2),),
+            ((0.025, 7.5, 1.5),),
+        ),
+        (
+            ((0.05, 12.6, 0.6), (0.09, 14.6, 0.6), (0.22, 16.9, 0.7), (0.09, 18.4, 0.9)),
+            ((0.05, 16.0, 2.0),),
+            ((0.025, 16.5, 2.0),),
+        ),
     ),
     Purpose(
-        "homes", "schools", 4.0,
+        "homes",
+        "schools",
+        4.0,
         (((0.08, 7.7, 0.22), (0.015, 13.6, 0.3)), (), ()),
         (((0.035, 8.1, 0.25), (0.035, 12.4, 0.25), (0.045, 15.9, 0.35)), (), ()),
     ),
     Purpose(
-        "homes", "shops", 5.0,
+        "homes",
+        "shops",
+        5.0,
         (((0.11, 10.3, 1.4), (0.13, 16.6, 1.7)), ((0.25, 10.6, 1.3), (0.14, 14.5, 1.6)), ((0.035, 9.2, 0.8),)),
         (((0.11, 11.4, 1.4), (0.13, 17.8, 1.6)), ((0.24, 12.0, 1.3), (0.15, 16.0, 1.6)), ((0.035, 10.1, 0.9),)),
     ),
     Purpose(
-        "homes", "leisure", 7.0,
+        "homes",
+        "leisure",
+        7.0,
         (((0.15, 19.0, 1.3),), ((0.12, 14.2, 1.8), (0.15, 19.4, 1.2)), ((0.09, 10.4, 1.2), (0.19, 14.2, 1.5))),
         (((0.14, 21.7, 1.2),), ((0.10, 17.6, 1.6), (0.15, 23.3, 1.4)), ((0.06, 12.4, 0.9), (0.20, 17.7, 1.5))),
     ),
-    Purpose("jobs", "jobs", 12.0, (((0.10, 9.8, 1.2), (0.10, 14.2, 1.4)), ((0.03, 10.5, 1.6),), ()),
-            (((0.07, 11.4, 1.3), (0.08, 15.3, 1.3)), ((0.02, 12.5, 1.5),), ())),
-    Purpose("gates", "gates", 60.0, (((0.05, 7.6, 0.9), (0.07, 12.5, 3.6)), ((0.08, 12.5, 3.2),), ((0.06, 12.0, 2.6),)),
-            (((0.06, 17.2, 1.2), (0.06, 13.5, 4.2)), ((0.08, 14.5, 3.4),), ((0.08, 17.0, 2.6),))),
+    Purpose(
+        "jobs",
+        "jobs",
+        12.0,
+        (((0.10, 9.8, 1.2), (0.10, 14.2, 1.4)), ((0.03, 10.5, 1.6),), ()),
+        (((0.07, 11.4, 1.3), (0.08, 15.3, 1.3)), ((0.02, 12.5, 1.5),), ()),
+    ),
+    Purpose(
+        "gates",
+        "gates",
+        60.0,
+        (((0.05, 7.6, 0.9), (0.07, 12.5, 3.6)), ((0.08, 12.5, 3.2),), ((0.06, 12.0, 2.6),)),
+        (((0.06, 17.2, 1.2), (0.06, 13.5, 4.2)), ((0.08, 14.5, 3.4),), ((0.08, 17.0, 2.6),)),
+    ),
     Purpose("homes", "stadium", 30.0, (((0.05, 18.6, 0.35),),) * 3, (((0.05, 21.3, 0.25),),) * 3),
-)  # fmt: skip
+)
 EVENT = len(PURPOSES) - 1  # the last purpose is for match days only
 
 
@@ -145,9 +169,15 @@ def simulate(
     ]
     values = _counts(seed, town, roads, demand, networks, network_of, days=days, step_s=step_s)
     stream = make_stream(
-        values, networks, network_of=network_of, start_s=int(MONDAY.replace(tzinfo=zone(TIMEZONE)).timestamp()),
-        step_s=step_s, timezone=TIMEZONE, quantity="count", unit="vehicles",
-    )  # fmt: skip
+        values,
+        networks,
+        network_of=network_of,
+        start_s=int(MONDAY.replace(tzinfo=zone(TIMEZONE)).timestamp()),
+        step_s=step_s,
+        timezone=TIMEZONE,
+        quantity="count",
+        unit="vehicles",
+    )
     return Simulation(stream, town, tuple(schedule))
 
 
@@ -183,17 +213,20 @@ def usual_weekday(
         Hours of the day to average over: 9 is from 09:00 to 10:00.
     """
     _, roads, demand = _town_and_trips(seed, intersections)
-    N, residents = roads.num_nodes, float(RESIDENTS_PER_INTERSECTION * roads.num_nodes)
+    N = roads.num_nodes
+    residents = float(RESIDENTS_PER_INTERSECTION * roads.num_nodes)
     key = roads.senders * N + roads.receivers  # sorted
     rows = np.searchsorted(key, networks[0].senders * N + networks[0].receivers)
-    middle_h, parts_h = np.array(hours) + 0.5, PARTS_H[0]
+    middle_h = np.array(hours) + 0.5
+    parts_h = PARTS_H[0]
     share = np.stack([np.interp(middle_h, parts_h, unit) for unit in np.eye(len(parts_h))], 1)  # [hours,K]
     parts = np.flatnonzero(share.any(0)).tolist()
     flows = []
     for network in networks:
         open_ = np.isin(key, network.senders * N + network.receivers)
         loads = [assign(roads, demand, open_, _usual_per_hour(0, parts_h[k], residents=residents)) for k in parts]
-        node, road = np.zeros(N), np.zeros(len(key))
+        node = np.zeros(N)
+        road = np.zeros(len(key))
         for hour, weight in zip(middle_h, share[:, parts], strict=True):
             elapsed_h = np.tensordot(weight, [x.elapsed_s for x in loads], 1) / 3600
             leaving = _usual_per_hour(0, hour - elapsed_h, residents=residents)  # [P,N] of those who pass now
@@ -207,12 +240,15 @@ def usual_weekday(
 
 def _land_use(rng: np.random.Generator, town: Town) -> dict[str, Floats]:
     """The share of each land use at each node; each sums to 1."""
-    xy, R, N = town.xy_m, town.radius_m, len(town.xy_m)
+    xy = town.xy_m
+    R = town.radius_m
+    N = len(town.xy_m)
     r = np.linalg.norm(xy, axis=1) / R
     lumps = np.exp(_smooth(xy, 0.25 * R) @ rng.normal(0, 0.5, (N, 2)))  # some quarters are denser
 
     def spots(count: int, width: float, low: float, high: float) -> Floats:
-        angle, far = rng.uniform(0, 2 * np.pi, count), rng.uniform(low, high, count) * R
+        angle = rng.uniform(0, 2 * np.pi, count)
+        far = rng.uniform(low, high, count) * R
         at = polar(far, angle)
         near = np.exp(-(((xy[:, None] - at) ** 2).sum(-1)) / (width * R) ** 2)
         total: Floats = (near / near.sum(0)).sum(1) / count
@@ -257,11 +293,13 @@ def _demand(rng: np.random.Generator, town: Town, roads: AssignedRoads) -> TripS
     zone_of = away_s.argmin(0)
     to_root, from_root = [], []
     for purpose in PURPOSES:
-        home, activity = use[purpose.home], use[purpose.activity]
+        home = use[purpose.home]
+        activity = use[purpose.activity]
         home_z, activity_z = (np.bincount(zone_of, share, len(roots)) for share in (home, activity))
         attraction = np.exp(-round_min / purpose.reach_min)
         attraction[np.arange(len(roots)), roots] = 0  # nobody drives to where they already are
-        to_zone, to_node = attraction * activity_z[:, None], attraction * activity
+        to_zone = attraction * activity_z[:, None]
+        to_node = attraction * activity
         a = 0.5 * home * to_zone / np.maximum(to_zone.sum(0), 1e-300)  # home at a node, activity in a zone
         b = 0.5 * home_z[:, None] * to_node / np.maximum(to_node.sum(1, keepdims=True), 1e-300)  # the other way round
         total = a.sum() + b.sum()
@@ -283,7 +321,8 @@ def _zones(town: Town) -> Ints:
 
 def _schedule(rng: np.random.Generator, town: Town, *, count: int, days: int) -> list[SimulatedClosure]:
     """A late bridge repair, a street festival on the last day and early roadworks; then more of each at random."""
-    late, early = min(int(np.ceil(0.7 * days)), days - 1), int(0.15 * days)
+    late = min(int(np.ceil(0.7 * days)), days - 1)
+    early = int(0.15 * days)
     fixed = ((late, 2, 6.0, 20.0), (days - 1, 1, 10.0, 22.0), (early, 3, 7.0, 19.0))
     left = np.ones(town.network.num_edges, bool)
     ids = town.network.node_ids.tolist()
@@ -301,7 +340,8 @@ def _schedule(rng: np.random.Generator, town: Town, *, count: int, days: int) ->
 
 def _closure_site(rng: np.random.Generator, town: Town, i: int) -> tuple[str, Ints]:
     """The reason for a closure, and the rows of the roads it would close."""
-    e, xy = town.network.edges, town.xy_m
+    e = town.network.edges
+    xy = town.xy_m
     middle = (xy[e.senders] + xy[e.receivers]) / 2
     if i % 3 == 0:
         near = np.argsort(np.linalg.norm(xy[town.bridges].mean(1), axis=1))
@@ -333,7 +373,8 @@ def _closable(network: RoadNetwork, rows: Ints, left: NDArray[np.bool_]) -> list
 def _active_closures(schedule: Sequence[SimulatedClosure], *, days: int, step_s: int) -> Ints:
     """[S] bit i is set while closure i is active."""
     seconds = step_s * np.arange(days * DAY_S // step_s)
-    day, hour = seconds // DAY_S, seconds % DAY_S / 3600
+    day = seconds // DAY_S
+    hour = seconds % DAY_S / 3600
     active = np.zeros(len(seconds), np.int64)
     for i, c in enumerate(schedule):
         on = (day >= c.first_day) & (day < c.first_day + c.num_days) & (hour >= c.from_h) & (hour < c.to_h)
@@ -381,11 +422,19 @@ def _departures(seed: int, *, residents: float, days: int, step_s: int) -> Float
 
 
 def _counts(
-    seed: int, town: Town, roads: AssignedRoads, demand: TripShares, networks: Sequence[RoadNetwork], network_of: Ints,
-    *, days: int, step_s: int,
-) -> NDArray[np.float32]:  # fmt: skip
+    seed: int,
+    town: Town,
+    roads: AssignedRoads,
+    demand: TripShares,
+    networks: Sequence[RoadNetwork],
+    network_of: Ints,
+    *,
+    days: int,
+    step_s: int,
+) -> NDArray[np.float32]:
     """[S,N] vehicle counts, simulated day by day."""
-    N, per_day = roads.num_nodes, DAY_S // step_s
+    N = roads.num_nodes
+    per_day = DAY_S // step_s
     residents = float(RESIDENTS_PER_INTERSECTION * N)
     departures = _departures(seed, residents=residents, days=days, step_s=step_s)
     smooth = _smooth(town.xy_m[demand.roots], 0.5 * town.radius_m)

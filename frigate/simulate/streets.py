@@ -136,7 +136,8 @@ def _draw_plan(rng: np.random.Generator, *, radius_m: float) -> _StreetPlan:
 
 def _arterials(plan: _StreetPlan) -> tuple[Floats, Ints, Ints, list[str], Ints]:
     """Inner ring, ring and radials: nodes, pairs joined by streets, class and name of each street; and the gates."""
-    count, R = len(plan.radial_rad), plan.radius_m
+    count = len(plan.radial_rad)
+    R = plan.radius_m
     edge_m = 1.22 * R
     meet = np.full(count, 0.64 * R)  # where radial and ring meet: a fixed point, as both curves bend
     for _ in range(8):
@@ -160,13 +161,16 @@ def _arterials(plan: _StreetPlan) -> tuple[Floats, Ints, Ints, list[str], Ints]:
         outer.append(rows[-1])
         gates.append(rest[-1])
     for ends, radii, spacing_m, road_class, name in (
-        (inner, plan.wall_m, 125, SECONDARY, "Wall Street"), (outer, meet, 250, TRUNK, "Ring Road"),
-    ):  # fmt: skip
+        (inner, plan.wall_m, 125, SECONDARY, "Wall Street"),
+        (outer, meet, 250, TRUNK, "Ring Road"),
+    ):
         at = plan.radial_rad + plan.radial_bend * radii / R
         for k in range(count):
-            stop, last = at[(k + 1) % count] + (2 * np.pi if k == count - 1 else 0), radii[(k + 1) % count]
+            stop = at[(k + 1) % count] + (2 * np.pi if k == count - 1 else 0)
+            last = radii[(k + 1) % count]
             steps = max(1, round((stop - at[k]) * (radii[k] + last) / 2 / spacing_m))
-            angle, r = np.linspace(at[k], stop, steps + 1)[1:-1], np.linspace(radii[k], last, steps + 1)[1:-1]
+            angle = np.linspace(at[k], stop, steps + 1)[1:-1]
+            r = np.linspace(radii[k], last, steps + 1)[1:-1]
             if road_class == TRUNK:
                 r = plan.radius_at(angle, plan.ring_waves, 0.64)
             rows = add(polar(r, angle))
@@ -193,7 +197,8 @@ def _local_points(
     r = R * np.sqrt((k + 0.5) / count)
     angle: Floats = k * 2.39996 + rng.uniform(0, 2 * np.pi)  # golden angle, as in a sunflower, to cover the disc evenly
     centres = polar(r, angle) + rng.normal(0, 0.07 * R, (count, 2))
-    turn, long = rng.uniform(0, np.pi / 2, count), rng.uniform(1.0, 1.7, count)
+    turn = rng.uniform(0, np.pi / 2, count)
+    long = rng.uniform(1.0, 1.7, count)
     disorder = rng.choice([0.07, 0.14, 0.24], count, p=[0.4, 0.35, 0.25])
     block = (0.72 + 0.5 * np.linalg.norm(centres, axis=1) / R) * rng.uniform(0.9, 1.15, count)
     noise_seed = int(rng.integers(2**31))
@@ -209,14 +214,16 @@ def _local_points(
         for q in range(count):
             grid = np.stack(np.meshgrid(cells * long[q], cells / np.sqrt(long[q])), -1).reshape(-1, 2)
             local = (grid + noise.normal(0, disorder[q], grid.shape)) * spacing_m * block[q]
-            c, s = np.cos(turn[q]), np.sin(turn[q])
+            c = np.cos(turn[q])
+            s = np.sin(turn[q])
             xy = local @ np.array([[c, s], [-s, c]]) + centres[q]
             found.append(xy[cKDTree(centres).query(xy)[1] == q])
         xy = np.concatenate(found)
         out = np.linalg.norm(xy, axis=1) / plan.radius_at(np.arctan2(xy[:, 1], xy[:, 0]), plan.outline_waves, 1.0)
         clear = (out < 1) & (np.abs(xy[:, 1] - plan.river_y(xy[:, 0])) > 1.2 * BANK_M)
         clear &= (avoid.query(xy)[0] > 0.52 * spacing_m) & (np.linalg.norm(xy - park, axis=1) > 0.11 * R)
-        xy, out = xy[clear], out[clear]
+        xy = xy[clear]
+        out = out[clear]
         close = cKDTree(xy).query_pairs(0.58 * spacing_m, output_type="ndarray")
         apart = np.ones(len(xy), bool)
         apart[close.max(1)] = False
@@ -234,7 +241,8 @@ def _possible_streets(plan: _StreetPlan, xy: Floats, main_pairs: Ints) -> tuple[
     triangles = Delaunay(xy).simplices
     sides = np.concatenate([triangles[:, [0, 1]], triangles[:, [1, 2]], triangles[:, [2, 0]]])
     apex = xy[np.concatenate([triangles[:, 2], triangles[:, 0], triangles[:, 1]])]
-    to_a, to_b = xy[sides[:, 0]] - apex, xy[sides[:, 1]] - apex
+    to_a = xy[sides[:, 0]] - apex
+    to_b = xy[sides[:, 1]] - apex
     angle = np.degrees(np.arccos(np.clip((to_a * to_b).sum(1) / np.sqrt((to_a**2).sum(1) * (to_b**2).sum(1)), -1, 1)))
     key, back = np.unique(np.sort(sides, axis=1) @ [N, 1], return_inverse=True)
     widest = np.zeros(len(key))
@@ -251,7 +259,8 @@ def _streets(
     rng: np.random.Generator, xy: Floats, main_pairs: Ints, main_class: Ints, pairs: Ints, widest: Floats
 ) -> tuple[Ints, Ints]:
     """The arterials, then local streets: most of those around squarish blocks, and those needed to connect all."""
-    N, mains = len(xy), len(main_pairs)
+    N = len(xy)
+    mains = len(main_pairs)
     length = np.linalg.norm(xy[pairs[:, 0]] - xy[pairs[:, 1]], axis=1)
     both = np.concatenate([main_pairs, pairs])
     cost = np.concatenate([np.full(mains, 1.0), length])  # so cheap that arterials enter the tree first
@@ -267,11 +276,14 @@ def _streets(
 
 def _crosses(xy: Floats, pairs: Ints, others: Ints) -> NDArray[np.bool_]:
     """Which pairs cross any of the others, except at an end."""
-    a, b = xy[pairs[:, 0], None], xy[pairs[:, 1], None]
-    c, d = xy[None, others[:, 0]], xy[None, others[:, 1]]
+    a = xy[pairs[:, 0], None]
+    b = xy[pairs[:, 1], None]
+    c = xy[None, others[:, 0]]
+    d = xy[None, others[:, 1]]
 
     def side(p: Floats, q: Floats, r: Floats) -> Floats:
-        (x1, y1), (x2, y2) = np.moveaxis(q - p, -1, 0), np.moveaxis(r - p, -1, 0)
+        (x1, y1) = np.moveaxis(q - p, -1, 0)
+        (x2, y2) = np.moveaxis(r - p, -1, 0)
         return np.asarray(np.sign(x1 * y2 - y1 * x2))
 
     apart = (pairs[:, None, :, None] != others[None, :, None, :]).all((2, 3))
@@ -309,16 +321,27 @@ def _one_ways(
 
 
 def _place(
-    rng: np.random.Generator, plan: _StreetPlan, xy: Floats, pairs: Ints, road_class: Ints, name: NDArray[np.str_],
-    one_way: NDArray[np.bool_], over: NDArray[np.bool_], gates: Ints,
-) -> Town:  # fmt: skip
+    rng: np.random.Generator,
+    plan: _StreetPlan,
+    xy: Floats,
+    pairs: Ints,
+    road_class: Ints,
+    name: NDArray[np.str_],
+    one_way: NDArray[np.bool_],
+    over: NDArray[np.bool_],
+    gates: Ints,
+) -> Town:
     """The town: directed roads with slightly curved lines, rotated and placed on the globe; rows go north to south."""
-    c, s = np.cos(plan.turn_rad), np.sin(plan.turn_rad)
+    c = np.cos(plan.turn_rad)
+    s = np.sin(plan.turn_rad)
     xy = xy @ np.array([[c, s], [-s, c]])
     order = np.argsort(-xy[:, 1], kind="stable")
     row = np.argsort(order)
-    xy, pairs, gates = xy[order], row[pairs], row[gates]
-    a, b = xy[pairs[:, 0]], xy[pairs[:, 1]]
+    xy = xy[order]
+    pairs = row[pairs]
+    gates = row[gates]
+    a = xy[pairs[:, 0]]
+    b = xy[pairs[:, 1]]
     bend = np.where(over, 0.0, rng.normal(0, np.where(road_class == RESIDENTIAL, 0.05, 0.025)))
     middle = (a + b) / 2 + bend[:, None] * 2 * (b - a)[:, ::-1] * [-1, 1]
     t = np.linspace(0, 1, 7)[:, None, None]

@@ -117,10 +117,20 @@ def import_matrix(
         with scratch_folder() as scratch:
             first = open_table(path, encoding=encoding, scratch=Path(scratch)).names[0]
         return import_tables(
-            nodes=nodes, edges=edges, readings=path, rename={**(rename or {}), time or first: "time"}, step=step,
-            timezone=timezone, encoding=encoding, quantity=quantity, unit=unit, on=on, name=name,
-        )  # fmt: skip
-    quantity, log = quantity or "count", ImportLog(refuse=True)  # leaving out a row would shift the columns
+            nodes=nodes,
+            edges=edges,
+            readings=path,
+            rename={**(rename or {}), time or first: "time"},
+            step=step,
+            timezone=timezone,
+            encoding=encoding,
+            quantity=quantity,
+            unit=unit,
+            on=on,
+            name=name,
+        )
+    quantity = quantity or "count"
+    log = ImportLog(refuse=True)  # leaving out a row would shift the columns
     notices = log.notices
     network, columns, told = _network(Path(nodes), Path(edges), rename or {}, encoding, on, log)
     timezone = timezone_of(network, timezone, notices)
@@ -217,7 +227,8 @@ def _from_arrays(
 
 
 def _check_shape(path: Path, matrix: _Matrix, columns: _Columns, told: str) -> None:
-    shape, N = matrix.values.shape, columns.count
+    shape = matrix.values.shape
+    N = columns.count
     if len(shape) != 2:
         raise CityError(f"{path.name}: the matrix has shape {shape}. [time, node] is expected: save one feature of it")
     if matrix.values.dtype.kind not in "biuf":

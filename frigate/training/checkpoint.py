@@ -206,7 +206,8 @@ def _load(at: Path, build: Build) -> tuple[Run, dict[str, Tensor], Path]:
     with damage_named(at / DESCRIPTION):
         known = parse_run(data, at.parent)
         weights = _read_tensors(at, WEIGHTS, data)
-        settings, scaling = known["settings"], known["scaling"]
+        settings = known["settings"]
+        scaling = known["scaling"]
         # Forged sizes could exhaust memory: build on the meta device first and compare with the weights.
         require(settings.model.layers <= len(weights), "layers", settings.model.layers, "more than the weights are of")
         with torch.device("meta"):

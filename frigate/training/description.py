@@ -90,7 +90,8 @@ def parse_settings(data: dict[str, Any]) -> Settings:
 
 def parse_run(data: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The fields of the `Run` in a folder, except the model and the tensors."""
-    settings, scaling = parse_settings(data), Scaling.from_json(data["scaling"])
+    settings = parse_settings(data)
+    scaling = Scaling.from_json(data["scaling"])
     _check_scaling(scaling, settings)
     facts = dict(data["city"])
     lon, lat = (_numbers(facts.pop(name), name) for name in ("lon", "lat"))

@@ -109,7 +109,8 @@ class Group:
         Everything goes in one all-reduce. A parameter that has no gradient in any process keeps none, as with a single
         process. Changes to integer buffers during the step are summed; other buffers take the mean change.
         """
-        parameters, buffers = list(model.parameters()), list(model.buffers())
+        parameters = list(model.parameters())
+        buffers = list(model.buffers())
         head = torch.tensor([loss, stop, *(p.grad is not None for p in parameters)], dtype=torch.float32)
         pieces = [head.to(parameters[0].device)]
         pieces += [(now - then).reshape(-1).float() for now, then in zip(buffers, buffers_before, strict=True)]
@@ -130,7 +131,8 @@ class Group:
             return best_device(requested)
         if requested is not None and str(requested) != "cuda":
             raise SettingsError(f'device "{requested}": each process takes a GPU of its own. Use cuda, or cpu')
-        local_rank, gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+        gpus = torch.cuda.device_count()
         if local_rank >= gpus:
             raise SettingsError(
                 f"{local_rank + 1} processes or more on a machine with {gpus} GPUs. Use torchrun --nproc-per-node "

@@ -16,7 +16,8 @@ from frigate.roads.nearest_sensors import sensors_around, uncovered_share
 from frigate.training.run import RunOnCity
 
 MAX_AREAS = 0.25  # largest share of the masks that hide a whole area
-KEPT_OUT, KEPT_OUT_SHARE = 40, (0.1, 0.2)  # sensors in no loss, and their least and largest share of all
+KEPT_OUT = 40  # sensors in no loss
+KEPT_OUT_SHARE = (0.1, 0.2)  # their least and largest share of all
 
 
 def draw_hidden(
@@ -39,7 +40,9 @@ def training_masks(run: RunOnCity) -> NDArray[np.bool_]:
 
     Masks imitate how sensors are missing in the city: scattered and, if it has areas without sensors, whole areas too.
     """
-    train, sensors, network = run.settings.train, run.split.training, run.city.network
+    train = run.settings.train
+    sensors = run.split.training
+    network = run.city.network
     together = run.city.detectors.together(network.num_nodes)
     rng = generator(train.seed, Draw.HIDDEN_SETS)
     shares = np.linspace(*train.hide, train.masks)
@@ -57,9 +60,11 @@ def kept_out_sensors(run: RunOnCity) -> NDArray[np.bool_]:
 
     Each of them is read like any sensor, except where it is scored.
     """
-    sensors, network = run.split.training, run.city.network
+    sensors = run.split.training
+    network = run.city.network
     by_key = np.argsort(keys_of(network.node_ids), kind="stable")
-    rows, together = by_key[sensors[by_key]], run.city.detectors.together(network.num_nodes)
+    rows = by_key[sensors[by_key]]
+    together = run.city.detectors.together(network.num_nodes)
     share = float(np.clip(KEPT_OUT / max(len(rows), 1), *KEPT_OUT_SHARE))
     drawn = generator(run.settings.train.seed, Draw.KEPT_OUT).permutation(rows)[: round(share * len(rows))]
     kept_out: NDArray[np.bool_] = np.isin(together, together[drawn]) & sensors

@@ -149,7 +149,8 @@ class Run:
         return f"<Run of {self.settings.model.label} on {self.trained_on.name!r}: {about}>"
 
     def _repr_html_(self) -> str:
-        about, task = self.trained_on, self.settings.task
+        about = self.trained_on
+        task = self.settings.task
         shown = {
             "city": about.name,
             "sensors": self._split_text(),
@@ -190,7 +191,8 @@ class Run:
         exclude
             Additional readings to exclude, as for `read_city`.
         """
-        name, where = self.folder or "the run", self.trained_on.folder
+        name = self.folder or "the run"
+        where = self.trained_on.folder
         remedy = "Pass the city, or name its folder with --city CITY"
         if where is None:
             raise CheckpointError(f"{name}: trained on {self.trained_on.name}, a city in memory. {remedy}")
@@ -241,7 +243,8 @@ class Run:
 
     def _split_on(self, city: City) -> Split:
         """The split in rows and snapshots of this city, which may have lost or gained early readings."""
-        stream, network = city.stream, city.network
+        stream = city.stream
+        network = city.network
         row_of = {node_id: row for row, node_id in enumerate(stream.node_ids.tolist())}
         missing = [node_id for node_id in self.nodes.node_ids.tolist() if node_id not in row_of]
         if missing:
@@ -335,7 +338,13 @@ class RunOnCity:
             with ThreadPoolExecutor(torch.get_num_threads()) as pool:
                 demands = list(pool.map(trips.demand, [self.split.seen] if sensors is None else sensors))
         views = NetworkViews.of_scaling(
-            self.scaling, self.usual_roads, device, sensors=self.split.seen, city=self.city, trips=trips,
-            demands=demands, step_s=self.city.stream.step_s,
-        )  # fmt: skip
+            self.scaling,
+            self.usual_roads,
+            device,
+            sensors=self.split.seen,
+            city=self.city,
+            trips=trips,
+            demands=demands,
+            step_s=self.city.stream.step_s,
+        )
         return Windows(self.city.stream, views)

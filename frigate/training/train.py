@@ -151,7 +151,8 @@ def _must_be_the_same(run_on_city: RunOnCity, device: torch.device) -> str:
     """What all processes that train one model must agree on, as JSON."""
     stream = run_on_city.city.stream
     prints = [network.fingerprint for network in stream.networks]
-    split, epoch = run_on_city.split.to_json(stream.node_ids), run_on_city.run.progress.epoch
+    split = run_on_city.split.to_json(stream.node_ids)
+    epoch = run_on_city.run.progress.epoch
     return json.dumps([run_on_city.settings.to_json(), split, prints, stream.digest, epoch, device.type])
 
 
@@ -176,7 +177,8 @@ def new_run(
             "epochs = 0 keeps what demand forecasts, and there is no demand: it takes counts and the preset default. "
             "Train for at least one epoch"
         )
-    features, usual = None, city.stream.usual_network(split.train)
+    features = None
+    usual = city.stream.usual_network(split.train)
     if settings.model.roads:
         city = ensure_road_features(city, usual)
         features = city.road_features[usual.fingerprint]
@@ -191,12 +193,19 @@ def new_run(
 
 
 def _split(city: City, seen: Seen, mode: str, settings: Settings) -> Split:
-    task, train = settings.task, settings.train
+    task = settings.task
+    train = settings.train
     share = train.validation_share if train.validation == "seen" else 0.0
     return make_split(
-        city.stream, seen=seen, seed=train.seed, validation_share=share, mode=mode, past=task.past,
-        horizon=task.horizon, detectors=city.detectors,
-    )  # fmt: skip
+        city.stream,
+        seen=seen,
+        seed=train.seed,
+        validation_share=share,
+        mode=mode,
+        past=task.past,
+        horizon=task.horizon,
+        detectors=city.detectors,
+    )
 
 
 def _refuse_folder(folder: Path) -> None:
@@ -211,7 +220,8 @@ def _refuse_folder(folder: Path) -> None:
 
 
 def _refuse_another(run_on_city: RunOnCity, seen: Seen, mode: str, settings: Settings | None) -> None:
-    recorded, folder = run_on_city.settings.to_json(), run_on_city.run.folder
+    recorded = run_on_city.settings.to_json()
+    folder = run_on_city.run.folder
     for part, values in (settings or run_on_city.settings).to_json().items():
         for name, value in values.items():
             if value != recorded[part][name]:

@@ -91,7 +91,8 @@ class Trainer:
         if self.settings.validation != "none":
             scored = run.split.unseen if self.settings.validation == "unseen" else run.split.validation
         elif self.masks is not None:
-            self.hidden, scored = len(self.masks), kept_out_sensors(run)
+            self.hidden = len(self.masks)
+            scored = kept_out_sensors(run)
             self.targets = self.inputs & ~torch.from_numpy(scored).to(self.device)
         else:
             self.hidden = middle_mask(training_masks(run))
@@ -129,7 +130,8 @@ class Trainer:
         if reach is None:
             label = self.run.settings.model.label
             raise SettingsError(f"parts = {self.settings.parts}: how far {label} looks is not known. Use parts = 1")
-        network, rows = self.run.city.stream.network, np.flatnonzero(wanted)
+        network = self.run.city.stream.network
+        rows = np.flatnonzero(wanted)
         areas = split_into_areas(network.lon[rows], network.lat[rows], self.settings.parts)
         return list(cut_parts(self.windows.topologies, [rows[area] for area in areas], reach))
 
@@ -212,7 +214,8 @@ class Trainer:
             # Reading a loss waits for its step. On a GPU, read the previous step's while the current one runs.
             while waiting and (len(waiting) > self.behind or step + 1 == self.steps):
                 loss, finite = (float(number) for number in waiting.popleft())
-                total, skipped = total + loss, skipped + (not finite)
+                total = total + loss
+                skipped = skipped + (not finite)
                 done = step + 1 - len(waiting)
                 self._report(on_step, StepReport(epoch, done, self.steps, self.settings.epochs, loss))
         mae = self.validate()
@@ -248,23 +251,32 @@ class Trainer:
         self.model.train()
         if self.masks is None:
             sensors = self.run.split.training
-            which, drawn = None, draw_hidden(rng, sensors, len(current), self.settings.hide, self.together)
+            which = None
+            drawn = draw_hidden(rng, sensors, len(current), self.settings.hide, self.together)
         else:
             mask = rng.integers(0, len(self.masks), len(current))
-            which, drawn = self._on_device(mask[self.group.share]), self.masks[mask]
+            which = self._on_device(mask[self.group.share])
+            drawn = self.masks[mask]
         one_of = rng.random(len(current)) if len(self.windows.stream.networks) > 1 else np.zeros(len(current))
-        current, hidden = current[self.group.share], self._on_device(drawn[self.group.share])
+        current = current[self.group.share]
+        hidden = self._on_device(drawn[self.group.share])
         batch = self.windows.batch(
-            current, past=self.task.past, horizon=self.task.horizon, inputs=self.inputs, hidden=hidden, demand=which,
+            current,
+            past=self.task.past,
+            horizon=self.task.horizon,
+            inputs=self.inputs,
+            hidden=hidden,
+            demand=which,
             one_of=one_of[self.group.share],
-        )  # fmt: skip
+        )
         weight = torch.where(hidden, 1.0, self.settings.visible_weight) * self.targets  # [B,N]
         cells = self._cells(batch, weight)
         buffers_before = [buffer.clone() for buffer in self.model.buffers()] if self.group.size > 1 else []
         if self.parts:
             part_of_step = self.parts[draw_part(self.settings.seed, step, len(self.parts))]
             # Times the number of parts, so that the mean loss over the parts is that of the whole network.
-            batch, weight = part_of_step.of(batch), weight[:, part_of_step.core] * len(self.parts)
+            batch = part_of_step.of(batch)
+            weight = weight[:, part_of_step.core] * len(self.parts)
         loss = self._gradients(batch, weight, cells)
         if self.group.size > 1:
             whole, stop = self.group.join_step(
@@ -301,7 +313,8 @@ class Trainer:
                 self.recorded = _Recorded(self.model, self._loss, batch, weight, cells)
             return self.recorded(batch, weight, cells)
         self.optimiser.zero_grad(set_to_none=True)
-        first, total = 0, torch.zeros((), device=self.device)
+        first = 0
+        total = torch.zeros((), device=self.device)
         for part in batch.split(self.micro_batch):
             loss = self._loss(part, weight[first : first + part.num_windows]) / cells
             loss.backward()
@@ -338,7 +351,8 @@ class Trainer:
         trusts = TRUSTS if self.averaged.corrects_demand else (1.0,)
         self.averaged.trust_correction(1.0)
         predict = Predictor(self.averaged, self.run.city.network, self.device, parts=self.parts, kernels=self.kernels)
-        errors, cells = [0.0] * len(trusts), 0.0
+        errors = [0.0] * len(trusts)
+        cells = 0.0
         share = self.validate_at[self.group.share]
         for first in range(0, len(share), self.micro_batch):
             current = share[first : first + self.micro_batch]
@@ -351,7 +365,8 @@ class Trainer:
                 current, past=self.task.past, horizon=self.task.horizon, inputs=self.inputs, hidden=hidden, demand=which
             )
             assert batch.target is not None and batch.target_observed is not None
-            made, target = predict(batch, self.scored_at), batch.target[..., self.scored_at]
+            made = predict(batch, self.scored_at)
+            target = batch.target[..., self.scored_at]
             observed = batch.target_observed[..., self.scored_at]
             for k, trust in enumerate(trusts):
                 blended = made if batch.demand is None else batch.demand[..., self.scored_at].lerp(made, trust)
@@ -436,7 +451,8 @@ def draw_part(seed: int, step: int, parts: int) -> int:
 
 def micro_batch(run: RunOnCity, device: torch.device, parts: Sequence[Part] = ()) -> int:
     """How many windows fit in memory at once. Affects speed; in the result, only rounding and the dropout masks."""
-    settings, stream = run.settings, run.city.stream
+    settings = run.settings
+    stream = run.city.stream
     edges = max(network.num_edges for network in stream.networks)
     nodes, edges = max(((part.num_nodes, part.num_edges) for part in parts), default=(stream.num_nodes, edges))
     task = settings.task

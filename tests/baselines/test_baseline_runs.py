@@ -88,7 +88,8 @@ def test_a_run_is_evaluated_and_forecasts(trained: Run) -> None:
 
 def one_way_road() -> tuple[Any, Any]:
     """To STGCN and STGODE a road is the same both ways."""
-    network, ids = town().network, town().stream.node_ids.tolist()
+    network = town().network
+    ids = town().stream.node_ids.tolist()
     roads = set(zip(network.senders.tolist(), network.receivers.tolist(), strict=True))
     u, v = min(road for road in roads if road[::-1] not in roads)
     return ids[u], ids[v]

@@ -124,7 +124,8 @@ def test_permuting_the_nodes_permutes_the_forecast(name: str, roads: bool, seed:
     model = small_baseline(name, before.scaling, roads=roads, seed=seed)
     batch = windows(before, [9, 11])
     assert len(batch.topologies) == 2
-    left, right = exactly(model, batch), exactly(model, windows(after, [9, 11]))
+    left = exactly(model, batch)
+    right = exactly(model, windows(after, [9, 11]))
     # Road features are sums in another order, rounded to float32.
     torch.testing.assert_close(right, left[:, :, order], rtol=1e-5, atol=1e-5)
     assert not torch.allclose(right, left, rtol=1e-3, atol=1e-3)
@@ -187,9 +188,11 @@ def test_a_city_without_roads_is_forecast(name: str) -> None:
 @ROADS
 def test_a_true_zero_is_data(name: str, roads: bool) -> None:
     at = place()
-    model, batch = small_baseline(name, at.scaling, roads=roads), windows(at, [12])
+    model = small_baseline(name, at.scaling, roads=roads)
+    batch = windows(at, [12])
     node = int(batch.observed[0].sum(dim=0).argmax())
-    values, observed = batch.values.clone(), batch.observed.clone()
+    values = batch.values.clone()
+    observed = batch.observed.clone()
     values[..., node] = 0
     zero = replace(batch, values=values)
     observed[..., node] = False
@@ -203,7 +206,8 @@ def test_a_true_zero_is_data(name: str, roads: bool) -> None:
 @pytest.mark.parametrize("quantity", ["count", "speed"])
 def test_what_was_not_observed_cannot_matter(name: str, roads: bool, quantity: str) -> None:
     at = place(quantity=quantity, topologies=2)
-    model, batch = small_baseline(name, at.scaling, roads=roads), windows(at, [15, 17])
+    model = small_baseline(name, at.scaling, roads=roads)
+    batch = windows(at, [15, 17])
     assert 0 < batch.observed.float().mean() < 1
     for poison in (1e6, -1.0, float("nan")):
         poisoned = replace(batch, values=batch.values.where(batch.observed, poison))
@@ -237,7 +241,8 @@ def test_the_truth_of_a_node_that_is_not_shown_cannot_matter_even_in_training(na
 @ROADS
 def test_hiding_a_node_equals_never_having_had_its_readings(name: str, roads: bool) -> None:
     at = place(topologies=2)
-    model, batch = small_baseline(name, at.scaling, roads=roads), windows(at, [15, 18])
+    model = small_baseline(name, at.scaling, roads=roads)
+    batch = windows(at, [15, 18])
     node = int(torch.nonzero(batch.observed.any(dim=1).all(dim=0))[0])
     hidden = torch.zeros(2, 13, dtype=torch.bool)
     hidden[:, node] = True
@@ -251,7 +256,8 @@ def test_hiding_a_node_equals_never_having_had_its_readings(name: str, roads: bo
 @EVERY
 def test_hiding_is_for_each_window(name: str) -> None:
     at = place()
-    model, batch = small_baseline(name, at.scaling), windows(at, [9, 9])
+    model = small_baseline(name, at.scaling)
+    batch = windows(at, [9, 9])
     hidden = torch.zeros(2, 13, dtype=torch.bool)
     hidden[1] = True
     found = exactly(model, hide(batch, hidden))
@@ -266,7 +272,8 @@ def test_hiding_is_for_each_window(name: str) -> None:
 @ROADS
 def test_splitting_a_batch_changes_nothing(name: str, roads: bool) -> None:
     at = place(topologies=3)
-    model, batch = small_baseline(name, at.scaling, roads=roads), windows(at, [8, 12, 15, 21, 26])
+    model = small_baseline(name, at.scaling, roads=roads)
+    batch = windows(at, [8, 12, 15, 21, 26])
     whole = exactly(model, batch)
     for size in (1, 2, 3, 9):
         parts = [model.double()(in_float64(part)) for part in batch.split(size)]
@@ -278,7 +285,8 @@ def test_splitting_a_batch_changes_nothing(name: str, roads: bool) -> None:
 def test_windows_of_mixed_topologies_equal_the_windows_alone(name: str, roads: bool) -> None:
     at = place(topologies=3)
     current = [8, 12, 15, 21, 26]
-    model, batch = small_baseline(name, at.scaling, roads=roads), windows(at, current)
+    model = small_baseline(name, at.scaling, roads=roads)
+    batch = windows(at, current)
     assert len(batch.topologies) == 3
     assert len({tuple(row) for row in batch.topology_of.tolist()}) > 5  # the roads change ahead of some
     together = exactly(model, batch)
@@ -290,7 +298,8 @@ def test_windows_of_mixed_topologies_equal_the_windows_alone(name: str, roads: b
 @ROADS
 def test_topologies_in_another_order_and_twice_are_the_same(name: str, roads: bool) -> None:
     at = place(topologies=2)
-    model, batch = small_baseline(name, at.scaling, roads=roads), windows(at, [18])
+    model = small_baseline(name, at.scaling, roads=roads)
+    batch = windows(at, [18])
     found = exactly(model, batch)
     swapped = replace(batch, topologies=batch.topologies[::-1], topology_of=1 - batch.topology_of)
     assert_same(exactly(model, swapped), found)
@@ -321,10 +330,14 @@ def test_a_closed_road_equals_a_network_without_it(name: str, roads: bool) -> No
 @ROADS
 def test_an_absent_node_sends_no_messages(name: str, roads: bool) -> None:
     """Removed, or without roads and readings, or never in the table: all one to the others."""
-    at, node = place(), 4
-    network, others = at.stream.network, np.arange(13) != node
+    at = place()
+    node = 4
+    network = at.stream.network
+    others = np.arange(13) != node
     removed = network.remove_nodes(network.node_ids[node : node + 1].tolist())
-    features, model, found = road_features(removed), small_baseline(name, at.scaling, roads=roads), []
+    features = road_features(removed)
+    model = small_baseline(name, at.scaling, roads=roads)
+    found = []
     for changed in (removed, network.close(roads_at(network, node))):
         stream = without_readings(at.stream.on(changed), node)
         there = seen_by(stream, at.settings, at.scaling, features=[features])
@@ -355,7 +368,8 @@ def test_another_past_or_horizon_is_taken_or_refused(name: str, past: int, horiz
         assert found.shape == (1, horizon, 13)
         assert found.isfinite().all()
         return
-    here, built = getattr(batch, what), {"past": T, "horizon": H}[what]
+    here = getattr(batch, what)
+    built = {"past": T, "horizon": H}[what]
     with raises(SettingsError, f"{what} = {here}", BASELINES[name], f"{what} = {built}"):
         model(batch)
 
@@ -380,7 +394,8 @@ def test_the_scale_is_of_the_users_unit(name: str, roads: bool) -> None:
     at = place(quantity="speed")
     batch = windows(at, [9, 12])
     factor, shift = 1.609344, 10.0
-    scale, offset = at.scaling.value_scale * factor, at.scaling.value_offset * factor + shift
+    scale = at.scaling.value_scale * factor
+    offset = at.scaling.value_offset * factor + shift
     other = small_baseline(name, replace(at.scaling, value_scale=scale, value_offset=offset), roads=roads)
     moved = replace(batch, values=(batch.values * factor + shift) * batch.observed)
     expected = forecasts(small_baseline(name, at.scaling, roads=roads), batch) * factor + shift
@@ -428,7 +443,8 @@ def test_training_activations_are_what_backward_keeps(name: str, layers: int, to
 def test_bf16_is_near_fp32(name: str) -> None:
     """A GPU trains in bf16: no step may mix dtypes."""
     at = place(topologies=2)
-    model, batch = small_baseline(name, at.scaling, width=16, noise=0.02), windows(at, [12, 16])
+    model = small_baseline(name, at.scaling, width=16, noise=0.02)
+    batch = windows(at, [12, 16])
     exact = forecasts(model, batch)
     with torch.random.fork_rng(devices=[]), torch.autocast("cpu", torch.bfloat16):
         torch.manual_seed(0)

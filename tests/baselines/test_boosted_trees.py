@@ -95,7 +95,8 @@ both = pytest.mark.parametrize("name", ["trees", "kriging"])
 def test_beats_the_clock_profile_where_there_is_no_sensor(name: str) -> None:
     place = town()
     result = evaluate_forecaster(fitted(name), place.city, place.split, place.windows, TASK, name=name, stride=3)
-    ours, clock = result.row(name).unseen, result.row("clock profile").unseen
+    ours = result.row(name).unseen
+    clock = result.row("clock profile").unseen
     assert ours is not None
     assert clock is not None
     assert ours.mae.value < 0.95 * clock.mae.value
@@ -105,7 +106,8 @@ def test_beats_the_clock_profile_where_there_is_no_sensor(name: str) -> None:
 @pytest.mark.parametrize("poison", [np.nan, 1e30])
 def test_an_unseen_node_cannot_matter(name: str, poison: float) -> None:
     """Neither for what is fitted, nor for the forecast of a batch whose mask is the only guard."""
-    place, before = town(), fitted(name)
+    place = town()
+    before = fitted(name)
     values = place.city.stream.values.copy()
     values[:, place.split.unseen] = poison
     other = place.with_stream(replace(place.city.stream, values=values))
@@ -146,8 +148,10 @@ def test_trees_learn_from_hidden_training_nodes_and_stop_by_validation_nodes_eac
     masked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reading names its node and time, so that each row of the tables tells what it was made of."""
-    place, drawn = town(), []
-    split, S = place.split, place.city.stream.num_snapshots
+    place = town()
+    drawn = []
+    split = place.split
+    S = place.city.stream.num_snapshots
     named = np.arange(100) * 1000.0 + np.arange(S)[:, None]
     place = place.with_stream(replace(place.city.stream, values=named.astype(np.float32)))
 
@@ -179,7 +183,8 @@ def test_trees_learn_from_hidden_training_nodes_and_stop_by_validation_nodes_eac
 @both
 def test_hidden_sensors_cannot_matter(name: str) -> None:
     """Not their readings, and not what was learnt of their usual day."""
-    place, model = town(), fitted(name)
+    place = town()
+    model = fitted(name)
     hidden = np.flatnonzero(place.split.seen)[::2]
     batch = place.batch([400])
     mask = torch.zeros(1, batch.num_nodes, dtype=torch.bool)
@@ -194,7 +199,8 @@ def test_hidden_sensors_cannot_matter(name: str) -> None:
 
 
 def test_no_feature_is_one_of_the_node_itself() -> None:
-    place, model = town(), fitted("trees")
+    place = town()
+    model = fitted("trees")
     assert isinstance(model, Trees)
     node = int(np.flatnonzero(place.split.seen)[3])
     batch = place.batch([395])
@@ -209,7 +215,8 @@ def test_no_feature_is_one_of_the_node_itself() -> None:
     def rows(batch: Batch, profile: Tensor) -> Tensor:
         return features(batch, profile, length_scale_m=100.0, steps=torch.arange(HORIZON), nodes=every)
 
-    before, after = rows(batch, model.profile), rows(changed, profile)
+    before = rows(batch, model.profile)
+    after = rows(changed, profile)
     city = 7  # after step, calendar and hour: means over the whole city, of which the node is one sensor of many
     keep = [i for i in range(before.shape[-1]) if i not in (city, city + 1)]
     torch.testing.assert_close(after[:, node, keep], before[:, node, keep], equal_nan=True, rtol=0, atol=0)
@@ -227,7 +234,8 @@ def test_trees_without_readings_know_the_map_and_the_clock_alone() -> None:
     assert torch.equal(replace(model, profile=model.profile + 5)(batch), forecast)
     assert forecast[0, 0].unique().numel() > 10 and not torch.equal(model(place.batch([410])), forecast)
     result = evaluate_forecaster(model, place.city, place.split, place.windows, TASK, name="map", stride=9)
-    ours, zero = result.row("map").unseen, result.row("zero").unseen
+    ours = result.row("map").unseen
+    zero = result.row("zero").unseen
     assert ours is not None and zero is not None and ours.mae.value < 0.8 * zero.mae.value
 
 
@@ -255,7 +263,8 @@ def test_a_split_without_validation_nodes_keeps_some_of_its_own() -> None:
 
 @both
 def test_several_topologies_and_parts_of_a_batch(name: str) -> None:
-    place, model = town(), fitted(name)
+    place = town()
+    model = fitted(name)
     network_of = place.city.stream.network_of
     changes = (np.flatnonzero(np.diff(network_of)) + 1).tolist()
     current = [c + i for c in changes[:2] for i in (0, 2)]
@@ -274,7 +283,8 @@ def test_several_topologies_and_parts_of_a_batch(name: str) -> None:
 
 @both
 def test_without_any_reading_the_forecast_is_finite(name: str) -> None:
-    place, model = town(), fitted(name)
+    place = town()
+    model = fitted(name)
     forecast = model(place.batch([400], inputs=np.zeros(place.city.stream.num_nodes, bool)))
     assert torch.isfinite(forecast).all()
     if isinstance(model, Kriging):
@@ -365,7 +375,8 @@ def test_without_a_nugget_a_sensor_keeps_its_reading(smooth: bool) -> None:
 
 def test_a_covariance_that_is_not_positive_definite_is_lifted() -> None:
     """Two squares with shared corners: the exponential of its shortest paths has an eigenvalue below 0."""
-    one, other = np.repeat([0, 1], 6), np.tile(np.arange(2, 8), 2)
+    one = np.repeat([0, 1], 6)
+    other = np.tile(np.arange(2, 8), 2)
     network = RoadNetwork(np.arange(8), np.arange(8.0), np.zeros(8), Edges.of(one, other, np.full(12, 100.0)))
     raw = np.exp(-metres_both_ways(network) / 1000)
     assert np.linalg.eigvalsh(raw).min() < -1e-3
@@ -378,7 +389,8 @@ def test_a_covariance_that_is_not_positive_definite_is_lifted() -> None:
 
 def test_the_variogram_finds_range_and_nugget() -> None:
     """Of many fields drawn with a known covariance on a line of nodes."""
-    N, rng = 120, np.random.default_rng(0)
+    N = 120
+    rng = np.random.default_rng(0)
     line = Edges.of(np.arange(N - 1), np.arange(1, N), np.full(N - 1, 50.0))
     network = RoadNetwork(np.arange(N), np.arange(N) / 1000, np.zeros(N), line)
     covariance = np.exp(-metres_both_ways(network) / 400) + 0.5 * np.eye(N)
@@ -390,7 +402,9 @@ def test_the_variogram_finds_range_and_nugget() -> None:
 
 def test_the_anomaly_fades_as_it_did_in_training() -> None:
     """One AR(1) process over the whole town, of which every node has its share of noise."""
-    S, ratio, rng = 3000, 0.8, np.random.default_rng(0)
+    S = 3000
+    ratio = 0.8
+    rng = np.random.default_rng(0)
     process = np.zeros(S)
     for t in range(1, S):
         process[t] = ratio * process[t - 1] + rng.normal()
@@ -412,7 +426,8 @@ def test_the_anomaly_fades_as_it_did_in_training() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 @both
 def test_gpu_equals_cpu(name: str) -> None:
-    place, model = town(), fitted(name)
+    place = town()
+    model = fitted(name)
     there = windows_on(place.city.stream, place.windows.topologies, "cuda").batch(
         np.array([100, 400]), past=PAST, horizon=HORIZON, inputs=torch.from_numpy(place.split.seen).cuda()
     )

@@ -45,7 +45,8 @@ def thetas(cell: DCGRU) -> tuple[Array, Array, Array, Array]:
         return weight.detach().numpy().T.reshape(SUPPORTS, -1, len(weight))
 
     D = cell.width
-    x, bias = cell.read.weight, cell.read.bias.detach().numpy()
+    x = cell.read.weight
+    bias = cell.read.bias.detach().numpy()
     gates = np.concatenate([of(x[: 2 * D]), of(cell.gates.weight)], axis=1)
     candidate = np.concatenate([of(x[2 * D :]), of(cell.candidate.weight)], axis=1)
     return gates, candidate, bias[: 2 * D], bias[2 * D :]
@@ -55,7 +56,8 @@ def cell_step(cell: DCGRU, supports: list[Array], x: Array, h: Array) -> Array:
     """Eq. 3."""
     gates, candidate, bias, candidate_bias = thetas(cell)
     both = sigmoid(convolve(supports, np.hstack([x, h]), gates) + bias)
-    r, u = both[:, : cell.width], both[:, cell.width :]
+    r = both[:, : cell.width]
+    u = both[:, cell.width :]
     c = np.tanh(convolve(supports, np.hstack([x, r * h]), candidate) + candidate_bias)
     return u * h + (1 - u) * c
 
@@ -63,14 +65,16 @@ def cell_step(cell: DCGRU, supports: list[Array], x: Array, h: Array) -> Array:
 def reference(model: DCRNN, batch: Batch, b: int, fed: NDArray[np.bool_] | None = None) -> Array:
     """[H,N] of window b; the truth is fed back where `fed` [H,N]."""
     walks = [walks_by_hand(topology, model.length_scale_m) for topology in batch.topologies]
-    N, D = batch.num_nodes, model.settings.width
+    N = batch.num_nodes
+    D = model.settings.width
     states = [np.zeros((N, D)) for _ in model.encoder]
     for t in range(batch.past):
         x = inputs_by_hand(model, batch, b, t)
         for i, cell in enumerate(model.encoder):
             assert isinstance(cell, DCGRU)
             x = states[i] = cell_step(cell, walks[int(batch.topology_of[b, t])], x, states[i])
-    y, found = np.zeros((N, 1)), []
+    y = np.zeros((N, 1))
+    found = []
     for k in range(batch.horizon):
         x = np.hstack([y, np.tile(calendar(batch.time_future[b, k]).double().numpy(), (N, 1))])
         for i, cell in enumerate(model.decoder):
@@ -132,7 +136,8 @@ ALWAYS, NEVER = -100_000, 100_000  # steps at which the share of the truth is 1 
 def half_seen(town: Town) -> Batch:
     """Half of the nodes are no input; the others have the truth at most steps ahead."""
     batch = rows_alone(town.batch([9, 12, 16], past=2, horizon=5, inputs=np.arange(13) % 2 == 0))
-    shown, there = shown_targets(batch), batch.target_observed
+    shown = shown_targets(batch)
+    there = batch.target_observed
     assert there is not None
     assert 0 < shown.sum() < there.sum() < there.numel()
     return batch
@@ -142,7 +147,8 @@ def test_the_truth_is_fed_where_it_is_shown_and_nowhere_else() -> None:
     town = random_town("paper", topologies=2)
     batch = in_float64(half_seen(town))
     model = dcrnn(town.scaling).double()
-    target, shown = batch.target, shown_targets(batch)
+    target = batch.target
+    shown = shown_targets(batch)
     assert target is not None
     batch = replace(batch, target=target.double())
     found = forecasts(training(model, step=ALWAYS), batch)
@@ -153,7 +159,8 @@ def test_the_truth_is_fed_where_it_is_shown_and_nowhere_else() -> None:
 @pytest.mark.parametrize("step", [ALWAYS, 0, 148])
 def test_no_other_truth_can_matter(step: int) -> None:
     town = random_town("paper")
-    batch, model = half_seen(town), dcrnn(town.scaling)
+    batch = half_seen(town)
+    model = dcrnn(town.scaling)
     shown = shown_targets(batch)
     assert batch.target is not None
     found = []
@@ -172,7 +179,8 @@ def test_no_other_truth_can_matter(step: int) -> None:
 
 def test_a_hidden_sensors_truth_cannot_matter() -> None:
     town = random_town("paper")
-    batch, model = town.batch([9, 12]), dcrnn(town.scaling)
+    batch = town.batch([9, 12])
+    model = dcrnn(town.scaling)
     hidden = torch.zeros(2, 13, dtype=torch.bool)
     hidden[0, ::2] = True
     hidden[1, 1::2] = True
@@ -184,7 +192,8 @@ def test_a_hidden_sensors_truth_cannot_matter() -> None:
 
 def test_never_in_use() -> None:
     town = random_town("paper")
-    batch, model = town.batch([9, 12]), dcrnn(town.scaling)
+    batch = town.batch([9, 12])
+    model = dcrnn(town.scaling)
     assert batch.target is not None
     model.sampled.fill_(ALWAYS)
     before = torch.random.get_rng_state()
@@ -202,7 +211,8 @@ def test_it_decays_with_the_steps_of_training() -> None:
     town = random_town("paper")
     batch = town.batch(list(range(4, 24)), horizon=5)
     model = dcrnn(town.scaling)
-    shown, shares = shown_targets(batch), []
+    shown = shown_targets(batch)
+    shares = []
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         for step in (0, 148, 331, 600):
@@ -226,7 +236,8 @@ def test_it_decays_with_the_steps_of_training() -> None:
 
 def test_the_count_of_steps_goes_with_the_weights() -> None:
     town = random_town("paper")
-    batch, model = town.batch([9, 12]), dcrnn(town.scaling).train()
+    batch = town.batch([9, 12])
+    model = dcrnn(town.scaling).train()
     for _ in range(3):
         forecasts(model, batch)
     forecasts(model.eval(), batch)
@@ -240,7 +251,8 @@ def test_the_count_of_steps_goes_with_the_weights() -> None:
 
 def test_the_draw_is_torchs_own() -> None:
     town = random_town("paper")
-    batch, found = town.batch([9, 12, 15]), []
+    batch = town.batch([9, 12, 15])
+    found = []
     with torch.random.fork_rng(devices=[]):
         for seed in (0, 0, 1, 2, 3):
             torch.manual_seed(seed)

@@ -40,7 +40,8 @@ def graph_wavenet(scaling: Scaling, *, layers: int = 8, **options: Any) -> Graph
 def gated(module: GatedTime, now: Array, before: Array) -> Array:
     """tanh(W_1 * x + a) . sigmoid(W_2 * x + c), a kernel of two as a sum over its two taps."""
     D = now.shape[1]
-    weight, bias = module.linear.weight.detach().numpy(), module.linear.bias.detach().numpy()
+    weight = module.linear.weight.detach().numpy()
+    bias = module.linear.bias.detach().numpy()
     total = before @ weight[:, :D].T + now @ weight[:, D:].T + bias
     result: Array = np.tanh(total[:, :D]) / (1 + np.exp(-total[:, D:]))
     return result
@@ -61,7 +62,8 @@ def reference(model: GraphWaveNet, batch: Batch, b: int) -> Array:
     """[H,N] of window b. Every step of every layer is a matrix [N,D], in a dictionary by its snapshot."""
     walks = [walks_by_hand(topology, model.length_scale_m) for topology in batch.topologies]
     given = [inputs_by_hand(model, batch, b, t) for t in range(batch.past)]
-    D, T = model.settings.width, batch.past
+    D = model.settings.width
+    T = batch.past
     nothing = np.zeros_like(given[0])
     steps = {t: linear(model.start, given[t] if t >= 0 else nothing) for t in range(T - model.receptive_field, T)}
     sum_of_skips = model.skip.bias.detach().numpy()
@@ -120,7 +122,8 @@ def test_padding_is_missing_readings_of_no_time() -> None:
     topology_of = full.topology_of.clone()
     topology_of[:, :-4] = short.topology_of[:, :1]
     with torch.inference_mode():
-        x, backend = model.read(full), model.backend(full, "auto")
+        x = model.read(full)
+        backend = model.backend(full, "auto")
         x[:, :, :-4] = 0
         empty = model.forecast(x, replace(full, topology_of=topology_of), backend)
         assert_same(empty, model.forecast(model.read(short), short, backend))
@@ -145,7 +148,8 @@ def test_snapshots_before_the_receptive_field_cannot_matter() -> None:
 
 def test_only_training_drops_out_and_windows_do_not_mix() -> None:
     town = random_town("paper")
-    batch, model = town.batch([9, 15]), graph_wavenet(town.scaling)
+    batch = town.batch([9, 15])
+    model = graph_wavenet(town.scaling)
     assert torch.equal(forecasts(model, batch), forecasts(model, batch))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

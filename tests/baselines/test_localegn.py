@@ -73,7 +73,8 @@ def reference(model: LocaleGN, batch: Batch, b: int) -> Array:
             e[int(s), int(r)] = relu(linear(model.road_encoder, np.array([length])))
         for network in networks:
             network.step(v, e)
-            v, e = [below + h for below, h in zip(v, network.h, strict=True)], network.g
+            v = [below + h for below, h in zip(v, network.h, strict=True)]
+            e = network.g
         memory = [gru(model.history, row, before) for row, before in zip(x, memory, strict=True)]
     found = []
     for h, alone in zip(networks[-1].h, memory, strict=True):
@@ -84,9 +85,11 @@ def reference(model: LocaleGN, batch: Batch, b: int) -> Array:
 
 def gru(cell: nn.GRU, x: Array, h: Array) -> Array:
     weights = [weight.detach().double().numpy() for weight in cell.all_weights[0]]
-    from_x, from_h = weights[0] @ x + weights[2], weights[1] @ h + weights[3]
+    from_x = weights[0] @ x + weights[2]
+    from_h = weights[1] @ h + weights[3]
     D = len(h)
-    r, z = sigmoid(from_x[:D] + from_h[:D]), sigmoid(from_x[D : 2 * D] + from_h[D : 2 * D])
+    r = sigmoid(from_x[:D] + from_h[:D])
+    z = sigmoid(from_x[D : 2 * D] + from_h[D : 2 * D])
     result: Array = (1 - z) * np.tanh(from_x[2 * D :] + r * from_h[2 * D :]) + z * h
     return result
 
@@ -95,7 +98,8 @@ def gru(cell: nn.GRU, x: Array, h: Array) -> Array:
 @pytest.mark.parametrize("roads", [False, True])
 def test_it_is_its_equations(layers: int, roads: bool) -> None:
     town = random_town("default" if roads else "paper", quantity="speed")
-    model, batch = localegn(town.scaling, layers=layers, roads=roads), town.batch([7, 20])
+    model = localegn(town.scaling, layers=layers, roads=roads)
+    batch = town.batch([7, 20])
     found = exactly(model, batch)
     for b in range(2):
         np.testing.assert_allclose(found[b].numpy(), reference(model, batch, b), rtol=1e-9, atol=1e-9)
@@ -131,5 +135,6 @@ def test_a_reading_travels_one_road_a_snapshot() -> None:
 @pytest.mark.parametrize("past", [1, 7])
 def test_it_is_its_equations_for_any_past(past: int) -> None:
     town = random_town("paper")
-    model, batch = localegn(town.scaling), town.batch([12], past=past)
+    model = localegn(town.scaling)
+    batch = town.batch([12], past=past)
     np.testing.assert_allclose(exactly(model, batch)[0].numpy(), reference(model, batch, 0), rtol=1e-9, atol=1e-9)

@@ -60,7 +60,8 @@ def test_profiles_equal_literal_medians() -> None:
         rows = [
             s for s in range(*split.train) if s * 1800 // 3600 % 24 == hour and (s * 1800 // 86_400 % 7 >= 5) == weekend
         ]
-        values, observed = stream.values[rows], stream.observed[rows]
+        values = stream.values[rows]
+        observed = stream.observed[rows]
         seen = values[:, split.seen][observed[:, split.seen]]
         assert profile[hour + 24 * weekend] == pytest.approx(float(np.median(seen)))
         node = int(np.flatnonzero(split.unseen)[0])
@@ -122,7 +123,8 @@ def test_space_baselines_equal_brute_force(baseline: str) -> None:
     readable = set()
     for b, c in enumerate(current):
         window = stream.slice(c - 5, c + 1)
-        values, observed = window.values, window.observed
+        values = window.values
+        observed = window.observed
         observed = observed & split.seen
         known = np.asarray(observed.any(0))
         readable.add(known.tobytes())
@@ -206,10 +208,13 @@ def test_own_past_is_the_latest_the_last_hour_and_the_same_time_a_week_ago() -> 
     stream = tidal_grid(silent=0.4)  # steps of half an hour
     split = make_split(stream, seen=0.5, past=6, horizon=4)
     plain, timed = own_past_baselines(stream, split)
-    middle, week = seen_median(stream, split), 7 * 48
+    middle = seen_median(stream, split)
+    week = 7 * 48
     current = np.array([850, 870])
     batch = batch_at(stream, split, current.tolist())
-    latest, hour, ago = plain["persistence"](batch), plain["last hour"](batch), timed["last week"](batch, current)
+    latest = plain["persistence"](batch)
+    hour = plain["last hour"](batch)
+    ago = timed["last week"](batch, current)
 
     def reading(snapshot: int, node: int) -> float | None:
         return float(stream.values[snapshot, node]) if stream.observed[snapshot, node] else None
@@ -234,7 +239,8 @@ def test_last_week_never_reads_ahead_however_far_it_forecasts() -> None:
     values = np.arange(60 * 24, dtype=np.float32)[:, None].repeat(3, 1)
     stream = make_stream(values, line_of_three(), start_s=1_711_234_800 - 60 * 86_400, step_s=3600, timezone="UTC")
     split = Split(np.ones(3, bool), np.zeros(3, bool), np.zeros(3, bool), (0, 500), (500, 600), (600, 60 * 24))
-    current, week = np.array([900]), 7 * 24
+    current = np.array([900])
+    week = 7 * 24
     batch = batch_at(stream, split, current.tolist(), horizon=16 * 24)
     made = own_past_baselines(stream, split)[1]["last week"](batch, current)[0, :, 0]
     ahead = np.arange(1, 16 * 24 + 1)

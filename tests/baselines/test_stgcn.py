@@ -48,8 +48,10 @@ def aligned(residual: Residual, x: Tensor, channels: int) -> Tensor:
 
 def gated(layer: GatedTemporal, x: list[Tensor]) -> list[Tensor]:
     """Of the snapshots x, each [N,C]: one less than the kernel fewer."""
-    weight, bias = layer.linear.weight, layer.linear.bias
-    outputs, inputs = len(bias) // 2, x[0].shape[1]
+    weight = layer.linear.weight
+    bias = layer.linear.bias
+    outputs = len(bias) // 2
+    inputs = x[0].shape[1]
     result = []
     for t in range(layer.kernel - 1, len(x)):
         total = bias.expand(len(x[0]), -1)

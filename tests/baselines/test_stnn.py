@@ -72,7 +72,8 @@ def picture(model: STNN, batch: Batch, b: int, node: int) -> Array:
     chosen = neighbours(batch.topologies[int(batch.topology_of[b, -1])], node)
     events = np.zeros((CONTEXT, batch.past, model.inputs + 1))
     for t in range(batch.past):
-        x, metres = inputs_by_hand(model, batch, b, t), distances_m(batch.topologies[int(batch.topology_of[b, t])])
+        x = inputs_by_hand(model, batch, b, t)
+        metres = distances_m(batch.topologies[int(batch.topology_of[b, t])])
         for i, other in enumerate(chosen):
             near = np.exp(-((metres.get((node, other), np.inf) / (2 * model.length_scale_m)) ** 2))
             events[i, t] = [*x[other], near]
@@ -80,7 +81,8 @@ def picture(model: STNN, batch: Batch, b: int, node: int) -> Array:
 
 
 def convolve(layer: nn.Conv2d, z: Array) -> Array:
-    weight, bias = layer.weight.detach().double().numpy(), layer.bias
+    weight = layer.weight.detach().double().numpy()
+    bias = layer.bias
     assert bias is not None
     high, wide = weight.shape[2:]
     M, T, _ = z.shape

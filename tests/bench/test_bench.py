@@ -33,7 +33,8 @@ from tests.support.command_line import assert_refused, frigate
 from tests.support.errors import raises
 
 ONCE = Repeats(warm=0, step=1, forecast=1, live_update=1)
-CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+CPU = torch.device("cpu")
+CUDA = torch.device("cuda")
 SMALL = Size("40", 40, 91)
 ROOT = Path(__file__).resolve().parents[2]
 CEILINGS = Ceilings(copy_bytes_per_s=4.3e12, matmul_flop_per_s=7.8e14)
@@ -137,7 +138,8 @@ def test_counts_are_those_of_the_sizes() -> None:
     step = {part.name: part for part in step_work(sizes_of("paper"), targets=3192)}
     wide = 3192 * 32 * 12 * 64 * 2
     assert step["layers"].bytes == 10 * 2 * wide and step["layers, back"].bytes == 10 * 6 * wide
-    product, sums = 6 * 64 * 64 * 3192 * 384, 4 * 7269 * 384 * 64
+    product = 6 * 64 * 64 * 3192 * 384
+    sums = 4 * 7269 * 384 * 64
     assert step["layers"].flops == 10 * (product + sums)
     assert step["layers, back"].flops == 10 * (2 * product + 3 * sums)
     assert step["encoder"].bytes == 3 * wide + 4 * 3192 * 32 * 64 * 2
@@ -216,7 +218,8 @@ def test_the_result_says_what_was_measured(result: dict[str, Any]) -> None:
     assert result["positions_ms"] > 0 and result["features_ms"] > 0 and result["ceilings"] is None
     assert set(result["presets"]) == set(PRESETS)
     for told in result["presets"].values():
-        ours, baseline = told["ours"], told["baseline"]
+        ours = told["ours"]
+        baseline = told["baseline"]
         assert told["windows"] == told["windows_at_once"] == 2 and told["difference"] < 1e-4
         assert told["baseline_is"] == INDEX_ADD or told["baseline_is"].startswith("PyTorch Geometric")
         for key in ("step", "forecast"):
@@ -294,7 +297,8 @@ def test_the_command_prints_json_or_writes_it(tmp_path: Path, monkeypatch: pytes
     printed = json.loads(frigate(*words).out)
     assert printed["nodes"] == 24 and list(printed["presets"]) == ["paper"]
     file = tmp_path / "out.json"
-    said, written = frigate(*words, file), json.loads(file.read_text(encoding="utf-8"))
+    said = frigate(*words, file)
+    written = json.loads(file.read_text(encoding="utf-8"))
     assert {key for key in printed if printed[key] != written[key]} == {"positions_ms", "features_ms", "presets"}
     assert "paper: training step, 1 windows" in said.out and "paper: live update" in said.err
 

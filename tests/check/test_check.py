@@ -186,11 +186,22 @@ def test_what_stands_in_the_way_of_training_is_said() -> None:
 
 def test_times_and_shares_are_said_in_words() -> None:
     assert [duration(s) for s in (0, 300, 5400, 90_000, 86_460, 1_000_000_000)] == [
-        "0 s", "5 min", "1 h 30 min", "1 day 1 h", "1 day", "11,574 days 1 h",
-    ]  # fmt: skip
+        "0 s",
+        "5 min",
+        "1 h 30 min",
+        "1 day 1 h",
+        "1 day",
+        "11,574 days 1 h",
+    ]
     assert [percent(x) for x in (0, 1e-5, 0.034, 0.5, 0.994, 0.99999, 1)] == [
-        "0 %", "under 0.1 %", "3.4 %", "50 %", "99.4 %", "over 99.9 %", "100 %",
-    ]  # fmt: skip
+        "0 %",
+        "under 0.1 %",
+        "3.4 %",
+        "50 %",
+        "99.4 %",
+        "over 99.9 %",
+        "100 %",
+    ]
 
 
 # The page
@@ -198,7 +209,8 @@ def test_times_and_shares_are_said_in_words() -> None:
 
 def spoilt(stream: RoadNetworkStream) -> RoadNetworkStream:
     """A third of the nodes with sensors, one of them dead, one stuck, one silent, one with a gap."""
-    observed, values = stream.observed.copy(), stream.values.copy()
+    observed = stream.observed.copy()
+    values = stream.values.copy()
     S, N = values.shape
     observed[:, N // 3 :] = False
     observed[:, : N // 3] = True
@@ -271,15 +283,21 @@ def test_the_page_draws_the_mean_of_each_sensor_and_the_usual_day(tmp_path: Path
 
 def test_the_page_draws_the_roads_that_change(tmp_path: Path) -> None:
     base = chain(5)
-    for_a_time, lasting = base.close([("n0", "n1")]), base.close([("n3", "n4"), ("n4", "n3")])
+    for_a_time = base.close([("n0", "n1")])
+    lasting = base.close([("n3", "n4"), ("n4", "n3")])
     stream = make_stream(
-        noise(30, 5), (base, for_a_time, lasting), start_s=START_S, step_s=3600,
+        noise(30, 5),
+        (base, for_a_time, lasting),
+        start_s=START_S,
+        step_s=3600,
         network_of=np.repeat([0, 1, 0, 2], [10, 5, 5, 10]),
-    )  # fmt: skip
+    )
     changes = road_changes(stream)
     assert [(change.closed, change.opened) for change in changes] == [
-        ([("n0", "n1")], []), ([], [("n0", "n1")]), ([("n3", "n4"), ("n4", "n3")], []),
-    ]  # fmt: skip
+        ([("n0", "n1")], []),
+        ([], [("n0", "n1")]),
+        ([("n3", "n4"), ("n4", "n3")], []),
+    ]
     assert [change.time[11:16] for change in changes] == ["18:00", "23:00", "04:00"]
     page, _ = page_of(City("changing", stream), tmp_path)
     drawn = [a["class"] for tag, a in page.tags if tag == "path" and (a.get("class") or "").startswith("changed")]

@@ -57,7 +57,8 @@ def test_days_added_one_by_one_are_those_imported_together(folder: Path) -> None
     (folder / "all.csv").write_text("\n".join(["time,node_id,value", *rows]) + "\n")
     whole = import_tables(network=MAP, readings=folder / "all.csv", step="1h")
     write_city(whole, folder / "whole")
-    got, want = read_city(town).stream, read_city(folder / "whole").stream
+    got = read_city(town).stream
+    want = read_city(folder / "whole").stream
     np.testing.assert_array_equal(got.values, want.values)
     np.testing.assert_array_equal(got.observed, want.observed)
     assert (got.start_s, got.num_snapshots) == (want.start_s, 96)
@@ -79,7 +80,8 @@ def test_a_corrected_file_replaces_what_was_there_and_says_so(folder: Path) -> N
 
 
 def test_another_network_step_or_quantity_is_refused_and_nothing_changes(folder: Path) -> None:
-    town, before = folder / "town", contents(folder / "town")
+    town = folder / "town"
+    before = contents(folder / "town")
     other = City("other", random_stream([MAP.network.close([_road()])], seed=1, snapshots=8))
     with raises(CityError, "town", "its network", "--network town"):
         append_readings(counted(folder, 2, network=other), town)
@@ -110,7 +112,8 @@ def test_settings_exclusions_and_the_cache_stay(folder: Path) -> None:
 
 
 def test_a_full_disk_leaves_the_city_as_it_was(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    town, before = folder / "town", contents(folder / "town")
+    town = folder / "town"
+    before = contents(folder / "town")
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
@@ -133,7 +136,10 @@ def test_two_at_once_lose_nothing(folder: Path) -> None:
 
 
 def test_a_folder_replaced_while_waiting_is_locked_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    town, flock, locked, replaced = folder / "town", fcntl.flock, [], []
+    town = folder / "town"
+    flock = fcntl.flock
+    locked = []
+    replaced = []
 
     def another_was_first(handle: int, kind: int) -> None:
         if not locked:
@@ -160,7 +166,8 @@ def test_readings_within_a_step_are_not_mixed_with_new_ones(folder: Path) -> Non
 
 
 def test_the_command_makes_the_city_and_then_adds_to_it(folder: Path) -> None:
-    new, where = folder / "new", folder / "where.csv"
+    new = folder / "new"
+    where = folder / "where.csv"
     network = MAP.network
     where.write_text(f"sensor_id,lon,lat\nA17,{network.lon[0]},{network.lat[0]}\n")
     for number in (1, 2, 3):

@@ -54,7 +54,9 @@ def into(time_s: list[float], node: list[int], value: list[float], quantity: str
 
 
 def test_counts_are_summed_and_gauges_keep_the_latest() -> None:
-    time_s, node, value = [1059.9, 1000, 1030, 1060, 1119.5], [0, 0, 0, 1, 0], [5, 1, 2, 7, 0]
+    time_s = [1059.9, 1000, 1030, 1060, 1119.5]
+    node = [0, 0, 0, 1, 0]
+    value = [5, 1, 2, 7, 0]
     seen = [[True, False], [True, True]]
     assert into(time_s, node, value, "count") == ([[8, 0], [0, 7]], seen)
     assert into(time_s, node, value, "speed") == ([[5, 0], [0, 7]], seen)  # by time, not by row
@@ -148,7 +150,9 @@ def test_the_usual_step() -> None:
 
 # The same readings through every source
 
-NODES, LON, LAT = ["a", "b"], [6.10, 6.11], [49.60, 49.60]
+NODES = ["a", "b"]
+LON = [6.10, 6.11]
+LAT = [49.60, 49.60]
 # time after START_S, node, value: several in one step, one time twice, a step without any, a real 0
 ROWS = [(0, "a", 5), (60, "a", 4), (120, "a", 6), (60, "b", 1), (300, "b", 0), (300, "b", 2), (900, "a", 3)]
 
@@ -194,9 +198,14 @@ def from_matrix(folder: Path, quantity: str) -> RoadNetworkStream:
     time, values = matrix(folder)
     np.savez(folder / "m.npz", time=time, values=values)
     return import_matrix(
-        folder / "m.npz", nodes=paths["nodes"], edges=paths["edges"], values="values", time="time", step="5min",
+        folder / "m.npz",
+        nodes=paths["nodes"],
+        edges=paths["edges"],
+        values="values",
+        time="time",
+        step="5min",
         quantity=quantity,
-    ).stream  # fmt: skip
+    ).stream
 
 
 def from_libcity(folder: Path, quantity: str) -> RoadNetworkStream:
@@ -256,7 +265,8 @@ def from_traces(folder: Path, quantity: str) -> RoadNetworkStream:
     ends = np.arange(4), np.arange(1, 5)
     edges = Edges.of(np.concatenate(ends), np.concatenate(ends[::-1]), np.full(8, every_m))
     network = RoadNetwork(np.array(["w", "a", "m", "b", "e"]), lon, np.full(5, LAT[0]), edges)
-    rows, vehicle = ["vehicle,time,lon,lat"], 0
+    rows = ["vehicle,time,lon,lat"]
+    vehicle = 0
     for (time, node), passing in PASSED.items():
         for _ in range(passing):
             vehicle += 1
@@ -265,8 +275,14 @@ def from_traces(folder: Path, quantity: str) -> RoadNetworkStream:
     (folder / "x.csv").write_text("\n".join(rows) + "\n")
     stream = import_traces(folder / "x.csv", network, step="5min").stream
     both = [1, 3]
-    only = replace(network, node_ids=network.node_ids[both], lon=lon[both], lat=network.lat[both], edges=Edges.none(),
-                   present=network.present[both])  # fmt: skip
+    only = replace(
+        network,
+        node_ids=network.node_ids[both],
+        lon=lon[both],
+        lat=network.lat[both],
+        edges=Edges.none(),
+        present=network.present[both],
+    )
     assert stream.values[:, 4].sum() == 0
     return replace(stream, values=stream.values[:, both], observed=stream.observed[:, both], networks=(only,))
 

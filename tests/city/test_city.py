@@ -33,7 +33,8 @@ START_S = 1_704_067_200  # Monday 2024-01-01, UTC
 
 def ring(count: int = 5) -> RoadNetwork:
     """A ring of streets, both ways."""
-    a, b = np.arange(count), (np.arange(count) + 1) % count
+    a = np.arange(count)
+    b = (np.arange(count) + 1) % count
     angle = 2 * np.pi * a / count
     edges = Edges.of(
         np.concatenate([a, b]),
@@ -55,15 +56,21 @@ def changing_stream() -> RoadNetworkStream:
     values = np.random.default_rng(0).poisson(3, (8, 5)).astype(float)
     values[2, 1] = np.nan
     return make_stream(
-        values, (base, closed, without, grown), start_s=START_S, step_s=300,
-        network_of=np.array([0, 1, 1, 0, 2, 2, 3, 0]), timezone="Europe/Luxembourg", unit="veh",
-    )  # fmt: skip
+        values,
+        (base, closed, without, grown),
+        start_s=START_S,
+        step_s=300,
+        network_of=np.array([0, 1, 1, 0, 2, 2, 3, 0]),
+        timezone="Europe/Luxembourg",
+        unit="veh",
+    )
 
 
 def assert_same_roads(a: RoadNetwork, b: RoadNetwork) -> None:
     order_a, order_b = (np.lexsort((n.receivers, n.senders)) for n in (a, b))
     for f in fields(Edges):
-        left, right = getattr(a.edges, f.name)[order_a], getattr(b.edges, f.name)[order_b]
+        left = getattr(a.edges, f.name)[order_a]
+        right = getattr(b.edges, f.name)[order_b]
         np.testing.assert_array_equal(left, right, err_msg=f.name)
     assert a.fingerprint == b.fingerprint
 
@@ -115,9 +122,15 @@ def cities(draw: st.DrawFn) -> City:
     geometry = np.empty(len(chosen), np.object_)
     geometry[:] = several(st.binary(max_size=5))
     edges = Edges.of(
-        [a for a, _ in chosen], [b for _, b in chosen], several(metres), road_class=several(word), lanes=several(maybe),
-        speed_kph=several(maybe), name=several(word), geometry=geometry,
-    )  # fmt: skip
+        [a for a, _ in chosen],
+        [b for _, b in chosen],
+        several(metres),
+        road_class=several(word),
+        lanes=several(maybe),
+        speed_kph=several(maybe),
+        name=several(word),
+        geometry=geometry,
+    )
     degrees = st.floats(-89, 89)
     lon, lat = (np.array(draw(st.lists(degrees, min_size=N, max_size=N))) for _ in "ab")
     base = RoadNetwork(ids, lon, lat, edges)
@@ -149,7 +162,8 @@ def test_any_city_comes_back(city: City, csv: bool) -> None:
     seen = np.flatnonzero(city.stream.observed.any(axis=1))
     with TemporaryDirectory() as folder:
         write_city(city, Path(folder) / "c", csv=csv)
-        plain, cached = read_city(Path(folder) / "c", cache=False), None
+        plain = read_city(Path(folder) / "c", cache=False)
+        cached = None
         read_city(Path(folder) / "c")
         cached = open_cache(Path(folder) / "c")
         assert plain.name == cached.name == city.name
@@ -458,8 +472,10 @@ def test_the_whole_of_san_francisco_loads_under_two_gigabytes(tmp_path: Path) ->
     for program in (make, load):
         run = subprocess.run(
             [sys.executable, "-c", program + peak, str(data), str(tmp_path / "sf")],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert run.returncode == 0, run.stderr
         assert int(run.stdout) * 1024 < 2e9
 

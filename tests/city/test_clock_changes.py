@@ -52,8 +52,9 @@ def read_at(city: City, node: int = 0) -> dict[str, float]:
 # Offsets
 
 
-@pytest.mark.parametrize("form", ["T{0}:00:00-08:00", " {0}:00:00-08:00", "T{0}:00-08:00", "T{0}:00-0800", "T{0}:00-08",
-                                  " {0}:00:00 -0800"])  # fmt: skip
+@pytest.mark.parametrize(
+    "form", ["T{0}:00:00-08:00", " {0}:00:00-08:00", "T{0}:00-08:00", "T{0}:00-0800", "T{0}:00-08", " {0}:00:00 -0800"]
+)
 def test_an_offset_behind_utc_is_kept(tmp_path: Path, form: str) -> None:
     rows = [f"2024-01-01{form.format(f'{hour:02}')},{node},{hour}" for hour in (8, 9, 10) for node in "AC"]
     city = city_of(tmp_path, "time,node_id,value\n" + "\n".join(rows), step="1h", timezone="UTC")
@@ -88,8 +89,14 @@ def test_what_could_be_a_range_or_an_offset_is_refused_unless_the_column_shows_i
 # Steps of more than an hour
 
 
-CHANGES = [(BERLIN, (2024, 3, 25)), (BERLIN, (2024, 10, 21)), (PACIFIC, (2024, 3, 4)), (PACIFIC, (2024, 10, 28)),
-           (HOWE, (2024, 4, 1)), (HOWE, (2024, 9, 30))]  # fmt: skip
+CHANGES = [
+    (BERLIN, (2024, 3, 25)),
+    (BERLIN, (2024, 10, 21)),
+    (PACIFIC, (2024, 3, 4)),
+    (PACIFIC, (2024, 10, 28)),
+    (HOWE, (2024, 4, 1)),
+    (HOWE, (2024, 9, 30)),
+]
 
 
 @pytest.mark.parametrize(("zone", "first"), CHANGES)

@@ -85,14 +85,21 @@ def forecast_of(city: City) -> Forecast:
     from frigate.training.run import TrainedOn
 
     return make_forecast(
-        TrainedOn.of(city, (0, 1)), city.network, np.ones((1, 6)), city.stream.end_s, sensor=np.ones(6, bool),
-        timezone="UTC", notices=(), city=city,
-    )  # fmt: skip
+        TrainedOn.of(city, (0, 1)),
+        city.network,
+        np.ones((1, 6)),
+        city.stream.end_s,
+        sensor=np.ones(6, bool),
+        timezone="UTC",
+        notices=(),
+        city=city,
+    )
 
 
 def test_pages_name_them_and_how_far_they_were_moved(tmp_path: Path) -> None:
     city = imported(tmp_path)
-    ids, sensors = [str(node_id) for node_id in NETWORK.node_ids.tolist()], city.stream.sensors
+    ids = [str(node_id) for node_id in NETWORK.node_ids.tolist()]
+    sensors = city.stream.sensors
     about = {"name": city.name, "horizon": 1, "has_demand": False, "detectors": city.detectors}
     meta, _ = decode(network_container(city.network, city.stream, sensors, **about))
     assert meta["detectors"] == ["A17, moved 0 m", "B 2, moved 30 m", *[""] * len(ids[2:])]

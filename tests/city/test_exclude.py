@@ -103,10 +103,21 @@ def test_an_exclude_table_of_another_form_is_refused(text: str, word: str, tmp_p
 
 
 def test_check_train_and_forecast_leave_out_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    town, run = _written(tmp_path), tmp_path / "run"
+    town = _written(tmp_path)
+    run = tmp_path / "run"
     (tmp_path / "small.toml").write_text("[model]\nlayers = 1\nwidth = 8\nanchors = 2\n")
-    small = ["--preset", "paper", "--settings", str(tmp_path / "small.toml"), "--epochs", "1", "--past", "2",
-             "--horizon", "2"]  # fmt: skip
+    small = [
+        "--preset",
+        "paper",
+        "--settings",
+        str(tmp_path / "small.toml"),
+        "--epochs",
+        "1",
+        "--past",
+        "2",
+        "--horizon",
+        "2",
+    ]
     assert main(["check", str(town), "--exclude", str(IDS[0])]) == 0
     assert f"Sensors: {len(IDS) - 1}" in capsys.readouterr().out
     assert main(["train", str(town), "-o", str(run), "--exclude", str(IDS[0]), *small]) == 0

@@ -20,16 +20,21 @@ from tests.support.towns import random_network
 def triangle(ids: object = ("a", "b", "c")) -> RoadNetwork:
     """a -> b -> c -> a, and b -> a."""
     edges = Edges.of(
-        [0, 1, 2, 1], [1, 2, 0, 0], [100.0, 200.0, 300.0, 110.0],
-        road_class=["primary", "", "", ""], lanes=[2, np.nan, 1, 1], name=["High Street", "", "", ""],
+        [0, 1, 2, 1],
+        [1, 2, 0, 0],
+        [100.0, 200.0, 300.0, 110.0],
+        road_class=["primary", "", "", ""],
+        lanes=[2, np.nan, 1, 1],
+        name=["High Street", "", "", ""],
         geometry=[b"\x01", b"", b"", b""],
-    )  # fmt: skip
+    )
     return RoadNetwork(np.array(ids), np.array([6.10, 6.11, 6.12]), np.array([49.60, 49.61, 49.60]), edges)
 
 
 def roads(network: RoadNetwork, table: Edges | None = None) -> dict[tuple[object, object], float]:
     """Roads by their ends, with their lengths."""
-    edges, ids = network.edges if table is None else table, network.node_ids.tolist()
+    edges = network.edges if table is None else table
+    ids = network.node_ids.tolist()
     ends = zip(edges.senders.tolist(), edges.receivers.tolist(), strict=True)
     return {(ids[a], ids[b]): m for (a, b), m in zip(ends, edges.length_m.tolist(), strict=True)}
 
@@ -193,7 +198,8 @@ def test_refused(what: str) -> None:
 
 
 def test_ids_are_found_as_text_or_as_numbers() -> None:
-    numbered, lettered = triangle((10, 20, -30)), triangle(("10", "20", "c"))
+    numbered = triangle((10, 20, -30))
+    lettered = triangle(("10", "20", "c"))
     assert numbered.rows_of([10, "20", " -30 "]).tolist() == [0, 1, 2]
     assert lettered.rows_of(["10", 20]).tolist() == [0, 1]
     for wrong in ("1.0", "--10", "²", "", "9" * 5000):

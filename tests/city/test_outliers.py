@@ -85,8 +85,9 @@ def test_train_names_outliers_and_broken_sensors(tmp_path: Path) -> None:
     sizes = "width = 8\nlayers = 1\nhidden = 8\nanchors = 2"
     training = "epochs = 1\nsteps_per_epoch = 1\nvalidation_windows = 2\nbatch_size = 2"
     (tmp_path / "tiny.toml").write_text(f"[model]\n{sizes}\n[train]\n{training}\n")
-    said = frigate("train", tmp_path / "city", "-o", tmp_path / "run", "--preset", "paper", "--settings",
-                   tmp_path / "tiny.toml")  # fmt: skip
+    said = frigate(
+        "train", tmp_path / "city", "-o", tmp_path / "run", "--preset", "paper", "--settings", tmp_path / "tiny.toml"
+    )
     assert said.status == 0 and names(said.err, 'node "112"') and names(said.err, "65535")
     assert names(said.err, "Sensors that read only 0: 1 (105)")
     assert names(said.err, "Sensors that read one value for hours: 1 (106)")

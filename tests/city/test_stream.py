@@ -124,7 +124,8 @@ def test_the_digest_knows_every_reading() -> None:
     assert replace(stream, values=stream.values.copy()).digest == stream.digest
     assert replace(stream, values=np.asfortranarray(stream.values)).digest == stream.digest
     for t, n in ((0, 0), (599, 2), (255, 1), (256, 0)):
-        values, observed = stream.values.copy(), stream.observed.copy()
+        values = stream.values.copy()
+        observed = stream.observed.copy()
         values[t, n] += 1
         observed[t, n] = False
         assert replace(stream, values=values).digest != stream.digest

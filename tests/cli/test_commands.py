@@ -67,7 +67,8 @@ validation_windows = 4
 def write_sources(folder: Path) -> None:
     """What a user has: a matrix, a table of nodes and a table of roads, with names of their own."""
     stream = town().stream
-    network, ids = stream.network, stream.node_ids.tolist()
+    network = stream.network
+    ids = stream.node_ids.tolist()
     np.savez(folder / "counts.npz", counts=np.where(stream.observed, stream.values, np.nan))
     nodes = [f"{i},{x},{y}" for i, x, y in zip(ids, network.lon, network.lat, strict=True)]
     (folder / "nodes.csv").write_text("\n".join(["id,lon,lat", *nodes]))
@@ -126,9 +127,12 @@ def test_a_process_of_torchrun_ends_with_its_status_and_its_words_but_without_py
     here = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     for variable, ends in (("TORCHELASTIC_RUN_ID", False), ("OTHER", True)):
         ended = subprocess.run(
-            [sys.executable, "-c", code, *words], env=here | {variable: "1"}, text=True, capture_output=True,
+            [sys.executable, "-c", code, *words],
+            env=here | {variable: "1"},
+            text=True,
+            capture_output=True,
             check=False,
-        )  # fmt: skip
+        )
         assert ended.returncode == status
         assert said in ended.stdout + ended.stderr and "Traceback" not in ended.stderr
         assert ("teardown" in ended.stdout) == ends
@@ -372,12 +376,15 @@ def test_forecast_ends_with_the_total_the_busiest_and_what_a_closure_changes(her
         told = json.loads(frigate("forecast", "run", *words, "--json", "--device", "cpu").out)
         return np.array([node["values"] for node in told["nodes"]]).sum(1)
 
-    before, ids = values(), town().stream.node_ids
+    before = values()
+    ids = town().stream.node_ids
     a, b = first_road(town())
     closed = ("--close", f"{a},{b}")
-    after, file = values(*closed), tmp_path / "f.csv"
+    after = values(*closed)
+    file = tmp_path / "f.csv"
     said = frigate("forecast", "run", "--csv", file, "--device", "cpu").out
-    total, busiest = said.splitlines()[-2], said.partition("Busiest nodes\n")[2].splitlines()[2:7]
+    total = said.splitlines()[-2]
+    busiest = said.partition("Busiest nodes\n")[2].splitlines()[2:7]
     assert f" {before.sum():,.0f} vehicles" in total and "Largest" not in said
     assert [line.split()[0] for line in busiest] == [str(node) for node in ids[np.argsort(-before)[:5]]]
     assert busiest[0].split()[-1] == f"{before.max():,.1f}"
@@ -388,8 +395,10 @@ def test_forecast_ends_with_the_total_the_busiest_and_what_a_closure_changes(her
     order = np.argsort(-np.abs(change))[:5]
     assert [line.split()[0] for line in changes] == [str(node) for node in ids[order]]
     assert changes[0].split()[1:] == [
-        f"{before[order[0]]:,.1f}", f"{after[order[0]]:,.1f}", f"{change[order[0]]:+,.1f}",
-    ]  # fmt: skip
+        f"{before[order[0]]:,.1f}",
+        f"{after[order[0]]:,.1f}",
+        f"{change[order[0]]:+,.1f}",
+    ]
 
 
 def values_of(said: Output) -> list[list[float]]:
@@ -457,7 +466,8 @@ def test_a_what_if_starts_from_the_roads_of_its_time(copy: Path) -> None:
     def told(*words: object) -> list[list[float]]:
         return values_of(frigate("forecast", "run", *words, "--json", "--device", "cpu"))
 
-    (a, b), stream = first_road(town()), read_city(copy / "city").stream
+    (a, b) = first_road(town())
+    stream = read_city(copy / "city").stream
     shut = stream.network.close([(a, b)])
     u, v = next(
         (u, v) for u, v in zip(shut.senders.tolist(), shut.receivers.tolist(), strict=True) if shut.node_ids[u] != a
@@ -621,7 +631,8 @@ def test_the_map_of_columns() -> None:
 def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(copy: Path) -> None:
     words = ["train", "city", "-o", "long", "--settings", "settings.toml", "--epochs", "500", "--device", "cpu"]
     process = frigate_signalled(signal.SIGINT, "checkpoint-0003", 1, *words)
-    out, err = process.stdout, process.stderr
+    out = process.stdout
+    err = process.stderr
     assert process.returncode == 130, err
     assert "stopped; resume with --resume" in out
     assert "Traceback" not in err
@@ -638,8 +649,9 @@ def test_ctrl_c_says_what_is_kept() -> None:
     words = ["bench", "--size", "2000", "--device", "cpu"]
     process = subprocess.Popen(
         [sys.executable, "-c", f"{ctrl_c}; from frigate.cli.main import main; sys.exit(main())", *words],
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert process.stderr is not None and process.stderr.readline().startswith("Measuring")
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=600)
@@ -692,9 +704,14 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Demo, Path, list[str
     said: list[str] = []
     ticks: list[tuple[int, int, str]] = []
     result = run_demo(
-        folder, seed=1, say=said.append, progress=lambda *tick: ticks.append(tick), settings=small_demo(),
-        intersections=100, days=2,
-    )  # fmt: skip
+        folder,
+        seed=1,
+        say=said.append,
+        progress=lambda *tick: ticks.append(tick),
+        settings=small_demo(),
+        intersections=100,
+        days=2,
+    )
     return result, folder, said, ticks
 
 
@@ -713,7 +730,8 @@ def test_the_demo_ends_with_a_city_a_run_and_a_report(
     assert any("small model" in line for line in said)
     assert all(0 < done <= total for done, total, _ in ticks)
     assert {words.split(",")[0] for _, _, words in ticks} == {"training", "evaluating"}
-    seen, unseen = len(result.evaluation.seen), len(result.evaluation.unseen)
+    seen = len(result.evaluation.seen)
+    unseen = len(result.evaluation.unseen)
     assert seen == round(0.3 * (seen + unseen))
     assert frigate("check", folder / "city").status == 0
     assert frigate("forecast", folder / "run", "--device", "cpu").status == 0
@@ -727,8 +745,10 @@ def test_the_demo_closes_a_bridge_and_says_how_much_of_the_change_is_left(
     assert study.summary() in said and study.summary() in study.view.words
     assert 'id="closure"' in result.report.read_text(encoding="utf-8")
     run = load_run(folder / "run").on(read_city(folder / "city"))
-    forecaster, unseen = forecaster_of(run, "cpu"), run.split.unseen
-    network, estimated = forecaster.usual_roads, forecaster.demand
+    forecaster = forecaster_of(run, "cpu")
+    unseen = run.split.unseen
+    network = forecaster.usual_roads
+    estimated = forecaster.demand
     assert estimated is not None
     bridge = np.flatnonzero(network.edges.name == study.name)
     ends = network.node_ids[[network.senders[bridge], network.receivers[bridge]]].T.tolist()
@@ -758,7 +778,8 @@ def test_the_demo_closes_a_bridge_and_says_how_much_of_the_change_is_left(
 def test_a_run_is_reported_on_a_map(
     demo: tuple[Demo, Path, list[str], list[tuple[int, int, str]]], tmp_path: Path
 ) -> None:
-    run, network = demo[1] / "run", read_city(demo[1] / "city").stream.usual_network()
+    run = demo[1] / "run"
+    network = read_city(demo[1] / "city").stream.usual_network()
     a, b = network.node_ids[[network.senders[0], network.receivers[0]]].tolist()
     quick = ("--device", "cpu", "--stride", 12)
     made = frigate("report", run, "--close", f"{a},{b}", "-o", tmp_path / "new" / "r.html", *quick)

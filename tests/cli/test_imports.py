@@ -41,7 +41,8 @@ def frigate(*words: object) -> str:
 def readings_at(network: fg.RoadNetwork, path: Path, *, snapshots: int = 120) -> Path:
     """A detector's table at every third node, by place: a time in German, and a count."""
     rows = np.arange(0, network.num_nodes, 3)
-    start, rng = datetime(2024, 5, 6), np.random.default_rng(0)
+    start = datetime(2024, 5, 6)
+    rng = np.random.default_rng(0)
     lines = ["when;lon;lat;vehicles"]
     for k in range(snapshots):
         when = (start + timedelta(minutes=15 * k)).strftime("%d.%m.%Y %H:%M")

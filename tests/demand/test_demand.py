@@ -47,8 +47,10 @@ def grid(side: int = SIDE) -> RoadNetwork:
     at = np.arange(side * side).reshape(side, side)
     a = np.concatenate([at[:, :-1].ravel(), at[:-1].ravel()])
     b = np.concatenate([at[:, 1:].ravel(), at[1:].ravel()])
-    senders, receivers = np.concatenate([a, b]), np.concatenate([b, a])
-    lon, lat = 0.001 * (at.ravel() % side), 0.001 * (at.ravel() // side)
+    senders = np.concatenate([a, b])
+    receivers = np.concatenate([b, a])
+    lon = 0.001 * (at.ravel() % side)
+    lat = 0.001 * (at.ravel() // side)
     edges = Edges.of(senders, receivers, np.full(len(senders), 111.0))
     return RoadNetwork(at.ravel(), lon.astype(float), lat.astype(float), edges)
 
@@ -97,7 +99,8 @@ def trip(routes: Routes, row: int) -> list[int]:
 
 
 def test_a_turn_is_forbidden_where_the_map_says_so() -> None:
-    free, banned = line_graph(grid()), line_graph(grid(), np.array([[0, 1, 2]]))
+    free = line_graph(grid())
+    banned = line_graph(grid(), np.array([[0, 1, 2]]))
     straight = road(free, 0, 1), road(free, 1, 2)
     turns = [
         set(g.turn_into[g.turn_start[straight[0]] : g.turn_start[straight[0] + 1]].tolist()) for g in (free, banned)
@@ -173,7 +176,8 @@ def test_trips_follow_roads_and_are_the_fastest(graph: LineGraph) -> None:
     shortest = []
     plain = search_routes(graph, SearchSettings(turn_s=0.0, noise=0.0), searches=5, seed=0)
     for row in range(len(plain)):
-        a, b = graph.receivers[plain.origin[row]], graph.senders[plain.destination[row]]
+        a = graph.receivers[plain.origin[row]]
+        b = graph.senders[plain.destination[row]]
         blocks = abs(int(a) % SIDE - int(b) % SIDE) + abs(int(a) // SIDE - int(b) // SIDE)
         assert len(trip(plain, row)) >= blocks + 2
         shortest.append(len(trip(plain, row)) == blocks + 2)
@@ -243,7 +247,8 @@ def test_bins_are_local_kinds_of_day_and_hours() -> None:
 def test_usual_counts_by_hand_with_gaps(stream: RoadNetworkStream) -> None:
     sensors = third(stream.num_nodes)
     hourly = usual_counts(stream, sensors)
-    bins, node = hourly_bins(stream.wall_clock), int(np.flatnonzero(sensors)[0])
+    bins = hourly_bins(stream.wall_clock)
+    node = int(np.flatnonzero(sensors)[0])
     np.testing.assert_allclose(hourly[8, node], stream.values[bins == 8, node].mean(), rtol=1e-6)
     expected = (5 * hourly[:24, node].mean() + 2 * hourly[24:, node].mean()) / 7
     np.testing.assert_allclose(week_mean(hourly)[node], expected, rtol=1e-6)
@@ -352,7 +357,9 @@ def test_by_default_all_sensors_are_used_and_the_searches_chosen(
 def test_in_a_very_large_network_searches_are_compared_by_a_quarter_of_a_set(
     stream: RoadNetworkStream, graph: LineGraph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sensors, settings, asked = third(stream.num_nodes), DemandSettings(), []
+    sensors = third(stream.num_nodes)
+    settings = DemandSettings()
+    asked = []
 
     def search(*args: Any, searches: int, seed: int) -> Routes:
         asked.append(searches)
@@ -428,12 +435,14 @@ def test_usual_medians_by_hand(stream: RoadNetworkStream) -> None:
 
 
 def test_nodes_lean_on_the_sensors_that_their_trips_pass(graph: LineGraph, demand: Demand) -> None:
-    sensor_shares, N = demand.sensor_shares, graph.num_nodes
+    sensor_shares = demand.sensor_shares
+    N = graph.num_nodes
     np.testing.assert_allclose(sensor_shares.share.sum(1) + sensor_shares.rest, 1, atol=1e-5)
     assert demand.sensors[sensor_shares.sensor[sensor_shares.share > 0]].all()
     by_hand = np.zeros((N, N))  # what share of node v's vehicles is counted at sensor u, each vehicle once
     for trips, numbers in zip(demand.sets, demand.numbers, strict=True):
-        through, flow = trips.through_node.toarray(), trips.through_node.T @ numbers
+        through = trips.through_node.toarray()
+        flow = trips.through_node.T @ numbers
         seen = through * demand.sensors
         weight = numbers / np.maximum(seen.sum(1), 1)
         by_hand += (through.T * weight) @ seen / flow[:, None] / len(demand.sets)

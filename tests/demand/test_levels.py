@@ -111,7 +111,8 @@ def test_what_is_trusted_is_what_was_estimated_without_the_sensor() -> None:
 
 def test_against_a_literal_writing() -> None:
     """The kernel, the estimate and the leave-one-out error, number by number."""
-    truth, rows = by_street(), SEEN[:8]
+    truth = by_street()
+    rows = SEEN[:8]
     trips = estimates(np.random.default_rng(5).gamma(2, 10, N))
     rng = np.random.default_rng(6)
     settings = LevelSettings(0.2, 0.75, tuple(rng.normal(-1, 0.3, len(SCALES) + INPUTS).tolist()))
@@ -119,8 +120,10 @@ def test_against_a_literal_writing() -> None:
     x = np.column_stack([np.log(trips.level + offset), trips.spread, PLACES.features.numpy()])
     alike, near, near_km, street, word, noise = np.exp(settings.scales[: len(SCALES)])
     weights = np.exp(settings.scales[len(SCALES) :])
-    at = [{name for e, name in enumerate(NETWORK.edges.name) if v in (NETWORK.senders[e], NETWORK.receivers[e])}
-          - {""} for v in range(N)]  # fmt: skip
+    at = [
+        {name for e, name in enumerate(NETWORK.edges.name) if v in (NETWORK.senders[e], NETWORK.receivers[e])} - {""}
+        for v in range(N)
+    ]
 
     def shared(a: set[str], b: set[str]) -> float:
         return len(a & b) / math.sqrt(len(a) * len(b)) if a and b else 0.0
@@ -131,9 +134,11 @@ def test_against_a_literal_writing() -> None:
         km = 6371.0088 * math.hypot(east, math.radians(NETWORK.lat[v] - NETWORK.lat[u]))
         first = [{name.split()[0].lower() for name in at[w]} for w in (v, u)]
         return (
-            alike / (1 + square / 4) ** 2 + near * math.exp(-km / near_km)
-            + street * shared(at[v], at[u]) + word * shared(*first)
-        )  # fmt: skip
+            alike / (1 + square / 4) ** 2
+            + near * math.exp(-km / near_km)
+            + street * shared(at[v], at[u])
+            + word * shared(*first)
+        )
 
     y = np.log(truth[rows] + offset)
     matrix = np.array([[kernel(a, b) for b in rows] for a in rows]) + (noise + levels.NOISE) * np.eye(len(rows))
@@ -164,7 +169,8 @@ def test_a_city_on_roads_has_streets_of_its_own() -> None:
 
 
 def test_nothing_depends_on_the_order_of_the_rows() -> None:
-    truth, trips = by_street(), estimates(np.full(N, 20.0))
+    truth = by_street()
+    trips = estimates(np.full(N, 20.0))
     settings = fitted(truth, trips)
     again = fitted(truth, trips, SEEN[::-1])
     assert settings is not None and again is not None
@@ -175,7 +181,8 @@ def test_nothing_depends_on_the_order_of_the_rows() -> None:
 
 
 def test_an_estimate_in_parts_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    truth, trips = by_street(), estimates(np.full(N, 20.0))
+    truth = by_street()
+    trips = estimates(np.full(N, 20.0))
     settings = fitted(truth, trips)
     assert settings is not None
     whole = made(settings, truth, trips, trips)
@@ -184,7 +191,8 @@ def test_an_estimate_in_parts_is_the_same(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_of_very_many_sensors_some_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    truth, trips = by_street(), estimates(np.full(N, 20.0))
+    truth = by_street()
+    trips = estimates(np.full(N, 20.0))
     monkeypatch.setattr(levels, "FITTED_SENSORS", 60)
     monkeypatch.setattr(levels, "READ_SENSORS", 70)
     settings = fitted(truth, trips)
@@ -246,7 +254,8 @@ def test_a_demand_has_the_levels_and_its_own_counts(city: City, sensors: NDArray
 
 def test_hidden_sensors_never_reach_the_levels(city: City, sensors: NDArray[np.bool_]) -> None:
     """Other counts at nodes that are not asked: the same demand, bit for bit."""
-    stream, half = city.stream, sensors & (np.arange(len(sensors)) % 2 == 0)
+    stream = city.stream
+    half = sensors & (np.arange(len(sensors)) % 2 == 0)
     settings = DemandSettings(sets=2, levels=TRUSTED)
 
     def found(city: City) -> TripModel:
@@ -255,9 +264,14 @@ def test_hidden_sensors_never_reach_the_levels(city: City, sensors: NDArray[np.b
 
         of = city.stream
         return TripModel.of(
-            city.network, settings, step_s=of.step_s, usual_counts=usual_counts(of, sensors),
-            usual_medians=usual_medians(of, half), seed=0, features=features_of([city.network], city)[0],
-        )  # fmt: skip
+            city.network,
+            settings,
+            step_s=of.step_s,
+            usual_counts=usual_counts(of, sensors),
+            usual_medians=usual_medians(of, half),
+            seed=0,
+            features=features_of([city.network], city)[0],
+        )
 
     poisoned = replace(stream, values=np.where(half, stream.values, 7 * stream.values + 3).astype(np.float32))
     one, other = (found(each).demand(half) for each in (city, replace(city, stream=poisoned)))

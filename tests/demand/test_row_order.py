@@ -30,13 +30,17 @@ CLOSED = [(6, 7), (7, 6), (12, 7)]
 
 def shuffled(city: City) -> City:
     """The same city with the rows of both tables in another order."""
-    rng, stream, network = np.random.default_rng(7), city.stream, city.network
-    nodes, roads = rng.permutation(network.num_nodes), rng.permutation(network.num_edges)
+    rng = np.random.default_rng(7)
+    stream = city.stream
+    network = city.network
+    nodes = rng.permutation(network.num_nodes)
+    roads = rng.permutation(network.num_edges)
     row = np.argsort(nodes)  # new row of each node
     edges = network.edges.take(roads)
     edges = replace(edges, senders=row[edges.senders], receivers=row[edges.receivers])
     other = RoadNetwork(network.node_ids[nodes], network.lon[nodes], network.lat[nodes], edges)
-    values, observed = stream.values[:, nodes], stream.observed[:, nodes]
+    values = stream.values[:, nodes]
+    observed = stream.observed[:, nodes]
     return replace(city, stream=replace(stream, values=values, observed=observed, networks=(other,)))
 
 
@@ -59,7 +63,8 @@ def trips_by_id(graph: LineGraph, network: RoadNetwork, routes: Any) -> list[lis
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("fast_ends", [0.0, 1.0])
 def test_the_same_trips_are_drawn(cities: tuple[City, City], compiled: bool, fast_ends: float) -> None:
-    search, found = replace(SEARCH, fast_ends=fast_ends), []
+    search = replace(SEARCH, fast_ends=fast_ends)
+    found = []
     for city in cities:
         graph = line_graph(city.network)
         routes = search_routes(graph, search, searches=20, seed=3, compiled=compiled)
@@ -82,7 +87,8 @@ def flows(city: City, demand: Demand) -> NDArray[np.floating]:
 def test_flows_and_detours_are_the_same(cities: tuple[City, City]) -> None:
     made, moved = [], []
     for city in cities:
-        ids, network = city.network.node_ids, city.network
+        ids = city.network.node_ids
+        network = city.network
         demand = estimate_demand(city, city.stream.sensors & (ids % 2 == 0), settings=DemandSettings(sets=4))
         made.append(flows(city, demand))
         run = trained(city)

@@ -179,7 +179,8 @@ def test_what_readings_on_new_roads_say_lasts(run: RunOnCity) -> None:
     def powers(past_on: list[int]) -> torch.Tensor:
         """[N] by which the change of the window's readings moves what is forecast."""
         on = torch.tensor([past_on]), torch.tensor([1])
-        found, usual = following(tables, busy, [0], *on), following(replace(tables, power=0.0, roads=None), busy)
+        found = following(tables, busy, [0], *on)
+        usual = following(replace(tables, power=0.0, roads=None), busy)
         assert found.demand is not None and found.demand_node is not None and usual.demand is not None
         moved = (found.demand[0] / (usual.demand[0] * roads[0, 1])).log().mean(0)
         assert (found.demand_node[0, :, 0].abs() > 0.1).all()
@@ -233,7 +234,8 @@ def test_the_correction_fades_where_other_roads_take_traffic_away_or_bring_more(
 
 
 def test_a_part_of_the_network_has_its_part_of_the_demand(run: RunOnCity) -> None:
-    batch, model = batch_of(run, [0, 2]), run.model.eval()
+    batch = batch_of(run, [0, 2])
+    model = run.model.eval()
     rows = np.random.default_rng(0).permutation(25)
     assert model.reach is not None
     with torch.no_grad():

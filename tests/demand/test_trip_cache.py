@@ -37,7 +37,8 @@ def network(seed: int = 0) -> RoadNetwork:
 
 def a_turn(network: RoadNetwork) -> NDArray[np.int64]:
     """From the third road into one that follows it."""
-    senders, receivers = network.senders, network.receivers
+    senders = network.senders
+    receivers = network.receivers
     into = np.flatnonzero((senders == receivers[2]) & (receivers != senders[2]))[0]
     return np.array([[senders[2], receivers[2], receivers[into]]])
 

@@ -87,7 +87,8 @@ def test_rows_and_their_yardsticks() -> None:
     assert own.share_of_sensor == Measure(1, 1, 1)
     share = perfect.share_of_sensor
     assert share is not None
-    e_none, e_own = none.unseen.mae.value, own.unseen.mae.value
+    e_none = none.unseen.mae.value
+    e_own = own.unseen.mae.value
     assert share.value == pytest.approx(e_none / (e_none - e_own))
     assert share.low < share.value < share.high
     with raises(SettingsError, "row"):
@@ -187,7 +188,8 @@ def test_memory_decides_how_many_windows_are_scored_at_once() -> None:
 
 
 def test_a_large_network_is_scored_in_small_batches() -> None:
-    run, cpu = small_run(), torch.device("cpu")
+    run = small_run()
+    cpu = torch.device("cpu")
     wide = change(run.settings, {"model": {"width": 64}, "task": {"past": 12, "horizon": 12}})
     model = build_model(wide, run.scaling)
 
@@ -238,7 +240,8 @@ def test_details_have_every_group_and_forecaster() -> None:
     assert [row["roads"] for row in by_hops] == list(result.model.by_hops)
     for row in (*by_step, *by_tercile, *by_hops):
         assert list(row)[1:-1] == [scored.label for scored in result.rows]
-    first, zero = result.model.by_step[0], result.row("zero").by_step[0]
+    first = result.model.by_step[0]
+    zero = result.row("zero").by_step[0]
     assert first is not None
     assert zero is not None
     assert by_step[0]["model"] == f"{first.mae.value:.3f} [{first.mae.low:.3f}, {first.mae.high:.3f}]"
@@ -400,9 +403,11 @@ def test_the_difference_to_the_best_baseline_is_drawn_over_the_same_nodes() -> N
     result = judged(Constant(1.0), stream, split)
     assert result.minus_best is not None and result.minus_best.baseline == best.name
     scored = score(
-        {"model": Constant(1.0), "best": naive_baselines(stream, split)[best.name]}, windows_of(stream, split.seen),
-        split, Task(PAST, HORIZON),
-    )  # fmt: skip
+        {"model": Constant(1.0), "best": naive_baselines(stream, split)[best.name]},
+        windows_of(stream, split.seen),
+        split,
+        Task(PAST, HORIZON),
+    )
     (ours, drawn), (theirs, drawn_too) = (scored[name].mae_draws(split.unseen) for name in ("model", "best"))
     low, high = np.quantile(drawn - drawn_too, [0.025, 0.975])
     assert result.minus_best.mae == Measure(ours - theirs, low, high)
@@ -425,8 +430,10 @@ def test_a_sensors_own_past_is_scored_at_sensors_alone() -> None:
         assert row.at_sensors.mae.value > 0
     table = result.sensor_table()
     assert [row["forecaster"] for row in table] == [
-        *(row.name for row in result.rows[:-1]), *names, OWN,
-    ]  # fmt: skip
+        *(row.name for row in result.rows[:-1]),
+        *names,
+        OWN,
+    ]
     assert json.loads(json.dumps(result.to_json()))["own_past"][0]["name"] == "persistence"
     assert "model" in repr(result) and "\n" in repr(result)
     # Where every sensor is seen, they are baselines like the others, and there is no second table.

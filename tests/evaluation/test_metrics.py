@@ -19,7 +19,8 @@ def cells(seed: int, *, windows: int = 7, horizon: int = 12, nodes: int = 5) -> 
     """Forecasts, targets and masks with zeros on both sides, and NaN wherever there is no truth."""
     rng = np.random.default_rng(seed)
     shape = (windows, horizon, nodes)
-    forecast, target = rng.poisson(2, shape).astype(np.float32) / 2, rng.poisson(2, shape).astype(np.float32)
+    forecast = rng.poisson(2, shape).astype(np.float32) / 2
+    target = rng.poisson(2, shape).astype(np.float32)
     observed = rng.random(shape) < 0.95
     target[~observed] = rng.choice([np.nan, np.inf, 1e30], (~observed).sum())
     forecast[~observed & (rng.random(shape) < 0.5)] = np.nan
@@ -67,7 +68,8 @@ def test_measures_equal_their_literal_definition(seed: int) -> None:
 @pytest.mark.parametrize(("horizon", "whole_hours"), [(12, 3), (7, 1), (8, 2), (4, 1)])
 def test_every_whole_hour_ahead_has_its_geh(horizon: int, whole_hours: int) -> None:
     forecast, target, observed = cells(5, horizon=horizon)
-    counted, good = np.zeros(5), np.zeros(5)
+    counted = np.zeros(5)
+    good = np.zeros(5)
     for b in range(7):
         for n in range(5):
             for hour in range(whole_hours):
@@ -94,7 +96,8 @@ def test_a_later_hour_that_is_wrong_shows() -> None:
 
 def test_splitting_batches_changes_nothing() -> None:
     batch = cells(1)
-    whole, parts = scored(batch), scored(batch, size=2)
+    whole = scored(batch)
+    parts = scored(batch, size=2)
     np.testing.assert_allclose(whole.cell_sums, parts.cell_sums, rtol=1e-13)
     np.testing.assert_array_equal(whole.hour_sums, parts.hour_sums)
 
@@ -112,7 +115,8 @@ def test_a_forecast_that_is_not_a_number_shows() -> None:
     forecast, target, observed = cells(2)
     forecast = forecast.clone()
     observed[0, 0, 0] = True
-    target[0, 0, 0], forecast[0, 0, 0] = 1.0, torch.nan
+    target[0, 0, 0] = 1.0
+    forecast[0, 0, 0] = torch.nan
     summary = scored((forecast, target, observed)).summary(np.ones(5, bool))
     assert summary is not None
     assert math.isnan(summary.mae.value)

@@ -52,11 +52,25 @@ TINY = Effort(
         "task": {"past": 9, "horizon": H},
         "model": {"width": 8},
         # Fast enough that the forecasts are not all below 0, which would be clamped and look alike.
-        "train": {"epochs": 1, "steps_per_epoch": 3, "batch_size": 2, "warmup_steps": 1, "validation_windows": 2,
-                  "learning_rate": 0.05, "masks": 2},
+        "train": {
+            "epochs": 1,
+            "steps_per_epoch": 3,
+            "batch_size": 2,
+            "warmup_steps": 1,
+            "validation_windows": 2,
+            "learning_rate": 0.05,
+            "masks": 2,
+        },
     },
-    stride=8, seeds=(0,), shares=(0.3, 0.5), layers=(1, 2), changed_roads=(0, 20), anchors=(1, 2), timings=2, trees=3,
-)  # fmt: skip
+    stride=8,
+    seeds=(0,),
+    shares=(0.3, 0.5),
+    layers=(1, 2),
+    changed_roads=(0, 20),
+    anchors=(1, 2),
+    timings=2,
+    trees=3,
+)
 
 
 @dataclass(frozen=True)
@@ -219,7 +233,8 @@ def test_a_second_call_repeats_no_trial_and_without_matplotlib_all_but_the_plots
         path.unlink()
     (plan.results / "accuracy.json").unlink()
     (plan.results / "datasets.json").write_text("half a fi")
-    before, said = written(plan.results), list[str]()
+    before = written(plan.results)
+    said = list[str]()
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = reproduce(EXPERIMENTS, plan, say=said.append)
     assert written(plan.results) == before
@@ -283,7 +298,8 @@ def test_several_at_once_give_the_same_numbers(done: Done, tmp_path: Path) -> No
     models = ("dcrnn", "paper", "clock profile")
     plan = replace(done.plan, results=tmp_path / "results", models=models)
     assert reproduce([*named("horizon"), *named("irregular")], plan, jobs=2).left_out == {}
-    mine, theirs = sums(plan.results), sums(done.results)
+    mine = sums(plan.results)
+    theirs = sums(done.results)
     assert {"runs/dcrnn-50-0/test.npz", "runs/paper-50-0/masked.npz"} <= set(mine)
     assert mine == {path: theirs[path] for path in mine}
     with raises(SettingsError, "city on disk"):
@@ -334,20 +350,23 @@ def test_a_model_that_cannot_be_had_is_named_and_the_rest_goes_on(
 ) -> None:
     plan = done.copy(tmp_path / "results")
     shutil.rmtree(plan.results / "runs" / "lightgbm-50-0")
-    before, experiments = written(plan.results), [*named("accuracy"), *named("horizon")]
+    before = written(plan.results)
+    experiments = [*named("accuracy"), *named("horizon")]
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "lightgbm", None)
         result = reproduce(experiments, plan)
     assert list(result.left_out) == ["lightgbm-50-0"]
     assert "pip install" in result.left_out["lightgbm-50-0"]
     for experiment in experiments:
-        data, whole = read(plan.results, experiment.name), read(done.results, experiment.name)
+        data = read(plan.results, experiment.name)
+        whole = read(done.results, experiment.name)
         assert any(note.startswith("Left out: LightGBM (lightgbm is not installed") for note in data["notes"])
         assert data["rows"] == [row for row in whole["rows"] if row["model"] != "LightGBM"]
     assert written(plan.results) == before
     assert reproduce(experiments, plan).left_out == {}
     for experiment in experiments:
-        data, whole = read(plan.results, experiment.name), read(done.results, experiment.name)
+        data = read(plan.results, experiment.name)
+        whole = read(done.results, experiment.name)
         assert data["rows"] == whole["rows"] and data["notes"] == whole["notes"]
 
 
@@ -383,7 +402,8 @@ def test_another_size_of_batches_is_used_and_told(quick: bool, city: City, tmp_p
 
 
 def test_the_command(done: Done, tmp_path: Path) -> None:
-    where, out = str(done.plan.city.folder), str(tmp_path / "results")
+    where = str(done.plan.city.folder)
+    out = str(tmp_path / "results")
     said = frigate("reproduce", "datasets,parameters", where, "-o", out, "--models", "stgcn,paper", "--device", "cpu")
     assert said.out == f"Report (open it in a browser): {out}/report.html\n"
     assert len(read(tmp_path / "results", "parameters")["rows"]) == 2
@@ -419,7 +439,8 @@ def test_a_baseline_is_trained_by_the_papers_protocol_and_with_roads_also_with_h
     city: City, tmp_path: Path
 ) -> None:
     plan = Plan(city, tmp_path)
-    ours, protocol = preset("default").train, preset("paper").train
+    ours = preset("default").train
+    protocol = preset("paper").train
     for name in BASELINES:
         plain, roads = (plan.settings(plan.recipe(name, seed=4, roads=roads)) for roads in (False, True))
         assert plain == replace(preset(name), train=replace(protocol, seed=4))
@@ -516,7 +537,8 @@ def roads_of(network: RoadNetwork) -> dict[tuple[int, int], float]:
 def test_half_of_the_changed_roads_are_dropped_and_as_many_built(percent: float, seed: int) -> None:
     network = random_network(80, seed=seed).remove_nodes(random_network(80, seed=seed).node_ids[:2].tolist())
     other = perturbed(network, percent=percent, seed=seed)
-    before, after = roads_of(network), roads_of(other)
+    before = roads_of(network)
+    after = roads_of(other)
     count = round(percent / 200 * network.num_edges)
     new = sorted(set(after) - set(before))
     assert len(set(before) - set(after)) == len(new) == count > 0

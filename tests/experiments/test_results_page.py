@@ -33,10 +33,16 @@ COLUMNS = {
     "mae_spread": "over seeds",
 }
 ABOUT = {
-    "city": "Brackwater", "command": "frigate reproduce accuracy Brackwater -o results", "hardware": "A fast one",
-    "device": "cuda", "versions": {"torch": "2.11.0"}, "seeds": [0, 1], "seen": 0.3, "settings": {"width": 64},
+    "city": "Brackwater",
+    "command": "frigate reproduce accuracy Brackwater -o results",
+    "hardware": "A fast one",
+    "device": "cuda",
+    "versions": {"torch": "2.11.0"},
+    "seeds": [0, 1],
+    "seen": 0.3,
+    "settings": {"width": 64},
     "seconds": 3725.0,
-}  # fmt: skip
+}
 
 
 def put(results: Path, rows: Sequence[dict[str, Cell]], name: str = "accuracy", **changes: Any) -> ResultTable:
@@ -49,10 +55,16 @@ def put(results: Path, rows: Sequence[dict[str, Cell]], name: str = "accuracy", 
 
 def scores(*maes: float | None, kind: str = "baseline") -> list[dict[str, Cell]]:
     return [
-        {"model": f"M{at}", "kind": kind, "mae": mae, "mae_low": mae and mae - 0.1, "mae_high": mae and mae + 0.1,
-         "mae_spread": 0.01 * at}
+        {
+            "model": f"M{at}",
+            "kind": kind,
+            "mae": mae,
+            "mae_low": mae and mae - 0.1,
+            "mae_high": mae and mae + 0.1,
+            "mae_spread": 0.01 * at,
+        }
         for at, mae in enumerate(maes)
-    ]  # fmt: skip
+    ]
 
 
 def plot(results: Path, name: str) -> None:
@@ -100,9 +112,22 @@ def test_the_figures_are_the_drawings(page: Page) -> None:
 
 
 def test_numbers_words_and_origin_are_there(page: Page) -> None:
-    for words in ("3.14", "[3.04, 3.24]", "2.72", "Mind the gap.", "mean absolute error, vehicles in 5 min",
-                  "A fast one", "cuda", "torch 2.11.0", "0, 1", "30 % of the nodes", "3,725 (1 h 2 min)",
-                  ABOUT["command"], '"width": 64', "Brackwater: all experiments"):  # fmt: skip
+    for words in (
+        "3.14",
+        "[3.04, 3.24]",
+        "2.72",
+        "Mind the gap.",
+        "mean absolute error, vehicles in 5 min",
+        "A fast one",
+        "cuda",
+        "torch 2.11.0",
+        "0, 1",
+        "30 % of the nodes",
+        "3,725 (1 h 2 min)",
+        ABOUT["command"],
+        '"width": 64',
+        "Brackwater: all experiments",
+    ):
         assert words in page.text
     assert "mean absolute error, vehicles in 5 min" in page.having("title")
     assert "mae_low" not in page.text
@@ -166,13 +191,20 @@ def test_a_long_table_is_folded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        b"", b"{", b"[]", b"3", b"null", b"\xff\xfe", b"{}", b"[" * 100_000,
+        b"",
+        b"{",
+        b"[]",
+        b"3",
+        b"null",
+        b"\xff\xfe",
+        b"{}",
+        b"[" * 100_000,
         b'{"experiment": 1, "title": 1, "rows": 3, "columns": {}, "notes": []}',
         b'{"experiment": 1, "title": 1, "rows": [3], "columns": {}, "notes": []}',
         b'{"experiment": 1, "title": 1, "rows": [{"a": [3]}], "columns": {}, "notes": []}',
         b'{"experiment": 1, "title": 1, "rows": [], "columns": [], "notes": []}',
     ],
-)  # fmt: skip
+)
 def test_a_damaged_file_is_named_and_the_others_stand(damage: bytes, tmp_path: Path) -> None:
     put(tmp_path, scores(1.5, 2.5))
     (tmp_path / "layers.json").write_bytes(damage)

@@ -27,7 +27,8 @@ from frigate.roads.positions import choose_anchors, two_way_m
 from frigate.training.train import new_run
 from tests.support.towns import START_S, edited, random_network
 
-N, S = 30, 24 * 14
+N = 30
+S = 24 * 14
 TIMEZONE = "America/New_York"  # five hours off, so that a mistaken hour or day shows
 
 
@@ -38,9 +39,16 @@ def town_stream(*, quantity: str = "count", silent: int = 2) -> RoadNetworkStrea
     values = rng.poisson(rng.gamma(1, 3, N), (S, N)).astype(float)
     observed = (rng.random((S, N)) > 0.1) & (np.arange(N) >= silent)
     return make_stream(
-        values, [first, edited(first, seed=1)], observed=observed, network_of=(np.arange(S) > 100).astype(int),
-        start_s=START_S, step_s=3600, timezone=TIMEZONE, quantity=quantity, unit="vehicles",
-    )  # fmt: skip
+        values,
+        [first, edited(first, seed=1)],
+        observed=observed,
+        network_of=(np.arange(S) > 100).astype(int),
+        start_s=START_S,
+        step_s=3600,
+        timezone=TIMEZONE,
+        quantity=quantity,
+        unit="vehicles",
+    )
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +104,8 @@ def test_a_gauge_has_no_total(plan: Plan) -> None:
 def test_area() -> None:
     """A square of 0.1 degrees at the equator, and one at 60 degrees, where degrees of longitude are half as long."""
     side = np.radians(0.1) * 6371.0088
-    lon, lat = np.array([0, 0.1, 0.1, 0, 0.05]), np.array([-0.05, -0.05, 0.05, 0.05, 0.0])
+    lon = np.array([0, 0.1, 0.1, 0, 0.05])
+    lat = np.array([-0.05, -0.05, 0.05, 0.05, 0.0])
     assert city_data.area_km2(lon, lat) == pytest.approx(side**2, rel=1e-4)
     assert city_data.area_km2(lon, lat + 60) == pytest.approx(side**2 / 2, rel=1e-4)
     assert city_data.area_km2(lon, lon) == 0
@@ -182,8 +191,9 @@ def test_distortion(plan: Plan) -> None:
     assert row["high"] is None and row["infinite"] == sum(np.isinf(found))
     assert row["pairs"] == len(pairs)
     assert [(row["choice"], row["anchors"]) for row in table.rows] == [
-        *((choice, count) for choice in ("random", "farthest", "bourgain") for count in (1, 4)), ("full", 25)
-    ]  # fmt: skip
+        *((choice, count) for choice in ("random", "farthest", "bourgain") for count in (1, 4)),
+        ("full", 25),
+    ]
     assert_whole(table, theory.draw_distortion)
     assert_whole(theory.measure_distortion(plan), theory.draw_distortion)  # parts of the network are cut off
 
@@ -280,7 +290,9 @@ def test_the_timed_window(plan: Plan) -> None:
     """The last of the test period, read at the plan's sensors alone, on the roads of its time."""
     run = model_costs.untrained(plan, "dcrnn")
     batch = model_costs.last_batch(run, torch.device("cpu"))
-    stream, T, H = plan.city.stream, 12, 12
+    stream = plan.city.stream
+    T = 12
+    H = 12
     past = slice(S - H - T, S - H)
     observed = stream.observed[past] & run.split.seen
     assert int(run.split.seen.sum()) == 14

@@ -56,7 +56,8 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Town:
 @pytest.fixture(scope="module")
 def roads(town: Town) -> list[tuple[str, str]]:
     """Both ways of the busiest street."""
-    network, demand = town.city.network, Forecaster(town.run, town.city, device="cpu").demand
+    network = town.city.network
+    demand = Forecaster(town.run, town.city, device="cpu").demand
     assert demand is not None
     busy = int(demand.road_flow.mean(0).argmax())
     a, b = (str(network.node_ids[ends[busy]]) for ends in (network.senders, network.receivers))
@@ -129,7 +130,8 @@ def nearly(found: Values, expected: Values) -> None:
 
 
 def test_the_correction_and_the_closure_matter_here(town: Town, roads: list[tuple[str, str]]) -> None:
-    usual, shut = asked(town), asked(town, close=roads)
+    usual = asked(town)
+    shut = asked(town, close=roads)
     alone = replace(town.run, model=town.run.model)
     forecaster = Forecaster(alone, town.city, device="cpu")
     batch = forecaster.batch(np.array([FIRST]))
@@ -204,11 +206,13 @@ def test_closed_and_opened_again_is_as_if_nothing_had_been(
 def test_a_closure_of_some_time_is_the_same_in_every_way(
     served: Served, town: Town, roads: list[tuple[str, str]], period: tuple[int, int]
 ) -> None:
-    usual, stream = town.city.stream.usual_network(), town.city.stream
+    usual = town.city.stream.usual_network()
+    stream = town.city.stream
     recorded = changing(stream, period, roads=roads)
     expected = asked(town, recorded)
     first, stop = period
-    begin_s, end_s = int(stream.steps.time_s(first)), None if stop == LONG else int(stream.steps.time_s(stop))
+    begin_s = int(stream.steps.time_s(first))
+    end_s = None if stop == LONG else int(stream.steps.time_s(stop))
     changes = [(begin_s, closed(usual, roads)), *([] if end_s is None else [(end_s, usual)])]
     same(live(town, changes).forecast().values, expected)
     window = Forecaster(town.run, replace(town.city, stream=recorded), device="cpu").values(np.array([FIRST]))
@@ -220,7 +224,8 @@ def test_a_closure_of_some_time_is_the_same_in_every_way(
 
 def test_a_change_ahead_applies_from_its_step_on(town: Town, roads: list[tuple[str, str]]) -> None:
     """Until then the forecast is the usual one, and from then on that of roads that are closed now."""
-    usual, shut = asked(town), asked(town, close=roads)
+    usual = asked(town)
+    shut = asked(town, close=roads)
     ahead = asked(town, changing(town.city.stream, (FIRST + 2, LONG), roads=roads))
     same(ahead[:1], usual[:1])
     same(ahead[1:], shut[1:])
@@ -259,7 +264,8 @@ def test_a_road_that_opens_mid_record_has_one_usual_network(town: Town, roads: l
 
 def test_what_is_scored_is_what_is_forecast(town: Town, roads: list[tuple[str, str]]) -> None:
     """The sums of an evaluation over windows whose roads change ahead, from forecasts one by one."""
-    stream, city = changing(town.city.stream, (LATE + 2, LATE + 4), roads=roads), town.city
+    stream = changing(town.city.stream, (LATE + 2, LATE + 4), roads=roads)
+    city = town.city
     run_on_city = town.run.on(replace(city, stream=stream))
     split = replace(run_on_city.split, test=(LATE - PAST + 1, LATE + HORIZON + 4))
     forecaster = forecaster_of(run_on_city, "cpu")
@@ -279,7 +285,8 @@ def test_what_is_scored_is_what_is_forecast(town: Town, roads: list[tuple[str, s
 def test_the_day_of_a_report_is_what_is_forecast(town: Town, roads: list[tuple[str, str]]) -> None:
     stream = changing(town.city.stream, (LATE + 2, LATE + 4), roads=roads)
     run_on_city = town.run.on(replace(town.city, stream=stream))
-    forecaster, current = forecaster_of(run_on_city, "cpu"), np.array([LATE, LATE + HORIZON])
+    forecaster = forecaster_of(run_on_city, "cpu")
+    current = np.array([LATE, LATE + HORIZON])
     day = Day(run_on_city, forecaster, current, _forecasts(forecaster, current), None)
     expected = np.concatenate([asked(town, stream, snapshot=int(k)) for k in current])
     same(day.forecast, expected)

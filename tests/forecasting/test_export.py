@@ -31,7 +31,7 @@ from frigate.forecasting.export import (
     export_onnx,
     export_program,
     inputs,
-)  # fmt: skip
+)
 from frigate.forecasting.forecast import forecast
 from frigate.forecasting.result import Forecast
 from frigate.training.run import Run, build_model
@@ -63,7 +63,8 @@ def city_of(name: str) -> City:
 def small_run(name: str, folder: Path | None = None) -> Run:
     """`paper` has positions. `default` has none, and corrects demand; "gauge" is `default` where there is none."""
     model = {"width": 6, "layers": 1, "hidden": 5, "length_width": 3, "gate_width": 4}
-    task, training = {"past": 2, "horizon": 2}, {"epochs": 1, "steps_per_epoch": 2, "batch_size": 4, "masks": 2}
+    task = {"past": 2, "horizon": 2}
+    training = {"epochs": 1, "steps_per_epoch": 2, "batch_size": 4, "masks": 2}
     model |= {"anchors": 3} if name == "paper" else {}
     settings = change(
         preset("paper" if name == "paper" else "default"), {"model": model, "task": task, "train": training}
@@ -82,8 +83,10 @@ def without_readings(stream: RoadNetworkStream) -> RoadNetworkStream:
 
 def cases(name: str) -> dict[str, tuple[Inputs, Forecast]]:
     """Inputs of several networks, and the forecasts that they are of."""
-    run, city = small_run(name), city_of(name)
-    small, large = another_town(name, seed=1, nodes=11), another_town(name, seed=2, nodes=60)
+    run = small_run(name)
+    city = city_of(name)
+    small = another_town(name, seed=1, nodes=11)
+    large = another_town(name, seed=2, nodes=60)
     asked = {
         "own": {"stream": city},
         "own, edited": {"stream": city, "close": ["6,7"], "add": ["0,6,250"], "at": START_S + 50 * STEP_S},
@@ -137,7 +140,8 @@ def program(folder: Path) -> Callable[[str], Path]:
 
 
 def compare(name: str, call: Program) -> None:
-    run, sizes = small_run(name), set()
+    run = small_run(name)
+    sizes = set()
     for case, (arrays, made) in cases(name).items():
         got = call(arrays)
         if name == "default":  # counts are clamped on output
@@ -194,7 +198,8 @@ def test_torch_alone_runs_what_the_command_wrote(program: Callable[[str], Path])
     script = "\n".join(line.strip() for line in code.splitlines())
     done = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    made, out = forecast(small_run("default"), stream=city_of("default"), device="cpu"), np.load(folder / "got.npz")
+    made = forecast(small_run("default"), stream=city_of("default"), device="cpu")
+    out = np.load(folder / "got.npz")
     np.testing.assert_allclose(np.maximum(out["got"], 0), made.values, rtol=1e-5, atol=1e-4)
     np.testing.assert_array_equal(out["ids"], made.node_ids)
     assert set(np.load(folder / "sample.npz")) == {*SHAPES, OUTPUT, "node_ids"} - {"positions"}
@@ -202,7 +207,8 @@ def test_torch_alone_runs_what_the_command_wrote(program: Callable[[str], Path])
 
 @pytest.mark.parametrize("suffix", [".pt2", pytest.param(".onnx", marks=[needs_onnx, pytest.mark.slow])])
 def test_a_model_that_corrects_demand_reads_it(suffix: str, program: Callable[[str], Path], tmp_path: Path) -> None:
-    run, city = small_run("default"), city_of("default")
+    run = small_run("default")
+    city = city_of("default")
     path = program("default") if suffix == ".pt2" else export_onnx(run, tmp_path / "counts.onnx", city).path
     arrays = inputs(run, stream=city, close=["6,7"])
     assert set(DEMAND) <= set(arrays) and (arrays["demand_node"][:, -1] != 1).any()
@@ -220,7 +226,8 @@ def test_a_program_names_no_path_of_this_machine(program: Callable[[str], Path])
 def test_the_order_of_roads_and_values_without_a_reading_do_not_matter(
     name: str, program: Callable[[str], Path]
 ) -> None:
-    run, call = small_run(name), opened(program(name))
+    run = small_run(name)
+    call = opened(program(name))
     arrays = inputs(run, stream=another_town(name, seed=2, nodes=60))
     order = np.random.default_rng(0).permutation(len(arrays["senders"]))
     turned = {k: v[order] if SHAPES[k] == "E" else v for k, v in arrays.items()}
@@ -246,8 +253,10 @@ def test_inputs_are_of_the_types_and_sizes_that_are_documented(name: str) -> Non
 
 
 def test_where_the_roads_change_those_of_the_last_snapshot_stand_for_all() -> None:
-    run, city = small_run("gauge"), city_of("gauge")
-    stream, whole = city.stream, city.network
+    run = small_run("gauge")
+    city = city_of("gauge")
+    stream = city.stream
+    whole = city.network
     shut = whole.close([(6, 7), (7, 6)])
     recorded = replace(stream, networks=(whole, shut), network_of=(np.arange(S) >= 60).astype(np.int64))
     for at, network in ((59, whole), (61, shut), (62, shut), (90, shut)):
@@ -259,10 +268,12 @@ def test_where_the_roads_change_those_of_the_last_snapshot_stand_for_all() -> No
 
 
 def test_a_difference_is_an_error() -> None:
-    run, city = small_run("paper"), city_of("paper")
+    run = small_run("paper")
+    city = city_of("paper")
     arrays = inputs(run, stream=city)
     right = forecast(run, stream=city, device="cpu").values.astype(np.float32)
-    off, nan = right.copy(), right.copy()
+    off = right.copy()
+    nan = right.copy()
     off[1, 7] += 1e-4 * max(run.scaling.value_scale, float(np.abs(right).max()))
     nan[0, 3] = np.nan
     assert check_parity(run, lambda _: right, {"Grid": arrays})["Grid"] < 1e-4
@@ -289,7 +300,8 @@ def test_a_program_that_differs_is_not_written(export: Callable[[Run, Path], obj
 
 
 def test_a_run_stays_as_it_is(program: Callable[[str], Path]) -> None:
-    run, city = small_run("default"), city_of("default")
+    run = small_run("default")
+    city = city_of("default")
     before = forecast(run, stream=city, device="cpu").values
     run.model.train()
     inputs(run, stream=city)
@@ -301,7 +313,8 @@ def test_a_run_stays_as_it_is(program: Callable[[str], Path]) -> None:
 
 
 def test_what_cannot_be_exported_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, city = small_run("paper"), city_of("paper")
+    run = small_run("paper")
+    city = city_of("paper")
     baseline = change(preset("dcrnn"), {"task": {"past": 2, "horizon": 2}})
     theirs = replace(run, settings=baseline, model=build_model(baseline, run.scaling))
     for refuse in (lambda: export_program(theirs, tmp_path / "it.pt2"), lambda: inputs(theirs, stream=city)):

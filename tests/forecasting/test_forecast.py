@@ -50,7 +50,8 @@ def test_only_snapshots_complete_at_the_time_are_read(name: str) -> None:
     for at, known in ((START_S + 60 * STEP_S, 60), (START_S + 61 * STEP_S - 1, 60), (None, S)):
         made = forecast(run, at=at)
         rng = np.random.default_rng(1)
-        values, observed = stream.values.copy(), stream.observed.copy()
+        values = stream.values.copy()
+        observed = stream.observed.copy()
         observed[known:] = rng.random(observed[known:].shape) < 0.5
         values[known:] = rng.uniform(0, 500, values[known:].shape) * observed[known:]
         later = forecast(run, stream=replace(stream, values=values, observed=observed), at=at)
@@ -62,12 +63,15 @@ def test_only_snapshots_complete_at_the_time_are_read(name: str) -> None:
 
 def test_readings_held_out_as_test_are_not_read_unless_asked() -> None:
     run = small_run()
-    stream, unseen = small_city().stream, run.on(small_city()).split.unseen
+    stream = small_city().stream
+    unseen = run.on(small_city()).split.unseen
     poisoned = replace(stream, values=np.where(unseen & stream.observed, 900, stream.values).astype(np.float32))
-    made, other = forecast(run), forecast(run, stream=poisoned)
+    made = forecast(run)
+    other = forecast(run, stream=poisoned)
     np.testing.assert_array_equal(made.values, other.values)
     assert not (made.sensor & unseen).any()
-    everything, poisoned_too = forecast(run, sensors="all"), forecast(run, stream=poisoned, sensors="all")
+    everything = forecast(run, sensors="all")
+    poisoned_too = forecast(run, stream=poisoned, sensors="all")
     assert not np.array_equal(everything.values, made.values)
     assert not np.array_equal(everything.values, poisoned_too.values)
     assert (everything.sensor & unseen).any()
@@ -75,7 +79,8 @@ def test_readings_held_out_as_test_are_not_read_unless_asked() -> None:
 
 def test_a_node_held_out_as_test_is_a_sensor_if_asked_even_while_it_is_silent() -> None:
     """As in training, whoever is near whom does not depend on who reports in the window."""
-    run, stream = small_run(), small_city().stream
+    run = small_run()
+    stream = small_city().stream
     split = run.on(small_city()).split
     observed = stream.observed.copy()
     observed[-4:, split.seen | split.unseen] = False  # the window: nothing at all
@@ -107,7 +112,8 @@ def test_a_closed_road_is_a_network_without_it_in_every_snapshot(name: str) -> N
 
 
 def test_closing_roads_moves_the_traffic_and_says_who_is_cut_off() -> None:
-    run, network = small_run(), small_city().network
+    run = small_run()
+    network = small_city().network
     before = forecast(run).values
     into = [f"{a},12" for a in (7, 11, 13, 17)]
     shut = forecast(run, close=into)
@@ -127,8 +133,10 @@ def test_closing_roads_moves_the_traffic_and_says_who_is_cut_off() -> None:
 @BOTH
 def test_an_edit_starts_from_the_network_at_that_time(name: str) -> None:
     run = small_run(name)
-    stream, whole = small_city().stream, small_city().network
-    morning, evening = whole.close([(0, 1), (1, 0)]), whole.close([(23, 24), (24, 23)])
+    stream = small_city().stream
+    whole = small_city().network
+    morning = whole.close([(0, 1), (1, 0)])
+    evening = whole.close([(23, 24), (24, 23)])
     recorded = replace(stream, networks=(whole, morning, evening), network_of=np.arange(S) // 50)  # 0, 1, 2
     for at, then in ((45, whole), (50, morning), (51, morning), (97, morning), (100, evening), (None, evening)):
         moment = None if at is None else START_S + at * STEP_S
@@ -149,8 +157,10 @@ def test_an_edit_starts_from_the_network_at_that_time(name: str) -> None:
 
 def test_a_network_with_roads_that_were_closed_at_that_time_is_said() -> None:
     run = small_run("paper")
-    stream, whole = small_city().stream, small_city().network
-    then, last = whole.close([(0, 1)]), whole.close([(23, 24)])
+    stream = small_city().stream
+    whole = small_city().network
+    then = whole.close([(0, 1)])
+    last = whole.close([(23, 24)])
     recorded = replace(stream, networks=(then, last), network_of=np.arange(S) // 100)
     at = START_S + 50 * STEP_S
     (said,) = forecast(run, last.close([(6, 7)]), recorded, at=at).notices

@@ -40,7 +40,10 @@ from tests.support.towns import (
 )
 from tests.support.towns import build_model as noisy_model
 
-T, H, N, STEP_S = 4, 3, 13, 3600
+T = 4
+H = 3
+N = 13
+STEP_S = 3600
 TOLERANCE = 1e-5  # of the largest forecast, or of the unit: stated in frigate.forecasting.live
 BOTH = pytest.mark.parametrize("name", PRESETS)
 
@@ -51,7 +54,8 @@ def live_run(name: str, quantity: str = "count") -> RunOnCity:
 
 
 def untrained(town: Town) -> RunOnCity:
-    none, all_ = np.zeros(N, bool), (0, town.stream.num_snapshots)
+    none = np.zeros(N, bool)
+    all_ = (0, town.stream.num_snapshots)
     split = Split(town.stream.sensors, none, none, all_, all_, all_)
     model = noisy_model(town.settings, town.scaling)
     chosen = Settings(Task(T, H), town.settings)
@@ -99,15 +103,22 @@ class History:
 
     def forecast(self, every: int | None = None) -> NDArray[np.float64]:
         """[H,N] of the whole forward pass; it counts the encodings that are not among the last three windows' worth."""
-        run, times_s = live_run(self.name, self.quantity), self.times_s
+        run = live_run(self.name, self.quantity)
+        times_s = self.times_s
         ahead_s = [times_s[-1] + k * STEP_S for k in range(1, H + 1)]
-        past, ahead = [self.at(t) for t in times_s], [self.at(t) if every is None else every for t in ahead_s]
+        past = [self.at(t) for t in times_s]
+        ahead = [self.at(t) if every is None else every for t in ahead_s]
         used = sorted({*past, *ahead})
         rows = np.stack([self.values[time_s] for time_s in times_s] + [np.full(N, np.nan)] * H)
         stream = make_stream(
-            rows, [networks()[i] for i in used], start_s=times_s[0], step_s=STEP_S, timezone=TIMEZONE,
-            quantity=self.quantity, network_of=np.array([used.index(i) for i in past + ahead]),
-        )  # fmt: skip
+            rows,
+            [networks()[i] for i in used],
+            start_s=times_s[0],
+            step_s=STEP_S,
+            timezone=TIMEZONE,
+            quantity=self.quantity,
+            network_of=np.array([used.index(i) for i in past + ahead]),
+        )
         raw = [features_of(i) for i in used] if self.name == "default" else None
         topologies, _ = build_topologies(stream.networks, run.scaling, sensors=run.split.seen, features=raw)
         inputs = torch.from_numpy(run.split.seen)
@@ -155,11 +166,13 @@ STEPS = st.lists(
 def test_it_is_the_full_forward_pass_and_encodes_no_more_than_it_must(
     name: str, steps: list[tuple[str, int, int]], lazy: bool, quantity: str
 ) -> None:
-    live, history = start(name, quantity=quantity), History(name, quantity)
+    live = start(name, quantity=quantity)
+    history = History(name, quantity)
     for action, choice, seed in [("push", 0, 1), *steps, ("again", 0, 0)]:
         rng = np.random.default_rng(seed)
         last_s = max(history.values, default=START_S - STEP_S)
-        window, which = history.times_s, choice % 3
+        window = history.times_s
+        which = choice % 3
         match action:
             case "push":
                 first_s = last_s + STEP_S * (1 + (choice if choice > 4 else 0))
@@ -168,7 +181,8 @@ def test_it_is_the_full_forward_pass_and_encodes_no_more_than_it_must(
                 history.values |= {first_s + k * STEP_S: row.copy() for k, row in enumerate(rows)}
                 live.push(first_s, rows if choice else rows[0])
             case "late":
-                time_s, nodes = window[choice % len(window)], rng.choice(N, choice, replace=False)
+                time_s = window[choice % len(window)]
+                nodes = rng.choice(N, choice, replace=False)
                 values = readings(rng, (choice,))
                 history.values[time_s][nodes] = values
                 live.late(time_s, networks()[0].node_ids[nodes].tolist(), values)
@@ -189,7 +203,8 @@ def test_it_is_the_full_forward_pass_and_encodes_no_more_than_it_must(
 
 @BOTH
 def test_what_each_event_costs(name: str) -> None:
-    live, rng = start(name), np.random.default_rng(0)
+    live = start(name)
+    rng = np.random.default_rng(0)
     sensor = networks()[0].node_ids[np.flatnonzero(live_run(name).split.seen)[0]]
     now_s = START_S + T * STEP_S
     live.push(START_S, rng.poisson(4.0, (T, N)).astype(np.float32))
@@ -253,7 +268,8 @@ def test_days_begin_at_local_midnight_before_and_after_a_change_of_the_clocks() 
 @BOTH
 def test_weights_of_the_roads_made_beforehand_change_nothing(name: str) -> None:
     town = random_town(name, num_nodes=N, topologies=2)
-    model, batch = noisy_model(town.settings, town.scaling), town.batch([12, 15, 18])
+    model = noisy_model(town.settings, town.scaling)
+    batch = town.batch([12, 15, 18])
     assert len(batch.topologies) == 2
     with torch.inference_mode():
         weights = [model.road_weights(topology) for topology in batch.topologies]
@@ -265,7 +281,8 @@ def test_weights_of_the_roads_made_beforehand_change_nothing(name: str) -> None:
 @BOTH
 def test_the_decoder_is_the_same_with_and_without_a_gradient(name: str) -> None:
     town = random_town(name, num_nodes=N)
-    model, batch = noisy_model(town.settings, town.scaling), town.batch([12, 15, 18])
+    model = noisy_model(town.settings, town.scaling)
+    batch = town.batch([12, 15, 18])
     expected = model(batch).detach()
     with torch.inference_mode():
         torch.testing.assert_close(model(batch), expected, rtol=1e-5, atol=1e-5)
@@ -300,7 +317,8 @@ def test_short_windows_and_empty_ones_are_said() -> None:
 def test_readings_of_other_nodes_are_left_out_and_counted() -> None:
     run = live_run("paper")
     seen = run.split.seen
-    one, other = start("paper"), start("paper")
+    one = start("paper")
+    other = start("paper")
     one.push(START_S, np.where(seen, 3.0, 900.0))
     other.push(START_S, np.where(seen, 3.0, np.nan))
     one.late(START_S, networks()[0].node_ids.tolist(), np.where(seen, 3.0, 700.0))
@@ -310,7 +328,8 @@ def test_readings_of_other_nodes_are_left_out_and_counted() -> None:
 
 
 def test_only_what_the_window_needs_is_kept() -> None:
-    live, rng = start("default"), np.random.default_rng(0)
+    live = start("default")
+    rng = np.random.default_rng(0)
     for k in range(40):
         live.change(networks()[k % 3])
         live.push(START_S + k * STEP_S, readings(rng))

@@ -35,7 +35,8 @@ def test_without_demand_a_road_has_the_mean_of_its_ends() -> None:
     values = np.arange(9.0)[None]
     expected = (network.senders + network.receivers) / 2
     np.testing.assert_allclose(road_flows(values, [network], network)[0], expected)
-    a, b = network.senders[2], network.receivers[2]
+    a = network.senders[2]
+    b = network.receivers[2]
     shut = network.close([(network.node_ids[a], network.node_ids[b])])
     closed = closed_roads(network, shut)
     assert np.flatnonzero(closed).tolist() == [2]
@@ -47,7 +48,8 @@ def test_without_demand_a_road_has_the_mean_of_its_ends() -> None:
 
 
 def test_roads_move_with_the_forecast_of_their_ends(city: City, demand: Demand) -> None:
-    network, demand = city.network, replace(demand, step_s=3600)
+    network = city.network
+    demand = replace(demand, step_s=3600)
     half = {"clock": wall_clock(np.array([MONDAY_0800_S]))}
     usual = demand.node_flow[[8]]
     same = road_flows(usual, [network], network, demand=demand, **half)
@@ -69,7 +71,8 @@ def test_roads_move_with_the_forecast_of_their_ends(city: City, demand: Demand) 
 def test_between_two_hours_roads_have_some_of_both(city: City, demand: Demand) -> None:
     middle = (demand.node_flow[8] + demand.node_flow[9]) / 2
     at = wall_clock(np.array([MONDAY_0800_S + 1800]))
-    network, demand = city.network, replace(demand, step_s=3600)
+    network = city.network
+    demand = replace(demand, step_s=3600)
     made = road_flows(100 * middle[None], [network], network, demand=demand, clock=at)
     least = 4 * (demand.road_flow[8] + demand.road_flow[9])  # eight times, at most
     np.testing.assert_allclose(made[0], np.where(least > 0, least, 0), rtol=1e-4)

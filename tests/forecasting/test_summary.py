@@ -13,9 +13,19 @@ from frigate.forecasting.summary import STREET_LETTERS, busiest, change_table, l
 def a_forecast(values: list[list[float]], *, quantity: str = "count", street: list[str] | None = None) -> Forecast:
     H, N = np.array(values).shape
     return Forecast(
-        np.arange(N), np.full(N, 6.0), np.full(N, 49.0), 300 * np.arange(H), np.array(values, np.float64),
-        np.ones(N, bool), 0, 300, "UTC", quantity, "", street=np.array(street or [], np.str_),
-    )  # fmt: skip
+        np.arange(N),
+        np.full(N, 6.0),
+        np.full(N, 49.0),
+        300 * np.arange(H),
+        np.array(values, np.float64),
+        np.ones(N, bool),
+        0,
+        300,
+        "UTC",
+        quantity,
+        "",
+        street=np.array(street or [], np.str_),
+    )
 
 
 def test_counts_are_summed_and_an_absent_node_is_left_out() -> None:
@@ -38,7 +48,8 @@ def test_of_speeds_the_mean_is_told_and_the_slowest_are_listed() -> None:
 
 
 def test_changes_are_listed_the_largest_first_and_none_that_is_zero() -> None:
-    was, now = a_forecast([[10, 20, 30, np.nan]]), a_forecast([[12, 11, 30, np.nan]])
+    was = a_forecast([[10, 20, 30, np.nan]])
+    now = a_forecast([[12, 11, 30, np.nan]])
     rows = change_table(now, was)
     assert [(row["node"], row["before"], row["after"], row["change"]) for row in rows] == [
         ("1", "20.0", "11.0", "-9.0"),

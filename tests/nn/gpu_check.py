@@ -53,7 +53,8 @@ def check(name: str, device: torch.device) -> bool:
     )
     failed = False
     for what, exact_value in wanted.items():
-        off, plain = far(by_kernels[what], exact_value), far(by_reference[what], exact_value)
+        off = far(by_kernels[what], exact_value)
+        plain = far(by_reference[what], exact_value)
         failed |= not off <= 2 * plain + FLOOR
         print(f"{name}: {what} {off:.2g} from the reference in fp64, the reference in this type {plain:.2g}")
     return failed | (device.type == "cuda" and name in ("paper", "default") and recording_differs(run, there))
@@ -65,7 +66,8 @@ def demand_differs(device: torch.device) -> bool:
     batch = run.windows(device).batch(
         np.array([60, 90, 120]), past=12, horizon=12, inputs=torch.from_numpy(run.split.seen).to(device)
     )
-    tables, which = synthetic_demand(300, seed=0, device=device), torch.zeros(3, dtype=torch.int64, device=device)
+    tables = synthetic_demand(300, seed=0, device=device)
+    which = torch.zeros(3, dtype=torch.int64, device=device)
     roads = 2 * torch.rand(1, 2, 300, generator=torch.Generator().manual_seed(0)).to(device)
     roads[:, 0], roads[:, 1, ::5] = 1.0, 0.0  # the usual ones; a closed one
     on = torch.arange(12, device=device).expand(3, -1) % 2, torch.arange(3, device=device) % 2
@@ -73,7 +75,8 @@ def demand_differs(device: torch.device) -> bool:
     clock = torch.cat([batch.time_past, batch.time_future], dim=1)
     for table, *others in ((tables, None, None), (replace(tables, roads=roads), *on)):
         asked = table, batch.values, batch.observed, clock, which, *others
-        made, plain = follow(*asked), DemandTables.follow(*asked)
+        made = follow(*asked)
+        plain = DemandTables.follow(*asked)
         off += [far(one, other) for one, other in zip(made, plain, strict=True)]
     print(f"demand: kernels {max(off):.2g} from torch's operations (limit 1e-05)")
     return not max(off) <= 1e-5

@@ -32,5 +32,6 @@ def test_each_kind_drops_its_share_and_keeps_the_mean(where: str) -> None:
     for before, after in found:
         some = before != 0
         assert (torch.isclose(after, before / (1 - SHARE)) | (after == 0)).all()
-        gone, count = float((after[some] == 0).float().mean()), int(some.sum())
+        gone = float((after[some] == 0).float().mean())
+        count = int(some.sum())
         assert abs(gone - SHARE) < 5 * (SHARE * (1 - SHARE) / count) ** 0.5  # five deviations

@@ -26,9 +26,17 @@ from tests.support.training_runs import tiny, town
 FILES = {Path(module.__file__ or ""): module.__name__ for module in (model, layers, moments)}
 LABEL = re.compile(r"eq:\w+|Alg\. lines? \d+")
 EQUATIONS = {
-    "eq:h0", "eq:edgeposition", "eq:edgescalar", "eq:sigmoid", "eq:aggregation_out", "eq:aggregation_in", "eq:hl",
-    "eq:lstm", "eq:decoder", "eq:mae",
-}  # fmt: skip
+    "eq:h0",
+    "eq:edgeposition",
+    "eq:edgescalar",
+    "eq:sigmoid",
+    "eq:aggregation_out",
+    "eq:aggregation_in",
+    "eq:hl",
+    "eq:lstm",
+    "eq:decoder",
+    "eq:mae",
+}
 
 
 def labels(path: Path) -> dict[int, list[str]]:
@@ -89,7 +97,8 @@ def test_every_labelled_line_runs_in_a_forward_pass(kernels: str) -> None:
 
 @pytest.mark.parametrize("kernels", KERNELS)
 def test_every_labelled_line_runs_in_training(kernels: str) -> None:
-    settings, city = tiny("paper", epochs=1, steps_per_epoch=1), town()
+    settings = tiny("paper", epochs=1, steps_per_epoch=1)
+    city = town()
     assert (
         missing(lines_run(lambda: train(city, settings=settings, device="cpu", kernels=kernels)), training=True) == {}
     )

@@ -28,7 +28,8 @@ Roads = Sequence[tuple[int, int]]
 
 def plain_network(num_nodes: int, roads: Roads) -> RoadNetwork:
     """Roads of one metre."""
-    senders, receivers = [u for u, _ in roads], [v for _, v in roads]
+    senders = [u for u, _ in roads]
+    receivers = [v for _, v in roads]
     place = np.linspace(0, 1e-5 * (num_nodes - 1), num_nodes)
     return RoadNetwork(np.arange(num_nodes), place, place, Edges.of(senders, receivers, np.ones(len(roads))))
 

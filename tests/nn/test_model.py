@@ -110,7 +110,8 @@ def test_permuting_the_nodes_permutes_the_forecast(name: str, seed: int) -> None
     stream = random_stream(networks, seed=seed, snapshots=10)
     order = np.random.default_rng(seed).permutation(12)
     other = reordered(stream, order)
-    town, moved = make_town(stream, small_settings(name)), make_town(other, small_settings(name))
+    town = make_town(stream, small_settings(name))
+    moved = make_town(other, small_settings(name))
     assert moved.scaling.anchors == town.scaling.anchors
     assert moved.scaling.length_scale_m == town.scaling.length_scale_m
     assert moved.scaling.position_scale_m == town.scaling.position_scale_m
@@ -237,7 +238,8 @@ def test_snapshots_may_be_missing(name: str) -> None:
     assert torch.equal(kept.values[:, 1], batch.values[:, 3])
     assert exactly(model, kept).isfinite().all()
     # What is gone cannot matter: neither its readings nor its roads.
-    values, topology_of = batch.values.clone(), batch.topology_of.clone()
+    values = batch.values.clone()
+    topology_of = batch.topology_of.clone()
     values[:, [1, 2, 5]] += 50
     topology_of[:, [1, 2, 5]] = 0
     assert_same(

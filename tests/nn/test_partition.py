@@ -48,11 +48,10 @@ def grid(side: int, *, seed: int = 0) -> RoadNetwork:
     at = np.arange(side * side).reshape(side, side)
     a = np.concatenate([at[:, :-1].ravel(), at[:-1].ravel()])
     b = np.concatenate([at[:, 1:].ravel(), at[1:].ravel()])
-    keep, both = rng.random(len(a)) > 0.1, rng.random(len(a)) > 0.3
-    senders, receivers = (
-        np.concatenate([a[keep], b[keep & both]]),
-        np.concatenate([b[keep], a[keep & both]]),
-    )
+    keep = rng.random(len(a)) > 0.1
+    both = rng.random(len(a)) > 0.3
+    senders = np.concatenate([a[keep], b[keep & both]])
+    receivers = np.concatenate([b[keep], a[keep & both]])
     lon, lat = (
         0.001 * (axis + rng.uniform(-0.3, 0.3, side * side)) for axis in (at.ravel() % side, at.ravel() // side)
     )
@@ -158,7 +157,8 @@ def test_how_far_a_changed_model_looks_is_not_known() -> None:
 @pytest.mark.parametrize(("places", "count"), [(1, 1), (7, 3), (100, 1), (100, 7), (1000, 64), (5, 9)])
 def test_areas_are_alike_in_size_apart_and_complete(places: int, count: int) -> None:
     rng = np.random.default_rng(places)
-    lon, lat = rng.random(places), rng.random(places)
+    lon = rng.random(places)
+    lat = rng.random(places)
     made = split_into_areas(lon, lat, count)
     sizes = [len(area) for area in made]
     assert len(made) == min(places, count)
@@ -332,7 +332,9 @@ def test_scores_in_blocks_are_the_scores(blocks: Callable[[], list[int]]) -> Non
 
 
 def test_both_options_are_on_the_command_line(tmp_path: Path) -> None:
-    folder, run, small = tmp_path / "city", tmp_path / "run", tmp_path / "small.toml"
+    folder = tmp_path / "city"
+    run = tmp_path / "run"
+    small = tmp_path / "small.toml"
     write_city(city(), folder)
     small.write_text(
         "[task]\npast = 4\nhorizon = 4\n[model]\nwidth = 8\nlayers = 2\n[train]\nsteps_per_epoch = 2\nmasks = 2\n"

@@ -19,7 +19,8 @@ CPU = torch.device("cpu")
 @BOTH
 def test_it_is_the_models_forecast_from_a_copy(name: str) -> None:
     town = random_town(name)
-    model, batch = build_model(town.settings, town.scaling), town.batch([9, 12])
+    model = build_model(town.settings, town.scaling)
+    batch = town.batch([9, 12])
     with torch.inference_mode():
         expected = model(batch)
     model.train()
@@ -39,7 +40,8 @@ def test_it_is_the_models_forecast_from_a_copy(name: str) -> None:
 def test_counts_are_not_negative_and_an_absent_node_has_no_value(name: str) -> None:
     town = random_town(name)
     network = town.stream.network
-    model, batch = build_model(town.settings, town.scaling), town.batch([9])
+    model = build_model(town.settings, town.scaling)
+    batch = town.batch([9])
     with torch.no_grad():
         model.value_offset.fill_(-5.0)
     gauge, count = (Predictor(model, network, CPU, quantity=quantity) for quantity in ("speed", "count"))
@@ -55,7 +57,8 @@ def test_counts_are_not_negative_and_an_absent_node_has_no_value(name: str) -> N
 def test_little_memory_makes_blocks_and_too_little_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(predictor, "MIN_BLOCK", 3)
     town = random_town(name, num_nodes=40)
-    network, batch = town.stream.network, town.batch([9, 12])
+    network = town.stream.network
+    batch = town.batch([9, 12])
     model = build_model(town.settings, town.scaling)
     whole = Predictor(model, network, CPU)
     tight = Predictor(model, network, CPU, memory_gb=1e-9)

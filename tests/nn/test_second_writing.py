@@ -88,7 +88,8 @@ def reference_forecast(town: Town, model: Frigate, current: list[int], inputs: n
 def test_model_equals_the_loops(name: str) -> None:
     town = TOWNS[name]()
     model = build_model(town.settings, town.scaling, seed=len(name)).double()
-    S, N = town.stream.num_snapshots, town.stream.num_nodes
+    S = town.stream.num_snapshots
+    N = town.stream.num_nodes
     current = [PAST - 1, S // 2, S - HORIZON - 1]
     inputs = np.arange(N) != 1  # one node is unseen
     batch = in_float64(town.batch(current, past=PAST, horizon=HORIZON, inputs=inputs))
@@ -298,7 +299,8 @@ def test_kernel_mean_of_a_hidden_sensor_equals_that_of_no_sensor() -> None:
     assert not fewer.stream.sensors[node]
     hidden = torch.zeros(1, town.stream.num_nodes, dtype=torch.bool)
     hidden[:, node] = True
-    hiding, never = in_float64(hide(town.batch([5], horizon=1), hidden)), in_float64(fewer.batch([5], horizon=1))
+    hiding = in_float64(hide(town.batch([5], horizon=1), hidden))
+    never = in_float64(fewer.batch([5], horizon=1))
     mean, share = kernel(hiding, hiding.values).chunk(2, dim=-1)
     mean_never, share_never = kernel(never, never.values).chunk(2, dim=-1)
     clear = share > 1e-4

@@ -46,16 +46,23 @@ def weekend_town(quantity: str) -> Town:
     network = random_network(7, seed=6, isolated=1)
     drawn = random_stream([network, edited(network, seed=6)], seed=6, quantity=quantity)
     stream = make_stream(
-        drawn.values, drawn.networks, observed=drawn.observed, network_of=(np.arange(30) >= 19).astype(np.int64),
-        start_s=FRIDAY_S, step_s=3600, timezone=TIMEZONE, quantity=quantity,
-    )  # fmt: skip
+        drawn.values,
+        drawn.networks,
+        observed=drawn.observed,
+        network_of=(np.arange(30) >= 19).astype(np.int64),
+        start_s=FRIDAY_S,
+        step_s=3600,
+        timezone=TIMEZONE,
+        quantity=quantity,
+    )
     return make_town(stream, small_settings("default", layers=2))
 
 
 def random_demand(batch: Batch, seed: int) -> Batch:
     """With numbers of the right sizes; some nodes lose half or all of their traffic, some have three times as much."""
     rng = np.random.default_rng(seed)
-    B, N = batch.num_windows, batch.num_nodes
+    B = batch.num_windows
+    N = batch.num_nodes
     node = [rng.normal(0, 0.3, (B, N)), rng.gamma(1, 0.5, (B, N)), rng.random((B, N)) < 0.5]
     rerouted = rng.choice([0.0, 0.5, 1.0, 3.0], (B, N))
     return replace(
@@ -97,13 +104,15 @@ def test_default_equals_the_loops(quantity: str, demand: bool) -> None:
     town = weekend_town(quantity)
     scaling = replace(town.scaling, demand=DemandSettings()) if demand else town.scaling
     model = build_model(town.settings, scaling, seed=1).double()
-    current, inputs = [20, 9], np.arange(7) != 1  # one node is unseen
+    current = [20, 9]
+    inputs = np.arange(7) != 1  # one node is unseen
     batch = in_float64(town.batch(current, past=PAST, horizon=HORIZON, inputs=inputs))
     batch = random_demand(batch, 0) if demand else batch
     assert len(set(batch.topology_of[0].tolist())) == 2
     kinds = torch.cat([batch.time_past, batch.time_future], dim=1)[..., KIND]
     assert set(kinds.ravel().tolist()) == {0, 1}
-    found, expected = model(batch), loops(town, model, batch, current, inputs)
+    found = model(batch)
+    expected = loops(town, model, batch, current, inputs)
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
     assert expected.std() > 1e-3
     assert_same_gradients(model, found, expected, rtol=1e-5)
@@ -121,7 +130,8 @@ def run() -> RunOnCity:
 @pytest.mark.parametrize("current", [33, 118])  # on Tuesday, and where Saturday begins
 def test_what_demand_tells_equals_the_loops(run: RunOnCity, current: int) -> None:
     """On the usual roads in the first half of the window, on others in the second and in the coming hour."""
-    stream, windows = run.city.stream, run.windows()
+    stream = run.city.stream
+    windows = run.windows()
     (demand,) = windows.views.demands
     rng = np.random.default_rng(0)
     roads = rng.choice([0.0, 0.5, 0.95, 1.0, 1.05, 2.0], (2, stream.num_nodes))
@@ -140,9 +150,15 @@ def test_what_demand_tells_equals_the_loops(run: RunOnCity, current: int) -> Non
         for row, observed in zip(batch.values[0], batch.observed[0], strict=True)
     ]
     expected = reference.demand_inputs(
-        demand, other, stream, readings, current=current, horizon=HORIZON,
-        past_roads=[roads[i].tolist() for i in (0, 0, 1, 1)], coming_roads=roads[1].tolist(),
-    )  # fmt: skip
+        demand,
+        other,
+        stream,
+        readings,
+        current=current,
+        horizon=HORIZON,
+        past_roads=[roads[i].tolist() for i in (0, 0, 1, 1)],
+        coming_roads=roads[1].tolist(),
+    )
     mine = inputs_of(found, 0)
     assert mine is not None
     for name, numbers in vars(expected).items():

@@ -32,14 +32,16 @@ def search(page: Page, text: str) -> None:
 
 def inferred_node(live: LiveService) -> tuple[int, str]:
     """The busiest intersection without a sensor: its row and its name."""
-    city, values = live.service.city, live.service.latest.get().issued.forecast.values
+    city = live.service.city
+    values = live.service.latest.get().issued.forecast.values
     row = int(np.where(city.sensors, -1, values[0]).argmax())
     return row, city.node_names[row]
 
 
 def a_street(live: LiveService) -> str:
     """One with a name, roads both ways, and a busy one."""
-    network, flow = live.service.city.network, live.service.latest.get().road_forecast[0]
+    network = live.service.city.network
+    flow = live.service.latest.get().road_forecast[0]
     names = network.edges.name
     return str(names[np.where(names == "", -1, flow).argmax()])
 
@@ -51,7 +53,8 @@ def point_at(page: Page, kind: str) -> tuple[float, float]:
     tip = page.locator(".tip")
     for down in range(-60, 100, 40):
         for right in range(-200, 200, 6):
-            x, y = box["x"] + box["width"] / 2 + right, box["y"] + box["height"] / 2 + down
+            x = box["x"] + box["width"] / 2 + right
+            y = box["y"] + box["height"] / 2 + down
             page.mouse.move(x, y)
             if tip.is_visible() and re.match(kind, tip.inner_text()):
                 return x, y

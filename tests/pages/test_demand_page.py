@@ -51,7 +51,8 @@ def array(text: str, kind: str) -> NDArray[Any]:
 def city() -> City:
     """Sensors at a third of a small town; its first road and a node have awkward names."""
     town = demo_city(seed=3, intersections=100, days=2, step_s=3600 // STEPS_PER_HOUR, closures=0)
-    stream, network = town.stream, town.network
+    stream = town.stream
+    network = town.network
     name = network.edges.name.astype(object)
     name[0] = ODD
     ids = network.node_ids.astype(str).astype(object)
@@ -101,8 +102,10 @@ def test_the_page_holds_the_flows_of_the_demand(page: Page, city: City, demand: 
 
 
 def test_roads_lie_where_they_are(page: Page, city: City) -> None:
-    lines, network = page.data[0], city.network
-    points, start = array(lines["points"], "<f4").reshape(-1, 2), array(lines["start"], "<u4")
+    lines = page.data[0]
+    network = city.network
+    points = array(lines["points"], "<f4").reshape(-1, 2)
+    start = array(lines["start"], "<u4")
     assert start[-1] == len(points)
     x, y = Projection.of(network).metres(network.lon, network.lat)
     ends = np.stack([network.senders, network.receivers], 1)

@@ -36,7 +36,8 @@ def test_the_network_is_sent_as_it_is(city: City) -> None:
     np.testing.assert_array_equal(arrays["source"], network.senders)
     np.testing.assert_array_equal(arrays["target"], network.receivers)
     np.testing.assert_array_equal(np.flatnonzero(arrays["sensor"]), np.arange(0, network.num_nodes, 3))
-    first, last = arrays["line_start"][:-1], arrays["line_start"][1:] - 1
+    first = arrays["line_start"][:-1]
+    last = arrays["line_start"][1:] - 1
     place = np.stack([network.lon, network.lat], axis=1)
     np.testing.assert_allclose(arrays["line_lonlat"][first], place[network.senders], atol=1e-6)
     np.testing.assert_allclose(arrays["line_lonlat"][last], place[network.receivers], atol=1e-6)
@@ -69,7 +70,8 @@ def test_the_nodes_of_a_city_on_roads_are_sent_as_lines(city: City) -> None:
     start, lonlat = (decode(made)[1][f"node_line_{name}"] for name in ("start", "lonlat"))
     assert len(start) == line.num_nodes + 1 == city.network.num_edges + 1
     place = np.stack([city.network.lon, city.network.lat], axis=1)
-    first, last = lonlat[start[:-1]], lonlat[start[1:] - 1]
+    first = lonlat[start[:-1]]
+    last = lonlat[start[1:] - 1]
     known = np.arange(line.num_nodes) != 3
     np.testing.assert_allclose(first[known], place[city.network.senders][known], atol=1e-6)
     np.testing.assert_allclose(last[known], place[city.network.receivers][known], atol=1e-6)

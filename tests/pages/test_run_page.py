@@ -113,7 +113,9 @@ def test_the_scores_are_those_of_the_evaluation(made: Report) -> None:
 
 def test_the_day_is_forecast_as_it_would_have_been() -> None:
     run, evaluation = judged()
-    stream, split, each = run.city.stream, run.split, day()
+    stream = run.city.stream
+    split = run.split
+    each = day()
     assert each.rows.tolist() == list(range(split.test[1] - len(each.rows), split.test[1]))
     assert each.current[0] >= split.test[0] + run.settings.task.past - 1
     for k, current in enumerate(each.current.tolist()):
@@ -131,7 +133,8 @@ def test_the_day_is_forecast_as_it_would_have_been() -> None:
 
 def test_the_map_shows_the_day(made: Report) -> None:
     run, _ = judged()
-    (about, network), (meta, shown) = made.network, made.day
+    (about, network) = made.network
+    (meta, shown) = made.day
     assert about["node_ids"] == run.city.network.node_ids.tolist()
     np.testing.assert_array_equal(network["sensor"], run.split.seen)
     for name in ("forecast", "baseline", "observed"):
@@ -153,7 +156,8 @@ def test_errors_are_relative_to_traffic_and_to_the_baseline(made: Report) -> Non
     np.testing.assert_allclose(shown["error"][scored], (100 * evaluation.node_mae / evaluation.node_mean)[scored], 1e-4)
     skill = 100 * (evaluation.node_mae / evaluation.best_node_mae - 1)
     np.testing.assert_allclose(shown["skill"][scored], skill[scored], rtol=1e-3, atol=1e-2)
-    stream, (first, last) = run.city.stream, run.split.test
+    stream = run.city.stream
+    (first, last) = run.split.test
     test = slice(first + run.settings.task.past, last)
     mean = [np.abs(stream.values[test, n][stream.observed[test, n]]).mean() for n in np.flatnonzero(scored)]
     assert np.corrcoef(mean, evaluation.node_mean[scored])[0, 1] > 0.99
@@ -166,7 +170,9 @@ def test_errors_are_relative_to_traffic_and_to_the_baseline(made: Report) -> Non
 def test_a_closed_road_shows_the_day_without_it(made: Report) -> None:
     run, _ = judged()
     assert made.closure is not None
-    (meta, arrays), network, stream = made.closure, day().network, run.city.stream
+    (meta, arrays) = made.closure
+    network = day().network
+    stream = run.city.stream
     ends = {(7, 12), (12, 7)}
     assert {(int(network.senders[row]), int(network.receivers[row])) for row in meta["roads"]} == ends
     for k, current in enumerate(day().current.tolist()):
@@ -201,7 +207,8 @@ def test_recorded_closures_are_on_the_map(tmp_path: Path) -> None:
 
 
 def test_names_are_escaped(tmp_path: Path) -> None:
-    run, stream = small_run(text=True), small_city(text=True).stream
+    run = small_run(text=True)
+    stream = small_city(text=True).stream
     ids = np.array([f'</script><img src="{i}">' for i in range(stream.num_nodes)])
     networks = tuple(replace(network, node_ids=ids) for network in stream.networks)
     nodes = replace(run.nodes, node_ids=ids[stream.network.rows_of(run.nodes.node_ids.tolist())])

@@ -27,7 +27,9 @@ GOOD = {
     "edges.csv": "source,target,length_m\nA1,A2,100\nA2,A3,200\nA3,A1,300\n",
     "readings.csv": "time,node_id,value\n2024-01-01T00:00Z,A1,4\n2024-01-01T00:05Z,A2,5\n2024-01-01T00:10Z,A3,6\n",
 }
-NODES, EDGES, READINGS = GOOD["nodes.csv"], GOOD["edges.csv"], GOOD["readings.csv"]
+NODES = GOOD["nodes.csv"]
+EDGES = GOOD["edges.csv"]
+READINGS = GOOD["readings.csv"]
 CHANGES = "time,action,source,target,node_id,lon,lat,length_m\n"
 
 
@@ -459,8 +461,12 @@ def test_a_quantity_that_is_nearly_count_is_refused(quantity: str) -> None:
 
 def test_a_quantity_is_count_in_any_case_or_a_gauge() -> None:
     assert [parse_quantity(text, where="") for text in ("Count", " COUNT ", "", "speed", "flow")] == [
-        "count", "count", "count", "speed", "flow"
-    ]  # fmt: skip
+        "count",
+        "count",
+        "count",
+        "speed",
+        "flow",
+    ]
 
 
 @pytest.mark.parametrize("digits", [20, 400, 5000])

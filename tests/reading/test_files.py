@@ -201,15 +201,26 @@ def full_disk() -> Iterator[None]:
 
 
 def a_forecast(nodes: int) -> Forecast:
-    network, times_s = random_network(nodes, seed=0), START_S + 300 * np.arange(2)
+    network = random_network(nodes, seed=0)
+    times_s = START_S + 300 * np.arange(2)
     return Forecast(
-        network.node_ids, network.lon, network.lat, times_s, np.ones((2, nodes)), np.ones(nodes, bool), START_S, 300,
-        "UTC", "count", "",
-    )  # fmt: skip
+        network.node_ids,
+        network.lon,
+        network.lat,
+        times_s,
+        np.ones((2, nodes)),
+        np.ones(nodes, bool),
+        START_S,
+        300,
+        "UTC",
+        "count",
+        "",
+    )
 
 
 def test_a_full_disk_leaves_the_old_forecast_and_the_old_report(tmp_path: Path) -> None:
-    forecast, report = tmp_path / "forecast.csv", tmp_path / "rejected.csv"
+    forecast = tmp_path / "forecast.csv"
+    report = tmp_path / "rejected.csv"
     write_file(forecast, "old")
     write_file(report, ",".join(HEADER))
     nodes = tmp_path / "nodes.csv"
@@ -223,8 +234,10 @@ def test_a_full_disk_leaves_the_old_forecast_and_the_old_report(tmp_path: Path) 
         with raises(CityError, str(report)):
             log.finish()
     assert contents(tmp_path) == {
-        "forecast.csv": "old", "rejected.csv": ",".join(HEADER), "nodes.csv": nodes.read_text(),
-    }  # fmt: skip
+        "forecast.csv": "old",
+        "rejected.csv": ",".join(HEADER),
+        "nodes.csv": nodes.read_text(),
+    }
     assert len(os.listdir(tmp_path)) == 3
     new.write(forecast)
     log.finish()

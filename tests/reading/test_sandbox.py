@@ -257,9 +257,14 @@ def run(script: str, folder: Path) -> subprocess.Popen[str]:
     path = folder / "script.py"
     path.write_text(script)
     return subprocess.Popen(
-        [sys.executable, str(path)], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)}, start_new_session=True,
-    )  # fmt: skip
+        [sys.executable, str(path)],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        start_new_session=True,
+    )
 
 
 def test_a_script_needs_no_guard(tmp_path: Path) -> None:

@@ -110,10 +110,14 @@ def crooked_grid(side: int, *, seed: int = 0) -> RoadNetwork:
     """Streets of uneven length, some missing, some one-way."""
     rng = np.random.default_rng(seed)
     row = np.arange(side**2)
-    east, north = row[row % side < side - 1], row[: -side or None]
-    one, other = np.concatenate([east, north]), np.concatenate([east + 1, north + side])
+    east = row[row % side < side - 1]
+    north = row[: -side or None]
+    one = np.concatenate([east, north])
+    other = np.concatenate([east + 1, north + side])
     kept = rng.random(len(one)) > 0.15
-    one, other, metres = one[kept], other[kept], rng.uniform(50, 250, int(kept.sum()))
+    one = one[kept]
+    other = other[kept]
+    metres = rng.uniform(50, 250, int(kept.sum()))
     both = rng.random(len(one)) > 0.2
     edges = Edges.of(np.append(one, other[both]), np.append(other, one[both]), np.append(metres, metres[both]))
     at = np.linspace(0, 0.002 * side, side)
@@ -150,15 +154,21 @@ def test_an_estimate_is_close_and_says_how_close(monkeypatch: pytest.MonkeyPatch
 
 def test_an_estimate_depends_on_places_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not on the order of nodes and roads, on threads, or on a road closed in another part of the network."""
-    left, right = crooked_grid(20), crooked_grid(20, seed=1)
-    a, b = left.edges, right.edges
+    left = crooked_grid(20)
+    right = crooked_grid(20, seed=1)
+    a = left.edges
+    b = right.edges
     whole = RoadNetwork(
         np.arange(800),
         np.concatenate([left.lon, right.lon + 1]),
         np.concatenate([left.lat, right.lat]),
-        Edges.of(*(np.append(x, y) for x, y in ((a.senders, b.senders + 400), (a.receivers, b.receivers + 400),
-                                                (a.length_m, b.length_m)))),
-    )  # fmt: skip
+        Edges.of(
+            *(
+                np.append(x, y)
+                for x, y in ((a.senders, b.senders + 400), (a.receivers, b.receivers + 400), (a.length_m, b.length_m))
+            )
+        ),
+    )
 
     def estimate(network: RoadNetwork) -> NDArray[np.float64]:
         return whole_betweenness(network, np.rint(network.length_m * 100), exact_nodes=0).count
@@ -167,8 +177,10 @@ def test_an_estimate_depends_on_places_alone(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(betweenness, "threads", lambda: 1)
     np.testing.assert_array_equal(estimate(whole), found)
     rng = np.random.default_rng(5)
-    order, roads_order = rng.permutation(800), rng.permutation(whole.num_edges)
-    new_row, e = np.argsort(order), whole.edges.take(roads_order)
+    order = rng.permutation(800)
+    roads_order = rng.permutation(whole.num_edges)
+    new_row = np.argsort(order)
+    e = whole.edges.take(roads_order)
     moved = Edges.of(new_row[e.senders], new_row[e.receivers], e.length_m)
     shuffled = RoadNetwork(whole.node_ids[order], whole.lon[order], whole.lat[order], moved)
     np.testing.assert_array_equal(estimate(shuffled), found[order])
@@ -212,7 +224,8 @@ def test_travel_time_takes_speed_then_class_then_fifty() -> None:
 
 
 def test_local_betweenness_by_time_sees_speed() -> None:
-    slow, fast = line_of_three(speed_kph=[36.0] * 4), line_of_three(speed_kph=[90.0] * 4)  # 140 s and 56 s
+    slow = line_of_three(speed_kph=[36.0] * 4)  # 140 s
+    fast = line_of_three(speed_kph=[90.0] * 4)  # 56 s
     assert column(road_features(slow), "between_local_time")[1] == 0
     np.testing.assert_allclose(column(road_features(fast), "between_local_time")[1], np.log1p(2), rtol=1e-4)
 
@@ -260,7 +273,8 @@ def test_features_follow_their_nodes_and_the_closed_road() -> None:
     words = np.random.default_rng(0).choice(["primary", "residential", "what"], count)
     network = random_network(6, 40, road_class=words)
     order = np.random.default_rng(1).permutation(40)
-    new_row, e = np.argsort(order), network.edges
+    new_row = np.argsort(order)
+    e = network.edges
     shuffled = RoadNetwork(
         network.node_ids[order],
         network.lon[order],
@@ -300,7 +314,8 @@ def seen_by_the_model(run: Run, **options: Any) -> Batch:
 def test_a_closure_moves_what_the_model_sees_of_the_map(name: str) -> None:
     """Positions and features are those of the roads that are open: in a what-if, and from a recorded closure on."""
     run = small_run(name)
-    stream, network = small_city().stream, small_city().network
+    stream = small_city().stream
+    network = small_city().network
     shut = [(6, 7), (7, 6), (7, 12)]
     closed = network.close(shut)
 
@@ -389,7 +404,8 @@ def test_san_francisco() -> None:
     import polars as pl
 
     folder = shared_data("sf-taxi-core")
-    nodes, table = pl.read_parquet(folder / "nodes.parquet"), pl.read_parquet(folder / "edges.parquet")
+    nodes = pl.read_parquet(folder / "nodes.parquet")
+    table = pl.read_parquet(folder / "edges.parquet")
     words = table["road_class"].to_numpy().astype(np.str_)
     edges, _ = clean_edges(Edges.of(table["src"], table["dst"], table["length_m"], road_class=words))
     network = RoadNetwork(nodes["node_id"].to_numpy(), nodes["lon"].to_numpy(), nodes["lat"].to_numpy(), edges)

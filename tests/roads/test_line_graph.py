@@ -85,8 +85,10 @@ def test_a_city_forbids_its_own_turns(seed: int, data: st.DataObject) -> None:
 
 def cross() -> RoadNetwork:
     """N, E, S, W around M, both ways, and a road from N on to a dead end T."""
-    lon, lat = np.array([0, 0, 1, 0, -1, 0]), np.array([0, 1, 0, -1, 0, 2])
-    one, other = np.array([0, 0, 0, 0, 1]), np.array([1, 2, 3, 4, 5])
+    lon = np.array([0, 0, 1, 0, -1, 0])
+    lat = np.array([0, 1, 0, -1, 0, 2])
+    one = np.array([0, 0, 0, 0, 1])
+    other = np.array([1, 2, 3, 4, 5])
     edges = Edges.of(
         np.concatenate([one, other]),
         np.concatenate([other, one]),
@@ -102,7 +104,8 @@ def cross() -> RoadNetwork:
 def test_a_turn_is_half_of_each_road_and_like_the_road_it_enters() -> None:
     base = cross()
     line = on_roads(base)
-    left, entered = line.senders, line.receivers
+    left = line.senders
+    entered = line.receivers
     np.testing.assert_allclose(line.length_m, (base.length_m[left] + base.length_m[entered]) / 2)
     for column in ("road_class", "lanes", "speed_kph", "name"):
         np.testing.assert_array_equal(getattr(line.edges, column), getattr(base.edges, column)[entered])
@@ -197,7 +200,8 @@ def road_run(name: str) -> RunOnCity:
     line = on_roads(random_network(8, seed=3))
     stream = random_stream([line], seed=3, snapshots=70)
     model = {"width": 8, "layers": 2, "hidden": 8, **({"anchors": 4} if name == "paper" else {})}
-    task, training = {"past": 4, "horizon": 3}, {"epochs": 1, "steps_per_epoch": 2, "masks": 3, "batch_size": 4}
+    task = {"past": 4, "horizon": 3}
+    training = {"epochs": 1, "steps_per_epoch": 2, "masks": 3, "batch_size": 4}
     tiny = change(preset(name), {"model": model, "task": task, "train": training})
     city = City("Roads", stream)
     return train(city, seen=0.5, settings=tiny, device="cpu").on(city)
@@ -207,7 +211,8 @@ def test_a_road_is_closed_by_its_id_or_its_ends_and_a_node_by_its_id() -> None:
     line = on_roads(cross())
     at_road = turns_of(line, "M>N")
     for named in ("M>N", "M,N", " M , N ", ("M", "N")):
-        closed, said = edit_network(line, close=[named]), about_closed(line, [named])
+        closed = edit_network(line, close=[named])
+        said = about_closed(line, [named])
         assert closed.num_edges == line.num_edges - len(at_road)
         assert turns_of(closed, "M>N") == []
         assert said == [f"closed road M>N, with the {len(at_road)} turns into and out of it."]
@@ -218,21 +223,24 @@ def test_a_road_is_closed_by_its_id_or_its_ends_and_a_node_by_its_id() -> None:
     with raises(CityError, '"M>N"', "no open road"):
         edit_network(closed, close=["M>N"])
     base = cross()
-    without, said = edit_network(base, close=["T"]), about_closed(base, ["T"])
+    without = edit_network(base, close=["T"])
+    said = about_closed(base, ["T"])
     assert without.num_edges == base.num_edges - 2
     assert said == ["closed node T, with the 2 roads at it."]
 
 
 def turns_of(network: RoadNetwork, road: str | int) -> list[tuple[str | int, str | int]]:
     """The turns into and out of a road."""
-    row, ids = network.row_of(road), network.node_ids
+    row = network.row_of(road)
+    ids = network.node_ids
     at = np.flatnonzero((network.senders == row) | (network.receivers == row))
     return list(zip(ids[network.senders[at]].tolist(), ids[network.receivers[at]].tolist(), strict=True))
 
 
 @pytest.mark.parametrize("name", ["paper", "default"])
 def test_training_evaluation_and_forecast_run_on_roads(name: str) -> None:
-    run, city = road_run(name).run, road_run(name).city
+    run = road_run(name).run
+    city = road_run(name).city
     assert np.isfinite(evaluate(run, city).model.unseen.mae.value)
     network = city.network
     ahead = forecast(run, stream=city)

@@ -31,7 +31,8 @@ def random_network(seed: int, num_nodes: int, *, extra: float = 1.0) -> RoadNetw
     senders = np.concatenate([ring, more[0]])
     receivers = np.concatenate([np.roll(ring, 1), more[1]])
     edges, _ = clean_edges(Edges.of(senders, receivers, rng.integers(1, 500, len(senders))))
-    lon, lat = rng.uniform(6, 7, num_nodes), rng.uniform(49, 50, num_nodes)
+    lon = rng.uniform(6, 7, num_nodes)
+    lat = rng.uniform(49, 50, num_nodes)
     return RoadNetwork(np.arange(num_nodes) + 100, lon, lat, edges)
 
 
@@ -84,7 +85,8 @@ def permuted(network: RoadNetwork, order: NDArray[np.int64]) -> RoadNetwork:
 
 def single(*node_ids: int, network: RoadNetwork) -> Anchors:
     rows = network.rows_of(node_ids)
-    lon, lat = network.lon[rows].tolist(), network.lat[rows].tolist()
+    lon = network.lon[rows].tolist()
+    lat = network.lat[rows].tolist()
     return Anchors("random", 0, tuple((i,) for i in node_ids), tuple((x,) for x in lon), tuple((y,) for y in lat))
 
 
@@ -112,7 +114,8 @@ def test_lemma_1_needs_both_ways() -> None:
 def test_lemma_2_positions_tell_isomorphic_neighbourhoods_apart() -> None:
     # A ring: v1 is two roads from each anchor, v2 five roads the other way round. All have two neighbours.
     v1, p, q, a1, a2, v2, *rest = range(14)
-    x, y = rest[:4], rest[4:]
+    x = rest[:4]
+    y = rest[4:]
     ring = [v1, p, a1, *x, v2, *y, a2, q]
     network = two_way_streets(14, list(zip(ring, ring[1:] + ring[:1], strict=True)))
     assert (np.bincount(network.senders) == 2).all()
@@ -180,7 +183,8 @@ def test_distortion_by_hand() -> None:
 def test_distortion_over_a_sample_is_bounded_by_that_over_all_pairs() -> None:
     network = random_network(5, 120)
     raw = distances_m(network, choose_anchors(network, count=8))
-    every, some = fp.distortion(network, raw, pairs=10_000), fp.distortion(network, raw, pairs=300)
+    every = fp.distortion(network, raw, pairs=10_000)
+    some = fp.distortion(network, raw, pairs=300)
     assert 0 < some.pairs <= 300 < every.pairs
     assert some.expansion <= every.expansion
     assert some.contraction <= every.contraction
@@ -267,7 +271,8 @@ def test_farthest_spreads_more_than_random_and_shuns_unreachable_nodes() -> None
     side = 12
     along = [(i, i + 1) for i in range(side * side) if (i + 1) % side]
     across = [(i, i + side) for i in range(side * side - side)]
-    island, dead_end = side * side, side * side + 1  # no roads at all; a way in and no way out
+    island = side * side  # no roads at all
+    dead_end = side * side + 1  # a way in and no way out
     network = two_way_streets(side * side + 2, [*along, *across, (0, dead_end)], 100.0)
     network = network.close([(dead_end, 0)])
 
@@ -298,7 +303,8 @@ def test_anchors_are_kept_on_the_same_and_on_an_edited_network() -> None:
 def test_an_anchor_with_the_same_id_elsewhere_is_not_the_anchor() -> None:
     network = random_network(2, 40)
     anchors = choose_anchors(network, count=8, seed=1)
-    lon, row = network.lon.copy(), network.row_of(anchors.sets[3][0])
+    lon = network.lon.copy()
+    row = network.row_of(anchors.sets[3][0])
     lon[row] += 0.0003  # some 20 m
     assert locate_anchors(replace(network, lon=lon), anchors) == (anchors, "")
     lon[row] += 0.01  # some 700 m
@@ -418,7 +424,8 @@ def test_sixteen_anchors_on_a_large_network(choice: str) -> None:
     import polars as pl
 
     folder = shared_data("bayarea-osm-network")
-    nodes, table = pl.read_parquet(folder / "nodes.parquet"), pl.read_parquet(folder / "edges.parquet")
+    nodes = pl.read_parquet(folder / "nodes.parquet")
+    table = pl.read_parquet(folder / "edges.parquet")
     edges, left_out = clean_edges(Edges.of(table["src"], table["dst"], table["length_m"]))
     assert left_out.self_loops.sum() == 117
     network = RoadNetwork(nodes["node_id"].to_numpy(), nodes["lon"].to_numpy(), nodes["lat"].to_numpy(), edges)

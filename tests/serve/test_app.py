@@ -76,7 +76,8 @@ def test_the_map_gets_an_hour_back_and_an_hour_ahead(shared: Served) -> None:
 
 def test_past_flows_come_from_readings_and_else_from_what_had_been_forecast(served: Served) -> None:
     """On roads between nodes without a reading too, once there are forecasts to tell."""
-    names, sensors = served.service.city.node_names, served.service.city.sensors
+    names = served.service.city.node_names
+    sensors = served.service.city.sensors
     used = {name for name, sensor in zip(names, sensors.tolist(), strict=True) if sensor}
     for snapshot in range(FIRST + 1, FIRST + PAST + 2):
         rows = [row for row in served.town.reading_rows(snapshot, snapshot + 1) if row.node in used]
@@ -98,8 +99,10 @@ def test_a_forecast_is_the_same_in_every_form(shared: Served) -> None:
     some = city.node_names[7], city.node_names[3]
     two = get(shared, "/v1/forecast.json", params={"node": some}).json()
     assert [str(node["node_id"]) for node in two["nodes"]] == list(some)
-    lon, lat = city.network.lon, city.network.lat
-    west, north = float(np.median(lon)), float(np.median(lat))
+    lon = city.network.lon
+    lat = city.network.lat
+    west = float(np.median(lon))
+    north = float(np.median(lat))
     box = f"{west:.6f},{lat.min() - 1:.6f},{lon.max() + 1:.6f},{north:.6f}"
     inside = get(shared, "/v1/forecast.json", params={"box": box}).json()["nodes"]
     assert len(inside) == int(((lon >= round(west, 6)) & (lat <= round(north, 6))).sum()) > 0
@@ -197,7 +200,8 @@ def test_a_road_is_closed_for_everybody_and_opened_again(served: Served) -> None
 
 
 def test_readings_are_answered_row_by_row(served: Served) -> None:
-    city, now = served.service.city, utc_iso(int(served.time()))
+    city = served.service.city
+    now = utc_iso(int(served.time()))
     a, b = city.node_names[:2]
     rows = [{"node": a, "time": now, "value": 3}, {"node": b, "time": now, "value": 4.5}]
     first = served.client.post("/v1/readings", json={"readings": [*rows, rows[0], rows[1] | {"value": 5}]})
@@ -217,8 +221,11 @@ def test_readings_are_answered_row_by_row(served: Served) -> None:
 def test_health_and_metrics(served: Served) -> None:
     assert get(served, "/healthz").json() == {"status": "ok"}
     assert get(served, "/readyz").json() | {"issued_at": ""} == {
-        "ready": True, "store": True, "issued_at": "", "stale": False,
-    }  # fmt: skip
+        "ready": True,
+        "store": True,
+        "issued_at": "",
+        "stale": False,
+    }
     lines = get(served, "/metrics").text.splitlines()
     assert "frigate_forecasts_total 1" in lines and 'frigate_readings_total{status="accepted"} 0' in lines
     assert 'frigate_requests_total{method="GET",route="/healthz",status="200"} 1' in lines
@@ -276,13 +283,18 @@ def _success(operation: dict[str, Any]) -> int:
         ("POST", "closures", {"source": True, "target": "41"}, 422, "body.source"),
         ("POST", "closures", {"source": 34, "target": 41, "end": "2024-03-04T07:00:00Z"}, 422, "in the future"),
         ("POST", "closures", {"source": 34, "target": 41, "begin": "2024-03-03T08:00:00Z"}, 422, "more than a day ago"),
-        ("POST", "closures", {"source": 34, "target": 41, "begin": "2025-03-03T08:00:00Z",
-                              "end": "2025-03-03T07:00:00Z"}, 422, "must be after begin"),
+        (
+            "POST",
+            "closures",
+            {"source": 34, "target": 41, "begin": "2025-03-03T08:00:00Z", "end": "2025-03-03T07:00:00Z"},
+            422,
+            "must be after begin",
+        ),
         ("POST", "closures", {"source": 34, "target": 41, "end": "2030-01-01T00:00:00"}, 422, "body.end"),
         ("DELETE", "closures/abc", None, 404, "no such closure"),
         ("DELETE", "closures/xyz", None, 422, "path.closure_id"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_answered_is_said(
     shared: Served, method: str, path: str, body: Any, status: int, words: str
 ) -> None:

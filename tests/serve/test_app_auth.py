@@ -18,14 +18,25 @@ ADDRESSES = {
     "read": [
         ("GET", path)
         for path in (
-            "/v1/network.bin", "/v1/network.geojson", "/v1/forecast.bin", "/v1/forecast.json", "/v1/flows.csv",
-            "/v1/nodes/0", "/v1/history.json?node=0", "/v1/trips?source=0&target=1", "/v1/closures", "/v1/accuracy",
-            "/v1/sensors", "/v1/time", "/metrics",
+            "/v1/network.bin",
+            "/v1/network.geojson",
+            "/v1/forecast.bin",
+            "/v1/forecast.json",
+            "/v1/flows.csv",
+            "/v1/nodes/0",
+            "/v1/history.json?node=0",
+            "/v1/trips?source=0&target=1",
+            "/v1/closures",
+            "/v1/accuracy",
+            "/v1/sensors",
+            "/v1/time",
+            "/metrics",
         )
-    ] + [("POST", "/v1/what-if")],
+    ]
+    + [("POST", "/v1/what-if")],
     "write": [("POST", "/v1/readings")],
     "operate": [("POST", "/v1/closures"), ("DELETE", "/v1/closures/aa"), ("PUT", "/v1/time")],
-}  # fmt: skip
+}
 RIGHTS = {"read": {"read"}, "write": {"write"}, "operate": {"read", "operate"}, "replay": {"read", "write", "operate"}}
 
 
@@ -89,10 +100,18 @@ def test_a_revoked_token_is_good_no_more(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("host", "loopback"),
     [
-        ("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("localhost", True), ("0.0.0.0", False),
-        ("::", False), ("10.0.0.1", False), ("example.org", False), ("localhost.example.org", False), ("", False),
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("10.0.0.1", False),
+        ("example.org", False),
+        ("localhost.example.org", False),
+        ("", False),
     ],
-)  # fmt: skip
+)
 def test_an_open_service_listens_on_loopback_alone(tmp_path: Path, host: str, loopback: bool) -> None:
     assert is_loopback(host) == loopback
     store = open_store(str(tmp_path / "store.db"))

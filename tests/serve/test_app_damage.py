@@ -25,8 +25,10 @@ def served(town: Town, tmp_path: Path) -> Iterator[Served]:
 
 @pytest.mark.parametrize("time", TOO_FAR)
 def test_a_time_that_no_calendar_has_is_refused_and_not_stored(served: Served, time: str) -> None:
-    (source, target), node = served.roads()[0], served.service.city.node_names[0]
-    road, client = {"source": source, "target": target}, served.client
+    (source, target) = served.roads()[0]
+    node = served.service.city.node_names[0]
+    road = {"source": source, "target": target}
+    client = served.client
     answers = [
         *(client.post("/v1/closures", json={**road, name: time}) for name in ("begin", "end")),
         *(client.get("/v1/history.json", params={"node": node, name: time}) for name in ("begin", "end")),
@@ -52,7 +54,8 @@ def test_the_last_time_of_the_calendar_can_be_named_and_read_again(served: Serve
 
 def test_no_row_of_the_store_breaks_a_read(served: Served) -> None:
     """Rows as an earlier version, another program or a bad disk may have left them."""
-    store, city = served.service.store, served.service.city
+    store = served.service.store
+    city = served.service.city
     (source, target), other = served.roads()[:2]
     issued_s = int(served.time() // STEP_S * STEP_S)
     no_times = pack({"closures": [], "notices": []}, {"values": city.network.lon[None]})
@@ -68,10 +71,18 @@ def test_no_row_of_the_store_breaks_a_read(served: Served) -> None:
             sql.run("INSERT INTO scores VALUES (?, ?, ?)", issued_s - back * STEP_S, city.version, body)
     served.step(37)
     paths = [
-        "/v1/closures", "/v1/closures?ended=true", "/v1/forecast.bin", "/v1/forecast.json", "/v1/flows.json",
-        "/v1/accuracy", "/v1/sensors", "/readyz", "/metrics", f"/v1/nodes/{city.node_names[0]}",
+        "/v1/closures",
+        "/v1/closures?ended=true",
+        "/v1/forecast.bin",
+        "/v1/forecast.json",
+        "/v1/flows.json",
+        "/v1/accuracy",
+        "/v1/sensors",
+        "/readyz",
+        "/metrics",
+        f"/v1/nodes/{city.node_names[0]}",
         f"/v1/history.json?node={city.node_names[0]}",
-    ]  # fmt: skip
+    ]
     assert {path: served.client.get(path).status_code for path in paths} == dict.fromkeys(paths, 200)
     listed = {each["id"]: each for each in served.client.get("/v1/closures").json()["closures"]}
     assert (listed["aa"]["end"], listed["bb"]["begin"]) == ("2200-01-01T00:00:00Z", "1970-01-01T00:00:00Z")

@@ -56,8 +56,11 @@ def test_every_code_of_an_error_and_every_address_is_in_the_tables(live: Running
     rows = table_rows(DOCUMENT)
     codes = {word for row in rows if row[0][:3].isdigit() for word in re.findall(r"`(\w+)`", row[1])}
     assert codes == set(CODES.values()) - {"method_not_allowed"}
-    listed = {path.partition("?")[0].replace("/34", "/{node}")
-              for row in rows for path in re.findall(r"`(/v1/[^`]+)`", row[0])}  # fmt: skip
+    listed = {
+        path.partition("?")[0].replace("/34", "/{node}")
+        for row in rows
+        for path in re.findall(r"`(/v1/[^`]+)`", row[0])
+    }
     described = {path.replace("{form}", "json") for path in live.client.get("/v1/openapi.json").json()["paths"]}
     told_elsewhere = {"/v1/readings", "/v1/closures", "/v1/closures/{closure_id}", "/v1/what-if"}
     assert {path for path in described if path.startswith("/v1/")} == listed | told_elsewhere

@@ -13,7 +13,7 @@ from schemathesis.checks import (
     not_a_server_error,
     response_schema_conformance,
     status_code_conformance,
-)  # fmt: skip
+)
 
 from frigate.serve.limits import Limits
 from frigate.serve.store import open_store
@@ -32,11 +32,16 @@ def served(town: Town, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
 
 def made_up_requests(served: Served, examples: int) -> int:
     """Sends so many to each address, valid ones and broken ones; how many in all."""
-    schema, sent = schemathesis.openapi.from_asgi("/v1/openapi.json", served.client.app), 0
+    schema = schemathesis.openapi.from_asgi("/v1/openapi.json", served.client.app)
+    sent = 0
     quiet = settings(
-        max_examples=examples, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
+    )
     for found in schema.get_all_operations():
         operation = found.ok()
         if operation.path == "/v1/events":

@@ -197,8 +197,9 @@ def test_batches_have_bounds(served: Served) -> None:
 
 def test_columns_may_stand_in_any_order() -> None:
     assert rows_of_csv(b"\xef\xbb\xbfvalue, time ,extra,node_id\r\n1,2,3,4\r\n\r\n5\r\n") == [
-        ReadingRow("4", "2", "1"), ReadingRow(None, None, "5"),
-    ]  # fmt: skip
+        ReadingRow("4", "2", "1"),
+        ReadingRow(None, None, "5"),
+    ]
     with pytest.raises(BatchError, match="no column"):
         rows_of_arrow(_arrow(pl.DataFrame({"node": ["a"]})))
 
@@ -216,7 +217,8 @@ class SlowStore:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.go, self.writes = threading.Semaphore(0), list[int]()
+        self.go = threading.Semaphore(0)
+        self.writes = list[int]()
         self.gone = False
 
     def add_readings(self, readings: Sequence[Reading], received_s: float) -> list[str]:

@@ -164,7 +164,8 @@ def test_an_end_waits_for_readings_that_are_under_way(one: Running) -> None:
 
 def test_readings_do_not_wait_for_long_answers(one: Running) -> None:
     """However many clients wait for a forecast, sensors are answered."""
-    latest, threads = one.service.latest, 60
+    latest = one.service.latest
+    threads = 60
     row = {"node": one.service.city.node_names[0], "time": one.time(), "value": 1}
     with ThreadPoolExecutor(threads) as pool:
         with latest._lock:  # as when the forecast is being prepared

@@ -70,7 +70,8 @@ def run_steps(town: Town, store: Store, clock: Clock, time: FakeTime, first: int
 
 
 def test_a_forecast_waits_for_the_grace_time_and_is_made_once(town: Town, new_store: Callable[[], Store]) -> None:
-    store, time = new_store(), FakeTime(end_s(town, FIRST) + 19.9)
+    store = new_store()
+    time = FakeTime(end_s(town, FIRST) + 19.9)
     clock = start_clock(town, store, time)
     store.add_readings(town.reading_rows(FIRST - PAST, FIRST + 1), 0)
     assert clock.due_s() == end_s(town, FIRST - 1) and clock.next_s() == end_s(town, FIRST) + 20
@@ -85,7 +86,8 @@ def test_a_forecast_waits_for_the_grace_time_and_is_made_once(town: Town, new_st
 
 
 def test_a_restart_takes_up_where_it_stopped(town: Town, new_store: Callable[[], Store], time: FakeTime) -> None:
-    straight, stopped = new_store(), new_store()
+    straight = new_store()
+    stopped = new_store()
     expected = run_steps(town, straight, start_clock(town, straight, time), time, FIRST, FIRST + PAST + 3)
     run_steps(town, stopped, start_clock(town, stopped, time), time, FIRST, FIRST + PAST)
     stopped.release_clock()
@@ -98,7 +100,8 @@ def test_late_readings_and_corrections_come_to_the_same(
     town: Town, new_store: Callable[[], Store], time: FakeTime
 ) -> None:
     """Once a snapshot's readings are there, it does not matter when, in which order and how often they came."""
-    on_time, late = new_store(), new_store()
+    on_time = new_store()
+    late = new_store()
     expected = run_steps(town, on_time, start_clock(town, on_time, time), time, FIRST, FIRST + 5)
     clock = start_clock(town, late, time)
     first = town.reading_rows(FIRST, FIRST + 4)
@@ -129,7 +132,8 @@ def test_silence_degrades_the_forecast_and_never_stops_it(
 
 
 def test_a_stuck_sensor_is_told(town: Town, new_store: Callable[[], Store], time: FakeTime) -> None:
-    store, names = new_store(), town.served.node_names
+    store = new_store()
+    names = town.served.node_names
     for back in range(24):
         at_us = (int(time()) - back * STEP_S) * 1_000_000
         readings = zip(names, [7.0, 0.0, float(back)], strict=False)
@@ -166,7 +170,8 @@ def test_a_time_that_goes_back_withdraws_what_was_forecast_of_the_future(
 def test_one_clock_for_all_processes_and_another_takes_over(
     town: Town, reopen: Callable[[], Store], time: FakeTime
 ) -> None:
-    one, other = reopen(), reopen()
+    one = reopen()
+    other = reopen()
     clocks = [start_clock(town, store, time) for store in (one, other)]
     assert clocks[0].turn() and not clocks[1].turn()
     assert (clocks[0].state.holder, clocks[1].state.holder) == (True, False)
@@ -181,7 +186,8 @@ def test_a_snapshot_is_read_again_only_if_its_readings_have_changed(
     town: Town, reopen: Callable[[], Store], time: FakeTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever process has stored the change; and what was kept is what would be read."""
-    store, other = reopen(), reopen()
+    store = reopen()
+    other = reopen()
     engine = start_clock(town, store, time).engine
     read: list[int] = []
     find = store.readings
@@ -207,7 +213,8 @@ def test_a_snapshot_is_read_again_only_if_its_readings_have_changed(
 def test_a_closed_road_holds_from_the_next_forecast_until_it_is_opened(
     town: Town, new_store: Callable[[], Store], time: FakeTime
 ) -> None:
-    store, served = new_store(), town.served
+    store = new_store()
+    served = town.served
     clock = start_clock(town, store, time)
     run_steps(town, store, clock, time, FIRST, FIRST + 2)
     busy = int(
@@ -234,7 +241,8 @@ def test_a_closed_road_holds_from_the_next_forecast_until_it_is_opened(
 
 
 def test_no_road_carries_more_than_its_ends(town: Town, new_store: Callable[[], Store], time: FakeTime) -> None:
-    store, network = new_store(), town.served.network
+    store = new_store()
+    network = town.served.network
     clock = start_clock(town, store, time)
     values = run_steps(town, store, clock, time, FIRST, FIRST + 2)
     flows = clock.engine.road_flow(latest(town, store).forecast.times_s, values, [])

@@ -45,13 +45,29 @@ def test_the_unit_is_one(tmp_path: Path) -> None:
 @pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
 def test_nginx_passes_on_what_it_should(nursery: Nursery, tmp_path: Path) -> None:
     """The file of the documents, with other ports and a certificate of the test's."""
-    store_path, secure, plain = str(tmp_path / "store.db"), free_port(), free_port()
+    store_path = str(tmp_path / "store.db")
+    secure = free_port()
+    plain = free_port()
     with closing(open_store(store_path)) as store:
         token = make_token(store, "test", "read", 0)
     service = nursery.serve(tmp_path / "log", "--replay", "--store", store_path)
     subject = ["-subj", "/CN=traffic.example", "-addext", "subjectAltName=DNS:traffic.example", "-nodes"]
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-keyout", tmp_path / "privkey.pem", "-out",
-                    tmp_path / "fullchain.pem", *subject], check=True, capture_output=True)  # fmt: skip
+    subprocess.run(
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-keyout",
+            tmp_path / "privkey.pem",
+            "-out",
+            tmp_path / "fullchain.pem",
+            *subject,
+        ],
+        check=True,
+        capture_output=True,
+    )
     text = (DEPLOY / "nginx.conf").read_text()
     for old, new in (
         ("127.0.0.1:8350", f"127.0.0.1:{service.port}"),

@@ -69,7 +69,8 @@ class Load:
         with closing(self.service.client()) as client:
             while True:
                 with self._lock:
-                    first, self.sent = self.sent, self.sent + BATCH
+                    first = self.sent
+                    self.sent = self.sent + BATCH
                 rows = {self.begin_us + k: float(k % 7) for k in range(first, first + BATCH)}
                 body = [{"node": self.node, "time": at / 1e6, "value": value} for at, value in rows.items()]
                 try:
@@ -81,9 +82,11 @@ class Load:
 
 
 def live_and_die(town: Town, nursery: Nursery, folder: Path, lives: int) -> None:
-    path, draws = folder / "store.db", random.Random(lives)
+    path = folder / "store.db"
+    draws = random.Random(lives)
     words = ("--replay", "--store", str(path))
-    node, told_s = town.served.node_names[0], None
+    node = town.served.node_names[0]
+    told_s = None
     acknowledged: dict[int, float] = {}
     for life in range(lives):
         service = nursery.serve(folder / "log", *words)
@@ -152,7 +155,9 @@ def post(client: ServiceClient, node: str, time_s: float, value: float) -> Any:
 
 def test_a_full_disk_is_said_and_recovered_from(town: Town, nursery: Nursery, tmp_path: Path) -> None:
     """The system lets the process write no file beyond a size, until it does again."""
-    path, node, now_s = tmp_path / "store.db", town.served.node_names[0], end_s(town, FIRST)
+    path = tmp_path / "store.db"
+    node = town.served.node_names[0]
+    now_s = end_s(town, FIRST)
     service = nursery.serve(tmp_path / "log", "--replay", "--store", str(path))
     tell_time(service, now_s)
     with closing(open_store(str(path))) as store, closing(service.client()) as client:
@@ -173,7 +178,9 @@ def test_a_full_disk_is_said_and_recovered_from(town: Town, nursery: Nursery, tm
 def test_a_database_that_takes_no_writes_is_said_and_recovered_from(
     town: Town, nursery: Nursery, postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    url, node, now_s = postgres.database("read_only"), town.served.node_names[0], end_s(town, FIRST)
+    url = postgres.database("read_only")
+    node = town.served.node_names[0]
+    now_s = end_s(town, FIRST)
     service = nursery.serve(tmp_path / "log", "--replay", "--store", url)
     tell_time(service, now_s)
 

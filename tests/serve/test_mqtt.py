@@ -29,9 +29,17 @@ TOPIC, NOW_S = "traffic/counts", 1_700_000_000
 def served_city() -> ServedCity:
     city = small_city()
     return ServedCity(
-        name=city.name, source=city, network=city.network, sensors=np.ones(city.network.num_nodes, bool),
-        steps=city.stream.steps, past=12, horizon=12, quantity="count", unit="", has_demand=False,
-    )  # fmt: skip
+        name=city.name,
+        source=city,
+        network=city.network,
+        sensors=np.ones(city.network.num_nodes, bool),
+        steps=city.stream.steps,
+        past=12,
+        horizon=12,
+        quantity="count",
+        unit="",
+        has_demand=False,
+    )
 
 
 class MendableStore(SqliteStore):

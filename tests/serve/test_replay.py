@@ -32,7 +32,9 @@ class FakeService(ServiceClient):
 
     def __init__(self, replay: bool = True) -> None:
         super().__init__("http://127.0.0.1:1")
-        self.replay, self.gone, self.sent = replay, 0, list[tuple[str, str, Any]]()
+        self.replay = replay
+        self.gone = 0
+        self.sent = list[tuple[str, str, Any]]()
 
     def send(self, method: str, path: str, body: Any = None) -> Any:
         if self.gone:
@@ -54,7 +56,8 @@ class FakeClock(FakeTime):
 
 def with_a_closure(town: Town) -> tuple[RoadNetworkStream, dict[str, str]]:
     """The town's readings, with a road closed in one snapshot."""
-    stream, network = town.city.stream, town.city.network
+    stream = town.city.stream
+    network = town.city.network
     a, b = (network.node_ids[ends[0]].item() for ends in (network.senders, network.receivers))
     closed = (np.arange(stream.num_snapshots) == FIRST + 1).astype(np.int64)
     changed = replace(stream, networks=(network, network.close([(a, b)])), network_of=closed)
@@ -71,8 +74,10 @@ def last_forecast(town: Town, store: Store) -> Issued:
 
 def test_a_replay_comes_to_the_forecast_of_the_record(town: Town, nursery: Nursery, tmp_path: Path) -> None:
     """Also when the service is killed on the way: the replay waits for it, and goes on."""
-    stream, path = town.city.stream, tmp_path / "replay.db"
-    words, port = ("--replay", "--store", str(path)), free_port()
+    stream = town.city.stream
+    path = tmp_path / "replay.db"
+    words = ("--replay", "--store", str(path))
+    port = free_port()
     service = nursery.serve(tmp_path / "log", *words, port=port)
     said: list[str] = []
 
@@ -93,7 +98,8 @@ def test_a_replay_comes_to_the_forecast_of_the_record(town: Town, nursery: Nurse
     assert last.snapshot == STOP - 1 and last.time_s == int(stream.times_s[STOP])
     assert ["does not respond" in line for line in said] == [True, False]
 
-    store, direct = open_store(str(path)), open_store(str(tmp_path / "direct.db"))
+    store = open_store(str(path))
+    direct = open_store(str(tmp_path / "direct.db"))
     until(lambda: store.state()[0] == last.time_s, "the last forecast is there")
     direct.add_readings(town.reading_rows(STOP - PAST, STOP), 0)
     assert start_clock(town, direct, FakeTime(last.time_s + 20)).turn()
@@ -108,7 +114,8 @@ def test_a_replay_comes_to_the_forecast_of_the_record(town: Town, nursery: Nurse
 
 
 def test_snapshots_are_sent_as_fast_as_asked_and_those_before_at_once(town: Town) -> None:
-    service, clock = FakeService(), FakeClock(0.0)
+    service = FakeService()
+    clock = FakeClock(0.0)
     replay = Replay(town.city.stream, service, speed=10, clock=clock, wait=clock.wait)
     at = [clock.now_s for _ in replay.run(FIRST, STOP)]
     assert at == [STEP_S / 10 * k for k in range(1, STOP - FIRST + 1)]
@@ -120,7 +127,8 @@ def test_snapshots_are_sent_as_fast_as_asked_and_those_before_at_once(town: Town
 
 def test_a_pause_is_not_made_up_for(town: Town) -> None:
     """The service's clock stood still meanwhile."""
-    service, clock = FakeService(), FakeClock(0.0)
+    service = FakeService()
+    clock = FakeClock(0.0)
     sent = Replay(town.city.stream, service, speed=10, say=lambda _: None, clock=clock, wait=clock.wait).run(0, 9)
     next(sent)
     clock.now_s += 1000
@@ -138,7 +146,8 @@ def test_roads_are_closed_and_opened_as_in_the_record(town: Town) -> None:
     closures = [(method, path, body) for method, path, body in service.sent if "closures" in path]
     assert closures == [("POST", "/v1/closures", road), ("DELETE", "/v1/closures/c0ffee", None)]
     words = service.paths()
-    begin_s, end_s = int(stream.times_s[FIRST + 1]), int(stream.times_s[FIRST + 2])
+    begin_s = int(stream.times_s[FIRST + 1])
+    end_s = int(stream.times_s[FIRST + 2])
     told = [body["time"] if path == "/v1/time" and body else "" for _, path, body in service.sent]
     assert told.index(utc_iso(begin_s)) < words.index("POST /v1/closures") < told.index(utc_iso(end_s))
 

@@ -61,7 +61,8 @@ def test_what_is_stored_is_there_for_others_and_in_time_order(store: Store, reop
 
 
 def test_changes_are_counted_by_period(store: Store) -> None:
-    here, there = 7 * PERIOD_US, 9 * PERIOD_US + 1
+    here = 7 * PERIOD_US
+    there = 9 * PERIOD_US + 1
     store.add_readings([Reading("A", here, 1.0), Reading("B", here + 5, 1.0), Reading("A", there, 1.0)], 0.0)
     assert store.reading_changes(here, there) == {7: 1, 9: 1}
     store.add_readings([Reading("A", here, 1.0)], 0.0)  # known

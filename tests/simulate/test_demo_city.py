@@ -95,7 +95,8 @@ def test_assignment_conserves_vehicles():
     loading = assign(roads, demand, open_, per_hour)
     np.testing.assert_allclose(demand.to_root.sum((1, 2)) + demand.from_root.sum((1, 2)), 1)
     N = town.network.num_nodes
-    starts, ends = np.zeros(N), np.zeros(N)
+    starts = np.zeros(N)
+    ends = np.zeros(N)
     for table, at_node, at_zone in ((demand.to_root, starts, ends), (demand.from_root, ends, starts)):
         trips = np.einsum("pzn,p->zn", table, per_hour)
         np.add(at_node, trips.sum(0), out=at_node)
@@ -146,7 +147,8 @@ def test_counts_are_whole_and_skewed(fortnight):
 
 def test_days_have_tides(undisturbed):
     days = undisturbed.stream.values.reshape(14, DAY, SMALL)
-    week, rest = days[[0, 1, 2, 3, 4, 7, 8, 9, 10, 11]], days[[5, 6, 12, 13]]
+    week = days[[0, 1, 2, 3, 4, 7, 8, 9, 10, 11]]
+    rest = days[[5, 6, 12, 13]]
 
     def at(hour):
         return slice(int(hour * 12), int((hour + 1.5) * 12))
@@ -183,9 +185,11 @@ def test_networks_follow_the_schedule(fortnight):
     for s in range(0, stream.num_snapshots, 6):
         day, hour = divmod(s, DAY)
         shut = {
-            road for c in fortnight.closures for road in c.roads
+            road
+            for c in fortnight.closures
+            for road in c.roads
             if c.first_day <= day < c.first_day + c.num_days and c.from_h <= hour / 12 < c.to_h
-        }  # fmt: skip
+        }
         closed = stream.networks[stream.network_of[s]].closed
         assert {(ids[a], ids[b]) for a, b in zip(closed.senders, closed.receivers, strict=True)} == shut
     assert all(strong_parts(t) == 1 for t in stream.networks)
@@ -198,7 +202,8 @@ def test_networks_follow_the_schedule(fortnight):
 def test_a_closed_bridge_diverts_traffic_and_nothing_else_changes(fortnight, undisturbed):
     bridge = fortnight.closures[0]
     assert bridge.reason == "bridge repair"
-    calm, shut = undisturbed.stream.values, fortnight.stream.values
+    calm = undisturbed.stream.values
+    shut = fortnight.stream.values
     stream = fortnight.stream
     first = int(np.flatnonzero(stream.network_of)[0])
     np.testing.assert_array_equal(shut[:first], calm[:first])
@@ -214,7 +219,8 @@ def test_a_closed_bridge_diverts_traffic_and_nothing_else_changes(fortnight, und
 
 
 def test_a_usual_weekday_is_the_mean_of_the_simulated_ones(fortnight, undisturbed):
-    network, bridge = undisturbed.stream.network, fortnight.closures[0]
+    network = undisturbed.stream.network
+    bridge = fortnight.closures[0]
     hours = range(9, 18)
     versions = [network, network.close(bridge.roads)]
     usual, shut = usual_weekday(versions, seed=3, intersections=SMALL, hours=hours)

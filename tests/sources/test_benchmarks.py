@@ -81,7 +81,8 @@ def test_adjacency_chooses_the_pairs_and_distances_their_lengths(tmp_path: Path)
     assert edges_of(import_benchmark("metr-la", files=folder)) == {("767542", "717447"): 5010.0}
     (folder / "sensor_graph" / "distances_la_2012.csv").unlink()
     straight = import_benchmark("metr-la", files=folder)
-    (lat_a, lon_a), (lat_b, lon_b) = PLACES[2], PLACES[3]
+    (lat_a, lon_a) = PLACES[2]
+    (lat_b, lon_b) = PLACES[3]
     metres = haversine_m(*(np.array([x]) for x in (lon_a, lat_a, lon_b, lat_b)))
     assert edges_of(straight)["767542", "717447"] == pytest.approx(float(metres[0]))
     assert "Pairs without a distance, given the straight-line distance: 1." in straight.notices
@@ -113,9 +114,11 @@ def test_what_pandas_writes_is_read(tmp_path: Path) -> None:
 @pytest.mark.shared
 def test_the_week_of_metr_la_comes_back(tmp_path: Path) -> None:
     folder = shared_data("metr-la-week")
-    nodes, edges = pl.read_parquet(folder / "nodes.parquet"), pl.read_parquet(folder / "edges.parquet")
+    nodes = pl.read_parquet(folder / "nodes.parquet")
+    edges = pl.read_parquet(folder / "edges.parquet")
     with np.load(folder / "speed.npz") as held:
-        speed, times = held["speed_mph"], held["t_local"].astype("datetime64[s]")
+        speed = held["speed_mph"]
+        times = held["t_local"].astype("datetime64[s]")
     ids = [str(x) for x in nodes["sensor_id"].to_list()]
     frame_h5(tmp_path / "metr-la.h5", speed, [i.encode() for i in ids], times)
     places = nodes.select(pl.col("node_id").alias("index"), "sensor_id", pl.col("lat").alias("latitude"), "lon")

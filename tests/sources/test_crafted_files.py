@@ -80,7 +80,8 @@ def imports_of(path: Path, folder: Path) -> dict[str, Callable[[], object]]:
     """Everything that takes a path, given this one."""
     city_csv(folder)
     city = read_city(folder)
-    nodes, edges = folder / "nodes.csv", folder / "edges.csv"
+    nodes = folder / "nodes.csv"
+    edges = folder / "edges.csv"
     return {
         "osm": lambda: import_osm(path),
         "sumo": lambda: import_sumo(path),
@@ -118,7 +119,8 @@ def test_so_is_a_city_with_one_among_its_tables(stem: str, tmp_path: Path) -> No
 def npz_bomb(path: Path) -> Path:
     """1.2 GB of zeros in a megabyte."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as whole, whole.open("v.npy", "w", force_zip64=True) as file:
-        head, rows = io.BytesIO(), 50_000_000
+        head = io.BytesIO()
+        rows = 50_000_000
         np.lib.format.write_array_header_1_0(head, {"descr": "<f8", "fortran_order": False, "shape": (rows, 3)})
         file.write(head.getvalue() + bytes(1 << 20))  # the rest would not be read: there is no memory for it
     return path
@@ -140,9 +142,13 @@ def test_an_array_that_unpacks_to_more_than_the_memory_is_refused(
     matrix_tables(tmp_path)
     with raises(CityError, f"bomb.{ending}", "0.4 GB"):
         import_matrix(
-            bomb(tmp_path / f"bomb.{ending}"), nodes=tmp_path / "nodes.csv", edges=tmp_path / "edges.csv",
-            values="v", start="2024-01-01T00:00Z", step="5min",
-        )  # fmt: skip
+            bomb(tmp_path / f"bomb.{ending}"),
+            nodes=tmp_path / "nodes.csv",
+            edges=tmp_path / "edges.csv",
+            values="v",
+            start="2024-01-01T00:00Z",
+            step="5min",
+        )
 
 
 def zstd(first: bytes, blocks: int) -> bytes:
@@ -329,9 +335,13 @@ def test_nor_does_a_matrix(how: str, other: Path, tmp_path: Path) -> None:
         elsewhere(file, how, "v", other, (4, 3))
     with raises(CityError, "m.h5"):
         import_matrix(
-            tmp_path / "m.h5", nodes=tmp_path / "nodes.csv", edges=tmp_path / "edges.csv", values="v",
-            start="2024-01-01T00:00Z", step="5min",
-        )  # fmt: skip
+            tmp_path / "m.h5",
+            nodes=tmp_path / "nodes.csv",
+            edges=tmp_path / "edges.csv",
+            values="v",
+            start="2024-01-01T00:00Z",
+            step="5min",
+        )
 
 
 # Settings
@@ -401,7 +411,8 @@ def test_a_column_of_dates_is_no_text(column: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["topology_of", "senders", "roads_end", "lon"])
 def test_a_cache_with_a_turned_bit_is_made_again(name: str, tmp_path: Path) -> None:
     city_csv(tmp_path)
-    city, path = read_city(tmp_path), tmp_path / "cache" / f"{name}.npy"
+    city = read_city(tmp_path)
+    path = tmp_path / "cache" / f"{name}.npy"
     for at in (20, -1):  # in its header, and in its data
         whole = bytearray(path.read_bytes())
         whole[at] ^= 64

@@ -38,13 +38,18 @@ def fuzz(jobs: Iterable[Job], folder: Path, *, limit_s: float = LIMIT_S) -> dict
     """Run the jobs in a process of their own and gather what it logs."""
     jobs = list(jobs)
     folder.mkdir(parents=True)
-    asked, log = folder / "jobs.json", folder / "log.jsonl"
+    asked = folder / "jobs.json"
+    log = folder / "log.jsonl"
     asked.write_text(json.dumps({"jobs": jobs, "limit_s": limit_s}))
     ended = subprocess.run(
         [sys.executable, "-m", "tests.support.fuzz_child", str(asked), str(log)],
-        cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "2", "TMPDIR": str(folder)},
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "2", "TMPDIR": str(folder)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
     assert ended.returncode == 0, f"the harness ended with {ended.returncode}: {ended.stderr[-3000:]}"
     outcomes = {name: Outcome() for name, _, _ in jobs}
     for name, k, which, how, said in map(json.loads, log.read_text().splitlines()):
@@ -58,7 +63,8 @@ def fuzz(jobs: Iterable[Job], folder: Path, *, limit_s: float = LIMIT_S) -> dict
 @pytest.fixture(scope="module")
 def few(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     folder = tmp_path_factory.mktemp("fuzz")
-    jobs, half = [(name, 0, FEW) for name in FORMATS], len(FORMATS) // 2
+    jobs = [(name, 0, FEW) for name in FORMATS]
+    half = len(FORMATS) // 2
     # Formats that stand together compile and import the same.
     with ThreadPoolExecutor(2) as pool:
         parts = pool.map(fuzz, (jobs[:half], jobs[half:]), (folder / "first", folder / "second"))

@@ -65,7 +65,8 @@ def assert_same(a: City, b: City) -> None:
     if a.stream.num_snapshots:
         assert a.stream.start_s == b.stream.start_s
     for name in ("node_ids", "lon", "lat"):
-        ours, theirs = getattr(a.network, name), getattr(b.network, name)
+        ours = getattr(a.network, name)
+        theirs = getattr(b.network, name)
         np.testing.assert_array_equal(ours, theirs)
         assert ours.dtype.kind == theirs.dtype.kind
     for field in fields(Edges):
@@ -95,12 +96,14 @@ def test_what_is_written_is_what_libcity_reads(tmp_path: Path) -> None:
     city = city_of(3, text=False, snapshots=5)
     export_libcity(city, tmp_path / "out")
     config = json.loads((tmp_path / "out" / "config.json").read_text())
-    stem, feature = config["info"]["geo_file"], config["info"]["data_col"][0]
+    stem = config["info"]["geo_file"]
+    feature = config["info"]["data_col"][0]
     assert (stem, feature) == ("A_town_by_Lac", "traffic_flow")
     geo = pd.read_csv(tmp_path / "out" / f"{stem}.geo")
     dyna = pd.read_csv(tmp_path / "out" / f"{stem}.dyna")
     rel = pd.read_csv(tmp_path / "out" / f"{stem}.rel")
-    N, S = len(geo), 5
+    N = len(geo)
+    S = 5
     assert dyna["dyna_id"].tolist() == list(range(N * S))
     assert dyna["entity_id"].tolist() == np.repeat(geo["geo_id"], S).tolist()
     assert len(set(dyna["time"][:S])) == S and dyna["time"][:S].tolist() * N == dyna["time"].tolist()
@@ -145,7 +148,8 @@ def test_only_atomic_files_are_replaced(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["package.json", "notes.geojson", "config.json.bak", "Town.geo"])
 def test_files_of_others_stay_where_atomic_files_are_written(name: str, tmp_path: Path) -> None:
-    city, folder = city_of(1, text=False, snapshots=2), tmp_path / "out"
+    city = city_of(1, text=False, snapshots=2)
+    folder = tmp_path / "out"
     folder.mkdir()
     (folder / name).write_text("mine")
     with raises(CityError, name):

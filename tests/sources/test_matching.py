@@ -27,14 +27,17 @@ RADIUS_M = 50.0
 def scattered(seed: int, *, num_nodes: int = 60) -> RoadNetwork:
     """Nodes over some two kilometres with bent roads between near ones, not all reachable."""
     rng = np.random.default_rng(seed)
-    lon, lat = 6.1 + 0.03 * rng.random(num_nodes), 49.6 + 0.02 * rng.random(num_nodes)
+    lon = 6.1 + 0.03 * rng.random(num_nodes)
+    lat = 49.6 + 0.02 * rng.random(num_nodes)
     far = haversine_m(lon[:, None], lat[:, None], lon[None], lat[None])
     near = np.argsort(far, axis=1)[:, 1:4]
-    senders, receivers = np.repeat(np.arange(num_nodes), 3), near.ravel()
+    senders = np.repeat(np.arange(num_nodes), 3)
+    receivers = near.ravel()
     geometry = np.full(len(senders), b"", np.object_)
     length_m = far[senders, receivers]
     for road in range(0, len(senders), 2):
-        a, b = senders[road], receivers[road]
+        a = senders[road]
+        b = receivers[road]
         bend = [(lon[a] + lon[b]) / 2 + 0.001, (lat[a] + lat[b]) / 2]
         line = np.array([[lon[a], lat[a]], bend, [lon[b], lat[b]]])
         geometry[road] = write_line(line)
@@ -54,7 +57,8 @@ def drive(network: RoadNetwork, seed: int, *, vehicles: int = 6, noise_m: float 
     rng = np.random.default_rng(seed)
     rows: list[tuple[int, float, float, int]] = []
     for vehicle in range(vehicles):
-        node, time_us = int(rng.integers(network.num_nodes)), 0
+        node = int(rng.integers(network.num_nodes))
+        time_us = 0
         for _ in range(40):
             out = np.flatnonzero(network.senders == node)
             node = (
@@ -82,21 +86,25 @@ def to_line_m(line: NDArray[np.float64], x_m: float, y_m: float) -> float:
 @pytest.mark.parametrize("seed", range(3))
 def test_candidates_are_the_roads_within_the_radius(seed: int) -> None:
     network = scattered(seed)
-    roads, rng = roads_of(network), np.random.default_rng(seed)
+    roads = roads_of(network)
+    rng = np.random.default_rng(seed)
     lines = []
     for road in range(network.num_edges):
         pieces = np.flatnonzero(roads.grid.piece_road == road)
         grid = roads.grid
-        x, y = grid.piece_x_m[pieces], grid.piece_y_m[pieces]
+        x = grid.piece_x_m[pieces]
+        y = grid.piece_y_m[pieces]
         ends = [x[-1] + grid.piece_dx_m[pieces[-1]], y[-1] + grid.piece_dy_m[pieces[-1]]]
         lines.append(np.vstack([np.stack([x, y], axis=1), ends]))
-    lon, lat = rng.uniform(6.095, 6.135, 30), rng.uniform(49.595, 49.625, 30)
+    lon = rng.uniform(6.095, 6.135, 30)
+    lat = rng.uniform(49.595, 49.625, 30)
     x_m, y_m = roads.projection.metres(lon, lat)
     found = find_candidates(roads.grid, x_m, y_m, RADIUS_M, INSIDE_M)
     assert (found.number > 0).any()
     for i in range(len(lon)):
         away = np.array([to_line_m(line, x_m[i], y_m[i]) for line in lines])
-        sure, never = set(np.flatnonzero(away < RADIUS_M - 1)), set(np.flatnonzero(away > RADIUS_M + 1))
+        sure = set(np.flatnonzero(away < RADIUS_M - 1))
+        never = set(np.flatnonzero(away > RADIUS_M + 1))
         got = set(found.road[i, : found.number[i]].tolist())
         assert len(got) == found.number[i]
         if len(sure) <= MAX_CANDIDATES:
@@ -157,7 +165,8 @@ def test_the_table_holds_the_shortest_routes(seed: int) -> None:
 @pytest.mark.parametrize("routes", [0, 300])
 def test_a_smaller_table_changes_nothing(monkeypatch: pytest.MonkeyPatch, routes: int) -> None:
     network = scattered(4)
-    roads, positions = roads_of(network), drive(network, 4)
+    roads = roads_of(network)
+    positions = drive(network, 4)
     whole, settings = match(roads, positions, MatchOptions())
     assert (whole.before >= 0).sum() > 100
     monkeypatch.setattr(matching, "TABLE_ROUTES", routes)
@@ -170,15 +179,18 @@ def test_a_smaller_table_changes_nothing(monkeypatch: pytest.MonkeyPatch, routes
 
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     network = scattered(5)
-    roads, positions = roads_of(network), drive(network, 5)
+    roads = roads_of(network)
+    positions = drive(network, 5)
     whole, _ = match(roads, positions, MatchOptions(sigma_m=5, beta_m=20))
     parts = [slice(0, 40), slice(40, 160), slice(160, 240)]
     monkeypatch.setattr(matching, "chunk_slices", lambda vehicle, size: parts)
     said: list[tuple[int, int]] = []
     cut, _ = match(
-        roads, positions, MatchOptions(sigma_m=5, beta_m=20, workers=2),
+        roads,
+        positions,
+        MatchOptions(sigma_m=5, beta_m=20, workers=2),
         on_progress=lambda done, total, words: said.append((done, total)),
-    )  # fmt: skip
+    )
     assert_equal(whole, cut)
     assert said == [(40, 240), (160, 240), (240, 240)]
 
@@ -195,7 +207,8 @@ def test_chunks_are_whole_vehicles() -> None:
 
 def test_routes_are_no_faster_than_a_car_and_positions_far_away_are_outside() -> None:
     network = scattered(6)
-    roads, positions = roads_of(network), drive(network, 6)
+    roads = roads_of(network)
+    positions = drive(network, 6)
     found, _ = match(roads, positions, MatchOptions(sigma_m=5, beta_m=20))
     linked = np.flatnonzero(found.before >= 0)
     took_s = (positions.arrive_us[linked] - positions.depart_us[found.before[linked]]) / 1e6

@@ -25,7 +25,8 @@ TIMES = START_S + 300 * np.arange(4)
 
 @pytest.fixture
 def tables(tmp_path: Path) -> dict[str, Path]:
-    nodes, edges = tmp_path / "nodes.csv", tmp_path / "roads.csv"
+    nodes = tmp_path / "nodes.csv"
+    edges = tmp_path / "roads.csv"
     nodes.write_text("node_id,lon,lat,extra\n7,6.1,49.6,x\n5,6.11,49.6,y\n9,6.12,49.6,z\n")
     edges.write_text("src,dst,dist_mi,limit_mph,lanes\n7,5,0.5,30,1\n5,9,1,,2\n9,7,0.25,20,\n")
     return {"nodes": nodes, "edges": edges}
@@ -139,8 +140,12 @@ def test_bad_cells_are_counted(tables: dict[str, Path], tmp_path: Path) -> None:
     city = imported(tables, save_npz(tmp_path, c=values, t=TIMES[[1, 0, 2, 3]]), values="c", time="t")
     assert city.stream.observed.sum() == 9
     said = "\n".join(city.notices)
-    for notice in ("not observed: 1", 'Infinite readings were left out: 1 (first: row 2 of the matrix, node "5")',
-                   "Negative counts were left out: 1", "earlier than the row above, sorted: 1"):  # fmt: skip
+    for notice in (
+        "not observed: 1",
+        'Infinite readings were left out: 1 (first: row 2 of the matrix, node "5")',
+        "Negative counts were left out: 1",
+        "earlier than the row above, sorted: 1",
+    ):
         assert notice in said
     np.testing.assert_array_equal(city.stream.values[1], [0, 2, 3])  # rows in order of time
 
@@ -258,14 +263,27 @@ def test_the_shared_cities_come_in_as_they_are(tmp_path: Path) -> None:
     def tables(folder: Path) -> dict[str, Path]:
         return {"nodes": folder / "nodes.parquet", "edges": folder / "edges.parquet"}
 
-    city = import_matrix(lux / "counts.npz", **tables(lux), values="counts", start="2024-01-01T00:00", step="5min",
-                         rename=ends | {"speed_limit_kmh": "speed_kph"})  # fmt: skip
+    city = import_matrix(
+        lux / "counts.npz",
+        **tables(lux),
+        values="counts",
+        start="2024-01-01T00:00",
+        step="5min",
+        rename=ends | {"speed_limit_kmh": "speed_kph"},
+    )
     np.testing.assert_array_equal(city.stream.values, np.load(lux / "counts.npz")["counts"])
     assert city.network.edges.speed_kph[0] == 50
     assert city.stream.wall_clock[0].tolist() == [0, 0, 0]  # Monday, midnight
 
-    city = import_matrix(sf / "counts.npz", **tables(sf), values="counts", time="t_unix", valid="valid",
-                         timezone="America/Los_Angeles", rename=ends)  # fmt: skip
+    city = import_matrix(
+        sf / "counts.npz",
+        **tables(sf),
+        values="counts",
+        time="t_unix",
+        valid="valid",
+        timezone="America/Los_Angeles",
+        rename=ends,
+    )
     write_city(city, tmp_path / "sf")
     back = read_city(tmp_path / "sf").stream
     with np.load(sf / "counts.npz") as held:
@@ -274,8 +292,15 @@ def test_the_shared_cities_come_in_as_they_are(tmp_path: Path) -> None:
     assert back.local_time(back.start_s) == "2008-05-17T03:00:00-07:00"
 
     rename = ends | {"road_distance_m_est": "length_m"}
-    city = import_matrix(la / "speed.npz", **tables(la), values="speed_mph", time="t_local", quantity="speed",
-                         timezone="America/Los_Angeles", rename=rename)  # fmt: skip
+    city = import_matrix(
+        la / "speed.npz",
+        **tables(la),
+        values="speed_mph",
+        time="t_local",
+        quantity="speed",
+        timezone="America/Los_Angeles",
+        rename=rename,
+    )
     np.testing.assert_array_equal(city.stream.values, np.load(la / "speed.npz")["speed_mph"])
     assert city.stream.unit == "mph"
     assert city.stream.local_time(city.stream.start_s) == "2012-03-01T00:00:00-08:00"

@@ -70,7 +70,8 @@ def test_every_format_gives_the_same_network(tmp_path: Path) -> None:
         assert roads_of(other.network).keys() == roads_of(first.network).keys(), kind
         for pair, row in roads_of(first.network).items():
             there = roads_of(other.network)[pair]
-            a, b = first.network.edges, other.network.edges
+            a = first.network.edges
+            b = other.network.edges
             assert b.length_m[there] == pytest.approx(a.length_m[row], rel=1e-6), kind
             assert b.road_class[there] == a.road_class[row] and b.speed_kph[there] == a.speed_kph[row], kind
             assert np.array_equal(b.lanes[there], a.lanes[row], equal_nan=True) and b.name[there] == a.name[row], kind
@@ -160,7 +161,8 @@ def test_network_drives_as_the_map_does(town: Map, tmp_path_factory: pytest.Temp
             read_osm(path, keep_all=True)
         return
     network = read_osm(path, keep_all=True).network
-    edges, ids = network.edges, network.node_ids.tolist()
+    edges = network.edges
+    ids = network.node_ids.tolist()
     assert (edges.senders != edges.receivers).all() and len(roads_of(network)) == len(edges)
     assert edges.length_m.sum() == pytest.approx(sum(pairs.values()), rel=1e-6)  # no road is lost, none is doubled
     driven: list[tuple[int, int]] = []
@@ -236,11 +238,25 @@ def kind(**tags: str) -> RoadKind | None:
 @pytest.mark.parametrize(
     ("text", "kph"),
     [
-        ("50", 50), ("30 mph", 48.28), ("30mph", 48.28), ("80 km/h", 80), ("50;30", 30), ("100|80", 80), ("walk", 7),
-        ("none", 130), ("RO:urban", 50), ("DE:rural", 100), ("GB:nsl_single", 96.56), ("DE:zone:30", 30),
-        ("FR:zone30", 30), ("DE:30", 30), ("10 knots", 18.52), (" 70 ", 70), ("50.5", 50.5),
+        ("50", 50),
+        ("30 mph", 48.28),
+        ("30mph", 48.28),
+        ("80 km/h", 80),
+        ("50;30", 30),
+        ("100|80", 80),
+        ("walk", 7),
+        ("none", 130),
+        ("RO:urban", 50),
+        ("DE:rural", 100),
+        ("GB:nsl_single", 96.56),
+        ("DE:zone:30", 30),
+        ("FR:zone30", 30),
+        ("DE:30", 30),
+        ("10 knots", 18.52),
+        (" 70 ", 70),
+        ("50.5", 50.5),
     ],
-)  # fmt: skip
+)
 def test_speed_limits(text: str, kph: float) -> None:
     assert speed_kph(text) == pytest.approx(kph, abs=0.01)
 
@@ -261,15 +277,27 @@ def test_any_text_is_a_speed_or_none(text: str) -> None:
 @pytest.mark.parametrize(
     ("tags", "ways"),
     [
-        ({"oneway": "yes"}, "+"), ({"oneway": "true"}, "+"), ({"oneway": "1"}, "+"), ({"oneway": "-1"}, "-"),
-        ({"oneway": "reverse"}, "-"), ({"oneway": "no"}, "+-"), ({}, "+-"), ({"oneway": "reversible"}, "+-"),
-        ({"oneway": "alternating"}, "+-"), ({"junction": "roundabout"}, "+"), ({"junction": "circular"}, "+"),
-        ({"junction": "roundabout", "oneway": "no"}, "+-"), ({"highway": "motorway"}, "+"),
-        ({"highway": "motorway_link"}, "+"), ({"highway": "motorway", "oneway": "no"}, "+-"),
-        ({"highway": "motorway", "oneway": "-1"}, "-"), ({"oneway": "yes", "oneway__motor_vehicle": "no"}, "+-"),
-        ({"oneway": "sometimes"}, "+-"), ({"oneway": "sometimes", "junction": "roundabout"}, "+"),
+        ({"oneway": "yes"}, "+"),
+        ({"oneway": "true"}, "+"),
+        ({"oneway": "1"}, "+"),
+        ({"oneway": "-1"}, "-"),
+        ({"oneway": "reverse"}, "-"),
+        ({"oneway": "no"}, "+-"),
+        ({}, "+-"),
+        ({"oneway": "reversible"}, "+-"),
+        ({"oneway": "alternating"}, "+-"),
+        ({"junction": "roundabout"}, "+"),
+        ({"junction": "circular"}, "+"),
+        ({"junction": "roundabout", "oneway": "no"}, "+-"),
+        ({"highway": "motorway"}, "+"),
+        ({"highway": "motorway_link"}, "+"),
+        ({"highway": "motorway", "oneway": "no"}, "+-"),
+        ({"highway": "motorway", "oneway": "-1"}, "-"),
+        ({"oneway": "yes", "oneway__motor_vehicle": "no"}, "+-"),
+        ({"oneway": "sometimes"}, "+-"),
+        ({"oneway": "sometimes", "junction": "roundabout"}, "+"),
     ],
-)  # fmt: skip
+)
 def test_directions(tags: dict[str, str], ways: str) -> None:
     found = kind(**tags)
     assert found is not None
@@ -279,15 +307,24 @@ def test_directions(tags: dict[str, str], ways: str) -> None:
 @pytest.mark.parametrize(
     ("tags", "kept"),
     [
-        ({"access": "private"}, False), ({"access": "no"}, False), ({"access": "no", "motor_vehicle": "yes"}, True),
-        ({"access": "yes", "motorcar": "no"}, False), ({"vehicle": "no", "motor_vehicle": "destination"}, True),
-        ({"access": "customers"}, True), ({"access": "destination"}, True),
+        ({"access": "private"}, False),
+        ({"access": "no"}, False),
+        ({"access": "no", "motor_vehicle": "yes"}, True),
+        ({"access": "yes", "motorcar": "no"}, False),
+        ({"vehicle": "no", "motor_vehicle": "destination"}, True),
+        ({"access": "customers"}, True),
+        ({"access": "destination"}, True),
         ({"access": "agricultural;forestry"}, False),
-        ({"access": "private;destination"}, True), ({"area": "yes"}, False), ({"highway": "construction"}, False),
-        ({"highway": "proposed"}, False), ({"highway": "footway"}, False), ({"highway": "service"}, True),
-        ({"highway": "service", "service": "alley"}, True), ({"highway": "service", "service": "parking_aisle"}, False),
+        ({"access": "private;destination"}, True),
+        ({"area": "yes"}, False),
+        ({"highway": "construction"}, False),
+        ({"highway": "proposed"}, False),
+        ({"highway": "footway"}, False),
+        ({"highway": "service"}, True),
+        ({"highway": "service", "service": "alley"}, True),
+        ({"highway": "service", "service": "parking_aisle"}, False),
     ],
-)  # fmt: skip
+)
 def test_what_is_a_road(tags: dict[str, str], kept: bool) -> None:
     assert (kind(**tags) is not None) == kept
 
@@ -295,13 +332,20 @@ def test_what_is_a_road(tags: dict[str, str], kept: bool) -> None:
 @pytest.mark.parametrize(
     ("tags", "lanes"),
     [
-        ({"lanes": "2"}, (1, 1)), ({"lanes": "3"}, (1.5, 1.5)), ({"lanes": "1"}, (1, 1)), ({}, (0, 0)),
-        ({"lanes": "3", "lanes__forward": "2"}, (2, 1)), ({"lanes": "5", "lanes__both_ways": "1"}, (2, 2)),
-        ({"lanes": "3", "oneway": "yes"}, (3, 3)), ({"lanes": "2;3", "oneway": "yes"}, (2, 2)),
-        ({"lanes": "many"}, (0, 0)), ({"lanes": "999"}, (0, 0)), ({"lanes": "-2"}, (0, 0)),
+        ({"lanes": "2"}, (1, 1)),
+        ({"lanes": "3"}, (1.5, 1.5)),
+        ({"lanes": "1"}, (1, 1)),
+        ({}, (0, 0)),
+        ({"lanes": "3", "lanes__forward": "2"}, (2, 1)),
+        ({"lanes": "5", "lanes__both_ways": "1"}, (2, 2)),
+        ({"lanes": "3", "oneway": "yes"}, (3, 3)),
+        ({"lanes": "2;3", "oneway": "yes"}, (2, 2)),
+        ({"lanes": "many"}, (0, 0)),
+        ({"lanes": "999"}, (0, 0)),
+        ({"lanes": "-2"}, (0, 0)),
         ({"lanes__forward": "2", "lanes__backward": "1"}, (2, 1)),
     ],
-)  # fmt: skip
+)
 def test_lanes(tags: dict[str, str], lanes: tuple[float, float]) -> None:
     found = kind(**tags)
     assert found is not None
@@ -324,7 +368,8 @@ def test_a_map_has_the_time_zone_of_its_place(lon: float, lat: float, name: str)
 
 @pytest.mark.parametrize("ending", ["json.gz", "json.bz2", "graphml.gz"])
 def test_compressed_answers_are_read_like_plain_ones(ending: str, tmp_path: Path) -> None:
-    town, pack = crossing(), bz2.compress if ending.endswith("bz2") else gzip.compress
+    town = crossing()
+    pack = bz2.compress if ending.endswith("bz2") else gzip.compress
     text = town.overpass(geom=False) if "json" in ending else town.graphml()
     plain = import_osm(write(tmp_path, text, f"town.{ending.partition('.')[0]}"))
     packed = import_osm(write(tmp_path, pack(text.encode()), f"town.{ending}"))
@@ -412,7 +457,8 @@ def test_a_written_city_forbids_what_the_map_does(
     except CityError:
         return  # a map without a road
     write_city(city, folder / "city")
-    kept, direct = on_roads(read_city(folder / "city")), import_osm(path, keep_all=True, on="roads")
+    kept = on_roads(read_city(folder / "city"))
+    direct = import_osm(path, keep_all=True, on="roads")
     assert roads_of(kept).keys() == roads_of(direct.network).keys()
     assert len(direct.forbidden_turns) == 0  # they are its edges
 
@@ -516,7 +562,7 @@ def bombed(xml: str) -> str:
             "coordinates",
         ),
     ],
-)  # fmt: skip
+)
 def test_bad_files_are_refused(tmp_path: Path, text: bytes, said: str) -> None:
     with raises(CityError, "town.osm", said):
         import_osm(write(tmp_path, text))

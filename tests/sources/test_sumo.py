@@ -43,9 +43,18 @@ from tests.support.sumo_files import (
 START_S = 1_704_067_200  # 2024-01-01T00:00Z
 
 TURNS = {
-    ("AB", "BC"), ("AB", "BC2"), ("AB", "BD"), ("BC", "CB"), ("BC2", "CB"), ("CB", "BA"), ("CB", "BD"),
-    ("BD", "DB"), ("DB", "BA"), ("DB", "BC"), ("BA", "AB"),
-}  # fmt: skip
+    ("AB", "BC"),
+    ("AB", "BC2"),
+    ("AB", "BD"),
+    ("BC", "CB"),
+    ("BC2", "CB"),
+    ("CB", "BA"),
+    ("CB", "BD"),
+    ("BD", "DB"),
+    ("DB", "BA"),
+    ("DB", "BC"),
+    ("BA", "AB"),
+}
 
 
 @pytest.fixture
@@ -107,7 +116,8 @@ def test_a_net_without_a_projection_lies_where_it_is_put(
     path = write(tmp_path, "n.net.xml", net_xml(location=location).replace('x="400"', 'x="399"'))
     network = import_sumo(path, origin=origin).network
     at = {str(node): row for row, node in enumerate(network.node_ids)}
-    lon, lat = network.lon, network.lat
+    lon = network.lon
+    lat = network.lat
     np.testing.assert_allclose((lon[at["A"]], lat[at["A"]]), origin)
     for node, apart_m in (("B", 200), ("C", 399), ("D", np.hypot(200, 300))):
         away_m = haversine_m(lon[at["A"]], lat[at["A"]], lon[at[node]], lat[at[node]])
@@ -160,7 +170,8 @@ def test_on_roads_parallel_roads_are_nodes_and_connections_edges(town: Path) -> 
 def test_a_net_without_connections_allows_every_turn_but_back(tmp_path: Path) -> None:
     path = write(tmp_path, "bare.net.xml", re.sub(r"<connection [^>]*/>", "", net_xml()))
     city = import_sumo(path, on="roads")
-    ids, network = city.network.node_ids, city.network
+    ids = city.network.node_ids
+    network = city.network
     turns = set(zip(ids[network.senders].tolist(), ids[network.receivers].tolist(), strict=True))
     assert turns == TURNS | {("DB", "BC2")}
     assert any(n.startswith("Networks without connections") for n in city.notices)
@@ -260,8 +271,9 @@ def test_files_follow_each_other_and_what_is_missing_is_a_gap(town: Path, tmp_pa
         assert stream.values.max(axis=1).tolist() == [3, 0, 0, 6]
     with raises(CityError, '"AB"', "two counts"):
         import_sumo(town, edgedata=[first, first])
-    stream = import_sumo(town, edgedata=[first, first], start=["2024-03-30T00:00", "2024-03-31T00:00"],
-                         timezone="Europe/Luxembourg").stream  # fmt: skip
+    stream = import_sumo(
+        town, edgedata=[first, first], start=["2024-03-30T00:00", "2024-03-31T00:00"], timezone="Europe/Luxembourg"
+    ).stream
     assert stream.num_snapshots == 289
     assert stream.local_time(stream.start_s) == "2024-03-30T00:00:00+01:00"
     with raises(CityError, "2 starts for 1 files"):
@@ -572,7 +584,8 @@ def test_damaged_files_give_an_error_or_a_city(tmp_path: Path, kind: str) -> Non
         net = given.get("net", files["net"])
         try:
             if "loop" in kind:
-                placed, output = given.get("loops", files["loops"]), given.get("loop_output", files["loop_output"])
+                placed = given.get("loops", files["loops"])
+                output = given.get("loop_output", files["loop_output"])
                 city = import_sumo(net, detectors=[placed, output])
             else:
                 city = import_sumo(net, edgedata=[given.get("edgedata", files["edgedata"])])
@@ -653,7 +666,8 @@ def test_counts_are_the_passages_of_the_routes_that_sumo_drove(tmp_path: Path) -
 @pytest.mark.shared
 @pytest.mark.slow
 def test_the_network_of_lux_sim_is_built_again(tmp_path: Path) -> None:
-    folder, maps = shared_data("lux-sim"), shared_data("osm-extracts")
+    folder = shared_data("lux-sim")
+    maps = shared_data("osm-extracts")
     if not shutil.which("netconvert"):
         pytest.skip("SUMO is not installed")
     options = ["--junctions.join", "--geometry.remove", "--ramps.guess", "--keep-edges.by-vclass", "passenger"]

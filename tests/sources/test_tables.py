@@ -388,7 +388,8 @@ def test_a_sensor_is_not_attached_to_a_node_that_is_gone() -> None:
     place = np.array([6.1, 6.2]), np.array([49.6, 49.6])
     network = RoadNetwork(np.array(["A", "B"]), *place, Edges.none()).remove_nodes(["B"])
     found = attach([SensorSite(lon=6.2, lat=49.6)], network, roads=None, snap_m=None)
-    node_of, why = found.node_of, found.reasons
+    node_of = found.node_of
+    why = found.reasons
     assert node_of.tolist() == [-1] and "m from the nearest node, A" in why[0]
 
 
@@ -428,9 +429,13 @@ def test_a_detector_on_a_road_is_a_node_of_the_line_graph(files: dict[str, Path]
 
 
 def test_a_road_is_named_by_the_users_own_id(tmp_path: Path) -> None:
-    edges = put(tmp_path, "e.csv", "segment_id,u,v,wkt,direction\n"
+    edges = put(
+        tmp_path,
+        "e.csv",
+        "segment_id,u,v,wkt,direction\n"
         '10,1,2,"LINESTRING(6.1 49.6,6.11 49.6)",both\n20,2,1,"LINESTRING(6.11 49.6,6.11 49.7,6.1 49.6)",both\n'
-        '30,2,3,"LINESTRING(6.11 49.6,6.12 49.6)",forward\n')  # fmt: skip
+        '30,2,3,"LINESTRING(6.11 49.6,6.12 49.6)",forward\n',
+    )
     rows = [f"{t:%Y-%m-%dT%H:%MZ},{s},{d},1" for t in steps(3) for s, d in ((10, "forward"), (10, "W"), (30, ""))]
     readings = put(tmp_path, "r.csv", "\n".join(["time,sensor_id,bearing,count", *rows]) + "\n")
     sensors = put(tmp_path, "s.csv", "sensor_id,link_id,direction\n10,10,backward\n30,30,\n")
@@ -458,7 +463,7 @@ def test_a_road_is_named_by_the_users_own_id(tmp_path: Path) -> None:
         ("r.csv", b"a\0b,c\n1,2\n", ("r.csv", "zero bytes")),
         ("r.csv", "time,node_id,value\n".encode("utf-16"), ("r.csv", "no rows")),
         ("r.csv", b"time,node_id,value\n2024-01-15T00:00Z,A,1,2\n", ("r.csv line 2", "4 fields", "3 columns")),
-        ("r.csv", b"time,node_id,value\n2024-01-15T00:00Z,A,\"1\n", ("r.csv", "quotation mark")),
+        ("r.csv", b'time,node_id,value\n2024-01-15T00:00Z,A,"1\n', ("r.csv", "quotation mark")),
         ("r.csv", b"time,node_id,amount\n2024-01-15T00:00Z,A,1\n", ("r.csv", "column value")),
         ("r.csv", b"time,count,volume,node\n1,1,1,A\n", ("r.csv", "count", "volume")),
         ("r.csv", b"time,node_id,value\n1705276800,A,1\n", ("--step",)),
@@ -466,7 +471,7 @@ def test_a_road_is_named_by_the_users_own_id(tmp_path: Path) -> None:
         ("r.csv", b"time,node_id,value\n99999999,A,1\n4102444800,A,1\n4102444801,A,1\n", ("r.csv line 2", "line 4")),
         ("r.csv", b"time,node_id,value\n1705276800,A,\n", ("r.csv", "no usable reading")),
     ],
-)  # fmt: skip
+)
 def test_bad_readings_are_refused_in_words(
     name: str, data: bytes, named: tuple[str, ...], files: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -486,7 +491,8 @@ def test_a_parquet_file_that_expands_a_thousandfold_is_refused(
 
 
 def test_arguments_that_do_not_fit(files: dict[str, Path], tmp_path: Path) -> None:
-    city, readings = imported(files), files["readings.csv"]
+    city = imported(files)
+    readings = files["readings.csv"]
     refused: list[tuple[dict[str, Any], tuple[str, ...]]] = [
         ({"edges": files["edges.csv"], "network": city}, ("edges",)),
         ({}, ("edges",)),
@@ -516,7 +522,8 @@ def test_mutated_files_give_a_city_or_a_plain_error(name: str, tmp_path: Path) -
     for _ in range(12):
         data = bytearray(whole)
         for _ in range(int(rng.integers(1, 4))):
-            at, kind = int(rng.integers(len(data))), int(rng.integers(3))
+            at = int(rng.integers(len(data)))
+            kind = int(rng.integers(3))
             if kind == 0:
                 data[at] = int(rng.integers(256))
             elif kind == 1:
@@ -614,8 +621,18 @@ def test_a_count_is_a_count_in_any_case(files: dict[str, Path], tmp_path: Path, 
 def test_a_quantity_that_is_nearly_count_is_refused_before_anything_is_written(
     files: dict[str, Path], tmp_path: Path
 ) -> None:
-    said = frigate("import", "tables", "--nodes", files["nodes.csv"], "--edges", files["edges.csv"],
-                   "--quantity", "counts", "-o", tmp_path / "city")  # fmt: skip
+    said = frigate(
+        "import",
+        "tables",
+        "--nodes",
+        files["nodes.csv"],
+        "--edges",
+        files["edges.csv"],
+        "--quantity",
+        "counts",
+        "-o",
+        tmp_path / "city",
+    )
     assert_refused(said, '"counts"', '"count"')
     assert not (tmp_path / "city").exists()
 
@@ -726,9 +743,13 @@ def test_a_detector_of_both_directions_reads_at_both(quantity: str, files: dict[
 
 
 def test_parallel_roads_are_nodes_of_their_own_on_roads(tmp_path: Path) -> None:
-    edges = put(tmp_path, "e.csv", "link_id,source,target,length_m,wkt\n"
+    edges = put(
+        tmp_path,
+        "e.csv",
+        "link_id,source,target,length_m,wkt\n"
         'near,1,2,800,"LINESTRING(6.1 49.6,6.11 49.6)"\nfar,1,2,2500,"LINESTRING(6.1 49.6,6.105 49.61,6.11 49.6)"\n'
-        'back,2,1,800,"LINESTRING(6.11 49.6,6.1 49.6)"\n')  # fmt: skip
+        'back,2,1,800,"LINESTRING(6.11 49.6,6.1 49.6)"\n',
+    )
     rows = [f"{t:%Y-%m-%dT%H:%MZ},{s},{v}" for t in steps(3) for s, v in (("near", 1), ("far", 2))]
     readings = put(tmp_path, "r.csv", "\n".join(["time,road_id,value", *rows]) + "\n")
     city = import_tables(edges=edges, readings=readings, on="roads")

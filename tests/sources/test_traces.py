@@ -42,8 +42,12 @@ def grid_town() -> RoadNetwork:
     """Streets a block apart, all both ways but two of those that run north; node ids are no rows."""
     node = np.arange(SIDE * SIDE).reshape(SIDE, SIDE)
     lon, lat = degrees(TOWN_X, TOWN_Y)
-    west, east, south, north = node[:, :-1], node[:, 1:], node[:-1], node[1:]
-    up, down = np.arange(SIDE) != 2, np.arange(SIDE) != 4  # column 2 runs south only, column 4 north only
+    west = node[:, :-1]
+    east = node[:, 1:]
+    south = node[:-1]
+    north = node[1:]
+    up = np.arange(SIDE) != 2  # column 2 runs south only
+    down = np.arange(SIDE) != 4  # column 4 north only
     senders = [west, east, south[:, up], north[:, down]]
     receivers = [east, west, north[:, up], south[:, down]]
     ends = (np.concatenate([part.ravel() for part in parts]) for parts in (senders, receivers))
@@ -66,9 +70,11 @@ def drive(seed: int, *, vehicles: int = 12, noise_m: float = 3.0) -> tuple[pl.Da
         for _ in range(30):
             out = TOWN.receivers[TOWN.senders == nodes[-1]]
             nodes.append(int(rng.choice(out[out != nodes[max(0, len(nodes) - 2)]])))
-        speed_mps, start_s = rng.uniform(6, 10), START_S + 3600 * rng.random()
+        speed_mps = rng.uniform(6, 10)
+        start_s = START_S + 3600 * rng.random()
         node_s = start_s + BLOCK_M / speed_mps * np.arange(len(nodes))
-        first_s, last_s = (node_s[:2].mean(), node_s[-2:].mean())
+        first_s = node_s[:2].mean()
+        last_s = node_s[-2:].mean()
         at_s = np.append(np.arange(first_s, last_s - 12.0, 14.0), last_s)
         rows += [
             (vehicle, a + rng.normal(0, noise_m), b + rng.normal(0, noise_m), t)
@@ -133,7 +139,8 @@ def test_much_noise_costs_few_passages(tmp_path: Path) -> None:
 def test_counts_are_the_passages_by_step(tmp_path: Path) -> None:
     frame, _ = drive(1)
     path = written(frame, tmp_path)
-    found, city = match_traces(path, TOWN), import_traces(path, TOWN, step="10min")
+    found = match_traces(path, TOWN)
+    city = import_traces(path, TOWN, step="10min")
     expected = np.zeros_like(city.stream.values)
     for time_us, node in zip(found.time_us, found.node, strict=True):
         expected[int((time_us / 1e6 - city.stream.start_s) // 600), node] += 1
@@ -148,7 +155,8 @@ def test_counts_are_the_passages_by_step(tmp_path: Path) -> None:
 def test_roads_can_be_the_nodes(tmp_path: Path) -> None:
     frame, _ = drive(2)
     path = written(frame, tmp_path)
-    by_node, by_road = import_traces(path, TOWN), import_traces(path, TOWN, on="roads")
+    by_node = import_traces(path, TOWN)
+    by_road = import_traces(path, TOWN, on="roads")
     assert by_road.stream.num_nodes == TOWN.num_edges
     into = np.zeros_like(by_node.stream.values)
     np.add.at(into, (slice(None), TOWN.receivers), by_road.stream.values)
@@ -229,7 +237,8 @@ def test_a_standing_vehicle_is_not_counted_again(tmp_path: Path) -> None:
     assert found.node.tolist() == [node for _, node, _ in passed]
     assert found.report.standing == 40
     assert found.report.cut == 0
-    left_s, back_s = frame["time"][middle], frame["time"][middle] + 600
+    left_s = frame["time"][middle]
+    back_s = frame["time"][middle] + 600
     assert not ((found.time_us / 1e6 > left_s + 1) & (found.time_us / 1e6 < back_s - 1)).any()
 
 
@@ -239,7 +248,8 @@ def test_a_trace_is_cut_at_a_long_gap(tmp_path: Path) -> None:
     # The gap is where a node is passed well between two positions: that passage is lost, and no other.
     after = next(i for i in range(8, len(frame)) if any(time_s[i - 1] + 4 < t < time_s[i] - 4 for *_, t in passed))
     path = written(frame.with_columns(time=time_s + 300.0 * (np.arange(len(frame)) >= after)), tmp_path)
-    cut, whole = match_traces(path, TOWN), match_traces(path, TOWN, MatchOptions(max_gap_s=400))
+    cut = match_traces(path, TOWN)
+    whole = match_traces(path, TOWN, MatchOptions(max_gap_s=400))
     assert (cut.report.cut, whole.report.cut) == (1, 0)
     assert whole.node.tolist() == [node for _, node, _ in passed]
     assert cut.node.tolist() == [node for _, node, t in passed if not time_s[after - 1] < t < time_s[after]]
@@ -460,8 +470,10 @@ def shared_network() -> RoadNetwork:
     lon_lat = np.zeros((len(ids), 2))
     for k, at in ((0, 0), (1, -1)):
         lon_lat[rows[:, k]] = [line[at] for line in lines]
-    direction, length_m = streets["direction"].to_numpy(), streets["length_m"].to_numpy()
-    forward, backward = direction != "backward", direction != "forward"
+    direction = streets["direction"].to_numpy()
+    length_m = streets["length_m"].to_numpy()
+    forward = direction != "backward"
+    backward = direction != "forward"
     geometry = np.array([write_line(line) for line in lines], np.object_)
     edges = Edges.of(
         np.concatenate([rows[forward, 0], rows[backward, 1]]),
@@ -481,9 +493,11 @@ def hourly_correlation(city: City, counts: NDArray[np.generic], columns: NDArray
 @pytest.mark.shared
 @pytest.mark.parametrize("hours", [(7, 10), pytest.param((3, 27), marks=pytest.mark.slow)])
 def test_the_shared_day_comes_close_to_the_published_counts(hours: tuple[int, int], tmp_path: Path) -> None:
-    folder, taxi = shared_data("sf-streets-traces"), shared_data("sf-taxi")
+    folder = shared_data("sf-streets-traces")
+    taxi = shared_data("sf-taxi")
     network = shared_network()
-    day, path = pl.read_parquet(folder / "traces_2008-05-28.parquet"), tmp_path / "traces.parquet"
+    day = pl.read_parquet(folder / "traces_2008-05-28.parquet")
+    path = tmp_path / "traces.parquet"
     start_s, stop_s = (1_211_958_000 + 3600 * hour for hour in hours)  # from midnight in San Francisco
     day.filter(pl.col("t_unix").is_between(start_s, stop_s, closed="left")).write_parquet(path)
     matched = match_traces(path, network, MatchOptions(workers=2), rename=SHARED_NAMES, timezone="America/Los_Angeles")

@@ -263,7 +263,8 @@ def huge(name: str) -> bytes:
     if name == "text":
         return b"\x80\x02X" + struct.pack("<I", 1 << 31) + b"abc."
     if name == "shape":
-        array, shape = pickle.dumps(np.zeros(1000), protocol=4), struct.pack("<BH", 0x4D, 1000)
+        array = pickle.dumps(np.zeros(1000), protocol=4)
+        shape = struct.pack("<BH", 0x4D, 1000)
         assert array.count(shape) == 1
         return array.replace(shape, b"J" + struct.pack("<i", 2**31 - 1))
     if name == "range":

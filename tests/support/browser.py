@@ -17,9 +17,13 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Page
 
 ARGUMENTS = (
-    "--enable-unsafe-swiftshader", "--disable-quic", "--disable-background-networking", "--disable-component-update",
-    "--disable-sync", "--no-first-run",
-)  # fmt: skip
+    "--enable-unsafe-swiftshader",
+    "--disable-quic",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+)
 DESKTOP = (1280, 800)
 PHONE = (390, 780)
 

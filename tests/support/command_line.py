@@ -18,7 +18,8 @@ class Output:
 
 
 def frigate(*words: object) -> Output:
-    out, err = io.StringIO(), io.StringIO()
+    out = io.StringIO()
+    err = io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         try:
             status = main([str(word) for word in words])

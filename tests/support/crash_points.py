@@ -47,7 +47,8 @@ def frigate_signalled(number: signal.Signals, part: str, count: int, *words: str
 if __name__ == "__main__":
     from frigate.cli.main import main
 
-    number, (part, count) = signal.Signals[sys.argv[1]], sys.argv[2:4]
+    number = signal.Signals[sys.argv[1]]
+    (part, count) = sys.argv[2:4]
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have ignored Ctrl-C, which children inherit
     at_file_event(part, int(count), lambda: os.kill(os.getpid(), number))
     sys.exit(main(sys.argv[4:]))

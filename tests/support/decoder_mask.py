@@ -16,8 +16,11 @@ def _mask(out, seed, R, H, share, HIDDEN: tl.constexpr, TALL: tl.constexpr, ROWS
     unit = tl.arange(0, TALL)
     for k in range(H):
         units = kept(tl.load(seed), row, k, R, share, HIDDEN, TALL)
-        tl.store(out + (k * tl.cast(R, tl.int64) + row)[:, None] * HIDDEN + unit[None, :], units.to(tl.int8),
-                 (row < R)[:, None] & (unit < HIDDEN)[None, :])  # fmt: skip
+        tl.store(
+            out + (k * tl.cast(R, tl.int64) + row)[:, None] * HIDDEN + unit[None, :],
+            units.to(tl.int8),
+            (row < R)[:, None] & (unit < HIDDEN)[None, :],
+        )
 
 
 def dropout_mask(seed: Tensor, *, horizon: int, rows: int, hidden: int, dropout: float) -> Tensor:

@@ -26,9 +26,12 @@ def grid(*, first_id: int = 0, text: bool = False, lon: float = 6.0, road_class:
     """SIDE x SIDE nodes, both directions of every street."""
     ids = np.arange(first_id, first_id + SIDE**2)
     row = np.arange(SIDE**2)
-    east, north = row[row % SIDE < SIDE - 1], row[row < SIDE * (SIDE - 1)]
-    one, other = np.concatenate([east, north]), np.concatenate([east + 1, north + SIDE])
-    senders, receivers = np.concatenate([one, other]), np.concatenate([other, one])
+    east = row[row % SIDE < SIDE - 1]
+    north = row[row < SIDE * (SIDE - 1)]
+    one = np.concatenate([east, north])
+    other = np.concatenate([east + 1, north + SIDE])
+    senders = np.concatenate([one, other])
+    receivers = np.concatenate([other, one])
     length_m = 100.0 + 10 * (senders + receivers)
     edges = Edges.of(senders, receivers, length_m, road_class=np.full(len(senders), road_class))
     return RoadNetwork(

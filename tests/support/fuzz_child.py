@@ -118,7 +118,8 @@ def _noise(data: bytes, rng: np.random.Generator) -> bytes:
 
 
 def _integer(data: bytes, rng: np.random.Generator) -> bytes:
-    at, size = int(rng.integers(len(data))), int(rng.choice([1, 2, 4, 8]))
+    at = int(rng.integers(len(data)))
+    size = int(rng.choice([1, 2, 4, 8]))
     value = INTEGERS[int(rng.integers(len(INTEGERS)))] % (1 << 8 * size)
     return data[:at] + value.to_bytes(size, "little" if rng.random() < 0.5 else "big") + data[at + size :]
 
@@ -153,8 +154,22 @@ def _lines(data: bytes, rng: np.random.Generator) -> bytes:
 
 
 CHANGES: tuple[Callable[[bytes, np.random.Generator], bytes], ...] = (
-    _flip, _flip, _set, _cut, _drop, _repeat, _move, _noise, _integer, _number, _number, _word, _word, _lines, _lines,
-)  # fmt: skip
+    _flip,
+    _flip,
+    _set,
+    _cut,
+    _drop,
+    _repeat,
+    _move,
+    _noise,
+    _integer,
+    _number,
+    _number,
+    _word,
+    _word,
+    _lines,
+    _lines,
+)
 
 
 def damage(files: dict[str, Path], name: str, k: int) -> str:
@@ -252,7 +267,9 @@ def main() -> None:
     faulthandler.enable()
     faulthandler.register(signal.SIGPROF, chain=True)  # says where it hung, then dies of it
     if len(sys.argv) == 4:
-        name, k, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+        name = sys.argv[1]
+        k = int(sys.argv[2])
+        folder = Path(sys.argv[3])
         print(damage(written(name, folder), name, k))
         return
     asked = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))

@@ -153,9 +153,16 @@ MATRIX = {
 }
 
 OSM = (
-    "osm", "osm.gz", "osm.bz2", "overpass-body.json", "overpass-geom.json", "overpass.json.gz", "graphml", "osm.pbf",
+    "osm",
+    "osm.gz",
+    "osm.bz2",
+    "overpass-body.json",
+    "overpass-geom.json",
+    "overpass.json.gz",
+    "graphml",
+    "osm.pbf",
     "plain.osm.pbf",
-)  # fmt: skip
+)
 SUMO = {
     "edge data": ("net", "edgedata"),
     "edge data gz": ("net_gz", "edgedata_gz"),
@@ -246,8 +253,10 @@ def traces(folder: Path, *, ending: str) -> Files:
 
 def load_traces(files: Files) -> City:
     rows = np.arange(6)
-    senders, receivers = np.concatenate([rows[:-1], rows[1:]]), np.concatenate([rows[1:], rows[:-1]])
-    lon, lat = 6.1 + 0.006 * rows, np.full(6, 49.6)
+    senders = np.concatenate([rows[:-1], rows[1:]])
+    receivers = np.concatenate([rows[1:], rows[:-1]])
+    lon = 6.1 + 0.006 * rows
+    lat = np.full(6, 49.6)
     length_m = haversine_m(lon[senders], lat[senders], lon[receivers], lat[receivers])
     street = RoadNetwork(rows, lon, lat, Edges.of(senders, receivers, length_m))
     return import_traces(next(iter(files.values())), street)

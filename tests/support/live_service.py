@@ -20,7 +20,8 @@ class LiveService:
     """Starts with a few forecasts made and scored; `step` makes the next."""
 
     def __init__(self, town: Town, folder: Path, *, basemap: str = "") -> None:
-        self.town, self.snapshot = town, FIRST - SCORED
+        self.town = town
+        self.snapshot = FIRST - SCORED
         self.store: Store = open_store(str(folder / "store.db"))
         self.time = FakeTime(0.0)
         self.service = Service(

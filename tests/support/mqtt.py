@@ -48,7 +48,8 @@ class MqttBroker:
             self._process = None
 
     def _mosquitto(self) -> list[str]:
-        passwords, config = self._folder / "passwords", self._folder / "mosquitto.conf"
+        passwords = self._folder / "passwords"
+        config = self._folder / "mosquitto.conf"
         tool = str(Path(str(MOSQUITTO)).with_name("mosquitto_passwd"))
         subprocess.run([shutil.which("mosquitto_passwd") or tool, "-b", "-c", passwords, USER, PASSWORD], check=True)
         config.write_text(

@@ -32,8 +32,20 @@ class PostgresServer:
         self._user = next(name for name in UNPRIVILEGED if _exists(name)) if os.geteuid() == 0 else None
         if self._user is not None:
             shutil.chown(self.folder, self._user)
-        self._run("initdb", "--auth", "trust", "--username", "frigate", "--encoding", "UTF8", "--no-sync",
-                  "--locale", "C", "-D", str(self.folder / "data"))  # fmt: skip
+        self._run(
+            "initdb",
+            "--auth",
+            "trust",
+            "--username",
+            "frigate",
+            "--encoding",
+            "UTF8",
+            "--no-sync",
+            "--locale",
+            "C",
+            "-D",
+            str(self.folder / "data"),
+        )
         self.url = f"postgresql://frigate@/postgres?host={quote(str(self.folder), safe='')}"
         self.start()
 
@@ -69,7 +81,8 @@ class PostgresServer:
 
     def _run(self, *words: str) -> None:
         # Not captured: the server inherits what pg_ctl writes to, and a pipe would stay open with it.
-        away, env = subprocess.DEVNULL, {"PATH": os.environ["PATH"], "LC_ALL": "C"}
+        away = subprocess.DEVNULL
+        env = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
         done = subprocess.run(words, user=self._user, cwd=self.folder, stdout=away, stderr=away, check=False, env=env)
         log = self.folder / "log"
         assert done.returncode == 0, f"{words[0]} failed: {log.read_text() if log.exists() else ''}"

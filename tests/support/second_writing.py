@@ -112,7 +112,8 @@ def vector(numbers: Iterable[float]) -> Tensor:
 def forecast(model: Frigate, snapshots: Sequence[Snapshot], t: Tensor, *, horizon: int) -> list[list[Tensor]]:
     """Alg. 1 for every node in turn: y[v][k], in the user's unit."""
     w = dict(model.named_parameters())
-    offset, scale = model.value_offset.double(), model.value_scale.double()
+    offset = model.value_offset.double()
+    scale = model.value_scale.double()
     scaled = [
         Snapshot(s.roads, [None if x is None else float((x - offset) / scale) for x in s.reading], s.position)
         for s in snapshots
@@ -158,7 +159,8 @@ def gnn(w: Weights, snapshot: Snapshot, *, length_scale_m: float) -> list[Tensor
                 if (u, v) in snapshot.roads:
                     m_in = m_in + beta[u, v] * h[u]  # eq:aggregation_in
             new.append(relu(w[f"convolutions.{layer}.linear.weight"] @ torch.cat([h[v], m_out, m_in])))  # eq:hl
-        h, layer = new, layer + 1
+        h = new
+        layer = layer + 1
     return h
 
 
@@ -188,7 +190,10 @@ def lstm(w: Weights, name: str, suffix: str, state: State, x: Tensor) -> State:
     rows = w[f"{name}.weight_ih{suffix}"] @ x + w[f"{name}.bias_ih{suffix}"]
     rows = rows + w[f"{name}.weight_hh{suffix}"] @ hidden + w[f"{name}.bias_hh{suffix}"]
     D = len(hidden)
-    i, f, g, o = rows[:D], rows[D : 2 * D], rows[2 * D : 3 * D], rows[3 * D :]
+    i = rows[:D]
+    f = rows[D : 2 * D]
+    g = rows[2 * D : 3 * D]
+    o = rows[3 * D :]
     cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
     return torch.sigmoid(o) * torch.tanh(cell), cell
 
@@ -242,7 +247,8 @@ def kernel_mean(
             bandwidth_m = torch.exp(w["log_bandwidth_m"][head])
             weight = {u: torch.exp(query[v, part] @ key[u, part] - metres[u] / bandwidth_m) for u in near}
             everything = torch.zeros((), dtype=torch.float64) + sum(weight.values())
-            total, visible = torch.zeros_like(everything), torch.zeros_like(everything)
+            total = torch.zeros_like(everything)
+            visible = torch.zeros_like(everything)
             for u in near:
                 tau = snapshot.reading[u]
                 if tau is not None:

@@ -75,7 +75,8 @@ def forecast(
 ) -> list[list[Tensor]]:
     """y[v][k] in the user's unit, from road features and calendar of each past snapshot and the coming calendar."""
     w = dict(model.named_parameters())
-    offset, scale = model.value_offset.double(), model.value_scale.double()
+    offset = model.value_offset.double()
+    scale = model.value_scale.double()
     scaled = [
         Snapshot(s.roads, [None if x is None else float((x - offset) / scale) for x in s.reading], s.position)
         for s in snapshots
@@ -140,7 +141,8 @@ def residual_layers(w: Weights, h: list[Tensor], snapshot: Snapshot, length_scal
         normal = [normalised(x) * w[f"{name}.norm.weight"] + w[f"{name}.norm.bias"] for x in h]
         new = []
         for v in range(len(h)):
-            to, of = torch.zeros_like(h[v]), torch.zeros_like(h[v])
+            to = torch.zeros_like(h[v])
+            of = torch.zeros_like(h[v])
             for a, b in snapshot.roads:
                 if a == v:
                     to = to + beta[a, b] * normal[b]
@@ -148,7 +150,8 @@ def residual_layers(w: Weights, h: list[Tensor], snapshot: Snapshot, length_scal
                     of = of + beta[a, b] * normal[a]
             update = w[f"{name}.linear.weight"] @ torch.cat([normal[v], to, of]) + w[f"{name}.linear.bias"]
             new.append(h[v] + relu(update))
-        h, layer = new, layer + 1
+        h = new
+        layer = layer + 1
     return h
 
 
@@ -172,7 +175,9 @@ def demand_inputs(
     coming_roads: Sequence[float],
 ) -> DemandInputs:
     """From the readings [T][N] that may be known, and what flow is multiplied by on the roads of each time."""
-    T, nodes, settings = len(readings), range(len(demand.sensors)), demand.settings
+    T = len(readings)
+    nodes = range(len(demand.sensors))
+    settings = demand.settings
 
     def usual(v: int, hour: int) -> float:
         return float(demand.usual_counts[hour, v] if demand.sensors[v] else demand.node_flow[hour, v])
@@ -185,7 +190,8 @@ def demand_inputs(
         return settings.own_median * own + (1 - settings.own_median) * settings.median_gap
 
     past = [[between(usual, v, stream, current - T + 1 + t) * past_roads[t][v] for v in nodes] for t in range(T)]
-    counted, expected = [0.0 for _ in nodes], [0.0 for _ in nodes]
+    counted = [0.0 for _ in nodes]
+    expected = [0.0 for _ in nodes]
     known = [False for _ in nodes]
     for t in range(T):
         for v in nodes:
@@ -231,7 +237,8 @@ def between(table: Callable[[int, int], float], v: int, stream: RoadNetworkStrea
     """What a table of hours says of the middle of a snapshot: on the line between the middles of two hours."""
     local = local_time(stream, t)
     middle = local.hour + (60 * local.minute + local.second + stream.step_s / 2) / 3600 - 0.5
-    first, weekend = math.floor(middle), 24 * (local.weekday() >= 5)
+    first = math.floor(middle)
+    weekend = 24 * (local.weekday() >= 5)
     share = middle - first
     before, after = (table(v, weekend + hour % 24) for hour in (first, first + 1))
     return before + share * (after - before)

@@ -50,7 +50,8 @@ class Town:
 
     def reading_rows(self, first: int, stop: int) -> list[Reading]:
         """The recorded readings of some snapshots, counted from the start of the record."""
-        stream, names = self.city.stream, self.served.node_names
+        stream = self.city.stream
+        names = self.served.node_names
         return [
             Reading(names[n], int(stream.times_s[s]) * 1_000_000, float(stream.values[s, n]))
             for s, n in zip(*np.nonzero(stream.observed[first:stop]), strict=True)

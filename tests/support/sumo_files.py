@@ -29,9 +29,11 @@ def net_xml(*, location: str | None = None, roads: str = "", junctions: str = ""
         location = f'<location netOffset="-285000.00,-5492000.00" convBoundary="0,0,1,1" projParameter="{UTM}"/>'
 
     def road(name: str, *, lanes: int = 1, speed: float = 13.89, more: str = "", lane_more: str = "") -> str:
-        (x, y), (u, v) = JUNCTIONS[name[0]], JUNCTIONS[name[1]]
+        (x, y) = JUNCTIONS[name[0]]
+        (u, v) = JUNCTIONS[name[1]]
         length = float(np.hypot(u - x, v - y))
-        a, b = 10 / length, 1 - 10 / length
+        a = 10 / length
+        b = 1 - 10 / length
         shape = " ".join(f"{x + s * (u - x):.2f},{y + s * (v - y):.2f}" for s in (a, b))
         inner = "\n".join(
             f'<lane id="{name}_{i}" speed="{speed}" length="{length - 20:.2f}" shape="{shape}" {lane_more}/>'
@@ -48,10 +50,23 @@ def net_xml(*, location: str | None = None, roads: str = "", junctions: str = ""
         '<edge id=":B_0" function="internal"><lane id=":B_0_0" speed="9" length="20" shape="190,0 210,0"/></edge>'
         '<edge id=":B_c0" function="crossing"><lane id=":B_c0_0" speed="1" length="5" shape="1,1 2,2"/></edge>\n'
     )
-    links = [("AB", 0, "BC", 0, "s"), ("AB", 0, "BC2", 0, "r"), ("AB", 1, "BD", 0, "l"), ("AB", 1, "BA", 0, "t"),
-             ("BC", 0, "CB", 0, "t"), ("BC", 0, "CE", 0, "s"), ("BC2", 0, "CB", 0, "l"), ("CB", 0, "BA", 0, "s"),
-             ("CB", 0, "BD", 0, "r"), ("CB", 0, "BC", 0, "t"), ("BD", 0, "DB", 0, "t"), ("DB", 0, "BA", 0, "r"),
-             ("DB", 0, "BC", 0, "l"), ("DB", 0, "BC2", 1, "l"), ("BA", 0, "AB", 0, "t")]  # fmt: skip
+    links = [
+        ("AB", 0, "BC", 0, "s"),
+        ("AB", 0, "BC2", 0, "r"),
+        ("AB", 1, "BD", 0, "l"),
+        ("AB", 1, "BA", 0, "t"),
+        ("BC", 0, "CB", 0, "t"),
+        ("BC", 0, "CE", 0, "s"),
+        ("BC2", 0, "CB", 0, "l"),
+        ("CB", 0, "BA", 0, "s"),
+        ("CB", 0, "BD", 0, "r"),
+        ("CB", 0, "BC", 0, "t"),
+        ("BD", 0, "DB", 0, "t"),
+        ("DB", 0, "BA", 0, "r"),
+        ("DB", 0, "BC", 0, "l"),
+        ("DB", 0, "BC2", 1, "l"),
+        ("BA", 0, "AB", 0, "t"),
+    ]
     connections = "".join(
         f'<connection from="{a}" to="{b}" fromLane="{i}" toLane="{j}" dir="{way}" state="M"/>\n'
         for a, i, b, j, way in links
@@ -85,27 +100,39 @@ def edge_xml(intervals: Iterable[Interval], *, attribute: str = "left", name: st
             for road, n in left.items()
         )
 
-    return f"{HEAD}<meandata>\n" + "\n".join(
-        f'<interval begin="{a}" end="{b}" id="{name}">\n{edges(left)}\n</interval>' for a, b, left in intervals
-    ) + "\n</meandata>\n"  # fmt: skip
+    return (
+        f"{HEAD}<meandata>\n"
+        + "\n".join(
+            f'<interval begin="{a}" end="{b}" id="{name}">\n{edges(left)}\n</interval>' for a, b, left in intervals
+        )
+        + "\n</meandata>\n"
+    )
 
 
 LOOPS = {"ab0": ("AB_0", -10), "ab1": ("AB_1", -10), "ab0early": ("AB_0", 5), "db": ("DB_0", 3), "bus": ("CE_0", 3)}
 
 
 def loops_xml(loops: Mapping[str, tuple[str, float]] = LOOPS) -> str:
-    return f'{HEAD}<additional>\n<edgeData id="e" file="x.xml"/>\n' + "\n".join(
-        f'<inductionLoop id="{loop}" lane="{lane}" pos="{pos}" period="300" file="e1.xml"/>'
-        for loop, (lane, pos) in loops.items()
-    ) + "\n</additional>\n"  # fmt: skip
+    return (
+        f'{HEAD}<additional>\n<edgeData id="e" file="x.xml"/>\n'
+        + "\n".join(
+            f'<inductionLoop id="{loop}" lane="{lane}" pos="{pos}" period="300" file="e1.xml"/>'
+            for loop, (lane, pos) in loops.items()
+        )
+        + "\n</additional>\n"
+    )
 
 
 def loop_output_xml(intervals: Iterable[Interval]) -> str:
-    return f"{HEAD}<detector>\n" + "\n".join(
-        f'<interval begin="{a}" end="{b}" id="{loop}" nVehContrib="{n}" flow="1.00" nVehEntered="{n + 1}"/>'
-        for a, b, counts in intervals
-        for loop, n in counts.items()
-    ) + "\n</detector>\n"  # fmt: skip
+    return (
+        f"{HEAD}<detector>\n"
+        + "\n".join(
+            f'<interval begin="{a}" end="{b}" id="{loop}" nVehContrib="{n}" flow="1.00" nVehEntered="{n + 1}"/>'
+            for a, b, counts in intervals
+            for loop, n in counts.items()
+        )
+        + "\n</detector>\n"
+    )
 
 
 def all_roads(n: float = 0) -> dict[str, float]:

@@ -35,9 +35,17 @@ def small_settings(preset: str, *, layers: int = 3, width: int = 8, anchors: int
     """A model small enough for loops. `default` has positions in its gates here, so that they are tested."""
     dropout = 0.0 if preset == "paper" else 0.2
     return ModelSettings(
-        preset=preset, width=width, layers=layers, anchors=anchors, length_width=3, gate_width=4, hidden=5,
-        dropout=dropout, edge_dropout=dropout, demand=False,
-    )  # fmt: skip
+        preset=preset,
+        width=width,
+        layers=layers,
+        anchors=anchors,
+        length_width=3,
+        gate_width=4,
+        hidden=5,
+        dropout=dropout,
+        edge_dropout=dropout,
+        demand=False,
+    )
 
 
 def random_network(num_nodes: int, *, seed: int, roads_per_node: float = 2.0, isolated: int = 0) -> RoadNetwork:
@@ -48,7 +56,8 @@ def random_network(num_nodes: int, *, seed: int, roads_per_node: float = 2.0, is
     rng = np.random.default_rng(seed)
     ring = rng.permutation(num_nodes - isolated)
     more = rng.integers(0, num_nodes - isolated, (2, int((roads_per_node - 1) * len(ring))))
-    senders, receivers = np.concatenate([ring, more[0]]), np.concatenate([np.roll(ring, 1), more[1]])
+    senders = np.concatenate([ring, more[0]])
+    receivers = np.concatenate([np.roll(ring, 1), more[1]])
     E = len(senders)
     edges = Edges.of(
         senders,
@@ -59,7 +68,8 @@ def random_network(num_nodes: int, *, seed: int, roads_per_node: float = 2.0, is
         speed_kph=rng.choice([30.0, 50.0, 90.0, np.nan], E),
     )
     node_ids = 1000 + 7 * rng.permutation(num_nodes)
-    lon, lat = 6.1 + 0.05 * rng.random(num_nodes), 49.6 + 0.05 * rng.random(num_nodes)
+    lon = 6.1 + 0.05 * rng.random(num_nodes)
+    lat = 49.6 + 0.05 * rng.random(num_nodes)
     return RoadNetwork(node_ids, lon, lat, clean_edges(edges)[0])
 
 
@@ -169,7 +179,8 @@ def following(
     tables: DemandTables, batch: Batch, which: Sequence[int] = (0,), *on: Tensor, by: Follow = follow_readings
 ) -> Batch:
     """The batch with what these tables of demand tell it; `on` are `past_on` and `ahead_on`."""
-    device, clock = batch.values.device, torch.cat([batch.time_past, batch.time_future], dim=1)
+    device = batch.values.device
+    clock = torch.cat([batch.time_past, batch.time_future], dim=1)
     roads = on or (None, None)
     usual, ahead, node = by(tables, batch.values, batch.observed, clock, torch.tensor(which, device=device), *roads)
     return replace(batch, usual_past=usual, demand=ahead, demand_node=node)
@@ -254,7 +265,8 @@ def random_roads(num_nodes: int, num_edges: int, seed: int) -> Topology:
     """Distinct roads, no self-loops; some nodes have none."""
     rng = np.random.default_rng(seed)
     pair = rng.choice(num_nodes**2, min(num_nodes**2, num_edges + num_nodes), replace=False)
-    u, v = pair // num_nodes, pair % num_nodes
+    u = pair // num_nodes
+    v = pair % num_nodes
     keep = np.flatnonzero(u != v)[:num_edges]
     return bare_topology(num_nodes, u[keep].tolist(), v[keep].tolist())
 

@@ -96,7 +96,8 @@ def tensors(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def first_road(city: City) -> tuple[Any, Any]:
-    ids, network = city.stream.node_ids.tolist(), city.network
+    ids = city.stream.node_ids.tolist()
+    network = city.network
     return ids[int(network.senders[0])], ids[int(network.receivers[0])]
 
 

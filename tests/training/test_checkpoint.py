@@ -96,8 +96,12 @@ def test_a_run_comes_back_as_it_was_kept(name: str, home: Path) -> None:
 def test_nothing_is_pickled(home: Path) -> None:
     files = [p for p in (home / "default").rglob("*") if p.is_file() and p.name != TRAINING]
     assert sorted(p.name for p in files) == [
-        "metrics.jsonl", "run.json", "state.safetensors", "usual_counts.safetensors", "weights.safetensors",
-    ]  # fmt: skip
+        "metrics.jsonl",
+        "run.json",
+        "state.safetensors",
+        "usual_counts.safetensors",
+        "weights.safetensors",
+    ]
     for path in files:
         if path.suffix == ".safetensors":
             size = int.from_bytes(path.read_bytes()[:8], "little")
@@ -262,7 +266,8 @@ def tampered(data: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
 def test_a_description_changed_anywhere_is_refused(name: str, home: Path, tmp_path: Path) -> None:
     run = tmp_path / name
     shutil.copytree(home / name, run)
-    data, passed = json.loads((last(run) / "run.json").read_text()), []
+    data = json.loads((last(run) / "run.json").read_text())
+    passed = []
     for field, _, value in tampered(data):
         (last(run) / "run.json").write_text(json.dumps(data))
         with suppress(CheckpointError):
@@ -278,11 +283,13 @@ def test_a_field_of_another_kind_is_refused_whatever_the_digest(name: str, home:
 
     may_be_null = {"steps_per_epoch", "memory_gb", "best_mae", "folder", "mean", "demand"}
     unread = {"format", "versions", "files"}  # here: the format and the files' digests have been checked before
-    data, passed = described(home / name), []
+    data = described(home / name)
+    passed = []
     for field, was, value in tampered(data):
         with suppress(CheckpointError), damage_named(home):
             parse_run(data, home)
-            parts, null = set(field.split(".")), None in (was, value)
+            parts = set(field.split("."))
+            null = None in (was, value)
             same = kind(value) == kind(was) and (isinstance(was, float) or not isinstance(value, float))
             if not same and not parts & unread and not (null and parts & may_be_null):
                 passed.append((field, was, value))
@@ -323,8 +330,11 @@ def test_half_an_epoch_is_passed_over_and_swept_up(moved: Path) -> None:
     assert run.progress.epoch == 3
     save_checkpoint(moved, replace(run.run, progress=replace(run.progress, epoch=4)), weights=best, state=state)
     assert sorted(p.name for p in moved.iterdir()) == [
-        ".frigate-training", "checkpoint-0004", "checkpoint-notes", "metrics.jsonl"
-    ]  # fmt: skip
+        ".frigate-training",
+        "checkpoint-0004",
+        "checkpoint-notes",
+        "metrics.jsonl",
+    ]
 
 
 def test_of_two_epochs_the_later_is_read(moved: Path) -> None:
@@ -365,7 +375,8 @@ def test_a_disk_that_cannot_be_written_is_an_error_of_ours(moved: Path) -> None:
 
 
 def test_another_step_or_quantity_is_refused(home: Path) -> None:
-    run, stream = load_run(home / "default"), town().stream
+    run = load_run(home / "default")
+    stream = town().stream
     for other, named in (
         (replace(stream, step_s=300), ("step", "300 s", "3600 s")),
         (replace(stream, quantity="speed"), ("quantity", '"speed"', '"count"')),
@@ -376,7 +387,8 @@ def test_another_step_or_quantity_is_refused(home: Path) -> None:
 
 
 def test_a_city_with_other_nodes_cannot_stand_in(home: Path) -> None:
-    run, stream = load_run(home / "default"), town().stream
+    run = load_run(home / "default")
+    stream = town().stream
     with raises(CheckpointError, "nodes of the split"):
         run.on(renamed())
     elsewhere = replace(stream, networks=(replace(stream.network, lon=stream.network.lon + 0.01),))
@@ -387,7 +399,8 @@ def test_a_city_with_other_nodes_cannot_stand_in(home: Path) -> None:
 @pytest.mark.parametrize("name", ["paper", "default"])
 def test_without_its_city_a_run_forecasts_on_others(name: str, home: Path, tmp_path: Path) -> None:
     shutil.copytree(home / name, tmp_path / "run")  # the run alone
-    own, alone = load_run(home / name), load_run(tmp_path / "run")
+    own = load_run(home / name)
+    alone = load_run(tmp_path / "run")
     run_on_city = own.on()
     sensors = run_on_city.split.seen | run_on_city.split.unseen
     assert sorted(alone.nodes.node_ids) == sorted(run_on_city.city.stream.node_ids[sensors])
@@ -426,11 +439,13 @@ def test_a_few_nodes_may_have_moved(home: Path) -> None:
 def test_other_readings_or_changes_are_not_gone_on_with(moved: Path) -> None:
     run = load_run(moved)
     city = run.open_city()
-    stream, network = city.stream, city.network
+    stream = city.stream
+    network = city.network
     load_checkpoint(moved, city=city)
     load_checkpoint(moved, city=City("Same", replace(stream, values=stream.values.copy())))
     t, n = np.argwhere(stream.observed)[7]
-    values, observed = stream.values.copy(), stream.observed.copy()
+    values = stream.values.copy()
+    observed = stream.observed.copy()
     values[t, n] += 1
     observed[t, n] = False
     shut = network.close([(network.node_ids[network.senders[0]], network.node_ids[network.receivers[0]])])
@@ -473,7 +488,8 @@ def test_baselines_are_fitted_on_what_is_left_of_the_training_period(home: Path)
     later = City("Later", town().stream.slice(20, S))
     run_on_city = run.on(later)
     assert run_on_city.split.train == (0, run.split.train[1] - 20)
-    part, left = evaluate(run, later, device="cpu"), slice(*run_on_city.split.train)
+    part = evaluate(run, later, device="cpu")
+    left = slice(*run_on_city.split.train)
     median = np.median(
         later.stream.values[left, run_on_city.split.seen][later.stream.observed[left, run_on_city.split.seen]]
     )

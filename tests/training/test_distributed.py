@@ -214,7 +214,8 @@ SEVERAL = pytest.mark.parametrize("processes", [2, 3])
 def test_several_processes_train_the_model_that_one_does(
     processes: int, case: str, studies: dict[int, Path], alone: Path
 ) -> None:
-    many, one = tensors(studies[processes] / case), tensors(alone / case)
+    many = tensors(studies[processes] / case)
+    one = tensors(alone / case)
     assert many.keys() == one.keys()
     assert ("step.spare" in one, "model.spare" in one) == (False, case == "a spare parameter")
     for k, v in one.items():
@@ -226,7 +227,8 @@ def test_several_processes_train_the_model_that_one_does(
 def test_progress_and_early_stopping_are_those_of_one(
     processes: int, case: str, studies: dict[int, Path], alone: Path
 ) -> None:
-    many, one = log(studies[processes] / case), log(alone / case)
+    many = log(studies[processes] / case)
+    one = log(alone / case)
     assert [line["epoch"] for line in many] == list(range(1, len(one) + 1))
     for ours, theirs in zip(many, one, strict=True):
         for name, value in theirs.items():
@@ -256,7 +258,8 @@ def equal_bits(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 @SEVERAL
 def test_what_a_model_counts_is_counted_once(processes: int, studies: dict[int, Path], alone: Path) -> None:
     """DCRNN counts the windows that it was trained with; its draws are others in several processes."""
-    many, one = tensors(studies[processes] / "dcrnn"), tensors(alone / "dcrnn")
+    many = tensors(studies[processes] / "dcrnn")
+    one = tensors(alone / "dcrnn")
     windows = DCRNN.train.epochs * (DCRNN.train.steps_per_epoch or 0) * DCRNN.train.batch_size
     assert int(many["model.sampled"]) == int(one["model.sampled"]) == windows
     assert not equal(many, one)
@@ -316,7 +319,8 @@ def torchrun(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_killed_stopped_and_resumed_is_the_same_as_straight(place: Path) -> None:
-    run, city = place / "run", str(place / "city")
+    run = place / "run"
+    city = str(place / "city")
     words = ["train", city, "-o", str(run), "--settings", str(place / "settings.toml"), "--device", "cpu"]
     by_two = Processes(2, place / "straight-told", straight, place)
 

@@ -43,7 +43,7 @@ from frigate.training.trainer import (
     learning_rate,
     micro_batch,
     spread,
-)  # fmt: skip
+)
 from tests.support.crash_points import frigate_signalled
 from tests.support.errors import raises
 from tests.support.training_runs import (
@@ -136,8 +136,13 @@ def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
 
 
 def test_no_epoch_keeps_what_demand_forecasts_and_can_be_extended(tmp_path: Path) -> None:
-    run = train(town(), settings=tiny("default", epochs=0), folder=tmp_path, device="cpu",
-                on_step=lambda tick: pytest.fail("trained"))  # fmt: skip
+    run = train(
+        town(),
+        settings=tiny("default", epochs=0),
+        folder=tmp_path,
+        device="cpu",
+        on_step=lambda tick: pytest.fail("trained"),
+    )
     assert run.progress.finished and run.progress.epoch == 0 and math.isfinite(run.progress.best_mae)
     assert "Demand alone, nothing learned" in summary_line(run) and str(tmp_path) in summary_line(run)
     assert not (tmp_path / "metrics.jsonl").exists()
@@ -146,7 +151,8 @@ def test_no_epoch_keeps_what_demand_forecasts_and_can_be_extended(tmp_path: Path
     longer = train(town(), settings=tiny("default", epochs=2), folder=tmp_path, resume=True, device="cpu")
     assert longer.progress.epoch == 2 and [line["epoch"] for line in log(tmp_path)] == [1, 2]
     later = evaluate(longer, town(), stride=7)
-    ours, demand = result.model.unseen, later.row("demand alone").unseen
+    ours = result.model.unseen
+    demand = later.row("demand alone").unseen
     assert ours is not None and demand is not None and ours.mae.value == pytest.approx(demand.mae.value, rel=1e-5)
     assert "nothing was learned" not in later.note
     assert equal(weights(longer), weights(train(town(), settings=tiny("default", epochs=2), device="cpu")))
@@ -284,7 +290,9 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
 def test_a_run_killed_again_and_again_loses_nothing_but_time(tmp_path: Path) -> None:
     city, settings = write_long_run(tmp_path)
     train(read_city(city), settings=LONG, folder=tmp_path / "straight", device="cpu")
-    folder, rng, done = tmp_path / "killed", random.Random(0), 0
+    folder = tmp_path / "killed"
+    rng = random.Random(0)
+    done = 0
     kills = 0
     while train_killed_at(str(folder), rng.randint(1, 50), city, folder, settings, *["--resume"] * (done > 0)) != 0:
         kills += 1
@@ -303,7 +311,8 @@ def test_a_run_killed_again_and_again_loses_nothing_but_time(tmp_path: Path) -> 
 
 @BOTH
 def test_unseen_readings_cannot_matter(name: str, tmp_path: Path) -> None:
-    city, settings = town(), tiny(name)
+    city = town()
+    settings = tiny(name)
     split = make_split(city.stream, seen=0.5, past=4, horizon=4)
     ids = city.stream.node_ids[split.seen].tolist()
     clean = train(city, seen=ids, settings=settings, folder=tmp_path / "clean", device="cpu")
@@ -322,7 +331,8 @@ def test_unseen_readings_cannot_matter(name: str, tmp_path: Path) -> None:
 
 def test_validation_at_unseen_nodes_does_look_at_them() -> None:
     """So the test above can fail."""
-    city, settings = town(), tiny(validation="unseen")
+    city = town()
+    settings = tiny(validation="unseen")
     split = make_split(city.stream, seen=0.5, past=4, horizon=4)
     ids = city.stream.node_ids[split.seen].tolist()
     poisoned = with_readings(city, garbage(city.stream, split.unseen))
@@ -377,10 +387,12 @@ def test_where_no_node_is_held_out_sensors_hidden_in_the_validation_windows_are_
 
 @BOTH
 def test_validation_nodes_are_neither_input_nor_loss_in_training(name: str, tmp_path: Path) -> None:
-    city, settings = town(), tiny(name)
+    city = town()
+    settings = tiny(name)
     split = make_split(city.stream, past=4, horizon=4)
     rows = np.flatnonzero(split.validation)
-    values, observed = city.stream.values.copy(), city.stream.observed.copy()
+    values = city.stream.values.copy()
+    observed = city.stream.observed.copy()
     # Turned about in the training period: the same readings, so the same scale, at other times.
     values[: split.train[1], rows], observed[: split.train[1], rows] = (
         array[: split.train[1], rows][::-1].copy() for array in (values, observed)
@@ -411,7 +423,8 @@ def test_the_scale_is_of_seen_nodes_and_training_times_alone(quantity: str) -> N
     city = town(quantity=quantity)
     ids = train(city, settings=tiny(epochs=1), device="cpu").on(city).split.seen
     run = train(city, seen=city.stream.node_ids[ids].tolist(), settings=tiny(epochs=1), device="cpu")
-    split, stream = run.on(city).split, city.stream
+    split = run.on(city).split
+    stream = city.stream
     stop = split.train[1]
     readings = stream.values[:stop, split.seen][stream.observed[:stop, split.seen]].astype(float)
     assert math.isclose(run.scaling.value_scale, readings.std())
@@ -444,7 +457,8 @@ def test_a_loss_that_is_read_a_step_late_is_told_with_its_own_step() -> None:
     """As on a GPU, where to read a step's loss is to wait for it."""
     told: dict[int, list[tuple[int, int, float]]] = {}
     for behind in (0, 1):
-        trainer, told[behind] = new_trainer(tiny(epochs=2)), []
+        trainer = new_trainer(tiny(epochs=2))
+        told[behind] = []
         trainer.behind = behind
         run = trainer.fit(lambda tick, said=told[behind]: said.append((tick.epoch, tick.step, tick.loss)))
         assert run.progress.epoch == 2
@@ -479,7 +493,8 @@ def test_what_no_target_needs_is_not_decoded_and_changes_nothing(
     still = {"dropout": 0.0, "edge_dropout": 0.0} if name == "default" else {}
     trainer = new_trainer(tiny(name, validation=validation, model=still))
     scored = trainer.run.split.unseen if validation == "unseen" else trainer.run.split.validation
-    size, rows = trainer.settings.batch_size, set()
+    size = trainer.settings.batch_size
+    rows = set()
     for model in {trainer.model, trainer.averaged}:
         model.get_submodule("first").register_forward_hook(lambda module, inputs, y: rows.add(len(y)))
     batch = trainer.windows.batch(trainer.train_at[:size], past=4, horizon=4, inputs=trainer.inputs)
@@ -490,7 +505,8 @@ def test_what_no_target_needs_is_not_decoded_and_changes_nothing(
         gradients = [p.grad for p in trainer.model.parameters()]
         found.append([loss, *gradients, torch.tensor(trainer.validate())])
         monkeypatch.setattr(Frigate, "forecast_at", ForecastModel.forecast_at)  # which forecasts all nodes
-    seen, held = int(trainer.run.split.training.sum()), int(scored.sum())
+    seen = int(trainer.run.split.training.sum())
+    held = int(scored.sum())
     firsts = range(0, len(trainer.validate_at), trainer.micro_batch)
     windows = [len(trainer.validate_at[first : first + trainer.micro_batch]) for first in firsts]
     assert rows == {size * N, size * seen, *(n * N for n in windows), *(n * held for n in windows)}
@@ -537,7 +553,8 @@ def test_the_loss_is_mostly_of_the_hidden_and_only_of_training_nodes(
     trainer = new_trainer(tiny(hide=hide, visible_weight=visible, model=still))
     current = np.array([10, 20, 30, 40])
     training = trainer.run.split.training
-    which, hidden = None, torch.from_numpy(draw_hidden(np.random.default_rng(5), training, 4, hide))
+    which = None
+    hidden = torch.from_numpy(draw_hidden(np.random.default_rng(5), training, 4, hide))
     if demand:
         which = torch.from_numpy(np.random.default_rng(5).integers(0, trainer.settings.masks, 4))
         hidden = torch.from_numpy(training_masks(trainer.run))[which]
@@ -550,7 +567,8 @@ def test_the_loss_is_mostly_of_the_hidden_and_only_of_training_nodes(
     for b, h, v in np.ndindex(*error.shape):
         if training[v] and batch.target_observed[b, h, v]:
             weight = 1.0 if hidden[b, v] else visible
-            total, cells = total + weight * float(error[b, h, v]), cells + weight
+            total = total + weight * float(error[b, h, v])
+            cells = cells + weight
     loss, finite = trainer._step(current, np.random.default_rng(5), 0)
     assert finite
     assert math.isclose(loss, total / cells, rel_tol=1e-5)
@@ -574,16 +592,19 @@ def test_nothing_is_hidden_in_the_papers_setting() -> None:
 
 
 def test_both_halves_of_a_detector_are_hidden_together() -> None:
-    sensors, together = np.arange(40) != 7, np.arange(40) // 2 * 2  # two nodes each; node 7 is no sensor
+    sensors = np.arange(40) != 7  # two nodes each; node 7 is no sensor
+    together = np.arange(40) // 2 * 2
     hidden = draw_hidden(np.random.default_rng(2), sensors, 30, (0.3, 0.6), together)
     both = np.flatnonzero(together != 6)[::2]
     np.testing.assert_array_equal(hidden[:, both], hidden[:, both + 1])
     assert hidden.any() and not hidden[:, 7].any() and not hidden.all(1).any()
     city = town()
-    pairs, unknown = np.arange(city.stream.num_nodes) // 2, np.full(city.stream.num_nodes, np.nan)
+    pairs = np.arange(city.stream.num_nodes) // 2
+    unknown = np.full(city.stream.num_nodes, np.nan)
     detectors = Detectors(pairs.astype(str), np.arange(city.stream.num_nodes), unknown, unknown, unknown)
     run = new_run(replace(city, detectors=detectors), settings=tiny("default", masks=6, hide=(0.2, 0.6)))
-    masks, sensors = training_masks(run), city.stream.sensors
+    masks = training_masks(run)
+    sensors = city.stream.sensors
     first = [row for row in range(0, len(pairs) - 1, 2) if sensors[row] and sensors[row + 1]]
     for each in (*masks, run.split.seen, run.split.unseen):
         np.testing.assert_array_equal(each[first], each[np.array(first) + 1])
@@ -702,7 +723,8 @@ def test_a_region_without_sensors_is_trained_around(name: str) -> None:
 def test_a_model_meets_the_same_streets_without_their_attributes(name: str) -> None:
     run = train(town(), seen=0.6, settings=tiny(name, epochs=1), device="cpu")
     bare = town(attributes=False)
-    result, made = evaluate(run, bare, device="cpu"), forecast(run, stream=bare)
+    result = evaluate(run, bare, device="cpu")
+    made = forecast(run, stream=bare)
     assert result.model.unseen is not None
     assert np.isfinite(made.values).all()
     if name == "default":

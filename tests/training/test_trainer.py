@@ -38,7 +38,8 @@ def copied(model: nn.Module) -> State:
 def test_the_weights_of_the_best_epoch_are_kept(average: float, tmp_path: Path) -> None:
     """The second of three: the first and the last begin with weights that forecast nonsense."""
     trainer = new_trainer(tiny("paper", epochs=3, average=average), folder=tmp_path)
-    models, judged = {trainer.model, trainer.averaged}, []
+    models = {trainer.model, trainer.averaged}
+    judged = []
     good = copied(trainer.model)
 
     def set_weights(state: State) -> None:
@@ -74,13 +75,18 @@ def test_validation_reads_nothing_of_the_nodes_that_it_scores(name: str, validat
     with torch.no_grad():  # `default` begins with a correction of 0
         for parameter in trainer.averaged.parameters():
             parameter.add_(0.1)
-    windows, (current,) = trainer.windows, trainer.validate_at
-    values, observed = windows.values.clone(), windows.observed.clone()
-    scored, past, ahead = trainer.scored_at, slice(current - 3, current + 1), slice(current + 1, current + 5)
+    windows = trainer.windows
+    (current,) = trainer.validate_at
+    values = windows.values.clone()
+    observed = windows.observed.clone()
+    scored = trainer.scored_at
+    past = slice(current - 3, current + 1)
+    ahead = slice(current + 1, current + 5)
     before = trainer.validate()
 
     def changed(rows: slice, nodes: Tensor) -> float:
-        windows.values, windows.observed = values.clone(), observed.clone()
+        windows.values = values.clone()
+        windows.observed = observed.clone()
         windows.values[rows, nodes] += 50
         windows.observed[rows, nodes] = True
         return trainer.validate()
@@ -141,7 +147,8 @@ def test_each_epoch_has_every_window_once_in_an_order_and_with_hidden_sensors_of
 def test_sensors_are_hidden_in_areas_where_an_area_has_none(mode: str) -> None:
     city = City("Grid", grid_stream(20, snapshots=300))
     run = new_run(city, settings=tiny(masks=12, model={"demand": False}), seen=0.6, mode=mode)
-    masks, sensors = training_masks(run), run.split.training
+    masks = training_masks(run)
+    sensors = run.split.training
     assert not (masks & ~sensors).any()
     away_m = two_way_m(city.network, np.flatnonzero(sensors))
     in_an_area = [any(each[mask].max() < each[sensors & ~mask].min() for each in away_m) for mask in masks]
@@ -174,7 +181,8 @@ def test_the_learning_rate_of_each_step_counts_from_the_first_epoch() -> None:
 def first_step(**training: Any) -> tuple[Trainer, State, State]:
     """A trainer after one step, with the weights before it and their gradients before clipping."""
     trainer = new_trainer(tiny("paper", warmup_steps=0, **training))
-    before, current = copied(trainer.model), trainer.train_at[:4]
+    before = copied(trainer.model)
+    current = trainer.train_at[:4]
     batch = trainer.windows.batch(current, past=4, horizon=4, inputs=trainer.inputs)
     weight = trainer.inputs.float().expand(4, -1)
     trainer._gradients(batch, weight, trainer._cells(batch, weight))

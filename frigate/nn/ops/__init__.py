@@ -24,7 +24,8 @@ from frigate.nn.ops.reference import Backend
 __all__ = ["KERNELS", "Backend", "choose_backend", "describe_kernels", "follow_readings", "has_triton"]
 
 KERNELS = ("auto", "reference")
-REFERENCE, CPU = Backend(), CpuBackend()
+REFERENCE = Backend()
+CPU = CpuBackend()
 
 
 def choose_backend(device: torch.device, dtype: torch.dtype, width: int, kernels: str = "auto") -> Backend:

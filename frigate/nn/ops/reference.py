@@ -35,7 +35,8 @@ class Backend:
     ) -> Tensor:
         """[N,M,D] from h [N,M,D], after one layer per pair of gates beta [E] and weights W_1 [D,3D]."""
         for layer, (gate, weight) in enumerate(zip(gates, weights, strict=True)):
-            beta, zeros = gate.to(h.dtype)[:, None, None], torch.zeros_like(h)
+            beta = gate.to(h.dtype)[:, None, None]
+            zeros = torch.zeros_like(h)
             m_out = zeros.index_add(0, topology.senders, beta * h[topology.receivers])  # eq:aggregation_out
             m_in = zeros.index_add(0, topology.receivers, beta * h[topology.senders])  # eq:aggregation_in
             bias = biases[layer] if biases else None
@@ -45,7 +46,8 @@ class Backend:
     def normalise(self, h: Tensor, norm: nn.LayerNorm) -> Tensor:
         """Layer norm in the type of h, even under autocast."""
         with torch.autocast(h.device.type, enabled=False):
-            weight, bias = norm.weight.to(h.dtype), norm.bias.to(h.dtype)
+            weight = norm.weight.to(h.dtype)
+            bias = norm.bias.to(h.dtype)
             return functional.layer_norm(h, norm.normalized_shape, weight, bias, norm.eps)
 
     def encode(self, lstm: nn.LSTM, z: Tensor, state: State) -> State:

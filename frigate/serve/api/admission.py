@@ -35,7 +35,8 @@ class Door:
     async def admit(self, request: Request) -> Request:
         """Refuse callers without the right, or above the rate limit. Returns the request with a limit on its body."""
         state = state_of(request)
-        gate, headers = state.service.gate, request.headers
+        gate = state.service.gate
+        headers = request.headers
         if not gate.known:
             await run_quickly(gate.refresh)
         found = gate.caller(

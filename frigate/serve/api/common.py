@@ -54,10 +54,19 @@ class Problem(BaseModel):
 
 
 CODES = {
-    400: "malformed", 401: "unauthorized", 403: "forbidden", 404: "not_found", 405: "method_not_allowed",
-    408: "too_slow", 409: "conflict", 413: "too_large", 415: "media_type", 422: "invalid", 429: "too_many",
+    400: "malformed",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    408: "too_slow",
+    409: "conflict",
+    413: "too_large",
+    415: "media_type",
+    422: "invalid",
+    429: "too_many",
     503: "unavailable",
-}  # fmt: skip
+}
 
 Shared = dict[int | str, dict[str, Any]]
 
@@ -65,13 +74,18 @@ Shared = dict[int | str, dict[str, Any]]
 def problems(*statuses: int) -> Shared:
     """The error responses of an endpoint, for the OpenAPI description: the common ones and `statuses`."""
     descriptions = {
-        400: "The body cannot be parsed", 401: "The token is missing or invalid",
-        403: "The token's role does not allow this", 404: "Not found", 408: "The body took too long to arrive",
-        413: "The body is too large", 415: "Unsupported media type",
-        409: "Not possible in this mode", 422: "A value is invalid",
+        400: "The body cannot be parsed",
+        401: "The token is missing or invalid",
+        403: "The token's role does not allow this",
+        404: "Not found",
+        408: "The body took too long to arrive",
+        413: "The body is too large",
+        415: "Unsupported media type",
+        409: "Not possible in this mode",
+        422: "A value is invalid",
         429: "Too many requests: wait as long as Retry-After says",
         503: "The store or the engine is not available: try again after Retry-After",
-    }  # fmt: skip
+    }
     all_statuses = sorted({400, 401, 403, 422, 429, 503, *statuses})
     return {status: {"model": Problem, "description": descriptions[status]} for status in all_statuses}
 
@@ -158,7 +172,8 @@ def sent(request: Request, body: bytes, media_type: str, *, name: str = "") -> R
     if name:
         headers["Content-Disposition"] = f'attachment; filename="{name}"'
     if takes_gzip(request) and len(body) >= MIN_GZIP_BYTES:
-        body, headers["Content-Encoding"] = gzip.compress(body, 1), "gzip"
+        body = gzip.compress(body, 1)
+        headers["Content-Encoding"] = "gzip"
     return Response(body, media_type=media_type, headers=headers)
 
 
@@ -171,7 +186,8 @@ def sent_to_many(request: Request, kind: str, key: str, make: Callable[[], bytes
     kept = state_of(request).kept
     body = kept.get(kind, key, make)
     if takes_gzip(request) and len(body) >= MIN_GZIP_BYTES:
-        body, headers["Content-Encoding"] = kept.get(f"{kind} gz", key, lambda: gzip.compress(body, 1)), "gzip"
+        body = kept.get(f"{kind} gz", key, lambda: gzip.compress(body, 1))
+        headers["Content-Encoding"] = "gzip"
     return Response(body, media_type=media_type, headers=headers)
 
 

@@ -26,7 +26,7 @@ from frigate.serve.api.common import (
     problems,
     sent_to_many,
     table,
-)  # fmt: skip
+)
 from frigate.serve.city import ServedCity
 from frigate.serve.issued import Issued
 from frigate.serve.service import Service
@@ -36,10 +36,12 @@ router = APIRouter(route_class=GuardedRoute, tags=["forecast"], dependencies=[al
 Box = Annotated[
     str | None,
     Query(
-        description="west,south,east,north in degrees", pattern=r"^-?\d+(\.\d+)?(,-?\d+(\.\d+)?){3}$", max_length=100,
+        description="west,south,east,north in degrees",
+        pattern=r"^-?\d+(\.\d+)?(,-?\d+(\.\d+)?){3}$",
+        max_length=100,
         examples=["6.10,49.59,6.14,49.62"],
     ),
-]  # fmt: skip
+]
 IssuedAt = Annotated[
     Moment | None, Query(description="Issue time of an earlier forecast. Default: the latest forecast")
 ]
@@ -52,7 +54,8 @@ def forecast_binary(request: Request, service: ServiceOf) -> Response:
     Header: issued_at, past_times, times, version (of the network), closures, stale, notices. Arrays: past [T,N]
     (readings), forecast [H,N], road_past [T,E], road_forecast [H,E], absent [N]. NaN means unknown.
     """
-    latest, now_s = service.latest.get(), service.now()
+    latest = service.latest.get()
+    now_s = service.now()
     closures = [closure_answer(each, now_s).model_dump() for each in service.store.closures(int(now_s))]
     meta = {
         "issued_at": utc_iso(latest.issued.issued_s),
@@ -119,7 +122,8 @@ def forecast_table(
     issued_at: IssuedAt = None,
 ) -> Any:
     """The forecast for some nodes, for those in a box, or for all: the table that `frigate forecast` writes."""
-    issued, city = _issued(service, issued_at), service.city
+    issued = _issued(service, issued_at)
+    city = service.city
     rows = _rows(city, node, box)
     result = issued.forecast.at(rows)
     if form != "json":
@@ -157,7 +161,8 @@ def road_flows(request: Request, service: ServiceOf, form: Form, box: Box = None
     latest, city, network = service.latest.get(), service.city, service.city.network
     inside = np.ones(network.num_nodes, bool) if box is None else _inside(city, box)
     roads = np.flatnonzero(inside[network.senders] | inside[network.receivers])
-    flows, times_s = latest.road_forecast[:, roads].T, latest.issued.forecast.times_s
+    flows = latest.road_forecast[:, roads].T
+    times_s = latest.issued.forecast.times_s
     source, target = (np.array(city.node_names)[ends[roads]] for ends in (network.senders, network.receivers))
     if form == "json":
         columns = zip(source, target, network.edges.name[roads], flows.tolist(), strict=True)
@@ -173,7 +178,8 @@ def road_flows(request: Request, service: ServiceOf, form: Form, box: Box = None
                 for a, b, name, values in columns
             ],
         )
-    H, E = len(times_s), len(roads)
+    H = len(times_s)
+    E = len(roads)
     frame = pl.DataFrame(
         {
             "source": np.repeat(source, H),
@@ -215,7 +221,8 @@ class NodeDetails(BaseModel):
 @router.get("/nodes/{node:path}", responses=problems(404))
 def node_details(service: ServiceOf, node: NodeInPath) -> NodeDetails:
     """One node: its recent readings, its forecast, and the sensors that the forecast relies on."""
-    city, latest = service.city, service.latest.get()
+    city = service.city
+    latest = service.latest.get()
     row = node_row(city, node)
     past = latest.past[:, row]
     return NodeDetails(
@@ -257,7 +264,8 @@ def _inside(city: ServedCity, box: str) -> NDArray[np.bool_]:
     west, south, east, north = map(float, box.split(","))
     if south > north:
         raise HTTPException(422, "box: south is greater than north. Give west,south,east,north")
-    lon, lat = city.network.lon, city.network.lat
+    lon = city.network.lon
+    lat = city.network.lat
     across = (west <= lon) & (lon <= east) if west <= east else (west <= lon) | (lon <= east)
     inside: NDArray[np.bool_] = across & (south <= lat) & (lat <= north)
     return inside

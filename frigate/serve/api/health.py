@@ -58,7 +58,8 @@ def live_accuracy(
     hours: Annotated[int, Query(ge=1, le=24 * 31, description="Hours before the latest forecast to include")] = 24,
 ) -> Accuracy:
     """Live forecast accuracy: overall, by hour, by steps ahead, and the worst nodes."""
-    store, city = state.service.store, state.service.city
+    store = state.service.store
+    city = state.service.city
     issued_s = store.state()[0] or 0
 
     def score() -> Accuracy:
@@ -139,7 +140,8 @@ class Ready(BaseModel):
 async def readyz(service: ServiceOf, response: Response) -> Ready:
     """Readiness probe: the store can be reached and there is a forecast."""
     try:
-        issued_s, store = (await run_quickly(service.store.state))[0], True
+        issued_s = (await run_quickly(service.store.state))[0]
+        store = True
     except StoreGoneError:
         issued_s, store = None, False
     ready = issued_s is not None
@@ -168,8 +170,9 @@ async def metrics(state: StateOf) -> Response:
 def _lines(state: State) -> Iterator[str]:
     service, clock = state.service, state.service.clock.state
     yield from state.metrics.lines()
-    counts: dict[str, float] = {name: service.ingest.counts[name] for name in ("accepted", "duplicate", "corrected",
-                                                                              "refused")}  # fmt: skip
+    counts: dict[str, float] = {
+        name: service.ingest.counts[name] for name in ("accepted", "duplicate", "corrected", "refused")
+    }
     yield from family("frigate_readings_total", "counter", "Readings received, by status", labelled("status", counts))
     age_s: Any = None if clock.issued_s is None else round(service.now() - clock.issued_s, 3)
     for name, kind, text, value in (

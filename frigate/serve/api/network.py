@@ -44,7 +44,8 @@ def network_geojson(request: Request, service: ServiceOf) -> Response:
 
 
 def _geojson(city: ServedCity) -> dict[str, Any]:
-    network, names = city.network, city.node_names
+    network = city.network
+    names = city.node_names
     places = np.round(np.stack([network.lon, network.lat], axis=1), DIGITS).tolist()
     nodes = [
         _feature("Point", place, {"node": name, "sensor": sensor})

@@ -100,7 +100,8 @@ async def add_readings(request: Request, state: StateOf) -> Response:
     parse = PARSERS.get(media_type)
     if parse is None:
         raise HTTPException(415, f"unsupported Content-Type. Send one of {', '.join(PARSERS)}")
-    body, ingest = await request.body(), state.service.ingest
+    body = await request.body()
+    ingest = state.service.ingest
 
     def judged() -> Judged:
         rows = parse(body)
@@ -114,10 +115,11 @@ async def add_readings(request: Request, state: StateOf) -> Response:
     notice = f"{batch.unused} readings are from nodes that are not sensors in this run: stored, but not used"
     answer = {
         **{status: counts[status] for status in STATUSES},
-        "rows": [{"status": each.status, "reason": each.reason} if each.reason else ANSWERS[each.status]
-                 for each in answers],
+        "rows": [
+            {"status": each.status, "reason": each.reason} if each.reason else ANSWERS[each.status] for each in answers
+        ],
         "notices": [notice] if batch.unused else [],
-    }  # fmt: skip
+    }
     return Response(json.dumps(answer), media_type="application/json")
 
 

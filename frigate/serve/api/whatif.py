@@ -50,9 +50,7 @@ class WhatIfAnswer(BaseModel):
     largest: list[NodeChange] = Field(description="The ten nodes that change most")
 
 
-@router.post(
-    "/what-if", response_model=WhatIfAnswer, responses={**problems(408, 413, 415), 200: {"content": BINARY}}
-)  # fmt: skip
+@router.post("/what-if", response_model=WhatIfAnswer, responses={**problems(408, 413, 415), 200: {"content": BINARY}})
 def what_if(request: Request, state: StateOf, body: Question) -> Any:
     """Forecast as if roads were closed or added. The live state does not change.
 
@@ -87,7 +85,8 @@ def what_if(request: Request, state: StateOf, body: Question) -> Any:
 
 
 def _changes(city: ServedCity, result: WhatIf) -> list[dict[str, Any]]:
-    before, after = np.nan_to_num(result.before).mean(0), np.nan_to_num(result.after).mean(0)
+    before = np.nan_to_num(result.before).mean(0)
+    after = np.nan_to_num(result.after).mean(0)
     return [
         {
             "node": city.node_names[row],
@@ -128,7 +127,8 @@ def trips(
         raise HTTPException(404, "this run was trained without demand, so trips are unknown")
 
     def ends(shares: list[tuple[int, float]]) -> list[TripEnd]:
-        names, network = city.node_names, city.network
+        names = city.node_names
+        network = city.network
         return [
             TripEnd(node=names[row], lon=float(network.lon[row]), lat=float(network.lat[row]), share=round(share, 5))
             for row, share in shares

@@ -158,21 +158,30 @@ class Store(ABC):
             if changed:
                 sql.put(list(changed.values()), received_s)
                 for period in sorted({reading.time_us // PERIOD_US for reading in changed.values()}):
-                    sql.run("INSERT INTO reading_changes VALUES (?, 1) ON CONFLICT (period) "
-                            "DO UPDATE SET changes = reading_changes.changes + 1", period)  # fmt: skip
+                    sql.run(
+                        "INSERT INTO reading_changes VALUES (?, 1) ON CONFLICT (period) "
+                        "DO UPDATE SET changes = reading_changes.changes + 1",
+                        period,
+                    )
         return answers
 
     def reading_changes(self, begin_us: int, end_us: int) -> dict[int, int]:
         """How often the readings of each period of `PERIOD_US` have changed, so that callers can cache them."""
         with self.transaction() as sql:
-            return dict(sql.rows("SELECT period, changes FROM reading_changes WHERE period >= ? AND period <= ?",
-                                 begin_us // PERIOD_US, end_us // PERIOD_US))  # fmt: skip
+            return dict(
+                sql.rows(
+                    "SELECT period, changes FROM reading_changes WHERE period >= ? AND period <= ?",
+                    begin_us // PERIOD_US,
+                    end_us // PERIOD_US,
+                )
+            )
 
     def readings(
         self, begin_us: int, end_us: int, node: str | None = None
     ) -> tuple[list[str], NDArray[np.int64], NDArray[np.float64]]:
         """Nodes, times and values of the readings from `begin_us` up to `end_us`, in chronological order."""
-        where, values = "time_us >= ? AND time_us < ?", list[object]([begin_us, end_us, node])
+        where = "time_us >= ? AND time_us < ?"
+        values = list[object]([begin_us, end_us, node])
         if node is None:
             values.pop()
         else:
@@ -191,8 +200,12 @@ class Store(ABC):
                 "MAX(CASE WHEN time_us >= ? THEN value END) AS most FROM readings WHERE time_us >= ? AND time_us < ? "
                 "GROUP BY node"
                 ") AS each JOIN readings AS r ON r.time_us = each.last_us AND r.node = each.node ORDER BY each.node",
-                lately_us, lately_us, lately_us, since_us, LAST_S * 1_000_000,
-            )  # fmt: skip
+                lately_us,
+                lately_us,
+                lately_us,
+                since_us,
+                LAST_S * 1_000_000,
+            )
         return [SensorFacts(*row) for row in rows]
 
     # Closures
@@ -219,8 +232,11 @@ class Store(ABC):
             changed = sql.run(
                 "UPDATE closures SET end_s = CASE WHEN begin_s > ? THEN begin_s ELSE ? END "
                 "WHERE id = ? AND (end_s IS NULL OR end_s > ?) AND (end_s IS NULL OR end_s > begin_s)",
-                now_s, now_s, closure_id, now_s,
-            )  # fmt: skip
+                now_s,
+                now_s,
+                closure_id,
+                now_s,
+            )
             if changed:
                 _count_up(sql, "closures")
             found = _closures(sql, "id = ?", closure_id)
@@ -241,9 +257,12 @@ class Store(ABC):
             return bool(
                 sql.run(
                     "INSERT INTO forecasts VALUES (?, ?, ?, ?) ON CONFLICT (issued_s) DO NOTHING",
-                    forecast.issued_s, forecast.made_s, forecast.network, forecast.body,
+                    forecast.issued_s,
+                    forecast.made_s,
+                    forecast.network,
+                    forecast.body,
                 )
-            )  # fmt: skip
+            )
 
     def forecast(self, issued_s: int | None = None) -> StoredForecast | None:
         """The forecast issued at that time, or the latest."""
@@ -271,22 +290,32 @@ class Store(ABC):
             sql.run(
                 "INSERT INTO scores VALUES (?, ?, ?) ON CONFLICT (time_s) "
                 "DO UPDATE SET network = excluded.network, body = excluded.body",
-                time_s, network, body,
-            )  # fmt: skip
+                time_s,
+                network,
+                body,
+            )
 
     def scores(self, begin_s: int, network: str) -> list[tuple[int, bytes]]:
         """The scores of the snapshots since `begin_s`, in chronological order."""
         with self.transaction() as sql:
-            rows = sql.rows("SELECT time_s, body FROM scores WHERE time_s >= ? AND network = ? ORDER BY time_s",
-                            begin_s, network)  # fmt: skip
+            rows = sql.rows(
+                "SELECT time_s, body FROM scores WHERE time_s >= ? AND network = ? ORDER BY time_s", begin_s, network
+            )
         return [(time_s, bytes(body)) for time_s, body in rows]
 
     # Tokens
 
     def add_token(self, token: Token) -> None:
         with self.transaction(write=True) as sql:
-            sql.run("INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?)", token.id, token.name, token.role, token.hash,
-                    token.created_s, token.revoked_s)  # fmt: skip
+            sql.run(
+                "INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?)",
+                token.id,
+                token.name,
+                token.role,
+                token.hash,
+                token.created_s,
+                token.revoked_s,
+            )
 
     def tokens(self) -> list[Token]:
         with self.transaction() as sql:
@@ -318,8 +347,9 @@ class Store(ABC):
 
     def set_fact(self, name: str, value: str) -> None:
         with self.transaction(write=True) as sql:
-            sql.run("INSERT INTO facts VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-                    name, value)  # fmt: skip
+            sql.run(
+                "INSERT INTO facts VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value", name, value
+            )
 
     def forget(self, before_s: int) -> int:
         """Delete older readings, forecasts, scores and ended closures. Returns the number of rows."""

@@ -32,9 +32,14 @@ class PostgresStore(Store):
         self._errors = psycopg
         try:
             self._where = make_conninfo(
-                url, connect_timeout=max(2, int(WAIT_S)), application_name="frigate", keepalives_idle=5,
-                keepalives_interval=2, keepalives_count=3, options=f"-c statement_timeout={STATEMENT_S}s",
-            )  # fmt: skip
+                url,
+                connect_timeout=max(2, int(WAIT_S)),
+                application_name="frigate",
+                keepalives_idle=5,
+                keepalives_interval=2,
+                keepalives_count=3,
+                options=f"-c statement_timeout={STATEMENT_S}s",
+            )
         except psycopg.ProgrammingError as error:
             raise ServiceError(f"--store: {str(error).strip()}. Give postgresql://user@host/database") from None
         try:
@@ -42,9 +47,15 @@ class PostgresStore(Store):
         except psycopg.OperationalError as error:
             raise StoreGoneError(f"--store: {str(error).splitlines()[0]}. Start PostgreSQL, or fix the URL") from None
         self._pool = ConnectionPool(
-            self._where, min_size=1, max_size=CONNECTIONS, timeout=WAIT_S, open=False, reconnect_timeout=1.0,
-            check=ConnectionPool.check_connection, num_workers=1,
-        )  # fmt: skip
+            self._where,
+            min_size=1,
+            max_size=CONNECTIONS,
+            timeout=WAIT_S,
+            open=False,
+            reconnect_timeout=1.0,
+            check=ConnectionPool.check_connection,
+            num_workers=1,
+        )
         self._clock: psycopg.Connection[tuple[Any, ...]] | None = None
         self._clock_lock = threading.Lock()
         self._pool.open()

@@ -92,7 +92,8 @@ class SqliteStore(Store):
     def close(self) -> None:
         self.release_clock()
         with self._lock:
-            opened, self._opened = self._opened, []
+            opened = self._opened
+            self._opened = []
         for connection in opened:
             with suppress(sqlite3.Error):
                 connection.close()

@@ -98,7 +98,9 @@ def read_h5_frame(path: Path) -> Frame:
         arrays = {name: read_dataset(path, group[name]) for name in names}
         kind = group["axis1"].attrs.get("kind", b"")
         kind = kind.decode("ascii", "replace") if isinstance(kind, bytes) else str(kind)
-    values, columns, index = arrays["block0_values"], arrays["block0_items"], arrays["axis1"]
+    values = arrays["block0_values"]
+    columns = arrays["block0_items"]
+    index = arrays["axis1"]
     if values.ndim != 2 or values.shape != (*index.shape, *columns.shape) or columns.shape != arrays["axis0"].shape:
         raise CityError(f"{path.name}: values {values.shape} for {len(index)} rows and {len(columns)} columns")
     if not kind.startswith("datetime64") or index.dtype.kind != "i":

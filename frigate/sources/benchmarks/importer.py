@@ -146,7 +146,10 @@ class _Readings:
 
 
 def _city(read: _Readings, options: Options, notices: Notices) -> City:
-    path, values, network, quantity = read.path, read.values, read.network, read.quantity
+    path = read.path
+    values = read.values
+    network = read.network
+    quantity = read.quantity
     if values.shape != (len(read.times), network.num_nodes) or not values.size:
         expected = (len(read.times), network.num_nodes)
         raise CityError(f"{path.name}: its values are {values.shape}. {expected}, times and nodes, is expected")
@@ -224,7 +227,8 @@ def _pems(options: Options, notices: Notices) -> _Readings:
         "ids": DataFile((*(f"{s}.txt" for s in stems), "index.txt"), needed=False),
     }
     found = find_files(options.files, wanted)
-    path, distances = found["readings"], found["distances"]
+    path = found["readings"]
+    distances = found["distances"]
     values, feature = _pems_values(path, options.feature)
     N = values.shape[1]
     ids = [str(i) for i in range(N)]
@@ -271,7 +275,8 @@ def _id_lines(path: Path) -> list[str]:
 
 def _authors(options: Options, notices: Notices) -> _Readings:
     found = find_files(options.files, AUTHORS)
-    path, matrix = found["readings"], found["adjacency"]
+    path = found["readings"]
+    matrix = found["adjacency"]
     frame = unpickle(path)
     if not isinstance(frame, Frame) or frame.index.dtype.kind != "M":
         raise CityError(f"{path.name} has no frame with one row per time. Save it with DataFrame.to_pickle")

@@ -42,7 +42,8 @@ def invented_places(num_nodes: int, edges: Edges, *, seed: int = 0) -> tuple[NDA
 def _part_m(graph: csr_array, rng: np.random.Generator) -> NDArray[np.float64]:
     """Coordinates in metres of the nodes of one connected part."""
     N = graph.shape[0]
-    landmarks, far = [int(rng.integers(N))], []
+    landmarks = [int(rng.integers(N))]
+    far = []
     while len(landmarks) <= min(LANDMARKS, N):
         far.append(dijkstra(graph, directed=False, indices=landmarks[-1:])[0])
         landmarks.append(int(np.argmax(np.min(far, axis=0))))

@@ -101,7 +101,8 @@ def _settings(config: dict[str, Any], geo: Path, options: Options) -> _LibcityCo
         value = value[0] if isinstance(value, list) and value else value
         return value if isinstance(value, str) and value else None
 
-    step, timezone = ours.get("step_s"), options.timezone or text(ours, "timezone") or "UTC"
+    step = ours.get("step_s")
+    timezone = options.timezone or text(ours, "timezone") or "UTC"
     zone(timezone)
     return _LibcityConfig(
         name=options.name or text(ours, "name") or geo.stem,
@@ -130,7 +131,8 @@ def _network(
     ids = new_ids(table, "geo_id", as_text=settings.text_ids)
     lon, lat = _places(table, notices)
     network = RoadNetwork(ids, lon, lat, Edges.none())
-    path, names = found["rel"], open_table(found["rel"], strict=True).names
+    path = found["rel"]
+    names = open_table(found["rel"], strict=True).names
     rename = {"origin_id": "source", "destination_id": "target"}
     lengths = [c for c in (settings.weight, *LENGTHS) if c in LENGTHS and c in names]
     if lengths:

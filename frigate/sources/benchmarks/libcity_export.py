@@ -48,7 +48,8 @@ def export_libcity(city: City, folder: str | Path, *, overwrite: bool = False) -
         return path.is_file() and (path.name == "config.json" or path.suffix in (".geo", ".rel", ".dyna"))
 
     check_replaceable(target, is_ours, "atomic files", overwrite=overwrite)
-    stream, network = city.stream, city.network
+    stream = city.stream
+    network = city.network
     notices = Notices()
     if len(stream.networks) > 1:
         notices.add("Networks over time, of which LibCity stores only the last", len(stream.networks))

@@ -88,7 +88,8 @@ class _Dtype(_StandIn):
         if not re.fullmatch(r"[<>|=]?([biuf][1248]|[SU]\d{1,6}|O8?|[mM]8(\[\w+\])?)", code):
             raise _RefusedError(f"an array of {code!a} is not read")
         if len(state) > 8 and state[8] is not None and code.endswith("8"):
-            unit, count = _text(state[8][1][0]), state[8][1][1]
+            unit = _text(state[8][1][0])
+            count = state[8][1][1]
             if unit not in UNITS or count != 1:
                 raise _RefusedError(f"times in units of {count} {unit!r} are not read")
             code = f"{code}[{unit}]"

@@ -32,20 +32,42 @@ MAX_ID_BITS = 40
 NO_LOCATION = 2**31 - 1  # osmium's coordinate of a node without a location
 PER_DEGREE = 1e7  # osmium keeps coordinates as whole numbers
 
-PBF, XML, XML_GZ, XML_BZ2, JSON, GRAPHML = "OSM PBF", "OSM XML", "OSM XML, gzip", "OSM XML, bzip2", "JSON", "GraphML"
+PBF = "OSM PBF"
+XML = "OSM XML"
+XML_GZ = "OSM XML, gzip"
+XML_BZ2 = "OSM XML, bzip2"
+JSON = "JSON"
+GRAPHML = "GraphML"
 GZIP, BZIP2 = b"\x1f\x8b", b"BZh"  # first bytes
 OSMIUM = {PBF: "pbf", XML: "osm", XML_GZ: "osm.gz", XML_BZ2: "osm.bz2"}
 NAMED = {
-    ".osm.pbf": PBF, ".pbf": PBF, ".osm": XML, ".osm.xml": XML, ".xml": XML, ".osm.gz": XML_GZ, ".osm.xml.gz": XML_GZ,
-    ".osm.bz2": XML_BZ2, ".json": JSON, ".json.gz": JSON, ".json.bz2": JSON, ".graphml": GRAPHML,
-    ".graphml.gz": GRAPHML, ".graphml.bz2": GRAPHML,
-}  # fmt: skip
+    ".osm.pbf": PBF,
+    ".pbf": PBF,
+    ".osm": XML,
+    ".osm.xml": XML,
+    ".xml": XML,
+    ".osm.gz": XML_GZ,
+    ".osm.xml.gz": XML_GZ,
+    ".osm.bz2": XML_BZ2,
+    ".json": JSON,
+    ".json.gz": JSON,
+    ".json.bz2": JSON,
+    ".graphml": GRAPHML,
+    ".graphml.gz": GRAPHML,
+    ".graphml.bz2": GRAPHML,
+}
 FOREIGN = {
-    b"PK\x03\x04": "a zip archive", b"\xfd7zXZ": "an xz archive", b"\x28\xb5\x2f\xfd": "a zstandard archive",
-    b"7z\xbc\xaf": "a 7z archive", b"PAR1": "a Parquet table", b"\x89HDF": "an HDF5 file",
-    b"SQLite format 3": "an SQLite or GeoPackage file", b"\xff\xe0\x04o5": "an o5m file", b"%PDF": "a PDF",
+    b"PK\x03\x04": "a zip archive",
+    b"\xfd7zXZ": "an xz archive",
+    b"\x28\xb5\x2f\xfd": "a zstandard archive",
+    b"7z\xbc\xaf": "a 7z archive",
+    b"PAR1": "a Parquet table",
+    b"\x89HDF": "an HDF5 file",
+    b"SQLite format 3": "an SQLite or GeoPackage file",
+    b"\xff\xe0\x04o5": "an o5m file",
+    b"%PDF": "a PDF",
     b"\x80": "a Python pickle",
-}  # fmt: skip
+}
 ROOTS = {"net": "a SUMO network", "gpx": "a GPX track", "kml": "a KML file", "html": "a web page", "svg": "a drawing"}
 READ = "Give .osm.pbf, .osm, Overpass .json or OSMnx .graphml, plain or gzip"
 
@@ -153,7 +175,8 @@ def read_osmium(file: MapFile, gathered: Gathered, *, filtered: bool | None = No
 
 
 def _read_ways(source: osmium.io.File, gathered: Gathered) -> None:
-    roads, turns = osmium.filter.KeyFilter("highway"), osmium.filter.TagFilter(("type", "restriction"))
+    roads = osmium.filter.KeyFilter("highway")
+    turns = osmium.filter.TagFilter(("type", "restriction"))
     roads.enable_for(osmium.osm.WAY)
     turns.enable_for(osmium.osm.RELATION)
     items = osmium.FileProcessor(source, osmium.osm.WAY | osmium.osm.RELATION).with_filter(roads).with_filter(turns)

@@ -171,7 +171,8 @@ def _forbidden_turns(
     """[K,3] rows of nodes: the turns that a no_... restriction names, and all but the one that an only_... names."""
     if not raw.turns:
         return empty_turns()
-    ends_at, starts_at = _rows_by(segments.receivers), _rows_by(segments.senders)
+    ends_at = _rows_by(segments.receivers)
+    starts_at = _rows_by(segments.senders)
     row_of = dict(zip(raw.node_ids[nodes].tolist(), nodes.tolist(), strict=True))
     forbidden: set[tuple[int, int, int]] = set()
     only: dict[tuple[int, int], set[int]] = {}

@@ -47,7 +47,8 @@ def _take_element(item: Any, gathered: Gathered, places: dict[int, Place], unnam
     if not isinstance(item, dict):
         return False
     tags = {k: v for k, v in _dict(item.get("tags")).items() if isinstance(v, str)}
-    sort, ident = item.get("type"), _id(item.get("id"))
+    sort = item.get("type")
+    ident = _id(item.get("id"))
     if sort == "node":
         place = _place(item)
         if ident is None or place is None:
@@ -92,7 +93,8 @@ def _id(value: Any) -> int | None:
 
 
 def _place(item: Any) -> Place | None:
-    lon, lat = _dict(item).get("lon"), _dict(item).get("lat")
+    lon = _dict(item).get("lon")
+    lat = _dict(item).get("lat")
     if not isinstance(lon, int | float) or not isinstance(lat, int | float):
         return None
     return (float(lon), float(lat)) if abs(lon) < 1e9 and abs(lat) < 1e9 else None

@@ -60,19 +60,23 @@ class Chains:
 def make_segments(raw: RawRoads, notices: Notices) -> Segments:
     """Directed segments, at most one from one node to another. Ways are cut where a node is missing."""
     located = ~np.isnan(raw.lon)
-    a, b = raw.refs[:-1], raw.refs[1:]
+    a = raw.refs[:-1]
+    b = raw.refs[1:]
     way = raw.way_of[:-1]
     together = way == raw.way_of[1:]
     missing = ~located[raw.refs]
     notices.add("Ways cut where their nodes are not in the file", len(np.unique(raw.way_of[missing])))
     notices.add("Nodes repeated in a row within a way were used once", int((together & (a == b)).sum()))
     whole = together & (a != b) & located[a] & located[b]
-    a, b, way = a[whole], b[whole], way[whole]
+    a = a[whole]
+    b = b[whole]
+    way = way[whole]
     length_m = haversine_m(raw.lon[a], raw.lat[a], raw.lon[b], raw.lat[b])
     notices.add("Segments of over 50 km, perhaps with a misplaced node", int((length_m > LONG_M).sum()))
     length_m = length_m * _stated(raw, way, length_m)
     allowed = np.array([(k.forward, k.backward) for k in raw.kinds], bool).reshape(-1, 2)[raw.kind_of[way]]
-    along, against = np.flatnonzero(allowed[:, 0]), np.flatnonzero(allowed[:, 1])
+    along = np.flatnonzero(allowed[:, 0])
+    against = np.flatnonzero(allowed[:, 1])
     both = np.concatenate([along, against])
     segments = Segments(
         np.concatenate([a[along], b[against]]),
@@ -105,7 +109,8 @@ def strong_part(segments: Segments, num_nodes: int) -> NDArray[np.bool_]:
 
 def intersections(segments: Segments, num_nodes: int) -> NDArray[np.bool_]:
     """[M] nodes where roads meet, end, or change between one-way and two-way."""
-    low, high = np.minimum(segments.senders, segments.receivers), np.maximum(segments.senders, segments.receivers)
+    low = np.minimum(segments.senders, segments.receivers)
+    high = np.maximum(segments.senders, segments.receivers)
     pairs = np.unique(low * num_nodes + high)
     neighbours = np.bincount(pairs // num_nodes, minlength=num_nodes) + np.bincount(
         pairs % num_nodes, minlength=num_nodes
@@ -146,7 +151,8 @@ def _before(segments: Segments, kept: NDArray[np.bool_], num_nodes: int) -> NDAr
     inner = ~kept[segments.senders]
     at = segments.senders[inner]
     before = np.arange(len(segments))
-    one, other = by_end[stop[at] - arriving[at]], by_end[stop[at] - 1]
+    one = by_end[stop[at] - arriving[at]]
+    other = by_end[stop[at] - 1]
     back = segments.senders[one] == segments.receivers[inner]  # the opposite direction of the same piece
     before[inner] = np.where(back, other, one)
     return before
@@ -154,7 +160,8 @@ def _before(segments: Segments, kept: NDArray[np.bool_], num_nodes: int) -> NDAr
 
 def _follow(before: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """[P] the first segment of each segment's road, and the segment's rank on it, by pointer doubling."""
-    root, rank = before.copy(), (before != np.arange(len(before))).astype(np.int64)
+    root = before.copy()
+    rank = (before != np.arange(len(before))).astype(np.int64)
     for _ in range(max(len(before), 1).bit_length() + 1):
         further = root[root]
         if np.array_equal(further, root):

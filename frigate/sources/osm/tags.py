@@ -20,28 +20,85 @@ from frigate.reading.notices import MAX_PLACES, Notices
 # Public roads for through traffic: no service roads, tracks, busways or pedestrian streets, and none that are under
 # construction, proposed or abandoned (their `highway` says so).
 DRIVABLE: tuple[str, ...] = (
-    "motorway", "motorway_link", "trunk", "trunk_link", "primary", "primary_link", "secondary", "secondary_link",
-    "tertiary", "tertiary_link", "unclassified", "residential", "living_street", "road",
-)  # fmt: skip
+    "motorway",
+    "motorway_link",
+    "trunk",
+    "trunk_link",
+    "primary",
+    "primary_link",
+    "secondary",
+    "secondary_link",
+    "tertiary",
+    "tertiary_link",
+    "unclassified",
+    "residential",
+    "living_street",
+    "road",
+)
 
 # Other known values of `highway`.
 NOT_FOR_CARS = {
-    "service", "track", "pedestrian", "footway", "path", "steps", "cycleway", "bridleway", "corridor", "busway",
-    "bus_guideway", "escape", "raceway", "construction", "proposed", "planned", "platform", "elevator", "via_ferrata",
-    "ladder", "rest_area", "services", "emergency_bay", "bus_stop", "crossing", "traffic_island", "turning_circle",
-    "street_lamp", "toll_gantry", "trailhead", "abandoned", "disused", "razed", "demolished", "removed", "no", "none",
-}  # fmt: skip
+    "service",
+    "track",
+    "pedestrian",
+    "footway",
+    "path",
+    "steps",
+    "cycleway",
+    "bridleway",
+    "corridor",
+    "busway",
+    "bus_guideway",
+    "escape",
+    "raceway",
+    "construction",
+    "proposed",
+    "planned",
+    "platform",
+    "elevator",
+    "via_ferrata",
+    "ladder",
+    "rest_area",
+    "services",
+    "emergency_bay",
+    "bus_stop",
+    "crossing",
+    "traffic_island",
+    "turning_circle",
+    "street_lamp",
+    "toll_gantry",
+    "trailhead",
+    "abandoned",
+    "disused",
+    "razed",
+    "demolished",
+    "removed",
+    "no",
+    "none",
+}
 UNKNOWN = "Ways left out because their value of highway is unknown (keep them with --highways)"
 
 NO_THROUGH_SERVICE = {"driveway", "parking_aisle", "drive-through", "emergency_access"}
 CLOSED = {
-    "no", "private", "agricultural", "forestry", "military", "emergency", "psv", "bus", "foot", "bicycle",
-    "use_sidepath", "restricted",
-}  # fmt: skip
+    "no",
+    "private",
+    "agricultural",
+    "forestry",
+    "military",
+    "emergency",
+    "psv",
+    "bus",
+    "foot",
+    "bicycle",
+    "use_sidepath",
+    "restricted",
+}
 ACCESS = ("motorcar", "motor_vehicle", "vehicle", "access")  # the most specific first
 ONEWAY = ("oneway:motorcar", "oneway:motor_vehicle", "oneway:vehicle", "oneway")
 
-FORWARD_ONLY, BACKWARD_ONLY, BOTH = (True, False), (False, True), (True, True)
+FORWARD_ONLY = (True, False)
+BACKWARD_ONLY = (False, True)
+BOTH = (True, True)
 DIRECTIONS = {
     **dict.fromkeys(("yes", "true", "1"), FORWARD_ONLY),
     **dict.fromkeys(("-1", "reverse"), BACKWARD_ONLY),
@@ -55,20 +112,56 @@ MAX_NAME = 60  # characters: in a numpy array every name is as wide as the longe
 WALK_KPH, NO_LIMIT_KPH = 7.0, 130.0  # for "none": the speed recommended where there is no limit
 # For values such as "RO:urban": by country if listed, else by the second word.
 IMPLICIT_KPH = {
-    "urban": 50.0, "rural": 90.0, "trunk": 100.0, "motorway": 130.0, "living_street": 20.0, "bicycle_road": 30.0,
-    "nsl_restricted": 30 * 1.609344, "nsl_single": 60 * 1.609344, "nsl_dual": 70 * 1.609344,
-    "DE:rural": 100.0, "AT:rural": 100.0, "PL:motorway": 140.0, "RU:urban": 60.0, "RU:motorway": 110.0,
-    "FR:rural": 80.0, "CH:rural": 80.0, "CH:motorway": 120.0, "BE:motorway": 120.0, "ES:motorway": 120.0,
-    "FI:rural": 80.0, "FI:motorway": 120.0, "SE:rural": 70.0, "SE:motorway": 110.0, "NL:rural": 80.0,
-    "GB:urban": 30 * 1.609344, "GB:rural": 60 * 1.609344, "GB:motorway": 70 * 1.609344,
-}  # fmt: skip
+    "urban": 50.0,
+    "rural": 90.0,
+    "trunk": 100.0,
+    "motorway": 130.0,
+    "living_street": 20.0,
+    "bicycle_road": 30.0,
+    "nsl_restricted": 30 * 1.609344,
+    "nsl_single": 60 * 1.609344,
+    "nsl_dual": 70 * 1.609344,
+    "DE:rural": 100.0,
+    "AT:rural": 100.0,
+    "PL:motorway": 140.0,
+    "RU:urban": 60.0,
+    "RU:motorway": 110.0,
+    "FR:rural": 80.0,
+    "CH:rural": 80.0,
+    "CH:motorway": 120.0,
+    "BE:motorway": 120.0,
+    "ES:motorway": 120.0,
+    "FI:rural": 80.0,
+    "FI:motorway": 120.0,
+    "SE:rural": 70.0,
+    "SE:motorway": 110.0,
+    "NL:rural": 80.0,
+    "GB:urban": 30 * 1.609344,
+    "GB:rural": 60 * 1.609344,
+    "GB:motorway": 70 * 1.609344,
+}
 
 # No other tags are decoded.
 KEYS: tuple[str, ...] = (
-    "highway", "name", "ref", "area", "service", "junction", "lanes", "lanes:forward", "lanes:backward",
-    "lanes:both_ways", "maxspeed", "maxspeed:forward", "maxspeed:backward", "zone:maxspeed", "maxspeed:type",
-    "source:maxspeed", *ACCESS, *ONEWAY,
-)  # fmt: skip
+    "highway",
+    "name",
+    "ref",
+    "area",
+    "service",
+    "junction",
+    "lanes",
+    "lanes:forward",
+    "lanes:backward",
+    "lanes:both_ways",
+    "maxspeed",
+    "maxspeed:forward",
+    "maxspeed:backward",
+    "zone:maxspeed",
+    "maxspeed:type",
+    "source:maxspeed",
+    *ACCESS,
+    *ONEWAY,
+)
 
 
 @dataclass(frozen=True)
@@ -161,8 +254,10 @@ def _lanes(tags: Mapping[str, str], *, both: bool, notices: Notices) -> tuple[fl
             return 0.0
         return lanes
 
-    total, middle = number("lanes"), number("lanes:both_ways")
-    forward, backward = number("lanes:forward"), number("lanes:backward")
+    total = number("lanes")
+    middle = number("lanes:both_ways")
+    forward = number("lanes:forward")
+    backward = number("lanes:backward")
     if not both:
         return forward or total, backward or total
     if total and forward and not backward:

@@ -100,7 +100,8 @@ class Gathered:
 
     def roads(self, node_ids: NDArray[np.int64], lon: NDArray[np.float64], lat: NDArray[np.float64]) -> RawRoads:
         """The ways with the coordinates of their nodes. The last of several ways with the same id is kept."""
-        ends, ids = np.array(self.way_ends, np.int64), np.array(self.way_ids, np.int64)
+        ends = np.array(self.way_ends, np.int64)
+        ids = np.array(self.way_ids, np.int64)
         way_of = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
         last = np.zeros(len(ids), bool)
         last[len(ids) - 1 - np.unique(ids[::-1], return_index=True)[1]] = True

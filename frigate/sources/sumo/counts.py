@@ -101,7 +101,8 @@ def _refuse_overlap(
     counts: Counts, when: NDArray[np.int64], interval: NDArray[np.int32], sensor: NDArray[np.int32]
 ) -> None:
     order = np.lexsort((when[interval, 0], sensor))
-    begin, end = when[interval[order], 0], when[interval[order], 1]
+    begin = when[interval[order], 0]
+    end = when[interval[order], 1]
     twice = (np.diff(sensor[order]) == 0) & (begin[1:] < end[:-1])
     if twice.any():
         at = int(np.argmax(twice))

@@ -74,7 +74,8 @@ def import_sumo(
         raise CityError(f'on "{on}" is not known. Choose "nodes" or "roads"')
     if edgedata and detectors:
         raise CityError("edge data and detectors count different things. Give one of the two, or import two cities")
-    notices, clock = Notices(), Clock(zone(timezone), "")
+    notices = Notices()
+    clock = Clock(zone(timezone), "")
     step_s = None if step is None else parse_step(step, where="step")
     path = Path(net)
     sumo = read_net(path, notices=notices, origin=origin)
@@ -112,7 +113,9 @@ def _forbidden_turns(sumo: SumoNet, network: RoadNetwork) -> NDArray[np.int64]:
     """
     if sumo.turns is None:
         return empty_turns()
-    edges, N, E = network.edges, network.num_nodes, network.num_edges
+    edges = network.edges
+    N = network.num_nodes
+    E = network.num_edges
     ends, own = (roads.senders * N + roads.receivers for roads in (edges, sumo.roads))
     order = np.argsort(ends)
     nearest = order[np.minimum(np.searchsorted(ends[order], own), E - 1)]
@@ -124,7 +127,8 @@ def _forbidden_turns(sumo: SumoNet, network: RoadNetwork) -> NDArray[np.int64]:
     back = edges.receivers[entered] == edges.senders[left]
     onward = np.bincount(left[allowed & ~back], minlength=E)
     forbidden = ~allowed & (~back | (onward[left] == 0))
-    left, entered = left[forbidden], entered[forbidden]
+    left = left[forbidden]
+    entered = entered[forbidden]
     return np.stack([edges.senders[left], edges.receivers[left], edges.receivers[entered]], axis=1)
 
 
@@ -154,9 +158,12 @@ def _edge_counts(
 ) -> Counts:
     counts = Counts(sumo.road_ids.tolist(), np.arange(len(sumo.road_ids)))
     row_of = {road: row for row, road in enumerate(counts.names)}
-    unknown, total = _Unknown("Roads of the edge data that are not in the network, left out"), 0
+    unknown = _Unknown("Roads of the edge data that are not in the network, left out")
+    total = 0
     for path, start_ms in zip(files, _starts_ms(files, start, clock), strict=True):
-        interval, counted, roads = -1, len(counts.value), total
+        interval = -1
+        counted = len(counts.value)
+        roads = total
         for element in elements(path, roots=["meandata"]):
             if element.name == "interval":
                 interval = counts.interval_of(element, start_ms)
@@ -209,7 +216,8 @@ def _loop_counts(
     counts = Counts(list(loops), np.array([sumo.lanes[lane].road for lane in loops.values()], np.int64))
     _note_coverage(counts, sumo, on, notices)
     row_of = {loop: row for row, loop in enumerate(counts.names)}
-    unknown, total = _Unknown("Detectors in the output that are not in the additional files, left out"), 0
+    unknown = _Unknown("Detectors in the output that are not in the additional files, left out")
+    total = 0
     for path, start_ms in zip(outputs, _starts_ms(outputs, start, clock), strict=True):
         for element in elements(path, roots=["detector"]):
             if element.name != "interval":
@@ -230,13 +238,16 @@ def _loop_counts(
 def _place_loops(files: list[Path], sumo: SumoNet, notices: Notices) -> tuple[dict[str, str], set[str]]:
     """The lane of each loop, and the loops left out. If a lane has several, the one nearest to its end is kept."""
     found: dict[str, tuple[str, float]] = {}
-    lost, others, total = _Unknown("Loops on lanes that are not in the network, left out"), 0, 0
+    lost = _Unknown("Loops on lanes that are not in the network, left out")
+    others = 0
+    total = 0
     named: set[str] = set()
     for path in files:
         for element in elements(path, roots=["additional"]):
             if element.name not in ("inductionLoop", "e1Detector"):
                 continue
-            loop, lane = element.text("id"), element.text("lane")
+            loop = element.text("id")
+            lane = element.text("lane")
             total += 1
             if loop in named:
                 raise element.refuse(f'loop "{loop}" is defined twice')
@@ -269,7 +280,8 @@ def _note_coverage(counts: Counts, sumo: SumoNet, on: str, notices: Notices) -> 
     what = "Roads with loops on only some of their lanes, so not all vehicles are counted"
     notices.add_rows(what, partly, lambda row: f'road "{sumo.road_ids[row]}"')
     if on == "nodes":
-        reached, N = sumo.roads.receivers, sumo.junctions.num_nodes
+        reached = sumo.roads.receivers
+        N = sumo.junctions.num_nodes
         roads = np.bincount(reached, minlength=N)
         counted = np.bincount(reached[loops > 0], minlength=N)
         what = "Junctions with loops on only some of the roads to them, so counts are partial; --on roads is exact"

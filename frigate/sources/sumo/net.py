@@ -121,7 +121,8 @@ def _read(path: Path) -> _Read:
                         raise element.refuse(f'junction "{name}" is defined twice')
                     read.junctions[name] = (element.number("x"), element.number("y"))
             case "connection":
-                a, b = element.text("from"), element.text("to")
+                a = element.text("from")
+                b = element.text("to")
                 if not a.startswith(":") and not b.startswith(":") and for_cars(element):
                     ends = (f"{a}_{element.text('fromLane')}", f"{b}_{element.text('toLane')}")
                     read.connections.append((a, b, *ends, element.attributes.get("dir") == "t"))
@@ -134,7 +135,8 @@ def _read(path: Path) -> _Read:
 
 def for_cars(element: Element) -> bool:
     """Whether a lane or connection may be used by SUMO's vehicle class "passenger"."""
-    allow, disallow = element.attributes.get("allow"), element.attributes.get("disallow")
+    allow = element.attributes.get("allow")
+    disallow = element.attributes.get("disallow")
     if allow is not None:
         return bool({"passenger", "all"} & set(allow.split()))
     return not {"passenger", "all"} & set((disallow or "").split())
@@ -209,9 +211,12 @@ def _edges(
     notices: Notices,
 ) -> Edges:
     """The roads [E], with line, true length and attributes."""
-    lines, length_m, speed_kph = [], np.zeros(len(kept)), np.zeros(len(kept))
+    lines = []
+    length_m = np.zeros(len(kept))
+    speed_kph = np.zeros(len(kept))
     for row, name in enumerate(kept):
-        edge, lane = read.roads[name][0], cars[name][0]
+        edge = read.roads[name][0]
+        lane = cars[name][0]
         line = edge.points("shape", edge.attributes.get("shape", ""))
         if len(line) < 2:  # no shape: straight from junction to junction
             line = [read.junctions[edge.text("from")], read.junctions[edge.text("to")]]

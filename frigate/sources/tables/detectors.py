@@ -137,7 +137,8 @@ class _NodeFinder:
         return self._at(int(at[0]), place)
 
     def _at(self, row: int, place: SensorSite) -> _Found:
-        lon, lat = np.array([place.lon]), np.array([place.lat])
+        lon = np.array([place.lon])
+        lat = np.array([place.lat])
         return _Found(row, float(haversine_m(lon, lat, self.network.lon[[row]], self.network.lat[[row]])[0]))
 
 
@@ -145,7 +146,8 @@ class _RoadFinder:
     def __init__(self, line_graph: RoadNetwork, roads: RoadTable, places: Sequence[SensorSite | None]) -> None:
         self.roads = roads
         self.known = NodeIndex(line_graph.node_ids).find(_ids(places, "node_id"))
-        self.names, self.edges = line_graph.node_ids, roads.edges
+        self.names = line_graph.node_ids
+        self.edges = roads.edges
         index = NodeIndex(roads.network.node_ids)
         self.ends = [index.find(_ids(places, end)) for end in ("source", "target")]
         self.lines = PlaceIndex.of_roads(roads.network, roads.edges)
@@ -299,11 +301,14 @@ def settle_step(readings: Readings, names: Sequence[str], *, step_s: int | None,
 def _intervals_s(readings: Readings, num_detectors: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """[D] usual seconds between a detector's readings, 0 if irregular; and the number of gaps this is based on."""
     order = np.lexsort((readings.time_us, readings.column))
-    detector, time_us = readings.column[order], readings.time_us[order]
+    detector = readings.column[order]
+    time_us = readings.time_us[order]
     gap_us = np.diff(time_us)
     inside = (np.diff(detector) == 0) & (gap_us > 0)
-    of, gap_us = detector[1:][inside], gap_us[inside]
-    every_s, seen = np.zeros(num_detectors, np.int64), np.zeros(num_detectors, np.int64)
+    of = detector[1:][inside]
+    gap_us = gap_us[inside]
+    every_s = np.zeros(num_detectors, np.int64)
+    seen = np.zeros(num_detectors, np.int64)
     which, first = np.unique(of, return_index=True)
     for i, gaps in zip(which.tolist(), np.split(gap_us, first[1:]), strict=False):
         each, count = np.unique(gaps, return_counts=True)

@@ -190,7 +190,8 @@ def _attached(
     local = None if options.timezone is None else zone(options.timezone)
     clock = Clock(local, f"Pass --timezone, such as {city.stream.timezone} (where the map is) or UTC")
     where = tables["readings"].path.name
-    rename, notices = options.rename, log.notices
+    rename = options.rename
+    notices = log.notices
     file = tables["readings"].choose((), READING_COLUMNS, rename=rename, notices=notices, note_unread=False)
     quantity = parse_quantity(options.quantity, where=where, column=file.source_of.get("value", ""))
     found = read_sensor_readings(file, clock=clock, date_order=options.date_order, quantity=quantity, log=log)
@@ -200,14 +201,16 @@ def _attached(
         found = replace(found, sites=read_sensors(sensors, log))
     elif len(city.detectors):
         found = replace(found, sites={**found.sites, **_known_sites(city, found.names)})
-    network, sensors_at = city.network, [found.sites.get(key) for key in found.names]
+    network = city.network
+    sensors_at = [found.sites.get(key) for key in found.names]
     attached = attach(sensors_at, network, roads=roads, snap_m=options.snap_m)
     usable = usable_readings(found, attached.node_of, attached.reasons, log)
     detectors = _detectors(found.names, sensors_at, attached, network)
     timezone = options.timezone or city.stream.timezone
     step_s = settle_step(usable, found.names, step_s=step_s, quantity=quantity, where=where)
     usable, node_of = _both_directions(usable, attached, quantity, log)
-    N, D = network.num_nodes, len(node_of)
+    N = network.num_nodes
+    D = len(node_of)
     span = Span.of(usable.time_us, lambda i: found.file.place(int(usable.row[i])))
     grid = snapshot_grid(span, step_s=step_s, timezone=timezone, num_nodes=max(D, N), num_readings=len(usable))
     joined = bucket_sensors(usable, grid, node_of=node_of, num_nodes=N, quantity=quantity)

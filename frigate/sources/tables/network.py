@@ -136,7 +136,8 @@ def _nodes_of_lines(table: Table, lines: Lines, total: int, log: ImportLog) -> t
         places = np.round(ends, SAME_PLACE_DECIMALS)
         places, first_at, at = np.unique(places, axis=0, return_index=True, return_inverse=True)
         lon, lat = ends[first_at].T
-        ids, at = np.arange(len(places)), at.reshape(-1)
+        ids = np.arange(len(places))
+        at = at.reshape(-1)
         log.notices.add("Nodes created where lines meet, numbered from 0", len(places))
     return RoadNetwork(ids, lon.copy(), lat.copy(), Edges.none()), table, (at[0::2], at[1::2])
 
@@ -210,10 +211,12 @@ def _roads(
 ) -> tuple[RoadNetwork, TableRoads]:
     _note_ends(base, table, lines, ends, log)
     way = table.frame["way"].to_numpy()
-    forward, backward = np.flatnonzero(way >= 0), np.flatnonzero(way <= 0)
+    forward = np.flatnonzero(way >= 0)
+    backward = np.flatnonzero(way <= 0)
     at = np.concatenate([forward, backward])
     ahead = np.arange(len(at)) < len(forward)
-    a, b = np.where(ahead, ends[0][at], ends[1][at]), np.where(ahead, ends[1][at], ends[0][at])
+    a = np.where(ahead, ends[0][at], ends[1][at])
+    b = np.where(ahead, ends[1][at], ends[0][at])
     length_m = haversine_m(base.lon[a], base.lat[a], base.lon[b], base.lat[b])
     geometry = np.full(len(at), b"", np.object_)
     for k, row in enumerate(table.frame[ROW].to_numpy()[at].tolist()):

@@ -130,7 +130,8 @@ def read_sensor_readings(
         log.notices.add(f"Columns of {file.path.name} read as sensors", len(values))
     else:
         file.need(["value"] if keys else ["value", "sensor_id"])
-        values, styles = ["value"], number_styles(file, ["value", "lon", "lat"])
+        values = ["value"]
+        styles = number_styles(file, ["value", "lon", "lat"])
         file.note_unread(log.notices)
     file.need(["time"] if "date" not in file else ["date"])
     times = tuple(c for c in ("date", "time") if c in file)
@@ -139,7 +140,8 @@ def read_sensor_readings(
         raise CityError(f"{file.path.name} has times but no readings. Long tables need a column named value")
     columns = [*times, *values, *([] if wide else [c for c in SENSOR_COLUMNS if c in file])]
     reader = _Reader(file, clock, times, styles, quantity, log)
-    parts, total = [Readings.none()], 0
+    parts = [Readings.none()]
+    total = 0
     for table in file.batches(columns, batch_rows=max(1, BATCH_ROWS // len(values))):
         total += len(table)
         parts += reader.wide(table, values) if wide else reader.long(table, keys)
@@ -184,7 +186,8 @@ def read_sensors(file: TableFile, log: ImportLog) -> dict[str, SensorSite]:
         raise CityError(f"{file.path.name} has no rows. Sensors are expected")
     key = text(table, "sensor_id").alias("key")
     table = table.with_columns(key)
-    blank, first = key.is_null().to_numpy(), key.is_first_distinct().to_numpy()
+    blank = key.is_null().to_numpy()
+    first = key.is_first_distinct().to_numpy()
     log.reject(table, blank, "sensor_id", "is empty. Every sensor needs an id")
     log.reject(table, ~first & ~blank, "sensor_id", "is repeated: ids must be unique")
     log.refuse_most(file, len(table))
@@ -197,12 +200,14 @@ def usable_readings(found: SensorReadings, node_of: NDArray[np.int64], reasons: 
 
     If most sensors are not attached, the table is refused: it must belong to another network.
     """
-    readings, file = found.readings, found.file
+    readings = found.readings
+    file = found.file
     lost = np.flatnonzero(node_of < 0)
     if not len(node_of):
         raise CityError(f"{file.path.name} has no usable reading{log.where_listed()}")
     if len(lost) * 2 > len(node_of):
-        name, rows = found.names[int(lost[0])], readings.row[readings.column == lost[0]]
+        name = found.names[int(lost[0])]
+        rows = readings.row[readings.column == lost[0]]
         where = file.place(int(rows[0])) if len(rows) else file.path.name
         count = "" if len(lost) == 1 else f". {len(lost):,} of {len(node_of):,} sensors cannot be attached"
         raise CityError(f'{where}: sensor "{name}" {reasons[int(lost[0])]}{count}')

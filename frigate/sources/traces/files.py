@@ -156,7 +156,8 @@ def _nothing(paths: Sequence[Path], reading: _Reading) -> str:
 
 def _in_order(whole: Trace, names: tuple[str, ...], notices: Notices) -> Trace:
     by_vehicle = np.argsort(whole.vehicle, kind="stable")
-    vehicle, time_us = whole.vehicle[by_vehicle], whole.time_us[by_vehicle]
+    vehicle = whole.vehicle[by_vehicle]
+    time_us = whole.time_us[by_vehicle]
     earlier = np.zeros(len(whole), bool)
     earlier[1:] = (np.diff(time_us) < 0) & (np.diff(vehicle) == 0)
 

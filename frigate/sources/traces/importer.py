@@ -191,7 +191,8 @@ def import_traces(
     named = network.name if isinstance(network, City) else Path(files[0]).resolve().parent.name
     counted = network.network if isinstance(network, City) else network
     if on == "roads":
-        counted, matched = on_roads(network, notices=matched.notices), replace(matched, node=matched.road)
+        counted = on_roads(network, notices=matched.notices)
+        matched = replace(matched, node=matched.road)
     city = count_passages(matched, counted, step_s=step_s, timezone=_timezone(network, timezone), name=name or named)
     if on == "nodes" and isinstance(network, City):
         return replace(city, forbidden_turns=network.forbidden_turns)
@@ -200,7 +201,8 @@ def import_traces(
 
 def count_passages(matched: MatchedTraces, network: RoadNetwork, *, step_s: int, timezone: str, name: str) -> City:
     """A city with passages as readings, from the step of the first position to that of the last."""
-    first, last = int(matched.trace.time_us.min()), int(matched.trace.time_us.max())
+    first = int(matched.trace.time_us.min())
+    last = int(matched.trace.time_us.max())
     N = network.num_nodes
     span = Span(first, last, "the first position", "the last position")
     read = matched.report.read
@@ -236,7 +238,8 @@ def _moving(trace: Trace) -> Positions:
 
 
 def _report(trace: Trace, positions: Positions, found: Matches, settings: MatchSettings) -> MatchReport:
-    on_road, linked = found.state == MATCHED, found.before >= 0
+    on_road = found.state == MATCHED
+    linked = found.before >= 0
     joined = linked.copy()
     joined[found.before[linked]] = True
     matched = on_road & joined
@@ -267,7 +270,8 @@ def _elsewhere(paths: list[Path], trace: Trace, network: RoadNetwork) -> str:
     def area(lon: NDArray[np.float64], lat: NDArray[np.float64]) -> str:
         return f"lon {lon.min():.4f} to {lon.max():.4f}, lat {lat.min():.4f} to {lat.max():.4f}"
 
-    positions, roads = area(trace.lon, trace.lat), area(network.lon[network.present], network.lat[network.present])
+    positions = area(trace.lon, trace.lat)
+    roads = area(network.lon[network.present], network.lat[network.present])
     named = paths[0].name if len(paths) == 1 else f"{paths[0].name} and {len(paths) - 1} more"
     return (
         f"{named}: no position is within {INSIDE_M:g} m of a road. The positions are at {positions}, the network "

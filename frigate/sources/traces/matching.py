@@ -92,7 +92,9 @@ def match(
     roads: NearbyRoads, positions: Positions, options: MatchOptions, *, on_progress: Progress | None = None
 ) -> tuple[Matches, MatchSettings]:
     """The road of every position, the passages of all vehicles, and the sigma and beta used."""
-    sigma_m, beta_m, workers = options.sigma_m, options.beta_m, options.workers
+    sigma_m = options.sigma_m
+    beta_m = options.beta_m
+    workers = options.workers
     table = make_table(roads, positions, max_gap_s=options.max_gap_s, workers=workers)
     gap_us = int(options.max_gap_s * 1e6)
     settings = MatchSettings(float(sigma_m or FIRST_SIGMA_M), float(beta_m or FIRST_BETA_M), gap_us)
@@ -173,7 +175,8 @@ def _uses(roads: NearbyRoads, positions: Positions) -> NDArray[np.int64]:
 
 def _usual_route_m(positions: Positions, max_gap_s: float) -> float:
     """A length that few routes between successive positions exceed."""
-    lon, lat = positions.lon, positions.lat
+    lon = positions.lon
+    lat = positions.lat
     linked = np.diff(positions.vehicle) == 0
     linked &= positions.arrive_us[1:] - positions.depart_us[:-1] <= max_gap_s * 1e6
     straight_m = haversine_m(lon[:-1], lat[:-1], lon[1:], lat[1:])[linked]
@@ -189,12 +192,15 @@ def _rows(grid: RoadGrid, reach_m: float, most: int, sources: NDArray[np.int64])
     while len(sources) and held < most:
         room = max(ROUTES_AT_ONCE, len(grid.out_starts))
         starts = np.zeros(len(sources) + 1, np.int64)
-        targets, metres, last_roads = np.empty(room, np.int32), np.empty(room, np.float32), np.empty(room, np.int32)
+        targets = np.empty(room, np.int32)
+        metres = np.empty(room, np.float32)
+        last_roads = np.empty(room, np.int32)
         done = fill_rows(grid, search, sources, reach_m, starts, targets, metres, last_roads)
         stop = int(starts[done])
         columns = (column[:stop].copy() for column in (targets, metres, last_roads))
         parts.append((sources[:done], np.diff(starts[: done + 1]), *columns))
-        sources, held = sources[done:], held + stop
+        sources = sources[done:]
+        held = held + stop
     return parts
 
 
@@ -203,7 +209,8 @@ def _rows(grid: RoadGrid, reach_m: float, most: int, sources: NDArray[np.int64])
 
 def _estimate(found: Matches, settings: MatchSettings, sigma_m: float | None, beta_m: float | None) -> MatchSettings:
     """Sigma and beta estimated from these matches, unless given."""
-    matched, linked = found.state == MATCHED, found.before >= 0
+    matched = found.state == MATCHED
+    linked = found.before >= 0
     if sigma_m is None and matched.any():
         # The median absolute value of a Gaussian is sigma / 1.4826.
         settings = settings._replace(sigma_m=max(MIN_M, 1.4826 * float(np.median(found.distance_m[matched]))))

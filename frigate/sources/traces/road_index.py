@@ -71,17 +71,21 @@ def build_grid(
     x, y, road = _lines(network, projection, notices)
     same = road[1:] == road[:-1]
     piece_road = road[:-1][same]
-    dx, dy = np.diff(x)[same], np.diff(y)[same]
+    dx = np.diff(x)[same]
+    dy = np.diff(y)[same]
     piece_m = np.hypot(dx, dy)
     whole_m = np.bincount(piece_road, piece_m, len(edges))
     first = np.concatenate([[True], piece_road[1:] != piece_road[:-1]])
     before_m = np.cumsum(piece_m) - piece_m
     before_m -= before_m[first][np.cumsum(first) - 1]
     whole_m = np.where(whole_m > 0, whole_m, 1.0)[piece_road]
-    left_m, bottom_m = float(x.min()) - margin_m, float(y.min()) - margin_m
-    wide_m, high_m = float(x.max()) + margin_m - left_m, float(y.max()) + margin_m - bottom_m
+    left_m = float(x.min()) - margin_m
+    bottom_m = float(y.min()) - margin_m
+    wide_m = float(x.max()) + margin_m - left_m
+    high_m = float(y.max()) + margin_m - bottom_m
     cell_m = max(CELL_M, float(np.sqrt(wide_m * high_m / MAX_CELLS)))
-    columns, rows = int(wide_m // cell_m) + 1, int(high_m // cell_m) + 1
+    columns = int(wide_m // cell_m) + 1
+    rows = int(high_m // cell_m) + 1
     order = np.argsort(edges.senders, kind="stable")
     grid = RoadGrid(
         senders=readonly(edges.senders, np.int32),
@@ -127,8 +131,10 @@ def fill_cells(
     """Count the pieces within radius_m of each cell (at the index after it), or fill them in."""
     reach_m = radius_m + grid.cell_m * np.sqrt(0.5)  # from the middle of a cell to a point radius_m beyond its corner
     for piece in range(len(grid.piece_x_m)):
-        x, y = grid.piece_x_m[piece] - grid.left_m, grid.piece_y_m[piece] - grid.bottom_m
-        dx, dy = grid.piece_dx_m[piece], grid.piece_dy_m[piece]
+        x = grid.piece_x_m[piece] - grid.left_m
+        y = grid.piece_y_m[piece] - grid.bottom_m
+        dx = grid.piece_dx_m[piece]
+        dy = grid.piece_dy_m[piece]
         first_column = max(0, int((min(x, x + dx) - radius_m) // grid.cell_m))
         last_column = min(grid.columns - 1, int((max(x, x + dx) + radius_m) // grid.cell_m))
         first_row = max(0, int((min(y, y + dy) - radius_m) // grid.cell_m))
@@ -157,10 +163,14 @@ def find_candidates(
     """The nearest roads within radius_m of each place. radius_m is at most the radius of the grid."""
     P = len(x_m)
     shape = (P, MAX_CANDIDATES)
-    number, inside = np.zeros(P, np.int64), np.ones(P, np.bool_)
-    road, offset_m, distance_m = np.empty(shape, np.int32), np.empty(shape), np.empty(shape)
+    number = np.zeros(P, np.int64)
+    inside = np.ones(P, np.bool_)
+    road = np.empty(shape, np.int32)
+    offset_m = np.empty(shape)
+    distance_m = np.empty(shape)
     for i in range(P):
-        column, row = int((x_m[i] - grid.left_m) // grid.cell_m), int((y_m[i] - grid.bottom_m) // grid.cell_m)
+        column = int((x_m[i] - grid.left_m) // grid.cell_m)
+        row = int((y_m[i] - grid.bottom_m) // grid.cell_m)
         if 0 <= column < grid.columns and 0 <= row < grid.rows:
             cell = row * grid.columns + column
             number[i] = _near(grid, cell, x_m[i], y_m[i], radius_m, road[i], offset_m[i], distance_m[i])
@@ -218,8 +228,10 @@ def _is_inside(grid: RoadGrid, column: int, row: int, x_m: float, y_m: float, in
 @compiled
 def _to_piece(grid: RoadGrid, piece: int, x_m: float, y_m: float) -> tuple[float, float]:
     """The nearest point of a piece, as a share of its length, and the distance to it."""
-    to_x, to_y = x_m - grid.piece_x_m[piece], y_m - grid.piece_y_m[piece]
-    dx, dy = grid.piece_dx_m[piece], grid.piece_dy_m[piece]
+    to_x = x_m - grid.piece_x_m[piece]
+    to_y = y_m - grid.piece_y_m[piece]
+    dx = grid.piece_dx_m[piece]
+    dy = grid.piece_dy_m[piece]
     square = dx * dx + dy * dy
     share = min(1.0, max(0.0, (to_x * dx + to_y * dy) / square)) if square > 0.0 else 0.0
     return share, np.sqrt((to_x - share * dx) ** 2 + (to_y - share * dy) ** 2)

@@ -77,7 +77,10 @@ class Matches(NamedTuple):
 @compiled
 def straight_distance_m(lon_a: float, lat_a: float, lon_b: float, lat_b: float) -> float:
     """`frigate.coordinates.haversine_m` for a single pair."""
-    lon_a, lat_a, lon_b, lat_b = np.radians(lon_a), np.radians(lat_a), np.radians(lon_b), np.radians(lat_b)
+    lon_a = np.radians(lon_a)
+    lat_a = np.radians(lat_a)
+    lon_b = np.radians(lon_b)
+    lat_b = np.radians(lat_b)
     half = np.sin((lat_b - lat_a) / 2) ** 2 + np.cos(lat_a) * np.cos(lat_b) * np.sin((lon_b - lon_a) / 2) ** 2
     return float(2 * EARTH_RADIUS_M * np.arcsin(np.sqrt(min(1.0, max(0.0, half)))))
 
@@ -112,7 +115,8 @@ def run_search(grid: RoadGrid, search: Search, source: int, limit_m: float, want
     search.metres[source] = 0.0
     search.last_roads[source] = -1
     search.touched[0] = source
-    touched, left = 1, len(wanted)
+    touched = 1
+    left = len(wanted)
     # Ties are broken by node, so that the order in which nodes settle does not depend on the limit.
     heap = [(0.0, np.int64(source))]
     while len(heap) > 0:
@@ -161,7 +165,8 @@ def fill_rows(
     nobody = np.empty(0, np.int32)
     for row in range(len(sources)):
         touched = run_search(grid, search, sources[row], radius_m, nobody)
-        first, stop = starts[row], starts[row] + touched
+        first = starts[row]
+        stop = starts[row] + touched
         if stop > len(targets):
             clean_search(search, touched)
             return row
@@ -177,7 +182,8 @@ def fill_rows(
 @compiled
 def look_up(table: RouteTable, row: int, target: int) -> int:
     """Index of a target in a row of the table, or -1."""
-    low, high = table.starts[row], table.starts[row + 1]
+    low = table.starts[row]
+    high = table.starts[row + 1]
     while low < high:
         middle = (low + high) >> 1
         if table.targets[middle] < target:
@@ -294,10 +300,15 @@ def match_positions(
 ) -> Matches:
     """The most likely road of every position, vehicle by vehicle (Newson and Krumm 2009), and the nodes passed."""
     P = len(positions.lon)
-    near, count = candidates, candidates.number
-    cost, back = np.empty(near.road.shape), np.zeros(near.road.shape, np.int8)
-    state, broken, before = np.zeros(P, np.int8), np.zeros(P, np.bool_), np.full(P, -1, np.int64)
-    straight_m, route_m = np.full(P, np.nan, np.float32), np.full(P, np.nan, np.float32)
+    near = candidates
+    count = candidates.number
+    cost = np.empty(near.road.shape)
+    back = np.zeros(near.road.shape, np.int8)
+    state = np.zeros(P, np.int8)
+    broken = np.zeros(P, np.bool_)
+    before = np.full(P, -1, np.int64)
+    straight_m = np.full(P, np.nan, np.float32)
+    route_m = np.full(P, np.nan, np.float32)
     search = new_search(grid)
     last = -1
     for i in range(P):
@@ -324,7 +335,8 @@ def match_positions(
                 broken[i] = True
                 cost[i, :n] = 0.5 * (near.distance_m[i, :n] / settings.sigma_m) ** 2
         last = i
-    road, offset_m = np.full(P, -1, np.int32), np.zeros(P)
+    road = np.full(P, -1, np.int32)
+    offset_m = np.zeros(P)
     distance_m = np.full(P, np.nan, np.float32)
     chosen = _trace_back(count, cost, back, before)
     for i in range(P):
@@ -360,7 +372,8 @@ def route_roads(
     grid: RoadGrid, table: RouteTable, search: Search, source: int, target: int, out: NDArray[np.int32]
 ) -> int:
     """Fill in the roads of the shortest route between two nodes, last first. Returns their number."""
-    count, row = 0, table.row_of[source]
+    count = 0
+    row = table.row_of[source]
     if row >= 0 and look_up(table, row, target) >= 0:
         while target != source:
             out[count] = table.last_roads[look_up(table, row, target)]
@@ -390,7 +403,9 @@ def _passages(
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]]:
     """Every node on the routes between positions, with times interpolated by distance. Also fills in `route_m`."""
     size = 4 * len(road) + 16
-    time_us, node, by = np.empty(size, np.int64), np.empty(size, np.int32), np.empty(size, np.int32)
+    time_us = np.empty(size, np.int64)
+    node = np.empty(size, np.int32)
+    by = np.empty(size, np.int32)
     roads = np.empty(len(grid.out_starts), np.int32)
     count = 0
     for i in range(len(road)):
@@ -406,11 +421,13 @@ def _passages(
         for h in range(hops):
             whole_m += grid.length_m[roads[h]]
         route_m[i] = whole_m
-        left_us, taken_us = positions.depart_us[last], positions.arrive_us[i] - positions.depart_us[last]
+        left_us = positions.depart_us[last]
+        taken_us = positions.arrive_us[i] - positions.depart_us[last]
         if count + hops + 1 > len(node):
             more = len(node) + hops + 1
             time_us = np.append(time_us, np.empty(more, np.int64))
-            node, by = np.append(node, np.empty(more, np.int32)), np.append(by, np.empty(more, np.int32))
+            node = np.append(node, np.empty(more, np.int32))
+            by = np.append(by, np.empty(more, np.int32))
         for h in range(hops, -1, -1):
             passed = road[last] if h == hops else roads[h]
             done_m += 0.0 if h == hops else grid.length_m[passed]

@@ -24,7 +24,8 @@ BACKENDS = {"reference": REFERENCE, "cpu": CPU, "triton": CudaBackend(matrix_uni
 
 
 def test_device_type_and_choice_decide() -> None:
-    cpu, meta = torch.device("cpu"), torch.device("meta")
+    cpu = torch.device("cpu")
+    meta = torch.device("meta")
     assert choose_backend(cpu, torch.float32, 64) is choose_backend(cpu, torch.float64, 7) is CPU
     assert choose_backend(cpu, torch.float32, 64, "reference") is REFERENCE
     assert choose_backend(cpu, torch.bfloat16, 64) is choose_backend(meta, torch.float32, 64) is REFERENCE
@@ -49,7 +50,8 @@ def test_a_sparse_sum_is_a_dense_product(name: str, num_nodes: int, count: int, 
     device = device_for(name)
     generator = torch.Generator().manual_seed(seed)
     rows, columns = torch.randint(num_nodes, (2, count), generator=generator)
-    weight, x = torch.randn(count, generator=generator), torch.randn(num_nodes, C, generator=generator)
+    weight = torch.randn(count, generator=generator)
+    x = torch.randn(num_nodes, C, generator=generator)
     dense = torch.zeros(num_nodes, num_nodes).index_put((rows, columns), weight, accumulate=True)
     grad = torch.randn(num_nodes, C, generator=generator)
     matrix = SparseMatrix.of(rows.to(device), columns.to(device), weight.to(device), num_nodes=num_nodes)
@@ -93,7 +95,8 @@ def test_normalise_is_a_layer_norm(name: str, shape: tuple[int, ...], snapshots_
 @pytest.mark.parametrize("backend", [REFERENCE, CPU])
 def test_embedded_readings_stand_beside_the_rest(backend: Backend) -> None:
     readings, weights, beside = seeded(1, (2, 3, 5, 2), (2, 4), (5, 2, 3, 6), device="cpu")
-    alone, both = backend.embed(readings, weights), backend.embed(readings, weights, beside)
+    alone = backend.embed(readings, weights)
+    both = backend.embed(readings, weights, beside)
     assert torch.equal(both[..., :4], alone) and torch.equal(both[..., 4:], beside)
     for n, b, t in ((0, 0, 0), (4, 1, 2), (2, 0, 1)):
         torch.testing.assert_close(alone[n, b, t], readings[b, t, n] @ weights)

@@ -20,7 +20,8 @@ Inputs = tuple[Tensor, Tensor, Tensor, Tensor | None]
 
 def messages(h: Tensor, gates: Tensor, topology: Topology) -> tuple[Tensor, Tensor]:
     """The equations as loops: the gated sums over out- and over in-neighbours."""
-    out, in_ = torch.zeros_like(h), torch.zeros_like(h)
+    out = torch.zeros_like(h)
+    in_ = torch.zeros_like(h)
     for road, (v, u) in enumerate(zip(topology.senders.tolist(), topology.receivers.tolist(), strict=True)):
         out[v] += gates[road] * h[u]
         in_[u] += gates[road] * h[v]
@@ -170,7 +171,8 @@ def test_without_gradients_it_is_the_same_and_keeps_nothing(M: int, monkeypatch:
     topology = random_roads(30, 90, seed=8)
     monkeypatch.setattr(layers, "BLOCK_ROWS", 64)
     h, gates, weight, _ = random_inputs(topology, M=M, D=4, dtype=torch.float32, seed=8, bias=False)
-    gates_of, weights = [gates] * 3, [torch.nn.Parameter(weight) for _ in range(3)]
+    gates_of = [gates] * 3
+    weights = [torch.nn.Parameter(weight) for _ in range(3)]
     expected = gated_layers(h, gates_of, weights, [], topology)
     made: list[torch.Size] = []
     real = torch.empty_like
@@ -199,8 +201,10 @@ def test_nothing_that_happened_to_be_in_memory_matters() -> None:
 
 def test_backward_can_be_had_twice() -> None:
     topology = random_roads(12, 30, seed=3)
-    h, gates, weight, _ = (None if x is None else x.requires_grad_() for x in
-                           random_inputs(topology, M=3, D=4, dtype=torch.float64, seed=3, bias=False))  # fmt: skip
+    h, gates, weight, _ = (
+        None if x is None else x.requires_grad_()
+        for x in random_inputs(topology, M=3, D=4, dtype=torch.float64, seed=3, bias=False)
+    )
     y = gated_layers(h, [gates, gates], [weight, weight], [], topology)
     first, again = (torch.autograd.grad(y.sum(), [h, gates, weight], retain_graph=True) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
@@ -225,7 +229,8 @@ def test_a_type_that_has_no_sparse_product_is_computed_too(kind: torch.dtype) ->
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_forecast_at_some_nodes_is_that_of_all(preset: str, topologies: int) -> None:
     town = random_town(preset, seed=3, topologies=topologies)
-    model, batch = build_model(town.settings, town.scaling).eval(), town.batch([14, 15, 16])
+    model = build_model(town.settings, town.scaling).eval()
+    batch = town.batch([14, 15, 16])
     expected = model(batch)
     for nodes in (torch.tensor([5, 0, 3]), slice(4), torch.tensor([], dtype=torch.int64)):
         torch.testing.assert_close(model.forecast_at(batch, nodes), expected[..., nodes], rtol=1e-4, atol=1e-4)
@@ -236,7 +241,8 @@ def test_a_forecast_at_some_nodes_is_that_of_all(preset: str, topologies: int) -
 def test_a_model_has_the_gradients_of_the_reference(preset: str, topologies: int) -> None:
     """Layers, norm, encoder and decoder together, without dropout."""
     town = random_town(preset, seed=3, topologies=topologies)
-    model, batch = build_model(town.settings, town.scaling).double(), in_float64(town.batch([14, 15, 16, 17]))
+    model = build_model(town.settings, town.scaling).double()
+    batch = in_float64(town.batch([14, 15, 16, 17]))
 
     def gradients(kernels: str) -> list[Tensor]:
         forecast = model(batch, kernels=kernels)

@@ -48,9 +48,11 @@ def gradients(state: tuple[Tensor, Tensor], wanted: list[Tensor]) -> list[Tensor
 @pytest.mark.parametrize("snapshots_first", [False, True])
 def test_it_is_the_lstm(sizes: tuple[int, ...], snapshots_first: bool) -> None:
     N, B, T, X, D = sizes
-    net, given = net_of(X, D), inputs(N, B, T, X, D, snapshots_first=snapshots_first)
+    net = net_of(X, D)
+    given = inputs(N, B, T, X, D, snapshots_first=snapshots_first)
     wanted = [*given, *net.parameters()]
-    found, expected = BlockedLstm(net)(*given), by_torch(net, *given)
+    found = BlockedLstm(net)(*given)
+    expected = by_torch(net, *given)
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b)
     for a, b in zip(gradients(found, wanted), gradients(expected, wanted), strict=True):
@@ -62,10 +64,12 @@ def test_it_is_the_lstm(sizes: tuple[int, ...], snapshots_first: bool) -> None:
 def test_steps_one_by_one_share_their_buffers(sizes: tuple[int, ...]) -> None:
     """As in a decoder: what a step left behind is no other step's, forward or back, and no input is written to."""
     N, B, T, X, D = sizes
-    net, given = net_of(X, D), inputs(N, B, T, X, D)
+    net = net_of(X, D)
+    given = inputs(N, B, T, X, D)
     before = [each.detach().clone() for each in given]
     wanted = [*given, *net.parameters()]
-    cell, (x, *state) = BlockedLstm(net), given
+    cell = BlockedLstm(net)
+    (x, *state) = given
     for step in range(T):
         state = list(cell(x[:, :, step : step + 1], *state))
     for a, b in zip(gradients((state[0], state[1]), wanted), gradients(by_torch(net, *given), wanted), strict=True):
@@ -74,12 +78,14 @@ def test_steps_one_by_one_share_their_buffers(sizes: tuple[int, ...]) -> None:
 
 
 def test_gradcheck() -> None:
-    net, given = net_of(2, 3), inputs(3, 2, 2, 2, 3)
+    net = net_of(2, 3)
+    given = inputs(3, 2, 2, 2, 3)
     assert torch.autograd.gradcheck(BlockedLstm(net), given)
 
 
 def test_without_gradients_only_one_state_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    net, (x, h, c) = net_of(3, 4), (each.detach() for each in inputs(6, 1, 9, 3, 4))
+    net = net_of(3, 4)
+    (x, h, c) = (each.detach() for each in inputs(6, 1, 9, 3, 4))
     made = []
     real = Tensor.new_empty
     monkeypatch.setattr(Tensor, "new_empty", lambda self, *size: made.append(size) or real(self, *size))
@@ -97,7 +103,8 @@ def test_without_gradients_only_one_state_is_made(monkeypatch: pytest.MonkeyPatc
 
 def test_backward_can_be_had_twice(sizes: tuple[int, ...]) -> None:
     N, B, T, X, D = sizes
-    net, given = net_of(X, D), inputs(N, B, T, X, D)
+    net = net_of(X, D)
+    given = inputs(N, B, T, X, D)
     h, c = BlockedLstm(net)(*given)
     first, again = (torch.autograd.grad((h + c).sum(), given, retain_graph=True) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))

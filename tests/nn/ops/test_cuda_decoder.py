@@ -36,12 +36,26 @@ BF16 = {"y": 0.003} | dict.fromkeys(INPUTS, 0.012)  # ||difference|| / ||referen
 
 
 def loop(
-    hidden: Tensor, cell: Tensor, y: Tensor, prior: Tensor, known: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor,
-    b_hh: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor,
-    *, kept: Tensor | None = None, dropout: float = 0.0,
-) -> Tensor:  # fmt: skip
+    hidden: Tensor,
+    cell: Tensor,
+    y: Tensor,
+    prior: Tensor,
+    known: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor,
+    b_hh: Tensor,
+    w1: Tensor,
+    b1: Tensor,
+    w2: Tensor,
+    b2: Tensor,
+    *,
+    kept: Tensor | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
     """The decoder step by step, with a given dropout mask [H,R,hidden]."""
-    steps, y = [], y.reshape(-1, 1)
+    steps = []
+    y = y.reshape(-1, 1)
     for k in range(known.shape[1]):
         inputs = torch.cat([y, known[:, k].repeat(len(hidden) // len(known), 1)], dim=-1)
         hidden, cell = torch.lstm_cell(inputs, (hidden, cell), w_ih, w_hh, b_ih, b_hh)
@@ -74,7 +88,8 @@ def draw(sizes: Sizes, kind: torch.dtype, device: str, *, seed: int = 0) -> tupl
     N, B, H, D, C, P, hidden = sizes
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        cell, mlp = nn.LSTMCell(1 + C, D), MLP(2 * D + P, hidden, 1)
+        cell = nn.LSTMCell(1 + C, D)
+        mlp = MLP(2 * D + P, hidden, 1)
     data = seeded(seed, (N * B, D), (N * B, D), (N * B,), (N * B, P), (B, H, C), device=device)
     weights = [weight.detach() for weight in (*cell.parameters(), *mlp.parameters())]
     *tensors, known = (each.to(device, kind) for each in (*data[:4], *weights, data[4]))
@@ -121,12 +136,18 @@ def check_fp32(sizes: Sizes, device: str, *, dropout: float) -> None:
 @pytest.mark.parametrize(
     ("name", "dropout"),
     [
-        ("paper", 0.0), pytest.param("paper", 0.3, marks=pytest.mark.slow),
-        pytest.param("default", 0.0, marks=pytest.mark.slow), ("default", 0.3),
-        pytest.param("odd", 0.0, marks=pytest.mark.slow), ("odd", 0.3),
-        ("one", 0.0), ("one", 0.3), pytest.param("wide", 0.0, marks=pytest.mark.slow), ("wide", 0.3),
+        ("paper", 0.0),
+        pytest.param("paper", 0.3, marks=pytest.mark.slow),
+        pytest.param("default", 0.0, marks=pytest.mark.slow),
+        ("default", 0.3),
+        pytest.param("odd", 0.0, marks=pytest.mark.slow),
+        ("odd", 0.3),
+        ("one", 0.0),
+        ("one", 0.3),
+        pytest.param("wide", 0.0, marks=pytest.mark.slow),
+        ("wide", 0.3),
     ],
-)  # fmt: skip
+)
 def test_fp32(name: str, dropout: float, device: str) -> None:
     check_fp32(SIZES[name], device, dropout=dropout)
 
@@ -150,13 +171,15 @@ def test_mask(device: str) -> None:
         given = torch.tensor([seed], device=device)
         return dropout_mask(given, horizon=4, rows=200, hidden=32, dropout=0.2).double()
 
-    first, second = mask(1), mask(2)
+    first = mask(1)
+    second = mask(2)
     assert torch.equal(first, mask(1))
     n = first.numel()
     assert abs(first.mean() - 0.8) < 4 * (0.16 / n) ** 0.5
     assert abs((first * second).mean() - 0.64) < 4 * (0.25 / n) ** 0.5
     for axis in range(3):
-        left, right = first.narrow(axis, 0, first.shape[axis] - 1), first.narrow(axis, 1, first.shape[axis] - 1)
+        left = first.narrow(axis, 0, first.shape[axis] - 1)
+        right = first.narrow(axis, 1, first.shape[axis] - 1)
         assert abs((left * right).mean() - 0.64) < 4 * (0.25 / left.numel()) ** 0.5
 
 
@@ -220,9 +243,11 @@ def forecast_and_gradients(model: Frigate, batch: Batch, z: Tensor, backend: Bac
     ("name", "width", "kind"),
     [
         pytest.param(name, width, kind, marks=() if (name, width, kind) in IN_SHORT else pytest.mark.slow)
-        for name in PRESETS for width in (16, 64) for kind in (torch.float32, torch.bfloat16)
+        for name in PRESETS
+        for width in (16, 64)
+        for kind in (torch.float32, torch.bfloat16)
     ],
-)  # fmt: skip
+)
 def test_model(name: str, width: int, kind: torch.dtype, device: str) -> None:
     """In 16 bits with hidden units away from relu's corner, and weights' gradients as one: single ones may cancel."""
     model, batch = small_model(name, width, device=device)
@@ -250,7 +275,8 @@ def test_model(name: str, width: int, kind: torch.dtype, device: str) -> None:
 def test_the_loop_is_what_the_backends_decode(name: str, backend: Backend) -> None:
     """What the kernels are compared with above; needs no Triton."""
     model, batch = small_model(name, 16)
-    model, batch = model.double(), in_float64(batch)
+    model = model.double()
+    batch = in_float64(batch)
     *state, prior = seeded(3, (27, 16), (27, 16), (27, model.prior.width), device="cpu")
     y = model.first(torch.cat([*state, prior], dim=-1))
     known = calendar(batch.time_future)[..., : model.calendar_future].double()

@@ -64,7 +64,8 @@ def away(got: Tensor, want: Tensor) -> float:
     ids=["sparse", "odd", "tall", "hub", "no roads", "wide"],
 )
 def test_the_kernels_are_the_layer(topology: Topology, M: int, D: int, bias: bool, device: str) -> None:
-    told, kind = inputs(topology, M, D, 3, bias=bias), number_type(device)
+    told = inputs(topology, M, D, 3, bias=bias)
+    kind = number_type(device)
     got = run(CUDA, topology, told, kind, device)
     want = run(REFERENCE, topology, [x.to(kind).double() for x in told], torch.float64, "cpu")
     limit = 2e-2 if device == "cuda" else 1e-5
@@ -74,7 +75,8 @@ def test_the_kernels_are_the_layer(topology: Topology, M: int, D: int, bias: boo
 
 @pytest.mark.parametrize("D", [16, pytest.param(64, marks=pytest.mark.slow)])
 def test_layers_in_a_row_are_one_after_the_other(D: int, device: str) -> None:
-    topology, kind = random_roads(7, 18, 6), number_type(device)
+    topology = random_roads(7, 18, 6)
+    kind = number_type(device)
     draws = [inputs(topology, 4, D, seed, bias=False) for seed in range(3)]
 
     def found(backend: Backend, kind: torch.dtype, wide: torch.dtype, device: str) -> list[Tensor]:
@@ -87,7 +89,8 @@ def test_layers_in_a_row_are_one_after_the_other(D: int, device: str) -> None:
         return [each.detach().double().cpu() for each in (z, *grads)]
 
     limit = 5e-2 if device == "cuda" else 1e-5
-    row, loop = found(CUDA, kind, torch.float32, device), found(REFERENCE, torch.float64, torch.float64, "cpu")
+    row = found(CUDA, kind, torch.float32, device)
+    loop = found(REFERENCE, torch.float64, torch.float64, "cpu")
     assert all(away(a, b) <= limit for a, b in zip(row, loop, strict=True))
 
 

@@ -108,7 +108,8 @@ def test_large_inputs_stay_finite(device: str) -> None:
 
 def test_no_rows_and_other_layouts(device: str) -> None:
     net, data = draw(6, 3, 16, seed=3, device=device)
-    weights, (x, h0, c0) = weights_of(net), (each.float() for each in data)
+    weights = weights_of(net)
+    (x, h0, c0) = (each.float() for each in data)
     h, c = run_lstm(x[:0], h0[:0], c0[:0], *weights)
     grads = torch.autograd.grad(h.sum() + c.sum(), weights)
     assert h.shape == c.shape == (0, 16)

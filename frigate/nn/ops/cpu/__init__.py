@@ -35,7 +35,8 @@ class CpuBackend(Backend):
         if h.is_contiguous():
             return super().normalise(h, norm)
         # torch would copy a non-contiguous input; the transpose, [M,N,D], is contiguous.
-        weight, bias = norm.weight.to(h.dtype), norm.bias.to(h.dtype)
+        weight = norm.weight.to(h.dtype)
+        bias = norm.bias.to(h.dtype)
         return functional.layer_norm(h.transpose(0, 1), norm.normalized_shape, weight, bias, norm.eps).transpose(0, 1)
 
     def encode(self, lstm: nn.LSTM, z: Tensor, state: State) -> State:
@@ -47,11 +48,14 @@ class CpuBackend(Backend):
         """Same as the reference, but the prior's term in the readout's first layer is computed once for all steps."""
         if not (is_standard(lstm) and isinstance(readout, nn.Sequential) and isinstance(readout[0], nn.Linear)):
             return super().decode(lstm, readout, state, prior, y, known)
-        (B, H, C), D, N = known.shape, lstm.hidden_size, len(prior) // known.shape[0]
+        (B, H, C) = known.shape
+        D = lstm.hidden_size
+        N = len(prior) // known.shape[0]
         first, *rest = readout
         assert isinstance(first, nn.Linear)
         of_hidden, of_cell, of_prior = torch.split(first.weight.T, [D, D, prior.shape[1]])
-        constant, cell = torch.addmm(first.bias, prior, of_prior), BlockedLstm(lstm)
+        constant = torch.addmm(first.bias, prior, of_prior)
+        cell = BlockedLstm(lstm)
         steps = []
         for k in range(H):
             inputs = torch.cat([y, known[:, k].repeat(N, 1)], dim=-1)

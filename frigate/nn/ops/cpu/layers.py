@@ -53,17 +53,22 @@ class _Layers(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, h: Tensor, topology: Topology, count: int, recording: bool, *tensors: Tensor) -> Tensor:
-        gates, weights, biases = tensors[:count], tensors[count : 2 * count], tensors[2 * count :]
+        gates = tensors[:count]
+        weights = tensors[count : 2 * count]
+        biases = tensors[2 * count :]
         snapshots = h.transpose(0, 1).contiguous()  # [M,N,D]
         M, N, D = snapshots.shape
         across = [torch.cat([part.T for part in weight.chunk(3, dim=1)], dim=1) for weight in weights]  # [D,3D]
         save = recording and any(ctx.needs_input_grad)
         results = [torch.empty_like(snapshots) for _ in range(count if save else 1)]
-        terms, block = _terms(topology), _snapshots_per_block(M, N)
-        products, buffer = h.new_empty(block * N, 3 * D), h.new_empty(block * N, D)
+        terms = _terms(topology)
+        block = _snapshots_per_block(M, N)
+        products = h.new_empty(block * N, 3 * D)
+        buffer = h.new_empty(block * N, D)
         for part, matrices in _blocks(M, block, lambda copies: terms.forward_matrices(gates, copies)):
             rows = snapshots[part].flatten(0, 1)
-            p, unsaved = products[: len(rows)], buffer[: len(rows)]
+            p = products[: len(rows)]
+            unsaved = buffer[: len(rows)]
             for layer in range(count):
                 y = results[layer if save else 0][part].flatten(0, 1) if save or layer == count - 1 else unsaved
                 torch.mm(rows, across[layer], out=p)
@@ -79,11 +84,17 @@ class _Layers(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        count, saved = ctx.count, ctx.saved_tensors
-        gates, weights, results = saved[:count], saved[count : 2 * count], saved[2 * count :]
+        count = ctx.count
+        saved = ctx.saved_tensors
+        gates = saved[:count]
+        weights = saved[count : 2 * count]
+        results = saved[2 * count :]
         need_h, _, _, _, *needs = ctx.needs_input_grad
-        need_gates, need_weights, need_biases = needs[:count], needs[count : 2 * count], needs[2 * count :]
-        above, terms = grads[0].transpose(0, 1), _terms(ctx.topology)
+        need_gates = needs[:count]
+        need_weights = needs[count : 2 * count]
+        need_biases = needs[2 * count :]
+        above = grads[0].transpose(0, 1)
+        terms = _terms(ctx.topology)
         M, N, D = above.shape
         grad_h = torch.empty_like(results[0]) if need_h else None
         grad_terms = [above.new_zeros(terms.count) if need else None for need in need_gates]
@@ -93,7 +104,9 @@ class _Layers(torch.autograd.Function):
         products, neighbour_sums, buffer = (above.new_empty(block * N, width) for width in (3 * D, 3 * D, D))
         for part, matrices in _blocks(M, block, lambda copies: terms.backward_matrices(gates, copies)):
             y = results[-1][part].flatten(0, 1)
-            q, sums, g = products[: len(y)], neighbour_sums[: len(y)], buffer[: len(y)]
+            q = products[: len(y)]
+            sums = neighbour_sums[: len(y)]
+            g = buffer[: len(y)]
             _before_relu(above[part].reshape(len(y), D), y, g)
             for layer in reversed(range(count)):
                 rows = results[layer][part].flatten(0, 1)
@@ -183,7 +196,8 @@ class _Terms:
         return self._matrices(self.own, 3 * self.node + self.kind, 3, self._values(gates), copies)
 
     def backward_matrices(self, gates: Sequence[Tensor], copies: int) -> _BackwardMatrices:
-        values, reversed_ = self._values(gates), 3 * self.node + (3 - self.kind) % 3
+        values = self._values(gates)
+        reversed_ = 3 * self.node + (3 - self.kind) % 3
         starts = torch.stack([self.own, self.own + 1, self.first_in], dim=1).flatten()
         return _BackwardMatrices(
             each_way=self._matrices(starts, self.node, 1, values, copies),
@@ -197,16 +211,22 @@ class _Terms:
         return torch.stack([torch.cat([gate.new_ones(1), gate]) for gate in gates])[:, self.road]
 
     def _matrices(self, starts: Tensor, columns: Tensor, wide: int, values: Tensor, copies: int) -> list[Tensor]:
-        copy, shape = torch.arange(copies)[:, None], (copies * len(starts), copies * wide * len(self.own))
+        copy = torch.arange(copies)[:, None]
+        shape = (copies * len(starts), copies * wide * len(self.own))
         crow = torch.cat([(starts + self.count * copy).flatten(), starts.new_tensor([copies * self.count])]).int()
         col = (columns + wide * len(self.own) * copy).flatten().int()
         return [_csr_matrix(crow, col, each, shape) for each in values.repeat(1, copies)]
 
 
 def _terms(topology: Topology) -> _Terms:
-    N, E, senders, receivers = topology.num_nodes, topology.num_edges, topology.senders, topology.receivers
-    out_start, in_start = topology.out_start, topology.in_start
-    nodes, roads = torch.arange(N), torch.arange(E)
+    N = topology.num_nodes
+    E = topology.num_edges
+    senders = topology.senders
+    receivers = topology.receivers
+    out_start = topology.out_start
+    in_start = topology.in_start
+    nodes = torch.arange(N)
+    roads = torch.arange(E)
     by_receiver = torch.empty_like(roads)
     by_receiver[topology.in_order] = roads
     own = nodes + out_start[:-1] + in_start[:-1]

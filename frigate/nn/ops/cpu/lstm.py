@@ -54,7 +54,8 @@ class _Lstm(torch.autograd.Function):
     def forward(
         ctx: Any, weights: Tensor, x: Tensor, h0: Tensor, c0: Tensor, recording: bool, lstm: BlockedLstm
     ) -> tuple[Tensor, Tensor]:
-        T, save = x.shape[2], recording and any(ctx.needs_input_grad)
+        T = x.shape[2]
+        save = recording and any(ctx.needs_input_grad)
         # The states before each step and after the last; if nothing is saved, each step overwrites the previous one.
         hs, cs = ([first, *_states(first, T, separate=save)] for first in (h0, c0))
         for nodes, rows, buffers in lstm.blocks(x):
@@ -72,15 +73,20 @@ class _Lstm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         weights, x, *states = ctx.saved_tensors
-        (_, B, T, X), D = x.shape, states[0].shape[1]
-        hs, cs = states[: T + 1], states[T + 1 :]
-        grad_x, grad_weights = torch.empty_like(x), torch.zeros_like(weights)
+        (_, B, T, X) = x.shape
+        D = states[0].shape[1]
+        hs = states[: T + 1]
+        cs = states[T + 1 :]
+        grad_x = torch.empty_like(x)
+        grad_weights = torch.zeros_like(weights)
         grad_h0, grad_c0 = (grad.clone(memory_format=torch.contiguous_format) for grad in grads)
         back = weights[:-1].T.contiguous()
         for nodes, rows, buffers in ctx.lstm.blocks(x):
             grad_gates = buffers.grad_gates
-            (i, f, s, o), (grad_i, grad_f, grad_s, grad_o) = buffers.gates.chunk(4, dim=1), grad_gates.chunk(4, dim=1)
-            grad_h, grad_c = grad_h0[rows], grad_c0[rows]
+            (i, f, s, o) = buffers.gates.chunk(4, dim=1)
+            (grad_i, grad_f, grad_s, grad_o) = grad_gates.chunk(4, dim=1)
+            grad_h = grad_h0[rows]
+            grad_c = grad_c0[rows]
             for step in reversed(range(T)):
                 buffers.compute_gates(hs[step][rows], x[nodes, :, step], weights)
                 tanh = torch.tanh(cs[step + 1][rows], out=buffers.tanh)
@@ -110,12 +116,15 @@ class _Buffers:
     def __init__(self, rows: int, weights: Tensor) -> None:
         wide, four = weights.shape
         self.inputs = weights.new_ones(rows, wide)  # h, x and 1
-        self.gates, self.tanh = weights.new_empty(rows, four), weights.new_empty(rows, four // 4)
-        self.grad_gates, self.grad_inputs = weights.new_empty(rows, four), weights.new_empty(rows, wide - 1)
+        self.gates = weights.new_empty(rows, four)
+        self.tanh = weights.new_empty(rows, four // 4)
+        self.grad_gates = weights.new_empty(rows, four)
+        self.grad_inputs = weights.new_empty(rows, wide - 1)
 
     def compute_gates(self, h: Tensor, x: Tensor, weights: Tensor) -> None:
         """Fill `gates` from h [rows,D] and x [nodes,B,X]."""
-        D, (nodes, B, X) = h.shape[1], x.shape
+        D = h.shape[1]
+        (nodes, B, X) = x.shape
         self.inputs[:, :D] = h
         self.inputs.view(nodes, B, D + X + 1)[:, :, D:-1] = x
         torch.mm(self.inputs, weights, out=self.gates).sigmoid_()

@@ -19,17 +19,31 @@ from frigate.nn.ops.cuda.lstm_kernels import sums
 
 
 def run_decoder(
-    hidden: Tensor, cell: Tensor, y0: Tensor, prior: Tensor, known: Tensor,
-    w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor,
-    *, dropout: float = 0.0, seed: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+    hidden: Tensor,
+    cell: Tensor,
+    y0: Tensor,
+    prior: Tensor,
+    known: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor,
+    b_hh: Tensor,
+    w1: Tensor,
+    b1: Tensor,
+    w2: Tensor,
+    b2: Tensor,
+    *,
+    dropout: float = 0.0,
+    seed: Tensor | None = None,
+) -> Tensor:
     """[R,H] in fp32 (a view of [H,R]) from the state [R,D], y_0 [R] or [R,1], prior [R,P] and known [B,H,C].
 
     Row r belongs to window r % B. Weights are those of nn.LSTMCell(1 + C, D) and of two nn.Linear (2D + P to the
     hidden units, and those to 1); products are in the state's type. `seed`, one integer on the device, seeds dropout;
     by default torch's device generator draws it, without synchronising. `known` gets no gradient.
     """
-    D, kind = hidden.shape[1], hidden.dtype
+    D = hidden.shape[1]
+    kind = hidden.dtype
     if dropout and seed is None:
         seed = torch.randint(2**31 - 1, (1,), device=hidden.device)
     with torch.autocast(hidden.device.type, enabled=False):
@@ -52,7 +66,8 @@ def _prepared(
 ) -> tuple[Tensor, ...]:
     """The weights in the kernels' layout: w_hh, w_known [4D,16], w_y, bias, w1, w2, b2."""
     w_known = functional.pad(w_ih[:, 1:], (0, 17 - w_ih.shape[1])).to(kind)
-    w_y, bias = w_ih[:, 0].float(), b_ih.float() + b_hh.float()
+    w_y = w_ih[:, 0].float()
+    bias = b_ih.float() + b_hh.float()
     of_cell = w_hh.to(kind).contiguous(), w_known.contiguous(), w_y.contiguous(), bias
     return *of_cell, w1.to(kind).contiguous(), w2.float().contiguous(), b2.float()
 
@@ -60,10 +75,22 @@ def _prepared(
 class _Decoder(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, h0: Tensor, c0: Tensor, y0: Tensor, base: Tensor, known: Tensor,
-        w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, w1: Tensor, w2: Tensor, b2: Tensor,
-        seed: Tensor | None, dropout: float,
-    ) -> Tensor:  # fmt: skip
+        ctx: Any,
+        h0: Tensor,
+        c0: Tensor,
+        y0: Tensor,
+        base: Tensor,
+        known: Tensor,
+        w_ih: Tensor,
+        w_hh: Tensor,
+        b_ih: Tensor,
+        b_hh: Tensor,
+        w1: Tensor,
+        w2: Tensor,
+        b2: Tensor,
+        seed: Tensor | None,
+        dropout: float,
+    ) -> Tensor:
         weights = _prepared(h0.dtype, w_ih, w_hh, b_ih, b_hh, w1, w2, b2)
         states = decoder_kernels.decoder(h0, c0, y0, base, known, weights, seed=seed, dropout=dropout, keep=True)
         ctx.save_for_backward(base, known, seed, *states, *weights)
@@ -77,9 +104,17 @@ class _Decoder(torch.autograd.Function):
         base, known, seed, hs, cs, ys, *weights = ctx.saved_tensors
         (_, R, D), (_, H, C), hidden = hs.shape, known.shape, base.shape[1]
         grad_gates, grad_z, *of_first, of_w2, of_b2 = decoder_kernels.grad_decoder(
-            grads[0].t().contiguous(), base, known, tuple(weights), hs, cs, ys,
-            seed=seed, dropout=ctx.dropout, kinds=tuple(ctx.kinds[:3]),
-        )  # fmt: skip
+            grads[0].t().contiguous(),
+            base,
+            known,
+            tuple(weights),
+            hs,
+            cs,
+            ys,
+            seed=seed,
+            dropout=ctx.dropout,
+            kinds=tuple(ctx.kinds[:3]),
+        )
         of_base = grad_z.sum(0, dtype=torch.float32).to(ctx.kinds[3])
         inputs = _inputs(ys, known, hs.dtype).view(H * R, 16)
         of_hh, _, of_inputs = sums(grad_gates.view(H * R, 4 * D), hs[:-1].view(H * R, D), extra=inputs)
@@ -92,7 +127,8 @@ class _Decoder(torch.autograd.Function):
 
 def _inputs(ys: Tensor, known: Tensor, kind: torch.dtype) -> Tensor:
     """[H,R,16]: the cell's inputs: y, the known inputs, and a last column of ones for the biases."""
-    R, (B, H, C) = ys.shape[1], known.shape
+    R = ys.shape[1]
+    (B, H, C) = known.shape
     table = torch.zeros(H, R, 16, dtype=kind, device=ys.device)
     table[..., 0] = ys[:-1]
     if C and R:

@@ -43,8 +43,9 @@ def kept(seed, row, k, R, share, HIDDEN: tl.constexpr, TALL: tl.constexpr):
 
 
 @triton.jit
-def _cell_gate(h, y, known, held, w_known, w_y, bias,
-               D: tl.constexpr, WIDE: tl.constexpr, C: tl.constexpr, HOLD: tl.constexpr):  # fmt: skip
+def _cell_gate(
+    h, y, known, held, w_known, w_y, bias, D: tl.constexpr, WIDE: tl.constexpr, C: tl.constexpr, HOLD: tl.constexpr
+):
     """[ROWS,WIDE]: the pre-activation of one gate."""
     total = tl.dot(h, tl.trans(late(held, D, WIDE, HOLD)), input_precision="ieee")
     if C:
@@ -62,12 +63,41 @@ def _known(known, window, k, H, C: tl.constexpr):
 
 
 @triton.jit
-def _decoder(h0, c0, y0, base, known, w_hh, w_known, w_y, bias, w1, w2, b2, seed, hs, cs, ys, R, B, H, share,
-             D: tl.constexpr, WIDE: tl.constexpr, HIDDEN: tl.constexpr, TALL: tl.constexpr, C: tl.constexpr,
-             ROWS: tl.constexpr, KEEP: tl.constexpr, DROPOUT: tl.constexpr, HOLD: tl.constexpr,
-             MATH: tl.constexpr):  # fmt: skip
+def _decoder(
+    h0,
+    c0,
+    y0,
+    base,
+    known,
+    w_hh,
+    w_known,
+    w_y,
+    bias,
+    w1,
+    w2,
+    b2,
+    seed,
+    hs,
+    cs,
+    ys,
+    R,
+    B,
+    H,
+    share,
+    D: tl.constexpr,
+    WIDE: tl.constexpr,
+    HIDDEN: tl.constexpr,
+    TALL: tl.constexpr,
+    C: tl.constexpr,
+    ROWS: tl.constexpr,
+    KEEP: tl.constexpr,
+    DROPOUT: tl.constexpr,
+    HOLD: tl.constexpr,
+    MATH: tl.constexpr,
+):
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    column, unit = tl.arange(0, WIDE), tl.arange(0, TALL)
+    column = tl.arange(0, WIDE)
+    unit = tl.arange(0, TALL)
     valid = row < R
     mask = valid[:, None] & (column < D)[None, :]
     at = row[:, None] * D + column[None, :]
@@ -75,12 +105,16 @@ def _decoder(h0, c0, y0, base, known, w_hh, w_known, w_y, bias, w1, w2, b2, seed
     step_of = tl.cast(R, tl.int64) * D
     square: tl.constexpr = D * D
     kind = w_hh.dtype.element_ty
-    wi, wf = early(w_hh, D, WIDE, HOLD), early(w_hh + square, D, WIDE, HOLD)
-    wg, wo = early(w_hh + 2 * square, D, WIDE, HOLD), early(w_hh + 3 * square, D, WIDE, HOLD)
-    w1_h, w1_c = tile(w1, 2 * D, HIDDEN, D, TALL, WIDE), tile(w1 + D, 2 * D, HIDDEN, D, TALL, WIDE)
+    wi = early(w_hh, D, WIDE, HOLD)
+    wf = early(w_hh + square, D, WIDE, HOLD)
+    wg = early(w_hh + 2 * square, D, WIDE, HOLD)
+    wo = early(w_hh + 3 * square, D, WIDE, HOLD)
+    w1_h = tile(w1, 2 * D, HIDDEN, D, TALL, WIDE)
+    w1_c = tile(w1 + D, 2 * D, HIDDEN, D, TALL, WIDE)
     fixed = tl.load(base + row[:, None] * HIDDEN + unit[None, :], valid[:, None] & (unit < HIDDEN)[None, :], 0.0)
     fixed = fixed.to(tl.float32)
-    out_weight, out_bias = vector(w2, HIDDEN, TALL), tl.load(b2)
+    out_weight = vector(w2, HIDDEN, TALL)
+    out_bias = tl.load(b2)
     if DROPOUT:
         random = tl.load(seed)
     h = tl.load(h0 + at, mask, 0.0).to(kind)
@@ -94,12 +128,13 @@ def _decoder(h0, c0, y0, base, known, w_hh, w_known, w_y, bias, w1, w2, b2, seed
         told = _known(known, window, k, H, C) if C else 0
         back = y[:, None]
         new = sigmoid(_cell_gate(h, back, told, wi, w_known, w_y, bias, D, WIDE, C, HOLD), MATH)
-        new = new * tanh(_cell_gate(h, back, told, wg, w_known + 32 * D, w_y + 2 * D, bias + 2 * D, D, WIDE, C, HOLD),
-                          MATH)  # fmt: skip
-        c = new + c * sigmoid(_cell_gate(h, back, told, wf, w_known + 16 * D, w_y + D, bias + D, D, WIDE, C, HOLD),
-                               MATH)  # fmt: skip
-        o = sigmoid(_cell_gate(h, back, told, wo, w_known + 48 * D, w_y + 3 * D, bias + 3 * D, D, WIDE, C, HOLD),
-                     MATH)  # fmt: skip
+        new = new * tanh(
+            _cell_gate(h, back, told, wg, w_known + 32 * D, w_y + 2 * D, bias + 2 * D, D, WIDE, C, HOLD), MATH
+        )
+        c = new + c * sigmoid(
+            _cell_gate(h, back, told, wf, w_known + 16 * D, w_y + D, bias + D, D, WIDE, C, HOLD), MATH
+        )
+        o = sigmoid(_cell_gate(h, back, told, wo, w_known + 48 * D, w_y + 3 * D, bias + 3 * D, D, WIDE, C, HOLD), MATH)
         h = (o * tanh(c, MATH)).to(kind)
         z = tl.dot(h, tl.trans(w1_h), input_precision="ieee")
         z = tl.dot(c.to(kind), tl.trans(w1_c), z, input_precision="ieee")
@@ -114,13 +149,45 @@ def _decoder(h0, c0, y0, base, known, w_hh, w_known, w_y, bias, w1, w2, b2, seed
 
 
 @triton.jit
-def _grad_decoder(grad, base, known, w_hh, w_known, w_y, bias, w1, w2, seed, hs, cs, ys,
-                  grad_gates, grad_z, grad_h0, grad_c0, grad_y0, grad_w2, grad_b2, R, B, H, share,
-                  D: tl.constexpr, WIDE: tl.constexpr, HIDDEN: tl.constexpr, TALL: tl.constexpr, C: tl.constexpr,
-                  ROWS: tl.constexpr, DROPOUT: tl.constexpr, HOLD: tl.constexpr, MATH: tl.constexpr):  # fmt: skip
+def _grad_decoder(
+    grad,
+    base,
+    known,
+    w_hh,
+    w_known,
+    w_y,
+    bias,
+    w1,
+    w2,
+    seed,
+    hs,
+    cs,
+    ys,
+    grad_gates,
+    grad_z,
+    grad_h0,
+    grad_c0,
+    grad_y0,
+    grad_w2,
+    grad_b2,
+    R,
+    B,
+    H,
+    share,
+    D: tl.constexpr,
+    WIDE: tl.constexpr,
+    HIDDEN: tl.constexpr,
+    TALL: tl.constexpr,
+    C: tl.constexpr,
+    ROWS: tl.constexpr,
+    DROPOUT: tl.constexpr,
+    HOLD: tl.constexpr,
+    MATH: tl.constexpr,
+):
     """`grad` [H,R]; grad_w2 [programs,TALL] and grad_b2 [programs] are the sums over this program's rows."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    column, unit = tl.arange(0, WIDE), tl.arange(0, TALL)
+    column = tl.arange(0, WIDE)
+    unit = tl.arange(0, TALL)
     valid = row < R
     mask = valid[:, None] & (column < D)[None, :]
     at = row[:, None] * D + column[None, :]
@@ -130,9 +197,12 @@ def _grad_decoder(grad, base, known, w_hh, w_known, w_y, bias, w1, w2, seed, hs,
     rows_of = tl.cast(R, tl.int64)
     square: tl.constexpr = D * D
     kind = w_hh.dtype.element_ty
-    wi, wf = early(w_hh, D, WIDE, HOLD), early(w_hh + square, D, WIDE, HOLD)
-    wg, wo = early(w_hh + 2 * square, D, WIDE, HOLD), early(w_hh + 3 * square, D, WIDE, HOLD)
-    w1_h, w1_c = tile(w1, 2 * D, HIDDEN, D, TALL, WIDE), tile(w1 + D, 2 * D, HIDDEN, D, TALL, WIDE)
+    wi = early(w_hh, D, WIDE, HOLD)
+    wf = early(w_hh + square, D, WIDE, HOLD)
+    wg = early(w_hh + 2 * square, D, WIDE, HOLD)
+    wo = early(w_hh + 3 * square, D, WIDE, HOLD)
+    w1_h = tile(w1, 2 * D, HIDDEN, D, TALL, WIDE)
+    w1_c = tile(w1 + D, 2 * D, HIDDEN, D, TALL, WIDE)
     if DROPOUT:
         random = tl.load(seed)
     dh = tl.zeros([ROWS, WIDE], tl.float32)
@@ -164,8 +234,7 @@ def _grad_decoder(grad, base, known, w_hh, w_known, w_y, bias, w1, w2, seed, hs,
         into = grad_gates + k * rows_of * (4 * D) + row[:, None] * (4 * D) + column[None, :]
 
         squashed = tanh(c.to(tl.float32), MATH)
-        o = sigmoid(_cell_gate(h, y, told, wo, w_known + 48 * D, w_y + 3 * D, bias + 3 * D, D, WIDE, C, HOLD),
-                     MATH)  # fmt: skip
+        o = sigmoid(_cell_gate(h, y, told, wo, w_known + 48 * D, w_y + 3 * D, bias + 3 * D, D, WIDE, C, HOLD), MATH)
         passed = dh * o
         d = passed * squashed
         dc += passed - d * squashed
@@ -175,8 +244,7 @@ def _grad_decoder(grad, base, known, w_hh, w_known, w_y, bias, w1, w2, seed, hs,
         dh = tl.dot(d.to(kind), late(wo, D, WIDE, HOLD), input_precision="ieee")
 
         i = sigmoid(_cell_gate(h, y, told, wi, w_known, w_y, bias, D, WIDE, C, HOLD), MATH)
-        g = tanh(_cell_gate(h, y, told, wg, w_known + 32 * D, w_y + 2 * D, bias + 2 * D, D, WIDE, C, HOLD),
-                  MATH)  # fmt: skip
+        g = tanh(_cell_gate(h, y, told, wg, w_known + 32 * D, w_y + 2 * D, bias + 2 * D, D, WIDE, C, HOLD), MATH)
         d = dc * g * i * (1.0 - i)
         back += tl.sum(d * vector(w_y, D, WIDE), axis=1)
         tl.store(into, d.to(kind), mask)
@@ -202,48 +270,114 @@ def _grad_decoder(grad, base, known, w_hh, w_known, w_y, bias, w1, w2, seed, hs,
 
 
 def decoder(
-    h0: Tensor, c0: Tensor, y0: Tensor, base: Tensor, known: Tensor, weights: tuple[Tensor, ...],
-    *, seed: Tensor | None, dropout: float, keep: bool,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    h0: Tensor,
+    c0: Tensor,
+    y0: Tensor,
+    base: Tensor,
+    known: Tensor,
+    weights: tuple[Tensor, ...],
+    *,
+    seed: Tensor | None,
+    dropout: float,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
     """hs and cs [H+1,R,D] (only with `keep`), and ys [H+1,R]: y_0 and the forecasts. No dropout without a seed.
 
     All contiguous. Weights: w_hh [4D,D], w_known [4D,16], w_y [4D], bias [4D], w1 [hidden,2D], w2 [hidden], b2 [1].
     """
-    (R, D), (B, H, C) = h0.shape, known.shape
-    hidden, kind = base.shape[1], weights[0].dtype
+    (R, D) = h0.shape
+    (B, H, C) = known.shape
+    hidden = base.shape[1]
+    kind = weights[0].dtype
     hs, cs = (torch.empty(H + 1 if keep else 0, R, D, dtype=kind, device=h0.device) for _ in range(2))
     ys = torch.empty(H + 1, R, dtype=torch.float32, device=h0.device)
     rows, warps = rows_and_warps(D, weights[0], TUNING.forward)
     if R:
         with torch.cuda.device_of(h0):
             _decoder[(triton.cdiv(R, rows),)](
-                h0, c0, y0, base, known, *weights, ys if seed is None else seed, hs, cs, ys, R, B, H, dropout,
-                **sizes(D, weights[0]), HIDDEN=hidden, TALL=tall(hidden), C=C, ROWS=rows, KEEP=keep,
-                DROPOUT=seed is not None, MATH=math(weights[0]), num_warps=warps, num_stages=1,
-            )  # fmt: skip
+                h0,
+                c0,
+                y0,
+                base,
+                known,
+                *weights,
+                ys if seed is None else seed,
+                hs,
+                cs,
+                ys,
+                R,
+                B,
+                H,
+                dropout,
+                **sizes(D, weights[0]),
+                HIDDEN=hidden,
+                TALL=tall(hidden),
+                C=C,
+                ROWS=rows,
+                KEEP=keep,
+                DROPOUT=seed is not None,
+                MATH=math(weights[0]),
+                num_warps=warps,
+                num_stages=1,
+            )
     return hs, cs, ys
 
 
 def grad_decoder(
-    grad: Tensor, base: Tensor, known: Tensor, weights: tuple[Tensor, ...], hs: Tensor, cs: Tensor, ys: Tensor,
-    *, seed: Tensor | None, dropout: float, kinds: tuple[torch.dtype, ...],
-) -> tuple[Tensor, ...]:  # fmt: skip
+    grad: Tensor,
+    base: Tensor,
+    known: Tensor,
+    weights: tuple[Tensor, ...],
+    hs: Tensor,
+    cs: Tensor,
+    ys: Tensor,
+    *,
+    seed: Tensor | None,
+    dropout: float,
+    kinds: tuple[torch.dtype, ...],
+) -> tuple[Tensor, ...]:
     """Gradients of the gates [H,R,4D] and hidden layer [H,R,hidden]; of h_0, c_0, y_0 in types `kinds`; of w2, b2."""
-    (_, R, D), (B, H, C), hidden = hs.shape, known.shape, base.shape[1]
+    (_, R, D) = hs.shape
+    (B, H, C) = known.shape
+    hidden = base.shape[1]
     rows, warps = rows_and_warps(D, hs, TUNING.backward)
     programs = triton.cdiv(R, rows)
-    grad_gates, grad_z = hs.new_empty(H, R, 4 * D), hs.new_empty(H, R, hidden)
+    grad_gates = hs.new_empty(H, R, 4 * D)
+    grad_z = hs.new_empty(H, R, hidden)
     shapes = (R, D), (R, D), (R,)
     of_first = [torch.empty(s, dtype=kind, device=hs.device) for s, kind in zip(shapes, kinds, strict=True)]
-    grad_w2, grad_b2 = ys.new_empty(programs, tall(hidden)), ys.new_empty(programs)
+    grad_w2 = ys.new_empty(programs, tall(hidden))
+    grad_b2 = ys.new_empty(programs)
     if R:
         with torch.cuda.device_of(hs):
             _grad_decoder[(programs,)](
-                grad, base, known, *weights[:-1], ys if seed is None else seed, hs, cs, ys,
-                grad_gates, grad_z, *of_first, grad_w2, grad_b2, R, B, H, dropout,
-                **sizes(D, hs), HIDDEN=hidden, TALL=tall(hidden), C=C, ROWS=rows, DROPOUT=seed is not None,
-                MATH=math(hs), num_warps=warps, num_stages=TUNING.backward_stages,
-            )  # fmt: skip
+                grad,
+                base,
+                known,
+                *weights[:-1],
+                ys if seed is None else seed,
+                hs,
+                cs,
+                ys,
+                grad_gates,
+                grad_z,
+                *of_first,
+                grad_w2,
+                grad_b2,
+                R,
+                B,
+                H,
+                dropout,
+                **sizes(D, hs),
+                HIDDEN=hidden,
+                TALL=tall(hidden),
+                C=C,
+                ROWS=rows,
+                DROPOUT=seed is not None,
+                MATH=math(hs),
+                num_warps=warps,
+                num_stages=TUNING.backward_stages,
+            )
     return grad_gates, grad_z, *of_first, grad_w2.sum(0)[:hidden], grad_b2.sum()[None]
 
 

@@ -30,11 +30,34 @@ def _between_bins(clock, step, there, step_s, HOURS: tl.constexpr):
 
 
 @triton.jit
-def _compare(values, observed, clock, which, past_on, usual, is_sensor, roads,
-             past, counted, expected, known, lasts, sums, power, new_roads, step_s, N,
-             T: tl.constexpr, H: tl.constexpr, WIDE: tl.constexpr, K: tl.constexpr, G: tl.constexpr,
-             HAS_ROADS: tl.constexpr,
-             HOURS: tl.constexpr, NODES: tl.constexpr):  # fmt: skip
+def _compare(
+    values,
+    observed,
+    clock,
+    which,
+    past_on,
+    usual,
+    is_sensor,
+    roads,
+    past,
+    counted,
+    expected,
+    known,
+    lasts,
+    sums,
+    power,
+    new_roads,
+    step_s,
+    N,
+    T: tl.constexpr,
+    H: tl.constexpr,
+    WIDE: tl.constexpr,
+    K: tl.constexpr,
+    G: tl.constexpr,
+    HAS_ROADS: tl.constexpr,
+    HOURS: tl.constexpr,
+    NODES: tl.constexpr,
+):
     """The usual flow in each snapshot, the observed and expected count of each node, and their sums over sensors.
 
     Also the exponent of each node's change: how much of it persists.
@@ -73,8 +96,22 @@ def _compare(values, observed, clock, which, past_on, usual, is_sensor, roads,
 
 
 @triton.jit
-def _begin(counted, expected, known, sums, ratio, factor, everywhere, prior, prior_everywhere, max_ratio, N,
-           PARTS: tl.constexpr, WIDE: tl.constexpr, NODES: tl.constexpr):  # fmt: skip
+def _begin(
+    counted,
+    expected,
+    known,
+    sums,
+    ratio,
+    factor,
+    everywhere,
+    prior,
+    prior_everywhere,
+    max_ratio,
+    N,
+    PARTS: tl.constexpr,
+    WIDE: tl.constexpr,
+    NODES: tl.constexpr,
+):
     """The network-wide change, the ratio of each node, and the initial factors."""
     window = tl.program_id(1).to(tl.int64)
     part = tl.arange(0, WIDE)
@@ -83,7 +120,8 @@ def _begin(counted, expected, known, sums, ratio, factor, everywhere, prior, pri
     change = (whole + prior_everywhere) / (usually + prior_everywhere)
     tl.store(everywhere + window, change)  # every program writes the same value
     node = tl.program_id(0) * NODES + tl.arange(0, NODES)
-    at, there = window * N + node, node < N
+    at = window * N + node
+    there = node < N
     mine = (tl.load(counted + at, there, 0.0) + prior * change) / (tl.load(expected + at, there, 0.0) + prior)
     mine = tl.minimum(tl.maximum(mine, 1 / max_ratio), max_ratio)
     tl.store(ratio + at, mine, there)
@@ -91,8 +129,7 @@ def _begin(counted, expected, known, sums, ratio, factor, everywhere, prior, pri
 
 
 @triton.jit
-def _flow(factor, everywhere, sensor, share, rest, row, window, node, N,
-          M: tl.constexpr, SENSORS: tl.constexpr):  # fmt: skip
+def _flow(factor, everywhere, sensor, share, rest, row, window, node, N, M: tl.constexpr, SENSORS: tl.constexpr):
     """The change at each node, from the factors of the sensors that its vehicles pass."""
     column = tl.arange(0, SENSORS)
     at = (row * N + node[:, None]) * M + column[None, :]
@@ -112,13 +149,29 @@ def _row_of_shares(which, ahead_on, window, L: tl.constexpr, BY_ROADS: tl.conste
 
 
 @triton.jit
-def _step(factor, ratio, known, everywhere, which, ahead_on, sensor, share, rest, found, N,
-          L: tl.constexpr, BY_ROADS: tl.constexpr, M: tl.constexpr, SENSORS: tl.constexpr,
-          NODES: tl.constexpr):  # fmt: skip
+def _step(
+    factor,
+    ratio,
+    known,
+    everywhere,
+    which,
+    ahead_on,
+    sensor,
+    share,
+    rest,
+    found,
+    N,
+    L: tl.constexpr,
+    BY_ROADS: tl.constexpr,
+    M: tl.constexpr,
+    SENSORS: tl.constexpr,
+    NODES: tl.constexpr,
+):
     """One more step of the factors towards the readings."""
     window = tl.program_id(1).to(tl.int64)
     node = tl.program_id(0) * NODES + tl.arange(0, NODES)
-    at, there = window * N + node, node < N
+    at = window * N + node
+    there = node < N
     shares_row = _row_of_shares(which, ahead_on, window, L, BY_ROADS)
     made = _flow(factor, everywhere, sensor, share, rest, shares_row, window, node, N, M, SENSORS)
     better = tl.load(factor + at, there, 0.0) * tl.load(ratio + at, there, 0.0) / tl.maximum(made, 1e-3)
@@ -126,11 +179,39 @@ def _step(factor, ratio, known, everywhere, which, ahead_on, sensor, share, rest
 
 
 @triton.jit
-def _ahead(factor, everywhere, clock, which, ahead_on, sensor, share, rest,
-           usual, below, is_sensor, spread, roads, lasts, forecast, about, max_ratio, step_s, N,
-           T: tl.constexpr, H: tl.constexpr, WIDE: tl.constexpr, K: tl.constexpr, G: tl.constexpr,
-           HAS_ROADS: tl.constexpr, L: tl.constexpr, BY_ROADS: tl.constexpr, M: tl.constexpr, SENSORS: tl.constexpr,
-           HOURS: tl.constexpr, NODES: tl.constexpr):  # fmt: skip
+def _ahead(
+    factor,
+    everywhere,
+    clock,
+    which,
+    ahead_on,
+    sensor,
+    share,
+    rest,
+    usual,
+    below,
+    is_sensor,
+    spread,
+    roads,
+    lasts,
+    forecast,
+    about,
+    max_ratio,
+    step_s,
+    N,
+    T: tl.constexpr,
+    H: tl.constexpr,
+    WIDE: tl.constexpr,
+    K: tl.constexpr,
+    G: tl.constexpr,
+    HAS_ROADS: tl.constexpr,
+    L: tl.constexpr,
+    BY_ROADS: tl.constexpr,
+    M: tl.constexpr,
+    SENSORS: tl.constexpr,
+    HOURS: tl.constexpr,
+    NODES: tl.constexpr,
+):
     """The change at each node, and the resulting demand forecast."""
     window = tl.program_id(1).to(tl.int64)
     node = tl.program_id(0) * NODES + tl.arange(0, NODES)
@@ -151,10 +232,12 @@ def _ahead(factor, everywhere, clock, which, ahead_on, sensor, share, rest,
     there = (step < H)[:, None] & (node < N)[None, :]
     low_at = (row * K + first[:, None]) * N + node[None, :]
     high_at = (row * K + second[:, None]) * N + node[None, :]
-    low, high = tl.load(usual + low_at, there, 0.0), tl.load(usual + high_at, there, 0.0)
+    low = tl.load(usual + low_at, there, 0.0)
+    high = tl.load(usual + high_at, there, 0.0)
     lasting = tl.exp(tl.load(lasts + window * N + node, node < N, 0.0) * log)
     flow = (low + part[:, None] * (high - low)) * lasting[None, :]
-    low, high = tl.load(below + low_at, there, 0.0), tl.load(below + high_at, there, 0.0)
+    low = tl.load(below + low_at, there, 0.0)
+    high = tl.load(below + high_at, there, 0.0)
     flow = tl.maximum(flow - (low + part[:, None] * (high - low)), 0.0) * rerouted[None, :]
     tl.store(forecast + (window * H + step[:, None]) * N + node[None, :], flow, there)
 
@@ -169,9 +252,17 @@ def follow(
     ahead_on: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`DemandTables.follow` on a GPU."""
-    usual, below, is_sensor, spread = tables.usual, tables.below, tables.is_sensor, tables.spread
-    sensor, share, rest, roads = tables.sensor, tables.share, tables.rest, tables.roads
-    (B, T, N), K, (L, _, M) = values.shape, usual.shape[1], sensor.shape[1:]
+    usual = tables.usual
+    below = tables.below
+    is_sensor = tables.is_sensor
+    spread = tables.spread
+    sensor = tables.sensor
+    share = tables.share
+    rest = tables.rest
+    roads = tables.roads
+    (B, T, N) = values.shape
+    K = usual.shape[1]
+    (L, _, M) = sensor.shape[1:]
     H = clock.shape[1] - T
     on_roads = {"HAS_ROADS": roads is not None, "G": 1 if roads is None else roads.shape[1]}
     shares = {"L": L, "BY_ROADS": L > 1 and ahead_on is not None, "M": M, "SENSORS": triton.next_power_of_2(M)}
@@ -181,30 +272,90 @@ def follow(
     values, observed, clock = (x.contiguous() for x in (values, observed, clock))
     parts = triton.cdiv(N, NODES)
     grid = parts, B
-    past, forecast, about = torch.empty_like(values), values.new_empty(B, H, N), values.new_empty(B, N, 4)
+    past = torch.empty_like(values)
+    forecast = values.new_empty(B, H, N)
+    about = values.new_empty(B, N, 4)
     counted, expected, ratio, factor, better, lasts = values.new_empty(6, B, N)
     known = torch.empty(B, N, dtype=torch.int8, device=values.device)
-    sums, everywhere = values.new_empty(B, parts, 2), values.new_empty(B)
+    sums = values.new_empty(B, parts, 2)
+    everywhere = values.new_empty(B)
     if not B * N:
         return past, forecast, about
     _compare[grid](
-        values, observed, clock, which, past_on, usual, is_sensor, roads,
-        past, counted, expected, known, lasts, sums, tables.power, NEW_ROADS, tables.step_s, N,
-        T=T, H=H, WIDE=triton.next_power_of_2(T), K=K, **on_roads, HOURS=HOURS, NODES=NODES,
-    )  # fmt: skip
+        values,
+        observed,
+        clock,
+        which,
+        past_on,
+        usual,
+        is_sensor,
+        roads,
+        past,
+        counted,
+        expected,
+        known,
+        lasts,
+        sums,
+        tables.power,
+        NEW_ROADS,
+        tables.step_s,
+        N,
+        T=T,
+        H=H,
+        WIDE=triton.next_power_of_2(T),
+        K=K,
+        **on_roads,
+        HOURS=HOURS,
+        NODES=NODES,
+    )
     _begin[grid](
-        counted, expected, known, sums, ratio, factor, everywhere,
-        PRIOR_VEHICLES, PRIOR_VEHICLES_EVERYWHERE, MAX_RATIO, N,
-        PARTS=parts, WIDE=triton.next_power_of_2(parts), NODES=NODES,
-    )  # fmt: skip
+        counted,
+        expected,
+        known,
+        sums,
+        ratio,
+        factor,
+        everywhere,
+        PRIOR_VEHICLES,
+        PRIOR_VEHICLES_EVERYWHERE,
+        MAX_RATIO,
+        N,
+        PARTS=parts,
+        WIDE=triton.next_power_of_2(parts),
+        NODES=NODES,
+    )
     for _ in range(STEPS - 1):
         _step[grid](
             factor, ratio, known, everywhere, which, ahead_on, sensor, share, rest, better, N, **shares, NODES=NODES
         )
         factor, better = better, factor
     _ahead[grid](
-        factor, everywhere, clock, which, ahead_on, sensor, share, rest,
-        usual, below, is_sensor, spread, roads, lasts, forecast, about, MAX_RATIO, tables.step_s, N,
-        T=T, H=H, WIDE=triton.next_power_of_2(H), K=K, **on_roads, **shares, HOURS=HOURS, NODES=NODES,
-    )  # fmt: skip
+        factor,
+        everywhere,
+        clock,
+        which,
+        ahead_on,
+        sensor,
+        share,
+        rest,
+        usual,
+        below,
+        is_sensor,
+        spread,
+        roads,
+        lasts,
+        forecast,
+        about,
+        MAX_RATIO,
+        tables.step_s,
+        N,
+        T=T,
+        H=H,
+        WIDE=triton.next_power_of_2(H),
+        K=K,
+        **on_roads,
+        **shares,
+        HOURS=HOURS,
+        NODES=NODES,
+    )
     return past, forecast, about

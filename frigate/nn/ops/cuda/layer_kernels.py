@@ -49,27 +49,49 @@ def _tile(x, node, rows, columns, M, limit, D: tl.constexpr):
 @triton.jit
 def _part(weight, part, columns, D: tl.constexpr, TURNED: tl.constexpr):
     """One of the three square parts of W_1 [D,3D]; with TURNED, transposed to [in,out]."""
-    a, b = columns[:, None], columns[None, :]
+    a = columns[:, None]
+    b = columns[None, :]
     at = b * 3 * D + a if TURNED else a * 3 * D + b
     return tl.load(weight + part * D + at, (a < D) & (b < D), 0.0)
 
 
 @triton.jit
-def _layer(h, gates, weight, bias, visits, senders, receivers, out_start, in_start, in_order, y, M,
-           D: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, BIAS: tl.constexpr):  # fmt: skip
+def _layer(
+    h,
+    gates,
+    weight,
+    bias,
+    visits,
+    senders,
+    receivers,
+    out_start,
+    in_start,
+    in_order,
+    y,
+    M,
+    D: tl.constexpr,
+    WIDE: tl.constexpr,
+    ROWS: tl.constexpr,
+    BIAS: tl.constexpr,
+):
     v = tl.load(visits + tl.program_id(0))
-    rows, columns = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDE)
+    rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    columns = tl.arange(0, WIDE)
     inside = (rows < M)[:, None] & (columns < D)[None, :]
     kind: tl.constexpr = y.dtype.element_ty
-    first_out, first_in = tl.load(out_start + v), tl.load(in_start + v)
-    outs, ins = tl.load(out_start + v + 1) - first_out, tl.load(in_start + v + 1) - first_in
+    first_out = tl.load(out_start + v)
+    first_in = tl.load(in_start + v)
+    outs = tl.load(out_start + v + 1) - first_out
+    ins = tl.load(in_start + v + 1) - first_in
     total = tl.dot(_tile(h, v, rows, columns, M, M, D), _part(weight, 0, columns, D, True))
     out = tl.zeros([ROWS, WIDE], tl.float32)
     in_ = tl.zeros([ROWS, WIDE], tl.float32)
     for k in range(tl.maximum(outs, ins)):
-        goes, comes = k < outs, k < ins
+        goes = k < outs
+        comes = k < ins
         road = tl.load(in_order + first_in + k, comes, 0)
-        there, here = tl.load(receivers + first_out + k, goes, 0), tl.load(senders + road, comes, 0)
+        there = tl.load(receivers + first_out + k, goes, 0)
+        here = tl.load(senders + road, comes, 0)
         of_there = _tile(h, there, rows, columns, M, tl.where(goes, M, 0), D).to(tl.float32)
         of_here = _tile(h, here, rows, columns, M, tl.where(comes, M, 0), D).to(tl.float32)
         out += tl.load(gates + first_out + k, goes, 0.0) * of_there
@@ -83,27 +105,52 @@ def _layer(h, gates, weight, bias, visits, senders, receivers, out_start, in_sta
 
 
 @triton.jit
-def _back(grad, h, gates, weight, visits, senders, receivers, out_start, in_start, in_order, grad_h, out_sums, in_sums,
-          dots, M, E, D: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, MASK: tl.constexpr):  # fmt: skip
+def _back(
+    grad,
+    h,
+    gates,
+    weight,
+    visits,
+    senders,
+    receivers,
+    out_start,
+    in_start,
+    in_order,
+    grad_h,
+    out_sums,
+    in_sums,
+    dots,
+    M,
+    E,
+    D: tl.constexpr,
+    WIDE: tl.constexpr,
+    ROWS: tl.constexpr,
+    MASK: tl.constexpr,
+):
     """grad h, s_out and s_in; and for each road and snapshot, both terms of the gate's gradient.
 
     MASK: h is the output of a relu, and grad_h is the gradient before that relu.
     """
     v = tl.load(visits + tl.program_id(0))
-    rows, columns = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDE)
+    rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    columns = tl.arange(0, WIDE)
     inside = (rows < M)[:, None] & (columns < D)[None, :]
     kind: tl.constexpr = h.dtype.element_ty
-    first_out, first_in = tl.load(out_start + v), tl.load(in_start + v)
-    outs, ins = tl.load(out_start + v + 1) - first_out, tl.load(in_start + v + 1) - first_in
+    first_out = tl.load(out_start + v)
+    first_in = tl.load(in_start + v)
+    outs = tl.load(out_start + v + 1) - first_out
+    ins = tl.load(in_start + v + 1) - first_in
     x = _tile(h, v, rows, columns, M, M, D)
     to_out = tl.dot(x, _part(weight, 1, columns, D, True)).to(kind)
     to_in = tl.dot(x, _part(weight, 2, columns, D, True)).to(kind)
     s_out = tl.zeros([ROWS, WIDE], tl.float32)
     s_in = tl.zeros([ROWS, WIDE], tl.float32)
     for k in range(tl.maximum(outs, ins)):
-        goes, comes = k < outs, k < ins
+        goes = k < outs
+        comes = k < ins
         road = tl.load(in_order + first_in + k, comes, 0)
-        there, here = tl.load(receivers + first_out + k, goes, 0), tl.load(senders + road, comes, 0)
+        there = tl.load(receivers + first_out + k, goes, 0)
+        here = tl.load(senders + road, comes, 0)
         of_there = _tile(grad, there, rows, columns, M, tl.where(goes, M, 0), D).to(tl.float32)
         of_here = _tile(grad, here, rows, columns, M, tl.where(comes, M, 0), D).to(tl.float32)
         s_in += tl.load(gates + first_out + k, goes, 0.0) * of_there
@@ -122,8 +169,19 @@ def _back(grad, h, gates, weight, visits, senders, receivers, out_start, in_star
 
 
 @triton.jit
-def _products(grad, out_sums, in_sums, h, products, bias_sums, count, loops,
-              D: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
+def _products(
+    grad,
+    out_sums,
+    in_sums,
+    h,
+    products,
+    bias_sums,
+    count,
+    loops,
+    D: tl.constexpr,
+    WIDE: tl.constexpr,
+    ROWS: tl.constexpr,
+):
     """[g^T h, s_out^T h, s_in^T h] and the sum of g over this program's share of the `count` rows."""
     columns = tl.arange(0, WIDE)
     own = tl.zeros([WIDE, WIDE], tl.float32)
@@ -134,7 +192,8 @@ def _products(grad, out_sums, in_sums, h, products, bias_sums, count, loops,
         rows = (loop * tl.num_programs(0) + tl.program_id(0)).to(tl.int64) * ROWS + tl.arange(0, ROWS)
         at = rows[:, None] * D + columns[None, :]
         inside = (rows < count)[:, None] & (columns < D)[None, :]
-        x, g = tl.load(h + at, inside, 0.0), tl.load(grad + at, inside, 0.0)
+        x = tl.load(h + at, inside, 0.0)
+        g = tl.load(grad + at, inside, 0.0)
         own = tl.dot(tl.trans(g), x, own)
         out = tl.dot(tl.trans(tl.load(out_sums + at, inside, 0.0)), x, out)
         in_ = tl.dot(tl.trans(tl.load(in_sums + at, inside, 0.0)), x, in_)
@@ -153,9 +212,19 @@ def layer(h: Tensor, gates: Tensor, weight: Tensor, bias: Tensor | None, topolog
     if y.numel():
         rows, warps = _cut(M)
         _layer[(N, triton.cdiv(M, rows))](
-            h, gates, weight, bias, *_roads(topology), y, M, D=D, WIDE=triton.next_power_of_2(D), ROWS=rows,
-            BIAS=bias is not None, num_warps=warps,
-        )  # fmt: skip
+            h,
+            gates,
+            weight,
+            bias,
+            *_roads(topology),
+            y,
+            M,
+            D=D,
+            WIDE=triton.next_power_of_2(D),
+            ROWS=rows,
+            BIAS=bias is not None,
+            num_warps=warps,
+        )
     return y
 
 
@@ -167,7 +236,9 @@ def grad_layer(
     With `mask`, h is the output of a relu, and the gradient before that relu is returned.
     """
     N, M, D = h.shape
-    E, wide, (rows, warps) = topology.num_edges, triton.next_power_of_2(D), _cut(M)
+    E = topology.num_edges
+    wide = triton.next_power_of_2(D)
+    (rows, warps) = _cut(M)
     grad_h, out_sums, in_sums = (torch.empty_like(h) for _ in range(3))
     dots = torch.empty(2, E, M, dtype=torch.float32, device=h.device)
     programs = max(1, min(TUNING.programs, triton.cdiv(N * M, TUNING.product_rows)))
@@ -175,14 +246,39 @@ def grad_layer(
     bias_sums = torch.zeros(programs, wide, dtype=torch.float32, device=h.device)
     if h.numel():
         _back[(N, triton.cdiv(M, rows))](
-            grad, h, gates, weight, *_roads(topology), grad_h, out_sums, in_sums, dots, M, E,
-            D=D, WIDE=wide, ROWS=rows, MASK=mask, num_warps=warps,
-        )  # fmt: skip
+            grad,
+            h,
+            gates,
+            weight,
+            *_roads(topology),
+            grad_h,
+            out_sums,
+            in_sums,
+            dots,
+            M,
+            E,
+            D=D,
+            WIDE=wide,
+            ROWS=rows,
+            MASK=mask,
+            num_warps=warps,
+        )
         loops = triton.cdiv(N * M, programs * TUNING.product_rows)
         _products[(programs,)](
-            grad, out_sums, in_sums, h, products, bias_sums, N * M, loops, D=D, WIDE=wide, ROWS=TUNING.product_rows,
-            num_warps=TUNING.product_warps, num_stages=TUNING.product_stages,
-        )  # fmt: skip
+            grad,
+            out_sums,
+            in_sums,
+            h,
+            products,
+            bias_sums,
+            N * M,
+            loops,
+            D=D,
+            WIDE=wide,
+            ROWS=TUNING.product_rows,
+            num_warps=TUNING.product_warps,
+            num_stages=TUNING.product_stages,
+        )
     return grad_h, dots.sum((0, 2)), products.sum(0)[:D, :, :D].reshape(D, 3 * D), bias_sums.sum(0)[:D]
 
 

@@ -20,7 +20,8 @@ def gated_layers(
     h: Tensor, gates: Sequence[Tensor], weights: Sequence[Tensor], biases: Sequence[Tensor], topology: Topology
 ) -> Tensor:
     """As in the reference; h [N,M,D], D a multiple of 16 up to 128. `biases` has one entry per layer, or none."""
-    gates, biases = [gate.float() for gate in gates], [bias.float() for bias in biases]
+    gates = [gate.float() for gate in gates]
+    biases = [bias.float() for bias in biases]
     if torch.is_grad_enabled():
         y: Tensor = _Layers.apply(h.contiguous(), topology, len(gates), *gates, *weights, *biases)
         return y
@@ -35,7 +36,8 @@ class _Layers(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, h: Tensor, topology: Topology, count: int, *tensors: Tensor) -> Tensor:
-        gates, biases = tensors[:count], tensors[2 * count :] or (None,) * count
+        gates = tensors[:count]
+        biases = tensors[2 * count :] or (None,) * count
         weights = [weight.to(h.dtype).contiguous() for weight in tensors[count : 2 * count]]
         results = [h]
         for gate, weight, bias in zip(gates, weights, biases, strict=True):
@@ -47,8 +49,11 @@ class _Layers(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        count, saved = ctx.count, ctx.saved_tensors
-        gates, weights, results = saved[:count], saved[count : 2 * count], saved[2 * count :]
+        count = ctx.count
+        saved = ctx.saved_tensors
+        gates = saved[:count]
+        weights = saved[count : 2 * count]
+        results = saved[2 * count :]
         # Backward through the last relu; the kernels apply the masks of the others.
         grad = torch.ops.aten.threshold_backward(grads[0].contiguous(), results[-1], 0)
         grad_gates, grad_weights, grad_biases = [], [], []

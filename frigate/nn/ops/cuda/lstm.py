@@ -52,7 +52,8 @@ class _Lstm(torch.autograd.Function):
         grad_gates, *of_inputs = lstm_kernels.grad_lstm(*above, x, hs, *rest, kinds=ctx.kinds[:2])
         if not any(ctx.needs_input_grad[3:]):
             return *of_inputs, None, None, None, None
-        gates, before = grad_gates.view(R * T, 4 * D), hs.view(R * T, D)
+        gates = grad_gates.view(R * T, 4 * D)
+        before = hs.view(R * T, D)
         of_ih, of_hh, ones = lstm_kernels.sums(gates, x.view(R * T, D), before, ones=True)
         parts = of_ih, of_hh, ones[:, 0], ones[:, 0]
         return *of_inputs, *(part.to(kind) for part, kind in zip(parts, ctx.kinds[2:], strict=True))

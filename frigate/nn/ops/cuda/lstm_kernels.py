@@ -56,7 +56,8 @@ def sigmoid(x, MATH: tl.constexpr):
 @triton.jit
 def tile(w, stride, rows: tl.constexpr, columns: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr):
     """[TALL,WIDE]: the first `rows` rows and `columns` columns of a matrix; 0 beyond."""
-    row, column = tl.arange(0, TALL), tl.arange(0, WIDE)
+    row = tl.arange(0, TALL)
+    column = tl.arange(0, WIDE)
     mask = (row < rows)[:, None] & (column < columns)[None, :]
     return tl.load(w + row[:, None] * stride + column[None, :], mask, 0.0)
 
@@ -87,19 +88,40 @@ def _gate(x, h, held_x, held_h, bias, D: tl.constexpr, WIDE: tl.constexpr, HOLD:
 
 
 @triton.jit
-def _lstm(x, h0, c0, w_ih, w_hh, bias, hs, cs, h_last, c_last, R, T,
-          D: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
-          KEEP: tl.constexpr, HOLD: tl.constexpr, MATH: tl.constexpr):  # fmt: skip
+def _lstm(
+    x,
+    h0,
+    c0,
+    w_ih,
+    w_hh,
+    bias,
+    hs,
+    cs,
+    h_last,
+    c_last,
+    R,
+    T,
+    D: tl.constexpr,
+    WIDE: tl.constexpr,
+    ROWS: tl.constexpr,
+    KEEP: tl.constexpr,
+    HOLD: tl.constexpr,
+    MATH: tl.constexpr,
+):
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, WIDE)
     mask = (row < R)[:, None] & (column < D)[None, :]
     once = row[:, None] * D + column[None, :]
     each = row[:, None] * (T * D) + column[None, :]
     square: tl.constexpr = D * D
-    wi_x, wi_h = early(w_ih, D, WIDE, HOLD), early(w_hh, D, WIDE, HOLD)
-    wf_x, wf_h = early(w_ih + square, D, WIDE, HOLD), early(w_hh + square, D, WIDE, HOLD)
-    wg_x, wg_h = early(w_ih + 2 * square, D, WIDE, HOLD), early(w_hh + 2 * square, D, WIDE, HOLD)
-    wo_x, wo_h = early(w_ih + 3 * square, D, WIDE, HOLD), early(w_hh + 3 * square, D, WIDE, HOLD)
+    wi_x = early(w_ih, D, WIDE, HOLD)
+    wi_h = early(w_hh, D, WIDE, HOLD)
+    wf_x = early(w_ih + square, D, WIDE, HOLD)
+    wf_h = early(w_hh + square, D, WIDE, HOLD)
+    wg_x = early(w_ih + 2 * square, D, WIDE, HOLD)
+    wg_h = early(w_hh + 2 * square, D, WIDE, HOLD)
+    wo_x = early(w_ih + 3 * square, D, WIDE, HOLD)
+    wo_h = early(w_hh + 3 * square, D, WIDE, HOLD)
     kind = x.dtype.element_ty
     h = tl.load(h0 + once, mask, 0.0).to(kind)
     c = tl.load(c0 + once, mask, 0.0).to(tl.float32)
@@ -120,9 +142,28 @@ def _lstm(x, h0, c0, w_ih, w_hh, bias, hs, cs, h_last, c_last, R, T,
 
 
 @triton.jit
-def _grad_lstm(grad_h, grad_c, x, hs, cs, c_last, w_ih, w_hh, bias, grad_gates, grad_x, grad_h0, grad_c0, R, T,
-               D: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
-               HOLD: tl.constexpr, MATH: tl.constexpr):  # fmt: skip
+def _grad_lstm(
+    grad_h,
+    grad_c,
+    x,
+    hs,
+    cs,
+    c_last,
+    w_ih,
+    w_hh,
+    bias,
+    grad_gates,
+    grad_x,
+    grad_h0,
+    grad_c0,
+    R,
+    T,
+    D: tl.constexpr,
+    WIDE: tl.constexpr,
+    ROWS: tl.constexpr,
+    HOLD: tl.constexpr,
+    MATH: tl.constexpr,
+):
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, WIDE)
     mask = (row < R)[:, None] & (column < D)[None, :]
@@ -130,10 +171,14 @@ def _grad_lstm(grad_h, grad_c, x, hs, cs, c_last, w_ih, w_hh, bias, grad_gates, 
     each = row[:, None] * (T * D) + column[None, :]
     wide = row[:, None] * (T * 4 * D) + column[None, :]
     square: tl.constexpr = D * D
-    wi_x, wi_h = early(w_ih, D, WIDE, HOLD), early(w_hh, D, WIDE, HOLD)
-    wf_x, wf_h = early(w_ih + square, D, WIDE, HOLD), early(w_hh + square, D, WIDE, HOLD)
-    wg_x, wg_h = early(w_ih + 2 * square, D, WIDE, HOLD), early(w_hh + 2 * square, D, WIDE, HOLD)
-    wo_x, wo_h = early(w_ih + 3 * square, D, WIDE, HOLD), early(w_hh + 3 * square, D, WIDE, HOLD)
+    wi_x = early(w_ih, D, WIDE, HOLD)
+    wi_h = early(w_hh, D, WIDE, HOLD)
+    wf_x = early(w_ih + square, D, WIDE, HOLD)
+    wf_h = early(w_hh + square, D, WIDE, HOLD)
+    wg_x = early(w_ih + 2 * square, D, WIDE, HOLD)
+    wg_h = early(w_hh + 2 * square, D, WIDE, HOLD)
+    wo_x = early(w_ih + 3 * square, D, WIDE, HOLD)
+    wo_h = early(w_hh + 3 * square, D, WIDE, HOLD)
     kind = x.dtype.element_ty
     dh = tl.load(grad_h + once, mask, 0.0).to(tl.float32)
     dc = tl.load(grad_c + once, mask, 0.0).to(tl.float32)
@@ -179,14 +224,28 @@ def _grad_lstm(grad_h, grad_c, x, hs, cs, c_last, w_ih, w_hh, bias, grad_gates, 
 
 
 @triton.jit
-def _sums(a, b, c, extra, out, rows, chunk,
-          A: tl.constexpr, D: tl.constexpr, WIDE: tl.constexpr, TALL: tl.constexpr, TWO: tl.constexpr,
-          EXTRA: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
+def _sums(
+    a,
+    b,
+    c,
+    extra,
+    out,
+    rows,
+    chunk,
+    A: tl.constexpr,
+    D: tl.constexpr,
+    WIDE: tl.constexpr,
+    TALL: tl.constexpr,
+    TWO: tl.constexpr,
+    EXTRA: tl.constexpr,
+    ROWS: tl.constexpr,
+):
     """One program's a^T [b, c, extra] over `chunk` rows: [A, 2D + 16]. EXTRA: 0 none, 1 ones, 2 a table."""
     first = tl.program_id(0).to(tl.int64) * chunk
     stop = tl.minimum(first + chunk, rows)
     left = tl.program_id(1) * TALL + tl.arange(0, TALL)
-    column, narrow = tl.arange(0, WIDE), tl.arange(0, 16)
+    column = tl.arange(0, WIDE)
+    narrow = tl.arange(0, 16)
     with_b = tl.zeros([TALL, WIDE], tl.float32)
     with_c = tl.zeros([TALL, WIDE], tl.float32)
     with_extra = tl.zeros([TALL, 16], tl.float32)
@@ -220,33 +279,78 @@ def lstm(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """h_T, c_T and, with `keep`, the states before each step. All tensors contiguous; weights in the type of x."""
     R, T, D = x.shape
-    h, c = x.new_empty(R, D), x.new_empty(R, D)
+    h = x.new_empty(R, D)
+    c = x.new_empty(R, D)
     hs, cs = (torch.empty_like(x), torch.empty_like(x)) if keep else (x, x)
     rows, warps = rows_and_warps(D, x, TUNING.forward)
     if R:
         with torch.cuda.device_of(x):
             _lstm[(triton.cdiv(R, rows),)](
-                x, h0, c0, w_ih, w_hh, bias, hs, cs, h, c, R, T,
-                **sizes(D, x), ROWS=rows, KEEP=keep, MATH=math(x), num_warps=warps, num_stages=1,
-            )  # fmt: skip
+                x,
+                h0,
+                c0,
+                w_ih,
+                w_hh,
+                bias,
+                hs,
+                cs,
+                h,
+                c,
+                R,
+                T,
+                **sizes(D, x),
+                ROWS=rows,
+                KEEP=keep,
+                MATH=math(x),
+                num_warps=warps,
+                num_stages=1,
+            )
     return h, c, hs, cs
 
 
 def grad_lstm(
-    grad_h: Tensor, grad_c: Tensor, x: Tensor, hs: Tensor, cs: Tensor, c_last: Tensor,
-    w_ih: Tensor, w_hh: Tensor, bias: Tensor, *, kinds: tuple[torch.dtype, torch.dtype],
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    grad_h: Tensor,
+    grad_c: Tensor,
+    x: Tensor,
+    hs: Tensor,
+    cs: Tensor,
+    c_last: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    bias: Tensor,
+    *,
+    kinds: tuple[torch.dtype, torch.dtype],
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of the gates [R,T,4D], x, h_0 and c_0; the last two in the types `kinds`."""
     R, T, D = x.shape
-    grad_gates, grad_x = x.new_empty(R, T, 4 * D), torch.empty_like(x)
+    grad_gates = x.new_empty(R, T, 4 * D)
+    grad_x = torch.empty_like(x)
     grad_h0, grad_c0 = (torch.empty(R, D, dtype=kind, device=x.device) for kind in kinds)
     rows, warps = rows_and_warps(D, x, TUNING.backward)
     if R:
         with torch.cuda.device_of(x):
             _grad_lstm[(triton.cdiv(R, rows),)](
-                grad_h, grad_c, x, hs, cs, c_last, w_ih, w_hh, bias, grad_gates, grad_x, grad_h0, grad_c0, R, T,
-                **sizes(D, x), ROWS=rows, MATH=math(x), num_warps=warps, num_stages=TUNING.backward_stages,
-            )  # fmt: skip
+                grad_h,
+                grad_c,
+                x,
+                hs,
+                cs,
+                c_last,
+                w_ih,
+                w_hh,
+                bias,
+                grad_gates,
+                grad_x,
+                grad_h0,
+                grad_c0,
+                R,
+                T,
+                **sizes(D, x),
+                ROWS=rows,
+                MATH=math(x),
+                num_warps=warps,
+                num_stages=TUNING.backward_stages,
+            )
     return grad_gates, grad_x, grad_h0, grad_c0
 
 
@@ -274,10 +378,23 @@ def sums(
     out = torch.empty(programs, A, 2 * D + 16, dtype=torch.float32, device=a.device)
     with torch.cuda.device_of(a):
         _sums[(programs, tiles)](
-            a, b, b if c is None else c, a if extra is None else extra, out, rows, chunk,
-            A=A, D=D, WIDE=wide, TALL=tall, TWO=c is not None, EXTRA=2 if extra is not None else int(ones),
-            ROWS=height, num_warps=warps if large else 4, num_stages=stages,
-        )  # fmt: skip
+            a,
+            b,
+            b if c is None else c,
+            a if extra is None else extra,
+            out,
+            rows,
+            chunk,
+            A=A,
+            D=D,
+            WIDE=wide,
+            TALL=tall,
+            TWO=c is not None,
+            EXTRA=2 if extra is not None else int(ones),
+            ROWS=height,
+            num_warps=warps if large else 4,
+            num_stages=stages,
+        )
     total = out.sum(0)
     return total[:, :D], total[:, D : 2 * D], total[:, 2 * D :]
 

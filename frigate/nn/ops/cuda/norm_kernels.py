@@ -12,8 +12,7 @@ from torch import Tensor
 
 
 @triton.jit
-def _norm(x, weight, bias, y, means, scales, rows, eps,
-          D: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
+def _norm(x, weight, bias, y, means, scales, rows, eps, D: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr):
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, WIDE)
     mask = (row < rows)[:, None] & (column < D)[None, :]
@@ -30,8 +29,21 @@ def _norm(x, weight, bias, y, means, scales, rows, eps,
 
 
 @triton.jit
-def _grad_norm(grad, x, weight, means, scales, grad_x, grad_weight, grad_bias, rows,
-               D: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, LOOPS: tl.constexpr):  # fmt: skip
+def _grad_norm(
+    grad,
+    x,
+    weight,
+    means,
+    scales,
+    grad_x,
+    grad_weight,
+    grad_bias,
+    rows,
+    D: tl.constexpr,
+    WIDE: tl.constexpr,
+    ROWS: tl.constexpr,
+    LOOPS: tl.constexpr,
+):
     """The gradient of x, and this program's partial sums for the gradients of weight and bias."""
     column = tl.arange(0, WIDE)
     w = tl.load(weight + column, column < D, 0.0)[None, :]
@@ -57,7 +69,8 @@ def _grad_norm(grad, x, weight, means, scales, grad_x, grad_weight, grad_bias, r
 
 def norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """Layer norm over the last dimension of x (contiguous); also the mean and inverse std of each row."""
-    D, rows = x.shape[-1], x.numel() // max(1, x.shape[-1])
+    D = x.shape[-1]
+    rows = x.numel() // max(1, x.shape[-1])
     y = torch.empty_like(x)
     means, scales = (torch.empty(rows, dtype=torch.float32, device=x.device) for _ in range(2))
     if rows:
@@ -69,15 +82,28 @@ def norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, T
 
 def grad_norm(grad: Tensor, x: Tensor, weight: Tensor, means: Tensor, scales: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of x, weight and bias."""
-    D, rows = x.shape[-1], x.numel() // max(1, x.shape[-1])
+    D = x.shape[-1]
+    rows = x.numel() // max(1, x.shape[-1])
     wide = triton.next_power_of_2(D)
-    height, loops = max(1, 4096 // wide), 16
+    height = max(1, 4096 // wide)
+    loops = 16
     programs = max(1, triton.cdiv(rows, height * loops))
     grad_x = torch.empty_like(x)
     grad_weight, grad_bias = (torch.zeros(programs, wide, device=x.device) for _ in range(2))
     if rows:
         _grad_norm[(programs,)](
-            grad, x, weight, means, scales, grad_x, grad_weight, grad_bias, rows,
-            D=D, WIDE=wide, ROWS=height, LOOPS=loops,
-        )  # fmt: skip
+            grad,
+            x,
+            weight,
+            means,
+            scales,
+            grad_x,
+            grad_weight,
+            grad_bias,
+            rows,
+            D=D,
+            WIDE=wide,
+            ROWS=height,
+            LOOPS=loops,
+        )
     return grad_x, grad_weight.sum(0)[:D], grad_bias.sum(0)[:D]
