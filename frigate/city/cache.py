@@ -1,7 +1,7 @@
 """The cache of a city: what was read from its tables, as .npy files and one JSON file in `CITY/cache`.
 
 It needs only numpy to open. Network arrays are checked against their digests. Values and the observed mask are
-memory-mapped. A road that is in several networks is stored once.
+memory-mapped. Networks share one table of roads where they can, and differ in which are open.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 import shutil
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +26,7 @@ from frigate.city.stream import RoadNetworkStream
 from frigate.errors import CityError
 from frigate.reading.files import digest, replacing_folder
 
-CACHE_FORMAT = 5  # older ones lack clock changes (1), node lines (2), file digests (3), changes after the record (4)
+CACHE_FORMAT = 6  # before it, each network had tables of its own roads
 MAPPED = ("values", "observed")  # memory-mapped and without a digest, which would read all of them
 ARRAYS = (
     "values",
@@ -38,8 +39,11 @@ ARRAYS = (
     "lon",
     "lat",
     "present",
+    "passable",
+    "table_of",
     "roads",
     "roads_end",
+    "is_open",
     "geometry_end",
     "lines",
     "lines_end",
@@ -111,8 +115,10 @@ def save_cache(city: City, folder: Path, digests: dict[str, list[Any]]) -> None:
             np.save(new / f"{name}.npy", array, allow_pickle=False)
         files = {name: digest(new / f"{name}.npy") for name in arrays if name not in MAPPED}
         facts |= {"files": files, "mapped": {name: _layout(arrays[name]) for name in MAPPED}}
-        for network in (*stream.networks, stream.usual_network()):  # derived files are slow to make, and still valid
-            for derived in folder.glob(f"{derived_prefix(network)}*"):
+        networks = [*stream.networks, stream.usual_network()]
+        known = {derived_prefix(each) for network in networks for each in (network, network.map)}
+        for derived in folder.iterdir() if folder.is_dir() else ():  # slow to make, and still valid
+            if any(derived.name.startswith(prefix) for prefix in known):
                 shutil.copy2(derived, new / derived.name)
         facts["digest"] = _facts_digest(facts)
         (new / "cache.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
@@ -127,11 +133,16 @@ def _facts_digest(facts: dict[str, Any]) -> str:
 
 
 def _arrays(stream: RoadNetworkStream) -> dict[str, NDArray[Any]]:
-    tables = [t for network in stream.networks for t in (network.edges, network.closed)]
-    every = Edges(*(np.concatenate([getattr(t, f.name) for t in tables]) for f in fields(Edges)))
-    codes = [np.unique(getattr(every, f.name), return_inverse=True)[1] for f in fields(Edges)]
-    _, first, rows = np.unique(np.stack(codes, axis=1), axis=0, return_index=True, return_inverse=True)
-    pool = every.take(first)
+    tables = list({id(network.roads): network.roads for network in stream.networks}.values())
+    table_of = {id(table): k for k, table in enumerate(tables)}
+    every = tables[0] if len(tables) == 1 else _joined(tables)
+    rows = np.arange(len(every))
+    pool = every
+    if len(tables) > 1:
+        codes = [np.unique(getattr(every, f.name), return_inverse=True)[1] for f in fields(Edges)]
+        _, first, rows = np.unique(np.stack(codes, axis=1), axis=0, return_index=True, return_inverse=True)
+        pool = every.take(first)
+    is_open = [network.is_open for network in stream.networks]
     return {f.name: getattr(pool, f.name) for f in fields(Edges) if f.name != "geometry"} | {
         "values": stream.values,
         "observed": stream.observed,
@@ -143,13 +154,20 @@ def _arrays(stream: RoadNetworkStream) -> dict[str, NDArray[Any]]:
         "lon": stream.network.lon,
         "lat": stream.network.lat,
         "present": np.stack([network.present for network in stream.networks]),
-        "roads": rows.reshape(-1),  # rows of the pool: open, then closed roads of each network
-        "roads_end": np.cumsum([len(t) for t in tables]),
+        "passable": np.stack([network.passable for network in stream.networks]),
+        "table_of": np.array([table_of[id(network.roads)] for network in stream.networks], np.int64),
+        "roads": rows.reshape(-1),  # rows of the pool in each table
+        "roads_end": np.cumsum([len(table) for table in tables]),
+        "is_open": np.packbits(np.concatenate(is_open)),
         "geometry": np.frombuffer(b"".join(pool.geometry.tolist()), np.uint8),
         "geometry_end": np.cumsum([len(g) for g in pool.geometry.tolist()], dtype=np.int64),
         "lines": np.frombuffer(b"".join(stream.network.lines.tolist()), np.uint8),
         "lines_end": np.cumsum([len(line) for line in stream.network.lines.tolist()], dtype=np.int64),
     }
+
+
+def _joined(tables: Sequence[Edges]) -> Edges:
+    return Edges(*(np.concatenate([getattr(table, f.name) for table in tables]) for f in fields(Edges)))
 
 
 # Loading
@@ -226,8 +244,13 @@ def _networks(folder: Path) -> tuple[RoadNetwork, ...]:
     }
     pool = Edges(**columns)
     tables = [pool.take(rows) for rows in np.split(_array(folder, "roads"), _array(folder, "roads_end")[:-1])]
+    table_of = _array(folder, "table_of").tolist()
+    sizes = np.cumsum([len(tables[k]) for k in table_of])
+    is_open = np.split(np.unpackbits(_array(folder, "is_open"), count=int(sizes[-1])).astype(bool), sizes[:-1])
     node_ids, lon, lat = (_array(folder, name) for name in ("node_ids", "lon", "lat"))
+    first = RoadNetwork(node_ids, lon, lat, tables[0], lines=lines)
+    masks = zip(_array(folder, "present"), _array(folder, "passable"), is_open, strict=True)
     return tuple(
-        RoadNetwork(node_ids, lon, lat, tables[2 * i], present, tables[2 * i + 1], lines)
-        for i, present in enumerate(_array(folder, "present"))
+        first.unchecked(roads=tables[k], present=present, passable=passable, is_open=of_roads)
+        for k, (present, passable, of_roads) in zip(table_of, masks, strict=True)
     )

@@ -1,7 +1,8 @@
 """The table of changes: read into one network for each period, and written from the networks of a stream.
 
 A snapshot has the network that is valid at its start: a change at time c applies to every snapshot that starts at c or
-later. Actions: close, open, add_edge, add_node, remove_node.
+later. Actions: close, open, add_edge, add_node, remove_node. A row of close or open names a road by its ends, or a node
+by its id: an intersection, or a road in a city on roads.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def read_changes(path: Path, base: RoadNetwork, *, clock: Clock, notices: Notice
     order = np.argsort(time_us, kind="stable")
     for us, at_once in groupby(order.tolist(), key=lambda row: int(time_us[row])):
         now = networks[-1]
-        for _, alike in groupby(at_once, key=lambda row: str(actions[row])):
+        for _, alike in groupby(at_once, key=lambda row: (str(actions[row]), bool(edits.of_node[row]))):
             now = _edit(now, list(alike), edits, table)
         networks.append(now)
         from_us.append(us)
@@ -118,13 +119,23 @@ class _Edits:
     """What each row of a table of changes does; -1 where it names no node."""
 
     actions: NDArray[np.str_]
+    of_node: NDArray[np.bool_]  # the row names a node, not a road
     nodes: NDArray[np.int64]
     roads: Edges  # one per row; close and open use only its ends
 
 
 def _edits(table: Table, base: RoadNetwork, actions: NDArray[np.str_], notices: Notices) -> _Edits:
     index = NodeIndex(base.node_ids)
-    of_road = np.isin(actions, ("close", "open", "add_edge"))
+    names_node = np.char.strip(words(table, "node_id")) != ""
+    names_road = np.zeros(len(table), bool)
+    for column in ("source", "target"):
+        names_road |= np.char.strip(words(table, column)) != ""
+    either = np.isin(actions, ("close", "open"))
+    table.refuse_where(
+        either & names_node & names_road,
+        lambda row: f"{actions[row]} names a node and a road. Give node_id, or source and target",
+    )
+    of_road = (actions == "add_edge") | (either & ~names_node)
     rows = {}
     for column, wanted in (("source", of_road), ("target", of_road), ("node_id", ~of_road)):
         _need(table, column, wanted)
@@ -134,7 +145,7 @@ def _edits(table: Table, base: RoadNetwork, actions: NDArray[np.str_], notices: 
     short = (actions == "add_edge") & (roads.length_m == 0)
     notices.add_rows("Roads of no length were given one metre", short, table.place_of("source", "target"))
     roads = replace(roads, length_m=np.where(short, MIN_ROAD_M, roads.length_m))
-    return _Edits(actions, rows["node_id"], roads)
+    return _Edits(actions, ~of_road, rows["node_id"], roads)
 
 
 def _edit(network: RoadNetwork, rows: list[int], edits: _Edits, table: Table) -> RoadNetwork:
@@ -151,17 +162,18 @@ def _edit(network: RoadNetwork, rows: list[int], edits: _Edits, table: Table) ->
 
 def _edited(network: RoadNetwork, rows: list[int], edits: _Edits) -> RoadNetwork:
     action = str(edits.actions[rows[0]])
-    ids: list[NodeId] = network.node_ids.tolist()
-    ends = [(ids[edits.roads.senders[r]], ids[edits.roads.receivers[r]]) for r in rows]
     nodes = [int(edits.nodes[r]) for r in rows]
+    ids: list[NodeId] = network.node_ids.tolist()
+    named = [ids[n] for n in nodes]
+    ends = [(ids[edits.roads.senders[r]], ids[edits.roads.receivers[r]]) for r in rows]
     if action == "close":
-        return network.close(ends)
+        return network.close_nodes(named) if edits.of_node[rows[0]] else network.close(ends)
     if action == "open":
-        return network.reopen(ends)
+        return network.reopen_nodes(named) if edits.of_node[rows[0]] else network.reopen(ends)
     if action == "add_edge":
         new = edits.roads.take(np.array(rows))
-        grown = network.add(roads=ends, length_m=new.length_m.tolist())  # checks the ends and lengths
-        return replace(grown, edges=network.edges.join(new))
+        network.add(roads=ends, length_m=new.length_m.tolist())  # checks the ends and lengths
+        return network.with_more(new)
     if len(set(nodes)) < len(nodes):
         raise CityError("a node is named twice at the same time")
     if action == "add_node":
@@ -169,22 +181,18 @@ def _edited(network: RoadNetwork, rows: list[int], edits: _Edits) -> RoadNetwork
     absent = [ids[n] for n in nodes if not network.present[n]]
     if absent:
         raise CityError(f'node "{absent[0]}" is not there to be removed')
-    return network.remove_nodes([ids[n] for n in nodes])
+    return network.remove_nodes(named)
 
 
 # Writing
 
 
-def reopenable(network: RoadNetwork) -> Edges:
-    """Closed roads that a change can reopen: both ends are present, and no other road has the same ends."""
-    taken = set(zip(network.senders.tolist(), network.receivers.tolist(), strict=True))
-    rows = []
-    for row in reversed(range(len(network.closed))):  # of roads with the same ends, the one closed last
-        pair = int(network.closed.senders[row]), int(network.closed.receivers[row])
-        if pair not in taken and network.present[list(pair)].all():
-            taken.add(pair)
-            rows.append(row)
-    return network.closed.take(np.array(rows[::-1], np.int64))
+def every_road(network: RoadNetwork) -> Edges:
+    """The roads of the table of edges: those that are open, or can be reopened by a change."""
+    every = network.map
+    return every.roads.take(
+        every.is_open & network.present[every.roads.senders] & network.present[every.roads.receivers]
+    )
 
 
 def _road_keys(edges: Edges) -> list[tuple[Any, ...]]:
@@ -195,25 +203,37 @@ def _road_keys(edges: Edges) -> list[tuple[Any, ...]]:
     )
 
 
-def change_frame(stream: RoadNetworkStream, first: RoadNetwork, closed: Edges) -> pl.DataFrame | None:
+def change_frame(stream: RoadNetworkStream, first: RoadNetwork) -> pl.DataFrame | None:
     """The changes that turn the tables of nodes and roads into each network in turn; None if there are none."""
     import polars as pl
 
-    everything = replace(first, present=np.ones(first.num_nodes, bool), edges=first.edges.join(closed))
     turns = np.flatnonzero(np.diff(stream.network_of)) + 1
     held = np.concatenate([stream.network_of[turns], stream.later])
     course = [first, *(stream.networks[k] for k in held.tolist())]
     at_s = [stream.start_s, *stream.times_s[turns].tolist(), *stream.later_s.tolist()]
-    keys = {id(network): set(_road_keys(network.edges)) for network in (everything, *course)}
+    everything = replace(
+        first.with_roads(every_road(first)),
+        present=np.ones(first.num_nodes, bool),
+        passable=np.ones(first.num_nodes, bool),
+    )
     shut: dict[tuple[int, int], tuple[Any, ...]] = {}  # roads that can be reopened, by their ends
     frames: list[pl.DataFrame] = []
     for before, after, time_s in zip([everything, *course], course, at_s, strict=False):
-        gone = keys[id(before)] - keys[id(after)]
-        come = keys[id(after)] - keys[id(before)]
-        frames += _changes_at(time_s, before, after, gone=sorted(gone), come=sorted(come), shut=shut)
+        gone, come = _differences(before, after)
+        frames += _changes_at(time_s, before, after, gone=gone, come=come, shut=shut)
     if not frames:
         return None
     return pl.concat(frames, how="diagonal").with_columns(pl.col("time").cast(pl.Datetime("us", "UTC")))
+
+
+def _differences(before: RoadNetwork, after: RoadNetwork) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+    """The roads, with all their attributes, that are closed in one network on their own and not in the other."""
+    if before.roads is after.roads:
+        gone = before.roads.take(before.is_open & ~after.is_open)
+        come = after.roads.take(after.is_open & ~before.is_open)
+        return sorted(_road_keys(gone)), sorted(_road_keys(come))
+    open_before, open_after = (set(_road_keys(each.roads.take(each.is_open))) for each in (before, after))
+    return sorted(open_before - open_after), sorted(open_after - open_before)
 
 
 def _changes_at(
@@ -229,6 +249,8 @@ def _changes_at(
     import polars as pl
 
     ids = before.node_ids
+    closing_nodes = np.flatnonzero(before.passable & ~after.passable & after.present)
+    opening_nodes = np.flatnonzero(after.passable & ~before.passable & before.present)
     leaving = np.flatnonzero(before.present & ~after.present)
     arriving = np.flatnonzero(after.present & ~before.present)
     for pair in [p for p in shut if p[0] in leaving or p[1] in leaving]:
@@ -254,8 +276,10 @@ def _changes_at(
     steps = (
         ("remove_node", nodes(leaving)),
         ("close", roads(closing).select(ends)),
+        ("close", nodes(closing_nodes).select("node_id")),
         ("add_node", nodes(arriving)),
         ("open", roads(opening).select(ends)),
+        ("open", nodes(opening_nodes).select("node_id")),
         ("add_edge", roads(adding)),
     )
     stamp = pl.lit(time_s * 1_000_000, dtype=pl.Int64).alias("time")

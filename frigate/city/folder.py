@@ -29,7 +29,7 @@ import numpy as np
 
 from frigate.city.bucketing import Snapshots
 from frigate.city.cache import is_cache, load_cache, open_cache, save_cache
-from frigate.city.changes import Timeline, change_frame, read_changes, reopenable
+from frigate.city.changes import Timeline, change_frame, every_road, read_changes
 from frigate.city.city import IMPORT_NOTICES, TABLES, City, city_folder, empty_turns, file_digests, find_sources
 from frigate.city.city_toml import CityFile, read_city_file
 from frigate.city.detectors import Detectors
@@ -232,7 +232,6 @@ def _write_tables(city: City, folder: Path, *, csv: bool) -> None:
 
     stream = city.stream
     first = stream.networks[int(stream.network_of[0])] if stream.num_snapshots else stream.network
-    closed = reopenable(first)
     text_ids = stream.node_ids.dtype.kind == "U" and all(re.fullmatch(INTEGER_ID, x) for x in stream.node_ids.tolist())
     settings = CityFile(city.name, stream.step_s, stream.timezone, stream.quantity, stream.unit, text_ids)
     (folder / "city.toml").write_text(settings.to_toml(), encoding="utf-8")
@@ -240,8 +239,8 @@ def _write_tables(city: City, folder: Path, *, csv: bool) -> None:
     if len(first.lines):
         nodes = nodes.with_columns(geometry=pl.Series([line or None for line in first.lines.tolist()], dtype=pl.Binary))
     write_table(nodes, folder, "nodes", csv=csv)
-    write_table(edge_frame(first.edges.join(closed), stream.node_ids), folder, "edges", csv=csv)
-    changes = change_frame(stream, first, closed)
+    write_table(edge_frame(every_road(first), stream.node_ids), folder, "edges", csv=csv)
+    changes = change_frame(stream, first)
     if changes is not None:
         write_table(changes, folder, "changes", csv=csv)
     if len(city.forbidden_turns):

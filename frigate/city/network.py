@@ -95,40 +95,51 @@ def no_lines() -> NDArray[np.object_]:
     return np.zeros(0, np.object_)
 
 
+def no_mask() -> NDArray[np.bool_]:
+    return np.zeros(0, bool)
+
+
 @dataclass(frozen=True)
 class RoadNetwork:
     """Intersections and the directed roads between them; or, in a city on roads, roads and the turns between them.
 
-    There are no self-loops and no two roads with the same ends (E is a subset of V x V); `clean_edges` removes them.
+    All roads are in one table, open and closed: networks that differ only in what is closed share it. No road leads
+    from a node to itself, and no two open roads have the same ends (E is a subset of V x V): `clean_edges` sees to it.
     """
 
     node_ids: NDArray[np.generic]  # [N] the user's own, integers or text
     lon: NDArray[np.float64]  # [N] degrees
     lat: NDArray[np.float64]  # [N] degrees
-    edges: Edges  # open roads
-    present: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))  # [N]; empty: all present
-    closed: Edges = field(default_factory=Edges.none)  # roads that `reopen` can bring back
+    roads: Edges  # open and closed
+    present: NDArray[np.bool_] = field(default_factory=no_mask)  # [N]; empty: all
     lines: NDArray[np.object_] = field(default_factory=no_lines)  # [N] WKB if nodes are roads, else empty
+    is_open: NDArray[np.bool_] = field(default_factory=no_mask)  # [R] roads not closed themselves; empty: all
+    passable: NDArray[np.bool_] = field(default_factory=no_mask)  # [N] no road at a closed node is open; empty: all
 
     def __post_init__(self) -> None:
-        if len(self.present) == 0:
-            object.__setattr__(self, "present", np.ones(len(self.node_ids), bool))
-        shapes = {len(self.node_ids), len(self.lon), len(self.lat), len(self.present)}
+        N = len(self.node_ids)
+        for name, count in (("present", N), ("is_open", len(self.roads)), ("passable", N)):
+            if len(getattr(self, name)) == 0:
+                object.__setattr__(self, name, np.ones(count, bool))
+        shapes = {N, len(self.lon), len(self.lat), len(self.present), len(self.passable)}
         shapes |= {len(self.lines)} if len(self.lines) else set()
         if len(shapes) != 1:
-            raise CityError(f"node_ids, lon, lat, present and lines differ in length: {sorted(shapes)}")
-        if len(np.unique(self.node_ids)) != len(self.node_ids):
+            raise CityError(f"node_ids, lon, lat, present, passable and lines differ in length: {sorted(shapes)}")
+        if len(self.is_open) != len(self.roads):
+            raise CityError(f"{len(self.roads)} roads, but is_open has {len(self.is_open)} values. Give one per road")
+        if len(np.unique(self.node_ids)) != N:
             raise CityError("node ids are not unique")
-        if len(self.edges):
-            ends = np.concatenate([self.edges.senders, self.edges.receivers])
-            if ends.min() < 0 or ends.max() >= len(self.node_ids):
-                raise CityError(f"a road ends at row {int(ends.max())} of a table of {len(self.node_ids)} nodes")
+        if len(self.roads):
+            ends = np.concatenate([self.roads.senders, self.roads.receivers])
+            if ends.min() < 0 or ends.max() >= N:
+                raise CityError(f"a road ends at row {int(ends.max())} of a table of {N} nodes")
             self._refuse_unclean()
 
     def _refuse_unclean(self) -> None:
         N = len(self.node_ids)
-        key = np.sort(self.edges.senders * N + self.edges.receivers)
-        wrong = np.concatenate([key[1:][key[1:] == key[:-1]], key[key // N == key % N]])
+        key = np.sort(self._keys[self._open])
+        loops = self._keys[self.roads.senders == self.roads.receivers]
+        wrong = np.concatenate([key[1:][key[1:] == key[:-1]], loops])
         if len(wrong):
             a, b = divmod(int(wrong[0]), N)
             what = "it leads from a node to itself" if a == b else "it occurs twice"
@@ -136,8 +147,20 @@ class RoadNetwork:
             raise CityError(f"road {self.node_ids[a]},{self.node_ids[b]}: {what}. {remedy}")
 
     def __repr__(self) -> str:
-        closed = f", {len(self.closed):,} closed" if len(self.closed) else ""
-        return f"<RoadNetwork: {self.num_nodes:,} nodes, {self.num_edges:,} roads{closed}>"
+        closed = int((~self._open).sum())
+        told = f", {closed:,} closed" if closed else ""
+        return f"<RoadNetwork: {self.num_nodes:,} nodes, {self.num_edges:,} roads{told}>"
+
+    def unchecked(self, **changes: object) -> RoadNetwork:
+        """A copy with other fields that are known to fit: masks, or a table of roads that another network has."""
+        other = object.__new__(RoadNetwork)
+        other.__dict__.update({each.name: getattr(self, each.name) for each in fields(self)} | changes)
+        other.__dict__["_row_of"] = self._row_of
+        return other
+
+    def with_roads(self, roads: Edges) -> RoadNetwork:
+        """The same nodes with these roads, all of them open."""
+        return replace(self, roads=roads, is_open=no_mask(), passable=no_mask())
 
     @property
     def num_nodes(self) -> int:
@@ -145,19 +168,62 @@ class RoadNetwork:
 
     @property
     def num_edges(self) -> int:
-        return len(self.edges)
+        return len(self.senders)
+
+    @cached_property
+    def _open(self) -> NDArray[np.bool_]:
+        """[R] the roads that are open, between nodes that are."""
+        return self.is_open & self.passable[self.roads.senders] & self.passable[self.roads.receivers]
 
     @property
+    def _keys(self) -> NDArray[np.int64]:
+        """[R] one number for the two ends of a road."""
+        return self.roads.senders * len(self.node_ids) + self.roads.receivers
+
+    @cached_property
+    def edges(self) -> Edges:
+        """The open roads."""
+        return self.roads if self._open.all() else self.roads.take(self._open)
+
+    @property
+    def closed(self) -> Edges:
+        """The closed roads."""
+        return self.roads.take(~self._open)
+
+    @cached_property
     def senders(self) -> NDArray[np.int64]:
-        return self.edges.senders
+        """[E] of the open roads, as the next ones."""
+        return self.roads.senders[self._open]
 
-    @property
+    @cached_property
     def receivers(self) -> NDArray[np.int64]:
-        return self.edges.receivers
+        return self.roads.receivers[self._open]
 
-    @property
+    @cached_property
     def length_m(self) -> NDArray[np.float64]:
-        return self.edges.length_m
+        return self.roads.length_m[self._open]
+
+    @cached_property
+    def map(self) -> RoadNetwork:
+        """The same network with every road open: what the map says, whatever is closed at the moment."""
+        last = np.zeros(len(self.roads), bool)
+        keys = self._keys
+        order = np.lexsort((np.arange(len(keys)), self._open, keys))  # of roads with the same ends, the open one
+        last[order[np.append(keys[order][1:] != keys[order][:-1], True)] if len(keys) else []] = True
+        return self if self._open.all() else self.unchecked(is_open=last, passable=np.ones(self.num_nodes, bool))
+
+    def map_with(self, other: RoadNetwork) -> RoadNetwork:
+        """The map of this network, and what another with the same table of nodes has besides: new roads and nodes."""
+        present = self.present | other.present
+        new = np.zeros(other.num_edges, bool)
+        if other.roads is not self.roads:
+            new = ~np.isin(other._keys[other._open], self._keys)
+        if not new.any() and np.array_equal(present, self.present):
+            return self.map
+        roads = self.map.edges.join(other.edges.take(new))
+        return self.unchecked(
+            roads=roads, present=present, passable=np.ones(self.num_nodes, bool), is_open=np.ones(len(roads), bool)
+        )
 
     @cached_property
     def _row_of(self) -> dict[NodeId, int]:
@@ -196,15 +262,11 @@ class RoadNetwork:
     def fingerprint(self) -> str:
         """Sixteen hex digits that change with any node, road, length or attribute that affects a forecast."""
         digest = hashlib.sha256()
-        e = self.edges
-        order = np.lexsort((e.receivers, e.senders))
-        columns = (
-            self.node_ids,
-            self.lon,
-            self.lat,
-            self.present,
-            *(c[order] for c in (e.senders, e.receivers, e.length_m, e.road_class, e.lanes, e.speed_kph)),
-        )
+        every = self.roads
+        rows = np.flatnonzero(self._open)
+        rows = rows[np.lexsort((every.receivers[rows], every.senders[rows]))]
+        of_roads = (every.senders, every.receivers, every.length_m, every.road_class, every.lanes, every.speed_kph)
+        columns = (self.node_ids, self.lon, self.lat, self.present, *(column[rows] for column in of_roads))
         for column in columns:
             digest.update("\0".join(column.tolist()).encode() if column.dtype.kind == "U" else column.tobytes())
             digest.update(b"\1")
@@ -213,7 +275,7 @@ class RoadNetwork:
     @cached_property
     def streets(self) -> NDArray[np.str_]:
         """[N] names of the roads at each node, such as "Rue du Fort / Grand-Rue"; "" if none has a name."""
-        e = self.edges.join(self.closed)
+        e = self.roads
         names = [""] * self.num_nodes
         at = np.concatenate([e.senders, e.receivers])
         road = np.tile(np.arange(len(e)), 2)
@@ -232,25 +294,25 @@ class RoadNetwork:
         roads
             One-way roads by their end nodes, such as [(41, 42)]. To close both directions, name both.
         """
-        hit = self._find(roads, self.edges, "is not an open road")
-        return replace(self, edges=self.edges.take(~hit), closed=self.closed.join(self.edges.take(hit)))
+        is_open = self.is_open.copy()
+        is_open[self._find(roads, self.is_open, "is not an open road")] = False
+        return self.unchecked(is_open=is_open)
 
     def close_nodes(self, node_ids: Iterable[NodeId]) -> RoadNetwork:
-        """The network with all roads at these nodes closed. The nodes stay. In a city on roads this closes roads.
+        """The network with these nodes closed, and so all roads at them. In a city on roads this closes roads.
 
         Parameters
         ----------
         node_ids
-            The nodes. Each must have an open road.
+            The nodes. They stay in the network; only `reopen_nodes` opens them again.
         """
-        hit = np.zeros(self.num_edges, bool)
+        passable = self.passable.copy()
         for node_id in node_ids:
             row = self.row_of(node_id)
-            at = (self.senders == row) | (self.receivers == row)
-            if not at.any():
-                raise CityError(f'node "{node_id}" has no open road to close')
-            hit |= at
-        return replace(self, edges=self.edges.take(~hit), closed=self.closed.join(self.edges.take(hit)))
+            if not passable[row]:
+                raise CityError(f'node "{node_id}" is already closed')
+            passable[row] = False
+        return self.unchecked(passable=passable)
 
     def reopen(self, roads: Iterable[Road]) -> RoadNetwork:
         """The network with these closed roads open again.
@@ -260,13 +322,30 @@ class RoadNetwork:
         roads
             One-way roads by their end nodes, closed before by `close`.
         """
+        is_open = self.is_open.copy()
         roads = _pairs(roads)
-        hit = self._find(roads, self.closed, "was not closed")
-        there = set(zip(self.senders.tolist(), self.receivers.tolist(), strict=True))
-        for a, b in roads:
-            if (self.row_of(a), self.row_of(b)) in there:
+        rows = self._find(roads, ~self.is_open, "was not closed")
+        there = self._keys[self._open]
+        for (a, b), key in zip(roads, self._keys[rows].tolist(), strict=True):
+            if key in there:
                 raise CityError(f"road {a},{b} is already open")
-        return replace(self, edges=self.edges.join(self.closed.take(hit)), closed=self.closed.take(~hit))
+        is_open[rows] = True
+        return self.unchecked(is_open=is_open)
+
+    def reopen_nodes(self, node_ids: Iterable[NodeId]) -> RoadNetwork:
+        """The network with these nodes open again. Roads that were closed on their own stay closed.
+
+        Parameters
+        ----------
+        node_ids
+            Nodes closed before by `close_nodes`.
+        """
+        passable = self.passable.copy()
+        for node_id in node_ids:
+            if passable[self.row_of(node_id)]:
+                raise CityError(f'node "{node_id}" was not closed')
+            passable[self.row_of(node_id)] = True
+        return self.unchecked(passable=passable)
 
     def add(
         self,
@@ -319,7 +398,12 @@ class RoadNetwork:
             if not (np.isfinite(metre) and metre > 0):
                 raise CityError(f"road {a},{b}: length {metre} m. Give a length above 0")
             there.add(pair)
-        return replace(grown, edges=grown.edges.join(new))
+        return grown.with_more(new)
+
+    def with_more(self, roads: Edges) -> RoadNetwork:
+        """The network with these roads as well, which are open."""
+        is_open = np.concatenate([self.is_open, np.ones(len(roads), bool)])
+        return replace(self, roads=self.roads.join(roads), is_open=is_open)
 
     def remove_nodes(self, node_ids: Iterable[NodeId]) -> RoadNetwork:
         """The network without these nodes and their roads.
@@ -331,9 +415,8 @@ class RoadNetwork:
         """
         present = self.present.copy()
         present[self.rows_of(node_ids)] = False
-        keep = present[self.senders] & present[self.receivers]
-        ends = present[self.closed.senders] & present[self.closed.receivers]  # else reopening fails
-        return replace(self, present=present, edges=self.edges.take(keep), closed=self.closed.take(ends))
+        keep = present[self.roads.senders] & present[self.roads.receivers]
+        return self.unchecked(present=present, roads=self.roads.take(keep), is_open=self.is_open[keep])
 
     def _add_nodes(self, nodes: Sequence[tuple[NodeId, float, float]]) -> RoadNetwork:
         present = self.present.copy()
@@ -356,6 +439,7 @@ class RoadNetwork:
             lon=np.concatenate([self.lon, np.array([n[1] for n in new], np.float64)]),
             lat=np.concatenate([self.lat, np.array([n[2] for n in new], np.float64)]),
             present=np.concatenate([present, np.ones(len(new), bool)]),
+            passable=np.concatenate([self.passable, np.ones(len(new), bool)]),
             lines=np.append(self.lines, np.full(len(new), b"", np.object_)) if len(self.lines) else self.lines,
         )
 
@@ -370,17 +454,16 @@ class RoadNetwork:
             raise CityError(f'node "{node_id}": ids in this network are whole numbers. Give one') from None
         return number
 
-    def _find(self, roads: Iterable[Road], table: Edges, otherwise: str) -> NDArray[np.bool_]:
-        row_of_pair = {
-            pair: i for i, pair in enumerate(zip(table.senders.tolist(), table.receivers.tolist(), strict=True))
-        }
-        hit = np.zeros(len(table), bool)
-        for a, b in _pairs(roads):
-            row = row_of_pair.get((self.row_of(a), self.row_of(b)))
-            if row is None:
+    def _find(self, roads: Iterable[Road], among: NDArray[np.bool_], otherwise: str) -> NDArray[np.int64]:
+        """The rows of these roads in the table, among some of its rows; of those with the same ends, the last."""
+        pairs = _pairs(roads)
+        keys = [self.row_of(a) * self.num_nodes + self.row_of(b) for a, b in pairs]
+        rows = np.flatnonzero(among & np.isin(self._keys, keys))
+        row_of_key = dict(zip(self._keys[rows].tolist(), rows.tolist(), strict=True))
+        for (a, b), key in zip(pairs, keys, strict=True):
+            if key not in row_of_key:
                 raise CityError(f"road {a},{b} {otherwise}{self._roads_from(a)}")
-            hit[row] = True
-        return hit
+        return np.array([row_of_key[key] for key in keys], np.int64)
 
     def _roads_from(self, node_id: NodeId) -> str:
         ends = self.node_ids[self.receivers[self.senders == self.row_of(node_id)]].tolist()
@@ -450,6 +533,13 @@ def usual_roads(networks: Sequence[RoadNetwork], weight: NDArray[np.number]) -> 
         return first
     half = weight.sum() / 2
     present = np.sum([w * network.present for network, w in zip(networks, weight, strict=True)], axis=0) > half
+    tables = {id(network.roads): network.roads for network in networks}
+    if len(tables) == 1:
+        open_for = np.sum([w * network._open for network, w in zip(networks, weight, strict=True)], axis=0)
+        usual = (open_for > half) & present[first.roads.senders] & present[first.roads.receivers]
+        if np.array_equal(first._open, usual) and np.array_equal(first.present, present):
+            return first
+        return first.unchecked(present=present, is_open=usual, passable=np.ones(N, bool))
     keys = [network.senders * N + network.receivers for network in networks]
     distinct, back = np.unique(np.concatenate(keys), return_inverse=True)
     open_for = np.bincount(back, weights=np.repeat(weight, [len(key) for key in keys]), minlength=len(distinct))
@@ -461,4 +551,4 @@ def usual_roads(networks: Sequence[RoadNetwork], weight: NDArray[np.number]) -> 
     _, row = np.unique(np.concatenate(keys), return_index=True)
     row = np.sort(row)  # the order in which the networks list them
     is_usual = np.isin((every.senders * N + every.receivers)[row], usual)
-    return replace(first, edges=every.take(row[is_usual]), closed=every.take(row[~is_usual]), present=present)
+    return replace(first, roads=every.take(row), is_open=is_usual, present=present, passable=np.ones(N, bool))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +49,7 @@ def read_edges(
     senders, receivers = (known_rows(table, column, index) for column in ("source", "target"))
     edges, cleaned = clean_edges(roads_of(table, network, senders, receivers, notices))
     cleaned.note(notices, table.place_of("source", "target", "length_m"))
-    return replace(network, edges=edges)
+    return network.with_roads(edges)
 
 
 def known_rows(

@@ -31,9 +31,8 @@ def read_turns(path: Path, networks: Sequence[RoadNetwork], *, notices: Notices)
     turns = np.stack([known_rows(table, column, index) for column in COLUMNS], axis=1)
     there = np.zeros((len(turns), 2), bool)  # the road left and the road entered
     for network in networks:
-        for edges in (network.edges, network.closed):
-            known = edges.senders * network.num_nodes + edges.receivers
-            there |= np.isin(turns[:, :2] * network.num_nodes + turns[:, 1:], known)
+        known = network.roads.senders * network.num_nodes + network.roads.receivers
+        there |= np.isin(turns[:, :2] * network.num_nodes + turns[:, 1:], known)
     place = table.place_of(*COLUMNS)
     lost = ~(there[:, 0] & there[:, 1])
     notices.add_rows("Forbidden turns left out, one of their roads is not in the network", lost, place)

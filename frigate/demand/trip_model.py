@@ -206,5 +206,5 @@ def _trips(
         seed=seed,
         forbidden_turns=city.forbidden_turns,
         folder=city.folder,
-        features=features_of([network], city)[0],
+        features=features_of([network.map], city)[0],
     )

@@ -177,7 +177,7 @@ def fit_lightgbm(run_on_city: RunOnCity, device: torch.device) -> tuple[Baseline
     stream = run_on_city.city.stream
     split = run_on_city.split
     seed = run_on_city.settings.train.seed
-    features = features_of([run_on_city.usual_roads], run_on_city.city)[0]
+    features = features_of([run_on_city.usual_roads.map], run_on_city.city)[0]
     scaling = fit_scaling(stream, split, preset("default").model, features=features, seed=seed)
     windows = windows_without_demand(run_on_city.city, split, scaling, device)
     return fit_trees(windows, split, run_on_city.settings.task, seed=seed), windows

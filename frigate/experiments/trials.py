@@ -157,7 +157,7 @@ def _not_trained(plan: Plan, recipe: Recipe, device: torch.device) -> Fitted:
     if recipe.model in NEED_DEMAND:
         return _of_demand(plan, recipe, settings, device)
     usual = stream.usual_network(split.train)
-    features = features_of([usual], city)[0] if recipe.model.startswith("lightgbm") else None
+    features = features_of([usual.map], city)[0] if recipe.model.startswith("lightgbm") else None
     scaling = fit_scaling(stream, split, settings.model, features=features, seed=recipe.seed)
     windows = windows_without_demand(city, split, scaling, device)
     return Fitted(_simple(plan, recipe, split, windows, settings), windows, split, settings, SCORED_AT_ONCE)

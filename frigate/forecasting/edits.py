@@ -25,7 +25,12 @@ def edit_network(network: RoadNetwork, *, close: Roads = (), add: Roads = ()) ->
     """
     roads, nodes = _to_close(network, close)
     new = [_new_road(road) for road in _listed(add)]
-    network = network.close(roads).close_nodes(nodes)
+    network = network.close(roads)
+    for node in nodes:
+        row = network.row_of(node)
+        if network.passable[row] and not ((network.senders == row) | (network.receivers == row)).any():
+            raise CityError(f'node "{node}" has no open road to close')
+    network = network.close_nodes(nodes)
     return network.add(roads=[road for road, _ in new], length_m=[length_m for _, length_m in new])
 
 

@@ -6,7 +6,7 @@ This is the one place where a network becomes model input, for training, evaluat
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from frigate.demand.estimate import Demand
 from frigate.demand.rerouting import Rerouted
 from frigate.demand.tables import DemandTables, FlowsOn
 from frigate.demand.trip_model import TripModel
-from frigate.nn.scaling import Scaling, build_topologies
+from frigate.nn.scaling import Description, Scaling, build_topology, describe
 from frigate.nn.topology import Topology
 from frigate.roads.positions import locate_anchors
 
@@ -84,6 +84,9 @@ class NetworkViews:
     ) -> NetworkViews:
         """Views for a model with this scaling.
 
+        Places are described by the whole map, with the roads that are closed: a closure changes who can drive where
+        (the topology and demand), not what kind of place a crossing is. So a record of many closures costs little.
+
         Parameters
         ----------
         scaling
@@ -96,11 +99,15 @@ class NetworkViews:
             The city, or its folder, whose stored road features are used.
         """
         anchors, notice = (None, "") if scaling.anchors is None else locate_anchors(usual, scaling.anchors)
-        located = replace(scaling, anchors=anchors)
+        known: dict[str, Description] = {}
 
         def make_topology(network: RoadNetwork) -> tuple[Topology, list[str]]:
-            (topology,), notices = build_topologies([network], located, sensors=sensors, city=city)
-            return topology, [*filter(None, [notice]), *notices]
+            everything = usual.map_with(network)
+            key = everything.fingerprint
+            if key not in known:
+                known[key] = describe(everything, scaling, sensors=sensors, city=city)
+            topology = build_topology(network, scaling, known[key], anchors=anchors)
+            return topology, [*filter(None, [notice, known[key].notice])]
 
         return cls(make_topology, device, trips=trips, demands=demands, step_s=step_s)
 

@@ -98,6 +98,52 @@ def fit_scaling(
     )
 
 
+@dataclass(frozen=True)
+class Description:
+    """What a model is told of each place: what the map says of it, and the sensors around it."""
+
+    road_features: NDArray[np.float32]  # [N,R] standardised
+    near_sensor: NDArray[np.int64]  # [N,M] as in `Topology`
+    near_distance_m: NDArray[np.float32]  # [N,M]
+    notice: str
+
+
+def describe(
+    network: RoadNetwork,
+    scaling: Scaling,
+    *,
+    sensors: NDArray[np.bool_],
+    city: City | Path | None = None,
+    features: NDArray[np.float32] | None = None,
+) -> Description:
+    """Describe the places of a network; parameters as in `build_topologies`."""
+    roads = np.zeros((network.num_nodes, 0), np.float32)
+    notice = ""
+    if scaling.roads is not None:
+        raw = features_of([network], city)[0] if features is None else features
+        roads = scaling.roads.apply(raw)
+        notice = scaling.roads.notice(raw)
+    cutoff_m = NEAR_CUTOFF * scaling.length_scale_m
+    near, near_m = nearest_sensors(network, sensors, count=NEAR_SENSORS, cutoff_m=cutoff_m)
+    return Description(roads, near, near_m, notice)
+
+
+def build_topology(
+    network: RoadNetwork, scaling: Scaling, described: Description, *, anchors: Anchors | None
+) -> Topology:
+    """A network as model input. Its anchors are those of the scaling, located on the network."""
+    at = np.zeros((network.num_nodes, 0), np.float32)
+    if anchors is not None:
+        at = positions(distances_m(network, anchors), scaling.position_scale_m)
+    return make_topology(
+        network,
+        positions=at,
+        road_features=described.road_features,
+        near_sensor=described.near_sensor,
+        near_distance_m=described.near_distance_m,
+    )
+
+
 def build_topologies(
     networks: Sequence[RoadNetwork],
     scaling: Scaling,
@@ -111,7 +157,7 @@ def build_topologies(
     Parameters
     ----------
     networks : sequence of RoadNetwork
-        The model's anchors are located on the last one.
+        Each is described as it is. The model's anchors are located on the last one.
     scaling : Scaling
         The model's scaling.
     sensors : [N] bool
@@ -122,23 +168,13 @@ def build_topologies(
         The raw road features, if already known.
     """
     anchors, notice = (None, "") if scaling.anchors is None else locate_anchors(networks[-1], scaling.anchors)
-    notices = [notice]
-    roads = [np.zeros((network.num_nodes, 0), np.float32) for network in networks]
-    if scaling.roads is not None:
-        raw = features_of(networks, city) if features is None else features
-        roads = [scaling.roads.apply(each) for each in raw]
-        notices.append(scaling.roads.notice(raw[-1]))
-    made = []
-    for network, road_features in zip(networks, roads, strict=True):
-        near, near_m = nearest_sensors(
-            network, sensors, count=NEAR_SENSORS, cutoff_m=NEAR_CUTOFF * scaling.length_scale_m
-        )
-        at = (
-            np.zeros((network.num_nodes, 0), np.float32)
-            if anchors is None
-            else positions(distances_m(network, anchors), scaling.position_scale_m)
-        )
-        made.append(
-            make_topology(network, positions=at, road_features=road_features, near_sensor=near, near_distance_m=near_m)
-        )
-    return tuple(made), [notice for notice in notices if notice]
+    raw = [None] * len(networks) if features is None else features
+    described = [
+        describe(network, scaling, sensors=sensors, city=city, features=known)
+        for network, known in zip(networks, raw, strict=True)
+    ]
+    made = (
+        build_topology(network, scaling, each, anchors=anchors)
+        for network, each in zip(networks, described, strict=True)
+    )
+    return tuple(made), [notice for notice in (notice, described[-1].notice) if notice]

@@ -153,7 +153,7 @@ def _drawable(network: RoadNetwork) -> RoadNetwork:
         edges = edges.take(np.sort(order))
     if len(edges) > MAX_BENT_ROADS:
         edges = replace(edges, geometry=np.full(len(edges), b"", np.object_))
-    return replace(network, edges=edges)
+    return network.with_roads(edges)
 
 
 def _drawn_nodes(network: RoadNetwork, sensors: list[NodeId]) -> NDArray[np.int64]:

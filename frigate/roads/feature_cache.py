@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,8 +18,11 @@ from frigate.roads.features import FEATURES, METHOD, class_notice, features_and_
 
 
 def ensure_road_features(city: City, *more: RoadNetwork) -> City:
-    """The city with the road features of its networks and some more, from its cache, or computed and stored there."""
-    networks = {network.fingerprint: network for network in (*city.stream.networks, *more)}
+    """The city with the road features of its maps, from its cache, or computed and stored there.
+
+    A map has all roads, open or closed; `more` are the usual roads of a period, whose maps are wanted as well.
+    """
+    networks = {network.fingerprint: network for network in maps(city, *more)}
     missing = {key: network for key, network in networks.items() if key not in city.road_features}
     if not missing:
         return city
@@ -34,10 +37,14 @@ def ensure_road_features(city: City, *more: RoadNetwork) -> City:
 def features_of(networks: Sequence[RoadNetwork], city: City | Path | None = None) -> list[NDArray[np.float32]]:
     """The raw road features [N,R] of each network.
 
-    Those of the city's own networks come from the city or its cache, and are stored there. `city` may also be a folder,
+    Those of the city's own maps come from the city or its cache, and are stored there. `city` may also be a folder,
     whose cache is only read. All others are computed.
     """
-    known, own = (city.road_features, set(prints(city))) if isinstance(city, City) else ({}, set[str]())
+    known: Mapping[str, NDArray[np.float32]] = {}
+    own: set[str] = set()
+    if isinstance(city, City):
+        known = city.road_features
+        own = {network.fingerprint for network in maps(city)}
     cache = cache_folder(city.folder if isinstance(city, City) else city)
     found = []
     for network in networks:
@@ -48,8 +55,10 @@ def features_of(networks: Sequence[RoadNetwork], city: City | Path | None = None
     return found
 
 
-def prints(city: City) -> list[str]:
-    return [network.fingerprint for network in city.stream.networks]
+def maps(city: City, *more: RoadNetwork) -> list[RoadNetwork]:
+    """The maps that models may be told of: of the usual roads, with what each of the city's networks has besides."""
+    usual = [city.stream.usual_network(), *more]
+    return [each.map_with(network) for each in usual for network in city.stream.networks]
 
 
 def _features(network: RoadNetwork, cache: Path | None, *, keep: bool = True) -> tuple[NDArray[np.float32], str]:

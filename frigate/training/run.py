@@ -238,7 +238,7 @@ class Run:
             seed=self.settings.train.seed,
             forbidden_turns=city.forbidden_turns if isinstance(city, City) else None,
             folder=city.folder if isinstance(city, City) else city,
-            features=None if self.scaling.demand.levels is None else features_of([network], city)[0],
+            features=None if self.scaling.demand.levels is None else features_of([network.map], city)[0],
         )
 
     def _split_on(self, city: City) -> Split:

@@ -181,7 +181,7 @@ def new_run(
     usual = city.stream.usual_network(split.train)
     if settings.model.roads:
         city = ensure_road_features(city, usual)
-        features = city.road_features[usual.fingerprint]
+        features = city.road_features[usual.map.fingerprint]
     scaling = fit_scaling(city.stream, split, settings.model, features=features, seed=seed)
     if has_demand(settings, city.stream):
         demand = fit_trips(city, split.training, period=split.train, seed=seed).settings

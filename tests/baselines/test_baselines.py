@@ -320,7 +320,7 @@ def test_a_closed_road_equals_a_network_without_it(name: str, roads: bool) -> No
     model = small_baseline(name, at.scaling, roads=roads)
     found = [
         forecasts(model, windows(seen_by(at.stream.on(changed), at.settings, at.scaling), [9, 12]))
-        for changed in (network.close(shut), replace(network, edges=network.edges.take(keep)))
+        for changed in (network.close(shut), network.with_roads(network.edges.take(keep)))
     ]
     assert torch.equal(*found)
     assert not torch.allclose(found[0], forecasts(model, windows(at, [9, 12])))

@@ -280,8 +280,10 @@ def from_traces(folder: Path, quantity: str) -> RoadNetworkStream:
         node_ids=network.node_ids[both],
         lon=lon[both],
         lat=network.lat[both],
-        edges=Edges.none(),
+        roads=Edges.none(),
+        is_open=np.zeros(0, bool),
         present=network.present[both],
+        passable=network.passable[both],
     )
     assert stream.values[:, 4].sum() == 0
     return replace(stream, values=stream.values[:, both], observed=stream.observed[:, both], networks=(only,))

@@ -23,7 +23,7 @@ from frigate.city.network import Edges, RoadNetwork
 from frigate.city.stream import RoadNetworkStream, make_stream
 from frigate.errors import CityError
 from frigate.roads.betweenness import whole_betweenness
-from frigate.roads.feature_cache import ensure_road_features
+from frigate.roads.feature_cache import ensure_road_features, maps
 from tests.support.errors import raises
 from tests.support.shared_data import shared_data
 from tests.support.towns import random_network, random_stream
@@ -137,10 +137,13 @@ def cities(draw: st.DrawFn) -> City:
     networks = [base]
     listed = [(ids[a].item(), ids[b].item()) for a, b in chosen]
     for _ in range(draw(st.integers(0, 2))):
-        if draw(st.booleans()):
-            other = base.remove_nodes([ids[draw(st.integers(0, N - 1))].item()])
+        node = ids[draw(st.integers(0, N - 1))].item()
+        how = draw(st.sampled_from(["remove", "close the node", "close roads"]))
+        if how == "remove":
+            other = base.remove_nodes([node])
         else:
-            other = base.close(draw(st.lists(st.sampled_from(listed), min_size=1, unique=True)))
+            other = base.close_nodes([node]) if how == "close the node" else base
+            other = other.close(draw(st.lists(st.sampled_from(listed), min_size=how == "close roads", unique=True)))
         if other.num_edges:  # a city without any road is refused
             networks.append(other)
     S = draw(st.integers(1, 6))
@@ -302,6 +305,54 @@ def test_a_road_closed_and_opened_again_gives_back_the_first_network(tmp_path: P
     assert stream.network_of.tolist() == [0, 1, 0, 0, 0]
 
 
+def test_a_node_is_closed_and_opened_by_one_row_each(tmp_path: Path) -> None:
+    """A crossing, or a road in a city on roads. What was closed for another reason stays closed."""
+    changes = (
+        "time,action,source,target,node_id\n"
+        "2024-01-01T00:05Z,close,,,2\n"
+        "2024-01-01T00:05Z,close,2,3,\n"  # works behind a crossing that is closed already
+        "2024-01-01T00:10Z,close,,,1\n"
+        "2024-01-01T00:15Z,open,,,2\n"
+        "2024-01-01T00:20Z,open,,,1\n"
+        "2024-01-01T00:20Z,open,2,3,\n"
+    )
+    folder = write_tables(tmp_path / "c", changes__csv=changes)
+    stream = read_city(folder).stream
+    open_roads = [
+        sorted(zip(n.senders.tolist(), n.receivers.tolist(), strict=True))
+        for n in (stream.networks[k] for k in stream.network_of.tolist())
+    ]
+    every = open_roads[0]
+    at_2 = [road for road in every if 1 in road]
+    assert at_2
+    assert open_roads[1] == [road for road in every if road not in at_2]
+    assert open_roads[2] == [road for road in open_roads[1] if 0 not in road]
+    assert open_roads[3] == [road for road in every if 0 not in road and road != (1, 2)]
+    assert open_roads[4] == every
+    assert all(network.present.all() for network in stream.networks)
+    write_city(read_city(folder), tmp_path / "again")
+    again = read_city(tmp_path / "again").stream
+    assert_same_stream(again, stream)
+    for one, other in zip(stream.networks, again.networks, strict=True):
+        np.testing.assert_array_equal(one.passable, other.passable)
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ("00:05Z,close,,,2\n2024-01-01T00:10Z,close,,,2", ("row 2", '"2"', "already closed")),
+        ("00:05Z,open,,,2", ("row 1", '"2"', "was not closed")),
+        ("00:05Z,close,1,2,2", ("row 1", "a node and a road")),
+        ("00:05Z,close,,,", ("row 1", "source", "empty")),
+        ("00:05Z,close,,,7", ("row 1", '"7"', "not in the network")),
+    ],
+)
+def test_a_node_that_cannot_be_closed_or_opened_is_named(tmp_path: Path, rows: str, told: tuple[str, ...]) -> None:
+    changes = f"time,action,source,target,node_id\n2024-01-01T{rows}\n"
+    with raises(CityError, "changes.csv", *(word.replace("row", "line") for word in told[1:])):
+        read_city(write_tables(tmp_path / "c", changes__csv=changes))
+
+
 def test_snapshots_begin_at_whole_steps_from_local_midnight(tmp_path: Path) -> None:
     toml = 'step = "1h"\ntimezone = "Asia/Kolkata"\n'  # half an hour off UTC
     stream = read_city(write_tables(tmp_path / "c", city__toml=toml)).stream
@@ -373,18 +424,19 @@ def test_road_features_are_computed_once_and_kept(tmp_path: Path, monkeypatch: p
     city = read_city(tmp_path / "ring")
     assert city.road_features == {}
     computed = ensure_road_features(city)
-    assert len(computed.road_features) == len(city.stream.networks)
+    own = {network.fingerprint for network in maps(city)}
+    assert set(computed.road_features) == own
+    assert len(own) < len(city.stream.networks)  # what is closed is no matter of the map
     kept = ensure_road_features(open_cache(tmp_path / "ring" / "cache"))
-    for network in city.stream.networks:
-        key = network.fingerprint
+    for key in own:
         np.testing.assert_array_equal(computed.road_features[key], kept.road_features[key])
     (tmp_path / "ring" / "city.toml").write_text('step = "5min"\nname = "other"\n')  # readings change, roads do not
     with monkeypatch.context() as patch:  # none is computed again
         patch.setattr("frigate.roads.feature_cache.features_and_notice", None)
-        assert len(ensure_road_features(read_city(tmp_path / "ring")).road_features) == len(city.stream.networks)
+        assert set(ensure_road_features(read_city(tmp_path / "ring")).road_features) == own
     in_memory = ensure_road_features(replace(city, folder=None))
-    key = city.network.fingerprint
-    np.testing.assert_array_equal(in_memory.road_features[key], computed.road_features[key])
+    for key in own:
+        np.testing.assert_array_equal(in_memory.road_features[key], computed.road_features[key])
 
 
 def test_only_a_city_or_an_empty_folder_is_replaced(tmp_path: Path) -> None:

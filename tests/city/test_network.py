@@ -148,11 +148,11 @@ REFUSED: dict[str, tuple[Callable[[RoadNetwork], object], tuple[str, ...]]] = {
     "ids that repeat": (lambda n: triangle(("a", "b", "a")), ("ids", "unique")),
     "columns of two lengths": (lambda n: replace(n, lon=n.lon[:2]), ("length",)),
     "two roads with the same ends": (
-        lambda n: replace(n, edges=Edges.of([2, 0, 0], [0, 1, 1], [9.0, 1.0, 2.0])),
+        lambda n: n.with_roads(Edges.of([2, 0, 0], [0, 1, 1], [9.0, 1.0, 2.0])),
         ("a,b", "frigate.city.network.clean_edges"),
     ),
     "a loop in the table": (
-        lambda n: replace(n, edges=Edges.of([0, 2], [1, 2], [1.0, 2.0])),
+        lambda n: n.with_roads(Edges.of([0, 2], [1, 2], [1.0, 2.0])),
         ("c,c",),
     ),
     "a column too short": (
@@ -186,7 +186,7 @@ REFUSED: dict[str, tuple[Callable[[RoadNetwork], object], tuple[str, ...]]] = {
         lambda n: triangle((1, 2, 3)).add(nodes=[("2", 0, 0)]),
         ('"2"', "already there"),
     ),
-    "a road to nowhere": (lambda n: replace(n, edges=Edges.of([0], [7], [1.0])), ("row 7", "3 nodes")),
+    "a road to nowhere": (lambda n: n.with_roads(Edges.of([0], [7], [1.0])), ("row 7", "3 nodes")),
 }
 
 
@@ -232,19 +232,20 @@ def test_the_fingerprint_knows_what_a_forecast_depends_on() -> None:
     network = triangle()
     e = network.edges
     order = np.array([2, 0, 3, 1])
-    same = replace(network, edges=replace(e.take(order), name=np.full(4, "x")), closed=e)
+    alike = replace(e.take(order), name=np.full(4, "x"))
+    same = replace(network, roads=alike.join(e), is_open=np.repeat([True, False], 4))
     assert same.fingerprint == network.fingerprint  # neither order nor names matter
     others = [
         replace(network, node_ids=np.array(["a", "b", "d"])),
         replace(network, lon=network.lon + 1e-9),
         replace(network, lat=network.lat + 1e-9),
         replace(network, present=np.array([True, True, False])),
-        replace(network, edges=e.take(order[:3])),
-        replace(network, edges=replace(e, length_m=e.length_m + 1e-9)),
-        replace(network, edges=replace(e, lanes=np.ones(4))),
-        replace(network, edges=replace(e, speed_kph=np.full(4, 30.0))),
-        replace(network, edges=replace(e, road_class=np.full(4, "service"))),
-        replace(network, edges=replace(e, senders=e.receivers, receivers=e.senders)),
+        network.with_roads(e.take(order[:3])),
+        network.with_roads(replace(e, length_m=e.length_m + 1e-9)),
+        network.with_roads(replace(e, lanes=np.ones(4))),
+        network.with_roads(replace(e, speed_kph=np.full(4, 30.0))),
+        network.with_roads(replace(e, road_class=np.full(4, "service"))),
+        network.with_roads(replace(e, senders=e.receivers, receivers=e.senders)),
     ]
     assert len({network.fingerprint, *(other.fingerprint for other in others)}) == 1 + len(others)
 

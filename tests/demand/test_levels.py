@@ -36,7 +36,7 @@ def streets(side: int = 12) -> RoadNetwork:
     row = np.minimum(network.senders, network.receivers) // side
     along = network.senders // side == network.receivers // side
     names = [f"{'Avenue' if k % 3 == 0 else 'Rue'} {k}" if east else "" for k, east in zip(row, along, strict=True)]
-    return replace(network, edges=replace(network.edges, name=np.array(names, np.str_)))
+    return network.with_roads(replace(network.edges, name=np.array(names, np.str_)))
 
 
 NETWORK = streets()

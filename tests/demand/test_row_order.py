@@ -49,7 +49,7 @@ def cities() -> tuple[City, City]:
     city = small_city()
     fast = np.arange(city.network.num_edges) % 3 == 0
     edges = replace(city.network.edges, speed_kph=np.where(fast, 90.0, 30.0))
-    city = replace(city, stream=replace(city.stream, networks=(replace(city.network, edges=edges),)))
+    city = replace(city, stream=replace(city.stream, networks=(city.network.with_roads(edges),)))
     return city, shuffled(city)
 
 

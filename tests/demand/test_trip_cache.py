@@ -107,7 +107,7 @@ def test_the_order_of_the_roads_is_part_of_it(tmp_path: Path) -> None:
     stream = make_stream(np.ones((3, 12)), network(), start_s=START_S, step_s=3600, quantity="count")
     write_city(City("Town", stream), tmp_path)
     read_city(tmp_path)
-    turned = replace(network(), edges=network().edges.take(np.arange(len(network().edges))[::-1]))
+    turned = network().with_roads(network().edges.take(np.arange(len(network().edges))[::-1]))
     assert turned.fingerprint == network().fingerprint
     for _ in ("from memory", "from the folder"):
         cached_trips(network(), FEW, folder=tmp_path)
@@ -129,7 +129,7 @@ def test_detours_are_found_once_and_the_last_ones_stay(monkeypatch: pytest.Monke
     right = find_detours(old, first, sets, FEW, seed=0)
     assert same(made.routes, right.routes) and np.array_equal(made.closed, right.closed)
     assert sum(map(len, made.rows)) > 0
-    turned = replace(first, edges=first.edges.take(np.arange(len(first.edges))[::-1]))
+    turned = first.with_roads(first.edges.take(np.arange(len(first.edges))[::-1]))
     others = [found(second), found(first, seed=1), found(turned), found(first, turns=a_turn(old))]
     assert not any(other is made for other in others)
     assert found(first) is made

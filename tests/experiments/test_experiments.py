@@ -603,7 +603,7 @@ def others(batch: Batch, town: Town, part: str) -> tuple[Batch, Batch]:
         network = town.stream.network
         turned = replace(network.edges, senders=network.receivers, receivers=network.senders)
         other = make_topology(
-            replace(network, edges=turned),
+            network.with_roads(turned),
             positions=topology.positions.numpy(),
             road_features=topology.road_features.numpy(),
             near_sensor=topology.near_sensor.numpy(),

@@ -99,7 +99,7 @@ def test_a_closed_road_is_a_network_without_it_in_every_snapshot(name: str) -> N
     closed = edit_network(stream.network, close=["6,7", "7,6"])
     made = forecast(run, closed)
     keep = ~np.isin(stream.network.senders * 100 + stream.network.receivers, [607, 706])
-    without = replace(stream.network, edges=stream.network.edges.take(keep))
+    without = stream.network.with_roads(stream.network.edges.take(keep))
     np.testing.assert_array_equal(made.values, forecast(run, without).values)
     if name == "paper":  # `default` has other trips where a road was never there
         all_along = replace(stream, networks=(without,))
@@ -396,7 +396,7 @@ def test_files_say_where_and_when_in_words_that_map_programs_know(tmp_path: Path
     """kepler.gl and QGIS's temporal controller take `time` and `end_time`, ISO-8601 in UTC, from each feature."""
     network = small_city().network
     first = np.where(network.senders == 0, "Rue du Fort", np.where(network.receivers == 0, "Grand-Rue", ""))
-    named = replace(network, edges=replace(network.edges, name=np.where(network.senders == 7, "Quai", first)))
+    named = network.with_roads(replace(network.edges, name=np.where(network.senders == 7, "Quai", first)))
     made = forecast(small_run(), named, at="2024-03-05T08:00")
     features = json.loads(made.write(tmp_path / "out.geojson").read_text(encoding="utf-8"))["features"]
     assert len(features) == 3 * 25

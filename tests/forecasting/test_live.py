@@ -23,8 +23,9 @@ from frigate.errors import CityError, SettingsError
 from frigate.forecasting.forecast import forecast
 from frigate.forecasting.live import Live
 from frigate.nn.model import Frigate
-from frigate.nn.scaling import build_topologies
+from frigate.nn.scaling import Description, build_topology, describe
 from frigate.roads.features import road_features
+from frigate.roads.positions import Anchors, locate_anchors
 from frigate.training.run import RunOnCity, build_model
 from tests.support.errors import raises
 from tests.support.towns import (
@@ -70,8 +71,12 @@ def networks() -> tuple[RoadNetwork, ...]:
 
 
 @cache
-def features_of(which: int) -> NDArray[np.float32]:
-    return road_features(networks()[which])
+def described(name: str, quantity: str, which: int) -> tuple[Description, Anchors | None]:
+    """A network's places, by the town's own map and what the network has besides."""
+    run = live_run(name, quantity)
+    network = networks()[0].map_with(networks()[which])
+    anchors = None if run.scaling.anchors is None else locate_anchors(networks()[0], run.scaling.anchors)[0]
+    return describe(network, run.scaling, sensors=run.split.seen, features=road_features(network)), anchors
 
 
 def start(name: str, *, quantity: str = "count", which: int = 0) -> Live:
@@ -119,8 +124,10 @@ class History:
             quantity=self.quantity,
             network_of=np.array([used.index(i) for i in past + ahead]),
         )
-        raw = [features_of(i) for i in used] if self.name == "default" else None
-        topologies, _ = build_topologies(stream.networks, run.scaling, sensors=run.split.seen, features=raw)
+        topologies = []
+        for i in used:
+            places, anchors = described(self.name, self.quantity, i)
+            topologies.append(build_topology(networks()[i], run.scaling, places, anchors=anchors))
         inputs = torch.from_numpy(run.split.seen)
         batch = windows_on(stream, topologies).batch(
             np.array([len(times_s) - 1]), past=len(times_s), horizon=H, inputs=inputs
@@ -404,7 +411,7 @@ def test_sensors_that_are_no_nodes_are_refused() -> None:
 
 def test_by_default_it_begins_with_the_citys_roads_and_the_seen_nodes() -> None:
     run = live_run("default", "speed")
-    ready = replace(run.city, road_features={run.city.network.fingerprint: features_of(0) + 1})
+    ready = replace(run.city, road_features={run.city.network.fingerprint: road_features(networks()[0]) + 1})
     given, city, other = (Live(run.run, on, device="cpu") for on in (run.city.network, run.city, ready))
     for live in (given, city, other):
         live.push(START_S, np.ones(N))

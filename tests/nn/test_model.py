@@ -314,7 +314,7 @@ def test_a_closed_road_equals_a_network_without_it(name: str) -> None:
     )
     shut = list(ends)
     closed = network.close(shut)
-    without = replace(network, edges=network.edges.take(keep))
+    without = network.with_roads(network.edges.take(keep))
     assert closed.fingerprint == without.fingerprint
     found = [
         forecasts(model, seen_by(town.stream.on(changed), town.settings, town.scaling).batch([9, 12]))
@@ -383,7 +383,7 @@ def test_every_weight_is_used(name: str) -> None:
 def test_unknown_road_attributes_are_accepted(name: str) -> None:
     """A network without class, lanes and speed, under a model that was fitted with them; and the other way round."""
     known = random_network(13, seed=0)
-    bare = replace(known, edges=Edges.of(known.senders, known.receivers, known.length_m))
+    bare = known.with_roads(Edges.of(known.senders, known.receivers, known.length_m))
     for here, there in ((known, bare), (bare, known)):
         town = make_town(random_stream([here], seed=0), small_settings(name))
         model = build_model(town.settings, town.scaling)

@@ -57,7 +57,7 @@ def city() -> City:
     name[0] = ODD
     ids = network.node_ids.astype(str).astype(object)
     ids[0] = "<b>1</b>"
-    network = replace(network, node_ids=ids.astype(str), edges=replace(network.edges, name=name))
+    network = replace(network, node_ids=ids.astype(str), roads=replace(network.edges, name=name))
     observed = stream.observed & (np.random.default_rng(0).random(stream.num_nodes) < 0.33)
     return City(ODD, replace(stream, networks=(network,), observed=observed))
 
@@ -173,7 +173,7 @@ def test_classes_of_flow_follow_the_busiest_hour() -> None:
 
 def test_a_network_without_roads_has_no_lines(city: City) -> None:
     network = city.network
-    bare = road_lines_data(replace(network, edges=network.edges.take(np.zeros(0, np.int64))))
+    bare = road_lines_data(network.with_roads(network.edges.take(np.zeros(0, np.int64))))
     assert bare["points"] == bare["ends"] == ""
 
 

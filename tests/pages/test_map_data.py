@@ -55,7 +55,7 @@ def test_the_version_follows_the_network(city: City) -> None:
 def test_a_network_without_roads_or_names_is_sent() -> None:
     network = grid_network(2)
     stream = make_stream(np.zeros((1, 4)), network, start_s=0, step_s=300)
-    bare = replace(network, edges=network.edges.take(np.zeros(0, np.int64)))
+    bare = network.with_roads(network.edges.take(np.zeros(0, np.int64)))
     meta, arrays = decode(network_container(bare, stream, np.ones(4, bool), name="", horizon=1, has_demand=False))
     assert meta["street_names"] == [""]
     assert arrays["line_lonlat"].shape == (0, 2)

@@ -46,13 +46,19 @@ def test_features_are_computed_once_and_only_a_citys_own_are_kept(
         np.testing.assert_array_equal(features_of([city.network], nowhere)[0], expected[0])
 
 
-def test_each_network_of_a_city_has_its_own_features_also_from_the_cache(tmp_path: Path) -> None:
+def test_a_city_has_the_features_of_its_map_and_of_each_new_road_also_from_the_cache(tmp_path: Path) -> None:
+    """A record of many closures costs no more than one without: what is closed is no matter of the map."""
     network = random_network(12, seed=0)
-    stream = random_stream([network, edited(network, seed=1)], seed=0)
-    write_city(City("Town", stream), tmp_path / "town")
+    ids = network.node_ids.tolist()
+    roads = list(zip(network.senders[:6].tolist(), network.receivers[:6].tolist(), strict=True))
+    closed = [network, *(network.close([(ids[a], ids[b])]) for a, b in roads), network.close_nodes(ids[:1])]
+    longer = edited(network, seed=1)
+    write_city(City("Town", random_stream([*closed, longer], seed=0)), tmp_path / "town")
     for _ in ("computed", "kept"):
         city = ensure_road_features(read_city(tmp_path / "town"))
-        expected = [road_features(each) for each in city.stream.networks]
-        assert not np.array_equal(*expected)
-        for each, wanted in zip(city.stream.networks, expected, strict=True):
-            np.testing.assert_array_equal(city.road_features[each.fingerprint], wanted)
+        assert len(city.stream.networks) == len(closed) + 1
+        both = network, network.map_with(longer)
+        assert set(city.road_features) == {each.fingerprint for each in both}
+        assert not np.array_equal(*(road_features(each) for each in both))
+        for each in both:
+            np.testing.assert_array_equal(city.road_features[each.fingerprint], road_features(each))

@@ -216,11 +216,11 @@ def test_a_road_is_closed_by_its_id_or_its_ends_and_a_node_by_its_id() -> None:
         assert closed.num_edges == line.num_edges - len(at_road)
         assert turns_of(closed, "M>N") == []
         assert said == [f"closed road M>N, with the {len(at_road)} turns into and out of it."]
-    back = closed.reopen(at_road)
-    assert back.fingerprint == line.fingerprint
+    assert closed.reopen_nodes(["M>N"]).fingerprint == line.fingerprint
+    assert line.close(at_road).reopen(at_road).fingerprint == line.fingerprint
     with raises(CityError, '"M>Q"', "its id", '--close "41>42"'):
         edit_network(line, close=["M>Q"])
-    with raises(CityError, '"M>N"', "no open road"):
+    with raises(CityError, '"M>N"', "already closed"):
         edit_network(closed, close=["M>N"])
     base = cross()
     without = edit_network(base, close=["T"])

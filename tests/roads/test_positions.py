@@ -376,7 +376,7 @@ def nearest_by_hand(
 @given(st.integers(0, 10_000), st.integers(2, 30), st.integers(1, 6), st.sampled_from([200.0, 700.0, 1e6]))
 def test_nearest_sensors_by_hand_and_permuted(seed: int, num_nodes: int, count: int, cutoff_m: float) -> None:
     network = random_network(seed, num_nodes)
-    network = replace(network, edges=replace(network.edges, length_m=np.ceil(network.length_m / 100) * 100))  # ties
+    network = network.with_roads(replace(network.edges, length_m=np.ceil(network.length_m / 100) * 100))  # ties
     rng = np.random.default_rng(seed)
     sensors = rng.random(num_nodes) < 0.6
     index, metres = near.nearest_sensors(network, sensors, count=count, cutoff_m=cutoff_m)

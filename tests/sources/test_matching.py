@@ -118,7 +118,7 @@ def test_candidates_are_the_roads_within_the_radius(seed: int) -> None:
 
 def test_a_road_is_read_along_its_course_whichever_way_its_line_runs() -> None:
     network = scattered(1)
-    turned = replace(network, edges=replace(network.edges, geometry=network.edges.geometry.copy()))
+    turned = network.with_roads(replace(network.edges, geometry=network.edges.geometry.copy()))
     for road, wkb in enumerate(network.edges.geometry):
         if wkb:
             line = np.frombuffer(wkb, "<f8", offset=9).reshape(-1, 2)
@@ -129,11 +129,11 @@ def test_a_road_is_read_along_its_course_whichever_way_its_line_runs() -> None:
 
 def test_geometry_that_is_no_line_or_another_roads_is_taken_as_straight_and_said() -> None:
     network = scattered(2)
-    plain = replace(network, edges=replace(network.edges, geometry=np.full(network.num_edges, b"", np.object_)))
+    plain = network.with_roads(replace(network.edges, geometry=np.full(network.num_edges, b"", np.object_)))
     broken = plain.edges.geometry.copy()
     broken[0], broken[1] = b"\x01\x02", write_line(np.array([[7.0, 50.0], [7.1, 50.0]]))
     notices = Notices()
-    found = roads_of(replace(plain, edges=replace(plain.edges, geometry=broken)), notices=notices).grid
+    found = roads_of(plain.with_roads(replace(plain.edges, geometry=broken)), notices=notices).grid
     for one, other in zip(found, roads_of(plain).grid, strict=True):
         np.testing.assert_array_equal(one, other)
     assert sorted(notices.counts.values()) == [1, 1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -449,7 +449,7 @@ def test_options_are_checked(tmp_path: Path) -> None:
     refuse(path, '"speed"', rename={"speed": "speed"})
     refuse(path, '"speed"', rename={"lon": "speed"})
     refuse(path, '"lonn"', '"lon"', rename={"lonn": "lon"})
-    refuse(path, "no roads", network=replace(TOWN, edges=Edges.none()))
+    refuse(path, "no roads", network=TOWN.with_roads(Edges.none()))
 
 
 def test_a_mistaken_year_is_refused_before_memory_is_taken(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def town(*, quantity: str = "count", attributes: bool = True, seed: int = 0) -> 
     network = random_network(N, seed=seed)
     if not attributes:
         e = network.edges
-        network = replace(network, edges=Edges.of(e.senders, e.receivers, e.length_m))
+        network = network.with_roads(Edges.of(e.senders, e.receivers, e.length_m))
     rng = np.random.default_rng([seed, 3])
     level = np.where(network.lon > np.median(network.lon), 12.0, 4.0)
     values = rng.poisson(level * (1.3 + np.sin(2 * np.pi * np.arange(S) / 24))[:, None]).astype(np.float64)

@@ -102,7 +102,7 @@ def _on_nodes(sumo: SumoNet, notices: Notices) -> RoadNetwork:
     notices.add(f"Parallel roads were left out, the shortest of each kept; {counted}", int(cleaned.parallel.sum()))
     if not len(edges):
         raise CityError("the network has no road between two junctions")
-    return replace(sumo.junctions, edges=edges)
+    return sumo.junctions.with_roads(edges)
 
 
 def _forbidden_turns(sumo: SumoNet, network: RoadNetwork) -> NDArray[np.int64]:

@@ -7,7 +7,7 @@ road from source to target. The line of a backward road is reversed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -242,7 +242,7 @@ def _roads(
             road_ids.setdefault(own[i], []).append((road, bool(ahead[k])))
     rows = table.frame[ROW].to_numpy()[at][cleaned.kept].astype(np.int64)
     roads = TableRoads(edges, {name: tuple(each) for name, each in road_ids.items()}, rows, all_rows)
-    return replace(base, edges=clean_edges(edges)[0]), roads
+    return base.with_roads(clean_edges(edges)[0]), roads
 
 
 def _note_ends(base: RoadNetwork, table: Table, lines: Lines, ends: Ends, log: ImportLog) -> None:
