@@ -12,8 +12,8 @@ from frigate.calendar import DAY_S
 from frigate.check.sensors import SHOWN, SensorCheck, check_sensors, fault_lines
 from frigate.city.city import City
 from frigate.city.city_toml import step_text
-from frigate.city.network import NodeId, RoadNetwork
-from frigate.city.network_tables import connected_parts, isolated_nodes
+from frigate.city.network import NodeId, RoadNetwork, joined_nodes
+from frigate.city.network_tables import connected_parts
 from frigate.city.stream import RoadNetworkStream
 from frigate.config import ANCHOR_CHOICES
 from frigate.roads.nearest_sensors import hops_to
@@ -176,7 +176,7 @@ def check_city(city: City, *, positions: bool = False) -> CheckReport:
         road_km=float(network.length_m.sum()) / 1000,
         parts=len(parts),
         largest_part=int(parts[0]) if len(parts) else 0,
-        isolated=tuple(network.node_ids[isolated_nodes(network)].tolist()),
+        isolated=tuple(network.node_ids[network.present & ~joined_nodes(network)].tolist()),
         sensors=M,
         sensor_share=M / max(1, N),
         unseen=len(hops),

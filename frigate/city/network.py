@@ -552,3 +552,20 @@ def usual_roads(networks: Sequence[RoadNetwork], weight: NDArray[np.number]) -> 
     row = np.sort(row)  # the order in which the networks list them
     is_usual = np.isin((every.senders * N + every.receivers)[row], usual)
     return replace(first, roads=every.take(row), is_open=is_usual, present=present, passable=np.ones(N, bool))
+
+
+def shut_nodes(usual: RoadNetwork, now: RoadNetwork) -> NDArray[np.bool_]:
+    """[N] nodes that have lost all roads into them, or all roads out of them."""
+    lost = (_degree(usual, usual.receivers) > 0) & (_degree(now, now.receivers) == 0)
+    lost |= (_degree(usual, usual.senders) > 0) & (_degree(now, now.senders) == 0)
+    return np.asarray(lost)
+
+
+def joined_nodes(network: RoadNetwork) -> NDArray[np.bool_]:
+    """[N] nodes that have a road."""
+    joined: NDArray[np.bool_] = _degree(network, network.senders) + _degree(network, network.receivers) > 0
+    return joined
+
+
+def _degree(network: RoadNetwork, ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.bincount(ends, minlength=network.num_nodes)

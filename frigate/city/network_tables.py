@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from frigate.city.network import Edges, RoadNetwork, clean_edges, no_lines
+from frigate.city.network import Edges, RoadNetwork, clean_edges, joined_nodes, no_lines
 from frigate.coordinates import haversine_m
 from frigate.errors import CityError
 from frigate.reading.columns import NodeIndex, lines_wkb, lon_lat, new_ids, numbers, words
@@ -108,13 +108,6 @@ def connected_parts(network: RoadNetwork) -> NDArray[np.int64]:
     return np.sort(np.unique(part[network.present], return_counts=True)[1])[::-1].astype(np.int64)
 
 
-def isolated_nodes(network: RoadNetwork) -> NDArray[np.int64]:
-    """Rows of the present nodes without any road."""
-    joined = np.zeros(network.num_nodes, bool)
-    joined[network.senders] = joined[network.receivers] = True
-    return np.flatnonzero(network.present & ~joined)
-
-
 def note_lengths(network: RoadNetwork, notices: Notices, *, refuse: bool = False) -> None:
     """Report roads far shorter than the distance between their ends: their lengths may not be in metres.
 
@@ -140,7 +133,7 @@ def note_lengths(network: RoadNetwork, notices: Notices, *, refuse: bool = False
 def note_network(network: RoadNetwork, notices: Notices) -> None:
     """Report oddities of a network that are not errors."""
     alone = np.zeros(network.num_nodes, bool)
-    alone[isolated_nodes(network)] = True
+    alone[network.present & ~joined_nodes(network)] = True
     notices.add_rows("Nodes without any road", alone, lambda row: f'node "{network.node_ids[row]}"')
     parts = connected_parts(network)
     if len(parts) > 1:

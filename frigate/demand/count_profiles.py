@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frigate.calendar import BINS, HOURS, hourly_bins
+from frigate.city.network import shut_nodes
 from frigate.city.split import Period
 from frigate.city.stream import RoadNetworkStream
 from frigate.demand.calibration import Floats
@@ -30,7 +31,7 @@ def usual_counts(
     first, stop = period or (0, stream.num_snapshots)
     rows = np.flatnonzero(sensors)
     values = stream.values[first:stop, rows].astype(np.float64)
-    observed = stream.observed[first:stop, rows]
+    observed = usual_readings(stream, first, stop)[:, rows]
     bins = hourly_bins(stream.wall_clock)[first:stop]
     hourly = np.full((BINS, stream.num_nodes), np.nan)
     for b in np.unique(bins):
@@ -38,6 +39,16 @@ def usual_counts(
         total = np.where(observed[bins == b], values[bins == b], 0).sum(0)
         hourly[b, rows[count > 0]] = (total / np.maximum(count, 1))[count > 0]
     return hourly
+
+
+def usual_readings(stream: RoadNetworkStream, first: int, stop: int) -> NDArray[np.bool_]:
+    """[S,N] the readings of snapshots [first, stop) that tell of a usual day: not those of nodes that were shut."""
+    observed = stream.observed[first:stop]
+    if len(stream.networks) == 1:
+        return observed
+    usual = stream.usual_network((first, stop))
+    shut = np.stack([shut_nodes(usual, network) for network in stream.networks])
+    return observed & ~shut[stream.network_of[first:stop]] if shut.any() else observed
 
 
 def fill_empty_hours(hourly: Floats) -> Floats:
@@ -66,9 +77,11 @@ def usual_medians(
     rows = np.flatnonzero(sensors)
     medians = np.full((BINS, stream.num_nodes), np.nan, np.float32)
     bins = hourly_bins(stream.wall_clock)[first:stop]
+    observed = usual_readings(stream, first, stop)
     for b in np.unique(bins):
-        at = first + np.flatnonzero(bins == b)
-        values = np.sort(np.where(stream.observed[np.ix_(at, rows)], stream.values[np.ix_(at, rows)], np.inf), axis=0)
+        at = np.flatnonzero(bins == b)
+        cells = np.ix_(at, rows)
+        values = np.sort(np.where(observed[cells], stream.values[first:stop][cells], np.inf), axis=0)
         count = np.isfinite(values).sum(0)
         low, high = (values[np.maximum(middle, 0), np.arange(len(rows))] for middle in ((count - 1) // 2, count // 2))
         medians[b, rows[count > 0]] = ((low + high) / 2)[count > 0]

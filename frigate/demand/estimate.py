@@ -21,6 +21,7 @@ from frigate.roads.line_graph import LineGraph
 from frigate.text import percent
 
 LITTLE = 1e-3  # vehicles per step
+LEAST = 1e-3  # of the mean flow: what a detour brings to a place where nobody passes is put in relation to this
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,23 @@ class Demand:
         nobody = np.outer(self.other_factor, level)  # where no trip passes, the level with everybody's profile
         flow = np.where(self.level > 0, self.node_flow * factor, nobody)
         return replace(self, level_factor=factor.astype(np.float32), node_flow=flow.astype(np.float32))
+
+    @property
+    def usual_level(self) -> NDArray[np.float32]:
+        """[N] mean over the week, vehicles per step."""
+        level: NDArray[np.float32] = self.level * self.level_factor
+        return level
+
+    @property
+    def least_flow(self) -> float:
+        """The least usual flow that a change is put in relation to, vehicles per step."""
+        return max(LEAST * float(self.usual_level.mean()), TINY)
+
+    @cached_property
+    def set_flows(self) -> NDArray[np.float32]:
+        """[S,N] the weekly mean according to each route set, vehicles per step."""
+        flows = [trips.through_node.T @ numbers for trips, numbers in zip(self.sets, self.numbers, strict=True)]
+        return np.stack(flows).astype(np.float32)
 
     @cached_property
     def road_flow(self) -> NDArray[np.float32]:

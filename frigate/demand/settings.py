@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from frigate.config import made_of, require, require_between, require_kinds
 from frigate.demand.levels import LevelSettings
 from frigate.demand.route_search import SearchSettings
@@ -20,6 +23,27 @@ USUAL_SEARCHES = (  # with too few sensors to tune; varied, because drivers diff
     SearchSettings(turn_s=10.0, noise=0.4, fast_ends=1.0, speed_weight=1.5),
 )
 FORMER_NAMES = {"below_mean": "median_gap", "below_share": "median_gap_share"}  # in runs of 0.1.0
+
+
+@dataclass(frozen=True)
+class ClosureResponse:
+    """How drivers answer closed roads, against what the rerouted trips say: exponents of new flow over old.
+
+    1 is as the trips say, 0 is no change at all. Where the trips say that less traffic is left, the exponent is
+    `fewer`; where they say more, `more`. `closures.fit_response` learns both from the closures on a city's record.
+    """
+
+    fewer: float = 1.0
+    more: float = 0.9  # some of those who lose their road stay at home: 11 % in the median of Cairns et al. (2002)
+
+    def __post_init__(self) -> None:
+        require_kinds(self)
+        require_between(self, 0, 2, "fewer", "more")
+
+    def answer(self, ratio: NDArray[np.floating]) -> NDArray[np.floating]:
+        """The factor that drivers' answer makes of new flow over old."""
+        answered: NDArray[np.floating] = np.where(ratio < 1, ratio**self.fewer, np.maximum(ratio, 1) ** self.more)
+        return answered
 
 
 @dataclass(frozen=True)
@@ -39,11 +63,13 @@ class DemandSettings:
     median_gap_share: float = 0.05  # the same as a share of the flow, in addition, where there is no sensor
     own_median: float = 0.5  # weight of a sensor's own gap between mean and median, against `median_gap`
     levels: LevelSettings | None = None  # what the sensors around say of a place; None: the trips alone
+    closures: ClosureResponse = ClosureResponse()
+    detour_sets: int = 16  # route sets that are rerouted: fewer where the record has many networks
 
     def __post_init__(self) -> None:
         require_kinds(self)
         require(len(self.searches) > 0, "searches", self.searches, "give at least one")
-        require_between(self, 1, 1000, "sets", "iterations")
+        require_between(self, 1, 1000, "sets", "iterations", "detour_sets")
         require_between(self, 0, 1, "hold", "power", "median_gap_share", "own_median")
         require_between(self, 0, 1e6, "median_gap")
 
@@ -52,7 +78,8 @@ class DemandSettings:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> DemandSettings:
-        named: dict[str, Any] = {"levels": None}  # runs of 0.1.0 have trips alone
+        # Runs of 0.1.0 have trips alone, and drivers who answer closures as these say.
+        named: dict[str, Any] = {"levels": None, "closures": {"fewer": 1.0, "more": 1.0}, "detour_sets": 16}
         named |= {FORMER_NAMES.get(name, name): value for name, value in data.items()}
         levels = named["levels"]
         return made_of(
@@ -61,6 +88,7 @@ class DemandSettings:
             | {
                 "searches": tuple(made_of(SearchSettings, each) for each in data["searches"]),
                 "levels": levels and made_of(LevelSettings, levels | {"scales": tuple(levels["scales"])}),
+                "closures": made_of(ClosureResponse, named["closures"]),
             },
         )
 

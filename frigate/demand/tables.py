@@ -60,7 +60,7 @@ class DemandTables:
         shares = [demand.sensor_shares for demand in demands]
         settings = demands[0].settings
         return cls(
-            usual=stacked(*(np.where(d.sensors, d.usual_counts, d.node_flow) for d in demands)),
+            usual=stacked(*(_usual(d) for d in demands)),
             is_sensor=stacked(*(d.sensors for d in demands)),
             spread=stacked(*(np.where(d.sensors, 0, d.node_spread) for d in demands)),
             sensor=stacked(*(each.sensor[None] for each in shares)),
@@ -152,6 +152,13 @@ def _at(table: Tensor, which: Tensor, hours: Sequence[Tensor]) -> Tensor:
     first, second, share = hours
     row = which[:, None]
     return torch.lerp(table[row, first], table[row, second], share[..., None].to(table.dtype))
+
+
+def _usual(demand: Demand) -> NDArray[np.float32]:
+    """[K,N] usual flow; at a sensor, its own usual count."""
+    least = np.outer(demand.other_factor, np.full(len(demand.sensors), demand.least_flow))
+    usual: NDArray[np.float32] = np.where(demand.sensors, demand.usual_counts, np.maximum(demand.node_flow, least))
+    return usual.astype(np.float32)
 
 
 def _below(demand: Demand) -> NDArray[np.float32]:

@@ -72,7 +72,8 @@ def cached_detours(
 ) -> Detours:
     """`find_detours` for `cached_trips`, cached because training, scoring and forecasting reuse the result."""
     graphs = [line_graph(network, forbidden_turns).digest for network in (old, new)]
-    key = json.dumps([graphs, [asdict(search) for search in set_searches(settings)], seed])
+    searches = [asdict(search) for search in set_searches(settings)]
+    key = json.dumps([graphs, searches, settings.detour_sets, seed])
     found = _detours.pop(key, None)
     if found is None:
         found = find_detours(old, new, sets, settings, seed=seed, forbidden_turns=forbidden_turns)

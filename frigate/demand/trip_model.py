@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,20 +12,22 @@ from numpy.typing import NDArray
 from frigate.city.city import City
 from frigate.city.network import RoadNetwork
 from frigate.city.split import Period
+from frigate.city.stream import RoadNetworkStream
 from frigate.demand.calibration import RouteSet
+from frigate.demand.closures import detour_sets, fit_response
 from frigate.demand.count_profiles import fill_empty_hours, usual_counts, usual_medians, week_mean
 from frigate.demand.estimate import Demand, calibrate, trip_levels
 from frigate.demand.levels import MIN_SENSORS, Estimates, Places, estimate_levels, fit_levels, places_of
 from frigate.demand.rerouting import Detours, Rerouted, reroute, sensor_shares_on_detours
 from frigate.demand.sensor_shares import SensorShares
-from frigate.demand.settings import DemandSettings
+from frigate.demand.settings import ClosureResponse, DemandSettings
 from frigate.demand.trip_cache import cached_detours, cached_trips
 from frigate.demand.tuning import choose_settings
 from frigate.errors import CityError, SettingsError
 from frigate.roads.feature_cache import features_of
 from frigate.roads.line_graph import LineGraph
 
-LEVEL_FOLDS = 4  # parts of the sensors, each estimated from the other parts
+FOLDS = 4  # parts of the sensors, each estimated from the other parts
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,49 @@ class TripModel:
             levels = fit_levels(self.places, rows, week_mean(usual)[rows], held_out, self.graph.node_key)
         return replace(self, settings=replace(self.settings, levels=levels))
 
+    def with_fitted_response(
+        self, stream: RoadNetworkStream, sensors: NDArray[np.bool_], period: Period | None
+    ) -> TripModel:
+        """The same trips, with drivers' answer to closures fitted to the counts of these sensors [N]."""
+        period = period or (0, stream.num_snapshots)
+        sets = detour_sets(stream, period, self.settings.sets)
+        settings = replace(self.settings, detour_sets=sets)
+        if all(stream.networks[k] is self.network for k in np.unique(stream.network_of[slice(*period)]).tolist()):
+            return replace(self, settings=settings)
+        as_trips_say = replace(settings, sets=sets, closures=ClosureResponse(1.0, 1.0))
+        usual = self._usual(sensors)
+        rows = np.flatnonzero(np.isfinite(usual).all(0))
+        rows = rows[np.argsort(self.graph.node_key[rows], kind="stable")]
+        folds = [rows[fold::FOLDS] for fold in range(FOLDS)]
+        demands = []
+        for hidden in folds:
+            visible = sensors.copy()
+            visible[hidden] = False
+            demands.append(
+                calibrate(
+                    self.network,
+                    self.graph,
+                    self.sets[:sets],
+                    self._usual(visible),
+                    as_trips_say,
+                    step_s=self.step_s,
+                    seed=self.seed,
+                    medians=self.usual_medians,
+                )
+            )
+        few = replace(self, sets=self.sets[:sets], settings=as_trips_say)
+
+        def changes(network: RoadNetwork) -> NDArray[np.floating]:
+            ratio = np.ones(len(sensors))
+            for hidden, rerouted in zip(folds, few.rerouted(demands, network), strict=True):
+                ratio[hidden] = rerouted.node_change[hidden]
+            return ratio
+
+        response = fit_response(
+            stream, period, self.network, usual, changes, self.settings.closures, self.graph.node_key
+        )
+        return replace(self, settings=replace(settings, closures=response))
+
     def _usual(self, sensors: NDArray[np.bool_]) -> NDArray[np.floating]:
         """[K,N] the usual counts of these sensors; NaN elsewhere."""
         return fill_empty_hours(np.where(sensors, self.usual_counts, np.nan))
@@ -115,17 +161,17 @@ class TripModel:
         rows = rows[np.argsort(self.graph.node_key[rows], kind="stable")]
         level = trips.level.astype(np.float64)
         spread = trips.spread.astype(np.float64)
-        for fold in range(LEVEL_FOLDS):
+        for fold in range(FOLDS):
             visible = sensors.copy()
-            hidden = rows[fold::LEVEL_FOLDS]
+            hidden = rows[fold::FOLDS]
             visible[hidden] = False
             without = trip_levels(self.sets, self._usual(visible), self.settings)
             level[hidden], spread[hidden] = without.level[hidden], without.spread[hidden]
         return Estimates(level, spread)
 
-    def rerouted(self, demand: Demand, network: RoadNetwork) -> Rerouted:
-        """The effect of another network with the same nodes on the flows of a demand."""
-        return reroute(demand, self._detours(network))
+    def rerouted(self, demands: Sequence[Demand], network: RoadNetwork) -> list[Rerouted]:
+        """The effect of another network with the same nodes on the flows of each demand."""
+        return reroute(demands, self._detours(network))
 
     def sensor_shares(self, demand: Demand, network: RoadNetwork) -> SensorShares:
         """The share of each node's vehicles that pass each sensor, on another network with the same nodes."""
@@ -186,7 +232,8 @@ def fit_trips(city: City, sensors: NDArray[np.bool_], *, period: Period | None =
     settings = choose_settings(
         city.stream, sensors, period=period, network=usual, forbidden_turns=city.forbidden_turns, seed=seed
     )
-    return _trips(city, sensors, usual, settings, period, seed).with_fitted_levels(sensors)
+    trips = _trips(city, sensors, usual, settings, period, seed).with_fitted_levels(sensors)
+    return trips.with_fitted_response(city.stream, sensors, period)
 
 
 def _trips(

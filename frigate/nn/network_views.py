@@ -142,7 +142,7 @@ class NetworkViews:
 
     def _flows(self, network: RoadNetwork) -> tuple[FlowsOn, Rerouted]:
         assert self.trips is not None
-        each = [self.trips.rerouted(demand, network) for demand in self.demands]
+        each = self.trips.rerouted(self.demands, network)
         change = torch.from_numpy(np.stack([rerouted.node_change for rerouted in each])).to(self.device)
         if len(self.demands) > 1:  # in training: shares of so many demands take too much memory
             return FlowsOn(change, None), each[0]

@@ -36,7 +36,7 @@ def draw_hidden(
 
 
 def training_masks(run: RunOnCity) -> NDArray[np.bool_]:
-    """[C,N] the masks of hidden sensors for training with demand, from few hidden to many.
+    """[C,N] the masks of hidden sensors for training with demand, from few hidden to many; none without a step to take.
 
     Masks imitate how sensors are missing in the city: scattered and, if it has areas without sensors, whole areas too.
     """
@@ -52,7 +52,7 @@ def training_masks(run: RunOnCity) -> NDArray[np.bool_]:
     for k in range((every - 1) // 2, every * areas, every):
         around = sensors_around(network, sensors, int(rng.choice(np.flatnonzero(sensors))), shares[k])
         masks[k] = np.isin(together, together[around]) & sensors
-    return masks
+    return masks if train.epochs else masks[:0]
 
 
 def kept_out_sensors(run: RunOnCity) -> NDArray[np.bool_]:

@@ -476,10 +476,10 @@ def test_closing_a_road_moves_its_trips_and_no_others(graph: LineGraph, demand: 
     middle = road(graph, 3 * SIDE + 2, 3 * SIDE + 3)
     closed = np.zeros(graph.num_roads, bool)
     closed[middle] = True
-    found = reroute(demand, detours(demand, closed_network(graph, closed)))
+    (found,) = reroute([demand], detours(demand, closed_network(graph, closed)))
     assert found.road_change[middle] == 0 and found.lost == 0
     assert found.node_change.max() > 1.02 and 0 < found.node_change.min() < 0.98
-    as_it_was = reroute(demand, detours(demand, grid()))
+    (as_it_was,) = reroute([demand], detours(demand, grid()))
     np.testing.assert_allclose(as_it_was.node_change, 1, atol=1e-5)
     # A trip that did not use the road is searched again and found to be the same.
     settings = replace(SearchSettings(), turn_s=20.0)
@@ -503,10 +503,10 @@ def test_the_change_is_that_of_the_middle_half_of_the_sets(graph: LineGraph, str
     for k in range(len(demand.sets)):
         one = {"sets": demand.sets[k : k + 1], "numbers": demand.numbers[k : k + 1]}
         of_one = replace(ways, rows=ways.rows[k : k + 1], routes=ways.routes[k : k + 1])
-        alone.append(reroute(replace(demand, **one), of_one).node_change)
+        alone.append(reroute([replace(demand, **one)], of_one)[0].node_change)
     logs = np.sort(np.log(alone), axis=0)
     assert len(logs) == 4 and (logs[1] != logs[2]).any()
-    np.testing.assert_allclose(reroute(demand, ways).node_change, np.exp((logs[1] + logs[2]) / 2), rtol=1e-5)
+    np.testing.assert_allclose(reroute([demand], ways)[0].node_change, np.exp((logs[1] + logs[2]) / 2), rtol=1e-5)
 
 
 def detours(demand: Demand, network: RoadNetwork) -> Detours:
@@ -516,10 +516,10 @@ def detours(demand: Demand, network: RoadNetwork) -> Detours:
 def test_a_new_road_attracts_trips_and_takes_them_from_others(graph: LineGraph, demand: Demand) -> None:
     ends = [(0, SIDE * SIDE - 1), (SIDE * SIDE - 1, 0)]  # from corner to corner, as by a tunnel
     across = grid().add(roads=ends, length_m=[50.0, 50.0])
-    found = reroute(demand, detours(demand, across))
+    (found,) = reroute([demand], detours(demand, across))
     assert found.node_change[0] > 1.1 and found.node_change[-1] > 1.1
     assert found.node_change[SIDE + 1 : -SIDE - 1].mean() < 0.99
-    back = reroute(demand, detours(demand, across.close(ends)))
+    (back,) = reroute([demand], detours(demand, across.close(ends)))
     np.testing.assert_allclose(back.node_change, 1, atol=1e-5)
 
 
@@ -527,7 +527,7 @@ def test_nobody_passes_a_node_that_cannot_be_reached(graph: LineGraph, demand: D
     node = 3 * SIDE + 3
     for closed in (graph.receivers == node, graph.senders == node):
         network = closed_network(graph, closed)
-        found = reroute(demand, detours(demand, network))
+        (found,) = reroute([demand], detours(demand, network))
         assert np.flatnonzero(found.node_change == 0).tolist() == [node]
         assert np.flatnonzero(newly_cut_off(grid(), network)).tolist() == [node]
     assert found.lost > 0  # those who were going to leave it
@@ -535,7 +535,7 @@ def test_nobody_passes_a_node_that_cannot_be_reached(graph: LineGraph, demand: D
     half |= (graph.senders // SIDE == 3) & (graph.receivers // SIDE == 2)
     apart = closed_network(graph, half)
     assert np.flatnonzero(newly_cut_off(grid(), apart)).tolist() == list(range(3 * SIDE))
-    assert reroute(demand, detours(demand, apart)).lost > 0.2
+    assert reroute([demand], detours(demand, apart))[0].lost > 0.2
 
 
 def test_who_takes_another_way_is_counted_by_other_sensors(graph: LineGraph, demand: Demand) -> None:
