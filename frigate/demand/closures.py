@@ -62,7 +62,6 @@ def fit_response(
     usual_counts: Floats,
     changes: Changes,
     prior: ClosureResponse,
-    keys: NDArray[np.uint64],
 ) -> ClosureResponse:
     """The answer that the sensors near closures bear out, or the prior.
 
@@ -78,10 +77,8 @@ def fit_response(
         What the trips say of a network, at each sensor without its counts.
     prior
         The answer to keep unless another is clearly better.
-    keys
-        [N] numbers that stand for the nodes: they decide which closures are used if there are many.
     """
-    near = near_closures(stream, period, usual_roads, usual_counts, changes, keys)
+    near = near_closures(stream, period, usual_roads, usual_counts, changes)
     if near is None or len(np.unique(near.sensor)) < MIN_NEAR:
         return prior
     best = prior
@@ -111,13 +108,12 @@ def near_closures(
     usual_roads: RoadNetwork,
     usual_counts: Floats,
     changes: Changes,
-    keys: NDArray[np.uint64],
 ) -> NearClosures | None:
     """The readings of sensors near closures; None if there are none. Parameters as in `fit_response`."""
     found: list[NearClosures] = []
     bins = hourly_bins(stream.wall_clock)
     first, stop = period
-    for k in _chosen(stream, period, usual_roads, keys):
+    for k in _chosen(stream, period, usual_roads):
         network = stream.networks[k]
         at = first + np.flatnonzero(stream.network_of[first:stop] == k)
         at = at[np.linspace(0, len(at) - 1, min(len(at), FITTED_SNAPSHOTS)).astype(np.int64)]
@@ -141,8 +137,8 @@ def near_closures(
     )
 
 
-def _chosen(stream: RoadNetworkStream, period: Period, usual_roads: RoadNetwork, keys: NDArray[np.uint64]) -> list[int]:
-    """The networks to learn from: half of them those in which most was closed for longest, and some of the others."""
+def _chosen(stream: RoadNetworkStream, period: Period, usual_roads: RoadNetwork) -> list[int]:
+    """The networks to learn from: half of them those in which most was closed for longest, the others from the whole record."""
     used, snapshots = np.unique(stream.network_of[slice(*period)], return_counts=True)
     closed = np.array([int(shut_nodes(usual_roads, stream.networks[k]).sum()) for k in used.tolist()])
     roads = np.array([usual_roads.num_edges - stream.networks[k].num_edges for k in used.tolist()])
@@ -150,6 +146,5 @@ def _chosen(stream: RoadNetworkStream, period: Period, usual_roads: RoadNetwork,
     score = (snapshots * (closed + np.maximum(roads, 0)))[changed]
     most = changed[np.argsort(-score, kind="stable")[: FITTED_NETWORKS // 2]]
     others = np.setdiff1d(changed, most)
-    order = np.random.default_rng(int(keys.sum() & np.uint64(0xFFFFFFFF))).permutation(len(others))
-    some = others[order[: FITTED_NETWORKS - len(most)]]
+    some = others[np.linspace(0, len(others) - 1, min(len(others), FITTED_NETWORKS - len(most))).astype(np.int64)]
     return sorted(used[np.concatenate([most, some])].tolist())

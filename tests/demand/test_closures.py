@@ -19,7 +19,6 @@ from frigate.demand.rerouting import Detours, Rerouted, find_detours, reroute
 from frigate.demand.settings import ClosureResponse, DemandSettings
 from frigate.demand.tables import DemandTables
 from frigate.demand.trip_model import estimate_demand
-from frigate.draws import keys_of
 from frigate.errors import SettingsError
 from tests.support.errors import raises
 from tests.support.grids import grid_network
@@ -66,7 +65,6 @@ def fitted(stream: RoadNetworkStream, said: dict[str, NDArray[np.float64]], peri
         usual,
         lambda network: said[network.fingerprint],
         PRIOR,
-        keys_of(stream.node_ids),
     )
 
 
