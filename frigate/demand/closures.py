@@ -138,7 +138,7 @@ def near_closures(
 
 
 def _chosen(stream: RoadNetworkStream, period: Period, usual_roads: RoadNetwork) -> list[int]:
-    """The networks to learn from: half of them those in which most was closed for longest, the others from the whole record."""
+    """The networks to learn from: half of them those in which most was closed for longest, the others evenly."""
     used, snapshots = np.unique(stream.network_of[slice(*period)], return_counts=True)
     closed = np.array([int(shut_nodes(usual_roads, stream.networks[k]).sum()) for k in used.tolist()])
     roads = np.array([usual_roads.num_edges - stream.networks[k].num_edges for k in used.tolist()])

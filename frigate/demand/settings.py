@@ -87,7 +87,9 @@ class DemandSettings:
             named
             | {
                 "searches": tuple(made_of(SearchSettings, each) for each in data["searches"]),
-                "levels": levels and made_of(LevelSettings, levels | {"scales": tuple(levels["scales"])}),
+                "levels": None
+                if levels is None
+                else made_of(LevelSettings, levels | {"scales": tuple(levels["scales"])}),
                 "closures": made_of(ClosureResponse, named["closures"]),
             },
         )
