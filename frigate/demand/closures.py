@@ -12,7 +12,7 @@ R readings of sensors near closures.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from frigate.calendar import hourly_bins
 from frigate.city.network import RoadNetwork, shut_nodes
 from frigate.city.split import Period
 from frigate.city.stream import RoadNetworkStream
+from frigate.demand.count_profiles import fill_empty_hours, usual_counts
 from frigate.demand.settings import ClosureResponse
 
 MANY_NETWORKS = 48  # from which few route sets are rerouted
@@ -59,7 +60,7 @@ def fit_response(
     stream: RoadNetworkStream,
     period: Period,
     usual_roads: RoadNetwork,
-    usual_counts: Floats,
+    sensors: NDArray[np.bool_],
     changes: Changes,
     prior: ClosureResponse,
 ) -> ClosureResponse:
@@ -71,14 +72,14 @@ def fit_response(
         The record, and the snapshots to learn from.
     usual_roads
         The roads that are usually open.
-    usual_counts
-        [K,N] of the sensors to learn from; NaN elsewhere.
+    sensors
+        [N] those to learn from.
     changes
         What the trips say of a network, at each sensor without its counts.
     prior
         The answer to keep unless another is clearly better.
     """
-    near = near_closures(stream, period, usual_roads, usual_counts, changes)
+    near = near_closures(stream, period, usual_roads, sensors, changes)
     if near is None or len(np.unique(near.sensor)) < MIN_NEAR:
         return prior
     best = prior
@@ -103,23 +104,23 @@ def _errors(near: NearClosures, response: ClosureResponse) -> Floats:
 
 
 def near_closures(
-    stream: RoadNetworkStream,
-    period: Period,
-    usual_roads: RoadNetwork,
-    usual_counts: Floats,
-    changes: Changes,
+    stream: RoadNetworkStream, period: Period, usual_roads: RoadNetwork, sensors: NDArray[np.bool_], changes: Changes
 ) -> NearClosures | None:
     """The readings of sensors near closures; None if there are none. Parameters as in `fit_response`."""
+    first, stop = period
+    ratio_on = {k: changes(stream.networks[k]) for k in _chosen(stream, period, usual_roads)}
+    # A reading near a closure is not part of the usual count that it is compared with.
+    observed = stream.observed.copy()
+    for k, ratio in ratio_on.items():
+        observed[np.ix_(stream.network_of == k, np.abs(ratio - 1) > NEAR)] = False
+    usual_counts_there = fill_empty_hours(usual_counts(replace(stream, observed=observed), sensors, period))
     found: list[NearClosures] = []
     bins = hourly_bins(stream.wall_clock)
-    first, stop = period
-    for k in _chosen(stream, period, usual_roads):
-        network = stream.networks[k]
+    for k, ratio in ratio_on.items():
         at = first + np.flatnonzero(stream.network_of[first:stop] == k)
         at = at[np.linspace(0, len(at) - 1, min(len(at), FITTED_SNAPSHOTS)).astype(np.int64)]
-        ratio = changes(network)
-        usual = usual_counts[bins[at]]
-        read = stream.observed[at] & (usual > 0) & ~shut_nodes(usual_roads, network)
+        usual = usual_counts_there[bins[at]]
+        read = stream.observed[at] & (usual > 0) & ~shut_nodes(usual_roads, stream.networks[k])
         far = read & (np.abs(ratio - 1) < FAR)
         known = far.sum(1) >= MIN_FAR
         values = np.where(read, stream.values[at], 0)

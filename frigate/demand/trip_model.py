@@ -146,7 +146,7 @@ class TripModel:
                 ratio[hidden] = rerouted.node_change[hidden]
             return ratio
 
-        response = fit_response(stream, period, self.network, usual, changes, self.settings.closures)
+        response = fit_response(stream, period, self.network, sensors, changes, self.settings.closures)
         return replace(self, settings=replace(settings, closures=response))
 
     def _usual(self, sensors: NDArray[np.bool_]) -> NDArray[np.floating]:

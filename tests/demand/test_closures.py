@@ -57,23 +57,16 @@ def with_closures(
 
 
 def fitted(stream: RoadNetworkStream, said: dict[str, NDArray[np.float64]], period: tuple[int, int]) -> ClosureResponse:
-    usual = usual_counts(stream, np.ones(stream.num_nodes, bool), period)
-    return fit_response(
-        stream,
-        period,
-        stream.networks[0],
-        usual,
-        lambda network: said[network.fingerprint],
-        PRIOR,
-    )
+    every = np.ones(stream.num_nodes, bool)
+    return fit_response(stream, period, stream.networks[0], every, lambda network: said[network.fingerprint], PRIOR)
 
 
 @pytest.mark.parametrize("answer", [ClosureResponse(0.4, 0.2), ClosureResponse(1.0, 0.0), ClosureResponse(0.0, 1.0)])
 def test_the_answer_is_learned_from_the_record(answer: ClosureResponse) -> None:
     stream, said = with_closures(answer)
     found = fitted(stream, said, (0, stream.num_snapshots))
-    assert abs(found.fewer - answer.fewer) <= 0.15
-    assert abs(found.more - answer.more) <= 0.15
+    assert abs(found.fewer - answer.fewer) <= 0.11
+    assert abs(found.more - answer.more) <= 0.11
 
 
 def test_the_usual_answer_stays_where_the_record_says_nothing_clear() -> None:
