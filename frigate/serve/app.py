@@ -1,14 +1,14 @@
 """The service over HTTP: the API under /v1, the map page, health and metrics.
 
-Assembles the endpoints of `frigate.serve.api` and adds what they all share: limits, headers, logs, and one format for
-errors, `{"error": what is wrong and how to fix it, "code": machine-readable}`.
+Assembles the endpoints of `frigate.serve.api` and adds what they all share: limits, headers, logs, and errors as
+`frigate.serve.problems` writes them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
+import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -16,27 +16,23 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
-from starlette.exceptions import HTTPException
+from fastapi import FastAPI
+from starlette.requests import ClientDisconnect
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import frigate.pages
-from frigate.errors import FrigateError
 from frigate.serve.api import closures, forecast, health, network, readings, replay, whatif
-from frigate.serve.api.common import CODES, State
-from frigate.serve.ingest import BatchError, BusyError
-from frigate.serve.latest import NoForecastError
+from frigate.serve.api.common import State
 from frigate.serve.limits import Limits
 from frigate.serve.mqtt import Broker, Subscriber
+from frigate.serve.problems import ProblemApi, answer_with_problems, instance_of, problem
 from frigate.serve.service import Service
-from frigate.serve.store import StoreGoneError
 from frigate.version import __version__
 
 LOG = logging.getLogger("frigate.serve")
 STATIC = Path(frigate.pages.__file__).parent / "static"
-RETRY_S = 5
+GONE = 499  # in log and metrics, as in nginx: the client left before it had an answer
 API_POLICY = "default-src 'none'; frame-ancestors 'none'"
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -77,7 +73,7 @@ def make_app(service: Service, limits: Limits | None = None, broker: Broker | No
             await state.events.end()
             await asyncio.to_thread(service.stop)
 
-    app = FastAPI(
+    app = ProblemApi(
         title="Frigate",
         version=__version__,
         description="Traffic forecasts at every intersection of a road network from sensors at a few of them.",
@@ -92,48 +88,12 @@ def make_app(service: Service, limits: Limits | None = None, broker: Broker | No
     app.include_router(health.open_router)
     app.mount("/", _page())
     app.add_middleware(RequestMiddleware, state=state, page_policy=_page_policy(service.basemap))
-    app.add_exception_handler(HTTPException, _http_problem)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(FrigateError, _own_problem)
-    app.add_exception_handler(Exception, _unexpected)
+    answer_with_problems(app)
     return app
 
 
-def problem(status: int, error: str, headers: dict[str, str] | None = None) -> Response:
-    """An error response, in the format of every endpoint."""
-    body = json.dumps({"error": error, "code": CODES.get(status, "error")})
-    return Response(body, status, headers, media_type="application/json")
-
-
-async def _http_problem(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return problem(error.status_code, str(error.detail), dict(error.headers or {}))
-
-
-async def _invalid(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    faults = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}"[:300] for each in error.errors()[:3]]
-    malformed = any(each["type"] == "json_invalid" for each in error.errors())
-    return problem(400 if malformed else 422, "; ".join(faults))
-
-
-async def _own_problem(_: Request, error: Exception) -> Response:
-    retry = {"Retry-After": str(RETRY_S)}
-    if isinstance(error, StoreGoneError):
-        LOG.warning("store unavailable", extra={"error": str(error)})
-        return problem(503, "the store is not available. Nothing was stored; try again", retry)
-    if isinstance(error, BusyError | NoForecastError):
-        return problem(503, str(error), retry)
-    return problem(400 if isinstance(error, BatchError) else 422, str(error))
-
-
-async def _unexpected(_: Request, error: Exception) -> Response:
-    LOG.error("request failed", exc_info=error)
-    return problem(500, "internal error; see the service's log")
-
-
 class RequestMiddleware:
-    """Middleware for every request: response headers, a log line and metrics."""
+    """Middleware for every request: an id, response headers, a log line, metrics, and an answer whatever happens."""
 
     def __init__(self, app: ASGIApp, state: State, page_policy: str) -> None:
         self._app, self._state, self._page_policy = app, state, page_policy
@@ -143,7 +103,8 @@ class RequestMiddleware:
             await self._app(scope, receive, send)
             return
         begin = time.perf_counter()
-        status = 500
+        status = 0  # not answered yet
+        scope.setdefault("state", {})["request"] = secrets.token_hex(4)
         of_page = not scope["path"].startswith(("/v1/", "/healthz", "/readyz", "/metrics"))
 
         async def sending(message: Message) -> None:
@@ -161,13 +122,21 @@ class RequestMiddleware:
 
         try:
             await self._app(scope, receive, sending)
+        except ClientDisconnect:
+            status = status or GONE
+        except Exception as error:
+            LOG.error("request failed", exc_info=error, extra={"request": scope["state"]["request"]})
+            if not status:
+                failed = problem(500, "internal error; see the service's log", instance=instance_of(scope))
+                await failed(scope, receive, sending)
         finally:
-            self._note(scope, status, time.perf_counter() - begin)
+            self._note(scope, status or 500, time.perf_counter() - begin)
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", "page")
         self._state.metrics.answered(scope["method"] if route != "page" else "GET", route, status, seconds)
         extra: dict[str, Any] = {
+            "request": scope["state"]["request"],
             "method": scope["method"],
             "path": scope["path"][:200],
             "status": status,
@@ -194,6 +163,7 @@ def _page() -> ASGIApp:
         return StaticFiles(directory=STATIC, html=True)
 
     async def absent(scope: Scope, receive: Receive, send: Send) -> None:
-        await problem(404, "the map page is not built. Run `make page`. The API is under /v1")(scope, receive, send)
+        said = "the map page is not built. Run `make page`. The API is under /v1"
+        await problem(404, said, instance=instance_of(scope))(scope, receive, send)
 
     return absent

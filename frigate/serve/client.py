@@ -87,7 +87,7 @@ class ServiceClient:
 def _reason(status: int, body: bytes) -> str:
     """The service's error message, or the status."""
     try:
-        reason = json.loads(body)["error"]
+        reason = json.loads(body)["detail"]
     except (ValueError, KeyError, TypeError):
         reason = None
     if status == 401:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+
+from frigate.serve.problems import problem
 
 IDLE_S = 30.0
 
@@ -28,3 +31,12 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._idle_check.cancel()
         super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """What is no HTTP never reaches the app; its answer is a problem all the same."""
+        answer = problem(400, msg)
+        headers = [*answer.raw_headers, (b"connection", b"close")]
+        head = h11.Response(status_code=400, headers=headers, reason=b"Bad Request")
+        for event in (head, h11.Data(data=bytes(answer.body)), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()

@@ -159,8 +159,8 @@ export class Service {
 
 async function reason(answer: Response): Promise<string> {
   try {
-    const { error } = await answer.json();
-    if (typeof error === "string") return error;
+    const { detail } = await answer.json();
+    if (typeof detail === "string") return detail;
   } catch {
     // not JSON
   }

@@ -36,7 +36,7 @@ def test_a_time_that_no_calendar_has_is_refused_and_not_stored(served: Served, t
         client.put("/v1/time", json={"time": time}),
     ]
     assert [(each.status_code, each.json()["code"]) for each in answers] == [(422, "invalid")] * 6
-    assert all("between 1970 and 2200" in each.json()["error"] for each in answers)
+    assert all("between 1970 and 2200" in each.json()["detail"] for each in answers)
     sent = client.post("/v1/readings", json={"readings": [{"node": node, "time": time, "value": 1}]})
     assert sent.json()["refused"] == 1
     assert client.get("/v1/closures?ended=true").json() == {"closures": []}

@@ -173,7 +173,7 @@ def test_a_batch_that_cannot_be_read_is_refused_whole(
 ) -> None:
     answer = served.client.post("/v1/readings", content=body, headers={"Content-Type": media_type})
     assert answer.status_code == status, answer.text
-    said = answer.json()["error"] if status != 200 else answer.text
+    said = answer.json()["detail"] if status != 200 else answer.text
     assert words in said
 
 
@@ -188,9 +188,9 @@ def test_batches_have_bounds(served: Served) -> None:
 
     unknown = served.client.post("/v1/readings", content=parts(), headers=headers)
     for answer in (known, unknown):
-        assert answer.status_code == 413 and "Send it in parts" in answer.json()["error"]
+        assert answer.status_code == 413 and "Send it in parts" in answer.json()["detail"]
     rows = served.client.post("/v1/readings", content=text[: 16 + 6 * 1001], headers=headers)
-    assert rows.status_code == 413 and rows.json()["error"].startswith("1001 rows")
+    assert rows.status_code == 413 and rows.json()["detail"].startswith("1001 rows")
     zipped = served.client.post("/v1/readings", content=text[:100], headers=headers | {"Content-Encoding": "gzip"})
     assert zipped.status_code == 415
 

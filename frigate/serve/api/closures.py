@@ -9,7 +9,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from frigate.calendar import utc_iso
 from frigate.serve.api.admission import GuardedRoute, allow
-from frigate.serve.api.common import Moment, NodeText, ServiceOf, problems, road_row
+from frigate.serve.api.common import Moment, NodeText, ServiceOf, road_row
+from frigate.serve.problems import problems
 from frigate.serve.store import Closure
 
 router = APIRouter(route_class=GuardedRoute, tags=["closures"])

@@ -1,4 +1,4 @@
-"""Shared by all endpoints: access to the service, errors, tables and compression."""
+"""Shared by all endpoints: access to the service, tables and compression."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from fastapi import Depends, HTTPException, Path, Request, Response
-from pydantic import AfterValidator, AwareDatetime, BaseModel, Field, StringConstraints
+from pydantic import AfterValidator, AwareDatetime, StringConstraints
 
 from frigate.serve.city import ServedCity
 from frigate.serve.events import Events
@@ -44,50 +44,6 @@ def _known_to_calendars(time: datetime) -> datetime:
 Moment = Annotated[AwareDatetime, AfterValidator(_known_to_calendars)]  # every time that a request may name
 NodeText = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 NodeInPath = Annotated[NodeText, Path(examples=["41"])]
-
-
-class Problem(BaseModel):
-    """An error response."""
-
-    error: str = Field(description="What is wrong and how to fix it", examples=["no such node"])
-    code: str = Field(description="Machine-readable error code", examples=["not_found"])
-
-
-CODES = {
-    400: "malformed",
-    401: "unauthorized",
-    403: "forbidden",
-    404: "not_found",
-    405: "method_not_allowed",
-    408: "too_slow",
-    409: "conflict",
-    413: "too_large",
-    415: "media_type",
-    422: "invalid",
-    429: "too_many",
-    503: "unavailable",
-}
-
-Shared = dict[int | str, dict[str, Any]]
-
-
-def problems(*statuses: int) -> Shared:
-    """The error responses of an endpoint, for the OpenAPI description: the common ones and `statuses`."""
-    descriptions = {
-        400: "The body cannot be parsed",
-        401: "The token is missing or invalid",
-        403: "The token's role does not allow this",
-        404: "Not found",
-        408: "The body took too long to arrive",
-        413: "The body is too large",
-        415: "Unsupported media type",
-        409: "Not possible in this mode",
-        422: "A value is invalid",
-        429: "Too many requests: wait as long as Retry-After says",
-        503: "The store or the engine is not available: try again after Retry-After",
-    }
-    all_statuses = sorted({400, 401, 403, 422, 429, 503, *statuses})
-    return {status: {"model": Problem, "description": descriptions[status]} for status in all_statuses}
 
 
 class Kept:

@@ -23,12 +23,12 @@ from frigate.serve.api.common import (
     NodeText,
     ServiceOf,
     node_row,
-    problems,
     sent_to_many,
     table,
 )
 from frigate.serve.city import ServedCity
 from frigate.serve.issued import Issued
+from frigate.serve.problems import problems
 from frigate.serve.service import Service
 
 router = APIRouter(route_class=GuardedRoute, tags=["forecast"], dependencies=[allow("read")])

@@ -11,9 +11,10 @@ from pydantic import BaseModel, Field
 
 from frigate.calendar import utc_iso
 from frigate.serve.api.admission import GuardedRoute, allow
-from frigate.serve.api.common import ServiceOf, State, StateOf, problems
+from frigate.serve.api.common import ServiceOf, State, StateOf
 from frigate.serve.limits import run_quickly
 from frigate.serve.metrics import MEDIA_TYPE, family, labelled
+from frigate.serve.problems import problems
 from frigate.serve.scoring import accuracy
 from frigate.serve.sensors import sensor_health
 from frigate.serve.store import StoreGoneError

@@ -11,8 +11,9 @@ from fastapi import APIRouter, Request, Response
 from frigate.pages.wire import MEDIA_TYPE
 from frigate.roads.geometry import road_lines
 from frigate.serve.api.admission import GuardedRoute, allow
-from frigate.serve.api.common import BINARY, ServiceOf, problems, sent_to_many
+from frigate.serve.api.common import BINARY, ServiceOf, sent_to_many
 from frigate.serve.city import ServedCity
+from frigate.serve.problems import problems
 
 router = APIRouter(route_class=GuardedRoute, tags=["network"], dependencies=[allow("read")])
 GEOJSON = "application/geo+json"

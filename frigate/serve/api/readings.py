@@ -20,11 +20,11 @@ from frigate.serve.api.common import (
     ServiceOf,
     StateOf,
     node_row,
-    problems,
     table,
 )
 from frigate.serve.ingest import STATUSES, Judged, ReadingRow, rows_of_arrow, rows_of_csv, rows_of_json
 from frigate.serve.limits import run_quickly
+from frigate.serve.problems import problems
 
 router = APIRouter(route_class=GuardedRoute, tags=["readings"])
 PARSERS: dict[str, Callable[[bytes], list[ReadingRow]]] = {

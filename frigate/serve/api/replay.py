@@ -7,7 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from frigate.calendar import utc_iso
 from frigate.serve.api.admission import GuardedRoute, allow
-from frigate.serve.api.common import Moment, ServiceOf, problems
+from frigate.serve.api.common import Moment, ServiceOf
+from frigate.serve.problems import problems
 from frigate.serve.service import Service
 
 router = APIRouter(route_class=GuardedRoute, tags=["time"])

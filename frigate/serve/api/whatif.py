@@ -13,9 +13,10 @@ from frigate.forecasting.summary import largest_changes
 from frigate.pages import wire
 from frigate.serve.api.admission import GuardedRoute, allow
 from frigate.serve.api.closures import NodeName
-from frigate.serve.api.common import BINARY, NodeText, ServiceOf, StateOf, node_row, problems, road_row, sent
+from frigate.serve.api.common import BINARY, NodeText, ServiceOf, StateOf, node_row, road_row, sent
 from frigate.serve.city import ServedCity
 from frigate.serve.engine import WhatIf
+from frigate.serve.problems import problems
 
 router = APIRouter(route_class=GuardedRoute, tags=["questions"], dependencies=[allow("read")])
 CHANGES_LISTED = 10

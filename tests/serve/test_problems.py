@@ -1,0 +1,138 @@
+"""Every error is a problem as in RFC 9457, whoever finds it: endpoints, the framework, the server."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from http import HTTPStatus
+from pathlib import Path
+
+import pytest
+
+from frigate.serve.problems import KINDS, MEDIA_TYPE
+from frigate.serve.store import StoreGoneError, open_store
+from tests.support.running_service import running, wait_for
+from tests.support.service import Served, Town, serve_town
+
+BY_RFC_9457 = {"type", "title", "status", "detail", "instance"}
+
+
+@pytest.fixture
+def served(town: Town, tmp_path: Path) -> Iterator[Served]:
+    store = open_store(str(tmp_path / "store.db"))
+    with serve_town(town, store) as served:
+        yield served
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v1/nodes/nowhere", 404),  # an endpoint
+        ("GET", "/v1/nothing", 404),  # the framework
+        ("GET", "/nothing.html", 404),  # the files of the page
+        ("PUT", "/v1/closures", 405),
+        ("GET", "/v1/forecast.xml", 422),
+        ("POST", "/v1/readings", 415),
+        ("GET", "/v1/nodes/%F0%9F%9A%A6%0D%0A<b>", 404),
+    ],
+)
+def test_an_error_is_a_problem(served: Served, method: str, path: str, status: int) -> None:
+    answer = served.client.request(method, path)
+    told = answer.json()
+    assert answer.headers["content-type"] == MEDIA_TYPE and answer.status_code == status
+    assert told.keys() == BY_RFC_9457 | {"code", "error"}
+    assert (told["type"], told["title"], told["status"]) == ("about:blank", HTTPStatus(status).phrase, status)
+    assert told["code"] == KINDS[status][0] and told["error"] == told["detail"]
+    place, _, request = told["instance"].partition("#")
+    assert place == path.replace("<b>", "%3Cb%3E") and len(request) == 8
+
+
+class Heard(logging.Handler):
+    """What is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records = list[logging.LogRecord]()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+@pytest.fixture
+def heard() -> Iterator[list[logging.LogRecord]]:
+    handler = Heard()
+    loggers = [logging.getLogger(name) for name in ("frigate.serve", "uvicorn.error")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.addHandler(handler)
+        logger.setLevel("INFO")
+    yield handler.records
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+def test_each_has_a_name_of_its_own_that_the_log_has_too(served: Served, heard: list[logging.LogRecord]) -> None:
+    told = [served.client.get("/v1/nodes/nowhere").json()["instance"].partition("#")[2] for _ in range(2)]
+    assert told == [vars(each)["request"] for each in heard if each.getMessage() == "request"]
+    assert len(set(told)) == 2
+
+
+def test_a_mistake_of_ours_is_a_problem_with_all_headers(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a secret of the inside")
+
+    monkeypatch.setattr(served.service.store, "closures", broken)
+    answer = served.client.get("/v1/closures")
+    assert (answer.status_code, answer.json()["code"]) == (500, "error") and "secret" not in answer.text
+    assert answer.headers["content-type"] == MEDIA_TYPE and answer.headers["x-content-type-options"] == "nosniff"
+    requests = served.client.get("/metrics").text
+    assert any(line.endswith('status="500"} 1') for line in requests.splitlines())
+
+
+def test_a_store_that_is_gone_is_a_problem(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: object) -> None:
+        raise StoreGoneError("store.db: disk I/O error")
+
+    monkeypatch.setattr(served.service.store, "closures", gone)
+    answer = served.client.get("/v1/closures")
+    assert (answer.status_code, answer.headers["retry-after"], answer.json()["code"]) == (503, "5", "unavailable")
+    assert answer.headers["content-type"] == MEDIA_TYPE
+
+
+def test_the_description_says_so(served: Served) -> None:
+    described = served.client.get("/v1/openapi.json").json()
+    for path, methods in described["paths"].items():
+        for method, operation in methods.items():
+            for status, answer in operation["responses"].items():
+                if status >= "400" and path != "/readyz":
+                    assert answer["content"].keys() == {MEDIA_TYPE}, (method, path, status)
+    assert described["components"]["schemas"]["Problem"]["properties"].keys() >= BY_RFC_9457
+
+
+def test_what_is_no_http_gets_a_problem_too(town: Town, tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "store.db"))
+    with running(town, store) as one, one.connect() as nonsense:
+        nonsense.sendall(b"\x16\x03\x01 hello\r\n\r\n")
+        answer = b""
+        while part := nonsense.recv(4096):
+            answer += part
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 ") and f"content-type: {MEDIA_TYPE}".encode() in head.lower()
+        assert json.loads(body)["code"] == "malformed"
+    store.close()
+
+
+def test_a_client_that_leaves_is_no_error(town: Town, tmp_path: Path, heard: list[logging.LogRecord]) -> None:
+    store = open_store(str(tmp_path / "store.db"))
+    with running(town, store) as one:
+        for path, media_type in (("/v1/readings", "text/csv"), ("/v1/closures", "application/json")):
+            with one.connect() as leaving:
+                head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n"
+                leaving.sendall(f"{head}Content-Type: {media_type}\r\n\r\nnode,time".encode())
+        wait_for(lambda: sum(vars(each).get("method") == "POST" for each in heard) == 2)
+    assert [each.getMessage() for each in heard if each.levelno >= logging.WARNING] == []
+    assert [vars(each)["status"] for each in heard if vars(each).get("path") == "/v1/readings"] == [499]
+    store.close()
