@@ -84,7 +84,7 @@ def make_app(service: Service, limits: Limits | None = None, broker: Broker | No
     )
     app.state.frigate = state
     for module in (network, forecast, whatif, closures, readings, health, replay):
-        app.include_router(module.router, prefix="/v1")
+        app.include_router(module.router)
     app.include_router(health.open_router)
     app.mount("/", _page())
     app.add_middleware(RequestMiddleware, state=state, page_policy=_page_policy(service.basemap))

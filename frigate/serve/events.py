@@ -1,15 +1,18 @@
 """Server-sent events: new forecasts and changed closures. Every process watches the store, so any can send them.
 
 There is no queue per listener: each is sent the difference between the state it last saw and the current one. A slow
-listener misses superseded events and costs no memory.
+listener misses superseded events and costs no memory. The id of an event is the state itself, so that a listener that
+comes back is sent the difference too, by any process.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+
+from fastapi.sse import ServerSentEvent
 
 from frigate.calendar import utc_iso
 from frigate.errors import FrigateError
@@ -18,9 +21,10 @@ from frigate.serve.store import Store
 
 LOG = logging.getLogger("frigate.serve")
 WATCH_S = 1.0
-KEEPALIVE_S = 15.0
+RETRY_MS = 2000
 
 State = tuple[int | None, int]  # of the store: issue time of the latest forecast, number of changes to closures
+NOTHING: State = (None, 0)
 
 
 class Events:
@@ -36,7 +40,7 @@ class Events:
 
     def __init__(self, store: Store, prepare: Callable[[], object]) -> None:
         self._store, self._prepare = store, prepare
-        self._state: State = (None, 0)
+        self._state: State | None = None  # not read yet
         self._changed = asyncio.Condition()
         self._ended = False
         self.listeners = 0
@@ -46,7 +50,7 @@ class Events:
         while True:
             try:
                 state = await run_quickly(self._store.state)
-                if state[0] != self._state[0]:
+                if state[0] != (self._state or NOTHING)[0]:
                     await run_quickly(self._prepare)
                 if state != self._state:
                     async with self._changed:
@@ -62,35 +66,49 @@ class Events:
             self._ended = True
             self._changed.notify_all()
 
-    async def stream(self) -> AsyncIterator[str]:
-        """The text of one listener's stream."""
+    @contextmanager
+    def listener(self) -> Iterator[None]:
+        """Counts a listener while its stream is open."""
         self.listeners += 1
         try:
-            known = self._state
-            yield "retry: 2000\n: welcome\n\n"
-            while not self._ended:
-                if self._state == known and not await self._wait(known):
-                    yield ": still here\n\n"
-                state = self._state
-                before = known
-                known = state
-                if state[0] is not None and state[0] != before[0]:
-                    yield _event("forecast", {"issued_at": utc_iso(state[0])})
-                if state[1] != before[1]:
-                    yield _event("closures", {"changes": state[1]})
+            yield
         finally:
             self.listeners -= 1
 
-    async def _wait(self, known: State) -> bool:
-        """Wait for a change. Returns False if it is time for a keepalive first."""
+    async def stream(self, last_event_id: str = "") -> AsyncIterator[ServerSentEvent]:
+        """One listener's stream: what changes from now on, or from the event with this id.
+
+        Parameters
+        ----------
+        last_event_id
+            Of the last event that the listener received, if it comes back.
+        """
+        known = _state_of(last_event_id) or self._state or NOTHING
+        yield ServerSentEvent(retry=RETRY_MS)
+        while (state := await self._other(known)) is not None:
+            if state[0] is not None and state[0] != known[0]:
+                # Whoever has received only this event does not know of the closures yet.
+                yield ServerSentEvent(
+                    event="forecast", data={"issued_at": utc_iso(state[0])}, id=_id_of((state[0], known[1]))
+                )
+            if state[1] != known[1]:
+                yield ServerSentEvent(event="closures", data={"changes": state[1]}, id=_id_of(state))
+            known = state
+
+    async def _other(self, known: State) -> State | None:
+        """Wait for a state other than the known one; None at the end."""
         async with self._changed:
-            try:
-                async with asyncio.timeout(KEEPALIVE_S):
-                    await self._changed.wait_for(lambda: self._ended or self._state != known)
-            except TimeoutError:
-                return False
-        return True
+            await self._changed.wait_for(lambda: self._ended or self._state not in (None, known))
+        return None if self._ended else self._state
 
 
-def _event(name: str, data: dict[str, object]) -> str:
-    return f"event: {name}\ndata: {json.dumps(data)}\n\n"
+def _id_of(state: State) -> str:
+    return f"{state[0] or ''}.{state[1]}"
+
+
+def _state_of(event_id: str) -> State | None:
+    """None for an id that is none of ours."""
+    issued, dot, changes = event_id.partition(".")
+    if not (dot and changes.isdecimal() and (issued.isdecimal() or not issued)):
+        return None
+    return (int(issued) if issued else None), int(changes)

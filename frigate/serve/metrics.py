@@ -1,66 +1,88 @@
-"""Metrics in the Prometheus text format."""
+"""What Prometheus reads: requests, counted and timed as they are answered, and the state of the service when it asks.
+
+Each process of a service counts for itself and is scraped by itself.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator
 
-BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as MEDIA_TYPE
+from prometheus_client.registry import Collector
+
+from frigate.serve.events import Events
+from frigate.serve.mqtt import Subscriber
+from frigate.serve.service import Service
+
+__all__ = ["MEDIA_TYPE", "Metrics"]
+
+Family = CounterMetricFamily | GaugeMetricFamily
 
 
 class Metrics:
-    """Counts and times requests by route and status. Use it from the event loop only."""
+    """The metrics of one app, in a registry of its own: a process may have several."""
 
-    def __init__(self) -> None:
-        self.requests: Counter[tuple[str, str, int]] = Counter()  # method, route, status
-        self._buckets: dict[str, list[int]] = {}  # by route
-        self._seconds: defaultdict[str, float] = defaultdict(float)
+    def __init__(self, service: Service, events: Events, mqtt: Subscriber | None) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "frigate_requests_total",
+            "Requests by method, route and status",
+            ["method", "route", "status"],
+            registry=self._registry,
+        )
+        self._seconds = Histogram("frigate_request_seconds", "Response time", ["route"], registry=self._registry)
+        self._registry.register(_ServiceState(service, events))
+        if mqtt is not None:
+            self._registry.register(_MqttState(mqtt))
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
-        self.requests[method, route, status] += 1
-        buckets = self._buckets.setdefault(route, [0] * (len(BUCKETS_S) + 1))
-        buckets[bisect_left(BUCKETS_S, seconds)] += 1
-        self._seconds[route] += seconds
+        self._requests.labels(method, route, str(status)).inc()
+        self._seconds.labels(route).observe(seconds)
 
-    def lines(self) -> Iterable[str]:
-        yield from family(
-            "frigate_requests_total",
-            "counter",
-            "Requests by method, route and status",
-            {
-                _labels(method=method, route=route, status=str(status)): count
-                for (method, route, status), count in self.requests.items()
-            },
-        )
-        name = "frigate_request_seconds"
-        yield from (f"# HELP {name} Response time", f"# TYPE {name} histogram")
-        for route, buckets in self._buckets.items():
-            total = 0
-            for bound, count in zip([*map(str, BUCKETS_S), "+Inf"], buckets, strict=True):
-                total += count
-                yield f"{name}_bucket{_labels(route=route, le=bound)} {total}"
-            yield f"{name}_sum{_labels(route=route)} {self._seconds[route]:.6f}"
-            yield f"{name}_count{_labels(route=route)} {total}"
+    def text(self) -> bytes:
+        """All metrics in the Prometheus text format."""
+        return generate_latest(self._registry)
 
 
-def family(name: str, kind: str, text: str, values: Mapping[str, float | None] | float | None) -> Iterable[str]:
-    """The lines of one metric: a single value, or one per set of labels. None is left out."""
-    yield f"# HELP {name} {text}"
-    yield f"# TYPE {name} {kind}"
-    for labels, value in (values if isinstance(values, Mapping) else {"": values}).items():
-        if value is not None:
-            yield f"{name}{labels} {value}"
+class _ServiceState(Collector):
+    def __init__(self, service: Service, events: Events) -> None:
+        self._service, self._events = service, events
+
+    def collect(self) -> Iterator[Family]:
+        service, clock = self._service, self._service.clock.state
+        readings = CounterMetricFamily("frigate_readings_total", "Readings received, by status", labels=["status"])
+        for status in ("accepted", "duplicate", "corrected", "refused"):
+            readings.add_metric([status], service.ingest.counts[status])
+        yield readings
+        yield _gauge("frigate_readings_waiting", "Readings waiting to be written", service.ingest.waiting_rows)
+        yield _gauge("frigate_clock_holder", "Whether this process makes the forecasts", clock.holder)
+        yield _counter("frigate_forecasts_total", "Forecasts made by this process", clock.forecasts)
+        yield _counter("frigate_ticks_skipped_total", "Steps without a forecast", clock.skipped)
+        yield _gauge("frigate_forecast_seconds", "Duration of the last forecast", clock.seconds)
+        if clock.issued_s is not None:
+            age_s = service.now() - clock.issued_s
+            yield _gauge("frigate_forecast_age_seconds", "Age of the latest forecast", age_s)
+        yield _gauge("frigate_clock_error", "Whether the clock's last turn failed", bool(clock.error))
+        yield _gauge("frigate_event_streams", "Open event streams", self._events.listeners)
 
 
-def labelled(name: str, values: Mapping[str, float]) -> dict[str, float]:
-    """Values by one label."""
-    return {_labels(**{name: label}): value for label, value in values.items()}
+class _MqttState(Collector):
+    def __init__(self, mqtt: Subscriber) -> None:
+        self._mqtt = mqtt
+
+    def collect(self) -> Iterator[Family]:
+        state = self._mqtt.state
+        yield _gauge("frigate_mqtt_connected", "Whether the broker is connected", state.connected)
+        yield _counter("frigate_mqtt_messages_total", "Messages acknowledged", state.messages)
+        yield _counter("frigate_mqtt_refused_total", "Rows and messages refused", state.refused)
+        yield _gauge("frigate_mqtt_waiting", "Whether messages await the store", state.waiting)
 
 
-def _labels(**labels: str) -> str:
-    def escaped(text: str) -> str:
-        return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, value=float(value))
 
-    return "{" + ",".join(f'{name}="{escaped(value)}"' for name, value in labels.items()) + "}"
+
+def _counter(name: str, text: str, value: float) -> CounterMetricFamily:
+    return CounterMetricFamily(name, text, value=float(value))

@@ -227,8 +227,8 @@ def test_health_and_metrics(served: Served) -> None:
         "stale": False,
     }
     lines = get(served, "/metrics").text.splitlines()
-    assert "frigate_forecasts_total 1" in lines and 'frigate_readings_total{status="accepted"} 0' in lines
-    assert 'frigate_requests_total{method="GET",route="/healthz",status="200"} 1' in lines
+    assert "frigate_forecasts_total 1.0" in lines and 'frigate_readings_total{status="accepted"} 0.0' in lines
+    assert 'frigate_requests_total{method="GET",route="/healthz",status="200"} 1.0' in lines
 
 
 def test_the_description_is_complete(shared: Served) -> None:

@@ -45,7 +45,7 @@ class Listener:
 
     def __init__(self, stream: httpx2.Response) -> None:
         self.lines = stream.iter_lines()
-        self.until(": welcome")
+        self.until("retry: ")
 
     def until(self, wanted: str) -> str:
         return next(line for line in self.lines if line.startswith(wanted))
@@ -68,8 +68,38 @@ def test_listeners_hear_of_forecasts_and_closures_and_the_end(one: Running, town
         issued_s = int(town.city.stream.times_s[FIRST]) + 2 * STEP_S
         assert [each.event("forecast") for each in listeners] == [{"issued_at": utc_iso(issued_s)}] * 2
         one.server.should_exit = True
-        assert [list(each.lines) for each in listeners] == [[""], [""]]  # ended, not cut
+        for each in listeners:
+            id_of_last, *rest = each.lines  # ended, not cut: the client would raise an error
+            assert id_of_last.startswith(f"id: {issued_s}.") and rest == [""]
     wait_for(lambda: not one.server.frigate.state.frigate.events.listeners)
+
+
+def test_a_listener_that_comes_back_is_told_what_it_missed(one: Running) -> None:
+    first, second = list(one.service.city.road_of)[:2]
+    with one.client.stream("GET", "/v1/events") as stream:
+        listener = Listener(stream)
+        one.client.post("/v1/closures", json={"source": first[0], "target": first[1]})
+        listener.event("closures")
+        last = {"Last-Event-ID": listener.until("id: ").removeprefix("id: ")}
+    one.client.post("/v1/closures", json={"source": second[0], "target": second[1]})
+    with one.client.stream("GET", "/v1/events", headers=last) as stream:
+        assert Listener(stream).event("closures") == {"changes": 2}
+    issued_s = one.service.store.state()[0]
+    with one.client.stream("GET", "/v1/events", headers={"Last-Event-ID": ".2"}) as stream:  # a forecast only
+        assert Listener(stream).event("forecast") == {"issued_at": utc_iso(issued_s or 0)}
+    for unknown in ("", "None", "7", "1.x", "-1.0", "."):
+        with one.client.stream("GET", "/v1/events", headers={"Last-Event-ID": unknown}) as stream:
+            listener = Listener(stream)
+            one.client.delete(f"/v1/closures/{one.client.get('/v1/closures').json()['closures'][0]['id']}")
+            one.client.post("/v1/closures", json={"source": first[0], "target": first[1]})
+            assert listener.event("closures")["changes"]
+
+
+def test_a_stream_without_news_is_kept_alive(one: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastapi.routing._PING_INTERVAL", 0.1)
+    with one.client.stream("GET", "/v1/events") as stream:
+        listener = Listener(stream)
+        assert [listener.until(": ") for _ in range(2)] == [": ping"] * 2
 
 
 def test_a_listener_that_goes_away_is_forgotten(one: Running) -> None:

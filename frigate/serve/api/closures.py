@@ -13,7 +13,7 @@ from frigate.serve.api.common import Moment, NodeText, ServiceOf, road_row
 from frigate.serve.problems import problems
 from frigate.serve.store import Closure
 
-router = APIRouter(route_class=GuardedRoute, tags=["closures"])
+router = APIRouter(prefix="/v1", route_class=GuardedRoute, tags=["closures"])
 MAX_BACKDATE_S = 86_400  # how far in the past a closure may begin
 
 

@@ -68,7 +68,7 @@ class State:
     def __init__(self, service: Service, limits: Limits, mqtt: Subscriber | None = None) -> None:
         self.service, self.limits, self.mqtt = service, limits, mqtt
         self.events = Events(service.store, service.latest.get)
-        self.metrics = Metrics()
+        self.metrics = Metrics(service, self.events, mqtt)
         self.rate = Rate(limits.rate)
         self.kept = Kept()
         self._what_if_slots = threading.BoundedSemaphore(limits.what_ifs)

@@ -31,7 +31,7 @@ from frigate.serve.issued import Issued
 from frigate.serve.problems import problems
 from frigate.serve.service import Service
 
-router = APIRouter(route_class=GuardedRoute, tags=["forecast"], dependencies=[allow("read")])
+router = APIRouter(prefix="/v1", route_class=GuardedRoute, tags=["forecast"], dependencies=[allow("read")])
 
 Box = Annotated[
     str | None,

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Any
+from collections.abc import AsyncIterator
+from typing import Annotated
 
-from fastapi import APIRouter, HTTPException, Query, Response
-from fastapi.responses import StreamingResponse
+from fastapi import APIRouter, Depends, Header, HTTPException, Query, Response
+from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel, Field
 
 from frigate.calendar import utc_iso
 from frigate.serve.api.admission import GuardedRoute, allow
-from frigate.serve.api.common import ServiceOf, State, StateOf
+from frigate.serve.api.common import ServiceOf, StateOf
 from frigate.serve.limits import run_quickly
-from frigate.serve.metrics import MEDIA_TYPE, family, labelled
+from frigate.serve.metrics import MEDIA_TYPE
 from frigate.serve.problems import problems
 from frigate.serve.scoring import accuracy
 from frigate.serve.sensors import sensor_health
 from frigate.serve.store import StoreGoneError
 
 SENSORS_CACHED_S = 5
-router = APIRouter(route_class=GuardedRoute, tags=["health"], dependencies=[allow("read")])
+router = APIRouter(prefix="/v1", route_class=GuardedRoute, tags=["health"], dependencies=[allow("read")])
 open_router = APIRouter(route_class=GuardedRoute, tags=["health"])  # its probes reveal nothing about the city
 
 
@@ -94,30 +94,39 @@ def sensors(state: StateOf) -> Sensors:
     return state.kept.get("sensors", now_s // SENSORS_CACHED_S, health)
 
 
+async def _free_stream(state: StateOf) -> AsyncIterator[None]:
+    """Take one of the event streams, for as long as it is sent."""
+    if state.events.listeners >= state.limits.streams:
+        raise HTTPException(503, f"all {state.limits.streams} event streams are in use", {"Retry-After": "10"})
+    with state.events.listener():
+        yield
+
+
 @router.get(
     "/events",
-    response_class=StreamingResponse,
+    response_class=EventSourceResponse,
+    dependencies=[Depends(_free_stream)],
     responses={
         **problems(),
         200: {
             "content": {
                 "text/event-stream": {
-                    "schema": {"type": "string"},
-                    "example": 'event: forecast\ndata: {"issued_at": "2024-03-04T08:00:00Z"}\n\n',
+                    "example": 'event: forecast\ndata: {"issued_at": "2024-03-04T08:00:00Z"}\nid: 1709539200.4\n\n'
                 }
             }
         },
     },
 )
-async def events(state: StateOf) -> StreamingResponse:
+async def events(
+    state: StateOf, last_event_id: Annotated[str, Header(max_length=100, examples=["1709539200.4"])] = ""
+) -> AsyncIterator[ServerSentEvent]:
     """Server-sent events: `forecast` when a new one is issued, `closures` when a road is closed or reopened.
 
-    A comment every 15 seconds keeps the connection alive.
+    A client that connects again with the id of the last event it received, as browsers do by themselves, is told what
+    it missed. A comment every 15 seconds keeps the connection alive.
     """
-    if state.events.listeners >= state.limits.streams:
-        raise HTTPException(503, f"all {state.limits.streams} event streams are in use", {"Retry-After": "10"})
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # stops nginx from buffering
-    return StreamingResponse(state.events.stream(), media_type="text/event-stream", headers=headers)
+    async for event in state.events.stream(last_event_id):
+        yield event
 
 
 class Alive(BaseModel):
@@ -165,31 +174,4 @@ async def readyz(service: ServiceOf, response: Response) -> Ready:
 )
 async def metrics(state: StateOf) -> Response:
     """Prometheus metrics."""
-    return Response("\n".join([*_lines(state), ""]), media_type=MEDIA_TYPE)
-
-
-def _lines(state: State) -> Iterator[str]:
-    service, clock = state.service, state.service.clock.state
-    yield from state.metrics.lines()
-    counts: dict[str, float] = {
-        name: service.ingest.counts[name] for name in ("accepted", "duplicate", "corrected", "refused")
-    }
-    yield from family("frigate_readings_total", "counter", "Readings received, by status", labelled("status", counts))
-    age_s: Any = None if clock.issued_s is None else round(service.now() - clock.issued_s, 3)
-    for name, kind, text, value in (
-        ("frigate_readings_waiting", "gauge", "Readings waiting to be written", service.ingest.waiting_rows),
-        ("frigate_clock_holder", "gauge", "Whether this process makes the forecasts", int(clock.holder)),
-        ("frigate_forecasts_total", "counter", "Forecasts made by this process", clock.forecasts),
-        ("frigate_ticks_skipped_total", "counter", "Steps without a forecast", clock.skipped),
-        ("frigate_forecast_seconds", "gauge", "Duration of the last forecast", clock.seconds),
-        ("frigate_forecast_age_seconds", "gauge", "Age of the latest forecast", age_s),
-        ("frigate_clock_error", "gauge", "Whether the clock's last turn failed", int(bool(clock.error))),
-        ("frigate_event_streams", "gauge", "Open event streams", state.events.listeners),
-    ):
-        yield from family(name, kind, text, value)
-    if state.mqtt is not None:
-        mqtt = state.mqtt.state
-        yield from family("frigate_mqtt_connected", "gauge", "Whether the broker is connected", int(mqtt.connected))
-        yield from family("frigate_mqtt_messages_total", "counter", "Messages acknowledged", mqtt.messages)
-        yield from family("frigate_mqtt_refused_total", "counter", "Rows and messages refused", mqtt.refused)
-        yield from family("frigate_mqtt_waiting", "gauge", "Whether messages await the store", int(mqtt.waiting))
+    return Response(state.metrics.text(), media_type=MEDIA_TYPE)

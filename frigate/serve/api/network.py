@@ -15,7 +15,7 @@ from frigate.serve.api.common import BINARY, ServiceOf, sent_to_many
 from frigate.serve.city import ServedCity
 from frigate.serve.problems import problems
 
-router = APIRouter(route_class=GuardedRoute, tags=["network"], dependencies=[allow("read")])
+router = APIRouter(prefix="/v1", route_class=GuardedRoute, tags=["network"], dependencies=[allow("read")])
 GEOJSON = "application/geo+json"
 DIGITS = 7  # decimals of a degree: about a centimetre
 

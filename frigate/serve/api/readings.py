@@ -26,7 +26,7 @@ from frigate.serve.ingest import STATUSES, Judged, ReadingRow, rows_of_arrow, ro
 from frigate.serve.limits import run_quickly
 from frigate.serve.problems import problems
 
-router = APIRouter(route_class=GuardedRoute, tags=["readings"])
+router = APIRouter(prefix="/v1", route_class=GuardedRoute, tags=["readings"])
 PARSERS: dict[str, Callable[[bytes], list[ReadingRow]]] = {
     "application/json": rows_of_json,
     "text/csv": rows_of_csv,

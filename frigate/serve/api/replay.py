@@ -11,7 +11,7 @@ from frigate.serve.api.common import Moment, ServiceOf
 from frigate.serve.problems import problems
 from frigate.serve.service import Service
 
-router = APIRouter(route_class=GuardedRoute, tags=["time"])
+router = APIRouter(prefix="/v1", route_class=GuardedRoute, tags=["time"])
 
 
 class TimeAnswer(BaseModel):

@@ -18,7 +18,7 @@ from frigate.serve.city import ServedCity
 from frigate.serve.engine import WhatIf
 from frigate.serve.problems import problems
 
-router = APIRouter(route_class=GuardedRoute, tags=["questions"], dependencies=[allow("read")])
+router = APIRouter(prefix="/v1", route_class=GuardedRoute, tags=["questions"], dependencies=[allow("read")])
 CHANGES_LISTED = 10
 MAX_ROADS = 50
 
