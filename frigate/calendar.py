@@ -115,6 +115,28 @@ def hourly_bins(clock: Array) -> Array:
     return bins
 
 
+def bins_told_of(clock: NDArray[np.int64], step_s: int) -> NDArray[np.bool_]:
+    """[S,BINS] the hourly bins that each snapshot tells of: every hour that it covers at least half of, and that of its
+    midpoint. All are of the kind of day that it begins on, which is how `between_bins` reads them.
+
+    Parameters
+    ----------
+    clock
+        [S,3] the wall-clock time at the start of each snapshot.
+    step_s
+        Length of a snapshot.
+    """
+    length_s = min(step_s, DAY_S)
+    begin = clock[:, SECOND, None]  # [S,1]
+    hour = np.arange(HOURS)
+    told = (begin + length_s // 2) // 3600 % HOURS == hour
+    for opens in (3600 * hour, 3600 * hour + DAY_S):  # it may end on the next day
+        told |= np.minimum(begin + length_s, opens + 3600) - np.maximum(begin, opens) >= 1800
+    of_kind = clock[:, KIND, None] == np.arange(len(KINDS_OF_DAY))  # [S,2]
+    bins: NDArray[np.bool_] = (told[:, None] & of_kind[:, :, None]).reshape(-1, BINS)
+    return bins
+
+
 def between_bins(clock: Array, step_s: int) -> tuple[Array, Array, Array]:
     """The two hourly bins to interpolate between: those whose midpoints bracket the midpoint of a snapshot.
 

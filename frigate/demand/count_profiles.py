@@ -1,11 +1,14 @@
-"""Usual counts of each sensor, by kind of day and hour."""
+"""Usual counts of each sensor, by kind of day and hour.
+
+Counts are of one step. A snapshot that is longer than an hour tells of every hour that it covers (`bins_told_of`).
+"""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.calendar import BINS, HOURS, hourly_bins
+from frigate.calendar import BINS, HOURS, bins_told_of
 from frigate.city.network import shut_nodes
 from frigate.city.split import Period
 from frigate.city.stream import RoadNetworkStream
@@ -32,11 +35,12 @@ def usual_counts(
     rows = np.flatnonzero(sensors)
     values = stream.values[first:stop, rows].astype(np.float64)
     observed = usual_readings(stream, first, stop)[:, rows]
-    bins = hourly_bins(stream.wall_clock)[first:stop]
+    told_of = bins_told_of(stream.wall_clock[first:stop], stream.step_s)
     hourly = np.full((BINS, stream.num_nodes), np.nan)
-    for b in np.unique(bins):
-        count = observed[bins == b].sum(0)
-        total = np.where(observed[bins == b], values[bins == b], 0).sum(0)
+    for b in np.flatnonzero(told_of.any(0)):
+        at = told_of[:, b]
+        count = observed[at].sum(0)
+        total = np.where(observed[at], values[at], 0).sum(0)
         hourly[b, rows[count > 0]] = (total / np.maximum(count, 1))[count > 0]
     return hourly
 
@@ -76,10 +80,10 @@ def usual_medians(
     first, stop = period or (0, stream.num_snapshots)
     rows = np.flatnonzero(sensors)
     medians = np.full((BINS, stream.num_nodes), np.nan, np.float32)
-    bins = hourly_bins(stream.wall_clock)[first:stop]
+    told_of = bins_told_of(stream.wall_clock[first:stop], stream.step_s)
     observed = usual_readings(stream, first, stop)
-    for b in np.unique(bins):
-        at = np.flatnonzero(bins == b)
+    for b in np.flatnonzero(told_of.any(0)):
+        at = np.flatnonzero(told_of[:, b])
         cells = np.ix_(at, rows)
         values = np.sort(np.where(observed[cells], stream.values[first:stop][cells], np.inf), axis=0)
         count = np.isfinite(values).sum(0)
