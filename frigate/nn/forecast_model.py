@@ -79,6 +79,11 @@ class ForecastModel(nn.Module):
         """Let this share of the learned correction of demand count; without one, all is learned."""
 
     @property
+    def is_demand_alone(self) -> bool:
+        """Whether nothing is added to demand's forecast: what was learned has no trust, or nothing was learned."""
+        return False
+
+    @property
     def reach(self) -> Reach | None:
         """The model's receptive field; None if unknown."""
         return None

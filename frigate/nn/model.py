@@ -264,6 +264,13 @@ class Frigate(ForecastModel):
     def trust_correction(self, share: float) -> None:
         self.trust.fill_(share)
 
+    @property
+    def is_demand_alone(self) -> bool:
+        if not self.corrects_demand:
+            return False
+        outputs = [parameter for mlp in (self.first, self.readout) for parameter in mlp[-1].parameters()]
+        return float(self.trust) == 0 or not any(parameter.any() for parameter in outputs)
+
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
         state_dict.setdefault(f"{prefix}trust", torch.ones(()))  # runs of 0.1.0 have none
         super()._load_from_state_dict(state_dict, prefix, *rest)

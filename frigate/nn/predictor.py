@@ -61,6 +61,7 @@ class Predictor:
         kernels: str = "auto",
     ) -> None:
         self.model = copy.deepcopy(model).to(device).eval()
+        self._demand_alone = self.model.is_demand_alone  # then the network need not run
         self.network = network
         self.device = device
         self.parts = parts
@@ -80,7 +81,9 @@ class Predictor:
         `must_fit`: raise an error if even the smallest block of nodes does not fit into memory, instead of trying it.
         """
         with self.inference():
-            if self.parts:
+            if self._demand_alone and batch.demand is not None:
+                made = batch.demand if nodes is None else batch.demand[..., nodes]
+            elif self.parts:
                 made = in_parts(self.model, batch, self.parts, kernels=self.kernels)
                 made = made if nodes is None else made[..., nodes]
             elif nodes is not None:

@@ -16,6 +16,7 @@ from frigate.demand.settings import DemandSettings
 from frigate.demand.tables import DemandTables, FlowsOn
 from frigate.nn.batch import Batch
 from frigate.nn.model import Frigate
+from frigate.nn.predictor import Predictor
 from frigate.nn.scaling import NEAR_CUTOFF
 from frigate.training.run import RunOnCity
 from frigate.training.train import new_run
@@ -116,6 +117,32 @@ def test_default_equals_the_loops(quantity: str, demand: bool) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
     assert expected.std() > 1e-3
     assert_same_gradients(model, found, expected, rtol=1e-5)
+
+
+def test_a_network_that_adds_nothing_is_not_run() -> None:
+    """Its hidden weights are poisoned: running it would give NaN."""
+    town = weekend_town("count")
+    model = build_model(town.settings, replace(town.scaling, demand=DemandSettings())).double()
+    batch = random_demand(in_float64(town.batch([20], past=PAST, horizon=HORIZON)), 0)
+    predict = {"trusted": Predictor(model, town.stream.network, torch.device("cpu"))}
+    model.trust_correction(0)
+    predict["no trust"] = Predictor(model, town.stream.network, torch.device("cpu"))
+    model.trust_correction(1)
+    with torch.no_grad():
+        for mlp in (model.first, model.readout):
+            for parameter in mlp[-1].parameters():
+                parameter.zero_()
+    predict["untrained"] = Predictor(model, town.stream.network, torch.device("cpu"))
+    nodes = torch.tensor([4, 1])
+    for name, made in predict.items():
+        with torch.no_grad():
+            for parameter in made.model.encoder.parameters():  # type: ignore[union-attr, operator]
+                parameter.fill_(torch.nan)
+        if name == "trusted":
+            assert made(batch).isnan().all()
+        else:
+            assert torch.equal(made(batch), batch.demand)  # type: ignore[arg-type]
+            assert torch.equal(made(batch, nodes), batch.demand[..., nodes])  # type: ignore[index]
 
 
 # What demand tells of a window
