@@ -26,7 +26,7 @@ from frigate.city.stream import RoadNetworkStream
 from frigate.errors import CityError
 from frigate.reading.files import digest, replacing_folder
 
-CACHE_FORMAT = 6  # before it, each network had tables of its own roads
+CACHE_FORMAT = 7  # before it, nodes had no names of their own
 MAPPED = ("values", "observed")  # memory-mapped and without a digest, which would read all of them
 ARRAYS = (
     "values",
@@ -47,6 +47,7 @@ ARRAYS = (
     "geometry_end",
     "lines",
     "lines_end",
+    "names",
     "forbidden_turns",
     *(f.name for f in fields(Edges)),
 )
@@ -163,6 +164,7 @@ def _arrays(stream: RoadNetworkStream) -> dict[str, NDArray[Any]]:
         "geometry_end": np.cumsum([len(g) for g in pool.geometry.tolist()], dtype=np.int64),
         "lines": np.frombuffer(b"".join(stream.network.lines.tolist()), np.uint8),
         "lines_end": np.cumsum([len(line) for line in stream.network.lines.tolist()], dtype=np.int64),
+        "names": stream.network.names,
     }
 
 
@@ -248,7 +250,7 @@ def _networks(folder: Path) -> tuple[RoadNetwork, ...]:
     sizes = np.cumsum([len(tables[k]) for k in table_of])
     is_open = np.split(np.unpackbits(_array(folder, "is_open"), count=int(sizes[-1])).astype(bool), sizes[:-1])
     node_ids, lon, lat = (_array(folder, name) for name in ("node_ids", "lon", "lat"))
-    first = RoadNetwork(node_ids, lon, lat, tables[0], lines=lines)
+    first = RoadNetwork(node_ids, lon, lat, tables[0], lines=lines, names=_array(folder, "names"))
     masks = zip(_array(folder, "present"), _array(folder, "passable"), is_open, strict=True)
     return tuple(
         first.unchecked(roads=tables[k], present=present, passable=passable, is_open=of_roads)

@@ -104,9 +104,17 @@ def _with_later_nodes(table: Table, base: RoadNetwork, adding: NDArray[np.bool_]
             raise table.refuse(int(row), f'node_id "{names[row]}" is not an integer, but all other node ids are')
     ids = np.concatenate([base.node_ids, names[rows].astype(np.int64) if integer else names[rows]])
     present = np.concatenate([base.present, np.zeros(len(rows), bool)])
-    lon = np.concatenate([base.lon, lon[rows]])
-    lat = np.concatenate([base.lat, lat[rows]])
-    return RoadNetwork(ids, lon, lat, base.edges, present)
+    none = np.full(len(rows), b"", np.object_)
+    return replace(
+        base,
+        node_ids=ids,
+        lon=np.concatenate([base.lon, lon[rows]]),
+        lat=np.concatenate([base.lat, lat[rows]]),
+        present=present,
+        passable=np.concatenate([base.passable, np.ones(len(rows), bool)]),
+        lines=np.append(base.lines, none) if len(base.lines) else base.lines,
+        names=np.append(base.names, np.full(len(rows), "")) if len(base.names) else base.names,
+    )
 
 
 def _need(table: Table, column: str, wanted: NDArray[np.bool_]) -> None:

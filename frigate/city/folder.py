@@ -2,7 +2,7 @@
 
     city.toml   format = 1, name, step ("5min"), timezone, quantity ("count" or a gauge such as "speed"), unit,
                 [exclude] readings to leave out, see `exclude`
-    nodes       node_id, lon, lat [, geometry (WKB), if nodes are roads]
+    nodes       node_id, lon, lat [, name] [, geometry (WKB), if nodes are roads]
     edges       source, target [, length_m, road_class, lanes, speed_kph, name, geometry (WKB)]
     readings    time, node_id, value              no row means not observed; a 0 is a real zero
     changes     time, action, source, target, node_id, lon, lat, length_m [, road_class, lanes, speed_kph]
@@ -238,6 +238,8 @@ def _write_tables(city: City, folder: Path, *, csv: bool) -> None:
     nodes = pl.DataFrame({"node_id": stream.node_ids, "lon": first.lon, "lat": first.lat})
     if len(first.lines):
         nodes = nodes.with_columns(geometry=pl.Series([line or None for line in first.lines.tolist()], dtype=pl.Binary))
+    if len(first.names):
+        nodes = nodes.with_columns(name=pl.Series([name or None for name in first.names.tolist()], dtype=pl.String))
     write_table(nodes, folder, "nodes", csv=csv)
     write_table(edge_frame(every_road(first), stream.node_ids), folder, "edges", csv=csv)
     changes = change_frame(stream, first)

@@ -95,6 +95,10 @@ def no_lines() -> NDArray[np.object_]:
     return np.zeros(0, np.object_)
 
 
+def no_names() -> NDArray[np.str_]:
+    return np.zeros(0, np.str_)
+
+
 def no_mask() -> NDArray[np.bool_]:
     return np.zeros(0, bool)
 
@@ -115,6 +119,7 @@ class RoadNetwork:
     lines: NDArray[np.object_] = field(default_factory=no_lines)  # [N] WKB if nodes are roads, else empty
     is_open: NDArray[np.bool_] = field(default_factory=no_mask)  # [R] roads not closed themselves; empty: all
     passable: NDArray[np.bool_] = field(default_factory=no_mask)  # [N] no road at a closed node is open; empty: all
+    names: NDArray[np.str_] = field(default_factory=no_names)  # [N] the nodes' own street names; empty: none has any
 
     def __post_init__(self) -> None:
         N = len(self.node_ids)
@@ -122,9 +127,10 @@ class RoadNetwork:
             if len(getattr(self, name)) == 0:
                 object.__setattr__(self, name, np.ones(count, bool))
         shapes = {N, len(self.lon), len(self.lat), len(self.present), len(self.passable)}
-        shapes |= {len(self.lines)} if len(self.lines) else set()
+        shapes |= {len(column) for column in (self.lines, self.names) if len(column)}
         if len(shapes) != 1:
-            raise CityError(f"node_ids, lon, lat, present, passable and lines differ in length: {sorted(shapes)}")
+            columns = "node_ids, lon, lat, present, passable, lines and names"
+            raise CityError(f"{columns} differ in length: {sorted(shapes)}")
         if len(self.is_open) != len(self.roads):
             raise CityError(f"{len(self.roads)} roads, but is_open has {len(self.is_open)} values. Give one per road")
         if len(np.unique(self.node_ids)) != N:
@@ -274,7 +280,9 @@ class RoadNetwork:
 
     @cached_property
     def streets(self) -> NDArray[np.str_]:
-        """[N] names of the roads at each node, such as "Rue du Fort / Grand-Rue"; "" if none has a name."""
+        """[N] each node's own name, else those of the roads at it, such as "Rue du Fort / Grand-Rue"; "" if none."""
+        if len(self.lines) and len(self.names):
+            return self.names  # a road's own name, not those of the roads that turns lead to
         e = self.roads
         names = [""] * self.num_nodes
         at = np.concatenate([e.senders, e.receivers])
@@ -284,7 +292,8 @@ class RoadNetwork:
         for node, rows in zip(distinct.tolist(), np.split(road[order], first[1:]), strict=bool(len(e))):
             count = Counter(name for name in e.name[rows].tolist() if name)
             names[node] = " / ".join(sorted(count, key=lambda name: (-count[name], name)))
-        return np.array(names, np.str_)
+        streets = np.array(names, np.str_)
+        return np.where(self.names != "", self.names, streets) if len(self.names) else streets
 
     def close(self, roads: Iterable[Road]) -> RoadNetwork:
         """The network without these roads.
@@ -441,6 +450,7 @@ class RoadNetwork:
             present=np.concatenate([present, np.ones(len(new), bool)]),
             passable=np.concatenate([self.passable, np.ones(len(new), bool)]),
             lines=np.append(self.lines, np.full(len(new), b"", np.object_)) if len(self.lines) else self.lines,
+            names=np.append(self.names, np.full(len(new), "")) if len(self.names) else self.names,
         )
 
     def _own_id(self, node_id: Any) -> NodeId:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from frigate.city.network import Edges, RoadNetwork, clean_edges, joined_nodes, no_lines
+from frigate.city.network import Edges, RoadNetwork, clean_edges, joined_nodes, no_lines, no_names
 from frigate.coordinates import haversine_m
 from frigate.errors import CityError
 from frigate.reading.columns import NodeIndex, lines_wkb, lon_lat, new_ids, numbers, words
@@ -31,13 +31,18 @@ def read_nodes(
     path: Path, *, notices: Notices, rename: Mapping[str, str] | None = None, as_text: bool = False
 ) -> RoadNetwork:
     """A network with the nodes of this table and no roads."""
-    table = city_table(path, NODE_COLUMNS, ("geometry",), rename=rename, notices=notices).read()
+    table = city_table(path, NODE_COLUMNS, ("name", "geometry"), rename=rename, notices=notices).read()
     if not len(table):
         raise CityError(f"{path.name} has no rows. A city needs nodes")
     ids = new_ids(table, "node_id", as_text=as_text)
     lon, lat = lon_lat(table)
     lines = lines_wkb(table, "geometry") if "geometry" in table else no_lines()
-    return RoadNetwork(ids, lon, lat, Edges.none(), lines=lines)
+    return RoadNetwork(ids, lon, lat, Edges.none(), lines=lines, names=node_names(words(table, "name", notices)))
+
+
+def node_names(given: NDArray[np.str_]) -> NDArray[np.str_]:
+    """[N] the names of nodes as a network keeps them: an empty array if none has a name."""
+    return given if (given != "").any() else no_names()
 
 
 def read_edges(

@@ -171,7 +171,7 @@ def parse_seen(text: str) -> float | Literal["all"] | Path:
             f'--seen "{text}" is neither a share nor a file. Give 30%, 0.3, all, or a file of node ids'
         ) from None
     if not 0 < share <= 1:
-        hint = f". Did you mean {word}%?" if 1 < share <= 100 else ""
+        hint = f". Did you mean {word}%?" if 1 < share <= 100 and not word.endswith("%") else ""
         raise SettingsError(f'--seen "{text}": give a share above 0 and at most 1 (100%){hint}')
     return share
 

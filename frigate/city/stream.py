@@ -23,7 +23,14 @@ from frigate.city.network import RoadNetwork, usual_roads
 from frigate.errors import CityError
 
 DIGEST_ROWS = 256  # snapshots hashed at a time: the file of readings may be larger than memory
-GAUGE = re.compile(r"speed|velocity|occupancy|density|travel_?time|delay|temperature", re.IGNORECASE)
+GAUGES = {  # words in the name of a column of readings -> the quantity
+    "speed": r"speed|velocity|geschwindigkeit|vitesse",
+    "occupancy": r"occupancy|belegung|taux.d.occupation",
+    "density": r"density|dichte",
+    "travel_time": r"travel.?time|reisezeit|fahrzeit|temps.de.parcours",
+    "delay": r"delay|verlustzeit",
+    "temperature": r"temperature|temperatur",
+}
 
 
 def no_times() -> NDArray[np.int64]:
@@ -231,10 +238,11 @@ def parse_quantity(text: str | None, *, where: str, column: str = "") -> str:
     column
         The name of the readings in their file.
     """
-    if text is None and (gauge := GAUGE.search(column)):
+    gauge = next((name for name, words in GAUGES.items() if re.search(words, column, re.IGNORECASE)), None)
+    if text is None and gauge is not None:
         raise CityError(
             f'{where}: "{column}" does not look like a count, and counts are summed. '
-            f"Pass --quantity {gauge[0].lower()}, or --quantity count"
+            f"Pass --quantity {gauge}, or --quantity count"
         )
     quantity = (text or "").strip() or "count"
     if quantity.lower() == "count":

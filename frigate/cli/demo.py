@@ -18,7 +18,7 @@ from frigate.cli.evaluate import print_evaluation
 from frigate.cli.parser import Argument, Command
 from frigate.cli.serve import PORT
 from frigate.config import Settings, change, preset
-from frigate.errors import SettingsError
+from frigate.errors import CheckpointError, SettingsError
 from frigate.progress import Progress
 
 if TYPE_CHECKING:
@@ -133,10 +133,12 @@ def run_demo(
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether the folder holds a finished demo."""
-    from frigate.training.checkpoint import is_run
+    """Whether the folder holds a finished demo, whatever has been added to it since."""
+    from frigate.training.checkpoint import is_finished as is_trained
 
-    return (folder / REPORT).exists() and is_run(folder / RUN)
+    with suppress(CheckpointError):
+        return (folder / REPORT).exists() and is_trained(folder / RUN)
+    return False
 
 
 def serve_demo(folder: Path, port: int) -> None:
@@ -208,9 +210,9 @@ def last_weekday_morning(stream: RoadNetworkStream) -> int:
 
 
 def _clear(folder: Path) -> None:
-    """Remove the run of an earlier demo; refuse a folder with other files."""
+    """Remove the run of an earlier demo; refuse a folder with other files, or with what a service has stored."""
     from frigate.city.folder import read_city
-    from frigate.serve.store import REPLAY_FILE
+    from frigate.serve.store import DEFAULT_FILE, REPLAY_FILE
     from frigate.simulate.streets import TOWN
     from frigate.training.checkpoint import is_run
 
@@ -218,6 +220,12 @@ def _clear(folder: Path) -> None:
         raise SettingsError(f"{folder} is a file. Choose a folder with -o")
     names = {path.name for path in folder.iterdir()} if folder.exists() else set()
     names = {name for name in names if not name.startswith(REPLAY_FILE)}  # left by the live map
+    stores = sorted(path.name for path in folder.glob(f"{RUN}/*.db") if path.name in (DEFAULT_FILE, REPLAY_FILE))
+    if stores:
+        raise SettingsError(
+            f"{folder / RUN / stores[0]} holds what `frigate serve {folder / RUN}` has stored. Delete it, or choose "
+            "another folder with -o"
+        )
     ours = names <= {CITY, RUN, REPORT} and (CITY not in names or read_city(folder / CITY).name == TOWN)
     if not ours or (RUN in names and (CITY not in names or not is_run(folder / RUN))):
         raise SettingsError(f"{folder} contains other files. Choose an empty or new folder with -o")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 
 from frigate.errors import CityError, did_you_mean
@@ -10,28 +11,73 @@ from frigate.errors import CityError, did_you_mean
 SPEED_KPH = {"_kph": 1.0, "_kmh": 1.0, "_mph": 1.609344, "_mps": 3.6}
 LENGTH_M = {"_m": 1.0, "_km": 1000.0, "_mi": 1609.344, "_ft": 0.3048}
 
-# Common names for our columns. The user's map takes precedence.
+# Common names for our columns, in English, German and French, written as `plain` does. The user's map takes precedence.
 ALIASES: Mapping[str, tuple[str, ...]] = {
-    "node_id": ("node", "nodeid", "id", "osmid", "intersection_id", "junction_id"),
-    "lon": ("longitude", "lng", "long", "x", "lon_deg"),
-    "lat": ("latitude", "y", "lat_deg"),
-    "source": ("src", "from", "from_node", "u", "start_node", "node_from", "source_id", "from_id"),
-    "target": ("dst", "to", "to_node", "v", "end_node", "node_to", "target_id", "to_id"),
-    "length_m": ("length", "length_km", "length_mi", "length_ft", "distance_m", "distance", "len_m"),
-    "road_class": ("highway", "class", "fclass", "functional_class", "road_type"),
-    "lanes": ("num_lanes", "lane_count"),
-    "speed_kph": ("maxspeed_kph", "speed_kmh", "speed_mph", "maxspeed_mph", "speed_limit_kph", "speed_limit_mph"),
-    "name": ("street", "street_name", "road_name"),
+    "node_id": ("node", "nodeid", "id", "osmid", "intersection_id", "junction_id", "knoten", "knoten_id", "noeud"),
+    "lon": ("longitude", "lng", "long", "x", "lon_deg", "laengengrad", "geo_laenge", "wgs84_lon"),
+    "lat": ("latitude", "y", "lat_deg", "breitengrad", "geo_breite", "wgs84_lat"),
+    "source": (
+        *("src", "from", "from_node", "u", "start_node", "node_from", "source_id", "from_id"),
+        *("von", "von_knoten", "noeud_amont"),
+    ),
+    "target": (
+        *("dst", "to", "to_node", "v", "end_node", "node_to", "target_id", "to_id"),
+        *("nach", "nach_knoten", "noeud_aval"),
+    ),
+    "length_m": (
+        *("length", "length_km", "length_mi", "length_ft", "distance_m", "distance", "len_m"),
+        *("laenge", "laenge_m", "laenge_km", "longueur", "longueur_m", "longueur_km"),
+    ),
+    "road_class": ("highway", "class", "fclass", "functional_class", "road_type", "strassenklasse", "classe"),
+    "lanes": ("num_lanes", "lane_count", "number_of_lanes", "fahrstreifen", "spuren", "nb_voies"),
+    "speed_kph": (
+        *(f"{name}_{unit}" for name in ("maxspeed", "max_speed", "speed_limit") for unit in ("kph", "kmh", "mph")),
+        *("speed_kmh", "speed_mph", "vmax", "vmax_kmh", "tempolimit", "tempolimit_kmh", "vitesse_max_kmh"),
+    ),
+    "name": ("street", "street_name", "road_name", "strasse", "strassenname", "nom_rue", "nom_voie", "rue"),
     "geometry": ("wkt", "wkb", "geom", "the_geom", "shape"),
-    "direction": ("dir",),
-    "oneway": ("one_way",),
+    "direction": ("dir", "richtung", "fahrtrichtung", "sens"),
+    "oneway": ("one_way", "einbahn", "einbahnstrasse", "sens_unique"),
     "road_id": ("segment_id", "edge_id", "link_id", "section_id", "street_id"),
-    "time": ("timestamp", "datetime", "date_time", "t_unix", "unix", "time_utc", "t"),
-    "date": ("day",),
-    "value": ("count", "flow", "volume", "vehicles", "q", "speed", "reading"),
-    "sensor_id": ("sensor", "detector_id", "detector", "station_id", "station", "loop_id", "device_id"),
-    "bearing": ("heading", "azimuth"),
+    "time": (
+        *("timestamp", "datetime", "date_time", "t_unix", "unix", "time_utc", "t", "interval_start", "period_start"),
+        *("zeit", "zeitpunkt", "zeitstempel", "uhrzeit", "datum_zeit", "datum_uhrzeit"),
+        *("heure", "horodatage", "date_heure", "date_et_heure", "date_et_heure_de_comptage"),
+    ),
+    "date": ("day", "count_date", "datum", "tag", "jour", "date_comptage"),
+    "value": (
+        *("count", "flow", "volume", "vehicles", "q", "speed", "reading", "all_motor_vehicles"),
+        *("anzahl", "kfz", "fahrzeuge", "verkehrsmenge", "verkehrsstaerke", "messwert", "wert", "geschwindigkeit"),
+        *("debit", "debit_horaire", "comptage", "nombre_de_vehicules", "nb_vehicules", "valeur", "vitesse"),
+    ),
+    "sensor_id": (
+        *("sensor", "detector_id", "detector", "station_id", "station", "loop_id", "device_id", "site_id", "site"),
+        *("count_point_id", "zaehlstelle", "zaehlstellen_id", "zaehlstellennummer", "messstelle", "messstellen_id"),
+        *("detektor", "detektor_id", "zst", "zst_nr", "capteur", "compteur", "identifiant_arc", "id_compteur"),
+        *("point_de_comptage", "poste_de_comptage"),
+    ),
+    "bearing": ("heading", "azimuth", "azimut", "ausrichtung", "cap"),
+    "street": ("street_name", "road", "road_name", "strasse", "strassenname", "rue", "nom_rue", "nom_voie", "libelle"),
 }
+UMLAUTS = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "ß": "ss"})
+UNIT_OF_VALUE = re.compile(r"_(kph|kmh|mph|mps|(kfz|fz|fzg|veh|vehicles|vehicules|uvp)(_h)?)$")
+UNITS = {"km/h": "kmh", "mi/h": "mph", "m/s": "mps"}
+
+
+def plain(name: str) -> str:
+    """A column's name as common names are written: "Geschwindigkeit [km/h]" is geschwindigkeit_kmh."""
+    text = unicodedata.normalize("NFC", name).casefold().translate(UMLAUTS)
+    for written, ours in UNITS.items():
+        text = text.replace(written, ours)
+    letters = (c for c in unicodedata.normalize("NFD", text) if not unicodedata.combining(c))
+    return re.sub(r"[\W_]+", "_", "".join(letters)).strip("_")
+
+
+def _is_known(name: str, ours: str) -> bool:
+    """Whether a column's name is ours or a common one. A column of readings may have its unit in its name."""
+    word = plain(name)
+    known = (ours, *ALIASES.get(ours, ()))
+    return word in known or (ours == "value" and UNIT_OF_VALUE.sub("", word) in known)
 
 
 def renamed(names: Sequence[str], columns: Sequence[str], rename: Mapping[str, str], *, where: str) -> dict[str, str]:
@@ -53,7 +99,7 @@ def guess(
     """The same for columns not matched yet, by common names."""
     guessed: dict[str, str] = {}
     for ours in (c for c in columns if c not in source_of):
-        there = [n for n in names if n.strip().lower() in (ours, *ALIASES.get(ours, ())) and n not in rename]
+        there = [n for n in names if n not in rename and _is_known(n, ours)]
         there = [n for n in there if n not in columns or n == ours]
         if len(there) > 1:
             either = " or ".join(there)
@@ -77,13 +123,13 @@ def check_rename(rename: Mapping[str, str], names: Sequence[str], ours: Sequence
 
 def unit_factor(source: str, target: str) -> float:
     """The unit conversion of a renamed column: 1.609344 for speed_mph=speed_kph, 1e-5 for lon_e5=lon."""
-    if target in ("lon", "lat") and (scaled := re.search(r"_e([567])$", source.lower())):
+    if target in ("lon", "lat") and (scaled := re.search(r"_e([567])$", plain(source))):
         return float(f"1e-{scaled[1]}")
 
     def unit(name: str) -> tuple[str, float] | None:
         for kind, units in (("speed", SPEED_KPH), ("length", LENGTH_M)):
             for suffix in sorted(units, key=len, reverse=True):
-                if name.lower().endswith(suffix):
+                if plain(name).endswith(suffix):
                     return kind, units[suffix]
         return None
 

@@ -438,24 +438,37 @@ def _first_lines(readable: Path) -> list[str]:
 def find_header(lines: Sequence[str]) -> tuple[int, str]:
     """The number of lines above the header, and the delimiter.
 
-    The header is the first line with as many fields as most lines (at least two), if all its fields are words. If no
-    such line follows others, the header is the first line.
+    The header is the first line with as many fields as most lines (at least two), if all its fields are words. A title
+    that a spreadsheet has padded to as many fields is none: at least half of them are empty. If no such line follows
+    others, the header is the first line.
     """
-    bare = [re.sub(r'"[^"]*"', "", line) for line in lines if line]
+    bare = [re.sub(r'"[^"]*"', "quoted", line) for line in lines if line]
     written = [line for line in bare if line.strip()]
     first = max(DELIMITERS, key=written[0].count) if written else ","
     for delimiter in sorted(DELIMITERS, key=lambda each: each != first):
-        counts = [line.count(delimiter) for line in written]
-        usual = max(set(counts), key=lambda n: (counts.count(n), n), default=0)
-        at = next((i for i, line in enumerate(bare) if line.strip() and line.count(delimiter) == usual), 0)
-        above = [line for line in bare[:at] if line.strip()]
-        cells = [cell.strip() for cell in next(csv.reader([lines[at]], delimiter=delimiter), [])] if lines else []
-        words = all(cell and not _is_number(cell) and not cell[:1].isdigit() for cell in cells)
-        if usual > 0 and above and words and counts.count(usual) * 2 > len(counts) - len(above):
+        rows = [[cell.strip() for cell in line.split(delimiter)] for line in bare]
+        full = [i for i, row in enumerate(rows) if bare[i].strip() and not _is_title(row)]
+        lengths = [len(rows[i]) for i in full]
+        usual = max(set(lengths), key=lambda n: (lengths.count(n), n), default=0)
+        at = next((i for i in full if len(rows[i]) == usual), 0)
+        above = any(line.strip() for line in bare[:at])
+        below = [len(rows[i]) for i in full if i >= at]
+        if usual > 1 and above and _are_words(lines[at], delimiter) and below.count(usual) * 2 > len(below):
             return at, delimiter
-        if usual > 0 and delimiter == first and not above:
+        if usual > 1 and delimiter == first and not above:
             break
     return 0, first
+
+
+def _is_title(row: Sequence[str]) -> bool:
+    """Whether a row has more fields than text: a title, or a blank line, in a spreadsheet."""
+    return len(row) > 1 and not row[-1] and 2 * sum(map(bool, row)) <= len(row)
+
+
+def _are_words(line: str, delimiter: str) -> bool:
+    cells = [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter), [])]
+    named = cells[cells[:1] == [""] :]  # pandas leaves the name of its index empty
+    return all(cell and not _is_number(cell) and not cell[:1].isdigit() for cell in named)
 
 
 def _first_line(path: Path, readable: Path, preamble: int = 0) -> str:

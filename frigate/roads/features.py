@@ -6,6 +6,7 @@ N nodes, E roads, R raw features, W features as a model sees them.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,7 @@ LEVEL_OF = {
     "primary": 4,
     "arterial": 4,
     "major": 4,
+    "main": 4,
     "trunk": 5,
     "highway": 5,
     "expressway": 5,
@@ -127,7 +129,7 @@ def class_notice(network: RoadNetwork) -> str:
     some = ", ".join(f'"{words[i]}" {count[i]:,}' for i in most) + ", ..." * (len(words) > len(most))
     return (
         f"{len(unknown):,} of {network.num_edges:,} roads have a road_class that is not known ({some}) "
-        f"and is ignored. Known are {', '.join(LEVEL_OF)}, and these with _link."
+        f"and is ignored. Known are {', '.join(LEVEL_OF)}, and these with _link, _road or _street."
     )
 
 
@@ -138,8 +140,9 @@ def class_levels(road_class: NDArray[np.str_]) -> NDArray[np.float64]:
 
 
 def _level(word: str) -> float:
-    road = word.strip().lower().replace(" ", "_")
-    level = LEVEL_OF.get(road.removesuffix("_link"))
+    road = re.sub(r"[\s_-]+", "_", word.strip().lower())
+    kind = road.removesuffix("_link")
+    level = LEVEL_OF.get(kind, LEVEL_OF.get(re.sub(r"_(road|street|rd|st)$", "", kind)))
     if level is None:
         return np.nan
     return max(0, level - 1) if road.endswith("_link") else level

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from frigate.city.city import City
 from frigate.city.network import Edges, NodeId, RoadNetwork
+from frigate.city.network_tables import node_names
 from frigate.errors import CityError
 from frigate.reading.notices import Notices
 from frigate.roads.geometry import Line, road_lines, write_line
@@ -81,7 +82,7 @@ def on_roads(
     road_ids = _road_ids(network.node_ids, edges, ids)
     lines = np.empty(len(edges), np.object_)
     lines[:] = [write_line(np.concatenate([a, b[1:]])) for a, b in zip(first, second, strict=True)]
-    return RoadNetwork(road_ids, lon, lat, turn, lines=lines)
+    return RoadNetwork(road_ids, lon, lat, turn, lines=lines, names=node_names(edges.name))
 
 
 # Nodes

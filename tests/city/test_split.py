@@ -175,9 +175,10 @@ def test_parse_seen(tmp_path: Path) -> None:
     assert parse_seen(str(file)) == file
     with raises(SettingsError, "Did you mean 30%?"):
         parse_seen("30")
-    for text in ("0", "-5%", "101%", "nan"):
-        with raises(SettingsError, "share", "0"):
+    for text in ("0", "-5%", "101%", "300%", "1e4%", "300", "nan"):
+        with raises(SettingsError, "share", "0") as refused:
             parse_seen(text)
+        assert "Did you mean" not in str(refused.value)
     with raises(SettingsError, "share", "file"):
         parse_seen("sensors.txt")
 

@@ -25,7 +25,7 @@ from frigate.baselines.naive import Constant
 from frigate.city.city import City
 from frigate.city.folder import read_city, write_city
 from frigate.cli.console import progress
-from frigate.cli.demo import Demo, demo_settings, run_demo
+from frigate.cli.demo import Demo, demo_settings, is_finished, run_demo
 from frigate.cli.imports import BENCHMARKS, parse_map
 from frigate.cli.main import COMMANDS, build_parser
 from frigate.cli.parser import Group
@@ -37,6 +37,7 @@ from frigate.evaluation.evaluate import forecaster_of
 from frigate.experiments import EXPERIMENTS
 from frigate.nn.windows import Windows
 from frigate.pages.trust import verdict
+from frigate.serve.store import DEFAULT_FILE, open_store
 from frigate.simulate.demo_city import usual_weekday
 from frigate.simulate.streets import BRIDGE_NAMES
 from frigate.sources.benchmarks.importer import KINDS
@@ -837,6 +838,12 @@ def test_the_demo_replaces_an_earlier_demo_and_nothing_else(
             p for p in before if "cache" not in p.parts
         ]
     (earlier / "run" / "thesis.tex").unlink()
+    with contextlib.closing(open_store(str(earlier / "run" / DEFAULT_FILE))):  # frigate serve demo/run
+        assert is_finished(earlier)  # so frigate demo --serve opens the map
+        with raises(SettingsError, "run/service.db", "frigate serve", "-o"):
+            again(earlier)
+    for left in earlier.glob("run/service.db*"):
+        left.unlink()
     assert list(earlier.glob("run/checkpoint-*"))
     with pytest.raises(KeyboardInterrupt):
         again(earlier)

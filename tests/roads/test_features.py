@@ -237,6 +237,7 @@ def test_local_betweenness_by_time_sees_speed() -> None:
         ["other", "Residential", "COLLECTOR", "arterial", "highway", "freeway"],
         ["living street", "tertiary", "secondary", "motorway_link", "motorway"],
         ["primary_link", "primary"],
+        ["PRIVATE_ROAD", "Local Street", "collector-road", "MAJOR_ROAD", "Expressway"],
         ["service", "unclassified", "collector", "ramp", "freeway"],
     ],
 )

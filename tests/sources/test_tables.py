@@ -786,6 +786,73 @@ def test_lines_above_the_names_of_the_columns_are_left_out(files: dict[str, Path
     assert not any("above the header" in notice for notice in imported(files, files["readings.csv"]).notices)
 
 
+def test_a_title_padded_with_separators_is_no_header(files: dict[str, Path], tmp_path: Path) -> None:
+    plain = files["readings.csv"].read_text().replace(",", ";")
+    columns = plain.splitlines()[0].count(";") + 1
+    assert columns == 3
+    titles = ("Traffic counts", "Period:", "", '"Office; of roads"')
+    padded = "".join(title + ";" * (columns - 1) + "\n" for title in titles)
+    wanted = imported(files, files["readings.csv"]).stream.values
+    city = imported(files, put(tmp_path, "p.csv", padded + plain))
+    np.testing.assert_array_equal(city.stream.values, wanted)
+    assert "Lines of p.csv above the header, left out: 4." in city.notices
+    index = "".join(f"{i};{row}\n" for i, row in enumerate(plain.splitlines()[1:]))  # as pandas writes it
+    city = imported(files, put(tmp_path, "i.csv", "Traffic counts;;;\n;" + plain.splitlines()[0] + "\n" + index))
+    np.testing.assert_array_equal(city.stream.values, wanted)
+    # Rows that are mostly empty are no titles where they follow the header.
+    long = ";".join(["time", *"ABCD"]) + "\n" + "".join(f"2024-01-15T{h:02}:00Z;{h};;;\n" for h in range(24))
+    city = imported(files, put(tmp_path, "e.csv", long))
+    assert city.stream.values[:, 0].tolist() == list(range(24))
+    assert not any("above the header" in notice for notice in city.notices)
+
+
+def test_columns_are_known_in_other_languages_and_with_their_unit(files: dict[str, Path], tmp_path: Path) -> None:
+    wanted = imported(files, files["readings.csv"]).stream.values
+    plain = files["readings.csv"].read_text()
+    for header in (
+        "Zeitpunkt,Knoten,Verkehrsstärke [Kfz/h]",
+        "Date et heure de comptage,nœud,Débit horaire",
+        "Date Time,Node ID,Count (veh/h)",
+    ):
+        readings = put(tmp_path, "r.csv", plain.replace("time,node_id,value", header))
+        rename = {"nœud": "node_id"} if "nœud" in header else {}
+        np.testing.assert_array_equal(imported(files, readings, rename=rename).stream.values, wanted)
+    speeds = put(tmp_path, "s.csv", plain.replace("time,node_id,value", "Zeit,Knoten,Geschwindigkeit [km/h]"))
+    with raises(CityError, "s.csv", "Geschwindigkeit [km/h]", "--quantity speed"):
+        imported(files, speeds)
+    for header, kph in (("speed_limit_kmh", 30), ("Speed limit (mph)", 48.28032), ("Tempolimit [km/h]", 30)):
+        rows = [row.rpartition(",") for row in EDGES.splitlines()]
+        columns = [header, *["30"] * (len(rows) - 1)]
+        lines = [f"{row},{more},{last}" for (row, _, last), more in zip(rows, columns, strict=True)]
+        edges = put(tmp_path, "e.csv", "\n".join(lines) + "\n")
+        roads = import_tables(nodes=files["nodes.csv"], edges=edges).network.edges
+        np.testing.assert_allclose(roads.speed_kph, kph, rtol=1e-6)
+
+
+def test_nodes_have_street_names_of_their_own(files: dict[str, Path], tmp_path: Path) -> None:
+    named = NODES.replace("lat", "lat,Street").replace("49.60\n", "49.60,Fort\n", 1).replace("49.60\n", "49.60,\n")
+    nodes = put(tmp_path, "n.csv", named.replace("49.61\n", "49.61,=Mill\n"))
+    edges = put(tmp_path, "e.csv", EDGES.replace("direction", "direction,name").replace("both\n", "both,High\n"))
+    edges.write_text(edges.read_text().replace("forward\n", "forward,\n"))
+    city = import_tables(nodes=nodes, edges=edges, readings=files["readings.csv"])
+    assert city.network.streets.tolist() == ["Fort", "High", "High", "=Mill"]
+    for csv_tables in (False, True):
+        write_city(city, tmp_path / f"city{csv_tables}", csv=csv_tables)
+        for _ in range(2):  # from the tables, from the cache
+            read = read_city(tmp_path / f"city{csv_tables}")
+            assert read.network.streets.tolist() == city.network.streets.tolist()
+    folder = tmp_path / "cityTrue"
+    put(folder, "changes.csv", "time,action,node_id,lon,lat\n2024-01-15T00:10Z,add_node,E,6.13,49.6\n")
+    assert read_city(folder).network.streets.tolist() == ["Fort", "High", "High", "=Mill", ""]
+    more = city.network.add(nodes=[("E", 6.13, 49.6)], roads=[("C", "E"), ("E", "C")])
+    assert more.streets.tolist() == [*city.network.streets.tolist(), ""]
+    on = import_tables(network=city, on="roads").network  # a road has its own name, not those that turns lead to
+    assert dict(zip(on.node_ids.tolist(), on.streets.tolist(), strict=True)) == {
+        **dict.fromkeys(("A>B", "B>A", "B>C", "C>B", "B>D", "D>B"), "High"),
+        "D>A": "",
+    }
+
+
 def test_each_file_has_its_own_encoding(files: dict[str, Path], tmp_path: Path) -> None:
     nodes = put(tmp_path, "n.csv", files["nodes.csv"].read_text().replace("A,", "Ä,").encode("latin-1"))
     edges = put(tmp_path, "e.csv", files["edges.csv"].read_text().replace("A", "Ä"))

@@ -14,10 +14,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from frigate.city.network import Edges, RoadNetwork, clean_edges
-from frigate.city.network_tables import NODE_COLUMNS, note_lengths, note_network
+from frigate.city.network_tables import NODE_COLUMNS, node_names, note_lengths, note_network
 from frigate.coordinates import coordinate_fault, haversine_m
 from frigate.errors import CityError
-from frigate.reading.columns import NodeIndex, id_array, new_ids, number_styles, parse_numbers, shortened, text
+from frigate.reading.columns import NodeIndex, id_array, new_ids, number_styles, parse_numbers, shortened, text, words
 from frigate.reading.tables import ROW, Table, TableFile
 from frigate.roads.geometry import Line, NotALineError, line_length_m, read_line, write_line
 from frigate.sources.tables.import_log import ImportLog
@@ -59,7 +59,7 @@ def network_from_tables(
     A network has only one road from one node to another. With `keep_parallel`, the returned roads still include others.
     """
     edges = edges.choose((), EDGE_COLUMNS, rename=rename, notices=log.notices)
-    base = None if nodes is None else _nodes(nodes.choose(NODE_COLUMNS, rename=rename, notices=log.notices), log)
+    base = None if nodes is None else _nodes(nodes, rename, log)
     table = edges.read(EDGE_COLUMNS)
     total = len(table)
     if not total:
@@ -88,8 +88,9 @@ def network_from_tables(
 # Nodes
 
 
-def _nodes(file: TableFile, log: ImportLog) -> RoadNetwork:
-    table = file.read(NODE_COLUMNS)
+def _nodes(file: TableFile, rename: Mapping[str, str], log: ImportLog) -> RoadNetwork:
+    file = file.choose(NODE_COLUMNS, ("name",), rename=rename, notices=log.notices)
+    table = file.read((*NODE_COLUMNS, "name"))
     total = len(table)
     if not total:
         raise CityError(f"{file.path.name} has no rows. A city needs nodes")
@@ -108,7 +109,8 @@ def _nodes(file: TableFile, log: ImportLog) -> RoadNetwork:
     place = log.drop(place, again, "node_id", "is repeated: ids must be unique")
     log.refuse_most(file, total)
     lon, lat = (place.frame[c].to_numpy() for c in ("lon", "lat"))
-    return RoadNetwork(new_ids(place, "node_id"), lon, lat, Edges.none())
+    names = node_names(words(place, "name", log.notices))
+    return RoadNetwork(new_ids(place, "node_id"), lon, lat, Edges.none(), names=names)
 
 
 def _nodes_of_lines(table: Table, lines: Lines, total: int, log: ImportLog) -> tuple[RoadNetwork, Table, Ends]:
@@ -150,14 +152,14 @@ def _with_ways(table: Table, log: ImportLog) -> Table:
     column = next((c for c in ("direction", "oneway") if c in table), None)
     if column is None:
         return table.with_columns(pl.lit(1).alias("way"))
-    words = table.frame[column].str.to_lowercase()
+    ways = table.frame[column].str.to_lowercase()
     if column == "oneway":
-        words = words.fill_null("no")
+        ways = ways.fill_null("no")
     else:
-        log.notices.add("Roads without a direction, taken as both", int(words.is_null().sum()))
-        words = words.fill_null("both")
+        log.notices.add("Roads without a direction, taken as both", int(ways.is_null().sum()))
+        ways = ways.fill_null("both")
     way_of = {word: way for way, known in ((1, FORWARD), (-1, BACKWARD), (0, BOTH)) for word in known}
-    table = table.with_columns(words.replace_strict(way_of, default=None, return_dtype=pl.Int64).alias("way"))
+    table = table.with_columns(ways.replace_strict(way_of, default=None, return_dtype=pl.Int64).alias("way"))
     unknown = table.frame["way"].is_null().to_numpy()
     return log.drop(table, unknown, column, "is not known. Directions are: forward, backward, both")
 
@@ -226,10 +228,10 @@ def _roads(
     numbers = {c: table.frame[c].to_numpy()[at] for c in EDGE_NUMBERS if c in table}
     given_m = numbers.pop("length_m", np.full(len(at), np.nan))
     names = {c: table.frame[c].fill_null("") for c in ("road_class", "name") if c in table}
-    words = {c: np.array(shortened(given, table, log.notices).to_list(), np.str_)[at] for c, given in names.items()}
+    texts = {c: np.array(shortened(given, table, log.notices).to_list(), np.str_)[at] for c, given in names.items()}
     length_m = np.where(np.isnan(given_m), length_m, given_m)
     edges, cleaned = clean_edges(
-        Edges.of(a, b, length_m, geometry=geometry, **words, **numbers), keep_parallel=keep_parallel
+        Edges.of(a, b, length_m, geometry=geometry, **texts, **numbers), keep_parallel=keep_parallel
     )
     cleaned.note(log.notices)
     row_of = {pair: row for row, pair in enumerate(zip(edges.senders.tolist(), edges.receivers.tolist(), strict=True))}
