@@ -47,6 +47,7 @@ def maes(forecast: Baseline, windows: Windows, at: np.ndarray, inputs: torch.Ten
     with torch.inference_mode():
         for first in range(0, len(at), 64):
             batch = windows.batch(at[first : first + 64], past=12, horizon=12, inputs=inputs)
+            assert batch.target is not None and batch.target_observed is not None
             wrong = (forecast(batch) - batch.target).abs() * batch.target_observed
             error += wrong.sum((0, 2), dtype=torch.float64)
             cells += batch.target_observed.sum((0, 2))
@@ -78,6 +79,7 @@ def main() -> None:
     for step in range(args.steps):
         model.train()
         batch = windows.batch(rng.choice(train, BATCH), past=12, horizon=12, inputs=inputs)
+        assert batch.target is not None and batch.target_observed is not None
         loss = ((model(batch) - batch.target).abs() * batch.target_observed).sum() / batch.target_observed.sum()
         optimiser.zero_grad()
         (loss / scaling.value_scale).backward()

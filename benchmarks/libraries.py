@@ -120,8 +120,8 @@ def main() -> None:
     rows = candidates(data / "sf-streets-traces")
     for name in ("sf-taxi-core", "sf-taxi", "bayarea-osm-network"):
         names = {"src": "source", "dst": "target"}
-        tables = {what: data / name / f"{what}.parquet" for what in ("nodes", "edges")}
-        rows += betweenness(name, import_tables(**tables, rename=names).network)
+        nodes, edges = (data / name / f"{what}.parquet" for what in ("nodes", "edges"))
+        rows += betweenness(name, import_tables(nodes=nodes, edges=edges, rename=names).network)
     result = {
         "command": "python benchmarks/libraries.py DATA",
         "what": "seconds of CPU of all threads together, the best of several, after compiling",

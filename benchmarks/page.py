@@ -45,7 +45,7 @@ BEGIN = datetime(2024, 3, 4, 16, 0, tzinfo=UTC)
 PAST, AHEAD = 12, 12
 OPENED, STEPS = 5, 12
 TIMES = 24  # of a report of so large a city
-SIZE = {"width": 1280, "height": 800}
+WIDTH_PX, HEIGHT_PX = 1280, 800
 ARGUMENTS = ["--enable-unsafe-swiftshader", "--disable-background-networking", "--no-first-run"]
 QUIET = '<script type="application/json" id="trust">{}</script>'
 
@@ -85,7 +85,7 @@ def read_network(folder: Path) -> RoadNetwork:
     row = np.zeros(int(ids.max()) + 1, np.int64)
     row[ids] = np.arange(len(ids))
     ends = (row[edges[name].to_numpy()] for name in ("src", "dst"))
-    kept, _ = clean_edges(Edges.of(*ends, edges["length_m"].to_numpy().astype(np.float64)))
+    kept, _ = clean_edges(Edges.of(next(ends), next(ends), edges["length_m"].to_numpy().astype(np.float64)))
     return RoadNetwork(ids, nodes["lon"].to_numpy(), nodes["lat"].to_numpy(), kept)
 
 
@@ -144,7 +144,7 @@ class MadeUpCity:
             "closed_set": np.zeros(TIMES, np.uint32),
         }
         day = encode({"times": [_iso(3600 * k) for k in range(TIMES)], "words": [], "closed": [[]]}, arrays)
-        trust = {
+        trust: dict[str, Any] = {
             "lead": "",
             "notes": [],
             "tiles": [],
@@ -204,7 +204,7 @@ def serving(city: MadeUpCity) -> Iterator[str]:
 def measure(browser: Browser, url: str) -> dict[str, Any]:
     first, steps = [], []
     for _ in range(OPENED):
-        page = browser.new_page(viewport=SIZE)
+        page = browser.new_page(viewport={"width": WIDTH_PX, "height": HEIGHT_PX})
         began = time.perf_counter()
         page.goto(url, wait_until="commit")
         page.locator("body[data-drawn]").wait_for(timeout=120_000)

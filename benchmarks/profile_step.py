@@ -50,7 +50,9 @@ def measure(size: str, name: str, device: torch.device) -> dict[str, Any]:
         if (event.device_type.name == "CUDA") == on_gpu:
             ms = (event.device_time if on_gpu else event.self_cpu_time_total) / 1e3
             took.setdefault(event.name, []).append(ms)
-    rows = [{"kernel": name, "ms": sum(ms) / STEPS, "times": len(ms) / STEPS} for name, ms in took.items()]
+    rows: list[dict[str, Any]] = [
+        {"kernel": name, "ms": sum(ms) / STEPS, "times": len(ms) / STEPS} for name, ms in took.items()
+    ]
     rows.sort(key=lambda row: -row["ms"])
     return {
         "command": f"python benchmarks/profile_step.py --size {size} --preset {name} --device {device.type}",

@@ -81,6 +81,8 @@ def without_unusual(stream: RoadNetworkStream, usual: NDArray[np.bool_]) -> Road
 
 def of_run(run: Run, city: City) -> dict[str, Any]:
     stream = city.stream
+    demand = run.scaling.demand
+    assert demand is not None
     closed = closed_nodes(stream)
     usual = usually_closed(stream, closed)
     unusual = closed & ~usual
@@ -93,9 +95,10 @@ def of_run(run: Run, city: City) -> dict[str, Any]:
     not_told = forecasts(run, replace(city, stream=without_unusual(stream, usual)), current, steps)
     ahead = current[:, None] + np.arange(1, steps + 1)
     scored = stream.observed[ahead] & ~closed[ahead]  # [W,H,N]
-    away_m = np.stack([distance_m(stream, unusual[at : at + steps].all(0)) for at in windows])  # [W,N]
+    shut = (np.asarray(unusual[at : at + steps].all(0)) for at in windows)
+    away_m = np.stack([distance_m(stream, each) for each in shut])  # [W,N]
     errors = {name: np.abs(made - stream.values[ahead]) for name, made in (("told", told), ("not_told", not_told))}
-    found: dict[str, Any] = {"windows": len(windows), "closures": vars(run.scaling.demand.closures)}
+    found: dict[str, Any] = {"windows": len(windows), "closures": vars(demand.closures)}
     nearest = 0.0
     rng = generator(0, Draw.BOOTSTRAP)
     for band in BANDS_M:

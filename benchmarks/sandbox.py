@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +72,8 @@ def cases(data: Path, scratch: Path) -> dict[str, Callable[[], Any]]:
     write_city(core, scratch / "core")
     write_city(import_osm(data / "osm-extracts" / MAPS[0]), scratch / "tiny")
     found: dict[str, Callable[[], Any]] = {"100 calls of nothing": lambda: [in_sandbox(os.getpid) for _ in range(100)]}
-    found |= {f"import osm {name}": lambda name=name: import_osm(data / "osm-extracts" / name) for name in MAPS}
-    found |= {f"import matrix {name}": lambda name=name: taxi(data / name) for name in ("sf-taxi-core", "sf-taxi")}
+    found |= {f"import osm {name}": partial(import_osm, data / "osm-extracts" / name) for name in MAPS}
+    found |= {f"import matrix {name}": partial(taxi, data / name) for name in ("sf-taxi-core", "sf-taxi")}
     traces = data / "sf-streets-traces" / "traces_2008-05-28.parquet"
     found["read traces sf-streets-traces"] = lambda: positions(traces, core.network)
     found["read city, 229 nodes, no readings"] = lambda: fresh_read(scratch / "tiny")

@@ -92,10 +92,16 @@ def peak_gb() -> float:
 def fit(network: RoadNetwork, features: NDArray[np.float32]) -> dict[str, Scaling]:
     """What training would keep, without readings."""
     anchors = choose_anchors(network, seed=SEED)
-    scales = {"value_offset": 0.0, "value_scale": 4.0, "length_scale_m": float(np.median(network.length_m))}
     scaling = fit_feature_scaling(features, np.flatnonzero(network.present))
     scale_m = position_scale_m(distances_m(network, anchors))
-    both = Scaling(**scales, position_scale_m=scale_m, anchors=anchors, roads=scaling)
+    both = Scaling(
+        value_offset=0.0,
+        value_scale=4.0,
+        length_scale_m=float(np.median(network.length_m)),
+        position_scale_m=scale_m,
+        anchors=anchors,
+        roads=scaling,
+    )
     return {"both": both, "paper": replace(both, roads=None), "default": replace(both, anchors=None)}
 
 
@@ -143,7 +149,7 @@ def train(model: ForecastModel, network: RoadNetwork, batch: Batch, sensors: NDA
         assert mine.target is not None and mine.target_observed is not None
         optimiser.zero_grad(set_to_none=True)
         error = (model.forecast_at(mine, slice(len(part.core))) - mine.target).abs() * mine.target_observed
-        (error.sum() * len(areas) / cells).backward()  # type: ignore[no-untyped-call]
+        (error.sum() * len(areas) / cells).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
 

@@ -118,7 +118,7 @@ def lightgbm() -> dict[str, dict[str, Any]]:
 
 
 def mean_mae(splits: list[dict[str, Any]], name: str, where: str = "unseen") -> float:
-    return mean(split[name][where]["value"] for split in splits)
+    return float(mean(split[name][where]["value"] for split in splits))
 
 
 def three(values: Iterable[float]) -> str:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from frigate.errors import CityError
 
+HOUR_S = 3600
 DAY_S = 86_400
 QUARTER_S = 900  # clocks only change on a quarter of an hour
 ZONE_DAYS = (-25_567, 84_006)  # since 1970: the years 1900 to 2200

@@ -322,8 +322,8 @@ def test_the_results_reach_what_was_asked_of_them() -> None:
         others = [at for name, at in at_sensors.items() if name not in ("frigate (default)", "demand alone")]
         assert at_sensors["frigate (default)"] < min(others)
         unseen = {name: each["unseen"]["value"] for name, each in row.items() if "unseen" in each}
-        beside = ("frigate (default)", "demand alone", "own median (a sensor there)")
-        assert unseen["frigate (default)"] < 0.95 * min(at for name, at in unseen.items() if name not in beside)
+        not_ours = ("frigate (default)", "demand alone", "own median (a sensor there)")
+        assert unseen["frigate (default)"] < 0.95 * min(at for name, at in unseen.items() if name not in not_ours)
         assert unseen["frigate (default)"] < unseen["demand alone"], split
 
     def bench(name: str) -> dict[str, Any]:

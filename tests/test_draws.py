@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,7 @@ FIXED = {  # draws that no seed changes, or that are given a stream's number
 
 
 def test_no_two_streams_share_their_numbers() -> None:
-    streams = [(seed, draw, *numbers) for seed in (0, 1) for draw in Draw for numbers in NUMBERS]
+    streams: list[tuple[Any, ...]] = [(seed, draw, *numbers) for seed in (0, 1) for draw in Draw for numbers in NUMBERS]
     firsts = [generator(*stream).integers(2**63) for stream in streams]
     plain = [np.random.default_rng([0, i]).integers(2**63) for i in range(30)]  # as a simulated town is drawn
     assert len({*firsts, *plain}) == len(streams) + 30

@@ -18,7 +18,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import SuperLU, splu
 from torch import Tensor
 
-from frigate.calendar import BINS, DAY_S, hourly_bins
+from frigate.calendar import BINS, DAY_S, HOUR_S, hourly_bins
 from frigate.city.split import Split
 from frigate.city.stream import RoadNetworkStream
 from frigate.errors import SettingsError
@@ -30,7 +30,6 @@ TimedBaseline = Callable[[Batch, NDArray[np.int64]], Tensor]  # also takes the w
 Value = TypeVar("Value")
 
 NEAREST = 5
-HOUR_S = 3600
 MAX_REMEMBERED = 8
 
 

@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.calendar import BINS, KINDS_OF_DAY
+from frigate.calendar import BINS, HOUR_S, KINDS_OF_DAY
 from frigate.city.network import NodeId, RoadNetwork
 from frigate.demand.estimate import Demand
 from frigate.errors import CityError
-
-HOUR_S = 3600
 
 
 def road_columns(demand: Demand) -> dict[str, NDArray[Any]]:

@@ -17,11 +17,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from frigate.calendar import HOUR_S
 from frigate.draws import Draw, generator
 from frigate.errors import SettingsError
 from frigate.text import three_digits
 
-HOUR_S = 3600
 GOOD_GEH = 5.0
 DRAWS = 1000
 

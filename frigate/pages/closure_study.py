@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from frigate.demand.flows import HOUR_S
+from frigate.calendar import HOUR_S
 from frigate.evaluation.closures import LeftOfChange, left_of_change
 from frigate.evaluation.evaluate import forecaster_of
 from frigate.pages.closures import ClosureView, list_changes

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.calendar import KINDS_OF_DAY
+from frigate.calendar import HOUR_S, KINDS_OF_DAY
 from frigate.city.city import City
 from frigate.city.network import RoadNetwork
 from frigate.demand.count_profiles import week_mean
 from frigate.demand.estimate import Demand
-from frigate.demand.flows import HOUR_S, Through, road_columns, road_features_geojson
+from frigate.demand.flows import Through, road_columns, road_features_geojson
 from frigate.errors import SettingsError
 from frigate.pages.page import render
 from frigate.pages.road_map import RoadLayer, RoadMap, SensorFit, Symbols, named_road, road_lines_data

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from frigate.calendar import utc_iso
+from frigate.calendar import HOUR_S, utc_iso
 from frigate.serve.city import ServedCity
 from frigate.serve.engine import Engine
 from frigate.serve.issued import Issued
@@ -22,7 +22,6 @@ from frigate.serve.packing import pack, unpack
 from frigate.serve.store import Store
 
 WORST = 10
-HOUR_S = 3600
 
 
 class Scorer:

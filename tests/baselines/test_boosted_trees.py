@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,7 +46,7 @@ from tests.support.towns import hide, random_network, windows_on
 
 PAST, HORIZON = 6, 4
 TASK = Task(PAST, HORIZON)
-SMALL = {"rows": 8_000, "trees": 40, "leaves": 15}
+SMALL: dict[str, Any] = {"rows": 8_000, "trees": 40, "leaves": 15}
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ def test_trees_learn_from_hidden_training_nodes_and_stop_by_validation_nodes_eac
 ) -> None:
     """A reading names its node and time, so that each row of the tables tells what it was made of."""
     place = town()
-    drawn = []
+    drawn: list[Any] = []
     split = place.split
     S = place.city.stream.num_snapshots
     named = np.arange(100) * 1000.0 + np.arange(S)[:, None]

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from frigate.bench import bench, clock, measure, pyg_baseline, synthetic_network
+from frigate.bench import bench, measure, pyg_baseline, synthetic_network
 from frigate.bench.clock import Repeats, ceilings, median_ms, peak_bytes
 from frigate.bench.measure import _require_same
 from frigate.bench.output import notes_of, rows_of
@@ -56,7 +56,7 @@ def small(name: str) -> tuple[RunOnCity, Frigate, Batch]:
     return run, run.model, batch
 
 
-def gradients(model: Frigate, made: Tensor) -> list[Tensor]:
+def gradients(model: nn.Module, made: Tensor) -> list[Tensor]:
     """In the order of the parameters' names without the wrapping of a layer."""
     model.zero_grad()
     made.square().mean().backward()
@@ -95,7 +95,7 @@ def test_ways_that_differ_are_not_timed() -> None:
     theirs, _ = plain_copy(ours)
     with torch.no_grad():
         made = ours(batch)
-        layer = theirs.convolutions[3].named_parameters()
+        layer = theirs.get_submodule("convolutions.3").named_parameters()
         next(weight for name, weight in layer if name.endswith("linear.weight")).mul_(1.1)  # one of ten, a tenth off
         with raises(FrigateError, "differ"):
             _require_same("the two", theirs(batch, kernels="reference"), made, run)
@@ -202,7 +202,7 @@ def test_the_peak_is_of_one_call() -> None:
 def test_ceilings_are_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock on which every call takes half a second."""
     half_seconds = count()
-    monkeypatch.setattr(clock.time, "perf_counter", lambda: next(half_seconds) / 2)
+    monkeypatch.setattr("frigate.bench.clock.time.perf_counter", lambda: next(half_seconds) / 2)
     found = ceilings(CPU, copied_bytes=2**20, side=32, repeats=3, warm=1)
     assert found == Ceilings(2 * 2 * 2**20, 2 * 2 * 32**3)  # a copy reads and writes; a product multiplies and adds
 

@@ -48,7 +48,9 @@ def city_of(values: NDArray[np.floating], *, quantity: str = "speed", step_s: in
 
 def noise(snapshots: int, nodes: int = 2, *, quantity: str = "speed") -> NDArray[np.float64]:
     rng = np.random.default_rng(0)
-    return rng.normal(50, 5, (snapshots, nodes)) if quantity == "speed" else rng.poisson(9.0, (snapshots, nodes)) + 1.0
+    if quantity == "speed":
+        return rng.normal(50, 5, (snapshots, nodes))
+    return rng.poisson(9.0, (snapshots, nodes)).astype(np.float64) + 1
 
 
 # Sensor by sensor
@@ -251,7 +253,7 @@ def test_the_page_shows_sensors_gaps_and_notices(tmp_path: Path) -> None:
 
 
 def test_the_gap_chart_has_a_stroke_where_readings_are(tmp_path: Path) -> None:
-    values = np.full((100, 2), 50.0) + np.arange(200).reshape(100, 2)
+    values = 50 + np.arange(200.0).reshape(100, 2)
     values[:50, 1] = np.nan
     page, _ = page_of(city_of(values), tmp_path)
     (d,) = [a["d"] for tag, a in page.tags if (a.get("class") or "").startswith("cell ") and tag == "path"]
@@ -300,7 +302,8 @@ def test_the_page_draws_the_roads_that_change(tmp_path: Path) -> None:
     ]
     assert [change.time[11:16] for change in changes] == ["18:00", "23:00", "04:00"]
     page, _ = page_of(City("changing", stream), tmp_path)
-    drawn = [a["class"] for tag, a in page.tags if tag == "path" and (a.get("class") or "").startswith("changed")]
+    classes = [a.get("class") or "" for tag, a in page.tags if tag == "path"]
+    drawn = [each for each in classes if each.startswith("changed")]
     assert sorted(drawn) == ["changed for-a-time", "changed lasting", "changed lasting"]
     assert "n0 → n1" in page.text
 

@@ -138,7 +138,7 @@ def test_two_at_once_lose_nothing(folder: Path) -> None:
 def test_a_folder_replaced_while_waiting_is_locked_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     town = folder / "town"
     flock = fcntl.flock
-    locked = []
+    locked: list[int] = []
     replaced = []
 
     def another_was_first(handle: int, kind: int) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -43,12 +44,14 @@ START_S = 1_704_067_200  # 2024-01-01T00:00Z
 GRID = Grid(Steps(1000, 60), 2)
 
 
-def readings(time_s: list[float], node: list[int], value: list[float]) -> Readings:
+def readings(time_s: Sequence[float], node: Sequence[int], value: Sequence[float]) -> Readings:
     time_us = np.round(np.array(time_s, np.float64) * 1e6).astype(np.int64)
     return Readings(time_us, np.array(node, np.int64), np.array(value, np.float32))
 
 
-def into(time_s: list[float], node: list[int], value: list[float], quantity: str) -> tuple[list[object], list[object]]:
+def into(
+    time_s: Sequence[float], node: Sequence[int], value: Sequence[float], quantity: str
+) -> tuple[list[list[float]], list[list[bool]]]:
     snapshots = bucket([readings(time_s, node, value)], GRID, num_nodes=2, quantity=quantity)
     return snapshots.values.tolist(), snapshots.observed.tolist()
 
@@ -73,10 +76,11 @@ def test_readings_outside_the_snapshots_are_dropped() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1000, 1119), st.integers(0, 1), st.integers(0, 50)), max_size=20), st.randoms())
-def test_the_order_of_rows_does_not_matter_for_counts(rows: list[tuple[int, int, int]], random: object) -> None:
+def test_the_order_of_rows_does_not_matter_for_counts(rows: list[tuple[int, int, int]], random: Random) -> None:
     mixed = list(rows)
     random.shuffle(mixed)
-    results = [into(*([list(c) for c in zip(*r, strict=True)] or [[], [], []]), "count") for r in (rows, mixed)]
+    columns = ([[row[k] for row in r] for k in range(3)] for r in (rows, mixed))
+    results = [into(time_s, node, value, "count") for time_s, node, value in columns]
     assert results[0] == results[1]
     assert np.sum(results[0][0]) == sum(v for _, _, v in rows)
 
@@ -190,7 +194,15 @@ def from_folder(folder: Path, quantity: str) -> RoadNetworkStream:
 
 
 def from_tables(folder: Path, quantity: str) -> RoadNetworkStream:
-    return import_tables(**tables(folder), step="5min", quantity=quantity, timezone="UTC").stream
+    made = tables(folder)
+    return import_tables(
+        nodes=made["nodes"],
+        edges=made["edges"],
+        readings=made["readings"],
+        step="5min",
+        quantity=quantity,
+        timezone="UTC",
+    ).stream
 
 
 def from_matrix(folder: Path, quantity: str) -> RoadNetworkStream:
@@ -261,7 +273,7 @@ def from_traces(folder: Path, quantity: str) -> RoadNetworkStream:
     """As many vehicles as were counted drive past the node, from the middle of the block before to that of the next."""
     folder.mkdir()
     every_m = 2 * np.pi * EARTH_RADIUS_M / 360 * np.cos(np.radians(LAT[0])) * 0.005  # a block: half of a to b
-    lon = LON[0] + 0.005 * np.arange(-1, 4)  # the city's end, a, between, b, the other end
+    lon = LON[0] + 0.005 * np.arange(-1.0, 4)  # the city's end, a, between, b, the other end
     ends = np.arange(4), np.arange(1, 5)
     edges = Edges.of(np.concatenate(ends), np.concatenate(ends[::-1]), np.full(8, every_m))
     network = RoadNetwork(np.array(["w", "a", "m", "b", "e"]), lon, np.full(5, LAT[0]), edges)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -100,7 +101,7 @@ def test_pages_name_them_and_how_far_they_were_moved(tmp_path: Path) -> None:
     city = imported(tmp_path)
     ids = [str(node_id) for node_id in NETWORK.node_ids.tolist()]
     sensors = city.stream.sensors
-    about = {"name": city.name, "horizon": 1, "has_demand": False, "detectors": city.detectors}
+    about: dict[str, Any] = {"name": city.name, "horizon": 1, "has_demand": False, "detectors": city.detectors}
     meta, _ = decode(network_container(city.network, city.stream, sensors, **about))
     assert meta["detectors"] == ["A17, moved 0 m", "B 2, moved 30 m", *[""] * len(ids[2:])]
     page = Page(write_check_page(tmp_path / "check.html", city, check_city(city)))

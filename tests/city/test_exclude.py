@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ DAY = slice(20, 44)  # 2 January in St John's; the record begins there at 04:00 
 HOURS = slice(20, 25)  # those that have a part of 00:30 to 04:30
 
 
-def excluded(folder: Path, *entries: str, **options: bool) -> np.ndarray:
+def excluded(folder: Path, *entries: str, **options: Any) -> np.ndarray:
     """[S,N] the readings that are gone with these entries in city.toml."""
     write_city(CITY, folder, overwrite=True)
     lines = ", ".join(f'"{entry}"' for entry in entries)

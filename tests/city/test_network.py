@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ def triangle(ids: object = ("a", "b", "c")) -> RoadNetwork:
     return RoadNetwork(np.array(ids), np.array([6.10, 6.11, 6.12]), np.array([49.60, 49.61, 49.60]), edges)
 
 
-def roads(network: RoadNetwork, table: Edges | None = None) -> dict[tuple[object, object], float]:
+def roads(network: RoadNetwork, table: Edges | None = None) -> dict[tuple[Any, Any], float]:
     """Roads by their ends, with their lengths."""
     edges = network.edges if table is None else table
     ids = network.node_ids.tolist()
@@ -119,10 +120,10 @@ def test_an_edit_leaves_the_network_as_it_was(edit: str) -> None:
     for name in ("node_ids", "lon", "lat", "present"):
         np.testing.assert_array_equal(getattr(network, name), getattr(same, name))
     with pytest.raises(FrozenInstanceError):
-        network.lon = changed.lon
+        network.lon = changed.lon  # type: ignore[misc]
 
 
-REFUSED: dict[str, tuple[Callable[[RoadNetwork], object], tuple[str, ...]]] = {
+REFUSED: dict[str, tuple[Callable[[Any], object], tuple[str, ...]]] = {
     "close what is not there": (
         lambda n: n.close([("a", "c")]),
         ("a,c", "from a"),
@@ -175,7 +176,7 @@ REFUSED: dict[str, tuple[Callable[[RoadNetwork], object], tuple[str, ...]]] = {
         ('"N1"', "whole numbers"),
     ),
     "a fraction among numbers": (
-        lambda n: triangle((1, 2, 3)).add(nodes=[(4.5, 6.1, 49.6)]),
+        lambda n: triangle((1, 2, 3)).add(nodes=[(4.5, 6.1, 49.6)]),  # type: ignore[list-item]
         ('"4.5"', "whole numbers"),
     ),
     "a number too large": (

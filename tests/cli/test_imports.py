@@ -127,8 +127,8 @@ def test_a_simulation(tmp_path: Path) -> None:
     for on in ("nodes", "roads"):
         words = ("--edgedata", files["edgedata_gz"], "--on", on, "-o", tmp_path / on)
         assert "2 snapshots" in frigate("import", "sumo", files["net"], *words)
-    words = ("--detectors", files["loops"], "--detectors", files["loop_output"], "-o", tmp_path / "loops")
-    assert "1 snapshots" in frigate("import", "sumo", files["net_gz"], *words)
+    detectors = ("--detectors", files["loops"], "--detectors", files["loop_output"])
+    assert "1 snapshots" in frigate("import", "sumo", files["net_gz"], *detectors, "-o", tmp_path / "loops")
     (tmp_path / "made.net.xml").write_text(sumo_files.net_xml(location=""))
     frigate("import", "sumo", tmp_path / "made.net.xml", "--origin", "-122.4,37.8", "-o", tmp_path / "made")
     assert fg.read_city(tmp_path / "made").network.lon[0] == -122.4

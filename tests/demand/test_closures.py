@@ -180,9 +180,8 @@ def test_only_the_first_sets_are_rerouted_where_few_are_wanted(demand: Demand) -
     few = replace(demand, settings=replace(demand.settings, detour_sets=1))
     ways = detours(few, shut_row(demand.network))
     assert len(ways.routes) == 1
-    of_first = {"sets": demand.sets[:1], "numbers": demand.numbers[:1]}
     (found,) = reroute([few], ways)
-    (first,) = reroute([replace(few, **of_first)], ways)
+    (first,) = reroute([replace(few, sets=demand.sets[:1], numbers=demand.numbers[:1])], ways)
     np.testing.assert_array_equal(found.node_change, first.node_change)
 
 

@@ -156,7 +156,7 @@ def test_trips_of_a_large_network_stay_near_their_origin(graph: LineGraph, monke
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
     assert len(one) == len(everywhere) == 12 * 10  # an end that is too far away has become a nearer one
     for search in range(12):
-        ends = np.unique(np.concatenate([trip(one, row) for row in np.flatnonzero(one.search == search)]))
+        ends = np.unique(np.concatenate([trip(one, row) for row in np.flatnonzero(one.search == search).tolist()]))
         assert len(ends) <= 20
     assert len(np.unique(everywhere.roads[: everywhere.start[10]])) > 20
     monkeypatch.setattr(route_search, "MAX_REACHED", graph.num_roads)
@@ -319,8 +319,8 @@ def test_what_is_not_a_sensor_cannot_matter(stream: RoadNetworkStream, demand: D
     values[:, ~demand.sensors] = 9e6
     values[100:, demand.sensors] = 9e6  # after the period
     cities = (City("Grid", each) for each in (replace(stream, values=values), stream))
-    known = {"sensors": demand.sensors, "period": (0, 100), "settings": DemandSettings(sets=2)}
-    again, same = (estimate_demand(city, **known) for city in cities)
+    few = DemandSettings(sets=2)
+    again, same = (estimate_demand(city, sensors=demand.sensors, period=(0, 100), settings=few) for city in cities)
     np.testing.assert_array_equal(again.node_flow, same.node_flow)
 
 
@@ -501,9 +501,9 @@ def test_the_change_is_that_of_the_middle_half_of_the_sets(graph: LineGraph, str
     ways = detours(demand, closed_network(graph, closed))
     alone = []
     for k in range(len(demand.sets)):
-        one = {"sets": demand.sets[k : k + 1], "numbers": demand.numbers[k : k + 1]}
+        one = replace(demand, sets=demand.sets[k : k + 1], numbers=demand.numbers[k : k + 1])
         of_one = replace(ways, rows=ways.rows[k : k + 1], routes=ways.routes[k : k + 1])
-        alone.append(reroute([replace(demand, **one)], of_one)[0].node_change)
+        alone.append(reroute([one], of_one)[0].node_change)
     logs = np.sort(np.log(alone), axis=0)
     assert len(logs) == 4 and (logs[1] != logs[2]).any()
     np.testing.assert_allclose(reroute([demand], ways)[0].node_change, np.exp((logs[1] + logs[2]) / 2), rtol=1e-5)

@@ -104,7 +104,7 @@ def trained(city: City) -> fg.Run:
 
 
 def forecast(run: fg.Run, city: City, network: RoadNetwork | None = None) -> Forecast:
-    return fg.forecast(run, *([] if network is None else [network]), stream=city.stream)
+    return fg.forecast(run, network, city.stream)
 
 
 def by_id(made: Forecast) -> NDArray[np.floating]:

@@ -158,12 +158,12 @@ def test_closed_roads_move_the_forecast_and_the_expected_readings(run: RunOnCity
     model = run.model.eval()
     torch.manual_seed(0)
     with torch.no_grad():
-        for parameter in model.readout[-1].parameters():
+        for parameter in list(model.get_submodule("readout").children())[-1].parameters():
             parameter.normal_()
         made = model(after)
         correction = made - after.demand
         assert (made[..., 7] == 0).all() and correction[..., 9].abs().max() > 0.01
-        for parameter in model.readout[-1].parameters():
+        for parameter in list(model.get_submodule("readout").children())[-1].parameters():
             parameter.zero_()
 
 

@@ -45,7 +45,7 @@ def a_turn(network: RoadNetwork) -> NDArray[np.int64]:
 
 def same(a: tuple[RouteSet, ...], b: tuple[RouteSet, ...]) -> bool:
     return all(
-        np.array_equal(x.routes.roads, y.routes.roads) and (x.through_node != y.through_node).nnz == 0
+        np.array_equal(x.routes.roads, y.routes.roads) and abs(x.through_node - y.through_node).nnz == 0
         for x, y in zip(a, b, strict=True)
     )
 

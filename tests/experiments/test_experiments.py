@@ -165,6 +165,7 @@ def test_the_plot_is_there_twice(name: str, done: Done) -> None:
 
 def test_the_page_shows_every_experiment_and_requests_nothing(done: Done) -> None:
     assert done.result == Reproduced(done.results / "report.html", {})
+    assert done.result.page is not None
     page = Page(done.result.page)
     for name in NAMES:
         assert f'id="{name}"' in page.raw
@@ -245,6 +246,7 @@ def test_a_second_call_repeats_no_trial_and_without_matplotlib_all_but_the_plots
         assert read(plan.results, name)["rows"] == read(done.results, name)["rows"]
     # What takes a moment is made anew with its table; what was measured stays.
     assert (plan.results / "datasets.csv").read_bytes() == (done.results / "datasets.csv").read_bytes()
+    assert result.page is not None
     page = Page(result.page)
     assert page.text.count("No plot: matplotlib was not installed") == len(NAMES)
     assert page.having("src") == []

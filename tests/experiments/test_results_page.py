@@ -124,7 +124,7 @@ def test_numbers_words_and_origin_are_there(page: Page) -> None:
         "0, 1",
         "30 % of the nodes",
         "3,725 (1 h 2 min)",
-        ABOUT["command"],
+        str(ABOUT["command"]),
         '"width": 64',
         "Brackwater: all experiments",
     ):

@@ -332,7 +332,7 @@ def test_a_time_without_zone_is_the_citys_own() -> None:
         expected,
         np.int64(expected),
     ):
-        made = forecast(run, at=at)  # type: ignore[arg-type]
+        made = forecast(run, at=at)
         assert made.at_s == expected
         assert made.notices == ()
     assert made.local_times()[0] == "2024-03-06T08:00:00+01:00"
@@ -457,7 +457,7 @@ def test_another_unit_is_said() -> None:
 )
 def test_what_cannot_be_forecast_is_refused(options: dict[str, object], named: tuple[str, ...]) -> None:
     with raises(SettingsError, *named):
-        forecast(small_run(), **options)  # type: ignore[arg-type]
+        forecast(small_run(), **options)
 
 
 def test_an_unknown_form_of_file_is_refused(tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ class History:
         return np.where([networks()[which].present for which in ahead], made, np.nan)
 
 
-def assert_same(found: NDArray[np.float64], expected: NDArray[np.float64]) -> None:
+def assert_same(found: NDArray[np.floating], expected: NDArray[np.floating]) -> None:
     largest = max(1.0, float(np.nanmax(np.abs(expected))))
     np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE * largest, equal_nan=True)
 

@@ -50,19 +50,19 @@ def test_without_demand_a_road_has_the_mean_of_its_ends() -> None:
 def test_roads_move_with_the_forecast_of_their_ends(city: City, demand: Demand) -> None:
     network = city.network
     demand = replace(demand, step_s=3600)
-    half = {"clock": wall_clock(np.array([MONDAY_0800_S]))}
+    clock = wall_clock(np.array([MONDAY_0800_S]))
     usual = demand.node_flow[[8]]
-    same = road_flows(usual, [network], network, demand=demand, **half)
+    same = road_flows(usual, [network], network, demand=demand, clock=clock)
     bound = np.minimum(usual[0, network.senders], usual[0, network.receivers])
     np.testing.assert_allclose(same[0], np.minimum(demand.road_flow[8], bound), rtol=1e-5)
-    more = road_flows(2 * usual, [network], network, demand=demand, **half)
+    more = road_flows(2 * usual, [network], network, demand=demand, clock=clock)
     busy = demand.road_flow[8] > np.median(demand.road_flow[8])
     assert (more[0, busy] / same[0, busy]).min() > 1.3
     assert (more[0] <= 2 * same[0] + 1e-6).all()
     some = np.ones(network.num_edges, np.float32)
     some[5], some[6] = 0, 0.5
     rerouted = Rerouted(np.ones(network.num_nodes, np.float32), some, 0.0)
-    shut = road_flows(usual, [network], network, demand=demand, rerouted=lambda _: rerouted, **half)
+    shut = road_flows(usual, [network], network, demand=demand, rerouted=lambda _: rerouted, clock=clock)
     assert shut[0, 5] == 0
     assert shut[0, 6] == pytest.approx(min(0.5 * demand.road_flow[8, 6], bound[6]), rel=1e-5)
     np.testing.assert_allclose(np.delete(shut[0], [5, 6]), np.delete(same[0], [5, 6]))

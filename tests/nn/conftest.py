@@ -17,7 +17,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> str:
         from frigate.nn.ops.cuda import decoder_kernels, layer_kernels, lstm_kernels
 
         monkeypatch.setattr(layer_kernels, "TUNING", layer_kernels.Tuning(programs=2, product_rows=16))
-        small = {"forward": (16, 4), "backward": (16, 4)}
+        small: dict[str, Any] = {"forward": (16, 4), "backward": (16, 4)}
         monkeypatch.setattr(lstm_kernels, "TUNING", lstm_kernels.Tuning(**small, sums_block=(32, 4, 1)))
         monkeypatch.setattr(decoder_kernels, "TUNING", decoder_kernels.Tuning(**small))
         mend_products(monkeypatch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -17,11 +18,12 @@ SHARE = 0.25
 def test_each_kind_drops_its_share_and_keeps_the_mean(where: str) -> None:
     town = random_town("default", num_nodes=40)
     of_roads = where == "roads"
-    rates = {"dropout": 0.0 if of_roads else SHARE, "edge_dropout": SHARE if of_roads else 0.0}
+    rates: dict[str, Any] = {"dropout": 0.0 if of_roads else SHARE, "edge_dropout": SHARE if of_roads else 0.0}
     model = build_model(replace(town.settings, layers=1, **rates), town.scaling).train()
     (layer,) = model.convolutions
     readouts = [model.first[2], model.readout[2]]
-    places = {"features": [layer.dropout], "roads": [layer.edge_dropout], "readouts": readouts}[where]
+    every: dict[str, Any] = {"features": [layer.dropout], "roads": [layer.edge_dropout], "readouts": readouts}
+    places = every[where]
     found: list[tuple[Tensor, Tensor]] = []
     for place in places:
         place.register_forward_hook(lambda module, inputs, made: found.append((inputs[0], made)))

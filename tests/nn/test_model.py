@@ -60,7 +60,9 @@ def fitted_on(num_nodes: int, model: ModelSettings) -> tuple[Frigate, Batch]:
     # Raw features from anywhere will do: betweenness of the larger network would take most of the test's time.
     raw = np.random.default_rng(0).random((num_nodes, len(FEATURES)), np.float32) if model.preset == "default" else None
     scaling = fit_scaling(stream, split, model, features=raw, seed=0)
-    topologies, _ = build_topologies([network], scaling, sensors=stream.sensors, features=[raw])
+    topologies, _ = build_topologies(
+        [network], scaling, sensors=stream.sensors, features=None if raw is None else [raw]
+    )
     batch = windows_on(stream, topologies).batch(
         np.array([1]), past=2, horizon=1, inputs=torch.ones(num_nodes, dtype=torch.bool)
     )
@@ -69,8 +71,10 @@ def fitted_on(num_nodes: int, model: ModelSettings) -> tuple[Frigate, Batch]:
 
 def test_number_of_parameters_is_the_same_for_every_network(name: str) -> None:
     counts = []
+    settings = preset(name).model
+    assert isinstance(settings, ModelSettings)
     for num_nodes in (50, 3_000):
-        model, batch = fitted_on(num_nodes, preset(name).model)
+        model, batch = fitted_on(num_nodes, settings)
         counts.append(sum(parameter.numel() for parameter in model.parameters()))
         found = forecasts(model, batch)
         assert found.shape == (1, 1, num_nodes)

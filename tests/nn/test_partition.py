@@ -189,7 +189,7 @@ def test_the_mean_gradient_over_the_parts_is_the_whole_networks(name: str) -> No
         trainer = trainer_of(tiny(name, model=model, parts=count, masks=1, **frozen))
         whole = whole or trainer
         with torch.no_grad():  # a correction of exactly 0 has no gradient where demand and target are both 0
-            trainer.model.readout[-1].bias.fill_(0.01)
+            list(trainer.model.get_submodule("readout").parameters())[-1].fill_(0.01)  # its bias
         steps = []
         for step in range(count):
             loss, finite = trainer._step(trainer.train_at[5:8], np.random.default_rng(0), step)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from tests.support.live_service import LiveService
 from tests.support.service import HORIZON, PAST, Town
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page, Route
+    from playwright.sync_api import Browser, Locator, Page, Route
 
 TILE = base64.b64decode(  # a pixel
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
@@ -28,6 +29,10 @@ def search(page: Page, text: str) -> None:
     page.keyboard.press("/")
     page.keyboard.type(text)
     page.keyboard.press("Enter")
+
+
+def are(places: Locator, count: int) -> bool:
+    return places.count() == count
 
 
 def inferred_node(live: LiveService) -> tuple[int, str]:
@@ -171,7 +176,7 @@ def test_a_road_closes_after_its_effect_was_shown(page: Page, live: LiveService)
     assert page.locator(".map .cross").count() == 2
     for left in (1, 0):
         page.get_by_role("button", name="Open again").first.click()
-        wait_for(page, lambda left=left: page.locator(".map .cross").count() == left)
+        wait_for(page, partial(are, page.locator(".map .cross"), left))
     assert not any(each.active(live.time()) for each in live.store.closures())
 
 

@@ -6,6 +6,7 @@ import re
 import tracemalloc
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -46,7 +47,7 @@ def test_the_good_tables_give_no_notice(tmp_path: Path) -> None:
     assert city.stream.values.tolist() == [[4, 0, 0], [0, 5, 0], [0, 0, 6]]
 
 
-REFUSED = {
+REFUSED: dict[str, Any] = {
     "unknown node in edges": (
         {"edges__csv": EDGES + "A1,A22,5\n"},
         ("edges.csv line 5", "target", '"A22"', '"A2"'),
@@ -195,7 +196,7 @@ def test_refused(tmp_path: Path, what: str) -> None:
         city_of(tmp_path, **tables)
 
 
-ACCEPTED = {
+ACCEPTED: dict[str, Any] = {
     "unknown node": (
         {"readings__csv": READINGS + "2024-01-01T00:10Z,A17,4\n"},
         r'Readings left out, their node is not in the network: 1 \(first: readings.csv line 5: node "A17"',

@@ -10,9 +10,10 @@ import pytest
 
 from frigate.city.city import City
 from frigate.city.folder import read_city, write_city
+from frigate.city.network import RoadNetwork
 from frigate.roads import feature_cache
 from frigate.roads.feature_cache import ensure_road_features, features_of
-from frigate.roads.features import road_features
+from frigate.roads.features import features_and_notice, road_features
 from tests.support.towns import edited, random_network, random_stream
 
 
@@ -26,11 +27,10 @@ def test_features_are_computed_once_and_only_a_citys_own_are_kept(
     expected = [road_features(each) for each in (city.network, other)]
     computed: list[str] = []
 
-    def counted(network: object) -> object:
-        computed.append(network.fingerprint)  # type: ignore[attr-defined]
-        return real(network)  # type: ignore[arg-type]
+    def counted(network: RoadNetwork) -> object:
+        computed.append(network.fingerprint)
+        return features_and_notice(network)
 
-    real = feature_cache.features_and_notice
     monkeypatch.setattr(feature_cache, "features_and_notice", counted)
     asked = [city.network, other]
     # The city's own are kept; those of another network are computed each time, wherever they are asked for.
@@ -59,6 +59,6 @@ def test_a_city_has_the_features_of_its_map_and_of_each_new_road_also_from_the_c
         assert len(city.stream.networks) == len(closed) + 1
         both = network, network.map_with(longer)
         assert set(city.road_features) == {each.fingerprint for each in both}
-        assert not np.array_equal(*(road_features(each) for each in both))
+        assert not np.array_equal(road_features(both[0]), road_features(both[1]))
         for each in both:
             np.testing.assert_array_equal(city.road_features[each.fingerprint], road_features(each))

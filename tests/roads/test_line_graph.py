@@ -112,9 +112,8 @@ def test_a_turn_is_half_of_each_road_and_like_the_road_it_enters() -> None:
     assert line.node_ids.tolist()[:2] == ["M>N", "M>E"]
     np.testing.assert_allclose(line.lon[:2], [6.0, 6.005])
     np.testing.assert_allclose(line.lat[:2], [49.005, 49.0])
-    np.testing.assert_allclose(
-        read_line(line.lines[0]), [[6, 49], [6, 49.005], [6, 49.01]]
-    )  # from M over its middle to N
+    over_its_middle = np.array([[6, 49], [6, 49.005], [6, 49.01]])
+    np.testing.assert_allclose(read_line(line.lines[0]), over_its_middle)  # from M to N
     assert ("M>E", "E>M") in turns_of(line, "E>M")  # a dead end
     assert ("M>N", "N>M") not in turns_of(line, "N>M")  # leads on to T
 
@@ -241,7 +240,8 @@ def turns_of(network: RoadNetwork, road: str | int) -> list[tuple[str | int, str
 def test_training_evaluation_and_forecast_run_on_roads(name: str) -> None:
     run = road_run(name).run
     city = road_run(name).city
-    assert np.isfinite(evaluate(run, city).model.unseen.mae.value)
+    unseen = evaluate(run, city).model.unseen
+    assert unseen is not None and np.isfinite(unseen.mae.value)
     network = city.network
     ahead = forecast(run, stream=city)
     assert ahead.node_ids.tolist() == network.node_ids.tolist()
@@ -282,7 +282,7 @@ def test_a_city_of_roads_comes_back_from_disk_and_can_be_checked(tmp_path: Path)
 
 def test_distances_along_the_line_graph_are_those_along_the_roads() -> None:
     """From the middle of the first road to the middle of the last, over a row of towns."""
-    lon = 6 + 0.01 * np.arange(5)
+    lon = 6 + 0.01 * np.arange(5.0)
     metre = haversine_m(lon[:-1], np.full(4, 49.0), lon[1:], np.full(4, 49.0))
     base = RoadNetwork(np.arange(5), lon, np.full(5, 49.0), Edges.of(range(4), range(1, 5), metre))
     line = on_roads(base)

@@ -353,7 +353,8 @@ def test_deleted_anchors_are_not_replaced() -> None:
 def unknown_to(network: RoadNetwork, ids: list[NodeId]) -> RoadNetwork:
     """The network under a node table in which these nodes have other ids."""
     node_ids = network.node_ids.copy()
-    node_ids[network.rows_of(ids)] += 1_000_000
+    rows = network.rows_of(ids)
+    node_ids[rows] = node_ids[rows] + 1_000_000
     return replace(network, node_ids=node_ids)
 
 

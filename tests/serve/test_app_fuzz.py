@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import schemathesis
@@ -14,6 +15,7 @@ from schemathesis.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
+from schemathesis.core.result import Ok
 
 from frigate.serve.limits import Limits
 from frigate.serve.store import open_store
@@ -43,6 +45,7 @@ def made_up_requests(served: Served, examples: int) -> int:
         suppress_health_check=list(HealthCheck),
     )
     for found in schema.get_all_operations():
+        assert isinstance(found, Ok)
         operation = found.ok()
         if operation.path == "/v1/events":
             continue  # an answer without an end
@@ -52,7 +55,7 @@ def made_up_requests(served: Served, examples: int) -> int:
 
             @quiet
             @given(case=operation.as_strategy(mode))
-            def attack(case: schemathesis.Case) -> None:
+            def attack(case: schemathesis.Case[Any]) -> None:
                 nonlocal sent
                 sent += 1
                 case.call_and_validate(base_url="http://127.0.0.1", checks=ASKED)

@@ -276,7 +276,7 @@ def test_a_sender_that_goes_away_does_not_harm_the_others(slow: tuple[Ingest, Sl
         await asyncio.sleep(0)
         gone.cancel()
         store.go.release(2)
-        return await asyncio.gather(gone, stays, return_exceptions=True)
+        return list(await asyncio.gather(gone, stays, return_exceptions=True))
 
     gone, stays = asyncio.run(two())
     assert isinstance(gone, asyncio.CancelledError) and stays[0].status == "duplicate"

@@ -114,7 +114,7 @@ def test_answers_are_sent_at_once(one: Running) -> None:
     """Nagle's algorithm would hold back the body of each until the client has acknowledged its head."""
     assert one.client.get("/healthz").status_code == 200
     (connection,) = one.server.server_state.connections
-    at_the_service = connection.transport.get_extra_info("socket")  # type: ignore[union-attr]
+    at_the_service = connection.transport.get_extra_info("socket")
     assert at_the_service.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 

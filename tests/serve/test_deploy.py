@@ -85,7 +85,7 @@ def test_nginx_passes_on_what_it_should(nursery: Nursery, tmp_path: Path) -> Non
         f"pid {tmp_path}/pid; error_log {tmp_path}/error.log; daemon off; user root; events {{}}\n"
         f"http {{ access_log off; {temporary} include {tmp_path}/site.conf; }}\n"
     )
-    words = [str(NGINX), "-c", tmp_path / "nginx.conf", "-e", tmp_path / "error.log"]
+    words: list[str | Path] = [str(NGINX), "-c", tmp_path / "nginx.conf", "-e", tmp_path / "error.log"]
     checked = subprocess.run([*words, "-t"], capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stderr
     nginx = subprocess.Popen(words)

@@ -12,6 +12,7 @@ import threading
 import time
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,7 @@ def test_of_three_processes_another_takes_the_clock(
     words = ("--replay", "--store", url)
     services = [nursery.start(tmp_path / f"log{k}", *words) for k in range(3)]
     for service in services:
-        until(lambda service=service: answers(service), "it answers")
+        until(partial(answers, service), "it answers")
     with closing(open_store(url)) as store:
         tell_time(services[0], end_s(town, FIRST))
         await_forecast(store, end_s(town, FIRST))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
@@ -11,7 +14,7 @@ from frigate.city.network import RoadNetwork
 from frigate.coordinates import haversine_m
 from frigate.errors import SettingsError
 from frigate.simulate.assignment import assign, assigned_roads, subtree_sums
-from frigate.simulate.demo_city import _demand, _per_hour, simulate, usual_weekday
+from frigate.simulate.demo_city import Simulation, _demand, _per_hour, simulate, usual_weekday
 from frigate.simulate.streets import RESIDENTIAL, TRUNK, build_town
 from tests.support.errors import raises
 
@@ -26,17 +29,17 @@ def strong_parts(network: RoadNetwork) -> int:
 
 
 @pytest.fixture(scope="module")
-def fortnight():
+def fortnight() -> Simulation:
     return simulate(seed=3, intersections=SMALL)
 
 
 @pytest.fixture(scope="module")
-def undisturbed():
+def undisturbed() -> Simulation:
     return simulate(seed=3, intersections=SMALL, closures=0)
 
 
 @pytest.mark.parametrize(("seed", "size"), [(0, 100), (1, 130), (2, 250), (3, 400)])
-def test_every_town_is_one_piece_with_few_bridges(seed, size):
+def test_every_town_is_one_piece_with_few_bridges(seed: int, size: int) -> None:
     town = build_town(np.random.default_rng(seed), intersections=size)
     net = town.network
     assert net.num_nodes == size
@@ -49,7 +52,7 @@ def test_every_town_is_one_piece_with_few_bridges(seed, size):
     assert strong_parts(cut) == 2  # the river parts the town: nothing but the bridges joins its banks
 
 
-def test_streets_have_a_hierarchy_and_honest_lengths():
+def test_streets_have_a_hierarchy_and_honest_lengths() -> None:
     net = build_town(np.random.default_rng(0), intersections=400).network
     e = net.edges
     assert {"trunk", "primary", "secondary", "tertiary", "residential"} == set(e.road_class.tolist())
@@ -68,7 +71,7 @@ def test_streets_have_a_hierarchy_and_honest_lengths():
         np.testing.assert_allclose(line[[0, -1]], ends, atol=1e-9)
 
 
-def test_subtree_sums_equal_a_walk_up_every_tree():
+def test_subtree_sums_equal_a_walk_up_every_tree() -> None:
     rng = np.random.default_rng(0)
     before = np.full((3, 40), -9999, np.int32)
     for z in range(3):
@@ -86,7 +89,7 @@ def test_subtree_sums_equal_a_walk_up_every_tree():
     np.testing.assert_allclose(subtree_sums(before, load), expected, rtol=1e-12)
 
 
-def test_assignment_conserves_vehicles():
+def test_assignment_conserves_vehicles() -> None:
     town = build_town(np.random.default_rng(1), intersections=SMALL)
     roads = assigned_roads(np.random.default_rng(2), town)
     demand = _demand(np.random.default_rng(3), town, roads)
@@ -110,7 +113,7 @@ def test_assignment_conserves_vehicles():
     assert loading.elapsed_s.max() < 1800
 
 
-def test_congestion_drives_traffic_off_the_busiest_roads():
+def test_congestion_drives_traffic_off_the_busiest_roads() -> None:
     town = build_town(np.random.default_rng(1), intersections=SMALL)
     roads = assigned_roads(np.random.default_rng(2), town)
     demand = _demand(np.random.default_rng(3), town, roads)
@@ -120,7 +123,7 @@ def test_congestion_drives_traffic_off_the_busiest_roads():
     assert many[busiest].sum() < 0.95 * few[busiest].sum()
 
 
-def test_same_seed_same_bits_other_seed_other_town():
+def test_same_seed_same_bits_other_seed_other_town() -> None:
     a, b, c = (simulate(seed=s, intersections=100, days=1, step_s=1800) for s in (5, 5, 6))
     np.testing.assert_array_equal(a.stream.values, b.stream.values)
     np.testing.assert_array_equal(a.stream.network_of, b.stream.network_of)
@@ -129,7 +132,7 @@ def test_same_seed_same_bits_other_seed_other_town():
     assert (a.stream.values != c.stream.values).mean() > 0.2
 
 
-def test_counts_are_whole_and_skewed(fortnight):
+def test_counts_are_whole_and_skewed(fortnight: Simulation) -> None:
     stream, values = fortnight.stream, fortnight.stream.values
     assert values.shape == (14 * DAY, SMALL)
     assert stream.local_time(stream.start_s) == "2024-03-04T00:00:00+01:00"
@@ -145,15 +148,15 @@ def test_counts_are_whole_and_skewed(fortnight):
     assert by_node[kind == TRUNK].mean() > 5 * by_node[kind == RESIDENTIAL].mean()
 
 
-def test_days_have_tides(undisturbed):
+def test_days_have_tides(undisturbed: Simulation) -> None:
     days = undisturbed.stream.values.reshape(14, DAY, SMALL)
     week = days[[0, 1, 2, 3, 4, 7, 8, 9, 10, 11]]
     rest = days[[5, 6, 12, 13]]
 
-    def at(hour):
+    def at(hour: float) -> slice:
         return slice(int(hour * 12), int((hour + 1.5) * 12))
 
-    def share(x):
+    def share(x: NDArray[np.floating]) -> NDArray[np.floating]:
         return x.mean((0, 1)) / x.mean()
 
     night, morning, noon, evening = (week[:, at(h)].mean() for h in (2, 7, 10, 16.5))
@@ -166,7 +169,7 @@ def test_days_have_tides(undisturbed):
     assert turned > 1.5 * np.abs(share(week[:5, at(7)]) - share(week[5:, at(7)])).mean()
 
 
-def test_morning_flows_in_and_evening_flows_out():
+def test_morning_flows_in_and_evening_flows_out() -> None:
     town = build_town(np.random.default_rng(1), intersections=SMALL)
     roads = assigned_roads(np.random.default_rng(2), town)
     demand = _demand(np.random.default_rng(3), town, roads)
@@ -178,7 +181,7 @@ def test_morning_flows_in_and_evening_flows_out():
     assert (morning * radial).sum() < 0 < (evening * radial).sum()
 
 
-def test_networks_follow_the_schedule(fortnight):
+def test_networks_follow_the_schedule(fortnight: Simulation) -> None:
     stream = fortnight.stream
     ids = stream.node_ids.tolist()
     assert len(fortnight.closures) == 3
@@ -199,7 +202,9 @@ def test_networks_follow_the_schedule(fortnight):
     assert changed[int(0.9 * len(changed)) :].any()
 
 
-def test_a_closed_bridge_diverts_traffic_and_nothing_else_changes(fortnight, undisturbed):
+def test_a_closed_bridge_diverts_traffic_and_nothing_else_changes(
+    fortnight: Simulation, undisturbed: Simulation
+) -> None:
     bridge = fortnight.closures[0]
     assert bridge.reason == "bridge repair"
     calm = undisturbed.stream.values
@@ -218,7 +223,7 @@ def test_a_closed_bridge_diverts_traffic_and_nothing_else_changes(fortnight, und
     assert shut[during][:, others].sum() > 1.1 * calm[during][:, others].sum()
 
 
-def test_a_usual_weekday_is_the_mean_of_the_simulated_ones(fortnight, undisturbed):
+def test_a_usual_weekday_is_the_mean_of_the_simulated_ones(fortnight: Simulation, undisturbed: Simulation) -> None:
     network = undisturbed.stream.network
     bridge = fortnight.closures[0]
     hours = range(9, 18)
@@ -252,12 +257,12 @@ def test_a_usual_weekday_is_the_mean_of_the_simulated_ones(fortnight, undisturbe
         ({"seed": -1}, ("seed = -1",)),
     ],
 )
-def test_impossible_settings_are_refused(wrong, named):
+def test_impossible_settings_are_refused(wrong: dict[str, Any], named: tuple[str, ...]) -> None:
     with raises(SettingsError, *named):
         simulate(**wrong)
 
 
-def test_one_day_with_many_closures():
+def test_one_day_with_many_closures() -> None:
     town = simulate(seed=8, intersections=100, days=1, step_s=1800, closures=7)
     assert len(town.closures) == 7
     assert all(c.num_days == 1 and c.first_day == 0 for c in town.closures)

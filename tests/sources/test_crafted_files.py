@@ -238,7 +238,7 @@ def test_a_map_whose_fields_are_in_another_order_is_refused(order: str, tmp_path
 
 LINE = write_line(np.array([[6.1, 49.6], [6.2, 49.7]]))
 DEEP = 300_000
-NESTED = {
+NESTED: dict[str, Any] = {
     "a collection in WKB": struct.pack("<BII", 1, 7, 1) * DEEP,
     "lines of lines in WKB": struct.pack("<BII", 1, 5, 1) * DEEP,
     "a collection after a line": struct.pack("<BII", 1, 5, 2) + LINE + struct.pack("<BII", 1, 7, 1) * DEEP,
@@ -360,7 +360,7 @@ def test_settings_too_deep_or_too_long_are_refused(text: str, tmp_path: Path) ->
 # Numbers of other widths
 
 
-IDS = {
+IDS: dict[str, Any] = {
     "UInt64": ([2**64 - 1, 7], ["18446744073709551615", "7"]),
     "Int128": ([10**30, -5], [str(10**30), "-5"]),
     "Decimal": ([7, 8], [7, 8]),
@@ -372,7 +372,8 @@ IDS = {
 def test_ids_and_times_of_any_width_are_read(name: str, tmp_path: Path) -> None:
     """A number that an Int64 cannot hold is an id all the same, as text."""
     given, wanted = IDS[name]
-    kind = {"Int128": pl.Int128, "Decimal": pl.Decimal(38, 0)}.get(name, pl.UInt64)
+    kinds: dict[str, Any] = {"Int128": pl.Int128, "Decimal": pl.Decimal(38, 0)}
+    kind = kinds.get(name, pl.UInt64)
     ids = pl.Series(given, dtype=kind)
     (tmp_path / "city.toml").write_text('step = "5min"\n')
     places = {"lon": [6.1, 6.11], "lat": pl.Series(["49.6", "49.61"]).cast(pl.Decimal(10, 4))}

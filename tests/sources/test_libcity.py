@@ -40,7 +40,7 @@ def city_of(
         name=np.where(rng.random(len(ends)) < 0.5, 'Rue "du, Lac"', ""),
     )
     network = RoadNetwork(ids, rng.uniform(-180, 180, N), rng.uniform(-90, 90, N), edges)
-    values = rng.integers(0, 3, (snapshots, N)) * rng.random((snapshots, N)).astype(np.float32)
+    values = rng.integers(0, 3, (snapshots, N)).astype(np.float32) * rng.random((snapshots, N)).astype(np.float32)
     observed = rng.random((snapshots, N)) < 0.6
     step_s = 300
     start_s = 1_711_839_600  # 2024-03-31, the night on which clocks go on

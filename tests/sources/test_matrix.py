@@ -23,8 +23,11 @@ COUNTS = np.array([[1, 2, 3], [4, 5, 6], [7, 8, 9], [0, 1, 2]], np.uint8)
 TIMES = START_S + 300 * np.arange(4)
 
 
+Tables = dict[str, Any]  # the options `nodes` and `edges`
+
+
 @pytest.fixture
-def tables(tmp_path: Path) -> dict[str, Path]:
+def tables(tmp_path: Path) -> Tables:
     nodes = tmp_path / "nodes.csv"
     edges = tmp_path / "roads.csv"
     nodes.write_text("node_id,lon,lat,extra\n7,6.1,49.6,x\n5,6.11,49.6,y\n9,6.12,49.6,z\n")
@@ -35,7 +38,7 @@ def tables(tmp_path: Path) -> dict[str, Path]:
 RENAME = {"src": "source", "dst": "target", "dist_mi": "length_m", "limit_mph": "speed_kph"}
 
 
-def imported(tables: dict[str, Path], file: Path, **options: Any) -> City:
+def imported(tables: Tables, file: Path, **options: Any) -> City:
     return import_matrix(file, **tables, rename=RENAME, **options)
 
 
@@ -44,7 +47,7 @@ def save_npz(folder: Path, **arrays: Any) -> Path:
     return folder / "m.npz"
 
 
-def test_units_are_converted_on_the_way(tables: dict[str, Path], tmp_path: Path) -> None:
+def test_units_are_converted_on_the_way(tables: Tables, tmp_path: Path) -> None:
     city = imported(tables, save_npz(tmp_path, counts=COUNTS, t=TIMES), values="counts", time="t")
     np.testing.assert_allclose(city.network.length_m, [804.672, 1609.344, 402.336])
     np.testing.assert_allclose(city.network.edges.speed_kph, [48.28032, np.nan, 32.18688])
@@ -53,7 +56,7 @@ def test_units_are_converted_on_the_way(tables: dict[str, Path], tmp_path: Path)
     assert "Columns of nodes.csv that are not read (extra): 1." in city.notices
 
 
-def test_an_array_that_python_2_saved_is_read_without_a_warning(tables: dict[str, Path], tmp_path: Path) -> None:
+def test_an_array_that_python_2_saved_is_read_without_a_warning(tables: Tables, tmp_path: Path) -> None:
     np.save(tmp_path / "m.npy", COUNTS)
     old, new = (f"({rows}, {columns}), }}".encode() for rows, columns in (COUNTS.shape, ("4L", "3L")))
     content = (tmp_path / "m.npy").read_bytes()
@@ -100,7 +103,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_file_gives_the_same_stream(tables: dict[str, Path], tmp_path: Path, kind: str) -> None:
+def test_every_kind_of_file_gives_the_same_stream(tables: Tables, tmp_path: Path, kind: str) -> None:
     file, options = files(tmp_path)[kind]
     stream = imported(tables, file, timezone="UTC", **options).stream
     np.testing.assert_array_equal(stream.values, COUNTS)
@@ -108,13 +111,13 @@ def test_every_kind_of_file_gives_the_same_stream(tables: dict[str, Path], tmp_p
     assert (stream.start_s, stream.step_s) == (START_S, 300)
 
 
-def test_a_start_without_a_zone_is_local(tables: dict[str, Path], tmp_path: Path) -> None:
+def test_a_start_without_a_zone_is_local(tables: Tables, tmp_path: Path) -> None:
     options = {"start": "2024-01-01T00:00", "step": "5min", "timezone": "America/Los_Angeles"}
     stream = imported(tables, save_npz(tmp_path, c=COUNTS), **options).stream
     assert stream.local_time(stream.start_s) == "2024-01-01T00:00:00-08:00"
 
 
-def test_gaps_and_masks_are_not_observed(tables: dict[str, Path], tmp_path: Path) -> None:
+def test_gaps_and_masks_are_not_observed(tables: Tables, tmp_path: Path) -> None:
     times = START_S + np.array([0, 300, 900, 1200])  # one step is missing
     rows = save_npz(tmp_path, c=COUNTS, t=times, ok=np.array([True, False, True, True]))
     stream = imported(tables, rows, values="c", time="t", valid="ok").stream
@@ -126,7 +129,7 @@ def test_gaps_and_masks_are_not_observed(tables: dict[str, Path], tmp_path: Path
     assert stream.values[0].tolist() == [1, 0, 3]
 
 
-def test_rows_closer_than_a_step_are_bucketed(tables: dict[str, Path], tmp_path: Path) -> None:
+def test_rows_closer_than_a_step_are_bucketed(tables: Tables, tmp_path: Path) -> None:
     file = save_npz(tmp_path, c=COUNTS, t=START_S + np.array([0, 60, 300, 330]))
     summed = imported(tables, file, values="c", time="t", step="5min").stream
     np.testing.assert_array_equal(summed.values, [COUNTS[0] + COUNTS[1], COUNTS[2] + COUNTS[3]])
@@ -134,7 +137,7 @@ def test_rows_closer_than_a_step_are_bucketed(tables: dict[str, Path], tmp_path:
     np.testing.assert_array_equal(latest.values, COUNTS[[1, 3]])
 
 
-def test_bad_cells_are_counted(tables: dict[str, Path], tmp_path: Path) -> None:
+def test_bad_cells_are_counted(tables: Tables, tmp_path: Path) -> None:
     values = COUNTS.astype(float)
     values[0, 0], values[1, 1], values[2, 2] = np.nan, np.inf, -1
     city = imported(tables, save_npz(tmp_path, c=values, t=TIMES[[1, 0, 2, 3]]), values="c", time="t")
@@ -151,7 +154,7 @@ def test_bad_cells_are_counted(tables: dict[str, Path], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("csv", [False, True])
-def test_an_imported_city_comes_back_from_disk(tables: dict[str, Path], tmp_path: Path, csv: bool) -> None:
+def test_an_imported_city_comes_back_from_disk(tables: Tables, tmp_path: Path, csv: bool) -> None:
     city = imported(tables, save_npz(tmp_path, c=COUNTS, t=TIMES), values="c", time="t", name="Here", unit="veh")
     write_city(city, tmp_path / "city", csv=csv)
     back = read_city(tmp_path / "city")
@@ -217,26 +220,26 @@ REFUSED: dict[str, tuple[Save, dict[str, Any], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_refused(tables: dict[str, Path], tmp_path: Path, what: str) -> None:
+def test_refused(tables: Tables, tmp_path: Path, what: str) -> None:
     save, options, named = REFUSED[what]
     with raises(CityError, *named):
         imported(tables, save(tmp_path), **options)
 
 
 @pytest.mark.parametrize("end", ["npz", "npy", "h5", "xlsx", "csv"])
-def test_a_file_that_is_not_what_its_name_says(tables: dict[str, Path], tmp_path: Path, end: str) -> None:
+def test_a_file_that_is_not_what_its_name_says(tables: Tables, tmp_path: Path, end: str) -> None:
     (tmp_path / f"m.{end}").write_bytes(b"\x00\xff not a matrix")
     with raises(CityError, f"m.{end}"):
         imported(tables, tmp_path / f"m.{end}", start=None if end == "csv" else "2024-01-01", step="5min")
 
 
-def test_pickled_arrays_are_refused(tables: dict[str, Path], tmp_path: Path) -> None:
+def test_pickled_arrays_are_refused(tables: Tables, tmp_path: Path) -> None:
     file = save_npz(tmp_path, c=np.array([[object()]]))
     with raises(CityError, "m.npz", "damaged", "Object arrays"):
         imported(tables, file, values="c", start="2024-01-01", step="5min")
 
 
-def test_a_wide_csv_with_other_nodes(tables: dict[str, Path], tmp_path: Path) -> None:
+def test_a_wide_csv_with_other_nodes(tables: Tables, tmp_path: Path) -> None:
     (tmp_path / "m.csv").write_text("time,7,5,99\n2024-01-01T00:00Z,1,,3\n2024-01-01T00:05Z,4,5,6\n")
     city = imported(tables, tmp_path / "m.csv", step="5min")
     np.testing.assert_array_equal(city.stream.observed, [[True, False, False], [True, True, False]])
@@ -246,7 +249,7 @@ def test_a_wide_csv_with_other_nodes(tables: dict[str, Path], tmp_path: Path) ->
         imported(tables, tmp_path / "m.csv", step="5min")
 
 
-def test_a_map_that_fits_no_table(tables: dict[str, Path], tmp_path: Path) -> None:
+def test_a_map_that_fits_no_table(tables: Tables, tmp_path: Path) -> None:
     file = save_npz(tmp_path, c=COUNTS, t=TIMES)
     with raises(CityError, '"scr"', '"src"'):
         import_matrix(file, **tables, time="t", values="c", rename={"scr": "source", "dst": "target"})
@@ -260,7 +263,7 @@ def test_the_shared_cities_come_in_as_they_are(tmp_path: Path) -> None:
     lux, sf, la = (shared_data(name) for name in ("lux-sim", "sf-taxi-core", "metr-la-week"))
     ends = {"src": "source", "dst": "target"}
 
-    def tables(folder: Path) -> dict[str, Path]:
+    def tables(folder: Path) -> Tables:
         return {"nodes": folder / "nodes.parquet", "edges": folder / "edges.parquet"}
 
     city = import_matrix(
@@ -308,7 +311,7 @@ def test_the_shared_cities_come_in_as_they_are(tmp_path: Path) -> None:
     np.testing.assert_allclose(city.network.length_m, lengths)
 
 
-def test_a_mistaken_time_is_refused_with_its_row(tables: dict[str, Path], tmp_path: Path) -> None:
+def test_a_mistaken_time_is_refused_with_its_row(tables: Tables, tmp_path: Path) -> None:
     times = TIMES.copy()
     times[2] = -2_000_000_000
     file = save_npz(tmp_path, c=COUNTS, t=times)
@@ -316,7 +319,7 @@ def test_a_mistaken_time_is_refused_with_its_row(tables: dict[str, Path], tmp_pa
         imported(tables, file, values="c", time="t", step="1s")
 
 
-def test_on_roads_a_column_is_a_row_of_the_road_table(tables: dict[str, Path], tmp_path: Path) -> None:
+def test_on_roads_a_column_is_a_row_of_the_road_table(tables: Tables, tmp_path: Path) -> None:
     file = save_npz(tmp_path, counts=COUNTS, t=TIMES)
     city = imported(tables, file, values="counts", time="t", on="roads")
     assert city.stream.node_ids.tolist() == ["7>5", "5>9", "9>7"]
@@ -334,7 +337,7 @@ def test_on_roads_a_column_is_a_row_of_the_road_table(tables: dict[str, Path], t
         import_matrix(file, **tables, values="counts", time="t", on="roads")
 
 
-def test_tables_have_common_column_names(tables: dict[str, Path], tmp_path: Path) -> None:
+def test_tables_have_common_column_names(tables: Tables, tmp_path: Path) -> None:
     tables["nodes"].write_text("osmid;x;y\n7;6,1;49,6\n5;6,11;49,6\n9;6,12;49,6\n")
     tables["edges"].write_text("u\tv\tlength\n7\t5\t730\n5\t9\t730\n9\t7\t1500\n")
     city = import_matrix(save_npz(tmp_path, counts=COUNTS, t=TIMES), **tables, values="counts", time="t")
@@ -343,15 +346,13 @@ def test_tables_have_common_column_names(tables: dict[str, Path], tmp_path: Path
     np.testing.assert_array_equal(city.stream.values, COUNTS)
 
 
-def test_a_node_that_would_be_left_out_is_refused_as_columns_would_shift(
-    tables: dict[str, Path], tmp_path: Path
-) -> None:
+def test_a_node_that_would_be_left_out_is_refused_as_columns_would_shift(tables: Tables, tmp_path: Path) -> None:
     tables["nodes"].write_text("node_id,lon,lat\n7,6.1,49.6\n5,6.11,\n9,6.12,49.6\n8,6.13,49.6\n")
     with raises(CityError, "nodes.csv line 3", 'lat ""', "not a number"):
         imported(tables, save_npz(tmp_path, counts=COUNTS, t=TIMES), values="counts", time="t")
 
 
-def test_the_time_zone_is_that_of_the_place_where_none_is_given(tables: dict[str, Path], tmp_path: Path) -> None:
+def test_the_time_zone_is_that_of_the_place_where_none_is_given(tables: Tables, tmp_path: Path) -> None:
     file = save_npz(tmp_path, counts=COUNTS)
     city = imported(tables, file, start="2024-01-01T00:00", step="5min")
     assert city.stream.timezone == "Europe/Luxembourg"

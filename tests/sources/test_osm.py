@@ -8,6 +8,7 @@ import struct
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,7 +47,7 @@ def points(wkb: bytes) -> np.ndarray:
     return np.frombuffer(wkb, "<f8", offset=9).reshape(count, 2)
 
 
-def roads_of(network: RoadNetwork) -> dict[tuple[int, int], int]:
+def roads_of(network: RoadNetwork) -> dict[tuple[Any, Any], int]:
     ids = network.node_ids
     return {
         pair: row
@@ -133,12 +134,12 @@ def maps(draw: st.DrawFn) -> Map:
 
 def segment_graph(town: Map) -> dict[tuple[int, int], float]:
     """Length of every directed stretch between one node of a way and the next."""
-    found = {}
+    found: dict[tuple[int, int], float] = {}
     for _, refs, tags in town.ways:
         kind = road_kind(tags, highways=DRIVABLE, notices=Notices())
         assert kind is not None
         for a, b in pairwise(refs):
-            metres = float(haversine_m(*(np.float64(x) for x in (*town.nodes[a], *town.nodes[b]))))
+            metres = float(haversine_m(*(np.array(x) for x in (*town.nodes[a], *town.nodes[b]))))
             if a != b:
                 found |= {(a, b): metres} if kind.forward else {}
                 found |= {(b, a): metres} if kind.backward else {}

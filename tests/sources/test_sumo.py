@@ -255,7 +255,9 @@ def test_gzip_is_known_by_its_bytes(tmp_path: Path, kind: str) -> None:
     for net in (files["net"], files["net_gz"]):
         streams = []
         for file in (files[kind], files[f"{kind}_gz"], misnamed):
-            given = {"edgedata": [file]} if kind == "edgedata" else {"detectors": [files["loops_gz"], file]}
+            given: dict[str, Any] = (
+                {"edgedata": [file]} if kind == "edgedata" else {"detectors": [files["loops_gz"], file]}
+            )
             streams.append(import_sumo(net, **given).stream)
         for other in streams[1:]:
             np.testing.assert_array_equal(other.values, streams[0].values)

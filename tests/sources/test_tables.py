@@ -140,7 +140,7 @@ def test_the_nearest_road_is_the_nearest(seed: int, dx: float, dy: float) -> Non
     walked = []
     for a, b in zip(network.senders, network.receivers, strict=True):
         at = (1 - share) * (network.lon[a], network.lat[a]) + share * (network.lon[b], network.lat[b])
-        walked.append(haversine_m(at[:, 0], at[:, 1], np.float64(6.1 + dx), np.float64(49.6 + dy)).min())
+        walked.append(haversine_m(at[:, 0], at[:, 1], np.array(6.1 + dx), np.array(49.6 + dy)).min())
     assert metres[0] == pytest.approx(min(walked), abs=2.0)
     assert walked[int(found[0])] == pytest.approx(min(walked), abs=2.0)
 
@@ -325,7 +325,8 @@ def test_sensors_are_attached_to_the_nearest_node(files: dict[str, Path], tmp_pa
 )
 @settings(max_examples=12)
 def test_several_detectors_on_a_node(cells: list[list[int | None]], quantity: str) -> None:
-    cells = [*[[1, 1, 1]] * 6, *cells, [2, 2, 2]]  # enough to show that each reports every step
+    ones: list[int | None] = [1, 1, 1]
+    cells = [*[ones] * 6, *cells, [2, 2, 2]]  # enough to show that each reports every step
     text = "time,s1,s2,s3\n" + "".join(
         f"{t:%Y-%m-%dT%H:%MZ}," + ",".join("" if v is None else str(v) for v in row) + "\n"
         for t, row in zip(steps(len(cells)), cells, strict=True)

@@ -51,7 +51,7 @@ def grid_town() -> RoadNetwork:
     senders = [west, east, south[:, up], north[:, down]]
     receivers = [east, west, north[:, up], south[:, down]]
     ends = (np.concatenate([part.ravel() for part in parts]) for parts in (senders, receivers))
-    edges = Edges.of(*ends, np.full(sum(part.size for part in senders), BLOCK_M))
+    edges = Edges.of(next(ends), next(ends), np.full(sum(part.size for part in senders), BLOCK_M))
     return RoadNetwork(1000 + 7 * node.ravel(), lon, lat, edges)
 
 
@@ -159,7 +159,7 @@ def test_roads_can_be_the_nodes(tmp_path: Path) -> None:
     by_road = import_traces(path, TOWN, on="roads")
     assert by_road.stream.num_nodes == TOWN.num_edges
     into = np.zeros_like(by_node.stream.values)
-    np.add.at(into, (slice(None), TOWN.receivers), by_road.stream.values)
+    np.add.at(into.T, TOWN.receivers, by_road.stream.values.T)
     np.testing.assert_array_equal(into, by_node.stream.values)
     with raises(CityError, "nodes or roads"):
         import_traces(path, TOWN, on="lanes")
@@ -271,7 +271,7 @@ def test_a_step_in_which_no_vehicle_reported_is_not_observed(tmp_path: Path) -> 
     frame, _ = drive(7, vehicles=1)
     late = frame.with_columns(time=pl.col("time") + 3600.0)
     city = import_traces(written(pl.concat([frame, late]), tmp_path), TOWN)
-    empty = ~city.stream.observed.any(axis=1)
+    empty = ~np.asarray(city.stream.observed.any(axis=1))
     assert 3 < empty.sum() < len(empty) - 2
     assert f": {empty.sum()}" in said(city, "no vehicle reported")
     assert city.stream.observed[~empty].all()
@@ -283,7 +283,7 @@ def test_a_step_in_which_no_vehicle_reported_is_not_observed(tmp_path: Path) -> 
 def spoilt(frame: pl.DataFrame, row: int, **cells: Any) -> pl.DataFrame:
     """The table with one more row, like this one but for some cells."""
     more = frame[[row]].with_columns(**{name: pl.lit(value) for name, value in cells.items()})
-    return pl.concat([frame[: row + 1], more.cast(dict(frame.schema)), frame[row + 1 :]])
+    return pl.concat([frame[: row + 1], more.cast(frame.schema), frame[row + 1 :]])
 
 
 SPOILT: dict[str, tuple[Callable[[pl.DataFrame], pl.DataFrame], str]] = {

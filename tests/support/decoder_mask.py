@@ -11,7 +11,9 @@ from frigate.nn.ops.cuda.decoder_kernels import kept, tall
 
 
 @triton.jit
-def _mask(out, seed, R, H, share, HIDDEN: tl.constexpr, TALL: tl.constexpr, ROWS: tl.constexpr):
+def _mask(  # type: ignore[no-untyped-def]  # Triton reads the annotations
+    out, seed, R, H, share, HIDDEN: tl.constexpr, TALL: tl.constexpr, ROWS: tl.constexpr
+):
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     unit = tl.arange(0, TALL)
     for k in range(H):

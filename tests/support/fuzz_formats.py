@@ -255,7 +255,7 @@ def load_traces(files: Files) -> City:
     rows = np.arange(6)
     senders = np.concatenate([rows[:-1], rows[1:]])
     receivers = np.concatenate([rows[1:], rows[:-1]])
-    lon = 6.1 + 0.006 * rows
+    lon = 6.1 + 0.006 * rows.astype(np.float64)
     lat = np.full(6, 49.6)
     length_m = haversine_m(lon[senders], lat[senders], lon[receivers], lat[receivers])
     street = RoadNetwork(rows, lon, lat, Edges.of(senders, receivers, length_m))

@@ -11,11 +11,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from frigate.nn.batch import Batch
 
 
-class NoSquare(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class NoSquare(TorchDispatchMode):
     """Fails where an operation, forward or backward, makes a dense tensor of N x N elements or bytes."""
 
     def __init__(self, num_nodes: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.limit = num_nodes * num_nodes
         self.largest = 0
 

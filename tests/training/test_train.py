@@ -204,7 +204,7 @@ def test_what_does_not_agree_with_the_run_is_refused(tmp_path: Path) -> None:
         train(town(), resume=True)
     train(town(), seen=0.6, settings=tiny(epochs=1), folder=tmp_path, resume=True)
     other = town().network.close([first_road(town())])
-    changed = replace(town(), stream=replace(town().stream, networks=(other,)), road_features=())
+    changed = replace(town(), stream=replace(town().stream, networks=(other,)), road_features={})
     with raises(CheckpointError, "city", "network"):
         train(changed, folder=tmp_path, resume=True)
 
@@ -231,7 +231,7 @@ def test_metrics_of_others_are_not_written_over(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_second_training_in_a_folder_is_refused_with_who_holds_it(resume: bool, tmp_path: Path) -> None:
-    refused = []
+    refused: list[StepReport] = []
 
     def second(step: StepReport) -> None:
         if step.epoch == resume and not refused:  # resumed: after the first epoch
@@ -458,10 +458,10 @@ def test_a_loss_that_is_read_a_step_late_is_told_with_its_own_step() -> None:
     told: dict[int, list[tuple[int, int, float]]] = {}
     for behind in (0, 1):
         trainer = new_trainer(tiny(epochs=2))
-        told[behind] = []
         trainer.behind = behind
-        run = trainer.fit(lambda tick, said=told[behind]: said.append((tick.epoch, tick.step, tick.loss)))
-        assert run.progress.epoch == 2
+        steps: list[StepReport] = []
+        assert trainer.fit(steps.append).progress.epoch == 2
+        told[behind] = [(step.epoch, step.step, step.loss) for step in steps]
     assert told[1] == told[0] and len(told[0]) > 4
 
 
@@ -745,7 +745,7 @@ def test_too_few_sensors_are_refused(sensors: int) -> None:
     named = ("no node", "reading") if sensors == 0 else (f"{sensors} sensors", "at least 3")
     for seen in (None, "all", 0.5):
         with raises((CityError, SettingsError), *named):
-            train(with_readings(town(), stream.values, observed), seen=seen, settings=tiny())  # type: ignore[arg-type]
+            train(with_readings(town(), stream.values, observed), seen=seen, settings=tiny())
 
 
 def test_too_few_snapshots_are_refused() -> None:

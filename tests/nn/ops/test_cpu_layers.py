@@ -68,7 +68,9 @@ def run(function: object, inputs: Inputs, topology: Topology, *, wanted: str = "
 
 
 def check_equal(inputs: Inputs, topology: Topology, *, wanted: str = "hgwb") -> None:
-    expected = run(reference, tuple(None if x is None else x.double() for x in inputs), topology, wanted=wanted)
+    h, gates, weight, bias = inputs
+    doubles = h.double(), gates.double(), weight.double(), None if bias is None else bias.double()
+    expected = run(reference, doubles, topology, wanted=wanted)
     for right, left in zip(expected, run(cpu_layer, inputs, topology, wanted=wanted), strict=True):
         assert left.dtype == inputs[0].dtype and left.shape == right.shape
         scale = max(1.0, float(right.abs().max())) if right.numel() else 1.0
@@ -78,6 +80,7 @@ def check_equal(inputs: Inputs, topology: Topology, *, wanted: str = "hgwb") -> 
 def test_the_reference_is_the_equations_as_loops() -> None:
     topology = random_roads(9, 20, seed=3)
     inputs = h, gates, weight, bias = random_inputs(topology, M=2, D=3, dtype=torch.float64, seed=3)
+    assert bias is not None
     joined = torch.cat([h, *messages(h, gates, topology)], dim=-1)
     torch.testing.assert_close(reference(*inputs, topology), torch.relu(joined @ weight.T + bias))
 
@@ -110,6 +113,7 @@ def test_empty_neighbourhoods() -> None:
     inputs = random_inputs(topology, M=2, D=5, dtype=torch.float32, seed=0)
     check_equal(inputs, topology)
     h, _, weight, bias = inputs
+    assert bias is not None
     alone = torch.relu(h[[0, 2, 5]] @ weight[:, :5].T + bias)
     torch.testing.assert_close(cpu_layer(*inputs, topology)[[0, 2, 5]], alone)
 
@@ -148,15 +152,15 @@ def test_only_some_gradients(wanted: str) -> None:
 
 def test_the_order_in_memory_does_not_matter() -> None:
     topology = random_roads(9, 20, seed=6)
-    h, *others = random_inputs(topology, M=3, D=4, dtype=torch.float64, seed=6)
-    expected = run(cpu_layer, (h, *others), topology)
+    h, gates, weight, bias = random_inputs(topology, M=3, D=4, dtype=torch.float64, seed=6)
+    expected = run(cpu_layer, (h, gates, weight, bias), topology)
     for order in ((1, 0, 2), (2, 1, 0)):
         strided = h.permute(order).contiguous().permute(torch.tensor(order).argsort().tolist())
         assert not strided.is_contiguous()
-        for right, left in zip(expected, run(cpu_layer, (strided, *others), topology), strict=True):
+        for right, left in zip(expected, run(cpu_layer, (strided, gates, weight, bias), topology), strict=True):
             torch.testing.assert_close(left, right)
     wide = torch.cat([h, h], dim=-1)[..., :4]
-    torch.testing.assert_close(cpu_layer(wide, *others, topology), expected[0])
+    torch.testing.assert_close(cpu_layer(wide, gates, weight, bias, topology), expected[0])
 
 
 def test_layers_one_after_the_other_copy_nothing() -> None:
@@ -201,10 +205,9 @@ def test_nothing_that_happened_to_be_in_memory_matters() -> None:
 
 def test_backward_can_be_had_twice() -> None:
     topology = random_roads(12, 30, seed=3)
-    h, gates, weight, _ = (
-        None if x is None else x.requires_grad_()
-        for x in random_inputs(topology, M=3, D=4, dtype=torch.float64, seed=3, bias=False)
-    )
+    h, gates, weight, _ = random_inputs(topology, M=3, D=4, dtype=torch.float64, seed=3, bias=False)
+    for each in (h, gates, weight):
+        each.requires_grad_()
     y = gated_layers(h, [gates, gates], [weight, weight], [], topology)
     first, again = (torch.autograd.grad(y.sum(), [h, gates, weight], retain_graph=True) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))

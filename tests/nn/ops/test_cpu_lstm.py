@@ -42,7 +42,8 @@ def by_torch(net: nn.LSTM, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Ten
 def gradients(state: tuple[Tensor, Tensor], wanted: list[Tensor]) -> list[Tensor]:
     generator = torch.Generator().manual_seed(3)
     up = [torch.randn(each.shape, generator=generator, dtype=torch.float64) for each in state]
-    return list(torch.autograd.grad(sum((a * b).sum() for a, b in zip(state, up, strict=True)), wanted))
+    total = torch.stack([(a * b).sum() for a, b in zip(state, up, strict=True)]).sum()
+    return list(torch.autograd.grad(total, wanted))
 
 
 @pytest.mark.parametrize("snapshots_first", [False, True])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -129,7 +130,7 @@ def both(
 
 def check_fp32(sizes: Sizes, device: str, *, dropout: float) -> None:
     for part, ours, expected in both(sizes, torch.float32, device, dropout=dropout):
-        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4, msg=lambda m, n=part: f"{n}: {m}")
+        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4, msg=partial("{}: {}".format, part))
         assert (ours - expected).norm() <= 2e-5 * expected.norm(), part
 
 
@@ -198,7 +199,7 @@ def test_gradient_by_differences(device: str) -> None:
             for s in (step, -step)
         )
         slope = ((ahead - behind) * up).sum() / (2 * step)
-    assert abs(slope - given) < 5e-3 * max(1.0, abs(given))
+    assert abs(float(slope) - float(given)) < 5e-3 * max(1.0, abs(float(given)))
 
 
 def test_without_gradient_is_the_same(device: str) -> None:
@@ -280,7 +281,7 @@ def test_the_loop_is_what_the_backends_decode(name: str, backend: Backend) -> No
     *state, prior = seeded(3, (27, 16), (27, 16), (27, model.prior.width), device="cpu")
     y = model.first(torch.cat([*state, prior], dim=-1))
     known = calendar(batch.time_future)[..., : model.calendar_future].double()
-    expected = loop(*state, y, prior, known, *model.decoder.parameters(), *model.readout.parameters())
+    expected = loop(state[0], state[1], y, prior, known, *model.decoder.parameters(), *model.readout.parameters())
     found = backend.decode(model.decoder, model.readout, (state[0], state[1]), prior, y, known)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
@@ -310,9 +311,11 @@ def test_other_parts_keep_their_own_forward_pass() -> None:
 @pytest.mark.parametrize("name", PRESETS)
 def test_both_presets_fit(name: str) -> None:
     """As they are by default, in 16 bits."""
-    from frigate.config import preset
+    from frigate.config import ModelSettings, preset
 
-    town = make_town(random_stream([random_network(9, seed=1)], seed=1), preset(name).model)
+    settings = preset(name).model
+    assert isinstance(settings, ModelSettings)
+    town = make_town(random_stream([random_network(9, seed=1)], seed=1), settings)
     model = build_model(town.settings, town.scaling)
     assert encoder_fits(model.encoder) and decoder_fits(model.decoder, model.readout)
     assert suits_matrix_units(torch.bfloat16, town.settings.width)

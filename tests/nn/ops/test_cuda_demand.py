@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -41,7 +43,9 @@ def tables(nodes: int, sensors: int, *, networks: int, roads: bool, step_s: int 
     if made.roads is not None:
         made.roads[:, 1:, ::6], made.roads[:, 1:, 1::6] = 0.0, 1.0  # closed, and as usual
         made.roads[:, 1:, 2::6] = 1.02
-    tensors = {name: value.to(device) for name, value in vars(made).items() if isinstance(value, Tensor)}
+    tensors: dict[str, Any] = {
+        name: value.to(device) for name, value in vars(made).items() if isinstance(value, Tensor)
+    }
     return replace(made, **tensors)
 
 
@@ -68,10 +72,10 @@ def compare(table: DemandTables, batch: Batch, *on: Tensor) -> tuple[Tensor, ...
 
     which = [k % DEMANDS for k in range(batch.num_windows)]
     names = ("usual_past", "demand", "demand_node")
-    made, plain = (following(table, batch, which, *on, by=by) for by in (follow, DemandTables.follow))
-    made, plain = (tuple(getattr(each, name) for name in names) for each in (made, plain))
+    told = (following(table, batch, which, *on, by=by) for by in (follow, DemandTables.follow))
+    made, plain = (tuple(getattr(each, name) for name in names) for each in told)
     for name, a, b in zip(names, made, plain, strict=True):
-        torch.testing.assert_close(a, b, rtol=2e-5, atol=2e-5, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(a, b, rtol=2e-5, atol=2e-5, msg=partial("{}: {}".format, name))
     return made
 
 

@@ -5,6 +5,8 @@ Without a GPU Triton interprets the kernels.
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -60,7 +62,7 @@ def both(R: int, T: int, D: int, kind: torch.dtype, device: str) -> list[tuple[s
 
 def check_fp32(R: int, T: int, D: int, device: str) -> None:
     for name, ours, reference in both(R, T, D, torch.float32, device):
-        torch.testing.assert_close(ours, reference, rtol=1e-4, atol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(ours, reference, rtol=1e-4, atol=1e-4, msg=partial("{}: {}".format, name))
         assert (ours - reference).norm() <= 1e-5 * reference.norm(), name
 
 
