@@ -20,6 +20,7 @@ from frigate.forecasting.forecaster import split_on
 from frigate.forecasting.result import Forecast
 from frigate.pages.map_data import network_container
 from frigate.pages.wire import decode
+from frigate.serve.store import ReadingPart
 from frigate.training.run import Run
 
 
@@ -188,9 +189,7 @@ class ServedCity:
         """The step boundaries `first` to `stop` (exclusive), counted from the one at `time_s`."""
         return replace(self.steps, start_s=time_s).times_s(first, stop)
 
-    def snapshot(
-        self, begin_s: int, parts: Iterable[tuple[list[str], NDArray[np.int64], NDArray[np.floating]]]
-    ) -> NDArray[np.float32]:
+    def snapshot(self, begin_s: int, parts: Iterable[ReadingPart]) -> NDArray[np.float32]:
         """[N] the snapshot that begins at `begin_s`, bucketed as on import; NaN where there is no reading.
 
         Parameters

@@ -1,23 +1,41 @@
-"""Closes idle connections. uvicorn alone would wait forever for the head of a request."""
+"""Closes idle connections, and refuses those that are too many.
+
+uvicorn alone would wait forever for the head of a request, and accept connections until none of the process's
+descriptors is left for its files.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from http import HTTPStatus
 
 import h11
+from starlette.responses import Response
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
+from frigate.serve.memory import raise_descriptor_limit
 from frigate.serve.problems import problem
 
 IDLE_S = 30.0
+KEPT = 256  # descriptors for the store, files and workers
+RETRY_S = 10
+
+
+def most_connections() -> int:
+    """How many clients may be connected at once."""
+    return max(1, raise_descriptor_limit() - KEPT)
 
 
 class Connection(H11Protocol):
     """Closes itself when no request has started for a while and none is in progress."""
 
+    most = 1024 - KEPT  # at once; `Server` sets it to what the system allows
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._check_later(None)
+        if len(self.connections) > self.most:
+            self._refuse(problem(503, "too many connections", headers={"Retry-After": str(RETRY_S)}))
 
     def _check_later(self, last: RequestResponseCycle | None) -> None:
         self._idle_check = self.loop.call_later(IDLE_S, self._close_if_idle, last)
@@ -34,9 +52,13 @@ class Connection(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """What is no HTTP never reaches the app; its answer is a problem all the same."""
-        answer = problem(400, msg)
+        self._refuse(problem(400, msg))
+
+    def _refuse(self, answer: Response) -> None:
+        """Answer instead of the app, and close."""
         headers = [*answer.raw_headers, (b"connection", b"close")]
-        head = h11.Response(status_code=400, headers=headers, reason=b"Bad Request")
+        reason = HTTPStatus(answer.status_code).phrase.encode()
+        head = h11.Response(status_code=answer.status_code, headers=headers, reason=reason)
         for event in (head, h11.Data(data=bytes(answer.body)), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()

@@ -29,7 +29,6 @@ from frigate.serve.issued import Issued
 from frigate.serve.store import PERIOD_US, Closure, Store
 from frigate.training.run import Run
 
-READ_US = 30 * 1_000_000  # time span of readings held in memory at once
 TRIP_ENDS = 40  # origins, and destinations, that a select link lists
 SUPPORTS = 8  # sensors listed for a node
 
@@ -84,10 +83,8 @@ class Engine:
         stamp = tuple(changes.get(period, 0) for period in range(begin_us // PERIOD_US, (end_us - 1) // PERIOD_US + 1))
         known = self._snapshots.get(begin_s)
         if known is None or known[0] != (end_s, stamp):
-            parts = (
-                self.store.readings(at_us, min(at_us + READ_US, end_us)) for at_us in range(begin_us, end_us, READ_US)
-            )
-            known = self._snapshots[begin_s] = (end_s, stamp), self.city.snapshot(begin_s, parts)
+            snapshot = self.city.snapshot(begin_s, self.store.reading_parts(begin_us, end_us))
+            known = self._snapshots[begin_s] = (end_s, stamp), snapshot
         for old in sorted(self._snapshots)[: -2 * (self.city.past + self.city.horizon)]:
             del self._snapshots[old]
         return known[1]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as MEDIA_TYPE
 from prometheus_client.registry import Collector
@@ -33,6 +33,7 @@ class Metrics:
             registry=self._registry,
         )
         self._seconds = Histogram("frigate_request_seconds", "Response time", ["route"], registry=self._registry)
+        ProcessCollector(registry=self._registry)  # descriptors and memory
         self._registry.register(_ServiceState(service, events))
         if mqtt is not None:
             self._registry.register(_MqttState(mqtt))

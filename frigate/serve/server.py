@@ -11,7 +11,7 @@ import uvicorn
 
 from frigate.errors import ServiceError
 from frigate.serve.app import make_app
-from frigate.serve.connections import Connection
+from frigate.serve.connections import Connection, most_connections
 from frigate.serve.limits import Limits
 from frigate.serve.mqtt import Broker
 from frigate.serve.service import Service
@@ -55,6 +55,7 @@ class Server(uvicorn.Server):
             proxy_headers=False,
         )
         super().__init__(config)
+        Connection.most = most_connections()
 
     @property
     def url(self) -> str:

@@ -18,6 +18,7 @@ from frigate.serve.clock import Clock
 from frigate.serve.engine import Engine
 from frigate.serve.ingest import Ingest, Judge
 from frigate.serve.latest import Latest
+from frigate.serve.memory import give_back_memory
 from frigate.serve.replay_time import ReplayTime
 from frigate.serve.store import Store
 from frigate.training.run import Run
@@ -25,6 +26,7 @@ from frigate.training.run import Run
 LOG = logging.getLogger("frigate.serve")
 LONGEST_WAIT_S = 5.0  # the system clock may be changed meanwhile
 ANY_TIME_S = 1e10
+GIVE_BACK_S = 60.0  # between hints to the system that memory is free again
 REPLAY_WAIT_S = 0.25  # another process may have been told the time
 
 
@@ -114,8 +116,12 @@ class Service:
         # Leave a core free for requests. Without it, the slowest 1 % of requests take three times as long during a
         # forecast, and the forecast is no faster.
         torch.set_num_threads(min(torch.get_num_threads(), max(1, (os.cpu_count() or 1) - 1)))
+        gave_back = time.monotonic()
         while not self._ended.is_set():
             self._awake.clear()
+            if time.monotonic() - gave_back >= GIVE_BACK_S:  # what large answers took; every process gives them
+                gave_back = time.monotonic()
+                give_back_memory()
             try:
                 if self.replay is not None:
                     self.replay.refresh()

@@ -14,7 +14,7 @@ import pytest
 
 from frigate.calendar import utc_iso
 from frigate.pages.wire import decode
-from frigate.serve.store import open_store
+from frigate.serve.store import Reading, open_store
 from tests.support.service import HORIZON, PAST, STEP_S, Served, Town, serve_town
 
 FIRST = 36
@@ -177,6 +177,49 @@ def test_history_is_what_was_read(shared: Served) -> None:
     assert history["values"] == [each.value for each in rows]
     table = pl.read_csv(io.BytesIO(get(shared, "/v1/history.csv", params={"node": node}).content))
     assert table.columns == ["time", "node_id", "value"] and len(table) == len(rows)
+
+
+def history_in_all_forms(served: Served, node: str, **options: str) -> list[list[tuple[str, float]]]:
+    params = {"node": node, "begin": "2024-03-02T00:00:00Z", "end": "2024-03-03T00:00:00Z"}
+    bodies = [
+        get(served, f"/v1/history.{form}", params=params, headers={"Accept-Encoding": encoding})
+        for form in ("json", "csv", "arrow")
+        for encoding in ("identity", "gzip")
+    ]
+    found = []
+    for answer in bodies[:2]:
+        document = answer.json()
+        found.append(list(zip(document["times"], document["values"], strict=True)))
+    tables = [pl.read_csv(io.BytesIO(answer.content)) for answer in bodies[2:4]]
+    tables += [
+        pl.read_ipc_stream(io.BytesIO(answer.content)).with_columns(pl.col("time").dt.strftime("%Y-%m-%dT%H:%M:%SZ"))
+        for answer in bodies[4:]
+    ]
+    for table in tables:
+        assert table.columns == ["time", "node_id", "value"] and set(table["node_id"].cast(str)) <= {node}
+        found.append(list(zip(table["time"].to_list(), table["value"].to_list(), strict=True)))
+    return found
+
+
+@pytest.mark.parametrize("count", [0, 1, 6, 7, 12, 13])
+def test_a_long_history_is_sent_in_parts(served: Served, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Six readings at a time: the parts make one answer in every form, and the whole is never held at once."""
+    begin_s = 1_709_337_600  # 2024-03-02, before the record
+    node = served.service.city.node_names[0]
+    expected = [(utc_iso(begin_s + k), k / 2) for k in range(count)]
+    served.service.store.add_readings([Reading(node, (begin_s + k) * 1_000_000, k / 2) for k in range(count)], 0)
+    monkeypatch.setattr("frigate.serve.store.base.PART_ROWS", 6)
+    monkeypatch.setattr("frigate.serve.api.readings.VALUES_AT_ONCE", 6)
+    whole: list[int] = []
+    monkeypatch.setattr(served.service.store, "readings", lambda *_: whole.append(1))
+    assert history_in_all_forms(served, node) == [expected] * 6 and not whole
+
+
+def test_a_long_history_of_a_store_that_is_gone_is_an_error(served: Served) -> None:
+    node = served.service.city.node_names[0]
+    served.service.store.close()
+    answer = served.client.get("/v1/history.csv", params={"node": node})
+    assert answer.status_code == 503 and answer.json()["code"] == "unavailable"
 
 
 def test_a_road_is_closed_for_everybody_and_opened_again(served: Served) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import socket
 import threading
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import pytest
 
 from frigate.calendar import utc_iso
 from frigate.serve.auth import make_token
+from frigate.serve.connections import KEPT, Connection
 from frigate.serve.limits import Limits
 from frigate.serve.store import open_store
 from frigate.serve.store import postgres as postgres_store
@@ -170,6 +172,21 @@ def test_a_connection_that_brings_nothing_is_closed(one: Running, monkeypatch: p
         threading.Event().wait(0.5)
         raw.settimeout(0.1)
         assert head.startswith(b"HTTP/1.1 200") and one.server.frigate.state.frigate.events.listeners == 1
+
+
+def test_connections_leave_descriptors_for_the_store(one: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Connection.most == resource.getrlimit(resource.RLIMIT_NOFILE)[0] - KEPT
+    monkeypatch.setattr(Connection, "most", 3)
+    one.client.close()
+    wait_for(lambda: not one.server.server_state.connections)
+    with ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(one.connect())
+        wait_for(lambda: len(one.server.server_state.connections) == 3)
+        with one.connect() as fourth:
+            assert fourth.recv(4096).startswith(b"HTTP/1.1 503 ")
+    wait_for(lambda: not one.server.server_state.connections)
+    assert one.raw("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n") == 200
 
 
 def test_an_end_waits_for_readings_that_are_under_way(one: Running) -> None:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from frigate.pages.wire import rounded
 from frigate.serve import clock
+from frigate.serve import service as serving
 from frigate.serve.clock import Clock
 from frigate.serve.issued import Issued
 from frigate.serve.scoring import accuracy
@@ -190,13 +191,13 @@ def test_a_snapshot_is_read_again_only_if_its_readings_have_changed(
     other = reopen()
     engine = start_clock(town, store, time).engine
     read: list[int] = []
-    find = store.readings
+    find = store.reading_parts
 
     def watched(begin_us: int, end_us: int, node: str | None = None) -> Any:
         read.append((begin_us // 1_000_000 - end_s(town, FIRST)) // STEP_S)
         return find(begin_us, end_us, node)
 
-    monkeypatch.setattr(store, "readings", watched)
+    monkeypatch.setattr(store, "reading_parts", watched)
     readings = town.reading_rows(FIRST - PAST + 1, FIRST + 1)
     store.add_readings(readings, 0)
     _, values = engine.window(end_s(town, FIRST))
@@ -294,6 +295,21 @@ def test_a_core_stays_free_for_requests(town: Town, tmp_path: Path, monkeypatch:
     finally:
         torch.set_num_threads(ours)
         service.store.close()
+
+
+def test_memory_that_answers_took_is_given_back_by_every_process(
+    town: Town, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by one that makes no forecasts."""
+    told: Queue[int] = Queue()
+    monkeypatch.setattr(serving, "GIVE_BACK_S", 0.0)
+    monkeypatch.setattr(serving, "give_back_memory", lambda: told.put(1))
+    service = Service(town.run, town.city, open_store(str(tmp_path / "store.db")), now=FakeTime(0.0), device="cpu")
+    monkeypatch.setattr(service.clock, "turn", lambda: False)
+    service.start()
+    assert told.get(timeout=60) == 1
+    service.stop()
+    service.store.close()
 
 
 HOARD = """

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from frigate.serve.auth import make_token
+from frigate.serve.memory import DESCRIPTORS
 from frigate.serve.store import Reading, open_store
 from tests.support.documents import ROOT
 from tests.support.service_process import Nursery, free_port, until
@@ -36,6 +37,8 @@ def test_the_unit_is_one(tmp_path: Path) -> None:
     text = (DEPLOY / "frigate.service").read_text()
     command = re.search(r"^ExecStart=(\S+) serve ", text, re.MULTILINE)
     assert command is not None
+    limits = dict(re.findall(r"^(LimitNOFILE|MemoryMax)=(.*)$", text, re.MULTILINE))
+    assert int(limits["LimitNOFILE"]) == DESCRIPTORS and limits["MemoryMax"].endswith("G")
     unit = tmp_path / "frigate.service"
     unit.write_text(text.replace(command[1], "/bin/true").replace("User=frigate", "User=root"))
     done = subprocess.run([str(ANALYZE), "verify", unit], capture_output=True, text=True, check=False)

@@ -51,3 +51,13 @@ def test_the_state_is_that_of_the_moment(two: list[Served]) -> None:
     served.service.clock.state.issued_s = None
     after = metrics(served)
     assert after["frigate_clock_error",] == 1 and ("frigate_forecast_age_seconds",) not in after
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux lists descriptors")
+def test_descriptors_and_memory_are_told(two: list[Served], tmp_path: Path) -> None:
+    before = metrics(two[0])
+    with ExitStack() as stack:
+        for k in range(20):
+            stack.enter_context((tmp_path / f"{k}").open("w"))
+        assert metrics(two[0])["process_open_fds",] - before["process_open_fds",] >= 20
+    assert 1e7 < before["process_resident_memory_bytes",] < 1e11

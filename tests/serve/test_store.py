@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from frigate.errors import ServiceError
 from frigate.serve.store import PERIOD_US, Reading, Store, StoredForecast, StoreGoneError, Token, open_store
 from frigate.serve.store.schema import MIGRATIONS
+from frigate.serve.store.sqlite import READERS
 from tests.support.errors import raises
 from tests.support.postgres import PostgresServer
 
@@ -199,7 +201,7 @@ def test_a_store_belongs_to_one_city(store: Store) -> None:
 def test_a_full_disk_is_said_and_nothing_is_stored(tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "store.db"))
     store.add_readings([Reading("A", 1, 1.0)], 0.0)
-    with store.transaction() as sql:
+    with store.transaction(write=True) as sql:
         pages = sql.rows("PRAGMA page_count")[0][0]
         sql.rows(f"PRAGMA max_page_count = {pages}")
     with raises(StoreGoneError, "store.db", "full"):
@@ -228,6 +230,51 @@ def test_sqlite_waits_for_the_disk(tmp_path: Path) -> None:
     assert sqlite3.connect(tmp_path / "store.db").execute("SELECT version FROM schema_version").fetchall() == [
         (len(MIGRATIONS),)
     ]
+
+
+def connections_to(path: Path) -> int:
+    """How many descriptors of this process are open on a store's file."""
+    found = (os.readlink(each) for each in Path("/proc/self/fd").iterdir() if each.is_symlink())
+    return sum(name == str(path) for name in found)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux lists descriptors")
+def test_threads_leave_no_connections_behind(tmp_path: Path) -> None:
+    """A server's threads end when they have been idle for a while, and others take their place."""
+    path = tmp_path / "store.db"
+    store = open_store(str(path))
+    for _ in range(5):
+        together = threading.Barrier(20)
+
+        def read_and_write(k: int, together: threading.Barrier = together) -> None:
+            together.wait()
+            store.closures()
+            store.add_readings([Reading("A", k, 1.0)], 0.0)
+
+        threads = [threading.Thread(target=read_and_write, args=(k,)) for k in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert 0 < connections_to(path) <= READERS + 1
+    with store.transaction():
+        store.close()
+    assert connections_to(path) == 0  # not even the one that was in use
+    with raises(StoreGoneError, "closed"):
+        store.closures()
+
+
+def test_who_waits_too_long_to_read_is_told_to_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("frigate.serve.store.sqlite.WAIT_S", 0.05)
+    store = open_store(str(tmp_path / "store.db"))
+    with ExitStack() as busy:
+        for _ in range(READERS):
+            busy.enter_context(store.transaction())
+        with raises(StoreGoneError, "busy"):
+            store.closures()
+        store.add_readings([Reading("A", 1, 1.0)], 0.0)  # who writes has a connection of its own
+    assert store.closures() == [] and stored(store) == {("A", 1): 1.0}
+    store.close()
 
 
 def test_postgresql_that_stops_is_said_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:

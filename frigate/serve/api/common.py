@@ -6,13 +6,16 @@ import gzip
 import hashlib
 import io
 import threading
+import zlib
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from fastapi import Depends, HTTPException, Path, Request, Response
+from fastapi.responses import StreamingResponse
 from pydantic import AfterValidator, AwareDatetime, StringConstraints
 
 from frigate.serve.city import ServedCity
@@ -133,6 +136,28 @@ def sent(request: Request, body: bytes, media_type: str, *, name: str = "") -> R
     return Response(body, media_type=media_type, headers=headers)
 
 
+def streamed(request: Request, parts: Iterator[bytes], media_type: str, *, name: str = "") -> Response:
+    """A response of any length, made while it is sent, and gzipped if the client accepts it.
+
+    The first part is made before the response begins, so that what fails there is answered as an error.
+    """
+    headers = {"Cache-Control": "private, no-cache", "Vary": "Accept-Encoding, Authorization"}
+    if name:
+        headers["Content-Disposition"] = f'attachment; filename="{name}"'
+    body: Iterable[bytes] = chain([next(parts, b"")], parts)
+    if takes_gzip(request):
+        body = _gzipped(body)
+        headers["Content-Encoding"] = "gzip"
+    return StreamingResponse(body, media_type=media_type, headers=headers)
+
+
+def _gzipped(parts: Iterable[bytes]) -> Iterator[bytes]:
+    packer = zlib.compressobj(1, wbits=31)
+    for part in parts:
+        yield packer.compress(part)
+    yield packer.flush()
+
+
 def sent_to_many(request: Request, kind: str, key: str, make: Callable[[], bytes], media_type: str) -> Response:
     """A response that is the same for all clients: built and gzipped once per key; 304 for clients that have it."""
     etag = f'"{hashlib.sha256(key.encode()).hexdigest()[:20]}"'
@@ -153,12 +178,44 @@ def takes_gzip(request: Request) -> bool:
 
 def table(request: Request, frame: pl.DataFrame, form: Form, name: str) -> Response:
     """A table as CSV or Arrow."""
+    make, media_type = (_csv, CSV) if form == "csv" else (_arrow, ARROW)
+    return sent(request, make(frame), media_type, name=f"{name}.{form}")
+
+
+def streamed_table(request: Request, frames: Iterable[pl.DataFrame], form: Form, name: str) -> Response:
+    """A table of any length as CSV or Arrow, made and sent part by part."""
+    parts, media_type = (_csv_parts(frames), CSV) if form == "csv" else (_arrow_parts(frames), ARROW)
+    return streamed(request, parts, media_type, name=f"{name}.{form}")
+
+
+def _csv_parts(frames: Iterable[pl.DataFrame]) -> Iterator[bytes]:
+    for k, frame in enumerate(frames):
+        yield _csv(frame, header=k == 0)
+
+
+def _arrow_parts(frames: Iterable[pl.DataFrame]) -> Iterator[bytes]:
+    """One Arrow stream. Each part begins with its schema and ends with a mark: only the first and the last are kept."""
+    end = b""
+    for frame in frames:
+        if end and frame.is_empty():  # polars does not read an empty batch after others
+            continue
+        part = _arrow(frame)
+        batches = 8 + int.from_bytes(part[4:8], "little") if end else 0  # where those of this part begin
+        end = part[-8:]
+        yield part[batches:-8]
+    yield end
+
+
+def _csv(frame: pl.DataFrame, *, header: bool = True) -> bytes:
     file = io.BytesIO()
-    if form == "csv":
-        without_formulas(frame).write_csv(file, datetime_format="%Y-%m-%dT%H:%M:%SZ")
-        return sent(request, file.getvalue(), CSV, name=f"{name}.csv")
+    without_formulas(frame).write_csv(file, include_header=header, datetime_format="%Y-%m-%dT%H:%M:%SZ")
+    return file.getvalue()
+
+
+def _arrow(frame: pl.DataFrame) -> bytes:
+    file = io.BytesIO()
     frame.write_ipc_stream(file)
-    return sent(request, file.getvalue(), ARROW, name=f"{name}.arrow")
+    return file.getvalue()
 
 
 TABLES: dict[str, Any] = {

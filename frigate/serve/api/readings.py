@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from array import array
 from collections import Counter
-from collections.abc import Callable
-from typing import Annotated, Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Query, Request, Response
 from pydantic import BaseModel, Field
@@ -20,13 +21,19 @@ from frigate.serve.api.common import (
     ServiceOf,
     StateOf,
     node_row,
-    table,
+    streamed,
+    streamed_table,
 )
 from frigate.serve.ingest import STATUSES, Judged, ReadingRow, rows_of_arrow, rows_of_csv, rows_of_json
 from frigate.serve.limits import run_quickly
 from frigate.serve.problems import problems
+from frigate.serve.store import ReadingPart
+
+if TYPE_CHECKING:
+    import polars as pl
 
 router = APIRouter(prefix="/v1", route_class=GuardedRoute, tags=["readings"])
+VALUES_AT_ONCE = 10_000  # of an answer
 PARSERS: dict[str, Callable[[bytes], list[ReadingRow]]] = {
     "application/json": rows_of_json,
     "text/csv": rows_of_csv,
@@ -147,16 +154,36 @@ def history(
     end: Annotated[Moment | None, Query(description="Default: now")] = None,
 ) -> Any:
     """The readings of a node, for at most 31 days."""
-    import polars as pl
-
     node_row(service.city, node)
     end_s = service.now() if end is None else end.timestamp()
     begin_s = end_s - 86_400 if begin is None else begin.timestamp()
     if not 0 <= end_s - begin_s <= HISTORY_DAYS * 86_400:
         raise HTTPException(422, f"begin must be before end, and at most {HISTORY_DAYS} days before it")
-    _, times_us, values = service.store.readings(int(begin_s * 1e6), int(end_s * 1e6), node)
+    parts = service.store.reading_parts(int(begin_s * 1e6), int(end_s * 1e6), node)
     if form == "json":
-        times = [utc_iso(time_us / 1e6) for time_us in times_us.tolist()]
-        return History(node=node, unit=service.city.unit, times=times, values=values.tolist())
+        return streamed(request, _json_parts(node, service.city.unit, parts), "application/json")
+    frames = (_frame(node, part) for part in parts)
+    return streamed_table(request, frames, form, "history")
+
+
+def _frame(node: str, part: ReadingPart) -> pl.DataFrame:
+    import polars as pl
+
+    _, times_us, values = part
     time = pl.Series(times_us, dtype=pl.Datetime("us", "UTC"))
-    return table(request, pl.DataFrame({"time": time, "node_id": [node] * len(time), "value": values}), form, "history")
+    return pl.DataFrame({"time": time, "node_id": [node] * len(time), "value": values})
+
+
+def _json_parts(node: str, unit: str, parts: Iterable[ReadingPart]) -> Iterator[bytes]:
+    """A `History`. Its values come after all of its times: only they are held meanwhile, at eight bytes each."""
+    before = f'{{"node":{json.dumps(node)},"unit":{json.dumps(unit)},"times":['
+    values = array("d")
+    for _, times_us, part in parts:
+        if not values or len(part):
+            yield (before + ",".join(f'"{utc_iso(time_us / 1e6)}"' for time_us in times_us.tolist())).encode()
+        before = ","
+        values.frombytes(part.tobytes())
+    yield b'],"values":['
+    for k in range(0, len(values), VALUES_AT_ONCE):
+        yield f"{',' if k else ''}{json.dumps(values[k : k + VALUES_AT_ONCE].tolist())[1:-1]}".encode()
+    yield b"]}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, Self
@@ -21,7 +21,10 @@ from frigate.serve.store.schema import MIGRATIONS
 
 PERIOD_US = 300 * 1_000_000  # changes to readings are counted per period of this length
 LAST_S = 7_258_118_400  # the year 2200; later times are refused where they enter
+PART_ROWS = 10_000  # of readings, read at once: a few megabytes
 FORGET_ROWS = 20_000  # per transaction: a long one would keep new readings waiting
+
+ReadingPart = tuple[list[str], NDArray[np.int64], NDArray[np.float64]]  # nodes, times and values
 
 
 class StoreGoneError(ServiceError):
@@ -176,19 +179,34 @@ class Store(ABC):
                 )
             )
 
-    def readings(
-        self, begin_us: int, end_us: int, node: str | None = None
-    ) -> tuple[list[str], NDArray[np.int64], NDArray[np.float64]]:
+    def readings(self, begin_us: int, end_us: int, node: str | None = None) -> ReadingPart:
         """Nodes, times and values of the readings from `begin_us` up to `end_us`, in chronological order."""
-        where = "time_us >= ? AND time_us < ?"
-        values = list[object]([begin_us, end_us, node])
-        if node is None:
-            values.pop()
-        else:
-            where = f"{where} AND node = ?"
-        with self.transaction() as sql:
-            rows = sql.rows(f"SELECT node, time_us, value FROM readings WHERE {where} ORDER BY time_us", *values)
-        return [row[0] for row in rows], np.array([r[1] for r in rows], np.int64), np.array([r[2] for r in rows], float)
+        parts = list(self.reading_parts(begin_us, end_us, node))
+        nodes = [name for part in parts for name in part[0]]
+        return nodes, np.concatenate([part[1] for part in parts]), np.concatenate([part[2] for part in parts])
+
+    def reading_parts(self, begin_us: int, end_us: int, node: str | None = None) -> Iterator[ReadingPart]:
+        """The same, at most `PART_ROWS` at a time, so that no period is too long for memory. At least one part.
+
+        Nothing is held between the parts: the caller may take as long as it likes.
+        """
+        where = (
+            "(time_us, node) > (?, ?) AND time_us < ?" if node is None else "node = ? AND time_us > ? AND time_us < ?"
+        )
+        text = f"SELECT node, time_us, value FROM readings WHERE {where} ORDER BY time_us, node LIMIT {PART_ROWS}"
+        last: tuple[int, str] = (begin_us, "") if node is None else (begin_us - 1, node)
+        while True:
+            values = (*last, end_us) if node is None else (node, last[0], end_us)
+            with self.transaction() as sql:
+                rows = sql.rows(text, *values)
+            yield (
+                [row[0] for row in rows],
+                np.array([row[1] for row in rows], np.int64),
+                np.array([row[2] for row in rows], np.float64),
+            )
+            if len(rows) < PART_ROWS:
+                return
+            last = rows[-1][1], rows[-1][0]
 
     def sensor_facts(self, since_us: int, lately_us: int) -> list[SensorFacts]:
         """Summary of each node with readings since `since_us`; lately, least and most count from `lately_us`."""

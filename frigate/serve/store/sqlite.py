@@ -1,33 +1,40 @@
-"""The embedded store: one SQLite file in WAL mode, and a lock file beside it for the clock."""
+"""The embedded store: one SQLite file in WAL mode, and a lock file beside it for the clock.
+
+Threads borrow a connection for the length of a transaction. There are `READERS` of them and one for writing, however
+many threads there are: a server's threads come and go, and a connection of each would be left behind.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 from frigate.serve.store.base import Reading, Store, StoreGoneError
 
-BUSY_S = 10.0  # how long to wait for another writer
+READERS = 8  # that do not wait for each other, nor for the writer
+WAIT_S = 3.0  # for a connection to read with; then the client is told to retry
+BUSY_S = 10.0  # how long to wait for another writer, of this process or another
 
 
 class SqliteStore(Store):
-    """A SQLite store with one connection per thread, so that readers do not wait for the writer."""
+    """A SQLite store. Readers do not wait for the writer."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._local = threading.local()
-        self._opened: list[sqlite3.Connection] = []
-        self._lock = threading.Lock()
+        self._readers = _Connections(self._open_reader, READERS, wait_s=WAIT_S)
+        self._writer = _Connections(self._open, 1, wait_s=BUSY_S)
         self._clock: IO[str] | None = None
 
     @contextmanager
     def transaction(self, *, write: bool = False) -> Iterator[_Sql]:
-        connection = self._connection()
+        connections = self._writer if write else self._readers
+        connection = connections.borrow()
+        usable = True
         try:
             connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
             yield _Sql(connection)
@@ -37,40 +44,32 @@ class SqliteStore(Store):
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
             if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.IntegrityError):
-                if not write or "locked" not in str(error):
-                    self._drop(connection)
+                usable = write and "locked" in str(error)
                 raise StoreGoneError(
                     f"{self.path.name}: {error}. Check the disk and its free space; nothing was stored"
                 ) from error
             raise
+        finally:
+            connections.give_back(connection, usable=usable)
 
-    def _connection(self) -> sqlite3.Connection:
-        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if connection is not None:
-            return connection
+    def _open(self) -> sqlite3.Connection:
+        connection = None
         try:
-            # check_same_thread=False: another thread may close the store.
+            # check_same_thread=False: one thread at a time uses it, but not always the same.
             connection = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-            with self._lock:
-                self._opened.append(connection)
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")  # a commit is on disk
-            connection.execute("PRAGMA cache_size = -16000")
+            connection.execute("PRAGMA cache_size = -4000")
         except sqlite3.DatabaseError as error:
             if connection is not None:
-                self._drop(connection)
+                connection.close()
             raise StoreGoneError(f"{self.path}: {error}. Choose a writable file") from error
-        self._local.connection = connection
         return connection
 
-    def _drop(self, connection: sqlite3.Connection) -> None:
-        """Close a failed connection; this thread's next transaction opens a new one."""
-        self._local.connection = None
-        with self._lock:
-            if connection in self._opened:
-                self._opened.remove(connection)
-        with suppress(sqlite3.Error):
-            connection.close()
+    def _open_reader(self) -> sqlite3.Connection:
+        connection = self._open()
+        connection.execute("PRAGMA query_only = ON")
+        return connection
 
     def hold_clock(self) -> bool:
         if self._clock is not None:
@@ -90,14 +89,56 @@ class SqliteStore(Store):
             self._clock = None
 
     def close(self) -> None:
+        """Close all connections: those that are in use, when they come back."""
         self.release_clock()
+        self._readers.close()
+        self._writer.close()
+
+
+class _Connections:
+    """Lends up to `most` connections, opened when they are needed, and closes them."""
+
+    def __init__(self, open_one: Callable[[], sqlite3.Connection], most: int, *, wait_s: float) -> None:
+        self._open_one, self._wait_s = open_one, wait_s
+        self._free = threading.BoundedSemaphore(most)
+        self._lock = threading.Lock()
+        self._idle: list[sqlite3.Connection] = []  # the last used is lent first: the others are seldom needed
+        self._closed = False
+
+    def borrow(self) -> sqlite3.Connection:
+        """A connection; StoreGoneError if none is free in time."""
+        if not self._free.acquire(timeout=self._wait_s):
+            raise StoreGoneError(f"the store has been busy for {self._wait_s:g} s. Nothing was stored; try again")
+        try:
+            with self._lock:
+                if self._closed:
+                    raise StoreGoneError("the store is closed")
+                if self._idle:
+                    return self._idle.pop()
+            return self._open_one()
+        except BaseException:
+            self._free.release()
+            raise
+
+    def give_back(self, connection: sqlite3.Connection, *, usable: bool) -> None:
+        """End a loan. A connection that is not usable is closed; the next loan opens another."""
         with self._lock:
-            opened = self._opened
-            self._opened = []
-        for connection in opened:
+            keep = usable and not self._closed
+            if keep:
+                self._idle.append(connection)
+        if not keep:
             with suppress(sqlite3.Error):
                 connection.close()
-        self._local = threading.local()
+        self._free.release()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            idle = self._idle
+            self._idle = []
+        for connection in idle:
+            with suppress(sqlite3.Error):
+                connection.close()
 
 
 class _Sql:
