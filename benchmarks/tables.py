@@ -199,6 +199,27 @@ def areas(_: list[Result]) -> str:
     return table(["MAE where no sensor is near", "seed 0", "seed 1", "seed 2", "mean"], rows)
 
 
+def stopping(_: list[Result]) -> str:
+    """By split: the best epoch at unseen nodes of each training of eight epochs, and what the eighth loses to it."""
+    splits = json.loads((RESULTS / "demand" / "stopping-h200.json").read_text(encoding="utf-8"))["splits"]
+    rows = []
+    for split, trainings in sorted(splits.items()):
+        seeds = [k for k in range(3) if f"a8-{k} last" in trainings]
+        eight = [trainings[f"training a8-{k}"]["unseen_mae"] for k in seeds]
+        best = [1 + errors.index(min(errors)) for errors in eight]
+        lost = [errors[-1] / min(errors) - 1 for errors in eight]
+        sixteen = trainings["a16 last"]["unseen_mae"] / mean(trainings[f"a8-{k} last"]["unseen_mae"] for k in seeds) - 1
+        city, share, seed = split.rsplit("-", 2)
+        cells = [
+            ", ".join(map(str, best)),
+            ", ".join(f"{100 * each:.1f} %" for each in lost),
+            f"{100 * sixteen:+.1f} %",
+        ]
+        rows.append([f"{city} {share}-{seed}", *cells])
+    head = ["split", "best epoch of eight", "lost by keeping the eighth", "sixteen epochs against eight"]
+    return table(head, rows)
+
+
 def at_sensors(_: list[Result]) -> str:
     """`default` at sensors beside what a sensor's own past can do, split by split."""
     names = (OURS, "demand alone", OWN, "last hour", "last week", "persistence")
@@ -529,6 +550,7 @@ TABLES: dict[str, Callable[[list[Result]], str]] = {
     "standing": standing,
     "at-sensors": at_sensors,
     "areas": areas,
+    "stopping": stopping,
     "closures": closures,
     "closures-told": closures_told,
     "facts": facts,
