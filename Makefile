@@ -4,7 +4,7 @@
 # make docs    the documentation as a site in site/, readable without internet
 PYTHON ?= python3
 BIN := .venv/bin
-PAGE := frigate/pages/static/report.html
+PAGE := frigate/pages/static/offline.html
 
 .PHONY: demo test types unit test-page test-slow page docs format clean
 

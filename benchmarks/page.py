@@ -11,8 +11,6 @@ of several says most.
 
 from __future__ import annotations
 
-import base64
-import gzip
 import json
 import os
 import shutil
@@ -36,8 +34,11 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from frigate.city.network import Edges, RoadNetwork, clean_edges
 from frigate.city.stream import make_stream
 from frigate.forecasting.road_flow import road_flows
+from frigate.pages.layers import Colours, Layer, Unit, Values
 from frigate.pages.map_data import network_container
-from frigate.pages.run_page import DROPPED_BITS, FORM, PLACEHOLDER
+from frigate.pages.map_page import FORM, History, HistoryLine, MapPage, Place, write_map_page
+from frigate.pages.panels import Panel
+from frigate.pages.run_page import DROPPED_BITS
 from frigate.pages.wire import decode, encode, rounded
 from frigate.training.environment import environment
 
@@ -47,7 +48,6 @@ OPENED, STEPS = 5, 12
 TIMES = 24  # of a report of so large a city
 WIDTH_PX, HEIGHT_PX = 1280, 800
 ARGUMENTS = ["--enable-unsafe-swiftshader", "--disable-background-networking", "--no-first-run"]
-QUIET = '<script type="application/json" id="trust">{}</script>'
 
 
 def main() -> None:
@@ -56,8 +56,7 @@ def main() -> None:
     city = MadeUpCity(read_network(folder))
     with tempfile.TemporaryDirectory() as kept, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=ARGUMENTS)
-        report = Path(kept) / "report.html"
-        report.write_text(city.report(), encoding="utf-8")
+        report = city.write_report(Path(kept) / "report.html")
         with serving(city) as url:
             live = measure(browser, url)
         offline = measure(browser, report.as_uri())
@@ -128,47 +127,22 @@ class MadeUpCity:
         arrays = {"past": past, "forecast": values[PAST:], "road_past": roads[:PAST], "road_forecast": roads[PAST:]}
         return encode(meta, arrays)
 
-    def report(self) -> str:
+    def write_report(self, path: Path) -> Path:
         values = rounded(self.values(TIMES), DROPPED_BITS)
-        N = self.network.num_nodes
+        baseline = rounded(self.values(TIMES), DROPPED_BITS)
         observed = np.where(self.sensors, values, np.float32(np.nan))
-        arrays = {
-            "forecast": values,
-            "baseline": rounded(self.values(TIMES), DROPPED_BITS),
-            "observed": observed,
-            "road_forecast": rounded(road_flows(values, [self.network] * len(values), self.network), DROPPED_BITS),
-            "error": np.full(N, 30, np.float32),
-            "skill": np.zeros(N, np.float32),
-            "main_sensors": np.full((N, 4), -1, np.int32),
-            "main_sensors_m": np.zeros((N, 4), np.float32),
-            "closed_set": np.zeros(TIMES, np.uint32),
-        }
-        day = encode({"times": [_iso(3600 * k) for k in range(TIMES)], "words": [], "closed": [[]]}, arrays)
-        trust: dict[str, Any] = {
-            "lead": "",
-            "notes": [],
-            "tiles": [],
-            "verdict": "",
-            "scores": "",
-            "columns": [],
-            "rows": [],
-            "footnote": "",
-            "unit": "",
-            "by_step": {"names": [], "lines": []},
-            "by_hops": None,
-            "picked": [],
-            "baseline": "none",
-            "glossary": [],
-        }
-        packed = {
-            name: base64.b64encode(gzip.compress(each, 6, mtime=0)).decode()
-            for name, each in (("network", self.container), ("day", day))
-        }
-        blocks = [
-            f'<script type="application/octet-stream" id="{name}">{text}</script>' for name, text in packed.items()
-        ]
-        blocks.append(QUIET.format(json.dumps(trust)))
-        return FORM.read_text(encoding="utf-8").replace(PLACEHOLDER, "\n".join(blocks), 1)
+        roads = rounded(road_flows(values, [self.network] * len(values), self.network), DROPPED_BITS)
+        times = [_iso(3600 * k) for k in range(TIMES)]
+        unit = Unit("vehicles", 300)
+        flow = Colours("flow", group="day")
+        lines = [HistoryLine("forecast", "forecast", values), HistoryLine("none", "other", baseline)]
+        layers = (
+            Layer("forecast", "Forecast", Values(roads, unit, flow), Values(values, unit, flow), times),
+            Layer("truth", "Observed", None, Values(observed, unit, flow), times),
+        )
+        history = History("History and forecast", unit, tuple(lines), times)
+        panel = Panel("trust", "How accurate is it?", ())
+        return write_map_page(path, MapPage("report", self.container, layers, (panel,), Place((), history)))
 
 
 def _iso(seconds: int) -> str:

@@ -10,8 +10,8 @@ import numpy as np
 from frigate.calendar import HOUR_S
 from frigate.evaluation.closures import LeftOfChange, left_of_change
 from frigate.evaluation.evaluate import forecaster_of
-from frigate.pages.closures import ClosureView, list_changes
-from frigate.pages.demand_page import UNIT
+from frigate.pages.closures import BeforeAfter, ClosureView, list_changes
+from frigate.pages.layers import VEHICLES_PER_HOUR
 from frigate.simulate.demo_city import usual_weekday
 from frigate.text import percent, three_digits
 from frigate.training.run import RunOnCity
@@ -80,23 +80,16 @@ def study_closure(run: RunOnCity, names: Sequence[str], *, seed: int, intersecti
         "forecasts. An intersection changes much if its flow changes by more than 60 vehicles per hour and 20 %. On "
         f"the roads of this map, with Frigate's own estimate of the flow before, {on_roads:.2f} of the change is left.",
     )
-    arrays = {
-        "before": node_before,
-        "after": node_after,
-        "road_before": before,
-        "road_after": after,
-        "road_simulated": truth[1].road,
-        "road_simulated_change": truth[1].road - truth[0].road,
-    }
+    flows = [node_before, node_after, before, after, truth[1].road, truth[1].road - truth[0].road]
     view = ClosureView(
         title=name,
         words=words,
         notices=notes,
         roads=rows,
-        unit=UNIT,
+        unit=VEHICLES_PER_HOUR,
         note=f"A weekday, mean from {HOURS.start:02}:00 to {HOURS.stop}:00",
         largest=list_changes(network, node_before, node_after),
-        arrays={each: values[None].astype(np.float32) for each, values in arrays.items()},
+        values=BeforeAfter(*(flow[None].astype(np.float32) for flow in flows)),
     )
     return ClosureStudy(name, view, int(split.unseen.sum()), left)
 

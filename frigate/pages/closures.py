@@ -1,4 +1,4 @@
-"""Closed roads in a report: the flow before and after, the largest changes, and a text."""
+"""Closed roads in a report: the flow before and after as layers, the largest changes, and a text."""
 
 from __future__ import annotations
 
@@ -11,39 +11,82 @@ from numpy.typing import NDArray
 
 from frigate.city.network import RoadNetwork
 from frigate.forecasting.summary import largest_changes
+from frigate.pages import panels
 from frigate.pages.day import ClosedDay, Day
+from frigate.pages.layers import Colours, Layer, Unit, Values
+from frigate.pages.panels import Panel
+
+Floats = NDArray[np.float32]
 
 LISTED = 10
 MAX_NAMES = 3  # streets named in a title
 
 
 @dataclass(frozen=True)
+class BeforeAfter:
+    """Values of nodes and of roads, before and after roads close; a row for each frame."""
+
+    before: Floats  # [F,N]
+    after: Floats  # [F,N]
+    road_before: Floats  # [F,E]
+    road_after: Floats  # [F,E]
+    road_simulated: Floats | None = None  # [F,E] after, where the truth is known
+    road_simulated_change: Floats | None = None  # [F,E]
+
+
+@dataclass(frozen=True)
 class ClosureView:
-    """What a report shows about closed roads: `ClosureMeta` in page/src/report.ts, and its arrays."""
+    """What a report shows about closed roads."""
 
     title: str
     words: tuple[str, ...]
     notices: tuple[str, ...]
     roads: NDArray[np.int64]  # rows of the usual roads
-    unit: str
+    unit: Unit
     note: str  # the hours that the values are means over; "" if they follow the times of the day
     largest: list[dict[str, Any]]
-    arrays: dict[str, NDArray[np.float32]] = field(repr=False)  # by name; a row per time of the day, or one row
+    values: BeforeAfter = field(repr=False)
 
-    def meta(self, times: Sequence[str]) -> dict[str, Any]:
-        return {
-            "title": self.title,
-            "words": self.words,
-            "notices": self.notices,
-            "roads": self.roads.tolist(),
-            "times": list(times),
-            "note": self.note,
-            "unit": self.unit,
-            "largest": self.largest,
-        }
+    def panel(self) -> Panel:
+        names = {layer.key: layer.title.removeprefix(f"{self.title}: ") for layer in self.layers()}
+        blocks = [
+            panels.heading(f"{self.title} closes"),
+            *(panels.words(text) for text in self.words),
+            *(panels.words(text, style="note") for text in self.notices),
+            panels.heading("On the map", level=3),
+            panels.layer_buttons(names),
+            panels.changes(self.unit, self.largest),
+        ]
+        return Panel("closure", "Closure", tuple(blocks))
+
+    def layers(self, times: Sequence[str] = (), closed: NDArray[np.uint32] | None = None) -> list[Layer]:
+        """Change, after and before, and what is simulated. `closed` [F]: the roads that were closed anyway."""
+        each = self.values
+        change = Colours("change", group="closure change")
+        flow = Colours("flow", group="closure")
+
+        def layer(name: str, roads: Values, nodes: Values | None, *, planned: bool) -> Layer:
+            key = "closure-" + name.replace(", ", "-")
+            rows = self.roads if planned else None
+            title = f"{self.title}: {name}"
+            return Layer(key, title, roads, nodes, times, note=self.note, closed=closed, planned=rows)
+
+        def values(of: Floats, colours: Colours, minus: Floats | None = None) -> Values:
+            return Values(of, self.unit, colours, minus)
+
+        roads = values(each.road_after, change, each.road_before)
+        made = [
+            layer("change", roads, values(each.after, change, each.before), planned=True),
+            layer("after", values(each.road_after, flow), values(each.after, flow), planned=True),
+            layer("before", values(each.road_before, flow), values(each.before, flow), planned=False),
+        ]
+        if each.road_simulated is not None and each.road_simulated_change is not None:
+            made.append(layer("after, simulated", values(each.road_simulated, flow), None, planned=True))
+            made.append(layer("change, simulated", values(each.road_simulated_change, change), None, planned=True))
+        return made
 
 
-def view_closed_day(day: Day, closed: ClosedDay, unit: str) -> ClosureView:
+def view_closed_day(day: Day, closed: ClosedDay) -> ClosureView:
     """The day with roads closed, compared with the day as forecast."""
     sensors = int(day.run.split.seen.sum())
     if day.has_demand:
@@ -56,10 +99,10 @@ def view_closed_day(day: Day, closed: ClosedDay, unit: str) -> ClosureView:
         words=(words,),
         notices=closed.notices,
         roads=closed.roads,
-        unit=unit,
+        unit=Unit.of(day.run.city.stream),
         note="",
         largest=list_changes(day.network, day.forecast.mean(0), closed.forecast.mean(0)),
-        arrays={"after": closed.forecast, "road_after": closed.road_flow},
+        values=BeforeAfter(day.forecast, closed.forecast, day.road_flow, closed.road_flow),
     )
 
 

@@ -1,16 +1,10 @@
-"""The report of a run: the map page with all its data in one file, which opens without internet.
-
-The page is `page/src/report.ts`, built into `frigate/pages/static/report.html`; this module inserts its data.
-"""
+"""The report of a run: its last test day on the map page, and its scores."""
 
 from __future__ import annotations
 
-import base64
-import gzip
-import json
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,26 +12,37 @@ from numpy.typing import NDArray
 from frigate.calendar import utc_iso
 from frigate.city.city import City
 from frigate.city.network import Road
-from frigate.errors import SettingsError
 from frigate.evaluation.evaluate import with_test_period
 from frigate.evaluation.results import Evaluation
 from frigate.forecasting.edits import edit_network
 from frigate.forecasting.road_flow import closed_roads
+from frigate.pages import panels
 from frigate.pages.closure_study import ClosureStudy
-from frigate.pages.closures import ClosureView, view_closed_day
-from frigate.pages.day import Day, forecast_day
+from frigate.pages.closures import BeforeAfter, ClosureView, view_closed_day
+from frigate.pages.day import Day, forecast_day, pick_nodes
+from frigate.pages.layers import Colours, Layer, Unit, Values
 from frigate.pages.map_data import network_container
-from frigate.pages.trust import best_baseline, trust_figures
-from frigate.pages.wire import encode, rounded
-from frigate.reading.files import write_file
-from frigate.text import duration, unit_text
+from frigate.pages.map_page import History, HistoryLine, MainSensors, MapPage, Place, form, write_map_page
+from frigate.pages.trust import best_baseline, places_of, trust_panel
+from frigate.pages.wire import rounded
+from frigate.text import duration
 from frigate.training.run import Run
 
-FORM = Path(__file__).parent / "static" / "report.html"
-PLACEHOLDER = "<!-- containers -->"
+Floats = NDArray[np.float32]
+
 MAX_VALUES = 5_000_000  # over all times: about 13 MB in the file
 DROPPED_BITS = 13  # of the 23 bits of a float32 mantissa: values are within 0.05 %
 EVERY = (1, 2, 3, 4, 6, 12, 24, 48)  # a large city shows every 2nd, 3rd, ... time only
+TEST_PERIOD = "Mean of the test period"
+SKILLS = (
+    "half the error or less",
+    "20 to 50 % less",
+    "5 to 20 % less",
+    "about the same",
+    "5 to 20 % more",
+    "20 to 50 % more",
+    "over 50 % more",
+)
 
 
 def write_report(
@@ -80,8 +85,7 @@ def write_report(
     Path
         The file.
     """
-    path = Path(path)
-    page = _page()
+    form()
     run_on_city = with_test_period(run.on(city), test)
     usual = run_on_city.usual_roads
     shut = closed_roads(usual, edit_network(usual, close=close))
@@ -89,34 +93,131 @@ def write_report(
     day = forecast_day(run_on_city, baseline="" if baseline is None else baseline.name, device=device)
     closure = None if study is None else study.view
     if shut.any() and study is None:
-        unit = unit_text(evaluation.quantity, evaluation.unit, evaluation.step_s)
-        closure = view_closed_day(day, day.close(shut), unit)
+        closure = view_closed_day(day, day.close(shut))
+    return write_map_page(path, _page(day, evaluation, closure, note))
+
+
+def _page(day: Day, evaluation: Evaluation, closure: ClosureView | None, note: str) -> MapPage:
     shown = slice(None, None, _every(day, closure))
-    data = {"network": _network(day), "day": _day(day, evaluation, shown)}
-    if closure is not None:
-        data["closure"] = _closure(closure, day, shown)
-    scripts = [
-        f'<script type="application/octet-stream" id="{name}">{_packed(each)}</script>' for name, each in data.items()
+    of_day = _ShownDay.of(day, shown)
+    layers = [*_day_layers(of_day), *_score_layers(day, evaluation)]
+    if closure is not None and closure.note:
+        layers += closure.layers()
+    elif closure is not None:
+        values = BeforeAfter(
+            of_day.forecast,
+            _rounded(closure.values.after[shown]),
+            of_day.road_flow,
+            _rounded(closure.values.road_after[shown]),
+        )
+        layers += replace(closure, values=values).layers(of_day.times, of_day.closed_set)
+    trust = trust_panel(day, evaluation, note)
+    return MapPage(
+        title="report",
+        network=_network(day),
+        layers=tuple(layers),
+        panels=(trust,) if closure is None else (trust, closure.panel()),
+        place=_place(of_day, evaluation),
+        open_frame=_busiest(of_day.forecast, evaluation.quantity),
+        closed_sets=of_day.closed_sets,
+    )
+
+
+@dataclass(frozen=True)
+class _ShownDay:
+    """The times of the day that are shown. F times."""
+
+    day: Day
+    times: list[str]  # [F]
+    forecast: Floats  # [F,N]
+    observed: Floats  # [F,N]
+    road_flow: Floats  # [F,E]
+    baseline: Floats | None  # [F,N]
+    closed_sets: list[tuple[int, ...]]  # distinct sets of roads closed
+    closed_set: NDArray[np.uint32]  # [F] which of them
+    every_s: int  # from one time to the next
+
+    @classmethod
+    def of(cls, day: Day, shown: slice) -> _ShownDay:
+        closed = day.closed()[shown]
+        sets = sorted({tuple(each) for each in closed})
+        return cls(
+            day=day,
+            times=[utc_iso(time_s) for time_s in day.times_s[shown].tolist()],
+            forecast=_rounded(day.forecast[shown]),
+            observed=_rounded(day.observed[shown]),
+            road_flow=_rounded(day.road_flow[shown]),
+            baseline=None if day.baseline is None else _rounded(day.baseline[shown]),
+            closed_sets=sets,
+            closed_set=np.array([sets.index(tuple(each)) for each in closed], np.uint32),
+            every_s=shown.step * day.run.city.stream.step_s,
+        )
+
+
+def _busiest(forecast: Floats, quantity: str) -> int:
+    """The frame with the most traffic: of speeds, that with the lowest."""
+    sign = -1 if quantity == "speed" else 1
+    return int(np.argmax(sign * np.nansum(forecast, axis=1)))
+
+
+def _day_layers(of: _ShownDay) -> list[Layer]:
+    unit = Unit.of(of.day.run.city.stream)
+    flow = Colours("flow", group="day")
+
+    def values(rows: Floats) -> Values:
+        return Values(rows, unit, flow)
+
+    return [
+        Layer("forecast", "Forecast", values(of.road_flow), values(of.forecast), of.times, closed=of.closed_set),
+        Layer("truth", "Observed", None, values(of.observed), of.times, closed=of.closed_set),
     ]
-    # A "</script>" in a name would end the script early
-    trust = json.dumps(trust_figures(day, evaluation, note), allow_nan=False).replace("<", "\\u003c")
-    scripts.append(f'<script type="application/json" id="trust">{trust}</script>')
-    write_file(path, page.replace(PLACEHOLDER, "\n".join(scripts), 1))
-    return path
 
 
-def _packed(container: bytes) -> str:
-    return base64.b64encode(gzip.compress(container, 6, mtime=0)).decode()
+def _score_layers(day: Day, evaluation: Evaluation) -> list[Layer]:
+    """The error at each scored node, relative to its traffic and to the best baseline."""
+    error = Values(
+        _relative_error(day, evaluation)[None],
+        Unit("% of the traffic there"),
+        Colours("error", (5, 10, 20, 35, 50, 100)),
+    )
+    layers = [Layer("error", "Error relative to traffic", None, error, note=TEST_PERIOD)]
+    baseline = best_baseline(evaluation)
+    if evaluation.best_node_mae is not None and baseline is not None:
+        unit = Unit(f"% error, beside {baseline.name}")
+        skill = Values(_skill(day, evaluation)[None], unit, Colours("change", (-50, -20, -5, 5, 20, 50), SKILLS))
+        layers.append(Layer("skill", f"Skill against {baseline.name}", None, skill, note=TEST_PERIOD))
+    return layers
 
 
-def _page() -> str:
-    try:
-        page = FORM.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise SettingsError(f"{FORM}: the map page is not built. Run `make page`, or install a wheel") from None
-    if PLACEHOLDER not in page:
-        raise SettingsError(f"{FORM}: the map page is from another version. Run `make page`")
-    return page
+def _place(of: _ShownDay, evaluation: Evaluation) -> Place:
+    day = of.day
+    task = day.run.settings.task
+    period = duration(task.horizon * evaluation.step_s)
+    made = f"A new forecast is made every {'hour' if period == '1 h' else period} and shown until the next one."
+    words = [f"The last day of the test period. {made}"]
+    if of.every_s > evaluation.step_s:
+        words.append(f"The map shows one time every {duration(of.every_s)}, to keep the file small.")
+    places = places_of(day)
+    one = "a road" if places == "roads" else "an intersection or a road"
+    words.append(f"Click {one}, or search for one.")
+    ids = day.run.city.stream.node_ids.tolist()
+    picked = [(panels.node(f"{places[:-1].capitalize()} {ids[row]}", row), why) for row, why in pick_nodes(day).items()]
+    baseline = best_baseline(evaluation)
+    lines = [HistoryLine("forecast", "forecast", of.forecast)]
+    if of.baseline is not None and baseline is not None:
+        lines.append(HistoryLine(baseline.name, "other", of.baseline))
+    lines.append(HistoryLine("observed", "observed", of.observed))
+    return Place(
+        intro=(
+            panels.heading("A day, everywhere"),
+            panels.city_facts(),
+            *(panels.words(text) for text in words),
+            *([panels.heading(f"Some {places}, not picked for their accuracy", level=3)] if picked else []),
+            panels.items(picked),
+        ),
+        history=History("History and forecast", Unit.of(day.run.city.stream), tuple(lines), of.times),
+        main_sensors=MainSensors(*day.main_sensors(), is_share=day.has_demand),
+    )
 
 
 def _every(day: Day, closure: ClosureView | None) -> int:
@@ -142,45 +243,8 @@ def _network(day: Day) -> bytes:
     )
 
 
-def _day(day: Day, evaluation: Evaluation, shown: slice) -> bytes:
-    task = day.run.settings.task
-    step_s = evaluation.step_s
-    period = duration(task.horizon * step_s)
-    made = f"A new forecast is made every {'hour' if period == '1 h' else period} and shown until the next one."
-    words = [f"The last day of the test period. {made}"]
-    if shown.step > 1:
-        words.append(f"The map shows one time every {duration(shown.step * step_s)}, to keep the file small.")
-    closed = day.closed()[shown]
-    sets = sorted({tuple(each) for each in closed})
-    sensor, near = day.main_sensors()
-    arrays: dict[str, NDArray[Any]] = {
-        "forecast": _rounded(day.forecast[shown]),
-        "observed": _rounded(day.observed[shown]),
-        "road_forecast": _rounded(day.road_flow[shown]),
-        "error": _relative_error(day, evaluation),
-        "main_sensors": sensor,
-        "main_sensors_share" if day.has_demand else "main_sensors_m": near,
-        "closed_set": np.array([sets.index(tuple(each)) for each in closed], np.uint32),
-    }
-    if day.baseline is not None:
-        arrays["baseline"] = _rounded(day.baseline[shown])
-    if evaluation.best_node_mae is not None:
-        arrays["skill"] = _skill(day, evaluation)
-    return encode({"times": _times(day, shown), "words": words, "closed": sets}, arrays)
-
-
-def _closure(view: ClosureView, day: Day, shown: slice) -> bytes:
-    of_day = not view.note
-    arrays = {name: _rounded(each[shown] if of_day else each) for name, each in view.arrays.items()}
-    return encode(view.meta(_times(day, shown) if of_day else []), arrays)
-
-
 def _rounded(values: NDArray[np.floating]) -> NDArray[np.float32]:
     return rounded(values, DROPPED_BITS)
-
-
-def _times(day: Day, shown: slice) -> list[str]:
-    return [utc_iso(time_s) for time_s in day.times_s[shown].tolist()]
 
 
 def _scored(day: Day, evaluation: Evaluation) -> NDArray[np.bool_]:

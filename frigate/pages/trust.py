@@ -1,49 +1,59 @@
-"""How far a run can be trusted: the texts and numbers of a report about its scores."""
+"""How far a run can be trusted: the panel of a report about its scores."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from frigate.evaluation.evaluate import HOPS
 from frigate.evaluation.metrics import Measure, Summary
 from frigate.evaluation.results import Evaluation, ScoreRow
-from frigate.pages.day import Day, pick_nodes
+from frigate.pages import panels
+from frigate.pages.day import Day
+from frigate.pages.layers import Unit
+from frigate.pages.panels import Panel
 from frigate.text import duration, format_time, three_digits, unit_text
 
 
-def trust_figures(day: Day, evaluation: Evaluation, note: str) -> dict[str, Any]:
-    """What the page shows about an evaluation: `Trust` in page/src/report.ts."""
-    run = day.run
+def trust_panel(day: Day, evaluation: Evaluation, note: str) -> Panel:
+    """What the page shows about an evaluation."""
     baseline = best_baseline(evaluation)
     unit = unit_text(evaluation.quantity, evaluation.unit, evaluation.step_s)
     table = evaluation.table_rows()
-    ids = run.city.stream.node_ids.tolist()
-    places = "roads" if len(day.network.lines) else "intersections"
+    places = places_of(day)
     scored = f"{places} without a sensor" if evaluation.model.unseen is not None else "sensors"
-    return {
-        "lead": _lead(day, evaluation, places),
-        "notes": [text for text in (note, evaluation.note) if text],
-        "tiles": _tiles(evaluation, baseline, unit),
-        "verdict": verdict(evaluation, places),
-        "scores": f"Errors at {scored}, over all {evaluation.horizon} steps ahead of {evaluation.windows:,} forecasts. "
-        f"MAE and RMSE are in {unit}. In brackets: 95 % intervals from resampling the {places}.",
-        "columns": list(table[0]),
-        "rows": [
-            {
-                "kind": row.kind,
-                "cells": [cell.replace("-", "−") if k else cell for k, cell in enumerate(cells.values())],
-            }
-            for row, cells in zip(evaluation.rows, table, strict=True)
-        ],
-        "footnote": evaluation.footnote,
-        "unit": f"MAE, {unit}",
-        "by_step": _by_step(evaluation),
-        "by_hops": _by_hops(evaluation),
-        "picked": [{"node": ids[row], "why": why} for row, why in pick_nodes(day).items()],
-        "baseline": None if baseline is None else baseline.name,
-        "glossary": _glossary(day, evaluation),
-    }
+    by_hops = _by_hops(day, evaluation)
+    blocks = [
+        panels.heading("How accurate is it?"),
+        panels.words(_lead(day, evaluation, places)),
+        panels.tiles(_tiles(evaluation, baseline, unit)),
+        panels.words(verdict(evaluation, places), style="verdict"),
+        *(panels.words(text, style="note") for text in (note, evaluation.note) if text),
+        panels.words(
+            f"Errors at {scored}, over all {evaluation.horizon} steps ahead of {evaluation.windows:,} forecasts. "
+            f"MAE and RMSE are in {unit}. In brackets: 95 % intervals from resampling the {places}."
+        ),
+        panels.table(
+            "Scores",
+            list(table[0]),
+            [[name, *(_cell(text) for text in cells)] for name, *cells in (row.values() for row in table)],
+            styles=[row.kind for row in evaluation.rows],
+        ),
+        panels.words(evaluation.footnote, style="note"),
+        _by_step(day, evaluation),
+        *([] if by_hops is None else [by_hops]),
+        panels.details("Glossary", panels.terms(_glossary(day, evaluation))),
+    ]
+    return Panel("trust", "How accurate is it?", tuple(blocks))
+
+
+def places_of(day: Day) -> str:
+    return "roads" if len(day.network.lines) else "intersections"
+
+
+def _cell(text: str) -> panels.Cell:
+    value, _, interval = text.replace("-", "−").partition(" [")
+    return {"text": value, "small": f"[{interval}"} if interval else value
 
 
 def best_baseline(evaluation: Evaluation) -> ScoreRow | None:
@@ -85,24 +95,22 @@ def _lead(day: Day, evaluation: Evaluation, places: str) -> str:
     )
 
 
-def _tiles(evaluation: Evaluation, baseline: ScoreRow | None, unit: str) -> list[dict[str, str]]:
-    def tile(title: str, value: str, detail: str) -> dict[str, str]:
-        return {"title": title, "value": value, "detail": detail}
-
+def _tiles(evaluation: Evaluation, baseline: ScoreRow | None, unit: str) -> list[tuple[str, str, str]]:
+    """Title, value and detail of each tile."""
     mae = _mae(evaluation.model, evaluation)
     share = evaluation.model.share_of_sensor
     where = "without a sensor" if evaluation.model.unseen is not None else "at sensors"
-    tiles = [tile(f"Mean absolute error {where}", three_digits(mae.value), f"{unit}; {_interval(mae)}")]
+    tiles = [(f"Mean absolute error {where}", three_digits(mae.value), f"{unit}; {_interval(mae)}")]
     if baseline is not None:
         other = _mae(baseline, evaluation)
-        tiles.append(tile("Best simple baseline", three_digits(other.value), f"{baseline.name}; {_interval(other)}"))
+        tiles.append(("Best simple baseline", three_digits(other.value), f"{baseline.name}; {_interval(other)}"))
         if other.value > 0:
             change = round(100 * mae.value / other.value - 100)
             more = "more error" if change > 0 else "less error"
-            tiles.append(tile("Compared with that baseline", f"{abs(change)} %", more))
+            tiles.append(("Compared with that baseline", f"{abs(change)} %", more))
     if share is not None:
         known = f"; 95 % interval {100 * share.low:.0f} to {100 * share.high:.0f} %" if math.isfinite(share.low) else ""
-        tiles.append(tile("Share of a sensor", f"{100 * share.value:.0f} %", f"recovered{known}"))
+        tiles.append(("Share of a sensor", f"{100 * share.value:.0f} %", f"recovered{known}"))
     return tiles
 
 
@@ -112,24 +120,35 @@ def _interval(measure: Measure) -> str:
     return f"95 % interval {three_digits(measure.low)} to {three_digits(measure.high)}"
 
 
-def _by_step(evaluation: Evaluation) -> dict[str, Any]:
+def _by_step(day: Day, evaluation: Evaluation) -> panels.Block:
     ahead = [duration((step + 1) * evaluation.step_s) for step in range(evaluation.horizon)]
-    return _group(evaluation, ahead, lambda row: list(row.by_step))
+    return _chart("Error by time ahead", day, evaluation, ahead, lambda row: row.by_step)
 
 
-def _by_hops(evaluation: Evaluation) -> dict[str, Any] | None:
+def _by_hops(day: Day, evaluation: Evaluation) -> panels.Block | None:
     groups = [name for name in HOPS if any(name in row.by_hops for row in evaluation.rows)]
-    return _group(evaluation, groups, lambda row: [row.by_hops.get(name) for name in groups]) if groups else None
+    title = "Error by number of roads to the nearest sensor"
+    if not groups:
+        return None
+    return _chart(title, day, evaluation, groups, lambda row: [row.by_hops.get(name) for name in groups])
 
 
-def _group(evaluation: Evaluation, names: list[str], of: Any) -> dict[str, Any]:
+def _chart(
+    title: str,
+    day: Day,
+    evaluation: Evaluation,
+    names: list[str],
+    of: Callable[[ScoreRow], Sequence[Summary | None]],
+) -> panels.Block:
     def value(summary: Summary | None) -> float | None:
         return None if summary is None or not math.isfinite(summary.mae.value) else round(summary.mae.value, 6)
 
+    style = {"model": "forecast", "yardstick": "observed"}
     lines = [
-        {"name": row.label, "kind": row.kind, "values": [value(each) for each in of(row)]} for row in evaluation.rows
+        panels.ChartLine(row.label, style.get(row.kind, "other"), [value(each) for each in of(row)])
+        for row in evaluation.rows
     ]
-    return {"names": names, "lines": lines}
+    return panels.chart(title, Unit.of(day.run.city.stream), lines, names=names)
 
 
 def _glossary(day: Day, evaluation: Evaluation) -> list[tuple[str, str]]:

@@ -1,16 +1,25 @@
 /** The page around the map: header with search, layers and legend, time bar, panels. It knows nothing of where data come from. */
 
-import { Map as MapLibre, Marker, NavigationControl, ScaleControl, setWorkerUrl, type StyleSpecification } from "maplibre-gl";
-import "maplibre-gl/dist/maplibre-gl.css";
-import { away, count, h, LocalTime, number } from "./dom";
-import { CHOSEN, CLOSED, Drawing, RING } from "./drawing";
-import type { Layer } from "./layers";
-import { bounds, Nearby, type Network } from "./network";
+import { count, h, LocalTime, number } from "./dom";
+import { CHOSEN, CLOSED, type Ground, RING } from "./drawing";
+import type { Layer, Values } from "./layers";
+import { legend } from "./legend";
+import { type Found, isSmall, MapView } from "./mapview";
+import { type Network, unitText } from "./network";
 import type { Theme } from "./scale";
 import { searchBox } from "./search";
+import type { Symbol } from "./symbols";
 import "./style.css";
+import { TimeBar } from "./timebar";
 
-export type Selection = { node: number } | { road: number } | { street: number } | null;
+export type Selection = Found | { street: number } | null;
+
+/** A place where trips begin or end, with its share of them. */
+export interface Spot {
+  node: number;
+  share: number;
+  begins: boolean;
+}
 
 interface Tab {
   key: string;
@@ -19,35 +28,34 @@ interface Tab {
 }
 
 export interface AppOptions {
+  title: string;
   workerUrl: string;
   tabs: (app: App) => Tab[];
   /** A click on what can be closed that the page makes use of otherwise. */
-  takes?: (what: { node: number } | { road: number }) => boolean;
+  takes?: (what: Found) => boolean;
 }
 
-const PLAY_MS = 700;
+const MAX_SPOT_PX = 11;
+const SPOT_COLOURS = { from: "#d55e00", to: "#009e73" };
 
 export class App {
   readonly time: LocalTime;
   selection: Selection = null;
-  private layers: Layer[] = [];
   layer!: Layer;
   frame = 0;
-  private closed: number[] = [];
-  private draft: number[] = [];
+  private layers: Layer[] = [];
+  private closed: number[] = []; // now, whatever the layer
+  private draft: number[] = []; // in what-if
+  private shownClosed: number[] | null = null;
+  private shownLayer: Layer | null = null;
   private rings: number[] = [];
-  private markers: Marker[] = [];
-  private spots: Marker[] = [];
-  private nearby: Nearby | null = null;
+  private spots: Spot[] = [];
   private tab = "";
-  private playing = 0;
   private theme: Theme;
   private readonly tabs: Tab[];
-  private readonly map: MapLibre;
-  private readonly drawing: Drawing;
-  private shownTime = NaN;
-  private readonly listeners: (() => void)[] = [];
-  private readonly layerListeners: ((layer: Layer) => void)[] = [];
+  private readonly map: MapView;
+  private readonly bar: TimeBar;
+  private listeners: { of: HTMLElement; update: () => void }[] = [];
 
   private readonly tablist = h("div", { role: "tablist", "aria-label": "Panels" });
   private readonly panel = h("div", { role: "tabpanel", id: "panel", tabindex: "0" });
@@ -55,11 +63,6 @@ export class App {
   private readonly aside = h("aside", { "aria-label": "Details" }, h("div", { class: "tabs" }, this.tablist, this.fold), this.panel);
   private readonly legend = h("div", { class: "legend" });
   private readonly chooser = h("select", { "aria-label": "What the map shows", onchange: () => this.showLayer(this.chooser.value) });
-  private readonly slider = h("input", { type: "range", min: "0", step: "1", "aria-label": "Time", oninput: () => this.setFrame(Number(this.slider.value)) });
-  private readonly play = h("button", { type: "button", class: "play", "aria-label": "Play", onclick: () => this.setPlaying(!this.playing) }, "▶");
-  private readonly clock = h("output", { class: "clock" });
-  private readonly nowMark = h("span", { class: "nowmark" });
-  private readonly bar = h("div", { class: "timebar", role: "group", "aria-label": "Time" }, this.play, h("div", { class: "track" }, this.slider, this.nowMark), this.clock);
   private readonly tip = h("div", { class: "tip", hidden: true });
   readonly status = h("span", { class: "status", role: "status" });
   readonly notice = h("div", { class: "notice", role: "status", hidden: true });
@@ -67,8 +70,9 @@ export class App {
   constructor(readonly network: Network, private readonly options: AppOptions) {
     this.time = new LocalTime(network.meta.timezone);
     this.theme = storedTheme() ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
-    document.title = `${network.meta.name}: traffic`;
+    document.title = `${network.meta.name}: ${options.title}`;
     const stage = h("div", { class: "map" });
+    this.bar = new TimeBar(this.time, (frame) => this.setFrame(frame));
     document.body.replaceChildren(
       h("header", {},
         h("h1", {}, network.meta.name),
@@ -77,84 +81,67 @@ export class App {
         h("button", { type: "button", class: "theme", "aria-label": "Light or dark", onclick: () => this.setTheme(this.theme === "dark" ? "light" : "dark") }, "◐"),
       ),
       h("main", {},
-        h("div", { class: "stage" }, stage, this.notice, h("div", { class: "legendbox" }, this.chooser, this.legend), this.tip, this.bar),
+        h("div", { class: "stage" }, stage, this.notice, h("div", { class: "legendbox" }, this.chooser, this.legend), this.tip, this.bar.element),
         this.aside,
       ),
     );
-    setWorkerUrl(options.workerUrl);
-    const { basemap, basemap_attribution: attribution } = network.meta;
-    this.map = new MapLibre({
-      container: stage,
-      style: style(basemap, attribution),
-      bounds: network.bounds,
-      fitBoundsOptions: { padding: padding() },
-      pitchWithRotate: false,
-      dragRotate: false,
-      touchPitch: false,
-      rollEnabled: false,
-      attributionControl: basemap ? { compact: true } : false,
-      fadeDuration: 0,
+    document.documentElement.dataset.theme = this.theme;
+    this.map = new MapView(stage, network, options.workerUrl, {
+      clicked: (found) => found && this.options.takes?.(found) ? undefined : this.select(found),
+      pointed: (found, at) => this.pointAt(found, at),
+      drawn: () => { document.body.dataset.drawn = `${this.layer.key} ${this.frame}`; },
+      ready: () => this.restyle(),
     });
-    this.map.touchZoomRotate.disableRotation();
-    this.map.keyboard.disableRotation();
-    this.map.addControl(new NavigationControl({ showCompass: false }), "top-right");
-    this.map.addControl(new ScaleControl(), "bottom-right");
-    this.drawing = new Drawing(network);
-    this.map.on("style.load", () => {
-      this.map.addLayer(this.drawing);
-      this.restyle();
-      this.map.once("idle", () => this.addStreetNames());
-    });
-    this.map.on("render", () => {
-      if (this.map.getLayer(this.drawing.id)) document.body.dataset.drawn = `${this.layer.key} ${this.frame}`;
-    });
-    this.map.on("click", (event) => this.clicked(event.lngLat.lng, event.lngLat.lat));
-    this.map.on("mousemove", (event) => this.pointAt(event.lngLat.lng, event.lngLat.lat, event.point));
-    this.map.on("mouseout", () => this.pointAt(NaN, NaN, { x: 0, y: 0 }));
     this.tabs = options.tabs(this);
     this.tab = this.tabs[0].key;
     this.tablist.append(...this.tabs.map(({ key, title }) =>
       h("button", { type: "button", role: "tab", id: `tab-${key}`, "aria-controls": "panel", onclick: () => { this.show(key); this.setFolded(false); } }, title)));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", (event) => storedTheme() ?? this.setTheme(event.matches ? "dark" : "light"));
     document.addEventListener("keydown", (event) => this.keyed(event));
-    if (matchMedia("(max-width: 760px)").matches) this.setFolded(true);
-    document.documentElement.dataset.theme = this.theme;
+    if (isSmall()) this.setFolded(true);
   }
 
   /** The layers to choose from; the one shown stays, where it is still there, and so does its frame. */
-  setLayers(layers: Layer[], show?: string, frame0?: number): void {
-    const [before, frame] = [this.layer as Layer | undefined, this.frame];
-    const first = before === undefined;
+  setLayers(layers: Layer[], show?: string, frame?: number): void {
+    const before = this.layer as Layer | undefined;
     this.layers = layers;
     const wanted = show ?? before?.key;
     this.layer = layers.find(({ key }) => key === wanted) ?? layers[0];
-    this.frame = frame0 ?? (first || before.key !== this.layer.key ? this.nearestFrame() : Math.min(frame, this.layer.times.length - 1));
+    const { frames } = this.layer;
+    if (frame !== undefined) this.frame = frame;
+    else if (before?.key === this.layer.key) this.frame = Math.min(this.frame, frames.count - 1);
+    else this.frame = before ? frames.nearest(this.frame, before.frames) : frames.ahead;
     this.chooser.replaceChildren(...layers.map(({ key, title }) => h("option", { value: key, selected: key === this.layer.key }, title)));
     this.chooser.hidden = layers.length < 2;
     this.refreshLayer();
-    if (first) this.show(this.tab);
+    if (!before) this.show(this.tab);
   }
 
   showLayer(key: string): void {
-    this.layer = this.layers.find((layer) => layer.key === key) ?? this.layer;
+    const before = this.layer;
+    this.layer = this.layers.find((layer) => layer.key === key) ?? before;
     this.chooser.value = this.layer.key;
-    this.frame = this.nearestFrame();
+    this.frame = this.layer.frames.nearest(this.frame, before.frames);
     this.refreshLayer();
+  }
+
+  layerTitle(key: string): string | undefined {
+    return this.layers.find((layer) => layer.key === key)?.title;
+  }
+
+  /** The layers with one value for each place, other than the one that is shown. */
+  get stillLayers(): Layer[] {
+    return this.layers.filter((layer) => layer.frames.count === 1 && layer !== this.layer);
   }
 
   /** Roads that lie on top are those with the most traffic. */
   setTraffic(traffic: Float32Array): void {
-    this.drawing.setOrder(traffic);
+    this.map.drawing.setOrder(traffic);
   }
 
-  onFrame(listener: () => void): void {
-    this.listeners.push(listener);
-  }
-
-  /** Called now and whenever another layer is shown. */
-  onLayer(listener: (layer: Layer) => void): void {
-    this.layerListeners.push(listener);
-    listener(this.layer);
+  /** Update an element with every frame, as long as it is on the page. */
+  onFrame(of: HTMLElement, update: () => void): void {
+    this.listeners.push({ of, update });
   }
 
   select(what: Selection, { fly = false } = {}): void {
@@ -163,7 +150,7 @@ export class App {
     this.refreshMarks();
     this.show("place");
     if (what) this.setFolded(false);
-    if (fly && what) this.flyTo(what);
+    if (fly && what) this.map.flyTo(this.nodesOf(what));
   }
 
   /** Forget what was selected, and stay where the reader is. */
@@ -182,25 +169,14 @@ export class App {
 
   setClosed(closed: number[], draft: number[]): void {
     [this.closed, this.draft] = [closed, draft];
-    for (const marker of this.markers) marker.remove();
-    this.markers = [...new Set([...closed, ...draft])].map((road) => {
-      const planned = !closed.includes(road);
-      const element = h("span", { class: planned ? "cross planned" : "cross", "aria-hidden": "true" }, "✕");
-      return new Marker({ element }).setLngLat(this.network.roadMiddle(road)).addTo(this.map);
-    });
     this.refreshMarks();
     this.drawLegend();
   }
 
-  /** Places with a share each, as where trips begin and end. */
-  setSpots(spots: { lon: number; lat: number; share: number; css: string }[]): void {
-    for (const marker of this.spots) marker.remove();
-    const most = Math.max(...spots.map(({ share }) => share), 1e-9);
-    this.spots = spots.map(({ lon, lat, share, css }) => {
-      const size = 5 + 17 * Math.sqrt(share / most);
-      const element = h("span", { class: `spot ${css}`, style: `width:${size}px;height:${size}px`, "aria-hidden": "true" });
-      return new Marker({ element }).setLngLat([lon, lat]).addTo(this.map);
-    });
+  setSpots(spots: Spot[]): void {
+    this.spots = spots;
+    this.refreshSymbols();
+    this.drawLegend();
   }
 
   /** Show a panel, drawn anew. */
@@ -237,123 +213,114 @@ export class App {
     return h("button", { type: "button", class: "link", onclick: () => this.select({ node: row }, { fly: true }) }, text);
   }
 
-  roadLink(road: number): HTMLElement {
-    return h("button", { type: "button", class: "link", onclick: () => this.select({ road }, { fly: true }) }, `${this.network.roadName(road)}, ${this.network.roadEnds(road)}`);
+  roadLink(road: number, text = `${this.network.roadName(road)}, ${this.network.roadEnds(road)}`): HTMLElement {
+    return h("button", { type: "button", class: "link", onclick: () => this.select({ road }, { fly: true }) }, text);
   }
 
-  valueText(value: number): string {
-    return Number.isFinite(value) ? `${number(value)} ${this.layer.unit}` : "no value";
+  /** What the map shows of a place; undefined where the layer says nothing of such places. */
+  valueText(what: Found): string | undefined {
+    const values = "node" in what ? this.layer.nodes : this.layer.roads;
+    return values ? textOf(values, this.frame, "node" in what ? what.node : what.road) : undefined;
   }
 
   private setFrame(frame: number): void {
     this.frame = frame;
-    const { layer } = this;
-    this.drawing.setValues(layer.roads ? layer.roads[Math.min(frame, layer.roads.length - 1)] : null, layer.nodes ? layer.nodes[Math.min(frame, layer.nodes.length - 1)] : null);
-    this.slider.value = String(frame);
-    if (layer.times.length) this.shownTime = layer.times[frame];
-    const [at, now] = [layer.times[frame], layer.ahead > 0 ? layer.times[layer.ahead] : NaN];
-    const when = at === undefined ? layer.note : `${this.time.day(at)}${Number.isFinite(now) ? `, ${frame === layer.ahead ? "next step" : away(at - now)}` : ""}`;
-    this.clock.textContent = when;
-    this.slider.setAttribute("aria-valuetext", when);
-    for (const listener of this.listeners) listener();
+    const { roads, nodes } = this.layer;
+    this.map.drawing.setValues(roads && at(roads, frame), nodes && at(nodes, frame));
+    this.bar.set(this.layer.frames, frame);
+    const closed = this.layer.closed(frame);
+    if (closed !== this.shownClosed || this.layer !== this.shownLayer) {
+      [this.shownClosed, this.shownLayer] = [closed, this.layer];
+      this.refreshMarks();
+      this.drawLegend();
+    }
+    this.listeners = this.listeners.filter(({ of }) => of.isConnected);
+    for (const { update } of this.listeners) update();
   }
 
   private refreshLayer(): void {
-    const frames = this.layer.times.length;
-    this.slider.max = String(Math.max(0, frames - 1));
-    this.bar.classList.toggle("still", frames < 2);
-    if (frames < 2) this.setPlaying(false);
-    this.nowMark.hidden = !(this.layer.ahead > 0 && frames > 1);
-    this.nowMark.style.setProperty("--at", String(this.layer.ahead / Math.max(1, frames - 1)));
     this.restyle();
-    this.setFrame(Math.max(0, Math.min(this.frame, frames - 1)));
-    this.drawLegend();
+    this.setFrame(Math.max(0, Math.min(this.frame, this.layer.frames.count - 1)));
     this.refresh("place");
-    for (const listener of this.layerListeners) listener(this.layer);
+  }
+
+  private get colours(): Ground {
+    const css = getComputedStyle(document.documentElement);
+    const colour = (name: string) => css.getPropertyValue(name).trim();
+    return { ink: colour("--ink"), ground: colour("--ground"), plain: colour("--road"), shut: colour("--shut"), chosen: colour("--chosen") };
   }
 
   private restyle(): void {
-    const css = getComputedStyle(document.documentElement);
-    const colour = (name: string) => css.getPropertyValue(name).trim();
-    const ground = { ink: colour("--ink"), ground: colour("--ground"), plain: colour("--road"), shut: colour("--shut"), chosen: colour("--chosen") };
-    this.drawing.setStyle(this.layer.scale.classes(this.theme), this.layer.scale.edges, ground, this.layer.roads === null && !this.network.onRoads);
-    if (this.map.getLayer("ground")) this.map.setPaintProperty("ground", "background-color", ground.ground);
-    if (this.map.getLayer("names")) {
-      this.map.setPaintProperty("names", "text-color", ground.ink);
-      this.map.setPaintProperty("names", "text-halo-color", ground.ground);
-    }
+    const { roads, nodes } = this.layer;
+    const style = (of: Values | null) => (of ? { classes: of.scale.classes(this.theme), edges: of.scale.edges } : { classes: [], edges: [] });
+    const first = style(roads ?? nodes);
+    const own = roads && nodes && nodes.scale !== roads.scale ? style(nodes) : first;
+    this.map.drawing.setStyle({ roads: first, nodes: own }, this.colours, roads === null && !this.network.onRoads);
+    this.map.paint(this.colours);
+    this.refreshSymbols();
   }
 
   private drawLegend(): void {
-    const { layer } = this;
-    const classes = layer.scale.classes(this.theme);
-    const mark = (kind: string, text: string) => h("li", {}, h("i", { class: kind }), text);
-    this.legend.replaceChildren(
-      h("details", { open: !matchMedia("(max-width: 760px)").matches },
-        h("summary", {}, layer.unit),
-        h("ul", {},
-          ...classes.map(({ colour, width, text }) =>
-            h("li", {}, layer.roads || this.network.onRoads ? h("i", { class: "lane", style: `background:${colour};height:${width + 1}px` }) : h("i", { class: "dot", style: `background:${colour}` }), text)),
-        ),
-        h("ul", {},
-          mark("sensor", "sensor"),
-          !this.network.onRoads && mark("inferred", "no sensor"),
-          this.closed.length > 0 && mark("shut", "closed"),
-          this.draft.length > 0 && mark("shut planned", "closes in what-if"),
-        ),
-      ),
-    );
+    const marks = { onRoads: this.network.onRoads, closed: this.shut.length > 0, planned: this.planned.length > 0, trips: this.spots.length > 0 };
+    this.legend.replaceChildren(legend(this.layer, this.theme, marks));
+  }
+
+  /** Roads that are closed in what is shown. */
+  private get shut(): number[] {
+    return [...new Set([...this.closed, ...this.layer.closed(this.frame)])];
+  }
+
+  private get planned(): number[] {
+    const shut = this.shut;
+    return [...new Set([...this.draft, ...this.layer.planned])].filter((road) => !shut.includes(road));
   }
 
   private refreshMarks(): void {
     const [roads, nodes] = [new Map<number, number>(), new Map<number, number>()];
     const add = (to: Map<number, number>, row: number, mark: number) => to.set(row, (to.get(row) ?? 0) | mark);
-    for (const road of [...this.closed, ...this.draft]) add(roads, road, CLOSED);
+    for (const road of [...this.shut, ...this.planned]) add(roads, road, CLOSED);
     for (const node of this.rings) add(nodes, node, RING);
     const { selection } = this;
     if (selection && "node" in selection) add(nodes, selection.node, CHOSEN);
     if (selection && "road" in selection) add(roads, selection.road, CHOSEN);
     if (selection && "street" in selection) for (const road of this.network.roadsOf(selection.street)) add(roads, road, CHOSEN);
-    this.drawing.setMarks(roads, nodes);
+    this.map.drawing.setMarks(roads, nodes);
+    this.refreshSymbols();
   }
 
-  private flyTo(what: NonNullable<Selection>): void {
+  private refreshSymbols(): void {
+    const { network, layer } = this;
+    const { shut } = this.colours;
+    const cross = ([lon, lat]: [number, number], alpha: number): Symbol => {
+      const [x, y] = network.local(lon, lat);
+      return { x, y, shape: "cross", radius: 6.5, colour: shut, alpha };
+    };
+    const place = (node: number): [number, number] => [network.lon[node], network.lat[node]];
+    const most = Math.max(...this.spots.map(({ share }) => share), 1e-9);
+    const closed = this.shut.map((road) => cross(network.roadMiddle(road), 1));
+    const planned = this.planned.map((road) => cross(network.roadMiddle(road), 0.75));
+    const spots = this.spots.map(({ node, share, begins }): Symbol => {
+      const [x, y] = network.local(...place(node));
+      const shape = begins ? "disc" : "diamond";
+      return { x, y, shape, radius: 2.5 + (MAX_SPOT_PX - 2.5) * Math.sqrt(share / most), colour: SPOT_COLOURS[begins ? "from" : "to"], alpha: 0.8 };
+    });
+    const crossed = [...layer.crossed.nodes.map((node) => cross(place(node), 1)), ...layer.crossed.roads.map((road) => cross(network.roadMiddle(road), 1))];
+    this.map.drawing.setSymbols([...spots, ...crossed, ...closed, ...planned]);
+    Object.assign(document.body.dataset, { spots: spots.length, crosses: closed.length + planned.length + crossed.length });
+  }
+
+  private nodesOf(what: NonNullable<Selection>): number[] {
     const { network } = this;
-    const rows = "node" in what ? [what.node] : ("road" in what ? [what.road] : network.roadsOf(what.street)).flatMap((e) => [network.source[e], network.target[e]]);
-    const [west, south, east, north] = bounds(rows.map((i) => network.lon[i]), rows.map((i) => network.lat[i]));
-    const spacing = network.typicalLength / network.metres * 512; // pixels at zoom 0
-    const zoom = Math.max(this.map.getZoom(), Math.log2(70 / spacing));
-    const animate = !matchMedia("(prefers-reduced-motion: reduce)").matches;
-    const camera = this.map.cameraForBounds([west, south, east, north], { padding: padding(), maxZoom: zoom });
-    if (camera) this.map.easeTo({ ...camera, duration: animate ? 500 : 0 });
+    if ("node" in what) return [what.node];
+    return ("road" in what ? [what.road] : network.roadsOf(what.street)).flatMap((e) => [network.source[e], network.target[e]]);
   }
 
-  private findAt(lon: number, lat: number): { node: number } | { road: number } | null {
-    if (!Number.isFinite(lon)) return null;
-    this.nearby ??= new Nearby(this.network);
-    const pixel = this.network.metres / (512 * 2 ** this.map.getZoom()); // metres
-    const nodes = Math.max(...this.drawing.radii());
-    const shift = 1.5 * this.drawing.stretch;
-    const [x, y] = this.network.local(lon, lat);
-    return this.nearby.find(x, y, nodes > 0 ? (nodes + 4) * pixel : 0, 10 * pixel, shift * pixel);
-  }
-
-  private clicked(lon: number, lat: number): void {
-    const found = this.findAt(lon, lat);
-    if (found && this.options.takes?.(found)) return;
-    this.select(found);
-  }
-
-  private pointAt(lon: number, lat: number, { x, y }: { x: number; y: number }): void {
-    const found = this.findAt(lon, lat);
+  private pointAt(found: Found | null, { x, y }: { x: number; y: number }): void {
     this.tip.hidden = found === null;
-    this.map.getCanvas().style.cursor = found ? "pointer" : "";
     if (!found) return;
-    const { network, layer, frame } = this;
-    const values = "node" in found ? layer.nodes : layer.roads;
-    const value = values ? values[Math.min(frame, values.length - 1)]["node" in found ? found.node : found.road] : NaN;
+    const { network } = this;
     const name = "node" in found ? `${network.nodeName(network.ids[found.node])}${network.sensor[found.node] ? ", sensor" : ""}` : `${network.roadName(found.road)}, ${network.roadEnds(found.road)}`;
-    this.tip.replaceChildren(h("b", {}, name), h("br"), this.valueText(value));
+    this.tip.replaceChildren(h("b", {}, name), h("br"), this.valueText(found) ?? "no value");
     this.tip.style.transform = `translate(${x}px, ${y}px) translate(-50%, calc(-100% - 14px))`;
   }
 
@@ -361,8 +328,8 @@ export class App {
     const inField = event.target instanceof HTMLElement && event.target.matches("input:not([type=range]), select, textarea");
     if (event.key === "Escape" && !inField) this.select(null);
     if (event.target instanceof HTMLElement && event.target.role === "tab" && (event.key === "ArrowRight" || event.key === "ArrowLeft")) {
-      const at = this.tabs.findIndex(({ key }) => key === this.tab) + (event.key === "ArrowRight" ? 1 : -1);
-      this.show(this.tabs[(at + this.tabs.length) % this.tabs.length].key);
+      const next = this.tabs.findIndex(({ key }) => key === this.tab) + (event.key === "ArrowRight" ? 1 : -1);
+      this.show(this.tabs[(next + this.tabs.length) % this.tabs.length].key);
       this.tablist.querySelector<HTMLElement>("[aria-selected=true]")?.focus();
     }
     if (inField || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -371,23 +338,16 @@ export class App {
       event.preventDefault();
     }
     if (event.key === " " && !(event.target instanceof HTMLButtonElement) && !(event.target instanceof HTMLElement && event.target.matches("summary"))) {
-      this.setPlaying(!this.playing);
+      this.bar.toggle();
       event.preventDefault();
     }
-  }
-
-  private setPlaying(on: boolean): void {
-    clearInterval(this.playing);
-    this.playing = on && this.layer.times.length > 1 ? window.setInterval(() => this.setFrame((this.frame + 1) % this.layer.times.length), PLAY_MS) : 0;
-    this.play.textContent = this.playing ? "⏸" : "▶";
-    this.play.setAttribute("aria-label", this.playing ? "Pause" : "Play");
   }
 
   private setFolded(folded: boolean): void {
     this.aside.classList.toggle("folded", folded);
     this.fold.textContent = folded ? "▴" : "▾";
     this.fold.setAttribute("aria-expanded", String(!folded));
-    this.map?.resize();
+    this.map.resize();
   }
 
   private setTheme(theme: Theme): void {
@@ -401,59 +361,18 @@ export class App {
     this.restyle();
     this.drawLegend();
   }
-
-  /** The frame of the layer at the time that was shown last. */
-  private nearestFrame(): number {
-    const [{ times, ahead }, time] = [this.layer, this.shownTime];
-    if (!Number.isFinite(time) || !times.length) return Math.min(ahead, Math.max(0, times.length - 1));
-    return times.reduce((best, each, i) => (Math.abs(each - time) < Math.abs(times[best] - time) ? i : best), 0);
-  }
-
-  /** The name of each street once, at its longest piece; those of long streets from afar. */
-  private addStreetNames(): void {
-    const { network } = this;
-    if (network.onRoads) return; // the names are those of turns
-    const longest = new Map<number, { road: number; length: number; total: number }>();
-    for (let e = 0; e < network.roads; e++) {
-      if (!network.street[e]) continue;
-      const [a, b] = [2 * network.source[e], 2 * network.target[e]];
-      const length = Math.hypot(network.nodeXY[a] - network.nodeXY[b], network.nodeXY[a + 1] - network.nodeXY[b + 1]);
-      const there = longest.get(network.street[e]) ?? { road: e, length: 0, total: 0 };
-      there.total += length;
-      if (length > there.length) [there.road, there.length] = [e, length];
-      longest.set(network.street[e], there);
-    }
-    const ranked = [...longest].sort(([, a], [, b]) => b.total - a.total);
-    const features = ranked.map(([street, { road }], rank) => {
-      const coordinates: [number, number][] = [];
-      for (let p = network.lineStart[road]; p < network.lineStart[road + 1]; p++) coordinates.push(network.lonLat(network.lineXY[2 * p], network.lineXY[2 * p + 1]));
-      return { type: "Feature" as const, geometry: { type: "LineString" as const, coordinates }, properties: { name: network.meta.street_names[street], rank } };
-    });
-    if (!features.length) return;
-    this.map.addSource("names", { type: "geojson", data: { type: "FeatureCollection", features } });
-    const zoom = Math.log2(45 / ((network.typicalLength / network.metres) * 512)); // at which intersections lie 45 pixels apart
-    this.map.addLayer({
-      id: "names", type: "symbol", source: "names", minzoom: Math.max(0, Math.min(22, zoom)),
-      layout: { "text-field": ["get", "name"], "text-size": 11.5, "symbol-placement": "line-center", "symbol-sort-key": ["get", "rank"], "text-font": ["sans-serif"] },
-      paint: { "text-halo-width": 1.6 },
-    });
-    this.restyle();
-  }
 }
 
-function padding(): { top: number; bottom: number; left: number; right: number } {
-  const small = matchMedia("(max-width: 760px)").matches;
-  return small ? { top: 60, bottom: 95, left: 20, right: 20 } : { top: 30, bottom: 95, left: innerWidth > 1000 ? 260 : 40, right: 60 };
+/** The values of a frame; those of a layer with one frame hold in all. */
+export function at({ rows }: Values, frame: number): Float32Array {
+  return rows[Math.min(frame, rows.length - 1)];
 }
 
-function style(basemap?: string, attribution?: string): StyleSpecification {
-  const ground = { id: "ground", type: "background" as const, paint: { "background-color": "#f6f7f9" } };
-  if (!basemap) return { version: 8, sources: {}, layers: [ground] };
-  return {
-    version: 8,
-    sources: { basemap: { type: "raster", tiles: [basemap], tileSize: 256, attribution } },
-    layers: [ground, { id: "basemap", type: "raster", source: "basemap", paint: { "raster-opacity": 0.45, "raster-saturation": -0.8 } }],
-  };
+/** A value in words: with its unit, or the name of its class where classes are kinds. */
+export function textOf(values: Values, frame: number, row: number): string {
+  const value = at(values, frame)[row];
+  if (!Number.isFinite(value)) return "no value";
+  return values.scale.kindOf(value) ?? `${number(value)} ${unitText(values.unit)}`;
 }
 
 function storedTheme(): Theme | null {

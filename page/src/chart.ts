@@ -14,7 +14,8 @@ export interface ChartOptions {
   unit: string;
   lines: Line[];
   band?: [number, number, number][]; // x, low, high
-  now?: number;
+  now?: number; // where the forecast begins
+  mark?: number; // the time of the slider
   xText: (x: number) => string;
   xTicks?: number[];
   height?: number;
@@ -22,7 +23,7 @@ export interface ChartOptions {
 
 const WIDTH = 330, LEFT = 38, RIGHT = 8, TOP = 8, BOTTOM = 22;
 
-export function chart({ title, unit, lines, band = [], now, xText, xTicks, height = 150 }: ChartOptions): HTMLElement {
+export function chart({ title, unit, lines, band = [], now, mark, xText, xTicks, height = 150 }: ChartOptions): HTMLElement {
   const shown = lines.filter((line) => line.points.some(([, value]) => Number.isFinite(value)));
   if (!shown.length) return h("p", { class: "note" }, "No values yet.");
   const xs = shown.flatMap((line) => line.points.map(([x]) => x));
@@ -45,6 +46,7 @@ export function chart({ title, unit, lines, band = [], now, xText, xTicks, heigh
     drawing.append(svg("path", { class: "band", d: `M${edge.map(([at, value]) => `${x(at).toFixed(1)} ${y(value).toFixed(1)}`).join("L")}Z` }));
   }
   if (now !== undefined && now >= x0 && now <= x1) drawing.append(svg("path", { class: "now", d: `M${x(now)} ${TOP}V${height - BOTTOM}` }));
+  if (mark !== undefined && mark >= x0 && mark <= x1) drawing.append(svg("path", { class: "mark", d: `M${x(mark)} ${TOP}V${height - BOTTOM}` }));
   for (const line of shown) {
     let d = "";
     line.points.forEach(([at, value], i) => {
@@ -62,19 +64,23 @@ export function chart({ title, unit, lines, band = [], now, xText, xTicks, heigh
     return { line, value, element: h("span", {}, h("i", { class: `stroke ${line.css}` }), line.name, " ", value) };
   });
   const when = h("span", { class: "when" }, unit);
+  const tell = (at: number | undefined) => {
+    when.textContent = at === undefined ? unit : `${xText(at)}, ${unit}`;
+    for (const { line, value } of key) value.textContent = at === undefined ? "" : number(line.points.find(([point]) => point === at)?.[1] ?? NaN).replace("–", "");
+  };
+  const marked = mark !== undefined && xs.includes(mark) ? mark : undefined;
   drawing.addEventListener("pointermove", (event) => {
     const box = drawing.getBoundingClientRect();
     const at = x0 + ((((event.clientX - box.left) / box.width) * WIDTH - LEFT) / (WIDTH - LEFT - RIGHT)) * (x1 - x0);
     const nearest = xs.reduce((a, b) => (Math.abs(b - at) < Math.abs(a - at) ? b : a));
     cursor.setAttribute("d", `M${x(nearest)} ${TOP}V${height - BOTTOM}`);
-    when.textContent = `${xText(nearest)}, ${unit}`;
-    for (const { line, value } of key) value.textContent = number(line.points.find(([point]) => point === nearest)?.[1] ?? NaN).replace("–", "");
+    tell(nearest);
   });
   drawing.addEventListener("pointerleave", () => {
     cursor.removeAttribute("d");
-    when.textContent = unit;
-    for (const { value } of key) value.textContent = "";
+    tell(marked);
   });
+  tell(marked);
   return h("figure", { class: "chart" }, h("figcaption", {}, title), drawing, h("div", { class: "key" }, ...key.map(({ element }) => element), when));
 }
 

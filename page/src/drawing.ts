@@ -1,8 +1,10 @@
 /** Draws roads and intersections in WebGL, inside MapLibre: geometry goes to the graphics card once, a step sends one number a road. */
 
 import type { CustomLayerInterface, Map as MapLibre } from "maplibre-gl";
-import { mercator, type Network } from "./network";
+import { attribute, compile, corners, rgb, use, VIEW, type View } from "./gl";
+import type { Network } from "./network";
 import type { Class } from "./scale";
+import { type Symbol, Symbols } from "./symbols";
 
 const TEXTURE_WIDTH = 1024;
 const MISSING = -1e30;
@@ -11,16 +13,10 @@ const MAX_CLASSES = 8;
 /** What a road or node is beside its value. */
 export const CLOSED = 1, CHOSEN = 2, RING = 4;
 
-const SHARED = `#version 300 es
-precision highp float;
-uniform vec2 centre;  // metres
-uniform float scale;  // pixels a metre
-uniform vec2 size;  // pixels
+const SHARED = `${VIEW}
 uniform sampler2D values;  // value, mark
 uniform float edges[${MAX_CLASSES}];
 uniform int classes;
-vec2 onScreen(vec2 place) { return (place - centre) * scale; }
-vec4 clip(vec2 pixel) { return vec4(pixel * vec2(2.0, -2.0) / size, 0.0, 1.0); }
 vec2 valueOf(uint row) { return texelFetch(values, ivec2(row % ${TEXTURE_WIDTH}u, row / ${TEXTURE_WIDTH}u), 0).rg; }
 int classOf(float value) {
   if (value < ${MISSING.toExponential()} * 0.5) return -1;
@@ -146,6 +142,12 @@ export interface Ground {
   chosen: string;
 }
 
+/** The classes of values, and what lies between them. */
+export interface Style {
+  classes: Class[];
+  edges: number[];
+}
+
 interface Sheet {
   data: Float32Array; // value and mark of each row
   texture: WebGLTexture | null;
@@ -164,10 +166,11 @@ export class Drawing implements CustomLayerInterface {
   private readonly numPieces: number;
   private readonly roads: Sheet;
   private readonly nodes: Sheet;
-  private classes: Class[] = [];
-  private edges: number[] = [];
+  private readonly symbols = new Symbols();
+  private styles: { roads: Style; nodes: Style } = { roads: { classes: [], edges: [] }, nodes: { classes: [], edges: [] } };
   private colours: Ground = { ink: "#000000", ground: "#ffffff", plain: "#cccccc", shut: "#cc0000", chosen: "#cc00cc" };
   private nodesFirst = false;
+  private sensorsShown = false;
   private anyChosen = false;
 
   constructor(private readonly network: Network) {
@@ -190,7 +193,8 @@ export class Drawing implements CustomLayerInterface {
   radii(): [number, number] {
     const size = Math.max(1.6, Math.min(7, this.spacing * 0.11));
     const shown = this.nodesFirst ? 0 : 40;
-    return [this.nodesFirst || this.spacing > 22 ? size * 0.95 : 0, this.spacing > shown && !this.network.onRoads ? size : 0];
+    const sensors = this.nodesFirst || this.sensorsShown || this.spacing > 22;
+    return [sensors ? size * 0.95 : 0, this.spacing > shown && !this.network.onRoads ? size : 0];
   }
 
   /** Pixels a metre. */
@@ -198,8 +202,14 @@ export class Drawing implements CustomLayerInterface {
     return (512 * 2 ** this.map.getZoom()) / this.network.metres;
   }
 
-  setStyle(classes: Class[], edges: number[], colours: Ground, nodesFirst: boolean): void {
-    [this.classes, this.edges, this.colours, this.nodesFirst] = [classes, edges, colours, nodesFirst];
+  /** Nodes may have classes of their own; then their sensors are shown from afar. `nodesFirst`: so are all nodes. */
+  setStyle(styles: { roads: Style; nodes: Style }, colours: Ground, nodesFirst: boolean): void {
+    [this.styles, this.colours, this.nodesFirst, this.sensorsShown] = [styles, colours, nodesFirst, styles.roads !== styles.nodes];
+    this.map?.triggerRepaint();
+  }
+
+  setSymbols(symbols: Symbol[]): void {
+    this.symbols.set(symbols);
     this.map?.triggerRepaint();
   }
 
@@ -235,7 +245,8 @@ export class Drawing implements CustomLayerInterface {
   onAdd(map: MapLibre, gl: WebGL2RenderingContext): void {
     this.map = map;
     this.gl = gl;
-    this.programs = { road: program(gl, ROAD_VERTEX, ROAD_FRAGMENT), node: program(gl, NODE_VERTEX, NODE_FRAGMENT) };
+    this.programs = { road: compile(gl, ROAD_VERTEX, ROAD_FRAGMENT), node: compile(gl, NODE_VERTEX, NODE_FRAGMENT) };
+    this.symbols.add(gl);
     this.roads.texture = gl.createTexture();
     this.nodes.texture = gl.createTexture();
     this.roads.changed = this.nodes.changed = true;
@@ -260,35 +271,28 @@ export class Drawing implements CustomLayerInterface {
 
   render(gl: WebGL2RenderingContext): void {
     for (const each of [this.roads, this.nodes]) if (each.changed) this.upload(each);
-    const [width, height] = [gl.drawingBufferWidth, gl.drawingBufferHeight];
-    const ratio = width / this.map.getCanvas().clientWidth;
-    const centre = this.map.getCenter();
-    const [mx, my] = mercator(centre.lng, centre.lat);
-    const [x, y] = [(mx - this.network.middle[0]) * this.network.metres, (my - this.network.middle[1]) * this.network.metres];
+    const view = this.view(gl);
+    const { ratio } = view;
     gl.enable(gl.BLEND);
     gl.blendFunc(gl.ONE, gl.ONE_MINUS_SRC_ALPHA);
     gl.disable(gl.DEPTH_TEST);
     gl.disable(gl.STENCIL_TEST);
     gl.disable(gl.CULL_FACE);
     const { ink, ground, plain, shut, chosen } = this.colours;
-    const begin = (used: WebGLProgram, of: Sheet) => {
-      const at = (name: string) => gl.getUniformLocation(used, name);
-      gl.useProgram(used);
+    const begin = (program: WebGLProgram, of: Sheet, { classes, edges }: Style) => {
+      const at = use(gl, program, view);
       gl.activeTexture(gl.TEXTURE0);
       gl.bindTexture(gl.TEXTURE_2D, of.texture);
       gl.uniform1i(at("values"), 0);
-      gl.uniform2f(at("centre"), x, y);
-      gl.uniform1f(at("scale"), this.scale * ratio);
-      gl.uniform2f(at("size"), width, height);
-      gl.uniform1fv(at("edges"), padded(this.edges, MAX_CLASSES));
-      gl.uniform1i(at("classes"), this.classes.length);
-      gl.uniform4fv(at("palette"), padded(this.classes.flatMap((c) => [...rgb(c.colour), c.width]), 4 * MAX_CLASSES));
+      gl.uniform1fv(at("edges"), padded(edges, MAX_CLASSES));
+      gl.uniform1i(at("classes"), classes.length);
+      gl.uniform4fv(at("palette"), padded(classes.flatMap((c) => [...rgb(c.colour), c.width]), 4 * MAX_CLASSES));
       gl.uniform4f(at("plain"), ...rgb(plain), 0.8);
       gl.uniform4f(at("ink"), ...rgb(ink), 1);
       gl.uniform4f(at("chosen"), ...rgb(chosen), 1);
       return at;
     };
-    let at = begin(this.programs.road, this.roads);
+    let at = begin(this.programs.road, this.roads, this.network.onRoads ? this.styles.nodes : this.styles.roads);
     gl.uniform1f(at("stretch"), this.stretch * ratio);
     gl.uniform4f(at("shut"), ...rgb(shut), 1);
     gl.bindVertexArray(this.arrays.road);
@@ -297,14 +301,24 @@ export class Drawing implements CustomLayerInterface {
       gl.drawElements(gl.TRIANGLES, 6 * this.numPieces, gl.UNSIGNED_INT, 0);
     }
     const [sensor, other] = this.radii();
-    if (!sensor && !other && !this.anyChosen) return gl.bindVertexArray(null);
-    at = begin(this.programs.node, this.nodes);
-    gl.uniform4f(at("ground"), ...rgb(ground), 1);
-    gl.uniform1f(at("radius"), other * ratio);
-    gl.uniform1f(at("sensorRadius"), sensor * ratio);
-    gl.bindVertexArray(this.arrays.node);
-    gl.drawElements(gl.TRIANGLES, 6 * this.network.nodes, gl.UNSIGNED_INT, 0);
+    if (sensor || other || this.anyChosen) {
+      at = begin(this.programs.node, this.nodes, this.styles.nodes);
+      gl.uniform4f(at("ground"), ...rgb(ground), 1);
+      gl.uniform1f(at("radius"), other * ratio);
+      gl.uniform1f(at("sensorRadius"), sensor * ratio);
+      gl.bindVertexArray(this.arrays.node);
+      gl.drawElements(gl.TRIANGLES, 6 * this.network.nodes, gl.UNSIGNED_INT, 0);
+    }
     gl.bindVertexArray(null);
+    this.symbols.draw(gl, view, ground);
+  }
+
+  private view(gl: WebGL2RenderingContext): View {
+    const { network } = this;
+    const size: [number, number] = [gl.drawingBufferWidth, gl.drawingBufferHeight];
+    const ratio = size[0] / this.map.getCanvas().clientWidth;
+    const { lng, lat } = this.map.getCenter();
+    return { centre: network.local(lng, lat), scale: this.scale * ratio, size, ratio };
   }
 
   /** The pieces of all lines, in the order in which they are drawn. */
@@ -363,38 +377,4 @@ function padded(values: number[], length: number): Float32Array {
   const all = new Float32Array(length);
   all.set(values.slice(0, length));
   return all;
-}
-
-function rgb(colour: string): [number, number, number] {
-  const number = parseInt(colour.slice(1), 16);
-  return [(number >> 16) / 255, ((number >> 8) & 255) / 255, (number & 255) / 255];
-}
-
-function attribute(gl: WebGL2RenderingContext, used: WebGLProgram, name: string, floats: number, stride: number, offset: number): void {
-  const at = gl.getAttribLocation(used, name);
-  gl.enableVertexAttribArray(at);
-  if (floats) gl.vertexAttribPointer(at, floats, gl.FLOAT, false, stride, offset);
-  else gl.vertexAttribIPointer(at, 1, gl.UNSIGNED_INT, stride, offset);
-}
-
-/** Two triangles for every four corners. No instances: drawing in software takes each as a call of its own. */
-function corners(gl: WebGL2RenderingContext, count: number): void {
-  const index = new Uint32Array(6 * count);
-  for (let i = 0; i < count; i++) index.set([0, 1, 2, 2, 1, 3].map((corner) => 4 * i + corner), 6 * i);
-  gl.bindBuffer(gl.ELEMENT_ARRAY_BUFFER, gl.createBuffer());
-  gl.bufferData(gl.ELEMENT_ARRAY_BUFFER, index, gl.STATIC_DRAW);
-}
-
-function program(gl: WebGL2RenderingContext, vertex: string, fragment: string): WebGLProgram {
-  const made = gl.createProgram()!;
-  for (const [kind, text] of [[gl.VERTEX_SHADER, vertex], [gl.FRAGMENT_SHADER, fragment]] as const) {
-    const shader = gl.createShader(kind)!;
-    gl.shaderSource(shader, text);
-    gl.compileShader(shader);
-    if (!gl.getShaderParameter(shader, gl.COMPILE_STATUS)) throw new Error(gl.getShaderInfoLog(shader) ?? "a shader does not compile");
-    gl.attachShader(made, shader);
-  }
-  gl.linkProgram(made);
-  if (!gl.getProgramParameter(made, gl.LINK_STATUS)) throw new Error(gl.getProgramInfoLog(made) ?? "a program does not link");
-  return made;
 }

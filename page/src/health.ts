@@ -3,6 +3,7 @@
 import type { App } from "./app";
 import { chart } from "./chart";
 import { away, count, h, number, percent } from "./dom";
+import { unitText } from "./network";
 import type { Accuracy, SensorState } from "./service";
 
 const LISTED = 100;
@@ -23,14 +24,14 @@ export function accuracyPanel(app: App, { overall, by_hour, by_step, worst }: Ac
     h("h2", {}, "Live accuracy"),
     h("p", {}, "Forecasts as issued, compared with the readings that followed."),
     h("div", { class: "tiles" },
-      h("div", {}, h("b", {}, number(overall.mae)), h("span", {}, `mean absolute error, ${network.unit}`)),
+      h("div", {}, h("b", {}, number(overall.mae)), h("span", {}, `mean absolute error, ${unitText(network.unit)}`)),
       overall.mae_persistence !== null && h("div", {}, h("b", {}, number(overall.mae_persistence)), h("span", {}, "if nothing changed from the last reading")),
     ),
     Number.isFinite(less) && h("p", {}, less > 0 ? `${percent(less)} less error than the last reading.` : `${percent(-less)} more error than the last reading.`),
     h("p", { class: "note" }, `${overall.count.toLocaleString("en-GB")} pairs of forecast and reading.`),
-    by_hour.length > 1 && chart({ title: "By hour", unit: network.unit, lines: [{ name: "error", css: "forecast", points: by_hour.map(({ time, mae }) => [Date.parse(time), mae ?? NaN]) }], xText: (x) => app.time.hour(x) }),
+    by_hour.length > 1 && chart({ title: "By hour", unit: unitText(network.unit), lines: [{ name: "error", css: "forecast", points: by_hour.map(({ time, mae }) => [Date.parse(time), mae ?? NaN]) }], xText: (x) => app.time.hour(x) }),
     by_step.length > 1 && chart({
-      title: "By time ahead", unit: network.unit, lines: [{ name: "error", css: "forecast", points: by_step.map(({ step, mae }) => [(step * network.meta.step_seconds) / 60, mae ?? NaN]) }],
+      title: "By time ahead", unit: unitText(network.unit), lines: [{ name: "error", css: "forecast", points: by_step.map(({ step, mae }) => [(step * network.meta.step_seconds) / 60, mae ?? NaN]) }],
       xText: (x) => `${x} min`, xTicks: by_step.filter((_, i) => i % Math.ceil(by_step.length / 4) === 0).map(({ step }) => (step * network.meta.step_seconds) / 60),
     }),
     worst.length > 0 && h("h3", {}, "Where it is least accurate"),

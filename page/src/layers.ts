@@ -1,19 +1,26 @@
-/** What the map can show: values of roads and nodes at some times, with their classes. */
+/** What the map can show: values of roads and nodes over some frames, with their classes. */
 
-import type { Network, NodeId } from "./network";
-import { changeScale, flowScale, type Scale } from "./scale";
+import { Frames } from "./frames";
+import { type Network, type NodeId, type Unit } from "./network";
+import { changeScale, type Colours, flowScale, Scale } from "./scale";
 import type { Container } from "./wire";
+
+export interface Values {
+  rows: Float32Array[]; // of each frame
+  unit: Unit;
+  scale: Scale;
+}
 
 export interface Layer {
   key: string;
   title: string;
-  unit: string;
-  scale: Scale;
-  times: number[]; // of the frames, milliseconds; one frame may have none
-  ahead: number; // the first frame that is forecast; 0: all are
-  roads: Float32Array[] | null;
-  nodes: Float32Array[] | null;
-  note: string;
+  frames: Frames;
+  roads: Values | null;
+  nodes: Values | null;
+  spread: Float32Array | null; // standard deviation of the logarithm of the roads' values
+  crossed: { nodes: number[]; roads: number[]; text: string };
+  closed: (frame: number) => number[]; // roads; the same array where it is the same roads
+  planned: number[]; // roads that the layer takes as closed
 }
 
 export interface Closure {
@@ -35,6 +42,13 @@ export interface ForecastMeta {
   notices: string[];
 }
 
+const NONE: number[] = [];
+
+/** A layer with nothing beside its values. */
+export function plainLayer(parts: Pick<Layer, "key" | "title" | "frames" | "roads" | "nodes">): Layer {
+  return { ...parts, spread: null, crossed: { nodes: [], roads: [], text: "" }, closed: () => NONE, planned: [] };
+}
+
 export class Forecast {
   readonly meta: ForecastMeta;
   readonly issued: number;
@@ -51,38 +65,129 @@ export class Forecast {
     this.traffic = mean(network.onRoads ? nodes : roads);
     this.lower = container.has("lower") ? container.rows("lower") : null;
     this.upper = container.has("upper") ? container.rows("upper") : null;
-    this.layer = {
+    const about = { unit: network.unit, scale: flowScale([...roads, ...nodes], network.counts) };
+    const times = [...this.meta.past_times, ...this.meta.times].map((time) => Date.parse(time));
+    this.layer = plainLayer({
       key: "forecast",
       title: "Forecast",
-      unit: network.unit,
-      scale: flowScale([...roads, ...nodes], network.meta.quantity === "count"),
-      times: [...this.meta.past_times, ...this.meta.times].map((time) => Date.parse(time)),
-      ahead: this.meta.past_times.length,
-      roads: [...container.rows("road_past"), ...roads],
-      nodes: [...container.rows("past"), ...nodes],
-      note: "",
-    };
+      frames: new Frames(times, [], "", this.meta.past_times.length),
+      roads: { rows: [...container.rows("road_past"), ...roads], ...about },
+      nodes: { rows: [...container.rows("past"), ...nodes], ...about },
+    });
   }
 }
 
-/** The same values before and after roads close, and the difference. */
+/** The change, and the same values after and before. */
 export function beforeAndAfter(
   parts: { before: Float32Array[]; after: Float32Array[]; roadBefore: Float32Array[]; roadAfter: Float32Array[] },
-  about: { unit: string; times: number[]; skewed: boolean; prefix: string },
+  about: { unit: Unit; frames: Frames; counts: boolean; planned: number[] },
 ): Layer[] {
-  const minus = (after: Float32Array[], before: Float32Array[]) => after.map((row, h) => row.map((value, i) => value - before[h][i]));
+  const { unit, frames, planned } = about;
   const [roads, nodes] = [minus(parts.roadAfter, parts.roadBefore), minus(parts.after, parts.before)];
-  const flow = flowScale([...parts.roadBefore, ...parts.before], about.skewed);
-  const shared = { unit: about.unit, times: about.times, ahead: 0, note: "" };
+  const flow = flowScale([...parts.roadBefore, ...parts.before], about.counts);
+  const change = changeScale(roads);
+  const layer = (key: string, scale: Scale, road: Float32Array[], node: Float32Array[], closes: boolean): Layer => ({
+    ...plainLayer({ key, title: `What if: ${key}`, frames, roads: { rows: road, unit, scale }, nodes: { rows: node, unit, scale } }),
+    planned: closes ? planned : [],
+  });
   return [
-    { key: "change", title: `${about.prefix}: change`, scale: changeScale(roads), roads, nodes, ...shared },
-    { key: "after", title: `${about.prefix}: after`, scale: flow, roads: parts.roadAfter, nodes: parts.after, ...shared },
-    { key: "before", title: `${about.prefix}: before`, scale: flow, roads: parts.roadBefore, nodes: parts.before, ...shared },
+    layer("change", change, roads, nodes, true),
+    layer("after", flow, parts.roadAfter, parts.after, true),
+    layer("before", flow, parts.roadBefore, parts.before, false),
   ];
+}
+
+function minus(after: Float32Array[], before: Float32Array[]): Float32Array[] {
+  return after.map((row, f) => row.map((value, i) => value - before[f][i]));
 }
 
 export function mean(rows: Float32Array[]): Float32Array {
   const total = new Float32Array(rows[0]?.length ?? 0);
   for (const row of rows) for (let i = 0; i < row.length; i++) total[i] += row[i] / rows.length;
   return total;
+}
+
+// The layers of a file: `frigate/pages/layers.py` writes them.
+
+interface ValuesMeta {
+  of: string;
+  minus: string | null;
+  at: string | null;
+  unit: Unit;
+  palette: Colours;
+  edges: number[] | null;
+  texts: string[] | null;
+  group: string;
+}
+
+export interface LayerMeta {
+  key: string;
+  title: string;
+  roads: ValuesMeta | null;
+  nodes: ValuesMeta | null;
+  times: string[];
+  kinds: string[];
+  note: string;
+  spread: string | null;
+  crossed: string | null;
+  crossed_roads: string | null;
+  crossed_text: string;
+  closed: string | null;
+  planned: string | null;
+}
+
+/** The layers of a file. Values of a group share their classes. */
+export function readLayers(container: Container<{ layers: LayerMeta[]; closed_sets: number[][] }>, network: Network): Layer[] {
+  const { layers, closed_sets: sets } = container.meta;
+  const values = new Map<ValuesMeta, Float32Array[]>();
+  const groups = new Map<string, ValuesMeta[]>();
+  for (const of of layers.flatMap(({ roads, nodes }) => [roads, nodes])) {
+    if (!of) continue;
+    values.set(of, readValues(container, of, network.nodes));
+    const group = of.group || of.of;
+    groups.set(group, [...(groups.get(group) ?? []), of]);
+  }
+  const scales = new Map<ValuesMeta, Scale>();
+  for (const group of groups.values()) {
+    const scale = makeScale(group[0], group.flatMap((of) => values.get(of)!), network.counts);
+    for (const of of group) scales.set(of, scale);
+  }
+  const read = (of: ValuesMeta | null): Values | null => of && { rows: values.get(of)!, unit: of.unit, scale: scales.get(of)! };
+  const rows = (name: string | null) => (name ? Array.from(container.array<Uint32Array>(name)) : []);
+  return layers.map((layer) => {
+    const closed = rows(layer.closed);
+    return {
+      key: layer.key,
+      title: layer.title,
+      frames: readFrames(layer),
+      roads: read(layer.roads),
+      nodes: read(layer.nodes),
+      spread: layer.spread ? container.array(layer.spread) : null,
+      crossed: { nodes: rows(layer.crossed), roads: rows(layer.crossed_roads), text: layer.crossed_text },
+      closed: (frame) => sets[closed[frame]] ?? NONE,
+      planned: rows(layer.planned),
+    };
+  });
+}
+
+export function readFrames(about: { times: string[]; kinds: string[]; note?: string }): Frames {
+  return new Frames(about.times.map((time) => Date.parse(time)), about.kinds, about.note);
+}
+
+/** Values by frame; where only some rows have values, the others are NaN. */
+export function readValues(container: Container<unknown>, of: { of: string; minus?: string | null; at: string | null }, count: number): Float32Array[] {
+  const stored = container.rows(of.of);
+  const rows = of.minus ? minus(stored, container.rows(of.minus)) : stored;
+  if (!of.at) return rows;
+  const at = container.array<Uint32Array>(of.at);
+  return rows.map((some) => {
+    const all = new Float32Array(count).fill(NaN);
+    at.forEach((row, i) => (all[row] = some[i]));
+    return all;
+  });
+}
+
+function makeScale({ palette, edges, texts }: ValuesMeta, rows: Float32Array[], counts: boolean): Scale {
+  if (edges) return new Scale(edges, palette, texts ?? undefined);
+  return palette === "change" ? changeScale(rows) : flowScale(rows, counts, palette);
 }

@@ -6,7 +6,7 @@ import { h } from "./dom";
 import { accuracyPanel, later, sensorsPanel } from "./health";
 import { type Closure, Forecast } from "./layers";
 import { Network } from "./network";
-import { introPanel, nodeLines, placePanel } from "./place";
+import { historyChart, introPanel, placePanel } from "./place";
 import { Service } from "./service";
 import { WhatIf } from "./whatif";
 
@@ -21,6 +21,7 @@ async function start(): Promise<void> {
 
   const ids = network.meta.node_ids;
   const app = new App(network, {
+    title: "traffic",
     workerUrl,
     takes: (what) => {
       if (!whatIf.on || ("node" in what && !network.onRoads)) return false;
@@ -34,7 +35,7 @@ async function start(): Promise<void> {
         intro: () => introPanel(app, forecast.issued, forecast.meta.notices),
         node: async (row) => {
           const details = await service.node(ids[row]);
-          return { ...nodeLines(details), now: forecast.issued, mainSensors: details.main_sensors };
+          return { chart: () => historyChart(app, details, forecast.issued), mainSensors: details.main_sensors };
         },
         trips: network.meta.has_demand ? (road) => service.trips(ids[network.source[road]], ids[network.target[road]]) : null,
         actions: (roads) => [h("p", {}, h("button", { type: "button", class: "main", onclick: () => whatIf.start(roads) }, "What if it closes?"))],

@@ -4,6 +4,18 @@ import type { Container } from "./wire";
 
 export type NodeId = string | number;
 
+/** What a value counts or measures. */
+export interface Unit {
+  text: string;
+  per_s: number | null; // seconds that vehicles are counted for; null: not a count
+}
+
+/** "vehicles per 5 min"; of what is not counted, the unit itself. */
+export function unitText({ text, per_s: per }: Unit): string {
+  if (per === null) return text;
+  return `${text} per ${per === 3600 ? "hour" : per % 3600 === 0 ? `${per / 3600} h` : `${per / 60} min`}`;
+}
+
 export interface NetworkMeta {
   version: string;
   name: string;
@@ -108,11 +120,15 @@ export class Network {
     return this.source.length;
   }
 
-  /** "vehicles per 5 min" for a count, the unit itself for a gauge. */
-  get unit(): string {
+  /** Of the readings. */
+  get unit(): Unit {
     const { quantity, unit, step_seconds: step } = this.meta;
-    if (quantity !== "count") return unit || quantity;
-    return `${unit || "count"} per ${step % 3600 === 0 ? `${step / 3600} h` : `${step / 60} min`}`;
+    return this.counts ? { text: unit || "count", per_s: step } : { text: unit || quantity, per_s: null };
+  }
+
+  /** Whether readings are counts, which are mostly small; else they are a gauge, such as speeds. */
+  get counts(): boolean {
+    return this.meta.quantity === "count";
   }
 
   node(id: NodeId): number | undefined {

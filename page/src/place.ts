@@ -1,24 +1,40 @@
 /** The panel about what is selected: an intersection, a road, a street; or the city. */
 
-import { type App, cityFacts } from "./app";
+import { type App, at, cityFacts, textOf } from "./app";
 import { chart, type Line } from "./chart";
 import { count, h, number, percent } from "./dom";
-import type { NodeId } from "./network";
+import { type Frames, hour } from "./frames";
+import type { Layer } from "./layers";
+import { type NodeId, type Unit, unitText } from "./network";
 import type { NodeDetails, Trips } from "./service";
+
+/** Values of a place over the frames of a layer. */
+export interface FramesChart {
+  title: string;
+  unit: Unit;
+  frames: Frames;
+  lines: { name: string; css: string; values: ArrayLike<number> }[];
+}
+
+export interface NodeFacts {
+  chart: FramesChart | (() => HTMLElement) | null;
+  mainSensors: NodeDetails["main_sensors"];
+  words?: string[];
+}
 
 export interface PlaceSource {
   /** Shown where nothing is selected. */
-  intro: () => Node;
-  /** A chart of a node and the sensors its forecast is based on. */
-  node: (row: number) => Promise<{ lines: Line[]; band?: [number, number, number][]; now?: number; mainSensors: NodeDetails["main_sensors"]; words?: string[] }>;
-  trips: ((road: number) => Promise<Trips>) | null;
+  intro: () => HTMLElement;
+  node: (row: number) => Promise<NodeFacts>;
+  /** The trips that pass a road; null where they are not known. */
+  trips: ((road: number) => Promise<Trips> | null) | null;
   /** Buttons under what can be closed, with its roads. */
   actions: (roads: number[]) => Node[];
 }
 
 const LISTED = 6;
 
-export function placePanel(app: App, source: PlaceSource): Node {
+export function placePanel(app: App, source: PlaceSource): HTMLElement {
   const { selection, network } = app;
   if (!selection) return source.intro();
   if ("node" in selection) return nodePanel(app, source, selection.node);
@@ -31,33 +47,75 @@ export function placePanel(app: App, source: PlaceSource): Node {
   );
 }
 
-/** What the map shows of a node or road at the time of the slider. */
-function valueNow(app: App, of: "nodes" | "roads", row: number): HTMLElement {
-  const shown = h("p", { class: "value" });
-  const update = () => {
-    const { layer, frame } = app;
-    const values = layer[of];
-    if (!values) shown.replaceChildren();
-    else shown.replaceChildren(h("b", {}, number(values[Math.min(frame, values.length - 1)][row])), ` ${layer.unit}`, h("small", {}, layer.times.length ? `${layer.title}, ${app.time.day(layer.times[frame])}` : layer.title));
-  };
-  app.onFrame(() => shown.isConnected && update());
+/** Redraws what depends on the frame that the map shows. */
+function following(app: App, draw: () => (Node | string)[], element: HTMLElement = h("div", {})): HTMLElement {
+  const update = () => element.replaceChildren(...draw());
+  app.onFrame(element, update);
   update();
-  return shown;
+  return element;
 }
 
-function nodePanel(app: App, source: PlaceSource, row: number): Node {
+/** What the map shows of a node or road at the time of the slider. */
+function valueNow(app: App, of: "nodes" | "roads", row: number): HTMLElement {
+  const draw = () => {
+    const { layer, frame } = app;
+    const values = layer[of];
+    if (!values) return [];
+    const when = layer.frames.text(frame, app.time);
+    const value = at(values, frame)[row];
+    const kind = values.scale.kindOf(value);
+    const shown = kind === undefined ? [h("b", {}, number(value)), ` ${unitText(values.unit)}`] : [h("b", {}, kind)];
+    return [...shown, h("small", {}, when ? `${layer.title}, ${when}` : layer.title)];
+  };
+  return following(app, draw, h("p", { class: "value" }));
+}
+
+/** What the layers with one value for each place say of this one. */
+function stillValues(app: App, of: "nodes" | "roads", row: number): HTMLElement | null {
+  const known = app.stillLayers.flatMap((layer) => {
+    const values = layer[of];
+    return values && Number.isFinite(values.rows[0][row]) ? [[layer.title, textOf(values, 0, row)]] : [];
+  });
+  if (!known.length) return null;
+  return h("ul", { class: "list" }, ...known.map(([title, text]) => h("li", {}, title, h("span", {}, text))));
+}
+
+/** A chart over the frames of a layer. Of hours, it is that of the kind of day that is shown. */
+function framesChart(app: App, { title, unit, frames, lines }: FramesChart): HTMLElement {
+  return following(app, () => {
+    const shown = app.layer.frames;
+    const kind = frames.perHour && shown.perHour ? shown.kindOf(app.frame) : 0;
+    const points = (values: ArrayLike<number>) => Array.from({ length: frames.positions }, (_, i): [number, number] => [frames.x(i), values[frames.at(kind, i)]]);
+    const name = frames.perHour ? `${title}, ${frames.kinds[kind]}` : title;
+    const drawn = lines.map(({ name, css, values }) => ({ name, css, points: points(values) }));
+    return [chart({ title: name, unit: unitText(unit), lines: drawn, mark: markOf(app, frames), ...axis(app, frames) })];
+  });
+}
+
+/** Where the time of the slider lies on the axis of some frames. */
+function markOf(app: App, frames: Frames): number | undefined {
+  const shown = app.layer.frames;
+  if (shown.perHour !== frames.perHour || shown.count < 2) return undefined;
+  return shown.x(app.frame);
+}
+
+function axis(app: App, frames: Frames): { xText: (x: number) => string; xTicks?: number[] } {
+  return frames.perHour ? { xText: (x) => hour(Math.floor(x)), xTicks: [0, 6, 12, 18, 24] } : { xText: (x) => app.time.hour(x) };
+}
+
+function nodePanel(app: App, source: PlaceSource, row: number): HTMLElement {
   const { network } = app;
   const streets = network.streetsAt(row);
   const sensor = network.sensor[row] === 1;
   const details = h("div", { class: "loading" }, "Loading…");
   source.node(row).then(
-    ({ lines, band, now, mainSensors, words = [] }) => {
+    ({ chart: history, mainSensors, words = [] }) => {
       const rows = mainSensors.map(({ node }) => network.node(node)).filter((node) => node !== undefined);
       if (app.selection && "node" in app.selection && app.selection.node === row) app.ring(rows);
       details.className = "";
       details.replaceChildren(
-        chart({ title: "History and forecast", unit: network.unit, lines, band, now, xText: (x) => app.time.hour(x) }),
         ...words.map((text) => h("p", {}, text)),
+        ...(history ? [typeof history === "function" ? following(app, () => [history()]) : framesChart(app, history)] : []),
         ...(mainSensors.length && !sensor ? [
           h("h3", {}, "Based on these sensors"),
           h("ul", { class: "list" }, ...mainSensors.map((support) => h("li", {}, app.nodeLink(network.node(support.node), network.nodeName(support.node)), h("span", {}, supportText(support))))),
@@ -72,6 +130,7 @@ function nodePanel(app: App, source: PlaceSource, row: number): Node {
     h("p", {}, h("span", { class: sensor ? "badge sensor" : "badge" }, sensor ? "has a sensor" : "no sensor: inferred"), " ", streets.join(" / ")),
     network.meta.detectors?.[row] && h("p", { class: "note" }, `Detector ${network.meta.detectors[row]}`),
     valueNow(app, "nodes", row),
+    stillValues(app, "nodes", row),
     ...(network.onRoads && roads.length ? source.actions(roads) : []),
     details,
     h("details", {}, h("summary", {}, count(roads.length, network.onRoads ? "turn" : "road")), h("ul", { class: "list" }, ...roads.map((road) => h("li", {}, app.roadLink(road))))),
@@ -83,36 +142,67 @@ function supportText({ distance_m: d, share }: NodeDetails["main_sensors"][numbe
   return d === null ? "" : d < 1000 ? `${Math.round(d)} m by road` : `${(d / 1000).toFixed(1)} km by road`;
 }
 
-function roadPanel(app: App, source: PlaceSource, road: number): Node {
+function roadPanel(app: App, source: PlaceSource, road: number): HTMLElement {
   const { network } = app;
   const back = network.opposite(road);
   const [from, to] = [network.source[road], network.target[road]];
-  const box = h("div", {});
-  if (source.trips) {
-    box.append(h("p", { class: "loading" }, "Looking for the trips that pass…"));
-    source.trips(road).then(
-      (trips) => {
-        box.replaceChildren(...tripsPanel(app, trips));
-        if (app.selection && "road" in app.selection && app.selection.road === road)
-          app.setSpots([...trips.to.map((end) => ({ ...end, css: "to" })), ...trips.from.map((end) => ({ ...end, css: "from" }))]);
-      },
-      (error: Error) => box.replaceChildren(h("p", { class: "note" }, error.message)),
-    );
-  }
-  const { layer } = app;
-  const lines: Line[] = layer.roads && layer.times.length > 1 ? [
-    { name: layer.ahead ? "estimate" : layer.title, css: layer.ahead ? "issued" : "forecast", points: layer.times.slice(0, layer.ahead || undefined).map((time, t) => [time, layer.roads![t][road]]) },
-    ...(layer.ahead ? [{ name: "forecast", css: "forecast", points: layer.times.slice(layer.ahead).map((time, t): [number, number] => [time, layer.roads![t + layer.ahead][road]]) }] : []),
-  ] : [];
   return h("div", {},
     h("h2", {}, network.roadName(road)),
     h("p", {}, "From ", app.nodeLink(from, network.nodeWord(network.ids[from])), " to ", app.nodeLink(to, network.nodeWord(network.ids[to])), ". ",
       back !== undefined && h("button", { type: "button", class: "link", onclick: () => app.select({ road: back }) }, "The other way")),
     valueNow(app, "roads", road),
+    following(app, () => spreadWords(app, road)),
+    stillValues(app, "roads", road),
     ...source.actions([road]),
-    lines.length > 0 && chart({ title: "Flow on this road", unit: layer.unit, lines, now: layer.ahead ? layer.times[layer.ahead] : undefined, xText: (x) => app.time.hour(x) }),
-    box,
+    roadChart(app, app.layer, road),
+    tripsBox(app, source, road),
   );
+}
+
+/** How far an estimate depends on which trips were sampled. */
+function spreadWords({ layer, frame }: App, road: number): Node[] {
+  const { roads, spread } = layer;
+  if (!roads || !spread) return [];
+  const [value, factor] = [at(roads, frame)[road], Math.exp(spread[road])];
+  if (!(value > 0)) return [];
+  return [h("p", { class: "note" }, `Route sets differ: ${number(value / factor)} to ${number(value * factor)} (one standard deviation).`)];
+}
+
+/** The flow on a road over the frames of a layer: of hours, a line for each kind of day. */
+function roadChart(app: App, { title, roads, frames }: Layer, road: number): HTMLElement | null {
+  if (!roads || frames.count < 2) return null;
+  const value = (frame: number) => roads.rows[frame][road];
+  const points = (first: number, end: number) => Array.from({ length: end - first }, (_, i): [number, number] => [frames.x(first + i), value(first + i)]);
+  const { ahead } = frames;
+  const lines: Line[] = frames.perHour
+    ? frames.kinds.map((name, k) => ({ name, css: k ? `other o${k}` : "forecast", points: points(frames.at(k, 0), frames.at(k + 1, 0)) }))
+    : [
+        { name: ahead ? "estimate" : title, css: ahead ? "issued" : "forecast", points: points(0, ahead || frames.count) },
+        ...(ahead ? [{ name: "forecast", css: "forecast", points: points(ahead, frames.count) }] : []),
+      ];
+  const now = ahead ? frames.times[ahead] : undefined;
+  const options = { title: "Flow on this road", unit: unitText(roads.unit), lines, now, ...axis(app, frames) };
+  return following(app, () => [chart({ ...options, mark: markOf(app, frames) })]);
+}
+
+/** The trips that pass a road, in words and as spots on the map. */
+function tripsBox(app: App, source: PlaceSource, road: number): HTMLElement | null {
+  const asked = source.trips?.(road);
+  if (!asked) return null;
+  const box = h("div", {}, h("p", { class: "loading" }, "Looking for the trips that pass…"));
+  asked.then(
+    (trips) => {
+      box.replaceChildren(...tripsPanel(app, trips));
+      if (!app.selection || !("road" in app.selection) || app.selection.road !== road) return;
+      const spots = (ends: Trips["from"], begins: boolean) => ends.flatMap(({ node: id, share }) => {
+        const node = app.network.node(id);
+        return node === undefined ? [] : [{ node, share, begins }];
+      });
+      app.setSpots([...spots(trips.to, false), ...spots(trips.from, true)]);
+    },
+    (error: Error) => box.replaceChildren(h("p", { class: "note" }, error.message)),
+  );
+  return box;
 }
 
 function tripsPanel(app: App, trips: Trips): Node[] {
@@ -132,23 +222,28 @@ function tripsPanel(app: App, trips: Trips): Node[] {
   ];
 }
 
-/** Lines of a node's chart from what the service says. */
-export function nodeLines(details: NodeDetails): { lines: Line[]; band: [number, number, number][] } {
+/** The chart of a node from what the service says: readings, earlier forecasts, and the forecast with its band. */
+export function historyChart(app: App, details: NodeDetails, issued: number): HTMLElement {
   const points = (rows: { time: string; value: number | null }[]) => rows.map(({ time, value }): [number, number] => [Date.parse(time), value ?? NaN]);
   const band = details.forecast
     .filter(({ lower, upper }) => typeof lower === "number" && typeof upper === "number")
     .map(({ time, lower, upper }): [number, number, number] => [Date.parse(time), lower!, upper!]);
-  return {
+  return chart({
+    title: "History and forecast",
+    unit: unitText(app.network.unit),
     lines: [
       { name: "forecast", css: "forecast", points: points(details.forecast) },
       { name: "had been forecast", css: "issued", points: points(details.issued) },
       { name: "observed", css: "observed", points: points(details.history) },
     ],
     band,
-  };
+    now: issued,
+    mark: markOf(app, app.layer.frames),
+    xText: (x) => app.time.hour(x),
+  });
 }
 
-export function introPanel(app: App, made: number, notices: string[]): Node {
+export function introPanel(app: App, made: number, notices: string[]): HTMLElement {
   return h("div", {},
     h("h2", {}, "The next hour, everywhere"),
     h("p", {}, cityFacts(app.network)),

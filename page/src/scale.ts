@@ -1,26 +1,33 @@
 /** Classes of values: round numbers between them, a colour and a width each. Safe for colour-blind eyes. */
 
-export type Colours = "flow" | "error" | "change";
+export type Colours = "flow" | "error" | "change" | "kind" | "fit";
 export type Theme = "light" | "dark";
 
-// From least to most; a change goes from less, blue, to more, orange
+// From least to most; a change goes from less, blue, to more, orange. Kinds have no order; a fit is right, too high, too low
 const PALETTES: Record<Theme, Record<Colours, string[]>> = {
   light: {
     flow: ["#a9d8c2", "#7fcdbb", "#41b6c4", "#1d91c0", "#225ea8", "#253494", "#081d58"],
     error: ["#fee391", "#fec44f", "#fe9929", "#ec7014", "#cc4c02", "#993404", "#5c1f04"],
     change: ["#1f5fa8", "#4c93c9", "#9cc7e4", "#d3d8de", "#f3b38c", "#df7a45", "#b5401a"],
+    kind: ["#d55e00", "#b0578d", "#0072b2"],
+    fit: ["#f6f7f9", "#d55e00", "#0072b2"],
   },
   dark: {
     flow: ["#24405f", "#22659a", "#1d91c0", "#41b6c4", "#7fcdbb", "#c7e9b4", "#ffffd9"],
     error: ["#5c3418", "#8c4412", "#cc4c02", "#ec7014", "#fe9929", "#fec44f", "#fff0b3"],
     change: ["#7cc4ff", "#3d8fd1", "#2b5d88", "#39424e", "#8a4a2a", "#d96d35", "#ffb184"],
+    kind: ["#f0803c", "#dd93bf", "#56b4e9"],
+    fit: ["#12161c", "#f0803c", "#56b4e9"],
   },
 };
 const WIDTHS: Record<Colours, number[]> = {
   flow: [1, 1.3, 1.7, 2.3, 3, 4, 5.4],
   error: [1, 1.3, 1.7, 2.3, 3, 4, 5.4],
   change: [5.4, 3.8, 2.4, 1, 2.4, 3.8, 5.4],
+  kind: [5, 5, 5],
+  fit: [1, 1, 1],
 };
+const KINDS: Colours[] = ["kind", "fit"]; // whose classes have no order
 const EVEN_WIDTH = 2.4;
 const SHADES = 7;
 
@@ -38,13 +45,19 @@ export class Scale {
     private readonly even = false, // a gauge: no road is wider than another
   ) {}
 
+  /** The class of a value by name, where classes are kinds. */
+  kindOf(value: number): string | undefined {
+    return KINDS.includes(this.colours) ? this.texts?.[this.edges.filter((edge) => value >= edge).length] : undefined;
+  }
+
   classes(theme: Theme): Class[] {
     const ends = this.edges.map((edge) => signed(edge, this.colours === "change"));
     const texts =
       this.texts ??
       (ends.length ? [`below ${ends[0]}`, ...ends.slice(1).map((end, k) => `${ends[k]} to ${end}`), `${ends.at(-1)} or more`] : ["all"]);
+    const ordered = !KINDS.includes(this.colours);
     return texts.map((text, k) => {
-      const shade = Math.round((k * (SHADES - 1)) / Math.max(1, this.edges.length));
+      const shade = ordered ? Math.round((k * (SHADES - 1)) / Math.max(1, this.edges.length)) : k;
       return { colour: PALETTES[theme][this.colours][shade], width: this.even ? EVEN_WIDTH : WIDTHS[this.colours][shade], text };
     });
   }

@@ -2,6 +2,7 @@
 
 import type { Closure, ForecastMeta } from "./layers";
 import type { NetworkMeta, NodeId } from "./network";
+import type { Change } from "./panels";
 import { Container } from "./wire";
 
 export interface NodeDetails {
@@ -22,13 +23,6 @@ export interface Trips {
   vehicles_per_hour: number;
   from: TripEnd[];
   to: TripEnd[];
-}
-
-export interface Change {
-  node: NodeId;
-  street: string;
-  before: number;
-  after: number;
 }
 
 export interface WhatIfMeta {

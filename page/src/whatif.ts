@@ -1,9 +1,12 @@
 /** Close roads: first as a question, with what changes on the map and in words, then for real. */
 
 import type { App } from "./app";
-import { count, h, number, percent } from "./dom";
+import { count, h } from "./dom";
+import { Frames } from "./frames";
 import { beforeAndAfter, type Closure, type Layer } from "./layers";
-import type { Change, Service, WhatIfMeta } from "./service";
+import { unitText } from "./network";
+import { largestChanges } from "./panels";
+import type { Service, WhatIfMeta } from "./service";
 import type { Container } from "./wire";
 
 export class WhatIf {
@@ -72,7 +75,7 @@ export class WhatIf {
       const answer = await this.service.whatIf(this.roads.map((e) => [ids[network.source[e]], ids[network.target[e]]]), asked.signal);
       if (asked.signal.aborted) return;
       this.result = answer.meta;
-      this.layers = whatIfLayers(this.app, answer);
+      this.layers = whatIfLayers(this.app, answer, this.roads);
     } catch (error) {
       if (asked.signal.aborted) return;
       this.error = (error as Error).message;
@@ -94,7 +97,7 @@ export class WhatIf {
       this.error && h("p", { class: "error", role: "alert" }, this.error),
       this.result && h("div", {},
         ...this.result.notices.map((text) => h("p", { class: "note" }, text)),
-        largestChanges(app, this.result.largest, `${app.network.unit}, mean of the coming hour`),
+        largestChanges(app, this.result.largest, `${unitText(app.network.unit)}, mean of the coming hour`),
         h("div", { class: "confirm" },
           h("label", {}, "Until (optional, your own time zone) ", untilField(this.until, (until) => { this.until = until; })),
           h("button", { type: "button", class: "danger", onclick: () => void this.confirm() }, `Close ${count(this.roads.length, app.network.onRoads ? "turn" : "road")} now`),
@@ -137,22 +140,11 @@ export class WhatIf {
   }
 }
 
-/** The ten largest changes in words. */
-export function largestChanges(app: App, largest: Change[], unit: string): Node {
-  const words = ({ node, street, before, after }: Change) => {
-    const change = after - before;
-    const share = before > 0 ? ` (${change > 0 ? "+" : ""}${percent(change / before)})` : "";
-    return h("li", {},
-      app.nodeLink(app.network.node(node), app.network.nodeName(node)), street ? `, ${street}` : "", h("span", { class: change > 0 ? "more" : "less" }, `${number(before)} → ${number(after)}${share}`));
-  };
-  if (!largest.length) return h("p", { class: "note" }, "Nothing changes.");
-  return h("div", {}, h("h3", {}, `Largest changes, ${unit}`), h("ol", { class: "list changes" }, ...largest.map(words)));
-}
-
-function whatIfLayers(app: App, answer: Container<WhatIfMeta>): Layer[] {
+function whatIfLayers(app: App, answer: Container<WhatIfMeta>, planned: number[]): Layer[] {
+  const { network } = app;
   return beforeAndAfter(
     { before: answer.rows("before"), after: answer.rows("after"), roadBefore: answer.rows("road_before"), roadAfter: answer.rows("road_after") },
-    { unit: app.network.unit, times: answer.meta.times.map((time) => Date.parse(time)), skewed: app.network.meta.quantity === "count", prefix: "What if" },
+    { unit: network.unit, frames: new Frames(answer.meta.times.map((time) => Date.parse(time))), counts: network.counts, planned },
   );
 }
 

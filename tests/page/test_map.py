@@ -17,7 +17,7 @@ from tests.support.live_service import LiveService
 from tests.support.service import HORIZON, PAST, Town
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Locator, Page, Route
+    from playwright.sync_api import Browser, Page, Route
 
 TILE = base64.b64decode(  # a pixel
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
@@ -29,10 +29,6 @@ def search(page: Page, text: str) -> None:
     page.keyboard.press("/")
     page.keyboard.type(text)
     page.keyboard.press("Enter")
-
-
-def are(places: Locator, count: int) -> bool:
-    return places.count() == count
 
 
 def inferred_node(live: LiveService) -> tuple[int, str]:
@@ -49,6 +45,15 @@ def a_street(live: LiveService) -> str:
     flow = live.service.latest.get().road_forecast[0]
     names = network.edges.name
     return str(names[np.where(names == "", -1, flow).argmax()])
+
+
+def drawn(page: Page, symbols: str) -> int:
+    """How many of these symbols are on the map: spots where trips begin or end, crosses at closed roads."""
+    return int(page.locator("body").get_attribute(f"data-{symbols}") or "")
+
+
+def crosses_are(page: Page, count: int) -> bool:
+    return drawn(page, "crosses") == count
 
 
 def point_at(page: Page, kind: str) -> tuple[float, float]:
@@ -136,9 +141,9 @@ def test_what_is_clicked_is_what_is_under_the_pointer(page: Page, live: LiveServ
     page.get_by_text("vehicles per hour pass").wait_for()
     trips = live.service.engine.select_link((source, target), now_s=int(live.time()))
     assert trips is not None
-    assert page.locator(".map .spot").count() == len(trips.origins) + len(trips.destinations)
+    assert drawn(page, "spots") == len(trips.origins) + len(trips.destinations)
     page.keyboard.press("Escape")
-    assert page.locator(".map .spot").count() == 0
+    assert drawn(page, "spots") == 0
     page.locator("h2", has_text="The next hour").wait_for()
 
 
@@ -173,10 +178,10 @@ def test_a_road_closes_after_its_effect_was_shown(page: Page, live: LiveService)
     assert (one.source, one.target) == (other.target, other.source)
     wait_drawn(page, NEXT)
     assert "closed" in page.locator(".legend").inner_text()
-    assert page.locator(".map .cross").count() == 2
+    assert drawn(page, "crosses") == 2
     for left in (1, 0):
         page.get_by_role("button", name="Open again").first.click()
-        wait_for(page, partial(are, page.locator(".map .cross"), left))
+        wait_for(page, partial(crosses_are, page, left))
     assert not any(each.active(live.time()) for each in live.store.closures())
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
-import json
 import re
 from dataclasses import replace
 from functools import cache
@@ -13,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+import frigate.pages.map_page
 import frigate.pages.run_page
 from frigate.baselines.naive import naive_baselines
 from frigate.city.city import City
@@ -27,33 +24,15 @@ from frigate.forecasting.road_flow import closed_roads
 from frigate.pages.day import Day, forecast_day
 from frigate.pages.run_page import write_report
 from frigate.pages.trust import best_baseline, verdict
-from frigate.pages.wire import decode
 from frigate.text import unit_text
 from frigate.training.run import RunOnCity
 from frigate.training.train import train
 from tests.support.errors import raises
 from tests.support.forecast_runs import SIDE, small_city, small_run
+from tests.support.map_page import MapFile
 
 ODD_NAME = 'Ville </script><img src=x onerror=alert(1)> & "Co"'
 HORIZON = 3
-
-
-class Report:
-    """What is in the file of a report."""
-
-    def __init__(self, path: Path) -> None:
-        self.text = path.read_text(encoding="utf-8")
-        self.network = self._container("network")
-        self.day = self._container("day")
-        self.closure = self._container("closure") if 'id="closure"' in self.text else None
-        self.trust: dict[str, Any] = json.loads(self._block("application/json", "trust"))
-
-    def _container(self, name: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        return decode(gzip.decompress(base64.b64decode(self._block("application/octet-stream", name))))
-
-    def _block(self, kind: str, name: str) -> str:
-        (found,) = re.findall(f'<script type="{kind}" id="{name}">(.*?)</script>', self.text, re.S)
-        return str(found)
 
 
 @cache
@@ -62,8 +41,8 @@ def judged(quantity: str = "count") -> tuple[RunOnCity, Evaluation]:
     return run, _evaluate(run)
 
 
-def report(path: Path, run: RunOnCity, evaluation: Evaluation, **options: Any) -> Report:
-    return Report(write_report(path, run.run, evaluation, city=run.city, device="cpu", **options))
+def report(path: Path, run: RunOnCity, evaluation: Evaluation, **options: Any) -> MapFile:
+    return MapFile(write_report(path, run.run, evaluation, city=run.city, device="cpu", **options))
 
 
 def _evaluate(run: RunOnCity) -> Evaluation:
@@ -72,7 +51,7 @@ def _evaluate(run: RunOnCity) -> Evaluation:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Report:
+def made(tmp_path_factory: pytest.TempPathFactory) -> MapFile:
     run, evaluation = judged()
     path = tmp_path_factory.mktemp("report") / "made" / "report.html"
     return report(path, run, evaluation, note="A small model.", close=["7,12", "12,7"])
@@ -86,28 +65,31 @@ def day() -> Day:
     return forecast_day(run, baseline=best.name, device="cpu")
 
 
-def test_nothing_is_fetched(made: Report) -> None:
+def test_nothing_is_fetched(made: MapFile) -> None:
     policy = re.findall(r'Content-Security-Policy" content="(.*?)"', made.text)
     assert len(policy) == 1 and policy[0].startswith("default-src 'none';") and "http" not in policy[0]
     assert not re.findall(r"<(?:script|link|img|iframe)[^>]*(?:src|href)=[\"'](?!data:,)", made.text)
 
 
-def test_the_scores_are_those_of_the_evaluation(made: Report) -> None:
+def test_the_scores_are_those_of_the_evaluation(made: MapFile) -> None:
     _, evaluation = judged()
-    trust = made.trust
-    assert [row["kind"] for row in trust["rows"]] == [row.kind for row in evaluation.rows]
-    for row, cells in zip(trust["rows"], evaluation.table_rows(), strict=True):
-        assert [cell.replace("−", "-") for cell in row["cells"]] == list(cells.values())
-    assert trust["columns"] == list(evaluation.table_rows()[0])
-    assert trust["notes"][0] == "A small model."
-    assert trust["verdict"] == verdict(evaluation)
-    assert trust["footnote"] == evaluation.footnote
-    assert trust["by_step"]["names"] == ["1 h", "2 h", "3 h"]
-    for line, each in zip(trust["by_step"]["lines"], evaluation.rows, strict=True):
+    (table,) = made.blocks("trust", "table")
+    assert table["styles"] == [row.kind for row in evaluation.rows]
+    for row, cells in zip(table["rows"], evaluation.table_rows(), strict=True):
+        shown = [cell if isinstance(cell, str) else f"{cell['text']} {cell['small']}" for cell in row]
+        assert [cell.replace("−", "-") for cell in shown] == list(cells.values())
+    assert table["columns"] == list(evaluation.table_rows()[0])
+    words = {each["style"]: each["text"] for each in reversed(made.blocks("trust", "words"))}
+    assert words["note"] == "A small model."
+    assert words["verdict"] == verdict(evaluation)
+    assert evaluation.footnote in made.said("trust")
+    by_step, by_hops = made.blocks("trust", "chart")
+    assert by_step["names"] == ["1 h", "2 h", "3 h"]
+    for line, each in zip(by_step["lines"], evaluation.rows, strict=True):
         assert line["values"] == pytest.approx([s.mae.value for s in each.by_step if s is not None], rel=1e-4)
-    groups = trust["by_hops"]["names"]
+    groups = by_hops["names"]
     assert groups == list(evaluation.model.by_hops)
-    values = trust["by_hops"]["lines"][0]["values"]
+    values = by_hops["lines"][0]["values"]
     assert values == pytest.approx([evaluation.model.by_hops[name].mae.value for name in groups], rel=1e-4)
 
 
@@ -131,31 +113,44 @@ def test_the_day_is_forecast_as_it_would_have_been() -> None:
     np.testing.assert_array_equal(each.observed[known], stream.values[each.rows][known])
 
 
-def test_the_map_shows_the_day(made: Report) -> None:
+def test_the_map_shows_the_day(made: MapFile) -> None:
     run, _ = judged()
-    (about, network) = made.network
-    (meta, shown) = made.day
-    assert about["node_ids"] == run.city.network.node_ids.tolist()
-    np.testing.assert_array_equal(network["sensor"], run.split.seen)
-    for name in ("forecast", "baseline", "observed"):
-        np.testing.assert_allclose(shown[name], getattr(day(), name), rtol=1e-3)
-    np.testing.assert_allclose(shown["road_forecast"], day().road_flow, rtol=1e-3)
-    assert len(meta["times"]) == len(day().rows)
-    assert meta["times"][0].endswith("Z")
-    assert meta["closed"] == [[]] and not shown["closed_set"].any()
-    assert "every 3 h" in meta["words"][0]
+    assert made.network_meta["node_ids"] == run.city.network.node_ids.tolist()
+    np.testing.assert_array_equal(made.network["sensor"], run.split.seen)
+    for key, expected in (("forecast", day().forecast), ("truth", day().observed)):
+        np.testing.assert_allclose(made.values(key), expected, rtol=1e-3)
+    np.testing.assert_allclose(made.values("forecast", "roads"), day().road_flow, rtol=1e-3)
+    best = best_baseline(judged()[1])
+    assert best is not None
+    for name, of in (("forecast", day().forecast), (best.name, day().baseline), ("observed", day().observed)):
+        np.testing.assert_allclose(made.history(name), of, rtol=1e-3)
+    layer = made.layers["forecast"]
+    assert len(layer["times"]) == len(day().rows)
+    assert layer["times"] == made.meta["place"]["history"]["times"]
+    assert layer["times"][0].endswith("Z")
+    assert made.meta["closed_sets"] == [[]] and not made.arrays[layer["closed"]].any()
+    assert made.meta["open"] == {"layer": "forecast", "frame": int(made.values("forecast").sum(1).argmax())}
+    assert "every 3 h" in made.said("place")
 
 
-def test_errors_are_relative_to_traffic_and_to_the_baseline(made: Report) -> None:
+def test_values_that_layers_share_are_stored_once(made: MapFile) -> None:
+    before, forecast = made.layers["closure-before"], made.layers["forecast"]
+    assert before["roads"]["of"] == forecast["roads"]["of"] == made.layers["closure-change"]["roads"]["minus"]
+    stored = [array.tobytes() for array in made.arrays.values() if array.size > 100]
+    assert len(set(stored)) == len(stored)
+
+
+def test_errors_are_relative_to_traffic_and_to_the_baseline(made: MapFile) -> None:
     run, evaluation = judged()
-    _, shown = made.day
+    (error,) = made.values("error")
+    (skills,) = made.values("skill")
     assert evaluation.best_node_mae is not None
     scored = run.split.unseen & np.isfinite(evaluation.node_mae)
     assert scored.any()
-    np.testing.assert_array_equal(np.isfinite(shown["error"]), scored)
-    np.testing.assert_allclose(shown["error"][scored], (100 * evaluation.node_mae / evaluation.node_mean)[scored], 1e-4)
+    np.testing.assert_array_equal(np.isfinite(error), scored)
+    np.testing.assert_allclose(error[scored], (100 * evaluation.node_mae / evaluation.node_mean)[scored], 1e-4)
     skill = 100 * (evaluation.node_mae / evaluation.best_node_mae - 1)
-    np.testing.assert_allclose(shown["skill"][scored], skill[scored], rtol=1e-3, atol=1e-2)
+    np.testing.assert_allclose(skills[scored], skill[scored], rtol=1e-3, atol=1e-2)
     stream = run.city.stream
     (first, last) = run.split.test
     test = slice(first + run.settings.task.past, last)
@@ -167,27 +162,30 @@ def test_errors_are_relative_to_traffic_and_to_the_baseline(made: Report) -> Non
     assert means == pytest.approx((evaluation.model.unseen.mae.value, best.unseen.mae.value), rel=0.05)
 
 
-def test_a_closed_road_shows_the_day_without_it(made: Report) -> None:
+def test_a_closed_road_shows_the_day_without_it(made: MapFile) -> None:
     run, _ = judged()
-    assert made.closure is not None
-    (meta, arrays) = made.closure
     network = day().network
+    planned = made.rows("closure-after", "planned")
+    (before, after) = (made.values(f"closure-{when}") for when in ("before", "after"))
     stream = run.city.stream
     ends = {(7, 12), (12, 7)}
-    assert {(int(network.senders[row]), int(network.receivers[row])) for row in meta["roads"]} == ends
+    assert {(int(network.senders[row]), int(network.receivers[row])) for row in planned} == ends
+    assert made.rows("closure-before", "planned") == []
     for k, current in enumerate(day().current.tolist()):
         at_s = int(stream.times_s[current + 1])
         closed = forecast(run.run, stream=run.city, at=at_s, close=["7,12", "12,7"], device="cpu")
-        shown = arrays["after"][HORIZON * k : HORIZON * (k + 1)]
+        shown = after[HORIZON * k : HORIZON * (k + 1)]
         np.testing.assert_allclose(shown, closed.values, rtol=1e-3, atol=1e-3)
-    assert (arrays["road_after"][:, meta["roads"]] == 0).all()
-    assert (day().road_flow[:, meta["roads"]] > 0).any()
-    change = np.abs(arrays["after"].mean(0) - day().forecast.mean(0))
-    assert [each["node"] for each in meta["largest"]] == np.argsort(-change, kind="stable")[:10].tolist()
-    first = meta["largest"][0]
+    assert (made.values("closure-after", "roads")[:, planned] == 0).all()
+    assert (day().road_flow[:, planned] > 0).any()
+    np.testing.assert_allclose(made.values("closure-change"), after - before, rtol=1e-6)
+    change = np.abs(after.mean(0) - day().forecast.mean(0))
+    (listed,) = made.blocks("closure", "changes")
+    assert [each["node"] for each in listed["changes"]] == np.argsort(-change, kind="stable")[:10].tolist()
+    first = listed["changes"][0]
     assert first["before"] == pytest.approx(day().forecast.mean(0)[first["node"]], rel=1e-4)
-    assert meta["times"] == made.day[0]["times"]
-    assert "13 sensors" in meta["words"][0] or "sensors are rerouted" in meta["words"][0]
+    assert made.layers["closure-after"]["times"] == made.layers["forecast"]["times"]
+    assert f"from {int(run.split.seen.sum())} sensors are rerouted" in made.said("closure")
 
 
 def test_recorded_closures_are_on_the_map(tmp_path: Path) -> None:
@@ -215,11 +213,11 @@ def test_names_are_escaped(tmp_path: Path) -> None:
     named = replace(run, nodes=nodes, trained_on=replace(run.trained_on, unit="<b>cars</b>"))
     odd = named.on(City(name=ODD_NAME, stream=replace(stream, networks=networks, unit="<b>cars</b>")))
     made = report(tmp_path / "odd.html", odd, _evaluate(odd), note="<i>note</i>")
-    assert made.network[0]["name"] == ODD_NAME
-    assert made.network[0]["node_ids"] == ids.tolist()
+    assert made.network_meta["name"] == ODD_NAME
+    assert made.network_meta["node_ids"] == ids.tolist()
     assert "<img src" not in made.text and "<i>note" not in made.text and "<b>cars" not in made.text
-    assert made.trust["notes"][0] == "<i>note</i>"
-    assert "<b>cars</b>" in made.trust["unit"]
+    assert "<i>note</i>" in made.said("trust")
+    assert made.blocks("trust", "chart")[0]["unit"]["text"] == "<b>cars</b>"
 
 
 def test_an_absent_node_has_no_value() -> None:
@@ -233,43 +231,46 @@ def test_an_absent_node_has_no_value() -> None:
 def test_a_gauge_has_no_demand_and_main_sensors_the_nearest(tmp_path: Path) -> None:
     run, evaluation = judged("speed")
     made = report(tmp_path / "r.html", run, evaluation, close=["7,12"])
-    assert made.closure is not None
-    assert "no trips" in made.closure[0]["words"][0]
-    _, shown = made.day
-    ends = made.network[1]["source"], made.network[1]["target"]
-    mean = (shown["forecast"][:, ends[0]] + shown["forecast"][:, ends[1]]) / 2
-    np.testing.assert_allclose(shown["road_forecast"], mean, rtol=1e-3)
-    assert run.split.seen[shown["main_sensors"][shown["main_sensors"] >= 0]].all()
-    assert (shown["main_sensors_m"][shown["main_sensors"] >= 0] >= 100).all()
-    assert not any(term == "GEH<5" for term, _ in made.trust["glossary"])
+    assert "no trips" in made.said("closure")
+    shown = made.values("forecast")
+    mean = (shown[:, made.network["source"]] + shown[:, made.network["target"]]) / 2
+    np.testing.assert_allclose(made.values("forecast", "roads"), mean, rtol=1e-3)
+    about = made.meta["place"]["main_sensors"]
+    main = made.arrays[about["nodes"]]
+    assert run.split.seen[main[main >= 0]].all()
+    assert not about["is_share"] and (made.arrays[about["near"]][main >= 0] >= 100).all()
+    (glossary,) = made.blocks("trust", "terms")
+    assert not any(term == "GEH<5" for term, _ in glossary["terms"])
 
 
 def test_a_run_with_every_sensor_seen_says_so(tmp_path: Path) -> None:
     all_seen = train(small_city(), seen="all", settings=small_run().settings, device="cpu").on(small_city())
     made = report(tmp_path / "r.html", all_seen, _evaluate(all_seen))
-    assert "say nothing about nodes without a sensor" in made.trust["notes"][0]
-    assert "At sensors, the model" in made.trust["verdict"]
-    assert "is tested at the sensors themselves" in made.trust["lead"]
-    assert made.closure is None
-    np.testing.assert_array_equal(np.isfinite(made.day[1]["error"]), all_seen.split.seen)
+    said = made.said("trust")
+    assert "say nothing about nodes without a sensor" in said
+    assert "At sensors, the model" in said
+    assert "is tested at the sensors themselves" in said
+    assert [panel["key"] for panel in made.meta["panels"]] == ["trust"]
+    np.testing.assert_array_equal(np.isfinite(made.values("error")[0]), all_seen.split.seen)
 
 
 def test_a_large_city_has_fewer_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, evaluation = judged()
     monkeypatch.setattr(frigate.pages.run_page, "MAX_VALUES", 900)
     made = report(tmp_path / "r.html", run, evaluation)
-    meta, shown = made.day
+    layer = made.layers["forecast"]
+    shown = made.values("forecast")
     times = day().times_s[::2]
-    assert len(meta["times"]) == len(times) == len(shown["forecast"]) == len(shown["closed_set"])
-    assert "one time every 2 h" in meta["words"][1]
-    np.testing.assert_allclose(shown["forecast"], day().forecast[::2], rtol=1e-3)
+    assert len(layer["times"]) == len(times) == len(shown) == len(made.arrays[layer["closed"]])
+    assert "one time every 2 h" in made.said("place")
+    np.testing.assert_allclose(shown, day().forecast[::2], rtol=1e-3)
 
 
 def test_what_cannot_be_is_refused_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, evaluation = judged()
     with raises(CityError, "0,24"):
         report(tmp_path / "r.html", run, evaluation, close=["0,24"])
-    monkeypatch.setattr(frigate.pages.run_page, "FORM", tmp_path / "none.html")
+    monkeypatch.setattr(frigate.pages.map_page, "FORM", tmp_path / "none.html")
     with raises(SettingsError, "make page"):
         report(tmp_path / "r.html", run, evaluation)
     (tmp_path / "none.html").write_text("<html></html>")
@@ -304,10 +305,13 @@ def test_units_are_said_in_words() -> None:
     assert unit_text("speed", "", 300) == "speed"
 
 
-def test_some_intersections_are_picked_by_how_busy_they_are(made: Report) -> None:
+def test_some_intersections_are_picked_by_how_busy_they_are(made: MapFile) -> None:
     run, _ = judged()
-    picked = made.trust["picked"]
-    assert len({each["node"] for each in picked}) == len(picked) == 4
-    assert all(run.split.unseen[each["node"]] for each in picked)
-    assert [each["why"].split(",")[0] for each in picked if "far" not in each["why"]] == ["busy", "typical", "quiet"]
+    (picked,) = made.blocks("place", "items")
+    nodes = [what["node"] for what, _ in picked["items"]]
+    assert len(set(nodes)) == len(nodes) == 4
+    assert run.split.unseen[nodes].all()
+    assert [what["text"] for what, _ in picked["items"]] == [f"Intersection {node}" for node in nodes]
+    reasons = [why.split(",")[0] for _, why in picked["items"] if "far" not in why]
+    assert reasons == ["busy", "typical", "quiet"]
     assert run.city.stream.num_nodes == SIDE**2

@@ -34,7 +34,7 @@ def chromium() -> Iterator[Browser]:
     path = shutil.which("chromium")
     if path is None:
         pytest.skip("chromium is not on the path: apt-get install chromium")
-    if not (STATIC / "report.html").exists():
+    if not (STATIC / "offline.html").exists():
         pytest.skip("the map page is not built: make page")
     from playwright.sync_api import sync_playwright
 
