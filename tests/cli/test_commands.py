@@ -45,6 +45,7 @@ from frigate.training.run import RunOnCity
 from tests.support.command_line import Output, assert_refused, frigate
 from tests.support.crash_points import frigate_signalled
 from tests.support.errors import raises
+from tests.support.map_page import MapFile
 from tests.support.training_runs import S, first_road, town
 
 SETTINGS = """
@@ -726,7 +727,7 @@ def test_the_demo_ends_with_a_city_a_run_and_a_report(
     result, folder, said, ticks = demo
     assert sorted(p.name for p in folder.iterdir()) == ["city", "report.html", "run"]
     assert result.report == folder / "report.html"
-    assert "A small model for a quick demo" in result.report.read_text()
+    assert "A small model for a quick demo" in MapFile(result.report).said("trust")
     assert any("small model" in line for line in said)
     assert all(0 < done <= total for done, total, _ in ticks)
     assert {words.split(",")[0] for _, _, words in ticks} == {"training", "evaluating"}
@@ -743,7 +744,7 @@ def test_the_demo_closes_a_bridge_and_says_how_much_of_the_change_is_left(
     result, folder, said, _ = demo
     study = result.closure
     assert study.summary() in said and study.summary() in study.view.words
-    assert 'id="closure"' in result.report.read_text(encoding="utf-8")
+    assert study.summary() in MapFile(result.report).said("closure")
     run = load_run(folder / "run").on(read_city(folder / "city"))
     forecaster = forecaster_of(run, "cpu")
     unseen = run.split.unseen
@@ -753,8 +754,10 @@ def test_the_demo_closes_a_bridge_and_says_how_much_of_the_change_is_left(
     bridge = np.flatnonzero(network.edges.name == study.name)
     ends = network.node_ids[[network.senders[bridge], network.receivers[bridge]]].T.tolist()
     closed = network.close([(a, b) for a, b in ends])
-    names = ("before", "after", "simulated", "simulated_change")
-    before, after, simulated, simulated_change = (study.view.arrays[f"road_{name}"][0] for name in names)
+    values = study.view.values
+    assert values.road_simulated is not None and values.road_simulated_change is not None
+    before, after = values.road_before[0], values.road_after[0]
+    simulated, simulated_change = values.road_simulated[0], values.road_simulated_change[0]
     # The busiest bridge, by what the sensors tell.
     flow = {name: estimated.road_flow[:, network.edges.name == name].sum() for name in BRIDGE_NAMES}
     assert max(flow, key=lambda name: flow[name]) == study.name
@@ -768,7 +771,7 @@ def test_the_demo_closes_a_bridge_and_says_how_much_of_the_change_is_left(
     rerouted = forecaster.rerouted(closed)
     assert rerouted is not None
     np.testing.assert_allclose(after, before * rerouted.road_change, rtol=1e-5)
-    nodes = study.view.arrays["before"][0], study.view.arrays["after"][0]
+    nodes = values.before[0], values.after[0]
     np.testing.assert_allclose(nodes[0], 12 * estimated.node_flow[9:18].mean(0), rtol=1e-5)
     np.testing.assert_allclose(nodes[1], nodes[0] * rerouted.node_change, rtol=1e-5)
     left = np.abs(change - truth[0].node * (rerouted.node_change - 1))
@@ -784,8 +787,8 @@ def test_a_run_is_reported_on_a_map(
     quick = ("--device", "cpu", "--stride", 12)
     made = frigate("report", run, "--close", f"{a},{b}", "-o", tmp_path / "new" / "r.html", *quick)
     assert made.status == 0 and str(tmp_path / "new" / "r.html") in made.out and "MB" in made.out
-    page = (tmp_path / "new" / "r.html").read_text(encoding="utf-8")
-    assert all(f'id="{name}"' in page for name in ("network", "day", "closure", "trust"))
+    page = MapFile(tmp_path / "new" / "r.html")
+    assert [panel["key"] for panel in page.meta["panels"]] == ["trust", "closure"]
     for words, mistakes in (
         (("--close", "1;2"), ('--close "1;2"',)),
         (("--close", f"{a},{a}"), (f"road {a},{a}",)),

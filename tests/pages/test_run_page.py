@@ -121,8 +121,9 @@ def test_the_map_shows_the_day(made: MapFile) -> None:
         np.testing.assert_allclose(made.values(key), expected, rtol=1e-3)
     np.testing.assert_allclose(made.values("forecast", "roads"), day().road_flow, rtol=1e-3)
     best = best_baseline(judged()[1])
-    assert best is not None
-    for name, of in (("forecast", day().forecast), (best.name, day().baseline), ("observed", day().observed)):
+    baseline = day().baseline
+    assert best is not None and baseline is not None
+    for name, of in (("forecast", day().forecast), (best.name, baseline), ("observed", day().observed)):
         np.testing.assert_allclose(made.history(name), of, rtol=1e-3)
     layer = made.layers["forecast"]
     assert len(layer["times"]) == len(day().rows)
