@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,13 +13,14 @@ from frigate.calendar import BINS
 from frigate.city.city import City
 from frigate.city.network import RoadNetwork
 from frigate.city.stream import RoadNetworkStream, make_stream
+from frigate.demand import trip_model
 from frigate.demand.closures import FEW_SETS, MANY_NETWORKS, detour_sets, fit_response
 from frigate.demand.count_profiles import usual_counts, usual_medians
 from frigate.demand.estimate import Demand
 from frigate.demand.rerouting import Detours, Rerouted, find_detours, reroute
 from frigate.demand.settings import ClosureResponse, DemandSettings
 from frigate.demand.tables import DemandTables
-from frigate.demand.trip_model import estimate_demand
+from frigate.demand.trip_model import TripModel, estimate_demand
 from frigate.errors import SettingsError
 from tests.support.errors import raises
 from tests.support.grids import grid_network
@@ -83,6 +85,35 @@ def test_only_the_given_period_is_learned_from() -> None:
     later = stream.values.copy()
     later[14 * 24 :] = 1e6
     assert fitted(stream, said, (0, 14 * 24)) == fitted(replace(stream, values=later), said, (0, 14 * 24))
+
+
+def test_what_the_trips_say_at_a_sensor_is_estimated_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sensor knows what passes it: trips calibrated to its counts would seem better than they are elsewhere."""
+    stream, _ = with_closures(PRIOR, days=3)
+    every = np.ones(stream.num_nodes, bool)
+    said: list[NDArray[np.floating]] = []
+
+    def noted(*args: Any) -> ClosureResponse:
+        changes, prior = args[-2:]
+        said.append(changes(stream.networks[1]))
+        return prior
+
+    monkeypatch.setattr(trip_model, "fit_response", noted)
+    place = 3 * SIDE + 3
+    louder = np.where(np.arange(stream.num_nodes) == place, 30, 1) * stream.values
+    for record in (stream, replace(stream, values=louder.astype(np.float32))):
+        trips = TripModel.of(
+            stream.networks[0],
+            AS_TRIPS_SAY,
+            step_s=3600,
+            usual_counts=usual_counts(record, every),
+            usual_medians=usual_medians(record, every),
+            seed=0,
+        )
+        trips.with_fitted_response(record, every, None)
+    before, after = said
+    assert before[place] == after[place] != 1
+    assert (before != after).sum() > 10
 
 
 def test_few_route_sets_are_rerouted_where_the_record_has_many_networks() -> None:

@@ -16,11 +16,14 @@ import torch
 
 from frigate.city.city import City
 from frigate.city.network import RoadNetwork
+from frigate.city.stream import RoadNetworkStream
+from frigate.demand.tables import DEMAND_NODE
 from frigate.errors import CityError, SettingsError
 from frigate.forecasting.edits import edit_network
 from frigate.forecasting.forecaster import Forecaster
 from frigate.forecasting.live import Live
 from frigate.forecasting.result import COLUMNS
+from frigate.nn.batch import Batch
 from frigate.roads.feature_cache import ensure_road_features
 from tests.support.errors import names, raises
 from tests.support.forecast_runs import SIDE, START_S, STEP_S, S, forecast, grid, readings, small_city, small_run
@@ -90,6 +93,42 @@ def test_a_node_held_out_as_test_is_a_sensor_if_asked_even_while_it_is_silent() 
             (topology,) = Forecaster(run, source, sensors=sensors).request().batch.topologies  # type: ignore[arg-type]
             near = topology.near_sensor[topology.near_distance_m.isfinite()]
             np.testing.assert_array_equal(np.unique(near.numpy()), np.flatnonzero(read))
+
+
+def test_a_sensor_that_the_run_does_not_know_is_read_from_its_first_reading_on() -> None:
+    """Its usual counts are those of the readings before the forecast."""
+    run = small_run()
+    city = small_city()
+    stream = city.stream
+    node, first = 22, 60
+    assert not (stream.sensors | run.on(city).split.seen)[node]
+    values = stream.values.copy()
+    observed = stream.observed.copy()
+    values[first:, node], observed[first:, node] = 40.0, True
+    grown = replace(stream, values=values, observed=observed)
+    values = values.copy()
+    values[71:, node] = 900.0
+    louder = replace(grown, values=values)
+
+    def batch(stream: RoadNetworkStream, *current: int) -> Batch:
+        return Forecaster(run, replace(city, stream=stream), device="cpu").batch(np.array(current))
+
+    def told(batch: Batch, row: int = 0) -> tuple[bool, float]:
+        """Whether demand knows the sensor, and its usual counts in the window."""
+        assert batch.demand_node is not None and batch.usual_past is not None
+        sensor = bool(batch.demand_node[row, node, DEMAND_NODE.index("is_sensor")])
+        assert sensor == bool(batch.observed[row, :, node].any())
+        return sensor, float(batch.usual_past[row, -1, node])
+
+    assert told(batch(grown, 59))[0] is False
+    assert told(batch(grown, 62))[0] is True
+    for earlier in (59, 70):
+        one, other = (batch(each, earlier) for each in (grown, louder))
+        for name in ("values", "observed", "usual_past", "demand", "demand_node"):
+            assert torch.equal(getattr(one, name), getattr(other, name)), name
+    assert told(batch(grown, 70))[1] == pytest.approx(40)
+    assert told(batch(louder, 90))[1] > 100
+    assert told(batch(grown, 70, 59))[0] is False  # windows in one batch know what the first of them does
 
 
 @BOTH

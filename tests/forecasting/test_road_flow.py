@@ -76,3 +76,24 @@ def test_between_two_hours_roads_have_some_of_both(city: City, demand: Demand) -
     made = road_flows(100 * middle[None], [network], network, demand=demand, clock=at)
     least = 4 * (demand.road_flow[8] + demand.road_flow[9])  # eight times, at most
     np.testing.assert_allclose(made[0], np.where(least > 0, least, 0), rtol=1e-4)
+
+
+def test_flows_on_roads_by_hand(city: City, demand: Demand) -> None:
+    """Also at nodes where hardly anybody drives, nobody, or many times as many as usual."""
+    network = city.network
+    demand = replace(demand, step_s=3600)
+    rng = np.random.default_rng(0)
+    values = demand.node_flow[8] * rng.choice([0.0, 0.1, 1.0, 3.0, 100.0], network.num_nodes)
+    found = road_flows(values[None], [network], network, demand=demand, clock=wall_clock(np.array([MONDAY_0800_S])))
+    little = 0.05 * demand.node_flow.mean()
+    change = [
+        min(max((x + little) / (usual + little), 1 / 8), 8)
+        for x, usual in zip(values, demand.node_flow[8], strict=True)
+    ]
+    expected = [
+        min(flow * (change[a] + change[b]) / 2, values[a], values[b])
+        for flow, a, b in zip(demand.road_flow[8], network.senders, network.receivers, strict=True)
+    ]
+    np.testing.assert_allclose(found[0], expected, rtol=1e-4, atol=1e-5)
+    less = found[0] < np.minimum(values[network.senders], values[network.receivers])
+    assert 0.2 < less.mean() < 0.9

@@ -155,8 +155,12 @@ def run() -> RunOnCity:
 
 
 @pytest.mark.parametrize("current", [33, 118])  # on Tuesday, and where Saturday begins
-def test_what_demand_tells_equals_the_loops(run: RunOnCity, current: int) -> None:
-    """On the usual roads in the first half of the window, on others in the second and in the coming hour."""
+@pytest.mark.parametrize("odd", [False, True])
+def test_what_demand_tells_equals_the_loops(run: RunOnCity, current: int, odd: bool) -> None:
+    """On the usual roads in the first half of the window, on others in the second and in the coming hour.
+
+    Also where some sensors count a hundred times as much as usual, and others nothing.
+    """
     stream = run.city.stream
     windows = run.windows()
     (demand,) = windows.views.demands
@@ -171,6 +175,9 @@ def test_what_demand_tells_equals_the_loops(run: RunOnCity, current: int) -> Non
     batch = windows.batch(
         np.array([current]), past=PAST, horizon=HORIZON, inputs=seen, hidden=(torch.arange(25) % 7 == 0)[None] & seen
     )
+    if odd:
+        times = torch.from_numpy(np.where(demand.sensors, rng.choice([0.0, 1.0, 100.0], 25), 1.0)).float()
+        batch = replace(batch, values=batch.values * times)
     found = following(tables, batch, [0], torch.tensor([[0, 0, 1, 1]]), torch.tensor([1]))
     readings = [
         [float(x) if there else None for x, there in zip(row, observed, strict=True)]
@@ -191,3 +198,4 @@ def test_what_demand_tells_equals_the_loops(run: RunOnCity, current: int) -> Non
     for name, numbers in vars(expected).items():
         np.testing.assert_allclose(getattr(mine, name), numbers, rtol=1e-4, atol=1e-4, err_msg=name)
     assert np.ptp(expected.log_change) > 0.05 and np.ptp(expected.forecast) > 1
+    assert not odd or max(expected.log_change) == pytest.approx(np.log(reference.MAX_CHANGE))
